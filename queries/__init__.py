@@ -1,0 +1,1 @@
+"""The DuckDB library: one documented SELECT a file, grouped by subject."""

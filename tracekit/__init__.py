@@ -1,3 +1,3 @@
-"""Trace-driven training telemetry analysis: from the files a slow job leaves behind to a verdict."""
+"""Finds out why a training job is slow, from the files that it left behind."""
 
 __version__ = "0.1.0"

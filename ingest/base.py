@@ -1,0 +1,104 @@
+"""What an ingestor is, what it is given, and where it writes.
+
+An ingestor knows one family of file formats and the registry; it knows no query. It reads one
+file at a time, streaming, and says what the file says on the file's own clock. Who the file
+belongs to (rank, attempt, capture, clock) is derived later from all files together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Severity = Literal["info", "warning", "error"]
+Status = Literal["ok", "partial", "empty", "unreadable", "unrecognised"]
+
+
+@dataclass(frozen=True, slots=True)
+class IngestOptions:
+    """What the user may ask of an ingestor; part of the key of what it writes."""
+
+    stacks: bool = False
+    """Write python_frame rows (they are scanned either way)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file, or a member of an archive, to be read.
+
+    ``path`` is what the user sees (``archive!member`` for members). ``open`` gives the bytes
+    decompressed; it may be called more than once. ``file_bytes`` is the size as stored.
+    """
+
+    path: str
+    name: str
+    """Base name without compression suffixes: what a rank may be read from."""
+    file_bytes: int
+    mtime_ns: int
+    open: Callable[[], BinaryIO]
+
+
+@dataclass(frozen=True, slots=True)
+class Recognition:
+    """What a file is, and why. ``ingestor`` is None where nothing here can read it."""
+
+    kind: str
+    reason: str
+    ingestor: str | None = None
+    status: Status = "ok"
+    facts: dict[str, object] = field(default_factory=dict)
+    """What the head already shows: columns of ``source``, such as file_rank or world_size."""
+
+
+class Sink(Protocol):
+    """Where an ingestor writes: one sink a source."""
+
+    def write(self, table: str, rows: pa.Table) -> None:
+        """Rows of a source table: its stored columns without source_id, any subset, any order.
+
+        Columns that are absent become null. Types must match the registry or cast safely.
+        """
+
+    def count(
+        self,
+        counter: str,
+        n: int = 1,
+        *,
+        severity: Severity = "warning",
+        doc: str,
+        place: int | None = None,
+        shape: str | None = None,
+    ) -> None:
+        """Count something skipped, repaired or remarkable.
+
+        Counts of one name add up; the first place and shape are kept. ``shape`` is a masked
+        shape (letters to ``a``, digits to ``9``), never the text itself.
+        """
+
+    def fact(self, **columns: object) -> None:
+        """Facts about the source: columns of the ``source`` table. Later ones win."""
+
+
+class Ingestor(Protocol):
+    """One family of file formats."""
+
+    name: str
+    version: int
+    """Raised when the rows that it writes for the same bytes change."""
+
+    def sniff(self, head: bytes, name: str) -> Recognition | None:
+        """Recognise a file by its first (decompressed) bytes and its name; None if it is not ours.
+
+        ``Recognition.ingestor`` is None for files of this family that hold nothing to ingest.
+        """
+
+    def read(self, source: SourceFile, sink: Sink, options: IngestOptions) -> None:
+        """Stream the file into the sink. One bad record never ends it.
+
+        Sets the facts status, reason, producer, window_start_ns, ... at the end. Raises
+        InputError only where nothing at all could be read.
+        """

@@ -1,0 +1,56 @@
+"""The errors that tracekit raises on purpose, and the exit code each maps to.
+
+TracekitError                 anything that we say ourselves; exit 2
+├── UsageError                the request cannot be meant: unknown query, bad option value
+├── InputError                a file or folder cannot be used: absent, empty, unrecognised
+│   └── AmbiguousInputError   the files cannot be one attempt of one job; names the candidates
+├── StoreError                a run is damaged, of another version, or in the way
+└── QueryError                SQL that is refused or fails
+
+Anything else that escapes is our own bug and exits with 70.
+"""
+
+from __future__ import annotations
+
+
+class TracekitError(Exception):
+    """Base of all errors that are meant for the user.
+
+    ``message`` says what was expected and what was found (with path and place);
+    ``hint`` says what to try, and is printed on a line of its own.
+    """
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors cross process boundaries from ingest workers; the keyword must survive.
+        return (_rebuild, (type(self), self.message, self.hint))
+
+
+def _rebuild(kind: type[TracekitError], message: str, hint: str | None) -> TracekitError:
+    return kind(message, hint=hint)
+
+
+class UsageError(TracekitError):
+    """The request itself cannot be meant."""
+
+
+class InputError(TracekitError):
+    """A file or folder cannot be used."""
+
+
+class AmbiguousInputError(InputError):
+    """The files cannot be one attempt of one job."""
+
+
+class StoreError(TracekitError):
+    """A run is damaged, of another version, or in the way."""
+
+
+class QueryError(TracekitError):
+    """SQL that is refused or that fails."""

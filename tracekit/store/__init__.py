@@ -14,7 +14,7 @@ whoever comes second starts again from the winner's generation.
 """
 
 from tracekit.store.manifest import Manifest, ShardFile, SourceEntry, is_run
-from tracekit.store.reader import Run, Selection, open_run
+from tracekit.store.reader import Run, Selection, open_physical, open_run
 from tracekit.store.writer import ShardWriter, SourceSink, write_table
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "SourceEntry",
     "SourceSink",
     "is_run",
+    "open_physical",
     "open_run",
     "write_table",
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tracekit.errors import QueryError, StoreError
 from tracekit.schema import REGISTRY_VERSION, TABLES, Table
-from tracekit.store.manifest import Manifest, load
+from tracekit.store.manifest import Manifest, ShardFile, load
 
 if TYPE_CHECKING:
     import duckdb
@@ -89,11 +89,11 @@ def lock(con: duckdb.DuckDBPyConnection) -> None:
 
 
 def open_physical(
-    run: Path, files: Iterable[tuple[str, str]], *, memory_bytes: int | None = None
+    run: Path, files: Iterable[ShardFile], *, memory_bytes: int | None = None
 ) -> duckdb.DuckDBPyConnection:
     """The stored columns of every source table, as ``derive`` reads them.
 
-    ``files`` are (table, path relative to the run). Tables without files are empty.
+    Paths of ``files`` are relative to the run. Tables without files are empty.
     """
     by_table = _paths_by_table(run, files)
     con = connect(
@@ -126,7 +126,7 @@ def open_run(
             hint="ingest the sources again into a new folder",
         )
     chosen = selection or Selection()
-    by_table = _paths_by_table(path, [(f.table, f.path) for f in manifest.files])
+    by_table = _paths_by_table(path, manifest.files)
     con = connect(
         [p for paths in by_table.values() for p in paths],
         threads=threads,
@@ -188,16 +188,19 @@ def _quote(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _paths_by_table(run: Path, files: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def _paths_by_table(run: Path, files: Iterable[ShardFile]) -> dict[str, list[str]]:
     by_table: dict[str, list[str]] = {}
-    for name, relative in files:
-        path = run.resolve() / relative
-        if not path.is_file():
+    root = run.resolve()
+    for file in files:
+        path = root / file.path
+        found = path.stat().st_size if path.is_file() else None
+        if found != file.file_bytes:
+            state = "missing" if found is None else f"{found} bytes"
             raise StoreError(
-                f"{path}: listed in the manifest but not there",
+                f"{path}: the manifest says {file.file_bytes} bytes, found {state}",
                 hint="the run is damaged: ingest the sources again into a new folder",
             )
-        by_table.setdefault(name, []).append(str(path))
+        by_table.setdefault(file.table, []).append(str(path))
     return by_table
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from packaging.markers import Marker
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import NormalizedName, canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
@@ -44,7 +44,7 @@ class BundleError(Exception):
 class Pin:
     """One line of a requirements file: exactly one version, where it applies, what it may be."""
 
-    name: str
+    name: NormalizedName
     version: str
     marker: Marker | None
     hashes: frozenset[str]

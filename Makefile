@@ -49,15 +49,15 @@ demo: $(READY)  ## diagnose a recorded slow job (DEMO=path for another)
 	@rm -rf demo-out && mkdir demo-out
 	@echo '$$ tracekit diagnose $(DEMO)'
 	@$(BIN)/tracekit diagnose $(DEMO)
-	@$(BIN)/tracekit -q ingest $(DEMO) --run demo-out/run
-	@$(BIN)/tracekit -q diagnose demo-out/run --format text -o demo-out/report.txt
-	@$(BIN)/tracekit -q diagnose demo-out/run --format json -o demo-out/report.json
+	@$(BIN)/tracekit ingest $(DEMO) --run demo-out/run
+	@$(BIN)/tracekit diagnose demo-out/run --format text -o demo-out/report.txt
+	@$(BIN)/tracekit diagnose demo-out/run --format json -o demo-out/report.json
 	@echo
 	@echo 'its traces            $(DEMO)'
 	@echo 'this report           demo-out/report.txt'
 	@echo 'the same as JSON      demo-out/report.json'
 	@echo 'the tables behind it  demo-out/run'
-	@echo 'look further          $(BIN)/tracekit query demo-out/run --list'
+	@echo 'look further          $(BIN)/tracekit query --list'
 
 test: $(READY)  ## run the tests (ARGS="-k name" for some)
 	@$(RUN) -m pytest $(ARGS)

@@ -150,8 +150,8 @@ def install(
     """Run install.sh where nothing may be fetched: an index that answers nothing is configured."""
     nowhere = "http://127.0.0.1:9/"
     environment = {**os.environ, "PYTHON": python, "PIP_INDEX_URL": nowhere, "PYTHONPATH": "/none"}
-    return subprocess.run(  # noqa: S603 - a test's own command
-        ["sh", str(folder / "install.sh"), target],  # noqa: S607 - the shell of this machine
+    return subprocess.run(
+        ["sh", str(folder / "install.sh"), target],
         cwd=folder.parent,
         env=environment,
         check=False,
@@ -173,9 +173,7 @@ def test_archive_installs_without_network(unpacked: Path, tmp_path: Path) -> Non
     assert "is installed:" in done.stderr
     python = tmp_path / "with space" / "bin" / "python"
     code = "import tracekit; print(tracekit.__file__)"
-    place = subprocess.run(  # noqa: S603 - a test's own command
-        [python, "-I", "-c", code], check=True, capture_output=True, text=True
-    )
+    place = subprocess.run([python, "-I", "-c", code], check=True, capture_output=True, text=True)
     assert place.stdout.startswith(str(tmp_path))
 
 

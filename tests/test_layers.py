@@ -29,7 +29,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def lint(tree: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # noqa: S603 - a test's own command
+    return subprocess.run(
         [sys.executable, "-c", LINT, "--no-logo", "--no-cache"],
         cwd=tree,
         check=False,

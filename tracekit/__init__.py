@@ -14,10 +14,10 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from tracekit.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from tracekit.api import open as open
-
-__version__ = "0.1.0"
 
 
 class _CallablePackage(ModuleType):

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import tracekit
 from tracekit.schema import REGISTRY_VERSION
+from tracekit.version import __version__
 
 CACHE_BYTES = 20 << 30
 """Above this the runs that were used longest ago go first; TRACEKIT_CACHE_BYTES overrides."""
@@ -46,7 +46,7 @@ def run_folder(identity: Sequence[tuple[str, int, int]], job: str, options: str)
     Size and time stand for the content here; the run itself is keyed by hashes of the bytes.
     """
     lines = [f"{path}\0{size}\0{mtime}" for path, size, mtime in sorted(identity)]
-    text = "\n".join([*lines, job, options, str(REGISTRY_VERSION), tracekit.__version__])
+    text = "\n".join([*lines, job, options, str(REGISTRY_VERSION), __version__])
     digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
     return cache_folder() / "runs" / digest[:24]
 

@@ -20,11 +20,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import tracekit
 from tracekit import store
 from tracekit.errors import InputError, StoreError, UsageError
 from tracekit.schema import REGISTRY_VERSION
 from tracekit.store.manifest import Manifest, ShardFile, SourceEntry, commit, load, next_generation
+from tracekit.version import __version__
 
 if TYPE_CHECKING:
     from tracekit.ingest.base import IngestOptions, SourceFile
@@ -141,7 +141,7 @@ def _ingest_once(
     manifest = next_generation(
         previous,
         key=key,
-        tracekit_version=tracekit.__version__,
+        tracekit_version=__version__,
         registry_version=REGISTRY_VERSION,
         job_toml=job.to_toml() if job else None,
         sources=entries,

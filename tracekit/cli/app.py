@@ -8,9 +8,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
-import tracekit
 from tracekit.cli.state import STATE, note
 from tracekit.errors import TracekitError
+from tracekit.version import __version__
 
 EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
@@ -32,7 +32,7 @@ _click_exception = next(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"tracekit {tracekit.__version__}")
+        typer.echo(f"tracekit {__version__}")
         raise typer.Exit
 
 

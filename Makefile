@@ -75,8 +75,13 @@ docs: $(READY)  ## write the generated documents again
 golden: $(READY)  ## rewrite the expected outputs of the tests; then read the diff
 	@TRACEKIT_UPDATE_GOLDEN=1 $(RUN) -m pytest $(ARGS)
 
-bench: $(READY)  ## measure speed and memory
-	@$(RUN) tests/benchmarks/run.py $(ARGS)
+bench: $(READY) .venv-bench/.stamp  ## measure speed and memory beside the peers
+	@$(RUN) tests/benchmarks/run.py --peers $(CURDIR)/.venv-bench/bin/python $(ARGS)
+
+.venv-bench/.stamp: requirements-bench.txt
+	@$(PYTHON) -m venv --clear .venv-bench
+	@.venv-bench/bin/python -m pip --disable-pip-version-check -q install -r $<
+	@touch $@
 
 bundle: $(READY)  ## dist/*.tar.gz for a machine without network: ARCH=x86_64|aarch64 [PY=3.12]
 	@$(RUN) .ci/bundle.py --arch "$(ARCH)" $(if $(PY),--python $(PY))

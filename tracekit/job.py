@@ -641,17 +641,31 @@ def to_toml(job: JobDescription, provenance: Mapping[str, str]) -> str:
     lines += _section_lines(job, "", provenance, skip=(*_SECTIONS, *_ENTRIES))
     for name in _SECTIONS:
         lines += ["", f"[{name}]", *_section_lines(getattr(job, name), f"{name}.", provenance)]
-    keys: dict[str, tuple[str, ...]] = {
-        "rank": ("rank",),
-        "port": ("node", "port"),
-        "source": ("path",),
-    }
-    for name, by in keys.items():
-        for entry in getattr(job, name):
-            place = ".".join(str(getattr(entry, k)) for k in by)
-            body = _section_lines(entry, f"{name}.{place}.", provenance, unknown=False)
-            lines += ["", f"[[{name}]]", *body]
+    for name, entry, place in _entries(job):
+        lines += ["", f"[[{name}]]", *_section_lines(entry, place, provenance, unknown=False)]
     return "\n".join(lines) + "\n"
+
+
+def places(job: JobDescription) -> Iterator[str]:
+    """Where the description says something, as ``to_toml`` names it: ``parallelism.tp``."""
+    parts: list[tuple[_Section, str]] = [(job, "")]
+    parts += [(getattr(job, name), f"{name}.") for name in _SECTIONS]
+    parts += [(entry, place) for _, entry, place in _entries(job)]
+    for section, place in parts:
+        for key, name in _keys(type(section)).items():
+            is_part = section is job and (key in _SECTIONS or key in _ENTRIES)
+            if not is_part and getattr(section, name) is not None:
+                yield place + key
+
+
+def _entries(job: JobDescription) -> Iterator[tuple[str, _Section, str]]:
+    """Every [[entry]]: its table, itself, and the start of its places."""
+    for rank in job.rank:
+        yield "rank", rank, f"rank.{rank.rank}."
+    for port in job.port:
+        yield "port", port, f"port.{port.node}.{port.port}."
+    for source in job.source:
+        yield "source", source, f"source.{source.path}."
 
 
 def _section_lines(

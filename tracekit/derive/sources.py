@@ -1,0 +1,124 @@
+"""The sources as the derive step sees them: one object a file, facts first, findings after."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import duckdb
+
+RANK_KINDS = frozenset({"kineto"})
+"""Kinds of source that are one rank's own trace: only these make ranks, captures, attempts."""
+
+USABLE = frozenset({"ok", "partial"})
+"""Statuses of sources that hold rows to analyse."""
+
+SAME_WINDOW_RATIO = 0.01
+"""Windows that overlap by less than this share of the shorter one follow each other: GPU work
+that outlives a window may reach into the next one of the same process."""
+
+
+@dataclass(slots=True)
+class Source:
+    """One row of ``source`` with its processes, and what is derived of it."""
+
+    source_id: int
+    path: str
+    kind: str | None
+    sha256: str | None
+    time_basis: str | None
+    resolution_ns: int | None
+    start_ns: int | None
+    end_ns: int | None
+    status: str | None
+    file_rank: int | None
+    name_rank: int | None
+    world_size: int | None
+    host_name: str | None
+    job_name: str | None
+    trace_id: str | None
+    versions: tuple[str, ...] = ()
+    pids: frozenset[int] = frozenset()
+    local_rank: int | None = None
+    order: tuple[object, ...] = field(default=(), repr=False)
+    """Sort key: natural order of paths."""
+
+    is_used: bool = False
+    """A rank's own trace, usable, no duplicate, selected."""
+    forced_attempt: int | None = None
+    rank: int | None = None
+    rank_source: str | None = None
+    attempt: int | None = None
+    capture_id: int | None = None
+    host: str | None = None
+    host_source: str | None = None
+    clock_id: int | None = None
+
+    @property
+    def folder(self) -> str:
+        """Folder (or archive) that holds it."""
+        return re.split(r"[/\\!](?=[^/\\!]*$)", self.path)[0] if self.path else ""
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What stays the same over the captures of one process."""
+        if self.rank is not None:
+            return ("rank", self.rank)
+        if self.pids:
+            return ("process", self.host_name or "", *sorted(self.pids))
+        return ("path", self.path)
+
+
+def natural(path: str) -> tuple[object, ...]:
+    """Sort key under which rank 2 comes before rank 10."""
+    parts = re.split(r"(\d+)", path)
+    return (*(((1, int(p), p) if p.isdecimal() else (0, 0, p)) for p in parts),)
+
+
+def read_sources(con: duckdb.DuckDBPyConnection) -> list[Source]:
+    """All sources, in natural order of their paths."""
+    rows = con.execute(
+        """
+        SELECT source_id, coalesce(path, ''), kind, sha256, time_basis, time_resolution_ns,
+               window_start_ns, window_end_ns, status, file_rank, name_rank, world_size,
+               host_name, job_name, trace_id, versions
+        FROM source
+        """
+    ).fetchall()
+    sources: dict[int, Source] = {}
+    for *facts, versions in rows:
+        source = Source(*facts)
+        source.versions = tuple(v for v in versions or () if v)
+        sources[source.source_id] = source
+    for source in sources.values():
+        source.order = (natural(source.path), source.source_id)
+        if source.start_ns is None or source.end_ns is None or source.time_basis == "none":
+            source.start_ns = source.end_ns = None
+    processes = con.execute(
+        """
+        SELECT source_id, list(DISTINCT pid ORDER BY pid) FILTER (pid IS NOT NULL),
+               min(local_rank), max(local_rank)
+        FROM process GROUP BY source_id
+        """
+    ).fetchall()
+    for source_id, pids, low, high in processes:
+        if source_id in sources:
+            sources[source_id].pids = frozenset(pids or ())
+            sources[source_id].local_rank = low if low == high else None
+    return sorted(sources.values(), key=lambda s: s.order)
+
+
+def is_comparable(a: Source, b: Source) -> bool:
+    """Whether the windows of both can be put in one order."""
+    return a.start_ns is not None and b.start_ns is not None and a.time_basis == b.time_basis
+
+
+def is_overlapping(a: Source, b: Source) -> bool:
+    """Whether two windows that are comparable cover the same time (beyond a small tail)."""
+    if a.start_ns is None or a.end_ns is None or b.start_ns is None or b.end_ns is None:
+        return False
+    shared = min(a.end_ns, b.end_ns) - max(a.start_ns, b.start_ns)
+    shorter = min(a.end_ns - a.start_ns, b.end_ns - b.start_ns)
+    return shared > SAME_WINDOW_RATIO * shorter

@@ -154,7 +154,7 @@ def execute(
     import duckdb
 
     try:
-        return con.execute(query.sql, dict(params)).to_arrow_table()
+        return con.sql(query.sql, params=dict(params)).to_arrow_table()
     except duckdb.Error as error:
         raise QueryError(f"query {query.name} failed: {error}") from error
 

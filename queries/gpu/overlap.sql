@@ -9,10 +9,9 @@
 -- grain: attempt, rank
 -- param: rounding VARCHAR = 'none' | 'hta' : 'hta' moves starts up and ends down to whole
 --     microseconds before anything else, as HolisticTraceAnalysis 0.5.0 does.
--- param: steps VARCHAR = 'all' | 'all_but_last' | 'launched' : 'all_but_last' keeps what was
---     launched before the last step began, if there are two or more; 'launched' keeps what was
---     launched before the last step ended: HolisticTraceAnalysis without and with its last step.
---     Both leave out work whose launch was not recorded.
+-- param: steps VARCHAR = 'all' | 'all_but_last' : 'all_but_last' keeps what was launched before the
+--     last step began, where a capture has two or more: what HolisticTraceAnalysis does unless
+--     told otherwise. Work whose launch was not recorded is then left out, as it does.
 -- column: rank INTEGER : Global rank.
 -- column: span_ns BIGINT : From the first start to the last end.
 -- column: compute_ns BIGINT : Time with computation running.
@@ -26,13 +25,8 @@
 -- column: captures_count BIGINT : Captures that were added up.
 -- source: get_comm_comp_overlap of HolisticTraceAnalysis, over our own classes of operations.
 WITH
-    step_bounds AS (
-        SELECT
-            attempt,
-            rank,
-            capture_id,
-            max(start_ns) AS last_start_ns,
-            max(end_ns) AS last_end_ns
+    last_steps AS (
+        SELECT attempt, rank, capture_id, max(start_ns) AS last_start_ns
         FROM step
         GROUP BY attempt, rank, capture_id
         HAVING count(*) > 1
@@ -67,12 +61,8 @@ WITH
             CASE $rounding WHEN 'hta' THEN work.end_ns // 1000 * 1000
                 ELSE work.end_ns END AS end_ns
         FROM work
-        LEFT JOIN step_bounds USING (attempt, rank, capture_id)
-        WHERE
-            $steps = 'all'
-            OR last_start_ns IS NULL
-            OR ($steps = 'all_but_last' AND launch_ns < last_start_ns)
-            OR ($steps = 'launched' AND launch_ns <= last_end_ns)
+        LEFT JOIN last_steps USING (attempt, rank, capture_id)
+        WHERE $steps = 'all' OR last_start_ns IS NULL OR launch_ns < last_start_ns
     ),
     compute AS (SELECT key, start_ns, end_ns FROM chosen WHERE class = 'compute'),
     comm AS (SELECT key, start_ns, end_ns FROM chosen WHERE class = 'communication'),

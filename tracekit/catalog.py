@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 QUERY_FILES: tuple[str, ...] = (
     "steps/step_time",
+    "steps/step_breakdown",
     "gpu/overlap",
 )
 """Every query, in the order in which lists and documentation show them."""

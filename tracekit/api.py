@@ -34,6 +34,12 @@ class OpenRun:
 
     run: store.Run
 
+    def __post_init__(self) -> None:
+        """Queries and SQL share the catalogue's macros."""
+        from tracekit import catalog
+
+        catalog.load_macros(self.run.con)
+
     @property
     def path(self) -> Path:
         """The run's folder."""
@@ -42,10 +48,7 @@ class OpenRun:
     @property
     def job(self) -> JobDescription | None:
         """The job description that the run was made with."""
-        from tracekit.job import parse_job
-
-        text = self.run.manifest.job_toml
-        return parse_job(text, "the run's job.toml") if text else None
+        return runs.job_of(self.run.manifest)
 
     def table(self, name: str, **params: object) -> pa.Table:
         """Rows of a named query as an Arrow table. UsageError for a query that is not there."""
@@ -101,6 +104,7 @@ def ingest(
     workers: int | None = None,
     memory_bytes: int | None = None,
     scheduler: str | None = None,
+    attempt: int | None = None,
     progress: runs.Progress | None = None,
 ) -> OpenRun:
     """Bring files into a run and open it; the same files again change nothing."""
@@ -112,6 +116,7 @@ def ingest(
         workers=workers,
         memory_bytes=memory_bytes,
         scheduler=scheduler,
+        attempt=attempt,
         progress=progress,
     )
     return OpenRun(store.open_run(Path(run), memory_bytes=memory_bytes))
@@ -140,7 +145,8 @@ def open(  # the name that DESIGN gives it: used as tracekit.open
                 hint="tracekit ingest PATH --run NEW --job FILE",
             )
     else:
-        folder = _cached(given, job, workers, memory_bytes, progress)
+        attempt = selection.attempt if selection else None
+        folder = _cached(given, job, workers, memory_bytes, attempt, progress)
     opened = store.open_run(folder, selection, memory_bytes=memory_bytes)
     return OpenRun(_last_attempt(opened, selection or Selection(), memory_bytes))
 
@@ -165,6 +171,7 @@ def _cached(
     job: Sequence[PathLike],
     workers: int | None,
     memory_bytes: int | None,
+    attempt: int | None,
     progress: runs.Progress | None,
 ) -> Path:
     for path in paths:
@@ -175,7 +182,9 @@ def _cached(
             )
     files, description = runs.gather(paths, job)
     identity = [(os.path.realpath(f.path), f.file_bytes, f.mtime_ns) for f in files]
-    folder = cache.run_folder(identity, description.digest() if description else "", "")
+    folder = cache.run_folder(
+        identity, description.digest() if description else "", f"attempt={attempt}"
+    )
     if not store.is_run(folder):
         folder.mkdir(parents=True, exist_ok=True)
         runs.ingest(
@@ -184,6 +193,7 @@ def _cached(
             job_paths=job,
             workers=workers,
             memory_bytes=memory_bytes,
+            attempt=attempt,
             progress=progress,
         )
         cache.trim()

@@ -96,7 +96,7 @@ def trim() -> None:
     """Drop the runs that were used longest ago until the cache fits its bound."""
     bound = int(os.environ.get("TRACEKIT_CACHE_BYTES", CACHE_BYTES))
     total = 0
-    for run in cached_runs():
+    for index, run in enumerate(cached_runs()):
         total += run.size_bytes
-        if total > bound:
+        if total > bound and index > 0:  # the newest is in use
             shutil.rmtree(run.path, ignore_errors=True)

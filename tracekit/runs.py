@@ -63,6 +63,7 @@ def ingest(
     workers: int | None = None,
     memory_bytes: int | None = None,
     scheduler: str | None = None,
+    attempt: int | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
     """Bring ``paths`` into ``run`` (made if absent) and return its latest generation.
@@ -81,7 +82,7 @@ def ingest(
     _sweep_dead_work(run)
     for _ in range(COMMIT_TRIES):
         manifest = _ingest_once(
-            files, job, run, options, workers, memory_bytes, scheduler, progress
+            files, job, run, options, workers, memory_bytes, scheduler, attempt, progress
         )
         if manifest is not None:
             return manifest
@@ -94,23 +95,30 @@ def gather(
     paths: Sequence[str | Path], job_paths: Sequence[str | Path]
 ) -> tuple[list[SourceFile], JobDescription | None]:
     """The source files behind ``paths``, and the job description (given, or found among them)."""
-    from tracekit.ingest.files import expand
-    from tracekit.job import is_job_file, load_jobs
+    from tracekit.ingest.files import expand, read_head
 
     files: list[SourceFile] = []
-    found_jobs: list[Path] = []
+    found_jobs: list[str] = []
     for file in expand(paths):
-        if is_job_file(Path(file.path)):
-            found_jobs.append(Path(file.path))
-        else:
-            files.append(file)
+        # Importing the job module costs start time: only where a name may be a description.
+        if file.name.lower().endswith(".toml"):
+            from tracekit.job import is_job_file
+
+            if Path(file.path).is_file() and is_job_file(file.path, read_head(file)):
+                found_jobs.append(file.path)
+                continue
+        files.append(file)
     if not files:
         raise InputError(
             "nothing to read in " + ", ".join(str(p) for p in paths),
             hint="give trace files, folders or archives; tracekit sources PATH shows what is seen",
         )
-    wanted = [*found_jobs, *(Path(p) for p in job_paths)]
-    return files, load_jobs(wanted) if wanted else None
+    wanted = [*found_jobs, *(str(p) for p in job_paths)]
+    if not wanted:
+        return files, None
+    from tracekit.job import load_jobs
+
+    return files, load_jobs(wanted)
 
 
 def _ingest_once(
@@ -121,6 +129,7 @@ def _ingest_once(
     workers: int | None,
     memory_bytes: int | None,
     scheduler: str | None,
+    attempt: int | None,
     progress: Progress | None,
 ) -> Manifest | None:
     """One attempt at the next generation; None if another writer came first."""
@@ -130,23 +139,27 @@ def _ingest_once(
     digest = job.digest() if job else ""
     if previous and not digest and previous.job_toml:
         job, digest = _job_of(previous)
-    key = _hash(*sorted(e.key for e in entries), digest, str(REGISTRY_VERSION), _versions())
+    key = _hash(
+        *sorted(e.key for e in entries), digest, str(attempt), str(REGISTRY_VERSION), _versions()
+    )
     if previous and previous.key == key:
         return previous
     tasks = _plan(run, new, workers or available_cpus(), options)
     shard_files = _run_tasks(tasks, workers, scheduler, progress)
     kept = [f for f in previous.files if f.path.startswith("data/")] if previous else []
     source_files = [*kept, *shard_files]
-    derived = _derive(run, source_files, job, key, memory_bytes)
+    notes: list[str] = []
+    derived = _derive(run, source_files, job, key, memory_bytes, attempt, notes)
     manifest = next_generation(
         previous,
         key=key,
         tracekit_version=__version__,
         registry_version=REGISTRY_VERSION,
-        job_toml=job.to_toml() if job else None,
+        job_toml=_job_text(job),
+        job_path=job.files[0] if job and job.files else previous and previous.job_path,
         sources=entries,
         files=(*source_files, *derived),
-        notes=(),
+        notes=tuple(notes),
     )
     if commit(run, manifest):
         return manifest
@@ -155,12 +168,25 @@ def _ingest_once(
 
 
 def _job_of(manifest: Manifest) -> tuple[JobDescription | None, str]:
+    job = job_of(manifest)
+    return job, job.digest() if job else ""
+
+
+def job_of(manifest: Manifest) -> JobDescription | None:
+    """The job description that a run was made with; its paths are relative to where it lay."""
+    if manifest.job_toml is None:
+        return None
     from tracekit.job import parse_job
 
-    if manifest.job_toml is None:
-        return None, ""
-    job = parse_job(manifest.job_toml, "the run's job.toml")
-    return job, job.digest()
+    return parse_job(manifest.job_toml.encode(), manifest.job_path or "job.toml")
+
+
+def _job_text(job: JobDescription | None) -> str | None:
+    if job is None:
+        return None
+    from tracekit.job import to_toml
+
+    return to_toml(job, {})
 
 
 def _foreign_entries(run: Path) -> Iterable[Path]:
@@ -403,6 +429,8 @@ def _derive(
     job: JobDescription | None,
     key: str,
     memory_bytes: int | None,
+    attempt: int | None,
+    notes: list[str],
 ) -> list[ShardFile]:
     """Derive the whole run's tables into a folder of their own, never shared between writers."""
     from tracekit.derive import derive
@@ -412,7 +440,7 @@ def _derive(
     try:
         con = store.open_physical(run, source_files, memory_bytes=memory_bytes)
         with contextlib.closing(con):
-            tables = derive(con, job)
+            tables = derive(con, job, attempt=attempt, notes=notes)
         files = [store.write_table(work, name, rows) for name, rows in sorted(tables.items())]
         target.parent.mkdir(parents=True, exist_ok=True)
         work.rename(target)

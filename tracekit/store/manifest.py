@@ -49,7 +49,9 @@ class Manifest:
     key: str
     tracekit_version: str
     registry_version: int
-    job_toml: str | None
+    job_toml: str | None = None
+    job_path: str | None = None
+    """Where the job description lay: its paths are relative to that."""
     sources: tuple[SourceEntry, ...] = ()
     files: tuple[ShardFile, ...] = ()
     notes: tuple[str, ...] = field(default=())

@@ -102,10 +102,6 @@ with as_file(files("tracekit.queries")) as folder:
     assert found == sorted(path.relative_to(queries).as_posix() for path in queries.rglob("*.sql"))
 
 
-@pytest.mark.skipif(
-    not any((ROOT / "tracekit" / name).exists() for name in ("cli", "cli.py")),
-    reason="there is no command line yet",
-)
 def test_command_runs_outside_the_checkout(site: Path, tmp_path: Path) -> None:
     text = run(sys.executable, site / "bin" / "tracekit", "--help", cwd=tmp_path, path=site)
     assert "diagnose" in text

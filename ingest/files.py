@@ -5,12 +5,16 @@ Nothing is extracted to disk. Compression is told by the first bytes, never by t
 
 from __future__ import annotations
 
+import glob
 import io
 import os
 import re
-from collections.abc import Callable, Iterator
+import tarfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from tracekit.errors import InputError
 from tracekit.ingest.base import SourceFile
@@ -43,20 +47,9 @@ class LimitError(InputError):
     """A file passes one of the caps of this module."""
 
 
-class BrokenStreamError(InputError):
-    """Compressed data break off or are damaged; what came before was delivered."""
-
-
 def base_name(name: str) -> str:
     """Base name without compression suffixes."""
     return _SUFFIXES.sub("", name.rsplit("/", 1)[-1])
-
-
-class Decompressor(Protocol):
-    """Raw reads of decompressed bytes."""
-
-    def read(self, n: int) -> bytes:
-        """At most ``n`` bytes; empty at the end."""
 
 
 class DecompressedStream(io.RawIOBase):
@@ -96,6 +89,13 @@ class DecompressedStream(io.RawIOBase):
         data = self.read(len(view))
         view[: len(data)] = data
         return len(data)
+
+    def skip(self, size: int) -> None:
+        """Move on in stored bytes that are not compressed."""
+        ahead = min(size, len(self._pending))
+        self._pending = self._pending[ahead:]
+        if size > ahead:
+            self._raw.seek(size - ahead, os.SEEK_CUR)
 
     def _check_limits(self) -> None:
         is_bomb = self.raw_bytes > RATIO_FREE_BYTES and (
@@ -278,6 +278,12 @@ def read_head(source: SourceFile, size: int = HEAD_BYTES) -> bytes:
         return stream.read(size)
 
 
+def read_head_and_problem(source: SourceFile, size: int = HEAD_BYTES) -> tuple[bytes, str | None]:
+    """The first bytes, and what is wrong with the compression if it already shows."""
+    with source.open() as stream:
+        return stream.read(size), stream_problem(stream)
+
+
 def open_file(path: str) -> BinaryIO:
     """A file's decompressed bytes."""
     return decompressed(Path(path).open("rb", buffering=0))  # type: ignore[return-value,arg-type]
@@ -285,8 +291,6 @@ def open_file(path: str) -> BinaryIO:
 
 def source_file(path: Path) -> SourceFile:
     """One plain (perhaps compressed) file."""
-    from functools import partial
-
     text = str(path)
     stat = path.stat()
     return SourceFile(
@@ -294,5 +298,194 @@ def source_file(path: Path) -> SourceFile:
     )
 
 
-Opener = Callable[[], BinaryIO]
-_ = (os, Iterator, _ARCHIVES)
+def expand(paths: Sequence[str | Path]) -> list[SourceFile]:
+    """All files that the paths mean: files, folders with all below them, globs, archives.
+
+    Hidden files are skipped, links are followed once, and the order depends on names only.
+    A path that means nothing raises InputError; what is wrong with a file is said when it is
+    recognised or read.
+    """
+    found: dict[str, Path] = {}
+    for given in paths:
+        path = Path(given).expanduser()
+        text = str(path)
+        if path.is_dir():
+            matches = list(_walk(path))
+            if not matches:
+                raise InputError(f"{text}: the folder holds no files")
+        elif path.exists() or path.is_symlink():
+            matches = [path]
+        elif glob.has_magic(text):
+            matches = []
+            for match in sorted(glob.glob(text, recursive=True)):  # noqa: PTH207 - absolute too
+                matches += _walk(Path(match)) if Path(match).is_dir() else [Path(match)]
+            if not matches:
+                raise InputError(f"{text}: no file matches")
+        else:
+            raise InputError(f"{text}: no such file or folder")
+        for match in matches:
+            found.setdefault(os.path.realpath(match), match)
+            if len(found) > MAX_FILES:
+                raise LimitError(f"{text}: more than {MAX_FILES} files")
+    sources: list[SourceFile] = []
+    for match in sorted(found.values(), key=lambda p: _natural(str(p))):
+        sources += _expand_file(match)
+    return sources
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """Sorts rank2 before rank10."""
+    return [(int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"(\d{1,18})", text)]
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    seen: set[str] = set()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(parent)
+        if real in seen:
+            folders[:] = []
+            continue
+        seen.add(real)
+        folders[:] = sorted(f for f in folders if not f.startswith("."))
+        for name in sorted(names):
+            path = Path(parent, name)
+            if not name.startswith(".") and path.is_file():
+                yield path
+
+
+def _expand_file(path: Path) -> list[SourceFile]:
+    try:
+        whole = source_file(path)
+    except OSError:
+        text = str(path)
+        return [SourceFile(text, base_name(path.name), 0, 0, partial(open_file, text))]
+    if not _ARCHIVES.search(path.name):
+        return [whole]
+    members = list_members(path)
+    return [whole] if members is None else members
+
+
+# --- archives ------------------------------------------------------------------------------------
+
+
+def list_members(path: Path) -> list[SourceFile] | None:
+    """The files in an archive; None if it is none or holds none that can be listed."""
+    try:
+        with path.open("rb") as raw:
+            head = raw.read(4)
+        listed = _zip_members(path) if head.startswith(ZIP_MAGIC) else _tar_members(path)
+    except (OSError, zipfile.BadZipFile, tarfile.TarError, ValueError, EOFError):
+        return None
+    return sorted(listed, key=lambda s: _natural(s.path)) or None
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") and part not in (".", "..") for part in name.split("/"))
+
+
+def _zip_members(path: Path) -> list[SourceFile]:
+    mtime = path.stat().st_mtime_ns
+    text = str(path)
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()[:MAX_MEMBERS]
+    return [
+        SourceFile(
+            f"{text}!{m.filename}",
+            base_name(m.filename),
+            m.file_size,
+            mtime,
+            partial(_open_zip_member, text, m.filename),
+        )
+        for m in members
+        if not m.is_dir() and not _is_hidden(m.filename)
+    ]
+
+
+def _open_zip_member(path: str, member: str) -> BinaryIO:
+    archive = zipfile.ZipFile(path)
+    try:
+        raw = archive.open(member)
+    except (RuntimeError, NotImplementedError, zipfile.BadZipFile) as error:
+        # encrypted, or packed in a way that the library does not know
+        archive.close()
+        raise InputError(f"{path}!{member}: this member cannot be unpacked") from error
+    archive.close()  # the member keeps the file open
+    return decompressed(raw)  # type: ignore[return-value,arg-type]
+
+
+def _tar_members(path: Path) -> list[SourceFile]:
+    text = str(path)
+    listed: list[SourceFile] = []
+    with _open_tar(text) as stream:
+        archive = tarfile.open(fileobj=stream, mode="r|")  # noqa: SIM115 - a broken one raises late
+        try:
+            for count, member in enumerate(archive):
+                if count >= MAX_MEMBERS:
+                    break
+                if not member.isfile() or _is_hidden(member.name) or member.issparse():
+                    continue
+                where = (text, member.offset_data, member.size)
+                listed.append(
+                    SourceFile(
+                        f"{text}!{member.name}",
+                        base_name(member.name),
+                        member.size,
+                        int(member.mtime) * 10**9,
+                        partial(_open_tar_member, *where),
+                    )
+                )
+        except (tarfile.TarError, EOFError, ValueError):
+            if not listed:
+                raise
+    return listed
+
+
+def _open_tar(path: str) -> DecompressedStream:
+    return decompressed(Path(path).open("rb", buffering=0))  # type: ignore[arg-type]
+
+
+_CURSOR: dict[str, tuple[DecompressedStream, int]] = {}
+"""One open compressed archive a process, and where it stands: members are mostly read in order."""
+
+
+class _TarMember(io.RawIOBase):
+    """The bytes of one member, read through the archive's own compression."""
+
+    def __init__(self, path: str, offset: int, size: int) -> None:
+        super().__init__()
+        self._path = path
+        self._left = size
+        self._at = offset
+        stream, at = _CURSOR.pop(path, (None, 0))
+        if stream is None or at > offset or stream.problem:
+            stream, at = _open_tar(path), 0
+        if type(stream) is DecompressedStream:
+            stream.skip(offset - at)
+        else:
+            while at < offset:
+                skipped = len(stream.read(min(offset - at, 1 << 20)))
+                if not skipped:
+                    break
+                at += skipped
+        self._stream: DecompressedStream | None = stream
+
+    def read(self, size: int = -1) -> bytes:
+        if self._stream is None:
+            return b""
+        data = self._stream.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(data)
+        self._at += len(data)
+        return data
+
+    def close(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            for other, _ in _CURSOR.values():
+                other.close()
+            _CURSOR.clear()
+            _CURSOR[self._path] = (stream, self._at)
+        super().close()
+
+
+def _open_tar_member(path: str, offset: int, size: int) -> BinaryIO:
+    return decompressed(_TarMember(path, offset, size))  # type: ignore[return-value,arg-type]

@@ -137,7 +137,7 @@ def meta_of_args(args: CommArgs, name_op: str | None = None) -> Meta:
     )
 
 
-def meta_of_range(name: str, dims: bytes | None, types: bytes | None) -> Meta | None:
+def meta_of_range(name: str, dims: bytes, types: bytes) -> Meta | None:
     """What a range such as ``nccl:all_reduce`` says, with its input shapes where recorded."""
     found = names.collective_range(name)
     if found is None:
@@ -153,9 +153,9 @@ def meta_of_range(name: str, dims: bytes | None, types: bytes | None) -> Meta | 
     return Meta(op, dtype, elements, None, in_bytes, None, total)
 
 
-def _input_size(dims: bytes | None, types: bytes | None) -> tuple[int | None, int | None, str | None]:
+def _input_size(dims: bytes, types: bytes) -> tuple[int | None, int | None, str | None]:
     """Elements of all input tensors, and their width and type where they agree."""
-    if dims is None or types is None:
+    if not dims or not types:
         return None, None, None
     try:
         shapes, kinds = json.loads(dims), json.loads(types)

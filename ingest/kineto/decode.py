@@ -167,7 +167,7 @@ def group_events(
         durs: tuple[times.Int64s, times.Bools] | None
         if fam.is_text:
             starts = times.from_texts([bytes(e.ts) for e in members])
-            durs = times.from_texts([None if e.dur is None else bytes(e.dur) for e in members])
+            durs = times.from_texts([bytes(getattr(e, "dur", b"")) for e in members])
         else:
             starts = times.from_numbers([e.ts for e in members])
             durs = times.from_numbers([e.dur for e in members])

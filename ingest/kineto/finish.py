@@ -358,7 +358,7 @@ class Finisher:
             self.sink.write("device", table)
 
     def _write_processes(self) -> None:
-        found = self.reader.processes
+        found = self.reader.odd.processes
         if found:
             order = sorted(found)
             table = pa.table({"pid": ints(order), "name": texts([found[p] for p in order])})

@@ -72,6 +72,10 @@ CATEGORIES: dict[str, tuple[Kind, str]] = {
 """Category of the producer -> what it becomes, and the registry's word for it."""
 
 
+NO_RAW = Raw()
+"""A value that is not there (a union of Raw with None would accept only null)."""
+
+
 class CommArgs(Struct, gc=False):
     """Metadata of a collective: on ``record_param_comms`` and copied to the linked kernel."""
 
@@ -102,9 +106,9 @@ class OperatorArgs(CommArgs, gc=False):
     external_id: int | None = field(default=None, name="External id")
     sequence: int | None = field(default=None, name="Sequence number")
     forward_thread: int | None = field(default=None, name="Fwd thread id")
-    dims: Raw | None = field(default=None, name="Input Dims")
-    types: Raw | None = field(default=None, name="Input type")
-    dims_2021: Raw | None = field(default=None, name="Input dims")
+    dims: Raw = field(default=NO_RAW, name="Input Dims")
+    types: Raw = field(default=NO_RAW, name="Input type")
+    dims_2021: Raw = field(default=NO_RAW, name="Input dims")
 
 
 class CallArgs(Struct, gc=False):
@@ -151,8 +155,8 @@ class AnnotationArgs(Struct, gc=False):
     """Arguments of a user's, framework's or profiler's range."""
 
     external_id: int | None = field(default=None, name="External id")
-    dims: Raw | None = field(default=None, name="Input Dims")
-    types: Raw | None = field(default=None, name="Input type")
+    dims: Raw = field(default=NO_RAW, name="Input Dims")
+    types: Raw = field(default=NO_RAW, name="Input type")
 
 
 class FrameArgs(Struct, gc=False):
@@ -220,7 +224,7 @@ def _struct(category: str, kind: Kind, time: Any, stacks: bool) -> type:
         args: Any = FrameArgs if kind is Kind.FRAME and stacks else ARGS[kind]
         phase: Any = Literal["i"] if kind is Kind.INSTANT else Literal["X"]
         fields = [("ph", phase), ("name", str), ("pid", _Id), ("tid", _Id), ("ts", time)]
-        fields.append(("dur", time | None, None))
+        fields.append(("dur", Raw, NO_RAW) if time is Raw else ("dur", time | None, None))
         if not (kind is Kind.FRAME and not stacks):
             fields.append(("args", args | None, None))
     name = f"E_{category}_{'text' if time is Raw else 'number'}"

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.ingest.kineto import names
-from tracekit.ingest.kineto.model import Event
+from tracekit.ingest.kineto.model import NO_RAW, Event
 
 INT64_MAX = 2**63 - 1
 CACHE_LIMIT = 100_000
@@ -68,6 +68,8 @@ def compact_json(raw: bytes) -> str | None:
     """JSON text without the white space between its tokens; None for what holds nothing."""
     import json
 
+    if not raw:
+        return None
     try:
         value = json.loads(raw)
     except (ValueError, RecursionError):
@@ -101,13 +103,18 @@ class HostRows:
     def json_texts(self, values: Sequence[Any]) -> pa.Array:
         """A column of JSON text from raw fragments."""
         cache = self._json
-        return texts([None if v is None else cache[bytes(v)] for v in values])
+        return texts([cache[bytes(v)] for v in values])
 
     def operators(
         self, events: list[Event], places: Any, start: Any, dur: Any, word: str
     ) -> pa.Table:
         """host_op rows of framework operators."""
         args = [e.args or _NO_OPERATOR for e in events]
+        dims = [a.dims for a in args]
+        if word_of_2021 := [a.dims_2021 for a in args if a.dims_2021 is not NO_RAW]:
+            dims = word_of_2021 if len(word_of_2021) == len(args) else [
+                a.dims if a.dims_2021 is NO_RAW else a.dims_2021 for a in args
+            ]
         return pa.table(
             {
                 "place": pa.array(places),
@@ -120,7 +127,7 @@ class HostRows:
                 "external_id": ints([a.external_id for a in args]),
                 "sequence_number": ints([a.sequence for a in args]),
                 "forward_thread": ints([a.forward_thread for a in args]),
-                "input_dims": self.json_texts([a.dims or a.dims_2021 for a in args]),
+                "input_dims": self.json_texts(dims),
                 "input_types": self.json_texts([a.types for a in args]),
             }
         )

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tracekit.ingest import files
 from tracekit.ingest.base import IngestOptions, Sink, SourceFile
-from tracekit.ingest.kineto import collectives, finish, header, names, salvage, sniff
+from tracekit.ingest.kineto import collectives, finish, header, names, odd, salvage, sniff
 from tracekit.ingest.kineto.decode import Decoded, Decoder, Group
 from tracekit.ingest.kineto.gpu import GpuRows
 from tracekit.ingest.kineto.links import HostComm, HostComms, Launches, Ranges
@@ -51,11 +51,10 @@ class TraceReader:
         self.steps = Ranges()
         self.params = HostComms()
         self.ranges = HostComms()
-        self.processes: dict[int, str | None] = {}
+        self.odd = odd.OddEvents(sink, stacks=options.stacks)
         self.window: list[int] = []
         self.span: list[int] = []
         self.has_fraction = False
-        self.is_broken_off = False
         self.losses = 0
         """Events and stretches of text that could not be read."""
         self._domains = Cache(names.special_domain)
@@ -113,7 +112,11 @@ class TraceReader:
             if whole is not None:
                 fragments.append(whole)
             elif last.strip(b" \t\r\n,"):
-                self.is_broken_off = True
+                self.sink.count(
+                    "truncated_event",
+                    doc="The event that the file breaks off in.",
+                    place=self.place + len(fragments),
+                )
         decoded, used = salvage.decode(self.decoder, fragments, self.place, self.sink)
         self.losses += used.lost
         self._add(decoded)
@@ -123,8 +126,7 @@ class TraceReader:
         for group in decoded.groups:
             self._add_group(group)
         if decoded.odd:
-            again = salvage.odd_events(self, decoded.odd)
-            for group in again:
+            for group in self.odd.read(decoded.odd):
                 self._add_group(group)
 
     # --- one group -------------------------------------------------------------------------
@@ -234,7 +236,7 @@ class TraceReader:
     ) -> None:
         table = self.host.calls(events, places, start, dur, group.word)
         self.sink.write("host_op", table)
-        if group.word == "overhead":
+        if group.word not in ("runtime", "driver"):
             return
         launch = self._is_launch
         is_cuda = group.category in ("cuda_runtime", "cuda_driver", "Runtime")
@@ -261,11 +263,9 @@ class TraceReader:
 
     def _collective_range(self, event: Event, place: int, start: int, dur: int) -> None:
         args = event.args
-        dims = None if args is None else args.dims or getattr(args, "dims_2021", None)
-        types = None if args is None else args.types
-        meta = collectives.meta_of_range(
-            event.name, None if dims is None else bytes(dims), None if types is None else bytes(types)
-        )
+        dims = b"" if args is None else bytes(args.dims)
+        types = b"" if args is None else bytes(args.types)
+        meta = collectives.meta_of_range(event.name, dims, types)
         if meta is None:
             return
         ident = None if args is None else args.external_id

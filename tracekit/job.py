@@ -549,7 +549,7 @@ def merge_jobs(first: JobDescription, second: JobDescription) -> JobDescription:
         merged = {tuple(getattr(e, k) for k in by): e for e in a}
         for entry in b:
             key = tuple(getattr(entry, k) for k in by)
-            place = f"{label} {' '.join(str(k) for k in key[-2:] if k)}: "
+            place = f"{label} {' '.join(str(k) for k in key[-2:] if k not in (None, ''))}: "
             old = merged.get(key)
             merged[key] = entry if old is None else fields(old, entry, place)
         return tuple(merged.values())

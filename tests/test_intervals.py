@@ -41,10 +41,10 @@ def test_touching_intervals_join_and_empty_ones_vanish() -> None:
     assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == [(0, 9), (20, 30)]
 
 
-def _fill(
-    con: duckdb.DuckDBPyConnection, name: str, intervals: list[tuple[int, int]]
-) -> None:
-    con.execute(f"CREATE OR REPLACE TEMP TABLE {name} (key VARCHAR, start_ns BIGINT, end_ns BIGINT)")
+def _fill(con: duckdb.DuckDBPyConnection, name: str, intervals: list[tuple[int, int]]) -> None:
+    con.execute(
+        f"CREATE OR REPLACE TEMP TABLE {name} (key VARCHAR, start_ns BIGINT, end_ns BIGINT)"
+    )
     rows = [(key, start, end) for key in ("a", "b") for start, end in intervals]
     if rows:
         con.executemany(f"INSERT INTO {name} VALUES (?, ?, ?)", rows)  # noqa: S608  # a fixed name

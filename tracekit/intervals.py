@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 
-def merged(
-    starts_ns: ArrayLike, ends_ns: ArrayLike
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def merged(starts_ns: ArrayLike, ends_ns: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Starts and ends of the union, disjoint and in order of time."""
     import numpy as np
 

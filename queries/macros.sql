@@ -83,7 +83,8 @@ WHERE in_whole > 0 AND in_part = 0 AND end_ns > start_ns;
 --
 -- Worker threads of the communication library are left out: threads with a collective other than
 -- send or receive (gloo shows those on the caller's thread) and no profiler step.
-CREATE OR REPLACE MACRO host_work(gpu_op_name, host_op_name, collective_name, annotation_name) AS TABLE
+CREATE OR REPLACE MACRO host_work(gpu_op_name, host_op_name, collective_name, annotation_name)
+AS TABLE
 WITH
     gpu_ranks AS (
         SELECT DISTINCT attempt, rank, capture_id FROM query_table(gpu_op_name)
@@ -116,7 +117,7 @@ WITH
         SELECT
             {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
             thread,
-            regexp_matches(name, '^(c10d::|_c10d_functional::|c10d_functional::|record_param_comms)')
+            regexp_matches(name, '^(c10d::|_?c10d_functional::|record_param_comms)')
                 AS is_comm_call,
             start_ns,
             start_ns + dur_ns AS end_ns,
@@ -187,8 +188,8 @@ SELECT
 FROM work;
 
 -- What every rank did, on its GPUs or, where it has none, on its host:
--- (attempt, rank, capture_id, measured_on, class, op, start_ns, end_ns, launch_ns, source_id, place).
--- measured_on is gpu or host; class is compute, communication, memory, other, or, on the host only,
+-- (attempt, rank, capture_id, measured_on, class, op, start_ns, end_ns, launch_ns, source_id,
+-- place). measured_on is gpu or host; class is compute, communication, memory, other, or, on the host only,
 -- blocked. op is known for the host's communication; source_id and place name the gpu_op.
 CREATE OR REPLACE MACRO rank_work(gpu_op_name, host_op_name, collective_name, annotation_name)
 AS TABLE

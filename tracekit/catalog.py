@@ -138,7 +138,8 @@ def find(name: str) -> Query:
     query = by_name.get(name.rpartition("/")[2])
     if query is None or name not in (query.name, f"{query.subject}/{query.name}"):
         raise UsageError(
-            f"there is no query named {name!r}", hint=_did_you_mean(name, by_name, "queries")
+            f"there is no query named {name!r}",
+            hint=_did_you_mean(name.rpartition("/")[2], by_name, "queries"),
         )
     return query
 
@@ -305,7 +306,8 @@ def _described(query: Query, tables: Sequence[str]) -> list[tuple[str, str]] | s
     """Names and types of the columns on empty tables, or DuckDB's message where it fails."""
     import duckdb
 
-    with duckdb.connect() as con:
+    # Without replacement scans: a Python variable named like a table must not stand in for it.
+    with duckdb.connect(config={"python_enable_replacements": False}) as con:
         load_macros(con)
         create_empty_tables(con, tables)
         try:

@@ -1,0 +1,128 @@
+-- How much of each rank's communication is hidden behind its computation.
+--
+-- Communication that runs beside computation costs nothing; the rest (exposed) is time in which
+-- the rank computes nothing. Times are unions of intervals over all streams, never sums. Ranks
+-- without GPU operations are measured on the host: see host_work in macros.sql for what counts.
+-- Several captures of a rank are measured apart and added up.
+--
+-- reads: step, gpu_op, host_op, collective, annotation
+-- grain: attempt, rank
+-- param: rounding VARCHAR = 'none' | 'hta' : 'hta' moves starts up and ends down to whole
+--     microseconds before anything else, as HolisticTraceAnalysis 0.5.0 does.
+-- param: steps VARCHAR = 'all' | 'all_but_last' : 'all_but_last' keeps what was launched before the
+--     last step began, where a capture has two or more: what HolisticTraceAnalysis does unless
+--     told otherwise. Work whose launch was not recorded is then left out, as it does.
+-- column: rank INTEGER : Global rank.
+-- column: span_ns BIGINT : From the first start to the last end.
+-- column: compute_ns BIGINT : Time with computation running.
+-- column: comm_ns BIGINT : Time with communication running.
+-- column: overlap_ns BIGINT : Time with both running.
+-- column: exposed_comm_ns BIGINT : Time with communication and no computation running.
+-- column: idle_ns BIGINT : Time of the span with nothing running, copies included.
+-- column: overlap_ratio DOUBLE : overlap_ns / comm_ns, 0..1; null without communication.
+-- column: measured_on VARCHAR : gpu, or host where the rank has no GPU operations.
+-- column: attempt INTEGER : Attempt of the job, from 1.
+-- column: captures_count BIGINT : Captures that were added up.
+-- source: get_comm_comp_overlap of HolisticTraceAnalysis, over our own classes of operations.
+WITH
+    last_steps AS (
+        SELECT attempt, rank, capture_id, max(start_ns) AS last_start_ns
+        FROM step
+        GROUP BY attempt, rank, capture_id
+        HAVING count(*) > 1
+    ),
+    work AS (
+        SELECT
+            attempt,
+            rank,
+            capture_id,
+            'gpu' AS measured_on,
+            class,
+            start_ns,
+            start_ns + dur_ns AS end_ns,
+            launch_start_ns AS launch_ns
+        FROM gpu_op
+        UNION ALL
+        SELECT attempt, rank, capture_id, 'host', class, start_ns, end_ns, start_ns
+        FROM host_work('gpu_op', 'host_op', 'collective', 'annotation')
+        WHERE class <> 'blocked'
+    ),
+    chosen AS MATERIALIZED (
+        SELECT
+            {
+                'attempt': work.attempt,
+                'rank': work.rank,
+                'capture_id': work.capture_id,
+                'measured_on': measured_on
+            } AS key,
+            class,
+            CASE $rounding WHEN 'hta' THEN (work.start_ns + 999) // 1000 * 1000
+                ELSE work.start_ns END AS start_ns,
+            CASE $rounding WHEN 'hta' THEN work.end_ns // 1000 * 1000
+                ELSE work.end_ns END AS end_ns
+        FROM work
+        LEFT JOIN last_steps USING (attempt, rank, capture_id)
+        WHERE $steps = 'all' OR last_start_ns IS NULL OR launch_ns < last_start_ns
+    ),
+    compute AS (SELECT key, start_ns, end_ns FROM chosen WHERE class = 'compute'),
+    comm AS (SELECT key, start_ns, end_ns FROM chosen WHERE class = 'communication'),
+    compute_merged AS MATERIALIZED (SELECT key, start_ns, end_ns FROM merged_intervals('compute')),
+    comm_merged AS MATERIALIZED (SELECT key, start_ns, end_ns FROM merged_intervals('comm')),
+    either AS (
+        SELECT key, start_ns, end_ns FROM compute_merged
+        UNION ALL
+        SELECT key, start_ns, end_ns FROM comm_merged
+    ),
+    either_merged AS MATERIALIZED (SELECT key, start_ns, end_ns FROM merged_intervals('either')),
+    anything AS (
+        SELECT key, start_ns, end_ns FROM either_merged
+        UNION ALL
+        SELECT key, start_ns, end_ns FROM chosen WHERE class NOT IN ('compute', 'communication')
+    ),
+    spans AS (
+        SELECT key, max(end_ns) - min(start_ns) AS span_ns
+        FROM chosen
+        GROUP BY key
+    ),
+    capture_times AS (
+        SELECT
+            spans.key,
+            span_ns,
+            coalesce(compute_time.busy_ns, 0) AS compute_ns,
+            coalesce(comm_time.busy_ns, 0) AS comm_ns,
+            coalesce(either_time.busy_ns, 0) AS either_ns,
+            coalesce(any_time.busy_ns, 0) AS busy_ns
+        FROM spans
+        LEFT JOIN busy_time('compute_merged') AS compute_time USING (key)
+        LEFT JOIN busy_time('comm_merged') AS comm_time USING (key)
+        LEFT JOIN busy_time('either_merged') AS either_time USING (key)
+        LEFT JOIN busy_time('anything') AS any_time USING (key)
+    ),
+    rank_times AS (
+        SELECT
+            key.attempt AS attempt,
+            key.rank AS rank,
+            key.measured_on AS measured_on,
+            count(*) AS captures_count,
+            CAST(sum(span_ns) AS BIGINT) AS span_ns,
+            CAST(sum(compute_ns) AS BIGINT) AS compute_ns,
+            CAST(sum(comm_ns) AS BIGINT) AS comm_ns,
+            CAST(sum(either_ns) AS BIGINT) AS either_ns,
+            CAST(sum(busy_ns) AS BIGINT) AS busy_ns
+        FROM capture_times
+        GROUP BY key.attempt, key.rank, key.measured_on
+    )
+SELECT
+    rank,
+    span_ns,
+    compute_ns,
+    comm_ns,
+    compute_ns + comm_ns - either_ns AS overlap_ns,
+    either_ns - compute_ns AS exposed_comm_ns,
+    span_ns - busy_ns AS idle_ns,
+    (compute_ns + comm_ns - either_ns) / nullif(comm_ns, 0) AS overlap_ratio,
+    measured_on,
+    attempt,
+    captures_count
+FROM rank_times
+ORDER BY attempt, rank, measured_on;

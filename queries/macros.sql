@@ -1,0 +1,185 @@
+-- Macros that every query may use; loaded once a connection, before or after its tables exist.
+--
+-- Interval macros take the name of a table or CTE, as text, with the columns key (any type),
+-- start_ns and end_ns. An interval holds its start and not its end; empty ones count for nothing.
+
+-- The union of intervals within each key: (key, start_ns, end_ns), disjoint, touching ones
+-- joined. The only interval union in SQL; tracekit/intervals.py is the same in Python.
+--
+-- Sorted by start, a row opens a new stretch exactly if it starts after the latest end so far;
+-- a stretch ends at the latest end seen before the next one opens.
+CREATE OR REPLACE MACRO merged_intervals(rows_name) AS TABLE
+WITH
+    seen AS (
+        SELECT
+            key,
+            start_ns,
+            max(end_ns) OVER (
+                PARTITION BY key ORDER BY start_ns, end_ns
+                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+            ) AS latest_end_ns,
+            max(end_ns) OVER (PARTITION BY key) AS last_end_ns
+        FROM query_table(rows_name)
+        WHERE end_ns > start_ns
+    )
+SELECT
+    key,
+    start_ns,
+    coalesce(
+        lead(latest_end_ns) OVER (PARTITION BY key ORDER BY start_ns), last_end_ns
+    ) AS end_ns
+FROM seen
+WHERE latest_end_ns IS NULL OR start_ns > latest_end_ns;
+
+-- Time covered by at least one interval of each key: (key, busy_ns). Keys without time are absent.
+CREATE OR REPLACE MACRO busy_time(rows_name) AS TABLE
+SELECT key, CAST(sum(end_ns - start_ns) AS BIGINT) AS busy_ns
+FROM merged_intervals(rows_name)
+GROUP BY key;
+
+-- What of the first set's union lies outside the second's: (key, start_ns, end_ns).
+--
+-- Both unions are disjoint within a key, so running totals over their edges are 0 or 1: inside or
+-- outside.
+CREATE OR REPLACE MACRO difference_intervals(whole_name, part_name) AS TABLE
+WITH
+    edges AS (
+        SELECT key, start_ns AS time_ns, 1 AS whole_change, 0 AS part_change
+        FROM merged_intervals(whole_name)
+        UNION ALL
+        SELECT key, end_ns, -1, 0 FROM merged_intervals(whole_name)
+        UNION ALL
+        SELECT key, start_ns, 0, 1 FROM merged_intervals(part_name)
+        UNION ALL
+        SELECT key, end_ns, 0, -1 FROM merged_intervals(part_name)
+    ),
+    pieces AS (
+        SELECT
+            key,
+            time_ns AS start_ns,
+            lead(time_ns) OVER edge AS end_ns,
+            sum(whole_change) OVER edge AS in_whole,
+            sum(part_change) OVER edge AS in_part
+        FROM edges
+        WINDOW edge AS (PARTITION BY key ORDER BY time_ns ROWS UNBOUNDED PRECEDING)
+    )
+SELECT key, start_ns, end_ns
+FROM pieces
+WHERE in_whole > 0 AND in_part = 0 AND end_ns > start_ns;
+
+-- What ranks without any GPU operation did, seen from their host threads:
+-- (attempt, rank, capture_id, class, start_ns, end_ns); class is communication, compute or
+-- blocked. Tables are named by the caller: host_work('gpu_op', 'host_op', 'collective',
+-- 'annotation').
+--
+-- communication  collectives on the host's timeline.
+-- compute        operators (category 'operator'), less calls into the communication library and
+--                less what is blocked.
+-- blocked        a thread ran no innermost operator and a collective of the rank ended meanwhile:
+--                from the stop up to the last such end. Only a collective's end can release a
+--                wait for one, so a pause without an end is the thread's own time. This finds
+--                waits inside autograd hooks and custom functions, which no trace names; a
+--                pause of another cause that happens to span an end is counted too.
+--
+-- Worker threads of the communication library are left out: threads with a collective other than
+-- send or receive (gloo shows those on the caller's thread) and no profiler step.
+CREATE OR REPLACE MACRO host_work(gpu_op_name, host_op_name, collective_name, annotation_name) AS TABLE
+WITH
+    gpu_ranks AS (
+        SELECT DISTINCT attempt, rank, capture_id FROM query_table(gpu_op_name)
+    ),
+    host_collectives AS (
+        SELECT
+            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            thread,
+            coalesce(is_p2p, FALSE) OR coalesce(op IN ('send', 'recv'), FALSE) AS is_p2p,
+            start_ns,
+            start_ns + dur_ns AS end_ns
+        FROM query_table(collective_name)
+        ANTI JOIN gpu_ranks USING (attempt, rank, capture_id)
+        WHERE timeline = 'host'
+    ),
+    step_threads AS (
+        SELECT DISTINCT
+            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key, thread
+        FROM query_table(annotation_name)
+        WHERE domain = 'profiler_step'
+    ),
+    worker_threads AS (
+        SELECT DISTINCT key, thread
+        FROM host_collectives
+        ANTI JOIN step_threads USING (key, thread)
+        WHERE NOT is_p2p
+    ),
+    operators AS (
+        SELECT
+            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            thread,
+            regexp_matches(name, '^(c10d::|_c10d_functional::|c10d_functional::|record_param_comms)')
+                AS is_comm_call,
+            start_ns,
+            start_ns + dur_ns AS end_ns,
+            source_id,
+            place
+        FROM query_table(host_op_name)
+        ANTI JOIN gpu_ranks USING (attempt, rank, capture_id)
+        WHERE category = 'operator'
+    ),
+    thread_operators AS (
+        SELECT
+            {'rank': key, 'thread': thread} AS key,
+            is_comm_call,
+            start_ns,
+            end_ns,
+            -- Operators nest: the innermost are those that the next one does not start inside.
+            coalesce(
+                lead(start_ns) OVER (
+                    PARTITION BY key, thread ORDER BY start_ns, end_ns DESC, source_id, place
+                ) >= end_ns,
+                TRUE
+            ) AS is_innermost
+        FROM operators
+        ANTI JOIN worker_threads USING (key, thread)
+    ),
+    working AS (
+        SELECT key, start_ns, end_ns FROM thread_operators WHERE is_innermost AND NOT is_comm_call
+    ),
+    pauses AS (
+        SELECT
+            key,
+            key.rank AS rank_key,
+            end_ns AS start_ns,
+            -- After its last operator a thread may wait until the end of the trace.
+            coalesce(
+                lead(start_ns) OVER (PARTITION BY key ORDER BY start_ns), 9223372036854775807
+            ) AS end_ns
+        FROM merged_intervals('working')
+    ),
+    blocked AS (
+        SELECT pauses.key, pauses.start_ns, host_collectives.end_ns
+        FROM pauses
+        ASOF JOIN host_collectives
+            ON pauses.rank_key = host_collectives.key AND pauses.end_ns >= host_collectives.end_ns
+        WHERE host_collectives.end_ns > pauses.start_ns
+    ),
+    not_computing AS (
+        SELECT key, start_ns, end_ns FROM blocked
+        UNION ALL
+        SELECT key, start_ns, end_ns FROM thread_operators WHERE is_comm_call
+    ),
+    work AS (
+        SELECT key, 'communication' AS class, start_ns, end_ns FROM host_collectives
+        UNION ALL
+        SELECT key.rank, 'compute', start_ns, end_ns
+        FROM difference_intervals('thread_operators', 'not_computing')
+        UNION ALL
+        SELECT key.rank, 'blocked', start_ns, end_ns FROM blocked
+    )
+SELECT
+    key.attempt AS attempt,
+    key.rank AS rank,
+    key.capture_id AS capture_id,
+    class,
+    start_ns,
+    end_ns
+FROM work;

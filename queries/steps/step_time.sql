@@ -1,0 +1,26 @@
+-- How long each step of each rank took.
+--
+-- The raw material of every question about steps: all of them, warm-up and partial ones included
+-- and marked, as the host saw them.
+--
+-- reads: step
+-- grain: attempt, rank, capture_id, step
+-- column: rank INTEGER : Global rank.
+-- column: capture_id INTEGER : Capture window of the rank, from 0.
+-- column: step BIGINT : Job-level step.
+-- column: start_ns BIGINT : Start on the host, on the job's clock.
+-- column: dur_ns BIGINT : Host duration in ns.
+-- column: attempt INTEGER : Attempt of the job, from 1.
+-- column: is_warmup BOOLEAN : Before the job is steady; left out of statistics.
+-- column: is_partial BOOLEAN : Cut by the window; left out of statistics.
+SELECT
+    rank,
+    capture_id,
+    step,
+    start_ns,
+    dur_ns,
+    attempt,
+    coalesce(is_warmup, FALSE) AS is_warmup,
+    coalesce(is_partial, FALSE) AS is_partial
+FROM step
+ORDER BY attempt, rank, capture_id, step;

@@ -1,0 +1,330 @@
+"""The query catalogue: find a named query, parse and prove its header, run it.
+
+A query is one file ``queries/<subject>/<name>.sql``: a header of comment lines, then one SELECT::
+
+    -- One-line title.
+    --
+    -- Why it matters, in free text.
+    --
+    -- reads: step, gpu_op
+    -- grain: rank, capture_id, step
+    -- param: rounding VARCHAR = 'none' | 'hta' : What it does; the default comes first.
+    -- column: rank INTEGER : What it is, with unit and range.
+    --     A line that is indented further continues the one before.
+    -- source: Where a formula comes from (optional).
+    SELECT ...
+
+``check`` proves the header against the query instead of trusting it. Queries read the logical
+tables of the registry (views that carry rank, attempt, capture_id, clock_id and host) and the
+macros of ``queries/macros.sql``; they know nothing of files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from tracekit.errors import QueryError, UsageError
+from tracekit.schema import TABLES, table
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+QUERY_FILES: tuple[str, ...] = (
+    "steps/step_time",
+    "gpu/overlap",
+)
+"""Every query, in the order in which lists and documentation show them."""
+
+ParamValue = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A named parameter. ``choices`` is empty where any value of the type will do."""
+
+    name: str
+    type: str
+    default: ParamValue
+    doc: str
+    choices: tuple[ParamValue, ...] = ()
+
+    def parse(self, value: object) -> ParamValue:
+        """The value as this parameter's type; text is read as on the command line.
+
+        UsageError if it is not of that type, or none of the choices.
+        """
+        parsed = _as_type(value, self.type)
+        if parsed is None:
+            raise UsageError(
+                f"parameter {self.name} takes a {self.type}, not {value!r}",
+                hint=f"its default is {self.default}",
+            )
+        if self.choices and parsed not in self.choices:
+            raise UsageError(
+                f"parameter {self.name} cannot be {value!r}",
+                hint=f"one of: {', '.join(str(c) for c in self.choices)}",
+            )
+        return parsed
+
+
+@dataclass(frozen=True, slots=True)
+class QueryColumn:
+    """An output column: its DuckDB type and its meaning with unit."""
+
+    name: str
+    type: str
+    doc: str
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A named query as its file declares it. ``sql`` is the file's text, header included."""
+
+    name: str
+    subject: str
+    title: str
+    why: str
+    reads: tuple[str, ...]
+    grain: tuple[str, ...]
+    params: tuple[Param, ...]
+    columns: tuple[QueryColumn, ...]
+    source: str | None
+    sql: str
+
+    def bind(self, given: Mapping[str, object]) -> dict[str, ParamValue]:
+        """Every declared parameter with its given or default value; UsageError on an unknown."""
+        known = {p.name: p for p in self.params}
+        for name in given:
+            if name not in known:
+                raise UsageError(
+                    f"query {self.name} has no parameter {name!r}",
+                    hint=_did_you_mean(name, known, f"parameters of {self.name}"),
+                )
+        return {p.name: p.parse(given[p.name]) if p.name in given else p.default
+                for p in self.params}
+
+
+@cache
+def queries() -> tuple[Query, ...]:
+    """All queries of the catalogue, in its order."""
+    root = files("tracekit.queries")
+    return tuple(
+        parse(path, root.joinpath(f"{path}.sql").read_text(encoding="utf-8"))
+        for path in QUERY_FILES
+    )
+
+
+def find(name: str) -> Query:
+    """The query of that name (``overlap`` or ``gpu/overlap``); UsageError if there is none."""
+    by_name = {q.name: q for q in queries()}
+    query = by_name.get(name.rpartition("/")[2])
+    if query is None or name not in (query.name, f"{query.subject}/{query.name}"):
+        raise UsageError(
+            f"there is no query named {name!r}", hint=_did_you_mean(name, by_name, "queries")
+        )
+    return query
+
+
+def load_macros(con: duckdb.DuckDBPyConnection) -> None:
+    """Create the macros that queries use in this connection; its tables may come later."""
+    con.execute(files("tracekit.queries").joinpath("macros.sql").read_text(encoding="utf-8"))
+
+
+def run(con: duckdb.DuckDBPyConnection, name: str, **params: object) -> pa.Table:
+    """Run a named query over the connection's views; macros must be loaded.
+
+    Parameters are parsed by their declared type, so text from a command line will do.
+    UsageError for an unknown query, parameter or value; QueryError if DuckDB refuses.
+    """
+    query = find(name)
+    return execute(con, query, query.bind(params))
+
+
+def execute(
+    con: duckdb.DuckDBPyConnection, query: Query, params: Mapping[str, ParamValue]
+) -> pa.Table:
+    """Run a query with exactly its declared parameters, as ``Query.bind`` returns them."""
+    import duckdb
+
+    try:
+        return con.sql(query.sql, params=dict(params)).to_arrow_table()
+    except duckdb.Error as error:
+        raise QueryError(f"query {query.name} failed: {error}") from error
+
+
+# ---------------------------------------------------------------- header
+
+_KEY = re.compile(r"-- (reads|grain|param|column|source): (.*)")
+_PARAM = re.compile(r"(\w+) (\w+) = (.+?) : (.+)")
+_COLUMN = re.compile(r"(\w+) ([\w\[\]]+) : (.+)")
+
+
+def parse(path: str, text: str) -> Query:
+    """A query from its path (``subject/name``) and text; ValueError names the faulty line."""
+    subject, _, name = path.partition("/")
+    title, why, entries = _header(path, text)
+    lists = {
+        key: tuple(word.strip() for k, value in entries if k == key for word in value.split(","))
+        for key in ("reads", "grain")
+    }
+    return Query(
+        name=name,
+        subject=subject,
+        title=title,
+        why=why,
+        reads=lists["reads"],
+        grain=lists["grain"],
+        params=tuple(_param(path, value) for key, value in entries if key == "param"),
+        columns=tuple(_column(path, value) for key, value in entries if key == "column"),
+        source=next((value for key, value in entries if key == "source"), None),
+        sql=text,
+    )
+
+
+def _header(path: str, text: str) -> tuple[str, str, list[tuple[str, str]]]:
+    """Title, why paragraphs, and the keyed entries with their continuation lines joined."""
+    prose: list[str] = []
+    entries: list[tuple[str, str]] = []
+    for line in text.splitlines():
+        if not line.startswith("--"):
+            break
+        keyed = _KEY.fullmatch(line)
+        if keyed:
+            entries.append((keyed[1], keyed[2].strip()))
+        elif entries and line.startswith("--   "):
+            key, value = entries[-1]
+            entries[-1] = (key, f"{value} {line[2:].strip()}")
+        elif entries:
+            raise ValueError(f"{path}: neither a key nor an indented continuation: {line!r}")
+        else:
+            prose.append(line[2:].strip())
+    title, _, rest = "\n".join(prose).partition("\n")
+    paragraphs = [" ".join(p.split()) for p in rest.split("\n\n")]
+    return title, "\n\n".join(p for p in paragraphs if p), entries
+
+
+def _param(path: str, text: str) -> Param:
+    match = _PARAM.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{path}: expected 'name TYPE = default : meaning', found {text!r}")
+    name, type_, values, doc = match.groups()
+    parsed = [_as_type(v.strip().strip("'"), type_) for v in values.split(" | ")]
+    choices = tuple(v for v in parsed if v is not None)
+    if len(choices) < len(parsed):
+        raise ValueError(f"{path}: {values!r} is not {type_}")
+    return Param(name, type_, choices[0], doc, choices if len(choices) > 1 else ())
+
+
+def _column(path: str, text: str) -> QueryColumn:
+    match = _COLUMN.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{path}: expected 'name TYPE : meaning', found {text!r}")
+    return QueryColumn(match[1], match[2], match[3])
+
+
+def _as_type(value: object, type_: str) -> ParamValue | None:
+    """The value as a DuckDB type's Python value, or None where it is not one."""
+    text = str(value).strip()
+    if type_ == "VARCHAR":
+        return str(value)
+    if type_ == "BOOLEAN":
+        return {"true": True, "false": False}.get(text.lower())
+    try:
+        if type_ in ("INTEGER", "BIGINT"):
+            return None if isinstance(value, bool) else int(text)
+        if type_ == "DOUBLE":
+            return None if isinstance(value, bool) else float(text)
+    except ValueError:
+        return None
+    raise ValueError(f"parameters cannot be of type {type_}")
+
+
+def _did_you_mean(name: str, known: Iterable[str], what: str) -> str:
+    names = list(known)
+    close = get_close_matches(name, names, n=3, cutoff=0.6)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"{what}: {', '.join(names) or 'none'}"
+
+
+# ---------------------------------------------------------------- proof
+
+
+def check(query: Query) -> list[str]:
+    """Prove a query's header; one sentence for each thing that does not hold.
+
+    Columns are proved by running on empty tables; reads by leaving out one table at a time;
+    parameters because DuckDB takes neither one too many nor one too few.
+    """
+    problems = [f"grain {g} is no output column"
+                for g in query.grain if g not in {c.name for c in query.columns}]
+    if not query.title.endswith("."):
+        problems.append("the title is not a sentence")
+    if not query.why:
+        problems.append("there is no why paragraph")
+    unknown = [name for name in query.reads if name not in {t.name for t in TABLES}]
+    if unknown:
+        return [*problems, *(f"reads {name}, which is no table" for name in unknown)]
+    found = _described(query, query.reads)
+    if isinstance(found, str):
+        return [*problems, f"does not run on empty tables: {found}"]
+    declared = [(c.name, c.type) for c in query.columns]
+    if found != declared:
+        problems += [f"declares column {n} {t}" for n, t in declared if (n, t) not in found]
+        problems += [f"returns column {n} {t}" for n, t in found if (n, t) not in declared]
+        problems += [] if set(found) ^ set(declared) else ["columns are in another order"]
+    for name in query.reads:
+        others = [other for other in query.reads if other != name]
+        if not isinstance(_described(query, others), str):
+            problems.append(f"declares that it reads {name}, and runs without it")
+    return problems
+
+
+def _described(query: Query, tables: Sequence[str]) -> list[tuple[str, str]] | str:
+    """Names and types of the columns on empty tables, or DuckDB's message where it fails."""
+    import duckdb
+
+    with duckdb.connect() as con:
+        load_macros(con)
+        create_empty_tables(con, tables)
+        try:
+            con.execute(query.sql, query.bind({}))
+        except duckdb.Error as error:
+            return str(error).splitlines()[0]
+        return [(str(d[0]), str(d[1])) for d in con.description or ()]
+
+
+def create_empty_tables(
+    con: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None
+) -> None:
+    """Create logical tables of the registry (all, or those named), context columns included."""
+    for name in [t.name for t in TABLES] if names is None else names:
+        columns = ", ".join(f'"{c.name}" {c.type}' for c in table(name).columns)
+        con.execute(f'CREATE OR REPLACE TABLE "{name}" ({columns})')
+
+
+def create_table(
+    con: duckdb.DuckDBPyConnection, name: str, rows: Sequence[Mapping[str, object]]
+) -> None:
+    """Create a logical table that holds these rows; columns that a row lacks are null."""
+    import pyarrow as pa
+
+    create_empty_tables(con, [name])
+    given = {key for row in rows for key in row}
+    unknown = given - {c.name for c in table(name).columns}
+    if unknown:
+        raise UsageError(f"table {name} has no column {', '.join(sorted(unknown))}")
+    if rows:
+        columns = sorted(given)
+        con.register("_rows", pa.table({c: [row.get(c) for row in rows] for c in columns}))
+        names = ", ".join(f'"{c}"' for c in columns)
+        # Names come from the registry, never from outside.
+        con.execute(f'INSERT INTO "{name}" ({names}) SELECT {names} FROM _rows')  # noqa: S608
+        con.unregister("_rows")

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 QUERY_FILES: tuple[str, ...] = (
     "steps/step_time",
     "gpu/overlap",
+    "health/input_stall",
+    "health/gc_pause",
+    "health/checkpoint_stall",
+    "health/sync_stall",
 )
 """Every query, in the order in which lists and documentation show them."""
 

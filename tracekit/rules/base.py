@@ -132,7 +132,7 @@ class RuleOutcome:
 
 def threshold(default: T, reason: str) -> T:
     """A field of a thresholds dataclass: its default, and why that value."""
-    return field(default=default, metadata={"reason": reason})  # type: ignore[return-value]  # field() is typed as its default only for literals
+    return field(default=default, metadata={"reason": reason})
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean
 
 from tracekit.findings import (
@@ -244,9 +245,7 @@ def episode_lengths(keys: Sequence[StepKey], all_keys: Sequence[StepKey]) -> lis
 
 def period_of(keys: Sequence[StepKey]) -> int | None:
     """The distance of the steps where it is the same throughout, else None."""
-    distances = {
-        b.step - a.step for a, b in zip(keys, keys[1:], strict=False) if a[:2] == b[:2]
-    }
+    distances = {b.step - a.step for a, b in pairwise(keys) if a[:2] == b[:2]}
     return distances.pop() if len(distances) == 1 else None
 
 

@@ -24,10 +24,9 @@ class StepKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RankStep:
-    """One rank's steady step and how its time went. The parts add up to the duration.
+    """One rank's steady step and how its time went.
 
-    ``blocked_ns`` is the main thread waiting inside calls that no other part covers; it exists
-    on ranks measured on the host only.
+    compute, exposed_comm, memory and idle add up to the duration.
     """
 
     rank: int
@@ -37,7 +36,6 @@ class RankStep:
     exposed_comm_ns: int
     memory_ns: int
     idle_ns: int
-    blocked_ns: int
     comm_ns: int
     is_host_side: bool
 
@@ -50,7 +48,6 @@ class Parts(NamedTuple):
     exposed_comm: float
     memory: float
     idle: float
-    blocked: float
 
 
 def utc(time_ns: int) -> str:
@@ -190,7 +187,6 @@ def _rank_step(row: Mapping[str, Any], key: StepKey) -> RankStep:
         exposed_comm_ns=int(row["exposed_comm_ns"] or 0),
         memory_ns=int(row["memory_ns"] or 0),
         idle_ns=int(row["idle_ns"] or 0),
-        blocked_ns=int(row["host_blocked_ns"] or 0),
         comm_ns=int(row["comm_ns"] or 0),
         is_host_side=row.get("measured_on") != "gpu",
     )
@@ -204,5 +200,4 @@ def _mean_parts(steps: Sequence[RankStep]) -> Parts:
         exposed_comm=sum(s.exposed_comm_ns for s in steps) / count,
         memory=sum(s.memory_ns for s in steps) / count,
         idle=sum(s.idle_ns for s in steps) / count,
-        blocked=sum(s.blocked_ns for s in steps) / count,
     )

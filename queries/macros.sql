@@ -68,8 +68,8 @@ FROM pieces
 WHERE in_whole > 0 AND in_part = 0 AND end_ns > start_ns;
 
 -- What ranks without any GPU operation did, seen from their host threads:
--- (attempt, rank, capture_id, class, start_ns, end_ns); class is communication, compute or
--- blocked. Tables are named by the caller: host_work('gpu_op', 'host_op', 'collective',
+-- (attempt, rank, capture_id, class, op, start_ns, end_ns); class is communication (with its op),
+-- compute or blocked. Tables are named by the caller: host_work('gpu_op', 'host_op', 'collective',
 -- 'annotation').
 --
 -- communication  collectives on the host's timeline.
@@ -92,6 +92,7 @@ WITH
         SELECT
             {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
             thread,
+            op,
             coalesce(is_p2p, FALSE) OR coalesce(op IN ('send', 'recv'), FALSE) AS is_p2p,
             start_ns,
             start_ns + dur_ns AS end_ns
@@ -168,22 +169,73 @@ WITH
         SELECT key, start_ns, end_ns FROM thread_operators WHERE is_comm_call
     ),
     work AS (
-        SELECT key, 'communication' AS class, start_ns, end_ns FROM host_collectives
+        SELECT key, 'communication' AS class, op, start_ns, end_ns FROM host_collectives
         UNION ALL
-        SELECT key.rank, 'compute', start_ns, end_ns
+        SELECT key.rank, 'compute', NULL, start_ns, end_ns
         FROM difference_intervals('thread_operators', 'not_computing')
         UNION ALL
-        SELECT key.rank, 'blocked', start_ns, end_ns FROM blocked
+        SELECT key.rank, 'blocked', NULL, start_ns, end_ns FROM blocked
     )
 SELECT
     key.attempt AS attempt,
     key.rank AS rank,
     key.capture_id AS capture_id,
     class,
+    op,
     start_ns,
     end_ns
 FROM work;
 
+-- What every rank did, on its GPUs or, where it has none, on its host:
+-- (attempt, rank, capture_id, measured_on, class, op, start_ns, end_ns, launch_ns, source_id, place).
+-- measured_on is gpu or host; class is compute, communication, memory, other, or, on the host only,
+-- blocked. op is known for the host's communication; source_id and place name the gpu_op.
+CREATE OR REPLACE MACRO rank_work(gpu_op_name, host_op_name, collective_name, annotation_name)
+AS TABLE
+SELECT
+    attempt,
+    rank,
+    capture_id,
+    'gpu' AS measured_on,
+    class,
+    CAST(NULL AS VARCHAR) AS op,
+    start_ns,
+    start_ns + dur_ns AS end_ns,
+    launch_start_ns AS launch_ns,
+    source_id,
+    place
+FROM query_table(gpu_op_name)
+UNION ALL
+SELECT
+    attempt, rank, capture_id, 'host', class, op, start_ns, end_ns, start_ns, NULL, NULL
+FROM host_work(gpu_op_name, host_op_name, collective_name, annotation_name);
+
+-- How much of each key's union lies before given moments: (key, time_ns, covered_ns), one row a
+-- row of moments_name, which has the columns key and time_ns.
+CREATE OR REPLACE MACRO covered_before(rows_name, moments_name) AS TABLE
+WITH
+    stretches AS (
+        SELECT
+            key,
+            start_ns,
+            end_ns,
+            sum(end_ns - start_ns) OVER (
+                PARTITION BY key ORDER BY start_ns
+                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+            ) AS earlier_ns
+        FROM merged_intervals(rows_name)
+    )
+SELECT
+    moments.key,
+    moments.time_ns,
+    CAST(
+        coalesce(
+            coalesce(earlier_ns, 0) + least(moments.time_ns, end_ns) - stretches.start_ns, 0
+        ) AS BIGINT
+    ) AS covered_ns
+FROM query_table(moments_name) AS moments
+ASOF LEFT JOIN stretches
+    ON moments.key = stretches.key AND moments.time_ns >= stretches.start_ns;
 -- How long ranges of one domain (annotation.domain) held up each step of each rank, and how much
 -- of that nothing hid: (attempt, rank, capture_id, step, stall_ns, exposed_ns, ranges_count,
 -- longest_ns, source_id, place); the last two point to the longest range. Steps without such a

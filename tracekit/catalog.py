@@ -37,12 +37,26 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 QUERY_FILES: tuple[str, ...] = (
+    "steps/coverage",
     "steps/step_time",
+    "steps/step_time_summary",
+    "steps/step_breakdown",
     "gpu/overlap",
+    "gpu/temporal_breakdown",
+    "gpu/idle_breakdown",
+    "gpu/launch_stats",
+    "gpu/kernel_summary",
+    "gpu/memcpy_summary",
+    "comm/comm_summary",
+    "comm/exposed_comm_by_op",
     "health/input_stall",
     "health/gc_pause",
     "health/checkpoint_stall",
     "health/sync_stall",
+    "health/job_sources",
+    "health/job_attempts",
+    "health/job_ranks",
+    "health/input_issues",
 )
 """Every query, in the order in which lists and documentation show them."""
 

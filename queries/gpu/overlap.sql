@@ -2,7 +2,7 @@
 --
 -- Communication that runs beside computation costs nothing; the rest (exposed) is time in which
 -- the rank computes nothing. Times are unions of intervals over all streams, never sums. Ranks
--- without GPU operations are measured on the host: see host_work in macros.sql for what counts.
+-- without GPU operations are measured on the host: see host_work in queries/macros.sql for what counts.
 -- Several captures of a rank are measured apart and added up.
 --
 -- reads: step, gpu_op, host_op, collective, annotation
@@ -31,22 +31,6 @@ WITH
         GROUP BY attempt, rank, capture_id
         HAVING count(*) > 1
     ),
-    work AS (
-        SELECT
-            attempt,
-            rank,
-            capture_id,
-            'gpu' AS measured_on,
-            class,
-            start_ns,
-            start_ns + dur_ns AS end_ns,
-            launch_start_ns AS launch_ns
-        FROM gpu_op
-        UNION ALL
-        SELECT attempt, rank, capture_id, 'host', class, start_ns, end_ns, start_ns
-        FROM host_work('gpu_op', 'host_op', 'collective', 'annotation')
-        WHERE class <> 'blocked'
-    ),
     chosen AS MATERIALIZED (
         SELECT
             {
@@ -60,9 +44,11 @@ WITH
                 ELSE work.start_ns END AS start_ns,
             CASE $rounding WHEN 'hta' THEN work.end_ns // 1000 * 1000
                 ELSE work.end_ns END AS end_ns
-        FROM work
+        FROM rank_work('gpu_op', 'host_op', 'collective', 'annotation') AS work
         LEFT JOIN last_steps USING (attempt, rank, capture_id)
-        WHERE $steps = 'all' OR last_start_ns IS NULL OR launch_ns < last_start_ns
+        WHERE
+            class <> 'blocked'
+            AND ($steps = 'all' OR last_start_ns IS NULL OR launch_ns < last_start_ns)
     ),
     compute AS (SELECT key, start_ns, end_ns FROM chosen WHERE class = 'compute'),
     comm AS (SELECT key, start_ns, end_ns FROM chosen WHERE class = 'communication'),
@@ -79,37 +65,32 @@ WITH
         UNION ALL
         SELECT key, start_ns, end_ns FROM chosen WHERE class NOT IN ('compute', 'communication')
     ),
-    spans AS (
-        SELECT key, max(end_ns) - min(start_ns) AS span_ns
-        FROM chosen
-        GROUP BY key
-    ),
-    capture_times AS (
-        SELECT
-            spans.key,
-            span_ns,
-            coalesce(compute_time.busy_ns, 0) AS compute_ns,
-            coalesce(comm_time.busy_ns, 0) AS comm_ns,
-            coalesce(either_time.busy_ns, 0) AS either_ns,
-            coalesce(any_time.busy_ns, 0) AS busy_ns
-        FROM spans
-        LEFT JOIN busy_time('compute_merged') AS compute_time USING (key)
-        LEFT JOIN busy_time('comm_merged') AS comm_time USING (key)
-        LEFT JOIN busy_time('either_merged') AS either_time USING (key)
-        LEFT JOIN busy_time('anything') AS any_time USING (key)
+    layer_times AS (
+        SELECT key, 'compute' AS layer, end_ns - start_ns AS layer_ns FROM compute_merged
+        UNION ALL
+        SELECT key, 'comm', end_ns - start_ns FROM comm_merged
+        UNION ALL
+        SELECT key, 'either', end_ns - start_ns FROM either_merged
+        UNION ALL
+        SELECT key, 'anything', end_ns - start_ns FROM merged_intervals('anything')
+        UNION ALL
+        SELECT key, 'span', greatest(max(end_ns) - min(start_ns), 0) FROM chosen GROUP BY key
     ),
     rank_times AS (
         SELECT
             key.attempt AS attempt,
             key.rank AS rank,
             key.measured_on AS measured_on,
-            count(*) AS captures_count,
-            CAST(sum(span_ns) AS BIGINT) AS span_ns,
-            CAST(sum(compute_ns) AS BIGINT) AS compute_ns,
-            CAST(sum(comm_ns) AS BIGINT) AS comm_ns,
-            CAST(sum(either_ns) AS BIGINT) AS either_ns,
-            CAST(sum(busy_ns) AS BIGINT) AS busy_ns
-        FROM capture_times
+            count(*) FILTER (WHERE layer = 'span') AS captures_count,
+            CAST(coalesce(sum(layer_ns) FILTER (WHERE layer = 'span'), 0) AS BIGINT) AS span_ns,
+            CAST(coalesce(sum(layer_ns) FILTER (WHERE layer = 'compute'), 0) AS BIGINT)
+                AS compute_ns,
+            CAST(coalesce(sum(layer_ns) FILTER (WHERE layer = 'comm'), 0) AS BIGINT) AS comm_ns,
+            CAST(coalesce(sum(layer_ns) FILTER (WHERE layer = 'either'), 0) AS BIGINT)
+                AS either_ns,
+            CAST(coalesce(sum(layer_ns) FILTER (WHERE layer = 'anything'), 0) AS BIGINT)
+                AS busy_ns
+        FROM layer_times
         GROUP BY key.attempt, key.rank, key.measured_on
     )
 SELECT

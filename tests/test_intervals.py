@@ -1,0 +1,94 @@
+"""Interval unions: Python and SQL agree, and agree with counting nanoseconds."""
+
+from __future__ import annotations
+
+import duckdb
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tracekit.intervals import busy_ns, merged, overlap_ns
+
+INTERVALS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12)
+# The fixture is a database without state of its own between examples.
+SHARED_FIXTURE = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150
+)
+
+
+def _nanoseconds(intervals: list[tuple[int, int]]) -> set[int]:
+    return {ns for start, end in intervals for ns in range(start, end)}
+
+
+def _columns(intervals: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    return [start for start, _ in intervals], [end for _, end in intervals]
+
+
+@given(INTERVALS)
+def test_busy_time_counts_every_nanosecond_once(intervals: list[tuple[int, int]]) -> None:
+    assert busy_ns(*_columns(intervals)) == len(_nanoseconds(intervals))
+
+
+@given(INTERVALS, INTERVALS)
+def test_overlap_is_what_both_cover(
+    first: list[tuple[int, int]], second: list[tuple[int, int]]
+) -> None:
+    both = _nanoseconds(first) & _nanoseconds(second)
+    assert overlap_ns(*_columns(first), *_columns(second)) == len(both)
+
+
+def test_touching_intervals_join_and_empty_ones_vanish() -> None:
+    starts, ends = merged([0, 5, 20, 40], [5, 9, 30, 40])
+    assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == [(0, 9), (20, 30)]
+
+
+def _fill(
+    con: duckdb.DuckDBPyConnection, name: str, intervals: list[tuple[int, int]]
+) -> None:
+    con.execute(f"CREATE OR REPLACE TEMP TABLE {name} (key VARCHAR, start_ns BIGINT, end_ns BIGINT)")
+    rows = [(key, start, end) for key in ("a", "b") for start, end in intervals]
+    if rows:
+        con.executemany(f"INSERT INTO {name} VALUES (?, ?, ?)", rows)  # noqa: S608  # a fixed name
+
+
+@SHARED_FIXTURE
+@given(INTERVALS)
+def test_the_union_in_sql_equals_the_one_in_python(
+    con: duckdb.DuckDBPyConnection, intervals: list[tuple[int, int]]
+) -> None:
+    _fill(con, "rows", intervals)
+    found = con.execute(
+        "SELECT start_ns, end_ns FROM merged_intervals('rows') WHERE key = 'a' ORDER BY start_ns"
+    ).fetchall()
+    starts, ends = merged(*_columns(intervals))
+    assert found == list(zip(starts.tolist(), ends.tolist(), strict=True))
+    busy = dict(con.execute("SELECT key, busy_ns FROM busy_time('rows')").fetchall())
+    assert busy.get("b", 0) == busy_ns(*_columns(intervals))
+
+
+@SHARED_FIXTURE
+@given(INTERVALS, INTERVALS)
+def test_the_difference_in_sql_is_what_only_the_first_covers(
+    con: duckdb.DuckDBPyConnection, whole: list[tuple[int, int]], part: list[tuple[int, int]]
+) -> None:
+    _fill(con, "whole", whole)
+    _fill(con, "part", part)
+    found = con.execute(
+        "SELECT start_ns, end_ns FROM difference_intervals('whole', 'part') WHERE key = 'a'"
+    ).fetchall()
+    assert sum(end - start for start, end in found) == len(_nanoseconds(found))
+    assert _nanoseconds(found) == _nanoseconds(whole) - _nanoseconds(part)
+
+
+@SHARED_FIXTURE
+@given(INTERVALS, st.lists(st.integers(-5, 35), max_size=5))
+def test_covered_time_before_a_moment_counts_what_lies_before_it(
+    con: duckdb.DuckDBPyConnection, intervals: list[tuple[int, int]], moments: list[int]
+) -> None:
+    _fill(con, "rows", intervals)
+    con.execute("CREATE OR REPLACE TEMP TABLE moments (key VARCHAR, time_ns BIGINT)")
+    if moments:
+        con.executemany("INSERT INTO moments VALUES ('a', ?)", [(m,) for m in moments])
+    found = con.execute("SELECT time_ns, covered_ns FROM covered_before('rows', 'moments')")
+    covered = _nanoseconds(intervals)
+    expected = sorted((m, len([ns for ns in covered if ns < m])) for m in moments)
+    assert sorted(found.fetchall()) == expected

@@ -1,0 +1,294 @@
+"""Queries: cases as data, and what must hold for every query whatever its rows.
+
+A case file ``tests/cases/<subject>.<name>.md`` holds cases like::
+
+    ## What the case shows, as a sentence
+
+    given gpu_op
+    ```csv
+    class,start_ns,dur_ns
+    compute,0,100
+    ```
+    with rounding=hta
+    expect
+    ```csv
+    rank,compute_ns
+    0,100
+    ```
+
+Columns that a row leaves out are null, but for those in ``DEFAULTS``. ``expect`` may name some of
+the query's columns. With TRACEKIT_UPDATE_GOLDEN=1 its rows are rewritten: read the diff.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from tracekit import catalog
+from tracekit.schema import Column, Table, table
+
+CASES = Path(__file__).parent / "cases"
+DEFAULTS = {"source_id": 0, "rank": 0, "attempt": 1, "capture_id": 0}
+UPDATE = os.environ.get("TRACEKIT_UPDATE_GOLDEN") == "1"
+
+
+@dataclass
+class Case:
+    """One case: what is given, and where in its file the expected rows stand."""
+
+    title: str
+    given: dict[str, list[dict[str, object]]] = field(default_factory=dict)
+    params: dict[str, str] = field(default_factory=dict)
+    expected: str = ""
+
+
+def read_cases(text: str) -> list[Case]:
+    """The cases of a file; ValueError on a line that is neither prose nor part of one."""
+    cases: list[Case] = []
+    lines = iter(text.splitlines())
+    for line in lines:
+        word, _, rest = line.partition(" ")
+        if word == "##":
+            cases.append(Case(rest))
+        elif word == "given" and cases:
+            cases[-1].given[rest] = _rows(rest, _block(lines))
+        elif word == "with" and cases:
+            cases[-1].params |= dict([rest.split("=", 1)])
+        elif word == "expect" and cases:
+            cases[-1].expected = _block(lines)
+        elif line.startswith("```"):
+            raise ValueError(f"a block that belongs to nothing: {line}")
+    return cases
+
+
+def _block(lines: Iterator[str]) -> str:
+    """The text of a fenced block that starts with the next line."""
+    if not next(lines).startswith("```"):
+        raise ValueError("expected a ```csv block")
+    rows = []
+    for line in lines:
+        if line == "```":
+            break
+        rows.append(line)
+    return "".join(f"{row}\n" for row in rows)
+
+
+def _rows(name: str, text: str) -> list[dict[str, object]]:
+    columns = {c.name for c in table(name).columns}
+    rows: list[dict[str, object]] = []
+    for number, row in enumerate(csv.DictReader(io.StringIO(text))):
+        defaults = {**DEFAULTS, "place": number}
+        given = {key: value or None for key, value in row.items()}
+        rows.append({k: v for k, v in defaults.items() if k in columns} | given)
+    return rows
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.10g}"
+    if isinstance(value, list):
+        return " ".join(_shown(v) for v in value)
+    return str(value)
+
+
+def run_case(con: duckdb.DuckDBPyConnection, query: catalog.Query, case: Case) -> str:
+    """What the query returns, as CSV with the columns that the case expects."""
+    for name, rows in case.given.items():
+        catalog.create_table(con, name, rows)
+    result = catalog.run(con, query.name, **case.params).to_pylist()
+    header = case.expected.partition("\n")[0]
+    wanted = header.split(",") if header else [c.name for c in query.columns]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(wanted)
+    writer.writerows([_shown(row[column]) for column in wanted] for row in result)
+    return out.getvalue()
+
+
+def _all_cases() -> list[tuple[Path, int]]:
+    paths = sorted(CASES.glob("*.md"))
+    return [
+        (path, index)
+        for path in paths
+        for index in range(len(read_cases(path.read_text(encoding="utf-8"))))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "index"), [pytest.param(p, i, id=f"{p.stem}-{i}") for p, i in _all_cases()]
+)
+def test_a_query_answers_its_case(
+    con: duckdb.DuckDBPyConnection, path: Path, index: int
+) -> None:
+    text = path.read_text(encoding="utf-8")
+    case = read_cases(text)[index]
+    query = catalog.find(path.stem.replace(".", "/", 1))
+    found = run_case(con, query, case)
+    if UPDATE and found != case.expected:
+        head, mark, tail = text.partition(f"## {case.title}\n")
+        old = f"expect\n```csv\n{case.expected}```"
+        path.write_text(head + mark + tail.replace(old, f"expect\n```csv\n{found}```", 1))
+        return
+    assert found == case.expected, case.title
+
+
+@pytest.mark.parametrize("query", catalog.queries(), ids=lambda q: q.name)
+def test_every_query_has_a_case(query: catalog.Query) -> None:
+    path = CASES / f"{query.subject}.{query.name}.md"
+    assert path.exists(), f"write {path.name}"
+    assert read_cases(path.read_text(encoding="utf-8"))
+
+
+# ------------------------------------------------ what holds whatever the rows
+
+DOMAINS: dict[str, list[object]] = {
+    "rank": [0, 1],
+    "attempt": [1],
+    "capture_id": [0],
+    "class": ["compute", "communication", "memory", "other"],
+    "timeline": ["device", "host"],
+    "op": ["all_reduce", "all_gather", "send"],
+    "domain": ["profiler_step", "user", "python_gc"],
+    "status": ["ok", "partial"],
+    "copy_kind": ["HtoD", "DtoH", None],
+    "world_size": [3],
+    "thread": [1, 2],
+    "stream": [7, 8],
+    "device": [0],
+}
+CATEGORIES: dict[str, list[object]] = {
+    "gpu_op": ["kernel", "memcpy", "memset"],
+    "host_op": ["operator", "runtime"],
+}
+HOST_NAMES = ["aten::mm", "c10d::allreduce_", "cudaStreamSynchronize", "cudaLaunchKernel"]
+
+
+def _random_rows(name: str, count: int, rng: random.Random) -> list[dict[str, object]]:
+    rows = {}
+    declared = table(name)
+    for place in range(count):
+        row = {c.name: _random_value(declared, c, place, rng) for c in declared.columns}
+        if {"start_ns", "end_ns", "dur_ns"} <= set(row):
+            row["end_ns"] = int(str(row["start_ns"])) + int(str(row["dur_ns"]))
+        if name == "step":
+            row["start_ns"] = place // 2 * 40_000
+        if "gpu_op_place" in row:
+            row["gpu_op_place"] = place if row["timeline"] == "device" else None
+        # Ranks of host-only jobs have host rows and no device rows: rank 1 is one.
+        if name == "gpu_op" and row["rank"] == 1:
+            continue
+        rows.setdefault(tuple(str(row[key]) for key in declared.grain), row)
+    return list(rows.values())
+
+
+def _random_value(declared: Table, column: Column, place: int, rng: random.Random) -> object:
+    if column.name == "source_id":
+        return place if declared.grain == ("source_id",) else 0
+    if column.name in ("place", "step"):
+        return place // 2 if column.name == "step" else place
+    if column.name == "category":
+        return rng.choice(CATEGORIES.get(declared.name, ["a", "b"]))
+    if column.name == "name" and declared.name == "host_op":
+        return rng.choice(HOST_NAMES)
+    if column.name in DOMAINS:
+        return rng.choice(DOMAINS[column.name])
+    if column.is_time or column.name == "dur_ns":
+        return rng.randrange(0, 400) * 1000 // (8 if column.name == "dur_ns" else 1)
+    if column.type.endswith("[]"):
+        return None
+    if column.type == "VARCHAR":
+        return rng.choice(["a", "b"])
+    return {"BOOLEAN": rng.random() < 0.2, "DOUBLE": float(rng.randrange(5))}.get(
+        column.type, rng.randrange(5)
+    )
+
+
+def _answer(
+    query: catalog.Query, tables: dict[str, list[dict[str, object]]]
+) -> list[dict[str, object]]:
+    with duckdb.connect() as con:
+        catalog.load_macros(con)
+        for name in query.reads:
+            catalog.create_table(con, name, tables[name])
+        rows: list[dict[str, object]] = catalog.run(con, query.name).to_pylist()
+        return rows
+
+
+def _rounded(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    # Sums of floats depend on their order in the last digits.
+    return [
+        {k: float(f"{v:.9g}") if isinstance(v, float) else v for k, v in row.items()}
+        for row in rows
+    ]
+
+
+POINTS_IN_TIME = {"start_ns", "end_ns", "time_ns"}
+
+
+@pytest.mark.parametrize("query", catalog.queries(), ids=lambda q: q.name)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_order_of_rows_changes_nothing(query: catalog.Query, seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311  # repeatable rows, no secret
+    tables = {name: _random_rows(name, 60, rng) for name in query.reads}
+    shuffled = {name: rng.sample(rows, len(rows)) for name, rows in tables.items()}
+    assert _rounded(_answer(query, shuffled)) == _rounded(_answer(query, tables))
+
+
+@pytest.mark.parametrize("query", catalog.queries(), ids=lambda q: q.name)
+@pytest.mark.parametrize("seed", range(3))
+def test_shifting_every_clock_changes_no_duration(query: catalog.Query, seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311  # repeatable rows, no secret
+    tables = {name: _random_rows(name, 60, rng) for name in query.reads}
+    shift_ns = 1_790_857_026_000_000_000
+    shifted = {name: [_moved(name, row, shift_ns) for row in rows]
+               for name, rows in tables.items()}
+    expected = [
+        {k: v + shift_ns if k in POINTS_IN_TIME and isinstance(v, int) else v
+         for k, v in row.items()}
+        for row in _answer(query, tables)
+    ]
+    assert _rounded(_answer(query, shifted)) == _rounded(expected)
+
+
+def _moved(name: str, row: dict[str, object], shift_ns: int) -> dict[str, object]:
+    times = {c.name for c in table(name).columns if c.is_time}
+    return {k: v + shift_ns if k in times and isinstance(v, int) else v for k, v in row.items()}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_parts_of_a_step_sum_to_the_step(seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311  # repeatable rows, no secret
+    query = catalog.find("step_breakdown")
+    tables = {name: _random_rows(name, 80, rng) for name in query.reads}
+    rows = _answer(query, tables)
+    assert {row["measured_on"] for row in rows} == {"gpu", "host"}
+    for row in rows:
+        parts = [int(str(row[k])) for k in ("compute_ns", "exposed_comm_ns", "memory_ns", "idle_ns")]
+        assert sum(parts) == row["dur_ns"]
+        assert min(parts) >= 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_exposed_communication_by_operation_sums_to_what_overlap_states(seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311  # repeatable rows, no secret
+    by_op = catalog.find("exposed_comm_by_op")
+    overlap = catalog.find("overlap")
+    tables = {name: _random_rows(name, 80, rng) for name in {*by_op.reads, *overlap.reads}}
+    parts = _answer(by_op, tables)
+    for whole in _answer(overlap, tables):
+        for column in ("comm_ns", "exposed_comm_ns"):
+            of_rank = [int(str(p[column])) for p in parts if p["rank"] == whole["rank"]]
+            assert sum(of_rank) == whole[column]

@@ -49,6 +49,14 @@ QUERY_FILES: tuple[str, ...] = (
     "gpu/memcpy_summary",
     "comm/comm_summary",
     "comm/exposed_comm_by_op",
+    "health/input_stall",
+    "health/gc_pause",
+    "health/checkpoint_stall",
+    "health/sync_stall",
+    "health/job_sources",
+    "health/job_attempts",
+    "health/job_ranks",
+    "health/input_issues",
 )
 """Every query, in the order in which lists and documentation show them."""
 

@@ -1,0 +1,33 @@
+-- How long saving stopped each step of each rank, and how much of that nothing hid.
+--
+-- The evidence of checkpoint-stall. Only computation and communication hide a save; copies to the
+-- host are part of it.
+--
+-- reads: annotation, step, gpu_op, collective
+-- grain: attempt, rank, capture_id, step
+-- column: rank INTEGER : Global rank.
+-- column: capture_id INTEGER : Capture window of the rank, from 0.
+-- column: step BIGINT : Job-level step; steps without such a range are absent.
+-- column: stall_ns BIGINT : Time of the step inside such ranges; their union.
+-- column: exposed_ns BIGINT : The part of it that nothing hid.
+-- column: ranges_count BIGINT : Ranges that reach into the step.
+-- column: longest_ns BIGINT : The longest of them, whole.
+-- column: source_id INTEGER : Source of the longest.
+-- column: place BIGINT : Place of the longest in its source.
+-- column: attempt INTEGER : Attempt of the job, from 1.
+SELECT
+    rank,
+    capture_id,
+    step,
+    stall_ns,
+    exposed_ns,
+    ranges_count,
+    longest_ns,
+    source_id,
+    place,
+    attempt
+FROM host_stalls(
+    'annotation', 'step', 'gpu_op', 'collective',
+    'checkpoint', CAST([] AS VARCHAR[]), ['compute', 'communication']
+)
+ORDER BY attempt, rank, capture_id, step;

@@ -1,0 +1,255 @@
+"""What a diagnosis is made of: findings, their evidence, impact, severity and confidence.
+
+The dataclasses here are the wire format too: field names are the keys of the JSON that
+``diagnose`` prints, so renaming one breaks a public contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from tracekit.wording import ranges
+
+Owner = Literal["network", "hardware", "framework", "model", "platform", "data"]
+Level = Literal["certain", "likely", "possible"]
+VerdictKind = Literal[
+    "culprit", "configuration", "inherent", "unexplained", "not_enough_data", "hang"
+]
+Part = Literal["floor", "finding", "other_waiting", "bubble", "host", "unexplained"]
+Instrument = Literal["host ranges", "GPU timeline", "step times", "counters", "log", "peers"]
+"""A kind of evidence. Two rows from one instrument are one kind: they err together."""
+
+NOTE_RATIO = 0.01
+MAJOR_RATIO = 0.05
+CRITICAL_RATIO = 0.20
+HANG_RULES = frozenset({"collective-hang"})
+
+
+class Severity(StrEnum):
+    """How much it matters, by share of the step; lowest first."""
+
+    NOTE = "note"
+    MINOR = "minor"
+    MAJOR = "major"
+    CRITICAL = "critical"
+
+    @property
+    def weight(self) -> int:
+        """0 (note) to 3 (critical), to compare and sort by."""
+        return list(Severity).index(self)
+
+
+def severity_of(
+    step_ratio: float | None,
+    *,
+    cap: Severity = Severity.CRITICAL,
+    is_fatal: bool = False,
+) -> Severity:
+    """Severity by impact: note under 1 % of the step, minor to 5 %, major to 20 %, critical.
+
+    ``is_fatal``: the job stopped, or hardware reports an uncorrectable error. An unknown impact
+    is a note: nothing may alarm that cannot say what it costs.
+    """
+    if is_fatal:
+        return Severity.CRITICAL
+    if step_ratio is None or step_ratio < NOTE_RATIO:
+        found = Severity.NOTE
+    elif step_ratio < MAJOR_RATIO:
+        found = Severity.MINOR
+    elif step_ratio < CRITICAL_RATIO:
+        found = Severity.MAJOR
+    else:
+        found = Severity.CRITICAL
+    return min(found, cap, key=lambda s: s.weight)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confidence:
+    """How sure, and on what grounds.
+
+    ``bench_precision`` is what the accuracy bench measured for this rule at this level of
+    evidence; null until it has.
+    """
+
+    level: Level
+    basis: str
+    bench_precision: float | None = None
+
+
+def confidence_from(instruments: Iterable[Instrument], basis: str) -> Confidence:
+    """Likely for two independent kinds of evidence, else possible.
+
+    Never certain: that level is earned on the accuracy bench, not claimed.
+    """
+    level: Level = "likely" if len(set(instruments)) >= 2 else "possible"
+    return Confidence(level=level, basis=basis)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Where it happened: only what the fault itself sits on, never its victims.
+
+    ``steps`` are closed ranges of job-level step numbers.
+    """
+
+    ranks: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    rails: tuple[int, ...] = ()
+    switches: tuple[str, ...] = ()
+    racks: tuple[str, ...] = ()
+    steps: tuple[tuple[int, int], ...] = ()
+    identity_source: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class When:
+    """First and last moment, ISO 8601 UTC; null where the clock has no known zero."""
+
+    start_utc: str | None = None
+    end_utc: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Money, where prices are known."""
+
+    amount: float | None = None
+    currency: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Impact:
+    """What it costs the job: the mean over all steady steps, affected or not.
+
+    ``gpu_hours_per_day`` is step_ratio x world size x 24 h: the whole job waits.
+    """
+
+    s_per_step: float | None = None
+    step_ratio: float | None = None
+    gpu_hours_per_day: float | None = None
+    energy_joules: float | None = None
+    cost: Cost = field(default_factory=Cost)
+
+
+def impact_of(s_per_step: float, step_s: float, gpus_count: int | None) -> Impact:
+    """Impact from the delay of a mean step. ``gpus_count`` is None where the job has no GPUs."""
+    ratio = s_per_step / step_s if step_s > 0 else None
+    hours = ratio * gpus_count * 24 if ratio is not None and gpus_count is not None else None
+    return Impact(s_per_step=s_per_step, step_ratio=ratio, gpu_hours_per_day=hours)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceRow:
+    """A raw record that the evidence rests on: its file and its place in the file."""
+
+    source: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One number, the threshold it was held against (null: none), and the query it came from."""
+
+    name: str
+    value: float
+    unit: str
+    threshold: float | None = None
+    query: str | None = None
+    params: dict[str, str | int | float | bool | None] = field(default_factory=dict)
+    rows: tuple[EvidenceRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Where the culprit may sit when it was not captured: the smallest set that the data allow."""
+
+    ranks: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is wrong, whose it is, what it costs and what to do."""
+
+    id: str
+    rule: str
+    severity: Severity
+    confidence: Confidence
+    summary: str
+    owner: Owner
+    scope: Scope
+    when: When
+    impact: Impact
+    evidence: tuple[Evidence, ...]
+    counter_evidence: tuple[Evidence, ...] = ()
+    candidates: Candidates = field(default_factory=Candidates)
+    explains: tuple[str, ...] = ()
+    explained_by: tuple[str, ...] = ()
+    confirm: tuple[str, ...] = ()
+    remedy: tuple[str, ...] = ()
+    next_capture: tuple[str, ...] = ()
+    rules_out: tuple[str, ...] = ()
+
+
+def finding_id(rule: str, scope: Scope, everybody: Iterable[int]) -> str:
+    """``rule/scope``: the same fault in the same place has the same id in every run.
+
+    The scope is ``all`` for the whole job, else the ranks, else the most telling name.
+    """
+    if scope.ranks:
+        where = "all" if set(scope.ranks) == set(everybody) else ranges(scope.ranks)
+    else:
+        named = (scope.devices, scope.links, scope.groups, scope.switches, scope.racks, scope.hosts)
+        where = next((",".join(names) for names in named if names), "all")
+    return f"{rule}/{where}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotChecked:
+    """A rule that could not say anything, what it lacks, and what would supply it."""
+
+    rule: str
+    needs: str
+    capture: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The one sentence that the report leads with; ``finding`` is the id that carries it."""
+
+    kind: VerdictKind
+    finding: str | None
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetPart:
+    """A part of the mean step. All parts of a report add up to the step."""
+
+    part: Part
+    s_per_step: float
+    finding: str | None = None
+
+
+def ordered(findings: Iterable[Finding], verdict_finding: str | None = None) -> list[Finding]:
+    """Hang first, then the verdict's finding, severity, impact (unknown last), id."""
+
+    def key(finding: Finding) -> tuple[bool, bool, int, bool, float, str]:
+        cost = finding.impact.s_per_step
+        return (
+            finding.rule not in HANG_RULES,
+            finding.id != verdict_finding,
+            -finding.severity.weight,
+            cost is None,
+            -(cost or 0.0),
+            finding.id,
+        )
+
+    return sorted(findings, key=key)

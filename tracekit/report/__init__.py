@@ -1,0 +1,22 @@
+"""Reports: a diagnosis as data, and its renderings."""
+
+from __future__ import annotations
+
+from tracekit.report.build import build_report
+from tracekit.report.config import DiagnoseConfig, Silence
+from tracekit.report.diagnose import diagnose, gather, input_files, job_facts
+from tracekit.report.model import Document, InputFile, InputIssue, Report
+
+__all__ = [
+    "DiagnoseConfig",
+    "Document",
+    "InputFile",
+    "InputIssue",
+    "Report",
+    "Silence",
+    "build_report",
+    "diagnose",
+    "gather",
+    "input_files",
+    "job_facts",
+]

@@ -1,0 +1,100 @@
+"""The step budget: where the mean step went, in parts that always add up to it.
+
+The step is the mean steady step of the median rank, which is a real rank, so that its parts are
+its own. In this order, each part taking only what is left:
+
+1. each finding that no other explains, with its impact, culprits first. On the ranks where the
+   fault sits it comes out of idle time, on the others out of exposed communication (there they
+   wait for it), then out of the other of the two; on ranks measured on the host at last out of
+   computation, because fetching and collating are operators too;
+2. ``floor``: computation and copies that remain, what this layout computes;
+3. ``other_waiting``: exposed communication that remains, waiting and transfer alike;
+4. ``host``: idle time that remains;
+5. ``unexplained``: what is left of the step. It is never negative; it is not zero where rows
+   contradict each other or a part of the step was not seen.
+
+All sums are in whole nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tracekit.findings import BudgetPart, Finding, Part
+from tracekit.rules.steps import Parts, Steps
+
+COMM_RULES = frozenset({"exposed-communication"})
+IDLE_RULES = frozenset({"launch-bound"})
+
+
+def step_budget(
+    steps: Steps, findings: Sequence[Finding], blames: Mapping[str, bool]
+) -> tuple[BudgetPart, ...]:
+    """The parts of the mean step; empty where there is no steady step.
+
+    ``blames`` says by rule name whether it names a culprit.
+    """
+    if steps.median_parts is None or steps.median_rank is None:
+        return ()
+    buckets = _Buckets(steps.median_parts)
+    is_host_side = any(
+        ranks[steps.median_rank].is_host_side
+        for ranks in steps.by_key.values()
+        if steps.median_rank in ranks
+    )
+    parts: list[tuple[Part, int, str | None]] = []
+    for finding in _in_turn(findings, blames):
+        order = _sources(finding, steps.median_rank, is_host_side)
+        taken = buckets.take(round((finding.impact.s_per_step or 0.0) * 1e9), order)
+        if taken > 0:
+            parts.append(("finding", taken, finding.id))
+    parts.append(("floor", buckets.rest("compute"), None))
+    parts.append(("other_waiting", buckets.rest("comm"), None))
+    parts.append(("host", buckets.rest("idle"), None))
+    parts.append(("unexplained", buckets.left, None))
+    kept = [p for p in parts if p[1] > 0 or p[0] in ("floor", "unexplained")]
+    return tuple(BudgetPart(part=p, s_per_step=ns / 1e9, finding=f) for p, ns, f in kept)
+
+
+class _Buckets:
+    """Nanoseconds of the step by what the rank did, none of which is given out twice."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.left = round(parts.dur)
+        self._ns = {
+            "compute": round(parts.compute + parts.memory),
+            "comm": round(parts.exposed_comm),
+            "idle": round(parts.idle),
+        }
+
+    def take(self, wanted_ns: int, order: Sequence[str]) -> int:
+        """Up to ``wanted_ns`` out of the buckets in this order; what was found."""
+        taken = 0
+        for name in order:
+            amount = max(0, min(wanted_ns - taken, self._ns[name], self.left))
+            self._ns[name] -= amount
+            self.left -= amount
+            taken += amount
+        return taken
+
+    def rest(self, name: str) -> int:
+        """All that remains in a bucket."""
+        return self.take(self._ns[name], (name,))
+
+
+def _in_turn(findings: Sequence[Finding], blames: Mapping[str, bool]) -> list[Finding]:
+    open_ones = [f for f in findings if not f.explained_by and f.impact.s_per_step]
+    return sorted(
+        open_ones,
+        key=lambda f: (not blames.get(f.rule, True), -(f.impact.s_per_step or 0.0), f.id),
+    )
+
+
+def _sources(finding: Finding, median_rank: int, is_host_side: bool) -> tuple[str, ...]:
+    if finding.rule in COMM_RULES:
+        return ("comm",)
+    if finding.rule in IDLE_RULES:
+        return ("idle",)
+    if median_rank not in finding.scope.ranks:
+        return ("comm", "idle")
+    return ("idle", "compute", "comm") if is_host_side else ("idle", "comm")

@@ -1,0 +1,284 @@
+"""From facts to a report: run the rules, tie symptoms to causes, add up the step, judge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime
+
+from tracekit import __version__
+from tracekit.findings import Finding, NotChecked, ordered
+from tracekit.report.budget import step_budget
+from tracekit.report.config import DiagnoseConfig
+from tracekit.report.model import (
+    SCHEMA_VERSION,
+    Coverage,
+    Document,
+    InputFile,
+    Metrics,
+    Notes,
+    Overlap,
+    RankShares,
+    Report,
+    RunInfo,
+    StepTime,
+    Window,
+)
+from tracekit.report.verdict import judge
+from tracekit.rules import RULES, Facts, Rule, configured
+from tracekit.rules.base import Row
+from tracekit.rules.steps import utc
+from tracekit.rules.unbuilt import not_built
+from tracekit.wording import plural, ranges, runs
+
+EXPLAINED_RATIO = 0.5
+"""A cause explains a symptom if it accounts for at least this share of it."""
+
+
+def build_report(
+    facts: Facts,
+    inputs: Sequence[InputFile] = (),
+    config: DiagnoseConfig | None = None,
+    today: date | None = None,
+) -> Report:
+    """The whole report from facts that were already gathered. Opens nothing.
+
+    ``today`` decides which silences still hold.
+    """
+    config = config or DiagnoseConfig()
+    rules = configured(config.thresholds, config.select, config.ignore)
+    found, not_checked, rules_run = _run(rules, facts)
+    found, silenced = _silence(found, config, today or datetime.now(UTC).date())
+    linked = link_symptoms(found, facts)
+    blames = {rule.name: rule.names_culprit for rule in RULES}
+    budget = step_budget(facts.steps, linked, blames)
+    judgement = judge(facts, linked, budget, blames, rules_run)
+    findings = ordered(linked, judgement.verdict.finding)
+    if not config.select:
+        not_checked += not_built(i.kind for i in inputs)
+    document = Document(
+        schema_version=SCHEMA_VERSION,
+        tracekit_version=__version__,
+        run=_run_info(facts),
+        coverage=Coverage(
+            ranks_traced=len(facts.ranks),
+            ranks_expected=facts.job.world_size,
+            steps_common=len(facts.steps.common_keys),
+        ),
+        inputs=tuple(inputs),
+        verdict=judgement.verdict,
+        step_budget=budget,
+        metrics=Metrics(step_time=_step_time(facts), overlap=_overlap(facts)),
+        findings=tuple(findings),
+        not_checked=tuple(not_checked),
+    )
+    cause = next((f for f in findings if f.id == judgement.verdict.finding), None)
+    notes = Notes(
+        job_name=facts.job.name,
+        data_lines=tuple(_data_lines(facts, inputs, silenced)),
+        identity=_identity(facts, cause) if cause else None,
+        shares=_shares(facts),
+        rules_run=tuple(rules_run),
+        next_step=judgement.next_step,
+    )
+    return Report(document, notes)
+
+
+def _run(
+    rules: Iterable[Rule], facts: Facts
+) -> tuple[list[Finding], list[NotChecked], list[str]]:
+    findings: list[Finding] = []
+    not_checked: list[NotChecked] = []
+    rules_run: list[str] = []
+    for rule in rules:
+        outcome = rule.run(facts)
+        findings += outcome.findings
+        not_checked += outcome.not_checked
+        if not outcome.not_checked:
+            rules_run.append(rule.name)
+    return findings, not_checked, rules_run
+
+
+def _silence(
+    findings: Sequence[Finding], config: DiagnoseConfig, today: date
+) -> tuple[list[Finding], list[str]]:
+    kept: list[Finding] = []
+    silenced: list[str] = []
+    for finding in findings:
+        by = next((s for s in config.silences if s.covers(finding, today)), None)
+        if by is None:
+            kept.append(finding)
+        else:
+            silenced.append(f"{finding.id} silenced: {by.reason}")
+    return kept, silenced
+
+
+def link_symptoms(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
+    """Symptoms point to the findings that explain them, and those back.
+
+    A finding is explained if findings that its rule names as possible causes account for half of
+    it. Waiting in communication has its cause on some ranks only: what holds up all of them at
+    once makes nobody wait for another.
+    """
+    rules = {rule.name: rule for rule in RULES}
+    causes_of: dict[str, list[str]] = {}
+    for symptom in findings:
+        rule = rules.get(symptom.rule)
+        if rule is None or not rule.symptom_of:
+            continue
+        causes = [f for f in findings if f.rule in rule.symptom_of and _can_cause(f, symptom, facts)]
+        cost = sum(f.impact.s_per_step or 0.0 for f in causes)
+        if causes and cost >= EXPLAINED_RATIO * (symptom.impact.s_per_step or 0.0):
+            causes_of[symptom.id] = [f.id for f in ordered(causes)]
+    return [
+        replace(
+            f,
+            explains=tuple(s for s, causes in causes_of.items() if f.id in causes),
+            explained_by=tuple(causes_of.get(f.id, ())),
+        )
+        for f in findings
+    ]
+
+
+def _can_cause(cause: Finding, symptom: Finding, facts: Facts) -> bool:
+    if symptom.rule != "exposed-communication":
+        return True
+    return set(cause.scope.ranks) < set(facts.steps.ranks)
+
+
+# ---------------------------------------------------------------- parts of the document
+
+
+def _run_info(facts: Facts) -> RunInfo:
+    job = facts.job
+    spans = [s for key in facts.steps.keys if (s := facts.steps.span_ns(key)) is not None]
+    start = job.start_ns if job.start_ns is not None else min((s for s, _ in spans), default=None)
+    end = job.end_ns if job.end_ns is not None else max((e for _, e in spans), default=None)
+    has_window = start is not None and end is not None
+    return RunInfo(
+        id=job.run_id or "run",
+        attempt=job.attempt,
+        window=Window(
+            start_utc=utc(start) if start is not None and job.is_epoch else None,
+            end_utc=utc(end) if end is not None and job.is_epoch else None,
+        ),
+        step_range=runs(key.step for key in facts.steps.keys),
+        ranks=facts.ranks,
+        world_size=job.world_size,
+        hosts=tuple(sorted(set(job.hosts.values()))),
+        steps_count=len(facts.steps),
+        window_s=(end - start) / 1e9 if has_window and end is not None and start is not None else None,
+    )
+
+
+def _step_time(facts: Facts) -> StepTime | None:
+    row = next((r for r in facts.of("step_time_summary") if r["rank"] is None), None)
+    if row is None or not row["steps_count"] or row["mean_ns"] is None:
+        return None
+    return StepTime(
+        steps_count=int(row["steps_count"]),
+        mean_s=row["mean_ns"] / 1e9,
+        std_s=_s(row["std_ns"]),
+        cv_ratio=row["cv_ratio"],
+        p50_s=row["p50_ns"] / 1e9,
+        p95_s=_s(row["p95_ns"]),
+        p99_s=_s(row["p99_ns"]),
+        max_s=row["max_ns"] / 1e9,
+        outliers_count=row["outliers_count"],
+    )
+
+
+def _s(value_ns: float | None) -> float | None:
+    return None if value_ns is None else value_ns / 1e9
+
+
+def _overlap(facts: Facts) -> Overlap | None:
+    rows = facts.of("overlap")
+    if not rows:
+        return None
+    comm, overlap = _total(rows, "comm_ns"), _total(rows, "overlap_ns")
+    sides = {str(row["measured_on"]) for row in rows}
+    return Overlap(
+        compute_s=_total(rows, "compute_ns") / 1e9,
+        comm_s=comm / 1e9,
+        overlap_s=overlap / 1e9,
+        exposed_comm_s=_total(rows, "exposed_comm_ns") / 1e9,
+        overlap_ratio=overlap / comm if comm else None,
+        measured_on=sides.pop() if len(sides) == 1 else "gpu and host",
+    )
+
+
+def _total(rows: Iterable[Row], column: str) -> int:
+    return sum(int(row[column] or 0) for row in rows)
+
+
+# ---------------------------------------------------------------- notes
+
+
+def _shares(facts: Facts) -> RankShares | None:
+    steps = facts.steps
+    parts, rank = steps.median_parts, steps.median_rank
+    if parts is None or rank is None or parts.dur <= 0:
+        return None
+    row = next(ranks[rank] for ranks in steps.by_key.values() if rank in ranks)
+    return RankShares(
+        rank=rank,
+        compute_ratio=parts.compute / parts.dur,
+        exposed_comm_ratio=parts.exposed_comm / parts.dur,
+        memory_ratio=parts.memory / parts.dur,
+        idle_ratio=parts.idle / parts.dur,
+        is_host_side=row.is_host_side,
+    )
+
+
+def _data_lines(
+    facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[str]
+) -> list[str]:
+    """What a reader must know about the data before believing any of it."""
+    lines: list[str] = []
+    if facts.missing_ranks:
+        lines.append(f"no trace of {_ranks(facts.missing_ranks)}")
+    by_status: dict[str, list[str]] = {}
+    for file in inputs:
+        if file.status != "ok":
+            by_status.setdefault(file.status, []).append(file.path)
+    for status, paths in sorted(by_status.items()):
+        shown = ", ".join(paths[:2]) + (f" and {len(paths) - 2} more" if len(paths) > 2 else "")
+        lines.append(f"{plural(len(paths), 'file')} {status}: {shown}")
+    if facts.steps.warmup_keys:
+        lines.append(f"{plural(len(facts.steps.warmup_keys), 'warm-up step')} left out")
+    if facts.steps.partial_count:
+        lines.append(f"{plural(facts.steps.partial_count, 'step')} cut by the window left out")
+    if facts.job.layout:
+        lines.append(f"layout {facts.job.layout}")
+    guessed = [r for r in facts.ranks if facts.job.rank_sources.get(r) in ("order", "assigned")]
+    if guessed:
+        first = facts.job.rank_files.get(guessed[0])
+        lines.append(
+            f"{_ranks(guessed)} assigned by the order of files"
+            + (f" (rank {guessed[0]}: {first})" if first else "")
+        )
+    return [*lines, *silenced]
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'' if len(ranks) == 1 else 's'} {ranges(ranks)}"
+
+
+def _identity(facts: Facts, finding: Finding) -> str | None:
+    """Where the named ranks run and what their numbers rest on; None for the whole job."""
+    named = finding.scope.ranks
+    if not named or set(named) >= set(facts.ranks):
+        return None
+    words: list[str] = []
+    if finding.scope.hosts:
+        words.append(", ".join(finding.scope.hosts))
+    if finding.scope.identity_source:
+        words.append(f"(rank from: {finding.scope.identity_source})")
+    weak: Mapping[int, str] = {
+        r: facts.job.rank_files[r]
+        for r in named
+        if facts.job.rank_sources.get(r) != "file" and r in facts.job.rank_files
+    }
+    words += [f"rank {r} is {path}" for r, path in sorted(weak.items())[:2]]
+    return "  ".join(words) or None

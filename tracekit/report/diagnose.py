@@ -1,0 +1,121 @@
+"""From an open run to a report: which queries to run, and what the tables say of the job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tracekit.errors import QueryError
+from tracekit.report.build import build_report
+from tracekit.report.config import DiagnoseConfig
+from tracekit.report.model import InputFile, InputIssue, Report
+from tracekit.rules import RULES, Facts, JobFacts
+
+if TYPE_CHECKING:
+    import duckdb
+
+BASE_QUERIES = ("step_breakdown", "step_time", "step_time_summary", "overlap")
+OPTIONAL_QUERIES = ("exposed_comm_by_op",)
+"""Better sentences, no verdict: a report does without them."""
+
+
+def diagnose(
+    con: duckdb.DuckDBPyConnection,
+    job: JobFacts | None = None,
+    inputs: Sequence[InputFile] | None = None,
+    config: DiagnoseConfig | None = None,
+) -> Report:
+    """Diagnose the run that the connection shows (views of all tables, macros loaded).
+
+    ``job`` and ``inputs`` default to what the run's own tables say; give ``job`` to add what a
+    job.toml knows (``dataclasses.replace(job_facts(con), world_size=64)``). Rows of other
+    attempts than ``job.attempt`` are left out.
+    """
+    job = job if job is not None else job_facts(con)
+    inputs = inputs if inputs is not None else input_files(con)
+    return build_report(gather(con, job), inputs, config)
+
+
+def gather(con: duckdb.DuckDBPyConnection, job: JobFacts) -> Facts:
+    """Run every query that a rule needs, for the job's attempt.
+
+    A query that fails is recorded as unavailable: its rules then say that they did not check.
+    """
+    from tracekit import catalog
+
+    names = dict.fromkeys((*BASE_QUERIES, *(q for r in RULES for q in r.queries)))
+    names |= dict.fromkeys(OPTIONAL_QUERIES)
+    # launch-bound takes off what stalls explain, so their rows are needed even if not selected.
+    rows: dict[str, list[Mapping[str, Any]]] = {}
+    unavailable: dict[str, str] = {}
+    for name in names:
+        try:
+            found = catalog.run(con, name).to_pylist()
+        except QueryError as error:
+            unavailable[name] = error.message.splitlines()[0]
+            continue
+        rows[name] = [r for r in found if r.get("attempt") in (None, job.attempt)]
+    paths = _rows(con, "job_sources")
+    return Facts(
+        job=job,
+        rows=rows,
+        unavailable=unavailable,
+        sources={int(r["source_id"]): str(r["path"]) for r in paths},
+    )
+
+
+def job_facts(con: duckdb.DuckDBPyConnection, attempt: int | None = None) -> JobFacts:
+    """What the run's own tables say of the job: the given attempt, or the latest."""
+    attempts = _rows(con, "job_attempts")
+    ranks = _rows(con, "job_ranks")
+    if attempt is None:
+        attempt = max((int(r["attempt"]) for r in (*attempts, *ranks)), default=1)
+    found = next((r for r in attempts if r["attempt"] == attempt), None)
+    own = [r for r in ranks if r["attempt"] == attempt]
+    facts = JobFacts(
+        attempt=attempt,
+        hosts={int(r["rank"]): str(r["host"]) for r in own if r["host"] is not None},
+        rank_sources={int(r["rank"]): str(r["rank_source"] or "assigned") for r in own},
+        rank_files={int(r["rank"]): str(r["path"]) for r in own if r["path"] is not None},
+        is_epoch=bool(own) and all(r["is_epoch"] for r in own),
+    )
+    if found is None:
+        return facts
+    return replace(
+        facts,
+        name=found["job_name"],
+        world_size=found["world_size"],
+        start_ns=found["start_ns"],
+        end_ns=found["end_ns"],
+    )
+
+
+def input_files(con: duckdb.DuckDBPyConnection) -> tuple[InputFile, ...]:
+    """Every file that was given, with what was skipped or repaired in it."""
+    issues: dict[int, list[InputIssue]] = {}
+    for row in _rows(con, "input_issues"):
+        issues.setdefault(int(row["source_id"]), []).append(
+            InputIssue(
+                name=str(row["counter"]),
+                severity=row["severity"],
+                count=int(row["occurrences_count"]),
+                place=row["place"],
+            )
+        )
+    return tuple(
+        InputFile(
+            path=str(row["path"]),
+            kind=str(row["kind"] or "unknown"),
+            status=row["status"],
+            rows=int(row["rows_count"] or 0),
+            issues=tuple(issues.get(int(row["source_id"]), ())),
+        )
+        for row in _rows(con, "job_sources")
+    )
+
+
+def _rows(con: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, Any]]:
+    from tracekit import catalog
+
+    return catalog.run(con, query).to_pylist()  # type: ignore[no-any-return]  # pyarrow is untyped

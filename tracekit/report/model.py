@@ -1,0 +1,201 @@
+"""A report as data: what ``diagnose`` found, before any rendering.
+
+``Document`` is the public JSON contract: its field names are the keys, in this order, and
+docs/diagnose.schema.json is generated from it. Additions only. ``Report`` is the document plus
+the few words that only people read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tracekit.findings import BudgetPart, Finding, NotChecked, Severity, Verdict
+
+SCHEMA_VERSION = 1
+InputStatus = Literal["ok", "partial", "empty", "unreadable", "unrecognised"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """First and last moment, ISO 8601 UTC; null where no clock has a known zero."""
+
+    start_utc: str | None
+    end_utc: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """Which run and which part of it this is about.
+
+    ``step_range`` are closed ranges of steady steps; ``steps_count`` counts them.
+    """
+
+    id: str
+    attempt: int
+    window: Window
+    step_range: tuple[tuple[int, int], ...]
+    ranks: tuple[int, ...]
+    world_size: int | None
+    hosts: tuple[str, ...]
+    steps_count: int
+    window_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """How much of the job was seen; ``steps_common`` are steady on every traced rank."""
+
+    ranks_traced: int
+    ranks_expected: int | None
+    steps_common: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputIssue:
+    """Something skipped, repaired or remarkable in an input, counted by name."""
+
+    name: str
+    severity: Literal["info", "warning", "error"]
+    count: int
+    place: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFile:
+    """A file that was given, readable or not."""
+
+    path: str
+    kind: str
+    status: InputStatus
+    rows: int
+    issues: tuple[InputIssue, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Durations of the job's steady steps. p99 needs 20 steps, the spread two, outliers eight."""
+
+    steps_count: int
+    mean_s: float
+    std_s: float | None
+    cv_ratio: float | None
+    p50_s: float
+    p95_s: float | None
+    p99_s: float | None
+    max_s: float
+    outliers_count: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """Communication against computation, summed over ranks; the ratio is one of sums."""
+
+    compute_s: float
+    comm_s: float
+    overlap_s: float
+    exposed_comm_s: float
+    overlap_ratio: float | None
+    measured_on: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """Figures of the run, null where their inputs are absent."""
+
+    step_time: StepTime | None
+    overlap: Overlap | None
+    bubble: dict[str, Any] | None = None
+    mfu: dict[str, Any] | None = None
+    traffic: tuple[dict[str, Any], ...] = ()
+    clock: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """What ``tracekit diagnose --format json`` prints."""
+
+    schema_version: int
+    tracekit_version: str
+    run: RunInfo
+    coverage: Coverage
+    inputs: tuple[InputFile, ...]
+    verdict: Verdict
+    step_budget: tuple[BudgetPart, ...]
+    metrics: Metrics
+    findings: tuple[Finding, ...]
+    not_checked: tuple[NotChecked, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankShares:
+    """How the median rank's mean step divides: shares that add up to 1."""
+
+    rank: int
+    compute_ratio: float
+    exposed_comm_ratio: float
+    memory_ratio: float
+    idle_ratio: float
+    is_host_side: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notes:
+    """What only the text report says; nothing here is a finding."""
+
+    job_name: str | None = None
+    data_lines: tuple[str, ...] = ()
+    """Warm-up steps left out, missing ranks, truncated files, silenced findings."""
+    identity: str | None = None
+    """Where the culprit's host and rank number are known from."""
+    shares: RankShares | None = None
+    rules_run: tuple[str, ...] = ()
+    """Rules that looked and could answer."""
+    next_step: str | None = None
+    """What to do where the verdict names no finding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A diagnosis: the document, and its notes for people."""
+
+    document: Document
+    notes: Notes = field(default_factory=Notes)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Findings in the order of the report."""
+        return self.document.findings
+
+    @property
+    def metrics(self) -> Metrics:
+        """Figures of the run."""
+        return self.document.metrics
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict."""
+        return self.document.verdict
+
+    def finding(self, name: str) -> Finding | None:
+        """The finding of that id, or of that label (F1 is the first); None if there is none."""
+        if name[:1] in "Ff" and name[1:].isdigit():
+            index = int(name[1:]) - 1
+            return self.findings[index] if 0 <= index < len(self.findings) else None
+        return next((f for f in self.findings if f.id == name), None)
+
+    def worst(self) -> Severity | None:
+        """The highest severity of any finding; None without findings. For ``--fail-on``."""
+        return max((f.severity for f in self.findings), key=lambda s: s.weight, default=None)
+
+    def to_json(self) -> str:
+        """The public JSON document."""
+        from tracekit.report.json import to_json
+
+        return to_json(self)
+
+    def to_text(self, *, everything: bool = False, color: bool = False, width: int = 110) -> str:
+        """The report for a terminal."""
+        from tracekit.report.text import to_text
+
+        return to_text(self, everything=everything, color=color, width=width)

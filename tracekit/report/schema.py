@@ -1,0 +1,36 @@
+"""JSON Schema (2020-12) of the document, generated from the model."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tracekit.report.model import SCHEMA_VERSION, Document
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def document_schema() -> dict[str, Any]:
+    """The schema. Every key is always present; unknown keys are allowed (additions only)."""
+    import msgspec
+
+    found = msgspec.json.schema(Document)
+    for definition in found["$defs"].values():
+        if definition.get("type") == "object" and "properties" in definition:
+            definition["required"] = list(definition["properties"])
+            for shape in definition["properties"].values():
+                shape.pop("default", None)
+    document = found["$defs"]["Document"]
+    document["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
+    return {
+        "$schema": DIALECT,
+        "title": "tracekit diagnose",
+        "description": "What `tracekit diagnose --format json` prints. Additions only.",
+        "$ref": found["$ref"],
+        "$defs": dict(sorted(found["$defs"].items())),
+    }
+
+
+def schema_page() -> str:
+    """The text of docs/diagnose.schema.json."""
+    return json.dumps(document_schema(), indent=2) + "\n"

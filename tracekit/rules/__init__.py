@@ -1,0 +1,61 @@
+"""The rules: one module each, in this explicit list. A new rule is one file and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tracekit.errors import UsageError
+from tracekit.rules import (
+    checkpoint_stall,
+    dataloader_stall,
+    exposed_communication,
+    gc_pause,
+    launch_bound,
+    sync_stall,
+)
+from tracekit.rules.base import Facts, JobFacts, Rule, RuleOutcome
+from tracekit.rules.unbuilt import unbuilt_rules
+
+RULES: tuple[Rule, ...] = (
+    dataloader_stall.RULE,
+    checkpoint_stall.RULE,
+    gc_pause.RULE,
+    sync_stall.RULE,
+    launch_bound.RULE,
+    exposed_communication.RULE,
+)
+
+
+def rule(name: str) -> Rule:
+    """The rule of that name; UsageError if there is none."""
+    for known in RULES:
+        if known.name == name:
+            return known
+    if name in unbuilt_rules():
+        raise UsageError(f"rule {name} is not built yet", hint="see docs/rules.md")
+    from difflib import get_close_matches
+
+    names = [r.name for r in RULES]
+    close = get_close_matches(name, names, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"rules: {', '.join(names)}"
+    raise UsageError(f"there is no rule named {name!r}", hint=hint)
+
+
+def explain(name: str) -> str:
+    """What a rule means, its evidence, thresholds and remedy, and when it is wrong."""
+    return rule(name).explain()
+
+
+def configured(
+    thresholds: Mapping[str, Mapping[str, object]] | None = None,
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+) -> tuple[Rule, ...]:
+    """The rules to run, with thresholds replaced; UsageError for names that do not exist."""
+    overrides = {rule(name).name: values for name, values in (thresholds or {}).items()}
+    selected = {rule(name).name for name in select} or {r.name for r in RULES}
+    selected -= {rule(name).name for name in ignore}
+    return tuple(r.configured(overrides.get(r.name, {})) for r in RULES if r.name in selected)
+
+
+__all__ = ["RULES", "Facts", "JobFacts", "Rule", "RuleOutcome", "configured", "explain", "rule"]

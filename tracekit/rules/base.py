@@ -1,0 +1,209 @@
+"""What a rule is, what it is given, and what it may answer.
+
+A rule sees query rows and the job description, nothing else: no file, no database. It answers
+with findings and with what it could not check; an empty answer means "looked, and it is fine".
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+from tracekit.errors import UsageError
+from tracekit.findings import Finding, Level, NotChecked, Owner, Scope, Severity, When
+from tracekit.rules.steps import StepKey, Steps, utc
+from tracekit.wording import runs
+
+Row = Mapping[str, Any]
+T = TypeVar("T")
+
+DOC_HEADINGS = (
+    "What it means",
+    "How it shows",
+    "Why it hurts",
+    "Remedy",
+    "When this is wrong",
+    "Source",
+)
+"""Every rule's docstring has these headings in this order; ``explain`` prints them."""
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What is known of the job beyond query rows; null or empty means unknown, never zero."""
+
+    name: str | None = None
+    run_id: str | None = None
+    attempt: int = 1
+    world_size: int | None = None
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    """Rank to canonical host, as far as known."""
+    rank_sources: Mapping[int, str] = field(default_factory=dict)
+    """Rank to where its number came from (IDENTITY_SOURCES)."""
+    rank_files: Mapping[int, str] = field(default_factory=dict)
+    """Rank to its first file: a guessed rank is never printed without it."""
+    layout: str | None = None
+    """The parallel layout in words, such as ``tp8 x fsdp8 (inferred)``."""
+    is_epoch: bool = True
+    """Whether times count from the epoch; no UTC is printed otherwise."""
+    start_ns: int | None = None
+    end_ns: int | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that a rule may look at."""
+
+    job: JobFacts = field(default_factory=JobFacts)
+    rows: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+    """Rows by query name."""
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+    """Queries that could not be run, and why."""
+    sources: Mapping[int, str] = field(default_factory=dict)
+    """Path by source_id, for the places that evidence points to."""
+
+    def of(self, query: str) -> Sequence[Row]:
+        """Rows of a query; none when it was not run or found nothing."""
+        return self.rows.get(query, ())
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The steady steps of the job."""
+        return Steps.from_rows(self.of("step_breakdown"), self.of("step_time"))
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """All ranks that have a step or a busy interval, steady or not."""
+        seen = {int(r["rank"]) for q in ("step_breakdown", "overlap") for r in self.of(q)}
+        return tuple(sorted(seen | set(self.job.hosts) | set(self.job.rank_sources)))
+
+    @property
+    def missing_ranks(self) -> tuple[int, ...]:
+        """Ranks that the job has and no file covers; empty when the world size is unknown."""
+        if self.job.world_size is None:
+            return ()
+        return tuple(sorted(set(range(self.job.world_size)) - set(self.ranks)))
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether any rank was measured on a GPU's timeline."""
+        measured = (*self.of("step_breakdown"), *self.of("overlap"))
+        return any(row.get("measured_on") == "gpu" for row in measured)
+
+    @property
+    def gpus_count(self) -> int | None:
+        """GPUs that wait when the job waits; None for a job without."""
+        if not self.has_gpu:
+            return None
+        return self.job.world_size or len(self.ranks) or None
+
+    def scope(self, ranks: Sequence[int], steps: Sequence[StepKey]) -> Scope:
+        """Scope of ranks, with their hosts and where their numbers came from."""
+        sources = sorted({self.job.rank_sources[r] for r in ranks if r in self.job.rank_sources})
+        hosts = sorted({self.job.hosts[r] for r in ranks if r in self.job.hosts})
+        return Scope(
+            ranks=tuple(sorted(ranks)),
+            hosts=tuple(hosts),
+            steps=runs(key.step for key in steps),
+            identity_source=", ".join(sources) or None,
+        )
+
+    def when(self, steps: Sequence[StepKey]) -> When:
+        """First start and last end of the steps, where the clock has a known zero."""
+        spans = [s for key in steps if (s := self.steps.span_ns(key)) is not None]
+        if not spans or not self.job.is_epoch:
+            return When()
+        return When(
+            start_utc=utc(min(start for start, _ in spans)),
+            end_utc=utc(max(end for _, end in spans)),
+        )
+
+
+@dataclass(frozen=True)
+class RuleOutcome:
+    """What a rule says. Both empty: it looked and there is nothing."""
+
+    findings: tuple[Finding, ...] = ()
+    not_checked: tuple[NotChecked, ...] = ()
+
+
+def threshold(default: T, reason: str) -> T:
+    """A field of a thresholds dataclass: its default, and why that value."""
+    return field(default=default, metadata={"reason": reason})
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Base of all thresholds. Fields end in their unit; each carries its reason."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule: one module, one name, one question to the data."""
+
+    name: str
+    summary: str
+    owner: Owner
+    thresholds: Thresholds
+    queries: tuple[str, ...]
+    evaluate: Callable[[Facts, Any], RuleOutcome]
+    doc: str
+    cap: Severity = Severity.CRITICAL
+    names_culprit: bool = True
+    """False: describes how the time is spent, blames nobody; may be a symptom of another."""
+    symptom_of: tuple[str, ...] = ()
+    """Rules whose findings can explain this one."""
+
+    def configured(self, overrides: Mapping[str, object]) -> Rule:
+        """The rule with some thresholds replaced; UsageError for one that it does not have."""
+        known = {f.name: getattr(self.thresholds, f.name) for f in fields(self.thresholds)}
+        for name, value in overrides.items():
+            if name not in known:
+                raise UsageError(
+                    f"rule {self.name} has no threshold {name!r}",
+                    hint=f"it has: {', '.join(sorted(known))}",
+                )
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not is_number or (isinstance(known[name], int) and not isinstance(value, int)):
+                kind = "a whole number" if isinstance(known[name], int) else "a number"
+                raise UsageError(f"threshold {self.name}.{name} must be {kind}, not {value!r}")
+        return replace(self, thresholds=replace(self.thresholds, **dict(overrides)))
+
+    def run(self, facts: Facts) -> RuleOutcome:
+        """Evaluate, unless a query that it needs could not be run."""
+        for query in self.queries:
+            if query in facts.unavailable:
+                needs = f"query {query}: {facts.unavailable[query]}"
+                return RuleOutcome(not_checked=(NotChecked(rule=self.name, needs=needs),))
+        return self.evaluate(facts, self.thresholds)
+
+    def explain(self) -> str:
+        """What ``tracekit explain`` prints: the docstring, then the thresholds."""
+        lines = [f"{self.name}: {self.summary}", "", inspect.cleandoc(self.doc), "", "Thresholds"]
+        for f in fields(self.thresholds):
+            value = getattr(self.thresholds, f.name)
+            lines.append(f"  {f.name} = {value:g}")
+            lines.append(f"      {f.metadata['reason']}")
+        return "\n".join(lines) + "\n"
+
+
+def lacking(rule: str, needs: str, capture: str | None = None) -> RuleOutcome:
+    """The outcome of a rule that lacks its inputs."""
+    return RuleOutcome(not_checked=(NotChecked(rule=rule, needs=needs, capture=capture),))
+
+
+__all__ = [
+    "DOC_HEADINGS",
+    "Facts",
+    "JobFacts",
+    "Level",
+    "Row",
+    "Rule",
+    "RuleOutcome",
+    "Thresholds",
+    "lacking",
+    "threshold",
+]

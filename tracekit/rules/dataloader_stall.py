@@ -1,0 +1,85 @@
+"""
+What it means
+    A rank's training loop waits for its next batch while its GPU has nothing left to do. The
+    input pipeline delivers more slowly than the model consumes.
+
+How it shows
+    A range of waiting for input (``enumerate(DataLoader)#...__next__`` or an annotated fetch) on
+    the thread that runs the steps, with no operation of the rank's GPU running meanwhile and no
+    collective of the rank pending. On a rank without a GPU: with no collective running beside it.
+
+Why it hurts
+    Every other rank waits for the batch in its next collective. The waiting shows there as
+    communication, which is why the network is blamed for it so often.
+
+Remedy
+    More or persistent workers and a deeper prefetch first; then pinned memory, a cache of what is
+    read again, decoding and packing offline; then faster storage.
+
+When this is wrong
+    The first batch, and the one after an epoch boundary, start the workers: a single long wait is
+    no stall and is not reported. A rank that fetches slowly but had to wait in the next
+    collective anyway costs nothing and is not reported. A loop that fetches on another thread
+    shows no waiting here at all. Profiling Python stacks slows the fetch itself.
+
+Source
+    Diagnosis D8: start-of-step gap of 3 % of the step or more, GPU idle, no collective pending.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
+from tracekit.rules.stalls import StallSummary, StallText, StallThresholds, evaluate_stalls
+from tracekit.wording import seconds
+
+
+@dataclass(frozen=True)
+class DataloaderStallThresholds(StallThresholds):
+    """When waiting for input is a stall."""
+
+    min_step_ratio: float = threshold(
+        0.03, "a fetch of under 3 % of a step is the price of any loader (D8)"
+    )
+
+
+def _says(found: StallSummary) -> str:
+    verb = "waits" if found.subject.startswith("Rank ") else "wait"
+    return (
+        f"{found.subject} {verb} {seconds(found.mean_stall_s)} for input {found.often}, "
+        "with nothing else running: the data loader is too slow."
+    )
+
+
+TEXT = StallText(
+    rule="dataloader-stall",
+    query="input_stall",
+    owner="data",
+    says=_says,
+    noun="input wait",
+    needs="ranges of waiting for input (DataLoader or an annotated fetch) in a trace",
+    capture="tracekit capture --what profiler",
+    confirm=("run 50 steps on one batch kept in memory: the step should get shorter by the cost",),
+    remedy=(
+        "raise num_workers and prefetch_factor, set persistent_workers=True and pin_memory=True",
+        "cache or pre-decode what is read every epoch; pack sequences offline",
+        "check the storage that these ranks read from, and the CPU cores they may use",
+    ),
+)
+
+
+def evaluate(facts: Facts, limits: DataloaderStallThresholds) -> RuleOutcome:
+    """The ranks whose waiting for input delays the job."""
+    return evaluate_stalls(facts, limits, TEXT)
+
+
+RULE = Rule(
+    name=TEXT.rule,
+    summary="A rank waits for its next batch while its GPU is idle.",
+    owner=TEXT.owner,
+    thresholds=DataloaderStallThresholds(),
+    queries=("step_breakdown", TEXT.query),
+    evaluate=evaluate,
+    doc=__doc__,
+)

@@ -1,0 +1,59 @@
+"""The text of docs/rules.md, from the rules themselves."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+
+from tracekit.rules import RULES
+from tracekit.rules.base import DOC_HEADINGS, Rule
+from tracekit.rules.unbuilt import FAMILIES
+
+
+def rules_page() -> str:
+    """Markdown: every rule with its thresholds, then the names that have no rule yet."""
+    lines = [
+        "# Rules",
+        "",
+        "Generated from `tracekit/rules/`; change the rule, not this page. Thresholds can be set",
+        "in `tracekit.toml`, as `[rules.<name>]` with the field names below.",
+        "",
+        "| rule | says | blames |",
+        "|---|---|---|",
+    ]
+    lines += [
+        f"| [{r.name}](#{r.name}) | {r.summary} | {'a culprit' if r.names_culprit else 'nobody'} |"
+        for r in RULES
+    ]
+    for rule in RULES:
+        lines += ["", *_rule_section(rule)]
+    lines += [
+        "",
+        "## Not built yet",
+        "",
+        "Every report lists these under what was not checked.",
+        "",
+        "| about | rules | needs |",
+        "|---|---|---|",
+    ]
+    lines += [f"| {f.topic} | {', '.join(f.rules)} | {f.needs} |" for f in FAMILIES]
+    return "\n".join(lines) + "\n"
+
+
+def _rule_section(rule: Rule) -> list[str]:
+    lines = [f"## {rule.name}", "", rule.summary, ""]
+    for line in inspect.cleandoc(rule.doc).splitlines():
+        lines.append(f"**{line}**  " if line in DOC_HEADINGS else line.strip())
+    lines += [
+        "",
+        f"Owner: {rule.owner}. Reads: {', '.join(rule.queries)}. "
+        f"Severity at most: {rule.cap.value}.",
+        "",
+        "| threshold | default | why |",
+        "|---|---|---|",
+    ]
+    lines += [
+        f"| {f.name} | {getattr(rule.thresholds, f.name):g} | {f.metadata['reason']} |"
+        for f in fields(rule.thresholds)
+    ]
+    return lines

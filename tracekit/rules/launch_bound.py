@@ -1,0 +1,257 @@
+"""
+What it means
+    The GPU waits for the host to launch work: the kernels are so short that the program spends
+    longer on launching each than the GPU on running it. It names no culprit: it is a property of
+    the program, alike on most ranks.
+
+How it shows
+    On most ranks: idle time in which the next operation had not been launched yet makes up a good
+    part of the step and of the idle time; the median kernel is short; operations start almost as
+    soon as they are launched, so no queue has built up. Idle time that synchronisations, fetches,
+    collections and checkpoints explain is taken off first.
+
+Why it hurts
+    The GPU is bought and not used; a faster one would change nothing.
+
+Remedy
+    CUDA graphs; ``torch.compile``; fused optimizers and kernels; a larger micro-batch.
+
+When this is wrong
+    A synchronisation inside the step also empties the queue: that is a sync-stall and is taken
+    off. A profiler slows every launch, most of all with Python stacks: measure once without
+    stacks before acting. A few ranks alone that launch late have a slow host instead.
+
+Source
+    Diagnosis D32; host wait as HolisticTraceAnalysis attributes idle time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from statistics import median
+
+from tracekit.findings import (
+    Evidence,
+    Finding,
+    Severity,
+    confidence_from,
+    finding_id,
+    impact_of,
+    severity_of,
+)
+from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.wording import seconds, share
+
+NAME = "launch-bound"
+STALL_QUERIES = ("sync_stall", "input_stall", "gc_pause", "checkpoint_stall")
+CAPTURE = "profile with activities CPU and CUDA, without Python stacks"
+
+
+@dataclass(frozen=True)
+class LaunchBoundThresholds(Thresholds):
+    """When a job is bound by launching."""
+
+    min_step_ratio: float = threshold(
+        0.10, "share of the step that the GPU waits for launches; less is start and end of a step"
+    )
+    min_idle_ratio: float = threshold(0.20, "share of the idle time that waits for launches (D32)")
+    max_kernel_ns: int = threshold(
+        20_000, "median kernel; longer ones outlast a launch of 5 to 10 us (D32)"
+    )
+    max_queue_ns: int = threshold(
+        50_000, "median delay from launch to start; more means that a queue had built up"
+    )
+    min_ranks_ratio: float = threshold(
+        0.5, "share of the ranks; fewer are late hosts, not a property of the program"
+    )
+
+
+@dataclass(frozen=True)
+class RankLaunching:
+    """How one rank launches. Times are of a mean steady step."""
+
+    rank: int
+    launch_idle_ns: float
+    idle_share: float
+    kernel_ns: float
+    queue_ns: float
+
+
+def evaluate(facts: Facts, limits: LaunchBoundThresholds) -> RuleOutcome:
+    """One finding for the job if most of its ranks are bound by launching."""
+    if not facts.has_gpu:
+        return lacking(NAME, "a GPU timeline (these ranks show none)", CAPTURE)
+    if not facts.steps.rank_means:
+        return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
+    ranks = _launching(facts)
+    if not ranks:
+        return lacking(NAME, "launches joined to GPU operations in a trace", CAPTURE)
+    bound = [r for r in ranks if _is_bound(r, facts, limits)]
+    if not bound or len(bound) < limits.min_ranks_ratio * len(facts.steps.ranks):
+        return RuleOutcome()
+    return RuleOutcome(findings=(_finding(facts, limits, bound),))
+
+
+def _launching(facts: Facts) -> list[RankLaunching]:
+    """Ranks with an idle breakdown, launch statistics and kernels."""
+    explained = _explained_ns(facts)
+    waiting_share = _launch_wait_shares(facts)
+    kernels = _typical_kernels_ns(facts)
+    found: list[RankLaunching] = []
+    for row in facts.of("launch_stats"):
+        rank = int(row["rank"])
+        parts = facts.steps.rank_means.get(rank)
+        if parts is None or rank not in waiting_share or rank not in kernels:
+            continue
+        if not row["launched_count"] or row["queue_delay_p50_ns"] is None:
+            continue
+        # The breakdown covers the whole window; its share is applied to the steady steps.
+        waiting_ns = parts.idle * waiting_share[rank]
+        launch_idle_ns = max(0.0, waiting_ns - explained.get(rank, 0.0))
+        found.append(
+            RankLaunching(
+                rank=rank,
+                launch_idle_ns=launch_idle_ns,
+                idle_share=launch_idle_ns / parts.idle if parts.idle > 0 else 0.0,
+                kernel_ns=kernels[rank],
+                queue_ns=float(row["queue_delay_p50_ns"]),
+            )
+        )
+    return found
+
+
+def _launch_wait_shares(facts: Facts) -> dict[int, float]:
+    """Share of each rank's idle time that waits for a launch, over its devices as a whole."""
+    waiting: dict[int, float] = defaultdict(float)
+    idle: dict[int, float] = defaultdict(float)
+    for row in facts.of("idle_breakdown"):
+        if row["stream"] is None:
+            waiting[int(row["rank"])] += float(row["host_wait_ns"] or 0)
+            idle[int(row["rank"])] += float(row["idle_ns"] or 0)
+    return {rank: waiting[rank] / ns for rank, ns in idle.items() if ns > 0}
+
+
+def _typical_kernels_ns(facts: Facts) -> dict[int, float]:
+    """Duration of each rank's typical computing kernel.
+
+    The median over calls of the median of their name: half of all launches start a kernel of a
+    name that is no longer than this.
+    """
+    by_rank: dict[int, list[tuple[float, int]]] = defaultdict(list)
+    for row in facts.of("kernel_summary"):
+        if row["class"] == "compute" and row["p50_ns"] is not None:
+            by_rank[int(row["rank"])].append((float(row["p50_ns"]), int(row["calls_count"])))
+    typical: dict[int, float] = {}
+    for rank, names in by_rank.items():
+        names.sort()
+        half, seen = sum(count for _, count in names) / 2, 0
+        for p50_ns, count in names:
+            seen += count
+            if seen >= half:
+                typical[rank] = p50_ns
+                break
+    return typical
+
+
+def _explained_ns(facts: Facts) -> dict[int, float]:
+    """Idle time of a mean steady step that stalls explain, by rank."""
+    steady = set(facts.steps.keys)
+    total: dict[int, float] = defaultdict(float)
+    for query in STALL_QUERIES:
+        for row in facts.of(query):
+            key = (int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
+            if key in steady:
+                total[int(row["rank"])] += float(row["exposed_ns"])
+    counts = {
+        rank: sum(1 for ranks in facts.steps.by_key.values() if rank in ranks) for rank in total
+    }
+    return {rank: ns / counts[rank] for rank, ns in total.items() if counts[rank]}
+
+
+def _is_bound(rank: RankLaunching, facts: Facts, limits: LaunchBoundThresholds) -> bool:
+    dur_ns = facts.steps.rank_means[rank.rank].dur
+    return (
+        rank.launch_idle_ns >= limits.min_step_ratio * dur_ns
+        and rank.idle_share >= limits.min_idle_ratio
+        and rank.kernel_ns < limits.max_kernel_ns
+        and rank.queue_ns <= limits.max_queue_ns
+    )
+
+
+def _finding(facts: Facts, limits: LaunchBoundThresholds, bound: list[RankLaunching]) -> Finding:
+    steps = facts.steps
+    scope = facts.scope([r.rank for r in bound], steps.keys)
+    cost_ns = median(r.launch_idle_ns for r in bound)
+    kernel_ns = median(r.kernel_ns for r in bound)
+    queue_ns = median(r.queue_ns for r in bound)
+    impact = impact_of(cost_ns / 1e9, steps.step_ns / 1e9, facts.gpus_count)
+    return Finding(
+        id=finding_id(NAME, scope, facts.ranks),
+        rule=NAME,
+        severity=severity_of(impact.step_ratio, cap=Severity.MINOR),
+        confidence=confidence_from(
+            ["host ranges", "GPU timeline"],
+            f"launch times and GPU timeline agree on {len(bound)} of {len(steps.ranks)} ranks; "
+            "a profiler slows launches",
+        ),
+        summary=(
+            f"The GPU waits {seconds(cost_ns / 1e9)} of each step "
+            f"({share(cost_ns / steps.step_ns)}) for the host to launch work; "
+            f"the median kernel takes {seconds(kernel_ns / 1e9)}."
+        ),
+        owner="framework",
+        scope=scope,
+        when=facts.when(steps.keys),
+        impact=impact,
+        evidence=(
+            Evidence(
+                name="GPU idle for want of a launch, median rank",
+                value=cost_ns / 1e9,
+                unit="s",
+                threshold=limits.min_step_ratio * steps.step_ns / 1e9,
+                query="idle_breakdown",
+            ),
+            Evidence(
+                name="share of the idle time, median rank",
+                value=median(r.idle_share for r in bound),
+                unit="ratio",
+                threshold=limits.min_idle_ratio,
+                query="idle_breakdown",
+            ),
+            Evidence(
+                name="median kernel",
+                value=kernel_ns / 1e9,
+                unit="s",
+                threshold=limits.max_kernel_ns / 1e9,
+                query="kernel_summary",
+            ),
+            Evidence(
+                name="median delay from launch to start",
+                value=queue_ns / 1e9,
+                unit="s",
+                threshold=limits.max_queue_ns / 1e9,
+                query="launch_stats",
+            ),
+        ),
+        confirm=("time 50 steps without the profiler, then with CUDA graphs or torch.compile",),
+        remedy=(
+            "capture the step in CUDA graphs, or use torch.compile(mode='reduce-overhead')",
+            "use fused optimizers and fused kernels",
+            "raise the micro-batch so that each kernel does more",
+        ),
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    summary="The GPU waits for the host to launch work.",
+    owner="framework",
+    thresholds=LaunchBoundThresholds(),
+    queries=("step_breakdown", "idle_breakdown", "launch_stats", "kernel_summary"),
+    evaluate=evaluate,
+    doc=__doc__,
+    cap=Severity.MINOR,
+    names_culprit=False,
+    symptom_of=("sync-stall", "gc-pause", "dataloader-stall", "checkpoint-stall"),
+)

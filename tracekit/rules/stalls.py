@@ -1,0 +1,403 @@
+"""What stalls have in common: a rank does something on its host, its device runs dry, all wait.
+
+A stall is measured by its own range (a wait for input, a collection, a save), never inferred
+from a long step, so an evaluation or a longer sequence is not mistaken for one. Its query gives
+per rank and step how long it was (``stall_ns``) and how much of that nothing hid
+(``exposed_ns``: the device idle, or on a rank without one no collective running beside it).
+
+The delay of the job in a step is
+
+    the part that all ranks share (the smallest exposed stall of any rank)
+  + the most that one rank stalled beyond that, as far as another rank is seen to wait for it.
+
+The largest rank counts, never the sum over ranks: they stall side by side. The second part is
+what exempts a rank that was early anyway: if the others did not wait longer than it did, its
+stall cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+
+from tracekit.findings import (
+    Evidence,
+    EvidenceRow,
+    Finding,
+    Instrument,
+    Owner,
+    Severity,
+    confidence_from,
+    finding_id,
+    impact_of,
+    severity_of,
+)
+from tracekit.rules.base import Facts, Row, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.steps import StepKey, Steps
+from tracekit.wording import ranks_phrase, seconds, share
+
+MIN_STEPS = 2
+"""One step shows no persistence of anything."""
+
+
+@dataclass(frozen=True)
+class StallThresholds(Thresholds):
+    """When a stall is worth a finding. Rules override the first two."""
+
+    min_step_ratio: float = threshold(
+        0.01, "a step counts as stalled from this share of a mean step; less is lost in noise"
+    )
+    min_impact_ratio: float = threshold(
+        0.01, "mean delay over all steady steps; under 1 % of the step nobody should be called"
+    )
+    persistent_steps_count: int = threshold(
+        3, "this many stalled steps in a row are no accident (continuity, as in Minder)"
+    )
+    persistent_ratio: float = threshold(
+        0.20, "or this share of the steady steps, and at least two of them"
+    )
+    episodes_count: int = threshold(
+        3, "or this many separate episodes on the same rank: an intermittent fault is a fault"
+    )
+    min_rank_ratio: float = threshold(
+        0.5, "a rank is named in a step if it stalled at least this share of the longest stall"
+    )
+
+
+@dataclass(frozen=True)
+class StallText:
+    """The words of a rule about a kind of stall."""
+
+    rule: str
+    query: str
+    owner: Owner
+    says: Callable[[StallSummary], str]
+    noun: str
+    needs: str
+    capture: str
+    confirm: tuple[str, ...]
+    remedy: tuple[str, ...]
+    needs_gpu: bool = False
+    """Only the idle time of a device can show it."""
+    cap: Severity = Severity.CRITICAL
+
+
+@dataclass(frozen=True)
+class StallSummary:
+    """The numbers that a sentence about a stall is made of. Means are over stalled steps."""
+
+    subject: str
+    stalled_steps_count: int
+    steady_steps_count: int
+    mean_stall_s: float
+    mean_step_s: float
+    cost_s: float
+    cost_ratio: float
+    period_steps: int | None
+
+    @property
+    def often(self) -> str:
+        """How often, in words."""
+        if self.period_steps is not None and self.stalled_steps_count < self.steady_steps_count:
+            every = f"every {self.period_steps} steps"
+        else:
+            every = f"in {self.stalled_steps_count} of {self.steady_steps_count} steps"
+        return every
+
+
+@dataclass(frozen=True)
+class StepDelay:
+    """What stalls delayed the job by in one step, and on whose account."""
+
+    key: StepKey
+    delay_ns: int
+    backed_ns: int
+    """The part of the delay that another rank is seen to wait for."""
+    stalls_ns: dict[int, int]
+    """Exposed stall of each rank that had one."""
+
+
+def step_delays(steps: Steps, rows: Sequence[Row]) -> list[StepDelay]:
+    """The delay of every steady step, zero where nothing stalled."""
+    exposed: dict[StepKey, dict[int, int]] = {}
+    for row in rows:
+        key = StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
+        if key in steps.by_key and row["rank"] in steps.by_key[key]:
+            exposed.setdefault(key, {})[int(row["rank"])] = int(row["exposed_ns"])
+    return [_delay(steps, key, exposed.get(key, {})) for key in steps.keys]
+
+
+def _delay(steps: Steps, key: StepKey, exposed: dict[int, int]) -> StepDelay:
+    everybody = steps.by_key[key]
+    stalls = {r: min(ns, everybody[r].dur_ns) for r, ns in exposed.items() if ns > 0}
+    shared = min((stalls.get(rank, 0) for rank in everybody), default=0)
+    backed = 0
+    for rank, stall in stalls.items():
+        beyond = stall - shared
+        if beyond <= 0:
+            continue
+        backed = max(backed, min(beyond, _waited_for(steps, key, rank)))
+    return StepDelay(key, shared + backed, backed if steps.is_coupled else 0, stalls)
+
+
+def _waited_for(steps: Steps, key: StepKey, rank: int) -> int:
+    """How much longer than ``rank`` the longest-waiting other rank waited around this step.
+
+    Where nobody communicates, nobody can be seen to wait: the stall is taken as it is.
+    """
+    if not steps.is_coupled or len(steps.by_key[key]) == 1:
+        return steps.by_key[key][rank].dur_ns
+    own = steps.exposed_comm_ns(key, rank)
+    others = (steps.exposed_comm_ns(key, r) for r in steps.by_key[key] if r != rank)
+    return max(0, max(others) - own)
+
+
+def evaluate_stalls(
+    facts: Facts,
+    limits: StallThresholds,
+    text: StallText,
+    delays: list[StepDelay] | None = None,
+) -> RuleOutcome:
+    """The finding about one kind of stall, if there is one.
+
+    ``delays`` are those of ``step_delays`` unless a rule refines them.
+    """
+    rows = facts.of(text.query)
+    steps = facts.steps
+    if text.needs_gpu and not facts.has_gpu:
+        return lacking(text.rule, "a GPU timeline (these ranks show none)", text.capture)
+    if not rows:
+        return lacking(text.rule, text.needs, text.capture)
+    if len(steps) < MIN_STEPS:
+        return lacking(
+            text.rule,
+            f"at least {MIN_STEPS} steady steps (there are {len(steps)})",
+            "profile five or more steps after warm-up",
+        )
+    if delays is None:
+        delays = step_delays(steps, rows)
+    stalled = [d for d in delays if d.delay_ns >= limits.min_step_ratio * steps.step_ns > 0]
+    cost_ns = fmean(d.delay_ns for d in delays)
+    if cost_ns < limits.min_impact_ratio * steps.step_ns:
+        return RuleOutcome()
+    ranks = _named_ranks(stalled, limits)
+    if not _is_persistent(stalled, ranks, steps, limits):
+        return RuleOutcome()
+    return RuleOutcome(findings=(_finding(facts, limits, text, stalled, ranks, cost_ns),))
+
+
+def _contributors(delay: StepDelay, limits: StallThresholds) -> set[int]:
+    longest = max(delay.stalls_ns.values(), default=0)
+    return {r for r, ns in delay.stalls_ns.items() if ns >= limits.min_rank_ratio * longest}
+
+
+def _named_ranks(stalled: Sequence[StepDelay], limits: StallThresholds) -> list[int]:
+    """Ranks whose own stall was among the longest in at least a tenth of the stalled steps.
+
+    A fault that moves about (a collector that strikes another rank each step) may leave no rank
+    with a tenth: then all that it struck are named.
+    """
+    counts: dict[int, int] = {}
+    for delay in stalled:
+        for rank in _contributors(delay, limits):
+            counts[rank] = counts.get(rank, 0) + 1
+    often = [rank for rank, n in counts.items() if n >= 0.1 * len(stalled)]
+    return sorted(often or counts)
+
+
+def _is_persistent(
+    stalled: Sequence[StepDelay], ranks: Sequence[int], steps: Steps, limits: StallThresholds
+) -> bool:
+    if len(stalled) < MIN_STEPS:
+        return False
+    if len(stalled) >= limits.persistent_ratio * len(steps):
+        return True
+    keys = [d.key for d in stalled]
+    if max(episode_lengths(keys, steps.keys)) >= limits.persistent_steps_count:
+        return True
+    for rank in ranks:
+        own = [d.key for d in stalled if rank in _contributors(d, limits)]
+        if len(episode_lengths(own, steps.keys)) >= limits.episodes_count:
+            return True
+    return False
+
+
+def episode_lengths(keys: Sequence[StepKey], all_keys: Sequence[StepKey]) -> list[int]:
+    """Lengths of the maximal runs of neighbouring steady steps; captures are never joined."""
+    position = {key: i for i, key in enumerate(all_keys)}
+    lengths: list[int] = []
+    previous: StepKey | None = None
+    for key in sorted(keys):
+        is_next = (
+            previous is not None
+            and position[key] == position[previous] + 1
+            and key[:2] == previous[:2]
+        )
+        if is_next:
+            lengths[-1] += 1
+        else:
+            lengths.append(1)
+        previous = key
+    return lengths
+
+
+def period_of(keys: Sequence[StepKey]) -> int | None:
+    """The distance of the steps where it is the same throughout, else None."""
+    distances = {b.step - a.step for a, b in pairwise(keys) if a[:2] == b[:2]}
+    return distances.pop() if len(distances) == 1 else None
+
+
+def _finding(
+    facts: Facts,
+    limits: StallThresholds,
+    text: StallText,
+    stalled: Sequence[StepDelay],
+    ranks: list[int],
+    cost_ns: float,
+) -> Finding:
+    steps = facts.steps
+    keys = [d.key for d in stalled]
+    scope = facts.scope(ranks, keys)
+    mean_stall_ns = fmean(max(d.stalls_ns.values()) for d in stalled)
+    summary = StallSummary(
+        subject=ranks_phrase(ranks, facts.ranks),
+        stalled_steps_count=len(stalled),
+        steady_steps_count=len(steps),
+        mean_stall_s=mean_stall_ns / 1e9,
+        mean_step_s=steps.step_ns / 1e9,
+        cost_s=cost_ns / 1e9,
+        cost_ratio=cost_ns / steps.step_ns,
+        period_steps=period_of(keys) if len(keys) > 1 else None,
+    )
+    impact = impact_of(cost_ns / 1e9, steps.step_ns / 1e9, facts.gpus_count)
+    kinds, basis = _instruments(facts, stalled, ranks, text)
+    return Finding(
+        id=finding_id(text.rule, scope, facts.ranks),
+        rule=text.rule,
+        severity=severity_of(impact.step_ratio, cap=text.cap),
+        confidence=confidence_from(kinds, basis),
+        summary=text.says(summary),
+        owner=text.owner,
+        scope=scope,
+        when=facts.when(keys),
+        impact=impact,
+        evidence=_evidence(facts, limits, text, stalled, ranks, summary),
+        counter_evidence=_counter_evidence(facts, text, stalled, ranks),
+        confirm=text.confirm,
+        remedy=text.remedy,
+    )
+
+
+def _instruments(
+    facts: Facts, stalled: Sequence[StepDelay], ranks: Sequence[int], text: StallText
+) -> tuple[list[Instrument], str]:
+    """Which independent kinds of evidence agree, and the sentence that says so."""
+    steps = facts.steps
+    kinds: list[Instrument] = ["host ranges"]
+    words = [f"the rank's own {text.noun} ranges"]
+    sides = {steps.by_key[d.key][r].is_host_side for d in stalled for r in d.stalls_ns}
+    if sides == {False}:
+        kinds.append("GPU timeline")
+        words.append("its GPU idle meanwhile")
+    backed, delay = sum(d.backed_ns for d in stalled), sum(d.delay_ns for d in stalled)
+    if backed >= 0.5 * delay > 0:
+        kinds.append("peers")
+        words.append("other ranks waiting for it")
+    longer_ns = _extra_step_ns(steps, stalled)
+    if longer_ns is not None and longer_ns >= 0.5 * delay / len(stalled):
+        kinds.append("step times")
+        words.append(f"stalled steps {seconds(longer_ns / 1e9)} longer than the others")
+    agree = f"{' and '.join(words)} agree" if len(words) > 1 else f"only {words[0]}"
+    return kinds, f"{agree}, {len(stalled)} of {len(steps)} steps"
+
+
+def _extra_step_ns(steps: Steps, stalled: Sequence[StepDelay]) -> float | None:
+    """How much longer stalled steps took than the others; None with fewer than three others."""
+    hit = {d.key for d in stalled}
+    others = [steps.job_dur_ns(k) for k in steps.keys if k not in hit]
+    if len(others) < 3:
+        return None
+    return fmean(steps.job_dur_ns(k) for k in hit) - fmean(others)
+
+
+def _evidence(
+    facts: Facts,
+    limits: StallThresholds,
+    text: StallText,
+    stalled: Sequence[StepDelay],
+    ranks: Sequence[int],
+    summary: StallSummary,
+) -> tuple[Evidence, ...]:
+    places = _places(facts, text.query, {d.key for d in stalled}, set(ranks))
+    step_s = summary.mean_step_s
+    return (
+        Evidence(
+            name=f"longest exposed {text.noun} of a stalled step, mean",
+            value=summary.mean_stall_s,
+            unit="s",
+            threshold=limits.min_step_ratio * step_s,
+            query=text.query,
+            rows=places,
+        ),
+        Evidence(
+            name="delay of the job, mean of all steady steps",
+            value=summary.cost_s,
+            unit="s",
+            threshold=limits.min_impact_ratio * step_s,
+            query=text.query,
+        ),
+        Evidence(
+            name="stalled steps, share of the steady ones",
+            value=summary.stalled_steps_count / summary.steady_steps_count,
+            unit="ratio",
+            threshold=limits.persistent_ratio,
+            query=text.query,
+        ),
+    )
+
+
+MAX_PLACES = 10
+"""Places listed in a finding; ``show`` runs the query for the rest."""
+
+
+def _places(
+    facts: Facts, query: str, keys: set[StepKey], ranks: set[int]
+) -> tuple[EvidenceRow, ...]:
+    """Where the longest stalls are recorded, longest first."""
+    rows = [
+        row
+        for row in facts.of(query)
+        if row["rank"] in ranks
+        and StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"])) in keys
+        and row.get("source_id") is not None
+    ]
+    rows.sort(key=lambda r: (-int(r["longest_ns"]), int(r["source_id"]), int(r["place"])))
+    return tuple(
+        EvidenceRow(
+            source=facts.sources.get(int(row["source_id"]), f"source {row['source_id']}"),
+            place=str(row["place"]),
+        )
+        for row in rows[:MAX_PLACES]
+    )
+
+
+def _counter_evidence(
+    facts: Facts, text: StallText, stalled: Sequence[StepDelay], ranks: Sequence[int]
+) -> tuple[Evidence, ...]:
+    """What speaks against: stalled steps that are no longer than the others."""
+    longer_ns = _extra_step_ns(facts.steps, stalled)
+    mean_delay_ns = fmean(d.delay_ns for d in stalled)
+    if longer_ns is None or longer_ns >= 0.25 * mean_delay_ns:
+        return ()
+    return (
+        Evidence(
+            name=f"stalled steps longer than the others by only {seconds(max(0, longer_ns) / 1e9)}"
+            f" ({share(max(0.0, longer_ns / mean_delay_ns))} of the delay)",
+            value=longer_ns / 1e9,
+            unit="s",
+            threshold=mean_delay_ns / 1e9,
+            query=text.query,
+        ),
+    )

@@ -1,0 +1,203 @@
+"""The steady steps of a job, as the rules see them: which count, how long one is, who is median.
+
+Steady means neither warm-up nor cut by the window. Steps are keyed by attempt and capture as
+well, so nothing is averaged across restarts or compared between two captures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from statistics import median
+from typing import Any, NamedTuple
+
+
+class StepKey(NamedTuple):
+    """A job-level step of one capture of one attempt."""
+
+    attempt: int
+    capture_id: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankStep:
+    """One rank's steady step and how its time went.
+
+    compute, exposed_comm, memory and idle add up to the duration.
+    """
+
+    rank: int
+    key: StepKey
+    dur_ns: int
+    compute_ns: int
+    exposed_comm_ns: int
+    memory_ns: int
+    idle_ns: int
+    comm_ns: int
+    is_host_side: bool
+
+
+class Parts(NamedTuple):
+    """Mean parts of a rank's steady step, in ns."""
+
+    dur: float
+    compute: float
+    exposed_comm: float
+    memory: float
+    idle: float
+
+
+def utc(time_ns: int) -> str:
+    """ISO 8601 UTC with microseconds; exact integer arithmetic until the last digit."""
+    whole_s, rest_ns = divmod(time_ns, 1_000_000_000)
+    moment = datetime.fromtimestamp(whole_s, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest_ns // 1000:06d}Z"
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steady steps by key and rank."""
+
+    by_key: Mapping[StepKey, Mapping[int, RankStep]]
+    spans: Mapping[StepKey, tuple[int, int]]
+    warmup_keys: frozenset[StepKey]
+    partial_count: int
+
+    @classmethod
+    def from_rows(
+        cls, breakdown: Iterable[Mapping[str, Any]], times: Iterable[Mapping[str, Any]]
+    ) -> Steps:
+        """From the rows of the queries step_breakdown and step_time."""
+        by_key: dict[StepKey, dict[int, RankStep]] = {}
+        warmup: set[StepKey] = set()
+        partial_count = 0
+        for row in breakdown:
+            key = _key(row)
+            if row.get("is_warmup"):
+                warmup.add(key)
+            elif row.get("is_partial"):
+                partial_count += 1
+            elif row["dur_ns"] > 0:
+                step = _rank_step(row, key)
+                by_key.setdefault(key, {})[step.rank] = step
+        # A step that is warm-up on one rank makes all others wait: not steady on any.
+        steady = {k: by_key[k] for k in sorted(by_key) if k not in warmup}
+        spans: dict[StepKey, tuple[int, int]] = {}
+        by_capture = {(k.capture_id, k.step): k for k in steady}
+        for row in times:
+            found = by_capture.get((int(row["capture_id"] or 0), int(row["step"])))
+            if found is not None and row["start_ns"] is not None:
+                start, end = int(row["start_ns"]), int(row["start_ns"]) + int(row["dur_ns"])
+                first, last = spans.get(found, (start, end))
+                spans[found] = (min(first, start), max(last, end))
+        return cls(steady, spans, frozenset(warmup), partial_count)
+
+    @property
+    def keys(self) -> list[StepKey]:
+        """All steady steps in order."""
+        return list(self.by_key)
+
+    def __len__(self) -> int:
+        return len(self.by_key)
+
+    def span_ns(self, key: StepKey) -> tuple[int, int] | None:
+        """Earliest start and latest end of the step over its ranks."""
+        return self.spans.get(key)
+
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks that have a steady step."""
+        return tuple(sorted({rank for ranks in self.by_key.values() for rank in ranks}))
+
+    @cached_property
+    def common_keys(self) -> list[StepKey]:
+        """Steady steps that every one of those ranks has."""
+        everybody = len(self.ranks)
+        return [key for key, ranks in self.by_key.items() if len(ranks) == everybody]
+
+    @cached_property
+    def rank_means(self) -> dict[int, Parts]:
+        """Each rank's mean parts over its steady steps."""
+        rows: dict[int, list[RankStep]] = {}
+        for ranks in self.by_key.values():
+            for rank, row in ranks.items():
+                rows.setdefault(rank, []).append(row)
+        return {rank: _mean_parts(steps) for rank, steps in sorted(rows.items())}
+
+    @cached_property
+    def median_rank(self) -> int | None:
+        """The rank with the lower median of mean step times; the lowest rank among equals.
+
+        A real rank, so its parts add up to its step, which medians of parts would not.
+        """
+        if not self.rank_means:
+            return None
+        by_dur = sorted(self.rank_means, key=lambda r: (self.rank_means[r].dur, r))
+        middle = self.rank_means[by_dur[(len(by_dur) - 1) // 2]].dur
+        return min(r for r in by_dur if self.rank_means[r].dur == middle)
+
+    @property
+    def median_parts(self) -> Parts | None:
+        """The mean step of the median rank: what the report calls "the step"."""
+        return None if self.median_rank is None else self.rank_means[self.median_rank]
+
+    @property
+    def step_ns(self) -> float:
+        """Length of the mean steady step of the median rank; 0 without steps."""
+        return self.median_parts.dur if self.median_parts else 0.0
+
+    def job_dur_ns(self, key: StepKey) -> float:
+        """How long the job took for the step: the median over its ranks."""
+        return median(row.dur_ns for row in self.by_key[key].values())
+
+    @cached_property
+    def job_durs_ns(self) -> list[float]:
+        """The job's duration of each steady step, in order."""
+        return [self.job_dur_ns(key) for key in self.by_key]
+
+    def exposed_comm_ns(self, key: StepKey, rank: int) -> int:
+        """A rank's exposed communication in a step and the one after it.
+
+        Two steps, because a GPU runs behind its host: peers may show their waiting one step
+        later than the host that caused it.
+        """
+        following = StepKey(key.attempt, key.capture_id, key.step + 1)
+        rows = (self.by_key.get(k, {}).get(rank) for k in (key, following))
+        return sum(row.exposed_comm_ns for row in rows if row is not None)
+
+    @cached_property
+    def is_coupled(self) -> bool:
+        """Whether any rank communicates at all: only then can one be seen to wait for another."""
+        return any(row.comm_ns > 0 for ranks in self.by_key.values() for row in ranks.values())
+
+
+def _key(row: Mapping[str, Any]) -> StepKey:
+    return StepKey(int(row.get("attempt") or 1), int(row.get("capture_id") or 0), int(row["step"]))
+
+
+def _rank_step(row: Mapping[str, Any], key: StepKey) -> RankStep:
+    return RankStep(
+        rank=int(row["rank"]),
+        key=key,
+        dur_ns=int(row["dur_ns"]),
+        compute_ns=int(row["compute_ns"] or 0),
+        exposed_comm_ns=int(row["exposed_comm_ns"] or 0),
+        memory_ns=int(row["memory_ns"] or 0),
+        idle_ns=int(row["idle_ns"] or 0),
+        comm_ns=int(row["comm_ns"] or 0),
+        is_host_side=row.get("measured_on") != "gpu",
+    )
+
+
+def _mean_parts(steps: Sequence[RankStep]) -> Parts:
+    count = len(steps)
+    return Parts(
+        dur=sum(s.dur_ns for s in steps) / count,
+        compute=sum(s.compute_ns for s in steps) / count,
+        exposed_comm=sum(s.exposed_comm_ns for s in steps) / count,
+        memory=sum(s.memory_ns for s in steps) / count,
+        idle=sum(s.idle_ns for s in steps) / count,
+    )

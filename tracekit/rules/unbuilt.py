@@ -1,0 +1,115 @@
+"""Rules that have a name and no code yet, and inputs that no file supplied.
+
+A report must not pass for complete: everything that a slow job may suffer from and that nobody
+looked for is named, with what would be needed. When a rule is built its name leaves this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tracekit.findings import NotChecked
+
+
+@dataclass(frozen=True)
+class Family:
+    """Rules that need the same inputs."""
+
+    topic: str
+    """What a reader would ask about: packet loss, thermal throttling."""
+    needs: str
+    capture: str | None
+    kinds: frozenset[str]
+    """Source kinds that would supply the input."""
+    rules: tuple[str, ...]
+
+
+def _family(
+    topic: str, needs: str, capture: str | None, kinds: Iterable[str], rules: str
+) -> Family:
+    return Family(topic, needs, capture, frozenset(kinds), tuple(rules.split()))
+
+
+FAMILIES: tuple[Family, ...] = (
+    _family(
+        "GPU health",
+        "GPU counters (DCGM, nvidia-smi or XID logs)",
+        "tracekit capture --what dcgm",
+        ("dcgm", "nvidia_smi", "xid"),
+        "thermal-throttle power-brake gpu-memory-fault gpu-contention pcie-degraded nvlink-fault",
+    ),
+    _family(
+        "links, packet loss, pause",
+        "NIC or switch counters",
+        "tracekit capture --what nic",
+        ("sonic", "eos", "nxos", "gnmi", "infiniband", "sysfs_ib", "ethtool", "lab_switch"),
+        "link-degraded pfc-storm slow-receiver ecn-congestion incast ecmp-collision packet-loss "
+        "nic-error fabric-misconfigured",
+    ),
+    _family(
+        "NCCL's transports and choices",
+        "NCCL logs",
+        "tracekit capture --what nccl",
+        ("nccl",),
+        "nccl-socket-fallback no-gpudirect shm-instead-of-p2p wrong-nic channel-collapse "
+        "unsuitable-algorithm init-straggler config-mismatch bad-node",
+    ),
+    _family(
+        "host CPU, memory, storage",
+        "host counters (CPU, NUMA, storage)",
+        "tracekit capture --what host",
+        ("host",),
+        "slow-host numa-misplacement storage-interference",
+    ),
+    _family(
+        "late ranks, slow GPUs, hangs",
+        "collectives matched across ranks (not built yet)",
+        None,
+        (),
+        "late-rank slow-gpu gpu-outlier collective-hang collective-mismatch "
+        "latency-bound-communication tensor-group-spans-hosts cross-rail-traffic hot-expert",
+    ),
+    _family(
+        "balance, bubble, expected traffic",
+        "the parallel layout and its expected costs (not built yet)",
+        None,
+        (),
+        "sequence-imbalance stage-imbalance excess-bubble traffic-mismatch low-mfu",
+    ),
+    _family(
+        "recompilation, allocator, offload",
+        "compile and allocator events (not built yet)",
+        None,
+        (),
+        "recompile allocator-stall offload-bound false-dependency",
+    ),
+)
+
+
+def unbuilt_rules() -> tuple[str, ...]:
+    """Names of all rules that have no code yet, sorted."""
+    return tuple(sorted(rule for family in FAMILIES for rule in family.rules))
+
+
+def not_built(kinds_present: Iterable[str] = ()) -> list[NotChecked]:
+    """What cannot be checked for want of a rule or of its inputs.
+
+    Where files of the needed kind were given, it says that the rule does not exist yet instead
+    of asking for what is already there.
+    """
+    present = set(kinds_present)
+    found: list[NotChecked] = []
+    for family in FAMILIES:
+        is_given = bool(family.kinds & present)
+        needs = (
+            f"a rule for them (not built yet; {family.needs} given)" if is_given else family.needs
+        )
+        capture = None if is_given else family.capture
+        found += [NotChecked(rule=rule, needs=needs, capture=capture) for rule in family.rules]
+    return found
+
+
+def topic_of(rule: str) -> str:
+    """What the rule is about in words; the rule's own name where it stands alone."""
+    return next((family.topic for family in FAMILIES if rule in family.rules), rule)

@@ -1,0 +1,84 @@
+"""How numbers and foreign names become words that a tired person can read.
+
+Everything that reaches a sentence or a terminal goes through here: one spelling of durations,
+shares and rank lists, and no control character from a stranger's file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def safe(text: str) -> str:
+    """The text with everything unprintable written as an escape.
+
+    Control characters, bidirectional overrides and lone surrogates in a kernel name or a path
+    could move the cursor, recolour the terminal or reorder a line.
+    """
+    return "".join(c if c.isprintable() else _escape(c) for c in text)
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if code <= 0xFF:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def seconds(value_s: float) -> str:
+    """A duration with three significant digits in the unit that suits it: 2.26 s, 312 ms."""
+    magnitude = abs(value_s)
+    if magnitude == 0:
+        return "0 s"
+    if magnitude >= 1000:
+        return f"{value_s:.0f} s"
+    # 0.9995 s would round to "1000 ms"; the next unit says it better.
+    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "us"), (1e9, "ns")):
+        if magnitude * factor >= 0.9995:
+            return f"{_three_digits(value_s * factor)} {unit}"
+    return f"{value_s * 1e9:.2g} ns"
+
+
+def _three_digits(value: float) -> str:
+    magnitude = abs(value)
+    if magnitude >= 99.95:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if magnitude >= 9.995 else f"{value:.2f}"
+
+
+def share(ratio: float) -> str:
+    """A ratio as a percentage: 27 %, 3.4 %, under 0.1 %."""
+    percent = ratio * 100
+    if percent == 0:
+        return "0 %"
+    if abs(percent) < 0.1:
+        return "under 0.1 %"
+    return f"{percent:.0f} %" if abs(percent) >= 9.95 else f"{percent:.1f} %"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 rank``, ``8 ranks``, ``1,200 ranks``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Sorted numbers as ranges: ``0-3,7``; empty text for none."""
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs(numbers))
+
+
+def runs(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Maximal runs of consecutive numbers, as (first, last)."""
+    found: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return tuple((a, b) for a, b in found)
+
+
+def ranks_phrase(ranks: Sequence[int], everybody: Iterable[int]) -> str:
+    """The subject of a sentence: ``Rank 3``, ``Ranks 0-3,7`` or ``All 8 ranks``."""
+    if len(ranks) > 1 and set(ranks) == set(everybody):
+        return f"All {len(ranks)} ranks" if len(ranks) > 2 else "Both ranks"
+    return ("Rank " if len(ranks) == 1 else "Ranks ") + ranges(ranks)

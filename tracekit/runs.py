@@ -50,7 +50,7 @@ class ShardTask:
 
     run: str
     shard: str
-    sources: tuple[SourceEntry, ...]
+    sources: tuple[tuple[SourceEntry, SourceFile], ...]
     stacks: bool
 
 
@@ -135,7 +135,7 @@ def _ingest_once(
     """One attempt at the next generation; None if another writer came first."""
     previous = load(run)
     new = _new_entries(files, previous, options)
-    entries = (*(previous.sources if previous else ()), *new)
+    entries = (*(previous.sources if previous else ()), *(entry for entry, _ in new))
     digest = job.digest() if job else ""
     if previous and not digest and previous.job_toml:
         job, digest = _job_of(previous)
@@ -196,13 +196,13 @@ def _foreign_entries(run: Path) -> Iterable[Path]:
 
 def _new_entries(
     files: Sequence[SourceFile], previous: Manifest | None, options: IngestOptions
-) -> list[SourceEntry]:
+) -> list[tuple[SourceEntry, SourceFile]]:
     """Entries for the files that the run does not hold yet, with the next free ids."""
     known = {(s.path, s.file_bytes, s.mtime_ns): s for s in previous.sources} if previous else {}
     held = {s.key for s in previous.sources} if previous else set()
     next_id = max((s.source_id for s in previous.sources), default=-1) + 1 if previous else 0
     archives: dict[str, str] = {}
-    new: list[SourceEntry] = []
+    new: list[tuple[SourceEntry, SourceFile]] = []
     for file in files:
         old = known.get((file.path, file.file_bytes, file.mtime_ns))
         digest = old.sha256 if old else _content_hash(file, archives)
@@ -210,7 +210,8 @@ def _new_entries(
         if key in held:
             continue
         held.add(key)
-        new.append(SourceEntry(next_id, file.path, digest, file.file_bytes, file.mtime_ns, key))
+        entry = SourceEntry(next_id, file.path, digest, file.file_bytes, file.mtime_ns, key)
+        new.append((entry, file))
         next_id += 1
     return new
 
@@ -251,25 +252,28 @@ def available_cpus() -> int:
 
 
 def _plan(
-    run: Path, new: Sequence[SourceEntry], workers: int, options: IngestOptions
+    run: Path,
+    new: Sequence[tuple[SourceEntry, SourceFile]],
+    workers: int,
+    options: IngestOptions,
 ) -> list[ShardTask]:
     """Group sources, in order, into shards: enough to keep the workers busy, few in all."""
-    total = sum(e.file_bytes for e in new)
+    total = sum(entry.file_bytes for entry, _ in new)
     if total < SMALL_INPUT_BYTES:
         workers = 1
     target = min(SHARD_BYTES, max(MIN_SHARD_BYTES, total // (4 * workers)))
-    groups: list[list[SourceEntry]] = []
+    groups: list[list[tuple[SourceEntry, SourceFile]]] = []
     size = 0
-    for entry in new:
+    for entry, file in new:
         if not groups or size + entry.file_bytes > target:
             groups.append([])
             size = 0
-        groups[-1].append(entry)
+        groups[-1].append((entry, file))
         size += entry.file_bytes
     return [
         ShardTask(
             str(run),
-            _hash(*(f"{e.source_id}:{e.key}" for e in group))[:24],
+            _hash(*(f"{entry.source_id}:{entry.key}" for entry, _ in group))[:24],
             tuple(group),
             options.stacks,
         )
@@ -300,12 +304,12 @@ def _run_tasks(
             results[task.shard] = future.result()
             done += _task_bytes(task)
             if progress:
-                progress(done, total, task.sources[-1].path)
+                progress(done, total, task.sources[-1][0].path)
     return [file for task in tasks for file in results[task.shard]]
 
 
 def _task_bytes(task: ShardTask) -> int:
-    return sum(e.file_bytes for e in task.sources)
+    return sum(entry.file_bytes for entry, _ in task.sources)
 
 
 def _run_here(tasks: Sequence[ShardTask], total: int, progress: Progress | None) -> list[ShardFile]:
@@ -359,8 +363,8 @@ def write_shard(
     work = work_folder(run)
     writer = store.ShardWriter(work)
     try:
-        for entry in task.sources:
-            _ingest_source(entry, writer, task.stacks)
+        for entry, source in task.sources:
+            _ingest_source(entry, source, writer, task.stacks)
             if step:
                 step(entry)
         files = writer.close()
@@ -381,21 +385,20 @@ def _listed(shard: Path) -> list[ShardFile]:
     ]
 
 
-def _ingest_source(entry: SourceEntry, writer: store.ShardWriter, stacks: bool) -> None:
+def _ingest_source(
+    entry: SourceEntry, source: SourceFile, writer: store.ShardWriter, stacks: bool
+) -> None:
     """One source into the shard. Whatever is wrong with it becomes its status."""
-    from tracekit.ingest import INGESTORS, recognise
+    from tracekit.ingest import ingestor, recognise
     from tracekit.ingest.base import IngestOptions
-    from tracekit.ingest.files import source_at
 
     sink = writer.sink(entry.source_id)
     sink.fact(path=entry.path, sha256=entry.sha256, file_bytes=entry.file_bytes)
     try:
-        source = source_at(entry.path)
         found = recognise(source)
         sink.fact(kind=found.kind, status=found.status, reason=found.reason, **found.facts)
-        ingestor = next((i for i in INGESTORS if i.name == found.ingestor), None)
-        if ingestor is not None:
-            ingestor.read(source, sink, IngestOptions(stacks=stacks))
+        if found.ingestor is not None:
+            ingestor(found.ingestor).read(source, sink, IngestOptions(stacks=stacks))
     except InputError as error:
         sink.fact(status="unreadable", reason=error.message)
     except OSError as error:

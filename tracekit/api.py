@@ -72,9 +72,19 @@ class OpenRun:
         config: Mapping[str, Any] | None = None,
     ) -> Report:
         """Findings, verdict and metrics of the run (of its selected part)."""
-        from tracekit.diagnose import diagnose
+        from tracekit.report.config import DiagnoseConfig
+        from tracekit.report.diagnose import diagnose, job_facts
 
-        return diagnose(self.run, self.job, select=select, ignore=ignore, config=config)
+        facts = job_facts(self.run.con, self.run.selection.attempt)
+        settings = DiagnoseConfig.from_mapping(config or {}, select, ignore)
+        return diagnose(self.run.con, facts, config=settings)
+
+    def derived_tables(self) -> dict[str, pa.Table]:
+        """Every derived table of the run (of its selected part)."""
+        from tracekit.schema import TABLES
+
+        derived = [t.name for t in TABLES if t.kind == "derived"]
+        return {name: self.run.con.table(name).to_arrow_table() for name in derived}
 
     def close(self) -> None:
         """Close the run."""

@@ -14,7 +14,7 @@ import os
 import secrets
 import shutil
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -95,19 +95,15 @@ def gather(
     paths: Sequence[str | Path], job_paths: Sequence[str | Path]
 ) -> tuple[list[SourceFile], JobDescription | None]:
     """The source files behind ``paths``, and the job description (given, or found among them)."""
-    from tracekit.ingest.files import expand, read_head
+    from tracekit.ingest.files import expand
 
     files: list[SourceFile] = []
     found_jobs: list[str] = []
     for file in expand(paths):
-        # Importing the job module costs start time: only where a name may be a description.
-        if file.name.lower().endswith(".toml"):
-            from tracekit.job import is_job_file
-
-            if Path(file.path).is_file() and is_job_file(file.path, read_head(file)):
-                found_jobs.append(file.path)
-                continue
-        files.append(file)
+        if is_job_description(file):
+            found_jobs.append(file.path)
+        else:
+            files.append(file)
     if not files:
         raise InputError(
             "nothing to read in " + ", ".join(str(p) for p in paths),
@@ -119,6 +115,17 @@ def gather(
     from tracekit.job import load_jobs
 
     return files, load_jobs(wanted)
+
+
+def is_job_description(file: SourceFile) -> bool:
+    """Whether a file among the paths is a job.toml; members of archives are not."""
+    # Importing the job module costs start time: only where a name may be a description.
+    if not file.name.lower().endswith(".toml") or not Path(file.path).is_file():
+        return False
+    from tracekit.ingest.files import read_head
+    from tracekit.job import is_job_file
+
+    return is_job_file(file.path, read_head(file))
 
 
 def _ingest_once(
@@ -328,7 +335,7 @@ def _run_here(tasks: Sequence[ShardTask], total: int, progress: Progress | None)
 
 
 @contextlib.contextmanager
-def _executor(scheduler: str | None, workers: int) -> Iterable[Executor]:  # type: ignore[misc]  # generator
+def _executor(scheduler: str | None, workers: int) -> Iterator[Executor]:
     if scheduler is None:
         import multiprocessing
         from concurrent.futures import ProcessPoolExecutor
@@ -339,7 +346,7 @@ def _executor(scheduler: str | None, workers: int) -> Iterable[Executor]:  # typ
             yield pool
         return
     try:
-        from distributed import Client  # type: ignore[import-not-found]  # an optional extra
+        from distributed import Client
     except ImportError:
         raise UsageError(
             "--scheduler needs dask.distributed", hint="pip install 'tracekit[cluster]'"

@@ -25,8 +25,11 @@ app = typer.Typer(
     help="Finds out why a training job is slow, from the files that it left behind.",
 )
 
-_click_exception = next(
-    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+# Typer ships its own click and does not name this one.
+_ClickException: type[Exception] = next(
+    kind
+    for kind in typer.BadParameter.__mro__
+    if kind.__name__ == "ClickException" and issubclass(kind, Exception)
 )
 
 
@@ -67,8 +70,8 @@ def _run(arguments: list[str] | None) -> int:
         result = app(args=arguments, prog_name="tracekit", standalone_mode=False)
     except TracekitError as error:
         return _report(error)
-    except _click_exception as error:
-        error.show()  # type: ignore[attr-defined]  # found by name: typer ships its own click
+    except _ClickException as error:
+        error.show()  # type: ignore[attr-defined]  # what every ClickException has
         return 2
     except typer.Exit as error:
         return error.exit_code

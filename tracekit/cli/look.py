@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracekit.cli import options as o
-from tracekit.cli.output import check_target, printable, write_rows, write_text
+from tracekit.cli.output import check_target, write_rows, write_text
 from tracekit.cli.state import note, progress_bar
 from tracekit.errors import InputError, UsageError
+from tracekit.wording import safe
 
 if TYPE_CHECKING:
     from tracekit.api import OpenRun
@@ -48,14 +49,14 @@ def sources(
     """What each file is recognised as, and why. One small read a file."""
     from tracekit.ingest import recognise
     from tracekit.ingest.files import expand
-    from tracekit.job import is_job_file
+    from tracekit.runs import is_job_description
 
     files = expand(paths)
     if not files:
         raise InputError("no files in " + ", ".join(paths), hint="give files, folders or archives")
     unknown = 0
     for file in files:
-        if is_job_file(Path(file.path)):
+        if is_job_description(file):
             kind, status, reason = "job", "ok", "job description"
         else:
             found = recognise(file)
@@ -68,7 +69,7 @@ def sources(
             write_text(json.dumps(row) + "\n", None)
         else:
             write_text(
-                f"{kind:<20} {printable(file.path)}  ({status}: {printable(reason)})\n", None
+                f"{kind:<20} {safe(file.path)}  ({status}: {safe(reason)})\n", None
             )
     if unknown:
         note(f"{unknown} of {len(files)} files cannot be used as they are")
@@ -182,7 +183,7 @@ def cache(
     runs = list(store_cache.cached_runs())
     for run in runs:
         used = time.strftime("%Y-%m-%d %H:%M", time.gmtime(run.used_at_s))
-        first = printable(run.sources[0]) if run.sources else "?"
+        first = safe(run.sources[0]) if run.sources else "?"
         more = f" and {len(run.sources) - 1} more" if len(run.sources) > 1 else ""
         write_text(f"{run.size_bytes / 1e6:9.1f} MB  {used} UTC  {run.path}  {first}{more}\n", None)
     note(f"{len(runs)} runs in {store_cache.cache_folder()}")

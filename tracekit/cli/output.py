@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tracekit.cli.options import TableFormat
 from tracekit.cli.state import note
 from tracekit.errors import UsageError
+from tracekit.wording import safe
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,9 +118,5 @@ def _cell(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.6g}"
-    return printable(str(value))
+    return safe(str(value))
 
-
-def printable(text: str) -> str:
-    """Text with control characters shown as escapes: a name must not drive the terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

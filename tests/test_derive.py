@@ -323,8 +323,12 @@ def test_a_folder_of_many_single_runs_is_as_many_attempts() -> None:
         trace(i, f"log/h_{pid}.{i}.pt.trace.json", (DAY * i, DAY * i + 5), host_name="h")
         for i, pid in enumerate((300, 200, 100))
     ]
-    result = run(rows, process=[process(0, 300), process(1, 200), process(2, 100)])
+    notes: list[str] = []
+    processes = [process(0, 300), process(1, 200), process(2, 100)]
+    result = derive(database({"source": rows, "process": processes}), notes=notes)
     assert placed(result, *WHERE) == [(0, 1, 0), (0, 2, 0), (0, 3, 0)]
+    assert notes[0].startswith("3 files state no rank; numbers were assigned")
+    assert notes[1].startswith("3 attempts: between captures ranks became other processes")
 
 
 def test_the_job_may_number_attempts() -> None:
@@ -448,6 +452,62 @@ def test_attempts_given_by_the_job_are_checked_too() -> None:
     rows = [trace(0, "/data/a", file_rank=0), trace(1, "/data/b", file_rank=0)]
     with pytest.raises(AmbiguousInputError, match="--attempt 4: "):
         run(rows, description)
+
+
+def test_windows_and_worlds_that_cannot_be_meant_are_forgotten() -> None:
+    rows = [
+        trace(0, "a", (10, 0), file_rank=0, world_size=0),
+        trace(1, "b", (5, 10), file_rank=1, world_size=2),
+        trace(2, "c", (0, 5), file_rank=-1, time_basis="none"),
+    ]
+    result = run(rows[:2])
+    assert placed(result, *WHERE) == [(0, 1, 0), (1, 1, 0)]
+    assert result["run"]["start_ns"].to_pylist() == [5 * MS]
+    assert placed(run(rows[2:]), "rank", "rank_source") == [(0, "assigned")]
+
+
+def test_files_that_nothing_tells_apart_are_named_but_not_mixed() -> None:
+    """Forty traces of one rank at one time: 31 candidates, and one that holds the rest."""
+    rows = [trace(i, f"{i}.json", file_rank=0) for i in range(40)]
+    with pytest.raises(AmbiguousInputError, match=r"overlapping windows \(0\.json, 1\.json\)"):
+        run(rows)
+    con = database({"source": rows})
+    assert derive(con, attempt=3)["rank"]["source_id"].to_pylist() == [2]
+    with pytest.raises(AmbiguousInputError, match=r"overlapping windows \(31\.json, 32\.json\)"):
+        derive(con, attempt=32)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.none() | st.integers(0, 3),
+            st.none() | st.tuples(st.integers(0, 300), st.integers(0, 60)),
+            st.sampled_from(["epoch", "relative"]),
+            st.none() | st.sampled_from(["h0", "h1"]),
+            st.none() | st.integers(1, 3),
+        ),
+        max_size=8,
+    ),
+)
+@settings(max_examples=100, deadline=None)
+def test_every_used_file_has_a_place_of_its_own(files: list[tuple[Any, ...]]) -> None:
+    rows, processes = [], []
+    for i, (rank, window, basis, host, pid) in enumerate(files):
+        span = (window[0], window[0] + window[1]) if window else None
+        rows.append(trace(i, f"f{i}", span, file_rank=rank, time_basis=basis, host_name=host))
+        if pid is not None:
+            processes.append(process(i, pid))
+    try:
+        result = run(rows, process=processes)
+    except AmbiguousInputError as error:
+        assert "Candidates:" in error.message
+        return
+    places = placed(result, *WHERE)
+    assert len(set(places)) == len(files)
+    assert not any(None in place for place in places)
+    for attempt in {a for _, a, _ in places}:
+        numbers = {c for _, a, c in places if a == attempt}
+        assert numbers == set(range(len(numbers)))
 
 
 def test_many_candidates_are_counted() -> None:

@@ -46,7 +46,8 @@ def conflict(group: Sequence[Source]) -> str | None:
     """Why these files cannot be one job's, in words; None when they can."""
     worlds = sorted({s.world_size for s in group if s.world_size is not None})
     if len(worlds) > 1:
-        return f"they state different world sizes ({', '.join(map(str, worlds[:4]))})"
+        text = ", ".join(map(str, worlds[:4])) + (", ..." if len(worlds) > 4 else "")
+        return f"they state different world sizes ({text})"
     for rank, members in sorted(_by_rank(group).items()):
         if worlds and rank >= worlds[0]:
             return f"{members[0].path} is rank {rank} of a job of {worlds[0]} ranks"

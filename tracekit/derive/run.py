@@ -132,25 +132,33 @@ def _place(sources: list[Source], attempt: int | None, notes: list[str]) -> list
         else:
             source.attempt = source.forced_attempt
     why: str | None = None
+    broken: dict[int, str] = {}
     placed: list[tuple[int | None, list[list[at.Group]]]] = []
     for forced, group in sorted(groups.items(), key=lambda g: (g[0] is None, g[0] or 0)):
         parts = [group] if forced is not None else at.partition(group)
+        if len(parts) > 1:
+            why = at.conflict(group)
         for part in parts:
             clash = at.conflict(part)
             if clash is not None:
-                at.number_attempts([(forced, [[part]])])
-                raise at.ambiguous(clash, [[part]])
-            if len(parts) > 1:
-                why = why or at.conflict(group)
+                broken[part[0].source_id] = clash
+                placed.append((forced, [[part]]))
+                continue
             ranks.assign_missing(part, notes)
             captures = at.captures(part)
             placed.append((forced, [captures] if forced else at.split_attempts(captures)))
     found = at.number_attempts(placed)
-    if why is None:
-        return found
-    chosen = [a for a in found if a[0][0].attempt == attempt]
-    if not chosen:
+    chosen = found if why is None else [a for a in found if a[0][0].attempt == attempt]
+    if not chosen and why is not None:
         raise at.ambiguous(why, found)
+    for each in chosen:
+        if each[0][0].source_id in broken:
+            raise at.ambiguous(broken[each[0][0].source_id], [each])
+    if why is None and len(found) > 1:
+        notes.append(
+            f"{len(found)} attempts: between captures ranks became other processes or moved to "
+            "other hosts; nothing is compared across them"
+        )
     for source in (s for a in found if a not in chosen for c in a for s in c):
         source.is_used = False
         source.rank = source.rank_source = source.attempt = source.capture_id = None

@@ -20,7 +20,7 @@ SAME_WINDOW_RATIO = 0.01
 that outlives a window may reach into the next one of the same process."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Source:
     """One row of ``source`` with its processes, and what is derived of it."""
 
@@ -59,7 +59,7 @@ class Source:
     @property
     def folder(self) -> str:
         """Folder (or archive) that holds it."""
-        return re.split(r"[/\\!](?=[^/\\!]*$)", self.path)[0] if self.path else ""
+        return self.path[: max(self.path.rfind(c) for c in "/\\!") + 1].rstrip("/\\!")
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -94,8 +94,7 @@ def read_sources(con: duckdb.DuckDBPyConnection) -> list[Source]:
         sources[source.source_id] = source
     for source in sources.values():
         source.order = (natural(source.path), source.source_id)
-        if source.start_ns is None or source.end_ns is None or source.time_basis == "none":
-            source.start_ns = source.end_ns = None
+        _distrust(source)
     processes = con.execute(
         """
         SELECT source_id, list(DISTINCT pid ORDER BY pid) FILTER (pid IS NOT NULL),
@@ -108,6 +107,15 @@ def read_sources(con: duckdb.DuckDBPyConnection) -> list[Source]:
             sources[source_id].pids = frozenset(pids or ())
             sources[source_id].local_rank = low if low == high else None
     return sorted(sources.values(), key=lambda s: s.order)
+
+
+def _distrust(source: Source) -> None:
+    """Forget what cannot be meant: windows without an order, a world without ranks."""
+    start, end = source.start_ns, source.end_ns
+    if start is None or end is None or end < start or source.time_basis == "none":
+        source.start_ns = source.end_ns = None
+    if source.world_size is not None and source.world_size < 1:
+        source.world_size = None
 
 
 def is_comparable(a: Source, b: Source) -> bool:

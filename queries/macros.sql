@@ -43,15 +43,16 @@ GROUP BY key;
 -- outside.
 CREATE OR REPLACE MACRO difference_intervals(whole_name, part_name) AS TABLE
 WITH
+    whole_stretches AS (SELECT key, start_ns, end_ns FROM merged_intervals(whole_name)),
+    part_stretches AS (SELECT key, start_ns, end_ns FROM merged_intervals(part_name)),
     edges AS (
-        SELECT key, start_ns AS time_ns, 1 AS whole_change, 0 AS part_change
-        FROM merged_intervals(whole_name)
+        SELECT key, start_ns AS time_ns, 1 AS whole_change, 0 AS part_change FROM whole_stretches
         UNION ALL
-        SELECT key, end_ns, -1, 0 FROM merged_intervals(whole_name)
+        SELECT key, end_ns, -1, 0 FROM whole_stretches
         UNION ALL
-        SELECT key, start_ns, 0, 1 FROM merged_intervals(part_name)
+        SELECT key, start_ns, 0, 1 FROM part_stretches
         UNION ALL
-        SELECT key, end_ns, 0, -1 FROM merged_intervals(part_name)
+        SELECT key, end_ns, 0, -1 FROM part_stretches
     ),
     pieces AS (
         SELECT

@@ -36,6 +36,12 @@ def test_overlap_is_what_both_cover(
     assert overlap_ns(*_columns(first), *_columns(second)) == len(both)
 
 
+def test_times_since_the_epoch_keep_their_nanoseconds() -> None:
+    epoch = 1_790_857_026_000_000_001
+    assert overlap_ns([epoch], [epoch + 7], [], []) == 0
+    assert overlap_ns([epoch], [epoch + 7], [epoch + 2], [epoch + 9]) == 5
+
+
 def test_touching_intervals_join_and_empty_ones_vanish() -> None:
     starts, ends = merged([0, 5, 20, 40], [5, 9, 30, 40])
     assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == [(0, 9), (20, 30)]

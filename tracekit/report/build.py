@@ -84,9 +84,7 @@ def build_report(
     return Report(document, notes)
 
 
-def _run(
-    rules: Iterable[Rule], facts: Facts
-) -> tuple[list[Finding], list[NotChecked], list[str]]:
+def _run(rules: Iterable[Rule], facts: Facts) -> tuple[list[Finding], list[NotChecked], list[str]]:
     findings: list[Finding] = []
     not_checked: list[NotChecked] = []
     rules_run: list[str] = []
@@ -126,7 +124,9 @@ def link_symptoms(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
         rule = rules.get(symptom.rule)
         if rule is None or not rule.symptom_of:
             continue
-        causes = [f for f in findings if f.rule in rule.symptom_of and _can_cause(f, symptom, facts)]
+        causes = [
+            f for f in findings if f.rule in rule.symptom_of and _can_cause(f, symptom, facts)
+        ]
         cost = sum(f.impact.s_per_step or 0.0 for f in causes)
         if causes and cost >= EXPLAINED_RATIO * (symptom.impact.s_per_step or 0.0):
             causes_of[symptom.id] = [f.id for f in ordered(causes)]
@@ -167,7 +167,9 @@ def _run_info(facts: Facts) -> RunInfo:
         world_size=job.world_size,
         hosts=tuple(sorted(set(job.hosts.values()))),
         steps_count=len(facts.steps),
-        window_s=(end - start) / 1e9 if has_window and end is not None and start is not None else None,
+        window_s=(end - start) / 1e9
+        if has_window and end is not None and start is not None
+        else None,
     )
 
 
@@ -231,9 +233,7 @@ def _shares(facts: Facts) -> RankShares | None:
     )
 
 
-def _data_lines(
-    facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[str]
-) -> list[str]:
+def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[str]) -> list[str]:
     """What a reader must know about the data before believing any of it."""
     lines: list[str] = []
     if facts.missing_ranks:

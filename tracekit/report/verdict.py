@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from statistics import fmean, median
 
-from tracekit.findings import HANG_RULES, BudgetPart, Finding, Severity, Verdict, VerdictKind, ordered
+from tracekit.findings import (
+    HANG_RULES,
+    BudgetPart,
+    Finding,
+    Severity,
+    Verdict,
+    VerdictKind,
+    ordered,
+)
 from tracekit.rules.base import Facts
 from tracekit.wording import plural, ranges, ranks_phrase, seconds, share
 
@@ -102,8 +110,8 @@ def _no_steps(facts: Facts) -> Judgement:
     rows = [r for r in facts.of("overlap") if r["span_ns"]]
     warm = len(facts.steps.warmup_keys)
     if warm or facts.steps.partial_count:
-        seen = plural(warm, "warm-up step") + " and " + plural(
-            facts.steps.partial_count, "cut step"
+        seen = (
+            plural(warm, "warm-up step") + " and " + plural(facts.steps.partial_count, "cut step")
         )
         return _say(
             "not_enough_data", f"Cannot tell: the traces hold {seen} and no steady one.", capture
@@ -211,9 +219,7 @@ def _too_short(facts: Facts) -> Judgement | None:
     )
 
 
-def _inherent(
-    facts: Facts, budget: Sequence[BudgetPart], rules_run: Sequence[str]
-) -> Judgement:
+def _inherent(facts: Facts, budget: Sequence[BudgetPart], rules_run: Sequence[str]) -> Judgement:
     steps = facts.steps
     exposed = median(_waiting(facts).values())
     about = ""

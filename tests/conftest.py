@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import duckdb
 import pytest
 
 from tracekit import catalog
+from tracekit.rules import Facts, JobFacts
+
+MS = 1_000_000
+EPOCH_NS = 1_784_602_867_000_000_000  # 2026-07-21 03:01:07 UTC
 
 
 @pytest.fixture
@@ -17,3 +23,141 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
         catalog.load_macros(connection)
         catalog.create_empty_tables(connection)
         yield connection
+
+
+@dataclass
+class JobRows:
+    """Query rows of a made-up job, for rules and reports: times in ms, round numbers.
+
+    Every rank's steady step takes 100 ms: 80 computing, 5 of communication that nothing hides,
+    5 of copies, 10 idle. ``stall`` makes one rank late and the others wait for it.
+    """
+
+    ranks_count: int = 4
+    steps_count: int = 10
+    measured_on: str = "gpu"
+    comm_ms: int = 5
+    idle_ms: int = 10
+    first_step: int = 1
+    world_size: int | None = None
+    parts: dict[tuple[int, int], dict[str, int]] = field(default_factory=dict)
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    marks: dict[int, str] = field(default_factory=dict)
+    """Steps that are not steady: ``is_warmup`` or ``is_partial``."""
+
+    def __post_init__(self) -> None:
+        compute = 95 - self.comm_ms - self.idle_ms
+        for rank in range(self.ranks_count):
+            for step in self.steps:
+                self.parts[rank, step] = {
+                    "compute": compute,
+                    "exposed_comm": self.comm_ms,
+                    "memory": 5,
+                    "idle": self.idle_ms,
+                }
+
+    @property
+    def steps(self) -> range:
+        return range(self.first_step, self.first_step + self.steps_count)
+
+    def add(self, rank: int, step: int, part: str, ms: int) -> None:
+        self.parts[rank, step][part] += ms
+
+    def stall(
+        self,
+        query: str,
+        ranks: Sequence[int],
+        steps: Iterable[int],
+        ms: int,
+        *,
+        exposed_ms: int | None = None,
+        is_waited_for: bool = True,
+    ) -> JobRows:
+        """Ranks stall in steps; the others wait unless they do not have to."""
+        exposed = ms if exposed_ms is None else exposed_ms
+        for step in steps:
+            for rank in range(self.ranks_count):
+                if rank in ranks:
+                    self.add(rank, step, "idle", exposed)
+                elif is_waited_for:
+                    self.add(rank, step, "exposed_comm", exposed)
+            for rank in ranks:
+                self.rows.setdefault(query, []).append(
+                    {
+                        "rank": rank,
+                        "attempt": 1,
+                        "capture_id": 0,
+                        "step": step,
+                        "stall_ns": ms * MS,
+                        "exposed_ns": exposed * MS,
+                        "ranges_count": 1,
+                        "longest_ns": ms * MS,
+                        "source_id": rank,
+                        "place": step,
+                    }
+                )
+        return self
+
+    def launching(
+        self, *, kernel_ns: int = 8_000, queue_ns: int = 5_000, host_wait_ratio: float = 0.9
+    ) -> JobRows:
+        """How each rank launches."""
+        for rank in range(self.ranks_count):
+            ns = 1_000_000
+            self.rows.setdefault("launch_stats", []).append(
+                {"rank": rank, "launched_count": 900, "queue_delay_p50_ns": float(queue_ns)}
+            )
+            self.rows.setdefault("idle_breakdown", []).append(
+                {
+                    "rank": rank,
+                    "stream": None,
+                    "idle_ns": ns,
+                    "host_wait_ns": int(ns * host_wait_ratio),
+                }
+            )
+            self.rows.setdefault("kernel_summary", []).append(
+                {"rank": rank, "class": "compute", "p50_ns": float(kernel_ns), "calls_count": 900}
+            )
+        return self
+
+    def facts(self, **job: Any) -> Facts:
+        """The facts that rules see."""
+        breakdown, times = [], []
+        clock = {step: 0 for step in self.steps}
+        now = EPOCH_NS
+        for step in self.steps:
+            clock[step] = now
+            now += max(sum(self.parts[r, step].values()) for r in range(self.ranks_count)) * MS
+        for (rank, step), parts in sorted(self.parts.items()):
+            key = {"rank": rank, "attempt": 1, "capture_id": 0, "step": step}
+            mark = self.marks.get(step)
+            dur_ns = sum(parts.values()) * MS
+            breakdown.append(
+                {
+                    **key,
+                    **{f"{name}_ns": ms * MS for name, ms in parts.items()},
+                    "is_warmup": mark == "is_warmup",
+                    "is_partial": mark == "is_partial",
+                    "dur_ns": dur_ns,
+                    "comm_ns": parts["exposed_comm"] * MS,
+                    "measured_on": self.measured_on,
+                }
+            )
+            times.append({**key, "start_ns": clock[step], "dur_ns": dur_ns})
+        rows = {"step_breakdown": breakdown, "step_time": times, **self.rows}
+        known: dict[str, Any] = {
+            "name": "job",
+            "run_id": "run1",
+            "world_size": self.world_size or self.ranks_count,
+            "hosts": {rank: f"h{rank // 2}" for rank in range(self.ranks_count)},
+            "rank_sources": dict.fromkeys(range(self.ranks_count), "file"),
+            "rank_files": {rank: f"r{rank}.json" for rank in range(self.ranks_count)},
+        }
+        paths = {rank: f"r{rank}.json" for rank in range(self.ranks_count)}
+        return Facts(job=JobFacts(**{**known, **job}), rows=rows, sources=paths)
+
+
+@pytest.fixture
+def make_job() -> Callable[..., JobRows]:
+    """A builder of made-up jobs."""
+    return JobRows

@@ -1,0 +1,103 @@
+"""What holds for every rule: documented, configurable, and honest about what is not built."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from tracekit.errors import UsageError
+from tracekit.rules import RULES, configured, explain, rule
+from tracekit.rules.base import DOC_HEADINGS, Facts, Rule
+from tracekit.rules.docs import rules_page
+from tracekit.rules.unbuilt import not_built, topic_of, unbuilt_rules
+from tracekit.schema import UNIT_SUFFIXES
+
+DESIGN_RULES = """
+slow-gpu thermal-throttle power-brake gpu-memory-fault gpu-contention gpu-outlier pcie-degraded
+nvlink-fault slow-host numa-misplacement dataloader-stall gc-pause recompile launch-bound sync-stall
+offload-bound allocator-stall false-dependency low-mfu sequence-imbalance stage-imbalance
+excess-bubble hot-expert checkpoint-stall storage-interference exposed-communication
+latency-bound-communication late-rank collective-hang collective-mismatch nccl-socket-fallback
+no-gpudirect shm-instead-of-p2p wrong-nic channel-collapse unsuitable-algorithm
+tensor-group-spans-hosts cross-rail-traffic traffic-mismatch init-straggler config-mismatch bad-node
+link-degraded pfc-storm slow-receiver ecn-congestion incast ecmp-collision packet-loss nic-error
+fabric-misconfigured
+""".split()
+each_rule = pytest.mark.parametrize("each", RULES, ids=lambda r: r.name)
+
+
+@each_rule
+def test_one_name_runs_through_module_rule_and_test(each: Rule) -> None:
+    module = each.name.replace("-", "_")
+    assert each.evaluate.__module__ == f"tracekit.rules.{module}"
+
+
+@each_rule
+def test_its_docstring_has_every_heading_in_order(each: Rule) -> None:
+    lines = each.doc.splitlines()
+    assert [line for line in lines if line in DOC_HEADINGS] == list(DOC_HEADINGS)
+
+
+@each_rule
+def test_each_threshold_ends_in_its_unit_and_has_a_reason(each: Rule) -> None:
+    units = (*UNIT_SUFFIXES, "_mads")
+    for f in fields(each.thresholds):
+        assert f.name.endswith(units), f.name
+        assert f.metadata["reason"]
+
+
+@each_rule
+def test_nothing_at_all_is_not_checked_and_never_a_finding(each: Rule) -> None:
+    outcome = each.run(Facts())
+    assert not outcome.findings
+    assert [n.rule for n in outcome.not_checked] == [each.name]
+
+
+@each_rule
+def test_explain_prints_the_rule_and_its_thresholds(each: Rule) -> None:
+    text = explain(each.name)
+    assert text.startswith(f"{each.name}: ")
+    assert all(f.name in text for f in fields(each.thresholds))
+
+
+def test_every_rule_of_the_design_is_built_or_listed_as_not_built() -> None:
+    built = [r.name for r in RULES]
+    assert sorted([*built, *unbuilt_rules()]) == sorted(DESIGN_RULES)
+
+
+def test_what_is_given_is_not_asked_for() -> None:
+    without = {n.rule: n for n in not_built()}
+    given = {n.rule: n for n in not_built(["dcgm"])}
+    assert without["thermal-throttle"].capture == "tracekit capture --what dcgm"
+    assert given["thermal-throttle"].capture is None
+    assert "not built yet" in given["thermal-throttle"].needs
+    assert topic_of("packet-loss") == "links, packet loss, pause"
+    assert topic_of("gc-pause") == "gc-pause"
+
+
+def test_thresholds_can_be_set_and_a_wrong_one_is_refused() -> None:
+    (changed,) = configured({"gc-pause": {"min_step_ratio": 0.5}}, select=["gc-pause"])
+    assert getattr(changed.thresholds, "min_step_ratio") == 0.5  # noqa: B009  # base type has none
+    with pytest.raises(UsageError, match="no threshold"):
+        configured({"gc-pause": {"min_ratio": 0.5}})
+    with pytest.raises(UsageError, match="must be a number"):
+        configured({"gc-pause": {"min_step_ratio": "half"}})
+    with pytest.raises(UsageError, match="whole number"):
+        configured({"gc-pause": {"episodes_count": 2.5}})
+
+
+def test_rules_can_be_selected_and_ignored_and_a_misspelt_name_is_corrected() -> None:
+    assert [r.name for r in configured(select=["gc-pause"])] == ["gc-pause"]
+    assert "gc-pause" not in [r.name for r in configured(ignore=["gc-pause"])]
+    with pytest.raises(UsageError) as error:
+        rule("gc-pauses")
+    assert error.value.hint == "did you mean gc-pause?"
+    with pytest.raises(UsageError, match="not built yet"):
+        rule("pfc-storm")
+
+
+def test_the_rules_page_is_current() -> None:
+    page = Path(__file__).parents[2] / "docs" / "rules.md"
+    assert page.read_text(encoding="utf-8") == rules_page()

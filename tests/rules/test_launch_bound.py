@@ -1,0 +1,65 @@
+"""launch-bound: fires, just does not, and leaves to others what is theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tracekit.findings import Severity
+from tracekit.rules import rule
+from tracekit.rules.base import RuleOutcome
+
+MakeJob = Callable[..., Any]
+RULE = rule("launch-bound")
+
+
+def test_short_kernels_and_an_empty_queue_are_said_without_blame(make_job: MakeJob) -> None:
+    job = make_job(idle_ms=40).launching()
+    (finding,) = RULE.run(job.facts()).findings
+    assert finding.id == "launch-bound/all"
+    assert finding.impact.s_per_step == pytest.approx(0.036)
+    assert finding.severity is Severity.MINOR  # 36 % of the step, capped: it names no culprit
+    assert not RULE.names_culprit
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"kernel_ns": 20_000},
+        {"queue_ns": 50_001},
+        {"host_wait_ratio": 0.24},  # 9.6 % of the step
+    ],
+)
+def test_just_below_each_threshold_it_is_silent(kind: dict[str, float], make_job: MakeJob) -> None:
+    assert RULE.run(make_job(idle_ms=40).launching(**kind).facts()) == RuleOutcome()
+
+
+def test_a_small_share_of_much_idle_time_is_another_problem(make_job: MakeJob) -> None:
+    job = make_job(idle_ms=80).launching(host_wait_ratio=0.19)
+    assert RULE.run(job.facts()) == RuleOutcome()  # 15 % of the step, 19 % of the idle time
+
+
+def test_a_healthy_job_is_not_launch_bound(make_job: MakeJob) -> None:
+    assert RULE.run(make_job().launching(kernel_ns=200_000).facts()) == RuleOutcome()
+
+
+def test_idle_time_after_synchronising_is_a_sync_stall(make_job: MakeJob) -> None:
+    job = make_job(idle_ms=10).launching(host_wait_ratio=1.0)
+    job.stall("sync_stall", range(4), range(1, 11), 30)
+    assert RULE.run(job.facts()) == RuleOutcome()  # 40 idle, 30 of them explained
+
+
+def test_a_few_late_hosts_do_not_make_a_launch_bound_job(make_job: MakeJob) -> None:
+    job = make_job().launching()
+    for step in job.steps:
+        job.add(0, step, "idle", 60)
+    assert RULE.run(job.facts()) == RuleOutcome()
+
+
+def test_without_a_gpu_or_launches_it_says_so(make_job: MakeJob) -> None:
+    on_host = RULE.run(make_job(measured_on="host").launching().facts())
+    assert "GPU timeline" in on_host.not_checked[0].needs
+    no_launches = RULE.run(make_job(idle_ms=40).facts())
+    assert "launches" in no_launches.not_checked[0].needs

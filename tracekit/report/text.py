@@ -1,0 +1,366 @@
+"""The report for a terminal, read at three in the morning: verdict, cost, how sure, what to do.
+
+Everything that came from a foreign file passes ``wording.safe``; colour is added after that, and
+nothing depends on it. At most ``MAX_LINES`` lines unless everything is asked for.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from tracekit.findings import BudgetPart, Evidence, Finding, NotChecked
+from tracekit.report.model import Document, Notes, Report
+from tracekit.rules.unbuilt import topic_of
+from tracekit.wording import plural, ranges, safe, seconds, share
+
+MAX_LINES = 25
+INDENT = 10
+SHOWN_FINDINGS = 4
+SHOWN_TOPICS = 4
+_COLORS = {"critical": "31;1", "major": "31", "minor": "33", "note": "2"}
+_PART_NAMES = {
+    "floor": "computing",
+    "other_waiting": "communication not hidden",
+    "bubble": "bubble",
+    "host": "idle",
+    "unexplained": "unexplained",
+}
+_VERDICT_COLORS = {"inherent": "32;1", "hang": "31;1", "culprit": "31;1", "configuration": "31;1"}
+
+
+def to_text(
+    report: Report, *, everything: bool = False, color: bool = False, width: int = 110
+) -> str:
+    """The report as lines, with a final newline.
+
+    ``everything`` lifts the limit of 25 lines. A job with nothing to fix gets its verdict and
+    what was not checked, and no more.
+    """
+    page = _Page(width=max(width, 40), color=color)
+    document, notes = report.document, report.notes
+    _head(page, document, notes)
+    page.blank()
+    page.say(
+        "VERDICT",
+        document.verdict.sentence + _label_of(document, document.verdict.finding),
+        _VERDICT_COLORS.get(document.verdict.kind, "33;1"),
+    )
+    is_healthy = document.verdict.kind == "inherent"
+    if not is_healthy or everything:
+        _cause(page, document, notes)
+        page.blank()
+        _step(page, document, notes)
+        _findings(page, document, everything=everything)
+    _not_checked(page, document, everything=everything)
+    if document.findings and (not is_healthy or everything):
+        _more(page, document)
+    return page.text(None if everything else MAX_LINES)
+
+
+class _Page:
+    """Lines with a label in the left column."""
+
+    def __init__(self, *, width: int, color: bool) -> None:
+        self._width = width
+        self._color = color
+        self._lines: list[str] = []
+
+    def blank(self) -> None:
+        self._lines.append("")
+
+    def say(self, label: str, text: str, sgr: str = "1", lead: str = "") -> None:
+        """A labelled paragraph, wrapped under its label and its lead (a verb, a padding)."""
+        head = f"{label:<{INDENT}}{lead}" if len(label) < INDENT else f"{label}  {lead}"
+        body = textwrap.wrap(
+            # A line break in a foreign name is a blank; other controls are made visible.
+            safe(re.sub(r"[\r\n\t]+", " ", text)),
+            self._width,
+            initial_indent=head,
+            subsequent_indent=" " * (INDENT + len(lead)),
+            break_on_hyphens=False,
+            drop_whitespace=True,
+        )
+        if body and label:
+            body[0] = self._styled(label, sgr) + body[0][len(label) :]
+        self._lines += body
+
+    def title(self, text: str) -> None:
+        """The first line, from the left edge."""
+        self._lines += textwrap.wrap(
+            safe(re.sub(r"[\r\n\t]+", " ", text)), self._width, subsequent_indent=" " * INDENT
+        )
+
+    def row(self, cells: Sequence[str], sgr: str = "") -> None:
+        """One line of cells that are already padded, cut at the width."""
+        line = safe((" " * INDENT + "  ".join(cells)).rstrip())
+        if len(line) > self._width:
+            line = line[: self._width - 3] + "..."
+        self._lines.append(self._styled(line, sgr) if sgr else line)
+
+    def _styled(self, text: str, sgr: str) -> str:
+        return f"\x1b[{sgr}m{text}\x1b[0m" if self._color and sgr else text
+
+    def text(self, limit: int | None) -> str:
+        lines = self._lines
+        if limit is not None and len(lines) > limit:
+            left_out = len(lines) - limit + 1
+            lines = [*lines[: limit - 1], f"{'':<{INDENT}}{left_out} more lines: --all"]
+        return "\n".join(lines) + "\n"
+
+
+def _head(page: _Page, document: Document, notes: Notes) -> None:
+    run = document.run
+    words = [notes.job_name or run.id]
+    if run.attempt != 1:
+        words.append(f"attempt {run.attempt}")
+    if run.step_range:
+        words.append(f"steps {','.join(_closed(r) for r in run.step_range)}")
+    if run.window.start_utc and run.window.end_utc:
+        words.append(_window(run.window.start_utc, run.window.end_utc))
+    elif run.window_s is not None:
+        words.append(f"{seconds(run.window_s)} window")
+    words.append(_who(document))
+    page.title("  ".join(words))
+    for line in notes.data_lines:
+        page.say("", line)
+
+
+def _closed(span: tuple[int, int]) -> str:
+    return str(span[0]) if span[0] == span[1] else f"{span[0]}-{span[1]}"
+
+
+def _window(start: str, end: str) -> str:
+    """``2026-07-21 02:41:07-02:41:48 UTC``; whole dates where the day changes."""
+    (day, since), (last_day, until) = start[:19].split("T"), end[:19].split("T")
+    return f"{day} {since}-{until if day == last_day else f'{last_day} {until}'} UTC"
+
+
+def _who(document: Document) -> str:
+    coverage = document.coverage
+    if coverage.ranks_expected is None:
+        ranks = plural(coverage.ranks_traced, "rank")
+    else:
+        ranks = f"{coverage.ranks_traced} of {plural(coverage.ranks_expected, 'rank')}"
+    kinds: dict[str, int] = {}
+    for file in document.inputs:
+        kinds[file.kind] = kinds.get(file.kind, 0) + 1
+    parts = [ranks]
+    if document.run.hosts:
+        parts.append(plural(len(document.run.hosts), "host"))
+    files = ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items()))
+    return ", ".join(parts) + (f"; {files}" if files else "")
+
+
+def _label_of(document: Document, finding: str | None) -> str:
+    label = _labels(document.findings).get(finding or "")
+    return f"  [{label}]" if label else ""
+
+
+def _labels(findings: Iterable[Finding]) -> dict[str, str]:
+    return {f.id: f"F{i}" for i, f in enumerate(findings, 1)}
+
+
+# ---------------------------------------------------------------- the cause
+
+
+def _cause(page: _Page, document: Document, notes: Notes) -> None:
+    """Cost, certainty and remedy of the verdict's finding, or the next step without one."""
+    cause = next((f for f in document.findings if f.id == document.verdict.finding), None)
+    if cause is None:
+        if notes.next_step:
+            page.say("DO", notes.next_step)
+        return
+    if notes.identity:
+        page.say("", notes.identity)
+    page.say("COST", _cost(document, cause))
+    page.say("SURE", _sure(cause))
+    _do(page, cause)
+
+
+def _cost(document: Document, cause: Finding) -> str:
+    impact = cause.impact
+    if impact.s_per_step is None or impact.step_ratio is None:
+        return "unknown"
+    step_s = sum(p.s_per_step for p in document.step_budget)
+    text = (
+        f"{seconds(impact.s_per_step)} of every {seconds(step_s)} step ({share(impact.step_ratio)})"
+    )
+    if impact.gpu_hours_per_day is not None:
+        text += f": {_hours(impact.gpu_hours_per_day)} a day while it lasts"
+    return text + "."
+
+
+def _hours(value: float) -> str:
+    return f"{value:,.0f} GPU-hours" if value >= 10 else f"{value:.1f} GPU-hours"
+
+
+def _sure(cause: Finding) -> str:
+    against = "; ".join(e.name for e in cause.counter_evidence) or "nothing found"
+    text = f"{cause.confidence.level}: {cause.confidence.basis}. Against: {against}."
+    if cause.rules_out:
+        text += f" Ruled out: {', '.join(cause.rules_out)}."
+    return text
+
+
+def _do(page: _Page, cause: Finding) -> None:
+    lines = [("confirm", text) for text in cause.confirm[:1]]
+    lines += [("act", text) for text in cause.remedy[:2]]
+    lines += [("capture", text) for text in cause.next_capture[:1]]
+    for i, (verb, text) in enumerate(lines):
+        page.say("DO" if i == 0 else "", text, lead=f"{verb:<9}")
+
+
+# ---------------------------------------------------------------- the step
+
+
+def _step(page: _Page, document: Document, notes: Notes) -> None:
+    if document.step_budget:
+        page.say("STEP", _sum(document) + _spread(document))
+    shares = notes.shares
+    if shares is None:
+        return
+    words = [
+        ("compute", shares.compute_ratio),
+        ("communication not hidden", shares.exposed_comm_ratio),
+        ("copies", shares.memory_ratio),
+        ("idle", shares.idle_ratio),
+    ]
+    told = "   ".join(f"{name} {share(ratio)}" for name, ratio in words if ratio >= 0.0005)
+    side = ", seen from the host" if shares.is_host_side else ""
+    page.say("A RANK'S", f"{told}   (rank {shares.rank}, the median{side})")
+
+
+def _sum(document: Document) -> str:
+    """``3.10 s = 1.98 computing + 0.84 F1 + 0.28 unexplained``, in one unit, adding up."""
+    budget = document.step_budget
+    step_s = sum(p.s_per_step for p in budget)
+    factor, unit = (1.0, "s") if step_s >= 1 else (1e3, "ms") if step_s >= 1e-3 else (1e6, "us")
+    digits = 2 if step_s * factor < 10 else 1 if step_s * factor < 100 else 0
+    labels = _labels(document.findings)
+    shown = _rounded([p.s_per_step * factor for p in budget], digits)
+    total = sum(shown) / 10**digits
+    words = [
+        f"{value / 10**digits:.{digits}f} {_part_name(part, labels)}"
+        for part, value in zip(budget, shown, strict=True)
+        if value > 0
+    ]
+    return f"{total:.{digits}f} {unit} = {' + '.join(words)}"
+
+
+def _rounded(values: Sequence[float], digits: int) -> list[int]:
+    """Values in units of the last digit, rounded so that they add up to the rounded sum.
+
+    The largest remainders are rounded up: a sum that is off by one digit costs trust.
+    """
+    scaled = [v * 10**digits for v in values]
+    floors = [int(v) for v in scaled]
+    missing = round(sum(scaled)) - sum(floors)
+    by_rest = sorted(range(len(scaled)), key=lambda i: (floors[i] - scaled[i], i))
+    for i in by_rest[:missing]:
+        floors[i] += 1
+    return floors
+
+
+def _part_name(part: BudgetPart, labels: dict[str, str]) -> str:
+    if part.finding is not None:
+        return labels.get(part.finding, part.finding)
+    return _PART_NAMES.get(part.part, part.part)
+
+
+def _spread(document: Document) -> str:
+    times = document.metrics.step_time
+    if times is None:
+        return ""
+    return f"   p50 {seconds(times.p50_s)}  max {seconds(times.max_s)} (n {times.steps_count})"
+
+
+# ---------------------------------------------------------------- the rest
+
+
+def _findings(page: _Page, document: Document, *, everything: bool) -> None:
+    findings = document.findings
+    shown = findings if everything else findings[:SHOWN_FINDINGS]
+    labels = _labels(findings)
+    rule_width = max((len(f.rule) for f in shown), default=0)
+    for finding in shown:
+        cost = finding.impact.s_per_step
+        links = ""
+        if finding.explained_by:
+            links = "explained by " + ", ".join(labels.get(i, i) for i in finding.explained_by)
+        elif finding.explains:
+            links = "explains " + ", ".join(labels.get(i, i) for i in finding.explains)
+        cells = [
+            f"{labels[finding.id]} {finding.severity.value:<8}",
+            f"{finding.rule:<{rule_width}}",
+            f"{_scope_words(finding):<12}",
+            f"{seconds(cost) + '/step' if cost is not None else 'unknown':>13}",
+            links,
+        ]
+        page.row(cells, _COLORS[finding.severity.value])
+        if everything:
+            _details(page, finding)
+    if len(shown) < len(findings):
+        page.row([f"{len(findings) - len(shown)} more: --all"])
+
+
+def _scope_words(finding: Finding) -> str:
+    if finding.id.endswith("/all"):
+        return "all ranks"
+    if finding.scope.ranks:
+        noun = "rank" if len(finding.scope.ranks) == 1 else "ranks"
+        return f"{noun} {ranges(finding.scope.ranks)}"
+    return finding.id.partition("/")[2]
+
+
+def _details(page: _Page, finding: Finding) -> None:
+    page.say("", finding.summary, lead="   ")
+    for evidence in finding.evidence:
+        page.row([f"   {_evidence(evidence)}"])
+
+
+def _evidence(evidence: Evidence) -> str:
+    value, limit = _amount(evidence.value, evidence.unit), ""
+    if evidence.threshold is not None:
+        limit = f" (from {_amount(evidence.threshold, evidence.unit)})"
+    query = f"  [query {evidence.query}]" if evidence.query else ""
+    return f"{evidence.name}: {value}{limit}{query}"
+
+
+def _amount(value: float, unit: str) -> str:
+    if unit == "s":
+        return seconds(value)
+    return share(value) if unit == "ratio" else f"{value:g} {unit}"
+
+
+def _not_checked(page: _Page, document: Document, *, everything: bool) -> None:
+    """Few lines: rules that lack the same thing share one, topics stand for families."""
+    groups: dict[tuple[str, str | None], list[NotChecked]] = {}
+    for entry in document.not_checked:
+        groups.setdefault((entry.needs, entry.capture), []).append(entry)
+    if not groups:
+        return
+    shown = list(groups.items())
+    hidden: list[NotChecked] = []
+    if not everything:
+        # What a capture would settle is worth a line; what no rule looks for yet is not.
+        shown.sort(key=lambda g: g[0][1] is None)
+        hidden = [e for _, entries in shown[SHOWN_TOPICS:] for e in entries]
+        shown = shown[:SHOWN_TOPICS]
+    for i, ((needs, capture), entries) in enumerate(shown):
+        about = ", ".join(dict.fromkeys(topic_of(e.rule) for e in entries))
+        if everything:
+            about = ", ".join(e.rule for e in entries)
+        text = f"{about}: needs {needs}" + (f"  ->  {capture}" if capture else "")
+        page.say("NOT CHECKED" if i == 0 else "", text, lead="" if i == 0 else "   ")
+    if hidden:
+        page.row([f"   and {plural(len(hidden), 'other rule')}: --all"])
+
+
+def _more(page: _Page, document: Document) -> None:
+    first = document.findings[0]
+    page.say(
+        "MORE",
+        f"tracekit show {document.run.id} {first.id}    tracekit explain {first.rule}",
+    )

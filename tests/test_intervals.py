@@ -53,7 +53,7 @@ def _fill(con: duckdb.DuckDBPyConnection, name: str, intervals: list[tuple[int, 
     )
     rows = [(key, start, end) for key in ("a", "b") for start, end in intervals]
     if rows:
-        con.executemany(f"INSERT INTO {name} VALUES (?, ?, ?)", rows)  # noqa: S608  # a fixed name
+        con.executemany(f"INSERT INTO {name} VALUES (?, ?, ?)", rows)
 
 
 @SHARED_FIXTURE

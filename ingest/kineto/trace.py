@@ -20,6 +20,8 @@ from tracekit.ingest.kineto.times import Int64s
 
 MAX_DUR_NS = 24 * 3600 * 10**9
 """Longest duration that is believed; profiler windows last seconds to minutes."""
+SCAN_BYTES = 1 << 18
+"""Decompressed bytes that are searched for a key at a time."""
 EPOCH_FROM_NS = 10**18
 """Times from here on (2001) are an epoch; profiler clocks since boot are below."""
 MAX_ABS_NS = 2**62
@@ -85,18 +87,19 @@ class TraceReader:
 
     def _scan_for_base(self) -> int | None:
         """Look through the file for the key; only where times look relative and none came yet."""
+        key = b'"baseTimeNanoseconds"'
         found = None
         rest = b""
         with self.source.open() as raw:
-            while data := raw.read(self.chunk_bytes):
-                text = rest + data
-                if b'"baseTimeNanoseconds"' in text:
-                    found = header.find_base(text) or found
-                rest = text[-128:]
+            while data := raw.read(SCAN_BYTES):
+                seam = rest + data[:128]
+                if key in data or key in seam:
+                    found = header.find_base(rest + data) or found
+                rest = data[-128:]
         return found
 
-    def _take(self, body: bytes) -> bool:
-        result = self.decoder.body(body, self.place)
+    def _take(self, document: memoryview) -> bool:
+        result = self.decoder.batch(document, self.place)
         if result is None:
             return False
         decoded, count = result

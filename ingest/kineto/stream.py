@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-CHUNK_BYTES = 4 << 20
-"""Decompressed bytes of a batch."""
+CHUNK_BYTES = 2 << 20
+"""Decompressed bytes of a batch: more is slower, because its objects leave the cache."""
 HEADER_LIMIT_BYTES = 64 << 20
 """Bytes that are searched for ``traceEvents`` before the file is given up."""
 TAIL_LIMIT_BYTES = 16 << 20

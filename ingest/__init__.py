@@ -1,1 +1,95 @@
-"""One module (or small package) a source family: what a file says, on the file's own clock."""
+"""Ingestors: one module or small package a family of file formats, each reading into a sink.
+
+Importing this is cheap: an ingestor imports what it needs when it reads.
+"""
+
+from __future__ import annotations
+
+from tracekit.ingest import files
+from tracekit.ingest.base import Ingestor, IngestOptions, Recognition, Sink, SourceFile
+from tracekit.ingest.kineto import KinetoIngestor
+
+__all__ = [
+    "INGESTORS",
+    "IngestOptions",
+    "Ingestor",
+    "Recognition",
+    "Sink",
+    "SourceFile",
+    "ingestor",
+    "recognise",
+]
+
+INGESTORS: tuple[Ingestor, ...] = (KinetoIngestor(),)
+"""In the order in which they are asked."""
+
+_FOREIGN: tuple[tuple[bytes, str, str], ...] = (
+    (b"PK\x03\x04", "archive", "an archive inside an archive, or without a name that says so"),
+    (b"SQLite format 3\0", "sqlite", "a SQLite database that no ingestor knows"),
+    (b"\x80\x02", "pickle", "a pickle, which is never loaded from outside"),
+    (b"\x80\x03", "pickle", "a pickle, which is never loaded from outside"),
+    (b"\x80\x04", "pickle", "a pickle, which is never loaded from outside"),
+    (b"\x80\x05", "pickle", "a pickle, which is never loaded from outside"),
+    (b"PAR1", "parquet", "a Parquet file"),
+    (b"\x7fELF", "binary", "a program"),
+    (b"%PDF", "document", "a PDF document"),
+    (b"\x89PNG", "image", "an image"),
+)
+"""First bytes, kind and reason of files that are named but not read."""
+
+
+def ingestor(name: str) -> Ingestor:
+    """The ingestor of that name; KeyError if there is none."""
+    for one in INGESTORS:
+        if one.name == name:
+            return one
+    raise KeyError(name)
+
+
+def recognise(source: SourceFile) -> Recognition:
+    """What a file is, from one small read of it. Never raises for what a file holds."""
+    try:
+        head, problem = files.read_head_and_problem(source)
+    except Exception as error:  # any file may be given; what it is must be said, not raised
+        why = _why(error)
+        return Recognition("unreadable", why, status="unreadable")
+    if not head:
+        if problem:
+            return Recognition("unreadable", f"it cannot be unpacked ({problem})", status="unreadable")
+        return Recognition("empty", "it holds no bytes", status="empty")
+    for one in INGESTORS:
+        found = one.sniff(head, source.name)
+        if found is not None:
+            return found
+    return _foreign(head, source)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "there is no such file"
+    if isinstance(error, PermissionError):
+        return "it may not be read"
+    if isinstance(error, OSError):
+        return f"it cannot be read ({error.strerror or type(error).__name__})"
+    return f"it cannot be read ({type(error).__name__})"
+
+
+def _foreign(head: bytes, source: SourceFile) -> Recognition:
+    def said(kind: str, reason: str) -> Recognition:
+        return Recognition(kind, reason, status="unrecognised")
+
+    for magic, kind, reason in _FOREIGN:
+        if head.startswith(magic):
+            return said(kind, reason)
+    if head[257:262] == b"ustar":
+        return said("archive", "an archive inside an archive is not followed")
+    if "tfevents" in source.name or head[12:24] == b"brain.Event:":
+        return said("tensorboard", "a TensorBoard event file")
+    if not head.strip():
+        return Recognition("empty", "it holds nothing but white space", status="empty")
+    start = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+    if start in (b"{", b"["):
+        return said("json", "JSON without traceEvents or anything else that is known")
+    if b"\0" in head:
+        return said("binary", "binary data of no known kind")
+    return said("text", "text of no known kind")

@@ -43,15 +43,16 @@ GROUP BY key;
 -- outside.
 CREATE OR REPLACE MACRO difference_intervals(whole_name, part_name) AS TABLE
 WITH
+    whole_stretches AS (SELECT key, start_ns, end_ns FROM merged_intervals(whole_name)),
+    part_stretches AS (SELECT key, start_ns, end_ns FROM merged_intervals(part_name)),
     edges AS (
-        SELECT key, start_ns AS time_ns, 1 AS whole_change, 0 AS part_change
-        FROM merged_intervals(whole_name)
+        SELECT key, start_ns AS time_ns, 1 AS whole_change, 0 AS part_change FROM whole_stretches
         UNION ALL
-        SELECT key, end_ns, -1, 0 FROM merged_intervals(whole_name)
+        SELECT key, end_ns, -1, 0 FROM whole_stretches
         UNION ALL
-        SELECT key, start_ns, 0, 1 FROM merged_intervals(part_name)
+        SELECT key, start_ns, 0, 1 FROM part_stretches
         UNION ALL
-        SELECT key, end_ns, 0, -1 FROM merged_intervals(part_name)
+        SELECT key, end_ns, 0, -1 FROM part_stretches
     ),
     pieces AS (
         SELECT
@@ -75,15 +76,18 @@ WHERE in_whole > 0 AND in_part = 0 AND end_ns > start_ns;
 -- communication  collectives on the host's timeline.
 -- compute        operators (category 'operator'), less calls into the communication library and
 --                less what is blocked.
--- blocked        a thread ran no innermost operator and a collective of the rank ended meanwhile:
---                from the stop up to the last such end. Only a collective's end can release a
---                wait for one, so a pause without an end is the thread's own time. This finds
---                waits inside autograd hooks and custom functions, which no trace names; a
---                pause of another cause that happens to span an end is counted too.
+-- blocked        a thread paused and a collective of the rank ended meanwhile: from the pause's
+--                start up to the last such end. A pause is time in no innermost operator and in
+--                no tensor operator (aten::) that makes no communication call. Only a
+--                collective's end can release a wait for one, so a pause without such an end is
+--                the thread's own time. This finds the waits inside autograd hooks and custom
+--                functions, which no trace names; a pause of another cause that happens to span
+--                an end is counted too.
 --
 -- Worker threads of the communication library are left out: threads with a collective other than
 -- send or receive (gloo shows those on the caller's thread) and no profiler step.
-CREATE OR REPLACE MACRO host_work(gpu_op_name, host_op_name, collective_name, annotation_name) AS TABLE
+CREATE OR REPLACE MACRO host_work(gpu_op_name, host_op_name, collective_name, annotation_name)
+AS TABLE
 WITH
     gpu_ranks AS (
         SELECT DISTINCT attempt, rank, capture_id FROM query_table(gpu_op_name)
@@ -116,8 +120,9 @@ WITH
         SELECT
             {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
             thread,
-            regexp_matches(name, '^(c10d::|_c10d_functional::|c10d_functional::|record_param_comms)')
+            regexp_matches(name, '^(c10d::|_?c10d_functional::|record_param_comms)')
                 AS is_comm_call,
+            starts_with(name, 'aten::') AS is_tensor_operator,
             start_ns,
             start_ns + dur_ns AS end_ns,
             source_id,
@@ -130,20 +135,35 @@ WITH
         SELECT
             {'rank': key, 'thread': thread} AS key,
             is_comm_call,
+            is_tensor_operator,
             start_ns,
             end_ns,
-            -- Operators nest: the innermost are those that the next one does not start inside.
-            coalesce(
-                lead(start_ns) OVER (
-                    PARTITION BY key, thread ORDER BY start_ns, end_ns DESC, source_id, place
-                ) >= end_ns,
-                TRUE
-            ) AS is_innermost
+            -- Operators nest, so the next one starts inside this one or after it.
+            lead(start_ns) OVER following AS next_start_ns,
+            min(start_ns) FILTER (WHERE is_comm_call) OVER (
+                following ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
+            ) AS next_comm_call_ns
         FROM operators
         ANTI JOIN worker_threads USING (key, thread)
+        WINDOW following AS (
+            PARTITION BY key, thread ORDER BY start_ns, end_ns DESC, source_id, place
+        )
     ),
     working AS (
-        SELECT key, start_ns, end_ns FROM thread_operators WHERE is_innermost AND NOT is_comm_call
+        SELECT key, start_ns, end_ns
+        FROM thread_operators
+        WHERE
+            NOT is_comm_call
+            AND (
+                coalesce(next_start_ns >= end_ns, TRUE)
+                OR (is_tensor_operator AND coalesce(next_comm_call_ns >= end_ns, TRUE))
+            )
+    ),
+    stops AS (
+        SELECT key, start_ns, end_ns FROM merged_intervals('working')
+        UNION ALL
+        -- A thread's first operator may wait before anything else runs.
+        SELECT key, min(start_ns), min(start_ns) FROM thread_operators GROUP BY key
     ),
     pauses AS (
         SELECT
@@ -152,9 +172,10 @@ WITH
             end_ns AS start_ns,
             -- After its last operator a thread may wait until the end of the trace.
             coalesce(
-                lead(start_ns) OVER (PARTITION BY key ORDER BY start_ns), 9223372036854775807
+                lead(start_ns) OVER (PARTITION BY key ORDER BY start_ns, end_ns),
+                9223372036854775807
             ) AS end_ns
-        FROM merged_intervals('working')
+        FROM stops
     ),
     blocked AS (
         SELECT pauses.key, pauses.start_ns, host_collectives.end_ns
@@ -187,8 +208,8 @@ SELECT
 FROM work;
 
 -- What every rank did, on its GPUs or, where it has none, on its host:
--- (attempt, rank, capture_id, measured_on, class, op, start_ns, end_ns, launch_ns, source_id, place).
--- measured_on is gpu or host; class is compute, communication, memory, other, or, on the host only,
+-- (attempt, rank, capture_id, measured_on, class, op, start_ns, end_ns, launch_ns, source_id,
+-- place). measured_on is gpu or host; class is compute, communication, memory, other, or, on the host only,
 -- blocked. op is known for the host's communication; source_id and place name the gpu_op.
 CREATE OR REPLACE MACRO rank_work(gpu_op_name, host_op_name, collective_name, annotation_name)
 AS TABLE

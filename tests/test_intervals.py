@@ -36,18 +36,24 @@ def test_overlap_is_what_both_cover(
     assert overlap_ns(*_columns(first), *_columns(second)) == len(both)
 
 
+def test_times_since_the_epoch_keep_their_nanoseconds() -> None:
+    epoch = 1_790_857_026_000_000_001
+    assert overlap_ns([epoch], [epoch + 7], [], []) == 0
+    assert overlap_ns([epoch], [epoch + 7], [epoch + 2], [epoch + 9]) == 5
+
+
 def test_touching_intervals_join_and_empty_ones_vanish() -> None:
     starts, ends = merged([0, 5, 20, 40], [5, 9, 30, 40])
     assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == [(0, 9), (20, 30)]
 
 
-def _fill(
-    con: duckdb.DuckDBPyConnection, name: str, intervals: list[tuple[int, int]]
-) -> None:
-    con.execute(f"CREATE OR REPLACE TEMP TABLE {name} (key VARCHAR, start_ns BIGINT, end_ns BIGINT)")
+def _fill(con: duckdb.DuckDBPyConnection, name: str, intervals: list[tuple[int, int]]) -> None:
+    con.execute(
+        f"CREATE OR REPLACE TEMP TABLE {name} (key VARCHAR, start_ns BIGINT, end_ns BIGINT)"
+    )
     rows = [(key, start, end) for key in ("a", "b") for start, end in intervals]
     if rows:
-        con.executemany(f"INSERT INTO {name} VALUES (?, ?, ?)", rows)  # noqa: S608  # a fixed name
+        con.executemany(f"INSERT INTO {name} VALUES (?, ?, ?)", rows)
 
 
 @SHARED_FIXTURE

@@ -130,9 +130,7 @@ def _all_cases() -> list[tuple[Path, int]]:
 @pytest.mark.parametrize(
     ("path", "index"), [pytest.param(p, i, id=f"{p.stem}-{i}") for p, i in _all_cases()]
 )
-def test_a_query_answers_its_case(
-    con: duckdb.DuckDBPyConnection, path: Path, index: int
-) -> None:
+def test_a_query_answers_its_case(con: duckdb.DuckDBPyConnection, path: Path, index: int) -> None:
     text = path.read_text(encoding="utf-8")
     case = read_cases(text)[index]
     query = catalog.find(path.stem.replace(".", "/", 1))
@@ -177,7 +175,7 @@ HOST_NAMES = ["aten::mm", "c10d::allreduce_", "cudaStreamSynchronize", "cudaLaun
 
 
 def _random_rows(name: str, count: int, rng: random.Random) -> list[dict[str, object]]:
-    rows = {}
+    rows: dict[tuple[str, ...], dict[str, object]] = {}
     declared = table(name)
     for place in range(count):
         row = {c.name: _random_value(declared, c, place, rng) for c in declared.columns}
@@ -253,11 +251,12 @@ def test_shifting_every_clock_changes_no_duration(query: catalog.Query, seed: in
     rng = random.Random(seed)  # noqa: S311  # repeatable rows, no secret
     tables = {name: _random_rows(name, 60, rng) for name in query.reads}
     shift_ns = 1_790_857_026_000_000_000
-    shifted = {name: [_moved(name, row, shift_ns) for row in rows]
-               for name, rows in tables.items()}
+    shifted = {name: [_moved(name, row, shift_ns) for row in rows] for name, rows in tables.items()}
     expected = [
-        {k: v + shift_ns if k in POINTS_IN_TIME and isinstance(v, int) else v
-         for k, v in row.items()}
+        {
+            k: v + shift_ns if k in POINTS_IN_TIME and isinstance(v, int) else v
+            for k, v in row.items()
+        }
         for row in _answer(query, tables)
     ]
     assert _rounded(_answer(query, shifted)) == _rounded(expected)
@@ -276,7 +275,9 @@ def test_the_parts_of_a_step_sum_to_the_step(seed: int) -> None:
     rows = _answer(query, tables)
     assert {row["measured_on"] for row in rows} == {"gpu", "host"}
     for row in rows:
-        parts = [int(str(row[k])) for k in ("compute_ns", "exposed_comm_ns", "memory_ns", "idle_ns")]
+        parts = [
+            int(str(row[k])) for k in ("compute_ns", "exposed_comm_ns", "memory_ns", "idle_ns")
+        ]
         assert sum(parts) == row["dur_ns"]
         assert min(parts) >= 0
 

@@ -125,8 +125,9 @@ class Query:
                     f"query {self.name} has no parameter {name!r}",
                     hint=_did_you_mean(name, known, f"parameters of {self.name}"),
                 )
-        return {p.name: p.parse(given[p.name]) if p.name in given else p.default
-                for p in self.params}
+        return {
+            p.name: p.parse(given[p.name]) if p.name in given else p.default for p in self.params
+        }
 
 
 @cache
@@ -145,7 +146,8 @@ def find(name: str) -> Query:
     query = by_name.get(name.rpartition("/")[2])
     if query is None or name not in (query.name, f"{query.subject}/{query.name}"):
         raise UsageError(
-            f"there is no query named {name!r}", hint=_did_you_mean(name, by_name, "queries")
+            f"there is no query named {name!r}",
+            hint=_did_you_mean(name.rpartition("/")[2], by_name, "queries"),
         )
     return query
 
@@ -281,8 +283,11 @@ def check(query: Query) -> list[str]:
     Columns are proved by running on empty tables; reads by leaving out one table at a time;
     parameters because DuckDB takes neither one too many nor one too few.
     """
-    problems = [f"grain {g} is no output column"
-                for g in query.grain if g not in {c.name for c in query.columns}]
+    problems = [
+        f"grain {g} is no output column"
+        for g in query.grain
+        if g not in {c.name for c in query.columns}
+    ]
     if not query.title.endswith("."):
         problems.append("the title is not a sentence")
     if not query.why:
@@ -309,7 +314,8 @@ def _described(query: Query, tables: Sequence[str]) -> list[tuple[str, str]] | s
     """Names and types of the columns on empty tables, or DuckDB's message where it fails."""
     import duckdb
 
-    with duckdb.connect() as con:
+    # Without replacement scans: a Python variable named like a table must not stand in for it.
+    with duckdb.connect(config={"python_enable_replacements": False}) as con:
         load_macros(con)
         create_empty_tables(con, tables)
         try:
@@ -319,9 +325,7 @@ def _described(query: Query, tables: Sequence[str]) -> list[tuple[str, str]] | s
         return [(str(d[0]), str(d[1])) for d in con.description or ()]
 
 
-def create_empty_tables(
-    con: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None
-) -> None:
+def create_empty_tables(con: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None) -> None:
     """Create logical tables of the registry (all, or those named), context columns included."""
     for name in [t.name for t in TABLES] if names is None else names:
         columns = ", ".join(f'"{c.name}" {c.type}' for c in table(name).columns)

@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 
-def merged(
-    starts_ns: ArrayLike, ends_ns: ArrayLike
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def merged(starts_ns: ArrayLike, ends_ns: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Starts and ends of the union, disjoint and in order of time."""
     import numpy as np
 
@@ -44,5 +42,7 @@ def overlap_ns(
     """Time covered by both sets."""
     import numpy as np
 
-    both = busy_ns(np.append(starts_ns, other_starts_ns), np.append(ends_ns, other_ends_ns))
-    return busy_ns(starts_ns, ends_ns) + busy_ns(other_starts_ns, other_ends_ns) - both
+    starts = [np.asarray(values, np.int64) for values in (starts_ns, other_starts_ns)]
+    ends = [np.asarray(values, np.int64) for values in (ends_ns, other_ends_ns)]
+    each = sum(busy_ns(s, e) for s, e in zip(starts, ends, strict=True))
+    return each - busy_ns(np.concatenate(starts), np.concatenate(ends))

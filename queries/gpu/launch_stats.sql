@@ -8,10 +8,11 @@
 -- grain: attempt, rank
 -- column: rank INTEGER : Global rank.
 -- column: ops_count BIGINT : Device operations.
--- column: launched_count BIGINT : Those whose launch was recorded; the rest counts in nothing below.
+-- column: launched_count BIGINT : Those whose launch was recorded; the rest counts in nothing
+--     below.
 -- column: launch_p50_ns DOUBLE : Median duration of the launch call.
--- column: queue_delay_mean_ns DOUBLE : Mean time from the end of the launch call to the start of the
---     operation, at least 0.
+-- column: queue_delay_mean_ns DOUBLE : Mean time from the end of the launch call to the start of
+--     the operation, at least 0.
 -- column: queue_delay_p50_ns DOUBLE : Median of the same.
 -- column: queue_delay_max_ns BIGINT : Longest of the same.
 -- column: launch_bound_count BIGINT : Operations launched after their stream had run empty.

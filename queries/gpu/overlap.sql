@@ -2,8 +2,8 @@
 --
 -- Communication that runs beside computation costs nothing; the rest (exposed) is time in which
 -- the rank computes nothing. Times are unions of intervals over all streams, never sums. Ranks
--- without GPU operations are measured on the host: see host_work in queries/macros.sql for what counts.
--- Several captures of a rank are measured apart and added up.
+-- without GPU operations are measured on the host: host_work in queries/macros.sql says what counts
+-- there. Several captures of a rank are measured apart and added up.
 --
 -- reads: step, gpu_op, host_op, collective, annotation
 -- grain: attempt, rank

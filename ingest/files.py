@@ -1,0 +1,498 @@
+"""What the user gave, as a list of readable files: folders, globs and archives expanded.
+
+Nothing is extracted to disk. Compression is told by the first bytes, never by the suffix.
+"""
+
+from __future__ import annotations
+
+import glob
+import io
+import os
+import re
+import tarfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from tracekit.errors import InputError
+from tracekit.ingest.base import SourceFile
+
+HEAD_BYTES = 64 << 10
+"""Decompressed bytes that recognition looks at."""
+HEAD_STORED_BYTES = 64 << 10
+"""Stored bytes that are read for them."""
+SLICE_BYTES = 64 << 10
+"""Stored bytes that are decompressed at a time."""
+MAX_RATIO = 1000
+"""Decompressed bytes per stored byte above which a file is a bomb (real traces reach 40)."""
+RATIO_FREE_BYTES = 256 << 20
+"""Below this size the ratio is not asked."""
+MAX_RAW_BYTES = 4 << 40
+"""Most decompressed bytes of one file."""
+MAX_MEMBERS = 100_000
+"""Members of an archive that are looked at."""
+MAX_FILES = 1_000_000
+"""Files that one call expands to."""
+
+GZIP_MAGIC = b"\x1f\x8b"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+ZIP_MAGIC = b"PK\x03\x04"
+_SUFFIXES = re.compile(r"\.(?:gz|gzip|zst|zstd)$", re.I)
+_ARCHIVES = re.compile(r"\.(?:tar|tgz|tzst|zip|tar\.(?:gz|zst|zstd))$", re.I)
+
+
+class LimitError(InputError):
+    """A file passes one of the caps of this module."""
+
+
+def base_name(name: str) -> str:
+    """Base name without compression suffixes."""
+    return _SUFFIXES.sub("", name.rsplit("/", 1)[-1])
+
+
+class DecompressedStream(io.RawIOBase):
+    """Decompressed bytes of a file. Damage ends it early; ``problem`` then says what it was."""
+
+    def __init__(self, raw: BinaryIO, head: bytes) -> None:
+        super().__init__()
+        self._raw = raw
+        self._pending = head
+        self.stored_bytes = len(head)
+        self.raw_bytes = 0
+        self.problem: str | None = None
+        """None, truncated, checksum, damaged, trailing_garbage, limit or io_error."""
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+    def read(self, size: int = -1) -> bytes:
+        parts: list[bytes] = []
+        got = 0
+        while size < 0 or got < size:
+            part = self._next(SLICE_BYTES if size < 0 else min(size - got, 1 << 20))
+            if not part:
+                break
+            parts.append(part)
+            got += len(part)
+        self.raw_bytes += got
+        self._check_limits()
+        return b"".join(parts)
+
+    def readinto(self, buffer: object) -> int:
+        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
+        got = 0
+        while got < len(view):
+            part = self._next(min(len(view) - got, 1 << 20))
+            if not part:
+                break
+            view[got : got + len(part)] = part
+            got += len(part)
+        self.raw_bytes += got
+        self._check_limits()
+        return got
+
+    def skip(self, size: int) -> None:
+        """Move on in stored bytes that are not compressed."""
+        ahead = min(size, len(self._pending))
+        self._pending = self._pending[ahead:]
+        if size > ahead:
+            self._raw.seek(size - ahead, os.SEEK_CUR)
+
+    def _check_limits(self) -> None:
+        is_bomb = self.raw_bytes > RATIO_FREE_BYTES and (
+            self.raw_bytes > MAX_RATIO * self.stored_bytes
+        )
+        if is_bomb or self.raw_bytes > MAX_RAW_BYTES:
+            self.problem = "limit"
+
+    def _stored(self, size: int) -> bytes:
+        """Stored bytes: first what was read to recognise the compression."""
+        if self._pending:
+            data, self._pending = self._pending, b""
+            return data
+        try:
+            data = self._raw.read(size)
+        except Exception:  # a damaged archive member: zipfile, tarfile and zlib raise many kinds
+            self.problem = "io_error"
+            return b""
+        self.stored_bytes += len(data)
+        return data
+
+    def _next(self, size: int) -> bytes:
+        return b"" if self.problem == "limit" else self._stored(size)
+
+
+class _GzipStream(DecompressedStream):
+    """Gzip, all members. Raw deflate is inflated, so that a wrong checksum loses nothing."""
+
+    def __init__(self, raw: BinaryIO, head: bytes) -> None:
+        super().__init__(raw, head)
+        self._data = b""
+        self._inflate: object | None = None
+        self._crc = 0
+        self._size = 0
+        self._is_done = False
+
+    def _more(self, need: int) -> bool:
+        while len(self._data) < need:
+            data = self._stored(SLICE_BYTES)
+            if not data:
+                return False
+            self._data += data
+        return True
+
+    def _next(self, size: int) -> bytes:
+        from isal import isal_zlib
+
+        while not self._is_done and self.problem != "limit":
+            if self._inflate is None and not self._start_member():
+                break
+            stream = self._inflate
+            assert stream is not None  # noqa: S101 - set by _start_member
+            if not self._data:
+                self._data = self._stored(SLICE_BYTES)
+            is_last = not self._data
+            try:
+                out: bytes = stream.decompress(self._data, min(size, SLICE_BYTES))  # type: ignore[attr-defined]
+            except isal_zlib.IsalError:
+                self._end("damaged")
+                break
+            if stream.eof:  # type: ignore[attr-defined]
+                self._data = stream.unused_data  # type: ignore[attr-defined]
+                self._crc = isal_zlib.crc32(out, self._crc)
+                self._size += len(out)
+                self._end_member()
+            else:
+                self._data = stream.unconsumed_tail  # type: ignore[attr-defined]
+                self._crc = isal_zlib.crc32(out, self._crc)
+                self._size += len(out)
+                if is_last and not out:
+                    self._end("truncated")
+            if out:
+                return out
+        return b""
+
+    def _end(self, problem: str) -> None:
+        self._is_done = True
+        self.problem = self.problem or problem
+
+    def _start_member(self) -> bool:
+        from isal import isal_zlib
+
+        self._more(18)
+        if not self._data.strip(b"\0") and self.raw_bytes:
+            self._is_done = True
+            return False
+        if not self._data.startswith(GZIP_MAGIC) or len(self._data) < 10:
+            self._end("trailing_garbage" if self._size else "truncated")
+            return False
+        flags = self._data[3]
+        at = 10
+        if flags & 4:
+            self._more(at + 2)
+            at += 2 + int.from_bytes(self._data[at : at + 2], "little")
+        for flag in (8, 16):
+            if flags & flag:
+                self._more(at + 4096)
+                at = self._data.find(b"\0", at) + 1 or len(self._data)
+        at += 2 if flags & 2 else 0
+        self._more(at + 1)
+        self._data = self._data[at:]
+        self._inflate = isal_zlib.decompressobj(-15)
+        self._crc = 0
+        self._size = 0
+        return True
+
+    def _end_member(self) -> None:
+        self._inflate = None
+        if not self._more(8):
+            self._end("truncated")
+            return
+        crc = int.from_bytes(self._data[:4], "little")
+        size = int.from_bytes(self._data[4:8], "little")
+        self._data = self._data[8:]
+        if crc != self._crc or size != self._size & 0xFFFFFFFF:
+            self.problem = self.problem or "checksum"
+        self._size = max(self._size, 1)
+        if not self._data and not self._more(1):
+            self._is_done = True
+
+
+class _ZstdStream(DecompressedStream):
+    """Zstandard, all frames."""
+
+    def __init__(self, raw: BinaryIO, head: bytes) -> None:
+        import zstandard
+
+        super().__init__(raw, head)
+        outer = self
+
+        class _Source:
+            def read(self, size: int = -1) -> bytes:
+                return outer._stored(SLICE_BYTES if size < 0 else size)
+
+        self._reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(
+            _Source(), read_across_frames=True  # type: ignore[arg-type]
+        )
+
+    def _next(self, size: int) -> bytes:
+        import zstandard
+
+        if self.problem == "limit":
+            return b""
+        try:
+            return self._reader.read(min(size, SLICE_BYTES))
+        except zstandard.ZstdError:
+            self.problem = self.problem or "damaged"
+            return b""
+
+
+def decompressed(raw: BinaryIO) -> DecompressedStream:
+    """The stream of decompressed bytes; the first bytes tell how it is compressed."""
+    head = _Stored(raw).read(SLICE_BYTES)
+    if head.startswith(GZIP_MAGIC):
+        return _GzipStream(raw, head)
+    if head.startswith(ZSTD_MAGIC):
+        return _ZstdStream(raw, head)
+    return DecompressedStream(raw, head)
+
+
+class _Stored:
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw = raw
+
+    def read(self, size: int) -> bytes:
+        try:
+            return self._raw.read(size)
+        except Exception:  # a damaged archive member; the empty stream says so
+            return b""
+
+
+def stream_problem(stream: object) -> str | None:
+    """What ended a stream of ``SourceFile.open`` early, or None."""
+    return getattr(stream, "problem", None)
+
+
+def read_head(source: SourceFile, size: int = HEAD_BYTES) -> bytes:
+    """The first decompressed bytes of a file, from one small read of the stored ones."""
+    with source.open() as stream:
+        return stream.read(size)
+
+
+def read_head_and_problem(source: SourceFile, size: int = HEAD_BYTES) -> tuple[bytes, str | None]:
+    """The first bytes, and what is wrong with the compression if it already shows."""
+    with source.open() as stream:
+        return stream.read(size), stream_problem(stream)
+
+
+def open_file(path: str) -> BinaryIO:
+    """A file's decompressed bytes."""
+    return decompressed(Path(path).open("rb", buffering=0))  # type: ignore[return-value,arg-type]
+
+
+def source_file(path: Path) -> SourceFile:
+    """One plain (perhaps compressed) file."""
+    text = str(path)
+    stat = path.stat()
+    return SourceFile(
+        text, base_name(path.name), stat.st_size, stat.st_mtime_ns, partial(open_file, text)
+    )
+
+
+def expand(paths: Sequence[str | Path]) -> list[SourceFile]:
+    """All files that the paths mean: files, folders with all below them, globs, archives.
+
+    Hidden files are skipped, links are followed once, and the order depends on names only.
+    A path that means nothing raises InputError; what is wrong with a file is said when it is
+    recognised or read.
+    """
+    found: dict[str, Path] = {}
+    for given in paths:
+        path = Path(given).expanduser()
+        text = str(path)
+        if path.is_dir():
+            matches = list(_walk(path))
+            if not matches:
+                raise InputError(f"{text}: the folder holds no files")
+        elif path.exists() or path.is_symlink():
+            matches = [path]
+        elif glob.has_magic(text):
+            matches = []
+            for match in sorted(glob.glob(text, recursive=True)):  # noqa: PTH207 - absolute too
+                matches += _walk(Path(match)) if Path(match).is_dir() else [Path(match)]
+            if not matches:
+                raise InputError(f"{text}: no file matches")
+        else:
+            raise InputError(f"{text}: no such file or folder")
+        for match in matches:
+            found.setdefault(os.path.realpath(match), match)
+            if len(found) > MAX_FILES:
+                raise LimitError(f"{text}: more than {MAX_FILES} files")
+    sources: list[SourceFile] = []
+    for match in sorted(found.values(), key=lambda p: _natural(str(p))):
+        sources += _expand_file(match)
+    return sources
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """Sorts rank2 before rank10."""
+    return [(int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"(\d{1,18})", text)]
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    seen: set[str] = set()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(parent)
+        if real in seen:
+            folders[:] = []
+            continue
+        seen.add(real)
+        folders[:] = sorted(f for f in folders if not f.startswith("."))
+        for name in sorted(names):
+            path = Path(parent, name)
+            if not name.startswith(".") and path.is_file():
+                yield path
+
+
+def _expand_file(path: Path) -> list[SourceFile]:
+    try:
+        whole = source_file(path)
+    except OSError:
+        text = str(path)
+        return [SourceFile(text, base_name(path.name), 0, 0, partial(open_file, text))]
+    if not _ARCHIVES.search(path.name):
+        return [whole]
+    members = list_members(path)
+    return [whole] if members is None else members
+
+
+# --- archives ------------------------------------------------------------------------------------
+
+
+def list_members(path: Path) -> list[SourceFile] | None:
+    """The files in an archive; None if it is none or holds none that can be listed."""
+    try:
+        with path.open("rb") as raw:
+            head = raw.read(4)
+        listed = _zip_members(path) if head.startswith(ZIP_MAGIC) else _tar_members(path)
+    except (OSError, zipfile.BadZipFile, tarfile.TarError, ValueError, EOFError):
+        return None
+    return sorted(listed, key=lambda s: _natural(s.path)) or None
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") and part not in (".", "..") for part in name.split("/"))
+
+
+def _zip_members(path: Path) -> list[SourceFile]:
+    mtime = path.stat().st_mtime_ns
+    text = str(path)
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()[:MAX_MEMBERS]
+    return [
+        SourceFile(
+            f"{text}!{m.filename}",
+            base_name(m.filename),
+            m.file_size,
+            mtime,
+            partial(_open_zip_member, text, m.filename),
+        )
+        for m in members
+        if not m.is_dir() and not _is_hidden(m.filename)
+    ]
+
+
+def _open_zip_member(path: str, member: str) -> BinaryIO:
+    archive = zipfile.ZipFile(path)
+    try:
+        raw = archive.open(member)
+    except (RuntimeError, NotImplementedError, zipfile.BadZipFile) as error:
+        # encrypted, or packed in a way that the library does not know
+        archive.close()
+        raise InputError(f"{path}!{member}: this member cannot be unpacked") from error
+    archive.close()  # the member keeps the file open
+    return decompressed(raw)  # type: ignore[return-value,arg-type]
+
+
+def _tar_members(path: Path) -> list[SourceFile]:
+    text = str(path)
+    listed: list[SourceFile] = []
+    with _open_tar(text) as stream:
+        archive = tarfile.open(fileobj=stream, mode="r|")  # noqa: SIM115 - a broken one raises late
+        try:
+            for count, member in enumerate(archive):
+                if count >= MAX_MEMBERS:
+                    break
+                if not member.isfile() or _is_hidden(member.name) or member.issparse():
+                    continue
+                where = (text, member.offset_data, member.size)
+                listed.append(
+                    SourceFile(
+                        f"{text}!{member.name}",
+                        base_name(member.name),
+                        member.size,
+                        int(member.mtime) * 10**9,
+                        partial(_open_tar_member, *where),
+                    )
+                )
+        except (tarfile.TarError, EOFError, ValueError):
+            if not listed:
+                raise
+    return listed
+
+
+def _open_tar(path: str) -> DecompressedStream:
+    return decompressed(Path(path).open("rb", buffering=0))  # type: ignore[arg-type]
+
+
+_CURSOR: dict[str, tuple[DecompressedStream, int]] = {}
+"""One open compressed archive a process, and where it stands: members are mostly read in order."""
+
+
+class _TarMember(io.RawIOBase):
+    """The bytes of one member, read through the archive's own compression."""
+
+    def __init__(self, path: str, offset: int, size: int) -> None:
+        super().__init__()
+        self._path = path
+        self._left = size
+        self._at = offset
+        stream, at = _CURSOR.pop(path, (None, 0))
+        if stream is None or at > offset or stream.problem:
+            stream, at = _open_tar(path), 0
+        if type(stream) is DecompressedStream:
+            stream.skip(offset - at)
+        else:
+            while at < offset:
+                skipped = len(stream.read(min(offset - at, 1 << 20)))
+                if not skipped:
+                    break
+                at += skipped
+        self._stream: DecompressedStream | None = stream
+
+    def read(self, size: int = -1) -> bytes:
+        if self._stream is None:
+            return b""
+        data = self._stream.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(data)
+        self._at += len(data)
+        return data
+
+    def close(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            for other, _ in _CURSOR.values():
+                other.close()
+            _CURSOR.clear()
+            _CURSOR[self._path] = (stream, self._at)
+        super().close()
+
+
+def _open_tar_member(path: str, offset: int, size: int) -> BinaryIO:
+    return decompressed(_TarMember(path, offset, size))  # type: ignore[return-value,arg-type]

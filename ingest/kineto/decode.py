@@ -1,0 +1,223 @@
+"""From the bytes of many events to structs grouped by category, the fast way first.
+
+A batch is decoded in one call. If the decoder refuses it (an event without ``cat``, an unknown
+category, an unusual type), the batch is split and only the pieces around the odd events are
+decoded one by one. Work is linear in the bytes whatever they hold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+from msgspec import Raw
+
+from tracekit.ingest.kineto import times
+from tracekit.ingest.kineto.model import CATEGORIES, Event, Family, Kind, family
+
+PIECE_EVENTS = 128
+"""Events that are retried together when a batch was refused as a whole."""
+
+MAX_RUNS = 32
+"""Runs between odd events that are decoded in one go before a batch is taken piece by piece."""
+
+REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
+"""What decoding bytes that are not the expected JSON may raise."""
+
+_RAWS = msgspec.json.Decoder(list[Raw])
+
+
+@dataclass(slots=True)
+class Group:
+    """Events of one category, with their places and exact times."""
+
+    category: str
+    kind: Kind
+    word: str
+    events: list[Event]
+    places: list[int]
+    start_ns: times.Int64s
+    dur_ns: times.Int64s
+    has_start: times.Bools
+    has_dur: times.Bools
+
+
+@dataclass(slots=True)
+class Decoded:
+    """What a batch holds: groups, and the events that no struct fits (by place)."""
+
+    groups: list[Group] = field(default_factory=list)
+    odd: list[tuple[int, bytes]] = field(default_factory=list)
+
+
+Kept = dict[bool, tuple[list[Event], list[int]]]
+"""Events and their places, by whether their times are text."""
+
+_INDEX = re.compile(r"`\$\[(\d+)\]")
+
+
+def _refused_at(error: BaseException) -> int | None:
+    """Which event the decoder refused, as its message says."""
+    found = _INDEX.search(str(error))
+    return int(found[1]) if found else None
+
+
+def split(document: bytes | memoryview) -> list[bytes] | None:
+    """The values of a JSON list as bytes; None if it is none."""
+    try:
+        return [bytes(raw) for raw in _RAWS.decode(document)]
+    except REFUSED:
+        return None
+
+
+class Decoder:
+    """Decodes batches of one file; remembers when doubles cannot carry its times."""
+
+    def __init__(self, *, stacks: bool) -> None:
+        self._number = family(is_text=False, stacks=stacks)
+        self._text = family(is_text=True, stacks=stacks)
+        self.is_text = False
+
+    def batch(self, document: bytes | memoryview, place: int) -> tuple[Decoded, int] | None:
+        """Groups of a JSON list of events and how many it has; None if it is no JSON list."""
+        try:
+            events = self._family.decoder.decode(document)
+        except REFUSED:
+            raws = split(document)
+            if raws is None:
+                return None
+            return self.pieces(raws, place), len(raws)
+        decoded = Decoded()
+        if not self._group(events, range(place, place + len(events)), self._family, decoded):
+            self.is_text = True
+            return self.batch(document, place)
+        return decoded, len(events)
+
+    @property
+    def _family(self) -> Family:
+        return self._text if self.is_text else self._number
+
+    def pieces(self, raws: Sequence[bytes], place: int) -> Decoded:
+        """Groups of single events; those that no struct fits are left in ``odd``."""
+        decoded = Decoded()
+        kept: Kept = {False: ([], []), True: ([], [])}
+        begin = self._runs(raws, place, kept, decoded)
+        for at in range(begin, len(raws), PIECE_EVENTS):
+            self._piece(raws[at : at + PIECE_EVENTS], place + at, kept, decoded)
+        events, places = kept[False]
+        if events and not self._group(events, places, self._number, decoded):
+            self.is_text = True
+            again = [raws[p - place] for p in places]
+            retried = self._text.decoder.decode(b"[" + b",".join(again) + b"]")
+            self._group(retried, places, self._text, decoded)
+        events, places = kept[True]
+        if events:
+            self._group(events, places, self._text, decoded)
+        return decoded
+
+    def _runs(self, raws: Sequence[bytes], place: int, kept: Kept, decoded: Decoded) -> int:
+        """Decode the long runs between a few odd events; how many events that covers."""
+        fam = self._family
+        at = 0
+        for _ in range(MAX_RUNS):
+            if at >= len(raws):
+                break
+            try:
+                run = fam.decoder.decode(b"[" + b",".join(raws[at:]) + b"]")
+            except REFUSED as error:
+                length = _refused_at(error)
+                if length is None:
+                    break
+                run = []
+                if length:
+                    try:
+                        run = fam.decoder.decode(b"[" + b",".join(raws[at : at + length]) + b"]")
+                    except REFUSED:
+                        break
+            kept[fam.is_text][0].extend(run)
+            kept[fam.is_text][1].extend(range(place + at, place + at + len(run)))
+            at += len(run)
+            while at < len(raws) and self._single(raws[at], place + at, kept, decoded):
+                at += 1
+            at = min(at + 1, len(raws))
+        return at
+
+    def _single(self, raw: bytes, place: int, kept: Kept, decoded: Decoded) -> bool:
+        """Take one event; whether it was odd, so that the next may be too."""
+        for fam in (self._text,) if self.is_text else (self._number, self._text):
+            try:
+                (event,) = fam.decoder.decode(b"[" + raw + b"]")
+            except (*REFUSED, ValueError):
+                continue
+            kept[fam.is_text][0].append(event)
+            kept[fam.is_text][1].append(place)
+            return fam is not self._family
+        decoded.odd.append((place, raw))
+        return True
+
+    def _piece(
+        self,
+        raws: Sequence[bytes],
+        place: int,
+        kept: Kept,
+        decoded: Decoded,
+    ) -> None:
+        families = (self._text,) if self.is_text else (self._number, self._text)
+        whole = b"[" + b",".join(raws) + b"]"
+        for fam in families:
+            try:
+                events = fam.decoder.decode(whole)
+            except REFUSED:
+                continue
+            if len(events) == len(raws):
+                kept[fam.is_text][0].extend(events)
+                kept[fam.is_text][1].extend(range(place, place + len(events)))
+                return
+        for offset, raw in enumerate(raws):
+            self._single(raw, place + offset, kept, decoded)
+
+    def _group(
+        self, events: Sequence[Event], places: Iterable[int], fam: Family, decoded: Decoded
+    ) -> bool:
+        """Append groups to ``decoded``; False if the times are inexact as numbers."""
+        groups = group_events(events, places, fam)
+        if groups is None:
+            return False
+        decoded.groups.extend(groups)
+        return True
+
+
+def group_events(
+    events: Sequence[Event], places: Iterable[int], fam: Family
+) -> list[Group] | None:
+    """Events by category with their times; None if the times are inexact as numbers."""
+    buckets: dict[type, tuple[list[Event], list[int]]] = {t: ([], []) for t in fam.category}
+    for place, event in zip(places, events, strict=False):
+        members, ordinals = buckets[type(event)]
+        members.append(event)
+        ordinals.append(place)
+    groups: list[Group] = []
+    for made, (members, ordinals) in buckets.items():
+        category = fam.category[made]
+        kind, word = CATEGORIES[category]
+        if not members:
+            continue
+        if kind is Kind.SKIP:
+            none = np.zeros(0, np.int64)
+            groups.append(Group(category, kind, word, members, ordinals, none, none, none > 0, none > 0))
+            continue
+        starts: tuple[times.Int64s, times.Bools] | None
+        durs: tuple[times.Int64s, times.Bools] | None
+        if fam.is_text:
+            starts = times.from_texts([bytes(e.ts) for e in members])
+            durs = times.from_texts([bytes(getattr(e, "dur", b"")) for e in members])
+        else:
+            starts = times.from_numbers([e.ts for e in members])
+            durs = times.from_numbers([e.dur for e in members])
+        if starts is None or durs is None:
+            return None
+        groups.append(Group(category, kind, word, members, ordinals, starts[0], durs[0], starts[1], durs[1]))
+    return groups

@@ -1,0 +1,421 @@
+"""The end of a trace: rows that waited, the groups, and the facts about the source."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit.ingest.kineto import collectives, header, names
+from tracekit.ingest.kineto.collectives import Meta
+from tracekit.ingest.kineto.links import HostComm
+from tracekit.ingest.kineto.rows import int32s, ints, texts
+from tracekit.ingest.kineto.stream import TraceStream
+
+if TYPE_CHECKING:
+    from tracekit.ingest.kineto.trace import TraceReader
+
+HOST_LIBRARIES = ("gloo:", "mpi:", "ucc:")
+"""Ranges of these run the collective on the thread that they stand on."""
+
+_UNKNOWN = Meta("unknown")
+Known = dict[tuple[str | None, tuple[int, ...]], tuple[Meta, int]]
+
+
+class Finisher:
+    """Completes what a reader kept back."""
+
+    def __init__(self, reader: TraceReader, stream: TraceStream, problem: str | None) -> None:
+        self.reader = reader
+        self.sink = reader.sink
+        self.stream = stream
+        self.problem = problem
+        self.header = header.parse(stream.header, stream.tail)
+        self.groups_by_name = {g.name: g for g in self.header.groups if g.name is not None}
+        self.seen_groups: dict[tuple[str | None, str | None, str], Meta] = {}
+
+    def run(self) -> None:
+        """Write all rows and facts."""
+        reader = self.reader
+        reader.launches.finish()
+        reader.steps.finish()
+        reader.params.finish()
+        reader.ranges.finish()
+        for batch in reader.gpu.ops.batches():
+            self._write_ops(reader.gpu.named(batch))
+        for batch in reader.gpu.comms.batches():
+            self._write_comms(batch)
+        if reader.gpu.host:
+            self._write_host_collectives()
+        self._write_groups()
+        self._write_devices()
+        self._write_processes()
+        self._facts()
+
+    # --- joins -----------------------------------------------------------------------------
+
+    def _launch(self, rows: pa.Table) -> dict[str, Any]:
+        """Launch columns (numpy, with the mask of what was found) and the step of each row."""
+        launches, steps = self.reader.launches, self.reader.steps
+        start = rows["start_ns"].to_numpy()
+        at, found = launches.find(rows["correlation"], start)
+        if not len(launches.start):
+            empty = np.zeros(len(start), np.int64)
+            launched = {"start": empty, "end": empty, "thread": empty, "pid": empty}
+        else:
+            launched = {
+                "start": launches.start[at],
+                "end": launches.end[at],
+                "thread": launches.thread[at],
+                "pid": launches.pid[at],
+            }
+        by_launch, is_launch = steps.find(launched["start"])
+        by_time, is_time = steps.find(start)
+        is_launch &= found
+        is_time &= ~found  # work whose launch lies outside all steps belongs to none of them
+        step = np.where(is_launch, by_launch, by_time)
+        source = np.where(is_launch, "launch", np.where(is_time, "time", ""))
+        return {
+            **launched,
+            "found": found,
+            "step": pa.array(step, mask=~(is_launch | is_time)),
+            "step_source": pa.array(source.tolist(), pa.string(), mask=source == ""),
+        }
+
+    def _write_ops(self, rows: pa.Table) -> None:
+        joined = self._launch(rows)
+        absent = ~joined["found"]
+        for column, key in (
+            ("launch_start_ns", "start"),
+            ("launch_end_ns", "end"),
+            ("launch_thread", "thread"),
+            ("pid", "pid"),
+        ):
+            rows = rows.append_column(column, pa.array(joined[key], mask=absent))
+        rows = rows.append_column("step", joined["step"])
+        rows = rows.append_column("step_source", joined["step_source"])
+        self.sink.write("gpu_op", rows)
+
+    def _write_comms(self, rows: pa.Table) -> None:
+        joined = self._launch(rows)
+        found = joined["found"].tolist()
+        starts, threads = joined["start"].tolist(), joined["thread"].tolist()
+        pids = joined["pid"].tolist()
+        codes = rows["meta"].to_pylist()
+        externals = rows["external_id"].to_pylist()
+        kernel_names = rows["name"].to_pylist()
+        sequences = rows["sequence"].to_pylist()
+        class_sources = ["name"] * rows.num_rows
+        metas: list[Meta] = []
+        libraries: list[str | None] = []
+        reductions: list[str | None] = []
+        enqueued: list[int | None] = []
+        for i, code in enumerate(codes):
+            shown = self.reader.gpu.shown(kernel_names[i])
+            where = (pids[i], threads[i], starts[i]) if found[i] else None
+            meta = self.reader.gpu.metas[code]
+            param = self._param(externals[i], where)
+            if meta is not None:
+                class_sources[i] = "args"
+            elif param is not None:
+                meta = param.meta
+                class_sources[i] = "args"
+            if sequences[i] is None and param is not None and param.meta.op not in collectives.PSEUDO:
+                sequences[i] = param.sequence
+            if meta is None or meta.op in collectives.PSEUDO:
+                meta, class_sources[i] = self._ranged(externals[i], where, shown, class_sources[i])
+            if meta.op == "unknown" and shown.op not in (None, "unknown"):
+                meta = meta._replace(op=shown.op)
+            if shown.op in ("dispatch", "combine"):
+                meta = meta._replace(op=shown.op)
+            metas.append(meta)
+            libraries.append(self._library(shown))
+            reductions.append(shown.reduction)
+            enqueued.append(param.start if param is not None else starts[i] if found[i] else None)
+        n = rows.num_rows
+        columns = {
+            "place": rows["place"],
+            "start_ns": rows["start_ns"],
+            "dur_ns": rows["dur_ns"],
+            "enqueue_ns": ints(enqueued),
+            "sequence": ints(sequences),
+            "sequence_source": texts([None if s is None else "file" for s in sequences]),
+            "reduction": texts(reductions),
+            "timeline": pa.array(["device"] * n),
+            "gpu_op_place": rows["place"],
+            "device": rows["device"],
+            "stream": rows["stream"],
+            "step": joined["step"],
+            "step_source": joined["step_source"],
+            "library": texts(libraries),
+            "class_source": texts(class_sources),
+            **self._meta_columns(metas),
+            **self._cuts(rows["start_ns"].to_numpy(), rows["dur_ns"].to_numpy()),
+        }
+        self.sink.write("collective", pa.table(columns))
+
+    def _param(self, external: int | None, where: tuple[int, int, int] | None) -> HostComm | None:
+        """record_param_comms of a kernel: around its launch, else by external id."""
+        params = self.reader.params
+        if not len(params):
+            return None
+        if where is not None:
+            around = params.around(*where)
+            if around is not None:
+                return around
+        linked = params.by_id(external)
+        if linked is not None and where is not None:
+            # In some builds External id is the correlation, and equal numbers mean nothing.
+            return linked if linked.start <= where[2] <= linked.end else None
+        return linked
+
+    def _ranged(
+        self,
+        external: int | None,
+        where: tuple[int, int, int] | None,
+        shown: names.KernelClass,
+        class_source: str,
+    ) -> tuple[Meta, str]:
+        """Metadata from the range around the launch, else nothing but the kernel's name."""
+        around = self.reader.ranges.around(*where) if where is not None else None
+        if around is not None and self._agrees(around.meta.op, shown.op):
+            return around.meta, "annotation"
+        op = shown.op or "unknown"
+        return Meta(op), "name" if shown.library else class_source
+
+    @staticmethod
+    def _agrees(op: str, shown: str | None) -> bool:
+        if shown is None or shown == "unknown" or op == shown:
+            return True
+        return shown == "send_recv" and op in ("send", "recv", "all_to_all", "scatter", "gather")
+
+    def _library(self, shown: names.KernelClass) -> str | None:
+        if shown.library == "nccl" and self._is_rocm():
+            return "rccl"
+        return shown.library
+
+    def _is_rocm(self) -> bool:
+        devices = self.header.devices
+        models = [str(d.get("name", "")) for d in devices]
+        is_hip = any(v.startswith(("hip_", "roctracer_")) for v in self.header.versions)
+        return is_hip or any(m.startswith("AMD") for m in models)
+
+    # --- collectives -----------------------------------------------------------------------
+
+    def _meta_columns(self, metas: list[Meta]) -> dict[str, Any]:
+        known = [self._group(m) for m in metas]
+        return {
+            "op": texts([m.op for m in metas]),
+            "group_id": texts([k[0] for k in known]),
+            "group_source": texts([k[1] for k in known]),
+            "group_rank": int32s([k[2] for k in known]),
+            "group_name": texts([m.group_name for m in metas]),
+            "group_size": int32s([m.group_size for m in metas]),
+            "root": int32s([m.root for m in metas]),
+            "src_rank": int32s([m.src_rank for m in metas]),
+            "dst_rank": int32s([m.dst_rank for m in metas]),
+            "in_elements_count": ints([m.in_elements for m in metas]),
+            "out_elements_count": ints([m.out_elements for m in metas]),
+            "dtype": texts([m.dtype for m in metas]),
+            "in_bytes": ints([m.in_bytes for m in metas]),
+            "out_bytes": ints([m.out_bytes for m in metas]),
+            "message_bytes": ints([m.message_bytes for m in metas]),
+            "in_split_sizes": pa.array([m.in_split for m in metas], pa.list_(pa.int64())),
+            "out_split_sizes": pa.array([m.out_split for m in metas], pa.list_(pa.int64())),
+            "is_async": pa.array([m.is_async for m in metas], pa.bool_()),
+            "is_p2p": pa.array([_is_p2p(m.op) for m in metas], pa.bool_()),
+        }
+
+    def _group(self, meta: Meta) -> tuple[str | None, str | None, int | None]:
+        """Id, source and own rank of a collective's group."""
+        ranks = meta.ranks if meta.is_ranks_complete else None
+        if ranks is None and meta.group_name is not None:
+            config = self.groups_by_name.get(meta.group_name)
+            if config is not None and config.ranks and len(config.ranks) == config.size:
+                ranks = config.ranks
+        if meta.group_name is not None or meta.ranks:
+            key = (meta.group_name, meta.group_description, str(meta.ranks))
+            self.seen_groups.setdefault(key, meta)
+        if not ranks:
+            return None, None, None
+        own = self.header.rank
+        rank = ranks.index(own) if own is not None and own in ranks else None
+        return collectives.group_id(ranks), "file", rank
+
+    def _cuts(self, start: Any, dur: Any) -> dict[str, Any]:
+        """Whether work reaches over the profiler's own span; unknown without one."""
+        span = self.reader.span
+        n = len(start)
+        if not span:
+            return {"is_cut_start": pa.nulls(n, pa.bool_()), "is_cut_end": pa.nulls(n, pa.bool_())}
+        return {
+            "is_cut_start": pa.array(start < min(span)),
+            "is_cut_end": pa.array(start + dur > max(span)),
+        }
+
+    def _write_host_collectives(self) -> None:
+        items = sorted(self.reader.gpu.host, key=lambda item: item[0])
+        start = np.array([i[1] for i in items], np.int64)
+        dur = np.array([i[2] for i in items], np.int64)
+        metas: list[Meta] = []
+        params: list[HostComm | None] = []
+        for _place, begin, _dur, thread, pid, _library, meta in items:
+            param = self.reader.params.around(pid, thread, begin)
+            if param is not None and param.meta.op == meta.op:
+                metas.append(param.meta)
+            else:
+                metas.append(meta)
+                param = None
+            params.append(param)
+        step, is_step = self.reader.steps.find(start)
+        source = np.where(is_step, "time", "")
+        columns = {
+            "place": pa.array([i[0] for i in items], pa.int64()),
+            "start_ns": pa.array(start),
+            "dur_ns": pa.array(dur),
+            "sequence": ints([p.sequence if p else None for p in params]),
+            "sequence_source": texts(["file" if p and p.sequence is not None else None for p in params]),
+            "timeline": pa.array(["host"] * len(items)),
+            "thread": ints([i[3] for i in items]),
+            "step": pa.array(step, mask=~is_step),
+            "step_source": pa.array(source.tolist(), pa.string(), mask=source == ""),
+            "library": texts([i[5] for i in items]),
+            "class_source": texts(["args" if p else "annotation" for p in params]),
+            **self._meta_columns(metas),
+            **self._cuts(start, dur),
+        }
+        self.sink.write("collective", pa.table(columns))
+
+    # --- small tables ----------------------------------------------------------------------
+
+    def _write_groups(self) -> None:
+        rows: dict[tuple[str | None, str | None], dict[str, Any]] = {}
+        for config in self.header.groups:
+            complete = bool(config.ranks) and len(config.ranks or ()) == config.size
+            ident = collectives.group_id(config.ranks or ()) if complete else None
+            rows[ident, config.name] = _group_row(
+                ident, config.name, config.description, config.backend, config.size,
+                config.ranks, complete, None,
+            )  # fmt: skip
+        for meta in self.reader.gpu.metas[1:]:
+            if meta is not None:
+                self._group(meta)
+        for param in self.reader.params:
+            self._group(param.meta)
+        for key in sorted(self.seen_groups, key=str):
+            meta = self.seen_groups[key]
+            if meta.op in collectives.PSEUDO or not (meta.ranks or meta.group_size):
+                continue
+            ident = collectives.group_id(meta.ranks) if meta.ranks and meta.is_ranks_complete else None
+            row = rows.get((ident, meta.group_name))
+            if row is None and ident is None and any(r[1] == meta.group_name for r in rows):
+                continue
+            if row is None:
+                rows[ident, meta.group_name] = _group_row(
+                    ident, meta.group_name, meta.group_description, None, meta.group_size,
+                    meta.ranks, meta.is_ranks_complete, meta.comms_id,
+                )  # fmt: skip
+            elif row["comm_hash"] is None:
+                row["comm_hash"] = meta.comms_id
+        if rows:
+            values = list(rows.values())
+            columns = {k: pa.array([v[k] for v in values]) for k in values[0]}
+            for k in ("group_id", "name", "description", "backend", "comm_hash"):
+                columns[k] = texts([v[k] for v in values])
+            columns["group_size"] = int32s([v["group_size"] for v in values])
+            columns["ranks"] = pa.array([v["ranks"] for v in values], pa.list_(pa.int32()))
+            self.sink.write("process_group", pa.table(columns))
+
+    def _write_devices(self) -> None:
+        used = self.reader.gpu.devices
+        rows: dict[int, tuple[str | None, int | None, int | None]] = {}
+        for device in self.header.devices:
+            ordinal = device.get("id")
+            if type(ordinal) is not int or not 0 <= ordinal < 2**31:
+                continue
+            model = device.get("name")
+            sms, memory = device.get("numSms"), device.get("totalGlobalMem")
+            rows[ordinal] = (
+                model[:100] if isinstance(model, str) and model else None,
+                sms if type(sms) is int else None,
+                memory if type(memory) is int else None,
+            )
+        for ordinal in used:
+            rows.setdefault(ordinal, (None, None, None))
+        if rows:
+            order = sorted(rows)
+            table = pa.table(
+                {
+                    "ordinal": int32s(order),
+                    "model": texts([rows[o][0] for o in order]),
+                    "sm_count": int32s([rows[o][1] for o in order]),
+                    "memory_bytes": ints([rows[o][2] for o in order]),
+                    "is_used": pa.array([o in used for o in order]),
+                }
+            )
+            self.sink.write("device", table)
+
+    def _write_processes(self) -> None:
+        named = self.reader.odd.processes
+        order = sorted(self.reader.pids)
+        if order:
+            table = pa.table({"pid": ints(order), "name": texts([named.get(p) for p in order])})
+            self.sink.write("process", table)
+
+    def _facts(self) -> None:
+        reader, head = self.reader, self.header
+        window = [*reader.span, *reader.window]
+        status, reason = self._status()
+        times_ns = reader.window or reader.span
+        is_epoch = bool(reader.base_ns) or bool(times_ns and min(times_ns) >= 10**18)
+        self.sink.fact(
+            producer="PyTorch profiler (Kineto)",
+            schema_version=head.schema_version,
+            time_basis="epoch" if is_epoch else "relative" if times_ns else "none",
+            time_resolution_ns=1 if reader.has_fraction or reader.base_ns else 1000,
+            window_start_ns=min(window) if window else None,
+            window_end_ns=max(window) if window else None,
+            is_truncated_start=None,
+            is_truncated_end=self._is_truncated(),
+            status=status,
+            reason=reason,
+            place_kind="event",
+            raw_bytes=self.stream.raw_bytes,
+            file_rank=head.rank,
+            name_rank=names.rank_of_name(self.reader.source.name),
+            world_size=head.world_size,
+            backend=head.backend,
+            host_name=head.host_name,
+            trace_id=head.trace_id,
+            versions=sorted(set(head.versions)),
+        )
+
+    def _is_truncated(self) -> bool:
+        return self.stream.has_events and not self.stream.is_closed
+
+    def _status(self) -> tuple[str, str]:
+        if not self.stream.has_events:
+            return "unreadable", "it has no traceEvents"
+        if self._is_truncated():
+            return "partial", "it breaks off before the end of traceEvents"
+        if not self.reader.events_count:
+            return "empty", "traceEvents holds no events"
+        return "ok", "it has traceEvents"
+
+
+def _group_row(*values: Any) -> dict[str, Any]:
+    keys = ("group_id", "name", "description", "backend", "group_size", "ranks", "is_ranks_complete", "comm_hash")
+    row = dict(zip(keys, values, strict=True))
+    row["group_source"] = "file"
+    return row
+
+
+def _is_p2p(op: str) -> bool | None:
+    if op == "unknown":
+        return None
+    return op in collectives.POINT_TO_POINT
+
+
+__all__ = ["Finisher", "pc"]

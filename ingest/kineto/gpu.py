@@ -1,0 +1,278 @@
+"""Operations on devices: rows that wait until the end of the file for their launches and steps.
+
+A kernel's launch, step and metadata may stand anywhere in the file, so its row is kept back:
+in memory up to ``SPILL_ROWS``, beyond that in a temporary file, and completed batch by batch.
+What stays in memory is the index of launch calls (about 40 bytes each), the steps, and the
+metadata of collectives.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tracekit.ingest.kineto import collectives, names
+from tracekit.ingest.kineto.model import Event, GpuArgs
+from tracekit.ingest.kineto.rows import ids, int32s, ints, texts
+
+SPILL_ROWS = 1 << 16
+"""Rows that wait in memory before they go to a temporary file."""
+
+CATEGORY_WORDS = ("kernel", "memcpy", "memset")
+
+_NO_ARGS = GpuArgs()
+_COMPUTE_COPY = ("void at::native", "at::native")
+
+
+HostCollective = tuple[int, int, int, int | None, int | None, str, collectives.Meta]
+"""place, start, duration, thread, pid, library, metadata."""
+
+
+def _key(args: GpuArgs) -> tuple[Any, ...]:
+    """All that makes the metadata of two calls differ, but for the sequence number."""
+    return (
+        args.collective, args.dtype, args.in_elements, args.out_elements, args.group_size,
+        _hashable(args.in_split), _hashable(args.out_split), args.group_name, args.group_id,
+        args.group_description, _hashable(args.group_ranks), args.global_start,
+        args.global_stride, args.rank, args.src_rank, args.dst_rank, args.comms_id, args.is_async,
+    )  # fmt: skip
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+class Spill:
+    """Batches of rows of one shape, in order; beyond ``SPILL_ROWS`` in a temporary file."""
+
+    def __init__(self, spill_rows: int = SPILL_ROWS) -> None:
+        self._limit = spill_rows
+        self._tables: list[pa.Table] = []
+        self._waiting = 0
+        self._file: Any = None
+        self._writer: Any = None
+        self.rows = 0
+
+    def add(self, table: pa.Table) -> None:
+        """Keep a batch."""
+        self._tables.append(table)
+        self._waiting += table.num_rows
+        self.rows += table.num_rows
+        if self._waiting >= self._limit:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._tables:
+            return
+        merged = pa.concat_tables(self._tables).combine_chunks()
+        if self._writer is None:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+            self._writer = pa.ipc.new_stream(self._file, merged.schema)
+        self._writer.write_table(merged)
+        self._tables = []
+        self._waiting = 0
+
+    def batches(self) -> Iterator[pa.Table]:
+        """All batches, oldest first."""
+        if self._writer is not None:
+            self._flush()
+            self._writer.close()
+            self._file.seek(0)
+            with pa.ipc.open_stream(self._file) as reader:
+                for batch in reader:
+                    yield pa.Table.from_batches([batch])
+        elif self._tables:
+            yield pa.concat_tables(self._tables).combine_chunks()
+
+    def close(self) -> None:
+        """Drop the temporary file."""
+        if self._file is not None:
+            self._file.close()
+
+
+class Names(dict[str, int]):
+    """Distinct names of device work as numbers, and what each says. One entry a distinct name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classes: list[names.KernelClass] = []
+        self._texts: pa.Array | None = None
+        self._is_comm = np.zeros(0, np.bool_)
+        self._copies: list[str | None] = []
+
+    def __missing__(self, name: str) -> int:
+        code = self[name] = len(self)
+        self.classes.append(names.classify_kernel(name))
+        return code
+
+    def codes(self, shown: list[str]) -> npt.NDArray[np.int32]:
+        """The number of each name."""
+        return np.array([self[name] for name in shown], np.int32)
+
+    def is_comm(self) -> npt.NDArray[np.bool_]:
+        """By number: whether the name is that of a communication library."""
+        known = len(self._is_comm)
+        if known < len(self.classes):
+            more = [c.library is not None for c in self.classes[known:]]
+            self._is_comm = np.concatenate([self._is_comm, np.array(more, np.bool_)])
+        return self._is_comm
+
+    def copy_kinds(self) -> list[str | None]:
+        """By number: HtoD and the like."""
+        if len(self._copies) < len(self):
+            self._copies = [names.copy_kind(name) for name in self]
+        return self._copies
+
+    def texts(self) -> pa.Array:
+        """By number: the name."""
+        if self._texts is None or len(self._texts) < len(self):
+            self._texts = texts(list(self))
+        return self._texts
+
+
+class GpuRows:
+    """Collects device rows; knows which of them communicate."""
+
+    def __init__(self, spill_rows: int = SPILL_ROWS) -> None:
+        self.ops = Spill(spill_rows)
+        self.comms = Spill(spill_rows)
+        self.metas: list[collectives.Meta | None] = [None]
+        self._codes: dict[tuple[Any, ...], int] = {}
+        self._names = Names()
+        self.devices: set[int] = set()
+        self.host: list[HostCollective] = []
+        """Collectives that run on host threads (gloo)."""
+
+    def add(self, events: list[Event], places: Any, start: Any, dur: Any, word: str) -> None:
+        """Keep rows of one category."""
+        args: list[GpuArgs] = [e.args or _NO_ARGS for e in events]
+        shown = [e.name for e in events]
+        codes = self._names.codes(shown)
+        device = int32s(_or_else([a.device for a in args], [e.pid for e in events]))
+        self.devices.update(v for v in device.unique().to_pylist() if v is not None)
+        external = [a.external_id for a in args]
+        if None in external:
+            external = [_external(a) for a in args]
+        graph = [a.graph_id or None for a in args]
+        by_args = self._by_args(args, shown) if word == "kernel" else []
+        is_args = np.zeros(len(events), np.bool_)
+        is_args[by_args] = True
+        table = pa.table(
+            {
+                "place": pa.array(places, pa.int64()),
+                "start_ns": pa.array(start),
+                "dur_ns": pa.array(dur),
+                "category": pa.array(np.full(len(events), CATEGORY_WORDS.index(word), np.int8)),
+                "is_args": pa.array(is_args),
+                "name": pa.array(codes),
+                "device": device,
+                "context": ints([a.context for a in args]),
+                "stream": ids(_or_else([a.stream for a in args], [e.tid for e in events])),
+                "correlation": ints([a.correlation for a in args]),
+                "external_id": ints(external),
+                "graph_id": ints(graph),
+                "graph_node_id": ints([a.graph_node_id if g else None for a, g in zip(args, graph, strict=True)]),
+                "grid": _triples([a.grid for a in args]),
+                "block": _triples([a.block for a in args]),
+                "registers_count": int32s([a.registers for a in args]),
+                "shared_memory_bytes": ints([a.shared_memory for a in args]),
+                "transfer_bytes": ints([a.bytes for a in args]),
+            }
+        )
+        self.ops.add(table)
+        if word == "kernel":
+            comm = set(by_args)
+            comm.update(np.flatnonzero(self._names.is_comm()[codes]).tolist())
+            if comm:
+                rows = sorted(comm)
+                self._add_comms(table.take(pa.array(rows)), [args[i] for i in rows])
+
+    @staticmethod
+    def _by_args(args: list[GpuArgs], shown: list[str]) -> list[int]:
+        """Kernels that carry a collective's metadata (copies that were launched with it do too)."""
+        return [
+            i
+            for i, a in enumerate(args)
+            if a.collective is not None and not shown[i].startswith(_COMPUTE_COPY)
+        ]
+
+    def _add_comms(self, rows: pa.Table, args: list[GpuArgs]) -> None:
+        codes: list[int] = []
+        for a, name in zip(args, rows["name"].to_pylist(), strict=True):
+            shown = self.shown(name)
+            codes.append(self._code(a, shown.op) if a.collective is not None else 0)
+        keep = ["place", "start_ns", "dur_ns", "name", "device", "stream", "correlation", "external_id"]
+        table = rows.select(keep)
+        table = table.append_column("meta", pa.array(codes, pa.int32()))
+        self.comms.add(table.append_column("sequence", ints([a.seq for a in args])))
+
+    def named(self, rows: pa.Table) -> pa.Table:
+        """Rows with what their names and categories say in place of codes."""
+        codes = rows["name"].to_numpy()
+        category = rows["category"].to_numpy()
+        is_args = rows["is_args"].to_numpy(zero_copy_only=False)
+        is_kernel = category == 0
+        klass = np.where(is_kernel, np.where(is_args | self._names.is_comm()[codes], 0, 1), 2)
+        source = np.where(is_kernel & is_args, 0, np.where(is_kernel & self._names.is_comm()[codes], 1, 2))
+        is_copy = category == 1
+        kinds = pa.array([self._names.copy_kinds()[c] if m else None for c, m in zip(codes, is_copy, strict=True)], pa.string()) if is_copy.any() else pa.nulls(len(codes), pa.string())
+        rows = rows.drop_columns(["name", "category", "is_args"])
+        for column, values in (
+            ("name", pa.DictionaryArray.from_arrays(pa.array(codes), self._names.texts())),
+            ("category", _coded(category, CATEGORY_WORDS)),
+            ("class", _coded(klass, ("communication", "compute", "memory"))),
+            ("class_source", _coded(source, ("args", "name", "category"))),
+            ("copy_kind", kinds),
+        ):
+            rows = rows.append_column(column, values)
+        return rows
+
+    def _code(self, args: GpuArgs, name_op: str | None) -> int:
+        key = (*_key(args), name_op)
+        code = self._codes.get(key)
+        if code is None:
+            code = self._codes[key] = len(self.metas)
+            self.metas.append(collectives.meta_of_args(args, name_op))
+        return code
+
+    def shown(self, code: int) -> names.KernelClass:
+        """What a kernel's name shows."""
+        return self._names.classes[code]
+
+    def close(self) -> None:
+        """Drop temporary files."""
+        self.ops.close()
+        self.comms.close()
+
+
+def _external(args: GpuArgs) -> int | None:
+    if args.external_id is not None:
+        return args.external_id
+    return args.external_id_2021 or None  # 2021: 0 means none
+
+
+def _or_else(values: list[Any], others: list[Any]) -> list[Any]:
+    if None not in values:
+        return values
+    return [o if v is None else v for v, o in zip(values, others, strict=True)]
+
+
+def _coded(codes: Any, words: tuple[str, ...]) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int8)), pa.array(words))
+
+
+def _triples(values: list[list[int] | None]) -> pa.Array:
+    try:
+        if None not in values and set(map(len, values)) == {3}:  # type: ignore[arg-type]
+            flat = pa.array(list(chain.from_iterable(values)), pa.int32())  # type: ignore[arg-type]
+            offsets = pa.array(np.arange(0, 3 * len(values) + 1, 3, dtype=np.int32))
+            return pa.ListArray.from_arrays(offsets, flat)
+        return pa.array(values, pa.list_(pa.int32()))
+    except (pa.ArrowInvalid, OverflowError):
+        return pa.array([None] * len(values), pa.list_(pa.int32()))

@@ -1,0 +1,215 @@
+"""What a name says: pure functions from the name of a kernel or range to what it is."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class KernelClass(NamedTuple):
+    """Class (communication or compute), library and operation that a kernel's name shows."""
+
+    klass: str
+    library: str | None
+    op: str | None
+    reduction: str | None = None
+    dtype: str | None = None
+
+
+COMPUTE = KernelClass("compute", None, None)
+
+_NCCL = re.compile(r"nccl(?:Sym)?(?:Dev|Sym)?Kernel|^nccl[A-Z_:]|^void nccl|ncclSymk")
+_RULES: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"\bmscclpp\b|\bmsccl\w*(?:Kernel|::)|mscclKernel", re.I), "mscclpp"),
+    (re.compile(r"\bdpsk::ep::|\bdeep_ep::|\bdeepep::|\bdeep_ep\w*(?:dispatch|combine)"), "deepep"),
+    (re.compile(r"nvshmem", re.I), "nvshmem"),
+    (
+        re.compile(r"multimem_|symm_?mem|one_shot_all_reduce|two_shot_all_reduce|stream_write_value"),
+        "symm_mem",
+    ),
+    (
+        re.compile(
+            r"cross_device_reduce|custom_all_?reduce|\bvllm::.*all_?reduce"
+            r"|trtllm\w*all_?reduce|allreduce_fusion_kernel|quickreduce|lamport\w*all_?reduce",
+            re.I,
+        ),
+        "custom_all_reduce",
+    ),
+    (re.compile(r"^hccl(?:::|_|[A-Z])|\bhccl::|^hcom_", re.I), "hccl"),
+    (re.compile(r"^gloo[:_]|^gloo_"), "gloo"),
+    (re.compile(r"^rccl|\brccl[A-Z_]|\brccl::"), "rccl"),
+    (re.compile(r"oneccl|\bccl::|^ccl_", re.I), "oneccl"),
+    (_NCCL, "nccl"),
+)
+
+_WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern, re.I), op)
+    for pattern, op in (
+        (r"dispatch", "dispatch"),
+        (r"combine", "combine"),
+        (r"reduce_?scatter", "reduce_scatter"),
+        (r"all_?gather", "all_gather"),
+        (r"all_?to_?all|alltoall", "all_to_all"),
+        (r"all_?reduce|cross_device_reduce|quickreduce", "all_reduce"),
+        (r"send_?recv", "send_recv"),
+        (r"broadcast|\bbcast", "broadcast"),
+        (r"barrier", "barrier"),
+        (r"scatter", "scatter"),
+        (r"gather", "gather"),
+        (r"reduce", "reduce"),
+        (r"isend|\bsend|_send", "send"),
+        (r"irecv|\brecv|_recv|receive", "recv"),
+    )
+)
+
+_REDUCTION = re.compile(r"_(Sum|Prod|MinMax|Min|Max|Avg|PreMulSum|SumPostDiv)_([A-Za-z0-9_]+?)(?:\(|$|_RING|_TREE)")
+_GROUPED = re.compile(r"^(?:start|end)?_?coalesc|^group", re.I)
+
+
+def classify_kernel(name: str) -> KernelClass:
+    """Class, library and operation of a kernel, from its name alone.
+
+    ROCm's own ``hip*`` kernels are compute: only communication libraries are communication.
+    """
+    for pattern, library in _RULES:
+        if pattern.search(name):
+            return KernelClass("communication", library, operation(name, library), *_typed(name))
+    return COMPUTE
+
+
+def operation(name: str, library: str | None = None) -> str:
+    """The operation that a kernel's name shows; ``unknown`` where it shows none."""
+    head = name.split("(", 1)[0]
+    if library == "nccl" and "Generic" in head:
+        return "unknown"
+    return _word(head) or "unknown"
+
+
+def _word(text: str) -> str | None:
+    return next((op for pattern, op in _WORDS if pattern.search(text)), None)
+
+
+def _typed(name: str) -> tuple[str | None, str | None]:
+    found = _REDUCTION.search(name)
+    if not found or "AllReduce" not in name and "Reduce" not in name:
+        return None, None
+    return found[1].lower(), found[2]
+
+
+_PLAIN = {
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce",
+    "allreduce_sparse": "all_reduce",
+    "allgather": "all_gather",
+    "allgather_coalesced": "all_gather",
+    "allgather_into_tensor_coalesced": "all_gather",
+    "_allgather_base": "all_gather",
+    "_all_gather_base": "all_gather",
+    "_reduce_scatter_base": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "_broadcast_oop": "broadcast",
+    "_reduce_oop": "reduce",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all",
+    "all_to_allv": "all_to_all",
+    "recvanysource": "recv",
+    "wait": "wait",
+    "monitored_barrier": "barrier",
+}
+
+
+def collective_name(text: str) -> str:
+    """The registry's word for a producer's collective name (``allreduce`` -> ``all_reduce``)."""
+    plain = text.strip().lower()
+    if plain in _PLAIN:
+        return _PLAIN[plain]
+    if _GROUPED.search(plain):
+        return "unknown"
+    return _word(plain) or "unknown"
+
+
+_RANGE = re.compile(r"^(nccl|gloo|rccl|hccl|xccl|ucc|mpi):\s*([A-Za-z_]+)")
+
+
+def collective_range(name: str) -> tuple[str, str] | None:
+    """Library and operation of a range such as ``nccl:all_reduce``; None for other ranges."""
+    found = _RANGE.match(name)
+    return (found[1], collective_name(found[2])) if found else None
+
+
+_STEP = re.compile(r"^ProfilerStep#?\s*(\d{1,15})$")
+_GC = re.compile(r"^Python GC|\bgc\.collect\b|\bgc_collect\b|<built-in (?:function|method) collect\b")
+_INPUT = re.compile(
+    r"^enumerate\(DataLoader\)#|(?:^|[./ ])DataLoader\w*(?:\.|: )__next__"
+    r"|utils/data/dataloader\.py\(\d+\): __next__"
+)
+_CHECKPOINT = re.compile(
+    r"save_?checkpoint|checkpoint_?(?:save|saving|write)|^torch\.save\b|torch/serialization\.py\(\d+\): save$"
+    r"|\b(?:dcp|distributed[./]checkpoint)\S*(?:\(\d+\): |[._: ])(?:async_)?save\b"
+    r"|^(?:checkpoint|checkpointing|ckpt|write_checkpoint|async_save)$",
+    re.I,
+)
+_NOT_SAVING = re.compile(r"activation|recompute|CheckpointFunction|checkpoint_wrapper|utils[./]checkpoint", re.I)
+
+
+def step_number(name: str) -> int | None:
+    """N of ``ProfilerStep#N``; None for other names."""
+    found = _STEP.match(name)
+    return int(found[1]) if found else None
+
+
+def special_domain(name: str) -> str | None:
+    """The domain of a range or frame that a diagnosis looks for; None for ordinary ones."""
+    if name.startswith("ProfilerStep"):
+        return "profiler_step" if step_number(name) is not None else None
+    if collective_range(name):
+        return "collective"
+    if _INPUT.search(name):
+        return "python_input"
+    if _GC.search(name):
+        return "python_gc"
+    if _CHECKPOINT.search(name) and not _NOT_SAVING.search(name):
+        return "checkpoint"
+    return None
+
+
+_LAUNCH = re.compile(r"launch|memcpy|memset|graph|dispatch|enqueue|copy|fill", re.I)
+
+
+def is_launch(name: str) -> bool:
+    """Whether a CUDA or HIP call of that name can put work on a device."""
+    return bool(_LAUNCH.search(name))
+
+
+_SYNC_KINDS = (("wait event", "stream_wait_event"), ("event", "event"), ("stream", "stream"), ("context", "context"), ("device", "context"))
+
+
+def sync_kind(text: str) -> str | None:
+    """The registry's word for a synchronisation (``Stream Wait Event``)."""
+    plain = text.lower()
+    return next((kind for word, kind in _SYNC_KINDS if word in plain), None)
+
+
+_COPY = re.compile(r"\b([HDPAU])to([HDPAU])\b")
+
+
+def copy_kind(name: str) -> str | None:
+    """``HtoD`` of ``Memcpy HtoD (Pinned -> Device)``."""
+    found = _COPY.search(name)
+    return found[0] if found else None
+
+
+_NAME_RANKS = (
+    re.compile(r"(?:^|[^a-z])(?:global_?)?rank[-_.]?(\d{1,6})(?!\d)", re.I),
+    re.compile(r"kineto[-_](\d{1,6})(?!\d)", re.I),
+    re.compile(r"(?:^|[^a-z])worker[-_]?(\d{1,6})(?!\d)", re.I),
+)
+
+
+def rank_of_name(name: str) -> int | None:
+    """The rank that a file's name suggests; None when none."""
+    for pattern in _NAME_RANKS:
+        found = pattern.search(name)
+        if found:
+            return int(found[1])
+    return None

@@ -1,0 +1,201 @@
+"""From groups of events to rows of the registry's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.ingest.kineto import names
+from tracekit.ingest.kineto.model import NO_RAW, Event
+
+INT64_MAX = 2**63 - 1
+CACHE_LIMIT = 100_000
+"""Distinct values that a cache keeps before it starts anew."""
+
+
+class Cache(dict[Any, Any]):
+    """Remembers what a pure function said about each distinct value."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self._function = function
+
+    def __missing__(self, key: Any) -> Any:
+        if len(self) >= CACHE_LIMIT:
+            self.clear()
+        value = self[key] = self._function(key)
+        return value
+
+
+def as_int(value: object) -> int | None:
+    """An id as the file spells it (7, "7", "stream 7"); None if it is no number."""
+    if isinstance(value, str):
+        digits = value.removeprefix("stream").strip()
+        try:
+            value = int(digits)
+        except ValueError:
+            return None
+    if isinstance(value, float):
+        value = int(value) if value.is_integer() else None
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    if value > INT64_MAX:
+        value -= 2**64
+    return value if -INT64_MAX - 1 <= value <= INT64_MAX else None
+
+
+def ints(values: Sequence[object]) -> pa.Array:
+    """An int64 column; what is no integer of 64 bits becomes null."""
+    try:
+        return pa.array(values, pa.int64())
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError):
+        return pa.array([as_int(v) for v in values], pa.int64())
+
+
+def ids(values: Sequence[object]) -> pa.Array:
+    """An int64 column of which one value is often all there is (a process, a thread)."""
+    distinct = set(values)
+    if len(distinct) == 1:
+        return constant_int(as_int(distinct.pop()), len(values))
+    return ints(values)
+
+
+def constant_int(value: int | None, n: int) -> pa.Array:
+    """An int64 column of one value."""
+    return pa.nulls(n, pa.int64()) if value is None else pa.array(np.full(n, value, np.int64))
+
+
+def texts(values: Sequence[str | None]) -> pa.Array:
+    """A string column; lone surrogates are replaced."""
+    try:
+        return pa.array(values, pa.string())
+    except UnicodeEncodeError:
+        clean = [None if v is None else v.encode("utf-8", "replace").decode() for v in values]
+        return pa.array(clean, pa.string())
+
+
+def compact_json(raw: bytes) -> str | None:
+    """JSON text without the white space between its tokens; None for what holds nothing."""
+    import json
+
+    if not raw:
+        return None
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    if value is None:
+        return None
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def constant(value: str, n: int) -> pa.Array:
+    """A column of one value."""
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(n, np.int32)), pa.array([value]))
+
+
+def int32s(values: Sequence[object]) -> pa.Array:
+    """An int32 column; what does not fit becomes null."""
+    wide = ints(values)
+    try:
+        return wide.cast(pa.int32())
+    except pa.ArrowInvalid:
+        fits = [v if v is not None and -(2**31) <= v < 2**31 else None for v in wide.to_pylist()]
+        return pa.array(fits, pa.int32())
+
+
+class HostRows:
+    """Tables of what happens on the host."""
+
+    def __init__(self) -> None:
+        self._json = Cache(compact_json)
+
+    def json_texts(self, values: Sequence[Any]) -> pa.Array:
+        """A column of JSON text from raw fragments."""
+        if all(v is NO_RAW for v in values):
+            return pa.nulls(len(values), pa.string())
+        cache = self._json
+        return texts([cache[bytes(v)] for v in values])
+
+    def operators(
+        self, events: list[Event], shown: list[str], places: Any, start: Any, dur: Any, word: str
+    ) -> pa.Table:
+        """host_op rows of framework operators."""
+        args = [e.args or _NO_OPERATOR for e in events]
+        dims = [a.dims for a in args]
+        if any(a.dims_2021 is not NO_RAW for a in args[:1]):
+            dims = [a.dims if a.dims_2021 is NO_RAW else a.dims_2021 for a in args]
+        return pa.table(
+            {
+                "place": pa.array(places),
+                "start_ns": pa.array(start),
+                "dur_ns": pa.array(dur),
+                "category": constant(word, len(events)),
+                "name": texts(shown),
+                "pid": ids([e.pid for e in events]),
+                "thread": ids([e.tid for e in events]),
+                "external_id": ints([a.external_id for a in args]),
+                "sequence_number": ints([a.sequence for a in args]),
+                "forward_thread": ints([a.forward_thread for a in args]),
+                "input_dims": self.json_texts(dims),
+                "input_types": self.json_texts([a.types for a in args]),
+            }
+        )
+
+    def calls(
+        self, events: list[Event], shown: list[str], places: Any, start: Any, dur: Any, word: str
+    ) -> pa.Table:
+        """host_op rows of runtime and driver calls, and of the profiler's overhead."""
+        args = [e.args or _NO_CALL for e in events]
+        external = [a.external_id for a in args]
+        if None in external:
+            external = [a.external_id if a.external_id is not None else a.external_id_2021 for a in args]
+        return pa.table(
+            {
+                "place": pa.array(places),
+                "start_ns": pa.array(start),
+                "dur_ns": pa.array(dur),
+                "category": constant(word, len(events)),
+                "name": texts(shown),
+                "pid": ids([e.pid for e in events]),
+                "thread": ids([e.tid for e in events]),
+                "external_id": ints(external),
+                "correlation": ints([a.correlation for a in args]),
+            }
+        )
+
+
+def annotations(
+    events: list[Event], places: Any, start: Any, dur: Any, domains: list[str], *, is_twin: bool
+) -> pa.Table:
+    """annotation rows."""
+    ids = [getattr(e.args, "external_id", None) if e.args else None for e in events]
+    steps = [names.step_number(e.name) if d == "profiler_step" else None for e, d in zip(events, domains, strict=True)]
+    pids = [e.pid for e in events]
+    return pa.table(
+        {
+            "place": pa.array(places),
+            "start_ns": pa.array(start),
+            "dur_ns": pa.array(dur),
+            "domain": texts(domains),
+            "style": constant("push_pop", len(events)),
+            "name": texts([e.name for e in events]),
+            "pid": pa.nulls(len(events), pa.int64()) if is_twin else ints(pids),
+            "thread": ints([e.tid for e in events]),
+            "external_id": ints(ids),
+            "step": ints(steps),
+            "is_gpu_twin": pa.array(np.full(len(events), is_twin)),
+        }
+    )
+
+
+def _defaults() -> tuple[Any, Any]:
+    from tracekit.ingest.kineto.model import CallArgs, OperatorArgs
+
+    return OperatorArgs(), CallArgs()
+
+
+_NO_OPERATOR, _NO_CALL = _defaults()

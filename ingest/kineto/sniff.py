@@ -1,0 +1,83 @@
+"""Recognises traces, and the JSON files that lie beside them, by their first bytes."""
+
+from __future__ import annotations
+
+import re
+
+from tracekit.ingest.base import Recognition
+from tracekit.ingest.kineto import names
+
+EPOCH_FROM_US = 10**15
+"""Microseconds from here on (2001) are an epoch."""
+
+_TS = re.compile(rb'"ts"\s*:\s*"?(-?\d{1,30})(\.\d+)?')
+_EVENTS = re.compile(rb'(?<!\\)"traceEvents"\s*:')
+_KINETO_KEYS = re.compile(
+    rb'"(?:schemaVersion|deviceProperties|distributedInfo|displayTimeUnit|baseTimeNanoseconds'
+    rb'|cupti_version|trace_id|record_shapes|with_stack|profile_memory)"\s*:'
+)
+_EVENT = re.compile(rb'^\s*\[\s*\{(?=[^{}]{0,400}"ph"\s*:\s*"[A-Za-z]")')
+_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[]{0,400}?"rank"\s*:\s*"?(\d{1,7})')
+_WORLD = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[]{0,400}?"world_size"\s*:\s*"?(\d{1,7})')
+_TOP_KEY = re.compile(rb'^\s*\{\s*"([A-Za-z_][A-Za-z0-9_ .-]{0,60})"\s*:')
+
+OTHER_JSON: tuple[tuple[str, re.Pattern[bytes], str], ...] = (
+    (
+        "execution_trace",
+        re.compile(rb'"schema"\s*:\s*"[\d.]+[^"]*".*"nodes"\s*:|^\s*\{\s*"schema"\s*:\s*"\d', re.S),
+        "a PyTorch execution trace (schema and nodes): it holds no times",
+    ),
+    (
+        "memory_snapshot",
+        re.compile(rb'"(?:device_traces|segments|allocator_settings)"\s*:', re.S),
+        "a CUDA memory snapshot: allocator state, no timeline of work",
+    ),
+    (
+        "memory_timeline",
+        re.compile(rb"^\s*\[\s*\[\s*-?\d[\d.eE+-]*\s*,"),
+        "a PyTorch memory timeline: sizes over time, no work",
+    ),
+    (
+        "flight_recorder",
+        re.compile(rb'"(?:pg_status|nccl_comm_state)"\s*:.*|"entries"\s*:.*"collective_seq_id"', re.S),
+        "a Flight Recorder dump",
+    ),
+)
+"""Kind, what shows it, and why it is not read here."""
+
+
+def looks_relative(text: bytes) -> bool:
+    """Whether the first times in a stretch of events count from something else than 1970."""
+    found = _TS.search(text)
+    return found is not None and abs(int(found[1])) < EPOCH_FROM_US
+
+
+def sniff(head: bytes, name: str) -> Recognition | None:
+    """A trace, or a relative of one that holds nothing to ingest; None for other files."""
+    text = head.removeprefix(b"\xef\xbb\xbf")
+    start = text.lstrip()[:1]
+    if start not in (b"{", b"["):
+        return None
+    if start == b"[":
+        if _EVENT.match(text):
+            return _trace("a list of trace events", text, name)
+    elif _EVENTS.search(text):
+        return _trace("it has traceEvents", text, name)
+    for kind, pattern, reason in OTHER_JSON:
+        if pattern.search(text):
+            return Recognition(kind, reason, status="unrecognised")
+    if start == b"{" and _KINETO_KEYS.search(text):
+        return _trace("it begins with the keys of a profiler trace", text, name)
+    return None
+
+
+def _trace(reason: str, head: bytes, name: str) -> Recognition:
+    facts: dict[str, object] = {}
+    for key, pattern in (("file_rank", _RANK), ("world_size", _WORLD)):
+        found = pattern.search(head)
+        if found:
+            facts[key] = int(found[1])
+    rank = names.rank_of_name(name)
+    if rank is not None:
+        facts["name_rank"] = rank
+    return Recognition("kineto", reason, "kineto", facts=facts)

@@ -1,0 +1,82 @@
+"""Microseconds as JSON writes them to nanoseconds as integers, without loss.
+
+A double below 2^43 has steps of at most 2^-10 us = 0.98 ns, so the double nearest to a decimal
+with three digits is off by at most 0.49 ns and rounding recovers the decimal. Integers are exact
+up to 2^53. Anything else (an epoch with a fraction, text, exponents) is read as decimal text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+FRACTION_EXACT_US = 2.0**43
+INTEGER_EXACT_US = 2.0**53
+TIME_LIMIT_NS = 2**62
+"""Times beyond this (the year 2116) cannot be meant, and would overflow when added."""
+
+MAX_TEXT = 64
+"""Characters of a number; longer ones cannot be a time."""
+
+
+def from_numbers(values: Sequence[int | float | None]) -> tuple[Int64s, Bools] | None:
+    """Nanoseconds of decoded JSON numbers, and which were there; None if inexact as doubles."""
+    try:
+        us = np.array(values, dtype=np.float64)
+    except OverflowError:
+        return None
+    known = ~np.isnan(us)
+    if not known.all():
+        us = np.where(known, us, 0.0)
+    whole = np.floor(us)
+    fraction = us - whole
+    top = float(np.max(np.abs(us), initial=0.0))
+    if top >= FRACTION_EXACT_US:
+        if not top < INTEGER_EXACT_US:
+            return None
+        if (fraction[np.abs(us) >= FRACTION_EXACT_US] != 0.0).any():
+            return None
+    ns = whole.astype(np.int64) * 1000
+    return ns + np.rint(fraction * 1000.0).astype(np.int64), known
+
+
+def from_texts(values: Sequence[bytes | None]) -> tuple[Int64s, Bools]:
+    """Nanoseconds of JSON numbers or strings as the file has them, and which could be read."""
+    texts = [_clean(v) for v in values]
+    try:
+        exact = pc.cast(pa.array(texts, pa.string()), pa.decimal128(25, 3))
+        scaled = pc.cast(pc.multiply(exact, pa.scalar(Decimal(1000), pa.decimal128(4, 0))), "int64")
+    except pa.ArrowInvalid:
+        parsed = [None if t is None else _nanoseconds(t) for t in texts]
+        known = np.array([p is not None for p in parsed], dtype=np.bool_)
+        return np.array([p or 0 for p in parsed], dtype=np.int64), known
+    known = ~np.asarray(scaled.is_null())
+    ns: Int64s = scaled.fill_null(0).to_numpy()
+    known &= np.abs(ns) < TIME_LIMIT_NS
+    return np.where(known, ns, 0), known
+
+
+def _clean(value: bytes | None) -> str | None:
+    if value is None or len(value) > MAX_TEXT:
+        return None
+    text = value.decode("ascii", "replace").strip().strip('"').strip()
+    return text if text and text != "null" else None
+
+
+def _nanoseconds(text: str) -> int | None:
+    try:
+        number = Decimal(text)
+        if not number.is_finite() or number.adjusted() > 20 or number.adjusted() < -30:
+            return 0 if number.is_finite() and number.adjusted() < -30 else None
+        ns = int((number * 1000).to_integral_value(ROUND_HALF_EVEN))
+    except (InvalidOperation, ValueError):
+        return None
+    return ns if abs(ns) < TIME_LIMIT_NS else None

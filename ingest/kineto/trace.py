@@ -1,0 +1,418 @@
+"""One trace: batches in, tables out, and at the end the rows that had to wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.ingest import files
+from tracekit.ingest.base import IngestOptions, Sink, SourceFile
+from tracekit.ingest.kineto import collectives, finish, header, names, odd, salvage, sniff
+from tracekit.ingest.kineto.decode import Decoded, Decoder, Group
+from tracekit.ingest.kineto.gpu import GpuRows
+from tracekit.ingest.kineto.links import HostComm, HostComms, Launches, Ranges
+from tracekit.ingest.kineto.model import CommArgs, Event, InstantArgs, Kind, SyncArgs
+from tracekit.ingest.kineto.rows import Cache, HostRows, annotations, as_int, ids, int32s, ints, texts
+from tracekit.ingest.kineto.stream import TraceStream
+from tracekit.ingest.kineto.times import Int64s
+
+MAX_DUR_NS = 24 * 3600 * 10**9
+"""Longest duration that is believed; profiler windows last seconds to minutes."""
+SCAN_BYTES = 1 << 18
+"""Decompressed bytes that are searched for a key at a time."""
+EPOCH_FROM_NS = 10**18
+"""Times from here on (2001) are an epoch; profiler clocks since boot are below."""
+MAX_ABS_NS = 2**62
+"""Times beyond this (the year 2116) are damage."""
+STREAM_SYNC_TID = 1_000_000
+"""Stream-sync rows have this added to their stream since 2026."""
+
+_NO_SYNC = SyncArgs()
+_NO_INSTANT = InstantArgs()
+
+
+class TraceReader:
+    """State of reading one trace."""
+
+    def __init__(
+        self, source: SourceFile, sink: Sink, options: IngestOptions, chunk_bytes: int
+    ) -> None:
+        self.source = source
+        self.sink = sink
+        self.options = options
+        self.chunk_bytes = chunk_bytes
+        self.decoder = Decoder(stacks=options.stacks)
+        self.place = 0
+        self.events_count = 0
+        self.base_ns = 0
+        self.host = HostRows()
+        self.gpu = GpuRows()
+        self.launches = Launches()
+        self.steps = Ranges()
+        self.params = HostComms()
+        self.ranges = HostComms()
+        self.odd = odd.OddEvents(sink, stacks=options.stacks)
+        self.pids: set[int] = set()
+        """Processes that have work on the host: device rows carry an ordinal in its place."""
+        self.window: list[int] = []
+        self.span: list[int] = []
+        self.has_fraction = False
+        self.losses = 0
+        """Events and stretches of text that could not be read."""
+        self._domains = Cache(names.special_domain)
+        self._is_launch = Cache(names.is_launch)
+
+    # --- the stream ------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Read the file from its first byte to its last."""
+        with self.source.open() as raw:
+            stream = TraceStream(raw, self._take, self._take_damaged, self.chunk_bytes)
+            found = stream.read_header()
+            if found:
+                self.base_ns = self._find_base(stream)
+                stream.run()
+            problem = files.stream_problem(raw)
+        try:
+            finish.Finisher(self, stream, problem).run()
+        finally:
+            self.gpu.close()
+
+    def _find_base(self, stream: TraceStream) -> int:
+        """baseTimeNanoseconds: before the events, or after them in files before March 2025."""
+        base = header.find_base(stream.header)
+        if base is None and not stream.is_bare and sniff.looks_relative(stream.peek()):
+            base = self._scan_for_base()
+        return base or 0
+
+    def _scan_for_base(self) -> int | None:
+        """Look through the file for the key; only where times look relative and none came yet."""
+        key = b'"baseTimeNanoseconds"'
+        found = None
+        rest = b""
+        with self.source.open() as raw:
+            while data := raw.read(SCAN_BYTES):
+                seam = rest + data[:128]
+                if key in data or key in seam:
+                    found = header.find_base(rest + data) or found
+                rest = data[-128:]
+        return found
+
+    def _take(self, document: memoryview) -> bool:
+        result = self.decoder.batch(document, self.place)
+        if result is None:
+            return False
+        decoded, count = result
+        self._add(decoded)
+        self.place += count
+        return True
+
+    def _take_damaged(self, text: bytes, is_last: bool) -> None:
+        fragments = salvage.fragments(text)
+        if is_last and fragments:
+            last = fragments.pop()
+            whole = salvage.complete(last)
+            if whole is not None:
+                fragments.append(whole)
+            elif last.strip(b" \t\r\n,"):
+                self.sink.count(
+                    "truncated_event",
+                    doc="The event that the file breaks off in.",
+                    place=self.place + len(fragments),
+                )
+        decoded, used = salvage.decode(self.decoder, fragments, self.place, self.sink)
+        self.losses += used.lost
+        self._add(decoded)
+        self.place += used.events
+
+    def _add(self, decoded: Decoded) -> None:
+        for group in decoded.groups:
+            self._add_group(group)
+        if decoded.odd:
+            for group in self.odd.read(decoded.odd):
+                self._add_group(group)
+
+    # --- one group -------------------------------------------------------------------------
+
+    def _add_group(self, group: Group) -> None:
+        self.events_count += len(group.events)
+        if group.kind is Kind.SKIP:
+            return
+        if group.kind is Kind.INSTANT:
+            group.has_dur[:] = True
+        ready = self._timed(group)
+        if ready is None:
+            return
+        events, places, start, dur = ready
+        match group.kind:
+            case Kind.OPERATOR:
+                self._operators(group, events, places, start, dur)
+            case Kind.CALL:
+                self._calls(group, events, places, start, dur)
+            case Kind.GPU:
+                self._gpu(group, events, places, start, dur)
+            case Kind.SYNC:
+                self._sync(events, places, start, dur)
+            case Kind.ANNOTATION:
+                self._annotations(events, places, start, dur)
+            case Kind.TWIN:
+                self._twins(events, places, start, dur)
+            case Kind.FRAME:
+                self._frames(events, places, start, dur)
+            case Kind.INSTANT:
+                self._instants(events, places, start)
+            case Kind.SPAN:
+                self.span += [int(start.min()), int((start + dur).max())]
+        if group.kind not in (Kind.SPAN, Kind.FRAME):
+            self.window += [int(start.min()), int((start + dur).max())]
+            if len(self.window) > 1000:
+                self.window = [min(self.window), max(self.window)]
+
+    def _timed(self, group: Group) -> tuple[list[Event], Int64s, Int64s, Int64s] | None:
+        """The events whose times can be believed; the others are counted."""
+        start, dur = group.start_ns, group.dur_ns
+        place = np.array(group.places, np.int64)
+        keep = group.has_start.copy()
+        self._tell(~keep, place, "event_without_time", "Events whose ts is missing or no number.")
+        if group.kind is Kind.GPU:
+            zero = keep & (start == 0) & (dur == 0)
+            self._tell(zero, place, "kernel_without_time", "Device work with ts 0 and dur 0: never timed.")
+            keep &= ~zero
+        missing = keep & ~group.has_dur
+        self._tell(missing, place, "missing_duration", "Complete events without dur, read as 0.")
+        negative = keep & (dur < 0)
+        if negative.any():
+            self._tell(negative, place, "negative_duration", "Negative durations, read as 0.")
+            dur = np.maximum(dur, 0)
+        huge = keep & (dur > MAX_DUR_NS)
+        self._tell(huge, place, "implausible_duration", "Events longer than a day, left out.")
+        far = keep & (np.abs(start) > MAX_ABS_NS - abs(self.base_ns))
+        self._tell(far, place, "implausible_time", "Events beyond the year 2116, left out.")
+        keep &= ~(huge | far)
+        if not self.has_fraction:
+            self.has_fraction = bool((start % 1000).any() or (dur % 1000).any())
+        if keep.all():
+            return group.events, place, start + self.base_ns, dur
+        rows = np.flatnonzero(keep)
+        if not len(rows):
+            return None
+        events = [group.events[i] for i in rows.tolist()]
+        return events, place[rows], start[rows] + self.base_ns, dur[rows]
+
+    def _tell(self, mask: Any, place: Int64s, counter: str, doc: str) -> None:
+        n = int(mask.sum())
+        if n:
+            self.sink.count(counter, n, doc=doc, place=int(place[np.argmax(mask)]))
+
+    # --- the host --------------------------------------------------------------------------
+
+    def _operators(
+        self, group: Group, events: list[Event], places: Int64s, start: Int64s, dur: Int64s
+    ) -> None:
+        shown = [e.name for e in events]
+        distinct = set(shown)
+        for i in self._rows_with(shown, distinct & {"record_param_comms"}):
+            if events[i].args is not None and events[i].args.collective is not None:
+                self._param_comms(events[i], int(start[i]), int(start[i] + dur[i]))
+        found = self._rows_with(shown, self._special(distinct))
+        if found:
+            # Ranges of 2021 traces stand among the operators; they are not work of their own.
+            is_range = np.zeros(len(events), np.bool_)
+            is_range[found] = True
+            rest = np.flatnonzero(~is_range)
+            ranges = np.flatnonzero(is_range)
+            self._annotations([events[i] for i in found], places[ranges], start[ranges], dur[ranges])
+            events = [events[i] for i in rest.tolist()]
+            shown = [e.name for e in events]
+            places, start, dur = places[rest], start[rest], dur[rest]
+        if events:
+            table = self.host.operators(events, shown, places, start, dur, group.word)
+            self.sink.write("host_op", table)
+            self._seen(table)
+
+    def _special(self, distinct: set[str]) -> set[str]:
+        domains = self._domains
+        return {name for name in distinct if domains[name] is not None}
+
+    @staticmethod
+    def _rows_with(shown: list[str], wanted: set[str]) -> list[int]:
+        return [i for i, name in enumerate(shown) if name in wanted] if wanted else []
+
+    def _seen(self, table: pa.Table) -> None:
+        self.pids.update(v for v in table["pid"].unique().to_pylist() if v is not None)
+
+    def _param_comms(self, event: Event, start: int, end: int) -> None:
+        args: CommArgs = event.args
+        meta = collectives.meta_of_args(args)
+        ident = event.args.external_id
+        self.params.add(
+            HostComm(as_int(event.pid), as_int(event.tid), start, end, ident, meta, args.seq)
+        )
+
+    def _calls(
+        self, group: Group, events: list[Event], places: Int64s, start: Int64s, dur: Int64s
+    ) -> None:
+        shown = [e.name for e in events]
+        table = self.host.calls(events, shown, places, start, dur, group.word)
+        self.sink.write("host_op", table)
+        self._seen(table)
+        if group.word not in ("runtime", "driver"):
+            return
+        if group.category in ("cuda_runtime", "cuda_driver", "Runtime"):
+            launch = {name for name in set(shown) if self._is_launch[name]}
+            mask = np.array([name in launch for name in shown], np.bool_)
+        else:
+            mask = np.ones(len(events), np.bool_)
+        mask &= np.asarray(table["correlation"].is_valid())
+        if mask.any():
+            corr = table["correlation"].fill_null(0).to_numpy()[mask]
+            thread = table["thread"].fill_null(-1).to_numpy()[mask]
+            pid = table["pid"].fill_null(-1).to_numpy()[mask]
+            self.launches.add(corr, start[mask], (start + dur)[mask], thread, pid)
+
+    def _annotations(self, events: list[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
+        domains = [self._domains[e.name] or "user" for e in events]
+        for i, domain in enumerate(domains):
+            if domain == "profiler_step":
+                number = names.step_number(events[i].name)
+                self.steps.add(int(start[i]), int(start[i] + dur[i]), number or 0)
+            elif domain == "collective":
+                self._collective_range(events[i], int(places[i]), int(start[i]), int(dur[i]))
+        self.sink.write("annotation", annotations(events, places, start, dur, domains, is_twin=False))
+
+    def _collective_range(self, event: Event, place: int, start: int, dur: int) -> None:
+        args = event.args
+        dims = b"" if args is None else bytes(args.dims)
+        types = b"" if args is None else bytes(args.types)
+        meta = collectives.meta_of_range(event.name, dims, types)
+        if meta is None:
+            return
+        ident = None if args is None else args.external_id
+        pid, thread = as_int(event.pid), as_int(event.tid)
+        self.ranges.add(HostComm(pid, thread, start, start + dur, ident, meta, None))
+        if event.name.startswith(finish.HOST_LIBRARIES):
+            self.gpu.host.append((place, start, dur, thread, pid, event.name.split(":")[0], meta))
+
+    def _twins(self, events: list[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
+        domains = [self._domains[e.name] or "user" for e in events]
+        self.sink.write("annotation", annotations(events, places, start, dur, domains, is_twin=True))
+
+    def _frames(self, events: list[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
+        shown = [e.name for e in events]
+        found = self._rows_with(shown, self._special(set(shown)))
+        if found:
+            rows = np.array(found)
+            kept = [events[i] for i in found]
+            kinds = [self._domains[e.name] for e in kept]
+            table = annotations(kept, places[rows], start[rows], dur[rows], kinds, is_twin=False)
+            self.sink.write("annotation", table)
+        if self.options.stacks:
+            args = [e.args for e in events]
+            self.sink.write(
+                "python_frame",
+                pa.table(
+                    {
+                        "place": pa.array(places),
+                        "start_ns": pa.array(start),
+                        "dur_ns": pa.array(dur),
+                        "name": texts(shown),
+                        "pid": ids([e.pid for e in events]),
+                        "thread": ids([e.tid for e in events]),
+                        "frame_id": ints([a and a.frame_id for a in args]),
+                        "parent_frame_id": ints([a and a.parent_id for a in args]),
+                        "module_id": ints([a and a.module_id for a in args]),
+                    }
+                ),
+            )
+
+    # --- devices ---------------------------------------------------------------------------
+
+    def _gpu(
+        self, group: Group, events: list[Event], places: Int64s, start: Int64s, dur: Int64s
+    ) -> None:
+        is_sync = [
+            type(e.tid) is int and e.tid >= STREAM_SYNC_TID and "sync" in e.name.lower()
+            for e in events
+        ]
+        if any(is_sync):
+            mask = np.array(is_sync)
+            kept = [e for e, s in zip(events, is_sync, strict=True) if s]
+            self._sync(kept, places[mask], start[mask], dur[mask])
+            events = [e for e, s in zip(events, is_sync, strict=True) if not s]
+            places, start, dur = places[~mask], start[~mask], dur[~mask]
+        if events:
+            self.gpu.add(events, places, start, dur, group.word)
+
+    def _sync(self, events: list[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
+        args = [e.args or _NO_SYNC for e in events]
+        streams = [
+            a.stream if a.stream is not None else _stream(e.tid)
+            for a, e in zip(args, events, strict=True)
+        ]
+        kinds = [names.sync_kind(getattr(a, "kind", None) or e.name) for a, e in zip(args, events, strict=True)]
+        get = [(getattr(a, "wait_on_stream", None), getattr(a, "wait_on_event", None), getattr(a, "recording", None)) for a in args]
+        self.sink.write(
+            "sync_op",
+            pa.table(
+                {
+                    "place": pa.array(places),
+                    "start_ns": pa.array(start),
+                    "dur_ns": pa.array(dur),
+                    "kind": texts(kinds),
+                    "name": texts([e.name for e in events]),
+                    "device": int32s([a.device if a.device is not None else e.pid for a, e in zip(args, events, strict=True)]),
+                    "context": ints([a.context for a in args]),
+                    "stream": ints([_no_minus(s) for s in streams]),
+                    "correlation": ints([a.correlation for a in args]),
+                    "wait_on_stream": ints([_no_minus(g[0]) for g in get]),
+                    "wait_on_event": ints([g[1] for g in get]),
+                    "recording_correlation": ints([_no_minus(g[2]) for g in get]),
+                }
+            ),
+        )
+
+    def _instants(self, events: list[Event], places: Int64s, start: Int64s) -> None:
+        rows = [i for i, e in enumerate(events) if e.name == "[memory]" and e.args is not None]
+        if not rows:
+            return
+        kept = [events[i] for i in rows]
+        args: list[InstantArgs] = [e.args for e in kept]
+        take = np.array(rows)
+        addresses = [a.address if a.address is not None and 0 <= a.address < 2**64 else None for a in args]
+        self.sink.write(
+            "memory_event",
+            pa.table(
+                {
+                    "place": pa.array(places[take]),
+                    "time_ns": pa.array(start[take]),
+                    "device_type": texts([_device_type(a) for a in args]),
+                    "device": int32s([a.device for a in args]),
+                    "thread": ints([e.tid for e in kept]),
+                    "change_bytes": ints([a.change for a in args]),
+                    "address": pa.array(addresses, pa.uint64()),
+                    "allocated_bytes": ints([a.allocated for a in args]),
+                    "reserved_bytes": ints([a.reserved for a in args]),
+                    "external_id": ints([a.external_id for a in args]),
+                }
+            ),
+        )
+
+
+def _stream(tid: object) -> int | None:
+    value = as_int(tid)
+    if value is not None and value >= STREAM_SYNC_TID:
+        value -= STREAM_SYNC_TID
+    return value
+
+
+def _no_minus(value: int | None) -> int | None:
+    return None if value is None or value < 0 else value
+
+
+def _device_type(args: InstantArgs) -> str | None:
+    """c10::DeviceType: 0 is the CPU, all accelerators are above it."""
+    if args.device_type is None:
+        return None
+    return "cpu" if args.device_type == 0 else "gpu"

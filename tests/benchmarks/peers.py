@@ -1,0 +1,57 @@
+"""What the peers run, as small programs for their own environment.
+
+Each prints one JSON line with ``after_imports_s`` (the work without the interpreter's start and
+the imports). They are run as whole commands, so start-up counts in the other figure.
+"""
+
+HTA_OVERLAP = """
+import json, sys, time, logging
+logging.disable(logging.CRITICAL)
+from hta.trace_analysis import TraceAnalysis
+start = time.perf_counter()
+analysis = TraceAnalysis(trace_dir=sys.argv[1])
+frame = analysis.get_comm_comp_overlap(visualize=False)
+print(json.dumps({"after_imports_s": time.perf_counter() - start, "rows": len(frame)}))
+"""
+
+JSON_LOAD = """
+import gzip, json, sys, time
+start = time.perf_counter()
+opener = gzip.open if sys.argv[1].endswith(".gz") else open
+with opener(sys.argv[1], "rb") as stream:
+    events = len(json.load(stream)["traceEvents"])
+print(json.dumps({"after_imports_s": time.perf_counter() - start, "events": events}))
+"""
+
+# The least that any reader must do: decompress, and let simdjson look at every byte.
+PHYSICAL_LIMIT = """
+import json, sys, time
+import simdjson
+from isal import igzip
+start = time.perf_counter()
+opener = igzip.open if sys.argv[1].endswith(".gz") else open
+with opener(sys.argv[1], "rb") as stream:
+    raw = stream.read()
+read_s = time.perf_counter() - start
+simdjson.Parser().parse(raw)
+print(json.dumps({"after_imports_s": time.perf_counter() - start, "read_s": read_s}))
+"""
+
+TRACEKIT_OVERLAP = """
+import json, sys, time
+import duckdb, msgspec, numpy, pyarrow, pyarrow.parquet
+import tracekit
+start = time.perf_counter()
+with tracekit.open(sys.argv[1]) as run:
+    rows = run.table("overlap").num_rows
+print(json.dumps({"after_imports_s": time.perf_counter() - start, "rows": rows}))
+"""
+
+TRACEKIT_INGEST = """
+import json, sys, time
+import duckdb, msgspec, numpy, pyarrow, pyarrow.parquet
+import tracekit
+start = time.perf_counter()
+tracekit.ingest(sys.argv[1], run=sys.argv[2], workers=1).close()
+print(json.dumps({"after_imports_s": time.perf_counter() - start}))
+"""

@@ -1,0 +1,156 @@
+"""The catalogue: headers are parsed, proved, and parameters taken or refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import duckdb
+import pytest
+
+import tracekit.queries
+from tracekit import catalog
+from tracekit.errors import QueryError, UsageError
+
+TEXT = """\
+-- Steps that took longer than a limit.
+--
+-- Why it
+-- matters.
+--
+-- reads: step
+-- grain: attempt, step
+-- param: limit_ns BIGINT = 100 : Only longer ones, in ns.
+-- param: order VARCHAR = 'up' | 'down' : Which way,
+--     told on two lines.
+-- column: attempt INTEGER : Attempt.
+-- column: step BIGINT : Step.
+-- source: nowhere.
+SELECT attempt, step FROM step WHERE dur_ns > $limit_ns AND $order <> '' ORDER BY attempt, step;
+"""
+
+
+def _query(text: str = TEXT) -> catalog.Query:
+    return catalog.parse("steps/long_steps", text)
+
+
+@pytest.mark.parametrize("query", catalog.queries(), ids=lambda q: q.name)
+def test_every_header_is_true_of_its_query(query: catalog.Query) -> None:
+    assert catalog.check(query) == []
+
+
+@pytest.mark.parametrize("query", catalog.queries(), ids=lambda q: q.name)
+def test_every_query_keeps_the_house_style(query: catalog.Query) -> None:
+    assert max(len(line) for line in query.sql.splitlines()) <= 100
+    assert "SELECT *" not in query.sql
+    assert "ORDER BY" in query.sql.rpartition("\nFROM ")[2], "rows come in a stated order"
+
+
+def test_the_list_names_every_file_once() -> None:
+    root = Path(tracekit.queries.__file__).parent
+    on_disk = {f"{p.parent.name}/{p.stem}" for p in root.glob("*/*.sql")}
+    assert sorted(catalog.QUERY_FILES) == sorted(on_disk)
+    names = [q.name for q in catalog.queries()]
+    assert len(names) == len(set(names))
+
+
+def test_a_header_is_read_whole() -> None:
+    query = _query()
+    assert query.title == "Steps that took longer than a limit."
+    assert query.why == "Why it matters."
+    assert (query.subject, query.name, query.reads) == ("steps", "long_steps", ("step",))
+    assert query.grain == ("attempt", "step")
+    assert query.params[0] == catalog.Param("limit_ns", "BIGINT", 100, "Only longer ones, in ns.")
+    assert query.params[1].choices == ("up", "down")
+    assert query.params[1].doc == "Which way, told on two lines."
+    assert query.columns[1] == catalog.QueryColumn("step", "BIGINT", "Step.")
+    assert query.source == "nowhere."
+    assert catalog.check(query) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("-- column: step BIGINT", "-- column: step INTEGER", "declares column step INTEGER"),
+        ("-- column: attempt INTEGER : Attempt.\n", "", "grain attempt is no output column"),
+        ("reads: step\n", "reads: step, gpu_op\n", "declares that it reads gpu_op, and runs"),
+        ("reads: step\n", "reads: gpu_op\n", "does not run on empty tables"),
+        ("reads: step\n", "reads: steps\n", "reads steps, which is no table"),
+        ("$order <> ''", "$sort <> ''", "does not run on empty tables"),
+        ("AND $order <> ''", "", "does not run on empty tables"),
+        ("a limit.", "a limit", "the title is not a sentence"),
+        ("-- Why it\n-- matters.\n", "", "there is no why paragraph"),
+        ("SELECT attempt, step", "SELECT step, attempt", "columns are in another order"),
+    ],
+)
+def test_a_header_that_is_not_true_is_reported(old: str, new: str, problem: str) -> None:
+    assert old in TEXT
+    problems = catalog.check(_query(TEXT.replace(old, new, 1)))
+    assert any(p.startswith(problem) for p in problems), problems
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-- param: limit_ns BIGINT : no default",
+        "-- column: step : no type",
+        "-- reeds: step",
+        "-- param: limit_ns BIGINT = many : no number",
+    ],
+)
+def test_a_malformed_header_line_is_an_error(line: str) -> None:
+    with pytest.raises(ValueError, match="steps/long_steps"):
+        _query(TEXT.replace("-- source: nowhere.", line))
+
+
+def test_parameters_are_read_from_text_by_their_type() -> None:
+    assert _query().bind({"limit_ns": "7"}) == {"limit_ns": 7, "order": "up"}
+    flag = catalog.Param("flag", "BOOLEAN", False, "A flag.")
+    assert flag.parse("true") is True
+    assert catalog.Param("share", "DOUBLE", 0.5, "A share.").parse("0.25") == 0.25
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ({"limit": 7}, "did you mean limit_ns?"),
+        ({"limit_ns": "seven"}, "its default is 100"),
+        ({"limit_ns": True}, "its default is 100"),
+        ({"order": "sideways"}, "one of: up, down"),
+    ],
+)
+def test_a_parameter_that_cannot_be_meant_is_refused(given: dict[str, object], hint: str) -> None:
+    with pytest.raises(UsageError) as error:
+        _query().bind(given)
+    assert error.value.hint == hint
+
+
+def test_a_query_is_found_by_name_with_or_without_its_subject() -> None:
+    assert catalog.find("overlap") is catalog.find("gpu/overlap")
+    for wrong in ("overlp", "comm/overlap"):
+        with pytest.raises(UsageError) as error:
+            catalog.find(wrong)
+        assert (error.value.hint or "").startswith("did you mean overlap")
+
+
+def test_running_gives_the_declared_columns(con: duckdb.DuckDBPyConnection) -> None:
+    catalog.create_table(con, "step", [{"rank": 0, "step": 4, "dur_ns": 7}, {"rank": 1}])
+    table = catalog.run(con, "step_time")
+    assert table.column_names == [c.name for c in catalog.find("step_time").columns]
+    assert [row["dur_ns"] for row in table.to_pylist()] == [7, None]
+
+
+def test_what_duckdb_refuses_is_a_query_error(con: duckdb.DuckDBPyConnection) -> None:
+    con.execute("DROP TABLE step")
+    with pytest.raises(QueryError, match="step_time"):
+        catalog.run(con, "step_time")
+
+
+def test_a_table_takes_only_its_own_columns(con: duckdb.DuckDBPyConnection) -> None:
+    with pytest.raises(UsageError, match="no column nonsense"):
+        catalog.create_table(con, "step", [{"nonsense": 1}])
+
+
+def test_declarations_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        _query().params[0].name = "other"  # type: ignore[misc]  # the point of the test

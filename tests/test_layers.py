@@ -1,0 +1,69 @@
+"""The import contract of pyproject.toml catches what it is there to catch."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+# As `lint-imports` the command does, which is installed beside this interpreter.
+LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the sources, where every layer of the contract exists."""
+    for name in ("tracekit", "ingest", "queries", "dashboards"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for name in ("report", "rules", "derive", "job", "store", "simulate", "schema"):
+        package = tmp_path / "tracekit" / name
+        if not package.exists() and not package.with_suffix(".py").exists():
+            package.with_suffix(".py").write_text("")
+    return tmp_path
+
+
+def lint(tree: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", LINT, "--no-logo", "--no-cache"],
+        cwd=tree,
+        check=False,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(tree), "COLUMNS": "200"},
+    )
+
+
+def plant(tree: Path, importer: str, imported: str) -> None:
+    """Let one layer import another, in a function as the heavy imports are."""
+    path = tree / "tracekit" / importer
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    with path.open("a") as file:
+        file.write(f"\n\ndef planted() -> None:\n    import tracekit.{imported}\n")
+
+
+def test_the_tree_as_it_is_keeps_the_contract(tree: Path) -> None:
+    done = lint(tree)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported"),
+    [
+        ("ingest", "rules"),  # through a link
+        ("ingest", "job"),  # siblings
+        ("rules", "report"),
+        ("schema", "store"),
+        ("simulate", "derive"),  # the judge knows nothing of the judged
+    ],
+)
+def test_a_planted_import_is_reported(tree: Path, importer: str, imported: str) -> None:
+    plant(tree, importer, imported)
+    done = lint(tree)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"tracekit.{importer} is not allowed to import tracekit.{imported}" in done.stdout

@@ -1,0 +1,285 @@
+"""The run on disk: manifests, views, selections and the sandbox."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tracekit import schema, store
+from tracekit.errors import QueryError, StoreError
+from tracekit.store import manifest as manifests
+from tracekit.store.reader import Run, Selection
+
+
+def _rows(**columns: list[object]) -> pa.Table:
+    return pa.table(columns)
+
+
+def _context(offset_ns: int = 0, drift_ratio: float = 0.0) -> pa.Table:
+    """Source 0 is rank 0 on host a, source 1 is rank 1 on host b (whose clock is moved)."""
+    return _rows(
+        source_id=[0, 1],
+        attempt=[1, 1],
+        capture_id=[0, 0],
+        clock_id=[0, 1],
+        rank=[0, 1],
+        rank_source=["file", "file"],
+        host=["a", "b"],
+        host_source=["file", "file"],
+        offset_ns=[0, offset_ns],
+        drift_ratio=[0.0, drift_ratio],
+        drift_origin_ns=[0, 1000],
+    )
+
+
+def _steps() -> pa.Table:
+    return _rows(
+        attempt=[1] * 4,
+        rank=[0, 0, 1, 1],
+        capture_id=[0] * 4,
+        step=[1, 2, 1, 2],
+        file_step=[1, 2, 1, 2],
+        source_id=[0, 0, 1, 1],
+        start_ns=[0, 100, 0, 100],
+        end_ns=[100, 200, 100, 200],
+        dur_ns=[100] * 4,
+        is_warmup=[False] * 4,
+        is_partial=[False] * 4,
+    )
+
+
+def make_run(folder: Path, *, offset_ns: int = 0, drift_ratio: float = 0.0) -> Path:
+    """Two ranks; each has one host operation in step 1, one in step 2, and one kernel in each."""
+    shard = store.ShardWriter(folder / "data" / "s")
+    for source_id in (0, 1):
+        sink = shard.sink(source_id)
+        sink.write("host_op", _rows(place=[0, 1], start_ns=[10, 110], dur_ns=[50, 50]))
+        sink.write(
+            "gpu_op",
+            _rows(
+                place=[2, 3],
+                start_ns=[20, 120],
+                dur_ns=[30, 30],
+                step=[1, 2],
+                step_source=["launch", "launch"],
+            ),
+        )
+        sink.close(path=f"trace{source_id}.json", kind="kineto", status="ok")
+    files = [
+        store.ShardFile(f.table, f"data/s/{f.path}", f.rows_count, f.file_bytes)
+        for f in shard.close()
+    ]
+    for name, rows in (
+        ("source_context", _context(offset_ns, drift_ratio)),
+        ("step", _steps()),
+    ):
+        derived = store.write_table(folder / "derived" / "d", name, rows)
+        files.append(
+            store.ShardFile(
+                name, f"derived/d/{derived.path}", derived.rows_count, derived.file_bytes
+            )
+        )
+    assert manifests.commit(folder, _manifest(files=tuple(files)))
+    return folder
+
+
+def _manifest(**changes: object) -> store.Manifest:
+    return manifests.next_generation(
+        None,
+        **{
+            "key": "k",
+            "tracekit_version": "0",
+            "registry_version": schema.REGISTRY_VERSION,
+            "job_toml": None,
+            **changes,
+        },
+    )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    with store.open_run(make_run(tmp_path / "run")) as opened:
+        yield opened
+
+
+def _values(run: Run, sql: str) -> list[object]:
+    return [row[0] for row in run.sql(sql).fetchall()]
+
+
+def test_a_view_adds_who_a_source_belongs_to(run: Run) -> None:
+    rows = run.sql("SELECT rank, host, attempt, start_ns FROM host_op ORDER BY ALL").fetchall()
+    assert rows == [(0, "a", 1, 10), (0, "a", 1, 110), (1, "b", 1, 10), (1, "b", 1, 110)]
+
+
+def test_every_table_of_the_registry_can_be_read(run: Run) -> None:
+    for table in schema.TABLES:
+        columns = run.sql(f"SELECT * FROM {table.name} LIMIT 0").columns
+        assert sorted(columns) == sorted(c.name for c in table.columns), table.name
+
+
+def test_an_offset_moves_times_and_changes_no_duration(tmp_path: Path) -> None:
+    with store.open_run(make_run(tmp_path / "run", offset_ns=1000)) as run:
+        rows = run.sql("SELECT start_ns, dur_ns FROM host_op WHERE rank = 1 ORDER BY 1").fetchall()
+    assert rows == [(1010, 50), (1110, 50)]
+
+
+def test_drift_grows_from_its_origin(tmp_path: Path) -> None:
+    with store.open_run(make_run(tmp_path / "run", offset_ns=0, drift_ratio=0.1)) as run:
+        starts = _values(run, "SELECT start_ns FROM host_op WHERE rank = 1 ORDER BY 1")
+    assert starts == [10 - 99, 110 - 89]  # 10 % of (10 - 1000) and of (110 - 1000)
+
+
+@pytest.mark.parametrize(
+    ("selection", "kernels", "host_ops"),
+    [
+        (Selection(), 4, 4),
+        (Selection(ranks=((1, 1),)), 2, 2),
+        (Selection(ranks=((0, 0), (1, 7))), 4, 4),
+        (Selection(hosts=("b",)), 2, 2),
+        (Selection(hosts=("nobody",)), 0, 0),
+        (Selection(steps=((2, 2),)), 2, 2),
+        (Selection(steps=((3, 9),)), 0, 0),
+        (Selection(since_ns=100), 2, 2),
+        (Selection(until_ns=15), 0, 2),
+        (Selection(attempt=2), 0, 0),
+        (Selection(window=0), 4, 4),
+        (Selection(window=1), 0, 0),
+    ],
+)
+def test_a_selection_leaves_out_the_rest(
+    tmp_path: Path, selection: Selection, kernels: int, host_ops: int
+) -> None:
+    with store.open_run(make_run(tmp_path / "run"), selection) as run:
+        assert _values(run, "SELECT count(*) FROM gpu_op") == [kernels]
+        assert _values(run, "SELECT count(*) FROM host_op") == [host_ops]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "COPY (SELECT 1) TO '{dir}/out.csv'",
+        "COPY (SELECT 1 AS a) TO '{file}' (USE_TMP_FILE false)",
+        "EXPLAIN ANALYZE COPY (SELECT 1 AS a) TO '{file}' (USE_TMP_FILE false)",
+        "ATTACH '{dir}/x.db'",
+        "EXPORT DATABASE '{dir}/x'",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "SELECT * FROM read_csv('{other}')",
+        "SELECT * FROM read_text('{other}')",
+        "SELECT * FROM read_parquet('{dir}/*.parquet')",
+        "SELECT * FROM '{other}'",
+        "SELECT * FROM glob('{dir}/*')",
+        "SET enable_external_access = true",
+        "SET lock_configuration = false",
+        "CREATE TABLE t AS SELECT 1",
+        "DROP VIEW host_op",
+        "SELECT 1; SELECT 2",
+        "PRAGMA version",
+        "",
+    ],
+)
+def test_sql_reads_the_run_and_nothing_else(run: Run, tmp_path: Path, statement: str) -> None:
+    other = tmp_path / "other.csv"
+    other.write_text("a\n1\n")
+    file = run.path / run.manifest.files[0].path
+    before = file.read_bytes()
+    text = statement.format(dir=tmp_path, file=file, other=other)
+    with pytest.raises(QueryError):
+        run.sql(text).fetchall()
+    assert file.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["other.csv", "run"]
+
+
+def test_explain_and_with_may_run(run: Run) -> None:
+    assert _values(run, "WITH a AS (SELECT 7 AS x) SELECT x FROM a") == [7]
+    assert run.sql("EXPLAIN SELECT 1").fetchall()
+    assert run.sql("EXPLAIN ANALYZE SELECT count(*) FROM host_op").fetchall()
+
+
+def test_a_missing_or_cut_file_is_named(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    victim = next((folder / "data" / "s").glob("gpu_op*"))
+    victim.write_bytes(victim.read_bytes()[:-1])
+    with pytest.raises(StoreError, match=r"gpu_op.*the manifest says"):
+        store.open_run(folder)
+
+
+@pytest.mark.parametrize("path", ["../../etc/passwd", "/etc/passwd", "data/../../x"])
+def test_a_manifest_cannot_lead_out_of_its_run(tmp_path: Path, path: str) -> None:
+    file = store.ShardFile("host_op", path, 0, 0)
+    manifests.commit(tmp_path, _manifest(files=(file,)))
+    with pytest.raises(StoreError, match="outside the run"):
+        store.open_run(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"format": "x"}', "\x00"])
+def test_a_damaged_manifest_is_a_clear_error(tmp_path: Path, text: str) -> None:
+    folder = manifests.manifests_dir(tmp_path)
+    folder.mkdir()
+    (folder / "000001.json").write_text(text)
+    with pytest.raises(StoreError, match="not a manifest"):
+        store.open_run(tmp_path)
+
+
+def test_only_one_of_two_writers_gets_a_generation(tmp_path: Path) -> None:
+    first, second = _manifest(key="first"), _manifest(key="second")
+    assert manifests.commit(tmp_path, first)
+    assert not manifests.commit(tmp_path, second)
+    loaded = manifests.load(tmp_path)
+    assert loaded == first
+    assert manifests.commit(tmp_path, manifests.next_generation(loaded, key="second"))
+    assert [p.name for p in sorted(manifests.manifests_dir(tmp_path).iterdir())] == [
+        "000001.json",
+        "000002.json",
+    ]
+
+
+def test_a_manifest_survives_a_round_trip(tmp_path: Path) -> None:
+    written = _manifest(
+        sources=(store.SourceEntry(0, "a.json", "ff", 1, 2, "k"),),
+        files=(store.ShardFile("host_op", "data/x/y.parquet", 1, 2, 0, 0, 5, 9),),
+        notes=("b.json was not read",),
+    )
+    manifests.commit(tmp_path, written)
+    assert manifests.load(tmp_path) == written
+    assert json.loads((tmp_path / "manifests" / "000001.json").read_text())["format_version"] == 1
+
+
+def test_a_column_that_the_registry_does_not_know_is_refused(tmp_path: Path) -> None:
+    sink = store.ShardWriter(tmp_path).sink(0)
+    with pytest.raises(StoreError, match=r"host_op.*colour"):
+        sink.write("host_op", _rows(place=[1], colour=["red"]))
+
+
+def test_counts_of_one_name_add_up_and_keep_the_first_place(tmp_path: Path) -> None:
+    shard = store.ShardWriter(tmp_path)
+    sink = shard.sink(3)
+    sink.count("bad_event", doc="An event that is no object.", place=7, shape="aaa")
+    sink.count("bad_event", 2, doc="An event that is no object.", place=9, shape="999")
+    sink.close(path="x", kind="kineto", status="partial")
+    (stats,) = [f for f in shard.close() if f.table == "ingest_stat"]
+    rows = pq.read_table(tmp_path / stats.path).to_pylist()
+    assert [(r["source_id"], r["occurrence_count"], r["place"], r["shape"]) for r in rows] == [
+        (3, 3, 7, "aaa")
+    ]
+
+
+def test_a_table_is_split_into_files_and_row_groups_by_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracekit.store.writer.ROW_GROUP_BYTES", 1)
+    monkeypatch.setattr("tracekit.store.writer.FILE_BYTES", 1)
+    shard = store.ShardWriter(tmp_path)
+    sink = shard.sink(0)
+    for start in (100, 200):
+        sink.write("host_op", _rows(place=[start], start_ns=[start], dur_ns=[5]))
+    files = shard.close()
+    assert [(f.path, f.min_time_ns, f.max_time_ns) for f in files] == [
+        ("host_op-000.parquet", 100, 100),
+        ("host_op-001.parquet", 200, 200),
+    ]

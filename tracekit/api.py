@@ -1,0 +1,218 @@
+"""The Python API: the command line is a skin over these.
+
+import tracekit
+run = tracekit.open("traces/")           # a run, or raw paths through the cache
+run.query("step_time_summary")           # polars.DataFrame
+report = run.diagnose()                  # findings, metrics, .to_json()
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracekit import cache, runs, store
+from tracekit.errors import UsageError
+from tracekit.store import Selection
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+    from tracekit.job import JobDescription
+    from tracekit.report.model import Report
+
+PathLike = str | Path
+
+
+@dataclass
+class OpenRun:
+    """An open run: query it, run SQL on it, diagnose it. Close it, or use it in ``with``."""
+
+    run: store.Run
+
+    def __post_init__(self) -> None:
+        """Queries and SQL share the catalogue's macros."""
+        from tracekit import catalog
+
+        catalog.load_macros(self.run.con)
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self.run.path
+
+    @property
+    def job(self) -> JobDescription | None:
+        """The job description that the run was made with."""
+        return runs.job_of(self.run.manifest)
+
+    def table(self, name: str, **params: object) -> pa.Table:
+        """Rows of a named query as an Arrow table. UsageError for a query that is not there."""
+        from tracekit import catalog
+
+        return catalog.run(self.run.con, name, **params)
+
+    def query(self, name: str, **params: object) -> pl.DataFrame:
+        """Rows of a named query as a Polars frame."""
+        return _frame(self.table(name, **params))
+
+    def sql(self, text: str) -> pl.DataFrame:
+        """Rows of one SELECT over the run's views. QueryError for anything else."""
+        return _frame(self.run.sql(text).to_arrow_table())
+
+    def diagnose(
+        self,
+        *,
+        select: Sequence[str] = (),
+        ignore: Sequence[str] = (),
+        config: Mapping[str, Any] | None = None,
+    ) -> Report:
+        """Findings, verdict and metrics of the run (of its selected part)."""
+        from tracekit.report.config import DiagnoseConfig
+        from tracekit.report.diagnose import diagnose, job_facts
+
+        facts = job_facts(self.run.con, self.run.selection.attempt)
+        settings = DiagnoseConfig.from_mapping(config or {}, select, ignore)
+        return diagnose(self.run.con, facts, config=settings)
+
+    def derived_tables(self) -> dict[str, pa.Table]:
+        """Every derived table of the run (of its selected part)."""
+        from tracekit.schema import TABLES
+
+        derived = [t.name for t in TABLES if t.kind == "derived"]
+        return {name: self.run.con.table(name).to_arrow_table() for name in derived}
+
+    def close(self) -> None:
+        """Close the run."""
+        self.run.close()
+
+    def __enter__(self) -> OpenRun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _frame(table: pa.Table) -> pl.DataFrame:
+    import polars as pl
+
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)  # noqa: S101  # a table never becomes a Series
+    return frame
+
+
+def ingest(
+    paths: PathLike | Sequence[PathLike],
+    *,
+    run: PathLike,
+    job: Sequence[PathLike] = (),
+    stacks: bool = False,
+    workers: int | None = None,
+    memory_bytes: int | None = None,
+    scheduler: str | None = None,
+    attempt: int | None = None,
+    progress: runs.Progress | None = None,
+) -> OpenRun:
+    """Bring files into a run and open it; the same files again change nothing."""
+    runs.ingest(
+        _listed(paths),
+        Path(run),
+        job_paths=job,
+        stacks=stacks,
+        workers=workers,
+        memory_bytes=memory_bytes,
+        scheduler=scheduler,
+        attempt=attempt,
+        progress=progress,
+    )
+    return OpenRun(store.open_run(Path(run), memory_bytes=memory_bytes))
+
+
+def open(  # the name that DESIGN gives it: used as tracekit.open
+    paths: PathLike | Sequence[PathLike],
+    *,
+    job: Sequence[PathLike] = (),
+    selection: Selection | None = None,
+    workers: int | None = None,
+    memory_bytes: int | None = None,
+    progress: runs.Progress | None = None,
+) -> OpenRun:
+    """Open a run, or raw paths through the cache.
+
+    InputError where nothing can be read, AmbiguousInputError where the files cannot be one
+    attempt of one job. Without ``selection.attempt`` the last attempt is opened.
+    """
+    given = _listed(paths)
+    folder = Path(given[0])
+    if len(given) == 1 and store.is_run(folder):
+        if job:
+            raise UsageError(
+                f"{folder}: a run keeps the job description that it was made with",
+                hint="tracekit ingest PATH --run NEW --job FILE",
+            )
+    else:
+        attempt = selection.attempt if selection else None
+        folder = _cached(given, job, workers, memory_bytes, attempt, progress)
+    opened = store.open_run(folder, selection, memory_bytes=memory_bytes)
+    return OpenRun(_last_attempt(opened, selection or Selection(), memory_bytes))
+
+
+def _last_attempt(run: store.Run, selection: Selection, memory_bytes: int | None) -> store.Run:
+    """Nothing is averaged across attempts: the last one, unless one was named."""
+    if selection.attempt is not None:
+        return run
+    row = run.con.execute("SELECT count(DISTINCT attempt), max(attempt) FROM run").fetchone()
+    if not row or row[0] <= 1:
+        return run
+    from dataclasses import replace
+
+    run.close()
+    return store.open_run(
+        run.path, replace(selection, attempt=int(row[1])), memory_bytes=memory_bytes
+    )
+
+
+def _cached(
+    paths: Sequence[PathLike],
+    job: Sequence[PathLike],
+    workers: int | None,
+    memory_bytes: int | None,
+    attempt: int | None,
+    progress: runs.Progress | None,
+) -> Path:
+    for path in paths:
+        if store.is_run(Path(path)):
+            raise UsageError(
+                f"{path}: a run cannot be mixed with other paths",
+                hint="tracekit ingest PATH --run RUN adds files to a run",
+            )
+    files, description = runs.gather(paths, job)
+    identity = [(os.path.realpath(f.path), f.file_bytes, f.mtime_ns) for f in files]
+    folder = cache.run_folder(
+        identity, description.digest() if description else "", f"attempt={attempt}"
+    )
+    if not store.is_run(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        runs.ingest(
+            paths,
+            folder,
+            job_paths=job,
+            workers=workers,
+            memory_bytes=memory_bytes,
+            attempt=attempt,
+            progress=progress,
+        )
+        cache.trim()
+    cache.touch(folder)
+    return folder
+
+
+def _listed(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
+    given = [paths] if isinstance(paths, (str, Path)) else list(paths)
+    if not given:
+        raise UsageError("no path was given", hint="give trace files, folders, archives or a run")
+    return given

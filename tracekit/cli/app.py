@@ -1,0 +1,117 @@
+"""The application object, and what every command shares: errors, exit codes, ``--debug``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from tracekit.cli.state import STATE, note
+from tracekit.errors import TracekitError
+from tracekit.version import __version__
+
+EXIT_INTERNAL = 70
+EXIT_INTERRUPTED = 130
+
+# Plain help: rich would double the start time of --help, and reads no better in a pipe.
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Finds out why a training job is slow, from the files that it left behind.",
+)
+
+# Typer ships its own click and does not name this one.
+_ClickException: type[Exception] = next(
+    kind
+    for kind in typer.BadParameter.__mro__
+    if kind.__name__ == "ClickException" and issubclass(kind, Exception)
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tracekit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Say more on stderr.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only data and errors.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show a traceback when something breaks.")
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print and exit."),
+    ] = False,
+) -> None:
+    del version
+    STATE.verbose, STATE.quiet, STATE.debug = verbose, quiet, debug
+    if debug:
+        os.environ["TRACEKIT_DEBUG"] = "1"  # workers must not swallow what is looked for
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit: 0 done, 1 --fail-on, 2 usage or input, 70 our bug."""
+    from tracekit.cli import commands
+
+    commands.register(app)
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: list[str] | None) -> int:
+    try:
+        result = app(args=arguments, prog_name="tracekit", standalone_mode=False)
+    except TracekitError as error:
+        return _report(error)
+    except _ClickException as error:
+        error.show()  # type: ignore[attr-defined]  # what every ClickException has
+        return 2
+    except typer.Exit as error:
+        return error.exit_code
+    except (typer.Abort, KeyboardInterrupt):
+        note("interrupted")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away (head, less): not an error; keep the interpreter's flush quiet.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if STATE.debug:
+            raise
+        typer.echo(
+            f"error: internal error, a bug of tracekit: {type(error).__name__}\n"
+            "hint: run again as 'tracekit --debug ...' and report what it prints",
+            err=True,
+        )
+        return EXIT_INTERNAL
+    return result if isinstance(result, int) else 0
+
+
+def _report(error: TracekitError) -> int:
+    if STATE.debug:
+        raise error
+    typer.echo(f"error: {error.message}", err=True)
+    if error.hint:
+        typer.echo(f"hint: {error.hint}", err=True)
+    return error.exit_code
+
+
+def help_pages(width: int = 100) -> list[tuple[str, str]]:
+    """(command, its ``--help``) for the application and every command; for the documentation."""
+    from tracekit.cli import commands
+
+    commands.register(app)
+    command = typer.main.get_command(app)
+    context = command.make_context("tracekit", [], resilient_parsing=True, terminal_width=width)
+    pages = [("tracekit", command.get_help(context))]
+    for name, one in getattr(command, "commands", {}).items():
+        inner = type(context)(one, info_name=name, parent=context, terminal_width=width)
+        pages.append((f"tracekit {name}", one.get_help(inner)))
+    return pages

@@ -1,0 +1,22 @@
+"""All commands, in the order of ``--help``."""
+
+from __future__ import annotations
+
+import typer
+
+from tracekit.cli import build, diagnosis, look
+
+
+def register(app: typer.Typer) -> None:
+    """Add every command to the application (once)."""
+    if app.registered_commands:
+        return
+    app.command("sources")(look.sources)
+    app.command("ingest")(build.ingest)
+    app.command("diagnose")(diagnosis.diagnose)
+    app.command("show")(diagnosis.show)
+    app.command("query")(look.query)
+    app.command("sql")(look.sql)
+    app.command("job")(build.job)
+    app.command("explain")(diagnosis.explain)
+    app.command("cache")(look.cache)

@@ -1,0 +1,188 @@
+"""Commands that judge: diagnose, show, explain."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tracekit.cli import options as o
+from tracekit.cli.look import open_target
+from tracekit.cli.output import check_target, write_text
+from tracekit.cli.state import STATE, note, use_colour
+from tracekit.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from tracekit.api import OpenRun
+    from tracekit.report.model import Report
+
+DEFAULT_WIDTH = 110
+
+
+class ReportFormat(StrEnum):
+    """How a report is written."""
+
+    text = "text"
+    json = "json"
+    markdown = "markdown"
+
+
+class FailOn(StrEnum):
+    """Severities that can fail a command."""
+
+    note = "note"
+    minor = "minor"
+    major = "major"
+    critical = "critical"
+
+
+SelectOpt = Annotated[
+    list[str] | None, typer.Option("--select", metavar="RULE", help="Only these rules.")
+]
+IgnoreOpt = Annotated[
+    list[str] | None, typer.Option("--ignore", metavar="RULE", help="Not these rules.")
+]
+ConfigOpt = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="F", help="tracekit.toml: thresholds and silences."),
+]
+
+
+def diagnose(
+    paths: o.TargetsArg,
+    job: o.JobOpt = None,
+    format_: Annotated[
+        ReportFormat, typer.Option("--format", help="How the report is written.")
+    ] = ReportFormat.text,
+    output: o.OutputOpt = None,
+    force: o.ForceOpt = False,
+    fail_on: Annotated[
+        FailOn | None,
+        typer.Option("--fail-on", help="Exit 1 at a finding of this severity or above."),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 2 on any partial input.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All findings, all of each.")] = False,
+    select: SelectOpt = None,
+    ignore: IgnoreOpt = None,
+    config: ConfigOpt = None,
+    workers: o.WorkersOpt = None,
+    memory: o.MemoryOpt = None,
+    ranks: o.RanksOpt = None,
+    hosts: o.HostsOpt = None,
+    steps: o.StepsOpt = None,
+    since: o.SinceOpt = None,
+    until: o.UntilOpt = None,
+    attempt: o.AttemptOpt = None,
+    window: o.WindowOpt = None,
+) -> int:
+    """Why the job is slow, what it costs, and what to do."""
+    check_target(output, force)
+    chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
+    settings = _settings(config)
+    with open_target(paths, job, chosen, workers, memory) as run:
+        report = run.diagnose(select=select or (), ignore=ignore or (), config=settings)
+    write_text(_rendered(report, format_, everything, output), output)
+    return _exit_code(report, fail_on, strict)
+
+
+def _settings(config: Path | None) -> dict[str, Any]:
+    """tracekit.toml as given, or the one in this folder."""
+    path = config or Path("tracekit.toml")
+    if config is None and not path.is_file():
+        return {}
+    try:
+        with path.open("rb") as stream:
+            settings = tomllib.load(stream)
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None
+    if config is None:
+        note(f"using {path}")
+    return settings
+
+
+def _rendered(report: Report, format_: ReportFormat, everything: bool, output: Path | None) -> str:
+    if format_ is ReportFormat.json:
+        text = report.to_json()
+        return text if text.endswith("\n") else text + "\n"
+    if format_ is ReportFormat.markdown:
+        from tracekit.report.markdown import to_markdown
+
+        return to_markdown(report)
+    if output is not None:
+        return report.to_text(everything=everything)
+    import shutil
+
+    width = shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns if sys.stdout.isatty() else 0
+    return report.to_text(
+        everything=everything or STATE.verbose,
+        color=use_colour(),
+        width=max(width, 80) if width else DEFAULT_WIDTH,
+    )
+
+
+def _exit_code(report: Report, fail_on: FailOn | None, strict: bool) -> int:
+    if strict and any(i.status != "ok" for i in report.document.inputs):
+        note("error: --strict, and an input is not whole")
+        return 2
+    if fail_on is None:
+        return 0
+    from tracekit.findings import Severity
+
+    bar = Severity(fail_on.value).weight
+    if any(f.severity.weight >= bar for f in report.findings):
+        return 1
+    if not report.notes.rules_run:
+        note("error: --fail-on, and no rule had what it needs")
+        return 3
+    return 0
+
+
+def show(
+    target: o.TargetArg,
+    finding: Annotated[str, typer.Argument(metavar="FINDING", help="F1, or rule/scope.")],
+    job: o.JobOpt = None,
+    config: ConfigOpt = None,
+    workers: o.WorkersOpt = None,
+    memory: o.MemoryOpt = None,
+    ranks: o.RanksOpt = None,
+    hosts: o.HostsOpt = None,
+    steps: o.StepsOpt = None,
+    since: o.SinceOpt = None,
+    until: o.UntilOpt = None,
+    attempt: o.AttemptOpt = None,
+    window: o.WindowOpt = None,
+) -> None:
+    """One finding whole: every row of its evidence, down to the raw records' places."""
+    from tracekit.report.show import show_finding
+
+    chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
+    with open_target([target], job, chosen, workers, memory) as run:
+        report = _report_of(run, config)
+    found = report.finding(finding)
+    if found is None:
+        ids = ", ".join(f.id for f in report.findings)
+        raise UsageError(
+            f"there is no finding {finding!r}",
+            hint=f"there are: {ids}" if ids else "tracekit diagnose found nothing to show",
+        )
+    write_text(show_finding(report, found, target), None)
+
+
+def _report_of(run: OpenRun, config: Path | None) -> Report:
+    return run.diagnose(config=_settings(config))
+
+
+def explain(
+    rule: Annotated[str | None, typer.Argument(metavar="[RULE]", help="Rule; none lists.")] = None,
+) -> None:
+    """What a rule means, its evidence, thresholds and remedy, and when it is wrong."""
+    from tracekit import rules
+
+    if rule is None:
+        write_text("".join(f"{r.name:<24} {r.summary}\n" for r in rules.RULES), None)
+        return
+    write_text(rules.explain(rule), None)

@@ -1,0 +1,187 @@
+"""Commands that only look: sources, query, sql, cache."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracekit.cli import options as o
+from tracekit.cli.output import check_target, write_rows, write_text
+from tracekit.cli.state import note, progress_bar
+from tracekit.errors import InputError, UsageError
+from tracekit.wording import safe
+
+if TYPE_CHECKING:
+    from tracekit.api import OpenRun
+    from tracekit.catalog import Query
+    from tracekit.store import Selection
+
+
+def open_target(
+    paths: list[str],
+    job: list[str] | None = None,
+    selected: Selection | None = None,
+    workers: int | None = None,
+    memory: str | None = None,
+) -> OpenRun:
+    """A run, or raw paths through the cache, with a progress bar."""
+    from tracekit import api
+
+    with progress_bar("reading") as progress:
+        return api.open(
+            [*paths],
+            job=[*(job or [])],
+            selection=selected,
+            workers=workers,
+            memory_bytes=o.parse_size(memory, "--memory"),
+            progress=progress,
+        )
+
+
+def sources(
+    paths: o.PathsArg,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a file.")] = False,
+) -> None:
+    """What each file is recognised as, and why. One small read a file."""
+    from tracekit.ingest import recognise
+    from tracekit.ingest.files import expand
+    from tracekit.runs import is_job_description
+
+    files = expand(paths)
+    if not files:
+        raise InputError("no files in " + ", ".join(paths), hint="give files, folders or archives")
+    unknown = 0
+    for file in files:
+        if is_job_description(file):
+            kind, status, reason = "job", "ok", "job description"
+        else:
+            found = recognise(file)
+            kind, status, reason = found.kind, found.status, found.reason
+        unknown += status != "ok"
+        if as_json:
+            import json
+
+            row = {"path": file.path, "kind": kind, "status": status, "reason": reason}
+            write_text(json.dumps(row) + "\n", None)
+        else:
+            write_text(f"{kind:<20} {safe(file.path)}  ({status}: {safe(reason)})\n", None)
+    if unknown:
+        note(f"{unknown} of {len(files)} files cannot be used as they are")
+
+
+def query(
+    target: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run or a path.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A named query.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the queries.")] = False,
+    param: Annotated[
+        list[str] | None, typer.Option("--param", metavar="K=V", help="Parameter of the query.")
+    ] = None,
+    format_: o.FormatOpt = o.TableFormat.table,
+    output: o.OutputOpt = None,
+    force: o.ForceOpt = False,
+    job: o.JobOpt = None,
+    workers: o.WorkersOpt = None,
+    memory: o.MemoryOpt = None,
+    ranks: o.RanksOpt = None,
+    hosts: o.HostsOpt = None,
+    steps: o.StepsOpt = None,
+    since: o.SinceOpt = None,
+    until: o.UntilOpt = None,
+    attempt: o.AttemptOpt = None,
+    window: o.WindowOpt = None,
+) -> None:
+    """Rows of one named query. --list shows what there is."""
+    from tracekit import catalog
+
+    if list_:
+        write_text("".join(_query_line(q) for q in catalog.queries()), None)
+        return
+    if target is None or name is None:
+        raise UsageError("query needs a run and a name", hint="tracekit query --list")
+    catalog.find(name)  # a wrong name must not cost an ingest
+    check_target(output, force)
+    chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
+    with open_target([target], job, chosen, workers, memory) as run:
+        write_rows(run.table(name, **_params(param)), format_, output)
+
+
+def _query_line(query: Query) -> str:
+    params = "".join(f" --param {p.name}={p.default}" for p in query.params)
+    return f"{query.name:<24} {query.title}{params}\n"
+
+
+def _params(given: list[str] | None) -> dict[str, str]:
+    params = {}
+    for text in given or []:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--param: cannot read {text!r}", hint="--param rounding=hta")
+        params[key] = value
+    return params
+
+
+def sql(
+    target: o.TargetArg,
+    statement: Annotated[
+        str | None, typer.Argument(metavar="[SELECT]", help="One SELECT; - reads stdin.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the SQL here.")] = None,
+    format_: o.FormatOpt = o.TableFormat.table,
+    output: o.OutputOpt = None,
+    force: o.ForceOpt = False,
+    job: o.JobOpt = None,
+    workers: o.WorkersOpt = None,
+    memory: o.MemoryOpt = None,
+    ranks: o.RanksOpt = None,
+    hosts: o.HostsOpt = None,
+    steps: o.StepsOpt = None,
+    since: o.SinceOpt = None,
+    until: o.UntilOpt = None,
+    attempt: o.AttemptOpt = None,
+    window: o.WindowOpt = None,
+) -> None:
+    """Any SELECT over the run's views. It can read the run and nothing else."""
+    check_target(output, force)
+    text = _statement(statement, file)
+    chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
+    with open_target([target], job, chosen, workers, memory) as run:
+        write_rows(run.run.sql(text).to_arrow_table(), format_, output)
+
+
+def _statement(statement: str | None, file: Path | None) -> str:
+    if (statement is None) == (file is None):
+        raise UsageError(
+            "sql needs one statement", hint='tracekit sql RUN "SELECT ...", or -f FILE, or -'
+        )
+    if file is not None:
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{file}: cannot be read ({type(error).__name__})") from None
+    return sys.stdin.read() if statement == "-" else statement or ""
+
+
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Remove what is cached.")] = False,
+    older_than_days: Annotated[
+        float, typer.Option("--older-than-days", min=0, help="With --clear: unused that long.")
+    ] = 0.0,
+) -> None:
+    """What is cached from raw paths, and clearing it."""
+    from tracekit import cache as store_cache
+
+    if clear:
+        runs_count, size = store_cache.clear(older_than_days * 86400)
+        note(f"removed {runs_count} runs, {size / 1e6:.1f} MB")
+        return
+    runs = list(store_cache.cached_runs())
+    for run in runs:
+        used = time.strftime("%Y-%m-%d %H:%M", time.gmtime(run.used_at_s))
+        first = safe(run.sources[0]) if run.sources else "?"
+        more = f" and {len(run.sources) - 1} more" if len(run.sources) > 1 else ""
+        write_text(f"{run.size_bytes / 1e6:9.1f} MB  {used} UTC  {run.path}  {first}{more}\n", None)
+    note(f"{len(runs)} runs in {store_cache.cache_folder()}")

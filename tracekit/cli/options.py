@@ -1,0 +1,136 @@
+"""Options that several commands share, and how their text is read."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tracekit.errors import UsageError
+from tracekit.store import Selection
+
+
+class TableFormat(StrEnum):
+    """How rows are written."""
+
+    table = "table"
+    csv = "csv"
+    json = "json"
+    jsonl = "jsonl"
+    parquet = "parquet"
+
+
+PathsArg = Annotated[
+    list[str], typer.Argument(metavar="PATH...", help="Files, folders, globs, archives.")
+]
+TargetsArg = Annotated[
+    list[str], typer.Argument(metavar="PATH-or-RUN...", help="A run, or files to read.")
+]
+TargetArg = Annotated[str, typer.Argument(metavar="RUN", help="A run, or a file or folder.")]
+JobOpt = Annotated[
+    list[str] | None,
+    typer.Option("--job", metavar="F", help="Job description (job.toml); may be repeated."),
+]
+WorkersOpt = Annotated[
+    int | None,
+    typer.Option("--workers", min=1, help="Worker processes; default: the CPUs it may use."),
+]
+MemoryOpt = Annotated[
+    str | None, typer.Option("--memory", metavar="SIZE", help="Memory for queries, such as 2GB.")
+]
+FormatOpt = Annotated[TableFormat, typer.Option("--format", help="How rows are written.")]
+OutputOpt = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="F", help="Write here, not to stdout.")
+]
+ForceOpt = Annotated[bool, typer.Option("--force", help="Overwrite what exists.")]
+RanksOpt = Annotated[
+    str | None, typer.Option("--ranks", metavar="0-7,37", help="Only these ranks.")
+]
+HostsOpt = Annotated[str | None, typer.Option("--hosts", metavar="A,B", help="Only these hosts.")]
+StepsOpt = Annotated[str | None, typer.Option("--steps", metavar="10-20", help="Only these steps.")]
+SinceOpt = Annotated[
+    str | None, typer.Option("--since", metavar="TIME", help="From then (ISO 8601 UTC or epoch s).")
+]
+UntilOpt = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Until then.")]
+AttemptOpt = Annotated[
+    int | None, typer.Option("--attempt", min=1, help="Attempt (restart); default: the last.")
+]
+WindowOpt = Annotated[
+    int | None, typer.Option("--window", min=0, help="Capture window, from 0; default: all.")
+]
+
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
+
+
+def parse_ranges(text: str | None, option: str) -> tuple[tuple[int, int], ...]:
+    """``0-7,37`` as inclusive ranges. UsageError names the option."""
+    if not text:
+        return ()
+    ranges = []
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        if not match:
+            raise UsageError(f"{option}: cannot read {part!r}", hint=f"{option} 0-7,37")
+        low, high = int(match[1]), int(match[2] or match[1])
+        if high < low:
+            raise UsageError(f"{option}: {part!r} runs backwards", hint=f"{option} {high}-{low}")
+        ranges.append((low, high))
+    return tuple(ranges)
+
+
+def parse_time(text: str | None, option: str) -> int | None:
+    """ISO 8601 (UTC unless it names a zone) or epoch seconds, as ns since the epoch."""
+    if text is None:
+        return None
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        whole, _, fraction = text.partition(".")
+        return int(whole) * 10**9 + int((fraction + "0" * 9)[:9])
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"{option}: cannot read {text!r}", hint=f"{option} 2026-07-21T02:41:07Z"
+        ) from None
+    from datetime import UTC
+
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    since_epoch = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    seconds = since_epoch.days * 86400 + since_epoch.seconds
+    return seconds * 10**9 + since_epoch.microseconds * 1000
+
+
+def parse_size(text: str | None, option: str) -> int | None:
+    """``2GB`` (powers of 1000; ``GiB`` is 1024) as bytes."""
+    if text is None:
+        return None
+    match = _SIZE.fullmatch(text.strip())
+    if not match or float(match[1]) <= 0:
+        raise UsageError(f"{option}: cannot read {text!r}", hint=f"{option} 2GB")
+    base = 1024 if "i" in text.lower() else 1000
+    return int(float(match[1]) * base ** " KMGT".index(match[2].upper() or " "))
+
+
+def selection(
+    ranks: str | None = None,
+    hosts: str | None = None,
+    steps: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    attempt: int | None = None,
+    window: int | None = None,
+) -> Selection:
+    """The options as a Selection."""
+    return Selection(
+        ranks=parse_ranges(ranks, "--ranks"),
+        hosts=tuple(h.strip() for h in hosts.split(",") if h.strip()) if hosts else (),
+        steps=parse_ranges(steps, "--steps"),
+        since_ns=parse_time(since, "--since"),
+        until_ns=parse_time(until, "--until"),
+        attempt=attempt,
+        window=window,
+    )

@@ -1,0 +1,141 @@
+"""Training steps from the profiler's own markers (``ProfilerStep#N``).
+
+``is_partial``: the step is cut. By the window (it reaches beyond it by more than 1 % of
+itself), or because the profiler stopped in it (the last step of a file, under a tenth of the
+median of the others), or because the file breaks off: then its last step is, and every step
+with less than 90 % of the GPU operations that the file's steps have in the median.
+
+``is_warmup`` is decided for the job, so that all ranks agree: T_n is the longest complete step
+n over the ranks of a capture. See ``warmup_count``.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+WARMUP_RATIO = 1.10
+"""A warm-up step is slower than the steady median by more than this."""
+WARMUP_WINDOW = 5
+"""Steps of the rolling median."""
+WARMUP_SHARE = 3
+"""At most one step in so many is warm-up: a longer slow start is a change, not a warm-up."""
+
+_STEPS = """
+WITH marker AS (
+    -- One row a step of a file: GPU twins are left out, repeated markers count once.
+    SELECT source_id, step, start_ns, start_ns + dur_ns AS end_ns, dur_ns
+    FROM annotation
+    WHERE domain = 'profiler_step' AND NOT coalesce(is_gpu_twin, false)
+      AND step IS NOT NULL AND start_ns IS NOT NULL AND dur_ns IS NOT NULL
+    QUALIFY row_number() OVER (
+        PARTITION BY source_id, step ORDER BY dur_ns DESC, start_ns, place) = 1
+), gpu AS (
+    SELECT source_id, step, min(start_ns) AS gpu_start_ns, max(start_ns + dur_ns) AS gpu_end_ns,
+           count(*) AS operations
+    FROM gpu_op WHERE step IS NOT NULL AND start_ns IS NOT NULL AND dur_ns IS NOT NULL
+    GROUP BY source_id, step
+), placed AS (
+    SELECT c.attempt, c.rank, c.capture_id, m.*, g.gpu_start_ns, g.gpu_end_ns,
+           s.window_start_ns, s.window_end_ns,
+           coalesce(s.is_truncated_start, false) AS is_truncated_start,
+           coalesce(s.is_truncated_end, false) AS is_truncated_end,
+           coalesce(g.operations, 0) AS operations,
+           row_number() OVER (PARTITION BY source_id ORDER BY m.start_ns DESC, step DESC) = 1
+               AS is_last,
+           count(*) OVER (PARTITION BY source_id) AS siblings
+    FROM marker m
+    JOIN derive_context c USING (source_id)
+    JOIN source s USING (source_id)
+    LEFT JOIN gpu g USING (source_id, step)
+), usual AS (
+    SELECT source_id, median(dur_ns) FILTER (NOT is_last) AS dur_ns,
+           median(operations) AS operations
+    FROM placed GROUP BY source_id
+)
+SELECT p.attempt, p.rank, p.capture_id, p.step, p.source_id, p.start_ns, p.end_ns, p.dur_ns,
+       p.gpu_start_ns, p.gpu_end_ns,
+       coalesce(
+           p.window_start_ns - p.start_ns > 0.01 * p.dur_ns
+           OR p.end_ns - p.window_end_ns > 0.01 * p.dur_ns, false)
+       OR coalesce(p.is_truncated_start AND p.start_ns <= p.window_start_ns, false)
+       OR (p.is_truncated_end AND (p.is_last OR p.operations < 0.9 * u.operations))
+       OR (p.is_last AND p.siblings > 1 AND p.dur_ns < 0.1 * u.dur_ns) AS is_partial
+FROM placed p JOIN usual u USING (source_id)
+ORDER BY p.attempt, p.rank, p.capture_id, p.step
+"""
+
+_LONGEST = """
+SELECT attempt, capture_id, list(step ORDER BY step), list(longest ORDER BY step)
+FROM (SELECT attempt, capture_id, step, max(dur_ns) AS longest
+      FROM derive_step WHERE NOT is_partial GROUP BY ALL)
+GROUP BY attempt, capture_id ORDER BY attempt, capture_id
+"""
+
+
+def warmup_count(durations: Sequence[float]) -> int:
+    """How many of the first steps are warm-up; durations in order, in any unit.
+
+    The steady median is that of the last half. The limit is 1.10 times it, or it plus three
+    times the scaled median absolute deviation (1.4826 MAD) of that half if that is more: where
+    steps scatter, the first is nothing special. k is the first step at which the median of five
+    steps is within the limit, moved on over steps that are themselves beyond it. If k is more
+    than a third of the steps, this is no warm-up and 0 is returned.
+
+    With five steps or fewer only the first can be one: when there are three or more, it is over
+    1.10 times the median of the others, and longer than each of them.
+    """
+    n = len(durations)
+    if n < 3:
+        return 0
+    if n <= WARMUP_WINDOW:
+        first, rest = durations[0], durations[1:]
+        return int(first > WARMUP_RATIO * statistics.median(rest) and first > max(rest))
+    late = durations[n // 2 :]
+    steady = statistics.median(late)
+    scatter = 1.4826 * statistics.median(abs(d - steady) for d in late)
+    limit = max(WARMUP_RATIO * steady, steady + 3 * scatter)
+    most = n // WARMUP_SHARE
+    k = 0
+    while k <= most and statistics.median(durations[k : k + WARMUP_WINDOW]) > limit:
+        k += 1
+    while k <= most and durations[k] > limit:
+        k += 1
+    return k if k <= most else 0
+
+
+def derive_steps(con: duckdb.DuckDBPyConnection, context: pa.Table) -> pa.Table:
+    """The rows of ``step``. ``context`` holds source_id, attempt, rank, capture_id of the
+    sources that are a rank's own trace."""
+    import pyarrow as pa
+
+    from tracekit.schema import table
+
+    con.register("derive_context", context)
+    try:
+        steps: pa.Table = con.sql(_STEPS).to_arrow_table()
+        con.register("derive_step", steps)
+        try:
+            longest = con.execute(_LONGEST).fetchall()
+        finally:
+            con.unregister("derive_step")
+    finally:
+        con.unregister("derive_context")
+    warm = {
+        (attempt, capture, number)
+        for attempt, capture, numbers, durations in longest
+        for number in numbers[: warmup_count(durations)]
+    }
+    keys = zip(*(steps[c].to_pylist() for c in ("attempt", "capture_id", "step")), strict=True)
+    count = steps.num_rows
+    columns = {name: steps[name] for name in steps.column_names}
+    columns["file_step"] = columns["step"]
+    columns["is_warmup"] = pa.array([k in warm for k in keys], pa.bool_())
+    columns["step_source"] = pa.array(["annotation"] * count, pa.string())
+    schema = table("step").arrow_schema()
+    return pa.table({f.name: columns[f.name].cast(f.type) for f in schema}, schema=schema)

@@ -1,0 +1,495 @@
+"""Building a run: files to shards (a map over files), then derive, then the manifest.
+
+Idempotent by content: the key of a run hashes its sources' bytes, the job description, the
+options and the versions; ingesting the same again changes nothing. Finished shards of an ingest
+that was killed are found again and kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracekit import store
+from tracekit.errors import InputError, StoreError, UsageError
+from tracekit.schema import REGISTRY_VERSION
+from tracekit.store.manifest import Manifest, ShardFile, SourceEntry, commit, load, next_generation
+from tracekit.version import __version__
+
+if TYPE_CHECKING:
+    from tracekit.ingest.base import IngestOptions, SourceFile
+    from tracekit.job import JobDescription
+
+SMALL_INPUT_BYTES = 24 << 20
+"""Below this total (as stored) one process is faster than starting workers."""
+
+SHARD_BYTES = 1 << 30
+"""Sources are grouped into shards of about this size as stored: few files at 10,000 ranks."""
+
+MIN_SHARD_BYTES = 16 << 20
+
+COMMIT_TRIES = 20
+
+Progress = Callable[[int, int, str], None]
+"""Called with (bytes done, bytes in all, what was finished)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTask:
+    """Sources that one worker writes into one shard."""
+
+    run: str
+    shard: str
+    sources: tuple[tuple[SourceEntry, SourceFile], ...]
+    stacks: bool
+
+
+def ingest(
+    paths: Sequence[str | Path],
+    run: Path,
+    *,
+    job_paths: Sequence[str | Path] = (),
+    stacks: bool = False,
+    workers: int | None = None,
+    memory_bytes: int | None = None,
+    scheduler: str | None = None,
+    attempt: int | None = None,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Bring ``paths`` into ``run`` (made if absent) and return its latest generation.
+
+    Raises InputError where there is nothing to read, AmbiguousInputError where the sources
+    cannot be one attempt, StoreError where ``run`` is something else.
+    """
+    from tracekit.ingest.base import IngestOptions
+
+    if run.exists() and not store.is_run(run) and any(_foreign_entries(run)):
+        raise StoreError(
+            f"{run}: exists and is not a run", hint="name a new folder, or an existing run"
+        )
+    files, job = gather(paths, job_paths)
+    options = IngestOptions(stacks=stacks)
+    _sweep_dead_work(run)
+    for _ in range(COMMIT_TRIES):
+        manifest = _ingest_once(
+            files, job, run, options, workers, memory_bytes, scheduler, attempt, progress
+        )
+        if manifest is not None:
+            return manifest
+    raise StoreError(
+        f"{run}: {COMMIT_TRIES} other writers were faster", hint="try again when they are done"
+    )
+
+
+def gather(
+    paths: Sequence[str | Path], job_paths: Sequence[str | Path]
+) -> tuple[list[SourceFile], JobDescription | None]:
+    """The source files behind ``paths``, and the job description (given, or found among them)."""
+    from tracekit.ingest.files import expand
+
+    files: list[SourceFile] = []
+    found_jobs: list[str] = []
+    for file in expand(paths):
+        if is_job_description(file):
+            found_jobs.append(file.path)
+        else:
+            files.append(file)
+    if not files:
+        raise InputError(
+            "nothing to read in " + ", ".join(str(p) for p in paths),
+            hint="give trace files, folders or archives; tracekit sources PATH shows what is seen",
+        )
+    wanted = [*found_jobs, *(str(p) for p in job_paths)]
+    if not wanted:
+        return files, None
+    from tracekit.job import load_jobs
+
+    return files, load_jobs(wanted)
+
+
+def is_job_description(file: SourceFile) -> bool:
+    """Whether a file among the paths is a job.toml; members of archives are not."""
+    # Importing the job module costs start time: only where a name may be a description.
+    if not file.name.lower().endswith(".toml") or not Path(file.path).is_file():
+        return False
+    from tracekit.ingest.files import read_head
+    from tracekit.job import is_job_file
+
+    return is_job_file(file.path, read_head(file))
+
+
+def _ingest_once(
+    files: Sequence[SourceFile],
+    job: JobDescription | None,
+    run: Path,
+    options: IngestOptions,
+    workers: int | None,
+    memory_bytes: int | None,
+    scheduler: str | None,
+    attempt: int | None,
+    progress: Progress | None,
+) -> Manifest | None:
+    """One attempt at the next generation; None if another writer came first."""
+    previous = load(run)
+    new = _new_entries(files, previous, options)
+    entries = (*(previous.sources if previous else ()), *(entry for entry, _ in new))
+    digest = job.digest() if job else ""
+    if previous and not digest and previous.job_toml:
+        job, digest = _job_of(previous)
+    key = _hash(
+        *sorted(e.key for e in entries), digest, str(attempt), str(REGISTRY_VERSION), _versions()
+    )
+    if previous and previous.key == key:
+        return previous
+    tasks = _plan(run, new, workers or available_cpus(), options)
+    shard_files = _run_tasks(tasks, workers, scheduler, progress)
+    kept = [f for f in previous.files if f.path.startswith("data/")] if previous else []
+    source_files = [*kept, *shard_files]
+    notes: list[str] = []
+    derived = _derive(run, source_files, job, key, memory_bytes, attempt, notes)
+    manifest = next_generation(
+        previous,
+        key=key,
+        tracekit_version=__version__,
+        registry_version=REGISTRY_VERSION,
+        job_toml=_job_text(job),
+        job_path=job.files[0] if job and job.files else previous and previous.job_path,
+        sources=entries,
+        files=(*source_files, *derived),
+        notes=tuple(notes),
+    )
+    if commit(run, manifest):
+        return manifest
+    shutil.rmtree(run / Path(derived[0].path).parent, ignore_errors=True)
+    return None
+
+
+def _job_of(manifest: Manifest) -> tuple[JobDescription | None, str]:
+    job = job_of(manifest)
+    return job, job.digest() if job else ""
+
+
+def job_of(manifest: Manifest) -> JobDescription | None:
+    """The job description that a run was made with; its paths are relative to where it lay."""
+    if manifest.job_toml is None:
+        return None
+    from tracekit.job import parse_job
+
+    return parse_job(manifest.job_toml.encode(), manifest.job_path or "job.toml")
+
+
+def _job_text(job: JobDescription | None) -> str | None:
+    if job is None:
+        return None
+    from tracekit.job import to_toml
+
+    return to_toml(job, {})
+
+
+def _foreign_entries(run: Path) -> Iterable[Path]:
+    ours = {"manifests", "data", "derived", "tmp"}
+    return (entry for entry in run.iterdir() if entry.name not in ours)
+
+
+def _new_entries(
+    files: Sequence[SourceFile], previous: Manifest | None, options: IngestOptions
+) -> list[tuple[SourceEntry, SourceFile]]:
+    """Entries for the files that the run does not hold yet, with the next free ids."""
+    known = {(s.path, s.file_bytes, s.mtime_ns): s for s in previous.sources} if previous else {}
+    held = {s.key for s in previous.sources} if previous else set()
+    next_id = max((s.source_id for s in previous.sources), default=-1) + 1 if previous else 0
+    archives: dict[str, str] = {}
+    new: list[tuple[SourceEntry, SourceFile]] = []
+    for file in files:
+        old = known.get((file.path, file.file_bytes, file.mtime_ns))
+        digest = old.sha256 if old else _content_hash(file, archives)
+        key = _hash(digest, file.path, repr(options), str(REGISTRY_VERSION), _versions())
+        if key in held:
+            continue
+        held.add(key)
+        entry = SourceEntry(next_id, file.path, digest, file.file_bytes, file.mtime_ns, key)
+        new.append((entry, file))
+        next_id += 1
+    return new
+
+
+def _content_hash(file: SourceFile, archives: dict[str, str]) -> str:
+    """Hash of the file as stored; of the archive and the member's name for members."""
+    path, _, member = file.path, "", ""
+    if not os.path.lexists(path) and "!" in path:
+        path, _, member = path.rpartition("!")
+    if path not in archives or not member:
+        try:
+            with Path(path).open("rb") as stream:
+                archives[path] = hashlib.file_digest(stream, "sha256").hexdigest()
+        except OSError as error:
+            # Named in the report as unreadable; the reason changes the key when it goes away.
+            archives[path] = _hash("unreadable", path, type(error).__name__)
+    return _hash(archives[path], member) if member else archives[path]
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _versions() -> str:
+    from tracekit.ingest import INGESTORS
+
+    return ",".join(f"{i.name}={i.version}" for i in INGESTORS)
+
+
+def available_cpus() -> int:
+    """CPUs that this process may use: affinity, and the cgroup's quota where there is one."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        if quota != "max":
+            cpus = min(cpus, max(1, int(quota) // int(period)))
+    return max(1, cpus)
+
+
+def _plan(
+    run: Path,
+    new: Sequence[tuple[SourceEntry, SourceFile]],
+    workers: int,
+    options: IngestOptions,
+) -> list[ShardTask]:
+    """Group sources, in order, into shards: enough to keep the workers busy, few in all."""
+    total = sum(entry.file_bytes for entry, _ in new)
+    if total < SMALL_INPUT_BYTES:
+        workers = 1
+    target = min(SHARD_BYTES, max(MIN_SHARD_BYTES, total // (4 * workers)))
+    groups: list[list[tuple[SourceEntry, SourceFile]]] = []
+    size = 0
+    for entry, file in new:
+        if not groups or size + entry.file_bytes > target:
+            groups.append([])
+            size = 0
+        groups[-1].append((entry, file))
+        size += entry.file_bytes
+    return [
+        ShardTask(
+            str(run),
+            _hash(*(f"{entry.source_id}:{entry.key}" for entry, _ in group))[:24],
+            tuple(group),
+            options.stacks,
+        )
+        for group in groups
+    ]
+
+
+def _run_tasks(
+    tasks: Sequence[ShardTask],
+    workers: int | None,
+    scheduler: str | None,
+    progress: Progress | None,
+) -> list[ShardFile]:
+    """Run the tasks here or in an executor; files in the order of the tasks."""
+    total = sum(_task_bytes(t) for t in tasks)
+    if scheduler is None:
+        wanted = min(workers or available_cpus(), len(tasks))
+        if wanted <= 1 or total < SMALL_INPUT_BYTES:
+            return _run_here(tasks, total, progress)
+    results: dict[str, list[ShardFile]] = {}
+    done = 0
+    with _executor(scheduler, min(workers or available_cpus(), len(tasks))) as executor:
+        futures: dict[Future[list[ShardFile]], ShardTask] = {
+            executor.submit(write_shard, task): task for task in tasks
+        }
+        for future in as_completed(futures):
+            task = futures[future]
+            results[task.shard] = future.result()
+            done += _task_bytes(task)
+            if progress:
+                progress(done, total, task.sources[-1][0].path)
+    return [file for task in tasks for file in results[task.shard]]
+
+
+def _task_bytes(task: ShardTask) -> int:
+    return sum(entry.file_bytes for entry, _ in task.sources)
+
+
+def _run_here(tasks: Sequence[ShardTask], total: int, progress: Progress | None) -> list[ShardFile]:
+    files: list[ShardFile] = []
+    done = 0
+
+    def step(entry: SourceEntry) -> None:
+        nonlocal done
+        done += entry.file_bytes
+        if progress:
+            progress(done, total, entry.path)
+
+    for task in tasks:
+        files += write_shard(task, step)
+    return files
+
+
+@contextlib.contextmanager
+def _executor(scheduler: str | None, workers: int) -> Iterator[Executor]:
+    if scheduler is None:
+        import multiprocessing
+        from concurrent.futures import ProcessPoolExecutor
+
+        # spawn: a fork would copy the threads of Arrow and DuckDB half alive.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(max_workers=workers, mp_context=context) as pool:
+            yield pool
+        return
+    try:
+        from distributed import Client
+    except ImportError:
+        raise UsageError(
+            "--scheduler needs dask.distributed", hint="pip install 'tracekit[cluster]'"
+        ) from None
+    with Client(scheduler) as client:
+        yield client.get_executor()
+
+
+def write_shard(
+    task: ShardTask, step: Callable[[SourceEntry], None] | None = None
+) -> list[ShardFile]:
+    """Ingest the task's sources into their shard; paths relative to the run.
+
+    Runs in a worker. The shard's folder appears whole, by rename, with its list of files; a
+    folder that is already there is the same shard, finished earlier.
+    """
+    run = Path(task.run)
+    target = run / "data" / task.shard
+    with contextlib.suppress(FileNotFoundError):
+        return _listed(target)
+    work = work_folder(run)
+    writer = store.ShardWriter(work)
+    try:
+        for entry, source in task.sources:
+            _ingest_source(entry, source, writer, task.stacks)
+            if step:
+                step(entry)
+        files = writer.close()
+        text = json.dumps([asdict(f) for f in files])
+        (work / "shard.json").write_text(text, encoding="utf-8")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):  # another writer finished the same shard: use that
+            work.rename(target)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return _listed(target)
+
+
+def _listed(shard: Path) -> list[ShardFile]:
+    entries = json.loads((shard / "shard.json").read_text(encoding="utf-8"))
+    return [
+        ShardFile(**{**entry, "path": f"data/{shard.name}/{entry['path']}"}) for entry in entries
+    ]
+
+
+def _ingest_source(
+    entry: SourceEntry, source: SourceFile, writer: store.ShardWriter, stacks: bool
+) -> None:
+    """One source into the shard. Whatever is wrong with it becomes its status."""
+    from tracekit.ingest import ingestor, recognise
+    from tracekit.ingest.base import IngestOptions
+
+    sink = writer.sink(entry.source_id)
+    sink.fact(path=entry.path, sha256=entry.sha256, file_bytes=entry.file_bytes)
+    try:
+        found = recognise(source)
+        sink.fact(kind=found.kind, status=found.status, reason=found.reason, **found.facts)
+        if found.ingestor is not None:
+            ingestor(found.ingestor).read(source, sink, IngestOptions(stacks=stacks))
+    except InputError as error:
+        sink.fact(status="unreadable", reason=error.message)
+    except OSError as error:
+        sink.fact(status="unreadable", reason=error.strerror or type(error).__name__)
+    except Exception as error:  # a bug of ours must not cost the user the other files
+        if os.environ.get("TRACEKIT_DEBUG"):
+            raise
+        sink.fact(status="partial", reason=f"internal error ({type(error).__name__})")
+        sink.count(
+            "ingestor_failed",
+            severity="error",
+            doc="The ingestor failed on this file: a bug of tracekit, please report it.",
+            shape=_where_raised(error),
+        )
+    sink.close()
+
+
+def _where_raised(error: BaseException) -> str:
+    """module:line of our own code; never the message, which may quote the file."""
+    trace = error.__traceback__
+    where = "unknown"
+    while trace is not None:
+        where = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return f"{type(error).__name__} at {where}"
+
+
+def _derive(
+    run: Path,
+    source_files: Sequence[ShardFile],
+    job: JobDescription | None,
+    key: str,
+    memory_bytes: int | None,
+    attempt: int | None,
+    notes: list[str],
+) -> list[ShardFile]:
+    """Derive the whole run's tables into a folder of their own, never shared between writers."""
+    from tracekit.derive import derive
+
+    target = run / "derived" / f"{key[:16]}-{secrets.token_hex(4)}"
+    work = work_folder(run)
+    try:
+        con = store.open_physical(run, source_files, memory_bytes=memory_bytes)
+        with contextlib.closing(con):
+            tables = derive(con, job, attempt=attempt, notes=notes)
+        files = [store.write_table(work, name, rows) for name, rows in sorted(tables.items())]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        work.rename(target)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return [
+        ShardFile(f.table, f"derived/{target.name}/{f.path}", f.rows_count, f.file_bytes)
+        for f in files
+    ]
+
+
+def work_folder(run: Path) -> Path:
+    """A new folder for work in progress, named so that a later ingest can tell it is dead."""
+    name = f"{socket.gethostname().split('.')[0]}-{os.getpid()}-{secrets.token_hex(4)}"
+    folder = run / "tmp" / name
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _sweep_dead_work(run: Path) -> None:
+    """Remove what killed processes of this host left behind."""
+    host = socket.gethostname().split(".")[0]
+    with contextlib.suppress(FileNotFoundError):
+        for folder in (run / "tmp").iterdir():
+            parts = folder.name.rsplit("-", 2)
+            if (
+                len(parts) == 3
+                and parts[0] == host
+                and parts[1].isdigit()
+                and _is_dead(int(parts[1]))
+            ):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_dead(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False

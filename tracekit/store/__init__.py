@@ -1,0 +1,32 @@
+"""A run on disk: Parquet files, and a manifest that is written last.
+
+What the manifest does not list does not exist: a crash leaves no half run.
+
+    RUN/
+      manifests/000001.json   one file a generation; the highest number is the run
+      data/<shard>/<table>-000.parquet      source tables, immutable once listed
+      derived/<key>/<table>.parquet         derived tables of one generation
+      tmp/<host>-<pid>-<random>/            work in progress, never listed
+
+Two writers never mix: each writes below its own tmp folder, moves whole folders into place, and
+takes the next generation's number by an exclusive link (atomic on NFS and Lustre, no lock);
+whoever comes second starts again from the winner's generation.
+"""
+
+from tracekit.store.manifest import Manifest, ShardFile, SourceEntry, is_run
+from tracekit.store.reader import Run, Selection, open_physical, open_run
+from tracekit.store.writer import ShardWriter, SourceSink, write_table
+
+__all__ = [
+    "Manifest",
+    "Run",
+    "Selection",
+    "ShardFile",
+    "ShardWriter",
+    "SourceEntry",
+    "SourceSink",
+    "is_run",
+    "open_physical",
+    "open_run",
+    "write_table",
+]

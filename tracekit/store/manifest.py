@@ -1,0 +1,164 @@
+"""The manifest: what a run consists of, one immutable file a generation."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from tracekit.errors import StoreError
+
+FORMAT = "tracekit-run"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SourceEntry:
+    """One source of a run. ``key`` hashes its bytes, its options and the versions that read it."""
+
+    source_id: int
+    path: str
+    sha256: str
+    file_bytes: int
+    mtime_ns: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFile:
+    """One Parquet file; ``path`` is relative to the run's folder."""
+
+    table: str
+    path: str
+    rows_count: int
+    file_bytes: int
+    min_source_id: int | None = None
+    max_source_id: int | None = None
+    min_time_ns: int | None = None
+    max_time_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A generation of a run."""
+
+    generation: int
+    key: str
+    tracekit_version: str
+    registry_version: int
+    job_toml: str | None = None
+    job_path: str | None = None
+    """Where the job description lay: its paths are relative to that."""
+    sources: tuple[SourceEntry, ...] = ()
+    files: tuple[ShardFile, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+    """What a reader of the report must know of how the run was made, such as files not read."""
+
+    def to_json(self) -> str:
+        """The manifest as JSON text."""
+        return json.dumps(
+            {"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(self)}, indent=1
+        )
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> Manifest:
+        """Read a manifest; StoreError names ``where`` if it is not one of ours."""
+        try:
+            raw = json.loads(text)
+            if raw.pop("format") != FORMAT:
+                raise KeyError("format")
+            version = raw.pop("format_version")
+            if version != FORMAT_VERSION:
+                raise StoreError(
+                    f"{where}: run format {version}, this tracekit reads {FORMAT_VERSION}",
+                    hint="ingest the sources again, or use the tracekit that wrote it",
+                )
+            raw["sources"] = tuple(SourceEntry(**s) for s in raw["sources"])
+            raw["files"] = tuple(ShardFile(**f) for f in raw["files"])
+            raw["notes"] = tuple(raw["notes"])
+            manifest = cls(**raw)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StoreError(
+                f"{where}: not a manifest of a tracekit run ({type(error).__name__})",
+                hint="ingest the sources again into a new folder",
+            ) from None
+        for file in manifest.files:
+            # A manifest may come from a stranger: it must not lead out of its own folder.
+            parts = Path(file.path).parts
+            if Path(file.path).is_absolute() or ".." in parts:
+                raise StoreError(f"{where}: lists a file outside the run: {file.path!r}")
+        return manifest
+
+
+def manifests_dir(run: Path) -> Path:
+    """Folder of the generations."""
+    return run / "manifests"
+
+
+def is_run(path: Path) -> bool:
+    """Whether the folder is a run (has at least one generation)."""
+    return path.is_dir() and _latest_number(path) > 0
+
+
+def _latest_number(run: Path) -> int:
+    numbers = [0]
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for entry in manifests_dir(run).iterdir():
+            if entry.suffix == ".json" and entry.stem.isdigit():
+                numbers.append(int(entry.stem))
+    return max(numbers)
+
+
+def load(run: Path) -> Manifest | None:
+    """The latest generation, or None where the folder is no run yet."""
+    number = _latest_number(run)
+    if number == 0:
+        return None
+    path = manifests_dir(run) / f"{number:06d}.json"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"{path}: cannot be read ({type(error).__name__})") from None
+    return Manifest.from_json(text, str(path))
+
+
+def commit(run: Path, manifest: Manifest) -> bool:
+    """Publish the manifest as the next generation.
+
+    Returns False if another writer took that number first: reload and start again. The link is
+    exclusive where rename would silently replace, and a reader never sees half a file.
+    """
+    folder = manifests_dir(run)
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{manifest.generation:06d}.json"
+    temporary = folder / f".{manifest.generation:06d}.{os.getpid()}.{secrets.token_hex(4)}"
+    with temporary.open("w", encoding="utf-8") as stream:
+        stream.write(manifest.to_json())
+        stream.flush()
+        os.fsync(stream.fileno())
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    _fsync_folder(folder)
+    return True
+
+
+def _fsync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def next_generation(previous: Manifest | None, **changes: object) -> Manifest:
+    """The manifest that follows ``previous`` (or the first), with ``changes`` applied."""
+    if previous is None:
+        return Manifest(generation=1, **changes)  # type: ignore[arg-type]  # fields by name
+    return replace(previous, generation=previous.generation + 1, **changes)  # type: ignore[arg-type]  # fields by name

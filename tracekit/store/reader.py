@@ -1,0 +1,338 @@
+"""Opening a run: DuckDB in memory over exactly the files that the manifest lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracekit.errors import QueryError, StoreError
+from tracekit.schema import REGISTRY_VERSION, TABLES, Table
+from tracekit.store.manifest import Manifest, ShardFile, load
+
+if TYPE_CHECKING:
+    import duckdb
+
+DEFAULT_MEMORY_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which part of a run to look at. Empty means all; ranges are inclusive."""
+
+    ranks: tuple[tuple[int, int], ...] = ()
+    hosts: tuple[str, ...] = ()
+    steps: tuple[tuple[int, int], ...] = ()
+    since_ns: int | None = None
+    until_ns: int | None = None
+    attempt: int | None = None
+    window: int | None = None
+
+    def is_empty(self) -> bool:
+        """Whether nothing is left out."""
+        return self == Selection()
+
+
+@dataclass
+class Run:
+    """An open run. ``con`` may be used for reading; its configuration is locked."""
+
+    path: Path
+    manifest: Manifest
+    selection: Selection
+    con: duckdb.DuckDBPyConnection
+    tables: frozenset[str] = field(default_factory=frozenset)
+    """Tables that have rows in this run."""
+
+    def sql(self, text: str) -> duckdb.DuckDBPyRelation:
+        """Run one SELECT or EXPLAIN. QueryError for anything else, and for SQL that fails."""
+        return run_select(self.con, text)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.con.close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def connect(
+    allowed_paths: Sequence[str], *, threads: int | None, memory_bytes: int | None, spill: Path
+) -> duckdb.DuckDBPyConnection:
+    """DuckDB in memory that can read ``allowed_paths`` and nothing else.
+
+    The configuration is not locked yet: call ``lock`` once the views exist.
+    """
+    import duckdb
+
+    con = duckdb.connect(":memory:")
+    if threads:
+        con.execute(f"SET threads = {int(threads)}")
+    con.execute(f"SET memory_limit = '{int(memory_bytes or DEFAULT_MEMORY_BYTES)}B'")
+    con.execute(f"SET temp_directory = {_quote(str(spill))}")
+    con.execute("SET autoinstall_known_extensions = false")
+    con.execute("SET autoload_known_extensions = false")
+    con.execute("SET allow_community_extensions = false")
+    con.execute("SET preserve_insertion_order = false")
+    con.execute(f"SET allowed_paths = [{', '.join(_quote(p) for p in allowed_paths)}]")
+    con.execute("SET enable_external_access = false")
+    return con
+
+
+def lock(con: duckdb.DuckDBPyConnection) -> None:
+    """No setting can be changed from here on."""
+    con.execute("SET lock_configuration = true")
+
+
+def open_physical(
+    run: Path, files: Iterable[ShardFile], *, memory_bytes: int | None = None
+) -> duckdb.DuckDBPyConnection:
+    """The stored columns of every source table, as ``derive`` reads them.
+
+    Paths of ``files`` are relative to the run. Tables without files are empty.
+    """
+    by_table = _paths_by_table(run, files)
+    con = connect(
+        [p for paths in by_table.values() for p in paths],
+        threads=None,
+        memory_bytes=memory_bytes,
+        spill=run / "tmp" / "spill",
+    )
+    for table in TABLES:
+        if table.kind == "source":
+            con.execute(f"CREATE VIEW {table.name} AS {_physical(table, by_table)}")
+    return con
+
+
+def open_run(
+    path: Path,
+    selection: Selection | None = None,
+    *,
+    threads: int | None = None,
+    memory_bytes: int | None = None,
+) -> Run:
+    """Open the latest generation of a run; StoreError if it is none or is damaged."""
+    manifest = load(path)
+    if manifest is None:
+        raise StoreError(f"{path}: not a run (no manifest)", hint="tracekit ingest PATH --run RUN")
+    if manifest.registry_version != REGISTRY_VERSION:
+        raise StoreError(
+            f"{path}: written with registry version {manifest.registry_version}, "
+            f"this tracekit has {REGISTRY_VERSION}",
+            hint="ingest the sources again into a new folder",
+        )
+    chosen = selection or Selection()
+    by_table = _paths_by_table(path, manifest.files)
+    con = connect(
+        [p for paths in by_table.values() for p in paths],
+        threads=threads,
+        memory_bytes=memory_bytes,
+        spill=path / "tmp" / "spill",
+    )
+    _create_views(con, by_table, chosen)
+    lock(con)
+    return Run(path, manifest, chosen, con, frozenset(by_table))
+
+
+def run_select(con: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyRelation:
+    """Run one statement that only reads. QueryError says what else it was."""
+    import duckdb
+
+    _check_is_select(text)
+    try:
+        relation: duckdb.DuckDBPyRelation | None = con.sql(text)
+    except duckdb.Error as error:
+        raise QueryError(_first_lines(str(error))) from None
+    if relation is None:
+        raise QueryError("the statement returns no rows", hint="use a SELECT")
+    return relation
+
+
+def _check_is_select(text: str) -> None:
+    """One SELECT, or EXPLAIN of one. The sandbox would stop the rest; this says so kindly.
+
+    It also matters: COPY into a file that may be read is a write that allowed_paths permits.
+    """
+    import duckdb
+
+    try:
+        statements = duckdb.extract_statements(text)
+    except duckdb.Error as error:
+        raise QueryError(_first_lines(str(error))) from None
+    if len(statements) != 1:
+        raise QueryError(
+            f"expected one statement, found {len(statements)}", hint="run them one at a time"
+        )
+    kind = statements[0].type
+    if kind == duckdb.StatementType.EXPLAIN:
+        words = statements[0].query.lstrip().split(None, 2)
+        has_analyze = len(words) > 1 and words[1].upper() == "ANALYZE"
+        inner = statements[0].query.lstrip().split(None, 2 if has_analyze else 1)[-1]
+        _check_is_select(inner)
+    elif kind != duckdb.StatementType.SELECT:
+        raise QueryError(
+            f"only SELECT and EXPLAIN may run, found {kind.name}",
+            hint="a run is read-only; use --format csv or parquet to keep a result",
+        )
+
+
+def _first_lines(message: str) -> str:
+    return "\n".join(message.strip().splitlines()[:4])
+
+
+def _quote(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _paths_by_table(run: Path, files: Iterable[ShardFile]) -> dict[str, list[str]]:
+    by_table: dict[str, list[str]] = {}
+    root = run.resolve()
+    for file in files:
+        path = root / file.path
+        found = path.stat().st_size if path.is_file() else None
+        if found != file.file_bytes:
+            state = "missing" if found is None else f"{found} bytes"
+            raise StoreError(
+                f"{path}: the manifest says {file.file_bytes} bytes, found {state}",
+                hint="the run is damaged: ingest the sources again into a new folder",
+            )
+        by_table.setdefault(file.table, []).append(str(path))
+    return by_table
+
+
+def _physical(table: Table, by_table: dict[str, list[str]]) -> str:
+    """SELECT of the stored columns of a table, typed, also where there is no file."""
+    columns = table.stored_columns
+    if table.name not in by_table:
+        empty = ", ".join(f"CAST(NULL AS {c.type}) AS {_name(c.name)}" for c in columns)
+        return f"SELECT {empty} WHERE false"
+    paths = ", ".join(_quote(p) for p in by_table[table.name])
+    names = ", ".join(_name(c.name) for c in columns)
+    return f"SELECT {names} FROM read_parquet([{paths}])"
+
+
+def _name(name: str) -> str:
+    return f'"{name}"'
+
+
+def _create_views(
+    con: duckdb.DuckDBPyConnection, by_table: dict[str, list[str]], selection: Selection
+) -> None:
+    context = next(t for t in TABLES if t.name == "source_context")
+    con.execute(f"CREATE TABLE all_context AS {_physical(context, by_table)}")
+    con.execute(
+        "CREATE TABLE source_context AS SELECT * FROM all_context WHERE "
+        + _context_filter(selection)
+    )
+    moved = con.execute(
+        "SELECT count(*) FROM source_context WHERE offset_ns <> 0 OR drift_ratio <> 0"
+    ).fetchone()
+    is_moved = bool(moved and moved[0])
+    step = next(t for t in TABLES if t.name == "step")
+    con.execute(f"CREATE TABLE all_step AS {_physical(step, by_table)}")
+    con.execute(
+        "CREATE TABLE step_window AS SELECT source_id, min(start_ns) AS start_ns, "
+        "max(greatest(end_ns, coalesce(gpu_end_ns, end_ns))) AS end_ns FROM all_step "
+        f"WHERE {_ranges_filter('step', selection.steps)} GROUP BY source_id"
+    )
+    for table in TABLES:
+        if table.name == "source_context":
+            continue
+        select = (
+            _source_view(table, by_table, selection, is_moved)
+            if any(c.is_context for c in table.columns) or table.name == "source"
+            else _derived_view(table, by_table, selection)
+        )
+        con.execute(f"CREATE VIEW {table.name} AS {select}")
+
+
+def _context_filter(selection: Selection) -> str:
+    clauses = [_ranges_filter("rank", selection.ranks)]
+    if selection.hosts:
+        clauses.append(f"host IN ({', '.join(_quote(h) for h in selection.hosts)})")
+    if selection.attempt is not None:
+        clauses.append(f"(attempt IS NULL OR attempt = {int(selection.attempt)})")
+    if selection.window is not None:
+        clauses.append(f"(capture_id IS NULL OR capture_id = {int(selection.window)})")
+    return " AND ".join(clauses)
+
+
+def _ranges_filter(column: str, ranges: Sequence[tuple[int, int]]) -> str:
+    if not ranges:
+        return "true"
+    parts = [f"{column} BETWEEN {int(low)} AND {int(high)}" for low, high in ranges]
+    return f"({' OR '.join(parts)})"
+
+
+def _source_view(
+    table: Table, by_table: dict[str, list[str]], selection: Selection, is_moved: bool
+) -> str:
+    columns = []
+    for column in table.columns:
+        name = _name(column.name)
+        if column.is_context:
+            columns.append(f"c.{name}")
+        elif column.is_time and is_moved:
+            columns.append(
+                f"t.{name} + c.offset_ns"
+                f" + CAST(c.drift_ratio * (t.{name} - c.drift_origin_ns) AS BIGINT) AS {name}"
+            )
+        else:
+            columns.append(f"t.{name}")
+    # Sources that belong to nobody (unreadable files) still show in source and ingest_stat.
+    join = "LEFT JOIN" if table.name in ("source", "ingest_stat") else "JOIN"
+    select = (
+        f"SELECT {', '.join(columns)} FROM ({_physical(table, by_table)}) t"
+        f" {join} source_context c USING (source_id)"
+    )
+    names = {c.name for c in table.columns}
+    clauses = _time_clauses(names, selection)
+    if selection.steps and "step_source" in names:
+        clauses.append(_ranges_filter("step", selection.steps))
+    elif selection.steps and {"start_ns", "dur_ns"} <= names:
+        clauses.append(
+            "EXISTS (SELECT 1 FROM step_window w WHERE w.source_id = v.source_id"
+            " AND v.start_ns < w.end_ns AND v.start_ns + v.dur_ns > w.start_ns)"
+        )
+    if not clauses:
+        return select
+    return f"SELECT * FROM ({select}) v WHERE {' AND '.join(clauses)}"
+
+
+def _time_clauses(names: set[str], selection: Selection) -> list[str]:
+    start = "start_ns" if "start_ns" in names else "time_ns" if "time_ns" in names else None
+    if start is None:
+        return []
+    end = f"{start} + dur_ns" if "dur_ns" in names else start
+    clauses = []
+    if selection.since_ns is not None:
+        clauses.append(f"{end} >= {int(selection.since_ns)}")
+    if selection.until_ns is not None:
+        clauses.append(f"{start} <= {int(selection.until_ns)}")
+    return clauses
+
+
+def _derived_view(table: Table, by_table: dict[str, list[str]], selection: Selection) -> str:
+    names = {c.name for c in table.columns}
+    clauses = []
+    if "rank" in names:
+        clauses.append(_ranges_filter("rank", selection.ranks))
+    if "host" in names and table.name in ("rank", "host") and selection.hosts:
+        clauses.append(f"host IN ({', '.join(_quote(h) for h in selection.hosts)})")
+    if "rank" in names and table.name != "rank" and selection.hosts:
+        clauses.append("rank IN (SELECT rank FROM source_context)")
+    if "attempt" in names and selection.attempt is not None:
+        clauses.append(f"attempt = {int(selection.attempt)}")
+    if "capture_id" in names and selection.window is not None:
+        clauses.append(f"capture_id = {int(selection.window)}")
+    if "step" in names:
+        clauses.append(_ranges_filter("step", selection.steps))
+    if table.name in ("step", "pipeline_op"):
+        clauses += _time_clauses(names, selection)
+    where = " AND ".join(c for c in clauses if c != "true")
+    select = _physical(table, by_table)
+    return f"SELECT * FROM ({select}) WHERE {where}" if where else select

@@ -1,0 +1,244 @@
+"""Writing Parquet: one shard holds the rows of a few sources, a file a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracekit.errors import StoreError
+from tracekit.schema import Table, table
+from tracekit.store.manifest import ShardFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+ROW_GROUP_BYTES = 24 << 20
+"""Arrow bytes buffered a table before a row group is written: bounds a worker's memory."""
+
+FILE_BYTES = 256 << 20
+"""A Parquet file is closed and the next begun at this size."""
+
+
+def _parquet_options(spec: Table) -> dict[str, Any]:
+    # Dictionaries pay for text; for times and ids they cost time and are thrown away.
+    text = [c.name for c in spec.stored_columns if c.type == "VARCHAR"]
+    return {
+        "compression": "zstd",
+        "compression_level": 1,
+        "use_dictionary": text,
+        "write_statistics": [
+            c.name for c in spec.stored_columns if c.is_time or c.name in ("source_id", "step")
+        ],
+        "store_schema": False,
+    }
+
+
+def conform(spec: Table, rows: pa.Table, source_id: int | None) -> pa.Table:
+    """Rows with exactly the stored columns of ``spec``: absent ones null, types cast.
+
+    ``source_id`` fills that column when given. StoreError names a column that is not in the
+    registry or does not cast: a bug in an ingestor, not in a file.
+    """
+    import pyarrow as pa
+
+    known = {c.name for c in spec.stored_columns}
+    extra = [name for name in rows.column_names if name not in known]
+    if extra:
+        raise StoreError(f"{spec.name}: no such column in the registry: {', '.join(extra)}")
+    schema = spec.arrow_schema()
+    columns: list[Any] = []
+    for wanted in schema:
+        if wanted.name == "source_id" and source_id is not None:
+            columns.append(pa.repeat(pa.scalar(source_id, pa.int32()), rows.num_rows))
+        elif wanted.name in rows.column_names:
+            column = rows.column(wanted.name)
+            columns.append(column if column.type == wanted.type else _cast(spec, wanted, column))
+        else:
+            columns.append(pa.nulls(rows.num_rows, wanted.type))
+    return pa.table(columns, schema=schema)
+
+
+def _cast(spec: Table, wanted: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    import pyarrow as pa
+
+    try:
+        return column.cast(wanted.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise StoreError(
+            f"{spec.name}.{wanted.name}: {column.type} does not cast to {wanted.type}: {error}"
+        ) from None
+
+
+@dataclass
+class _TableFiles:
+    """The open file of one table, what waits to be written to it, and what was written."""
+
+    spec: Table
+    folder: Path
+    buffered: list[pa.Table] = field(default_factory=list)
+    buffered_bytes: int = 0
+    writer: pq.ParquetWriter | None = None
+    path: Path | None = None
+    rows_count: int = 0
+    bounds: list[tuple[int, int, int | None, int | None]] = field(default_factory=list)
+    finished: list[ShardFile] = field(default_factory=list)
+
+    def add(self, rows: pa.Table) -> None:
+        self.buffered.append(rows)
+        self.buffered_bytes += rows.nbytes
+        if self.buffered_bytes >= ROW_GROUP_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if not self.buffered:
+            return
+        rows = pa.concat_tables(self.buffered)
+        self.buffered, self.buffered_bytes = [], 0
+        if self.writer is None:
+            self.path = self.folder / f"{self.spec.name}-{len(self.finished):03d}.parquet"
+            self.writer = pq.ParquetWriter(
+                self.path, self.spec.arrow_schema(), **_parquet_options(self.spec)
+            )
+        self.writer.write_table(rows, row_group_size=rows.num_rows)
+        self.rows_count += rows.num_rows
+        self.bounds.append(_bounds(self.spec, rows))
+        if self.path is not None and self.path.stat().st_size >= FILE_BYTES:
+            self.close()
+
+    def close(self) -> None:
+        self.flush()
+        if self.writer is None or self.path is None:
+            return
+        self.writer.close()
+        times = [b for b in self.bounds if b[2] is not None and b[3] is not None]
+        self.finished.append(
+            ShardFile(
+                table=self.spec.name,
+                path=self.path.name,
+                rows_count=self.rows_count,
+                file_bytes=self.path.stat().st_size,
+                min_source_id=min(b[0] for b in self.bounds),
+                max_source_id=max(b[1] for b in self.bounds),
+                min_time_ns=min((b[2] for b in times if b[2] is not None), default=None),
+                max_time_ns=max((b[3] for b in times if b[3] is not None), default=None),
+            )
+        )
+        self.writer, self.path, self.rows_count, self.bounds = None, None, 0, []
+
+
+def _bounds(spec: Table, rows: pa.Table) -> tuple[int, int, int | None, int | None]:
+    import pyarrow.compute as pc
+
+    sources = pc.min_max(rows.column("source_id")).as_py()
+    time = next((c.name for c in spec.stored_columns if c.is_time), None)
+    times = pc.min_max(rows.column(time)).as_py() if time else {"min": None, "max": None}
+    return sources["min"], sources["max"], times["min"], times["max"]
+
+
+class ShardWriter:
+    """Writes the rows of several sources into one folder; not for use by two processes."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._tables: dict[str, _TableFiles] = {}
+
+    def sink(self, source_id: int) -> SourceSink:
+        """A sink for one source. Close it before opening the next."""
+        return SourceSink(self, source_id)
+
+    def add(self, name: str, rows: pa.Table) -> None:
+        """Rows that already have exactly the stored columns of the table."""
+        if name not in self._tables:
+            self._tables[name] = _TableFiles(table(name), self._folder)
+        self._tables[name].add(rows)
+
+    def close(self) -> tuple[ShardFile, ...]:
+        """Finish all files and list them, with paths relative to the shard's folder."""
+        for files in self._tables.values():
+            files.close()
+        return tuple(f for name in sorted(self._tables) for f in self._tables[name].finished)
+
+
+class SourceSink:
+    """The ``Sink`` of one source: adds its id, checks against the registry, counts."""
+
+    def __init__(self, shard: ShardWriter, source_id: int) -> None:
+        self._shard = shard
+        self._source_id = source_id
+        self._facts: dict[str, object] = {}
+        self._stats: dict[tuple[str, str], dict[str, object]] = {}
+        self._rows_count = 0
+
+    def write(self, name: str, rows: pa.Table) -> None:
+        """See ``Sink.write``."""
+        if rows.num_rows == 0:
+            return
+        self._shard.add(name, conform(table(name), rows, self._source_id))
+        self._rows_count += rows.num_rows
+
+    def count(
+        self,
+        counter: str,
+        n: int = 1,
+        *,
+        severity: str = "warning",
+        doc: str,
+        place: int | None = None,
+        shape: str | None = None,
+    ) -> None:
+        """See ``Sink.count``."""
+        if n <= 0:
+            return
+        stat = self._stats.setdefault(
+            (counter, severity),
+            {
+                "counter": counter,
+                "severity": severity,
+                "occurrence_count": 0,
+                "doc": doc,
+                "place": place,
+                "shape": shape,
+            },
+        )
+        stat["occurrence_count"] = int(str(stat["occurrence_count"])) + n
+
+    def fact(self, **columns: object) -> None:
+        """See ``Sink.fact``."""
+        self._facts.update(columns)
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """The facts so far."""
+        return dict(self._facts)
+
+    def close(self, **facts: object) -> dict[str, object]:
+        """Write the source's own row and its counts; returns the row."""
+        import pyarrow as pa
+
+        spec = table("source")
+        row = {**self._facts, **facts, "rows_count": self._rows_count}
+        schema = pa.schema([spec.arrow_schema().field(name) for name in row])
+        self._shard.add(
+            "source", conform(spec, pa.Table.from_pylist([row], schema), self._source_id)
+        )
+        if self._stats:
+            stats = pa.Table.from_pylist(list(self._stats.values()))
+            self._shard.add("ingest_stat", conform(table("ingest_stat"), stats, self._source_id))
+        return row
+
+
+def write_table(folder: Path, name: str, rows: pa.Table) -> ShardFile:
+    """Write one derived table; path relative to ``folder``."""
+    import pyarrow.parquet as pq
+
+    spec = table(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.parquet"
+    pq.write_table(conform(spec, rows, None), path, **_parquet_options(spec))
+    return ShardFile(name, path.name, rows.num_rows, path.stat().st_size)

@@ -12,8 +12,10 @@ from collections.abc import Iterable, Sequence
 
 from tracekit.findings import BudgetPart, Evidence, Finding, NotChecked
 from tracekit.report.model import Document, Notes, Report
-from tracekit.rules.unbuilt import topic_of
-from tracekit.wording import plural, ranges, safe, seconds, share
+from tracekit.rules import RULES
+from tracekit.rules.base import NO_GPU
+from tracekit.rules.unbuilt import topic_of, unbuilt_rules
+from tracekit.wording import listed, plural, ranges, safe, seconds, share
 
 MAX_LINES = 25
 INDENT = 10
@@ -92,6 +94,10 @@ class _Page:
             safe(re.sub(r"[\r\n\t]+", " ", text)), self._width, subsequent_indent=" " * INDENT
         )
 
+    def fits(self, text: str) -> bool:
+        """Whether a labelled text needs one line only."""
+        return INDENT + len(safe(text)) <= self._width
+
     def row(self, cells: Sequence[str], sgr: str = "") -> None:
         """One line of cells that are already padded, cut at the width."""
         line = safe((" " * INDENT + "  ".join(cells)).rstrip())
@@ -123,8 +129,7 @@ def _head(page: _Page, document: Document, notes: Notes) -> None:
         words.append(f"{seconds(run.window_s)} window")
     words.append(_who(document))
     page.title("  ".join(words))
-    for line in notes.data_lines:
-        page.say("", line)
+    page.say("", "   ".join(notes.data_lines))
 
 
 def _closed(span: tuple[int, int]) -> str:
@@ -217,7 +222,12 @@ def _do(page: _Page, cause: Finding) -> None:
 
 def _step(page: _Page, document: Document, notes: Notes) -> None:
     if document.step_budget:
-        page.say("STEP", _sum(document) + _spread(document))
+        parts, spread = _sum(document), _spread(document)
+        if page.fits(parts + spread):
+            page.say("STEP", parts + spread)
+        else:
+            page.say("STEP", parts)
+            page.say("", spread.strip())
     shares = notes.shares
     if shares is None:
         return
@@ -229,7 +239,7 @@ def _step(page: _Page, document: Document, notes: Notes) -> None:
     ]
     told = "   ".join(f"{name} {share(ratio)}" for name, ratio in words if ratio >= 0.0005)
     side = ", seen from the host" if shares.is_host_side else ""
-    page.say("A RANK'S", f"{told}   (rank {shares.rank}, the median{side})")
+    page.say("A RANK'S", f"{told}   (rank {shares.rank}, median{side})")
 
 
 def _sum(document: Document) -> str:
@@ -317,7 +327,7 @@ def _scope_words(finding: Finding) -> str:
 def _details(page: _Page, finding: Finding) -> None:
     page.say("", finding.summary, lead="   ")
     for evidence in finding.evidence:
-        page.row([f"   {_evidence(evidence)}"])
+        page.say("", _evidence(evidence), lead="   ")
 
 
 def _evidence(evidence: Evidence) -> str:
@@ -335,27 +345,70 @@ def _amount(value: float, unit: str) -> str:
 
 
 def _not_checked(page: _Page, document: Document, *, everything: bool) -> None:
-    """Few lines: rules that lack the same thing share one, topics stand for families."""
-    groups: dict[tuple[str, str | None], list[NotChecked]] = {}
-    for entry in document.not_checked:
-        groups.setdefault((entry.needs, entry.capture), []).append(entry)
-    if not groups:
+    """What nobody looked at: one line a kind of need; with everything, one line a need."""
+    entries = document.not_checked
+    if not entries:
         return
-    shown = list(groups.items())
-    hidden: list[NotChecked] = []
-    if not everything:
-        # What a capture would settle is worth a line; what no rule looks for yet is not.
-        shown.sort(key=lambda g: g[0][1] is None)
-        hidden = [e for _, entries in shown[SHOWN_TOPICS:] for e in entries]
-        shown = shown[:SHOWN_TOPICS]
-    for i, ((needs, capture), entries) in enumerate(shown):
-        about = ", ".join(dict.fromkeys(topic_of(e.rule) for e in entries))
-        if everything:
-            about = ", ".join(e.rule for e in entries)
-        text = f"{about}: needs {needs}" + (f"  ->  {capture}" if capture else "")
+    if everything:
+        _not_checked_in_full(page, entries)
+        return
+    if document.verdict.kind == "inherent":
+        about = listed([*dict.fromkeys(topic_of(e.rule) for e in entries)][:SHOWN_TOPICS])
+        page.say(
+            "NOT CHECKED",
+            f"{plural(len(entries), 'rule')}, for want of inputs or of a rule yet ({about}, ...): "
+            "--all",
+        )
+        return
+    lines = [*_specific_needs(entries), *_absent_records(entries), *_absent_sources(entries)]
+    for i, line in enumerate(lines):
+        page.say("NOT CHECKED" if i == 0 else "", line, lead="" if i == 0 else "   ")
+    unbuilt = [e for e in entries if e.rule in unbuilt_rules() and e.capture is None]
+    if unbuilt:
+        page.row([f"   and {plural(len(unbuilt), 'rule')} not built yet: --all"])
+
+
+def _not_checked_in_full(page: _Page, entries: Sequence[NotChecked]) -> None:
+    groups: dict[tuple[str, str | None], list[str]] = {}
+    for entry in entries:
+        groups.setdefault((entry.needs, entry.capture), []).append(entry.rule)
+    for i, ((needs, capture), rules) in enumerate(groups.items()):
+        text = f"{', '.join(rules)}: needs {needs}" + (f"  ->  {capture}" if capture else "")
         page.say("NOT CHECKED" if i == 0 else "", text, lead="" if i == 0 else "   ")
-    if hidden:
-        page.row([f"   and {plural(len(hidden), 'other rule')}: --all"])
+
+
+def _is_usual(entry: NotChecked) -> bool:
+    """Whether it lacks just what its rule always needs, which no reader must be told twice."""
+    return entry.needs == NO_GPU or any(
+        r.name == entry.rule and r.needs == entry.needs for r in RULES
+    )
+
+
+def _specific_needs(entries: Sequence[NotChecked]) -> list[str]:
+    built = {r.name for r in RULES}
+    own: dict[str, list[str]] = {}
+    for entry in entries:
+        if entry.rule in built and not _is_usual(entry):
+            own.setdefault(entry.needs, []).append(entry.rule)
+    return [f"{', '.join(rules)}: needs {needs}" for needs, rules in own.items()]
+
+
+def _absent_records(entries: Sequence[NotChecked]) -> list[str]:
+    rules = [e.rule for e in entries if _is_usual(e)]
+    return [f"{', '.join(rules)}: these traces do not record it"] if rules else []
+
+
+def _absent_sources(entries: Sequence[NotChecked]) -> list[str]:
+    """Topics that another capture would open, with one command for all of them."""
+    prefix = "tracekit capture --what "
+    wanted = [
+        e for e in entries if e.rule in unbuilt_rules() and (e.capture or "").startswith(prefix)
+    ]
+    if not wanted:
+        return []
+    topics = dict.fromkeys(topic_of(e.rule) for e in wanted)
+    whats = dict.fromkeys((e.capture or "").removeprefix(prefix) for e in wanted)
+    return [f"{'; '.join(topics)}: no counters, no logs  ->  {prefix}{','.join(whats)}"]
 
 
 def _more(page: _Page, document: Document) -> None:

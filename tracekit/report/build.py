@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 
-from tracekit import __version__
 from tracekit.findings import Finding, NotChecked, ordered
 from tracekit.report.budget import step_budget
 from tracekit.report.config import DiagnoseConfig
@@ -29,6 +28,7 @@ from tracekit.rules import RULES, Facts, Rule, configured
 from tracekit.rules.base import Row
 from tracekit.rules.steps import utc
 from tracekit.rules.unbuilt import not_built
+from tracekit.version import __version__
 from tracekit.wording import listed, plural, ranges, runs
 
 EXPLAINED_RATIO = 0.5

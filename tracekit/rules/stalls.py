@@ -366,8 +366,8 @@ def _evidence(
     )
 
 
-MAX_PLACES = 10
-"""Places listed in a finding; ``show`` runs the query for the rest."""
+MAX_PLACES = 100
+"""Places listed in a finding, longest stalls first; its query has the rest."""
 
 
 def _places(

@@ -114,7 +114,7 @@ class DecompressedStream(io.RawIOBase):
     def _stored(self, size: int) -> bytes:
         """Stored bytes: first what was read to recognise the compression."""
         if self._pending:
-            data, self._pending = self._pending, b""
+            data, self._pending = self._pending[:size], self._pending[size:]
             return data
         try:
             data = self._raw.read(size)

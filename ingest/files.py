@@ -86,9 +86,16 @@ class DecompressedStream(io.RawIOBase):
 
     def readinto(self, buffer: object) -> int:
         view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
-        data = self.read(len(view))
-        view[: len(data)] = data
-        return len(data)
+        got = 0
+        while got < len(view):
+            part = self._next(min(len(view) - got, 1 << 20))
+            if not part:
+                break
+            view[got : got + len(part)] = part
+            got += len(part)
+        self.raw_bytes += got
+        self._check_limits()
+        return got
 
     def skip(self, size: int) -> None:
         """Move on in stored bytes that are not compressed."""

@@ -96,6 +96,25 @@ def _query_parts(query: catalog.Query) -> list[str]:
     return parts
 
 
+def cli_page() -> str:
+    """docs/cli.md: ``--help`` of every command, and what holds for all of them."""
+    from tracekit.cli.app import help_pages
+
+    parts = [
+        "# Command line",
+        GENERATED,
+        "Data goes to stdout, everything else to stderr. Exit codes: 0 done; 1 a finding at or "
+        "above `--fail-on`; 2 usage, or nothing usable, or with `--strict` any partial input; "
+        "3 `--fail-on` was given and nothing it depends on could be checked; 70 a bug of "
+        "tracekit. Commands that read a run also take raw paths, through a cache "
+        "(`TRACEKIT_CACHE_DIR`, else `XDG_CACHE_HOME/tracekit`, else `~/.cache/tracekit`). "
+        "`NO_COLOR` turns colour off.",
+    ]
+    for name, text in help_pages():
+        parts += [f"## {name}", f"```\n{text.strip()}\n```"]
+    return _page(parts)
+
+
 def _param_doc(param: catalog.Param) -> str:
     if not param.choices:
         return param.doc
@@ -117,6 +136,7 @@ PAGES: tuple[tuple[str, Callable[[], str]], ...] = (
     ("tables.md", tables_page),
     ("queries.md", queries_page),
     ("rules.md", rules_page),
+    ("cli.md", cli_page),
     ("diagnose.schema.json", schema_page),
 )
 """Every generated page: its file in docs/, and what makes its text."""

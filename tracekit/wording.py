@@ -61,6 +61,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
+def listed(words: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
 def ranges(numbers: Iterable[int]) -> str:
     """Sorted numbers as ranges: ``0-3,7``; empty text for none."""
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs(numbers))

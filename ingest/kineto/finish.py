@@ -44,7 +44,7 @@ class Finisher:
         reader.params.finish()
         reader.ranges.finish()
         for batch in reader.gpu.ops.batches():
-            self._write_ops(batch)
+            self._write_ops(reader.gpu.named(batch))
         for batch in reader.gpu.comms.batches():
             self._write_comms(batch)
         if reader.gpu.host:
@@ -107,7 +107,7 @@ class Finisher:
         externals = rows["external_id"].to_pylist()
         kernel_names = rows["name"].to_pylist()
         sequences = rows["sequence"].to_pylist()
-        class_sources = rows["class_source"].to_pylist()
+        class_sources = ["name"] * rows.num_rows
         metas: list[Meta] = []
         libraries: list[str | None] = []
         reductions: list[str | None] = []
@@ -358,10 +358,10 @@ class Finisher:
             self.sink.write("device", table)
 
     def _write_processes(self) -> None:
-        found = self.reader.odd.processes
-        if found:
-            order = sorted(found)
-            table = pa.table({"pid": ints(order), "name": texts([found[p] for p in order])})
+        named = self.reader.odd.processes
+        order = sorted(self.reader.pids)
+        if order:
+            table = pa.table({"pid": ints(order), "name": texts([named.get(p) for p in order])})
             self.sink.write("process", table)
 
     def _facts(self) -> None:

@@ -55,6 +55,19 @@ def ints(values: Sequence[object]) -> pa.Array:
         return pa.array([as_int(v) for v in values], pa.int64())
 
 
+def ids(values: Sequence[object]) -> pa.Array:
+    """An int64 column of which one value is often all there is (a process, a thread)."""
+    distinct = set(values)
+    if len(distinct) == 1:
+        return constant_int(as_int(distinct.pop()), len(values))
+    return ints(values)
+
+
+def constant_int(value: int | None, n: int) -> pa.Array:
+    """An int64 column of one value."""
+    return pa.nulls(n, pa.int64()) if value is None else pa.array(np.full(n, value, np.int64))
+
+
 def texts(values: Sequence[str | None]) -> pa.Array:
     """A string column; lone surrogates are replaced."""
     try:
@@ -102,28 +115,28 @@ class HostRows:
 
     def json_texts(self, values: Sequence[Any]) -> pa.Array:
         """A column of JSON text from raw fragments."""
+        if all(v is NO_RAW for v in values):
+            return pa.nulls(len(values), pa.string())
         cache = self._json
         return texts([cache[bytes(v)] for v in values])
 
     def operators(
-        self, events: list[Event], places: Any, start: Any, dur: Any, word: str
+        self, events: list[Event], shown: list[str], places: Any, start: Any, dur: Any, word: str
     ) -> pa.Table:
         """host_op rows of framework operators."""
         args = [e.args or _NO_OPERATOR for e in events]
         dims = [a.dims for a in args]
-        if word_of_2021 := [a.dims_2021 for a in args if a.dims_2021 is not NO_RAW]:
-            dims = word_of_2021 if len(word_of_2021) == len(args) else [
-                a.dims if a.dims_2021 is NO_RAW else a.dims_2021 for a in args
-            ]
+        if any(a.dims_2021 is not NO_RAW for a in args[:1]):
+            dims = [a.dims if a.dims_2021 is NO_RAW else a.dims_2021 for a in args]
         return pa.table(
             {
                 "place": pa.array(places),
                 "start_ns": pa.array(start),
                 "dur_ns": pa.array(dur),
                 "category": constant(word, len(events)),
-                "name": texts([e.name for e in events]),
-                "pid": ints([e.pid for e in events]),
-                "thread": ints([e.tid for e in events]),
+                "name": texts(shown),
+                "pid": ids([e.pid for e in events]),
+                "thread": ids([e.tid for e in events]),
                 "external_id": ints([a.external_id for a in args]),
                 "sequence_number": ints([a.sequence for a in args]),
                 "forward_thread": ints([a.forward_thread for a in args]),
@@ -132,21 +145,24 @@ class HostRows:
             }
         )
 
-    def calls(self, events: list[Event], places: Any, start: Any, dur: Any, word: str) -> pa.Table:
+    def calls(
+        self, events: list[Event], shown: list[str], places: Any, start: Any, dur: Any, word: str
+    ) -> pa.Table:
         """host_op rows of runtime and driver calls, and of the profiler's overhead."""
         args = [e.args or _NO_CALL for e in events]
+        external = [a.external_id for a in args]
+        if None in external:
+            external = [a.external_id if a.external_id is not None else a.external_id_2021 for a in args]
         return pa.table(
             {
                 "place": pa.array(places),
                 "start_ns": pa.array(start),
                 "dur_ns": pa.array(dur),
                 "category": constant(word, len(events)),
-                "name": texts([e.name for e in events]),
-                "pid": ints([e.pid for e in events]),
-                "thread": ints([e.tid for e in events]),
-                "external_id": ints(
-                    [a.external_id if a.external_id is not None else a.external_id_2021 for a in args]
-                ),
+                "name": texts(shown),
+                "pid": ids([e.pid for e in events]),
+                "thread": ids([e.tid for e in events]),
+                "external_id": ints(external),
                 "correlation": ints([a.correlation for a in args]),
             }
         )

@@ -14,12 +14,14 @@ from tracekit.ingest.kineto.decode import Decoded, Decoder, Group
 from tracekit.ingest.kineto.gpu import GpuRows
 from tracekit.ingest.kineto.links import HostComm, HostComms, Launches, Ranges
 from tracekit.ingest.kineto.model import CommArgs, Event, InstantArgs, Kind, SyncArgs
-from tracekit.ingest.kineto.rows import Cache, HostRows, annotations, as_int, int32s, ints, texts
+from tracekit.ingest.kineto.rows import Cache, HostRows, annotations, as_int, ids, int32s, ints, texts
 from tracekit.ingest.kineto.stream import TraceStream
 from tracekit.ingest.kineto.times import Int64s
 
 MAX_DUR_NS = 24 * 3600 * 10**9
 """Longest duration that is believed; profiler windows last seconds to minutes."""
+SCAN_BYTES = 1 << 18
+"""Decompressed bytes that are searched for a key at a time."""
 EPOCH_FROM_NS = 10**18
 """Times from here on (2001) are an epoch; profiler clocks since boot are below."""
 MAX_ABS_NS = 2**62
@@ -52,6 +54,8 @@ class TraceReader:
         self.params = HostComms()
         self.ranges = HostComms()
         self.odd = odd.OddEvents(sink, stacks=options.stacks)
+        self.pids: set[int] = set()
+        """Processes that have work on the host: device rows carry an ordinal in its place."""
         self.window: list[int] = []
         self.span: list[int] = []
         self.has_fraction = False
@@ -85,18 +89,19 @@ class TraceReader:
 
     def _scan_for_base(self) -> int | None:
         """Look through the file for the key; only where times look relative and none came yet."""
+        key = b'"baseTimeNanoseconds"'
         found = None
         rest = b""
         with self.source.open() as raw:
-            while data := raw.read(self.chunk_bytes):
-                text = rest + data
-                if b'"baseTimeNanoseconds"' in text:
-                    found = header.find_base(text) or found
-                rest = text[-128:]
+            while data := raw.read(SCAN_BYTES):
+                seam = rest + data[:128]
+                if key in data or key in seam:
+                    found = header.find_base(rest + data) or found
+                rest = data[-128:]
         return found
 
-    def _take(self, body: bytes) -> bool:
-        result = self.decoder.body(body, self.place)
+    def _take(self, document: memoryview) -> bool:
+        result = self.decoder.batch(document, self.place)
         if result is None:
             return False
         decoded, count = result
@@ -206,11 +211,12 @@ class TraceReader:
     def _operators(
         self, group: Group, events: list[Event], places: Int64s, start: Int64s, dur: Int64s
     ) -> None:
-        domains = self._domains
-        found = [i for i, e in enumerate(events) if domains[e.name] is not None]
-        for i, e in enumerate(events):
-            if e.args is not None and e.args.collective is not None:
-                self._param_comms(e, int(start[i]), int(start[i] + dur[i]))
+        shown = [e.name for e in events]
+        distinct = set(shown)
+        for i in self._rows_with(shown, distinct & {"record_param_comms"}):
+            if events[i].args is not None and events[i].args.collective is not None:
+                self._param_comms(events[i], int(start[i]), int(start[i] + dur[i]))
+        found = self._rows_with(shown, self._special(distinct))
         if found:
             # Ranges of 2021 traces stand among the operators; they are not work of their own.
             is_range = np.zeros(len(events), np.bool_)
@@ -219,9 +225,23 @@ class TraceReader:
             ranges = np.flatnonzero(is_range)
             self._annotations([events[i] for i in found], places[ranges], start[ranges], dur[ranges])
             events = [events[i] for i in rest.tolist()]
+            shown = [e.name for e in events]
             places, start, dur = places[rest], start[rest], dur[rest]
         if events:
-            self.sink.write("host_op", self.host.operators(events, places, start, dur, group.word))
+            table = self.host.operators(events, shown, places, start, dur, group.word)
+            self.sink.write("host_op", table)
+            self._seen(table)
+
+    def _special(self, distinct: set[str]) -> set[str]:
+        domains = self._domains
+        return {name for name in distinct if domains[name] is not None}
+
+    @staticmethod
+    def _rows_with(shown: list[str], wanted: set[str]) -> list[int]:
+        return [i for i, name in enumerate(shown) if name in wanted] if wanted else []
+
+    def _seen(self, table: pa.Table) -> None:
+        self.pids.update(v for v in table["pid"].unique().to_pylist() if v is not None)
 
     def _param_comms(self, event: Event, start: int, end: int) -> None:
         args: CommArgs = event.args
@@ -234,14 +254,15 @@ class TraceReader:
     def _calls(
         self, group: Group, events: list[Event], places: Int64s, start: Int64s, dur: Int64s
     ) -> None:
-        table = self.host.calls(events, places, start, dur, group.word)
+        shown = [e.name for e in events]
+        table = self.host.calls(events, shown, places, start, dur, group.word)
         self.sink.write("host_op", table)
+        self._seen(table)
         if group.word not in ("runtime", "driver"):
             return
-        launch = self._is_launch
-        is_cuda = group.category in ("cuda_runtime", "cuda_driver", "Runtime")
-        if is_cuda:
-            mask = np.array([launch[e.name] for e in events], np.bool_)
+        if group.category in ("cuda_runtime", "cuda_driver", "Runtime"):
+            launch = {name for name in set(shown) if self._is_launch[name]}
+            mask = np.array([name in launch for name in shown], np.bool_)
         else:
             mask = np.ones(len(events), np.bool_)
         mask &= np.asarray(table["correlation"].is_valid())
@@ -279,13 +300,13 @@ class TraceReader:
         self.sink.write("annotation", annotations(events, places, start, dur, domains, is_twin=True))
 
     def _frames(self, events: list[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
-        domains = self._domains
-        found = [i for i, e in enumerate(events) if domains[e.name] is not None]
+        shown = [e.name for e in events]
+        found = self._rows_with(shown, self._special(set(shown)))
         if found:
             rows = np.array(found)
             kept = [events[i] for i in found]
-            shown = [domains[e.name] for e in kept]
-            table = annotations(kept, places[rows], start[rows], dur[rows], shown, is_twin=False)
+            kinds = [self._domains[e.name] for e in kept]
+            table = annotations(kept, places[rows], start[rows], dur[rows], kinds, is_twin=False)
             self.sink.write("annotation", table)
         if self.options.stacks:
             args = [e.args for e in events]
@@ -296,9 +317,9 @@ class TraceReader:
                         "place": pa.array(places),
                         "start_ns": pa.array(start),
                         "dur_ns": pa.array(dur),
-                        "name": texts([e.name for e in events]),
-                        "pid": ints([e.pid for e in events]),
-                        "thread": ints([e.tid for e in events]),
+                        "name": texts(shown),
+                        "pid": ids([e.pid for e in events]),
+                        "thread": ids([e.tid for e in events]),
                         "frame_id": ints([a and a.frame_id for a in args]),
                         "parent_frame_id": ints([a and a.parent_id for a in args]),
                         "module_id": ints([a and a.module_id for a in args]),

@@ -22,6 +22,10 @@ _NUMBER = re.compile(
     rb'("ts": )(\d+(?:\.\d+)?)|("(?:correlation|[Ee]xternal id)": )(\d+)|(ProfilerStep#)(\d+)'
 )
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_METADATA = re.compile(
+    rb'\{\s*(?:"name": "\w+", "ph": "M"|"ph": "M", "name": "\w+")[^{}]*\{[^{}]*\}\s*\}\s*,\s*'
+    rb'|\{\s*(?:"name": "[^"]*", )?"ph": "i", "s": "g"[^{}]*\}\s*,?\s*'
+)
 _END = re.compile(rb"\}\s*\](?=\s*(?:,\s*\"|\}\s*\Z))")
 
 
@@ -94,9 +98,12 @@ def build(source: Path, megabytes: float, out: Path) -> int:
     opened = igzip.open(out, "wb", compresslevel=1) if is_packed else out.open("wb")
     with opened as stream:
         put(stream, head)
-        for turn, text in enumerate(repetitions(body)):
-            if turn:
-                put(stream, b",")
+        put(stream, body)
+        # Names of processes and threads, and marks of the window, stand once in a file.
+        later = repetitions(_METADATA.sub(b"", body).rstrip().rstrip(b","))
+        next(later)
+        for text in later:
+            put(stream, b",")
             put(stream, text)
             if size >= target:
                 break

@@ -68,9 +68,7 @@ def sources(
             row = {"path": file.path, "kind": kind, "status": status, "reason": reason}
             write_text(json.dumps(row) + "\n", None)
         else:
-            write_text(
-                f"{kind:<20} {safe(file.path)}  ({status}: {safe(reason)})\n", None
-            )
+            write_text(f"{kind:<20} {safe(file.path)}  ({status}: {safe(reason)})\n", None)
     if unknown:
         note(f"{unknown} of {len(files)} files cannot be used as they are")
 

@@ -119,4 +119,3 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return safe(str(value))
-

@@ -43,6 +43,8 @@ class VerdictThresholds:
     )
 
 
+PROGRAM_RULES = frozenset({"launch-bound"})
+"""Rules that blame nobody and yet are more than what the layout allows."""
 LIMITS = VerdictThresholds()
 REASONS = {f.name: f.metadata["reason"] for f in fields(VerdictThresholds)}
 
@@ -61,29 +63,36 @@ def judge(
     budget: Sequence[BudgetPart],
     blames: Mapping[str, bool],
     rules_run: Sequence[str],
+    has_silenced: bool = False,
 ) -> Judgement:
     """The verdict over all findings. The first that applies:
 
-    hang; the worst finding that names a cause (culprit if it sits on part of the job, else
+    hang; a major finding that names a cause (culprit if it sits on part of the job, else
     configuration); no step (not_enough_data); waiting for ranks without a trace
-    (not_enough_data); unequal waiting, idle time or slow steps that no finding explains
-    (unexplained); a single step (not_enough_data); inherent.
+    (not_enough_data); unequal waiting that no finding explains (unexplained); a program that
+    launches too slowly (configuration: it blames nobody, but has a remedy); idle time or slow
+    steps that no finding explains (unexplained); a minor finding that names a cause (it would
+    mislead to lead with 1 % while 40 % is unexplained); a single step (not_enough_data);
+    inherent. What a silenced finding may explain is not called unexplained.
     """
     hang = next((f for f in findings if f.rule in HANG_RULES), None)
     if hang is not None:
         return Judgement(Verdict(kind="hang", finding=hang.id, sentence=hang.summary))
-    causes = [f for f in findings if _is_cause(f, blames)]
-    if causes:
-        return Judgement(_named(facts, ordered(causes)[0]))
+    cause = next((f for f in ordered(findings) if _is_cause(f, blames)), None)
+    if cause is not None and cause.severity.weight >= Severity.MAJOR.weight:
+        return Judgement(_named(facts, cause))
     if not facts.steps.rank_means:
         return _no_steps(facts)
+    is_open = not has_silenced
     return (
         _missing(facts)
-        or _unequal_waiting(facts)
-        or _idle(facts, budget)
-        or _slow_steps(facts)
+        or (_unequal_waiting(facts) if is_open else None)
+        or _program(facts, findings)
+        or (_idle(facts, budget) if is_open else None)
+        or (_slow_steps(facts) if is_open else None)
+        or (Judgement(_named(facts, cause)) if cause is not None else None)
         or _too_short(facts)
-        or _inherent(facts, budget, rules_run)
+        or _inherent(facts, rules_run, has_silenced)
     )
 
 
@@ -94,9 +103,9 @@ def _is_cause(finding: Finding, blames: Mapping[str, bool]) -> bool:
 
 def _named(facts: Facts, finding: Finding) -> Verdict:
     scope = finding.scope
-    is_whole_job = not (scope.devices or scope.links or scope.switches or scope.racks) and (
-        not scope.ranks or set(scope.ranks) >= set(facts.ranks)
-    )
+    names_a_part = bool(scope.devices or scope.links or scope.switches or scope.racks)
+    names_all_ranks = not scope.ranks or set(scope.ranks) >= set(facts.ranks)
+    is_whole_job = finding.rule in PROGRAM_RULES or (names_all_ranks and not names_a_part)
     kind: VerdictKind = "configuration" if is_whole_job else "culprit"
     return Verdict(kind=kind, finding=finding.id, sentence=finding.summary)
 
@@ -175,6 +184,11 @@ def _unequal_waiting(facts: Facts) -> Judgement | None:
     )
 
 
+def _program(facts: Facts, findings: Sequence[Finding]) -> Judgement | None:
+    found = next((f for f in findings if f.rule in PROGRAM_RULES and not f.explained_by), None)
+    return None if found is None else Judgement(_named(facts, found))
+
+
 def _idle(facts: Facts, budget: Sequence[BudgetPart]) -> Judgement | None:
     step_s = facts.steps.step_ns / 1e9
     idle_s = sum(p.s_per_step for p in budget if p.part in ("host", "unexplained"))
@@ -219,7 +233,7 @@ def _too_short(facts: Facts) -> Judgement | None:
     )
 
 
-def _inherent(facts: Facts, budget: Sequence[BudgetPart], rules_run: Sequence[str]) -> Judgement:
+def _inherent(facts: Facts, rules_run: Sequence[str], has_silenced: bool) -> Judgement:
     steps = facts.steps
     exposed = median(_waiting(facts).values())
     about = ""
@@ -227,9 +241,10 @@ def _inherent(facts: Facts, budget: Sequence[BudgetPart], rules_run: Sequence[st
         about = f", {share(exposed)} of it communication that nothing hides"
     missing = facts.missing_ranks
     where = f" on the {plural(len(facts.ranks), 'rank')} traced" if missing else ""
+    beyond = " beyond what is silenced" if has_silenced else ""
     checked = plural(len(rules_run), "rule")
     return _say(
         "inherent",
-        f"Nothing to fix{where}: {seconds(steps.step_ns / 1e9)} a step{about}; "
+        f"Nothing to fix{beyond}{where}: {seconds(steps.step_ns / 1e9)} a step{about}; "
         f"the {checked} that could look found no fault.",
     )

@@ -154,6 +154,8 @@ class Rule:
     cap: Severity = Severity.CRITICAL
     names_culprit: bool = True
     """False: describes how the time is spent, blames nobody; may be a symptom of another."""
+    needs: str = ""
+    """The input that is most often absent, as ``not_checked`` states it."""
     symptom_of: tuple[str, ...] = ()
     """Rules whose findings can explain this one."""
 
@@ -190,6 +192,10 @@ class Rule:
         return "\n".join(lines) + "\n"
 
 
+NO_GPU = "a GPU timeline (these ranks show none)"
+"""The need of rules that only a GPU's timeline can answer."""
+
+
 def lacking(rule: str, needs: str, capture: str | None = None) -> RuleOutcome:
     """The outcome of a rule that lacks its inputs."""
     return RuleOutcome(not_checked=(NotChecked(rule=rule, needs=needs, capture=capture),))
@@ -197,6 +203,7 @@ def lacking(rule: str, needs: str, capture: str | None = None) -> RuleOutcome:
 
 __all__ = [
     "DOC_HEADINGS",
+    "NO_GPU",
     "Facts",
     "JobFacts",
     "Level",

@@ -34,9 +34,17 @@ from tracekit.findings import (
     impact_of,
     severity_of,
 )
-from tracekit.rules.base import Facts, Row, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import (
+    NO_GPU,
+    Facts,
+    Row,
+    RuleOutcome,
+    Thresholds,
+    lacking,
+    threshold,
+)
 from tracekit.rules.steps import StepKey, Steps
-from tracekit.wording import ranks_phrase, seconds, share
+from tracekit.wording import listed, ranks_phrase, seconds, share
 
 MIN_STEPS = 2
 """One step shows no persistence of anything."""
@@ -100,11 +108,11 @@ class StallSummary:
     @property
     def often(self) -> str:
         """How often, in words."""
-        if self.period_steps is not None and self.stalled_steps_count < self.steady_steps_count:
-            every = f"every {self.period_steps} steps"
-        else:
-            every = f"in {self.stalled_steps_count} of {self.steady_steps_count} steps"
-        return every
+        if self.stalled_steps_count == self.steady_steps_count:
+            return "in every step"
+        if self.period_steps is not None and self.period_steps > 1:
+            return f"every {self.period_steps} steps"
+        return f"in {self.stalled_steps_count} of {self.steady_steps_count} steps"
 
 
 @dataclass(frozen=True)
@@ -167,7 +175,7 @@ def evaluate_stalls(
     rows = facts.of(text.query)
     steps = facts.steps
     if text.needs_gpu and not facts.has_gpu:
-        return lacking(text.rule, "a GPU timeline (these ranks show none)", text.capture)
+        return lacking(text.rule, NO_GPU, text.capture)
     if not rows:
         return lacking(text.rule, text.needs, text.capture)
     if len(steps) < MIN_STEPS:
@@ -309,7 +317,7 @@ def _instruments(
     if longer_ns is not None and longer_ns >= 0.5 * delay / len(stalled):
         kinds.append("step times")
         words.append(f"stalled steps {seconds(longer_ns / 1e9)} longer than the others")
-    agree = f"{' and '.join(words)} agree" if len(words) > 1 else f"only {words[0]}"
+    agree = f"{listed(words)} agree" if len(words) > 1 else f"only {words[0]}"
     return kinds, f"{agree}, {len(stalled)} of {len(steps)} steps"
 
 
@@ -358,8 +366,8 @@ def _evidence(
     )
 
 
-MAX_PLACES = 10
-"""Places listed in a finding; ``show`` runs the query for the rest."""
+MAX_PLACES = 100
+"""Places listed in a finding, longest stalls first; its query has the rest."""
 
 
 def _places(

@@ -76,7 +76,25 @@ def test_unequal_waiting_without_a_finding_is_unexplained(make_job: MakeJob) -> 
             job.add(rank, step, "compute" if rank == 2 else "exposed_comm", 40)
     found = report(job)
     assert found.verdict.kind == "unexplained"
-    assert "rank 2 waits least" in found.verdict.sentence
+    assert found.verdict.sentence.startswith("Rank 2 seems to hold up the others, which wait 40")
+    assert "it computes for 40.0 ms longer" in found.verdict.sentence
+
+
+def test_waiting_that_differs_gradually_is_no_sign_of_a_late_rank(make_job: MakeJob) -> None:
+    job = make_job(ranks_count=8)
+    for step in job.steps:
+        for rank in range(8):
+            job.add(rank, step, "exposed_comm", 5 * rank)
+            job.add(rank, step, "compute", -5 * rank)
+    assert report(job).verdict.kind == "inherent"
+
+
+def test_a_rank_that_waits_least_now_and_then_is_chance(make_job: MakeJob) -> None:
+    job = make_job(comm_ms=60)
+    for step in (1, 2, 3, 4):
+        job.add(2, step, "exposed_comm", -60)
+        job.add(2, step, "compute", 60)
+    assert report(job).verdict.kind == "inherent"
 
 
 def test_an_idle_gpu_without_a_finding_is_unexplained(make_job: MakeJob) -> None:

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -158,7 +159,7 @@ def ingest_against_json_load(bench: Bench) -> None:
         run = bench.work / "run"
         ingest = bench.run(
             [sys.executable, "-c", peers.TRACEKIT_INGEST, str(trace), str(run)],
-            before=lambda: shutil.rmtree(run, ignore_errors=True),
+            before=partial(shutil.rmtree, run, ignore_errors=True),
         )
         show("tracekit.ingest", ingest)
         load = bench.run([sys.executable, "-c", peers.JSON_LOAD, str(trace)], repeat=1)
@@ -176,7 +177,7 @@ def two_workers(bench: Bench) -> None:
         command = [sys.executable, "-m", "tracekit", "-q", "ingest", str(folder)]
         one = bench.run(
             [*command, "--run", str(run), "--workers", str(workers)],
-            before=lambda: shutil.rmtree(run, ignore_errors=True),
+            before=partial(shutil.rmtree, run, ignore_errors=True),
         )
         show(f"tracekit ingest --workers {workers}", one)
         walls.append(one.wall_s)

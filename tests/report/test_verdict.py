@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tracekit.findings import Finding
-from tracekit.report import DiagnoseConfig, Report, Silence, build_report
+from tracekit.report import DiagnoseConfig, InputFile, Report, Silence, build_report
 from tracekit.rules import Facts
 
 MakeJob = Callable[..., Any]
@@ -112,6 +112,21 @@ def test_slow_steps_without_a_finding_are_unexplained(make_job: MakeJob) -> None
     found = report(job)
     assert found.verdict.kind == "unexplained"
     assert "up to 160 ms where 100 ms is typical" in found.verdict.sentence
+    assert "hold up" not in found.verdict.sentence
+
+
+def test_the_rank_that_the_others_wait_for_in_slow_steps_is_told(make_job: MakeJob) -> None:
+    job = make_job(steps_count=20)
+    for step in (4, 11):
+        for rank in range(4):
+            job.add(rank, step, "idle" if rank == 3 else "exposed_comm", 60)
+    assert "In them rank 3 seems to hold up the others" in report(job).verdict.sentence
+
+
+def test_a_damaged_input_narrows_the_claim(make_job: MakeJob) -> None:
+    damaged = InputFile(path="a", kind="kineto", status="partial", rows=1)
+    found = build_report(make_job().facts(), [damaged])
+    assert found.verdict.sentence.startswith("Nothing to fix in what could be read: 100 ms")
 
 
 def test_one_step_is_not_enough(make_job: MakeJob) -> None:

@@ -17,7 +17,7 @@ from tracekit.findings import (
 )
 from tracekit.rules import RULES
 from tracekit.rules.base import Facts
-from tracekit.rules.steps import Steps
+from tracekit.rules.steps import StepKey, Steps
 from tracekit.wording import plural, ranges, ranks_phrase, seconds, share
 
 
@@ -33,8 +33,8 @@ class VerdictThresholds:
         default=0.20, metadata={"reason": "GPU idle without a finding; less is usual in any job"}
     )
     min_host_idle_ratio: float = field(
-        default=0.60,
-        metadata={"reason": "host-side ranks: Python between operators is not told from idling"},
+        default=0.30,
+        metadata={"reason": "host-side ranks: idle is Python between operators too; healthy: 0.1"},
     )
     min_slow_steps_ratio: float = field(
         default=0.05,
@@ -66,6 +66,7 @@ def judge(
     blames: Mapping[str, bool],
     rules_run: Sequence[str],
     has_silenced: bool = False,
+    is_whole: bool = True,
 ) -> Judgement:
     """The verdict over all findings. The first that applies:
 
@@ -75,7 +76,8 @@ def judge(
     launches too slowly (configuration: it blames nobody, but has a remedy); idle time or slow
     steps that no finding explains (unexplained); a minor finding that names a cause (it would
     mislead to lead with 1 % while 40 % is unexplained); a single step (not_enough_data);
-    inherent. What a silenced finding may explain is not called unexplained.
+    inherent. What a silenced finding may explain is not called unexplained. ``is_whole`` says
+    that every input was read to its end.
     """
     hang = next((f for f in findings if f.rule in HANG_RULES), None)
     if hang is not None:
@@ -94,7 +96,7 @@ def judge(
         or (_slow_steps(facts) if is_open else None)
         or (Judgement(_named(facts, cause)) if cause is not None else None)
         or _too_short(facts)
-        or _inherent(facts, rules_run, has_silenced)
+        or _inherent(facts, rules_run, has_silenced, is_whole)
     )
 
 
@@ -265,13 +267,24 @@ def _slow_steps(facts: Facts) -> Judgement | None:
     below = sum(max(0.0, typical - d) for d in durs) / sum(durs)
     if len(durs) < 3 or above - below < LIMITS.min_slow_steps_ratio:
         return None
+    late = late_ranks(facts.steps.only(_slow_keys(facts.steps, typical)))
+    who = ranks_phrase(late, facts.ranks).lower()
+    held = f" In them {who} {'seems' if len(late) == 1 else 'seem'} to hold up the others."
     return _say(
         "unexplained",
         f"Some steps take up to {seconds(max(durs) / 1e9)} where {seconds(typical / 1e9)} is "
-        f"typical, and no rule here found the reason ({seconds((fmean(durs) - typical) / 1e9)} "
-        f"a step on average).",
-        "profile a longer window that spans several slow steps",
+        f"typical, {seconds((fmean(durs) - typical) / 1e9)} a step on average."
+        f"{held if late else ''} No rule here found the reason.",
+        "profile a longer window that spans several slow steps, with Python stacks",
     )
+
+
+def _slow_keys(steps: Steps, typical_ns: float) -> list[StepKey]:
+    return [
+        key
+        for key, dur_ns in zip(steps.keys, steps.job_durs_ns, strict=True)
+        if dur_ns > (1 + LIMITS.min_slow_steps_ratio) * typical_ns
+    ]
 
 
 def _too_short(facts: Facts) -> Judgement | None:
@@ -286,7 +299,9 @@ def _too_short(facts: Facts) -> Judgement | None:
     )
 
 
-def _inherent(facts: Facts, rules_run: Sequence[str], has_silenced: bool) -> Judgement:
+def _inherent(
+    facts: Facts, rules_run: Sequence[str], has_silenced: bool, is_whole: bool
+) -> Judgement:
     steps = facts.steps
     exposed = median(_waiting(facts).values())
     about = ""
@@ -295,6 +310,7 @@ def _inherent(facts: Facts, rules_run: Sequence[str], has_silenced: bool) -> Jud
     missing = facts.missing_ranks
     where = f" on the {plural(len(facts.ranks), 'rank')} traced" if missing else ""
     beyond = " beyond what is silenced" if has_silenced else ""
+    beyond += "" if is_whole else " in what could be read"
     network = ""
     if about:
         network = " Whether the network should be faster was not checked."

@@ -28,6 +28,7 @@ PIECES_TOGETHER = 64
 _REPAIR_LIMIT_BYTES = 1 << 20
 
 _RAW = msgspec.json.Decoder(Raw)
+_FIELDS = msgspec.json.Decoder(dict[str, Raw])
 _RAWS = msgspec.json.Decoder(list[Raw])
 _MASK = bytes(
     ord("a") if chr(i).isalpha() and i < 128 else ord("9") if 48 <= i <= 57
@@ -148,6 +149,18 @@ def repair(text: bytes) -> tuple[bytes, list[Repair]] | None:
             if is_json(text):
                 return text, taken
     return None
+
+
+def is_event(text: bytes) -> bool:
+    """Whether a piece of text is one whole event, perhaps after repair."""
+    repaired = (text, []) if is_json(text) else repair(text)
+    if repaired is None:
+        return False
+    try:
+        fields = _FIELDS.decode(repaired[0])
+    except REFUSED:
+        return False
+    return "ph" in fields and "name" in fields
 
 
 # --- pieces --------------------------------------------------------------------------------------

@@ -67,7 +67,9 @@ class TraceReader:
     def run(self) -> None:
         """Read the file from its first byte to its last."""
         with self.source.open() as raw:
-            stream = TraceStream(raw, self._take, self._take_damaged, self.chunk_bytes)
+            stream = TraceStream(
+                raw, self._take, self._take_damaged, salvage.is_event, self.chunk_bytes
+            )
             found = stream.read_header()
             if found:
                 self.base_ns = self._find_base(stream)

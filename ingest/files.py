@@ -357,7 +357,8 @@ def _walk(folder: Path) -> Iterator[Path]:
         folders[:] = sorted(f for f in folders if not f.startswith("."))
         for name in sorted(names):
             path = Path(parent, name)
-            if not name.startswith(".") and path.is_file():
+            is_dangling = path.is_symlink() and not path.exists()  # to be named as unreadable
+            if not name.startswith(".") and (path.is_file() or is_dangling):
                 yield path
 
 

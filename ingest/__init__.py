@@ -6,7 +6,7 @@ Importing this is cheap: an ingestor imports what it needs when it reads.
 from __future__ import annotations
 
 from tracekit.ingest import files
-from tracekit.ingest.base import Ingestor, IngestOptions, Recognition, Sink, SourceFile
+from tracekit.ingest.base import IngestOptions, Ingestor, Recognition, Sink, SourceFile
 from tracekit.ingest.kineto import KinetoIngestor
 
 __all__ = [
@@ -58,7 +58,9 @@ def recognise(source: SourceFile) -> Recognition:
         return Recognition("unreadable", why, status="unreadable")
     if not head:
         if problem:
-            return Recognition("unreadable", f"it cannot be unpacked ({problem})", status="unreadable")
+            return Recognition(
+                "unreadable", f"it cannot be unpacked ({problem})", status="unreadable"
+            )
         return Recognition("empty", "it holds no bytes", status="empty")
     found = _sniff(head, source)
     if found is None and len(head) >= files.HEAD_BYTES and head.lstrip()[:1] in (b"{", b"["):

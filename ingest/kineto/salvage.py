@@ -101,7 +101,9 @@ def _key_quotes(text: bytes) -> bytes:
     opened = re.sub(rb'([{,]\s*)([A-Za-z_][\w .%/()-]{0,60})"(\s*:)', rb'\1"\2"\3', text)
     if is_json(opened):
         return opened
-    return re.sub(rb'([{,]\s*")([A-Za-z_][\w .%/()-]{0,60}?)(\s*:\s*[\d\-\[{"tfn])', rb'\1\2"\3', text)
+    return re.sub(
+        rb'([{,]\s*")([A-Za-z_][\w .%/()-]{0,60}?)(\s*:\s*[\d\-\[{"tfn])', rb'\1\2"\3', text
+    )
 
 
 class Repair(NamedTuple):
@@ -114,7 +116,11 @@ class Repair(NamedTuple):
 
 REPAIRS: tuple[Repair, ...] = (
     Repair("repaired_utf8", "Bytes that are no UTF-8, replaced.", _utf8),
-    Repair("repaired_value", "A key without a value, read as null.", _outside_strings(rb":\s*(?=[,}])", b": null")),
+    Repair(
+        "repaired_value",
+        "A key without a value, read as null.",
+        _outside_strings(rb":\s*(?=[,}])", b": null"),
+    ),
     Repair(
         "repaired_number",
         "A bare inf or nan, read as null.",
@@ -223,9 +229,7 @@ def _are_events(pieces: Sequence[bytes]) -> bool:
         return False
 
 
-def _one(
-    pieces: Sequence[bytes], i: int, place: int, sink: Sink
-) -> tuple[bytes | None, int]:
+def _one(pieces: Sequence[bytes], i: int, place: int, sink: Sink) -> tuple[bytes | None, int]:
     """One event from piece i (and those after it), and how many pieces it took."""
     piece = pieces[i]
     if is_json(piece):

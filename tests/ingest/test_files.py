@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import io
 import json
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
+
 from tracekit.errors import InputError
 from tracekit.ingest import INGESTORS, IngestOptions, SourceFile, files, ingestor, recognise
 from tracekit.ingest.kineto import KinetoIngestor
@@ -25,7 +27,9 @@ EVENT = {"ph": "X", "cat": "cpu_op", "name": "op", "pid": 1, "tid": 1, "ts": 5, 
 
 def trace(rank: int) -> bytes:
     info = {"backend": "nccl", "rank": rank, "world_size": 4}
-    return json.dumps({"schemaVersion": 1, "distributedInfo": info, "traceEvents": [EVENT] * 3}).encode()
+    return json.dumps(
+        {"schemaVersion": 1, "distributedInfo": info, "traceEvents": [EVENT] * 3}
+    ).encode()
 
 
 def names(sources: list[SourceFile], below: Path) -> list[str]:
@@ -54,7 +58,14 @@ def make_tar(path: Path, mode: str, members: dict[str, bytes]) -> None:
 
 
 def test_folders_are_read_in_order_of_numbers_without_hidden_files(tmp_path: Path) -> None:
-    for name in ("rank10.json", "rank2.json", ".hidden.json", "sub/rank0.json", ".git/x.json", "a.json.tmp"):
+    for name in (
+        "rank10.json",
+        "rank2.json",
+        ".hidden.json",
+        "sub/rank0.json",
+        ".git/x.json",
+        "a.json.tmp",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(trace(0))
     (tmp_path / "sub" / "loop").symlink_to(tmp_path, target_is_directory=True)
@@ -69,7 +80,10 @@ def test_folders_are_read_in_order_of_numbers_without_hidden_files(tmp_path: Pat
 def test_globs(tmp_path: Path) -> None:
     for i in (10, 9):
         (tmp_path / f"rank{i}.json").write_bytes(trace(i))
-    assert names(files.expand([str(tmp_path / "rank*.json")]), tmp_path) == ["rank9.json", "rank10.json"]
+    assert names(files.expand([str(tmp_path / "rank*.json")]), tmp_path) == [
+        "rank9.json",
+        "rank10.json",
+    ]
     with pytest.raises(InputError, match="no file matches"):
         files.expand([str(tmp_path / "*.nope")])
 
@@ -97,7 +111,9 @@ def test_archives_are_read_in_place(tmp_path: Path, kind: str) -> None:
     else:
         make_tar(path, "w" if kind == "tar" else "w:gz", members)
     sources = files.expand([path])
-    assert names(sources, tmp_path) == [f"job.{kind}!job/rank{i}.json{'.gz' if i < 3 else ''}" for i in range(4)]
+    assert names(sources, tmp_path) == [
+        f"job.{kind}!job/rank{i}.json{'.gz' if i < 3 else ''}" for i in range(4)
+    ]
     assert [s.name for s in sources] == [f"rank{i}.json" for i in range(4)]
     assert ranks(sources) == [0, 1, 2, 3]
     assert ranks(sources[::-1]) == [3, 2, 1, 0], "in any order"
@@ -150,13 +166,38 @@ def test_compression_is_told_by_the_bytes() -> None:
             assert ranks([source_of(data, name)]) == [1]
 
 
+def test_a_file_that_grows_is_told() -> None:
+    whole = source_of(trace(1))
+    sink = MemorySink()
+    KinetoIngestor().read(dataclasses.replace(whole, file_bytes=100), sink, IngestOptions())
+    assert sink.table("host_op").num_rows == 3
+    assert (sink.facts["status"], sink.counters) == ("partial", {"stream_growing": 1})
+
+
+def test_a_file_that_is_gone_is_our_own_error(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(trace(1))
+    source = files.source_file(tmp_path / "a.json")
+    (tmp_path / "a.json").unlink()
+    with pytest.raises(InputError, match="cannot be read"):
+        KinetoIngestor().read(source, MemorySink(), IngestOptions())
+
+
 def test_gzip_headers_of_all_kinds(tmp_path: Path) -> None:
     path = tmp_path / "named.gz"
     with gzip.GzipFile("a name.json", "wb", fileobj=path.open("wb")) as stream:
         stream.write(trace(2))
     assert ranks([files.source_file(path)]) == [2]
     plain = gzip.compress(trace(2))
-    extra = plain[:3] + b"\x1e" + plain[4:10] + b"\x03\x00abc" + b"name\0" + b"comment\0" + b"\0\0" + plain[10:]
+    extra = (
+        plain[:3]
+        + b"\x1e"
+        + plain[4:10]
+        + b"\x03\x00abc"
+        + b"name\0"
+        + b"comment\0"
+        + b"\0\0"
+        + plain[10:]
+    )
     assert ranks([source_of(extra)]) == [2]
 
 
@@ -169,9 +210,19 @@ def test_gzip_headers_of_all_kinds(tmp_path: Path) -> None:
         (trace(0), "kineto", "ok"),
         (b"\xef\xbb\xbf  " + trace(0), "kineto", "ok"),
         (json.dumps([EVENT]).encode(), "kineto", "ok"),
-        (json.dumps({"schemaVersion": 1, "deviceProperties": ["x" * 200_000], "traceEvents": []}).encode(), "kineto", "ok"),
+        (
+            json.dumps(
+                {"schemaVersion": 1, "deviceProperties": ["x" * 200_000], "traceEvents": []}
+            ).encode(),
+            "kineto",
+            "ok",
+        ),
         (json.dumps({"mine": "x" * 300_000, "traceEvents": []}).encode(), "kineto", "ok"),
-        (b'{"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": []}', "execution_trace", "unrecognised"),
+        (
+            b'{"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": []}',
+            "execution_trace",
+            "unrecognised",
+        ),
         (b'{"segments": [], "device_traces": []}', "memory_snapshot", "unrecognised"),
         (b"[[1, 2, 3], [4, 5, 6]]", "memory_timeline", "unrecognised"),
         (b'{"a": 1}', "json", "unrecognised"),
@@ -184,7 +235,7 @@ def test_gzip_headers_of_all_kinds(tmp_path: Path) -> None:
         (b"\x80\x04\x95", "pickle", "unrecognised"),
         (b"\x1f\x8b\x08", "unreadable", "unreadable"),
     ],
-)  # fmt: skip
+)
 def test_recognition(data: bytes, kind: str, status: str) -> None:
     found = recognise(source_of(data))
     assert (found.kind, found.status) == (kind, status)
@@ -200,11 +251,16 @@ def test_the_head_shows_rank_and_world() -> None:
 def test_unreadable_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
     (tmp_path / "a.json").write_bytes(trace(0))
-    assert [recognise(s).status for s in files.expand([tmp_path / "gone.json", tmp_path / "a.json"])] == ["ok", "unreadable"]
+    assert [
+        recognise(s).status for s in files.expand([tmp_path / "gone.json", tmp_path / "a.json"])
+    ] == ["ok", "unreadable"]
 
 
 def test_tensorboard_files_are_named() -> None:
-    assert recognise(source_of(b"\x18\0\0\0\0\0\0\0abcd", "events.out.tfevents.1")).kind == "tensorboard"
+    assert (
+        recognise(source_of(b"\x18\0\0\0\0\0\0\0abcd", "events.out.tfevents.1")).kind
+        == "tensorboard"
+    )
 
 
 def test_ingestors_are_listed() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tracekit.ingest import IngestOptions, files, recognise
 from tracekit.ingest.kineto import reader
 from tracekit.ingest.memory import MemorySink
@@ -28,7 +29,7 @@ def by_name(path: Path) -> str:
     return f"{path.parent.name}/{path.name}"
 
 
-def each_file() -> Any:
+def each_file() -> pytest.MarkDecorator:
     marks = [pytest.mark.skip(reason=f"{DATA} is absent")] if not FILES else []
     return pytest.mark.parametrize("path", FILES or [pytest.param(DATA, marks=marks)], ids=by_name)
 
@@ -41,15 +42,16 @@ def read(path: Path, **given: Any) -> MemorySink:
 
 @cache
 def document(path: Path) -> tuple[list[dict[str, Any]], int]:
-    opened = gzip.open(path) if path.suffix == ".gz" else path.open("rb")
-    with opened as stream:
-        loaded = json.load(stream, parse_float=Decimal)
+    raw = path.read_bytes()
+    loaded = json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw, parse_float=Decimal)
     if isinstance(loaded, list):
         return loaded, 0
     return loaded["traceEvents"], loaded.get("baseTimeNanoseconds", 0)
 
 
-def complete(events: list[dict[str, Any]], *categories: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def complete(
+    events: list[dict[str, Any]], *categories: str
+) -> Iterator[tuple[int, dict[str, Any]]]:
     for place, event in enumerate(events):
         if event.get("ph") == "X" and event.get("cat") in categories:
             yield place, event
@@ -77,7 +79,11 @@ def test_rows_are_those_of_a_slow_exact_reader(path: Path) -> None:
     sink = read(path, chunk_bytes=300_000)
     host = ("cpu_op", "cuda_runtime", "cuda_driver", "overhead")
     device = ("kernel", "gpu_memcpy", "gpu_memset")
-    for table, categories in (("host_op", host), ("gpu_op", device), ("python_frame", ("python_function",))):
+    for table, categories in (
+        ("host_op", host),
+        ("gpu_op", device),
+        ("python_frame", ("python_function",)),
+    ):
         expected = [
             (p, base + int(Decimal(e["ts"]) * 1000), int(Decimal(e["dur"]) * 1000), e["name"])
             for p, e in complete(events, *categories)
@@ -88,10 +94,16 @@ def test_rows_are_those_of_a_slow_exact_reader(path: Path) -> None:
         assert row["external_id"] == args[row["place"]].get("External id")
         assert row["correlation"] == args[row["place"]].get("correlation")
         dims = args[row["place"]].get("Input Dims")
-        assert row["input_dims"] == (None if dims is None else json.dumps(dims, separators=(",", ":")))
+        assert row["input_dims"] == (
+            None if dims is None else json.dumps(dims, separators=(",", ":"))
+        )
     for row in sink.rows("gpu_op"):
         mine = args[row["place"]]
-        assert (row["device"], row["stream"], row["grid"]) == (mine["device"], mine["stream"], mine.get("grid"))
+        assert (row["device"], row["stream"], row["grid"]) == (
+            mine["device"],
+            mine["stream"],
+            mine.get("grid"),
+        )
 
 
 @each_file()
@@ -105,7 +117,11 @@ def test_launches_are_those_of_a_slow_reader(path: Path) -> None:
         if "correlation" in e["args"]
     }
     steps = [
-        (int(e["name"].split("#")[1]), base + int(Decimal(e["ts"]) * 1000), int(Decimal(e["dur"]) * 1000))
+        (
+            int(e["name"].split("#")[1]),
+            base + int(Decimal(e["ts"]) * 1000),
+            int(Decimal(e["dur"]) * 1000),
+        )
         for _, e in complete(events, "user_annotation")
         if e["name"].startswith("ProfilerStep#")
     ]
@@ -144,21 +160,42 @@ def test_megatron_waiting_for_the_last() -> None:
 @needs_data
 def test_nccl_data_has_full_metadata() -> None:
     sink = read(DATA / "kineto/hta/nccl_parser_config_nccl_data.json.gz")
-    assert Counter(sink.rows("collective", "op", "class_source")) == {("all_reduce", "args"): 15, ("broadcast", "args"): 6}
+    assert Counter(sink.rows("collective", "op", "class_source")) == {
+        ("all_reduce", "args"): 15,
+        ("broadcast", "args"): 6,
+    }
     (group,) = sink.rows("process_group")
-    assert (group["ranks"], group["is_ranks_complete"], group["description"]) == ([0, 1], True, "default_pg")
+    assert (group["ranks"], group["is_ranks_complete"], group["description"]) == (
+        [0, 1],
+        True,
+        "default_pg",
+    )
     assert set(sink.rows("collective", "group_id")) == {group["group_id"]}
-    assert Counter(sink.rows("gpu_op", "class")) == {"compute": 2679, "memory": 1074, "communication": 21}
+    assert Counter(sink.rows("gpu_op", "class")) == {
+        "compute": 2679,
+        "memory": 1074,
+        "communication": 21,
+    }
 
 
 @needs_data
 def test_lab_is_gloo_on_the_host() -> None:
     sink = read(DATA / "lab/pp2dp2tp2-healthy/rank0_trace.json.gz")
     ops = Counter(sink.rows("collective", "op", "timeline"))
-    assert ops == {("all_to_all", "host"): 32, ("all_reduce", "host"): 80, ("send", "host"): 16, ("recv", "host"): 16}
+    assert ops == {
+        ("all_to_all", "host"): 32,
+        ("all_reduce", "host"): 80,
+        ("send", "host"): 16,
+        ("recv", "host"): 16,
+    }
     assert set(sink.rows("collective", "group_id")) == {None}
     described = {g["description"]: g["ranks"] for g in sink.rows("process_group")}
-    assert described == {"default_pg": list(range(8)), "mesh_pp": [0, 4], "mesh_dp": [0, 2], "mesh_tp": [0, 1]}
+    assert described == {
+        "default_pg": list(range(8)),
+        "mesh_pp": [0, 4],
+        "mesh_dp": [0, 2],
+        "mesh_tp": [0, 1],
+    }
     assert sink.facts["host_name"] == "vm"
 
 
@@ -166,7 +203,9 @@ def test_lab_is_gloo_on_the_host() -> None:
 def test_missing_rank_and_missing_distributed_info() -> None:
     rank = read(DATA / "kineto/hta/rank_unavailable_rank_not_found.json.gz").facts
     assert (rank["file_rank"], rank["backend"]) == (None, "nccl")
-    info = read(DATA / "kineto/hta/distributed_info_unavailable_distributed_info_not_found.json.gz").facts
+    info = read(
+        DATA / "kineto/hta/distributed_info_unavailable_distributed_info_not_found.json.gz"
+    ).facts
     assert (info["file_rank"], info["backend"], info["world_size"]) == (None, None, None)
 
 

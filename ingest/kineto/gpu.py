@@ -21,7 +21,7 @@ from tracekit.ingest.kineto import collectives, names
 from tracekit.ingest.kineto.model import Event, GpuArgs
 from tracekit.ingest.kineto.rows import ids, int32s, ints, texts
 
-SPILL_ROWS = 1 << 16
+SPILL_ROWS = 1 << 14
 """Rows that wait in memory before they go to a temporary file."""
 
 CATEGORY_WORDS = ("kernel", "memcpy", "memset")

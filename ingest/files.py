@@ -114,7 +114,7 @@ class DecompressedStream(io.RawIOBase):
     def _stored(self, size: int) -> bytes:
         """Stored bytes: first what was read to recognise the compression."""
         if self._pending:
-            data, self._pending = self._pending, b""
+            data, self._pending = self._pending[:size], self._pending[size:]
             return data
         try:
             data = self._raw.read(size)
@@ -138,6 +138,7 @@ class _GzipStream(DecompressedStream):
         self._crc = 0
         self._size = 0
         self._is_done = False
+        self._members = 0
 
     def _more(self, need: int) -> bool:
         while len(self._data) < need:
@@ -186,11 +187,11 @@ class _GzipStream(DecompressedStream):
         from isal import isal_zlib
 
         self._more(18)
-        if not self._data.strip(b"\0") and self.raw_bytes:
-            self._is_done = True
+        if self._members and not self._data.strip(b"\0"):
+            self._is_done = True  # padding
             return False
         if not self._data.startswith(GZIP_MAGIC) or len(self._data) < 10:
-            self._end("trailing_garbage" if self._size else "truncated")
+            self._end("trailing_garbage" if self._members else "truncated")
             return False
         flags = self._data[3]
         at = 10
@@ -211,6 +212,7 @@ class _GzipStream(DecompressedStream):
 
     def _end_member(self) -> None:
         self._inflate = None
+        self._members += 1
         if not self._more(8):
             self._end("truncated")
             return
@@ -219,7 +221,6 @@ class _GzipStream(DecompressedStream):
         self._data = self._data[8:]
         if crc != self._crc or size != self._size & 0xFFFFFFFF:
             self.problem = self.problem or "checksum"
-        self._size = max(self._size, 1)
         if not self._data and not self._more(1):
             self._is_done = True
 

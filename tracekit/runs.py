@@ -16,7 +16,7 @@ import shutil
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +52,8 @@ class ShardTask:
     shard: str
     sources: tuple[tuple[SourceEntry, SourceFile], ...]
     stacks: bool
+    may_thread: bool = False
+    """Whether one worker has cores to spare for a helper thread."""
 
 
 def ingest(
@@ -213,7 +215,9 @@ def _new_entries(
     for file in files:
         old = known.get((file.path, file.file_bytes, file.mtime_ns))
         digest = old.sha256 if old else _content_hash(file, archives)
-        key = _hash(digest, file.path, repr(options), str(REGISTRY_VERSION), _versions())
+        key = _hash(
+            digest, file.path, f"stacks={options.stacks}", str(REGISTRY_VERSION), _versions()
+        )
         if key in held:
             continue
         held.add(key)
@@ -299,7 +303,10 @@ def _run_tasks(
     if scheduler is None:
         wanted = min(workers or available_cpus(), len(tasks))
         if wanted <= 1 or total < SMALL_INPUT_BYTES:
-            return _run_here(tasks, total, progress)
+            # One worker that was asked for is one core; left to us, it may use a second.
+            may_thread = workers is None and available_cpus() > 1
+            here = [replace(task, may_thread=may_thread) for task in tasks]
+            return _run_here(here, total, progress)
     results: dict[str, list[ShardFile]] = {}
     done = 0
     with _executor(scheduler, min(workers or available_cpus(), len(tasks))) as executor:
@@ -368,7 +375,7 @@ def write_shard(
     with contextlib.suppress(FileNotFoundError):
         return _listed(target)
     work = work_folder(run)
-    writer = store.ShardWriter(work)
+    writer = store.ShardWriter(work, background=task.may_thread)
     try:
         for entry, source in task.sources:
             _ingest_source(entry, source, writer, task.stacks)
@@ -381,6 +388,7 @@ def write_shard(
         with contextlib.suppress(OSError):  # another writer finished the same shard: use that
             work.rename(target)
     finally:
+        writer.stop()
         shutil.rmtree(work, ignore_errors=True)
     return _listed(target)
 

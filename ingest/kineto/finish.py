@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracekit.ingest.base import Severity
 from tracekit.ingest.kineto import collectives, header, names
 from tracekit.ingest.kineto.collectives import Meta
 from tracekit.ingest.kineto.links import HostComm
@@ -393,16 +394,49 @@ class Finisher:
         )
 
     def _is_truncated(self) -> bool:
-        return self.stream.has_events and not self.stream.is_closed
+        """Whether the file breaks off: in the events, in the keys after them, or in its packing."""
+        stream = self.stream
+        is_open = stream.has_events and not stream.is_closed
+        is_tail_open = stream.has_events and not stream.is_bare and not _ends_object(stream.tail)
+        return is_open or is_tail_open or self.problem in ("truncated", "damaged", "limit", "io_error")
 
     def _status(self) -> tuple[str, str]:
-        if not self.stream.has_events:
+        reader, stream = self.reader, self.stream
+        if self.problem:
+            doc, severity = _PROBLEMS[self.problem]
+            self.sink.count(f"stream_{self.problem}", severity=severity, doc=doc)
+        count = reader.events_count + reader.odd.events_count
+        if not stream.has_events:
+            if not stream.header.strip() and self.problem is None:
+                return "empty", "it holds no bytes"
             return "unreadable", "it has no traceEvents"
-        if self._is_truncated():
+        if self.problem and _PROBLEMS[self.problem][1] == "error":
+            return "partial", _PROBLEMS[self.problem][0]
+        if stream.has_events and not stream.is_closed:
             return "partial", "it breaks off before the end of traceEvents"
-        if not self.reader.events_count:
+        if self._is_truncated():
+            return "partial", "it breaks off after traceEvents"
+        lost = reader.losses + reader.odd.lost
+        if lost:
+            return "partial", "some of its events cannot be read"
+        if not count:
             return "empty", "traceEvents holds no events"
         return "ok", "it has traceEvents"
+
+
+_PROBLEMS: dict[str, tuple[str, Severity]] = {
+    "truncated": ("The compressed data break off.", "error"),
+    "checksum": ("The checksum of the compressed data is wrong.", "error"),
+    "damaged": ("The compressed data are damaged; what comes after is lost.", "error"),
+    "trailing_garbage": ("Bytes after the compressed data, not read.", "warning"),
+    "limit": ("It unpacks to more than is allowed; the rest was not read.", "error"),
+    "io_error": ("Reading it failed half way; the rest was not read.", "error"),
+}
+"""What may be wrong with a file's packing, and how bad that is."""
+
+
+def _ends_object(tail: bytes) -> bool:
+    return tail.rstrip(b" \t\r\n\0").endswith(b"}")
 
 
 def _group_row(*values: Any) -> dict[str, Any]:

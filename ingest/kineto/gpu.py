@@ -51,8 +51,8 @@ def _hashable(value: Any) -> Any:
 class Spill:
     """Batches of rows of one shape, in order; beyond ``SPILL_ROWS`` in a temporary file."""
 
-    def __init__(self, spill_rows: int = SPILL_ROWS) -> None:
-        self._limit = spill_rows
+    def __init__(self) -> None:
+        self._limit = SPILL_ROWS
         self._tables: list[pa.Table] = []
         self._waiting = 0
         self._file: Any = None
@@ -139,9 +139,9 @@ class Names(dict[str, int]):
 class GpuRows:
     """Collects device rows; knows which of them communicate."""
 
-    def __init__(self, spill_rows: int = SPILL_ROWS) -> None:
-        self.ops = Spill(spill_rows)
-        self.comms = Spill(spill_rows)
+    def __init__(self) -> None:
+        self.ops = Spill()
+        self.comms = Spill()
         self.metas: list[collectives.Meta | None] = [None]
         self._codes: dict[tuple[Any, ...], int] = {}
         self._names = Names()

@@ -79,7 +79,7 @@ def classify_kernel(name: str) -> KernelClass:
 
 def operation(name: str, library: str | None = None) -> str:
     """The operation that a kernel's name shows; ``unknown`` where it shows none."""
-    head = name.split("(", 1)[0]
+    head = name.replace("(anonymous namespace)", "").split("(", 1)[0]
     if library == "nccl" and "Generic" in head:
         return "unknown"
     return _word(head) or "unknown"

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tracekit.ingest import files
 from tracekit.ingest.base import IngestOptions, Sink, SourceFile
-from tracekit.ingest.kineto import collectives, finish, header, names, odd, salvage, sniff
+from tracekit.ingest.kineto import collectives, finish, header, names, odd, salvage, sniff, times
 from tracekit.ingest.kineto.decode import Decoded, Decoder, Group
 from tracekit.ingest.kineto.gpu import GpuRows
 from tracekit.ingest.kineto.links import HostComm, HostComms, Launches, Ranges
@@ -24,8 +24,6 @@ SCAN_BYTES = 1 << 18
 """Decompressed bytes that are searched for a key at a time."""
 EPOCH_FROM_NS = 10**18
 """Times from here on (2001) are an epoch; profiler clocks since boot are below."""
-MAX_ABS_NS = 2**62
-"""Times beyond this (the year 2116) are damage."""
 STREAM_SYNC_TID = 1_000_000
 """Stream-sync rows have this added to their stream since 2026."""
 
@@ -188,7 +186,7 @@ class TraceReader:
             dur = np.maximum(dur, 0)
         huge = keep & (dur > MAX_DUR_NS)
         self._tell(huge, place, "implausible_duration", "Events longer than a day, left out.")
-        far = keep & (np.abs(start) > MAX_ABS_NS - abs(self.base_ns))
+        far = keep & (np.abs(start) >= times.TIME_LIMIT_NS - abs(self.base_ns))
         self._tell(far, place, "implausible_time", "Events beyond the year 2116, left out.")
         keep &= ~(huge | far)
         if not self.has_fraction:

@@ -390,7 +390,19 @@ def write_shard(
     finally:
         writer.stop()
         shutil.rmtree(work, ignore_errors=True)
+        _release_memory()
     return _listed(target)
+
+
+def _release_memory() -> None:
+    """Give freed memory back to the system: parsing and querying must not add up to one peak."""
+    import ctypes
+
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
+    with contextlib.suppress(OSError, AttributeError):  # glibc has it; others need no telling
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _listed(shard: Path) -> list[ShardFile]:

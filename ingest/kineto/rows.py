@@ -152,7 +152,9 @@ class HostRows:
         args = [e.args or _NO_CALL for e in events]
         external = [a.external_id for a in args]
         if None in external:
-            external = [a.external_id if a.external_id is not None else a.external_id_2021 for a in args]
+            external = [
+                a.external_id if a.external_id is not None else a.external_id_2021 for a in args
+            ]
         return pa.table(
             {
                 "place": pa.array(places),
@@ -168,12 +170,15 @@ class HostRows:
         )
 
 
-def annotations(
+def ranges(
     events: list[Event], places: Any, start: Any, dur: Any, domains: list[str], *, is_twin: bool
 ) -> pa.Table:
     """annotation rows."""
     external = [getattr(getattr(e, "args", None), "external_id", None) for e in events]
-    steps = [names.step_number(e.name) if d == "profiler_step" else None for e, d in zip(events, domains, strict=True)]
+    steps = [
+        names.step_number(e.name) if d == "profiler_step" else None
+        for e, d in zip(events, domains, strict=True)
+    ]
     pids = [e.pid for e in events]
     return pa.table(
         {

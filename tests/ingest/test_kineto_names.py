@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import pytest
+
 from tracekit.ingest.kineto import collectives, names
 
 
 @pytest.mark.parametrize(
     ("name", "library", "op"),
     [
-        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)", "nccl", "all_reduce"),
-        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "nccl", "all_reduce"),
+        (
+            "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)",
+            "nccl",
+            "all_reduce",
+        ),
+        (
+            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+            "nccl",
+            "all_reduce",
+        ),
         ("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevComm*)", "nccl", "reduce_scatter"),
         ("ncclDevKernel_AllGather_RING_LL(ncclDevComm*)", "nccl", "all_gather"),
         ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "nccl", "send_recv"),
@@ -21,8 +30,16 @@ from tracekit.ingest.kineto import collectives, names
         ("void dpsk::ep::intranode::combine<c10::BFloat16>(int4*)", "deepep", "combine"),
         ("void dpsk::ep::internode::cached_notify<false>(int)", "deepep", "unknown"),
         ("void nvshmemi_transfer_rma_put(nvshmem_x*)", "nvshmem", "unknown"),
-        ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 8>(c10::BFloat16*)", "symm_mem", "all_reduce"),
-        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)", "custom_all_reduce", "all_reduce"),
+        (
+            "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16>(char*)",
+            "symm_mem",
+            "all_reduce",
+        ),
+        (
+            "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)",
+            "custom_all_reduce",
+            "all_reduce",
+        ),
         ("mscclpp::AllreducePacket(int)", "mscclpp", "all_reduce"),
         ("hccl::all_gather", "hccl", "all_gather"),
         ("gloo:all_reduce", "gloo", "all_reduce"),

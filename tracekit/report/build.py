@@ -29,7 +29,7 @@ from tracekit.rules.base import Row
 from tracekit.rules.steps import utc
 from tracekit.rules.unbuilt import not_built
 from tracekit.version import __version__
-from tracekit.wording import listed, plural, ranges, runs
+from tracekit.wording import listed, plural, runs, some, some_ranges
 
 EXPLAINED_RATIO = 0.5
 """A cause explains a symptom if it accounts for at least this share of it."""
@@ -266,7 +266,7 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'' if len(ranks) == 1 else 's'} {ranges(ranks)}"
+    return f"rank{'' if len(ranks) == 1 else 's'} {some_ranges(ranks)}"
 
 
 _SOURCE_WORDS = {
@@ -289,8 +289,7 @@ def _identity(facts: Facts, finding: Finding) -> str | None:
     words: list[str] = []
     if finding.scope.hosts:
         words.append(
-            ("host " if len(finding.scope.hosts) == 1 else "hosts ")
-            + ", ".join(finding.scope.hosts)
+            ("host " if len(finding.scope.hosts) == 1 else "hosts ") + some(finding.scope.hosts)
         )
     sources = {facts.job.rank_sources[r] for r in named if r in facts.job.rank_sources}
     if sources:

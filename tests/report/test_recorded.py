@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import tracekit
+from tracekit import api
 from tracekit.report import Report
 from tracekit.rules import RULES
 
@@ -19,7 +19,7 @@ BUILT = {rule.name for rule in RULES}
 
 def diagnosed(case: str, tmp_path: Path) -> tuple[Report, dict[str, Any]]:
     truth: dict[str, Any] = json.loads((RECORDED / case / "truth.json").read_text())
-    with tracekit.ingest([RECORDED / case], run=tmp_path / "run") as run:
+    with api.ingest([RECORDED / case], run=tmp_path / "run") as run:
         return run.diagnose(), truth
 
 

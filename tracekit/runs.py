@@ -16,8 +16,12 @@ import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
+<<<<<<< HEAD
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
+=======
+from dataclasses import asdict, dataclass, replace
+>>>>>>> main
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,6 +68,8 @@ class ShardTask:
     shard: str
     sources: tuple[tuple[SourceEntry, SourceFile], ...]
     stacks: bool
+    may_thread: bool = False
+    """Whether one worker has cores to spare for a helper thread."""
 
 
 def ingest(
@@ -315,9 +321,18 @@ def _new_entries(
     next_id = max((s.source_id for s in previous.sources), default=-1) + 1 if previous else 0
     new: list[tuple[SourceEntry, SourceFile]] = []
     for file in files:
+<<<<<<< HEAD
         digest = digests.get(file.path) or _content_hash(file, {})
         key = _entry_key(digest, file.path, options)
         if key in keys:
+=======
+        old = known.get((file.path, file.file_bytes, file.mtime_ns))
+        digest = old.sha256 if old else _content_hash(file, archives)
+        key = _hash(
+            digest, file.path, f"stacks={options.stacks}", str(REGISTRY_VERSION), _versions()
+        )
+        if key in held:
+>>>>>>> main
             continue
         entry = SourceEntry(next_id, file.path, digest, file.file_bytes, file.mtime_ns, key)
         new.append((entry, file))
@@ -401,7 +416,10 @@ def _run_tasks(
     if scheduler is None:
         wanted = min(workers or available_cpus(), len(tasks))
         if wanted <= 1 or total < SMALL_INPUT_BYTES:
-            return _run_here(tasks, total, progress)
+            # One worker that was asked for is one core; left to us, it may use a second.
+            may_thread = workers is None and available_cpus() > 1
+            here = [replace(task, may_thread=may_thread) for task in tasks]
+            return _run_here(here, total, progress)
     results: dict[str, list[ShardFile]] = {}
     done = 0
     with _executor(scheduler, min(workers or available_cpus(), len(tasks))) as executor:
@@ -480,7 +498,7 @@ def write_shard(
     with contextlib.suppress(FileNotFoundError):
         return _listed(target)
     work = work_folder(run)
-    writer = store.ShardWriter(work)
+    writer = store.ShardWriter(work, background=task.may_thread)
     try:
         for entry, source in task.sources:
             _ingest_source(entry, source, writer, task.stacks)
@@ -493,8 +511,21 @@ def write_shard(
         with contextlib.suppress(OSError):  # another writer finished the same shard: use that
             work.rename(target)
     finally:
+        writer.stop()
         shutil.rmtree(work, ignore_errors=True)
+        _release_memory()
     return _listed(target)
+
+
+def _release_memory() -> None:
+    """Give freed memory back to the system: parsing and querying must not add up to one peak."""
+    import ctypes
+
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
+    with contextlib.suppress(OSError, AttributeError):  # glibc has it; others need no telling
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _listed(shard: Path) -> list[ShardFile]:

@@ -27,7 +27,15 @@ DTYPE_BYTES = {
 }  # fmt: skip
 """Bytes of an element, by the producer's lower-case name."""
 
-_FROM_INPUT = {"all_reduce", "broadcast", "reduce", "reduce_scatter", "all_to_all", "send", "scatter"}
+_FROM_INPUT = {
+    "all_reduce",
+    "broadcast",
+    "reduce",
+    "reduce_scatter",
+    "all_to_all",
+    "send",
+    "scatter",
+}
 _FROM_OUTPUT = {"all_gather", "recv", "gather"}
 POINT_TO_POINT = {"send", "recv", "send_recv"}
 _ROOTED = {"broadcast", "reduce", "gather", "scatter"}
@@ -35,6 +43,8 @@ PSEUDO = {"wait"}
 """Names in metadata that are no communication."""
 
 _NO_RANK = 2**31 - 1
+MAX_GROUP = 1_000_000
+"""Largest group that is rebuilt from start and stride."""
 
 
 class Meta(NamedTuple):
@@ -95,11 +105,12 @@ def group_ranks(
     is_cut = isinstance(ranks, str) and "..." in ranks
     if listed and not is_cut and (size is None or size == len(listed)):
         return listed, True
-    if size and size > 1 and start is not None and stride is not None:
-        if 0 <= start < _NO_RANK and 0 < stride < _NO_RANK and size < 10_000_000:
-            built = tuple(range(start, start + size * stride, stride))
-            if set(listed) <= set(built):
-                return built, True
+    if not size or size < 2 or size > MAX_GROUP or start is None or stride is None:
+        return (listed or None), False
+    if 0 <= start < _NO_RANK and 0 < stride < _NO_RANK:
+        built = tuple(range(start, start + size * stride, stride))
+        if set(listed) <= set(built):
+            return built, True
     return (listed or None), False
 
 

@@ -24,6 +24,9 @@ PIECE_EVENTS = 128
 MAX_RUNS = 32
 """Runs between odd events that are decoded in one go before a batch is taken piece by piece."""
 
+INEXACT_LIMIT = 3
+"""Batches with inexact times after which all are read as text."""
+
 REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
 """What decoding bytes that are not the expected JSON may raise."""
 
@@ -80,21 +83,30 @@ class Decoder:
         self._number = family(is_text=False, stacks=stacks)
         self._text = family(is_text=True, stacks=stacks)
         self.is_text = False
+        self._inexact_count = 0
 
-    def batch(self, document: bytes | memoryview, place: int) -> tuple[Decoded, int] | None:
+    def batch(
+        self, document: bytes | memoryview, place: int, fam: Family | None = None
+    ) -> tuple[Decoded, int] | None:
         """Groups of a JSON list of events and how many it has; None if it is no JSON list."""
+        fam = fam or self._family
         try:
-            events = self._family.decoder.decode(document)
+            events = fam.decoder.decode(document)
         except REFUSED:
             raws = split(document)
             if raws is None:
                 return None
             return self.pieces(raws, place), len(raws)
         decoded = Decoded()
-        if not self._group(events, range(place, place + len(events)), self._family, decoded):
-            self.is_text = True
-            return self.batch(document, place)
+        if not self._group(events, range(place, place + len(events)), fam, decoded):
+            self._inexact()
+            return self.batch(document, place, self._text)
         return decoded, len(events)
+
+    def _inexact(self) -> None:
+        """Times that doubles cannot carry: one may be damage, several are the producer's way."""
+        self._inexact_count += 1
+        self.is_text = self._inexact_count >= INEXACT_LIMIT
 
     @property
     def _family(self) -> Family:
@@ -109,7 +121,7 @@ class Decoder:
             self._piece(raws[at : at + PIECE_EVENTS], place + at, kept, decoded)
         events, places = kept[False]
         if events and not self._group(events, places, self._number, decoded):
-            self.is_text = True
+            self._inexact()
             again = [raws[p - place] for p in places]
             retried = self._text.decoder.decode(b"[" + b",".join(again) + b"]")
             self._group(retried, places, self._text, decoded)
@@ -190,9 +202,7 @@ class Decoder:
         return True
 
 
-def group_events(
-    events: Sequence[Event], places: Iterable[int], fam: Family
-) -> list[Group] | None:
+def group_events(events: Sequence[Event], places: Iterable[int], fam: Family) -> list[Group] | None:
     """Events by category with their times; None if the times are inexact as numbers."""
     buckets: dict[type, tuple[list[Event], list[int]]] = {t: ([], []) for t in fam.category}
     for place, event in zip(places, events, strict=False):
@@ -207,7 +217,9 @@ def group_events(
             continue
         if kind is Kind.SKIP:
             none = np.zeros(0, np.int64)
-            groups.append(Group(category, kind, word, members, ordinals, none, none, none > 0, none > 0))
+            groups.append(
+                Group(category, kind, word, members, ordinals, none, none, none > 0, none > 0)
+            )
             continue
         starts: tuple[times.Int64s, times.Bools] | None
         durs: tuple[times.Int64s, times.Bools] | None
@@ -219,5 +231,7 @@ def group_events(
             durs = times.from_numbers([e.dur for e in members])
         if starts is None or durs is None:
             return None
-        groups.append(Group(category, kind, word, members, ordinals, starts[0], durs[0], starts[1], durs[1]))
+        groups.append(
+            Group(category, kind, word, members, ordinals, starts[0], durs[0], starts[1], durs[1])
+        )
     return groups

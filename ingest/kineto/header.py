@@ -64,7 +64,11 @@ def parse(header: bytes, tail: bytes) -> Header:
     """Facts from the text before and after the events."""
     result = Header()
     before, ok_before = _keys(header.rstrip(), b"]}")
-    after, ok_after = _keys(b'{"traceEvents":[]' + tail.rstrip().rstrip(b"\0"), b"}") if tail.strip() else ({}, True)
+    after, ok_after = (
+        _keys(b'{"traceEvents":[]' + tail.rstrip().rstrip(b"\0"), b"}")
+        if tail.strip()
+        else ({}, True)
+    )
     result.is_readable = ok_before and ok_after
     _fill(result, {**before, **after})
     if result.base_ns is None:
@@ -97,7 +101,14 @@ def _salvage(text: str) -> dict[str, Any]:
     """Values of known keys from text that is no JSON as a whole."""
     known: dict[str, Any] = {}
     decoder = json.JSONDecoder(strict=False)
-    for key in ("schemaVersion", "trace_id", "host_name", "distributedInfo", "deviceProperties", *VERSION_KEYS):
+    for key in (
+        "schemaVersion",
+        "trace_id",
+        "host_name",
+        "distributedInfo",
+        "deviceProperties",
+        *VERSION_KEYS,
+    ):
         found = re.search(rf'(?<!\\)"{key}"\s*:\s*', text)
         if found:
             try:
@@ -175,7 +186,7 @@ def _int(value: object) -> int | None:
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,19}", value.strip()):
         value = int(value)
     is_int = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_int and abs(value) < 2**63 else None  # type: ignore[operator,return-value,arg-type]
+    return value if is_int and abs(value) < 2**63 else None  # type: ignore[return-value,arg-type]
 
 
 def _match(pattern: re.Pattern[str], value: object) -> str | None:

@@ -152,7 +152,9 @@ class HostRows:
         args = [e.args or _NO_CALL for e in events]
         external = [a.external_id for a in args]
         if None in external:
-            external = [a.external_id if a.external_id is not None else a.external_id_2021 for a in args]
+            external = [
+                a.external_id if a.external_id is not None else a.external_id_2021 for a in args
+            ]
         return pa.table(
             {
                 "place": pa.array(places),
@@ -168,12 +170,15 @@ class HostRows:
         )
 
 
-def annotations(
+def ranges(
     events: list[Event], places: Any, start: Any, dur: Any, domains: list[str], *, is_twin: bool
 ) -> pa.Table:
     """annotation rows."""
-    ids = [getattr(e.args, "external_id", None) if e.args else None for e in events]
-    steps = [names.step_number(e.name) if d == "profiler_step" else None for e, d in zip(events, domains, strict=True)]
+    external = [getattr(getattr(e, "args", None), "external_id", None) for e in events]
+    steps = [
+        names.step_number(e.name) if d == "profiler_step" else None
+        for e, d in zip(events, domains, strict=True)
+    ]
     pids = [e.pid for e in events]
     return pa.table(
         {
@@ -185,7 +190,7 @@ def annotations(
             "name": texts([e.name for e in events]),
             "pid": pa.nulls(len(events), pa.int64()) if is_twin else ints(pids),
             "thread": ints([e.tid for e in events]),
-            "external_id": ints(ids),
+            "external_id": ints(external),
             "step": ints(steps),
             "is_gpu_twin": pa.array(np.full(len(events), is_twin)),
         }

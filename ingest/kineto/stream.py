@@ -20,6 +20,8 @@ TAIL_LIMIT_BYTES = 16 << 20
 """Bytes after the events that are kept to be parsed."""
 EVENT_LIMIT_BYTES = 32 << 20
 """Longest event; what is longer is skipped as damage."""
+DAMAGE_BYTES = 1 << 16
+"""Below this a buffer in which no boundary holds may just hold the beginning of an event."""
 CANDIDATES = 6
 """Boundaries that are tried before a batch counts as damaged."""
 
@@ -28,6 +30,7 @@ _BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{)")
 EVENT_BOUNDARY = re.compile(
     rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|ts|pid|tid|dur|args|id|bp|s|tts|cname|sf)"?\s*:)'
 )
+_SURE_BOUNDARY = re.compile(rb'\}\s*,\s*(?=\{\s*"ph"\s*:\s*"[A-Za-z]"\s*,)')
 _END = re.compile(rb"\}\s*,?\s*\]")
 _KNOWN_END = re.compile(
     rb'\}\s*,?\s*\](?=\s*(?:\}\s*\Z|,\s*"(?:traceName|displayTimeUnit|baseTimeNanoseconds|INFO'
@@ -54,8 +57,16 @@ class TraceStream:
     by writing ``]`` behind its last event, so that it is decoded where it lies.
     """
 
-    def __init__(self, raw: BinaryIO, decode: Decode, salvage: Salvage, chunk_bytes: int) -> None:
+    def __init__(
+        self,
+        raw: BinaryIO,
+        decode: Decode,
+        salvage: Salvage,
+        is_event: Callable[[bytes], bool],
+        chunk_bytes: int,
+    ) -> None:
         self._raw = raw
+        self._is_event = is_event
         self._decode = decode
         self._salvage = salvage
         self._chunk = chunk_bytes
@@ -164,10 +175,24 @@ class TraceStream:
         return True
 
     def _cut_batch(self) -> bool:
-        for start, end in self._boundaries(_BOUNDARY, CANDIDATES):
+        tried: list[tuple[int, int]] = []
+        for span in self._boundaries(_BOUNDARY, CANDIDATES):
+            tried.append(span)
+            if self._try(span[0] + 1):
+                self._drop(span[1])
+                return True
+        if len(tried) < CANDIDATES:
+            return False
+        # The buffer ends inside a long nested list, or something before is damaged: go back
+        # twice as far each time, so that all whole events before it are taken.
+        spans = [m.span() for m in _BOUNDARY.finditer(self._buffer, 1, tried[-1][0])]
+        back = 1
+        while back <= len(spans):
+            start, end = spans[-back]
             if self._try(start + 1):
                 self._drop(end)
                 return True
+            back *= 2
         return False
 
     def _boundaries(self, pattern: re.Pattern[bytes], limit: int) -> Iterator[tuple[int, int]]:
@@ -190,15 +215,17 @@ class TraceStream:
             width *= 8
 
     def _known_end(self) -> tuple[int, int] | None:
-        """The last place that looks like the end of the array, by the key after it."""
+        """The last place that looks like the end of the array: by what follows and precedes it."""
         spans = [m.span() for m in _KNOWN_END.finditer(self._buffer, 1, self._end)]
-        return spans[-1] if spans else None
+        for start, end in reversed(spans[-CANDIDATES:]):
+            before = [m.end() for m in EVENT_BOUNDARY.finditer(self._buffer, 1, start)]
+            if self._is_event(self._text(before[-1] if before else 1, start + 1)):
+                return start, end
+        return None
 
     def _cut_end(self) -> bool:
         """Find the end of the array in the buffer, if it is there."""
-        known = self._known_end()
-        candidates = list(self._boundaries(_END, CANDIDATES))
-        for start, end in [known, *candidates] if known else candidates:
+        for start, end in self._boundaries(_END, CANDIDATES):
             if self._try(start + 1):
                 self._drop(end)
                 self.is_closed = True
@@ -207,7 +234,10 @@ class TraceStream:
 
     def _cut_damaged(self) -> None:
         """No boundary holds: read on if there may be none yet, else salvage what is here."""
-        last = next(self._boundaries(EVENT_BOUNDARY, 1), None)
+        if self._end < DAMAGE_BYTES:
+            return
+        last = next(self._boundaries(_SURE_BOUNDARY, 1), None)
+        last = last or next(self._boundaries(EVENT_BOUNDARY, 1), None)
         known = self._known_end()
         if known and (last is None or last[0] < known[0]):
             self._salvage(self._text(1, known[0] + 1), False)
@@ -236,7 +266,9 @@ class TraceStream:
             rest = rest[:-1]
         rest = rest.rstrip(b" \t\r\n,")
         if rest and not self._try(1 + len(rest)):
-            self._salvage(rest, not self.is_closed)
+            self._end = 1 + len(rest)
+            self._cut_batch()
+            self._salvage(self._text(), not self.is_closed)
         self._end = 1
 
     def _read_tail(self) -> None:

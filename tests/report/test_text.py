@@ -68,7 +68,7 @@ MORE      tracekit show run1 dataloader-stall/1    tracekit explain dataloader-s
 HEALTHY = """\
 job  steps 1-10  2026-07-21 03:01:07-03:01:08 UTC  4 of 4 ranks, 2 hosts; 4 kineto
 
-VERDICT   Nothing to fix: 100 ms a step; the 1 rule that could look found no fault.
+VERDICT   Nothing to fix: 100 ms a step; 1 of 6 rules could look and found no fault.
 NOT CHECKED  50 rules, for want of inputs or of a rule yet (dataloader-stall, checkpoint-stall,
           gc-pause and sync-stall, ...): --all
 """

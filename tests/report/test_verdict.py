@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tracekit.findings import Finding
-from tracekit.report import DiagnoseConfig, Report, Silence, build_report
+from tracekit.report import DiagnoseConfig, InputFile, Report, Silence, build_report
 from tracekit.rules import Facts
 
 MakeJob = Callable[..., Any]
@@ -76,7 +76,25 @@ def test_unequal_waiting_without_a_finding_is_unexplained(make_job: MakeJob) -> 
             job.add(rank, step, "compute" if rank == 2 else "exposed_comm", 40)
     found = report(job)
     assert found.verdict.kind == "unexplained"
-    assert "rank 2 waits least" in found.verdict.sentence
+    assert found.verdict.sentence.startswith("Rank 2 seems to hold up the others, which wait 40")
+    assert "it computes for 40.0 ms longer" in found.verdict.sentence
+
+
+def test_waiting_that_differs_gradually_is_no_sign_of_a_late_rank(make_job: MakeJob) -> None:
+    job = make_job(ranks_count=8)
+    for step in job.steps:
+        for rank in range(8):
+            job.add(rank, step, "exposed_comm", 5 * rank)
+            job.add(rank, step, "compute", -5 * rank)
+    assert report(job).verdict.kind == "inherent"
+
+
+def test_a_rank_that_waits_least_now_and_then_is_chance(make_job: MakeJob) -> None:
+    job = make_job(comm_ms=60)
+    for step in (1, 2, 3, 4):
+        job.add(2, step, "exposed_comm", -60)
+        job.add(2, step, "compute", 60)
+    assert report(job).verdict.kind == "inherent"
 
 
 def test_an_idle_gpu_without_a_finding_is_unexplained(make_job: MakeJob) -> None:
@@ -94,6 +112,21 @@ def test_slow_steps_without_a_finding_are_unexplained(make_job: MakeJob) -> None
     found = report(job)
     assert found.verdict.kind == "unexplained"
     assert "up to 160 ms where 100 ms is typical" in found.verdict.sentence
+    assert "hold up" not in found.verdict.sentence
+
+
+def test_the_rank_that_the_others_wait_for_in_slow_steps_is_told(make_job: MakeJob) -> None:
+    job = make_job(steps_count=20)
+    for step in (4, 11):
+        for rank in range(4):
+            job.add(rank, step, "idle" if rank == 3 else "exposed_comm", 60)
+    assert "In them rank 3 seems to hold up the others" in report(job).verdict.sentence
+
+
+def test_a_damaged_input_narrows_the_claim(make_job: MakeJob) -> None:
+    damaged = InputFile(path="a", kind="kineto", status="partial", rows=1)
+    found = build_report(make_job().facts(), [damaged])
+    assert found.verdict.sentence.startswith("Nothing to fix in what could be read: 100 ms")
 
 
 def test_one_step_is_not_enough(make_job: MakeJob) -> None:

@@ -53,7 +53,8 @@ def build_report(
     # What is silenced still takes its time: it stays in the budget, under its id.
     budget = step_budget(facts.steps, linked, blames)
     kept, silenced = _silence(linked, config, today or datetime.now(UTC).date())
-    judgement = judge(facts, kept, budget, blames, rules_run, bool(silenced))
+    is_whole = all(i.status not in ("partial", "unreadable") for i in inputs)
+    judgement = judge(facts, kept, budget, blames, rules_run, bool(silenced), is_whole)
     findings = ordered(kept, judgement.verdict.finding)
     if not config.select:
         not_checked += not_built(i.kind for i in inputs)

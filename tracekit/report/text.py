@@ -98,6 +98,8 @@ def _who(document: Document) -> str:
         ranks = f"{coverage.ranks_traced} of {plural(coverage.ranks_expected, 'rank')}"
     kinds: dict[str, int] = {}
     for file in document.inputs:
+        if file.status == "unrecognised":
+            continue
         kinds[file.kind] = kinds.get(file.kind, 0) + 1
     parts = [ranks]
     if document.run.hosts:

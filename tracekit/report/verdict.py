@@ -15,7 +15,9 @@ from tracekit.findings import (
     VerdictKind,
     ordered,
 )
+from tracekit.rules import RULES
 from tracekit.rules.base import Facts
+from tracekit.rules.steps import StepKey, Steps
 from tracekit.wording import plural, ranges, ranks_phrase, seconds, share
 
 
@@ -31,8 +33,8 @@ class VerdictThresholds:
         default=0.20, metadata={"reason": "GPU idle without a finding; less is usual in any job"}
     )
     min_host_idle_ratio: float = field(
-        default=0.60,
-        metadata={"reason": "host-side ranks: Python between operators is not told from idling"},
+        default=0.30,
+        metadata={"reason": "host-side ranks: idle is Python between operators too; healthy: 0.1"},
     )
     min_slow_steps_ratio: float = field(
         default=0.05,
@@ -64,6 +66,7 @@ def judge(
     blames: Mapping[str, bool],
     rules_run: Sequence[str],
     has_silenced: bool = False,
+    is_whole: bool = True,
 ) -> Judgement:
     """The verdict over all findings. The first that applies:
 
@@ -73,7 +76,8 @@ def judge(
     launches too slowly (configuration: it blames nobody, but has a remedy); idle time or slow
     steps that no finding explains (unexplained); a minor finding that names a cause (it would
     mislead to lead with 1 % while 40 % is unexplained); a single step (not_enough_data);
-    inherent. What a silenced finding may explain is not called unexplained.
+    inherent. What a silenced finding may explain is not called unexplained. ``is_whole`` says
+    that every input was read to its end.
     """
     hang = next((f for f in findings if f.rule in HANG_RULES), None)
     if hang is not None:
@@ -92,7 +96,7 @@ def judge(
         or (_slow_steps(facts) if is_open else None)
         or (Judgement(_named(facts, cause)) if cause is not None else None)
         or _too_short(facts)
-        or _inherent(facts, rules_run, has_silenced)
+        or _inherent(facts, rules_run, has_silenced, is_whole)
     )
 
 
@@ -164,24 +168,75 @@ def _missing(facts: Facts) -> Judgement | None:
 
 
 def _unequal_waiting(facts: Facts) -> Judgement | None:
-    waiting = _waiting(facts)
-    if len(waiting) < 2:
+    """A few ranks that wait clearly less than all others: the others wait for them."""
+    late = late_ranks(facts.steps)
+    if not late:
         return None
-    most, least = max(waiting.values()), min(waiting.values())
-    spread = most - least
-    if spread < LIMITS.min_waiting_ratio:
-        return None
-    # Named only as a place to look: nothing here says why they wait less.
-    late = sorted(r for r, w in waiting.items() if w <= least + 0.25 * spread)
-    who = ranks_phrase(late, facts.ranks).lower()
-    waits = "waits" if len(late) == 1 else "wait"
+    steps = facts.steps
+    others = [r for r in steps.ranks if r not in late]
+    held_ns = _typical(steps, others, "exposed_comm") - _typical(steps, late, "exposed_comm")
+    who = ranks_phrase(late, facts.ranks)
+    verb, their = ("seems", "its") if len(late) == 1 else ("seem", "their")
+    doing = _what_takes_longer(steps, late, others)
     return _say(
         "unexplained",
-        f"The others wait up to {seconds(spread * facts.steps.step_ns / 1e9)} of each "
-        f"{seconds(facts.steps.step_ns / 1e9)} step for communication in which {who} {waits} "
-        f"least: look there, but no rule here found the reason.",
-        f"compare {who} with its peers: kernels, input, host",
+        f"{who} {verb} to hold up the others, which wait {seconds(held_ns / 1e9)} more of each "
+        f"{seconds(steps.step_ns / 1e9)} step in communication{doing}. No rule here found the "
+        f"reason.",
+        f"compare {who.lower()} with {their} peers: kernels, input, host",
     )
+
+
+def late_ranks(steps: Steps) -> list[int]:
+    """The ranks that wait least, where a clear gap divides them from at least half of all.
+
+    The gap, not the spread: where ranks differ by nature (stages of a pipeline) their waiting
+    differs gradually. In two thirds of the steps each of them must wait less than the typical
+    other rank.
+    """
+    waiting = {rank: p.exposed_comm for rank, p in steps.rank_means.items()}
+    in_order = sorted(waiting, key=lambda r: (waiting[r], r))
+    gaps = [
+        (waiting[in_order[i]] - waiting[in_order[i - 1]], i)
+        for i in range(1, len(in_order) // 2 + 1)
+    ]
+    if not gaps:
+        return []
+    gap, count = max(gaps)
+    if gap < LIMITS.min_waiting_ratio * steps.step_ns:
+        return []
+    late, others = sorted(in_order[:count]), in_order[count:]
+    return late if all(_is_steadily_late(steps, r, others) for r in late) else []
+
+
+def _is_steadily_late(steps: Steps, rank: int, others: Sequence[int]) -> bool:
+    judged = less = 0
+    for ranks in steps.by_key.values():
+        theirs = [ranks[r].exposed_comm_ns for r in others if r in ranks]
+        if rank in ranks and theirs:
+            judged += 1
+            less += ranks[rank].exposed_comm_ns < median(theirs)
+    return 3 * less >= 2 * judged > 0
+
+
+def _typical(steps: Steps, ranks: Sequence[int], part: str) -> float:
+    return median(float(getattr(steps.rank_means[r], part)) for r in ranks)
+
+
+def _what_takes_longer(steps: Steps, late: Sequence[int], others: Sequence[int]) -> str:
+    """What the late ranks do while the others wait, if one thing stands out."""
+    more = {
+        part: _typical(steps, late, part) - _typical(steps, others, part)
+        for part in ("compute", "memory", "idle")
+    }
+    part = max(more, key=lambda p: more[p])
+    if more[part] < 0.5 * LIMITS.min_waiting_ratio * steps.step_ns:
+        return ""
+    verb = {"compute": "compute", "memory": "copy", "idle": "do nothing"}[part]
+    if len(late) == 1:
+        verb = {"compute": "computes", "memory": "copies", "idle": "does nothing"}[part]
+    subject = "it" if len(late) == 1 else "they"
+    return f"; {subject} {verb} for {seconds(more[part] / 1e9)} longer"
 
 
 def _program(facts: Facts, findings: Sequence[Finding]) -> Judgement | None:
@@ -212,13 +267,24 @@ def _slow_steps(facts: Facts) -> Judgement | None:
     below = sum(max(0.0, typical - d) for d in durs) / sum(durs)
     if len(durs) < 3 or above - below < LIMITS.min_slow_steps_ratio:
         return None
+    late = late_ranks(facts.steps.only(_slow_keys(facts.steps, typical)))
+    who = ranks_phrase(late, facts.ranks).lower()
+    held = f" In them {who} {'seems' if len(late) == 1 else 'seem'} to hold up the others."
     return _say(
         "unexplained",
         f"Some steps take up to {seconds(max(durs) / 1e9)} where {seconds(typical / 1e9)} is "
-        f"typical, and no rule here found the reason ({seconds((fmean(durs) - typical) / 1e9)} "
-        f"a step on average).",
-        "profile a longer window that spans several slow steps",
+        f"typical, {seconds((fmean(durs) - typical) / 1e9)} a step on average."
+        f"{held if late else ''} No rule here found the reason.",
+        "profile a longer window that spans several slow steps, with Python stacks",
     )
+
+
+def _slow_keys(steps: Steps, typical_ns: float) -> list[StepKey]:
+    return [
+        key
+        for key, dur_ns in zip(steps.keys, steps.job_durs_ns, strict=True)
+        if dur_ns > (1 + LIMITS.min_slow_steps_ratio) * typical_ns
+    ]
 
 
 def _too_short(facts: Facts) -> Judgement | None:
@@ -233,7 +299,9 @@ def _too_short(facts: Facts) -> Judgement | None:
     )
 
 
-def _inherent(facts: Facts, rules_run: Sequence[str], has_silenced: bool) -> Judgement:
+def _inherent(
+    facts: Facts, rules_run: Sequence[str], has_silenced: bool, is_whole: bool
+) -> Judgement:
     steps = facts.steps
     exposed = median(_waiting(facts).values())
     about = ""
@@ -242,9 +310,12 @@ def _inherent(facts: Facts, rules_run: Sequence[str], has_silenced: bool) -> Jud
     missing = facts.missing_ranks
     where = f" on the {plural(len(facts.ranks), 'rank')} traced" if missing else ""
     beyond = " beyond what is silenced" if has_silenced else ""
-    checked = plural(len(rules_run), "rule")
+    beyond += "" if is_whole else " in what could be read"
+    network = ""
+    if about:
+        network = " Whether the network should be faster was not checked."
     return _say(
         "inherent",
         f"Nothing to fix{beyond}{where}: {seconds(steps.step_ns / 1e9)} a step{about}; "
-        f"the {checked} that could look found no fault.",
+        f"{len(rules_run)} of {len(RULES)} rules could look and found no fault.{network}",
     )

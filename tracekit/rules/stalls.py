@@ -176,14 +176,15 @@ def evaluate_stalls(
     steps = facts.steps
     if text.needs_gpu and not facts.has_gpu:
         return lacking(text.rule, NO_GPU, text.capture)
-    if not rows:
-        return lacking(text.rule, text.needs, text.capture)
+    # Rows are per step: without steps their absence says nothing about what was recorded.
     if len(steps) < MIN_STEPS:
         return lacking(
             text.rule,
             f"at least {MIN_STEPS} steady steps (there are {len(steps)})",
             "profile five or more steps after warm-up",
         )
+    if not rows:
+        return lacking(text.rule, text.needs, text.capture)
     if delays is None:
         delays = step_delays(steps, rows)
     stalled = [d for d in delays if d.delay_ns >= limits.min_step_ratio * steps.step_ns > 0]

@@ -16,12 +16,8 @@ import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
-<<<<<<< HEAD
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
-=======
 from dataclasses import asdict, dataclass, replace
->>>>>>> main
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -306,7 +302,8 @@ def _entry_key(digest: str, path: str, options: IngestOptions) -> str:
     """Content, name (a rank may be read from it), options and versions; not the folder."""
     from tracekit.ingest.files import base_name
 
-    return _hash(digest, base_name(path), repr(options), str(REGISTRY_VERSION), _versions())
+    choices = f"stacks={options.stacks}"
+    return _hash(digest, base_name(path), choices, str(REGISTRY_VERSION), _versions())
 
 
 def _new_entries(
@@ -321,18 +318,9 @@ def _new_entries(
     next_id = max((s.source_id for s in previous.sources), default=-1) + 1 if previous else 0
     new: list[tuple[SourceEntry, SourceFile]] = []
     for file in files:
-<<<<<<< HEAD
         digest = digests.get(file.path) or _content_hash(file, {})
         key = _entry_key(digest, file.path, options)
         if key in keys:
-=======
-        old = known.get((file.path, file.file_bytes, file.mtime_ns))
-        digest = old.sha256 if old else _content_hash(file, archives)
-        key = _hash(
-            digest, file.path, f"stacks={options.stacks}", str(REGISTRY_VERSION), _versions()
-        )
-        if key in held:
->>>>>>> main
             continue
         entry = SourceEntry(next_id, file.path, digest, file.file_bytes, file.mtime_ns, key)
         new.append((entry, file))

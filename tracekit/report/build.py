@@ -246,9 +246,15 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
     for file in inputs:
         if file.status != "ok":
             by_status.setdefault(file.status, []).append(file.path)
+    others = by_status.pop("unrecognised", [])
     for status, paths in sorted(by_status.items()):
         shown = ", ".join(paths[:2]) + (f" and {len(paths) - 2} more" if len(paths) > 2 else "")
         lines.append(f"{plural(len(paths), 'file')} {status}: {shown}")
+    if others:
+        # A folder holds more than telemetry: a line, not a complaint; --format json names all.
+        more = f" and {len(others) - 2} more" if len(others) > 2 else ""
+        names = ", ".join(path.rsplit("/", 1)[-1] for path in others[:2])
+        lines.append(f"{plural(len(others), 'file')} of other kinds not read: {names}{more}")
     if facts.steps.warmup_keys:
         lines.append(f"{plural(len(facts.steps.warmup_keys), 'warm-up step')} left out")
     if facts.steps.partial_count:

@@ -365,5 +365,5 @@ def _more(page: Page, document: Document) -> None:
     first = document.findings[0]
     page.say(
         "MORE",
-        f"tracekit show {document.run.id} {first.id}    tracekit explain {first.rule}",
+        f"tracekit show {document.run.id} F1    tracekit explain {first.rule}",
     )

@@ -16,12 +16,8 @@ import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
-<<<<<<< HEAD
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
-=======
 from dataclasses import asdict, dataclass, replace
->>>>>>> main
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -267,12 +263,11 @@ def _held(previous: Manifest | None, digests: Mapping[str, str], options: Ingest
 
 
 def _is_stale(source: SourceEntry, digests: Mapping[str, str], options: IngestOptions) -> bool:
-    from tracekit.ingest.base import IngestOptions
-
     if source.path in digests:
-        return source.key != _entry_key(digests[source.path], source.path, options)
-    either = (IngestOptions(stacks=False), IngestOptions(stacks=True))
-    return source.key not in {_entry_key(source.sha256, source.path, o) for o in either}
+        wanted = {_entry_key(digests[source.path], source.path, stacks=options.stacks)}
+    else:
+        wanted = {_entry_key(source.sha256, source.path, stacks=s) for s in (False, True)}
+    return source.key not in wanted
 
 
 def _found_again(source: SourceEntry) -> SourceFile:
@@ -302,11 +297,11 @@ def _digests(files: Sequence[SourceFile], previous: Manifest | None) -> dict[str
     }
 
 
-def _entry_key(digest: str, path: str, options: IngestOptions) -> str:
+def _entry_key(digest: str, path: str, *, stacks: bool) -> str:
     """Content, name (a rank may be read from it), options and versions; not the folder."""
     from tracekit.ingest.files import base_name
 
-    return _hash(digest, base_name(path), repr(options), str(REGISTRY_VERSION), _versions())
+    return _hash(digest, base_name(path), f"stacks={stacks}", str(REGISTRY_VERSION), _versions())
 
 
 def _new_entries(
@@ -321,18 +316,9 @@ def _new_entries(
     next_id = max((s.source_id for s in previous.sources), default=-1) + 1 if previous else 0
     new: list[tuple[SourceEntry, SourceFile]] = []
     for file in files:
-<<<<<<< HEAD
         digest = digests.get(file.path) or _content_hash(file, {})
-        key = _entry_key(digest, file.path, options)
+        key = _entry_key(digest, file.path, stacks=options.stacks)
         if key in keys:
-=======
-        old = known.get((file.path, file.file_bytes, file.mtime_ns))
-        digest = old.sha256 if old else _content_hash(file, archives)
-        key = _hash(
-            digest, file.path, f"stacks={options.stacks}", str(REGISTRY_VERSION), _versions()
-        )
-        if key in held:
->>>>>>> main
             continue
         entry = SourceEntry(next_id, file.path, digest, file.file_bytes, file.mtime_ns, key)
         new.append((entry, file))

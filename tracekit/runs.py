@@ -263,12 +263,11 @@ def _held(previous: Manifest | None, digests: Mapping[str, str], options: Ingest
 
 
 def _is_stale(source: SourceEntry, digests: Mapping[str, str], options: IngestOptions) -> bool:
-    from tracekit.ingest.base import IngestOptions
-
     if source.path in digests:
-        return source.key != _entry_key(digests[source.path], source.path, options)
-    either = (IngestOptions(stacks=False), IngestOptions(stacks=True))
-    return source.key not in {_entry_key(source.sha256, source.path, o) for o in either}
+        wanted = {_entry_key(digests[source.path], source.path, stacks=options.stacks)}
+    else:
+        wanted = {_entry_key(source.sha256, source.path, stacks=s) for s in (False, True)}
+    return source.key not in wanted
 
 
 def _found_again(source: SourceEntry) -> SourceFile:
@@ -298,12 +297,11 @@ def _digests(files: Sequence[SourceFile], previous: Manifest | None) -> dict[str
     }
 
 
-def _entry_key(digest: str, path: str, options: IngestOptions) -> str:
+def _entry_key(digest: str, path: str, *, stacks: bool) -> str:
     """Content, name (a rank may be read from it), options and versions; not the folder."""
     from tracekit.ingest.files import base_name
 
-    choices = f"stacks={options.stacks}"
-    return _hash(digest, base_name(path), choices, str(REGISTRY_VERSION), _versions())
+    return _hash(digest, base_name(path), f"stacks={stacks}", str(REGISTRY_VERSION), _versions())
 
 
 def _new_entries(
@@ -319,7 +317,7 @@ def _new_entries(
     new: list[tuple[SourceEntry, SourceFile]] = []
     for file in files:
         digest = digests.get(file.path) or _content_hash(file, {})
-        key = _entry_key(digest, file.path, options)
+        key = _entry_key(digest, file.path, stacks=options.stacks)
         if key in keys:
             continue
         entry = SourceEntry(next_id, file.path, digest, file.file_bytes, file.mtime_ns, key)

@@ -157,6 +157,15 @@ class _TableFiles:
         )
         self.writer, self.path, self.rows_count, self.bounds = None, None, 0, []
 
+    def abandon(self) -> None:
+        """Let go of a file that is not finished, whatever the disk says."""
+        if self.writer is None:
+            return
+        with contextlib.suppress(OSError):
+            self.writer.close()
+        self.writer.is_open = False  # its destructor would try again, and print a traceback
+        self.writer = None
+
 
 def _bounds(spec: Table, rows: pa.Table) -> tuple[int, int, int | None, int | None]:
     import pyarrow.compute as pc
@@ -207,15 +216,17 @@ class ShardWriter:
             self._write(files, files.release())
         while self._waiting:
             self._waiting.popleft().result()
-        self.stop()
         for files in self._tables.values():
             files.close()
+        self.stop()
         return tuple(f for name in sorted(self._tables) for f in self._tables[name].finished)
 
     def stop(self) -> None:
         """End the writing thread, also where the shard was given up."""
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
+        for files in self._tables.values():
+            files.abandon()
 
 
 class SourceSink:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
 import tracekit
+from tracekit import api
 from tracekit.errors import (
     AmbiguousInputError,
     InputError,
@@ -34,7 +36,7 @@ def traces_folder(tmp_path: Path) -> Path:
 
 
 def test_a_notebook_from_files_to_a_diagnosis(traces_folder: Path, tmp_path: Path) -> None:
-    run = tracekit.ingest(traces_folder, run=tmp_path / "run")
+    run = tracekit.ingest(traces_folder, run=tmp_path / "run")  # type: ignore[operator]
     steps = run.query("step_time")
     assert isinstance(steps, pl.DataFrame)
     assert {"rank", "capture_id", "step", "start_ns", "dur_ns"} <= set(steps.columns)
@@ -85,13 +87,14 @@ def test_rules_and_thresholds_are_arguments_of_diagnose(traces_folder: Path) -> 
         )
         for report in (only, without, strict, silenced):
             assert "dataloader-stall" not in {f.rule for f in report.findings}
-        for wrong in (
+        mistakes: tuple[dict[str, Any], ...] = (
             {"select": ["dataloder-stall"]},
             {"config": {"rulez": {}}},
             {"config": {"rules": {"dataloader-stall": {"no_such": 1}}}},
-        ):
+        )
+        for wrong in mistakes:
             with pytest.raises(UsageError):
-                run.diagnose(**wrong)  # type: ignore[arg-type]
+                run.diagnose(**wrong)
 
 
 def test_a_job_description_goes_along(traces_folder: Path, tmp_path: Path) -> None:
@@ -147,11 +150,11 @@ def test_each_candidate_can_be_opened(traces_folder: Path) -> None:
 def test_a_run_that_exists_takes_no_second_job_description(
     traces_folder: Path, tmp_path: Path
 ) -> None:
-    tracekit.ingest(traces_folder, run=tmp_path / "run").close()
+    api.ingest(traces_folder, run=tmp_path / "run").close()
     with pytest.raises(UsageError, match="keeps the job description"):
         tracekit.open(tmp_path / "run", job=["job.toml"])
     with pytest.raises(StoreError, match="is not a run"):
-        tracekit.ingest(traces_folder, run=traces_folder)
+        api.ingest(traces_folder, run=traces_folder)
 
 
 def test_importing_tracekit_imports_nothing_heavy() -> None:

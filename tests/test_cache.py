@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tracekit
-from tracekit import cache, runs
+from tracekit import api, cache, runs
 from tracekit.errors import StoreError, UsageError
 from tracekit.store import Selection
 from traces import make_trace, write_job, write_trace
@@ -183,7 +183,7 @@ def test_a_run_is_not_mixed_with_other_paths(job: Path) -> None:
 
 
 def test_a_damaged_run_that_was_named_is_not_thrown_away(job: Path, tmp_path: Path) -> None:
-    with tracekit.ingest(job, run=tmp_path / "run"):
+    with api.ingest(job, run=tmp_path / "run"):
         pass
     next((tmp_path / "run").glob("data/*/gpu_op*")).unlink()
     with pytest.raises(StoreError, match="the manifest says"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,8 @@ class OpenRun:
     """An open run: query it, run SQL on it, diagnose it. Close it, or use it in ``with``."""
 
     run: store.Run
+    name: str | None = None
+    """What the user gave: the report's next commands name it. Default: the run's folder."""
 
     def __post_init__(self) -> None:
         """Queries and SQL share the catalogue's macros."""
@@ -75,7 +77,9 @@ class OpenRun:
         from tracekit.report.config import DiagnoseConfig
         from tracekit.report.diagnose import diagnose, job_facts
 
-        facts = job_facts(self.run.con, self.run.selection.attempt)
+        facts = replace(
+            job_facts(self.run.con, self.run.selection.attempt), run_id=self.name or str(self.path)
+        )
         settings = DiagnoseConfig.from_mapping(config or {}, select, ignore)
         return diagnose(self.run.con, facts, config=settings)
 
@@ -157,7 +161,8 @@ def open(  # the name that DESIGN gives it: used as tracekit.open
         opened = store.open_run(folder, selection, memory_bytes=memory_bytes)
     else:
         opened = _open_cached(given, job, selection, workers, memory_bytes, progress)
-    return OpenRun(_last_attempt(opened, selection or Selection(), memory_bytes))
+    chosen = _last_attempt(opened, selection or Selection(), memory_bytes)
+    return OpenRun(chosen, " ".join(str(path) for path in given[:3]))
 
 
 def _last_attempt(run: store.Run, selection: Selection, memory_bytes: int | None) -> store.Run:
@@ -167,8 +172,6 @@ def _last_attempt(run: store.Run, selection: Selection, memory_bytes: int | None
     row = run.con.execute("SELECT count(DISTINCT attempt), max(attempt) FROM run").fetchone()
     if not row or row[0] <= 1:
         return run
-    from dataclasses import replace
-
     run.close()
     return store.open_run(
         run.path, replace(selection, attempt=int(row[1])), memory_bytes=memory_bytes

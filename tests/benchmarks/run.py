@@ -11,6 +11,7 @@ the peak resident size of the process. Nothing else should run beside it.
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import platform
@@ -27,9 +28,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+
 import make_traces
 import peers
-from isal import igzip
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"
@@ -49,14 +50,14 @@ def traces(work: Path, size_mb: int, ranks_count: int = 1) -> Path:
     building = work / "building"
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
-    with igzip.open(SOURCE if SOURCE.exists() else STAND_IN) as stream:
+    with gzip.open(SOURCE if SOURCE.exists() else STAND_IN) as stream:
         raw = stream.read()
     for rank in range(ranks_count):
         named = re.sub(rb'"rank": \d+', b'"rank": %d' % rank, raw, count=1)
         if ranks_count > 1:
             named = re.sub(rb'"world_size": \d+', b'"world_size": %d' % ranks_count, named, count=1)
         source = work / "source.json.gz"
-        with igzip.open(source, "wb") as packed:
+        with gzip.open(source, "wb") as packed:
             packed.write(named)
         make_traces.build(source, size_mb, building / f"rank-{rank}.json.gz")
     building.rename(folder)

@@ -46,7 +46,7 @@ def make_trace(
                 | {"ts": at, "dur": dur, "args": args or {}}
             )
 
-        host("user_annotation", f"ProfilerStep#{number}", start, STEP_US + stall_us - 10)
+        host("user_annotation", f"ProfilerStep#{number}", start, STEP_US + stall_us)
         host("user_annotation", LOADER, start + 10, stall_us if is_late else 100)
         begin = start + 200 + (stall_us if is_late else 0)
         host("cpu_op", "aten::mm", begin, 100, {"External id": correlation})

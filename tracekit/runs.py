@@ -171,7 +171,11 @@ def _ingest_once(
     if previous and not digest and previous.job_toml:
         job, digest = _job_of(previous)
     key = _hash(
-        *sorted(e.key for e in entries), digest, str(attempt), str(REGISTRY_VERSION), _versions()
+        *sorted(e.key for e in entries),
+        digest,
+        str(attempt),
+        str(REGISTRY_VERSION),
+        ingestor_versions(),
     )
     if previous and previous.key == key:
         return previous
@@ -301,7 +305,9 @@ def _entry_key(digest: str, path: str, *, stacks: bool) -> str:
     """Content, name (a rank may be read from it), options and versions; not the folder."""
     from tracekit.ingest.files import base_name
 
-    return _hash(digest, base_name(path), f"stacks={stacks}", str(REGISTRY_VERSION), _versions())
+    return _hash(
+        digest, base_name(path), f"stacks={stacks}", str(REGISTRY_VERSION), ingestor_versions()
+    )
 
 
 def _new_entries(
@@ -345,7 +351,8 @@ def _hash(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _versions() -> str:
+def ingestor_versions() -> str:
+    """Names and versions of all ingestors: part of every key."""
     from tracekit.ingest import INGESTORS
 
     return ",".join(f"{i.name}={i.version}" for i in INGESTORS)

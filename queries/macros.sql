@@ -380,3 +380,130 @@ SELECT
     longest.place AS place
 FROM step_times
 JOIN step_ranges USING (key, step);
+
+-- Every matched call with whom it waited for and how long: (attempt, capture_id, group_id,
+-- sequence, instance_id, rank, source_id, place, op, message_bytes, timeline, step, start_ns,
+-- end_ns, is_trusted, is_complete, ranks_count, members_count, holder_rank, holder_start_ns,
+-- wait_ns, error_ns). Tables are named by the caller: collective_calls('collective',
+-- 'collective_match', 'comm_group', 'clock_offset').
+--
+-- Who can hold up whom follows from the operation: all-reduce, all-gather, reduce-scatter, barrier
+-- and all-to-all: everyone everyone; broadcast and scatter: the root the leaves; reduce and gather:
+-- the leaves the root; send and receive: the sender the receiver, and on a device (where a send
+-- runs until it is received) the receiver the sender. A call waits until the one that holds it up
+-- has entered, and never beyond its own end.
+--
+-- is_complete: every member of the communicator has a call in a trace; else the one that arrived
+-- last may be missing and nobody is named. error_ns is what the members' clocks may be apart
+-- beyond what was corrected; null where their clocks were never compared.
+CREATE OR REPLACE MACRO collective_calls(
+    collective_name, match_name, group_name, offset_name
+) AS TABLE
+WITH
+    clock_errors AS (
+        SELECT clock_id, coalesce(max(error_ns), -1) AS error_ns
+        FROM query_table(offset_name)
+        GROUP BY clock_id
+    ),
+    calls AS (
+        SELECT
+            c.attempt,
+            c.capture_id,
+            m.group_id,
+            m.call_index AS sequence,
+            m.instance_id,
+            c.rank,
+            c.source_id,
+            c.place,
+            coalesce(c.op, 'unknown') AS op,
+            c.root,
+            c.message_bytes,
+            c.timeline,
+            c.step,
+            c.start_ns,
+            c.start_ns + c.dur_ns AS end_ns,
+            coalesce(m.is_trusted, FALSE) AS is_trusted,
+            g.members_count,
+            {'error_ns': coalesce(e.error_ns, 0), 'clock_id': c.clock_id} AS clock
+        FROM query_table(collective_name) AS c
+        JOIN query_table(match_name) AS m USING (source_id, place)
+        LEFT JOIN query_table(group_name) AS g
+            ON g.attempt = c.attempt AND g.group_id = m.group_id
+        LEFT JOIN clock_errors AS e USING (clock_id)
+        WHERE m.instance_id IS NOT NULL AND c.rank IS NOT NULL
+    ),
+    entered AS (
+        SELECT
+            *,
+            count(*) OVER instance AS ranks_count,
+            first_value(rank) OVER latest AS last_rank,
+            first_value(start_ns) OVER latest AS last_start_ns,
+            nth_value(rank, 2) OVER latest AS second_rank,
+            nth_value(start_ns, 2) OVER latest AS second_start_ns,
+            max(start_ns) FILTER (rank = root) OVER instance AS root_start_ns,
+            max(start_ns) FILTER (rank <> root) OVER instance AS leaf_start_ns,
+            arg_max(rank, start_ns) FILTER (rank <> root) OVER instance AS leaf_rank,
+            max(start_ns) FILTER (op = 'send') OVER instance AS send_start_ns,
+            max(rank) FILTER (op = 'send') OVER instance AS send_rank,
+            list_reverse_sort(list_distinct(list(clock) OVER instance)) AS clocks
+        FROM calls
+        WINDOW
+            instance AS (PARTITION BY attempt, capture_id, instance_id),
+            latest AS (
+                PARTITION BY attempt, capture_id, instance_id ORDER BY start_ns DESC, rank
+                ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING
+            )
+    ),
+    held AS (
+        SELECT
+            *,
+            CASE
+                WHEN op IN ('broadcast', 'scatter') THEN if(rank <> root, root, NULL)
+                WHEN op IN ('reduce', 'gather') THEN if(rank = root, leaf_rank, NULL)
+                WHEN op = 'recv' THEN send_rank
+                WHEN op = 'send'
+                    THEN if(timeline = 'device', if(last_rank = rank, second_rank, last_rank), NULL)
+                ELSE last_rank
+            END AS holder_rank,
+            CASE
+                WHEN op IN ('broadcast', 'scatter') THEN if(rank <> root, root_start_ns, NULL)
+                WHEN op IN ('reduce', 'gather') THEN if(rank = root, leaf_start_ns, NULL)
+                WHEN op = 'recv' THEN send_start_ns
+                WHEN op = 'send'
+                    THEN if(
+                        timeline = 'device',
+                        if(last_rank = rank, second_start_ns, last_start_ns),
+                        NULL
+                    )
+                ELSE last_start_ns
+            END AS holder_start_ns
+        FROM entered
+    )
+SELECT
+    attempt,
+    capture_id,
+    group_id,
+    sequence,
+    instance_id,
+    rank,
+    source_id,
+    place,
+    op,
+    message_bytes,
+    timeline,
+    step,
+    start_ns,
+    end_ns,
+    is_trusted,
+    coalesce(ranks_count >= members_count, FALSE) AS is_complete,
+    ranks_count,
+    members_count,
+    holder_rank,
+    holder_start_ns,
+    greatest(0, coalesce(least(holder_start_ns, end_ns) - start_ns, 0)) AS wait_ns,
+    CASE
+        WHEN len(clocks) < 2 THEN 0
+        WHEN list_min([c.error_ns FOR c IN clocks]) < 0 THEN NULL
+        ELSE clocks[1].error_ns + clocks[2].error_ns
+    END AS error_ns
+FROM held;

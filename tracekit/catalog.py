@@ -49,6 +49,7 @@ QUERY_FILES: tuple[str, ...] = (
     "gpu/memcpy_summary",
     "comm/comm_summary",
     "comm/exposed_comm_by_op",
+    "comm/collective_skew",
     "health/input_stall",
     "health/gc_pause",
     "health/checkpoint_stall",

@@ -4,8 +4,9 @@ Wall clocks come first. In a synchronising collective nobody leaves before the l
 and a receive does not end before its send begins: every such instance bounds the offset of each
 pair of clocks from both sides, and bounds add up along chains of clocks. What is left is an
 interval for each clock against a reference. A clock is moved only where its interval excludes
-zero or is narrower than what wall clocks are good for; its error is half the interval, and no
-lateness below it may be claimed. Rows of one clock are never moved against each other.
+zero, to the middle: what its own time leaves possible is no reason to doubt it. Its error is the
+distance to the farther end of the interval (half of it, once moved), and no lateness below that
+may be claimed. Rows of one clock are never moved against each other.
 
 Equal ends are no law: a ring leaves a slow link last, every time. They only narrow an interval
 where they scatter little and do not depend on the size of the operation.
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
     Ints = npt.NDArray[np.int64]
     Floats = npt.NDArray[np.float64]
-
-WALL_CLOCK_ERROR_NS = 1_000_000
-"""What two hosts that keep time over a network agree to; finer corrections are applied."""
 
 MAX_SLACK_NS = 200_000
 """Bounds may contradict each other by this much (rounding, conversion of device times)."""
@@ -122,14 +120,8 @@ def align(
         value = round(float(values[i]))
         error = max(upper[i] - value, value - lower[i]) + slack_ns
         method = "causality" if value else "wall clock, within the bounds of causality"
-        if not value and is_epoch:
-            error = min(error, max(WALL_CLOCK_ERROR_NS, 0)) if _is_wide(lower[i], upper[i]) else error
         found.append(Offset(clock, ids[0], value, 0.0, 0, int(np.ceil(error)), method))
     return found
-
-
-def _is_wide(lower: float, upper: float) -> bool:
-    return (upper - lower) / 2 > WALL_CLOCK_ERROR_NS
 
 
 def _zero(instances: Sequence[Instances]) -> int:
@@ -200,9 +192,7 @@ def _choose(closed: Floats, is_epoch: bool) -> Floats:
     moving = np.zeros(count, bool)
     for i in range(1, count):
         lower, upper = -closed[0, i], closed[i, 0]
-        is_broken = lower > 0 or upper < 0
-        is_fine = is_epoch and not is_broken and _is_wide(lower, upper)
-        if not is_fine:
+        if not is_epoch or lower > 0 or upper < 0:
             moving[i] = bool(np.isfinite(lower) and np.isfinite(upper))
             continue
         # It stays: the others must go with that.

@@ -50,6 +50,7 @@ QUERY_FILES: tuple[str, ...] = (
     "comm/comm_summary",
     "comm/exposed_comm_by_op",
     "comm/collective_skew",
+    "comm/straggler",
     "health/input_stall",
     "health/gc_pause",
     "health/checkpoint_stall",

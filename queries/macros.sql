@@ -510,7 +510,8 @@ FROM held;
 
 -- Who waited for whom, and why: one row a waiting call of a trusted, complete instance:
 -- (attempt, capture_id, group_id, instance_id, step, op, rank, holder_rank, start_ns,
--- holder_start_ns, wait_ns, own_ns, exposed_ns, is_second). Tables are named by the caller.
+-- holder_start_ns, wait_ns, own_ns, exposed_ns, is_second, source_id, place); the last two point to
+-- the waiting call. Tables are named by the caller.
 --
 -- own_ns is the part of the waiting that the holder caused since the two last left a collective of
 -- this communicator together: its own time since then less the waiter's. Own time is time without
@@ -659,7 +660,9 @@ SELECT
     CAST(
         piece_end_ns - piece_start_ns - at_end.covered_ns + at_start.covered_ns AS BIGINT
     ) AS exposed_ns,
-    pieces.is_second
+    pieces.is_second,
+    pieces.source_id,
+    pieces.place
 FROM pieces
 JOIN computed AS at_start
     ON at_start.key = pieces.key AND at_start.time_ns = pieces.piece_start_ns

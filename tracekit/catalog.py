@@ -57,6 +57,7 @@ QUERY_FILES: tuple[str, ...] = (
     "comm/group_bandwidth",
     "comm/match_coverage",
     "comm/last_calls",
+    "comm/absent_waits",
     "health/input_stall",
     "health/gc_pause",
     "health/checkpoint_stall",

@@ -148,9 +148,9 @@ def _bounds(instances: Sequence[Instances], ids: Sequence[int], zero: int) -> Fl
                 continue
             # Entered on clock c, left on clock d: start + offset c <= end + offset d.
             room = end - start[:, i : i + 1]
-            least = np.where(
-                (start[:, i : i + 1] > EARLY) & (end < LATE), room, LATE
-            ).min(axis=0, initial=LATE)
+            least = np.where((start[:, i : i + 1] > EARLY) & (end < LATE), room, LATE).min(
+                axis=0, initial=LATE
+            )
             for j, d in enumerate(columns):
                 if c != d and least[j] < LATE // 2:
                     bounds[c, d] = min(bounds[c, d], float(least[j]))
@@ -295,7 +295,13 @@ def _drifting(
         needs_drift |= abs(drift) * (end_ns - start_ns) > 4 * error
         found.append(
             Offset(
-                clock, ids[0], round(offset), drift, start_ns, int(np.ceil(error)), "causality, drift"
+                clock,
+                ids[0],
+                round(offset),
+                drift,
+                start_ns,
+                int(np.ceil(error)),
+                "causality, drift",
             )
         )
     return found if needs_drift else None
@@ -307,7 +313,11 @@ def _between(group: Instances, first: int, last: int) -> Instances | None:
     if not rows.any():
         return None
     return Instances(
-        group.clocks, group.start_ns[rows], group.end_ns[rows], group.size_bytes[rows], group.is_pair
+        group.clocks,
+        group.start_ns[rows],
+        group.end_ns[rows],
+        group.size_bytes[rows],
+        group.is_pair,
     )
 
 

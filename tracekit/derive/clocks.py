@@ -123,9 +123,7 @@ def offset_rows(found: dict[Key, list[Offset]], used: Sequence[Source]) -> list[
     return rows
 
 
-def by_source(
-    found: dict[Key, list[Offset]], sources: Iterable[Source]
-) -> dict[int, Offset]:
+def by_source(found: dict[Key, list[Offset]], sources: Iterable[Source]) -> dict[int, Offset]:
     """The offset of each source that has one, by source_id."""
     by_clock = {(key, o.clock_id): o for key, listed in found.items() for o in listed}
     result = {}

@@ -107,7 +107,9 @@ def infer(
     if not is_listed or not listed:
         found += _of_world(calls, pooled, world_size, taken)
         found += _of_behaviour(calls, pooled, taken)
-    rest = [lane for found_lanes in pooled.values() for lane in found_lanes if id(lane) not in taken]
+    rest = [
+        lane for found_lanes in pooled.values() for lane in found_lanes if id(lane) not in taken
+    ]
     return found + [_refused(lane, _why_not(pooled)) for lane in rest]
 
 
@@ -252,7 +254,9 @@ def _of_behaviour(
         if i != min(members) or not is_clique or len(set(ranks)) != len(members) or len(ranks) < 2:
             continue
         taken |= {id(lanes[j]) for j in members}
-        found.append(_joined({lanes[j].rank: lanes[j] for j in members}, _group(ranks), "behaviour"))
+        found.append(
+            _joined({lanes[j].rank: lanes[j] for j in members}, _group(ranks), "behaviour")
+        )
     return found
 
 

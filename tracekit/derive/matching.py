@@ -58,7 +58,9 @@ class Matched:
         import numpy as np
 
         rows = np.flatnonzero(self.communicator != NOBODY)
-        rows = rows[np.lexsort((self.calls["rank"][rows], self.call[rows], self.communicator[rows]))]
+        rows = rows[
+            np.lexsort((self.calls["rank"][rows], self.call[rows], self.communicator[rows]))
+        ]
         if not len(rows):
             return rows, np.zeros(0, np.int64)
         key_a, key_b = self.communicator[rows], self.call[rows]
@@ -118,9 +120,7 @@ def read_groups(con: duckdb.DuckDBPyConnection, context: pa.Table) -> dict[int, 
     return {attempt: list(groups.values()) for attempt, groups in found.items()}
 
 
-def _of_named(
-    calls: Calls, lanes: Sequence[Lane], listed: Sequence[Group]
-) -> list[Communicator]:
+def _of_named(calls: Calls, lanes: Sequence[Lane], listed: Sequence[Group]) -> list[Communicator]:
     """Communicators whose group the rows state."""
     by_group: dict[str, dict[str, list[Lane]]] = defaultdict(lambda: defaultdict(list))
     for lane in lanes:
@@ -295,9 +295,7 @@ def _refused_reasons(matched: Matched) -> dict[int, str]:
     }
 
 
-def _reasons(
-    matched: Matched, rows: Ints, starts: Ints, errors_ns: Mapping[int, int]
-) -> list[str]:
+def _reasons(matched: Matched, rows: Ints, starts: Ints, errors_ns: Mapping[int, int]) -> list[str]:
     """Why each instance carries no claim; empty where it may."""
     import numpy as np
 

@@ -19,9 +19,7 @@ Channel = tuple[int, int, str]
 """Sender, receiver, and the group's name in the rows."""
 
 
-def pair_lanes(
-    calls: Calls, lanes: Sequence[Lane], groups: Iterable[Group]
-) -> list[Communicator]:
+def pair_lanes(calls: Calls, lanes: Sequence[Lane], groups: Iterable[Group]) -> list[Communicator]:
     """Communicators of send and receive, one a direction of a pair of ranks."""
     by_id = {g.group_id: g for g in groups}
     sends: dict[Channel, Ints] = {}

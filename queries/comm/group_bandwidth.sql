@@ -20,6 +20,7 @@
 --     operation and message size, itself included; null where there is no other.
 -- column: peers_count BIGINT : Those groups, itself included.
 -- column: attempt INTEGER : Attempt of the job, from 1.
+-- column: timeline VARCHAR : device (kernels) or host (worker threads, whose times are noisy).
 -- source: Diagnosis 3.6 and D16; factors of nccl-tests.
 WITH
     instances AS (
@@ -31,6 +32,7 @@ WITH
             any_value(op ORDER BY op) AS op,
             max(message_bytes) AS message_bytes,
             max(step) AS step,
+            any_value(timeline ORDER BY timeline) AS timeline,
             max(ranks_count) AS ranks_count,
             median(greatest(0, end_ns - holder_start_ns)) AS transfer_ns
         FROM collective_calls('collective', 'collective_match', 'comm_group', 'clock_offset')
@@ -47,6 +49,7 @@ WITH
             message_bytes,
             count(*) AS instances_count,
             count(DISTINCT step) AS steps_count,
+            any_value(timeline ORDER BY timeline) AS timeline,
             max(ranks_count) AS ranks_count,
             quantile_cont(CAST(transfer_ns AS DOUBLE), 0.5) AS transfer_p50_ns
         FROM instances
@@ -86,6 +89,7 @@ SELECT
     bus_bytes_per_s,
     if(peers_count > 1, bus_bytes_per_s / nullif(usual_bytes_per_s, 0), NULL) AS peer_ratio,
     peers_count,
-    attempt
+    attempt,
+    timeline
 FROM compared
 ORDER BY attempt, kind, op, message_bytes, group_id;

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tracekit.clock import EARLY, LATE, Instances, Offset, align
 from tracekit.derive.calls import Calls
 from tracekit.derive.matching import Matched
+from tracekit.derive.pairs import is_on_host
 from tracekit.derive.sources import Source
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ def _instances(matched: Matched, key: Key) -> Iterable[Instances]:
             for rank, rows in communicator.lanes.items()
         }
         if communicator.is_pair:
+            if is_on_host(calls, next(iter(chosen.values()))):
+                # The range of a send may begin after the data left: it bounds nothing.
+                continue
             chosen = _send_first(calls, chosen)
         every = np.unique(np.concatenate([matched.call[rows] for rows in chosen.values()]))
         if not len(every) or len(chosen) < 2:

@@ -9,7 +9,7 @@ Where it cannot be told it stays unknown.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracekit.derive.calls import NOBODY
@@ -124,31 +124,42 @@ def coordinates(
     for communicator in matched.communicators:
         if not communicator.refusal:
             by_attempt[communicator.attempt].append(communicator)
-    for attempt, communicators in by_attempt.items():
+    for attempt in sorted({row["attempt"] for row in rank_rows}):
         own = [row for row in rank_rows if row["attempt"] == attempt]
+        communicators = by_attempt[attempt]
         for dimension in DIMENSIONS:
-            chosen = {
-                c.group_id: c
-                for c in communicators
-                if kinds.get(c.group_id, ("",))[0] == dimension and not c.is_pair
+            listed = {
+                g.ranks
+                for g in matched.groups.get(attempt, [])
+                if g.is_complete and group_dimension(g.description, g.name) == dimension
             }
-            places = _places(list(chosen.values()))
+            places, source = _places(listed), "name"
+            if not places:
+                members = {
+                    c.group.ranks
+                    for c in communicators
+                    if kinds.get(c.group_id, ("",))[0] == dimension
+                    and c.group is not None
+                    and c.group.is_complete
+                    and not c.is_pair
+                }
+                places, source = _places(members), "behaviour"
             if not places and dimension == "pp":
                 places = _stages(communicators)
+            # Known for some ranks only, it would set them apart from the others.
+            if not all(row["rank"] in places for row in own):
+                continue
             for row in own:
-                if row["rank"] in places:
-                    row[f"{dimension}_rank"] = places[row["rank"]]
-                    source = "behaviour"
-                    if any(kinds[g][1] == "name" for g in chosen):
-                        source = "name"
+                row[f"{dimension}_rank"] = places[row["rank"]]
+                if row.get("coordinates_source") != "name":
                     row["coordinates_source"] = source
 
 
-def _places(communicators: Sequence[Communicator]) -> dict[int, int]:
+def _places(groups: Iterable[tuple[int, ...]]) -> dict[int, int]:
+    """Place of each rank in its group; nothing where groups overlap or differ in size."""
     places: dict[int, int] = {}
     sizes = set()
-    for c in communicators:
-        members = c.group.ranks if c.group is not None and c.group.is_complete else ()
+    for members in groups:
         sizes.add(len(members))
         for index, rank in enumerate(sorted(members)):
             if rank in places:

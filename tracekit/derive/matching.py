@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tracekit.derive.align import find_shift
 from tracekit.derive.calls import NOBODY, Calls, Lane
 from tracekit.derive.groups import Communicator, Group, infer
-from tracekit.derive.pairs import pair_lanes
+from tracekit.derive.pairs import HOST_SLACK_NS, pair_lanes
 
 if TYPE_CHECKING:
     import duckdb
@@ -52,6 +52,8 @@ class Matched:
     """Ordinal of the call within its communicator, the same on all members."""
     method: Ints
     """Index into METHODS."""
+    groups: dict[int, list[Group]]
+    """What the sources of each attempt list."""
 
     def order(self) -> tuple[Ints, Ints]:
         """Rows of instances, sorted by instance, and where each instance begins among them."""
@@ -97,6 +99,7 @@ def match(
         np.full(len(calls), NOBODY, np.int64),
         np.full(len(calls), NOBODY, np.int64),
         np.full(len(calls), NOBODY, np.int64),
+        groups,
     )
     for index, communicator in enumerate(communicators):
         _number(matched, index, communicator)
@@ -371,7 +374,9 @@ def _is_broken(
     big = np.iinfo(np.int64).max
     sent = np.minimum.reduceat(np.where(is_send, start - error, big), starts)
     received = np.minimum.reduceat(np.where(is_send, big, end + error), starts)
-    impossible = (sent != big) & (received != big) & (sent > received + SLACK_NS)
+    on_host = calls["timeline"][rows[starts]] == _code(calls, "timeline", "host")
+    slack = np.where(on_host, HOST_SLACK_NS, SLACK_NS)
+    impossible = (sent != big) & (received != big) & (sent - slack > received)
     return np.where(is_pair, impossible, broken)
 
 

@@ -41,7 +41,7 @@ from tracekit.findings import (
     impact_of,
     severity_of,
 )
-from tracekit.rules.base import Facts, Rule, RuleOutcome, lacking, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, lacking, threshold
 from tracekit.rules.lateness import (
     QUERIES,
     LatenessThresholds,
@@ -64,6 +64,9 @@ class LateRankThresholds(LatenessThresholds):
     min_estimated_ratio: float = threshold(
         0.10, "waiting of the traced ranks for absent ones, over the step; as exposed comm (D27)"
     )
+    min_inherited_ratio: float = threshold(
+        0.5, "share of all waiting that one rank is last in without being its cause"
+    )
 
 
 def evaluate(facts: Facts, limits: LateRankThresholds) -> RuleOutcome:
@@ -75,12 +78,16 @@ def evaluate(facts: Facts, limits: LateRankThresholds) -> RuleOutcome:
     if not len(facts.steps):
         return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
     absent = _absent(facts, limits)
-    if absent is not None:
-        return RuleOutcome(findings=(absent,))
-    if matched_note(facts) is None:
+    if matched_note(facts) is None or (absent is not None and not facts.of("straggler")):
+        if absent is not None:
+            return RuleOutcome(findings=(absent,))
         return lacking(NAME, why_unmatched(facts), CAPTURE)
     found = late_ranks(facts, limits)
-    return RuleOutcome(findings=tuple(_finding(facts, limits, late) for late in found))
+    findings = [_finding(facts, limits, late) for late in found]
+    if absent is not None:
+        findings.append(absent)
+    findings += _inherited(facts, limits, {late.rank for late in found})
+    return RuleOutcome(findings=tuple(findings))
 
 
 def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Finding:
@@ -141,6 +148,87 @@ def _counter(late: LateRank, limits: LateRankThresholds) -> tuple[Evidence, ...]
             threshold=limits.min_peer_ratio,
             query="straggler",
         ),
+    )
+
+
+# --- late, and not by its own doing --------------------------------------------------------------
+
+
+def _inherited(facts: Facts, limits: LateRankThresholds, own: set[int]) -> list[Finding]:
+    """A rank that is last because it leaves the operation before late, every time."""
+    rows = list(facts.of("straggler"))
+    total = sum(int(r["inflicted_wait_ns"]) for r in rows)
+    leaves_ns = _always_leaves_late(facts)
+    found = []
+    for row in rows:
+        rank, inflicted = int(row["rank"]), int(row["inflicted_wait_ns"])
+        if rank in own or rank not in leaves_ns or total <= 0:
+            continue
+        is_inherited = int(row["own_inflicted_wait_ns"]) < 0.5 * inflicted
+        if is_inherited and inflicted >= limits.min_inherited_ratio * total:
+            found.append(_inherited_finding(facts, limits, row, inflicted / total, leaves_ns[rank]))
+    return [f for f in found if (f.impact.step_ratio or 0) >= limits.min_cost_ratio]
+
+
+def _always_leaves_late(facts: Facts) -> dict[int, float]:
+    """Ranks that leave nine operations of ten later than the others' median: by how much a step."""
+    steps_count = len(facts.steps) + len(facts.steps.warmup_keys)
+    found: dict[int, float] = {}
+    for row in facts.of("exit_lateness"):
+        if float(row["exit_p10_ns"]) > max(0, int(row["error_ns"])):
+            late_ns = float(row["exit_p50_ns"]) * int(row["calls_count"]) / max(1, steps_count)
+            found[int(row["rank"])] = found.get(int(row["rank"]), 0.0) + late_ns
+    return found
+
+
+def _inherited_finding(
+    facts: Facts, limits: LateRankThresholds, row: Row, ratio: float, leaves_ns: float
+) -> Finding:
+    rank = int(row["rank"])
+    scope = facts.scope([rank], facts.steps.keys)
+    step_s = facts.steps.step_ns / 1e9
+    steps_count = len(facts.steps) + len(facts.steps.warmup_keys)
+    waiting_ns = int(row["inflicted_wait_ns"]) / steps_count / max(1, len(facts.ranks) - 1)
+    impact = impact_of(min(leaves_ns, waiting_ns) / 1e9, step_s, facts.gpus_count)
+    own_ns = int(row["own_inflicted_wait_ns"])
+    return Finding(
+        id=finding_id(NAME, scope, facts.ranks),
+        rule=NAME,
+        severity=severity_of(impact.step_ratio, cap=Severity.MINOR),
+        confidence=confidence_from(["peers"], f"the lateness is inherited; {matched_note(facts)}"),
+        summary=(
+            f"{ranks_phrase([rank], facts.ranks)} is last in {int(row['late_count'])} of "
+            f"{int(row['matched_count'])} collectives ({share(ratio)} of all waiting), because it "
+            f"leaves the one before late: {seconds(own_ns / 1e9)} of "
+            f"{seconds(int(row['inflicted_wait_ns']) / 1e9)} is its own doing."
+        ),
+        owner="network",
+        scope=scope,
+        when=facts.when(facts.steps.keys),
+        impact=impact,
+        evidence=(
+            Evidence(
+                name="share of all waiting that it is last in",
+                value=ratio,
+                unit="ratio",
+                threshold=limits.min_inherited_ratio,
+                query="straggler",
+            ),
+            Evidence(
+                name="part of that waiting that is its own doing",
+                value=own_ns / 1e9,
+                unit="s",
+                query="straggler",
+            ),
+            Evidence(
+                name="its ends less the members' median ends, a step",
+                value=leaves_ns / 1e9,
+                unit="s",
+                query="exit_lateness",
+            ),
+        ),
+        confirm=(f"look at the transfer towards rank {rank}, not at its work",),
+        remedy=("fix what makes it leave late; see the findings that explain this one",),
     )
 
 
@@ -214,7 +302,7 @@ RULE = Rule(
     summary="A rank enters the collectives last by its own doing, and the others wait.",
     owner="platform",
     thresholds=LateRankThresholds(),
-    queries=(*QUERIES, "absent_waits"),
+    queries=(*QUERIES, "absent_waits", "exit_lateness"),
     evaluate=evaluate,
     doc=__doc__,
     symptom_of=(

@@ -35,6 +35,9 @@ class LatenessThresholds(Thresholds):
     min_times_fair_ratio: float = threshold(
         1.5, "times an even share: of two ranks each has half of the noise"
     )
+    min_lone_share_ratio: float = threshold(
+        0.5, "the same where no other score is available (a pipeline of unknown stages)"
+    )
     min_peer_ratio: float = threshold(
         1.10, "own time over its peers' median; as for a slow GPU (D1)"
     )
@@ -87,7 +90,10 @@ def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
         share = float(row["lateness_ratio"] or 0.0)
         late, cost_ns = _beyond_typical(delays, rank, steps.keys, list(rows), limits, facts)
         cost_ratio = cost_ns / steps.step_ns
-        enough = min(0.75, max(limits.min_share_ratio, limits.min_times_fair_ratio * fair))
+        least = limits.min_share_ratio
+        if row["peer_ratio"] is None and row["slowdown_ratio"] is None:
+            least = max(least, limits.min_lone_share_ratio)
+        enough = min(0.75, max(least, limits.min_times_fair_ratio * fair))
         is_late = cost_ratio >= limits.min_cost_ratio and share >= enough
         if not is_late or not _is_persistent(late, row, facts, limits):
             continue

@@ -65,6 +65,9 @@ class LinkDegradedThresholds(Thresholds):
     )
     min_peers_count: int = threshold(4, "groups of a kind, to have a median worth the name")
     min_steps_count: int = threshold(3, "steps in which the group was seen (D16)")
+    min_message_bytes: int = threshold(
+        1_048_576, "smaller operations of a group are bound by latency, not by a link"
+    )
 
 
 def evaluate(facts: Facts, limits: LinkDegradedThresholds) -> RuleOutcome:
@@ -181,6 +184,9 @@ def _slow_groups(facts: Facts, limits: LinkDegradedThresholds, named: set[int]) 
     for row in facts.of("group_bandwidth"):
         if (
             row["peer_ratio"] is None
+            # Worker threads share cores: their times say nothing about a link.
+            or row["timeline"] != "device"
+            or int(row["message_bytes"]) < limits.min_message_bytes
             or float(row["peer_ratio"]) >= limits.max_bandwidth_ratio
             or int(row["peers_count"]) < limits.min_peers_count
             or int(row["steps_count"]) < limits.min_steps_count

@@ -510,8 +510,8 @@ FROM held;
 
 -- Who waited for whom, and why: one row a waiting call of a trusted, complete instance:
 -- (attempt, capture_id, group_id, instance_id, step, op, rank, holder_rank, start_ns,
--- holder_start_ns, wait_ns, own_ns, exposed_ns, is_second, source_id, place); the last two point to
--- the waiting call. Tables are named by the caller.
+-- holder_start_ns, wait_ns, own_ns, exposed_ns, gap_ns, is_second, source_id, place); the last two
+-- point to the waiting call. Tables are named by the caller.
 --
 -- own_ns is the part of the waiting that the holder caused since the two last left a collective of
 -- this communicator together: its own time since then less the waiter's. Own time is time without
@@ -521,7 +521,8 @@ FROM held;
 --
 -- exposed_ns is the part of own_ns in which the waiter computed nothing and was not yet waiting for
 -- the same rank in an earlier call. is_second marks the waiter that entered last before the holder:
--- without the holder's delay the operation would have begun then.
+-- without the holder's delay the operation would have begun then. gap_ns is that waiter's exposed_ns
+-- with each moment counted once over all communicators of the holder: what the job loses.
 CREATE OR REPLACE MACRO inflicted_waits(
     gpu_op_name, host_op_name, collective_name, annotation_name, match_name, group_name, offset_name
 ) AS TABLE
@@ -633,11 +634,26 @@ WITH
                 ),
                 start_ns + wait_ns
             ) AS piece_start_ns,
+            least(
+                greatest(
+                    start_ns + wait_ns - own_ns,
+                    coalesce(
+                        max(start_ns + wait_ns) FILTER (is_second) OVER (
+                            PARTITION BY holder_key ORDER BY start_ns + wait_ns, instance_id, rank
+                            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+                        ),
+                        start_ns
+                    )
+                ),
+                start_ns + wait_ns
+            ) AS gap_start_ns,
             start_ns + wait_ns AS piece_end_ns
         FROM owned
     ),
     edges AS (
         SELECT key, piece_start_ns AS time_ns FROM pieces
+        UNION
+        SELECT key, gap_start_ns FROM pieces
         UNION
         SELECT key, piece_end_ns FROM pieces
     ),
@@ -660,10 +676,18 @@ SELECT
     CAST(
         piece_end_ns - piece_start_ns - at_end.covered_ns + at_start.covered_ns AS BIGINT
     ) AS exposed_ns,
+    CAST(
+        if(
+            pieces.is_second,
+            piece_end_ns - gap_start_ns - at_end.covered_ns + at_gap.covered_ns,
+            0
+        ) AS BIGINT
+    ) AS gap_ns,
     pieces.is_second,
     pieces.source_id,
     pieces.place
 FROM pieces
 JOIN computed AS at_start
     ON at_start.key = pieces.key AND at_start.time_ns = pieces.piece_start_ns
+JOIN computed AS at_gap ON at_gap.key = pieces.key AND at_gap.time_ns = pieces.gap_start_ns
 JOIN computed AS at_end ON at_end.key = pieces.key AND at_end.time_ns = pieces.piece_end_ns;

@@ -47,7 +47,7 @@ SELECT
     job_step AS step,
     CAST(sum(own_ns) AS BIGINT) AS own_wait_ns,
     CAST(coalesce(sum(own_ns) FILTER (is_second), 0) AS BIGINT) AS own_gap_ns,
-    CAST(coalesce(sum(exposed_ns) FILTER (is_second), 0) AS BIGINT) AS exposed_gap_ns,
+    CAST(sum(gap_ns) AS BIGINT) AS exposed_gap_ns,
     count(DISTINCT instance_id) AS late_count,
     max(own_ns) AS longest_ns,
     arg_max(

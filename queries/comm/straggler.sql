@@ -62,7 +62,7 @@ WITH
             CAST(sum(own_ns) AS BIGINT) AS own_inflicted_wait_ns,
             CAST(sum(exposed_ns) AS BIGINT) AS exposed_inflicted_wait_ns,
             CAST(sum(own_ns) FILTER (is_second) AS BIGINT) AS own_gap_ns,
-            CAST(sum(exposed_ns) FILTER (is_second) AS BIGINT) AS exposed_gap_ns
+            CAST(sum(gap_ns) AS BIGINT) AS exposed_gap_ns
         FROM waits
         GROUP BY attempt, holder_rank
     ),

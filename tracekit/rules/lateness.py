@@ -48,6 +48,10 @@ class LatenessThresholds(Thresholds):
         3, "this many late steps in a row are no accident (continuity, as in Minder)"
     )
     persistent_ratio: float = threshold(0.20, "or this share of the steady steps")
+    min_outlier_mads: float = threshold(
+        3.5, "scaled median absolute deviations beyond the other ranks' delays: ranks that share"
+        " cores scatter widely (3.2)",
+    )
     min_late_count: int = threshold(
         3, "collectives that waited for it; where one step is all there is, this shows persistence"
     )
@@ -95,6 +99,7 @@ def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
             least = max(least, limits.min_lone_share_ratio)
         enough = min(0.75, max(least, limits.min_times_fair_ratio * fair))
         is_late = cost_ratio >= limits.min_cost_ratio and share >= enough
+        is_late = is_late and _is_outlier(delays, rank, steps.keys, list(rows), limits)
         if not is_late or not _is_persistent(late, row, facts, limits):
             continue
         peer = row["peer_ratio"]
@@ -148,6 +153,21 @@ def _beyond_typical(
         if excess >= limits.late_step_ratio * facts.steps.step_ns:
             late.append(key)
     return late, total / len(keys)
+
+
+def _is_outlier(
+    delays: Mapping[StepKey, Mapping[int, int]],
+    rank: int,
+    keys: Sequence[StepKey],
+    everybody: Sequence[int],
+    limits: LatenessThresholds,
+) -> bool:
+    """Whether the rank delays more than the scatter of the other ranks would."""
+    totals = {r: sum(delays.get(key, {}).get(r, 0) for key in keys) for r in everybody}
+    others = [ns for r, ns in totals.items() if r != rank]
+    middle = median(others)
+    scatter = 1.4826 * median(abs(ns - middle) for ns in others)
+    return totals[rank] - middle > limits.min_outlier_mads * scatter
 
 
 def _is_persistent(

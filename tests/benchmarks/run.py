@@ -104,6 +104,8 @@ class Bench:
 
     def _run_once(self, command: Sequence[str]) -> Measured:
         environment = {**os.environ, "TRACEKIT_CACHE_DIR": str(self.work / "cache")}
+        # Installed packages come with bytecode; a checkout must not pay for compiling each time.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         with (self.work / "stderr.txt").open("wb") as errors:
             start = time.perf_counter()
             process = subprocess.Popen(

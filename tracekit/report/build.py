@@ -145,9 +145,17 @@ def link_symptoms(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
 
 
 def _can_cause(cause: Finding, symptom: Finding, facts: Facts) -> bool:
+    if symptom.rule == "late-rank":
+        # Its own rank's cause, at the same time.
+        is_there = set(symptom.scope.ranks) <= set(cause.scope.ranks) and symptom.scope.ranks
+        return bool(is_there) and _is_same_time(cause, symptom)
     if symptom.rule != "exposed-communication":
         return True
     return set(cause.scope.ranks) < set(facts.steps.ranks)
+
+
+def _is_same_time(one: Finding, other: Finding) -> bool:
+    return any(a <= d and c <= b for a, b in one.scope.steps for c, d in other.scope.steps)
 
 
 # ---------------------------------------------------------------- parts of the document

@@ -7,10 +7,16 @@ from collections.abc import Iterable, Mapping
 from tracekit.errors import UsageError
 from tracekit.rules import (
     checkpoint_stall,
+    collective_hang,
+    collective_mismatch,
     dataloader_stall,
     exposed_communication,
     gc_pause,
+    late_rank,
     launch_bound,
+    link_degraded,
+    slow_gpu,
+    slow_host,
     sync_stall,
 )
 from tracekit.rules.base import Facts, JobFacts, Rule, RuleOutcome
@@ -22,6 +28,12 @@ RULES: tuple[Rule, ...] = (
     gc_pause.RULE,
     sync_stall.RULE,
     launch_bound.RULE,
+    collective_hang.RULE,
+    collective_mismatch.RULE,
+    slow_gpu.RULE,
+    slow_host.RULE,
+    link_degraded.RULE,
+    late_rank.RULE,
     exposed_communication.RULE,
 )
 

@@ -180,5 +180,14 @@ RULE = Rule(
     doc=__doc__,
     cap=Severity.MINOR,
     names_culprit=False,
-    symptom_of=("dataloader-stall", "gc-pause", "checkpoint-stall", "sync-stall"),
+    symptom_of=(
+        "dataloader-stall",
+        "gc-pause",
+        "checkpoint-stall",
+        "sync-stall",
+        "late-rank",
+        "slow-gpu",
+        "slow-host",
+        "link-degraded",
+    ),
 )

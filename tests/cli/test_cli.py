@@ -23,6 +23,7 @@ import pytest
 from tracekit import api, catalog, rules
 from tracekit.cli import main
 from tracekit.cli.commands import register
+from tracekit.rules.unbuilt import unbuilt_rules
 from traces import BASE_NS, make_trace, write_job, write_trace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -205,7 +206,7 @@ def test_fail_on_a_severity_that_is_not_reached_is_0(tracekit: Tracekit, healthy
 
 
 def test_fail_on_where_nothing_could_be_checked_is_3(tracekit: Tracekit, tmp_path: Path) -> None:
-    document = make_trace(0, world_size=1)
+    document = make_trace(0)
     document["traceEvents"] = [e for e in document["traceEvents"] if e["cat"] == "cpu_op"]
     trace = write_trace(tmp_path / "rank0.json", document)
     done = tracekit("diagnose", trace, "--fail-on", "critical")
@@ -313,7 +314,7 @@ def test_a_reader_that_leaves_early_is_no_error(run: Path) -> None:
         (["query", "nowhere", "step_time"], ["nowhere", "no such file"], None),
         (["show", "RUN", "F9"], ["no finding 'F9'"], "dataloader-stall/1"),
         (["explain", "gc-pauze"], ["gc-pauze"], "gc-pause"),
-        (["explain", "link-degraded"], ["not built yet"], "docs/rules.md"),
+        (["explain", "UNBUILT"], ["not built yet"], "docs/rules.md"),
         (["diagnose", "RUN", "--select", "gc-pauze"], ["gc-pauze"], "gc-pause"),
         (["diagnose", "RUN", "--ignore", "nonsense"], ["nonsense"], "rules: "),
         (["diagnose", "RUN", "--config", "none.toml"], ["none.toml"], None),
@@ -336,6 +337,7 @@ def test_a_reader_that_leaves_early_is_no_error(run: Path) -> None:
         (["sql", "RUN", "SELECT 1", "-f", "x.sql"], ["one statement"], "-f FILE"),
         (["sql", "RUN", "-f", "none.sql"], ["none.sql"], None),
         (["sql", "RUN", "SELECT nonsense FROM step"], ["nonsense"], None),
+        (["sql", "RUN", "SELECT CAST(name AS INTEGER) FROM gpu_op"], ["INT32"], None),
         (["sql", "RUN", "COPY (SELECT 1) TO 'x.csv'"], ["only SELECT"], "--format"),
         (["sql", "RUN", "SELECT 1; SELECT 2"], ["found 2"], "one at a time"),
         (["sql", "RUN", "SELECT * FROM 'x.csv'"], [], None),
@@ -356,7 +358,7 @@ def test_what_cannot_be_meant_is_refused(
     run: Path,
     slow: Path,
 ) -> None:
-    places = {"RUN": str(run), "SLOW": str(slow)}
+    places = {"RUN": str(run), "SLOW": str(slow), "UNBUILT": unbuilt_rules()[0]}
     assert_refused(tracekit(*(places.get(a, a) for a in arguments)), *words, hint=hint)
     assert not list(Path().iterdir())
 

@@ -86,9 +86,16 @@ class DecompressedStream(io.RawIOBase):
 
     def readinto(self, buffer: object) -> int:
         view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
-        data = self.read(len(view))
-        view[: len(data)] = data
-        return len(data)
+        got = 0
+        while got < len(view):
+            part = self._next(min(len(view) - got, 1 << 20))
+            if not part:
+                break
+            view[got : got + len(part)] = part
+            got += len(part)
+        self.raw_bytes += got
+        self._check_limits()
+        return got
 
     def skip(self, size: int) -> None:
         """Move on in stored bytes that are not compressed."""
@@ -107,7 +114,7 @@ class DecompressedStream(io.RawIOBase):
     def _stored(self, size: int) -> bytes:
         """Stored bytes: first what was read to recognise the compression."""
         if self._pending:
-            data, self._pending = self._pending, b""
+            data, self._pending = self._pending[:size], self._pending[size:]
             return data
         try:
             data = self._raw.read(size)
@@ -131,6 +138,7 @@ class _GzipStream(DecompressedStream):
         self._crc = 0
         self._size = 0
         self._is_done = False
+        self._members = 0
 
     def _more(self, need: int) -> bool:
         while len(self._data) < need:
@@ -143,6 +151,7 @@ class _GzipStream(DecompressedStream):
     def _next(self, size: int) -> bytes:
         from isal import isal_zlib
 
+        failure: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment]
         while not self._is_done and self.problem != "limit":
             if self._inflate is None and not self._start_member():
                 break
@@ -153,7 +162,7 @@ class _GzipStream(DecompressedStream):
             is_last = not self._data
             try:
                 out: bytes = stream.decompress(self._data, min(size, SLICE_BYTES))  # type: ignore[attr-defined]
-            except isal_zlib.IsalError:
+            except failure:
                 self._end("damaged")
                 break
             if stream.eof:  # type: ignore[attr-defined]
@@ -179,11 +188,11 @@ class _GzipStream(DecompressedStream):
         from isal import isal_zlib
 
         self._more(18)
-        if not self._data.strip(b"\0") and self.raw_bytes:
-            self._is_done = True
+        if self._members and not self._data.strip(b"\0"):
+            self._is_done = True  # padding
             return False
         if not self._data.startswith(GZIP_MAGIC) or len(self._data) < 10:
-            self._end("trailing_garbage" if self._size else "truncated")
+            self._end("trailing_garbage" if self._members else "truncated")
             return False
         flags = self._data[3]
         at = 10
@@ -204,6 +213,7 @@ class _GzipStream(DecompressedStream):
 
     def _end_member(self) -> None:
         self._inflate = None
+        self._members += 1
         if not self._more(8):
             self._end("truncated")
             return
@@ -212,7 +222,6 @@ class _GzipStream(DecompressedStream):
         self._data = self._data[8:]
         if crc != self._crc or size != self._size & 0xFFFFFFFF:
             self.problem = self.problem or "checksum"
-        self._size = max(self._size, 1)
         if not self._data and not self._more(1):
             self._is_done = True
 
@@ -231,7 +240,8 @@ class _ZstdStream(DecompressedStream):
                 return outer._stored(SLICE_BYTES if size < 0 else size)
 
         self._reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(
-            _Source(), read_across_frames=True  # type: ignore[arg-type]
+            _Source(),  # type: ignore[arg-type]
+            read_across_frames=True,
         )
 
     def _next(self, size: int) -> bytes:
@@ -272,6 +282,11 @@ def stream_problem(stream: object) -> str | None:
     return getattr(stream, "problem", None)
 
 
+def stored_bytes(stream: object) -> int:
+    """Stored bytes that were read of a stream of ``SourceFile.open``."""
+    return getattr(stream, "stored_bytes", 0)
+
+
 def read_head(source: SourceFile, size: int = HEAD_BYTES) -> bytes:
     """The first decompressed bytes of a file, from one small read of the stored ones."""
     with source.open() as stream:
@@ -286,7 +301,8 @@ def read_head_and_problem(source: SourceFile, size: int = HEAD_BYTES) -> tuple[b
 
 def open_file(path: str) -> BinaryIO:
     """A file's decompressed bytes."""
-    return decompressed(Path(path).open("rb", buffering=0))  # type: ignore[return-value,arg-type]
+    raw = Path(path).open("rb", buffering=0)  # noqa: SIM115 - the stream closes it
+    return decompressed(raw)  # type: ignore[return-value]
 
 
 def source_file(path: Path) -> SourceFile:
@@ -317,8 +333,8 @@ def expand(paths: Sequence[str | Path]) -> list[SourceFile]:
             matches = [path]
         elif glob.has_magic(text):
             matches = []
-            for match in sorted(glob.glob(text, recursive=True)):  # noqa: PTH207 - absolute too
-                matches += _walk(Path(match)) if Path(match).is_dir() else [Path(match)]
+            for hit in sorted(glob.glob(text, recursive=True)):  # noqa: PTH207 - absolute too
+                matches += _walk(Path(hit)) if Path(hit).is_dir() else [Path(hit)]
             if not matches:
                 raise InputError(f"{text}: no file matches")
         else:
@@ -349,7 +365,8 @@ def _walk(folder: Path) -> Iterator[Path]:
         folders[:] = sorted(f for f in folders if not f.startswith("."))
         for name in sorted(names):
             path = Path(parent, name)
-            if not name.startswith(".") and path.is_file():
+            is_dangling = path.is_symlink() and not path.exists()  # to be named as unreadable
+            if not name.startswith(".") and (path.is_file() or is_dangling):
                 yield path
 
 
@@ -441,7 +458,7 @@ def _tar_members(path: Path) -> list[SourceFile]:
 
 
 def _open_tar(path: str) -> DecompressedStream:
-    return decompressed(Path(path).open("rb", buffering=0))  # type: ignore[arg-type]
+    return decompressed(Path(path).open("rb", buffering=0))
 
 
 _CURSOR: dict[str, tuple[DecompressedStream, int]] = {}

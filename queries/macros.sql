@@ -3,6 +3,16 @@
 -- Interval macros take the name of a table or CTE, as text, with the columns key (any type),
 -- start_ns and end_ns. An interval holds its start and not its end; empty ones count for nothing.
 
+-- A capture as one number, because numbers sort and join several times faster than structs:
+-- attempt (15 bits), rank (28), capture_id (16), and four low bits free for a layer of the caller.
+CREATE OR REPLACE MACRO capture_key(attempt, rank, capture_id) AS
+    (CAST(attempt AS BIGINT) << 48)
+    + (CAST(rank AS BIGINT) << 20)
+    + (CAST(capture_id AS BIGINT) << 4);
+CREATE OR REPLACE MACRO attempt_of(capture_key) AS CAST(capture_key >> 48 AS INTEGER);
+CREATE OR REPLACE MACRO rank_of(capture_key) AS CAST((capture_key >> 20) & 268435455 AS INTEGER);
+CREATE OR REPLACE MACRO capture_id_of(capture_key) AS CAST((capture_key >> 4) & 65535 AS INTEGER);
+
 -- The union of intervals within each key: (key, start_ns, end_ns), disjoint, touching ones
 -- joined. The only interval union in SQL; tracekit/intervals.py is the same in Python.
 --
@@ -90,23 +100,22 @@ CREATE OR REPLACE MACRO host_work(gpu_op_name, host_op_name, collective_name, an
 AS TABLE
 WITH
     gpu_ranks AS (
-        SELECT DISTINCT attempt, rank, capture_id FROM query_table(gpu_op_name)
+        SELECT DISTINCT attempt, rank FROM query_table(gpu_op_name)
     ),
     host_collectives AS (
         SELECT
-            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            capture_key(attempt, rank, capture_id) AS key,
             thread,
             op,
             coalesce(is_p2p, FALSE) OR coalesce(op IN ('send', 'recv'), FALSE) AS is_p2p,
             start_ns,
             start_ns + dur_ns AS end_ns
         FROM query_table(collective_name)
-        ANTI JOIN gpu_ranks USING (attempt, rank, capture_id)
+        ANTI JOIN gpu_ranks USING (attempt, rank)
         WHERE timeline = 'host'
     ),
     step_threads AS (
-        SELECT DISTINCT
-            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key, thread
+        SELECT DISTINCT capture_key(attempt, rank, capture_id) AS key, thread
         FROM query_table(annotation_name)
         WHERE domain = 'profiler_step'
     ),
@@ -118,7 +127,7 @@ WITH
     ),
     operators AS (
         SELECT
-            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            capture_key(attempt, rank, capture_id) AS key,
             thread,
             regexp_matches(name, '^(c10d::|_?c10d_functional::|record_param_comms)')
                 AS is_comm_call,
@@ -128,7 +137,7 @@ WITH
             source_id,
             place
         FROM query_table(host_op_name)
-        ANTI JOIN gpu_ranks USING (attempt, rank, capture_id)
+        ANTI JOIN gpu_ranks USING (attempt, rank)
         WHERE category = 'operator'
     ),
     thread_operators AS (
@@ -198,9 +207,9 @@ WITH
         SELECT key.rank, 'blocked', NULL, start_ns, end_ns FROM blocked
     )
 SELECT
-    key.attempt AS attempt,
-    key.rank AS rank,
-    key.capture_id AS capture_id,
+    attempt_of(key) AS attempt,
+    rank_of(key) AS rank,
+    capture_id_of(key) AS capture_id,
     class,
     op,
     start_ns,
@@ -209,8 +218,9 @@ FROM work;
 
 -- What every rank did, on its GPUs or, where it has none, on its host:
 -- (attempt, rank, capture_id, measured_on, class, op, start_ns, end_ns, launch_ns, source_id,
--- place). measured_on is gpu or host; class is compute, communication, memory, other, or, on the host only,
--- blocked. op is known for the host's communication; source_id and place name the gpu_op.
+-- place). measured_on is gpu or host; class is compute, communication, memory, other, or, on the
+-- host only, blocked. op is known for the host's communication; source_id and place name the
+-- gpu_op.
 CREATE OR REPLACE MACRO rank_work(gpu_op_name, host_op_name, collective_name, annotation_name)
 AS TABLE
 SELECT
@@ -231,32 +241,43 @@ SELECT
     attempt, rank, capture_id, 'host', class, op, start_ns, end_ns, start_ns, NULL, NULL
 FROM host_work(gpu_op_name, host_op_name, collective_name, annotation_name);
 
--- How much of each key's union lies before given moments: (key, time_ns, covered_ns), one row a
--- row of moments_name, which has the columns key and time_ns.
-CREATE OR REPLACE MACRO covered_before(rows_name, moments_name) AS TABLE
+-- How much of each key's stretches lies before given moments: (key, time_ns, covered_ns), one row
+-- for each distinct moment of moments_name, which has the columns key and time_ns. Stretches must
+-- be disjoint within a key, as merged_intervals gives them.
+--
+-- Each stretch is booked to the first moment after its start. Of disjoint stretches that start
+-- before a moment only the one that ends last can reach beyond it.
+CREATE OR REPLACE MACRO covered_before(stretches_name, moments_name) AS TABLE
 WITH
-    stretches AS (
+    moments AS (SELECT DISTINCT key, time_ns FROM query_table(moments_name)),
+    booked AS (
+        SELECT
+            moments.key,
+            moments.time_ns,
+            sum(stretches.end_ns - stretches.start_ns) AS stretches_ns,
+            max(stretches.end_ns) AS last_end_ns
+        FROM query_table(stretches_name) AS stretches
+        ASOF JOIN moments
+            ON stretches.key = moments.key AND stretches.start_ns < moments.time_ns
+        GROUP BY moments.key, moments.time_ns
+    ),
+    so_far AS (
         SELECT
             key,
-            start_ns,
-            end_ns,
-            sum(end_ns - start_ns) OVER (
-                PARTITION BY key ORDER BY start_ns
-                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-            ) AS earlier_ns
-        FROM merged_intervals(rows_name)
+            time_ns,
+            sum(stretches_ns) OVER earlier AS stretches_ns,
+            max(last_end_ns) OVER earlier AS last_end_ns
+        FROM moments
+        LEFT JOIN booked USING (key, time_ns)
+        WINDOW earlier AS (PARTITION BY key ORDER BY time_ns ROWS UNBOUNDED PRECEDING)
     )
 SELECT
-    moments.key,
-    moments.time_ns,
+    key,
+    time_ns,
     CAST(
-        coalesce(
-            coalesce(earlier_ns, 0) + least(moments.time_ns, end_ns) - stretches.start_ns, 0
-        ) AS BIGINT
+        coalesce(stretches_ns - greatest(last_end_ns - time_ns, 0), 0) AS BIGINT
     ) AS covered_ns
-FROM query_table(moments_name) AS moments
-ASOF LEFT JOIN stretches
-    ON moments.key = stretches.key AND moments.time_ns >= stretches.start_ns;
+FROM so_far;
 -- How long ranges of one domain (annotation.domain) held up each step of each rank, and how much
 -- of that nothing hid: (attempt, rank, capture_id, step, stall_ns, exposed_ns, ranges_count,
 -- longest_ns, source_id, place); the last two point to the longest range. Steps without such a

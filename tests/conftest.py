@@ -123,7 +123,7 @@ class JobRows:
     def facts(self, **job: Any) -> Facts:
         """The facts that rules see."""
         breakdown, times = [], []
-        clock = {step: 0 for step in self.steps}
+        clock = dict.fromkeys(self.steps, 0)
         now = EPOCH_NS
         for step in self.steps:
             clock[step] = now
@@ -144,7 +144,8 @@ class JobRows:
                 }
             )
             times.append({**key, "start_ns": clock[step], "dur_ns": dur_ns})
-        rows = {"step_breakdown": breakdown, "step_time": times, **self.rows}
+        rows: dict[str, Sequence[Any]] = {"step_breakdown": breakdown, "step_time": times}
+        rows |= self.rows
         known: dict[str, Any] = {
             "name": "job",
             "run_id": "run1",

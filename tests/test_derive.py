@@ -206,7 +206,7 @@ def test_the_same_bytes_count_once() -> None:
         }
     )
     result = derive(con, notes=notes)
-    assert placed(result, *WHERE) == [(None, None, None), (0, 1, 0)]
+    assert placed(result, "source_id", *WHERE) == [(1, 0, 1, 0)]  # no view shows source 0's rows
     assert result["step"]["source_id"].to_pylist() == [1]
     assert notes == ["copy/rank0.json holds the same bytes as a/rank0.json: counted once"]
 
@@ -312,6 +312,36 @@ def test_another_host_in_a_later_window_is_the_next_attempt() -> None:
     assert placed(run(rows, process=[process(0, 1), process(1, 1)]), "attempt") == [(1,), (2,)]
 
 
+def test_another_gpu_model_in_a_later_window_is_the_next_attempt() -> None:
+    rows = [trace(0, "a", (0, 10), file_rank=0), trace(1, "b", (50, 60), file_rank=0)]
+    devices = [
+        {"source_id": i, "ordinal": 0, "model": m, "is_used": True}
+        for i, m in enumerate(("H100", "MI300X"))
+    ]
+    assert placed(run(rows, device=devices), "attempt") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("evidence", ["markers", "named", "ranges"])
+def test_the_process_is_that_of_the_markers_else_a_named_one_else_any(evidence: str) -> None:
+    """Kineto names a process for each device ordinal too: 0 to 7 here."""
+    rows = [trace(0, "a", (0, 10), file_rank=0), trace(1, "b", (50, 60), file_rank=0)]
+    named = [process(i, p) for i in (0, 1) for p in (*range(8), 5000)]
+    tables: dict[str, Rows] = {}
+    if evidence == "markers":
+        tables = {"process": named}
+        tables["annotation"] = [marker(i, 1, 50 * i, 10, pid=900 + i) for i in (0, 1)]
+        tables["annotation"].append(marker(1, 1, 50, 10, pid=900, place=7, is_gpu_twin=True))
+    elif evidence == "named":
+        tables = {"process": [*named[:8], process(0, 900), *named[9:17], process(1, 901)]}
+    else:
+        tables["annotation"] = [
+            marker(i, 1, 50 * i, 10, pid=900 + i, domain="user") for i in (0, 1)
+        ]
+    result = run(rows, **tables)
+    assert placed(result, "attempt") == [(1,), (2,)]
+    assert result["rank"]["pid"].to_pylist() == [900, 901]
+
+
 def test_without_known_processes_windows_stay_in_one_attempt() -> None:
     rows = [trace(0, "a", (0, 10), file_rank=0), trace(1, "b", (9000, 9010), file_rank=0)]
     assert placed(run(rows), "attempt", "capture_id") == [(1, 0), (1, 1)]
@@ -369,7 +399,7 @@ def test_different_world_sizes_name_the_candidates() -> None:
 def test_a_candidate_is_chosen_by_number_or_by_window() -> None:
     for choice in ({"attempt": 2}, {"window_ns": (DAY * MS, None)}):
         result = derive(database({"source": two_worlds()}), **choice)
-        assert [r[0] for r in placed(result, "rank")] == [None, 0, 1]
+        assert placed(result, "source_id", "rank") == [(1, 0), (2, 1)]
         assert result["run"]["world_size"].to_pylist() == [128]
     with pytest.raises(AmbiguousInputError, match="different world sizes"):
         derive(database({"source": two_worlds()}), attempt=3)
@@ -663,7 +693,7 @@ def test_run_row() -> None:
             file_rank=0,
             world_size=2,
             job_name="llama",
-            versions=["torch=2.9.0", "cuda=12.8", "nccl=2.27.5", "driver=570"],
+            versions=["torch=2.9.0", "cuda_runtime_version=12080", "nccl=2.27.5", "driver=570"],
         ),
         trace(1, "b", (5, 20), file_rank=1, versions=["torch=2.9.1", "cuda=12.8", "nccl=unknown"]),
     ]
@@ -678,6 +708,17 @@ def test_run_row() -> None:
         "570",
     )
     assert notes == ["the traces disagree on torch_version: 2.9.0, 2.9.1"]
+
+
+def test_runtime_versions_that_are_one_number_are_decoded() -> None:
+    for stated, expected in (
+        ("cuda_runtime_version=12040", "12.4"),
+        ("hip_runtime_version=70051831", "7.0"),
+        ("hip_runtime_version=60241134", "6.2"),
+        ("rocm=6.4.1", "6.4.1"),
+    ):
+        result = run([trace(0, "a", file_rank=0, versions=[stated])])
+        assert result["run"]["cuda_version"].to_pylist() == [expected]
 
 
 def test_the_job_names_the_run_and_changes_its_signature() -> None:

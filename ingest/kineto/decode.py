@@ -7,6 +7,7 @@ decoded one by one. Work is linear in the bytes whatever they hold.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +20,12 @@ from tracekit.ingest.kineto.model import CATEGORIES, Event, Family, Kind, family
 
 PIECE_EVENTS = 128
 """Events that are retried together when a batch was refused as a whole."""
+
+MAX_RUNS = 32
+"""Runs between odd events that are decoded in one go before a batch is taken piece by piece."""
+
+INEXACT_LIMIT = 3
+"""Batches with inexact times after which all are read as text."""
 
 REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
 """What decoding bytes that are not the expected JSON may raise."""
@@ -49,10 +56,22 @@ class Decoded:
     odd: list[tuple[int, bytes]] = field(default_factory=list)
 
 
-def split(body: bytes) -> list[bytes] | None:
-    """The events of ``body`` (JSON values joined by commas) as bytes; None if it is not JSON."""
+Kept = dict[bool, tuple[list[Event], list[int]]]
+"""Events and their places, by whether their times are text."""
+
+_INDEX = re.compile(r"`\$\[(\d+)\]")
+
+
+def _refused_at(error: BaseException) -> int | None:
+    """Which event the decoder refused, as its message says."""
+    found = _INDEX.search(str(error))
+    return int(found[1]) if found else None
+
+
+def split(document: bytes | memoryview) -> list[bytes] | None:
+    """The values of a JSON list as bytes; None if it is none."""
     try:
-        return [bytes(raw) for raw in _RAWS.decode(b"[" + body + b"]")]
+        return [bytes(raw) for raw in _RAWS.decode(document)]
     except REFUSED:
         return None
 
@@ -64,22 +83,30 @@ class Decoder:
         self._number = family(is_text=False, stacks=stacks)
         self._text = family(is_text=True, stacks=stacks)
         self.is_text = False
+        self._inexact_count = 0
 
-    def body(self, body: bytes, place: int) -> tuple[Decoded, int] | None:
-        """Groups of ``body`` and how many events it has; None if it is not JSON."""
-        document = b"[" + body + b"]"
+    def batch(
+        self, document: bytes | memoryview, place: int, fam: Family | None = None
+    ) -> tuple[Decoded, int] | None:
+        """Groups of a JSON list of events and how many it has; None if it is no JSON list."""
+        fam = fam or self._family
         try:
-            events = self._family.decoder.decode(document)
+            events = fam.decoder.decode(document)
         except REFUSED:
-            raws = split(body)
+            raws = split(document)
             if raws is None:
                 return None
             return self.pieces(raws, place), len(raws)
         decoded = Decoded()
-        if not self._group(events, range(place, place + len(events)), self._family, decoded):
-            self.is_text = True
-            return self.body(body, place)
+        if not self._group(events, range(place, place + len(events)), fam, decoded):
+            self._inexact()
+            return self.batch(document, place, self._text)
         return decoded, len(events)
+
+    def _inexact(self) -> None:
+        """Times that doubles cannot carry: one may be damage, several are the producer's way."""
+        self._inexact_count += 1
+        self.is_text = self._inexact_count >= INEXACT_LIMIT
 
     @property
     def _family(self) -> Family:
@@ -88,13 +115,13 @@ class Decoder:
     def pieces(self, raws: Sequence[bytes], place: int) -> Decoded:
         """Groups of single events; those that no struct fits are left in ``odd``."""
         decoded = Decoded()
-        kept: dict[bool, tuple[list[Event], list[int]]] = {False: ([], []), True: ([], [])}
-        for begin in range(0, len(raws), PIECE_EVENTS):
-            piece = raws[begin : begin + PIECE_EVENTS]
-            self._piece(piece, place + begin, kept, decoded)
+        kept: Kept = {False: ([], []), True: ([], [])}
+        begin = self._runs(raws, place, kept, decoded)
+        for at in range(begin, len(raws), PIECE_EVENTS):
+            self._piece(raws[at : at + PIECE_EVENTS], place + at, kept, decoded)
         events, places = kept[False]
         if events and not self._group(events, places, self._number, decoded):
-            self.is_text = True
+            self._inexact()
             again = [raws[p - place] for p in places]
             retried = self._text.decoder.decode(b"[" + b",".join(again) + b"]")
             self._group(retried, places, self._text, decoded)
@@ -103,11 +130,51 @@ class Decoder:
             self._group(events, places, self._text, decoded)
         return decoded
 
+    def _runs(self, raws: Sequence[bytes], place: int, kept: Kept, decoded: Decoded) -> int:
+        """Decode the long runs between a few odd events; how many events that covers."""
+        fam = self._family
+        at = 0
+        for _ in range(MAX_RUNS):
+            if at >= len(raws):
+                break
+            try:
+                run = fam.decoder.decode(b"[" + b",".join(raws[at:]) + b"]")
+            except REFUSED as error:
+                length = _refused_at(error)
+                if length is None:
+                    break
+                run = []
+                if length:
+                    try:
+                        run = fam.decoder.decode(b"[" + b",".join(raws[at : at + length]) + b"]")
+                    except REFUSED:
+                        break
+            kept[fam.is_text][0].extend(run)
+            kept[fam.is_text][1].extend(range(place + at, place + at + len(run)))
+            at += len(run)
+            while at < len(raws) and self._single(raws[at], place + at, kept, decoded):
+                at += 1
+            at = min(at + 1, len(raws))
+        return at
+
+    def _single(self, raw: bytes, place: int, kept: Kept, decoded: Decoded) -> bool:
+        """Take one event; whether it was odd, so that the next may be too."""
+        for fam in (self._text,) if self.is_text else (self._number, self._text):
+            try:
+                (event,) = fam.decoder.decode(b"[" + raw + b"]")
+            except (*REFUSED, ValueError):
+                continue
+            kept[fam.is_text][0].append(event)
+            kept[fam.is_text][1].append(place)
+            return fam is not self._family
+        decoded.odd.append((place, raw))
+        return True
+
     def _piece(
         self,
         raws: Sequence[bytes],
         place: int,
-        kept: dict[bool, tuple[list[Event], list[int]]],
+        kept: Kept,
         decoded: Decoded,
     ) -> None:
         families = (self._text,) if self.is_text else (self._number, self._text)
@@ -122,16 +189,7 @@ class Decoder:
                 kept[fam.is_text][1].extend(range(place, place + len(events)))
                 return
         for offset, raw in enumerate(raws):
-            for fam in families:
-                try:
-                    (event,) = fam.decoder.decode(b"[" + raw + b"]")
-                except (*REFUSED, ValueError):
-                    continue
-                kept[fam.is_text][0].append(event)
-                kept[fam.is_text][1].append(place + offset)
-                break
-            else:
-                decoded.odd.append((place + offset, raw))
+            self._single(raw, place + offset, kept, decoded)
 
     def _group(
         self, events: Sequence[Event], places: Iterable[int], fam: Family, decoded: Decoded
@@ -144,9 +202,7 @@ class Decoder:
         return True
 
 
-def group_events(
-    events: Sequence[Event], places: Iterable[int], fam: Family
-) -> list[Group] | None:
+def group_events(events: Sequence[Event], places: Iterable[int], fam: Family) -> list[Group] | None:
     """Events by category with their times; None if the times are inexact as numbers."""
     buckets: dict[type, tuple[list[Event], list[int]]] = {t: ([], []) for t in fam.category}
     for place, event in zip(places, events, strict=False):
@@ -161,7 +217,9 @@ def group_events(
             continue
         if kind is Kind.SKIP:
             none = np.zeros(0, np.int64)
-            groups.append(Group(category, kind, word, members, ordinals, none, none, none > 0, none > 0))
+            groups.append(
+                Group(category, kind, word, members, ordinals, none, none, none > 0, none > 0)
+            )
             continue
         starts: tuple[times.Int64s, times.Bools] | None
         durs: tuple[times.Int64s, times.Bools] | None
@@ -173,5 +231,7 @@ def group_events(
             durs = times.from_numbers([e.dur for e in members])
         if starts is None or durs is None:
             return None
-        groups.append(Group(category, kind, word, members, ordinals, starts[0], durs[0], starts[1], durs[1]))
+        groups.append(
+            Group(category, kind, word, members, ordinals, starts[0], durs[0], starts[1], durs[1])
+        )
     return groups

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracekit.ingest.base import Severity
 from tracekit.ingest.kineto import collectives, header, names
 from tracekit.ingest.kineto.collectives import Meta
 from tracekit.ingest.kineto.links import HostComm
@@ -44,7 +45,7 @@ class Finisher:
         reader.params.finish()
         reader.ranges.finish()
         for batch in reader.gpu.ops.batches():
-            self._write_ops(batch)
+            self._write_ops(reader.gpu.named(batch))
         for batch in reader.gpu.comms.batches():
             self._write_comms(batch)
         if reader.gpu.host:
@@ -107,7 +108,7 @@ class Finisher:
         externals = rows["external_id"].to_pylist()
         kernel_names = rows["name"].to_pylist()
         sequences = rows["sequence"].to_pylist()
-        class_sources = rows["class_source"].to_pylist()
+        class_sources = ["name"] * rows.num_rows
         metas: list[Meta] = []
         libraries: list[str | None] = []
         reductions: list[str | None] = []
@@ -122,7 +123,11 @@ class Finisher:
             elif param is not None:
                 meta = param.meta
                 class_sources[i] = "args"
-            if sequences[i] is None and param is not None and param.meta.op not in collectives.PSEUDO:
+            if (
+                sequences[i] is None
+                and param is not None
+                and param.meta.op not in collectives.PSEUDO
+            ):
                 sequences[i] = param.sequence
             if meta is None or meta.op in collectives.PSEUDO:
                 meta, class_sources[i] = self._ranged(externals[i], where, shown, class_sources[i])
@@ -276,7 +281,9 @@ class Finisher:
             "start_ns": pa.array(start),
             "dur_ns": pa.array(dur),
             "sequence": ints([p.sequence if p else None for p in params]),
-            "sequence_source": texts(["file" if p and p.sequence is not None else None for p in params]),
+            "sequence_source": texts(
+                ["file" if p and p.sequence is not None else None for p in params]
+            ),
             "timeline": pa.array(["host"] * len(items)),
             "thread": ints([i[3] for i in items]),
             "step": pa.array(step, mask=~is_step),
@@ -308,7 +315,9 @@ class Finisher:
             meta = self.seen_groups[key]
             if meta.op in collectives.PSEUDO or not (meta.ranks or meta.group_size):
                 continue
-            ident = collectives.group_id(meta.ranks) if meta.ranks and meta.is_ranks_complete else None
+            ident = (
+                collectives.group_id(meta.ranks) if meta.ranks and meta.is_ranks_complete else None
+            )
             row = rows.get((ident, meta.group_name))
             if row is None and ident is None and any(r[1] == meta.group_name for r in rows):
                 continue
@@ -358,10 +367,10 @@ class Finisher:
             self.sink.write("device", table)
 
     def _write_processes(self) -> None:
-        found = self.reader.odd.processes
-        if found:
-            order = sorted(found)
-            table = pa.table({"pid": ints(order), "name": texts([found[p] for p in order])})
+        named = self.reader.odd.processes
+        order = sorted(self.reader.pids)
+        if order:
+            table = pa.table({"pid": ints(order), "name": texts([named.get(p) for p in order])})
             self.sink.write("process", table)
 
     def _facts(self) -> None:
@@ -393,20 +402,65 @@ class Finisher:
         )
 
     def _is_truncated(self) -> bool:
-        return self.stream.has_events and not self.stream.is_closed
+        """Whether the file breaks off: in the events, in the keys after them, or in its packing."""
+        stream = self.stream
+        is_open = stream.has_events and not stream.is_closed
+        is_tail_open = stream.has_events and not stream.is_bare and not _ends_object(stream.tail)
+        return (
+            is_open or is_tail_open or self.problem in ("truncated", "damaged", "limit", "io_error")
+        )
 
     def _status(self) -> tuple[str, str]:
-        if not self.stream.has_events:
+        reader, stream = self.reader, self.stream
+        if self.problem:
+            doc, severity = _PROBLEMS[self.problem]
+            self.sink.count(f"stream_{self.problem}", severity=severity, doc=doc)
+        count = reader.events_count + reader.odd.events_count
+        if not stream.has_events:
+            if not stream.header.strip() and self.problem is None:
+                return "empty", "it holds no bytes"
             return "unreadable", "it has no traceEvents"
-        if self._is_truncated():
+        if self.problem and _PROBLEMS[self.problem][1] == "error":
+            return "partial", _PROBLEMS[self.problem][0]
+        if stream.has_events and not stream.is_closed:
             return "partial", "it breaks off before the end of traceEvents"
-        if not self.reader.events_count:
+        if self._is_truncated():
+            return "partial", "it breaks off after traceEvents"
+        lost = reader.losses + reader.odd.lost
+        if lost:
+            return "partial", "some of its events cannot be read"
+        if not count:
             return "empty", "traceEvents holds no events"
         return "ok", "it has traceEvents"
 
 
+_PROBLEMS: dict[str, tuple[str, Severity]] = {
+    "truncated": ("The compressed data break off.", "error"),
+    "checksum": ("The checksum of the compressed data is wrong.", "error"),
+    "damaged": ("The compressed data are damaged; what comes after is lost.", "error"),
+    "trailing_garbage": ("Bytes after the compressed data, not read.", "warning"),
+    "limit": ("It unpacks to more than is allowed; the rest was not read.", "error"),
+    "growing": ("It grew while it was read: it is still being written.", "error"),
+    "io_error": ("Reading it failed half way; the rest was not read.", "error"),
+}
+"""What may be wrong with a file's packing, and how bad that is."""
+
+
+def _ends_object(tail: bytes) -> bool:
+    return tail.rstrip(b" \t\r\n\0").endswith(b"}")
+
+
 def _group_row(*values: Any) -> dict[str, Any]:
-    keys = ("group_id", "name", "description", "backend", "group_size", "ranks", "is_ranks_complete", "comm_hash")
+    keys = (
+        "group_id",
+        "name",
+        "description",
+        "backend",
+        "group_size",
+        "ranks",
+        "is_ranks_complete",
+        "comm_hash",
+    )
     row = dict(zip(keys, values, strict=True))
     row["group_source"] = "file"
     return row

@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tracekit.ingest.kineto import collectives, names
 from tracekit.ingest.kineto.model import Event, GpuArgs
-from tracekit.ingest.kineto.rows import Cache, as_int, constant, int32s, ints, texts
+from tracekit.ingest.kineto.rows import ids, int32s, ints, shown_names
 
-SPILL_ROWS = 1 << 16
+SPILL_ROWS = 1 << 14
 """Rows that wait in memory before they go to a temporary file."""
+
+CATEGORY_WORDS = ("kernel", "memcpy", "memset")
 
 _NO_ARGS = GpuArgs()
 _COMPUTE_COPY = ("void at::native", "at::native")
@@ -47,8 +51,8 @@ def _hashable(value: Any) -> Any:
 class Spill:
     """Batches of rows of one shape, in order; beyond ``SPILL_ROWS`` in a temporary file."""
 
-    def __init__(self, spill_rows: int = SPILL_ROWS) -> None:
-        self._limit = spill_rows
+    def __init__(self) -> None:
+        self._limit = SPILL_ROWS
         self._tables: list[pa.Table] = []
         self._waiting = 0
         self._file: Any = None
@@ -92,16 +96,55 @@ class Spill:
             self._file.close()
 
 
+class Names(dict[str, int]):
+    """Distinct names of device work as numbers, and what each says. One entry a distinct name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classes: list[names.KernelClass] = []
+        self._texts: pa.Array | None = None
+        self._is_comm = np.zeros(0, np.bool_)
+        self._copies: list[str | None] = []
+
+    def __missing__(self, name: str) -> int:
+        code = self[name] = len(self)
+        self.classes.append(names.classify_kernel(name))
+        return code
+
+    def codes(self, shown: list[str]) -> npt.NDArray[np.int32]:
+        """The number of each name."""
+        return np.array([self[name] for name in shown], np.int32)
+
+    def is_comm(self) -> npt.NDArray[np.bool_]:
+        """By number: whether the name is that of a communication library."""
+        known = len(self._is_comm)
+        if known < len(self.classes):
+            more = [c.library is not None for c in self.classes[known:]]
+            self._is_comm = np.concatenate([self._is_comm, np.array(more, np.bool_)])
+        return self._is_comm
+
+    def copy_kinds(self) -> list[str | None]:
+        """By number: HtoD and the like."""
+        if len(self._copies) < len(self):
+            self._copies = [names.copy_kind(name) for name in self]
+        return self._copies
+
+    def texts(self) -> pa.Array:
+        """By number: the name."""
+        if self._texts is None or len(self._texts) < len(self):
+            self._texts = shown_names(list(self))
+        return self._texts
+
+
 class GpuRows:
     """Collects device rows; knows which of them communicate."""
 
-    def __init__(self, spill_rows: int = SPILL_ROWS) -> None:
-        self.ops = Spill(spill_rows)
-        self.comms = Spill(spill_rows)
+    def __init__(self) -> None:
+        self.ops = Spill()
+        self.comms = Spill()
         self.metas: list[collectives.Meta | None] = [None]
         self._codes: dict[tuple[Any, ...], int] = {}
-        self._classes = Cache(names.classify_kernel)
-        self._copies = Cache(names.copy_kind)
+        self._names = Names()
         self.devices: set[int] = set()
         self.host: list[HostCollective] = []
         """Collectives that run on host threads (gloo)."""
@@ -109,69 +152,109 @@ class GpuRows:
     def add(self, events: list[Event], places: Any, start: Any, dur: Any, word: str) -> None:
         """Keep rows of one category."""
         args: list[GpuArgs] = [e.args or _NO_ARGS for e in events]
-        n = len(events)
-        kernel_names = [e.name for e in events]
-        device = int32s([a.device if a.device is not None else e.pid for a, e in zip(args, events, strict=True)])
-        stream = ints([a.stream if a.stream is not None else e.tid for a, e in zip(args, events, strict=True)])
+        shown = [e.name for e in events]
+        codes = self._names.codes(shown)
+        device = int32s(_or_else([a.device for a in args], [e.pid for e in events]))
         self.devices.update(v for v in device.unique().to_pylist() if v is not None)
-        if word == "kernel":
-            classes = self._classes
-            shown = [classes[k] for k in kernel_names]
-            is_args = [
-                a.collective is not None and not k.startswith(_COMPUTE_COPY)
-                for a, k in zip(args, kernel_names, strict=True)
-            ]
-            klass = ["communication" if f else s.klass for f, s in zip(is_args, shown, strict=True)]
-            source = [
-                "args" if f else "name" if s.library else "category"
-                for f, s in zip(is_args, shown, strict=True)
-            ]
-            kinds: pa.Array = pa.nulls(n, pa.string())
-            class_column, source_column = texts(klass), texts(source)
-            comm_rows = [i for i, k in enumerate(klass) if k == "communication"]
-        else:
-            class_column, source_column = constant("memory", n), constant("category", n)
-            class_column, source_column = class_column.cast(pa.string()), source_column.cast(pa.string())
-            copies = self._copies
-            kinds = texts([copies[k] for k in kernel_names] if word == "memcpy" else [None] * n)
-            comm_rows = []
+        external = [a.external_id for a in args]
+        if None in external:
+            external = [_external(a) for a in args]
+        graph = [a.graph_id or None for a in args]
+        by_args = self._by_args(args, shown) if word == "kernel" else []
+        is_args = np.zeros(len(events), np.bool_)
+        is_args[by_args] = True
         table = pa.table(
             {
                 "place": pa.array(places, pa.int64()),
                 "start_ns": pa.array(start),
                 "dur_ns": pa.array(dur),
-                "category": constant(word, n).cast(pa.string()),
-                "class": class_column,
-                "class_source": source_column,
-                "name": texts(kernel_names),
+                "category": pa.array(np.full(len(events), CATEGORY_WORDS.index(word), np.int8)),
+                "is_args": pa.array(is_args),
+                "name": pa.array(codes),
                 "device": device,
                 "context": ints([a.context for a in args]),
-                "stream": stream,
+                "stream": ids(_or_else([a.stream for a in args], [e.tid for e in events])),
                 "correlation": ints([a.correlation for a in args]),
-                "external_id": ints([_external(a) for a in args]),
-                "graph_id": ints([a.graph_id or None for a in args]),
-                "graph_node_id": ints([a.graph_node_id if a.graph_id else None for a in args]),
+                "external_id": ints(external),
+                "graph_id": ints(graph),
+                "graph_node_id": ints(
+                    [a.graph_node_id if g else None for a, g in zip(args, graph, strict=True)]
+                ),
                 "grid": _triples([a.grid for a in args]),
                 "block": _triples([a.block for a in args]),
                 "registers_count": int32s([a.registers for a in args]),
                 "shared_memory_bytes": ints([a.shared_memory for a in args]),
                 "transfer_bytes": ints([a.bytes for a in args]),
-                "copy_kind": kinds,
             }
         )
         self.ops.add(table)
-        if comm_rows:
-            self._add_comms(table.take(pa.array(comm_rows)), [args[i] for i in comm_rows])
+        if word == "kernel":
+            comm = set(by_args)
+            comm.update(np.flatnonzero(self._names.is_comm()[codes]).tolist())
+            if comm:
+                rows = sorted(comm)
+                self._add_comms(table.take(pa.array(rows)), [args[i] for i in rows])
+
+    @staticmethod
+    def _by_args(args: list[GpuArgs], shown: list[str]) -> list[int]:
+        """Kernels that carry a collective's metadata (copies that were launched with it do too)."""
+        return [
+            i
+            for i, a in enumerate(args)
+            if a.collective is not None and not shown[i].startswith(_COMPUTE_COPY)
+        ]
 
     def _add_comms(self, rows: pa.Table, args: list[GpuArgs]) -> None:
         codes: list[int] = []
         for a, name in zip(args, rows["name"].to_pylist(), strict=True):
-            shown = self._classes[name]
+            shown = self.shown(name)
             codes.append(self._code(a, shown.op) if a.collective is not None else 0)
-        keep = ["place", "start_ns", "dur_ns", "name", "device", "stream", "correlation", "external_id", "class_source"]
+        keep = [
+            "place",
+            "start_ns",
+            "dur_ns",
+            "name",
+            "device",
+            "stream",
+            "correlation",
+            "external_id",
+        ]
         table = rows.select(keep)
         table = table.append_column("meta", pa.array(codes, pa.int32()))
         self.comms.add(table.append_column("sequence", ints([a.seq for a in args])))
+
+    def named(self, rows: pa.Table) -> pa.Table:
+        """Rows with what their names and categories say in place of codes."""
+        codes = rows["name"].to_numpy()
+        category = rows["category"].to_numpy()
+        is_args = rows["is_args"].to_numpy(zero_copy_only=False)
+        is_kernel = category == 0
+        klass = np.where(is_kernel, np.where(is_args | self._names.is_comm()[codes], 0, 1), 2)
+        source = np.where(
+            is_kernel & is_args, 0, np.where(is_kernel & self._names.is_comm()[codes], 1, 2)
+        )
+        is_copy = category == 1
+        kinds = (
+            pa.array(
+                [
+                    self._names.copy_kinds()[c] if m else None
+                    for c, m in zip(codes, is_copy, strict=True)
+                ],
+                pa.string(),
+            )
+            if is_copy.any()
+            else pa.nulls(len(codes), pa.string())
+        )
+        rows = rows.drop_columns(["name", "category", "is_args"])
+        for column, values in (
+            ("name", pa.DictionaryArray.from_arrays(pa.array(codes), self._names.texts())),
+            ("category", _coded(category, CATEGORY_WORDS)),
+            ("class", _coded(klass, ("communication", "compute", "memory"))),
+            ("class_source", _coded(source, ("args", "name", "category"))),
+            ("copy_kind", kinds),
+        ):
+            rows = rows.append_column(column, values)
+        return rows
 
     def _code(self, args: GpuArgs, name_op: str | None) -> int:
         key = (*_key(args), name_op)
@@ -181,10 +264,9 @@ class GpuRows:
             self.metas.append(collectives.meta_of_args(args, name_op))
         return code
 
-    def shown(self, name: str) -> names.KernelClass:
+    def shown(self, code: int) -> names.KernelClass:
         """What a kernel's name shows."""
-        result: names.KernelClass = self._classes[name]
-        return result
+        return self._names.classes[code]
 
     def close(self) -> None:
         """Drop temporary files."""
@@ -198,11 +280,22 @@ def _external(args: GpuArgs) -> int | None:
     return args.external_id_2021 or None  # 2021: 0 means none
 
 
+def _or_else(values: list[Any], others: list[Any]) -> list[Any]:
+    if None not in values:
+        return values
+    return [o if v is None else v for v, o in zip(values, others, strict=True)]
+
+
+def _coded(codes: Any, words: tuple[str, ...]) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int8)), pa.array(words))
+
+
 def _triples(values: list[list[int] | None]) -> pa.Array:
     try:
+        if None not in values and set(map(len, values)) == {3}:  # type: ignore[arg-type]
+            flat = pa.array(list(chain.from_iterable(values)), pa.int32())  # type: ignore[arg-type]
+            offsets = pa.array(np.arange(0, 3 * len(values) + 1, 3, dtype=np.int32))
+            return pa.ListArray.from_arrays(offsets, flat)
         return pa.array(values, pa.list_(pa.int32()))
     except (pa.ArrowInvalid, OverflowError):
         return pa.array([None] * len(values), pa.list_(pa.int32()))
-
-
-__all__ = ["SPILL_ROWS", "GpuRows", "Spill", "as_int", "np"]

@@ -55,6 +55,19 @@ def ints(values: Sequence[object]) -> pa.Array:
         return pa.array([as_int(v) for v in values], pa.int64())
 
 
+def ids(values: Sequence[object]) -> pa.Array:
+    """An int64 column of which one value is often all there is (a process, a thread)."""
+    distinct = set(values)
+    if len(distinct) == 1:
+        return constant_int(as_int(distinct.pop()), len(values))
+    return ints(values)
+
+
+def constant_int(value: int | None, n: int) -> pa.Array:
+    """An int64 column of one value."""
+    return pa.nulls(n, pa.int64()) if value is None else pa.array(np.full(n, value, np.int64))
+
+
 def texts(values: Sequence[str | None]) -> pa.Array:
     """A string column; lone surrogates are replaced."""
     try:
@@ -62,6 +75,15 @@ def texts(values: Sequence[str | None]) -> pa.Array:
     except UnicodeEncodeError:
         clean = [None if v is None else v.encode("utf-8", "replace").decode() for v in values]
         return pa.array(clean, pa.string())
+
+
+_REDACTED = Cache(names.redact)
+
+
+def shown_names(values: list[str]) -> pa.Array:
+    """A column of names, without what looks like a secret in one."""
+    changed = {v: _REDACTED[v] for v in set(values) if _REDACTED[v] != v}
+    return texts([changed.get(v, v) for v in values] if changed else values)
 
 
 def compact_json(raw: bytes) -> str | None:
@@ -102,28 +124,28 @@ class HostRows:
 
     def json_texts(self, values: Sequence[Any]) -> pa.Array:
         """A column of JSON text from raw fragments."""
+        if all(v is NO_RAW for v in values):
+            return pa.nulls(len(values), pa.string())
         cache = self._json
         return texts([cache[bytes(v)] for v in values])
 
     def operators(
-        self, events: list[Event], places: Any, start: Any, dur: Any, word: str
+        self, events: list[Event], shown: list[str], places: Any, start: Any, dur: Any, word: str
     ) -> pa.Table:
         """host_op rows of framework operators."""
         args = [e.args or _NO_OPERATOR for e in events]
         dims = [a.dims for a in args]
-        if word_of_2021 := [a.dims_2021 for a in args if a.dims_2021 is not NO_RAW]:
-            dims = word_of_2021 if len(word_of_2021) == len(args) else [
-                a.dims if a.dims_2021 is NO_RAW else a.dims_2021 for a in args
-            ]
+        if any(a.dims_2021 is not NO_RAW for a in args[:1]):
+            dims = [a.dims if a.dims_2021 is NO_RAW else a.dims_2021 for a in args]
         return pa.table(
             {
                 "place": pa.array(places),
                 "start_ns": pa.array(start),
                 "dur_ns": pa.array(dur),
                 "category": constant(word, len(events)),
-                "name": texts([e.name for e in events]),
-                "pid": ints([e.pid for e in events]),
-                "thread": ints([e.tid for e in events]),
+                "name": shown_names(shown),
+                "pid": ids([e.pid for e in events]),
+                "thread": ids([e.tid for e in events]),
                 "external_id": ints([a.external_id for a in args]),
                 "sequence_number": ints([a.sequence for a in args]),
                 "forward_thread": ints([a.forward_thread for a in args]),
@@ -132,32 +154,40 @@ class HostRows:
             }
         )
 
-    def calls(self, events: list[Event], places: Any, start: Any, dur: Any, word: str) -> pa.Table:
+    def calls(
+        self, events: list[Event], shown: list[str], places: Any, start: Any, dur: Any, word: str
+    ) -> pa.Table:
         """host_op rows of runtime and driver calls, and of the profiler's overhead."""
         args = [e.args or _NO_CALL for e in events]
+        external = [a.external_id for a in args]
+        if None in external:
+            external = [
+                a.external_id if a.external_id is not None else a.external_id_2021 for a in args
+            ]
         return pa.table(
             {
                 "place": pa.array(places),
                 "start_ns": pa.array(start),
                 "dur_ns": pa.array(dur),
                 "category": constant(word, len(events)),
-                "name": texts([e.name for e in events]),
-                "pid": ints([e.pid for e in events]),
-                "thread": ints([e.tid for e in events]),
-                "external_id": ints(
-                    [a.external_id if a.external_id is not None else a.external_id_2021 for a in args]
-                ),
+                "name": shown_names(shown),
+                "pid": ids([e.pid for e in events]),
+                "thread": ids([e.tid for e in events]),
+                "external_id": ints(external),
                 "correlation": ints([a.correlation for a in args]),
             }
         )
 
 
-def annotations(
+def ranges(
     events: list[Event], places: Any, start: Any, dur: Any, domains: list[str], *, is_twin: bool
 ) -> pa.Table:
     """annotation rows."""
-    ids = [getattr(e.args, "external_id", None) if e.args else None for e in events]
-    steps = [names.step_number(e.name) if d == "profiler_step" else None for e, d in zip(events, domains, strict=True)]
+    external = [getattr(getattr(e, "args", None), "external_id", None) for e in events]
+    steps = [
+        names.step_number(e.name) if d == "profiler_step" else None
+        for e, d in zip(events, domains, strict=True)
+    ]
     pids = [e.pid for e in events]
     return pa.table(
         {
@@ -166,10 +196,10 @@ def annotations(
             "dur_ns": pa.array(dur),
             "domain": texts(domains),
             "style": constant("push_pop", len(events)),
-            "name": texts([e.name for e in events]),
+            "name": shown_names([e.name for e in events]),
             "pid": pa.nulls(len(events), pa.int64()) if is_twin else ints(pids),
             "thread": ints([e.tid for e in events]),
-            "external_id": ints(ids),
+            "external_id": ints(external),
             "step": ints(steps),
             "is_gpu_twin": pa.array(np.full(len(events), is_twin)),
         }

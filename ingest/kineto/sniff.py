@@ -39,7 +39,9 @@ OTHER_JSON: tuple[tuple[str, re.Pattern[bytes], str], ...] = (
     ),
     (
         "flight_recorder",
-        re.compile(rb'"(?:pg_status|nccl_comm_state)"\s*:.*|"entries"\s*:.*"collective_seq_id"', re.S),
+        re.compile(
+            rb'"(?:pg_status|nccl_comm_state)"\s*:.*|"entries"\s*:.*"collective_seq_id"', re.S
+        ),
         "a Flight Recorder dump",
     ),
 )

@@ -12,14 +12,16 @@ import re
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-CHUNK_BYTES = 4 << 20
-"""Decompressed bytes of a batch."""
+CHUNK_BYTES = 2 << 20
+"""Decompressed bytes of a batch: more is slower, because its objects leave the cache."""
 HEADER_LIMIT_BYTES = 64 << 20
 """Bytes that are searched for ``traceEvents`` before the file is given up."""
 TAIL_LIMIT_BYTES = 16 << 20
 """Bytes after the events that are kept to be parsed."""
 EVENT_LIMIT_BYTES = 32 << 20
 """Longest event; what is longer is skipped as damage."""
+DAMAGE_BYTES = 1 << 16
+"""Below this a buffer in which no boundary holds may just hold the beginning of an event."""
 CANDIDATES = 6
 """Boundaries that are tried before a batch counts as damaged."""
 
@@ -28,29 +30,49 @@ _BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{)")
 EVENT_BOUNDARY = re.compile(
     rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|ts|pid|tid|dur|args|id|bp|s|tts|cname|sf)"?\s*:)'
 )
+_SURE_BOUNDARY = re.compile(rb'\}\s*,\s*(?=\{\s*"ph"\s*:\s*"[A-Za-z]"\s*,)')
 _END = re.compile(rb"\}\s*,?\s*\]")
 _KNOWN_END = re.compile(
     rb'\}\s*,?\s*\](?=\s*(?:\}\s*\Z|,\s*"(?:traceName|displayTimeUnit|baseTimeNanoseconds|INFO'
     rb"|WARNING|ERROR|distributedInfo|deviceProperties|schemaVersion|trace_id|host_name"
     rb'|record_shapes|profile_memory|with_\w+|\w+_version|otherData|metadata)"))'
 )
+_NOT_SPACE = re.compile(rb"\S")
+_EMPTY_END = re.compile(rb"[\s,]*\]")
 _BOM = b"\xef\xbb\xbf"
 
-Decode = Callable[[bytes], bool]
-"""Takes a batch of events; False if it is not JSON (and then it has taken nothing)."""
+Decode = Callable[[memoryview], bool]
+"""Takes a batch as a JSON list; False if it is none (and then it has taken nothing).
+
+The memory is used again: nothing may keep a part of it.
+"""
 Salvage = Callable[[bytes, bool], None]
 """Takes damaged text; the flag says that it is the end of a file that breaks off."""
 
 
 class TraceStream:
-    """Cuts one file into header, batches and tail."""
+    """Cuts one file into header, batches and tail.
 
-    def __init__(self, raw: BinaryIO, decode: Decode, salvage: Salvage, chunk_bytes: int) -> None:
+    Decompressed bytes go straight into one buffer whose first byte is ``[``; a batch is closed
+    by writing ``]`` behind its last event, so that it is decoded where it lies.
+    """
+
+    def __init__(
+        self,
+        raw: BinaryIO,
+        decode: Decode,
+        salvage: Salvage,
+        is_event: Callable[[bytes], bool],
+        chunk_bytes: int,
+    ) -> None:
         self._raw = raw
+        self._is_event = is_event
         self._decode = decode
         self._salvage = salvage
         self._chunk = chunk_bytes
-        self._buffer = b""
+        self._buffer = bytearray(b"[" + bytes(2 * chunk_bytes + 1))
+        self._end = 1
+        """Where the bytes that were read and not yet taken end."""
         self._at_eof = False
         self.raw_bytes = 0
         self.header = b""
@@ -60,48 +82,78 @@ class TraceStream:
         self.is_closed = False
         """Whether the array of events ends as it should."""
 
-    def _fill(self) -> None:
-        data = self._raw.read(self._chunk)
-        if not data:
-            self._at_eof = True
-            return
-        self.raw_bytes += len(data)
-        self._buffer = self._buffer + data if self._buffer else data
+    # --- the buffer ------------------------------------------------------------------------
 
-    def read_header(self) -> bool:
-        """Read to the first event; False if there is no array of events."""
-        searched = 0
-        while True:
-            self._fill()
-            buffer = self._buffer
-            if buffer.startswith(_BOM):
-                buffer = self._buffer = buffer[3:]
-            bare = buffer.lstrip()[:1]
-            if bare == b"[":
-                start = buffer.index(b"[") + 1
-                self.is_bare = True
-            else:
-                found = EVENTS_KEY.search(buffer, max(0, searched - 64))
-                searched = len(buffer)
-                start = found.end() if found else 0
-            if start:
-                self.header = buffer[:start]
-                self._buffer = buffer[start:]
-                self.has_events = True
-                return True
-            if self._at_eof or len(buffer) > HEADER_LIMIT_BYTES:
-                self.header = buffer
-                return False
+    def _fill(self) -> None:
+        """Read one chunk more (whole, but for the last one)."""
+        need = self._end + self._chunk + 1
+        if need > len(self._buffer):
+            grown = bytearray(need + len(self._buffer))
+            grown[: self._end] = self._buffer[: self._end]
+            self._buffer = grown
+        stop = self._end + self._chunk
+        with memoryview(self._buffer) as view:
+            while self._end < stop:
+                got = _read_into(self._raw, view[self._end : stop])
+                if not got:
+                    self._at_eof = True
+                    return
+                self._end += got
+                self.raw_bytes += got
+
+    def _drop(self, upto: int) -> None:
+        """Forget what comes before a place in the buffer."""
+        rest = self._end - upto
+        self._buffer[1 : 1 + rest] = self._buffer[upto : self._end]
+        self._end = 1 + rest
+
+    def _text(self, begin: int = 1, end: int | None = None) -> bytes:
+        return bytes(self._buffer[begin : self._end if end is None else end])
+
+    def _try(self, stop: int) -> bool:
+        """Whether the events up to ``stop`` are JSON, and taken."""
+        kept = self._buffer[stop]
+        self._buffer[stop] = 0x5D
+        taken = self._decode(memoryview(self._buffer)[: stop + 1])
+        self._buffer[stop] = kept
+        return taken
 
     def peek(self, size: int = 1 << 16) -> bytes:
         """The first bytes of the events, once the header was read."""
-        return self._buffer[:size]
+        return self._text(1, min(self._end, 1 + size))
+
+    # --- header, events, tail --------------------------------------------------------------
+
+    def read_header(self) -> bool:
+        """Read to the first event; False if there is no array of events."""
+        searched = 1
+        while True:
+            self._fill()
+            if self._buffer.startswith(_BOM, 1):
+                self._drop(1 + len(_BOM))
+            start = 0
+            first = _NOT_SPACE.search(self._buffer, 1, self._end)
+            if first and first[0] == b"[":
+                start = first.end()
+                self.is_bare = True
+            else:
+                found = EVENTS_KEY.search(self._buffer, max(1, searched - 64), self._end)
+                searched = self._end
+                start = found.end() if found else 0
+            if start:
+                self.header = self._text(1, start)
+                self._drop(start)
+                self.has_events = True
+                return True
+            if self._at_eof or self._end > HEADER_LIMIT_BYTES:
+                self.header = self._text()
+                return False
 
     def run(self) -> None:
         """Hand all batches to ``decode`` and what it refuses to ``salvage``; then keep the tail."""
         first = True
         while not self.is_closed:
-            if not first or not self._buffer:
+            if not first or self._end == 1:
                 self._fill()
             first = False
             if self._is_empty_end():
@@ -115,94 +167,125 @@ class TraceStream:
         self._read_tail()
 
     def _is_empty_end(self) -> bool:
-        start = self._buffer[:4096].lstrip().lstrip(b",").lstrip()
-        if not start.startswith(b"]"):
+        found = _EMPTY_END.match(self._buffer, 1, self._end)
+        if not found:
             return False
         self.is_closed = True
-        self._buffer = self._buffer[self._buffer.index(b"]") + 1 :]
+        self._drop(found.end())
         return True
 
     def _cut_batch(self) -> bool:
-        for cut in self._boundaries(_BOUNDARY, CANDIDATES):
-            if self._decode(self._buffer[: cut[0] + 1]):
-                self._buffer = self._buffer[cut[1] :]
+        tried: list[tuple[int, int]] = []
+        for span in self._boundaries(_BOUNDARY, CANDIDATES):
+            tried.append(span)
+            if self._try(span[0] + 1):
+                self._drop(span[1])
                 return True
+        if len(tried) < CANDIDATES:
+            return False
+        # The buffer ends inside a long nested list, or something before is damaged: go back
+        # twice as far each time, so that all whole events before it are taken.
+        spans = [m.span() for m in _BOUNDARY.finditer(self._buffer, 1, tried[-1][0])]
+        back = 1
+        while back <= len(spans):
+            start, end = spans[-back]
+            if self._try(start + 1):
+                self._drop(end)
+                return True
+            back *= 2
         return False
 
     def _boundaries(self, pattern: re.Pattern[bytes], limit: int) -> Iterator[tuple[int, int]]:
         """Start and end of matches, last first; looked for in growing windows at the end."""
-        end = len(self._buffer)
+        top = self._end
         width = 1 << 14
         given = 0
-        top = end
-        while top > 0 and given < limit:
-            low = max(0, end - width)
-            spans = [m.span() for m in pattern.finditer(self._buffer, low) if m.start() < top]
+        while True:
+            low = max(1, self._end - width)
+            matches = pattern.finditer(self._buffer, low, self._end)
+            spans = [m.span() for m in matches if m.start() < top]
             for span in reversed(spans):
                 yield span
                 given += 1
                 if given >= limit:
                     return
-            top = spans[0][0] if spans else low
-            if low == 0:
+            if low == 1:
                 return
+            top = spans[0][0] if spans else low
             width *= 8
+
+    def _known_end(self) -> tuple[int, int] | None:
+        """The last place that looks like the end of the array: by what follows and precedes it."""
+        spans = [m.span() for m in _KNOWN_END.finditer(self._buffer, 1, self._end)]
+        for start, end in reversed(spans[-CANDIDATES:]):
+            before = [m.end() for m in EVENT_BOUNDARY.finditer(self._buffer, 1, start)]
+            if self._is_event(self._text(before[-1] if before else 1, start + 1)):
+                return start, end
+        return None
 
     def _cut_end(self) -> bool:
         """Find the end of the array in the buffer, if it is there."""
-        known = [m.span() for m in _KNOWN_END.finditer(self._buffer)][-CANDIDATES:]
-        other = list(self._boundaries(_END, CANDIDATES))
-        for start, end in [*reversed(known), *other]:
-            if self._decode(self._buffer[: start + 1]):
-                self._buffer = self._buffer[end:]
+        for start, end in self._boundaries(_END, CANDIDATES):
+            if self._try(start + 1):
+                self._drop(end)
                 self.is_closed = True
                 return True
         return False
 
     def _cut_damaged(self) -> None:
         """No boundary holds: read on if there may be none yet, else salvage what is here."""
-        last = next(self._boundaries(EVENT_BOUNDARY, 1), None)
-        known = [m.span() for m in _KNOWN_END.finditer(self._buffer)]
-        if known and (last is None or last[0] < known[-1][0]):
-            start, end = known[-1]
-            self._salvage(self._buffer[: start + 1], False)
-            self._buffer = self._buffer[end:]
+        if self._end < DAMAGE_BYTES:
+            return
+        last = next(self._boundaries(_SURE_BOUNDARY, 1), None)
+        last = last or next(self._boundaries(EVENT_BOUNDARY, 1), None)
+        known = self._known_end()
+        if known and (last is None or last[0] < known[0]):
+            self._salvage(self._text(1, known[0] + 1), False)
+            self._drop(known[1])
             self.is_closed = True
         elif last is not None:
-            self._salvage(self._buffer[: last[0] + 1], False)
-            self._buffer = self._buffer[last[1] :]
-        elif len(self._buffer) > EVENT_LIMIT_BYTES:
-            self._salvage(self._buffer, False)
-            self._buffer = b""
+            self._salvage(self._text(1, last[0] + 1), False)
+            self._drop(last[1])
+        elif self._end > EVENT_LIMIT_BYTES:
+            self._salvage(self._text(), False)
+            self._end = 1
 
     def _finish(self) -> None:
         """The file is at its end: the array closes in the buffer, or it breaks off."""
         if self._cut_end():
             return
-        known = [m.span() for m in _KNOWN_END.finditer(self._buffer)]
+        known = self._known_end()
         if known:
-            start, end = known[-1]
-            self._salvage(self._buffer[: start + 1], False)
-            self._buffer = self._buffer[end:]
+            self._salvage(self._text(1, known[0] + 1), False)
+            self._drop(known[1])
             self.is_closed = True
             return
-        rest = self._buffer
-        self._buffer = b""
-        if self.is_bare and rest.rstrip().endswith(b"]"):
+        rest = self._text().rstrip()
+        if self.is_bare and rest.endswith(b"]"):
             self.is_closed = True
-            rest = rest.rstrip()[:-1]
-        if not rest.strip(b" \t\r\n,"):
-            return
-        cut = len(rest.rstrip(b" \t\r\n,"))
-        if not self._decode(rest[:cut]):
-            self._salvage(rest, not self.is_closed)
+            rest = rest[:-1]
+        rest = rest.rstrip(b" \t\r\n,")
+        if rest and not self._try(1 + len(rest)):
+            self._end = 1 + len(rest)
+            self._cut_batch()
+            self._salvage(self._text(), not self.is_closed)
+        self._end = 1
 
     def _read_tail(self) -> None:
-        tail = self._buffer
-        self._buffer = b""
+        tail = self._text()
+        self._end = 1
         while not self._at_eof:
             self._fill()
             if len(tail) < TAIL_LIMIT_BYTES:
-                tail += self._buffer
-            self._buffer = b""
+                tail += self._text()
+            self._end = 1
         self.tail = tail
+
+
+def _read_into(raw: BinaryIO, view: memoryview) -> int:
+    into = getattr(raw, "readinto", None)
+    if into is not None:
+        return into(view) or 0
+    data = raw.read(len(view))
+    view[: len(data)] = data
+    return len(data)

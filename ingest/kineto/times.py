@@ -21,7 +21,9 @@ Bools = npt.NDArray[np.bool_]
 FRACTION_EXACT_US = 2.0**43
 INTEGER_EXACT_US = 2.0**53
 TIME_LIMIT_NS = 2**62
-"""Times beyond this (the year 2116) cannot be meant, and would overflow when added."""
+"""Times from here on (the year 2116) cannot be meant, and would overflow when added."""
+
+_PLAIN = r"^-?[0-9]{1,16}(\.[0-9]{1,3})?$"
 
 MAX_TEXT = 64
 """Characters of a number; longer ones cannot be a time."""
@@ -42,7 +44,8 @@ def from_numbers(values: Sequence[int | float | None]) -> tuple[Int64s, Bools] |
     if top >= FRACTION_EXACT_US:
         if not top < INTEGER_EXACT_US:
             return None
-        if (fraction[np.abs(us) >= FRACTION_EXACT_US] != 0.0).any():
+        # A double up there may be whole only because its fraction was rounded away.
+        if any(type(v) is float and abs(v) >= FRACTION_EXACT_US for v in values):
             return None
     ns = whole.astype(np.int64) * 1000
     return ns + np.rint(fraction * 1000.0).astype(np.int64), known
@@ -50,18 +53,18 @@ def from_numbers(values: Sequence[int | float | None]) -> tuple[Int64s, Bools] |
 
 def from_texts(values: Sequence[bytes | None]) -> tuple[Int64s, Bools]:
     """Nanoseconds of JSON numbers or strings as the file has them, and which could be read."""
-    texts = [_clean(v) for v in values]
-    try:
-        exact = pc.cast(pa.array(texts, pa.string()), pa.decimal128(25, 3))
-        scaled = pc.cast(pc.multiply(exact, pa.scalar(Decimal(1000), pa.decimal128(4, 0))), "int64")
-    except pa.ArrowInvalid:
-        parsed = [None if t is None else _nanoseconds(t) for t in texts]
-        known = np.array([p is not None for p in parsed], dtype=np.bool_)
-        return np.array([p or 0 for p in parsed], dtype=np.int64), known
-    known = ~np.asarray(scaled.is_null())
-    ns: Int64s = scaled.fill_null(0).to_numpy()
-    known &= np.abs(ns) < TIME_LIMIT_NS
-    return np.where(known, ns, 0), known
+    column = pa.array([_clean(v) for v in values], pa.string())
+    # Arrow 26 crashes when it casts an absurd exponent: it only gets what is plainly a decimal.
+    is_plain = pc.fill_null(pc.match_substring_regex(column, _PLAIN), False)
+    exact = pc.cast(pc.if_else(is_plain, column, None), pa.decimal128(22, 3))
+    scaled = pc.cast(pc.multiply(exact, pa.scalar(Decimal(1000), pa.decimal128(4, 0))), pa.int64())
+    known: Bools = np.array(is_plain)
+    ns: Int64s = np.array(scaled.fill_null(0))
+    for i in np.flatnonzero(~known).tolist():
+        parsed = _nanoseconds(column[i].as_py())
+        ns[i] = parsed or 0
+        known[i] = parsed is not None
+    return np.clip(ns, -TIME_LIMIT_NS, TIME_LIMIT_NS), known
 
 
 def _clean(value: bytes | None) -> str | None:
@@ -71,12 +74,18 @@ def _clean(value: bytes | None) -> str | None:
     return text if text and text != "null" else None
 
 
-def _nanoseconds(text: str) -> int | None:
+def _nanoseconds(text: str | None) -> int | None:
+    if text is None:
+        return None
     try:
         number = Decimal(text)
-        if not number.is_finite() or number.adjusted() > 20 or number.adjusted() < -30:
-            return 0 if number.is_finite() and number.adjusted() < -30 else None
+        if not number.is_finite():
+            return None
+        if number.adjusted() > 20:
+            return TIME_LIMIT_NS
+        if number.adjusted() < -30:
+            return 0
         ns = int((number * 1000).to_integral_value(ROUND_HALF_EVEN))
     except (InvalidOperation, ValueError):
         return None
-    return ns if abs(ns) < TIME_LIMIT_NS else None
+    return max(-TIME_LIMIT_NS, min(ns, TIME_LIMIT_NS))

@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 
+from tracekit.errors import InputError
 from tracekit.ingest import files
 from tracekit.ingest.base import IngestOptions, Sink, SourceFile
-from tracekit.ingest.kineto import collectives, finish, header, names, odd, salvage, sniff
+from tracekit.ingest.kineto import collectives, finish, header, names, odd, salvage, sniff, times
 from tracekit.ingest.kineto.decode import Decoded, Decoder, Group
 from tracekit.ingest.kineto.gpu import GpuRows
 from tracekit.ingest.kineto.links import HostComm, HostComms, Launches, Ranges
 from tracekit.ingest.kineto.model import CommArgs, Event, InstantArgs, Kind, SyncArgs
-from tracekit.ingest.kineto.rows import Cache, HostRows, annotations, as_int, int32s, ints, texts
+from tracekit.ingest.kineto.rows import (
+    Cache,
+    HostRows,
+    as_int,
+    ids,
+    int32s,
+    ints,
+    ranges,
+    shown_names,
+    texts,
+)
 from tracekit.ingest.kineto.stream import TraceStream
 from tracekit.ingest.kineto.times import Int64s
 
 MAX_DUR_NS = 24 * 3600 * 10**9
 """Longest duration that is believed; profiler windows last seconds to minutes."""
+SCAN_BYTES = 1 << 18
+"""Decompressed bytes that are searched for a key at a time."""
 EPOCH_FROM_NS = 10**18
 """Times from here on (2001) are an epoch; profiler clocks since boot are below."""
-MAX_ABS_NS = 2**62
-"""Times beyond this (the year 2116) are damage."""
 STREAM_SYNC_TID = 1_000_000
 """Stream-sync rows have this added to their stream since 2026."""
 
@@ -52,6 +63,8 @@ class TraceReader:
         self.params = HostComms()
         self.ranges = HostComms()
         self.odd = odd.OddEvents(sink, stacks=options.stacks)
+        self.pids: set[int] = set()
+        """Processes that have work on the host: device rows carry an ordinal in its place."""
         self.window: list[int] = []
         self.span: list[int] = []
         self.has_fraction = False
@@ -64,17 +77,28 @@ class TraceReader:
 
     def run(self) -> None:
         """Read the file from its first byte to its last."""
-        with self.source.open() as raw:
-            stream = TraceStream(raw, self._take, self._take_damaged, self.chunk_bytes)
+        with self._open() as raw:
+            stream = TraceStream(
+                raw, self._take, self._take_damaged, salvage.is_event, self.chunk_bytes
+            )
             found = stream.read_header()
             if found:
                 self.base_ns = self._find_base(stream)
                 stream.run()
             problem = files.stream_problem(raw)
+            if problem is None and 0 < self.source.file_bytes < files.stored_bytes(raw):
+                problem = "growing"
         try:
             finish.Finisher(self, stream, problem).run()
         finally:
             self.gpu.close()
+
+    def _open(self) -> BinaryIO:
+        try:
+            return self.source.open()
+        except OSError as error:
+            why = error.strerror or type(error).__name__
+            raise InputError(f"{self.source.path}: it cannot be read ({why})") from error
 
     def _find_base(self, stream: TraceStream) -> int:
         """baseTimeNanoseconds: before the events, or after them in files before March 2025."""
@@ -85,18 +109,19 @@ class TraceReader:
 
     def _scan_for_base(self) -> int | None:
         """Look through the file for the key; only where times look relative and none came yet."""
+        key = b'"baseTimeNanoseconds"'
         found = None
         rest = b""
         with self.source.open() as raw:
-            while data := raw.read(self.chunk_bytes):
-                text = rest + data
-                if b'"baseTimeNanoseconds"' in text:
-                    found = header.find_base(text) or found
-                rest = text[-128:]
+            while data := raw.read(SCAN_BYTES):
+                seam = rest + data[:128]
+                if key in data or key in seam:
+                    found = header.find_base(rest + data) or found
+                rest = data[-128:]
         return found
 
-    def _take(self, body: bytes) -> bool:
-        result = self.decoder.body(body, self.place)
+    def _take(self, document: memoryview) -> bool:
+        result = self.decoder.batch(document, self.place)
         if result is None:
             return False
         decoded, count = result
@@ -151,7 +176,7 @@ class TraceReader:
             case Kind.SYNC:
                 self._sync(events, places, start, dur)
             case Kind.ANNOTATION:
-                self._annotations(events, places, start, dur)
+                self._ranges(events, places, start, dur)
             case Kind.TWIN:
                 self._twins(events, places, start, dur)
             case Kind.FRAME:
@@ -173,7 +198,9 @@ class TraceReader:
         self._tell(~keep, place, "event_without_time", "Events whose ts is missing or no number.")
         if group.kind is Kind.GPU:
             zero = keep & (start == 0) & (dur == 0)
-            self._tell(zero, place, "kernel_without_time", "Device work with ts 0 and dur 0: never timed.")
+            self._tell(
+                zero, place, "kernel_without_time", "Device work with ts 0 and dur 0: never timed."
+            )
             keep &= ~zero
         missing = keep & ~group.has_dur
         self._tell(missing, place, "missing_duration", "Complete events without dur, read as 0.")
@@ -183,7 +210,7 @@ class TraceReader:
             dur = np.maximum(dur, 0)
         huge = keep & (dur > MAX_DUR_NS)
         self._tell(huge, place, "implausible_duration", "Events longer than a day, left out.")
-        far = keep & (np.abs(start) > MAX_ABS_NS - abs(self.base_ns))
+        far = keep & (np.abs(start) >= times.TIME_LIMIT_NS - abs(self.base_ns))
         self._tell(far, place, "implausible_time", "Events beyond the year 2116, left out.")
         keep &= ~(huge | far)
         if not self.has_fraction:
@@ -206,22 +233,37 @@ class TraceReader:
     def _operators(
         self, group: Group, events: list[Event], places: Int64s, start: Int64s, dur: Int64s
     ) -> None:
-        domains = self._domains
-        found = [i for i, e in enumerate(events) if domains[e.name] is not None]
-        for i, e in enumerate(events):
-            if e.args is not None and e.args.collective is not None:
-                self._param_comms(e, int(start[i]), int(start[i] + dur[i]))
+        shown = [e.name for e in events]
+        distinct = set(shown)
+        for i in self._rows_with(shown, distinct & {"record_param_comms"}):
+            if events[i].args is not None and events[i].args.collective is not None:
+                self._param_comms(events[i], int(start[i]), int(start[i] + dur[i]))
+        found = self._rows_with(shown, self._special(distinct))
         if found:
             # Ranges of 2021 traces stand among the operators; they are not work of their own.
             is_range = np.zeros(len(events), np.bool_)
             is_range[found] = True
             rest = np.flatnonzero(~is_range)
             ranges = np.flatnonzero(is_range)
-            self._annotations([events[i] for i in found], places[ranges], start[ranges], dur[ranges])
+            self._ranges([events[i] for i in found], places[ranges], start[ranges], dur[ranges])
             events = [events[i] for i in rest.tolist()]
+            shown = [e.name for e in events]
             places, start, dur = places[rest], start[rest], dur[rest]
         if events:
-            self.sink.write("host_op", self.host.operators(events, places, start, dur, group.word))
+            table = self.host.operators(events, shown, places, start, dur, group.word)
+            self.sink.write("host_op", table)
+            self._seen(table)
+
+    def _special(self, distinct: set[str]) -> set[str]:
+        domains = self._domains
+        return {name for name in distinct if domains[name] is not None}
+
+    @staticmethod
+    def _rows_with(shown: list[str], wanted: set[str]) -> list[int]:
+        return [i for i, name in enumerate(shown) if name in wanted] if wanted else []
+
+    def _seen(self, table: pa.Table) -> None:
+        self.pids.update(v for v in table["pid"].unique().to_pylist() if v is not None)
 
     def _param_comms(self, event: Event, start: int, end: int) -> None:
         args: CommArgs = event.args
@@ -234,14 +276,15 @@ class TraceReader:
     def _calls(
         self, group: Group, events: list[Event], places: Int64s, start: Int64s, dur: Int64s
     ) -> None:
-        table = self.host.calls(events, places, start, dur, group.word)
+        shown = [e.name for e in events]
+        table = self.host.calls(events, shown, places, start, dur, group.word)
         self.sink.write("host_op", table)
+        self._seen(table)
         if group.word not in ("runtime", "driver"):
             return
-        launch = self._is_launch
-        is_cuda = group.category in ("cuda_runtime", "cuda_driver", "Runtime")
-        if is_cuda:
-            mask = np.array([launch[e.name] for e in events], np.bool_)
+        if group.category in ("cuda_runtime", "cuda_driver", "Runtime"):
+            launch = {name for name in set(shown) if self._is_launch[name]}
+            mask = np.array([name in launch for name in shown], np.bool_)
         else:
             mask = np.ones(len(events), np.bool_)
         mask &= np.asarray(table["correlation"].is_valid())
@@ -251,7 +294,7 @@ class TraceReader:
             pid = table["pid"].fill_null(-1).to_numpy()[mask]
             self.launches.add(corr, start[mask], (start + dur)[mask], thread, pid)
 
-    def _annotations(self, events: list[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
+    def _ranges(self, events: list[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
         domains = [self._domains[e.name] or "user" for e in events]
         for i, domain in enumerate(domains):
             if domain == "profiler_step":
@@ -259,7 +302,7 @@ class TraceReader:
                 self.steps.add(int(start[i]), int(start[i] + dur[i]), number or 0)
             elif domain == "collective":
                 self._collective_range(events[i], int(places[i]), int(start[i]), int(dur[i]))
-        self.sink.write("annotation", annotations(events, places, start, dur, domains, is_twin=False))
+        self.sink.write("annotation", ranges(events, places, start, dur, domains, is_twin=False))
 
     def _collective_range(self, event: Event, place: int, start: int, dur: int) -> None:
         args = event.args
@@ -276,16 +319,16 @@ class TraceReader:
 
     def _twins(self, events: list[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
         domains = [self._domains[e.name] or "user" for e in events]
-        self.sink.write("annotation", annotations(events, places, start, dur, domains, is_twin=True))
+        self.sink.write("annotation", ranges(events, places, start, dur, domains, is_twin=True))
 
     def _frames(self, events: list[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
-        domains = self._domains
-        found = [i for i, e in enumerate(events) if domains[e.name] is not None]
+        shown = [e.name for e in events]
+        found = self._rows_with(shown, self._special(set(shown)))
         if found:
             rows = np.array(found)
             kept = [events[i] for i in found]
-            shown = [domains[e.name] for e in kept]
-            table = annotations(kept, places[rows], start[rows], dur[rows], shown, is_twin=False)
+            kinds = [self._domains[e.name] for e in kept]
+            table = ranges(kept, places[rows], start[rows], dur[rows], kinds, is_twin=False)
             self.sink.write("annotation", table)
         if self.options.stacks:
             args = [e.args for e in events]
@@ -296,9 +339,9 @@ class TraceReader:
                         "place": pa.array(places),
                         "start_ns": pa.array(start),
                         "dur_ns": pa.array(dur),
-                        "name": texts([e.name for e in events]),
-                        "pid": ints([e.pid for e in events]),
-                        "thread": ints([e.tid for e in events]),
+                        "name": shown_names(shown),
+                        "pid": ids([e.pid for e in events]),
+                        "thread": ids([e.tid for e in events]),
                         "frame_id": ints([a and a.frame_id for a in args]),
                         "parent_frame_id": ints([a and a.parent_id for a in args]),
                         "module_id": ints([a and a.module_id for a in args]),
@@ -330,8 +373,18 @@ class TraceReader:
             a.stream if a.stream is not None else _stream(e.tid)
             for a, e in zip(args, events, strict=True)
         ]
-        kinds = [names.sync_kind(getattr(a, "kind", None) or e.name) for a, e in zip(args, events, strict=True)]
-        get = [(getattr(a, "wait_on_stream", None), getattr(a, "wait_on_event", None), getattr(a, "recording", None)) for a in args]
+        kinds = [
+            names.sync_kind(getattr(a, "kind", None) or e.name)
+            for a, e in zip(args, events, strict=True)
+        ]
+        get = [
+            (
+                getattr(a, "wait_on_stream", None),
+                getattr(a, "wait_on_event", None),
+                getattr(a, "recording", None),
+            )
+            for a in args
+        ]
         self.sink.write(
             "sync_op",
             pa.table(
@@ -340,8 +393,13 @@ class TraceReader:
                     "start_ns": pa.array(start),
                     "dur_ns": pa.array(dur),
                     "kind": texts(kinds),
-                    "name": texts([e.name for e in events]),
-                    "device": int32s([a.device if a.device is not None else e.pid for a, e in zip(args, events, strict=True)]),
+                    "name": shown_names([e.name for e in events]),
+                    "device": int32s(
+                        [
+                            a.device if a.device is not None else e.pid
+                            for a, e in zip(args, events, strict=True)
+                        ]
+                    ),
                     "context": ints([a.context for a in args]),
                     "stream": ints([_no_minus(s) for s in streams]),
                     "correlation": ints([a.correlation for a in args]),
@@ -359,7 +417,9 @@ class TraceReader:
         kept = [events[i] for i in rows]
         args: list[InstantArgs] = [e.args for e in kept]
         take = np.array(rows)
-        addresses = [a.address if a.address is not None and 0 <= a.address < 2**64 else None for a in args]
+        addresses = [
+            a.address if a.address is not None and 0 <= a.address < 2**64 else None for a in args
+        ]
         self.sink.write(
             "memory_event",
             pa.table(

@@ -17,7 +17,7 @@
 WITH
     work AS MATERIALIZED (
         SELECT
-            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            capture_key(attempt, rank, capture_id) AS key,
             measured_on,
             class,
             op,
@@ -31,6 +31,7 @@ WITH
     compute AS (
         SELECT key, start_ns, end_ns FROM work WHERE class = 'compute'
     ),
+    compute_stretches AS (SELECT key, start_ns, end_ns FROM merged_intervals('compute')),
     kernel_ops AS (
         SELECT source_id, gpu_op_place AS place, any_value(op ORDER BY op) AS op
         FROM collective
@@ -76,12 +77,12 @@ WITH
         SELECT key, end_ns FROM counted
     ),
     covered AS MATERIALIZED (
-        SELECT key, time_ns, covered_ns FROM covered_before('compute', 'edges')
+        SELECT key, time_ns, covered_ns FROM covered_before('compute_stretches', 'edges')
     ),
     op_times AS (
         SELECT
-            counted.key.attempt AS attempt,
-            counted.key.rank AS rank,
+            attempt_of(counted.key) AS attempt,
+            rank_of(counted.key) AS rank,
             counted.measured_on,
             counted.op,
             count(*) AS calls_count,
@@ -92,7 +93,7 @@ WITH
             ON at_start.key = counted.key AND at_start.time_ns = counted.start_ns
         INNER JOIN covered AS at_end
             ON at_end.key = counted.key AND at_end.time_ns = counted.end_ns
-        GROUP BY counted.key.attempt, counted.key.rank, counted.measured_on, counted.op
+        GROUP BY attempt_of(counted.key), rank_of(counted.key), counted.measured_on, counted.op
     )
 SELECT
     rank,

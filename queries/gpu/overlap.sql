@@ -33,12 +33,8 @@ WITH
     ),
     chosen AS MATERIALIZED (
         SELECT
-            {
-                'attempt': work.attempt,
-                'rank': work.rank,
-                'capture_id': work.capture_id,
-                'measured_on': measured_on
-            } AS key,
+            capture_key(work.attempt, work.rank, work.capture_id) AS key,
+            measured_on,
             class,
             CASE $rounding WHEN 'hta' THEN (work.start_ns + 999) // 1000 * 1000
                 ELSE work.start_ns END AS start_ns,
@@ -66,21 +62,24 @@ WITH
         SELECT key, start_ns, end_ns FROM chosen WHERE class NOT IN ('compute', 'communication')
     ),
     layer_times AS (
-        SELECT key, 'compute' AS layer, end_ns - start_ns AS layer_ns FROM compute_merged
+        SELECT key, 'compute' AS layer, end_ns - start_ns AS layer_ns, NULL AS measured_on
+        FROM compute_merged
         UNION ALL
-        SELECT key, 'comm', end_ns - start_ns FROM comm_merged
+        SELECT key, 'comm', end_ns - start_ns, NULL FROM comm_merged
         UNION ALL
-        SELECT key, 'either', end_ns - start_ns FROM either_merged
+        SELECT key, 'either', end_ns - start_ns, NULL FROM either_merged
         UNION ALL
-        SELECT key, 'anything', end_ns - start_ns FROM merged_intervals('anything')
+        SELECT key, 'anything', end_ns - start_ns, NULL FROM merged_intervals('anything')
         UNION ALL
-        SELECT key, 'span', greatest(max(end_ns) - min(start_ns), 0) FROM chosen GROUP BY key
+        SELECT key, 'span', greatest(max(end_ns) - min(start_ns), 0), any_value(measured_on)
+        FROM chosen
+        GROUP BY key
     ),
     rank_times AS (
         SELECT
-            key.attempt AS attempt,
-            key.rank AS rank,
-            key.measured_on AS measured_on,
+            attempt_of(key) AS attempt,
+            rank_of(key) AS rank,
+            any_value(measured_on) AS measured_on,
             count(*) FILTER (WHERE layer = 'span') AS captures_count,
             CAST(coalesce(sum(layer_ns) FILTER (WHERE layer = 'span'), 0) AS BIGINT) AS span_ns,
             CAST(coalesce(sum(layer_ns) FILTER (WHERE layer = 'compute'), 0) AS BIGINT)
@@ -91,7 +90,7 @@ WITH
             CAST(coalesce(sum(layer_ns) FILTER (WHERE layer = 'anything'), 0) AS BIGINT)
                 AS busy_ns
         FROM layer_times
-        GROUP BY key.attempt, key.rank, key.measured_on
+        GROUP BY attempt_of(key), rank_of(key)
     )
 SELECT
     rank,
@@ -106,4 +105,4 @@ SELECT
     attempt,
     captures_count
 FROM rank_times
-ORDER BY attempt, rank, measured_on;
+ORDER BY attempt, rank;

@@ -18,7 +18,7 @@
 WITH
     operations AS (
         SELECT
-            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            capture_key(attempt, rank, capture_id) AS key,
             class,
             start_ns,
             start_ns + dur_ns AS end_ns
@@ -30,15 +30,15 @@ WITH
     ),
     rank_times AS (
         SELECT
-            key.attempt AS attempt,
-            key.rank AS rank,
+            attempt_of(key) AS attempt,
+            rank_of(key) AS rank,
             CAST(sum(span_ns) AS BIGINT) AS span_ns,
             CAST(sum(coalesce(compute_time.busy_ns, 0)) AS BIGINT) AS compute_ns,
             CAST(sum(coalesce(any_time.busy_ns, 0)) AS BIGINT) AS busy_ns
         FROM spans
         LEFT JOIN busy_time('compute') AS compute_time USING (key)
         LEFT JOIN busy_time('operations') AS any_time USING (key)
-        GROUP BY key.attempt, key.rank
+        GROUP BY attempt_of(key), rank_of(key)
     )
 SELECT
     rank,

@@ -24,12 +24,12 @@
 --     runtime call, or without GPU operations waiting for a collective. It runs beside the parts.
 -- column: measured_on VARCHAR : gpu, or host where the rank has no GPU operations.
 WITH
-    gpu_captures AS (
-        SELECT DISTINCT attempt, rank, capture_id FROM gpu_op
+    gpu_ranks AS (
+        SELECT DISTINCT attempt, rank FROM gpu_op
     ),
     windows AS MATERIALIZED (
         SELECT
-            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            capture_key(attempt, rank, capture_id) AS key,
             step,
             coalesce(is_warmup, FALSE) AS is_warmup,
             coalesce(is_partial, FALSE) AS is_partial,
@@ -45,10 +45,13 @@ WITH
     blocking_calls AS (
         SELECT attempt, rank, capture_id, 'blocked' AS class, start_ns, start_ns + dur_ns AS end_ns
         FROM host_op
-        SEMI JOIN gpu_captures USING (attempt, rank, capture_id)
+        SEMI JOIN gpu_ranks USING (attempt, rank)
         WHERE
             category IN ('runtime', 'driver')
-            AND regexp_matches(name, 'Synchronize$|^(cuda|hip)Memcpy(WithStream)?$')
+            AND (
+                ends_with(name, 'Synchronize')
+                OR name IN ('cudaMemcpy', 'hipMemcpy', 'hipMemcpyWithStream')
+            )
     ),
     work AS (
         SELECT attempt, rank, capture_id, class, start_ns, end_ns
@@ -56,12 +59,17 @@ WITH
         UNION ALL
         SELECT attempt, rank, capture_id, class, start_ns, end_ns FROM blocking_calls
     ),
+    -- Layers are the low bits of a capture's key: 1 computation, 2 communication, 3 either of the
+    -- two, 4 anything at all, 5 the host blocked, 6 what else the device does.
     class_rows AS (
         SELECT
-            {
-                'capture': {'attempt': attempt, 'rank': rank, 'capture_id': capture_id},
-                'layer': class
-            } AS key,
+            capture_key(attempt, rank, capture_id)
+            + CASE class
+                WHEN 'compute' THEN 1
+                WHEN 'communication' THEN 2
+                WHEN 'blocked' THEN 5
+                ELSE 6
+            END AS key,
             start_ns,
             end_ns
         FROM work
@@ -69,82 +77,76 @@ WITH
     class_stretches AS MATERIALIZED (
         SELECT key, start_ns, end_ns FROM merged_intervals('class_rows')
     ),
-    -- Each layer holds the one before, so differences of their times are the parts of a step.
-    layer_rows AS (
-        SELECT
-            {
-                'capture': key.capture,
-                'layer': unnest(
-                    CASE key.layer
-                        WHEN 'blocked' THEN ['blocked']
-                        WHEN 'compute' THEN ['compute', 'compute_or_comm', 'anything']
-                        WHEN 'communication' THEN ['comm', 'compute_or_comm', 'anything']
-                        ELSE ['anything']
-                    END
-                )
-            } AS key,
-            start_ns,
-            end_ns
+    either AS (
+        SELECT (key & -16) + 3 AS key, start_ns, end_ns
         FROM class_stretches
+        WHERE key & 15 IN (1, 2)
     ),
-    layers AS (
-        SELECT unnest(['compute', 'comm', 'compute_or_comm', 'anything', 'blocked']) AS layer
+    either_stretches AS MATERIALIZED (
+        SELECT key, start_ns, end_ns FROM merged_intervals('either')
+    ),
+    anything AS (
+        SELECT key + 1 AS key, start_ns, end_ns FROM either_stretches
+        UNION ALL
+        SELECT key - 2, start_ns, end_ns FROM class_stretches WHERE key & 15 = 6
+    ),
+    layer_stretches AS (
+        SELECT key, start_ns, end_ns FROM class_stretches WHERE key & 15 <> 6
+        UNION ALL
+        SELECT key, start_ns, end_ns FROM either_stretches
+        UNION ALL
+        SELECT key, start_ns, end_ns FROM merged_intervals('anything')
     ),
     edges AS (
-        SELECT {'capture': key, 'layer': layer} AS key, unnest([start_ns, end_ns]) AS time_ns
+        SELECT key + layer AS key, unnest([start_ns, end_ns]) AS time_ns
         FROM windows
-        CROSS JOIN layers
-    ),
-    distinct_edges AS (
-        SELECT DISTINCT key, time_ns FROM edges
+        CROSS JOIN range(1, 6) AS layers (layer)
     ),
     covered AS MATERIALIZED (
-        SELECT key, time_ns, covered_ns FROM covered_before('layer_rows', 'distinct_edges')
+        SELECT key, time_ns, covered_ns FROM covered_before('layer_stretches', 'edges')
     ),
     step_layers AS (
         SELECT
             windows.key,
             step,
-            at_start.key.layer AS layer,
+            at_start.key & 15 AS layer,
             at_end.covered_ns - at_start.covered_ns AS layer_ns
         FROM windows
         INNER JOIN covered AS at_start
-            ON at_start.key.capture = windows.key AND at_start.time_ns = windows.start_ns
+            ON at_start.key & -16 = windows.key AND at_start.time_ns = windows.start_ns
         INNER JOIN covered AS at_end
             ON at_end.key = at_start.key AND at_end.time_ns = windows.end_ns
     ),
+    -- Each layer but the host's holds the one before: differences are the parts of a step.
     step_times AS (
         SELECT
             key,
             step,
-            max(layer_ns) FILTER (WHERE layer = 'compute') AS compute_ns,
-            max(layer_ns) FILTER (WHERE layer = 'comm') AS comm_ns,
-            max(layer_ns) FILTER (WHERE layer = 'compute_or_comm') AS compute_or_comm_ns,
-            max(layer_ns) FILTER (WHERE layer = 'anything') AS busy_ns,
-            max(layer_ns) FILTER (WHERE layer = 'blocked') AS host_blocked_ns
+            max(layer_ns) FILTER (WHERE layer = 1) AS compute_ns,
+            max(layer_ns) FILTER (WHERE layer = 2) AS comm_ns,
+            max(layer_ns) FILTER (WHERE layer = 3) AS either_ns,
+            max(layer_ns) FILTER (WHERE layer = 4) AS busy_ns,
+            max(layer_ns) FILTER (WHERE layer = 5) AS host_blocked_ns
         FROM step_layers
         GROUP BY key, step
     )
 SELECT
-    windows.key.rank AS rank,
-    windows.key.attempt AS attempt,
-    windows.key.capture_id AS capture_id,
+    rank_of(windows.key) AS rank,
+    attempt_of(windows.key) AS attempt,
+    capture_id_of(windows.key) AS capture_id,
     windows.step,
     is_warmup,
     is_partial,
     windows.end_ns - windows.start_ns AS dur_ns,
     compute_ns,
     comm_ns,
-    compute_or_comm_ns - compute_ns AS exposed_comm_ns,
-    busy_ns - compute_or_comm_ns AS memory_ns,
+    either_ns - compute_ns AS exposed_comm_ns,
+    busy_ns - either_ns AS memory_ns,
     windows.end_ns - windows.start_ns - busy_ns AS idle_ns,
     host_blocked_ns,
-    CASE WHEN gpu_captures.rank IS NULL THEN 'host' ELSE 'gpu' END AS measured_on
+    CASE WHEN gpu_ranks.rank IS NULL THEN 'host' ELSE 'gpu' END AS measured_on
 FROM windows
 INNER JOIN step_times USING (key, step)
-LEFT JOIN gpu_captures
-    ON
-        gpu_captures.attempt = windows.key.attempt
-        AND gpu_captures.rank = windows.key.rank
-        AND gpu_captures.capture_id = windows.key.capture_id
-ORDER BY windows.key.attempt, windows.key.rank, windows.key.capture_id, windows.step;
+LEFT JOIN gpu_ranks
+    ON gpu_ranks.attempt = attempt_of(windows.key) AND gpu_ranks.rank = rank_of(windows.key)
+ORDER BY attempt_of(windows.key), rank_of(windows.key), capture_id_of(windows.key), windows.step;

@@ -11,9 +11,11 @@ the peak resident size of the process. Nothing else should run beside it.
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -21,15 +23,45 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+
 
 import make_traces
 import peers
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"
+
+
+SOURCE = SHARED / "kineto" / "hta" / "nccl_parser_config_nccl_data.json.gz"
+"""Real events that the traces repeat; a recorded fixture stands in where it is absent."""
+
+STAND_IN = ROOT / "fixtures" / "recorded" / "ddp-healthy" / "rank0.pt.trace.json.gz"
+
+
+def traces(work: Path, size_mb: int, ranks_count: int = 1) -> Path:
+    """A folder of traces of that many decompressed megabytes, one a rank; built once."""
+    folder = work / f"traces-{size_mb}mb-{ranks_count}"
+    if folder.is_dir():
+        return folder
+    building = work / "building"
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    with gzip.open(SOURCE if SOURCE.exists() else STAND_IN) as stream:
+        raw = stream.read()
+    for rank in range(ranks_count):
+        named = re.sub(rb'"rank": \d+', b'"rank": %d' % rank, raw, count=1)
+        if ranks_count > 1:
+            named = re.sub(rb'"world_size": \d+', b'"world_size": %d' % ranks_count, named, count=1)
+        source = work / "source.json.gz"
+        with gzip.open(source, "wb") as packed:
+            packed.write(named)
+        make_traces.build(source, size_mb, building / f"rank-{rank}.json.gz")
+    building.rename(folder)
+    return folder
 
 
 @dataclass(frozen=True)
@@ -72,6 +104,8 @@ class Bench:
 
     def _run_once(self, command: Sequence[str]) -> Measured:
         environment = {**os.environ, "TRACEKIT_CACHE_DIR": str(self.work / "cache")}
+        # Installed packages come with bytecode; a checkout must not pay for compiling each time.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         with (self.work / "stderr.txt").open("wb") as errors:
             start = time.perf_counter()
             process = subprocess.Popen(
@@ -123,11 +157,11 @@ def overlap_against_hta(bench: Bench) -> None:
     """Ingest plus overlap in one process against HTA 0.5.0, at 50 and 500 MB of raw JSON."""
     ours: dict[int, Measured] = {}
     for size_mb, whole_bar, memory_bar in ((50, 3, 2), (500, 12, 10)):
-        folder = make_traces.folder(bench.work, size_mb)
+        folder = traces(bench.work, size_mb)
         trace = next(iter(sorted(folder.glob("*.json.gz"))))
         say(f"\noverlap, {size_mb} MB raw ({trace.stat().st_size / 1e6:.1f} MB gzip)")
         command = [sys.executable, "-m", "tracekit", "-q", "query", str(trace), "overlap"]
-        whole = ours[size_mb] = bench.run([*command, "--workers", "1"], before=bench.clear_cache)
+        whole = ours[size_mb] = bench.run(command, before=bench.clear_cache)
         show("tracekit query TRACE overlap", whole)
         inside = bench.run(
             [sys.executable, "-c", peers.TRACEKIT_OVERLAP, str(trace)], before=bench.clear_cache
@@ -153,12 +187,12 @@ def overlap_against_hta(bench: Bench) -> None:
 def ingest_against_json_load(bench: Bench) -> None:
     """Ingest to Parquet against json.load of the same file."""
     for size_mb in (50, 500):
-        trace = next(iter(sorted(make_traces.folder(bench.work, size_mb).glob("*.json.gz"))))
+        trace = next(iter(sorted(traces(bench.work, size_mb).glob("*.json.gz"))))
         say(f"\ningest, {size_mb} MB raw")
         run = bench.work / "run"
         ingest = bench.run(
             [sys.executable, "-c", peers.TRACEKIT_INGEST, str(trace), str(run)],
-            before=lambda: shutil.rmtree(run, ignore_errors=True),
+            before=partial(shutil.rmtree, run, ignore_errors=True),
         )
         show("tracekit.ingest", ingest)
         load = bench.run([sys.executable, "-c", peers.JSON_LOAD, str(trace)], repeat=1)
@@ -168,7 +202,7 @@ def ingest_against_json_load(bench: Bench) -> None:
 
 def two_workers(bench: Bench) -> None:
     """Two workers on eight files of 50 MB against one."""
-    folder = make_traces.folder(bench.work, 50, ranks_count=8)
+    folder = traces(bench.work, 50, ranks_count=8)
     say("\neight files of 50 MB raw")
     run = bench.work / "run"
     walls = []
@@ -176,7 +210,7 @@ def two_workers(bench: Bench) -> None:
         command = [sys.executable, "-m", "tracekit", "-q", "ingest", str(folder)]
         one = bench.run(
             [*command, "--run", str(run), "--workers", str(workers)],
-            before=lambda: shutil.rmtree(run, ignore_errors=True),
+            before=partial(shutil.rmtree, run, ignore_errors=True),
         )
         show(f"tracekit ingest --workers {workers}", one)
         walls.append(one.wall_s)
@@ -186,7 +220,7 @@ def two_workers(bench: Bench) -> None:
 def start_up(bench: Bench) -> None:
     """Commands that must feel instant."""
     say("\nstart")
-    trace = next(iter(sorted(make_traces.folder(bench.work, 50).glob("*.json.gz"))))
+    trace = next(iter(sorted(traces(bench.work, 50).glob("*.json.gz"))))
     for arguments in (["--help"], ["explain", "dataloader-stall"], ["sources", str(trace)]):
         one = bench.run([sys.executable, "-m", "tracekit", *arguments])
         show(f"tracekit {arguments[0]}", one)
@@ -198,7 +232,7 @@ def whole_diagnosis(bench: Bench) -> None:
     megatron = SHARED / "kineto" / "megatron-tp8"
     say("\nthe whole diagnosis, cold cache")
     command = [sys.executable, "-m", "tracekit", "-q", "diagnose"]
-    trace = next(iter(sorted(make_traces.folder(bench.work, 54).glob("*.json.gz"))))
+    trace = next(iter(sorted(traces(bench.work, 54).glob("*.json.gz"))))
     for name, path in (("megatron-tp8", megatron), ("one 54 MB trace", trace)):
         if path.exists():
             one = bench.run([*command, str(path)], before=bench.clear_cache)

@@ -104,9 +104,7 @@ def test_a_hidden_stall_costs_nothing(name: str, make_job: MakeJob) -> None:
 
 
 @ALL
-def test_a_rank_that_would_have_waited_anyway_costs_nothing(
-    name: str, make_job: MakeJob
-) -> None:
+def test_a_rank_that_would_have_waited_anyway_costs_nothing(name: str, make_job: MakeJob) -> None:
     job = make_job(steps_count=12, comm_ms=5)
     for step in job.steps:
         # Rank 2 is early: it waits 40 ms for the others, which compute for longer.

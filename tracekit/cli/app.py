@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import Annotated, NoReturn
@@ -53,6 +54,8 @@ def _common(
 ) -> None:
     del version
     STATE.verbose, STATE.quiet, STATE.debug = verbose, quiet, debug
+    if quiet:
+        logging.getLogger("tracekit").setLevel(logging.ERROR)
     if debug:
         os.environ["TRACEKIT_DEBUG"] = "1"  # workers must not swallow what is looked for
 
@@ -101,3 +104,17 @@ def _report(error: TracekitError) -> int:
     if error.hint:
         typer.echo(f"hint: {error.hint}", err=True)
     return error.exit_code
+
+
+def help_pages(width: int = 100) -> list[tuple[str, str]]:
+    """(command, its ``--help``) for the application and every command; for the documentation."""
+    from tracekit.cli import commands
+
+    commands.register(app)
+    command = typer.main.get_command(app)
+    context = command.make_context("tracekit", [], resilient_parsing=True, terminal_width=width)
+    pages = [("tracekit", command.get_help(context))]
+    for name, one in getattr(command, "commands", {}).items():
+        inner = type(context)(one, info_name=name, parent=context, terminal_width=width)
+        pages.append((f"tracekit {name}", one.get_help(inner)))
+    return pages

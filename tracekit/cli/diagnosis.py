@@ -125,7 +125,7 @@ def _rendered(report: Report, format_: ReportFormat, everything: bool, output: P
 
 
 def _exit_code(report: Report, fail_on: FailOn | None, strict: bool) -> int:
-    if strict and any(i.status != "ok" for i in report.document.inputs):
+    if strict and any(i.status not in ("ok", "unrecognised") for i in report.document.inputs):
         note("error: --strict, and an input is not whole")
         return 2
     if fail_on is None:

@@ -4,8 +4,8 @@
   overlap (or cannot be compared): they cannot be one attempt. Then the candidates are named.
 - A *capture* is one window of all ranks: windows that overlap, whoever they belong to, so that
   a rank that misses one does not shift the numbers of the others.
-- A new *attempt* begins with the first capture in which a rank has another process or another
-  host than before. Without known processes, captures stay in one attempt.
+- A new *attempt* begins with the first capture in which a rank has another process, another
+  host or another GPU model than before. Where none is known, captures stay in one attempt.
 """
 
 from __future__ import annotations
@@ -243,7 +243,8 @@ def _is_restarted(before: Source | None, after: Source) -> bool:
     if before.pids and after.pids and not before.pids & after.pids:
         return True
     hosts = (before.host_name, after.host_name)
-    return None not in hosts and hosts[0] != hosts[1]
+    models = (before.gpu_model, after.gpu_model)
+    return any(None not in pair and pair[0] != pair[1] for pair in (hosts, models))
 
 
 def number_attempts(groups: Sequence[tuple[int | None, list[list[Group]]]]) -> list[list[Group]]:

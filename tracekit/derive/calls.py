@@ -120,7 +120,8 @@ class Calls:
             int(size_code.max(initial=0)) + 1
         ) + size_code
         _, code = np.unique(key, return_inverse=True)
-        return code.astype(np.int64)
+        shapes: Ints = code.astype(np.int64)
+        return shapes
 
     @cached_property
     def lanes(self) -> list[Lane]:

@@ -154,7 +154,8 @@ def moved_steps(steps: pa.Table, moved: Mapping[int, Offset]) -> pa.Table:
             offset = moved.get(source_id)
             if value is not None and offset is not None:
                 bend = round(offset.drift_ratio * (value - offset.origin_ns))
-                value += offset.offset_ns + bend
-            values.append(value)
+                values.append(value + offset.offset_ns + bend)
+            else:
+                values.append(value)
         steps = steps.set_column(index, field, pa.array(values, field.type))
     return steps

@@ -78,7 +78,8 @@ def _by_channel(
             ends = (lane.rank, peer) if word == "send" else (peer, lane.rank)
             target[ends[0], ends[1], lane.name] = mine
     pairs = [calls.op_names.index(w) for w in ("send", "recv") if w in calls.op_names]
-    return rows[~known | ~np.isin(ops, pairs)]
+    unpaired: Ints = rows[~known | ~np.isin(ops, pairs)]
+    return unpaired
 
 
 def _peers(calls: Calls, lane: Lane, groups: dict[str, Group]) -> Ints:
@@ -140,7 +141,8 @@ def _of_twos(
 
 def _of(calls: Calls, lane: Lane, op: str) -> Ints:
     code = calls.op_names.index(op) if op in calls.op_names else NOBODY - 1
-    return lane.rows[calls["op"][lane.rows] == code]
+    found: Ints = lane.rows[calls["op"][lane.rows] == code]
+    return found
 
 
 def _can_be(calls: Calls, sender: Lane, receiver: Lane) -> bool:

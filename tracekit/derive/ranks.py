@@ -91,8 +91,9 @@ def assign_missing(group: Group, notes: list[str]) -> None:
             assigned.append(source)
     if assigned:
         first = min(assigned, key=lambda s: s.order)
+        count = f"{len(assigned)} files state" if len(assigned) > 1 else "1 file states"
         notes.append(
-            f"{len(assigned)} files state no rank; numbers were assigned in order of their paths "
+            f"{count} no rank; numbers were assigned in order of paths "
             f"({first.path} is rank {first.rank})"
         )
 

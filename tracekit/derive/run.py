@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from tracekit.clock import Offset
     from tracekit.job import JobDescription
 
+_ENCODED = {"cuda_runtime": (1000, 10), "hip_runtime": (10_000_000, 100_000)}
+"""Keys whose runtimes state a version as one number, and what its major and minor count."""
+
 _VERSION_KEYS = {
     "torch": "torch_version",
     "pytorch": "torch_version",
@@ -32,10 +35,10 @@ _VERSION_KEYS = {
     "cuda_runtime": "cuda_version",
     "rocm": "cuda_version",
     "hip": "cuda_version",
+    "hip_runtime": "cuda_version",
     "nccl": "nccl_version",
     "rccl": "nccl_version",
     "driver": "driver_version",
-    "cuda_driver": "driver_version",
     "framework": "framework",
 }
 
@@ -53,23 +56,24 @@ def derive(
     ``con`` holds every source table of the registry (stored columns only), possibly empty.
     ``attempt`` chooses among candidates where the files cannot be one attempt; ``window_ns``
     (start, end; either may be None; ns on the files' own clocks) leaves out the traces that it
-    does not touch. Sources that are left out, duplicates among them, have null rank, attempt
-    and capture. What a reader of a report should know is appended to ``notes``, in words.
+    does not touch. Traces that are left out, and second copies of one, have no row in
+    ``source_context``: no view shows their rows. What a reader of a report should know is
+    appended to ``notes``, in words.
 
     Raises AmbiguousInputError where the files cannot be one attempt of one job, naming the
     candidates.
     """
     remarks = notes if notes is not None else []
     sources = read_sources(con)
+    _apply_devices(con, sources)
     ranks.apply_job(sources, job, remarks)
     _choose_used(sources, window_ns, remarks)
     found = _place(sources, attempt, remarks)
+    sources = [s for s in sources if not s.is_left_out]
     aliases = hosts.resolve(sources, job, remarks)
     clocks = hosts.assign_clocks(sources, job)
     used = [s for s in sources if s.is_used]
-    devices = _devices(con)
-    gpu_models = {s.source_id: devices[s.source_id][1] for s in used if s.source_id in devices}
-    attempt_rows = [_run_row(a, gpu_models, job, remarks) for a in found]
+    attempt_rows = [_run_row(a, job, remarks) for a in found]
     context = _step_context(used)
     worlds = {row["attempt"]: row["world_size"] for row in attempt_rows}
     matched = match(con, read_calls(con, context), context, worlds)
@@ -80,7 +84,7 @@ def derive(
     )
     errors = {o.clock_id: o.error_ns or 0 for listed in offsets.values() for o in listed}
     kinds = group_kinds(matched)
-    rank_rows = _rank_rows(used, devices, job)
+    rank_rows = _rank_rows(used, job)
     coordinates(rank_rows, matched, kinds)
     rows: dict[str, list[dict[str, Any]]] = {
         "source_context": [
@@ -128,13 +132,13 @@ def _choose_used(
         if source.kind not in RANK_KINDS or source.status not in USABLE:
             continue
         if window_ns is not None and not _touches(source, window_ns):
-            source.rank = source.rank_source = None
+            source.is_left_out = True
             continue
         twin = seen.setdefault(source.sha256, source) if source.sha256 else source
         if twin is source:
             source.is_used = True
         else:
-            source.rank = source.rank_source = None
+            source.is_left_out = True
             notes.append(f"{source.path} holds the same bytes as {twin.path}: counted once")
 
 
@@ -182,8 +186,7 @@ def _place(sources: list[Source], attempt: int | None, notes: list[str]) -> list
             "other hosts; nothing is compared across them"
         )
     for source in (s for a in found if a not in chosen for c in a for s in c):
-        source.is_used = False
-        source.rank = source.rank_source = source.attempt = source.capture_id = None
+        source.is_used, source.is_left_out = False, True
     return chosen
 
 
@@ -206,44 +209,29 @@ def _context_row(source: Source, moved: Offset | None) -> dict[str, Any]:
 # --- ranks and runs -----------------------------------------------------------------------------
 
 
-def _devices(con: duckdb.DuckDBPyConnection) -> dict[int, tuple[str | None, str | None]]:
+def _apply_devices(con: duckdb.DuckDBPyConnection, sources: list[Source]) -> None:
     """Per source: the physical id and the model of the one device that it uses.
 
     The id is null where several are used; the model also where they differ. A source that marks
-    no device as used but describes only one uses that one.
+    no device as used has the model that all its devices share, and the id if it has but one.
     """
     rows = con.execute(
         """
         WITH counted AS (
-            SELECT *, count(*) FILTER (is_used) OVER (PARTITION BY source_id) AS used,
-                   count(*) OVER (PARTITION BY source_id) AS described
-            FROM device
+            SELECT *, count(*) FILTER (is_used) OVER (PARTITION BY source_id) AS used FROM device
         )
-        SELECT source_id, min(coalesce(uuid, pci)), count(DISTINCT ordinal), min(model),
-               count(DISTINCT model)
-        FROM counted WHERE is_used OR (used = 0 AND described = 1) GROUP BY source_id
+        SELECT source_id,
+               CASE WHEN count(DISTINCT ordinal) = 1 THEN min(coalesce(uuid, pci)) END,
+               CASE WHEN count(DISTINCT model) = 1 THEN min(model) END
+        FROM counted WHERE is_used OR used = 0 GROUP BY source_id
         """
     ).fetchall()
-    models = con.execute(
-        """
-        SELECT source_id, min(model) FROM device GROUP BY source_id
-        HAVING count(DISTINCT model) = 1
-        """
-    ).fetchall()
-    found: dict[int, tuple[str | None, str | None]] = {s: (None, m) for s, m in models}
-    for source_id, device_id, ordinals, model, kinds in rows:
-        found[source_id] = (
-            device_id if ordinals == 1 else None,
-            model if kinds == 1 else found.get(source_id, (None, None))[1],
-        )
-    return found
+    found = {source_id: (device_id, model) for source_id, device_id, model in rows}
+    for source in sources:
+        source.device_id, source.gpu_model = found.get(source.source_id, (None, None))
 
 
-def _rank_rows(
-    used: list[Source],
-    devices: dict[int, tuple[str | None, str | None]],
-    job: JobDescription | None,
-) -> list[dict[str, Any]]:
+def _rank_rows(used: list[Source], job: JobDescription | None) -> list[dict[str, Any]]:
     given = {e.rank: e.device for e in job.rank if e.device} if job is not None else {}
     members: dict[tuple[int, int], list[Source]] = defaultdict(list)
     for source in used:
@@ -254,7 +242,6 @@ def _rank_rows(
         first = group[0]
         pids = frozenset().union(*(s.pids for s in group))
         local = {s.local_rank for s in group if s.local_rank is not None}
-        device, model = devices.get(first.source_id, (None, None))
         rows.append(
             {
                 "attempt": attempt,
@@ -265,8 +252,8 @@ def _rank_rows(
                 "host": first.host,
                 "host_source": first.host_source,
                 "local_rank": local.pop() if len(local) == 1 else None,
-                "device_id": given.get(rank, device),
-                "device_model": model,
+                "device_id": given.get(rank, first.device_id),
+                "device_model": first.gpu_model,
                 "captures_count": len(group),
             }
         )
@@ -275,14 +262,13 @@ def _rank_rows(
 
 def _run_row(
     captures: list[at.Group],
-    gpu_models: dict[int, str | None],
     job: JobDescription | None,
     notes: list[str],
 ) -> dict[str, Any]:
     members = sorted((s for c in captures for s in c), key=lambda s: s.order)
     world = {s.world_size for s in members if s.world_size is not None}
     names = {s.job_name for s in members if s.job_name}
-    models = {gpu_models.get(s.source_id) for s in members}
+    models = {s.gpu_model for s in members}
     start, end = _extent(members)
     row: dict[str, Any] = {
         "attempt": members[0].attempt,
@@ -327,9 +313,13 @@ def _versions(members: Iterable[Source], notes: list[str]) -> dict[str, str | No
     for source in members:
         for item in source.versions:
             key, _, value = item.partition("=")
-            column = _VERSION_KEYS.get(key.strip().lower().removesuffix("_version"))
-            if column and value.strip() and value.strip().lower() != "unknown":
-                stated[column].add(value.strip())
+            key, value = key.strip().lower().removesuffix("_version"), value.strip()
+            column = _VERSION_KEYS.get(key)
+            if key in _ENCODED and value.isdecimal():
+                major, minor = _ENCODED[key]
+                value = f"{int(value) // major}.{int(value) % major // minor}"
+            if column and value and value.lower() != "unknown":
+                stated[column].add(value)
     found: dict[str, str | None] = {}
     for column, values in sorted(stated.items()):
         found[column] = next(iter(values)) if len(values) == 1 else None

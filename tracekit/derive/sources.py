@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -42,11 +43,15 @@ class Source:
     versions: tuple[str, ...] = ()
     pids: frozenset[int] = frozenset()
     local_rank: int | None = None
+    device_id: str | None = None
+    gpu_model: str | None = None
     order: tuple[object, ...] = field(default=(), repr=False)
     """Sort key: natural order of paths."""
 
     is_used: bool = False
     """A rank's own trace, usable, no duplicate, selected."""
+    is_left_out: bool = False
+    """A rank's own trace that must not count: a second copy, or not selected."""
     forced_attempt: int | None = None
     rank: int | None = None
     rank_source: str | None = None
@@ -95,18 +100,46 @@ def read_sources(con: duckdb.DuckDBPyConnection) -> list[Source]:
     for source in sources.values():
         source.order = (natural(source.path), source.source_id)
         _distrust(source)
-    processes = con.execute(
+    for source_id, pids, local_rank in _processes(con):
+        if source_id in sources:
+            sources[source_id].pids, sources[source_id].local_rank = pids, local_rank
+    return sorted(sources.values(), key=lambda s: s.order)
+
+
+def _processes(
+    con: duckdb.DuckDBPyConnection,
+) -> Iterator[tuple[int, frozenset[int], int | None]]:
+    """Per source: the pids of the training process, and its local rank.
+
+    The pid that set the step markers is the best evidence; then the processes that the file
+    names, less 0, 1, 2, ...: the PyTorch profiler names a process for each device ordinal; then
+    the pids of any ranges.
+    """
+    rows = con.execute(
         """
-        SELECT source_id, list(DISTINCT pid ORDER BY pid) FILTER (pid IS NOT NULL),
-               min(local_rank), max(local_rank)
-        FROM process GROUP BY source_id
+        WITH ranges AS (
+            SELECT source_id,
+                   list(DISTINCT pid ORDER BY pid) FILTER (domain = 'profiler_step') AS markers,
+                   list(DISTINCT pid ORDER BY pid) AS pids
+            FROM annotation WHERE pid IS NOT NULL AND NOT coalesce(is_gpu_twin, false)
+            GROUP BY source_id
+        ), named AS (
+            SELECT source_id, list(DISTINCT pid ORDER BY pid) FILTER (pid IS NOT NULL) AS pids,
+                   CASE WHEN min(local_rank) = max(local_rank) THEN min(local_rank) END
+                       AS local_rank
+            FROM process GROUP BY source_id
+        )
+        SELECT source_id, r.markers, n.pids, r.pids, n.local_rank
+        FROM ranges r FULL JOIN named n USING (source_id)
         """
     ).fetchall()
-    for source_id, pids, low, high in processes:
-        if source_id in sources:
-            sources[source_id].pids = frozenset(pids or ())
-            sources[source_id].local_rank = low if low == high else None
-    return sorted(sources.values(), key=lambda s: s.order)
+    for source_id, *evidence, local_rank in rows:
+        markers, named, others = (set(e or ()) for e in evidence)
+        ordinal = 0
+        while ordinal in named:
+            named.discard(ordinal)
+            ordinal += 1
+        yield source_id, frozenset(markers or named or others), local_rank
 
 
 def _distrust(source: Source) -> None:

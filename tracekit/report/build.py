@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 
-from tracekit import __version__
 from tracekit.findings import Finding, NotChecked, ordered
 from tracekit.report.budget import step_budget
 from tracekit.report.config import DiagnoseConfig
@@ -29,7 +28,8 @@ from tracekit.rules import RULES, Facts, Rule, configured
 from tracekit.rules.base import Row
 from tracekit.rules.steps import utc
 from tracekit.rules.unbuilt import not_built
-from tracekit.wording import plural, ranges, runs
+from tracekit.version import __version__
+from tracekit.wording import listed, plural, runs, some, some_ranges
 
 EXPLAINED_RATIO = 0.5
 """A cause explains a symptom if it accounts for at least this share of it."""
@@ -48,12 +48,14 @@ def build_report(
     config = config or DiagnoseConfig()
     rules = configured(config.thresholds, config.select, config.ignore)
     found, not_checked, rules_run = _run(rules, facts)
-    found, silenced = _silence(found, config, today or datetime.now(UTC).date())
     linked = link_symptoms(found, facts)
     blames = {rule.name: rule.names_culprit for rule in RULES}
+    # What is silenced still takes its time: it stays in the budget, under its id.
     budget = step_budget(facts.steps, linked, blames)
-    judgement = judge(facts, linked, budget, blames, rules_run)
-    findings = ordered(linked, judgement.verdict.finding)
+    kept, silenced = _silence(linked, config, today or datetime.now(UTC).date())
+    is_whole = all(i.status not in ("partial", "unreadable") for i in inputs)
+    judgement = judge(facts, kept, budget, blames, rules_run, bool(silenced), is_whole)
+    findings = ordered(kept, judgement.verdict.finding)
     if not config.select:
         not_checked += not_built(i.kind for i in inputs)
     document = Document(
@@ -100,15 +102,17 @@ def _run(rules: Iterable[Rule], facts: Facts) -> tuple[list[Finding], list[NotCh
 def _silence(
     findings: Sequence[Finding], config: DiagnoseConfig, today: date
 ) -> tuple[list[Finding], list[str]]:
-    kept: list[Finding] = []
-    silenced: list[str] = []
-    for finding in findings:
-        by = next((s for s in config.silences if s.covers(finding, today)), None)
-        if by is None:
-            kept.append(finding)
-        else:
-            silenced.append(f"{finding.id} silenced: {by.reason}")
-    return kept, silenced
+    """The findings that remain, and a line for each that is silenced.
+
+    A symptom that silenced findings explain goes with them.
+    """
+    by_id = {f.id: s for f in findings for s in config.silences if s.covers(f, today)}
+    kept = [
+        replace(f, explained_by=tuple(i for i in f.explained_by if i not in by_id))
+        for f in findings
+        if f.id not in by_id and not (f.explained_by and set(f.explained_by) <= by_id.keys())
+    ]
+    return kept, [f"{name} silenced: {silence.reason}" for name, silence in by_id.items()]
 
 
 def link_symptoms(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
@@ -250,9 +254,15 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
     for file in inputs:
         if file.status != "ok":
             by_status.setdefault(file.status, []).append(file.path)
+    others = by_status.pop("unrecognised", [])
     for status, paths in sorted(by_status.items()):
         shown = ", ".join(paths[:2]) + (f" and {len(paths) - 2} more" if len(paths) > 2 else "")
         lines.append(f"{plural(len(paths), 'file')} {status}: {shown}")
+    if others:
+        # A folder holds more than telemetry: a line, not a complaint; --format json names all.
+        more = f" and {len(others) - 2} more" if len(others) > 2 else ""
+        names = ", ".join(path.rsplit("/", 1)[-1] for path in others[:2])
+        lines.append(f"{plural(len(others), 'file')} of other kinds not read: {names}{more}")
     if facts.steps.warmup_keys:
         lines.append(f"{plural(len(facts.steps.warmup_keys), 'warm-up step')} left out")
     if facts.steps.partial_count:
@@ -270,7 +280,19 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'' if len(ranks) == 1 else 's'} {ranges(ranks)}"
+    return f"rank{'' if len(ranks) == 1 else 's'} {some_ranges(ranks)}"
+
+
+_SOURCE_WORDS = {
+    "file": "the trace",
+    "name": "the file's name",
+    "env": "the environment",
+    "log": "the log",
+    "job_toml": "job.toml",
+    "order": "the order of files",
+    "behaviour": "its behaviour",
+    "assigned": "nothing but the order of files",
+}
 
 
 def _identity(facts: Facts, finding: Finding) -> str | None:
@@ -280,9 +302,12 @@ def _identity(facts: Facts, finding: Finding) -> str | None:
         return None
     words: list[str] = []
     if finding.scope.hosts:
-        words.append(", ".join(finding.scope.hosts))
-    if finding.scope.identity_source:
-        words.append(f"(rank from: {finding.scope.identity_source})")
+        words.append(
+            ("host " if len(finding.scope.hosts) == 1 else "hosts ") + some(finding.scope.hosts)
+        )
+    sources = {facts.job.rank_sources[r] for r in named if r in facts.job.rank_sources}
+    if sources:
+        words.append(f"(rank from {listed([_SOURCE_WORDS.get(s, s) for s in sorted(sources)])})")
     weak: Mapping[int, str] = {
         r: facts.job.rank_files[r]
         for r in named

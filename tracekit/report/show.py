@@ -1,86 +1,74 @@
-"""One finding whole: every number, every query, every place in the raw files."""
+"""One finding whole: its numbers, where they are recorded, and all that it asks for."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tracekit.findings import Evidence, Finding
 from tracekit.report.model import Report
-from tracekit.wording import safe
+from tracekit.report.page import Page
+from tracekit.report.text import cost_words, evidence_words, sure_words
+from tracekit.wording import ranges
 
 
-def show_finding(report: Report, finding: Finding, run: str) -> str:
-    """The finding as text; ``run`` is what the reader would type to query further."""
-    lines = [
-        f"{finding.id}  {finding.severity.value}, {finding.confidence.level} "
-        f"({finding.confidence.basis})",
-        finding.summary,
-        "",
-        *_scope(finding),
-        *_impact(finding),
-        "",
-        "EVIDENCE",
-    ]
-    for evidence in finding.evidence:
-        lines += _evidence(evidence, run)
-    if finding.counter_evidence:
-        lines += ["", "AGAINST"]
-        for evidence in finding.counter_evidence:
-            lines += _evidence(evidence, run)
-    for title, texts in (
-        ("RULED OUT", finding.rules_out),
-        ("EXPLAINS", finding.explains),
-        ("EXPLAINED BY", finding.explained_by),
-        ("CONFIRM", finding.confirm),
-        ("ACT", finding.remedy),
-        ("CAPTURE NEXT", finding.next_capture),
-    ):
-        if texts:
-            lines += ["", title, *(f"  {text}" for text in texts)]
-    lines += ["", f"MORE      tracekit explain {finding.rule}"]
-    return "\n".join(safe(line) for line in lines) + "\n"
+def show_finding(report: Report, finding: Finding, target: str = "RUN", width: int = 110) -> str:
+    """The finding as text, with a final newline. ``target`` is what the user called the run."""
+    page = Page(width=width, color=False)
+    page.title(f"{finding.id}   {finding.severity.value}   owner: {finding.owner}")
+    page.blank()
+    page.say("SAYS", finding.summary)
+    page.say("WHERE", _where(finding))
+    if finding.when.start_utc and finding.when.end_utc:
+        page.say("WHEN", f"{finding.when.start_utc} to {finding.when.end_utc}")
+    page.say("COST", cost_words(report.document, finding))
+    page.say("SURE", sure_words(finding))
+    if finding.explains:
+        page.say("EXPLAINS", ", ".join(finding.explains))
+    if finding.explained_by:
+        page.say("BECAUSE", ", ".join(finding.explained_by))
+    if finding.candidates.ranks or finding.candidates.hosts:
+        who = ranges(finding.candidates.ranks) or ", ".join(finding.candidates.hosts)
+        page.say("MAYBE", f"{who}: {finding.candidates.why or 'not captured'}")
+    page.blank()
+    _evidence_rows(page, "EVIDENCE", finding.evidence)
+    _evidence_rows(page, "AGAINST", finding.counter_evidence)
+    page.blank()
+    _each(page, "CONFIRM", finding.confirm)
+    _each(page, "ACT", finding.remedy)
+    _each(page, "CAPTURE", finding.next_capture)
+    queries = dict.fromkeys(e.query for e in finding.evidence if e.query)
+    _each(page, "MORE", [f"tracekit query {target} {query}" for query in queries])
+    page.say("" if queries else "MORE", f"tracekit explain {finding.rule}")
+    return page.text(None)
 
 
-def _scope(finding: Finding) -> list[str]:
+def _where(finding: Finding) -> str:
     scope = finding.scope
-    lines = []
-    for name, values in (
-        ("ranks", scope.ranks),
-        ("hosts", scope.hosts),
-        ("devices", scope.devices),
-        ("links", scope.links),
-        ("groups", scope.groups),
-        ("rails", scope.rails),
-        ("switches", scope.switches),
-        ("racks", scope.racks),
-    ):
-        if values:
-            lines.append(f"{name:<9} {', '.join(str(v) for v in values)}")
+    words = [f"ranks {ranges(scope.ranks)}"] if scope.ranks else []
+    named = {
+        "hosts": scope.hosts,
+        "devices": scope.devices,
+        "links": scope.links,
+        "groups": scope.groups,
+        "switches": scope.switches,
+        "racks": scope.racks,
+    }
+    words += [f"{noun} {', '.join(names)}" for noun, names in named.items() if names]
     if scope.steps:
-        ranges = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in scope.steps)
-        lines.append(f"{'steps':<9} {ranges}")
+        spans = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in scope.steps)
+        words.append(f"steps {spans}")
     if scope.identity_source:
-        lines.append(f"{'identity':<9} from {scope.identity_source}")
-    if finding.when.start_utc:
-        lines.append(f"{'when':<9} {finding.when.start_utc} to {finding.when.end_utc}")
-    return lines
+        words.append(f"(identity from {scope.identity_source})")
+    return "   ".join(words) or "the whole job"
 
 
-def _impact(finding: Finding) -> list[str]:
-    impact = finding.impact
-    parts = []
-    if impact.s_per_step is not None:
-        parts.append(f"{impact.s_per_step:.6g} s a step")
-    if impact.step_ratio is not None:
-        parts.append(f"{impact.step_ratio:.1%} of the step")
-    if impact.gpu_hours_per_day is not None:
-        parts.append(f"{impact.gpu_hours_per_day:.4g} GPU-hours a day")
-    return [f"{'impact':<9} {', '.join(parts) if parts else 'unknown'}"]
+def _evidence_rows(page: Page, label: str, evidence: Sequence[Evidence]) -> None:
+    for i, entry in enumerate(evidence):
+        page.say(label if i == 0 else "", evidence_words(entry))
+        for row in entry.rows:
+            page.say("", f"{row.source}  at {row.place}", lead="   ")
 
 
-def _evidence(evidence: Evidence, run: str) -> list[str]:
-    threshold = f"  (threshold {evidence.threshold:.6g})" if evidence.threshold is not None else ""
-    lines = [f"  {evidence.name}: {evidence.value:.6g} {evidence.unit}{threshold}"]
-    if evidence.query:
-        params = "".join(f" --param {k}={v}" for k, v in evidence.params.items() if v is not None)
-        lines.append(f"    tracekit query {run} {evidence.query}{params}")
-    lines += [f"    {row.source}  {row.place}" for row in evidence.rows]
-    return lines
+def _each(page: Page, label: str, lines: Sequence[str]) -> None:
+    for i, line in enumerate(lines):
+        page.say(label if i == 0 else "", line)

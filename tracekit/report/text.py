@@ -6,17 +6,17 @@ nothing depends on it. At most ``MAX_LINES`` lines unless everything is asked fo
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Iterable, Sequence
 
 from tracekit.findings import BudgetPart, Evidence, Finding, NotChecked
 from tracekit.report.model import Document, Notes, Report
-from tracekit.rules.unbuilt import topic_of
-from tracekit.wording import plural, ranges, safe, seconds, share
+from tracekit.report.page import MIN_WIDTH, Page
+from tracekit.rules import RULES
+from tracekit.rules.base import NO_GPU
+from tracekit.rules.unbuilt import topic_of, unbuilt_rules
+from tracekit.wording import listed, plural, seconds, share, some_ranges
 
 MAX_LINES = 25
-INDENT = 10
 SHOWN_FINDINGS = 4
 SHOWN_TOPICS = 4
 _COLORS = {"critical": "31;1", "major": "31", "minor": "33", "note": "2"}
@@ -38,7 +38,7 @@ def to_text(
     ``everything`` lifts the limit of 25 lines. A job with nothing to fix gets its verdict and
     what was not checked, and no more.
     """
-    page = _Page(width=max(width, 40), color=color)
+    page = Page(width=max(width, MIN_WIDTH), color=color)
     document, notes = report.document, report.notes
     _head(page, document, notes)
     page.blank()
@@ -59,58 +59,13 @@ def to_text(
     return page.text(None if everything else MAX_LINES)
 
 
-class _Page:
-    """Lines with a label in the left column."""
-
-    def __init__(self, *, width: int, color: bool) -> None:
-        self._width = width
-        self._color = color
-        self._lines: list[str] = []
-
-    def blank(self) -> None:
-        self._lines.append("")
-
-    def say(self, label: str, text: str, sgr: str = "1", lead: str = "") -> None:
-        """A labelled paragraph, wrapped under its label and its lead (a verb, a padding)."""
-        head = f"{label:<{INDENT}}{lead}" if len(label) < INDENT else f"{label}  {lead}"
-        body = textwrap.wrap(
-            # A line break in a foreign name is a blank; other controls are made visible.
-            safe(re.sub(r"[\r\n\t]+", " ", text)),
-            self._width,
-            initial_indent=head,
-            subsequent_indent=" " * (INDENT + len(lead)),
-            break_on_hyphens=False,
-            drop_whitespace=True,
-        )
-        if body and label:
-            body[0] = self._styled(label, sgr) + body[0][len(label) :]
-        self._lines += body
-
-    def title(self, text: str) -> None:
-        """The first line, from the left edge."""
-        self._lines += textwrap.wrap(
-            safe(re.sub(r"[\r\n\t]+", " ", text)), self._width, subsequent_indent=" " * INDENT
-        )
-
-    def row(self, cells: Sequence[str], sgr: str = "") -> None:
-        """One line of cells that are already padded, cut at the width."""
-        line = safe((" " * INDENT + "  ".join(cells)).rstrip())
-        if len(line) > self._width:
-            line = line[: self._width - 3] + "..."
-        self._lines.append(self._styled(line, sgr) if sgr else line)
-
-    def _styled(self, text: str, sgr: str) -> str:
-        return f"\x1b[{sgr}m{text}\x1b[0m" if self._color and sgr else text
-
-    def text(self, limit: int | None) -> str:
-        lines = self._lines
-        if limit is not None and len(lines) > limit:
-            left_out = len(lines) - limit + 1
-            lines = [*lines[: limit - 1], f"{'':<{INDENT}}{left_out} more lines: --all"]
-        return "\n".join(lines) + "\n"
+def _head(page: Page, document: Document, notes: Notes) -> None:
+    page.title(title_words(document, notes))
+    page.say("", "   ".join(notes.data_lines))
 
 
-def _head(page: _Page, document: Document, notes: Notes) -> None:
+def title_words(document: Document, notes: Notes) -> str:
+    """Which job, which steps, when, and how many ranks and files."""
     run = document.run
     words = [notes.job_name or run.id]
     if run.attempt != 1:
@@ -122,9 +77,7 @@ def _head(page: _Page, document: Document, notes: Notes) -> None:
     elif run.window_s is not None:
         words.append(f"{seconds(run.window_s)} window")
     words.append(_who(document))
-    page.title("  ".join(words))
-    for line in notes.data_lines:
-        page.say("", line)
+    return "  ".join(words)
 
 
 def _closed(span: tuple[int, int]) -> str:
@@ -145,6 +98,8 @@ def _who(document: Document) -> str:
         ranks = f"{coverage.ranks_traced} of {plural(coverage.ranks_expected, 'rank')}"
     kinds: dict[str, int] = {}
     for file in document.inputs:
+        if file.status == "unrecognised":
+            continue
         kinds[file.kind] = kinds.get(file.kind, 0) + 1
     parts = [ranks]
     if document.run.hosts:
@@ -165,7 +120,7 @@ def _labels(findings: Iterable[Finding]) -> dict[str, str]:
 # ---------------------------------------------------------------- the cause
 
 
-def _cause(page: _Page, document: Document, notes: Notes) -> None:
+def _cause(page: Page, document: Document, notes: Notes) -> None:
     """Cost, certainty and remedy of the verdict's finding, or the next step without one."""
     cause = next((f for f in document.findings if f.id == document.verdict.finding), None)
     if cause is None:
@@ -174,12 +129,12 @@ def _cause(page: _Page, document: Document, notes: Notes) -> None:
         return
     if notes.identity:
         page.say("", notes.identity)
-    page.say("COST", _cost(document, cause))
-    page.say("SURE", _sure(cause))
+    page.say("COST", cost_words(document, cause))
+    page.say("SURE", sure_words(cause))
     _do(page, cause)
 
 
-def _cost(document: Document, cause: Finding) -> str:
+def cost_words(document: Document, cause: Finding) -> str:
     impact = cause.impact
     if impact.s_per_step is None or impact.step_ratio is None:
         return "unknown"
@@ -196,7 +151,7 @@ def _hours(value: float) -> str:
     return f"{value:,.0f} GPU-hours" if value >= 10 else f"{value:.1f} GPU-hours"
 
 
-def _sure(cause: Finding) -> str:
+def sure_words(cause: Finding) -> str:
     against = "; ".join(e.name for e in cause.counter_evidence) or "nothing found"
     text = f"{cause.confidence.level}: {cause.confidence.basis}. Against: {against}."
     if cause.rules_out:
@@ -204,7 +159,7 @@ def _sure(cause: Finding) -> str:
     return text
 
 
-def _do(page: _Page, cause: Finding) -> None:
+def _do(page: Page, cause: Finding) -> None:
     lines = [("confirm", text) for text in cause.confirm[:1]]
     lines += [("act", text) for text in cause.remedy[:2]]
     lines += [("capture", text) for text in cause.next_capture[:1]]
@@ -215,9 +170,14 @@ def _do(page: _Page, cause: Finding) -> None:
 # ---------------------------------------------------------------- the step
 
 
-def _step(page: _Page, document: Document, notes: Notes) -> None:
+def _step(page: Page, document: Document, notes: Notes) -> None:
     if document.step_budget:
-        page.say("STEP", _sum(document) + _spread(document))
+        parts, spread = sum_words(document), _spread(document)
+        if page.fits(parts + spread):
+            page.say("STEP", parts + spread)
+        else:
+            page.say("STEP", parts)
+            page.say("", spread.strip())
     shares = notes.shares
     if shares is None:
         return
@@ -229,10 +189,10 @@ def _step(page: _Page, document: Document, notes: Notes) -> None:
     ]
     told = "   ".join(f"{name} {share(ratio)}" for name, ratio in words if ratio >= 0.0005)
     side = ", seen from the host" if shares.is_host_side else ""
-    page.say("A RANK'S", f"{told}   (rank {shares.rank}, the median{side})")
+    page.say("A RANK'S", f"{told}   (rank {shares.rank}, median{side})")
 
 
-def _sum(document: Document) -> str:
+def sum_words(document: Document) -> str:
     """``3.10 s = 1.98 computing + 0.84 F1 + 0.28 unexplained``, in one unit, adding up."""
     budget = document.step_budget
     step_s = sum(p.s_per_step for p in budget)
@@ -279,7 +239,7 @@ def _spread(document: Document) -> str:
 # ---------------------------------------------------------------- the rest
 
 
-def _findings(page: _Page, document: Document, *, everything: bool) -> None:
+def _findings(page: Page, document: Document, *, everything: bool) -> None:
     findings = document.findings
     shown = findings if everything else findings[:SHOWN_FINDINGS]
     labels = _labels(findings)
@@ -310,17 +270,17 @@ def _scope_words(finding: Finding) -> str:
         return "all ranks"
     if finding.scope.ranks:
         noun = "rank" if len(finding.scope.ranks) == 1 else "ranks"
-        return f"{noun} {ranges(finding.scope.ranks)}"
+        return f"{noun} {some_ranges(finding.scope.ranks, 2)}"
     return finding.id.partition("/")[2]
 
 
-def _details(page: _Page, finding: Finding) -> None:
+def _details(page: Page, finding: Finding) -> None:
     page.say("", finding.summary, lead="   ")
     for evidence in finding.evidence:
-        page.row([f"   {_evidence(evidence)}"])
+        page.say("", evidence_words(evidence), lead="   ")
 
 
-def _evidence(evidence: Evidence) -> str:
+def evidence_words(evidence: Evidence) -> str:
     value, limit = _amount(evidence.value, evidence.unit), ""
     if evidence.threshold is not None:
         limit = f" (from {_amount(evidence.threshold, evidence.unit)})"
@@ -334,33 +294,76 @@ def _amount(value: float, unit: str) -> str:
     return share(value) if unit == "ratio" else f"{value:g} {unit}"
 
 
-def _not_checked(page: _Page, document: Document, *, everything: bool) -> None:
-    """Few lines: rules that lack the same thing share one, topics stand for families."""
-    groups: dict[tuple[str, str | None], list[NotChecked]] = {}
-    for entry in document.not_checked:
-        groups.setdefault((entry.needs, entry.capture), []).append(entry)
-    if not groups:
+def _not_checked(page: Page, document: Document, *, everything: bool) -> None:
+    """What nobody looked at: one line a kind of need; with everything, one line a need."""
+    entries = document.not_checked
+    if not entries:
         return
-    shown = list(groups.items())
-    hidden: list[NotChecked] = []
-    if not everything:
-        # What a capture would settle is worth a line; what no rule looks for yet is not.
-        shown.sort(key=lambda g: g[0][1] is None)
-        hidden = [e for _, entries in shown[SHOWN_TOPICS:] for e in entries]
-        shown = shown[:SHOWN_TOPICS]
-    for i, ((needs, capture), entries) in enumerate(shown):
-        about = ", ".join(dict.fromkeys(topic_of(e.rule) for e in entries))
-        if everything:
-            about = ", ".join(e.rule for e in entries)
-        text = f"{about}: needs {needs}" + (f"  ->  {capture}" if capture else "")
+    if everything:
+        _not_checked_in_full(page, entries)
+        return
+    if document.verdict.kind == "inherent":
+        about = listed([*dict.fromkeys(topic_of(e.rule) for e in entries)][:SHOWN_TOPICS])
+        page.say(
+            "NOT CHECKED",
+            f"{plural(len(entries), 'rule')}, for want of inputs or of a rule yet ({about}, ...): "
+            "--all",
+        )
+        return
+    lines = [*_specific_needs(entries), *_absent_records(entries), *_absent_sources(entries)]
+    for i, line in enumerate(lines):
+        page.say("NOT CHECKED" if i == 0 else "", line, lead="" if i == 0 else "   ")
+    unbuilt = [e for e in entries if e.rule in unbuilt_rules() and e.capture is None]
+    if unbuilt:
+        page.row([f"   and {plural(len(unbuilt), 'rule')} not built yet: --all"])
+
+
+def _not_checked_in_full(page: Page, entries: Sequence[NotChecked]) -> None:
+    groups: dict[tuple[str, str | None], list[str]] = {}
+    for entry in entries:
+        groups.setdefault((entry.needs, entry.capture), []).append(entry.rule)
+    for i, ((needs, capture), rules) in enumerate(groups.items()):
+        text = f"{', '.join(rules)}: needs {needs}" + (f"  ->  {capture}" if capture else "")
         page.say("NOT CHECKED" if i == 0 else "", text, lead="" if i == 0 else "   ")
-    if hidden:
-        page.row([f"   and {plural(len(hidden), 'other rule')}: --all"])
 
 
-def _more(page: _Page, document: Document) -> None:
+def _is_usual(entry: NotChecked) -> bool:
+    """Whether it lacks just what its rule always needs, which no reader must be told twice."""
+    return entry.needs == NO_GPU or any(
+        r.name == entry.rule and r.needs == entry.needs for r in RULES
+    )
+
+
+def _specific_needs(entries: Sequence[NotChecked]) -> list[str]:
+    built = {r.name for r in RULES}
+    own: dict[str, list[str]] = {}
+    for entry in entries:
+        if entry.rule in built and not _is_usual(entry):
+            own.setdefault(entry.needs, []).append(entry.rule)
+    return [f"{', '.join(rules)}: needs {needs}" for needs, rules in own.items()]
+
+
+def _absent_records(entries: Sequence[NotChecked]) -> list[str]:
+    rules = [e.rule for e in entries if _is_usual(e)]
+    return [f"{', '.join(rules)}: these traces do not record it"] if rules else []
+
+
+def _absent_sources(entries: Sequence[NotChecked]) -> list[str]:
+    """Topics that another capture would open, with one command for all of them."""
+    prefix = "tracekit capture --what "
+    wanted = [
+        e for e in entries if e.rule in unbuilt_rules() and (e.capture or "").startswith(prefix)
+    ]
+    if not wanted:
+        return []
+    topics = dict.fromkeys(topic_of(e.rule) for e in wanted)
+    whats = dict.fromkeys((e.capture or "").removeprefix(prefix) for e in wanted)
+    return [f"{'; '.join(topics)}: no counters, no logs  ->  {prefix}{','.join(whats)}"]
+
+
+def _more(page: Page, document: Document) -> None:
     first = document.findings[0]
     page.say(
         "MORE",
-        f"tracekit show {document.run.id} {first.id}    tracekit explain {first.rule}",
+        f"tracekit show {document.run.id} F1    tracekit explain {first.rule}",
     )

@@ -15,8 +15,10 @@ from tracekit.findings import (
     VerdictKind,
     ordered,
 )
+from tracekit.rules import RULES
 from tracekit.rules.base import Facts
-from tracekit.wording import plural, ranges, ranks_phrase, seconds, share
+from tracekit.rules.steps import StepKey, Steps
+from tracekit.wording import plural, ranks_phrase, seconds, share, some_ranges
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,8 @@ class VerdictThresholds:
         default=0.20, metadata={"reason": "GPU idle without a finding; less is usual in any job"}
     )
     min_host_idle_ratio: float = field(
-        default=0.60,
-        metadata={"reason": "host-side ranks: Python between operators is not told from idling"},
+        default=0.30,
+        metadata={"reason": "host-side ranks: idle is Python between operators too; healthy: 0.1"},
     )
     min_slow_steps_ratio: float = field(
         default=0.05,
@@ -43,6 +45,8 @@ class VerdictThresholds:
     )
 
 
+PROGRAM_RULES = frozenset({"launch-bound"})
+"""Rules that blame nobody and yet are more than what the layout allows."""
 LIMITS = VerdictThresholds()
 REASONS = {f.name: f.metadata["reason"] for f in fields(VerdictThresholds)}
 
@@ -61,29 +65,38 @@ def judge(
     budget: Sequence[BudgetPart],
     blames: Mapping[str, bool],
     rules_run: Sequence[str],
+    has_silenced: bool = False,
+    is_whole: bool = True,
 ) -> Judgement:
     """The verdict over all findings. The first that applies:
 
-    hang; the worst finding that names a cause (culprit if it sits on part of the job, else
+    hang; a major finding that names a cause (culprit if it sits on part of the job, else
     configuration); no step (not_enough_data); waiting for ranks without a trace
-    (not_enough_data); unequal waiting, idle time or slow steps that no finding explains
-    (unexplained); a single step (not_enough_data); inherent.
+    (not_enough_data); unequal waiting that no finding explains (unexplained); a program that
+    launches too slowly (configuration: it blames nobody, but has a remedy); idle time or slow
+    steps that no finding explains (unexplained); a minor finding that names a cause (it would
+    mislead to lead with 1 % while 40 % is unexplained); a single step (not_enough_data);
+    inherent. What a silenced finding may explain is not called unexplained. ``is_whole`` says
+    that every input was read to its end.
     """
     hang = next((f for f in findings if f.rule in HANG_RULES), None)
     if hang is not None:
         return Judgement(Verdict(kind="hang", finding=hang.id, sentence=hang.summary))
-    causes = [f for f in findings if _is_cause(f, blames)]
-    if causes:
-        return Judgement(_named(facts, ordered(causes)[0]))
+    cause = next((f for f in ordered(findings) if _is_cause(f, blames)), None)
+    if cause is not None and cause.severity.weight >= Severity.MAJOR.weight:
+        return Judgement(_named(facts, cause))
     if not facts.steps.rank_means:
         return _no_steps(facts)
+    is_open = not has_silenced
     return (
         _missing(facts)
-        or _unequal_waiting(facts)
-        or _idle(facts, budget)
-        or _slow_steps(facts)
+        or (_unequal_waiting(facts) if is_open else None)
+        or _program(facts, findings)
+        or (_idle(facts, budget) if is_open else None)
+        or (_slow_steps(facts) if is_open else None)
+        or (Judgement(_named(facts, cause)) if cause is not None else None)
         or _too_short(facts)
-        or _inherent(facts, budget, rules_run)
+        or _inherent(facts, rules_run, has_silenced, is_whole)
     )
 
 
@@ -94,9 +107,9 @@ def _is_cause(finding: Finding, blames: Mapping[str, bool]) -> bool:
 
 def _named(facts: Facts, finding: Finding) -> Verdict:
     scope = finding.scope
-    is_whole_job = not (scope.devices or scope.links or scope.switches or scope.racks) and (
-        not scope.ranks or set(scope.ranks) >= set(facts.ranks)
-    )
+    names_a_part = bool(scope.devices or scope.links or scope.switches or scope.racks)
+    names_all_ranks = not scope.ranks or set(scope.ranks) >= set(facts.ranks)
+    is_whole_job = finding.rule in PROGRAM_RULES or (names_all_ranks and not names_a_part)
     kind: VerdictKind = "configuration" if is_whole_job else "culprit"
     if finding.candidates.ranks and not scope.ranks:
         # It is known that somebody is to blame and that it was not captured.
@@ -153,29 +166,86 @@ def _missing(facts: Facts) -> Judgement | None:
         "not_enough_data",
         f"Cannot tell: {share(waiting)} of the step is communication that nothing hides, and "
         f"{plural(len(missing), 'rank')} that it may be waiting for left no trace.",
-        f"profile ranks {ranges(missing)} in the same steps",
+        f"profile ranks {some_ranges(missing)} in the same steps",
     )
 
 
 def _unequal_waiting(facts: Facts) -> Judgement | None:
-    waiting = _waiting(facts)
-    if len(waiting) < 2:
+    """A few ranks that wait clearly less than all others: the others wait for them."""
+    late = late_ranks(facts.steps)
+    if not late:
         return None
-    most, least = max(waiting.values()), min(waiting.values())
-    spread = most - least
-    if spread < LIMITS.min_waiting_ratio:
-        return None
-    # Named only as a place to look: nothing here says why they wait less.
-    late = sorted(r for r, w in waiting.items() if w <= least + 0.25 * spread)
-    who = ranks_phrase(late, facts.ranks).lower()
-    waits = "waits" if len(late) == 1 else "wait"
+    steps = facts.steps
+    others = [r for r in steps.ranks if r not in late]
+    held_ns = _typical(steps, others, "exposed_comm") - _typical(steps, late, "exposed_comm")
+    who = ranks_phrase(late, facts.ranks)
+    verb, their = ("seems", "its") if len(late) == 1 else ("seem", "their")
+    doing = _what_takes_longer(steps, late, others)
     return _say(
         "unexplained",
-        f"The others wait up to {seconds(spread * facts.steps.step_ns / 1e9)} of each "
-        f"{seconds(facts.steps.step_ns / 1e9)} step for communication in which {who} {waits} "
-        f"least: look there, but no rule here found the reason.",
-        f"compare {who} with its peers: kernels, input, host",
+        f"{who} {verb} to hold up the others, which wait {seconds(held_ns / 1e9)} more of each "
+        f"{seconds(steps.step_ns / 1e9)} step in communication{doing}. No rule here found the "
+        f"reason.",
+        f"compare {who.lower()} with {their} peers: kernels, input, host",
     )
+
+
+def late_ranks(steps: Steps) -> list[int]:
+    """The ranks that wait least, where a clear gap divides them from at least half of all.
+
+    The gap, not the spread: where ranks differ by nature (stages of a pipeline) their waiting
+    differs gradually. In two thirds of the steps each of them must wait less than the typical
+    other rank.
+    """
+    waiting = {rank: p.exposed_comm for rank, p in steps.rank_means.items()}
+    in_order = sorted(waiting, key=lambda r: (waiting[r], r))
+    gaps = [
+        (waiting[in_order[i]] - waiting[in_order[i - 1]], i)
+        for i in range(1, len(in_order) // 2 + 1)
+    ]
+    if not gaps:
+        return []
+    gap, count = max(gaps)
+    if gap < LIMITS.min_waiting_ratio * steps.step_ns:
+        return []
+    late, others = sorted(in_order[:count]), in_order[count:]
+    less = dict.fromkeys(late, 0)
+    judged = dict.fromkeys(late, 0)
+    for ranks in steps.by_key.values():
+        theirs = [ranks[r].exposed_comm_ns for r in others if r in ranks]
+        if not theirs:
+            continue
+        typical = median(theirs)
+        for rank in late:
+            if rank in ranks:
+                judged[rank] += 1
+                less[rank] += ranks[rank].exposed_comm_ns < typical
+    return late if all(3 * less[r] >= 2 * judged[r] > 0 for r in late) else []
+
+
+def _typical(steps: Steps, ranks: Sequence[int], part: str) -> float:
+    return median(float(getattr(steps.rank_means[r], part)) for r in ranks)
+
+
+def _what_takes_longer(steps: Steps, late: Sequence[int], others: Sequence[int]) -> str:
+    """What the late ranks do while the others wait, if one thing stands out."""
+    more = {
+        part: _typical(steps, late, part) - _typical(steps, others, part)
+        for part in ("compute", "memory", "idle")
+    }
+    part = max(more, key=lambda p: more[p])
+    if more[part] < 0.5 * LIMITS.min_waiting_ratio * steps.step_ns:
+        return ""
+    verb = {"compute": "compute", "memory": "copy", "idle": "do nothing"}[part]
+    if len(late) == 1:
+        verb = {"compute": "computes", "memory": "copies", "idle": "does nothing"}[part]
+    subject = "it" if len(late) == 1 else "they"
+    return f"; {subject} {verb} for {seconds(more[part] / 1e9)} longer"
+
+
+def _program(facts: Facts, findings: Sequence[Finding]) -> Judgement | None:
+    found = next((f for f in findings if f.rule in PROGRAM_RULES and not f.explained_by), None)
+    return None if found is None else Judgement(_named(facts, found))
 
 
 def _idle(facts: Facts, budget: Sequence[BudgetPart]) -> Judgement | None:
@@ -201,13 +271,24 @@ def _slow_steps(facts: Facts) -> Judgement | None:
     below = sum(max(0.0, typical - d) for d in durs) / sum(durs)
     if len(durs) < 3 or above - below < LIMITS.min_slow_steps_ratio:
         return None
+    late = late_ranks(facts.steps.only(_slow_keys(facts.steps, typical)))
+    who = ranks_phrase(late, facts.ranks).lower()
+    held = f" In them {who} {'seems' if len(late) == 1 else 'seem'} to hold up the others."
     return _say(
         "unexplained",
         f"Some steps take up to {seconds(max(durs) / 1e9)} where {seconds(typical / 1e9)} is "
-        f"typical, and no rule here found the reason ({seconds((fmean(durs) - typical) / 1e9)} "
-        f"a step on average).",
-        "profile a longer window that spans several slow steps",
+        f"typical, {seconds((fmean(durs) - typical) / 1e9)} a step on average."
+        f"{held if late else ''} No rule here found the reason.",
+        "profile a longer window that spans several slow steps, with Python stacks",
     )
+
+
+def _slow_keys(steps: Steps, typical_ns: float) -> list[StepKey]:
+    return [
+        key
+        for key, dur_ns in zip(steps.keys, steps.job_durs_ns, strict=True)
+        if dur_ns > (1 + LIMITS.min_slow_steps_ratio) * typical_ns
+    ]
 
 
 def _too_short(facts: Facts) -> Judgement | None:
@@ -222,7 +303,9 @@ def _too_short(facts: Facts) -> Judgement | None:
     )
 
 
-def _inherent(facts: Facts, budget: Sequence[BudgetPart], rules_run: Sequence[str]) -> Judgement:
+def _inherent(
+    facts: Facts, rules_run: Sequence[str], has_silenced: bool, is_whole: bool
+) -> Judgement:
     steps = facts.steps
     exposed = median(_waiting(facts).values())
     about = ""
@@ -230,9 +313,13 @@ def _inherent(facts: Facts, budget: Sequence[BudgetPart], rules_run: Sequence[st
         about = f", {share(exposed)} of it communication that nothing hides"
     missing = facts.missing_ranks
     where = f" on the {plural(len(facts.ranks), 'rank')} traced" if missing else ""
-    checked = plural(len(rules_run), "rule")
+    beyond = " beyond what is silenced" if has_silenced else ""
+    beyond += "" if is_whole else " in what could be read"
+    network = ""
+    if about:
+        network = " Whether the network should be faster was not checked."
     return _say(
         "inherent",
-        f"Nothing to fix{where}: {seconds(steps.step_ns / 1e9)} a step{about}; "
-        f"the {checked} that could look found no fault.",
+        f"Nothing to fix{beyond}{where}: {seconds(steps.step_ns / 1e9)} a step{about}; "
+        f"{len(rules_run)} of {len(RULES)} rules could look and found no fault.{network}",
     )

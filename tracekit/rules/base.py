@@ -74,20 +74,20 @@ class Facts:
         """The steady steps of the job."""
         return Steps.from_rows(self.of("step_breakdown"), self.of("step_time"))
 
-    @property
+    @cached_property
     def ranks(self) -> tuple[int, ...]:
         """All ranks that have a step or a busy interval, steady or not."""
         seen = {int(r["rank"]) for q in ("step_breakdown", "overlap") for r in self.of(q)}
         return tuple(sorted(seen | set(self.job.hosts) | set(self.job.rank_sources)))
 
-    @property
+    @cached_property
     def missing_ranks(self) -> tuple[int, ...]:
         """Ranks that the job has and no file covers; empty when the world size is unknown."""
         if self.job.world_size is None:
             return ()
         return tuple(sorted(set(range(self.job.world_size)) - set(self.ranks)))
 
-    @property
+    @cached_property
     def has_gpu(self) -> bool:
         """Whether any rank was measured on a GPU's timeline."""
         measured = (*self.of("step_breakdown"), *self.of("overlap"))
@@ -154,6 +154,8 @@ class Rule:
     cap: Severity = Severity.CRITICAL
     names_culprit: bool = True
     """False: describes how the time is spent, blames nobody; may be a symptom of another."""
+    needs: str = ""
+    """The input that is most often absent, as ``not_checked`` states it."""
     symptom_of: tuple[str, ...] = ()
     """Rules whose findings can explain this one."""
 
@@ -190,6 +192,10 @@ class Rule:
         return "\n".join(lines) + "\n"
 
 
+NO_GPU = "a GPU timeline (these ranks show none)"
+"""The need of rules that only a GPU's timeline can answer."""
+
+
 def lacking(rule: str, needs: str, capture: str | None = None) -> RuleOutcome:
     """The outcome of a rule that lacks its inputs."""
     return RuleOutcome(not_checked=(NotChecked(rule=rule, needs=needs, capture=capture),))
@@ -197,6 +203,7 @@ def lacking(rule: str, needs: str, capture: str | None = None) -> RuleOutcome:
 
 __all__ = [
     "DOC_HEADINGS",
+    "NO_GPU",
     "Facts",
     "JobFacts",
     "Level",

@@ -67,7 +67,7 @@ TEXT = StallText(
     owner="framework",
     says=_says,
     noun="checkpoint",
-    needs="ranges of saving a checkpoint in a trace (annotated, or Python stacks)",
+    needs="saves recorded in a trace (annotated, or Python stacks)",
     capture="profile a window that spans two checkpoints, with the save annotated",
     confirm=("skip saving for one interval: those steps should be as short as the others",),
     remedy=(
@@ -121,4 +121,5 @@ RULE = Rule(
     queries=("step_breakdown", TEXT.query),
     evaluate=evaluate,
     doc=__doc__,
+    needs=TEXT.needs,
 )

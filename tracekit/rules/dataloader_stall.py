@@ -58,11 +58,11 @@ TEXT = StallText(
     owner="data",
     says=_says,
     noun="input wait",
-    needs="ranges of waiting for input (DataLoader or an annotated fetch) in a trace",
+    needs="waits for input recorded in a trace (DataLoader, or an annotated fetch)",
     capture="tracekit capture --what profiler",
-    confirm=("run 50 steps on one batch kept in memory: the step should get shorter by the cost",),
+    confirm=("train 50 steps on one batch kept in memory: is the stall gone?",),
     remedy=(
-        "raise num_workers and prefetch_factor, set persistent_workers=True and pin_memory=True",
+        "raise num_workers and prefetch_factor; persistent_workers=True, pin_memory=True",
         "cache or pre-decode what is read every epoch; pack sequences offline",
         "check the storage that these ranks read from, and the CPU cores they may use",
     ),
@@ -82,4 +82,5 @@ RULE = Rule(
     queries=("step_breakdown", TEXT.query),
     evaluate=evaluate,
     doc=__doc__,
+    needs=TEXT.needs,
 )

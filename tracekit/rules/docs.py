@@ -47,7 +47,7 @@ def _rule_section(rule: Rule) -> list[str]:
     lines += [
         "",
         f"Owner: {rule.owner}. Reads: {', '.join(rule.queries)}. "
-        f"Severity at most: {rule.cap.value}.",
+        f"Severity at most: {rule.cap.value}." + (f" Needs {rule.needs}." if rule.needs else ""),
         "",
         "| threshold | default | why |",
         "|---|---|---|",

@@ -53,12 +53,11 @@ TEXT = StallText(
     owner="framework",
     says=_says,
     noun="garbage collection",
-    needs="garbage collections in a trace (annotated through gc.callbacks, or Python stacks)",
+    needs="collections recorded in a trace (annotated through gc.callbacks, or Python stacks)",
     capture="tracekit capture --what profiler",
     confirm=("run with gc.disable() for 50 steps and watch the step time and host memory",),
     remedy=(
-        "call gc.disable() after set-up, and gc.collect() on all ranks in the same step every "
-        "few hundred steps",
+        "gc.disable() after set-up; gc.collect() on all ranks in the same step, now and then",
         "call gc.freeze() once before training",
         "if pauses grow over the run, look for objects that are kept from step to step",
     ),
@@ -78,4 +77,5 @@ RULE = Rule(
     queries=("step_breakdown", TEXT.query),
     evaluate=evaluate,
     doc=__doc__,
+    needs=TEXT.needs,
 )

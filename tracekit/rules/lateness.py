@@ -49,7 +49,8 @@ class LatenessThresholds(Thresholds):
     )
     persistent_ratio: float = threshold(0.20, "or this share of the steady steps")
     min_outlier_mads: float = threshold(
-        3.5, "scaled median absolute deviations beyond the other ranks' delays: ranks that share"
+        3.5,
+        "scaled median absolute deviations beyond the other ranks' delays: ranks that share"
         " cores scatter widely (3.2)",
     )
     min_late_count: int = threshold(

@@ -40,11 +40,20 @@ from tracekit.findings import (
     impact_of,
     severity_of,
 )
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import (
+    NO_GPU,
+    Facts,
+    Rule,
+    RuleOutcome,
+    Thresholds,
+    lacking,
+    threshold,
+)
 from tracekit.wording import seconds, share
 
 NAME = "launch-bound"
 STALL_QUERIES = ("sync_stall", "input_stall", "gc_pause", "checkpoint_stall")
+NEEDS = "launches joined to GPU operations in a trace"
 CAPTURE = "profile with activities CPU and CUDA, without Python stacks"
 
 
@@ -81,12 +90,12 @@ class RankLaunching:
 def evaluate(facts: Facts, limits: LaunchBoundThresholds) -> RuleOutcome:
     """One finding for the job if most of its ranks are bound by launching."""
     if not facts.has_gpu:
-        return lacking(NAME, "a GPU timeline (these ranks show none)", CAPTURE)
+        return lacking(NAME, NO_GPU, CAPTURE)
     if not facts.steps.rank_means:
         return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
     ranks = _launching(facts)
     if not ranks:
-        return lacking(NAME, "launches joined to GPU operations in a trace", CAPTURE)
+        return lacking(NAME, NEEDS, CAPTURE)
     bound = [r for r in ranks if _is_bound(r, facts, limits)]
     if not bound or len(bound) < limits.min_ranks_ratio * len(facts.steps.ranks):
         return RuleOutcome()
@@ -253,5 +262,6 @@ RULE = Rule(
     doc=__doc__,
     cap=Severity.MINOR,
     names_culprit=False,
+    needs=NEEDS,
     symptom_of=("sync-stall", "gc-pause", "dataloader-stall", "checkpoint-stall"),
 )

@@ -34,9 +34,17 @@ from tracekit.findings import (
     impact_of,
     severity_of,
 )
-from tracekit.rules.base import Facts, Row, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import (
+    NO_GPU,
+    Facts,
+    Row,
+    RuleOutcome,
+    Thresholds,
+    lacking,
+    threshold,
+)
 from tracekit.rules.steps import StepKey, Steps
-from tracekit.wording import ranks_phrase, seconds, share
+from tracekit.wording import listed, ranks_phrase, seconds, share
 
 MIN_STEPS = 2
 """One step shows no persistence of anything."""
@@ -100,11 +108,11 @@ class StallSummary:
     @property
     def often(self) -> str:
         """How often, in words."""
-        if self.period_steps is not None and self.stalled_steps_count < self.steady_steps_count:
-            every = f"every {self.period_steps} steps"
-        else:
-            every = f"in {self.stalled_steps_count} of {self.steady_steps_count} steps"
-        return every
+        if self.stalled_steps_count == self.steady_steps_count:
+            return "in every step"
+        if self.period_steps is not None and self.period_steps > 1:
+            return f"every {self.period_steps} steps"
+        return f"in {self.stalled_steps_count} of {self.steady_steps_count} steps"
 
 
 @dataclass(frozen=True)
@@ -132,26 +140,17 @@ def step_delays(steps: Steps, rows: Sequence[Row]) -> list[StepDelay]:
 def _delay(steps: Steps, key: StepKey, exposed: dict[int, int]) -> StepDelay:
     everybody = steps.by_key[key]
     stalls = {r: min(ns, everybody[r].dur_ns) for r, ns in exposed.items() if ns > 0}
-    shared = min((stalls.get(rank, 0) for rank in everybody), default=0)
-    backed = 0
-    for rank, stall in stalls.items():
-        beyond = stall - shared
-        if beyond <= 0:
-            continue
-        backed = max(backed, min(beyond, _waited_for(steps, key, rank)))
-    return StepDelay(key, shared + backed, backed if steps.is_coupled else 0, stalls)
-
-
-def _waited_for(steps: Steps, key: StepKey, rank: int) -> int:
-    """How much longer than ``rank`` the longest-waiting other rank waited around this step.
-
-    Where nobody communicates, nobody can be seen to wait: the stall is taken as it is.
-    """
-    if not steps.is_coupled or len(steps.by_key[key]) == 1:
-        return steps.by_key[key][rank].dur_ns
-    own = steps.exposed_comm_ns(key, rank)
-    others = (steps.exposed_comm_ns(key, r) for r in steps.by_key[key] if r != rank)
-    return max(0, max(others) - own)
+    if not stalls:
+        return StepDelay(key, 0, 0, stalls)
+    shared = min(stalls.get(rank, 0) for rank in everybody)
+    if not steps.is_coupled:
+        # Where nobody communicates nobody can be seen to wait: the stall is taken as it is.
+        return StepDelay(key, max(stalls.values()), 0, stalls)
+    waiting = {rank: steps.exposed_comm_ns(key, rank) for rank in everybody}
+    # A rank does not wait longer than itself, so the longest waiting of all will do.
+    longest = max(waiting.values())
+    backed = max(min(stall - shared, longest - waiting[rank]) for rank, stall in stalls.items())
+    return StepDelay(key, shared + backed, backed, stalls)
 
 
 def evaluate_stalls(
@@ -167,15 +166,16 @@ def evaluate_stalls(
     rows = facts.of(text.query)
     steps = facts.steps
     if text.needs_gpu and not facts.has_gpu:
-        return lacking(text.rule, "a GPU timeline (these ranks show none)", text.capture)
-    if not rows:
-        return lacking(text.rule, text.needs, text.capture)
+        return lacking(text.rule, NO_GPU, text.capture)
+    # Rows are per step: without steps their absence says nothing about what was recorded.
     if len(steps) < MIN_STEPS:
         return lacking(
             text.rule,
             f"at least {MIN_STEPS} steady steps (there are {len(steps)})",
             "profile five or more steps after warm-up",
         )
+    if not rows:
+        return lacking(text.rule, text.needs, text.capture)
     if delays is None:
         delays = step_delays(steps, rows)
     stalled = [d for d in delays if d.delay_ns >= limits.min_step_ratio * steps.step_ns > 0]
@@ -309,7 +309,7 @@ def _instruments(
     if longer_ns is not None and longer_ns >= 0.5 * delay / len(stalled):
         kinds.append("step times")
         words.append(f"stalled steps {seconds(longer_ns / 1e9)} longer than the others")
-    agree = f"{' and '.join(words)} agree" if len(words) > 1 else f"only {words[0]}"
+    agree = f"{listed(words)} agree" if len(words) > 1 else f"only {words[0]}"
     return kinds, f"{agree}, {len(stalled)} of {len(steps)} steps"
 
 
@@ -358,8 +358,8 @@ def _evidence(
     )
 
 
-MAX_PLACES = 10
-"""Places listed in a finding; ``show`` runs the query for the rest."""
+MAX_PLACES = 100
+"""Places listed in a finding, longest stalls first; its query has the rest."""
 
 
 def _places(

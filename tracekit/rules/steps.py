@@ -7,7 +7,7 @@ well, so nothing is averaged across restarts or compared between two captures.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from statistics import median
@@ -94,6 +94,11 @@ class Steps:
                 first, last = spans.get(found, (start, end))
                 spans[found] = (min(first, start), max(last, end))
         return cls(steady, spans, frozenset(warmup), partial_count)
+
+    def only(self, keys: Iterable[StepKey]) -> Steps:
+        """Some of the steady steps."""
+        kept = set(keys)
+        return replace(self, by_key={k: v for k, v in self.by_key.items() if k in kept})
 
     @property
     def keys(self) -> list[StepKey]:

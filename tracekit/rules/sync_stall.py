@@ -64,7 +64,7 @@ TEXT = StallText(
     owner="model",
     says=_says,
     noun="synchronisation",
-    needs="synchronising calls on a trace's host threads (CUDA or HIP runtime events)",
+    needs="synchronising calls recorded in a trace (CUDA or HIP runtime events)",
     capture="profile with activities CPU and CUDA",
     confirm=("run with torch.cuda.set_sync_debug_mode('warn'): it names each line that waits",),
     remedy=(
@@ -89,4 +89,5 @@ RULE = Rule(
     queries=("step_breakdown", TEXT.query),
     evaluate=evaluate,
     doc=__doc__,
+    needs=TEXT.needs,
 )

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 DEFAULT_MEMORY_BYTES = 1 << 30
 
+ONE_THREAD_BYTES = 32 << 20
+"""Below this many bytes of Parquet a second thread costs more memory than it saves time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -126,6 +129,8 @@ def open_run(
             hint="ingest the sources again into a new folder",
         )
     chosen = selection or Selection()
+    if threads is None and sum(f.file_bytes for f in manifest.files) < ONE_THREAD_BYTES:
+        threads = 1
     by_table = _paths_by_table(path, manifest.files)
     con = connect(
         [p for paths in by_table.values() for p in paths],

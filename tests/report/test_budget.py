@@ -1,0 +1,139 @@
+"""The step budget: its parts add up to the step, whatever the findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracekit.findings import (
+    Confidence,
+    Finding,
+    Impact,
+    Scope,
+    Severity,
+    When,
+)
+from tracekit.report import build_report
+from tracekit.report.budget import step_budget
+from tracekit.rules.steps import Steps
+
+MakeJob = Callable[..., Any]
+
+
+def parts(job: Any) -> dict[str, float]:
+    budget = build_report(job.facts()).document.step_budget
+    return {p.finding or p.part: round(p.s_per_step * 1e3, 6) for p in budget}
+
+
+def test_a_healthy_step_is_computing_waiting_and_idle(make_job: MakeJob) -> None:
+    assert parts(make_job()) == {"floor": 85, "other_waiting": 5, "host": 10, "unexplained": 0}
+
+
+def test_a_culprit_comes_out_of_the_waiting_of_its_peers(make_job: MakeJob) -> None:
+    found = parts(make_job().stall("input_stall", [1], range(1, 11), 50))
+    assert found == {
+        "dataloader-stall/1": 50,
+        "floor": 85,
+        "other_waiting": 5,
+        "host": 10,
+        "unexplained": 0,
+    }
+
+
+def test_a_stall_of_all_comes_out_of_idle_time(make_job: MakeJob) -> None:
+    found = parts(make_job().stall("input_stall", range(4), range(1, 11), 50))
+    assert found["dataloader-stall/all"] == 50
+    assert found["host"] == 10
+
+
+def test_a_symptom_that_is_explained_gets_no_part(make_job: MakeJob) -> None:
+    found = parts(make_job(comm_ms=10).stall("input_stall", [1], range(1, 11), 50))
+    assert "exposed-communication/all" not in found
+    assert found["other_waiting"] == 10
+
+
+def test_a_symptom_that_stands_alone_is_a_part(make_job: MakeJob) -> None:
+    found = parts(make_job(comm_ms=40))
+    assert found["exposed-communication/all"] == 40
+    assert "other_waiting" not in found
+
+
+def test_fetching_on_the_host_is_work_of_operators_too(make_job: MakeJob) -> None:
+    job = make_job(measured_on="host").stall("input_stall", range(4), range(1, 11), 50)
+    for rank in range(4):
+        for step in job.steps:
+            # Collating runs operators, so the breakdown calls it computing.
+            job.add(rank, step, "idle", -50)
+            job.add(rank, step, "compute", 50)
+    found = parts(job)
+    assert found["dataloader-stall/all"] == 50
+    assert found["floor"] + found.get("host", 0.0) == 95
+
+
+def finding(rule: str, rank: int, s_per_step: float | None) -> Finding:
+    return Finding(
+        id=f"{rule}/{rank}",
+        rule=rule,
+        severity=Severity.MINOR,
+        confidence=Confidence(level="possible", basis=""),
+        summary="",
+        owner="model",
+        scope=Scope(ranks=(rank,)),
+        when=When(),
+        impact=Impact(s_per_step=s_per_step),
+        evidence=(),
+    )
+
+
+NS = st.integers(0, 2_000_000_000)
+
+
+@given(
+    rows=st.lists(st.tuples(NS, NS, NS, NS, NS), min_size=1, max_size=12),
+    costs=st.lists(
+        st.tuples(
+            st.sampled_from(["dataloader-stall", "exposed-communication", "launch-bound"]),
+            st.integers(0, 3),
+            st.none() | st.floats(0, 5),
+        ),
+        max_size=5,
+    ),
+    is_host=st.booleans(),
+)
+def test_the_parts_always_sum_to_the_step_and_none_is_negative(
+    rows: list[tuple[int, int, int, int, int]],
+    costs: list[tuple[str, int, float | None]],
+    is_host: bool,
+) -> None:
+    # Durations are unrelated to the parts on purpose: rows may contradict each other.
+    breakdown = [
+        {
+            "rank": i % 3,
+            "attempt": 1,
+            "capture_id": 0,
+            "step": i // 3,
+            "dur_ns": dur,
+            "compute_ns": compute,
+            "comm_ns": comm,
+            "exposed_comm_ns": comm,
+            "memory_ns": memory,
+            "idle_ns": idle,
+            "is_warmup": False,
+            "is_partial": False,
+            "measured_on": "host" if is_host else "gpu",
+        }
+        for i, (dur, compute, comm, memory, idle) in enumerate(rows)
+    ]
+    steps = Steps.from_rows(breakdown, [])
+    findings = [finding(*cost) for cost in costs]
+    budget = step_budget(steps, findings, {"exposed-communication": False, "launch-bound": False})
+    if steps.median_rank is None:
+        assert budget == ()
+        return
+    assert sum(p.s_per_step for p in budget) == pytest.approx(steps.step_ns / 1e9, abs=2e-9)
+    assert all(p.s_per_step >= 0 for p in budget)
+    assert budget[-1].part == "unexplained"

@@ -1,0 +1,164 @@
+"""The text report: what it says, in which order, and what never reaches the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tracekit.findings import BudgetPart
+from tracekit.report import InputFile, Report, build_report
+from tracekit.report.text import MAX_LINES, _rounded
+
+MakeJob = Callable[..., Any]
+
+SUMMARY = {
+    "rank": None,
+    "steps_count": 10,
+    "mean_ns": 150e6,
+    "std_ns": 0.0,
+    "cv_ratio": 0.0,
+    "p50_ns": 150e6,
+    "p95_ns": None,
+    "p99_ns": None,
+    "max_ns": 150_000_000,
+    "outliers_count": 0,
+}
+
+
+def files(count: int = 4) -> list[InputFile]:
+    return [InputFile(path=f"r{i}.json", kind="kineto", status="ok", rows=10) for i in range(count)]
+
+
+def culprit(make_job: MakeJob) -> Report:
+    job = make_job(comm_ms=10).stall("input_stall", [1], range(1, 11), 50)
+    job.rows["step_time_summary"] = [SUMMARY]
+    return build_report(job.facts(), [*files(3), replace(files(4)[3], status="partial")])
+
+
+CULPRIT = """\
+job  steps 1-10  2026-07-21 03:01:07-03:01:08 UTC  4 of 4 ranks, 2 hosts; 4 kineto
+          1 file partial: r3.json
+
+VERDICT   Rank 1 waits 50.0 ms for input in every step, with nothing else running: the data loader
+          is too slow.  [F1]
+          host h0  (rank from the trace)
+COST      50.0 ms of every 150 ms step (33 %): 32 GPU-hours a day while it lasts.
+SURE      likely: the rank's own input wait ranges, its GPU idle meanwhile and other ranks waiting
+          for it agree, 10 of 10 steps. Against: nothing found.
+DO        confirm  train 50 steps on one batch kept in memory: is the stall gone?
+          act      raise num_workers and prefetch_factor; persistent_workers=True, pin_memory=True
+          act      cache or pre-decode what is read every epoch; pack sequences offline
+
+STEP      150 ms = 50 F1 + 80 computing + 10 communication not hidden + 10 idle
+          p50 150 ms  max 150 ms (n 10)
+A RANK'S  compute 50 %   communication not hidden 40 %   copies 3.3 %   idle 6.7 %   (rank 0,
+          median)
+          F1 critical  dataloader-stall       rank 1         50.0 ms/step  explains F2
+          F2 minor     exposed-communication  all ranks      60.0 ms/step  explained by F1
+NOT CHECKED  checkpoint-stall, gc-pause, sync-stall, launch-bound: these traces do not record it
+             GPU health; links, packet loss, pause; NCCL's transports and choices; host CPU,
+             memory, storage: no counters, no logs  ->  tracekit capture --what dcgm,nic,nccl,host
+             and 18 rules not built yet: --all
+MORE      tracekit show run1 F1    tracekit explain dataloader-stall
+"""
+
+HEALTHY = """\
+job  steps 1-10  2026-07-21 03:01:07-03:01:08 UTC  4 of 4 ranks, 2 hosts; 4 kineto
+
+VERDICT   Nothing to fix: 100 ms a step; 1 of 6 rules could look and found no fault.
+NOT CHECKED  50 rules, for want of inputs or of a rule yet (dataloader-stall, checkpoint-stall,
+          gc-pause and sync-stall, ...): --all
+"""
+
+
+def test_a_culprit_is_told_with_cost_certainty_and_remedy(make_job: MakeJob) -> None:
+    assert culprit(make_job).to_text(width=99) == CULPRIT
+
+
+def test_a_healthy_job_gets_one_verdict_and_no_more(make_job: MakeJob) -> None:
+    assert build_report(make_job().facts(), files()).to_text(width=99) == HEALTHY
+
+
+def test_colour_adds_only_escapes(make_job: MakeJob) -> None:
+    import re
+
+    report = culprit(make_job)
+    colored = report.to_text(color=True)
+    assert "\x1b[31;1mVERDICT\x1b[0m" in colored
+    assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == report.to_text()
+
+
+def test_it_is_short_unless_everything_is_asked_for(make_job: MakeJob) -> None:
+    job = make_job(comm_ms=20, idle_ms=40).launching()
+    for query in ("input_stall", "gc_pause", "sync_stall"):
+        job.stall(query, [1], range(1, 11), 20)
+    damaged = [replace(f, status=s) for f in files(3) for s in ("partial", "empty", "unreadable")]
+    report = build_report(job.facts(world_size=64), damaged)
+    short = report.to_text(width=60).splitlines()
+    assert len(short) == MAX_LINES
+    assert short[-1].endswith("more lines: --all")
+    everything = report.to_text(everything=True)
+    assert len(everything.splitlines()) > MAX_LINES
+    assert all(f.summary.split()[0] in everything for f in report.findings)
+    for entry in report.document.not_checked:
+        assert entry.rule in everything
+
+
+@pytest.mark.parametrize("width", [40, 80, 110])
+def test_no_line_is_wider_than_asked(make_job: MakeJob, width: int) -> None:
+    lines = culprit(make_job).to_text(width=width).splitlines()
+    assert max(len(line) for line in lines) <= max(width, 40)
+
+
+def test_no_control_character_of_a_foreign_file_reaches_the_terminal(make_job: MakeJob) -> None:
+    evil = "x\x1b[2J\x07\u202egnp.exe\r\nVERDICT   all is well\x9b31m"
+    job = make_job(comm_ms=30)
+    job.rows["exposed_comm_by_op"] = [{"rank": 0, "op": evil, "exposed_comm_ns": 5}]
+    report = build_report(
+        job.facts(name=evil, layout=evil, hosts={0: evil}, world_size=8),
+        [replace(files(1)[0], path=evil, status="partial", kind=evil)],
+    )
+    for text in (report.to_text(), report.to_text(everything=True)):
+        assert all(c.isprintable() or c == "\n" for c in text)
+        assert not any(line.startswith("VERDICT   all is well") for line in text.splitlines())
+
+
+def test_a_guessed_rank_is_never_named_without_its_file(make_job: MakeJob) -> None:
+    job = make_job().stall("input_stall", [1], range(1, 11), 50)
+    text = build_report(job.facts(rank_sources=dict.fromkeys(range(4), "assigned"))).to_text()
+    assert "rank 1 is r1.json" in text
+
+
+def test_times_without_an_epoch_are_told_as_a_length(make_job: MakeJob) -> None:
+    text = build_report(make_job().facts(is_epoch=False)).to_text()
+    assert "UTC" not in text
+    assert "1.00 s window" in text
+
+
+def test_a_single_checkpoint_is_said_where_it_is_not_checked(make_job: MakeJob) -> None:
+    job = make_job().stall("checkpoint_stall", range(4), [6], 300)
+    job.stall("input_stall", [1], range(1, 11), 50)
+    assert "there is one, of 300 ms in step 6" in " ".join(
+        build_report(job.facts()).to_text().split()
+    )
+
+
+def test_what_is_printed_adds_up() -> None:
+    assert _rounded([0.333, 0.333, 0.334], 2) == [33, 33, 34]
+    assert sum(_rounded([1.006, 1.006, 1.006], 2)) == 302
+    parts = [BudgetPart(part="floor", s_per_step=x) for x in (0.1, 0.25, 0.65)]
+    assert sum(_rounded([p.s_per_step for p in parts], 1)) == 10
+
+
+def test_labels_and_ids_find_a_finding(make_job: MakeJob) -> None:
+    report = culprit(make_job)
+    assert report.finding("F1") is report.findings[0]
+    assert report.finding("dataloader-stall/1") is report.findings[0]
+    assert report.finding("F9") is None
+    assert report.finding("nothing") is None
+    worst = report.worst()
+    assert worst is not None
+    assert worst.value == "critical"

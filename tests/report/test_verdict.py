@@ -1,0 +1,201 @@
+"""The verdict: every kind, and the order in which they are considered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from tracekit.findings import Finding
+from tracekit.report import DiagnoseConfig, InputFile, Report, Silence, build_report
+from tracekit.rules import Facts
+
+MakeJob = Callable[..., Any]
+
+
+def report(job: Any, **known: Any) -> Report:
+    return build_report(job.facts(**known))
+
+
+def test_a_stall_of_some_ranks_is_a_culprit(make_job: MakeJob) -> None:
+    found = report(make_job().stall("input_stall", [1], range(1, 11), 50))
+    assert found.verdict.kind == "culprit"
+    assert found.verdict.finding == "dataloader-stall/1"
+    assert found.verdict.sentence.startswith("Rank 1 waits 50.0 ms for input in every step")
+
+
+def test_a_stall_of_all_ranks_alike_is_the_configuration(make_job: MakeJob) -> None:
+    found = report(make_job().stall("input_stall", range(4), range(1, 11), 50))
+    assert found.verdict.kind == "configuration"
+    assert found.verdict.finding == "dataloader-stall/all"
+
+
+def test_a_minor_cause_does_not_lead_while_more_is_unexplained(make_job: MakeJob) -> None:
+    minor = report(make_job().stall("gc_pause", [1], range(1, 11), 3))
+    assert (minor.verdict.kind, minor.verdict.finding) == ("culprit", "gc-pause/1")
+    idle = report(make_job(idle_ms=50).stall("gc_pause", [1], range(1, 11), 3))
+    assert idle.verdict.kind == "unexplained"
+    assert [f.id for f in idle.findings] == ["gc-pause/1"]
+
+
+def test_a_healthy_job_has_nothing_to_fix(make_job: MakeJob) -> None:
+    found = report(make_job())
+    assert found.verdict.kind == "inherent"
+    assert found.verdict.sentence.startswith("Nothing to fix: 100 ms a step;")
+    assert found.findings == ()
+
+
+def test_exposed_communication_alone_is_inherent_and_said(make_job: MakeJob) -> None:
+    found = report(make_job(comm_ms=60))
+    assert found.verdict.kind == "inherent"
+    assert "60 % of it communication that nothing hides" in found.verdict.sentence
+
+
+def test_a_launch_bound_program_is_a_configuration(make_job: MakeJob) -> None:
+    found = report(make_job(idle_ms=40).launching())
+    assert (found.verdict.kind, found.verdict.finding) == ("configuration", "launch-bound/all")
+
+
+def test_waiting_for_ranks_without_a_trace_is_not_enough_data(make_job: MakeJob) -> None:
+    found = report(make_job(comm_ms=30), world_size=8)
+    assert found.verdict.kind == "not_enough_data"
+    assert "4 ranks that it may be waiting for left no trace" in found.verdict.sentence
+    assert found.notes.next_step == "profile ranks 4-7 in the same steps"
+
+
+def test_missing_ranks_of_a_job_that_does_not_wait_do_no_harm(make_job: MakeJob) -> None:
+    found = report(make_job(), world_size=8)
+    assert found.verdict.kind == "inherent"
+    assert "on the 4 ranks traced" in found.verdict.sentence
+
+
+def test_unequal_waiting_without_a_finding_is_unexplained(make_job: MakeJob) -> None:
+    job = make_job()
+    for step in job.steps:
+        for rank in range(4):
+            job.add(rank, step, "compute" if rank == 2 else "exposed_comm", 40)
+    found = report(job)
+    assert found.verdict.kind == "unexplained"
+    assert found.verdict.sentence.startswith("Rank 2 seems to hold up the others, which wait 40")
+    assert "it computes for 40.0 ms longer" in found.verdict.sentence
+
+
+def test_waiting_that_differs_gradually_is_no_sign_of_a_late_rank(make_job: MakeJob) -> None:
+    job = make_job(ranks_count=8)
+    for step in job.steps:
+        for rank in range(8):
+            job.add(rank, step, "exposed_comm", 5 * rank)
+            job.add(rank, step, "compute", -5 * rank)
+    assert report(job).verdict.kind == "inherent"
+
+
+def test_a_rank_that_waits_least_now_and_then_is_chance(make_job: MakeJob) -> None:
+    job = make_job(comm_ms=60)
+    for step in (1, 2, 3, 4):
+        job.add(2, step, "exposed_comm", -60)
+        job.add(2, step, "compute", 60)
+    assert report(job).verdict.kind == "inherent"
+
+
+def test_an_idle_gpu_without_a_finding_is_unexplained(make_job: MakeJob) -> None:
+    assert report(make_job(idle_ms=19)).verdict.kind == "inherent"
+    found = report(make_job(idle_ms=21))
+    assert found.verdict.kind == "unexplained"
+    assert "idle 21 % of the 100 ms step" in found.verdict.sentence
+
+
+def test_slow_steps_without_a_finding_are_unexplained(make_job: MakeJob) -> None:
+    job = make_job(steps_count=20)
+    for rank in range(4):
+        for step in (4, 11):
+            job.add(rank, step, "compute", 60)
+    found = report(job)
+    assert found.verdict.kind == "unexplained"
+    assert "up to 160 ms where 100 ms is typical" in found.verdict.sentence
+    assert "hold up" not in found.verdict.sentence
+
+
+def test_the_rank_that_the_others_wait_for_in_slow_steps_is_told(make_job: MakeJob) -> None:
+    job = make_job(steps_count=20)
+    for step in (4, 11):
+        for rank in range(4):
+            job.add(rank, step, "idle" if rank == 3 else "exposed_comm", 60)
+    assert "In them rank 3 seems to hold up the others" in report(job).verdict.sentence
+
+
+def test_a_damaged_input_narrows_the_claim(make_job: MakeJob) -> None:
+    damaged = InputFile(path="a", kind="kineto", status="partial", rows=1)
+    found = build_report(make_job().facts(), [damaged])
+    assert found.verdict.sentence.startswith("Nothing to fix in what could be read: 100 ms")
+
+
+def test_one_step_is_not_enough(make_job: MakeJob) -> None:
+    found = report(make_job(steps_count=1))
+    assert found.verdict.kind == "not_enough_data"
+
+
+def test_no_files_at_all_is_not_enough() -> None:
+    found = build_report(Facts())
+    assert found.verdict.kind == "not_enough_data"
+    assert "no file holds a usable trace" in found.verdict.sentence
+
+
+def test_warmup_alone_is_not_enough(make_job: MakeJob) -> None:
+    job = make_job(steps_count=2)
+    job.marks = {1: "is_warmup", 2: "is_warmup"}
+    assert "2 warm-up steps" in report(job).verdict.sentence
+
+
+def test_a_window_without_steps_is_still_described() -> None:
+    rows = [
+        {
+            "rank": 0,
+            "span_ns": 2_000_000_000,
+            "compute_ns": 1_000_000_000,
+            "comm_ns": 500_000_000,
+            "overlap_ns": 0,
+            "exposed_comm_ns": 500_000_000,
+            "idle_ns": 500_000_000,
+            "measured_on": "gpu",
+        }
+    ]
+    found = build_report(Facts(rows={"overlap": rows}))
+    assert found.verdict.kind == "not_enough_data"
+    assert "computing 50 %, communication not hidden 25 %, idle 25 %" in found.verdict.sentence
+    assert found.document.step_budget == ()
+    assert found.metrics.overlap is not None
+    assert found.metrics.overlap.overlap_ratio == 0.0
+
+
+def test_a_symptom_points_to_its_cause_and_back(make_job: MakeJob) -> None:
+    found = report(make_job(comm_ms=10).stall("input_stall", [1], range(1, 11), 50))
+    cause, symptom = found.findings
+    assert cause.explains == ("exposed-communication/all",)
+    assert symptom.explained_by == ("dataloader-stall/1",)
+
+
+def test_a_stall_of_all_ranks_explains_no_waiting_for_each_other(make_job: MakeJob) -> None:
+    found = report(make_job(comm_ms=40).stall("input_stall", range(4), range(1, 11), 50))
+    assert all(not f.explained_by for f in found.findings)
+
+
+def test_a_silenced_finding_is_left_out_and_said(make_job: MakeJob) -> None:
+    job = make_job().stall("input_stall", [1], range(1, 11), 50)
+    quiet = DiagnoseConfig(silences=(Silence("dataloader-stall", "known", ranks=(1,)),))
+    found = build_report(job.facts(), config=quiet)
+    assert found.findings == ()  # its symptom goes with it
+    assert found.verdict.sentence.startswith("Nothing to fix beyond what is silenced")
+    assert "dataloader-stall/1" in {p.finding for p in found.document.step_budget}
+    assert "dataloader-stall/1 silenced: known" in found.notes.data_lines
+    elsewhere = DiagnoseConfig(silences=(Silence("dataloader-stall", "known", ranks=(3,)),))
+    assert build_report(job.facts(), config=elsewhere).verdict.finding == "dataloader-stall/1"
+
+
+def test_a_hang_comes_before_everything(make_job: MakeJob) -> None:
+    from tracekit.report.verdict import judge
+
+    facts = make_job().stall("input_stall", [1], range(1, 11), 50).facts()
+    stall = build_report(facts).findings[0]
+    hang: Finding = replace(stall, id="collective-hang/2", rule="collective-hang")
+    judgement = judge(facts, [stall, hang], (), {}, ())
+    assert judgement.verdict.kind == "hang"

@@ -1,0 +1,103 @@
+"""Severity, confidence, impact, ids and order: by definition."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracekit.findings import (
+    Confidence,
+    Finding,
+    Impact,
+    Scope,
+    Severity,
+    When,
+    confidence_from,
+    finding_id,
+    impact_of,
+    ordered,
+    severity_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "severity"),
+    [
+        (None, Severity.NOTE),
+        (0.0099, Severity.NOTE),
+        (0.01, Severity.MINOR),
+        (0.0499, Severity.MINOR),
+        (0.05, Severity.MAJOR),
+        (0.1999, Severity.MAJOR),
+        (0.20, Severity.CRITICAL),
+    ],
+)
+def test_severity_follows_the_impact(ratio: float | None, severity: Severity) -> None:
+    assert severity_of(ratio) is severity
+
+
+def test_a_cap_lowers_and_a_fatal_fault_ignores_it() -> None:
+    assert severity_of(0.5, cap=Severity.MINOR) is Severity.MINOR
+    assert severity_of(0.001, cap=Severity.MINOR) is Severity.NOTE
+    assert severity_of(None, cap=Severity.MINOR, is_fatal=True) is Severity.CRITICAL
+
+
+def test_confidence_counts_kinds_of_evidence_and_is_never_certain() -> None:
+    assert confidence_from(["host ranges", "host ranges"], "b").level == "possible"
+    assert confidence_from(["host ranges", "GPU timeline"], "b").level == "likely"
+    four = confidence_from(["host ranges", "GPU timeline", "peers", "log"], "b")
+    assert four == Confidence(level="likely", basis="b")
+
+
+def test_impact_is_the_whole_jobs_hours() -> None:
+    # DESIGN's example: 0.84 of 3.10 s on 64 GPUs are 416 GPU-hours a day.
+    impact = impact_of(0.84, 3.10, 64)
+    assert impact.gpu_hours_per_day == pytest.approx(416, abs=0.5)
+    assert impact_of(0.84, 3.10, None).gpu_hours_per_day is None
+    assert impact_of(0.84, 0.0, 64) == Impact(s_per_step=0.84)
+
+
+@pytest.mark.parametrize(
+    ("scope", "name"),
+    [
+        (Scope(ranks=(3,)), "r/3"),
+        (Scope(ranks=(0, 1, 2, 3)), "r/all"),
+        (Scope(ranks=(0, 1)), "r/0-1"),
+        (Scope(hosts=("h1",)), "r/h1"),
+        (Scope(hosts=("h1",), links=("sw:1",)), "r/sw:1"),
+        (Scope(), "r/all"),
+    ],
+)
+def test_ids_name_the_scope(scope: Scope, name: str) -> None:
+    assert finding_id("r", scope, range(4)) == name
+
+
+def test_the_id_of_many_scattered_ranks_stays_short_and_tells_them_apart() -> None:
+    odd = finding_id("r", Scope(ranks=tuple(range(1, 999, 2))), range(1000))
+    assert odd.startswith("r/1+498-")
+    assert len(odd) < 30
+    assert odd != finding_id("r", Scope(ranks=(*range(1, 997, 2), 998)), range(1000))
+
+
+def finding(name: str, severity: Severity, cost: float | None, rule: str = "r") -> Finding:
+    return Finding(
+        id=name,
+        rule=rule,
+        severity=severity,
+        confidence=Confidence(level="possible", basis=""),
+        summary="",
+        owner="model",
+        scope=Scope(),
+        when=When(),
+        impact=Impact(s_per_step=cost),
+        evidence=(),
+    )
+
+
+def test_order_is_hang_verdict_severity_impact_with_unknown_last() -> None:
+    hang = finding("hang", Severity.CRITICAL, None, "collective-hang")
+    verdict = finding("verdict", Severity.MINOR, 0.1)
+    unknown = finding("unknown", Severity.MAJOR, None)
+    small = finding("small", Severity.MAJOR, 0.1)
+    large = finding("large", Severity.MAJOR, 0.2)
+    found = ordered([unknown, small, verdict, large, hang], "verdict")
+    assert [f.id for f in found] == ["hang", "verdict", "large", "small", "unknown"]

@@ -1,0 +1,62 @@
+"""The report as Markdown, to paste into a ticket."""
+
+from __future__ import annotations
+
+import re
+
+from tracekit.findings import Finding
+from tracekit.report.model import Report
+from tracekit.report.text import cost_words, evidence_words, sum_words, sure_words, title_words
+from tracekit.wording import safe, seconds
+
+
+def to_markdown(report: Report) -> str:
+    """The whole report, everything included, with a final newline."""
+    document, notes = report.document, report.notes
+    lines = [f"# {_text(title_words(document, notes))}", ""]
+    lines += [f"- {_text(line)}" for line in notes.data_lines]
+    lines += [""] if notes.data_lines else []
+    lines += [f"**Verdict: {document.verdict.kind.replace('_', ' ')}.** "]
+    lines[-1] += _text(document.verdict.sentence)
+    if notes.next_step:
+        lines += ["", f"Next: {_text(notes.next_step)}."]
+    if document.step_budget:
+        lines += ["", f"Step: {_text(sum_words(document))}."]
+    for i, finding in enumerate(document.findings, 1):
+        lines += ["", *_finding(report, finding, i)]
+    if document.not_checked:
+        lines += ["", "## Not checked", "", "| rule | needs | capture |", "|---|---|---|"]
+        lines += [
+            f"| {n.rule} | {_text(n.needs)} | {_text(n.capture or '')} |"
+            for n in document.not_checked
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _finding(report: Report, finding: Finding, number: int) -> list[str]:
+    cost = finding.impact.s_per_step
+    price = f", {seconds(cost)} a step" if cost is not None else ""
+    lines = [
+        f"## F{number} {_text(finding.id)} ({finding.severity.value}{price})",
+        "",
+        _text(finding.summary),
+        "",
+        f"- Cost: {_text(cost_words(report.document, finding))}",
+        f"- Sure: {_text(sure_words(finding))}",
+    ]
+    for word, names in (("Explains", finding.explains), ("Explained by", finding.explained_by)):
+        if names:
+            lines.append(f"- {word}: {_text(', '.join(names))}")
+    lines += [f"- Evidence: {_text(evidence_words(e))}" for e in finding.evidence]
+    for word, texts in (
+        ("Confirm", finding.confirm),
+        ("Act", finding.remedy),
+        ("Capture", finding.next_capture),
+    ):
+        lines += [f"- {word}: {_text(text)}" for text in texts]
+    return lines
+
+
+def _text(text: str) -> str:
+    """Text in which no foreign name can start a tag, a link, a table cell or a line."""
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", safe(re.sub(r"\s+", " ", text)))

@@ -1,0 +1,67 @@
+"""Lines with a label in the left column: the look of everything that a terminal shows."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+
+from tracekit.wording import safe
+
+INDENT = 10
+MIN_WIDTH = 40
+
+
+class Page:
+    """Lines of a report. Everything given passes ``safe``; colour is added after."""
+
+    def __init__(self, *, width: int, color: bool) -> None:
+        self._width = width
+        self._color = color
+        self._lines: list[str] = []
+
+    def blank(self) -> None:
+        self._lines.append("")
+
+    def say(self, label: str, text: str, sgr: str = "1", lead: str = "") -> None:
+        """A labelled paragraph, wrapped under its label and its lead (a verb, a padding)."""
+        head = f"{label:<{INDENT}}{lead}" if len(label) < INDENT else f"{label}  {lead}"
+        body = textwrap.wrap(
+            # A line break in a foreign name is a blank; other controls are made visible.
+            safe(re.sub(r"[\r\n\t]+", " ", text)),
+            self._width,
+            initial_indent=head,
+            subsequent_indent=" " * (INDENT + len(lead)),
+            break_on_hyphens=False,
+            drop_whitespace=True,
+        )
+        if body and label:
+            body[0] = self._styled(label, sgr) + body[0][len(label) :]
+        self._lines += body
+
+    def title(self, text: str) -> None:
+        """The first line, from the left edge."""
+        self._lines += textwrap.wrap(
+            safe(re.sub(r"[\r\n\t]+", " ", text)), self._width, subsequent_indent=" " * INDENT
+        )
+
+    def fits(self, text: str) -> bool:
+        """Whether a labelled text needs one line only."""
+        return INDENT + len(safe(text)) <= self._width
+
+    def row(self, cells: Sequence[str], sgr: str = "") -> None:
+        """One line of cells that are already padded, cut at the width."""
+        line = safe((" " * INDENT + "  ".join(cells)).rstrip())
+        if len(line) > self._width:
+            line = line[: self._width - 3] + "..."
+        self._lines.append(self._styled(line, sgr) if sgr else line)
+
+    def _styled(self, text: str, sgr: str) -> str:
+        return f"\x1b[{sgr}m{text}\x1b[0m" if self._color and sgr else text
+
+    def text(self, limit: int | None) -> str:
+        lines = self._lines
+        if limit is not None and len(lines) > limit:
+            left_out = len(lines) - limit + 1
+            lines = [*lines[: limit - 1], f"{'':<{INDENT}}{left_out} more lines: --all"]
+        return "\n".join(lines) + "\n"

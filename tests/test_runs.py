@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
@@ -445,23 +446,25 @@ def test_two_workers_write_the_same_rows_as_one(
 def test_a_worker_that_is_killed_is_named_with_a_hint(
     job: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(*_: object, **__: object) -> Any:
-        raise BrokenProcessPool("a worker died")
-
-    monkeypatch.setattr(runs, "write_shard", killed)
     monkeypatch.setattr(runs, "SMALL_INPUT_BYTES", 0)
     monkeypatch.setattr(runs, "MIN_SHARD_BYTES", 1)
-    monkeypatch.setattr(runs, "_executor", _threads)
+    monkeypatch.setattr(runs, "_executor", _Killed)
     with pytest.raises(StoreError, match="worker process was killed") as caught:
         runs.ingest([job], run, workers=2)
     assert caught.value.hint
     assert not store.is_run(run)
 
 
-def _threads(*_: object) -> Any:
-    from concurrent.futures import ThreadPoolExecutor
+class _Killed(ThreadPoolExecutor):
+    """Its workers die at once."""
 
-    return ThreadPoolExecutor(2)
+    def __init__(self, *_: object) -> None:
+        super().__init__(1)
+
+    def submit(self, *_: object, **__: object) -> Any:
+        future: Future[Any] = Future()
+        future.set_exception(BrokenProcessPool("a worker died"))
+        return future
 
 
 def test_small_inputs_stay_in_this_process(

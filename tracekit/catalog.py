@@ -161,9 +161,41 @@ def find(name: str) -> Query:
     return query
 
 
-def load_macros(con: duckdb.DuckDBPyConnection) -> None:
-    """Create the macros that queries use in this connection; its tables may come later."""
-    con.execute(files("tracekit.queries").joinpath("macros.sql").read_text(encoding="utf-8"))
+_MACRO = re.compile(r"^CREATE OR REPLACE MACRO (\w+)", re.M)
+_WORD = re.compile(r"\w+")
+
+
+@cache
+def _macros() -> dict[str, str]:
+    """Every macro of macros.sql by its name, in order."""
+    text = files("tracekit.queries").joinpath("macros.sql").read_text(encoding="utf-8")
+    starts = [m.start() for m in _MACRO.finditer(text)]
+    ends = [*starts[1:], len(text)]
+    parts = [text[start:end] for start, end in zip(starts, ends, strict=True)]
+    return {part.split("(", 1)[0].split()[-1]: part for part in parts}
+
+
+def _macros_in(text: str) -> set[str]:
+    """The macros that a text names, and those that they name."""
+    known = _macros()
+    found: set[str] = set()
+    new = known.keys() & set(_WORD.findall(text))
+    while new:
+        found |= new
+        words = {word for name in new for word in _WORD.findall(known[name])}
+        new = (known.keys() & words) - found
+    return found
+
+
+def load_macros(con: duckdb.DuckDBPyConnection, text: str | None = None) -> None:
+    """Create the macros that queries use in this connection; its tables may come later.
+
+    With ``text`` (a query) only those that it needs.
+    """
+    wanted = None if text is None else _macros_in(text)
+    for name, statement in _macros().items():
+        if wanted is None or name in wanted:
+            con.execute(statement)
 
 
 def run(con: duckdb.DuckDBPyConnection, name: str, **params: object) -> pa.Table:

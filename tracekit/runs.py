@@ -415,16 +415,28 @@ def _run_tasks(
             return _run_here(here, total, progress)
     results: dict[str, list[ShardFile]] = {}
     done = 0
-    with _executor(scheduler, min(workers or available_cpus(), len(tasks))) as executor:
+
+    def finished(task: ShardTask, files: list[ShardFile]) -> None:
+        nonlocal done
+        results[task.shard] = files
+        done += _task_bytes(task)
+        if progress:
+            progress(done, total, task.sources[-1][0].path)
+
+    count = min(workers or available_cpus(), len(tasks))
+    # This process is one of the workers: it is at work while the others still start.
+    others = count if scheduler else max(1, count - 1)
+    with _executor(scheduler, others) as executor:
         futures: dict[Future[list[ShardFile]], ShardTask] = {
             executor.submit(write_shard, task): task for task in tasks
         }
-        for future in as_completed(futures):
-            task = futures[future]
-            results[task.shard] = _result(future)
-            done += _task_bytes(task)
-            if progress:
-                progress(done, total, task.sources[-1][0].path)
+        if others < count:
+            for future, task in reversed(futures.items()):
+                if future.cancel():
+                    finished(task, write_shard(task))
+        waiting = [future for future in futures if not future.cancelled()]
+        for future in as_completed(waiting):
+            finished(futures[future], _result(future))
     return [file for task in tasks for file in results[task.shard]]
 
 
@@ -497,6 +509,8 @@ def write_shard(
             _ingest_source(entry, source, writer, task.stacks)
             if step:
                 step(entry)
+        if step:
+            store.warm()  # here, not in a worker: to derive, once all is parsed
         files = writer.close()
         text = json.dumps([asdict(f) for f in files])
         (work / "shard.json").write_text(text, encoding="utf-8")
@@ -581,11 +595,14 @@ def _derive(
     notes: list[str],
 ) -> list[ShardFile]:
     """Derive the whole run's tables into a folder of their own, never shared between writers."""
+    from tracekit.derive import READS
+
     target = run / "derived" / f"{key[:16]}-{secrets.token_hex(4)}"
     work = work_folder(run)
     try:
-        con = store.open_physical(run, source_files, memory_bytes=memory_bytes)
+        con = store.open_physical(run, source_files, tables=READS, memory_bytes=memory_bytes)
         with contextlib.closing(con):
+            store.warm()  # for whoever opens the run
             tables = _derived(con, job, attempt, notes)
         files = [store.write_table(work, name, rows) for name, rows in sorted(tables.items())]
         target.parent.mkdir(parents=True, exist_ok=True)

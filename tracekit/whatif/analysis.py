@@ -18,6 +18,7 @@ from tracekit.whatif import operations as o
 from tracekit.whatif.causes import Cause, changed_work
 from tracekit.whatif.operations import Floats, Operations
 from tracekit.whatif.replay import Replay, prepare
+from tracekit.whatif.statistics import Statistics, describe
 from tracekit.whatif.symptoms import Judgement, judge
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class WhatIf:
     no_pp_comm: CauseResult
     no_dp_comm: CauseResult
     judgement: Judgement
+    statistics: Statistics
     causes: tuple[CauseResult, ...] = ()
     replay_error_s: float = 0.0
     """Largest difference of a step replayed with its original delays; checks the dependencies."""
@@ -212,6 +214,7 @@ def analyse(operations: Operations, causes: Sequence[Cause] = ()) -> WhatIf:
             stage_s,
             m_s.remove,
         ),
+        statistics=describe(replay),
         causes=tuple(result(c.text, t) for c, t in zip(causes, named_t, strict=True)),
         replay_error_s=float(np.abs(shifted - shifted.mean()).max()) if len(shifted) > 1 else 0.0,
         slowdown_per_step=per_step(no_delay / ideal_t),

@@ -172,9 +172,7 @@ def _paired(
     return pairs
 
 
-def _first_backward_edges(
-    by_type: dict[str, list[Op]], compute: list[Op]
-) -> set[tuple[int, int]]:
+def _first_backward_edges(by_type: dict[str, list[Op]], compute: list[Op]) -> set[tuple[int, int]]:
     """The backward streams open when the warm-up is about to end, not with the step."""
     first = next((k for k, op in enumerate(compute) if op.optype == o.BACKWARD), None)
     if first is None or first < 2:
@@ -270,9 +268,7 @@ def _ordered(
     for number, (members, _) in enumerate(groups):
         for member in members:
             group_of[member] = number
-    waits = [
-        {group_of[d] for member in members for d in deps[member]} for members, _ in groups
-    ]
+    waits = [{group_of[d] for member in members for d in deps[member]} for members, _ in groups]
     followers: dict[int, list[int]] = defaultdict(list)
     for number, before in enumerate(waits):
         for one in before:

@@ -179,9 +179,7 @@ def _whole_steps(operations: Operations, dp_ranks: list[int]) -> tuple[list[int]
         for content in one:
             counts[content] = counts.get(content, 0) + 1
     usual = max(counts, key=lambda c: counts[c])
-    good = sorted(
-        s for s, one in sets.items() if len(one) == len(dp_ranks) and set(one) == {usual}
-    )
+    good = sorted(s for s, one in sets.items() if len(one) == len(dp_ranks) and set(one) == {usual})
     return good, sorted(set(sets) - set(good))
 
 
@@ -252,8 +250,6 @@ def _ideal(template: Template, work: Floats) -> dict[str, float]:
     for op in template.ops:
         rows.setdefault(op.optype, []).append(op.index)
     return {
-        optype: float(
-            work[indices].mean() if optype in COMPUTE_LIKE else np.median(work[indices])
-        )
+        optype: float(work[indices].mean() if optype in COMPUTE_LIKE else np.median(work[indices]))
         for optype, indices in rows.items()
     }

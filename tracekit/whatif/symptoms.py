@@ -109,9 +109,7 @@ def judge(
                 **numbers,
             )
     if slowdown > STRAGGLING:
-        return Judgement(
-            "unexplained", f"The job takes {slowdown:.2f}x its ideal time.", **numbers
-        )
+        return Judgement("unexplained", f"The job takes {slowdown:.2f}x its ideal time.", **numbers)
     return Judgement("healthy", f"The job takes {slowdown:.2f}x its ideal time.", **numbers)
 
 
@@ -144,30 +142,30 @@ def _peer_ratios(replay: Replay) -> tuple[Floats | None, Floats | None]:
 
 
 def max_peer_ratio(replay: Replay, optype: str) -> float | None:
-    """The largest median of a rank over the median of its stage; None without replicas."""
+    """The largest mean of a rank over the median of its stage's; None without replicas."""
     if len(replay.dp_ranks) < 2:
         return None
     largest = 0.0
     for stage in replay.stages:
         work = _typed(replay, optype, stage)
         if work.size:
-            middles = np.median(work, axis=(0, 1))
-            middle = float(np.median(middles))
-            largest = max(largest, float(middles.max()) / middle if middle > 0 else 0.0)
+            means = work.mean(axis=(0, 1))
+            middle = float(np.median(means))
+            largest = max(largest, float(means.max()) / middle if middle > 0 else 0.0)
     return largest or None
 
 
 def _stage_ratios(replay: Replay, optype: str) -> dict[int, float]:
-    """Median of each stage over the median stage."""
-    medians = {}
+    """Mean of each stage over the median stage's."""
+    means = {}
     for stage in replay.stages:
         work = _typed(replay, optype, stage)
         if work.size:
-            medians[stage] = float(np.median(work))
-    if not medians:
+            means[stage] = float(work.mean())
+    if not means:
         return {}
-    middle = float(np.median(list(medians.values())))
-    return {s: v / middle if middle > 0 else 1.0 for s, v in medians.items()}
+    middle = float(np.median(list(means.values())))
+    return {s: v / middle if middle > 0 else 1.0 for s, v in means.items()}
 
 
 def _uneven_stage(

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-REGISTRY_VERSION = 1
+REGISTRY_VERSION = 2
 """Raised when the meaning or the set of columns changes; part of every run's key."""
 
 UNIT_SUFFIXES = {
@@ -552,9 +552,25 @@ _TRACE_TABLES = (
         _c("is_trusted", "BOOLEAN", "Whether the match may carry a claim."),
         _c("reason", "VARCHAR", "Why, or why not."),
     ),
+    _source(
+        "pipeline_timer",
+        "An operation of a pipeline stage, as a timer file that covers many ranks states it.",
+        _PLACE_GRAIN,
+        _c("global_rank", "INTEGER", "Rank that the row states; the file itself is no rank's."),
+        _c("dp_rank", "INTEGER", "Data coordinate (replica)."),
+        _c("pp_rank", "INTEGER", "Stage."),
+        _c("step", "BIGINT", "Step; sampled steps need not follow each other."),
+        _c("operation", "VARCHAR", "forward-compute, backward-compute, forward-send, ..."),
+        _c("sequence", "BIGINT", "Ordinal within step, rank and operation."),
+        _c("microbatch", "BIGINT", "Microbatch; null where none applies."),
+        _c("chunk", "INTEGER", "Model chunk in the stage."),
+        _c("global_chunk", "INTEGER", "Model chunk overall."),
+        _t("start_ns", "Start; every step of such a file begins at 0."),
+        _t("end_ns", "End."),
+    ),
     _derived(
         "pipeline_op",
-        "A microbatch operation of a pipeline stage; empty until derived or given.",
+        "A microbatch operation of a pipeline stage, from timers or from named ranges.",
         ("attempt", "rank", "step", "operation", "sequence"),
         _ATTEMPT,
         _RANK,

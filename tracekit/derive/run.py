@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.derive import attempts as at
 from tracekit.derive import hosts, ranks
+from tracekit.derive.pipeline import derive_pipeline
 from tracekit.derive.sources import RANK_KINDS, USABLE, Source, read_sources
 from tracekit.derive.steps import derive_steps
 from tracekit.schema import REGISTRY_VERSION, table
@@ -77,10 +78,10 @@ def derive(
         "clock_offset": [],
         "run": [_run_row(a, job, remarks) for a in found],
         "collective_match": [],
-        "pipeline_op": [],
     }
     tables = {name: _arrow(name, content) for name, content in rows.items()}
     tables["step"] = derive_steps(con, _step_context(used))
+    tables["pipeline_op"] = derive_pipeline(con, _step_context(used), tables["step"], job, remarks)
     return tables
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from tracekit.whatif import operations as o
 from tracekit.whatif.causes import Cause, changed_work
-from tracekit.whatif.operations import Floats, Operations
+from tracekit.whatif.operations import Floats, Mask, Operations
 from tracekit.whatif.replay import Replay, prepare
 from tracekit.whatif.statistics import Statistics, describe
 from tracekit.whatif.symptoms import Judgement, judge
@@ -221,7 +221,7 @@ def analyse(operations: Operations, causes: Sequence[Cause] = ()) -> WhatIf:
     )
 
 
-def _optype_groups(replay: Replay) -> dict[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+def _optype_groups(replay: Replay) -> dict[str, Mask]:
     names: dict[str, list[str]] = {}
     for optype in replay.ideal_by_type:
         names.setdefault(PP_COMM.get(optype, optype), []).append(optype)

@@ -1,4 +1,4 @@
-"""Causes that a user names: ``--remove rank=7``, ``--remove comm=pp``, ``--scale stage=3:forward=0.5``.
+"""Causes that a user names: ``--remove rank=7``, ``--scale stage=3:forward=0.5``.
 
 Removing a rank, stage, replica or operation type gives its operations their ideal times;
 removing communication gives it no time at all, since no ideal is known to be reachable.
@@ -14,7 +14,7 @@ import numpy as np
 
 from tracekit.errors import UsageError
 from tracekit.whatif import operations as o
-from tracekit.whatif.operations import Floats
+from tracekit.whatif.operations import Floats, Mask
 from tracekit.whatif.replay import Replay
 
 COMM: dict[str, tuple[str, ...]] = {
@@ -31,7 +31,12 @@ COMM: dict[str, tuple[str, ...]] = {
         o.CLIP,
     ),
 }
-SHORT = {"forward": (o.FORWARD,), "backward": (o.BACKWARD,), "compute": o.COMPUTE, "all": None}
+SHORT: dict[str, tuple[str, ...] | None] = {
+    "forward": (o.FORWARD,),
+    "backward": (o.BACKWARD,),
+    "compute": o.COMPUTE,
+    "all": None,
+}
 _HINT = "rank=7, stage=3, dp=1, op=forward-compute or comm=pp"
 _SCALE = re.compile(r"(rank|stage|dp|op)=([\w-]+)(?::([\w-]+))?[=:]([\d.]+(?:e-?\d+)?)")
 
@@ -97,7 +102,7 @@ def _some(values: list[int]) -> str:
     return f"{shown}, ..." if len(values) > 8 else shown
 
 
-def _chosen(replay: Replay, cause: Cause) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+def _chosen(replay: Replay, cause: Cause) -> Mask:
     shape = replay.work_s.shape
     if cause.kind == "comm":
         return _wide(replay.ops_where(optypes=COMM[cause.value]), shape)
@@ -125,7 +130,5 @@ def _optypes(name: str) -> tuple[str, ...] | None:
     return SHORT.get(name, (name,))
 
 
-def _wide(
-    mask: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], shape: tuple[int, ...]
-) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+def _wide(mask: Mask, shape: tuple[int, ...]) -> Mask:
     return np.broadcast_to(mask[:, None, None], shape)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 FORWARD, BACKWARD = "forward-compute", "backward-compute"
 COMPUTE = (FORWARD, BACKWARD)
@@ -84,7 +85,7 @@ class Operations:
         columns = {c: getattr(self, c)[rows] for c in _COLUMNS}
         return Operations(**columns, names=self.names, layout=self.layout)
 
-    def is_type(self, *names: str) -> npt.NDArray[np.bool_]:
+    def is_type(self, *names: str) -> Mask:
         """Mask of the rows of these operation types."""
         wanted = [i for i, n in enumerate(self.names) if n in names]
         return np.isin(self.optype, wanted)

@@ -12,12 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.errors import InputError
 from tracekit.whatif import operations as o
 from tracekit.whatif.graph import Op, Template, build
-from tracekit.whatif.operations import Floats, Operations
+from tracekit.whatif.operations import Floats, Ints, Mask, Operations
 
 IMPLAUSIBLE_S = -10e-3
 """A delay or transfer at or below this is an artefact of clocks and counts as none."""
@@ -41,7 +40,7 @@ class Replay:
     steps: list[int]
     dp_ranks: list[int]
     stages: list[int]
-    ranks: npt.NDArray[np.int64]
+    ranks: Ints
     """Global rank by (stage, replica)."""
     start_s: Floats
     end_s: Floats
@@ -62,9 +61,7 @@ class Replay:
             self.end_s.max(axis=(0, 2)) - self.start_s.min(axis=(0, 2)), dtype=np.float64
         )
 
-    def ops_where(
-        self, *, optypes: Iterable[str] | None = None, stage: int | None = None
-    ) -> npt.NDArray[np.bool_]:
+    def ops_where(self, *, optypes: Iterable[str] | None = None, stage: int | None = None) -> Mask:
         """Mask over the template's operations."""
         wanted = None if optypes is None else frozenset(optypes)
         return np.array(
@@ -156,7 +153,7 @@ def _has_dp(operations: Operations) -> bool:
     return bool(operations.is_type(o.PARAMS_GATHER, o.GRADS_SCATTER, o.SEPARATE_REDUCE).any())
 
 
-def _keys(operations: Operations) -> npt.NDArray[np.int64]:
+def _keys(operations: Operations) -> Ints:
     """One number an operation key (type, sequence, stage)."""
     sequences = int(operations.sequence.max(initial=0)) + 1
     stages = int(operations.stage.max(initial=0)) + 1

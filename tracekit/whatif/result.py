@@ -35,9 +35,7 @@ def to_dict(found: WhatIf) -> dict[str, Any]:
         for step in found.steps
     ]
     judgement = asdict(found.judgement)
-    numbers = {
-        k: judgement.pop(k) for k in tuple(judgement) if "ratio" in k or k.endswith("_by_rank")
-    }
+    numbers = judgement.pop("symptoms")
     content = {
         "schema_version": SCHEMA_VERSION,
         "slowdown": kept(found.slowdown),

@@ -6,7 +6,7 @@ design, replicas do not. Medians, so that one bad step or replica does not move 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,9 +16,7 @@ from tracekit.whatif import operations as o
 from tracekit.whatif.operations import Floats
 from tracekit.whatif.replay import Replay
 
-Kind = Literal[
-    "slow_rank", "stage_imbalance", "sequence_imbalance", "gc_pause", "unexplained", "healthy"
-]
+Kind = Literal["slow_rank", "stage_imbalance", "sequence_imbalance", "unexplained", "healthy"]
 
 MIN_PEER_RATIO = 1.10
 MIN_STEPS_RATIO = 0.80
@@ -31,21 +29,30 @@ STRAGGLING = 1.1
 
 
 @dataclass(frozen=True)
+class Symptoms:
+    """The numbers that tell causes apart."""
+
+    peer_ratio_by_rank: Mapping[int, float]
+    """Median over steps of a rank's compute over the median of the other replicas' at its stage."""
+    stage_ratio_forward: Mapping[int, float]
+    stage_ratio_backward: Mapping[int, float]
+    correlation_by_rank: Mapping[int, float]
+    """Of the forward and the backward of a microbatch."""
+    forward_cv_by_rank: Mapping[int, float]
+    max_peer_ratio_forward: float | None
+    max_peer_ratio_backward: float | None
+
+
+@dataclass(frozen=True)
 class Judgement:
     """What kind of job this is, whom it points at, and the numbers behind it."""
 
     kind: Kind
     sentence: str
+    symptoms: Symptoms
     ranks: tuple[int, ...] = ()
     stage: int | None = None
     dp_rank: int | None = None
-    peer_ratio_by_rank: Mapping[int, float] = ()  # type: ignore[assignment]
-    stage_ratio_forward: Mapping[int, float] = ()  # type: ignore[assignment]
-    stage_ratio_backward: Mapping[int, float] = ()  # type: ignore[assignment]
-    correlation_by_rank: Mapping[int, float] = ()  # type: ignore[assignment]
-    forward_cv_by_rank: Mapping[int, float] = ()  # type: ignore[assignment]
-    max_peer_ratio_forward: float | None = None
-    max_peer_ratio_backward: float | None = None
 
 
 def judge(
@@ -57,21 +64,7 @@ def judge(
     part: it is broken, the imbalance is how the job was laid out.
     """
     peers, peer_steps = _peer_ratios(replay)
-    stages = {t: _stage_ratios(replay, t) for t in o.COMPUTE}
-    correlation, cv = _correlation(replay)
-    numbers = {
-        "peer_ratio_by_rank": {
-            int(replay.ranks[i, j]): float(peers[i, j]) for i, j in np.argwhere(replay.ranks >= 0)
-        }
-        if peers is not None
-        else {},
-        "stage_ratio_forward": stages[o.FORWARD],
-        "stage_ratio_backward": stages[o.BACKWARD],
-        "correlation_by_rank": correlation,
-        "forward_cv_by_rank": cv,
-        "max_peer_ratio_forward": max_peer_ratio(replay, o.FORWARD),
-        "max_peer_ratio_backward": max_peer_ratio(replay, o.BACKWARD),
-    }
+    symptoms = _symptoms(replay, peers)
     if peers is not None and peer_steps is not None:
         slow = (peers >= MIN_PEER_RATIO) & (peer_steps >= MIN_STEPS_RATIO)
         if slow.any():
@@ -81,36 +74,55 @@ def judge(
                 "slow_rank",
                 f"Rank {rank} (stage {replay.stages[i]}, replica {replay.dp_ranks[j]}) computes "
                 f"{peers[i, j]:.2f}x as long as its peers at the same stage.",
+                symptoms,
                 ranks=(rank,),
                 stage=replay.stages[i],
                 dp_rank=replay.dp_ranks[j],
-                **numbers,
             )
-    found = _uneven_stage(stages, stage_s, m_s, replay.stages[-1])
+    ratios = (symptoms.stage_ratio_forward, symptoms.stage_ratio_backward)
+    found = _uneven_stage(ratios, stage_s, m_s, replay.stages[-1])
     if found is not None:
-        ratio = max(stages[t].get(found, 0.0) for t in o.COMPUTE)
         return Judgement(
             "stage_imbalance",
-            f"Stage {found} computes {ratio:.2f}x as long as the median stage.",
+            f"Stage {found} computes {max(r.get(found, 0.0) for r in ratios):.2f}x as long as "
+            "the median stage.",
+            symptoms,
             ranks=tuple(int(r) for r in replay.ranks[replay.stages.index(found)] if r >= 0),
             stage=found,
-            **numbers,
         )
-    if correlation and slowdown > STRAGGLING:
-        uneven = [
-            r for r in correlation if correlation[r] >= MIN_CORRELATION and cv[r] >= MIN_FORWARD_CV
-        ]
-        if 2 * len(uneven) >= len(correlation):
-            return Judgement(
-                "sequence_imbalance",
-                "Microbatches differ in length: forward and backward vary together "
-                f"(correlation {float(np.median([correlation[r] for r in uneven])):.3f}).",
-                ranks=tuple(sorted(uneven)),
-                **numbers,
-            )
-    if slowdown > STRAGGLING:
-        return Judgement("unexplained", f"The job takes {slowdown:.2f}x its ideal time.", **numbers)
-    return Judgement("healthy", f"The job takes {slowdown:.2f}x its ideal time.", **numbers)
+    takes = f"The job takes {slowdown:.2f}x its ideal time."
+    if not slowdown > STRAGGLING:
+        return Judgement("healthy", takes, symptoms)
+    correlation, cv = symptoms.correlation_by_rank, symptoms.forward_cv_by_rank
+    uneven = [
+        r for r in correlation if correlation[r] >= MIN_CORRELATION and cv[r] >= MIN_FORWARD_CV
+    ]
+    if uneven and 2 * len(uneven) >= len(correlation):
+        typical = float(np.median([correlation[r] for r in uneven]))
+        return Judgement(
+            "sequence_imbalance",
+            "Microbatches differ in length: forward and backward vary together "
+            f"(correlation {typical:.3f}).",
+            symptoms,
+            ranks=tuple(sorted(uneven)),
+        )
+    return Judgement("unexplained", takes, symptoms)
+
+
+def _symptoms(replay: Replay, peers: Floats | None) -> Symptoms:
+    correlation, cv = _correlation(replay)
+    known = np.argwhere(replay.ranks >= 0)
+    return Symptoms(
+        peer_ratio_by_rank={}
+        if peers is None
+        else {int(replay.ranks[i, j]): float(peers[i, j]) for i, j in known},
+        stage_ratio_forward=_stage_ratios(replay, o.FORWARD),
+        stage_ratio_backward=_stage_ratios(replay, o.BACKWARD),
+        correlation_by_rank=correlation,
+        forward_cv_by_rank=cv,
+        max_peer_ratio_forward=max_peer_ratio(replay, o.FORWARD),
+        max_peer_ratio_backward=max_peer_ratio(replay, o.BACKWARD),
+    )
 
 
 def _typed(replay: Replay, optype: str, stage: int) -> Floats:
@@ -169,7 +181,7 @@ def _stage_ratios(replay: Replay, optype: str) -> dict[int, float]:
 
 
 def _uneven_stage(
-    ratios: Mapping[str, Mapping[int, float]],
+    ratios: Sequence[Mapping[int, float]],
     stage_s: Mapping[int, float],
     m_s: float | None,
     last_stage: int,
@@ -178,7 +190,7 @@ def _uneven_stage(
     if len(stage_s) < 2:
         return None
     stage = max(stage_s, key=lambda s: (stage_s[s], -s))
-    ratio = max(one.get(stage, 0.0) for one in ratios.values())
+    ratio = max(one.get(stage, 0.0) for one in ratios)
     # Adding the stage alone to the ideal job shows any stage's part; M_S only the last one's.
     holds = stage_s[stage] >= MIN_STAGE_RATIO or (
         stage == last_stage and m_s is not None and m_s >= MIN_STAGE_SHARE and stage_s[stage] > 1.05

@@ -164,7 +164,8 @@ SELECT * FROM gpu UNION ALL SELECT * FROM host
 """
 
 # A transfer belongs to the range that posted it, else a send to the compute before it and a
-# receive to the compute after it.
+# receive to the compute after it. On the host a receive that was posted early is recorded until
+# somebody asks for it: it is waited for only from the end of the compute before.
 _TRANSFERS = """
 CREATE OR REPLACE TEMP TABLE derive_transfer AS
 WITH moved AS (
@@ -182,12 +183,15 @@ WITH moved AS (
     FROM before b ASOF LEFT JOIN (SELECT * FROM derive_range WHERE is_compute) r
       ON b.source_id = r.source_id AND b.start_ns <= r.start_ns
 )
-SELECT a.*, s.step, CASE
+SELECT a.source_id, a.op, a.end_ns, a.is_host, s.step, CASE
     WHEN op = 'recv' AND before_end_ns > a.start_ns THEN before_operation
     WHEN op = 'recv' THEN after_operation
-    ELSE before_operation END AS near_operation
-FROM around a ASOF JOIN derive_step s
-  ON a.source_id = s.source_id AND a.start_ns >= s.start_ns
+    ELSE before_operation END AS near_operation,
+    CASE WHEN a.op = 'recv' AND a.is_host
+        THEN greatest(a.start_ns, coalesce(e.end_ns, a.start_ns)) ELSE a.start_ns END AS start_ns
+FROM around a
+ASOF JOIN derive_step s ON a.source_id = s.source_id AND a.start_ns >= s.start_ns
+ASOF LEFT JOIN derive_extent e ON a.source_id = e.source_id AND a.end_ns >= e.end_ns
 WHERE a.start_ns < s.end_ns
 """
 

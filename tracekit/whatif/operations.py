@@ -145,7 +145,11 @@ def from_timer_table(rows: pa.Table, layout: Layout | None = None) -> Operations
 
 
 def from_pipeline_rows(rows: pa.Table, layout: Layout | None = None) -> Operations:
-    """Operations from rows of the registry's ``pipeline_op`` (one attempt, one capture)."""
+    """Operations from rows of the registry's ``pipeline_op`` (one attempt).
+
+    Of several ranks at one stage and replica (tensor parallel) the first stands for all, as in
+    timer files; of several captures of a step the first.
+    """
     import pyarrow as pa
 
     names, codes = _dictionary(rows.column("operation"))
@@ -154,13 +158,12 @@ def from_pipeline_rows(rows: pa.Table, layout: Layout | None = None) -> Operatio
         column = rows.column(name).cast(pa.int64())
         return np.asarray(column.fill_null(-1).to_numpy(), np.int64)
 
-    start, end = ints("start_ns"), ints("end_ns")
+    start, end, step = ints("start_ns"), ints("end_ns"), ints("step")
     # Each step from its own zero: float64 seconds since the epoch resolve only 240 ns.
-    step = ints("step")
     order, inverse = np.unique(step, return_inverse=True)
     first = np.full(len(order), np.iinfo(np.int64).max)
     np.minimum.at(first, inverse, start)
-    return Operations(
+    found = Operations(
         dp_rank=np.maximum(ints("dp_rank"), 0),
         stage=np.maximum(ints("pp_rank"), 0),
         rank=ints("rank"),
@@ -175,6 +178,24 @@ def from_pipeline_rows(rows: pa.Table, layout: Layout | None = None) -> Operatio
         names=names,
         layout=layout or Layout(),
     )
+    return found.take(_first_of(found, ints("capture_id")))
+
+
+def _first_of(ops: Operations, capture: Ints) -> Mask:
+    """Rows of the lowest rank of each (stage, replica) in the first capture of each step."""
+    keep = np.ones(len(ops), dtype=np.bool_)
+    for keys, value in (
+        (np.stack([ops.stage, ops.dp_rank]), ops.rank),
+        (np.stack([ops.step, np.zeros_like(ops.step)]), capture),
+    ):
+        if len(ops) == 0:
+            break
+        _, inverse = np.unique(keys, axis=1, return_inverse=True)
+        inverse = inverse.reshape(-1)
+        lowest = np.full(int(inverse.max()) + 1, np.iinfo(np.int64).max)
+        np.minimum.at(lowest, inverse, value)
+        keep &= value == lowest[inverse]
+    return keep
 
 
 def _dictionary(column: Any) -> tuple[tuple[str, ...], Ints]:

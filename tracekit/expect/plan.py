@@ -195,7 +195,7 @@ class _Plan:
             self.need("hardware.nvlink_domain", None)
             return None, None
         order = [d for d in (self.job.parallelism.order or DEFAULT_ORDER) if d != "ep"]
-        axis = "dp" if kind == "ep" else kind
+        axis = {"ep": "dp", "embedding": "pp"}.get(kind, kind)
         stride = 1
         for one in order:
             if one == axis:

@@ -51,7 +51,7 @@ def _slurm_json(text: str) -> JobDescription | None:
     job = jobs[0]
     if "job_id" not in job or not ({"nodes", "job_resources"} & set(job)):
         return None
-    time = job.get("time") if isinstance(job.get("time"), dict) else {}
+    time = job["time"] if isinstance(job.get("time"), dict) else {}
     node_count = _number(job.get("node_count") or job.get("allocation_nodes"))
     listed = job.get("tres", {}) if isinstance(job.get("tres"), dict) else {}
     gpus = next(

@@ -168,11 +168,11 @@ def _from_matrix(text: str) -> Topology | None:
     nearest: dict[str, tuple[str, ...]] = {}
     lanes: dict[str, int] = {}
     for gpu in gpus:
-        cells = dict(zip(columns, rows[gpu], strict=False))
-        far = {n: _NEARNESS[cells[n]] for n in nics if cells.get(n) in _NEARNESS}
+        words = dict(zip(columns, rows[gpu], strict=False))
+        far = {n: _NEARNESS[words[n]] for n in nics if words.get(n) in _NEARNESS}
         best = min(far.values(), default=None)
         nearest[gpu] = tuple(legend.get(n, n) for n in nics if n in far and far[n] == best)
-        links = [int(c[2:]) for c in cells.values() if re.fullmatch(r"NV\d+", c)]
+        links = [int(c[2:]) for c in words.values() if re.fullmatch(r"NV\d+", c)]
         lanes[gpu] = sum(links)
     linked = sum(1 for count in lanes.values() if count)
     return Topology(

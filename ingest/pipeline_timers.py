@@ -140,21 +140,17 @@ def _converted(rows: pa.Table, place: int, sink: Sink) -> pa.Table:
     usable &= dur >= 0
     for name in ("rank", "stage", "dp_rank", "step", "optype"):
         usable &= np.asarray(rows.column(name).is_valid().to_numpy())
-    bad = np.flatnonzero(~usable)
-    if negative.any():
-        sink.count(
-            "timer_negative",
-            int(negative.sum()),
-            doc="An operation with a negative duration; it is left out.",
-            place=place + int(np.flatnonzero(negative)[0]),
-        )
-    if len(bad) > int(negative.sum()):
-        sink.count(
+    for name, which, doc in (
+        ("timer_negative", negative, "An operation with a negative duration; it is left out."),
+        (
             "timer_incomplete",
-            len(bad) - int(negative.sum()),
-            doc="An operation without rank, stage, step, type or time; it is left out.",
-            place=place + int(bad[0]),
-        )
+            ~usable & ~negative,
+            "An operation without rank, stage, step, type or time; it is left out.",
+        ),
+    ):
+        if which.any():
+            first = place + int(np.flatnonzero(which)[0])
+            sink.count(name, int(which.sum()), doc=doc, place=first)
     start_ns = np.rint(np.where(usable, start, 0.0) * 1e9).astype(np.int64)
     # The duration is rounded by itself: the end of a long step would cost it digits.
     dur_ns = np.rint(np.where(usable, dur, 0.0) * 1e9).astype(np.int64)

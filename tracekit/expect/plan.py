@@ -183,7 +183,9 @@ class _Plan:
         m = self.shape
         if m.kv_heads is None and m.ffn is None and m.experts is None:
             return flops.megatron_parameters(m.layers, m.hidden, m.vocabulary, m.sequence)
-        return flops.parameters_of(m)
+        if m.is_gated:
+            self.assumptions.append("input and output embeddings are separate, as in Llama")
+        return flops.parameters_of(m, is_tied=not m.is_gated)
 
     # --- where groups live ------------------------------------------------------------------------
 

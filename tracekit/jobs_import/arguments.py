@@ -65,7 +65,7 @@ def flags(text: str) -> dict[str, Any]:
         words = joined.split()
     found: dict[str, Any] = {}
     for index, word in enumerate(words):
-        if not word.startswith("--") or len(word) < 4:
+        if not word.startswith("--") or len(word) < 3:
             continue
         key, equals, value = word[2:].partition("=")
         following = words[index + 1] if index + 1 < len(words) else "--"

@@ -8,9 +8,12 @@ from tracekit.errors import UsageError
 from tracekit.rules import (
     checkpoint_stall,
     dataloader_stall,
+    excess_bubble,
     exposed_communication,
     gc_pause,
     launch_bound,
+    sequence_imbalance,
+    stage_imbalance,
     sync_stall,
 )
 from tracekit.rules.base import Facts, JobFacts, Rule, RuleOutcome
@@ -22,6 +25,9 @@ RULES: tuple[Rule, ...] = (
     gc_pause.RULE,
     sync_stall.RULE,
     launch_bound.RULE,
+    stage_imbalance.RULE,
+    sequence_imbalance.RULE,
+    excess_bubble.RULE,
     exposed_communication.RULE,
 )
 

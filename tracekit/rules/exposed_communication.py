@@ -178,5 +178,12 @@ RULE = Rule(
     doc=__doc__,
     cap=Severity.MINOR,
     names_culprit=False,
-    symptom_of=("dataloader-stall", "gc-pause", "checkpoint-stall", "sync-stall"),
+    symptom_of=(
+        "dataloader-stall",
+        "gc-pause",
+        "checkpoint-stall",
+        "sync-stall",
+        "stage-imbalance",
+        "sequence-imbalance",
+    ),
 )

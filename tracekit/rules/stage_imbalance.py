@@ -113,9 +113,9 @@ def _finding(
     if heavy.replicas_count > 1:
         kinds.append("peers")
     alone = heavy.replicas_count == 1
-    where = "last" if heavy.stage == max(s.stage for s in found) else None
-    where = "first" if heavy.stage == min(s.stage for s in found) else where
-    named = f"Stage {heavy.stage}" + (f", the {where}," if where else "")
+    order = sorted(s.stage for s in found)
+    where = {order[0]: "the first; ", order[-1]: "the last; "}.get(heavy.stage, "")
+    who = ranks_phrase(heavy.ranks, ()).lower()
     evidence = [
         Evidence(
             name=f"compute of stage {heavy.stage} over the median stage",
@@ -156,7 +156,7 @@ def _finding(
             else f"{heavy.replicas_count} replicas agree",
         ),
         summary=(
-            f"{named} of the pipeline ({ranks_phrase(heavy.ranks, ()).lower()}) computes "
+            f"Pipeline stage {heavy.stage} ({where}{who}) computes "
             f"{heavy.compute_ratio:.2f}x as long as the median stage: the others wait "
             f"{seconds(lost_ns / 1e9)} a step ({share(lost_ns / step_ns)})."
         ),

@@ -301,7 +301,8 @@ def read_head_and_problem(source: SourceFile, size: int = HEAD_BYTES) -> tuple[b
 
 def open_file(path: str) -> BinaryIO:
     """A file's decompressed bytes."""
-    return decompressed(Path(path).open("rb", buffering=0))  # type: ignore[return-value,arg-type]
+    raw = Path(path).open("rb", buffering=0)  # noqa: SIM115 - the stream closes it
+    return decompressed(raw)  # type: ignore[return-value]
 
 
 def source_file(path: Path) -> SourceFile:

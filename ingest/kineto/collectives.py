@@ -127,7 +127,7 @@ def meta_of_args(args: CommArgs, name_op: str | None = None) -> Meta:
     name = args.group_name if args.group_name is not None else args.group_id
     return Meta(
         op,
-        args.dtype,
+        _label(args.dtype),
         args.in_elements,
         args.out_elements,
         in_bytes,
@@ -135,15 +135,15 @@ def meta_of_args(args: CommArgs, name_op: str | None = None) -> Meta:
         message_bytes(op, in_bytes, out_bytes),
         int_list(args.in_split) or None,
         int_list(args.out_split) or None,
-        None if name is None or name == "" else str(name),
-        args.group_description or None,
+        _label(name),
+        _label(args.group_description),
         size,
         ranks,
         complete,
         _rank(args.rank) if op in _ROOTED else None,
         _rank(args.src_rank),
         _rank(args.dst_rank),
-        None if args.comms_id is None else str(args.comms_id),
+        _label(args.comms_id),
         _flag(args.is_async),
     )
 
@@ -215,6 +215,10 @@ def _times(count: int | None, width: int | None) -> int | None:
     if count is None or width is None or count < 0 or count > 2**58:
         return None
     return count * width
+
+
+def _label(value: str | int | None) -> str | None:
+    return names.redact(str(value)[:200]) or None if value is not None else None
 
 
 def _rank(value: int | None) -> int | None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tracekit.ingest.kineto import collectives, names
 from tracekit.ingest.kineto.model import Event, GpuArgs
-from tracekit.ingest.kineto.rows import ids, int32s, ints, texts
+from tracekit.ingest.kineto.rows import ids, int32s, ints, shown_names
 
 SPILL_ROWS = 1 << 14
 """Rows that wait in memory before they go to a temporary file."""
@@ -132,7 +132,7 @@ class Names(dict[str, int]):
     def texts(self) -> pa.Array:
         """By number: the name."""
         if self._texts is None or len(self._texts) < len(self):
-            self._texts = texts(list(self))
+            self._texts = shown_names(list(self))
         return self._texts
 
 

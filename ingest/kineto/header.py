@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from tracekit.ingest.kineto import names
 from tracekit.ingest.kineto.collectives import int_list
 
 VERSION_KEYS = (
@@ -179,7 +180,7 @@ def _is_ints(value: object) -> bool:
 def _label(value: object) -> str | None:
     if isinstance(value, int):
         return str(value)
-    return value[:200] if isinstance(value, str) and value else None
+    return names.redact(value[:200]) if isinstance(value, str) and value else None
 
 
 def _int(value: object) -> int | None:

@@ -228,3 +228,35 @@ def rank_of_name(name: str) -> int | None:
         if found:
             return int(found[1])
     return None
+
+
+_WORDS_OF_SECRETS = (
+    r"(?:token|secret|passw(?:or)?d|passphrase|api[-_]?key|access[-_]?key|private[-_]?key"
+    r"|credentials?|authorization)"
+)
+_SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(rf"({_WORDS_OF_SECRETS}\w*[\"']?\s*=\s*[\"']?)[^\s\"',;&)]{{3,}}", re.I), r"\1***"),
+    (
+        re.compile(
+            rf"({_WORDS_OF_SECRETS}\w*[\"']?\s*:(?!:)\s*[\"']?)(?=[^\s]*\d)[^\s\"',;&)]{{6,}}", re.I
+        ),
+        r"\1***",
+    ),
+    (re.compile(r"(\bbearer\s+)[\w.~+/-]{6,}=*", re.I), r"\1***"),
+    (re.compile(r"(://[^\s/:@]+:)[^\s/@]+(?=@)"), r"\1***"),
+    (
+        re.compile(
+            r"\b(?:hf_\w{20,}|gh[pousr]_\w{20,}|glpat-[\w-]{16,}|AKIA[0-9A-Z]{16}|sk-[\w-]{20,}"
+            r"|xox[abprs]-[\w-]{10,}|eyJ[\w-]{10,}\.[\w-]+(?:\.[\w-]+)?)"
+        ),
+        "***",
+    ),
+)
+"""What a secret looks like in a name that a user chose, and what is left of it."""
+
+
+def redact(name: str) -> str:
+    """A name without what looks like a secret in it; nearly always the name itself."""
+    for pattern, replacement in _SECRETS:
+        name = pattern.sub(replacement, name)
+    return name

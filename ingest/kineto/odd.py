@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
-from tracekit.ingest.kineto import salvage, times
+from tracekit.ingest.kineto import names, salvage, times
 from tracekit.ingest.kineto.decode import REFUSED, Group, group_events
 from tracekit.ingest.kineto.model import ARGS, CATEGORIES, CallArgs, Event, FrameArgs, Kind, family
 from tracekit.ingest.kineto.rows import as_int
@@ -224,7 +224,7 @@ class OddEvents:
         pid = as_int(self._id(fields.get("pid")))
         name = _text(self._plain(fields.get("args")).get("name"))
         if pid is not None and name and _PROCESS_NAME.fullmatch(name):
-            self.processes.setdefault(pid, name)
+            self.processes.setdefault(pid, names.redact(name))
 
 
 def _text(raw: Raw | None) -> str | None:

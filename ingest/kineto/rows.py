@@ -77,6 +77,15 @@ def texts(values: Sequence[str | None]) -> pa.Array:
         return pa.array(clean, pa.string())
 
 
+_REDACTED = Cache(names.redact)
+
+
+def shown_names(values: list[str]) -> pa.Array:
+    """A column of names, without what looks like a secret in one."""
+    changed = {v: _REDACTED[v] for v in set(values) if _REDACTED[v] != v}
+    return texts([changed.get(v, v) for v in values] if changed else values)
+
+
 def compact_json(raw: bytes) -> str | None:
     """JSON text without the white space between its tokens; None for what holds nothing."""
     import json
@@ -134,7 +143,7 @@ class HostRows:
                 "start_ns": pa.array(start),
                 "dur_ns": pa.array(dur),
                 "category": constant(word, len(events)),
-                "name": texts(shown),
+                "name": shown_names(shown),
                 "pid": ids([e.pid for e in events]),
                 "thread": ids([e.tid for e in events]),
                 "external_id": ints([a.external_id for a in args]),
@@ -161,7 +170,7 @@ class HostRows:
                 "start_ns": pa.array(start),
                 "dur_ns": pa.array(dur),
                 "category": constant(word, len(events)),
-                "name": texts(shown),
+                "name": shown_names(shown),
                 "pid": ids([e.pid for e in events]),
                 "thread": ids([e.tid for e in events]),
                 "external_id": ints(external),
@@ -187,7 +196,7 @@ def ranges(
             "dur_ns": pa.array(dur),
             "domain": texts(domains),
             "style": constant("push_pop", len(events)),
-            "name": texts([e.name for e in events]),
+            "name": shown_names([e.name for e in events]),
             "pid": pa.nulls(len(events), pa.int64()) if is_twin else ints(pids),
             "thread": ints([e.tid for e in events]),
             "external_id": ints(external),

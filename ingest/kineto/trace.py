@@ -23,6 +23,7 @@ from tracekit.ingest.kineto.rows import (
     int32s,
     ints,
     ranges,
+    shown_names,
     texts,
 )
 from tracekit.ingest.kineto.stream import TraceStream
@@ -338,7 +339,7 @@ class TraceReader:
                         "place": pa.array(places),
                         "start_ns": pa.array(start),
                         "dur_ns": pa.array(dur),
-                        "name": texts(shown),
+                        "name": shown_names(shown),
                         "pid": ids([e.pid for e in events]),
                         "thread": ids([e.tid for e in events]),
                         "frame_id": ints([a and a.frame_id for a in args]),
@@ -392,7 +393,7 @@ class TraceReader:
                     "start_ns": pa.array(start),
                     "dur_ns": pa.array(dur),
                     "kind": texts(kinds),
-                    "name": texts([e.name for e in events]),
+                    "name": shown_names([e.name for e in events]),
                     "device": int32s(
                         [
                             a.device if a.device is not None else e.pid

@@ -152,3 +152,32 @@ def test_cut_lists_are_rebuilt_from_start_and_stride() -> None:
     assert collectives.group_ranks(cut, 32, 0, 1) == ((0, 8, 16, 240), False), "240 is not in 0..31"
     assert collectives.group_ranks("[]", 1) == (None, False)
     assert collectives.group_ranks("[0, 1]", 2) == ((0, 1), True)
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("push hf_abcdefghijklmnopqrstuvwx", "push ***"),
+        ("GET https://me:pass@host/x", "GET https://me:***@host/x"),
+        ('API_KEY="abc123def"', 'API_KEY="***"'),
+        ("Authorization: Bearer abc.def123", "Authorization: Bearer ***"),
+        ("secret: abc12345", "secret: ***"),
+    ],
+)
+def test_secrets_are_cut_out(name: str, kept: str) -> None:
+    assert names.redact(name) == kept
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void moe::token::dispatch<128, 4>(int4*)",
+        "tokenizer.py(3): __call__",
+        "nn.Module: TokenEmbedding_0",
+        "embed_tokens: forward",
+        "Optimizer.step#AdamW.step",
+        "nccl:all_reduce",
+    ],
+)
+def test_ordinary_names_are_left_alone(name: str) -> None:
+    assert names.redact(name) == name

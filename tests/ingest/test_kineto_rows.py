@@ -802,3 +802,25 @@ def test_rows_in_a_temporary_file_are_the_same(monkeypatch: pytest.MonkeyPatch) 
     assert len(spilled.tables["gpu_op"]) > 1
     for table in ("gpu_op", "collective"):
         assert spilled.rows(table) == plain.rows(table)
+
+
+PLANTED = "hunter2" * 2
+
+
+def test_secrets_in_names_are_not_kept() -> None:
+    name = f"upload token={PLANTED}"
+    events = [
+        x("user_annotation", name, 1, 9),
+        x("gpu_user_annotation", name, 1, 9),
+        x("cpu_op", name, 1, 9),
+        x("cuda_runtime", name, 1, 9),
+        x("python_function", name, 1, 9),
+        x("cuda_sync", name, 1, 9, pid=0),
+        kernel(name, 1, 9),
+        kernel(NCCL, 1, 9, **comm(**{"Process Group Description": f"password={PLANTED}"})),
+        {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": name}},
+    ]
+    sink = read(trace(events), stacks=True)
+    assert sink.rows("annotation", "name") == ["upload token=***"] * 2
+    for table in sink.tables:
+        assert PLANTED not in repr(sink.rows(table)), table

@@ -14,7 +14,7 @@ forward (the first and the last stage send and receive half as often as the othe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
+    from tracekit.clock import Offset
     from tracekit.job import JobDescription
 
 FORWARD, BACKWARD, WEIGHT = "forward-compute", "backward-compute", "weight-compute"
@@ -77,21 +78,59 @@ def derive_pipeline(
     steps: pa.Table,
     job: JobDescription | None,
     notes: list[str],
+    rank_rows: Sequence[Mapping[str, Any]] = (),
+    moved: Mapping[int, Offset] | None = None,
 ) -> pa.Table:
-    """The rows of ``pipeline_op``.
+    """The rows of ``pipeline_op``, on the job's clock.
 
     ``context`` holds source_id, attempt, rank, capture_id of the sources that are a rank's own
-    trace; ``steps`` the rows of ``step``. What a reader should know is appended to ``notes``.
+    trace; ``steps`` the rows of ``step`` on the sources' own clocks; ``rank_rows`` the rows of
+    ``rank``, whose coordinates count where no range names its stage; ``moved`` how the sources'
+    clocks are corrected. What a reader should know is appended to ``notes``.
     """
     import pyarrow as pa
 
+    context = _with_offsets(context, moved or {})
+    known = {int(r["rank"]): int(r["pp_rank"]) for r in rank_rows if r.get("pp_rank") is not None}
+
     schema = table("pipeline_op").arrow_schema()
     rows = _from_timers(con)
-    ranges = _from_ranges(con, context, steps, job, notes)
+    ranges = _from_ranges(con, context, steps, job, known, notes)
     if rows.num_rows and ranges.num_rows:
         notes.append("pipeline operations: timer files are used, named ranges of traces are not")
     rows = rows if rows.num_rows else ranges
     return pa.table([rows[f.name].cast(f.type) for f in schema], schema=schema)
+
+
+def _with_offsets(context: pa.Table, moved: Mapping[int, Offset]) -> pa.Table:
+    """The context with the correction of each source's clock."""
+    import pyarrow as pa
+
+    found = [moved.get(source_id) for source_id in context["source_id"].to_pylist()]
+    for name, values, kind in (
+        ("offset_ns", [o.offset_ns if o else 0 for o in found], pa.int64()),
+        ("drift_ratio", [o.drift_ratio if o else 0.0 for o in found], pa.float64()),
+        ("origin_ns", [o.origin_ns if o else 0 for o in found], pa.int64()),
+    ):
+        context = context.append_column(name, pa.array(values, kind))
+    return context
+
+
+def fill_coordinates(rank_rows: Sequence[dict[str, Any]], operations: pa.Table) -> None:
+    """Give ranks without a stage the one that their pipeline operations show."""
+    found = {
+        (row["attempt"], row["rank"]): row["pp_rank"]
+        for row in operations.select(["attempt", "rank", "pp_rank"]).group_by(
+            ["attempt", "rank", "pp_rank"]
+        ).aggregate([]).to_pylist()
+    }  # fmt: skip
+    own = [row for row in rank_rows if row.get("pp_rank") is None]
+    # Known for some ranks only, it would set them apart from the others.
+    if len(own) < len(rank_rows) or any((r["attempt"], r["rank"]) not in found for r in own):
+        return
+    for row in own:
+        row["pp_rank"] = found[row["attempt"], row["rank"]]
+        row["coordinates_source"] = row.get("coordinates_source") or "behaviour"
 
 
 _TIMERS = """
@@ -197,13 +236,13 @@ WHERE a.start_ns < s.end_ns
 
 _OPS = """
 WITH compute AS (
-    SELECT r.attempt, r.rank, r.capture_id, r.step, r.operation, r.microbatch, r.stage,
+    SELECT r.source_id, r.attempt, r.rank, r.capture_id, r.step, r.operation, r.microbatch, r.stage,
            coalesce(e.start_ns, r.start_ns) AS start_ns, coalesce(e.end_ns, r.end_ns) AS end_ns,
            false AS is_host
     FROM derive_range r LEFT JOIN derive_extent e USING (source_id, place)
     WHERE r.is_compute
 ), transfer AS (
-    SELECT c.attempt, c.rank, c.capture_id, t.step,
+    SELECT c.source_id, c.attempt, c.rank, c.capture_id, t.step,
            split_part(t.near_operation, '-', 1) || '-' || t.op AS operation,
            NULL AS microbatch, NULL AS stage, t.start_ns, t.end_ns, t.is_host
     FROM derive_transfer t JOIN derive_context c USING (source_id)
@@ -211,13 +250,19 @@ WITH compute AS (
 ), everything AS (
     SELECT * FROM compute UNION ALL SELECT * FROM transfer
 ), numbered AS (
-    SELECT e.*, k.pp_rank, k.dp_rank, k.pp_size,
+    SELECT e.* EXCLUDE (start_ns, end_ns), k.pp_rank, k.dp_rank,
+           e.start_ns + c.offset_ns
+               + CAST(round(c.drift_ratio * (e.start_ns - c.origin_ns)) AS BIGINT) AS start_ns,
+           e.end_ns + c.offset_ns
+               + CAST(round(c.drift_ratio * (e.end_ns - c.origin_ns)) AS BIGINT) AS end_ns,
            row_number() OVER (
                PARTITION BY e.attempt, e.capture_id, e.rank, e.step, e.operation
                ORDER BY e.start_ns, e.end_ns) - 1 AS sequence,
            dense_rank() OVER (
                PARTITION BY e.attempt, e.rank, e.stage IS NULL ORDER BY e.stage) - 1 AS chunk
-    FROM everything e JOIN derive_coordinate k USING (rank)
+    FROM everything e
+    JOIN derive_coordinate k USING (rank)
+    JOIN derive_context c ON e.source_id = c.source_id
 ), ended AS (
     -- An asynchronous send on the host ends when somebody asks for it: the receive tells when
     -- the data had arrived.
@@ -248,6 +293,7 @@ def _from_ranges(
     context: pa.Table,
     steps: pa.Table,
     job: JobDescription | None,
+    known: Mapping[int, int],
     notes: list[str],
 ) -> pa.Table:
     import pyarrow as pa
@@ -274,7 +320,7 @@ def _from_ranges(
         registered["derive_name"] = context
         for statement in (_RANGES, _EXTENTS, _TRANSFERS):
             con.execute(statement)
-        coordinates = _coordinates(con, job, notes)
+        coordinates = _coordinates(con, job, known, notes)
         if not coordinates:
             return empty
         con.register(
@@ -284,7 +330,6 @@ def _from_ranges(
                     "rank": pa.array([c.rank for c in coordinates], pa.int32()),
                     "pp_rank": pa.array([c.stage for c in coordinates], pa.int32()),
                     "dp_rank": pa.array([c.replica for c in coordinates], pa.int32()),
-                    "pp_size": pa.array([c.pp for c in coordinates], pa.int32()),
                 }
             ),
         )
@@ -314,9 +359,11 @@ _BEHAVIOUR = """
 WITH transfers AS (
     SELECT source_id, count(*) AS transfers FROM derive_transfer GROUP BY source_id
 ), firsts AS (
-    SELECT r.source_id, r.attempt, r.capture_id, r.step,
-           min(coalesce(e.start_ns, r.start_ns)) AS start_ns
-    FROM derive_range r LEFT JOIN derive_extent e USING (source_id, place)
+    SELECT source_id, r.attempt, r.capture_id, r.step,
+           min(coalesce(e.start_ns, r.start_ns) + c.offset_ns) AS start_ns
+    FROM derive_range r
+    JOIN derive_context c USING (source_id)
+    LEFT JOIN derive_extent e USING (source_id, place)
     WHERE r.operation = 'forward-compute' GROUP BY ALL
 ), lags AS (
     SELECT source_id, median(start_ns - first_ns) AS lag_ns
@@ -342,13 +389,16 @@ WHERE g.is_ranks_complete AND len(g.ranks) > 1 AND list_contains(g.ranks, c.rank
 
 
 def _coordinates(
-    con: duckdb.DuckDBPyConnection, job: JobDescription | None, notes: list[str]
+    con: duckdb.DuckDBPyConnection,
+    job: JobDescription | None,
+    known: Mapping[int, int],
+    notes: list[str],
 ) -> list[Coordinate]:
     """The stage and replica of every rank with microbatches; none where this is no pipeline."""
     behaviour = con.execute(_BEHAVIOUR).fetchall()
     ranks = [int(rank) for rank, _, _ in behaviour]
     groups = _group_places(con.execute(_GROUPS).fetchall())
-    stages, pp = _stages(con, ranks, groups, behaviour, job, notes)
+    stages, pp = _stages(con, ranks, groups, behaviour, job, known, notes)
     if pp < 2:
         return []
     tp = job.parallelism.tp if job and job.parallelism.tp else None
@@ -378,6 +428,7 @@ def _stages(
     groups: dict[str, dict[int, tuple[int, int]]],
     behaviour: Sequence[tuple[int, int, float]],
     job: JobDescription | None,
+    known: Mapping[int, int],
     notes: list[str],
 ) -> tuple[dict[int, int], int]:
     """Stage by rank, and the number of stages (0: unknown)."""
@@ -397,6 +448,8 @@ def _stages(
         if stated < 2 or world % stated or max(ranks) >= world:
             return {}, 0
         return {r: r // (world // stated) for r in ranks}, stated
+    if set(known) >= set(ranks):
+        return {r: known[r] for r in ranks}, len({known[r] for r in ranks})
     return _by_behaviour(behaviour, notes)
 
 

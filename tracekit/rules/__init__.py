@@ -7,12 +7,18 @@ from collections.abc import Iterable, Mapping
 from tracekit.errors import UsageError
 from tracekit.rules import (
     checkpoint_stall,
+    collective_hang,
+    collective_mismatch,
     dataloader_stall,
     excess_bubble,
     exposed_communication,
     gc_pause,
+    late_rank,
     launch_bound,
+    link_degraded,
     sequence_imbalance,
+    slow_gpu,
+    slow_host,
     stage_imbalance,
     sync_stall,
 )
@@ -28,6 +34,12 @@ RULES: tuple[Rule, ...] = (
     stage_imbalance.RULE,
     sequence_imbalance.RULE,
     excess_bubble.RULE,
+    collective_hang.RULE,
+    collective_mismatch.RULE,
+    slow_gpu.RULE,
+    slow_host.RULE,
+    link_degraded.RULE,
+    late_rank.RULE,
     exposed_communication.RULE,
 )
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracekit.errors import StoreError
+from tracekit.errors import RunWriteError, StoreError
 from tracekit.schema import Table, table
 from tracekit.store.manifest import ShardFile
 
@@ -24,6 +27,18 @@ WAITING_COUNT = 2
 
 FILE_BYTES = 256 << 20
 """A Parquet file is closed and the next begun at this size."""
+
+
+@contextlib.contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """What goes wrong with the disk becomes a RunWriteError, so that no source is blamed for it."""
+    try:
+        yield
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else type(error).__name__
+        raise RunWriteError(
+            f"{place}: cannot be written ({why})", hint="name a folder with enough space"
+        ) from None
 
 
 def _parquet_options(spec: Table) -> dict[str, Any]:
@@ -109,12 +124,13 @@ class _TableFiles:
         if not due:
             return
         rows = pa.concat_tables(due)
-        if self.writer is None:
-            self.path = self.folder / f"{self.spec.name}-{len(self.finished):03d}.parquet"
-            self.writer = pq.ParquetWriter(
-                self.path, self.spec.arrow_schema(), **_parquet_options(self.spec)
-            )
-        self.writer.write_table(rows, row_group_size=rows.num_rows)
+        with writing(self.folder):
+            if self.writer is None:
+                self.path = self.folder / f"{self.spec.name}-{len(self.finished):03d}.parquet"
+                self.writer = pq.ParquetWriter(
+                    self.path, self.spec.arrow_schema(), **_parquet_options(self.spec)
+                )
+            self.writer.write_table(rows, row_group_size=rows.num_rows)
         self.rows_count += rows.num_rows
         self.bounds.append(_bounds(self.spec, rows))
         if self.path is not None and self.path.stat().st_size >= FILE_BYTES:
@@ -124,7 +140,8 @@ class _TableFiles:
         """Finish the open file; nothing may be waiting."""
         if self.writer is None or self.path is None:
             return
-        self.writer.close()
+        with writing(self.folder):
+            self.writer.close()
         times = [b for b in self.bounds if b[2] is not None and b[3] is not None]
         self.finished.append(
             ShardFile(
@@ -139,6 +156,15 @@ class _TableFiles:
             )
         )
         self.writer, self.path, self.rows_count, self.bounds = None, None, 0, []
+
+    def abandon(self) -> None:
+        """Let go of a file that is not finished, whatever the disk says."""
+        if self.writer is None:
+            return
+        with contextlib.suppress(OSError):
+            self.writer.close()
+        self.writer.is_open = False  # its destructor would try again, and print a traceback
+        self.writer = None
 
 
 def _bounds(spec: Table, rows: pa.Table) -> tuple[int, int, int | None, int | None]:
@@ -190,15 +216,17 @@ class ShardWriter:
             self._write(files, files.release())
         while self._waiting:
             self._waiting.popleft().result()
-        self.stop()
         for files in self._tables.values():
             files.close()
+        self.stop()
         return tuple(f for name in sorted(self._tables) for f in self._tables[name].finished)
 
     def stop(self) -> None:
         """End the writing thread, also where the shard was given up."""
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
+        for files in self._tables.values():
+            files.abandon()
 
 
 class SourceSink:
@@ -276,5 +304,6 @@ def write_table(folder: Path, name: str, rows: pa.Table) -> ShardFile:
     spec = table(name)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.parquet"
-    pq.write_table(conform(spec, rows, None), path, **_parquet_options(spec))
+    with writing(folder):
+        pq.write_table(conform(spec, rows, None), path, **_parquet_options(spec))
     return ShardFile(name, path.name, rows.num_rows, path.stat().st_size)

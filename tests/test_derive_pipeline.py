@@ -100,8 +100,8 @@ class Traces:
             for name, rows in self.rows.items():
                 catalog.create_table(con, name, rows)
             found = derive_pipeline(con, context, steps, job, notes if notes is not None else [])
-        rows: list[dict[str, Any]] = found.to_pylist()
-        return rows
+        listed: list[dict[str, Any]] = found.to_pylist()
+        return listed
 
 
 def test_a_forward_is_the_kernels_that_it_launched() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tracekit.errors import UsageError
@@ -73,11 +75,11 @@ def test_the_general_form_is_the_megatron_one_for_a_plain_block() -> None:
 
 
 def test_active_experts_and_gates_count() -> None:
-    plain = {"layers": 1, "hidden": 100, "heads": 10, "sequence": 1, "vocabulary": 1, "ffn": 400}
-    two = flops.flops_per_token(flops.Shape(**plain))
-    gated = flops.flops_per_token(flops.Shape(**plain, is_gated=True))
+    plain = flops.Shape(1, 100, 10, 1, 1, ffn=400)
+    two = flops.flops_per_token(plain)
+    gated = flops.flops_per_token(replace(plain, is_gated=True))
     assert gated - two == pytest.approx(100**2 * 6 * 4)
-    routed = flops.flops_per_token(flops.Shape(**plain, experts=64, top_k=2))
+    routed = flops.flops_per_token(replace(plain, experts=64, top_k=2))
     assert routed - two == pytest.approx(100**2 * 12 * 4)
 
 

@@ -310,3 +310,13 @@ def test_sequence_lengths_move_forward_and_backward_together() -> None:
     judgement = judge(found, 1.5, {0: 1.0}, None)
     assert judgement.kind == "sequence_imbalance"
     assert judge(found, 1.05, {0: 1.0}, None).kind == "healthy"
+
+
+def test_a_refused_replay_claims_no_stage() -> None:
+    ops = two_stages(2.0)
+    late = ops.start_s + 5.0 * (ops.start_s > 7.0)  # five seconds that no operation accounts for
+    found = analyse(Operations(**{**ops.__dict__, "start_s": late}))
+    assert found.refused is not None
+    assert found.judgement.kind == "unexplained"
+    assert "REFUSED" in to_text(found)
+    assert to_dict(found)["slowdown"] is None

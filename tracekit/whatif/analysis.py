@@ -213,6 +213,8 @@ def analyse(operations: Operations, causes: Sequence[Cause] = ()) -> WhatIf:
             float(no_delay.mean()) / t_ideal if t_ideal > 0 else math.nan,
             stage_s,
             m_s.remove,
+            is_believed=abs(_ratio(float(replay.base_s.mean()), float(no_delay.mean())) - 1)
+            <= MAX_SIMULATION_ERROR_RATIO,
         ),
         statistics=describe(replay),
         causes=tuple(result(c.text, t) for c, t in zip(causes, named_t, strict=True)),

@@ -56,7 +56,11 @@ class Judgement:
 
 
 def judge(
-    replay: Replay, slowdown: float, stage_s: Mapping[int, float], m_s: float | None
+    replay: Replay,
+    slowdown: float,
+    stage_s: Mapping[int, float],
+    m_s: float | None,
+    is_believed: bool = True,
 ) -> Judgement:
     """The most specific explanation that the operations support.
 
@@ -79,6 +83,12 @@ def judge(
                 stage=replay.stages[i],
                 dp_rank=replay.dp_ranks[j],
             )
+    if not is_believed:
+        return Judgement(
+            "unexplained",
+            "No rank stands out from its peers; the replay is refused, so no more is claimed.",
+            symptoms,
+        )
     ratios = (symptoms.stage_ratio_forward, symptoms.stage_ratio_backward)
     found = _uneven_stage(ratios, stage_s, m_s, replay.stages[-1])
     if found is not None:

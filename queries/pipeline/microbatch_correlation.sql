@@ -22,11 +22,9 @@ WITH
         GROUP BY ALL
     ),
     compute AS (
-        SELECT *
         FROM pipeline_op
-        WHERE
-            operation IN ('forward-compute', 'backward-compute')
-            AND (attempt, capture_id, step) NOT IN (SELECT (attempt, capture_id, step) FROM unsteady)
+        ANTI JOIN unsteady USING (attempt, capture_id, step)
+        WHERE operation IN ('forward-compute', 'backward-compute')
     ),
     pairs AS (
         SELECT

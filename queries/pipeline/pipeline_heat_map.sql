@@ -33,9 +33,8 @@ WITH
             rank,
             sum(end_ns - start_ns) AS compute_ns
         FROM pipeline_op
-        WHERE
-            operation IN ('forward-compute', 'backward-compute', 'weight-compute')
-            AND (attempt, capture_id, step) NOT IN (SELECT (attempt, capture_id, step) FROM unsteady)
+        ANTI JOIN unsteady USING (attempt, capture_id, step)
+        WHERE operation IN ('forward-compute', 'backward-compute', 'weight-compute')
         GROUP BY ALL
     ),
     gathered AS (

@@ -41,9 +41,8 @@ WITH
             sum(end_ns - start_ns) FILTER (WHERE operation <> 'forward-compute')
             / CAST(nullif(microbatches, 0) AS DOUBLE) AS backward_ns
         FROM pipeline_op
-        WHERE
-            operation IN ('forward-compute', 'backward-compute', 'weight-compute')
-            AND (attempt, capture_id, step) NOT IN (SELECT (attempt, capture_id, step) FROM unsteady)
+        ANTI JOIN unsteady USING (attempt, capture_id, step)
+        WHERE operation IN ('forward-compute', 'backward-compute', 'weight-compute')
         GROUP BY ALL
     ),
     stage_steps AS (

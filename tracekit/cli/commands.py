@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tracekit.cli import build, diagnosis, expect, look, whatif
+from tracekit.cli import build, diagnosis, expect, look, simulate, whatif
 
 
 def register(app: typer.Typer) -> None:
@@ -21,4 +21,5 @@ def register(app: typer.Typer) -> None:
     app.command("expect")(expect.expect)
     app.command("whatif")(whatif.whatif)
     app.command("explain")(diagnosis.explain)
+    app.command("simulate")(simulate.simulate)
     app.command("cache")(look.cache)

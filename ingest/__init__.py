@@ -8,6 +8,7 @@ from __future__ import annotations
 from tracekit.ingest import files
 from tracekit.ingest.base import IngestOptions, Ingestor, Recognition, Sink, SourceFile
 from tracekit.ingest.kineto import KinetoIngestor
+from tracekit.ingest.pipeline_timers import PARQUET_MAGIC, PipelineTimersIngestor
 
 __all__ = [
     "INGESTORS",
@@ -20,7 +21,10 @@ __all__ = [
     "recognise",
 ]
 
-INGESTORS: tuple[Ingestor, ...] = (KinetoIngestor(),)
+INGESTORS: tuple[Ingestor, ...] = (
+    KinetoIngestor(),
+    PipelineTimersIngestor(),
+)
 """In the order in which they are asked."""
 
 DEEP_HEAD_BYTES = 4 << 20
@@ -77,6 +81,8 @@ def _sniff(head: bytes, source: SourceFile) -> Recognition | None:
         found = one.sniff(head, source.name)
         if found is not None:
             return found
+    if head.startswith(PARQUET_MAGIC):
+        return PipelineTimersIngestor().recognise(source)  # its columns stand at its end
     return None
 
 

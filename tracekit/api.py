@@ -25,8 +25,17 @@ if TYPE_CHECKING:
 
     from tracekit.job import JobDescription
     from tracekit.report.model import Report
+    from tracekit.whatif import Cause, WhatIf
 
 PathLike = str | Path
+
+
+_STEADY_PIPELINE = """
+SELECT p.* FROM pipeline_op p WHERE NOT EXISTS (
+    SELECT 1 FROM step s
+    WHERE s.attempt = p.attempt AND s.capture_id = p.capture_id AND s.step = p.step
+      AND (s.is_warmup OR s.is_partial))
+"""
 
 
 @dataclass
@@ -99,6 +108,17 @@ class OpenRun:
         )
         settings = DiagnoseConfig.from_mapping(config or {}, select, ignore)
         return diagnose(con, facts, config=settings)
+
+    def whatif(self, causes: Sequence[Cause] = ()) -> WhatIf:
+        """Replay the pipeline's operations: the published metrics, and each cause taken out.
+
+        InputError where the run holds no pipeline operations.
+        """
+        from tracekit.whatif import Layout, analyse, from_pipeline_rows
+
+        rows = self.run.con.sql(_STEADY_PIPELINE).to_arrow_table()
+        dp = self.job.parallelism.dp if self.job is not None else None
+        return analyse(from_pipeline_rows(rows, Layout(dp=dp)), causes)
 
     def derived_tables(self) -> dict[str, pa.Table]:
         """Every derived table of the run (of its selected part)."""

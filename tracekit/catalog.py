@@ -66,6 +66,11 @@ QUERY_FILES: tuple[str, ...] = (
     "health/job_attempts",
     "health/job_ranks",
     "health/input_issues",
+    "pipeline/bubble",
+    "pipeline/stage_balance",
+    "pipeline/pipeline_heat_map",
+    "pipeline/microbatch_correlation",
+    "pipeline/replica_balance",
 )
 """Every query, in the order in which lists and documentation show them."""
 

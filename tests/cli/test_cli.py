@@ -36,6 +36,8 @@ COMMANDS = (
     "query",
     "sql",
     "job",
+    "expect",
+    "whatif",
     "explain",
     "simulate",
     "cache",

@@ -14,6 +14,7 @@ from tracekit.derive import hosts, ranks
 from tracekit.derive.calls import read_calls
 from tracekit.derive.layout import coordinates, group_kinds
 from tracekit.derive.matching import group_table, match, match_table
+from tracekit.derive.pipeline import derive_pipeline, fill_coordinates
 from tracekit.derive.sources import RANK_KINDS, USABLE, Source, read_sources
 from tracekit.derive.steps import derive_steps
 from tracekit.schema import REGISTRY_VERSION, table
@@ -97,6 +98,9 @@ def derive(
     kinds = group_kinds(matched)
     rank_rows = _rank_rows(used, job)
     coordinates(rank_rows, matched, kinds)
+    steps = derive_steps(con, context)
+    operations = derive_pipeline(con, context, steps, job, remarks, rank_rows, moved)
+    fill_coordinates(rank_rows, operations)
     rows: dict[str, list[dict[str, Any]]] = {
         "source_context": [
             _context_row(s, moved.get(s.source_id))
@@ -108,12 +112,12 @@ def derive(
         "clock": clocks,
         "clock_offset": clock_offsets.offset_rows(offsets, used),
         "run": attempt_rows,
-        "pipeline_op": [],
     }
     tables = {name: _arrow(name, content) for name, content in rows.items()}
     tables["collective_match"] = match_table(matched, errors)
     tables["comm_group"] = group_table(matched, kinds)
-    tables["step"] = clock_offsets.moved_steps(derive_steps(con, context), moved)
+    tables["pipeline_op"] = operations
+    tables["step"] = clock_offsets.moved_steps(steps, moved)
     return tables
 
 

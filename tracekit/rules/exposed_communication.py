@@ -185,6 +185,8 @@ RULE = Rule(
         "gc-pause",
         "checkpoint-stall",
         "sync-stall",
+        "stage-imbalance",
+        "sequence-imbalance",
         "late-rank",
         "slow-gpu",
         "slow-host",

@@ -31,6 +31,8 @@ READS = (
     "collective",
     "device",
     "gpu_op",
+    "host_op",
+    "pipeline_timer",
     "process",
     "process_group",
     "source",

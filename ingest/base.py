@@ -40,6 +40,8 @@ class SourceFile:
     file_bytes: int
     mtime_ns: int
     open: Callable[[], BinaryIO]
+    part: str = ""
+    """What of the file this source is, where an ingestor split it: ``path`` ends with !part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,4 +103,17 @@ class Ingestor(Protocol):
 
         Sets the facts status, reason, producer, window_start_ns, ... at the end. Raises
         InputError only where nothing at all could be read.
+        """
+
+
+class Splitter(Protocol):
+    """An ingestor whose files may each hold several ranks.
+
+    The tables map one source to one rank, so such a file becomes several sources.
+    """
+
+    def split(self, source: SourceFile) -> list[SourceFile]:
+        """The sources that the file is, each with its ``part``; the file itself if it is one.
+
+        Never raises for what a file holds: reading says what is wrong with it.
         """

@@ -345,8 +345,20 @@ def expand(paths: Sequence[str | Path]) -> list[SourceFile]:
                 raise LimitError(f"{text}: more than {MAX_FILES} files")
     sources: list[SourceFile] = []
     for match in sorted(found.values(), key=lambda p: _natural(str(p))):
-        sources += _expand_file(match)
+        for source in _expand_file(match):
+            sources += _split(source)
     return sources
+
+
+def _split(source: SourceFile) -> list[SourceFile]:
+    """The sources that one file is: an ingestor may find several ranks in it."""
+    from tracekit.ingest import SPLITTERS
+
+    for splitter in SPLITTERS:
+        parts = splitter.split(source)
+        if len(parts) > 1:
+            return parts
+    return [source]
 
 
 def _natural(text: str) -> list[tuple[int, str]]:

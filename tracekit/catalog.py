@@ -9,7 +9,7 @@ A query is one file ``queries/<subject>/<name>.sql``: a header of comment lines,
     -- reads: step, gpu_op
     -- grain: rank, capture_id, step
     -- param: rounding VARCHAR = 'none' | 'hta' : What it does; the default comes first.
-    -- column: rank INTEGER : What it is, with unit and range.
+    -- column: rank INTEGER : What it is, with unit and range. Names with blanks stand in "".
     --     A line that is indented further continues the one before.
     -- source: Where a formula comes from (optional).
     SELECT ...
@@ -66,6 +66,11 @@ QUERY_FILES: tuple[str, ...] = (
     "health/job_attempts",
     "health/job_ranks",
     "health/input_issues",
+    "nsys/cuda_gpu_kern_sum",
+    "nsys/cuda_gpu_mem_time_sum",
+    "nsys/cuda_api_sum",
+    "nsys/nvtx_pushpop_sum",
+    "nsys/nvtx_gpu_proj_sum",
 )
 """Every query, in the order in which lists and documentation show them."""
 
@@ -192,7 +197,7 @@ def execute(
 
 _KEY = re.compile(r"-- (reads|grain|param|column|source): (.*)")
 _PARAM = re.compile(r"(\w+) (\w+) = (.+?) : (.+)")
-_COLUMN = re.compile(r"(\w+) ([\w\[\]]+) : (.+)")
+_COLUMN = re.compile(r"""(\w+|"[^"]+") ([\w\[\]]+) : (.+)""")
 
 
 def parse(path: str, text: str) -> Query:
@@ -255,7 +260,7 @@ def _column(path: str, text: str) -> QueryColumn:
     match = _COLUMN.fullmatch(text)
     if match is None:
         raise ValueError(f"{path}: expected 'name TYPE : meaning', found {text!r}")
-    return QueryColumn(match[1], match[2], match[3])
+    return QueryColumn(match[1].strip('"'), match[2], match[3])
 
 
 def _as_type(value: object, type_: str) -> ParamValue | None:

@@ -521,7 +521,10 @@ SELECT
     members_count,
     holder_rank,
     holder_start_ns,
-    greatest(0, coalesce(least(holder_start_ns, end_ns) - start_ns, 0)) AS wait_ns,
+    -- least() would pass over a null: nobody holds up that call.
+    if(
+        holder_start_ns IS NULL, 0, greatest(0, least(holder_start_ns, end_ns) - start_ns)
+    ) AS wait_ns,
     CASE
         WHEN len(clocks) < 2 THEN 0
         WHEN list_min([c.error_ns FOR c IN clocks]) < 0 THEN NULL

@@ -64,7 +64,7 @@ class OpenRun:
 
     def sql(self, text: str) -> pl.DataFrame:
         """Rows of one SELECT over the run's views. QueryError for anything else."""
-        return _frame(self.run.sql(text).to_arrow_table())
+        return _frame(self.run.rows(text))
 
     def diagnose(
         self,

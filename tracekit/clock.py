@@ -31,7 +31,9 @@ MAX_SLACK_NS = 200_000
 DRIFT_WINDOW_NS = 60_000_000_000
 """From this length on the drift of free-running clocks (some 10 ppm) shows."""
 
-DRIFT_BUCKETS = 12
+DRIFT_BUCKETS = (12, 60, 300)
+"""Stretches into which a long window is cut; the next number where the one before fails."""
+
 MAX_DRIFT_RATIO = 500e-6
 """More than any working oscillator drifts: such a fit is refused."""
 
@@ -98,10 +100,9 @@ def align(
     ids = sorted(set(clock_ids))
     if len(ids) < 2:
         return []
-    zero = _zero(instances)
-    bounds = _bounds(instances, ids, zero)
+    bounds = _bounds(instances, ids)
     if end_ns - start_ns >= DRIFT_WINDOW_NS:
-        drifting = _drifting(instances, ids, zero, start_ns, end_ns, is_epoch)
+        drifting = _drifting(instances, ids, start_ns, end_ns, is_epoch)
         if drifting is not None:
             return drifting
     closed, slack_ns = _closed(bounds)
@@ -124,16 +125,7 @@ def align(
     return found
 
 
-def _zero(instances: Sequence[Instances]) -> int:
-    """A moment to count from, so that floats stay exact."""
-    for group in instances:
-        known = group.start_ns[group.start_ns > EARLY]
-        if len(known):
-            return int(known.min())
-    return 0
-
-
-def _bounds(instances: Sequence[Instances], ids: Sequence[int], zero: int) -> Floats:
+def _bounds(instances: Sequence[Instances], ids: Sequence[int]) -> Floats:
     """B[c, d]: the most by which offset c may exceed offset d."""
     import numpy as np
 
@@ -264,47 +256,113 @@ def _equal_ends(group: Instances, base: int, column: int) -> tuple[float, float]
 def _drifting(
     instances: Sequence[Instances],
     ids: Sequence[int],
-    zero: int,
     start_ns: int,
     end_ns: int,
     is_epoch: bool,
 ) -> list[Offset] | None:
-    """Offsets with drift, from the bounds of stretches of the window; None where a constant
-    offset explains them as well."""
+    """Offsets with drift; None where constant ones explain the bounds as well."""
     import numpy as np
 
-    edges = np.linspace(start_ns, end_ns, DRIFT_BUCKETS + 1).astype(np.int64)
-    middles = (edges[1:] + edges[:-1]) / 2 - start_ns
-    lower = np.full((len(ids), DRIFT_BUCKETS), -UNBOUND)
-    upper = np.full((len(ids), DRIFT_BUCKETS), UNBOUND)
-    for bucket in range(DRIFT_BUCKETS):
-        part = [p for g in instances if (p := _between(g, edges[bucket], edges[bucket + 1]))]
-        closed, slack = _closed(_bounds(part, ids, zero))
-        if closed is None:
-            continue
-        lower[:, bucket], upper[:, bucket] = -closed[0] - slack, closed[:, 0] + slack
+    constant, _ = _closed(_bounds(instances, ids))
+    if constant is not None and not _has_trend(instances, ids, constant, start_ns, end_ns):
+        return None
+    drifts = _drifts(instances, ids, start_ns, end_ns)
+    if drifts is None:
+        return None
+    straight = [_straightened(g, dict(zip(ids, drifts, strict=True)), start_ns) for g in instances]
+    closed, slack = _closed(_bounds(straight, ids))
+    if closed is None:
+        return None
+    values = _choose(closed, is_epoch)
     found = []
-    needs_drift = False
     for i, clock in enumerate(ids[1:], start=1):
-        line = _line(middles, lower[i], upper[i], float(end_ns - start_ns) / DRIFT_BUCKETS)
-        if line is None:
+        lower, upper = -closed[0, i], closed[i, 0]
+        if not np.isfinite(lower) or not np.isfinite(upper):
             found.append(Offset(clock, ids[0], 0, 0.0, 0, None, "not connected"))
             continue
-        offset, drift, error = line
-        needs_drift |= lower[i].max() > upper[i].min()
-        needs_drift |= abs(drift) * (end_ns - start_ns) > 4 * error
+        # What is left of the drift tilts the line within the interval.
+        error = max(upper - values[i], values[i] - lower) + slack
         found.append(
             Offset(
                 clock,
                 ids[0],
-                round(offset),
-                drift,
+                round(float(values[i])),
+                float(drifts[i]),
                 start_ns,
-                int(np.ceil(error)),
+                int(np.ceil(error)) + 1,
                 "causality, drift",
             )
         )
-    return found if needs_drift else None
+    return found
+
+
+def _has_trend(
+    instances: Sequence[Instances],
+    ids: Sequence[int],
+    constant: Floats,
+    start_ns: int,
+    end_ns: int,
+) -> bool:
+    """Whether drift would matter beside the error of constant offsets."""
+    import numpy as np
+
+    drifts = _drifts(instances, ids, start_ns, end_ns)
+    if drifts is None:
+        return False
+    width = constant[1:, 0] + constant[0, 1:]
+    return bool((np.abs(drifts[1:]) * (end_ns - start_ns) > 2 * width).any())
+
+
+def _drifts(
+    instances: Sequence[Instances], ids: Sequence[int], start_ns: int, end_ns: int
+) -> Floats | None:
+    """Drift of each clock against the first, from lines through the intervals of stretches.
+
+    Clocks that drift fast contradict themselves within a long stretch: then shorter ones do.
+    """
+    import numpy as np
+
+    for count in DRIFT_BUCKETS:
+        edges = np.linspace(start_ns, end_ns + 1, count + 1).astype(np.int64)
+        lower = np.full((len(ids), count), -UNBOUND)
+        upper = np.full((len(ids), count), UNBOUND)
+        failed = 0
+        for bucket in range(count):
+            part = [p for g in instances if (p := _between(g, edges[bucket], edges[bucket + 1]))]
+            closed, _ = _closed(_bounds(part, ids))
+            failed += closed is None
+            if closed is not None:
+                lower[:, bucket], upper[:, bucket] = -closed[0], closed[:, 0]
+        middles = (edges[1:] + edges[:-1]) / 2 - start_ns
+        slopes = [0.0] + [_slope(middles, lower[i], upper[i]) for i in range(1, len(ids))]
+        if failed <= count / 4 and all(abs(s) <= MAX_DRIFT_RATIO for s in slopes):
+            return np.array(slopes)
+    return None
+
+
+def _slope(middles: Floats, lower: Floats, upper: Floats) -> float:
+    import numpy as np
+
+    known = np.isfinite(lower) & np.isfinite(upper)
+    if known.sum() < 3:
+        return 0.0
+    width = np.maximum((upper[known] - lower[known]) / 2, 1.0)
+    return float(np.polyfit(middles[known], (lower[known] + upper[known]) / 2, 1, w=1 / width)[0])
+
+
+def _straightened(group: Instances, drifts: dict[int, float], origin_ns: int) -> Instances:
+    import numpy as np
+
+    ratio = np.array([drifts[c] for c in group.clocks])[None, :]
+
+    def moved(times: Ints) -> Ints:
+        is_known = (times > EARLY) & (times < LATE)
+        bend = np.where(is_known, np.where(is_known, times - origin_ns, 0) * ratio, 0)
+        return times + np.rint(bend).astype(np.int64)
+
+    return Instances(
+        group.clocks, moved(group.start_ns), moved(group.end_ns), group.size_bytes, group.is_pair
+    )
 
 
 def _between(group: Instances, first: int, last: int) -> Instances | None:
@@ -319,25 +377,3 @@ def _between(group: Instances, first: int, last: int) -> Instances | None:
         group.size_bytes[rows],
         group.is_pair,
     )
-
-
-def _line(
-    middles: Floats, lower: Floats, upper: Floats, bucket_ns: float
-) -> tuple[float, float, float] | None:
-    """Offset at the window's start, drift, and error of the line through the intervals."""
-    import numpy as np
-
-    known = np.isfinite(lower) & np.isfinite(upper)
-    if known.sum() < 3:
-        return None
-    t, y = middles[known], (lower[known] + upper[known]) / 2
-    width = np.maximum((upper[known] - lower[known]) / 2, 1.0)
-    drift, offset = np.polyfit(t, y, 1, w=1 / width)
-    if abs(drift) > MAX_DRIFT_RATIO:
-        return None
-    line = offset + drift * t
-    # The truth moves within a stretch, too.
-    bend = abs(drift) * bucket_ns / 2
-    error = float(np.max(np.maximum(upper[known] - line, line - lower[known]).clip(0)))
-    best = float(np.max(np.maximum(lower[known] - line, line - upper[known]).clip(0)))
-    return float(offset), float(drift), max(min(error, float(width.min()) * 2), best) + bend

@@ -100,7 +100,9 @@ SELECT
     op,
     message_bytes,
     ranks_count,
-    CAST(if(is_complete AND gap_ns >= error_ns, holder_rank, NULL) AS INTEGER) AS last_rank,
+    CAST(
+        if(is_complete AND gap_ns >= error_ns AND seen_wait_ns > 0, holder_rank, NULL) AS INTEGER
+    ) AS last_rank,
     gap_ns,
     CAST(if(is_complete, seen_wait_ns, estimated_wait_ns) AS BIGINT) AS wait_ns,
     CAST(if(is_complete, seen_transfer_ns, least(usual_ns, shortest_ns)) AS BIGINT) AS transfer_ns,

@@ -8,6 +8,7 @@ entered), and must be the only one that is; otherwise there is none, and a reaso
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,6 +25,9 @@ MIN_OVERLAP = 0.25
 
 ANCHORS = 9
 """Moments at which the two lanes are laid over each other to propose shifts."""
+
+MAX_SEARCH = 64
+"""Calls by which windows may be apart where nothing but the rhythm of the calls tells."""
 
 DRIFT_RATIO = 200e-6
 """Two free-running clocks part by no more than this."""
@@ -61,15 +65,14 @@ def find_shift(calls: Calls, a: Ints, b: Ints, *, is_one_clock: bool) -> Shift:
     plain = fit(calls, a, b, 0, is_one_clock=is_one_clock)
     if plain is not None and len(a) == len(b) and _is_sure(calls, a, b, plain):
         return Shift(0)
-    fits = [
-        found
-        for shift in _candidates(calls, a, b)
-        if (found := fit(calls, a, b, shift, is_one_clock=is_one_clock)) is not None
-        and found.agreement >= MIN_AGREEMENT
-    ]
+    fits = _fits(calls, a, b, _candidates(calls, a, b), is_one_clock)
+    possible = [f for f in fits if f.is_possible]
+    if not possible and not is_one_clock:
+        # Clocks that are far apart point to the wrong calls: only the rhythm is left.
+        fits = _fits(calls, a, b, range(-MAX_SEARCH, MAX_SEARCH + 1), is_one_clock)
+        possible = [f for f in fits if f.is_possible]
     if not fits:
         return Shift(None, "no alignment of the windows makes the operations agree")
-    possible = [f for f in fits if f.is_possible]
     if not possible:
         return Shift(None, "no alignment of the windows keeps cause before effect")
     best = min(possible, key=lambda f: (f.scatter_ns, f.apart_ns))
@@ -80,6 +83,11 @@ def find_shift(calls: Calls, a: Ints, b: Ints, *, is_one_clock: bool) -> Shift:
     if best.overlap >= 3 and best.scatter_ns <= CLEAR_RATIO * min(f.scatter_ns for f in rivals):
         return Shift(best.shift)
     return Shift(None, "the windows could be aligned in several ways")
+
+
+def _fits(calls: Calls, a: Ints, b: Ints, shifts: Iterable[int], is_one_clock: bool) -> list[Fit]:
+    found = (fit(calls, a, b, shift, is_one_clock=is_one_clock) for shift in shifts)
+    return [f for f in found if f is not None and f.agreement >= MIN_AGREEMENT]
 
 
 def _is_sure(calls: Calls, a: Ints, b: Ints, plain: Fit) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tracekit.clock import EARLY, LATE, Instances, Offset, align
 from tracekit.derive.calls import Calls
 from tracekit.derive.matching import Matched
-from tracekit.derive.pairs import is_on_host
+from tracekit.derive.pairs import HOST_SLACK_NS, is_on_host
 from tracekit.derive.sources import Source
 
 if TYPE_CHECKING:
@@ -58,9 +58,6 @@ def _instances(matched: Matched, key: Key) -> Iterable[Instances]:
             for rank, rows in communicator.lanes.items()
         }
         if communicator.is_pair:
-            if is_on_host(calls, next(iter(chosen.values()))):
-                # The range of a send may begin after the data left: it bounds nothing.
-                continue
             chosen = _send_first(calls, chosen)
         every = np.unique(np.concatenate([matched.call[rows] for rows in chosen.values()]))
         if not len(every) or len(chosen) < 2:
@@ -75,6 +72,9 @@ def _instances(matched: Matched, key: Key) -> Iterable[Instances]:
             size[at] = np.maximum(size[at], calls["message_bytes"][rows])
         clocks = tuple(communicator.clocks[rank] for rank in chosen)
         if communicator.is_pair:
+            if is_on_host(calls, next(iter(chosen.values()))):
+                # The range of a send may begin after the data left: that much less is certain.
+                end = np.where(end < LATE, end + HOST_SLACK_NS, end)
             yield Instances(clocks, start, end, size, is_pair=True)
         else:
             yield _by_clock(clocks, start, end, size)

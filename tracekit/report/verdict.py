@@ -111,6 +111,9 @@ def _named(facts: Facts, finding: Finding) -> Verdict:
     names_all_ranks = not scope.ranks or set(scope.ranks) >= set(facts.ranks)
     is_whole_job = finding.rule in PROGRAM_RULES or (names_all_ranks and not names_a_part)
     kind: VerdictKind = "configuration" if is_whole_job else "culprit"
+    if finding.candidates.ranks and not scope.ranks:
+        # It is known that somebody is to blame and that it was not captured.
+        kind = "not_enough_data"
     return Verdict(kind=kind, finding=finding.id, sentence=finding.summary)
 
 

@@ -148,10 +148,11 @@ def _beyond_typical(
     total = 0.0
     for key in keys:
         here = delays.get(key, {})
-        typical = median(here.get(r, 0) for r in everybody if r != rank)
-        excess = min(here.get(rank, 0) - typical, facts.steps.job_dur_ns(key))
+        others = [here.get(r, 0) for r in everybody if r != rank]
+        excess = min(here.get(rank, 0) - median(others), facts.steps.job_dur_ns(key))
         total += max(0.0, excess)
-        if excess >= limits.late_step_ratio * facts.steps.step_ns:
+        is_late = excess >= limits.late_step_ratio * facts.steps.step_ns
+        if is_late and excess > limits.min_outlier_mads * _scatter(others):
             late.append(key)
     return late, total / len(keys)
 
@@ -166,9 +167,13 @@ def _is_outlier(
     """Whether the rank delays more than the scatter of the other ranks would."""
     totals = {r: sum(delays.get(key, {}).get(r, 0) for key in keys) for r in everybody}
     others = [ns for r, ns in totals.items() if r != rank]
-    middle = median(others)
-    scatter = 1.4826 * median(abs(ns - middle) for ns in others)
-    return totals[rank] - middle > limits.min_outlier_mads * scatter
+    return totals[rank] - median(others) > limits.min_outlier_mads * _scatter(others)
+
+
+def _scatter(values: Sequence[float]) -> float:
+    """Scaled median absolute deviation."""
+    middle = median(values)
+    return 1.4826 * median(abs(v - middle) for v in values)
 
 
 def _is_persistent(

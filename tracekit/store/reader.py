@@ -13,6 +13,7 @@ from tracekit.store.manifest import Manifest, ShardFile, load
 
 if TYPE_CHECKING:
     import duckdb
+    import pyarrow as pa
 
 DEFAULT_MEMORY_BYTES = 1 << 30
 
@@ -51,6 +52,16 @@ class Run:
     def sql(self, text: str) -> duckdb.DuckDBPyRelation:
         """Run one SELECT or EXPLAIN. QueryError for anything else, and for SQL that fails."""
         return run_select(self.con, text)
+
+    def rows(self, text: str) -> pa.Table:
+        """All rows of one SELECT or EXPLAIN. QueryError also for what fails on the way."""
+        import duckdb
+
+        relation = self.sql(text)
+        try:
+            return relation.to_arrow_table()
+        except duckdb.Error as error:
+            raise QueryError(_first_lines(str(error))) from None
 
     def close(self) -> None:
         """Close the connection."""

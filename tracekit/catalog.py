@@ -42,6 +42,7 @@ QUERY_FILES: tuple[str, ...] = (
     "steps/step_time_summary",
     "steps/step_breakdown",
     "gpu/overlap",
+    "gpu/hidden_kernels",
     "gpu/temporal_breakdown",
     "gpu/idle_breakdown",
     "gpu/launch_stats",

@@ -7,7 +7,7 @@ belongs to (rank, attempt, capture, clock) is derived later from all files toget
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 
@@ -40,6 +40,8 @@ class SourceFile:
     file_bytes: int
     mtime_ns: int
     open: Callable[[], BinaryIO]
+    stored: str = ""
+    """File on disk that holds the bytes of ``open``, where ``path`` is another (a report)."""
     part: str = ""
     """What of the file this source is, where an ingestor split it: ``path`` ends with !part."""
 
@@ -111,6 +113,9 @@ class Splitter(Protocol):
 
     The tables map one source to one rank, so such a file becomes several sources.
     """
+
+    def folder_name(self, name: str, files_in_it: Collection[str]) -> str | None:
+        """The name of the source that a folder of files is as a whole; None where it is none."""
 
     def split(self, source: SourceFile) -> list[SourceFile]:
         """The sources that the file is, each with its ``part``; the file itself if it is one.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
 
 NAME = "nsys"
@@ -25,6 +27,12 @@ class NsysIngestor:
         from tracekit.ingest.nsys import reader
 
         reader.read(source, sink)
+
+    def folder_name(self, name: str, files_in_it: Collection[str]) -> str | None:
+        """The name of the source that a folder is as a whole: an export as Parquet files."""
+        from tracekit.ingest.nsys import sniff
+
+        return sniff.folder_name(name, files_in_it)
 
     def split(self, source: SourceFile) -> list[SourceFile]:
         """One source for each process that used a device; the export itself where one did."""

@@ -11,10 +11,11 @@ import shutil
 import sqlite3
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 from urllib.parse import quote
 
 from tracekit.errors import InputError
@@ -57,16 +58,73 @@ class Batch:
         return found if found is not None else [None] * len(self.rowids)
 
 
-class Database:
-    """An open export. Use as a context manager."""
+class Tables(ABC):
+    """The tables of an open export, whichever way it is stored. Use as a context manager."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, tuple[str, ...]] = {}
+        """Columns by table."""
+        self.damaged: list[str] = []
+        """Tables that broke off, in the order in which they were read."""
+        self.missing_bytes = 0
+        """Bytes that the file promises and does not hold."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    @abstractmethod
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+
+    @abstractmethod
+    def batches(
+        self, table: str, wanted: Sequence[str], where: str = "", params: Sequence[object] = ()
+    ) -> Iterator[Batch]:
+        """Rows of a table in their stored order: those of the wanted columns that it has.
+
+        A damaged table ends early and is named in ``damaged``. ``where`` is ours, never the
+        file's; it must name only columns that the caller has seen in the table.
+        """
+
+    @abstractmethod
+    def _integers(self, table: str, select: str) -> list[tuple[Any, ...]]:
+        """A small answer over all rows of a table; none where it is damaged."""
+
+    def has(self, table: str, *columns: str) -> bool:
+        """Whether there is a real table of that name with these columns."""
+        return table in self.tables and set(columns) <= set(self.tables[table])
+
+    def rows(
+        self, table: str, wanted: Sequence[str], where: str = "", params: Sequence[object] = ()
+    ) -> Iterator[tuple[Any, ...]]:
+        """The same row by row, for small tables."""
+        for batch in self.batches(table, wanted, where, params):
+            yield from zip(*(batch[c] for c in wanted), strict=True)
+
+    def distinct(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
+        """Distinct values of integer columns, in order; none where the table lacks one."""
+        if not self.has(table, *columns):
+            return []
+        rows = self._integers(table, "DISTINCT " + ", ".join(f'"{c}"' for c in columns))
+        return sorted(r for r in rows if all(type(v) is int for v in r))
+
+    def largest(self, table: str, *columns: str) -> int | None:
+        """The largest value of some integer columns."""
+        present = [c for c in columns if self.has(table, c)]
+        if not present:
+            return None
+        rows = self._integers(table, ", ".join(f'max("{c}")' for c in present))
+        return max((v for r in rows for v in r if type(v) is int), default=None)
+
+
+class Database(Tables):
+    """An open SQLite export."""
 
     def __init__(self, path: Path, time_limit_s: float | None = None) -> None:
-        self._path = path
+        super().__init__()
         size = path.stat().st_size
         limit = TIME_LIMIT_S * (1 + size / BYTES_PER_TIME_LIMIT)
         self._deadline = time.monotonic() + (limit if time_limit_s is None else time_limit_s)
-        self.damaged: list[str] = []
-        """Tables that broke off, in the order in which they were read."""
         self.missing_bytes = _missing_bytes(path, size)
         self._con = _connect(path)
         try:
@@ -78,9 +136,6 @@ class Database:
         except sqlite3.Error as error:
             self._con.close()
             raise DamagedError(self._why(error)) from error
-
-    def __enter__(self) -> Database:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._con.close()
@@ -102,18 +157,10 @@ class Database:
             found[name] = tuple(str(c[1]) for c in columns if c[6] == 0 and '"' not in str(c[1]))
         return found
 
-    def has(self, table: str, *columns: str) -> bool:
-        """Whether there is a real table of that name with these columns."""
-        return table in self.tables and set(columns) <= set(self.tables[table])
-
     def batches(
         self, table: str, wanted: Sequence[str], where: str = "", params: Sequence[object] = ()
     ) -> Iterator[Batch]:
-        """Rows of a table in their stored order: those of the wanted columns that it has.
-
-        A damaged table ends early and is named in ``damaged``. ``where`` is ours, never the
-        file's; it must name only columns that the caller has seen in the table.
-        """
+        """Rows of a table in their stored order: those of the wanted columns that it has."""
         if table not in self.tables:
             return
         present = [c for c in wanted if c in self.tables[table]]
@@ -128,39 +175,12 @@ class Database:
         except sqlite3.Error as error:
             self.damaged.append(f"{table}: {self._why(error)}")
 
-    def rows(
-        self, table: str, wanted: Sequence[str], where: str = "", params: Sequence[object] = ()
-    ) -> Iterator[tuple[Any, ...]]:
-        """The same row by row, for small tables."""
-        for batch in self.batches(table, wanted, where, params):
-            yield from zip(*(batch[c] for c in wanted), strict=True)
-
-    def distinct(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
-        """Distinct values of integer columns, in order; none where the table lacks one."""
-        if not self.has(table, *columns):
-            return []
-        listed = ", ".join(f'"{c}"' for c in columns)
-        sql = f'SELECT DISTINCT {listed} FROM "{table}"'  # noqa: S608 - checked names
+    def _integers(self, table: str, select: str) -> list[tuple[Any, ...]]:
         try:
-            rows = self._con.execute(sql).fetchall()
+            return self._con.execute(f'SELECT {select} FROM "{table}"').fetchall()  # noqa: S608
         except sqlite3.Error as error:
             self.damaged.append(f"{table}: {self._why(error)}")
             return []
-        return sorted(r for r in rows if all(type(v) is int for v in r))
-
-    def largest(self, table: str, *columns: str) -> int | None:
-        """The largest value of some integer columns."""
-        found: list[int] = []
-        for column in columns:
-            if self.has(table, column):
-                sql = f'SELECT max("{column}") FROM "{table}"'  # noqa: S608 - checked names
-                try:
-                    value = self._con.execute(sql).fetchone()[0]
-                except sqlite3.Error as error:
-                    self.damaged.append(f"{table}: {self._why(error)}")
-                    continue
-                found += [value] if type(value) is int else []
-        return max(found, default=None)
 
     def _why(self, error: sqlite3.Error) -> str:
         return why(error, missing_bytes=self.missing_bytes)
@@ -245,6 +265,8 @@ class OnDisk:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Path:
+        if self._stored.is_dir():
+            return self._stored
         if self._stored.is_file():
             with self._stored.open("rb") as raw:
                 if raw.read(len(MAGIC)) == MAGIC:

@@ -13,6 +13,7 @@ from tracekit.ingest.kineto import names
 from tracekit.ingest.kineto.collectives import POINT_TO_POINT
 from tracekit.ingest.kineto.rows import constant, int32s, ints, texts
 from tracekit.ingest.nsys import meta as m
+from tracekit.ingest.nsys import nccl
 from tracekit.ingest.nsys.database import Batch
 from tracekit.ingest.nsys.sweep import NEVER, Launched
 
@@ -62,6 +63,7 @@ class DeviceRows:
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
         self.used: set[int] = set()
+        self.collectives = 0
         self._first = np.zeros(0, np.int64)
         self._last = np.zeros(0, np.int64)
         self._classes: dict[int | None, names.KernelClass] = {}
@@ -86,7 +88,11 @@ class DeviceRows:
         calls = self.reader.launches
         busy = self._last > -NEVER
         return Launched(
-            calls.thread[busy], calls.start[busy], calls.end[busy], self._first[busy], self._last[busy]
+            calls.thread[busy],
+            calls.start[busy],
+            calls.end[busy],
+            self._first[busy],
+            self._last[busy],
         )
 
     def _add(self, table: str, batch: Batch, category: str) -> None:
@@ -115,10 +121,12 @@ class DeviceRows:
             reader.sink.count("kernels_hidden_in_graphs", int(good.sum()), doc=_HIDDEN)
         is_comm = good & classes
         if is_comm.any():
-            reader.has_nccl = True
+            self.collectives += int(is_comm.sum())
             self._collectives(columns, is_comm)
 
-    def _launch(self, correlation: pa.Array, start: Int64s, dur: Int64s, good: Bools) -> dict[str, Any]:
+    def _launch(
+        self, correlation: pa.Array, start: Int64s, dur: Int64s, good: Bools
+    ) -> dict[str, Any]:
         """Launch columns and the step of each row."""
         reader = self.reader
         calls, steps = reader.launches, reader.steps
@@ -136,7 +144,9 @@ class DeviceRows:
         missing = ~found
 
         def of(values: Int64s) -> pa.Array:
-            return pa.array(values[at], mask=missing) if len(values) else pa.nulls(len(at), pa.int64())
+            return (
+                pa.array(values[at], mask=missing) if len(values) else pa.nulls(len(at), pa.int64())
+            )
 
         pid = reader.process.pid if reader.process else None
         return {
@@ -195,25 +205,72 @@ class DeviceRows:
         )
         return rows
 
+    def _heard(self, rows: pa.Table) -> list[nccl.Said]:
+        """What NCCL's payloads say of each kernel's call."""
+        threads, starts = rows["launch_thread"].to_pylist(), rows["launch_start_ns"].to_pylist()
+        payloads = self.reader.payloads
+        return [
+            payloads.of_launch(t, s) if t is not None and s is not None else nccl.Said()
+            for t, s in zip(threads, starts, strict=True)
+        ]
+
     def _collectives(self, columns: dict[str, Any], is_comm: Bools) -> None:
         mask = pa.array(is_comm)
         rows = pa.table(columns).filter(mask)
         said = [self._classes[one] for one in self._kernel_ids.filter(mask).to_pylist()]
-        ops = [c.op or "unknown" for c in said]
         n = rows.num_rows
+        heard = self._heard(rows)
+        ops = [_agreed(c.op, h.op) for c, h in zip(said, heard, strict=True)]
+        known = self.reader.payloads.communicators
+        sizes = [known[h.comm].ranks_count if h.comm in known else None for h in heard]
+        totals = [
+            nccl.message_bytes(op, h.in_bytes, size)
+            for op, h, size in zip(ops, heard, sizes, strict=True)
+        ]
+        # A peer is numbered within its communicator: in that of all ranks, that is its rank.
+        world = self.reader.world_size
+        peers = [
+            h.peer if size and size == world else None for h, size in zip(heard, sizes, strict=True)
+        ]
         self.reader.sink.write(
             "collective",
             pa.table(
                 {
                     **{
                         c: rows[c]
-                        for c in ("place", "start_ns", "dur_ns", "device", "stream", "step", "step_source")
+                        for c in (
+                            "place",
+                            "start_ns",
+                            "dur_ns",
+                            "device",
+                            "stream",
+                            "step",
+                            "step_source",
+                        )
                     },
                     "enqueue_ns": rows["launch_start_ns"],
                     "op": texts(ops),
                     "reduction": texts([c.reduction for c in said]),
                     "dtype": texts([c.dtype for c in said]),
-                    "is_p2p": pa.array([None if o == "unknown" else o in POINT_TO_POINT for o in ops], pa.bool_()),
+                    "is_p2p": pa.array(
+                        [None if o == "unknown" else o in POINT_TO_POINT for o in ops], pa.bool_()
+                    ),
+                    "group_id": texts([nccl.group_id(h.comm) if h.comm else None for h in heard]),
+                    "group_source": texts(["file" if h.comm else None for h in heard]),
+                    "group_name": texts([h.comm for h in heard]),
+                    "group_size": int32s(sizes),
+                    "group_rank": int32s(
+                        [known[h.comm].rank if h.comm in known else None for h in heard]
+                    ),
+                    "root": int32s([h.root for h in heard]),
+                    "dst_rank": int32s(
+                        [p if o == "send" else None for p, o in zip(peers, ops, strict=True)]
+                    ),
+                    "src_rank": int32s(
+                        [p if o == "recv" else None for p, o in zip(peers, ops, strict=True)]
+                    ),
+                    "in_bytes": ints([h.in_bytes for h in heard]),
+                    "message_bytes": ints(totals),
                     "timeline": constant("device", n),
                     "gpu_op_place": rows["place"],
                     "library": texts([c.library for c in said]),
@@ -221,6 +278,16 @@ class DeviceRows:
                 }
             ),
         )
+
+
+def _agreed(shown: str | None, heard: str | None) -> str:
+    """The operation: the payload's word where the kernel's name does not speak against it."""
+    if heard is None or heard == "unknown":
+        return shown or "unknown"
+    is_same = shown in (None, "unknown", heard) or (
+        shown == "send_recv" and heard in ("send", "recv", "all_to_all", "scatter", "gather")
+    )
+    return heard if is_same else shown or "unknown"
 
 
 def _triples(batch: Batch, *axes: str) -> pa.Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from tracekit.ingest.nsys.database import Database
+from tracekit.ingest.nsys.database import Tables
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -119,12 +119,12 @@ def pid_of(global_id: int) -> int:
     return (global_id >> 24) & 0xFFFFFF
 
 
-def is_export(database: Database) -> bool:
+def is_export(database: Tables) -> bool:
     """Whether a SQLite file is an Nsight Systems export."""
     return sum(t in database.tables for t in KNOWN_TABLES) >= 2
 
 
-def processes(database: Database) -> list[Process]:
+def processes(database: Tables) -> list[Process]:
     """Processes with work on a device, those of the lowest devices first."""
     devices: dict[int, int] = {}
     for table in DEVICE_TABLES:
@@ -134,7 +134,7 @@ def processes(database: Database) -> list[Process]:
     return sorted(found, key=lambda p: (p.device, p.pid))
 
 
-def read_meta(database: Database) -> Meta:
+def read_meta(database: Tables) -> Meta:
     """The allow-listed facts of an export."""
     meta = Meta()
     for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
@@ -158,7 +158,7 @@ def read_meta(database: Database) -> Meta:
     return meta
 
 
-def _read_export(database: Database, table: str, meta: Meta) -> None:
+def _read_export(database: Tables, table: str, meta: Meta) -> None:
     if not database.has(table, "name", "value"):
         return
     for name, value in database.rows(table, ("name", "value")):
@@ -197,7 +197,7 @@ def _environment(items: list[str]) -> dict[str, str]:
     return found
 
 
-def gpus(database: Database, pid: int) -> list[Gpu]:
+def gpus(database: Tables, pid: int) -> list[Gpu]:
     """Devices that the export describes, with the ordinals of a process where it gives them."""
     ordinals: dict[int, int] = {}
     if database.has("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid"):

@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 Int64s = npt.NDArray[np.int64]
 
 MARK, PUSH_POP, START_END = 34, 59, 60
-_STYLES = {MARK: "mark", PUSH_POP: "push_pop", START_END: "start_end", 70: "push_pop", 71: "start_end"}
+_STYLES = {
+    MARK: "mark",
+    PUSH_POP: "push_pop",
+    START_END: "start_end",
+    70: "push_pop",
+    71: "start_end",
+}
 DOMAIN_CREATE = 75
 _TYPES = f"eventType IN ({', '.join(str(t) for t in (*_STYLES, DOMAIN_CREATE))})"
 _WANTED = (

@@ -17,10 +17,10 @@ from tracekit.ingest.kineto import names
 from tracekit.ingest.kineto.links import Launches, Ranges
 from tracekit.ingest.kineto.rows import constant, constant_int, int32s, ints, texts
 from tracekit.ingest.nsys import meta as m
-from tracekit.ingest.nsys import sniff
-from tracekit.ingest.nsys.database import Batch, Database, OnDisk
+from tracekit.ingest.nsys import nccl, sniff
+from tracekit.ingest.nsys.database import Batch, OnDisk, Tables
 from tracekit.ingest.nsys.device import DeviceRows
-from tracekit.ingest.nsys.ranges import HostRanges
+from tracekit.ingest.nsys.ranges import PUSH_POP, HostRanges
 from tracekit.ingest.nsys.strings import Strings
 
 Int64s = npt.NDArray[np.int64]
@@ -34,12 +34,16 @@ _API_VERSION = re.compile(r"_v\d{4,5}$")
 _DRIVER = re.compile(r"cu[A-Z]")
 _SYNC_KINDS = {1: "event", 2: "stream_wait_event", 3: "stream", 4: "context"}
 _NO_EVENT = 2**32 - 1
+_NO_SIZES = (
+    "Collectives whose communicator and size are unknown: nsys leaves them out unless asked. "
+    f"Export again with {sniff.export_command()}"
+)
 
 
 def read(source: SourceFile, sink: Sink) -> None:
     """Read one source; what is wrong with it becomes its status."""
     sink.fact(place_kind="row", time_resolution_ns=1)
-    with OnDisk(source, sniff.stored_path(source)) as path, Database(path) as database:
+    with OnDisk(source, sniff.stored_path(source)) as path, sniff.opened(path) as database:
         if not m.is_export(database):
             if database.missing_bytes or database.damaged:
                 raise InputError("it is cut off or damaged before its tables begin")
@@ -55,7 +59,7 @@ def read(source: SourceFile, sink: Sink) -> None:
 class Reader:
     """State of reading one process of an export."""
 
-    def __init__(self, source: SourceFile, sink: Sink, database: Database) -> None:
+    def __init__(self, source: SourceFile, sink: Sink, database: Tables) -> None:
         self.source = source
         self.sink = sink
         self.database = database
@@ -67,7 +71,8 @@ class Reader:
         self.steps = Ranges()
         self.window: list[int] = []
         self.rows = 0
-        self.graph_launches = 0
+        self.collectives = 0
+        self.payloads = nccl.Payloads()
 
     def run(self) -> None:
         """Write all rows and facts."""
@@ -84,13 +89,20 @@ class Reader:
             self.launches.finish()
             ranges.read()
             self.steps.finish()
+            self._payloads()
             device.read()
             ranges.write(device.launched())
         finally:
             ranges.close()
         self._syncs()
         self._processes()
+        self._groups()
         self._devices(device.used)
+        self.collectives = device.collectives
+        if device.collectives and self.payloads.is_empty:
+            self.sink.count(
+                "sizes_not_exported", device.collectives, severity="info", doc=_NO_SIZES
+            )
         self._facts()
 
     # --- shared with the readers of ranges and device work -----------------------------------
@@ -134,12 +146,40 @@ class Reader:
 
     def _tell(self, mask: npt.NDArray[np.bool_], table: str, counter: str, doc: str) -> None:
         if mask.any():
-            self.sink.count(counter, int(mask.sum()), doc=doc, place=PLACES.index(table) << PLACE_SHIFT)
+            self.sink.count(
+                counter, int(mask.sum()), doc=doc, place=PLACES.index(table) << PLACE_SHIFT
+            )
 
     def put(self, table: str, columns: dict[str, Any], good: npt.NDArray[np.bool_]) -> None:
         """Write the rows that are good."""
         rows = pa.table(columns)
         self.sink.write(table, rows if good.all() else rows.filter(pa.array(good)))
+
+    def _payloads(self) -> None:
+        """What NCCL attached to its ranges, where blobs were exported."""
+        if not self.database.has(m.NVTX, "start", "end", "globalTid", "binaryData"):
+            return
+        if next(self.batches(m.NVTX, ("start",), "binaryData IS NOT NULL"), None) is None:
+            return
+        self.payloads.load(self.database)
+        wanted = ("start", "end", "globalTid", "text", "textId", "binaryData")
+        registered_ids = ", ".join(str(i) for i in self.strings.starting("nccl")[:1000])
+        where = (
+            f"eventType IN ({PUSH_POP}, 70) AND (binaryData IS NOT NULL OR \"text\" LIKE 'nccl%' "
+            f"OR textId IN ({registered_ids}))"
+        )
+        for batch in self.batches(m.NVTX, wanted, where):
+            shown = self.strings.take(ints(batch["textId"])).to_pylist()
+            rows = zip(*(batch[c] for c in wanted), shown, strict=True)
+            for start, end, tid, text, _, blob, registered in rows:
+                name = registered if registered is not None else text
+                if nccl.is_call(name) and isinstance(start, int) and isinstance(end, int):
+                    offset = self.meta.offset_ns
+                    self.payloads.add(tid & TID_MASK, start + offset, end + offset, name, blob)
+        self.payloads.finish()
+        if self.payloads.unreadable:
+            doc = "Payloads of NCCL's ranges that do not have the shape that their schema states."
+            self.sink.count("unreadable_payload", self.payloads.unreadable, doc=doc)
 
     # --- host calls and synchronisation --------------------------------------------------------
 
@@ -198,9 +238,15 @@ class Reader:
                 "context": ints(batch["contextId"]),
                 "stream": ints(batch["streamId"]),
                 "correlation": ints(batch["correlationId"]),
-                "wait_on_stream": ints([r[0] if w else None for r, w in zip(records, waits, strict=True)]),
-                "wait_on_event": ints([e if w else None for e, w in zip(events, waits, strict=True)]),
-                "recording_correlation": ints([r[1] if w else None for r, w in zip(records, waits, strict=True)]),
+                "wait_on_stream": ints(
+                    [r[0] if w else None for r, w in zip(records, waits, strict=True)]
+                ),
+                "wait_on_event": ints(
+                    [e if w else None for e, w in zip(events, waits, strict=True)]
+                ),
+                "recording_correlation": ints(
+                    [r[1] if w else None for r, w in zip(records, waits, strict=True)]
+                ),
             }
             self.put("sync_op", columns, good)
 
@@ -238,10 +284,50 @@ class Reader:
                 "name": texts([name.rsplit("/", 1)[-1][:100] if name else None]),
                 "cuda_visible_devices": texts([env.get("CUDA_VISIBLE_DEVICES")]),
                 "local_rank": int32s([self._local_rank()]),
-                "env": pa.array([sorted(f"{k}={v}" for k, v in env.items())], pa.list_(pa.string())),
+                "env": pa.array(
+                    [sorted(f"{k}={v}" for k, v in env.items())], pa.list_(pa.string())
+                ),
             }
         )
         self.sink.write("process", table)
+
+    def _groups(self) -> None:
+        """Communicators by their hash: equal hashes are equal members, whichever they are."""
+        seen = sorted(self.payloads.communicators.items())
+        if not seen:
+            return
+        world = self.world_size
+        complete = [c.ranks_count == world for _, c in seen]
+        ranks = [list(range(world)) if ok and world else None for ok in complete]
+        n = len(seen)
+        table = pa.table(
+            {
+                "group_id": texts([nccl.group_id(comm) for comm, _ in seen]),
+                "group_source": constant("file", n),
+                "name": texts([comm for comm, _ in seen]),
+                "backend": constant("nccl", n),
+                "group_size": int32s([c.ranks_count for _, c in seen]),
+                "ranks": pa.array(ranks, pa.list_(pa.int32())),
+                "is_ranks_complete": pa.array(complete),
+                "comm_hash": texts([comm for comm, _ in seen]),
+            }
+        )
+        self.sink.write("process_group", table)
+
+    @property
+    def world_size(self) -> int | None:
+        """The environment's word, else the size of the largest communicator."""
+        stated = self.meta.number(m.WORLD_KEYS)
+        world = self.payloads.world()
+        return stated or (world.ranks_count if world else None)
+
+    def _rank(self) -> int | None:
+        """Its rank in the communicator of all; else the environment's word, where that is of this
+        process and not of a launcher that started several."""
+        world = self.payloads.world()
+        if world is not None and world.ranks_count == self.world_size:
+            return world.rank
+        return self.meta.number(m.RANK_KEYS) if self.siblings == 1 else None
 
     def _local_rank(self) -> int | None:
         return self.meta.number(m.LOCAL_RANK_KEYS) if self.siblings == 1 else None
@@ -272,7 +358,9 @@ class Reader:
         meta = self.meta
         is_alone = self.siblings == 1
         status, reason = self._status()
-        product = f"NVIDIA Nsight Systems {meta.product}" if meta.product else "NVIDIA Nsight Systems"
+        product = (
+            f"NVIDIA Nsight Systems {meta.product}" if meta.product else "NVIDIA Nsight Systems"
+        )
         versions = [f"driver={meta.driver}"] if meta.driver else []
         self.sink.fact(
             producer=product,
@@ -284,15 +372,13 @@ class Reader:
             is_truncated_end=meta.is_cut or bool(self.database.damaged),
             status=status,
             reason=reason,
-            file_rank=meta.number(m.RANK_KEYS) if is_alone else None,
+            file_rank=self._rank(),
             name_rank=names.rank_of_name(self.source.name) if is_alone else None,
-            world_size=meta.number(m.WORLD_KEYS),
-            backend="nccl" if self.has_nccl else None,
+            world_size=self.world_size,
+            backend="nccl" if self.collectives else None,
             host_name=meta.host,
             versions=versions,
         )
-
-    has_nccl = False
 
     def _status(self) -> tuple[Status, str]:
         damaged = self.database.damaged

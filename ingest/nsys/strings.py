@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tracekit.ingest.kineto.rows import ints, texts
-from tracekit.ingest.nsys.database import Database
+from tracekit.ingest.nsys.database import Tables
 from tracekit.ingest.nsys.meta import STRINGS
 
 
 class Strings:
     """All strings of an export, in order of their ids."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Tables) -> None:
         parts_ids: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
         parts: list[pa.Array] = []
         if database.has(STRINGS, "id", "value"):
@@ -38,6 +39,12 @@ class Strings:
     def take(self, ids: pa.Array) -> pa.Array:
         """The strings of some ids."""
         return self.values.take(self.codes(ids))
+
+    def starting(self, prefix: str) -> list[int]:
+        """Ids of the strings that begin so."""
+        found = pc.starts_with(self.values, prefix).fill_null(False)
+        ids: list[int] = self._ids[np.asarray(found)].tolist()
+        return ids
 
     def text(self, one: int | None) -> str | None:
         """One string."""

@@ -58,8 +58,14 @@ def project(thread: Int64s, start: Int64s, end: Int64s, launched: Launched) -> P
     calls = np.lexsort((launched.start, launched.thread))
     sorted_threads, call_threads = thread[order], launched.thread[calls]
     for one in np.unique(thread).tolist():
-        low, high = np.searchsorted(sorted_threads, one), np.searchsorted(sorted_threads, one, "right")
-        first, last = np.searchsorted(call_threads, one), np.searchsorted(call_threads, one, "right")
+        low, high = (
+            np.searchsorted(sorted_threads, one),
+            np.searchsorted(sorted_threads, one, "right"),
+        )
+        first, last = (
+            np.searchsorted(call_threads, one),
+            np.searchsorted(call_threads, one, "right"),
+        )
         _project_thread(order[low:high], calls[first:last], start, end, launched, found)
     return found
 

@@ -19,11 +19,11 @@ from tracekit.ingest.nsys import NsysIngestor
 
 __all__ = [
     "INGESTORS",
+    "SPLITTERS",
     "IngestOptions",
     "Ingestor",
     "Recognition",
     "Sink",
-    "SPLITTERS",
     "SourceFile",
     "Splitter",
     "ingestor",

@@ -345,8 +345,8 @@ def expand(paths: Sequence[str | Path]) -> list[SourceFile]:
                 raise LimitError(f"{text}: more than {MAX_FILES} files")
     sources: list[SourceFile] = []
     whole = _whole_folders(found.values())
-    matches = {*(p for p in found.values() if p.parent not in whole), *whole}
-    for match in sorted(matches, key=lambda p: _natural(str(p))):
+    together = {*(p for p in found.values() if p.parent not in whole), *whole}
+    for match in sorted(together, key=lambda p: _natural(str(p))):
         for source in [whole[match]] if match in whole else _expand_file(match):
             sources += _split(source)
     return sources

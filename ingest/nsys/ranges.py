@@ -39,7 +39,10 @@ _SPECIAL = (
     r"|(?i:checkpoint|ckpt|save)"
 )
 """Coarse: Arrow looks for this in millions of names, Python at those in which it is found."""
-_SECRET = r"(?i)token|secret|passw|passphrase|key|credential|authorization|bearer|://|hf_|gh._|glpat|AKIA|sk-|xox|eyJ"
+_CREDENTIAL_LIKE = (
+    r"(?i)token|secret|passw|passphrase|key|credential|authorization|bearer|://"
+    r"|hf_|gh._|glpat|AKIA|sk-|xox|eyJ"
+)
 _UNCLOSED = "Ranges that were open when the capture ended, read as ending with its last range."
 
 
@@ -162,7 +165,9 @@ class HostRanges:
     def _write(self, batch: pa.Table, swept: sweep.Projection, at: Int64s, first_row: int) -> None:
         n = batch.num_rows
         kinds = batch["kind"].to_pylist()
-        numbers = [self._steps.get(first_row + i) for i in range(n)] if self._steps else [None] * n
+        numbers: list[int | None] = [None] * n
+        if self._steps:
+            numbers = [self._steps.get(first_row + i) for i in range(n)]
         domain_ids = batch["domain_id"].to_pylist()
         is_range = at >= 0
         launches = np.where(is_range, swept.launches[at], 0) if len(swept.launches) else at * 0
@@ -205,7 +210,7 @@ class HostRanges:
 
 
 def _without_secrets(name: pa.Array) -> pa.Array:
-    suspect = pc.match_substring_regex(name, _SECRET).fill_null(False)
+    suspect = pc.match_substring_regex(name, _CREDENTIAL_LIKE).fill_null(False)
     rows = np.flatnonzero(np.asarray(suspect))
     if not len(rows):
         return name

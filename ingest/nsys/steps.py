@@ -11,8 +11,12 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-COARSE = r"(?i)^\s*(profilerstep|((global|train|training|model)[ _.:-]*)?(step|iteration|iter|batch))[ _.:#=(\[-]*\d{0,15}[)\]]?\s*$"
+COARSE = (
+    r"(?i)^\s*(profilerstep|((global|train|training|model)[ _.:-]*)?(step|iteration|iter|batch))"
+    r"[ _.:#=(\[-]*\d{0,15}[)\]]?\s*$"
+)
 """What a marker's name looks like, for Arrow's regular expressions."""
 
 _MARKER = re.compile(r"^\s*(?P<family>.*?)[ _.:#=(\[-]*(?P<number>\d{1,15})?[)\]]?\s*$")
@@ -51,9 +55,7 @@ def choose(markers: Sequence[Marker]) -> dict[int, int]:
         return {}
     numbers = [n for _, n in best[1]]
     stated = [n for n in numbers if n is not None]
-    is_counted = len(stated) == len(numbers) and all(
-        a < b for a, b in zip(stated, stated[1:], strict=False)
-    )
+    is_counted = len(stated) == len(numbers) and all(a < b for a, b in pairwise(stated))
     return {m.row: stated[i] if is_counted else i for i, (m, _) in enumerate(best[1])}
 
 
@@ -61,4 +63,4 @@ def _is_sequence(members: Sequence[tuple[Marker, int | None]]) -> bool:
     """Whether these can be the steps: one after another, and more than a single plain range."""
     if len(members) < 2 and members[0][1] is None:
         return False
-    return all(a.end <= b.start for (a, _), (b, _) in zip(members, members[1:], strict=False))
+    return all(a.end <= b.start for (a, _), (b, _) in pairwise(members))

@@ -28,12 +28,12 @@ def nested(rng: random.Random, low: int, high: int, depth: int) -> list[tuple[in
 def test_the_sweep_agrees_with_asking_every_range(seed: int, crossing: bool) -> None:
     rng = random.Random(seed)  # noqa: S311  # repeatable rows, no secret
     ranges: list[tuple[int, int, int]] = []
-    for thread in (1, 2):
+    for one in (1, 2):
         spans = nested(rng, 0, 60, 4)
         if crossing:
             spans += [(a, a + rng.randint(0, 30)) for a in rng.choices(range(60), k=6)]
         rng.shuffle(spans)
-        ranges += [(thread, a, b) for a, b in spans]
+        ranges += [(one, a, b) for a, b in spans]
     begins = [rng.randint(0, 65) for _ in range(50)]
     calls = [(rng.choice((1, 2, 3)), b, b + rng.randint(1, 8)) for b in begins]
     thread, start, end = (np.array(c, np.int64) for c in zip(*ranges, strict=True))
@@ -44,8 +44,8 @@ def test_the_sweep_agrees_with_asking_every_range(seed: int, crossing: bool) -> 
     for i, (t, a, b) in enumerate(ranges):
         held = [j for j, (ct, ca, cb) in enumerate(calls) if ct == t and a <= ca and cb <= b]
         assert found.launches[i] == len(held)
-        assert found.first[i] == min((first[j] for j in held), default=NEVER)
-        assert found.last[i] == max((last[j] for j in held), default=-NEVER)
+        assert found.first[i] == min((int(first[j]) for j in held), default=NEVER)
+        assert found.last[i] == max((int(last[j]) for j in held), default=-NEVER)
 
 
 def test_no_ranges_and_no_launches() -> None:

@@ -71,13 +71,13 @@ def judge(
     """The verdict over all findings. The first that applies:
 
     hang; a major finding that names a cause (culprit if it sits on part of the job, else
-    configuration); kernels hidden in CUDA graphs or no step (not_enough_data); waiting for ranks without a trace
-    (not_enough_data); unequal waiting that no finding explains (unexplained); a program that
-    launches too slowly (configuration: it blames nobody, but has a remedy); idle time or slow
-    steps that no finding explains (unexplained); a minor finding that names a cause (it would
-    mislead to lead with 1 % while 40 % is unexplained); a single step (not_enough_data);
-    inherent. What a silenced finding may explain is not called unexplained. ``is_whole`` says
-    that every input was read to its end.
+    configuration); kernels hidden in CUDA graphs or no step (not_enough_data); waiting for
+    ranks without a trace (not_enough_data); unequal waiting that no finding explains
+    (unexplained); a program that launches too slowly (configuration: it blames nobody, but has
+    a remedy); idle time or slow steps that no finding explains (unexplained); a minor finding
+    that names a cause (it would mislead to lead with 1 % while 40 % is unexplained); a single
+    step (not_enough_data); inherent. What a silenced finding may explain is not called
+    unexplained. ``is_whole`` says that every input was read to its end.
     """
     hang = next((f for f in findings if f.rule in HANG_RULES), None)
     if hang is not None:

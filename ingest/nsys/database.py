@@ -36,6 +36,8 @@ LOCK_WAIT_S = 2.0
 """How long another program's lock is waited for."""
 _CHECK_EVERY = 100_000
 """Instructions of SQLite's machine between two looks at the clock."""
+_FAILURES = (sqlite3.Error, UnicodeDecodeError)
+"""What a damaged file raises; the second where SQLite's own message quotes bytes of it."""
 
 
 class DamagedError(InputError):
@@ -133,7 +135,7 @@ class Database(Tables):
             self._con.execute("PRAGMA trusted_schema = OFF")
             self._con.execute("PRAGMA cell_size_check = ON")
             self.tables = self._read_tables()
-        except sqlite3.Error as error:
+        except _FAILURES as error:
             self._con.close()
             raise DamagedError(self._why(error)) from error
 
@@ -172,21 +174,21 @@ class Database(Tables):
             while rows := cursor.fetchmany(BATCH_ROWS):
                 rowids, *values = zip(*rows, strict=True)
                 yield Batch(rowids, dict(zip(present, values, strict=True)))
-        except sqlite3.Error as error:
+        except _FAILURES as error:
             self.damaged.append(f"{table}: {self._why(error)}")
 
     def _integers(self, table: str, select: str) -> list[tuple[Any, ...]]:
         try:
             return self._con.execute(f'SELECT {select} FROM "{table}"').fetchall()  # noqa: S608
-        except sqlite3.Error as error:
+        except _FAILURES as error:
             self.damaged.append(f"{table}: {self._why(error)}")
             return []
 
-    def _why(self, error: sqlite3.Error) -> str:
+    def _why(self, error: Exception) -> str:
         return why(error, missing_bytes=self.missing_bytes)
 
 
-def why(error: sqlite3.Error, *, missing_bytes: int = 0) -> str:
+def why(error: Exception, *, missing_bytes: int = 0) -> str:
     """What is wrong, in words; never SQLite's own message, which may quote the file."""
     code = getattr(error, "sqlite_errorname", "") or ""
     if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
@@ -197,7 +199,7 @@ def why(error: sqlite3.Error, *, missing_bytes: int = 0) -> str:
         return f"a value is longer than {MAX_VALUE_BYTES >> 20} MiB"
     if missing_bytes:
         return f"it is cut off: {missing_bytes:,} bytes are missing"
-    if code.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
+    if code.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")) or isinstance(error, ValueError):
         return "its pages are damaged"
     if code.startswith("SQLITE_READONLY"):
         return "a journal beside it was never rolled back: the export was interrupted"
@@ -237,7 +239,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         if not code.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_PROTOCOL")):
             raise DamagedError(why(error)) from error
         return _open(path, "mode=ro&immutable=1")  # a file system without locks
-    except sqlite3.Error as error:
+    except _FAILURES as error:
         missing = _missing_bytes(path, path.stat().st_size)
         raise DamagedError(why(error, missing_bytes=missing)) from error
     return con

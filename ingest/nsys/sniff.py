@@ -19,6 +19,8 @@ _TABLES = re.compile(
     rb"CREATE TABLE \"?(?:StringIds|TARGET_INFO_\w+|META_DATA_(?:EXPORT|CAPTURE)|EXPORT_META_DATA"
     rb"|CUPTI_ACTIVITY_KIND_\w+|NVTX_EVENTS|ENUM_NSYS_EVENT_TYPE)\b"
 )
+MAX_PROCESSES = 1024
+"""Sources that one export may become: a damaged one may name a process a row."""
 _NAMED = re.compile(r"\.(?:sqlite3?|db3?)$", re.I)
 _REPORT = re.compile(r"\.(?:nsys-rep|qdrep)$", re.I)
 
@@ -94,7 +96,7 @@ def split(source: SourceFile) -> list[SourceFile]:
             found = meta.processes(database) if meta.is_export(database) else []
     except (OSError, InputError):
         return [source]
-    if len(found) < 2:
+    if not 2 <= len(found) <= MAX_PROCESSES:
         return [source]
     return [
         replace(source, path=f"{source.path}!{process.part}", part=process.part)

@@ -15,7 +15,7 @@ from tracekit.errors import InputError
 from tracekit.ingest import IngestOptions, SourceFile, ingestor, recognise
 from tracekit.ingest.files import expand
 from tracekit.ingest.memory import MemorySink
-from tracekit.ingest.nsys import database
+from tracekit.ingest.nsys import database, sniff
 from tracekit.ingest.nsys.database import Database
 
 
@@ -94,7 +94,20 @@ def test_flipped_bytes_never_raise(tmp_path: Path, seed: int) -> None:
     for _ in range(200):
         data[rng.randrange(100, len(data))] = rng.randrange(256)
     path.write_bytes(bytes(data))
-    assert said(path)[0] in ("ok", "partial", "unreadable", "empty", "unrecognised")
+    for source in expand([path]):
+        status = read(source).facts["status"]
+        assert status in ("ok", "partial", "unreadable", "empty", "unrecognised")
+
+
+def test_an_export_that_names_a_process_a_row_stays_one_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sniff, "MAX_PROCESSES", 4)
+    path = tmp_path / "a.sqlite"
+    with Export(path) as export:
+        for pid in range(5):
+            export.launch("gemm", pid * 100, pid * 100 + 50, 40, pid=pid + 1)
+    assert said(path) == ("partial", "several processes could not be told apart")
 
 
 def test_a_locked_file_says_so_and_is_left_alone(

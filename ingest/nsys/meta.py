@@ -28,7 +28,8 @@ KNOWN_TABLES = (STRINGS, SESSION, "META_DATA_EXPORT", "EXPORT_META_DATA", "PROCE
 """Two of these make a SQLite file an export."""
 
 _NUMBER = re.compile(r"\d{1,9}")
-_DEVICES = re.compile(r"[0-9A-Za-z,:\-]{1,2000}")
+_DEVICE = r"(?:-?\d{1,4}|(?:GPU|MIG)-[0-9a-fA-F-]{4,60}(?:/\d{1,3}){0,2})"
+_DEVICES = re.compile(rf"{_DEVICE}(?:,{_DEVICE}){{0,63}}")
 _ALLOWED = {
     "RANK": _NUMBER,
     "LOCAL_RANK": _NUMBER,

@@ -3,8 +3,9 @@
 -- Communication that runs beside computation costs nothing; the rest (exposed) is time in which
 -- the rank computes nothing. Times are unions of intervals over all streams, never sums. Ranks
 -- without GPU operations are measured on the host: host_work in queries/macros.sql says what counts
--- there. Several captures of a rank are measured apart and added up. Where CUDA graphs were recorded
--- whole (hidden_kernels), the kernels in them are unknown, and so is everything but span and idle.
+-- there. Several captures of a rank are measured apart and added up. Where CUDA graphs were
+-- recorded whole (hidden_kernels), the kernels in them are unknown, and so is everything but span
+-- and idle.
 --
 -- reads: step, gpu_op, host_op, collective, annotation
 -- grain: attempt, rank

@@ -157,9 +157,13 @@ def ingest(
     memory_bytes: int | None = None,
     scheduler: str | None = None,
     attempt: int | None = None,
+    nsys: PathLike | None = None,
     progress: runs.Progress | None = None,
 ) -> OpenRun:
-    """Bring files into a run and open it; the same files again change nothing."""
+    """Bring files into a run and open it; the same files again change nothing.
+
+    ``nsys`` is the program that exports Nsight Systems reports (.nsys-rep) among them.
+    """
     runs.ingest(
         _listed(paths),
         Path(run),
@@ -169,6 +173,7 @@ def ingest(
         memory_bytes=memory_bytes,
         scheduler=scheduler,
         attempt=attempt,
+        nsys=str(nsys) if nsys is not None else None,
         progress=progress,
     )
     return OpenRun(store.open_run(Path(run), memory_bytes=memory_bytes, is_lazy=True))

@@ -9,7 +9,7 @@ A query is one file ``queries/<subject>/<name>.sql``: a header of comment lines,
     -- reads: step, gpu_op
     -- grain: rank, capture_id, step
     -- param: rounding VARCHAR = 'none' | 'hta' : What it does; the default comes first.
-    -- column: rank INTEGER : What it is, with unit and range.
+    -- column: rank INTEGER : What it is, with unit and range. Names with blanks stand in "".
     --     A line that is indented further continues the one before.
     -- source: Where a formula comes from (optional).
     SELECT ...
@@ -42,6 +42,7 @@ QUERY_FILES: tuple[str, ...] = (
     "steps/step_time_summary",
     "steps/step_breakdown",
     "gpu/overlap",
+    "gpu/hidden_kernels",
     "gpu/temporal_breakdown",
     "gpu/idle_breakdown",
     "gpu/launch_stats",
@@ -71,6 +72,11 @@ QUERY_FILES: tuple[str, ...] = (
     "pipeline/pipeline_heat_map",
     "pipeline/microbatch_correlation",
     "pipeline/replica_balance",
+    "nsys/cuda_gpu_kern_sum",
+    "nsys/cuda_gpu_mem_time_sum",
+    "nsys/cuda_api_sum",
+    "nsys/nvtx_pushpop_sum",
+    "nsys/nvtx_gpu_proj_sum",
 )
 """Every query, in the order in which lists and documentation show them."""
 
@@ -229,7 +235,7 @@ def execute(
 
 _KEY = re.compile(r"-- (reads|grain|param|column|source): (.*)")
 _PARAM = re.compile(r"(\w+) (\w+) = (.+?) : (.+)")
-_COLUMN = re.compile(r"(\w+) ([\w\[\]]+) : (.+)")
+_COLUMN = re.compile(r"""(\w+|"[^"]+") ([\w\[\]]+) : (.+)""")
 
 
 def parse(path: str, text: str) -> Query:
@@ -292,7 +298,7 @@ def _column(path: str, text: str) -> QueryColumn:
     match = _COLUMN.fullmatch(text)
     if match is None:
         raise ValueError(f"{path}: expected 'name TYPE : meaning', found {text!r}")
-    return QueryColumn(match[1], match[2], match[3])
+    return QueryColumn(match[1].strip('"'), match[2], match[3])
 
 
 def _as_type(value: object, type_: str) -> ParamValue | None:

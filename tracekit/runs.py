@@ -78,10 +78,12 @@ def ingest(
     memory_bytes: int | None = None,
     scheduler: str | None = None,
     attempt: int | None = None,
+    nsys: str | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
     """Bring ``paths`` into ``run`` (made if absent) and return its latest generation.
 
+    ``nsys`` is the program that exports Nsight Systems reports among them.
     Raises InputError where there is nothing to read, AmbiguousInputError where the sources
     cannot be one attempt, StoreError where ``run`` is something else or cannot be written.
     """
@@ -93,9 +95,15 @@ def ingest(
         )
     files, job = gather(paths, job_paths, run)
     options = IngestOptions(stacks=stacks)
-    with store.writing(run):
+    with store.writing(run), contextlib.ExitStack() as stack:
         run.mkdir(parents=True, exist_ok=True)
         _sweep_dead_work(run)
+        if nsys is not None:
+            from tracekit.ingest.nsys.report import export_reports
+
+            exports = work_folder(run)
+            stack.callback(shutil.rmtree, exports, ignore_errors=True)
+            files = export_reports(files, nsys, exports)
         for _ in range(COMMIT_TRIES):
             manifest = _ingest_once(
                 files, job, run, options, workers, memory_bytes, scheduler, attempt, progress
@@ -339,12 +347,20 @@ def _content_hash(file: SourceFile, archives: dict[str, str]) -> str:
         path, _, member = path.rpartition("!")
     if path not in archives or not member:
         try:
-            with Path(path).open("rb") as stream:
-                archives[path] = hashlib.file_digest(stream, "sha256").hexdigest()
+            archives[path] = _bytes_hash(Path(path))
         except OSError as error:
             # Named in the report as unreadable; the reason changes the key when it goes away.
             archives[path] = _hash("unreadable", path, type(error).__name__)
     return _hash(archives[path], member) if member else archives[path]
+
+
+def _bytes_hash(path: Path) -> str:
+    """Hash of a file's bytes; of the names and bytes of its files for a folder."""
+    if path.is_dir():
+        parts = sorted(p for p in path.iterdir() if p.is_file())
+        return _hash(*(text for p in parts for text in (p.name, _bytes_hash(p))))
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _hash(*parts: str) -> str:

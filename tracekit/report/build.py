@@ -208,7 +208,7 @@ def _s(value_ns: float | None) -> float | None:
 
 def _overlap(facts: Facts) -> Overlap | None:
     rows = facts.of("overlap")
-    if not rows:
+    if not rows or any(row["comm_ns"] is None for row in rows):
         return None
     comm, overlap = _total(rows, "comm_ns"), _total(rows, "overlap_ns")
     sides = {str(row["measured_on"]) for row in rows}
@@ -232,7 +232,7 @@ def _total(rows: Iterable[Row], column: str) -> int:
 def _shares(facts: Facts) -> RankShares | None:
     steps = facts.steps
     parts, rank = steps.median_parts, steps.median_rank
-    if parts is None or rank is None or parts.dur <= 0:
+    if parts is None or rank is None or parts.dur <= 0 or facts.hidden_ranks:
         return None
     row = next(ranks[rank] for ranks in steps.by_key.values() if rank in ranks)
     return RankShares(

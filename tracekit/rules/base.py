@@ -93,6 +93,12 @@ class Facts:
         measured = (*self.of("step_breakdown"), *self.of("overlap"))
         return any(row.get("measured_on") == "gpu" for row in measured)
 
+    @cached_property
+    def hidden_ranks(self) -> tuple[int, ...]:
+        """Ranks that spent device time in CUDA graphs whose kernels were not recorded."""
+        hidden = (r for r in self.of("hidden_kernels") if r["hidden_ratio"] is not None)
+        return tuple(sorted(int(r["rank"]) for r in hidden if r["hidden_ratio"] > MAX_HIDDEN_RATIO))
+
     @property
     def gpus_count(self) -> int | None:
         """GPUs that wait when the job waits; None for a job without."""
@@ -156,6 +162,8 @@ class Rule:
     """False: describes how the time is spent, blames nobody; may be a symptom of another."""
     needs: str = ""
     """The input that is most often absent, as ``not_checked`` states it."""
+    needs_kernels: bool = False
+    """Whether it must see what ran on the device: it abstains where CUDA graphs hide that."""
     symptom_of: tuple[str, ...] = ()
     """Rules whose findings can explain this one."""
 
@@ -180,6 +188,8 @@ class Rule:
             if query in facts.unavailable:
                 needs = f"query {query}: {facts.unavailable[query]}"
                 return RuleOutcome(not_checked=(NotChecked(rule=self.name, needs=needs),))
+        if self.needs_kernels and facts.hidden_ranks:
+            return lacking(self.name, HIDDEN, HIDDEN_CAPTURE)
         return self.evaluate(facts, self.thresholds)
 
     def explain(self) -> str:
@@ -192,6 +202,13 @@ class Rule:
         return "\n".join(lines) + "\n"
 
 
+HIDDEN = "the kernels inside CUDA graphs (recorded as whole graphs)"
+"""The need of rules that must see kernels, where graphs hide them."""
+HIDDEN_CAPTURE = "nsys profile --cuda-graph-trace=node"
+MAX_HIDDEN_RATIO = 0.01
+"""Share of device time in whole graphs above which nothing is said of kernels: an effect of 1 %
+is the least that a rule reports."""
+
 NO_GPU = "a GPU timeline (these ranks show none)"
 """The need of rules that only a GPU's timeline can answer."""
 
@@ -203,6 +220,8 @@ def lacking(rule: str, needs: str, capture: str | None = None) -> RuleOutcome:
 
 __all__ = [
     "DOC_HEADINGS",
+    "HIDDEN",
+    "HIDDEN_CAPTURE",
     "NO_GPU",
     "Facts",
     "JobFacts",

@@ -156,6 +156,7 @@ RULE = Rule(
     owner="platform",
     thresholds=CollectiveHangThresholds(),
     queries=("last_calls",),
+    needs_kernels=True,
     evaluate=evaluate,
     doc=__doc__,
 )

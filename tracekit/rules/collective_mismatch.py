@@ -117,6 +117,7 @@ RULE = Rule(
     owner="model",
     thresholds=CollectiveMismatchThresholds(),
     queries=("match_coverage",),
+    needs_kernels=True,
     evaluate=evaluate,
     doc=__doc__,
     cap=Severity.MINOR,

@@ -245,6 +245,7 @@ RULE = Rule(
     owner="network",
     thresholds=LinkDegradedThresholds(),
     queries=("step_breakdown", "exit_lateness", "group_bandwidth", "straggler", "match_coverage"),
+    needs_kernels=True,
     evaluate=evaluate,
     doc=__doc__,
     cap=Severity.MINOR,

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import tracekit
 from tracekit import runs, store
 from tracekit.errors import AmbiguousInputError, InputError, StoreError
 from tracekit.schema import TABLES
@@ -544,6 +545,24 @@ def test_a_bug_of_an_ingestor_costs_its_file_and_names_the_line(
         stats = opened.con.execute("SELECT counter, shape FROM ingest_stat").fetchall()
     assert stats[0][0] == "ingestor_failed"
     assert stats[0][1].startswith("ZeroDivisionError at test_runs.py:")
+    with tracekit.open(run) as opened_run:
+        verdict = opened_run.diagnose().document.verdict
+    assert verdict.kind == "not_enough_data"
+    assert "tracekit itself failed on" in verdict.sentence
+    assert "rank1.json" in verdict.sentence
+
+
+def test_the_attempt_that_was_chosen_stays_chosen(job: Path, run: Path, tmp_path: Path) -> None:
+    """Two starts of one job: the choice is made once, and files may still be added."""
+    write_job(tmp_path / "again", steps_count=2, base_ns=BASE_NS + 3600 * 10**9)
+    both = [job, tmp_path / "again"]
+    first = runs.ingest(both, run, attempt=1)
+    assert first.attempt == 1
+    assert runs.ingest(both, run).generation == first.generation
+    (tmp_path / "late").mkdir()
+    (tmp_path / "late" / "notes.txt").write_text("nothing that is read")
+    later = runs.ingest([*both, tmp_path / "late"], run)
+    assert (later.generation, later.attempt) == (2, 1)
 
 
 def test_nothing_to_read_is_an_error_with_a_hint(run: Path, tmp_path: Path) -> None:

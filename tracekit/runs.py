@@ -178,6 +178,8 @@ def _ingest_once(
     digest = job.digest() if job else ""
     if previous and not digest and previous.job_toml:
         job, digest = _job_of(previous)
+    if attempt is None and previous:
+        attempt = previous.attempt
     key = _hash(
         *sorted(e.key for e in entries),
         digest,
@@ -201,6 +203,7 @@ def _ingest_once(
         job_path=job.files[0] if job and job.files else previous and previous.job_path,
         sources=entries,
         files=(*source_files, *derived),
+        attempt=attempt,
         notes=tuple(notes),
     )
     if commit(run, manifest):

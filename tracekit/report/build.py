@@ -54,7 +54,8 @@ def build_report(
     budget = step_budget(facts.steps, linked, blames)
     kept, silenced = _silence(linked, config, today or datetime.now(UTC).date())
     is_whole = all(i.status not in ("partial", "unreadable") for i in inputs)
-    judgement = judge(facts, kept, budget, blames, rules_run, bool(silenced), is_whole)
+    failed = [i.path for i in inputs if any(j.name == "ingestor_failed" for j in i.issues)]
+    judgement = judge(facts, kept, budget, blames, rules_run, bool(silenced), is_whole, failed)
     findings = ordered(kept, judgement.verdict.finding)
     if not config.select:
         not_checked += not_built(i.kind for i in inputs)

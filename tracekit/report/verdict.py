@@ -67,6 +67,7 @@ def judge(
     rules_run: Sequence[str],
     has_silenced: bool = False,
     is_whole: bool = True,
+    failed: Sequence[str] = (),
 ) -> Judgement:
     """The verdict over all findings. The first that applies:
 
@@ -77,7 +78,8 @@ def judge(
     a remedy); idle time or slow steps that no finding explains (unexplained); a minor finding
     that names a cause (it would mislead to lead with 1 % while 40 % is unexplained); a single
     step (not_enough_data); inherent. What a silenced finding may explain is not called
-    unexplained. ``is_whole`` says that every input was read to its end.
+    unexplained. ``is_whole`` says that every input was read to its end; ``failed`` names the
+    inputs on which our own reader failed: what they hold is not known, so nothing is inherent.
     """
     hang = next((f for f in findings if f.rule in HANG_RULES), None)
     if hang is not None:
@@ -98,6 +100,7 @@ def judge(
         or (_slow_steps(facts) if is_open else None)
         or (Judgement(_named(facts, cause)) if cause is not None else None)
         or _too_short(facts)
+        or _failed(failed)
         or _inherent(facts, rules_run, has_silenced, is_whole)
     )
 
@@ -313,6 +316,18 @@ def _too_short(facts: Facts) -> Judgement | None:
         f"Cannot tell from {plural(count, 'steady step')} "
         f"({seconds(facts.steps.step_ns / 1e9)}): nothing stands out in it.",
         "profile five or more steps after warm-up",
+    )
+
+
+def _failed(paths: Sequence[str]) -> Judgement | None:
+    if not paths:
+        return None
+    more = f" and {plural(len(paths) - 1, 'more file')}" if len(paths) > 1 else ""
+    return _say(
+        "not_enough_data",
+        f"Cannot tell: tracekit itself failed on {paths[0]}{more}; "
+        "what else was read shows no fault.",
+        "report the bug: the place is in the input's issues (--format json)",
     )
 
 

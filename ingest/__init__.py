@@ -8,6 +8,7 @@ from __future__ import annotations
 from tracekit.ingest import files
 from tracekit.ingest.base import Ingestor, IngestOptions, Recognition, Sink, SourceFile
 from tracekit.ingest.kineto import KinetoIngestor
+from tracekit.ingest.nccl import NcclIngestor
 
 __all__ = [
     "INGESTORS",
@@ -20,7 +21,7 @@ __all__ = [
     "recognise",
 ]
 
-INGESTORS: tuple[Ingestor, ...] = (KinetoIngestor(),)
+INGESTORS: tuple[Ingestor, ...] = (KinetoIngestor(), NcclIngestor())
 """In the order in which they are asked."""
 
 _FOREIGN: tuple[tuple[bytes, str, str], ...] = (

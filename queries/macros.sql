@@ -401,3 +401,53 @@ SELECT
     longest.place AS place
 FROM step_times
 JOIN step_ranges USING (key, step);
+
+-- Communicators as their members logged them, with what makes members of several processes one.
+--
+-- comm is the commId that NCCL states (2.16 and later). Before that nothing names a communicator
+-- across processes: members of the same size that each process created as its k-th of that size
+-- are taken for one, within files that lie beside each other.
+CREATE OR REPLACE MACRO nccl_members(nccl_comm_name) AS TABLE
+SELECT
+    *,
+    coalesce(
+        comm_hash,
+        'size ' || CAST(group_size AS VARCHAR) || ' number ' || CAST(
+            row_number() OVER (
+                PARTITION BY attempt, source_id, node, pid, group_rank, group_size, comm_hash
+                ORDER BY ordinal, place
+            ) AS VARCHAR
+        )
+    ) AS comm
+FROM query_table(nccl_comm_name)
+WHERE group_size IS NOT NULL;
+
+-- Connections with the communicator that they belong to and the nodes of both ends.
+CREATE OR REPLACE MACRO nccl_connections(nccl_edge_name, nccl_comm_name) AS TABLE
+WITH
+    members AS MATERIALIZED (SELECT * FROM nccl_members(nccl_comm_name)),
+    places AS (
+        SELECT comm, group_rank, min(node) AS node, min(pci) AS pci
+        FROM members
+        GROUP BY comm, group_rank
+    )
+SELECT
+    edges.*,
+    members.comm AS comm,
+    starts.node AS from_node,
+    ends.node AS to_node,
+    starts.pci AS from_pci,
+    ends.pci AS to_pci,
+    members.nodes_count AS nodes_count
+FROM query_table(nccl_edge_name) AS edges
+LEFT JOIN members
+    ON
+        members.source_id = edges.source_id
+        AND members.pid = edges.pid
+        AND members.node IS NOT DISTINCT FROM edges.node
+        AND members.comm_pointer = edges.comm_pointer
+        AND members.comm_generation = edges.comm_generation
+LEFT JOIN places AS starts
+    ON starts.comm = members.comm AND starts.group_rank = edges.from_group_rank
+LEFT JOIN places AS ends
+    ON ends.comm = members.comm AND ends.group_rank = edges.to_group_rank;

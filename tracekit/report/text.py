@@ -101,11 +101,11 @@ def _who(document: Document) -> str:
         if file.status == "unrecognised":
             continue
         kinds[file.kind] = kinds.get(file.kind, 0) + 1
-    parts = [ranks]
+    parts = [ranks] if coverage.ranks_traced or coverage.ranks_expected else []
     if document.run.hosts:
         parts.append(plural(len(document.run.hosts), "host"))
     files = ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items()))
-    return ", ".join(parts) + (f"; {files}" if files else "")
+    return "; ".join(t for t in (", ".join(parts), files) if t) or ranks
 
 
 def _label_of(document: Document, finding: str | None) -> str:

@@ -86,7 +86,8 @@ def judge(
     if cause is not None and cause.severity.weight >= Severity.MAJOR.weight:
         return Judgement(_named(facts, cause))
     if not facts.steps.rank_means:
-        return _no_steps(facts)
+        # A log alone has no step to weigh a finding against; what it shows is all there is.
+        return Judgement(_named(facts, cause)) if cause is not None else _no_steps(facts)
     is_open = not has_silenced
     return (
         _missing(facts)
@@ -128,6 +129,13 @@ def _no_steps(facts: Facts) -> Judgement:
         )
         return _say(
             "not_enough_data", f"Cannot tell: the traces hold {seen} and no steady one.", capture
+        )
+    if not rows and facts.of("nccl_comms"):
+        return _say(
+            "not_enough_data",
+            "Cannot tell what a step costs: there is only what NCCL logged, and the rules that "
+            "read it found no fault.",
+            capture,
         )
     if not rows:
         return _say("not_enough_data", "Cannot tell: no file holds a usable trace.", capture)

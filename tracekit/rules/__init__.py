@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping
 
 from tracekit.errors import UsageError
 from tracekit.rules import (
+    channel_collapse,
     checkpoint_stall,
     dataloader_stall,
     exposed_communication,
     gc_pause,
     launch_bound,
+    nccl_socket_fallback,
     sync_stall,
 )
 from tracekit.rules.base import Facts, JobFacts, Rule, RuleOutcome
@@ -23,6 +25,8 @@ RULES: tuple[Rule, ...] = (
     sync_stall.RULE,
     launch_bound.RULE,
     exposed_communication.RULE,
+    nccl_socket_fallback.RULE,
+    channel_collapse.RULE,
 )
 
 

@@ -52,7 +52,7 @@ FAMILIES: tuple[Family, ...] = (
         "NCCL logs",
         "tracekit capture --what nccl",
         ("nccl",),
-        "nccl-socket-fallback no-gpudirect shm-instead-of-p2p wrong-nic channel-collapse "
+        "no-gpudirect shm-instead-of-p2p wrong-nic "
         "unsuitable-algorithm init-straggler config-mismatch bad-node",
     ),
     _family(

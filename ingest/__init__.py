@@ -8,7 +8,7 @@ from __future__ import annotations
 from tracekit.ingest import files
 from tracekit.ingest.base import Ingestor, IngestOptions, Recognition, Sink, SourceFile
 from tracekit.ingest.kineto import KinetoIngestor
-from tracekit.ingest.nccl import NcclIngestor
+from tracekit.ingest.nccl import FLIGHT_RECORDER, INSPECTOR, RAS, TESTS_JSON, NcclIngestor
 
 __all__ = [
     "INGESTORS",
@@ -21,7 +21,14 @@ __all__ = [
     "recognise",
 ]
 
-INGESTORS: tuple[Ingestor, ...] = (KinetoIngestor(), NcclIngestor())
+INGESTORS: tuple[Ingestor, ...] = (
+    KinetoIngestor(),
+    NcclIngestor(),
+    FLIGHT_RECORDER,
+    INSPECTOR,
+    RAS,
+    TESTS_JSON,
+)
 """In the order in which they are asked."""
 
 _FOREIGN: tuple[tuple[bytes, str, str], ...] = (

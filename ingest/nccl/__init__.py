@@ -7,6 +7,32 @@ from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
 VERSION = 1
 
 
+class _Lazy:
+    """An ingestor of this package whose files the log's ingestor recognises."""
+
+    version = VERSION
+
+    def __init__(self, name: str, module: str) -> None:
+        self.name = name
+        self._module = module
+
+    def sniff(self, head: bytes, name: str) -> Recognition | None:
+        """Recognition is NcclIngestor's."""
+        return None
+
+    def read(self, source: SourceFile, sink: Sink, options: IngestOptions) -> None:
+        """Read one file into the sink."""
+        from importlib import import_module
+
+        import_module(f"tracekit.ingest.nccl.{self._module}").read(source, sink, options)
+
+
+FLIGHT_RECORDER = _Lazy("flight_recorder", "flight")
+INSPECTOR = _Lazy("nccl_inspector", "inspector")
+RAS = _Lazy("nccl_ras", "ras")
+TESTS_JSON = _Lazy("nccl_tests", "tests_json")
+
+
 class NcclIngestor:
     """NCCL_DEBUG output, PyTorch's watchdog and nccl-tests tables, also within a job's output."""
 

@@ -6,14 +6,23 @@ from collections.abc import Iterable, Mapping
 
 from tracekit.errors import UsageError
 from tracekit.rules import (
+    bad_node,
     channel_collapse,
     checkpoint_stall,
+    config_mismatch,
+    cross_rail_traffic,
     dataloader_stall,
     exposed_communication,
     gc_pause,
+    init_straggler,
     launch_bound,
     nccl_socket_fallback,
+    no_gpudirect,
+    shm_instead_of_p2p,
     sync_stall,
+    tensor_group_spans_hosts,
+    unsuitable_algorithm,
+    wrong_nic,
 )
 from tracekit.rules.base import Facts, JobFacts, Rule, RuleOutcome
 from tracekit.rules.unbuilt import unbuilt_rules
@@ -27,6 +36,15 @@ RULES: tuple[Rule, ...] = (
     exposed_communication.RULE,
     nccl_socket_fallback.RULE,
     channel_collapse.RULE,
+    no_gpudirect.RULE,
+    shm_instead_of_p2p.RULE,
+    wrong_nic.RULE,
+    cross_rail_traffic.RULE,
+    unsuitable_algorithm.RULE,
+    init_straggler.RULE,
+    config_mismatch.RULE,
+    bad_node.RULE,
+    tensor_group_spans_hosts.RULE,
 )
 
 

@@ -48,14 +48,6 @@ FAMILIES: tuple[Family, ...] = (
         "nic-error fabric-misconfigured",
     ),
     _family(
-        "NCCL's transports and choices",
-        "NCCL logs",
-        "tracekit capture --what nccl",
-        ("nccl",),
-        "no-gpudirect shm-instead-of-p2p wrong-nic "
-        "unsuitable-algorithm init-straggler config-mismatch bad-node",
-    ),
-    _family(
         "host CPU, memory, storage",
         "host counters (CPU, NUMA, storage)",
         "tracekit capture --what host",
@@ -68,7 +60,7 @@ FAMILIES: tuple[Family, ...] = (
         None,
         (),
         "late-rank slow-gpu gpu-outlier collective-hang collective-mismatch "
-        "latency-bound-communication tensor-group-spans-hosts cross-rail-traffic hot-expert",
+        "latency-bound-communication hot-expert",
     ),
     _family(
         "balance, bubble, expected traffic",

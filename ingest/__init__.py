@@ -6,7 +6,7 @@ Importing this is cheap: an ingestor imports what it needs when it reads.
 from __future__ import annotations
 
 from tracekit.ingest import files
-from tracekit.ingest.base import Ingestor, IngestOptions, Recognition, Sink, SourceFile
+from tracekit.ingest.base import IngestOptions, Ingestor, Recognition, Sink, SourceFile
 from tracekit.ingest.kineto import KinetoIngestor
 from tracekit.ingest.nccl import FLIGHT_RECORDER, INSPECTOR, RAS, TESTS_JSON, NcclIngestor
 
@@ -30,6 +30,9 @@ INGESTORS: tuple[Ingestor, ...] = (
     TESTS_JSON,
 )
 """In the order in which they are asked."""
+
+DEEP_HEAD_BYTES = 4 << 20
+"""Decompressed bytes that are looked at where the first ones show JSON but not of what kind."""
 
 _FOREIGN: tuple[tuple[bytes, str, str], ...] = (
     (b"PK\x03\x04", "archive", "an archive inside an archive, or without a name that says so"),
@@ -63,13 +66,26 @@ def recognise(source: SourceFile) -> Recognition:
         return Recognition("unreadable", why, status="unreadable")
     if not head:
         if problem:
-            return Recognition("unreadable", f"it cannot be unpacked ({problem})", status="unreadable")
+            return Recognition(
+                "unreadable", f"it cannot be unpacked ({problem})", status="unreadable"
+            )
         return Recognition("empty", "it holds no bytes", status="empty")
+    found = _sniff(head, source)
+    if found is None and len(head) >= files.HEAD_BYTES and head.lstrip()[:1] in (b"{", b"["):
+        # Keys of anyone's may stand before those that tell what a JSON file is.
+        try:
+            found = _sniff(files.read_head(source, DEEP_HEAD_BYTES), source)
+        except Exception as error:  # as above
+            return Recognition("unreadable", _why(error), status="unreadable")
+    return found or _foreign(head, source)
+
+
+def _sniff(head: bytes, source: SourceFile) -> Recognition | None:
     for one in INGESTORS:
         found = one.sniff(head, source.name)
         if found is not None:
             return found
-    return _foreign(head, source)
+    return None
 
 
 def _why(error: Exception) -> str:

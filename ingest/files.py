@@ -151,6 +151,7 @@ class _GzipStream(DecompressedStream):
     def _next(self, size: int) -> bytes:
         from isal import isal_zlib
 
+        failure: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment]
         while not self._is_done and self.problem != "limit":
             if self._inflate is None and not self._start_member():
                 break
@@ -161,7 +162,7 @@ class _GzipStream(DecompressedStream):
             is_last = not self._data
             try:
                 out: bytes = stream.decompress(self._data, min(size, SLICE_BYTES))  # type: ignore[attr-defined]
-            except isal_zlib.IsalError:
+            except failure:
                 self._end("damaged")
                 break
             if stream.eof:  # type: ignore[attr-defined]
@@ -239,7 +240,8 @@ class _ZstdStream(DecompressedStream):
                 return outer._stored(SLICE_BYTES if size < 0 else size)
 
         self._reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(
-            _Source(), read_across_frames=True  # type: ignore[arg-type]
+            _Source(),  # type: ignore[arg-type]
+            read_across_frames=True,
         )
 
     def _next(self, size: int) -> bytes:
@@ -280,6 +282,11 @@ def stream_problem(stream: object) -> str | None:
     return getattr(stream, "problem", None)
 
 
+def stored_bytes(stream: object) -> int:
+    """Stored bytes that were read of a stream of ``SourceFile.open``."""
+    return getattr(stream, "stored_bytes", 0)
+
+
 def read_head(source: SourceFile, size: int = HEAD_BYTES) -> bytes:
     """The first decompressed bytes of a file, from one small read of the stored ones."""
     with source.open() as stream:
@@ -294,7 +301,8 @@ def read_head_and_problem(source: SourceFile, size: int = HEAD_BYTES) -> tuple[b
 
 def open_file(path: str) -> BinaryIO:
     """A file's decompressed bytes."""
-    return decompressed(Path(path).open("rb", buffering=0))  # type: ignore[return-value,arg-type]
+    raw = Path(path).open("rb", buffering=0)  # noqa: SIM115 - the stream closes it
+    return decompressed(raw)  # type: ignore[return-value]
 
 
 def source_file(path: Path) -> SourceFile:
@@ -325,8 +333,8 @@ def expand(paths: Sequence[str | Path]) -> list[SourceFile]:
             matches = [path]
         elif glob.has_magic(text):
             matches = []
-            for match in sorted(glob.glob(text, recursive=True)):  # noqa: PTH207 - absolute too
-                matches += _walk(Path(match)) if Path(match).is_dir() else [Path(match)]
+            for hit in sorted(glob.glob(text, recursive=True)):  # noqa: PTH207 - absolute too
+                matches += _walk(Path(hit)) if Path(hit).is_dir() else [Path(hit)]
             if not matches:
                 raise InputError(f"{text}: no file matches")
         else:
@@ -357,7 +365,8 @@ def _walk(folder: Path) -> Iterator[Path]:
         folders[:] = sorted(f for f in folders if not f.startswith("."))
         for name in sorted(names):
             path = Path(parent, name)
-            if not name.startswith(".") and path.is_file():
+            is_dangling = path.is_symlink() and not path.exists()  # to be named as unreadable
+            if not name.startswith(".") and (path.is_file() or is_dangling):
                 yield path
 
 
@@ -449,7 +458,7 @@ def _tar_members(path: Path) -> list[SourceFile]:
 
 
 def _open_tar(path: str) -> DecompressedStream:
-    return decompressed(Path(path).open("rb", buffering=0))  # type: ignore[arg-type]
+    return decompressed(Path(path).open("rb", buffering=0))
 
 
 _CURSOR: dict[str, tuple[DecompressedStream, int]] = {}

@@ -402,6 +402,7 @@ SELECT
 FROM step_times
 JOIN step_ranges USING (key, step);
 
+<<<<<<< HEAD
 -- Communicators as their members logged them, with what makes members of several processes one.
 --
 -- comm is the commId that NCCL states (2.16 and later). Before that nothing names a communicator
@@ -451,3 +452,318 @@ LEFT JOIN places AS starts
     ON starts.comm = members.comm AND starts.group_rank = edges.from_group_rank
 LEFT JOIN places AS ends
     ON ends.comm = members.comm AND ends.group_rank = edges.to_group_rank;
+=======
+-- Every matched call with whom it waited for and how long: (attempt, capture_id, group_id,
+-- sequence, instance_id, rank, source_id, place, op, message_bytes, timeline, step, start_ns,
+-- end_ns, is_trusted, is_complete, ranks_count, members_count, holder_rank, holder_start_ns,
+-- wait_ns, error_ns). Tables are named by the caller: collective_calls('collective',
+-- 'collective_match', 'comm_group', 'clock_offset').
+--
+-- Who can hold up whom follows from the operation: all-reduce, all-gather, reduce-scatter, barrier
+-- and all-to-all: everyone everyone; broadcast and scatter: the root the leaves; reduce and gather:
+-- the leaves the root; send and receive: the sender the receiver, and on a device (where a send
+-- runs until it is received) the receiver the sender. A call waits until the one that holds it up
+-- has entered, and never beyond its own end.
+--
+-- is_complete: every member of the communicator has a call in a trace; else the one that arrived
+-- last may be missing and nobody is named. error_ns is what the members' clocks may be apart
+-- beyond what was corrected; null where their clocks were never compared.
+CREATE OR REPLACE MACRO collective_calls(
+    collective_name, match_name, group_name, offset_name
+) AS TABLE
+WITH
+    clock_errors AS (
+        SELECT clock_id, coalesce(max(error_ns), -1) AS error_ns
+        FROM query_table(offset_name)
+        GROUP BY clock_id
+    ),
+    calls AS (
+        SELECT
+            c.attempt,
+            c.capture_id,
+            m.group_id,
+            m.call_index AS sequence,
+            m.instance_id,
+            c.rank,
+            c.source_id,
+            c.place,
+            coalesce(c.op, 'unknown') AS op,
+            c.root,
+            c.message_bytes,
+            c.timeline,
+            c.step,
+            c.start_ns,
+            c.start_ns + c.dur_ns AS end_ns,
+            coalesce(m.is_trusted, FALSE) AS is_trusted,
+            g.members_count,
+            {'error_ns': coalesce(e.error_ns, 0), 'clock_id': c.clock_id} AS clock
+        FROM query_table(collective_name) AS c
+        JOIN query_table(match_name) AS m USING (source_id, place)
+        LEFT JOIN query_table(group_name) AS g
+            ON g.attempt = c.attempt AND g.group_id = m.group_id
+        LEFT JOIN clock_errors AS e USING (clock_id)
+        WHERE m.instance_id IS NOT NULL AND c.rank IS NOT NULL
+    ),
+    entered AS (
+        SELECT
+            *,
+            count(*) OVER instance AS ranks_count,
+            first_value(rank) OVER latest AS last_rank,
+            first_value(start_ns) OVER latest AS last_start_ns,
+            nth_value(rank, 2) OVER latest AS second_rank,
+            nth_value(start_ns, 2) OVER latest AS second_start_ns,
+            max(start_ns) FILTER (rank = root) OVER instance AS root_start_ns,
+            max(start_ns) FILTER (rank <> root) OVER instance AS leaf_start_ns,
+            arg_max(rank, start_ns) FILTER (rank <> root) OVER instance AS leaf_rank,
+            max(start_ns) FILTER (op = 'send') OVER instance AS send_start_ns,
+            max(rank) FILTER (op = 'send') OVER instance AS send_rank,
+            list_reverse_sort(list_distinct(list(clock) OVER instance)) AS clocks
+        FROM calls
+        WINDOW
+            instance AS (PARTITION BY attempt, capture_id, instance_id),
+            latest AS (
+                PARTITION BY attempt, capture_id, instance_id ORDER BY start_ns DESC, rank
+                ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING
+            )
+    ),
+    held AS (
+        SELECT
+            *,
+            CASE
+                WHEN op IN ('broadcast', 'scatter') THEN if(rank <> root, root, NULL)
+                WHEN op IN ('reduce', 'gather') THEN if(rank = root, leaf_rank, NULL)
+                WHEN op = 'recv' THEN send_rank
+                WHEN op = 'send'
+                    THEN if(timeline = 'device', if(last_rank = rank, second_rank, last_rank), NULL)
+                ELSE last_rank
+            END AS holder_rank,
+            CASE
+                WHEN op IN ('broadcast', 'scatter') THEN if(rank <> root, root_start_ns, NULL)
+                WHEN op IN ('reduce', 'gather') THEN if(rank = root, leaf_start_ns, NULL)
+                WHEN op = 'recv' THEN send_start_ns
+                WHEN op = 'send'
+                    THEN if(
+                        timeline = 'device',
+                        if(last_rank = rank, second_start_ns, last_start_ns),
+                        NULL
+                    )
+                ELSE last_start_ns
+            END AS holder_start_ns
+        FROM entered
+    )
+SELECT
+    attempt,
+    capture_id,
+    group_id,
+    sequence,
+    instance_id,
+    rank,
+    source_id,
+    place,
+    op,
+    message_bytes,
+    timeline,
+    step,
+    start_ns,
+    end_ns,
+    is_trusted,
+    coalesce(ranks_count >= members_count, FALSE) AS is_complete,
+    ranks_count,
+    members_count,
+    holder_rank,
+    holder_start_ns,
+    -- least() would pass over a null: nobody holds up that call.
+    if(
+        holder_start_ns IS NULL, 0, greatest(0, least(holder_start_ns, end_ns) - start_ns)
+    ) AS wait_ns,
+    CASE
+        WHEN len(clocks) < 2 THEN 0
+        WHEN list_min([c.error_ns FOR c IN clocks]) < 0 THEN NULL
+        ELSE clocks[1].error_ns + clocks[2].error_ns
+    END AS error_ns
+FROM held;
+
+-- Who waited for whom, and why: one row a waiting call of a trusted, complete instance:
+-- (attempt, capture_id, group_id, instance_id, step, op, rank, holder_rank, start_ns,
+-- holder_start_ns, wait_ns, own_ns, exposed_ns, gap_ns, is_second, source_id, place); the last two
+-- point to the waiting call. Tables are named by the caller.
+--
+-- own_ns is the part of the waiting that the holder caused since the two last left a collective of
+-- this communicator together: its own time since then less the waiter's. Own time is time without
+-- exposed communication, so what the holder lost by leaving that collective late, or by waiting for
+-- others meanwhile (a receive from a late rank), is inherited and not counted. Nothing is counted
+-- before the first common exit, nor waiting below the clocks' error.
+--
+-- exposed_ns is the part of own_ns in which the waiter computed nothing and was not yet waiting for
+-- the same rank in an earlier call. is_second marks the waiter that entered last before the holder:
+-- without the holder's delay the operation would have begun then. gap_ns is that waiter's exposed_ns
+-- with each moment counted once over all communicators of the holder: what the job loses.
+CREATE OR REPLACE MACRO inflicted_waits(
+    gpu_op_name, host_op_name, collective_name, annotation_name, match_name, group_name, offset_name
+) AS TABLE
+WITH
+    calls AS MATERIALIZED (
+        SELECT
+            * REPLACE (if(op = 'send' AND timeline = 'host', start_ns, end_ns) AS end_ns),
+            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key
+        FROM collective_calls(collective_name, match_name, group_name, offset_name)
+    ),
+    usable AS (SELECT * FROM calls WHERE is_trusted AND is_complete AND error_ns IS NOT NULL),
+    waiting AS MATERIALIZED (
+        SELECT
+            *,
+            row_number() OVER (
+                PARTITION BY attempt, capture_id, instance_id ORDER BY start_ns DESC, rank
+            ) = 1 AS is_second
+        FROM usable
+        WHERE wait_ns > error_ns AND holder_rank <> rank
+    ),
+    compute AS MATERIALIZED (
+        SELECT
+            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            start_ns,
+            end_ns
+        FROM rank_work(gpu_op_name, host_op_name, collective_name, annotation_name)
+        WHERE class = 'compute'
+    ),
+    communication AS (
+        -- A send on the host's timeline lasts until somebody asks for it: it holds up nobody.
+        SELECT
+            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            start_ns,
+            start_ns + dur_ns AS end_ns
+        FROM query_table(collective_name)
+        WHERE rank IS NOT NULL AND NOT (coalesce(op, '') = 'send' AND timeline = 'host')
+    ),
+    exposed AS MATERIALIZED (
+        SELECT key, start_ns, end_ns FROM difference_intervals('communication', 'compute')
+    ),
+    exits AS (
+        SELECT key, group_id, instance_id, end_ns FROM usable
+    ),
+    since AS MATERIALIZED (
+        SELECT
+            waiting.*,
+            exits.end_ns AS exit_ns,
+            {'attempt': waiting.attempt, 'rank': holder_rank, 'capture_id': waiting.capture_id}
+                AS holder_key,
+            exits.instance_id AS exit_instance
+        FROM waiting
+        ASOF JOIN exits
+            ON waiting.key = exits.key
+            AND waiting.group_id = exits.group_id
+            AND waiting.start_ns >= exits.end_ns
+    ),
+    shared AS MATERIALIZED (
+        SELECT since.*, left_by.end_ns AS holder_exit_ns
+        FROM since
+        JOIN usable AS left_by
+            ON left_by.attempt = since.attempt
+            AND left_by.capture_id = since.capture_id
+            AND left_by.instance_id = since.exit_instance
+            AND left_by.rank = since.holder_rank
+    ),
+    moments AS (
+        SELECT key, start_ns AS time_ns FROM shared
+        UNION
+        SELECT key, exit_ns FROM shared
+        UNION
+        SELECT holder_key, holder_start_ns FROM shared
+        UNION
+        SELECT holder_key, holder_exit_ns FROM shared
+    ),
+    lost AS MATERIALIZED (
+        SELECT key, time_ns, covered_ns FROM covered_before('exposed', 'moments')
+    ),
+    owned AS (
+        SELECT
+            shared.*,
+            greatest(
+                0,
+                least(
+                    wait_ns,
+                    (holder_start_ns - holder_exit_ns - h1.covered_ns + h0.covered_ns)
+                    - (start_ns - exit_ns - s1.covered_ns + s0.covered_ns)
+                )
+            ) AS own_ns
+        FROM shared
+        JOIN lost AS s1 ON s1.key = shared.key AND s1.time_ns = shared.start_ns
+        JOIN lost AS s0 ON s0.key = shared.key AND s0.time_ns = shared.exit_ns
+        JOIN lost AS h1 ON h1.key = shared.holder_key AND h1.time_ns = shared.holder_start_ns
+        JOIN lost AS h0 ON h0.key = shared.holder_key AND h0.time_ns = shared.holder_exit_ns
+    ),
+    -- Several calls may wait for one rank at the same time: each moment counts for the first.
+    pieces AS MATERIALIZED (
+        SELECT
+            *,
+            least(
+                greatest(
+                    start_ns + wait_ns - own_ns,
+                    coalesce(
+                        max(start_ns + wait_ns) OVER (
+                            PARTITION BY key, holder_rank ORDER BY start_ns + wait_ns, instance_id
+                            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+                        ),
+                        start_ns
+                    )
+                ),
+                start_ns + wait_ns
+            ) AS piece_start_ns,
+            least(
+                greatest(
+                    start_ns + wait_ns - own_ns,
+                    coalesce(
+                        max(start_ns + wait_ns) FILTER (is_second) OVER (
+                            PARTITION BY holder_key ORDER BY start_ns + wait_ns, instance_id, rank
+                            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+                        ),
+                        start_ns
+                    )
+                ),
+                start_ns + wait_ns
+            ) AS gap_start_ns,
+            start_ns + wait_ns AS piece_end_ns
+        FROM owned
+    ),
+    edges AS (
+        SELECT key, piece_start_ns AS time_ns FROM pieces
+        UNION
+        SELECT key, gap_start_ns FROM pieces
+        UNION
+        SELECT key, piece_end_ns FROM pieces
+    ),
+    computed AS MATERIALIZED (
+        SELECT key, time_ns, covered_ns FROM covered_before('compute', 'edges')
+    )
+SELECT
+    pieces.attempt,
+    pieces.capture_id,
+    pieces.group_id,
+    pieces.instance_id,
+    pieces.step,
+    pieces.op,
+    pieces.rank,
+    pieces.holder_rank,
+    pieces.start_ns,
+    pieces.holder_start_ns,
+    pieces.wait_ns,
+    CAST(pieces.own_ns AS BIGINT) AS own_ns,
+    CAST(
+        piece_end_ns - piece_start_ns - at_end.covered_ns + at_start.covered_ns AS BIGINT
+    ) AS exposed_ns,
+    CAST(
+        if(
+            pieces.is_second,
+            piece_end_ns - gap_start_ns - at_end.covered_ns + at_gap.covered_ns,
+            0
+        ) AS BIGINT
+    ) AS gap_ns,
+    pieces.is_second,
+    pieces.source_id,
+    pieces.place
+FROM pieces
+JOIN computed AS at_start
+    ON at_start.key = pieces.key AND at_start.time_ns = pieces.piece_start_ns
+JOIN computed AS at_gap ON at_gap.key = pieces.key AND at_gap.time_ns = pieces.gap_start_ns
+JOIN computed AS at_end ON at_end.key = pieces.key AND at_end.time_ns = pieces.piece_end_ns;
+>>>>>>> main

@@ -71,6 +71,13 @@ def test_ids_name_the_scope(scope: Scope, name: str) -> None:
     assert finding_id("r", scope, range(4)) == name
 
 
+def test_the_id_of_many_scattered_ranks_stays_short_and_tells_them_apart() -> None:
+    odd = finding_id("r", Scope(ranks=tuple(range(1, 999, 2))), range(1000))
+    assert odd.startswith("r/1+498-")
+    assert len(odd) < 30
+    assert odd != finding_id("r", Scope(ranks=(*range(1, 997, 2), 998)), range(1000))
+
+
 def finding(name: str, severity: Severity, cost: float | None, rule: str = "r") -> Finding:
     return Finding(
         id=name,

@@ -6,7 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.wording import listed, plural, ranges, ranks_phrase, runs, safe, seconds, share
+from tracekit.wording import (
+    listed,
+    plural,
+    ranges,
+    ranks_phrase,
+    runs,
+    safe,
+    seconds,
+    share,
+    some,
+    some_ranges,
+)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +53,13 @@ def test_ranks_are_told_as_ranges() -> None:
     assert ranks_phrase([0, 1], range(2)) == "Both ranks"
     assert ranks_phrase(range(8), range(8)) == "All 8 ranks"
     assert ranks_phrase([0], [0]) == "Rank 0"
+
+
+def test_long_lists_are_cut_in_prose() -> None:
+    assert some_ranges(range(0, 20, 2), 3) == "0,2,4 and 7 more"
+    assert some_ranges([1, 2, 3], 3) == "1-3"
+    assert some(["a", "b", "c"], 2) == "a, b and 1 more"
+    assert ranks_phrase(range(0, 5000, 2), range(5000)).endswith("and 2,494 more")
 
 
 def test_words_are_listed_and_counted() -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit import cache, runs, store
-from tracekit.errors import UsageError
+from tracekit.errors import StoreError, UsageError
 from tracekit.store import Selection
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ class OpenRun:
     """An open run: query it, run SQL on it, diagnose it. Close it, or use it in ``with``."""
 
     run: store.Run
+    name: str | None = None
+    """What the user gave: the report's next commands name it. Default: the run's folder."""
 
     def __post_init__(self) -> None:
         """Queries and SQL share the catalogue's macros."""
@@ -62,7 +64,7 @@ class OpenRun:
 
     def sql(self, text: str) -> pl.DataFrame:
         """Rows of one SELECT over the run's views. QueryError for anything else."""
-        return _frame(self.run.sql(text).to_arrow_table())
+        return _frame(self.run.rows(text))
 
     def diagnose(
         self,
@@ -75,7 +77,9 @@ class OpenRun:
         from tracekit.report.config import DiagnoseConfig
         from tracekit.report.diagnose import diagnose, job_facts
 
-        facts = job_facts(self.run.con, self.run.selection.attempt)
+        facts = replace(
+            job_facts(self.run.con, self.run.selection.attempt), run_id=self.name or str(self.path)
+        )
         settings = DiagnoseConfig.from_mapping(config or {}, select, ignore)
         return diagnose(self.run.con, facts, config=settings)
 
@@ -154,11 +158,11 @@ def open(  # the name that DESIGN gives it: used as tracekit.open
                 f"{folder}: a run keeps the job description that it was made with",
                 hint="tracekit ingest PATH --run NEW --job FILE",
             )
+        opened = store.open_run(folder, selection, memory_bytes=memory_bytes)
     else:
-        attempt = selection.attempt if selection else None
-        folder = _cached(given, job, workers, memory_bytes, attempt, progress)
-    opened = store.open_run(folder, selection, memory_bytes=memory_bytes)
-    return OpenRun(_last_attempt(opened, selection or Selection(), memory_bytes))
+        opened = _open_cached(given, job, selection, workers, memory_bytes, progress)
+    chosen = _last_attempt(opened, selection or Selection(), memory_bytes)
+    return OpenRun(chosen, " ".join(str(path) for path in given[:3]))
 
 
 def _last_attempt(run: store.Run, selection: Selection, memory_bytes: int | None) -> store.Run:
@@ -168,12 +172,28 @@ def _last_attempt(run: store.Run, selection: Selection, memory_bytes: int | None
     row = run.con.execute("SELECT count(DISTINCT attempt), max(attempt) FROM run").fetchone()
     if not row or row[0] <= 1:
         return run
-    from dataclasses import replace
-
     run.close()
     return store.open_run(
         run.path, replace(selection, attempt=int(row[1])), memory_bytes=memory_bytes
     )
+
+
+def _open_cached(
+    paths: Sequence[PathLike],
+    job: Sequence[PathLike],
+    selection: Selection | None,
+    workers: int | None,
+    memory_bytes: int | None,
+    progress: runs.Progress | None,
+) -> store.Run:
+    attempt = selection.attempt if selection else None
+    folder = _cached(paths, job, workers, memory_bytes, attempt, progress)
+    try:
+        return store.open_run(folder, selection, memory_bytes=memory_bytes)
+    except StoreError:  # a cached run that is damaged is worth nothing: read again
+        cache.drop(folder)
+    folder = _cached(paths, job, workers, memory_bytes, attempt, progress)
+    return store.open_run(folder, selection, memory_bytes=memory_bytes)
 
 
 def _cached(
@@ -193,10 +213,12 @@ def _cached(
     files, description = runs.gather(paths, job)
     identity = [(os.path.realpath(f.path), f.file_bytes, f.mtime_ns) for f in files]
     folder = cache.run_folder(
-        identity, description.digest() if description else "", f"attempt={attempt}"
+        identity,
+        description.digest() if description else "",
+        f"attempt={attempt} {runs.ingestor_versions()}",
     )
     if not store.is_run(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = cache.make_folder(folder)
         runs.ingest(
             paths,
             folder,

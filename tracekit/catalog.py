@@ -49,6 +49,7 @@ QUERY_FILES: tuple[str, ...] = (
     "gpu/memcpy_summary",
     "comm/comm_summary",
     "comm/exposed_comm_by_op",
+<<<<<<< HEAD
     "nccl/nccl_comms",
     "nccl/nccl_topology",
     "nccl/nccl_matrix",
@@ -58,6 +59,17 @@ QUERY_FILES: tuple[str, ...] = (
     "nccl/nccl_nics",
     "nccl/nccl_rails",
     "nccl/nccl_groups",
+=======
+    "comm/collective_skew",
+    "comm/straggler",
+    "comm/late_steps",
+    "comm/delay_matrix",
+    "comm/exit_lateness",
+    "comm/group_bandwidth",
+    "comm/match_coverage",
+    "comm/last_calls",
+    "comm/absent_waits",
+>>>>>>> main
     "health/input_stall",
     "health/gc_pause",
     "health/checkpoint_stall",

@@ -5,6 +5,7 @@ TracekitError                 anything that we say ourselves; exit 2
 ├── InputError                a file or folder cannot be used: absent, empty, unrecognised
 │   └── AmbiguousInputError   the files cannot be one attempt of one job; names the candidates
 ├── StoreError                a run is damaged, of another version, or in the way
+│   └── RunWriteError         a run cannot be written: no space, no permission
 └── QueryError                SQL that is refused or fails
 
 Anything else that escapes is our own bug and exits with 70.
@@ -50,6 +51,10 @@ class AmbiguousInputError(InputError):
 
 class StoreError(TracekitError):
     """A run is damaged, of another version, or in the way."""
+
+
+class RunWriteError(StoreError):
+    """A run cannot be written: no space, no permission."""
 
 
 class QueryError(TracekitError):

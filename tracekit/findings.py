@@ -6,6 +6,7 @@ The dataclasses here are the wire format too: field names are the keys of the JS
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -204,11 +205,20 @@ def finding_id(rule: str, scope: Scope, everybody: Iterable[int]) -> str:
     The scope is ``all`` for the whole job, else the ranks, else the most telling name.
     """
     if scope.ranks:
-        where = "all" if set(scope.ranks) == set(everybody) else ranges(scope.ranks)
+        where = "all" if set(scope.ranks) == set(everybody) else _ranks_name(scope.ranks)
     else:
         named = (scope.devices, scope.links, scope.groups, scope.switches, scope.racks, scope.hosts)
         where = next((",".join(names) for names in named if names), "all")
     return f"{rule}/{where}"
+
+
+def _ranks_name(ranks: tuple[int, ...]) -> str:
+    """The ranks as ranges; where that is long, the first, how many more, and a digest."""
+    name = ranges(ranks)
+    if len(name) <= 40:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{min(ranks)}+{len(ranks) - 1}-{digest}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,19 +14,31 @@ import os
 import secrets
 import shutil
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
-from dataclasses import asdict, dataclass
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit import store
-from tracekit.errors import InputError, StoreError, UsageError
+from tracekit.errors import InputError, RunWriteError, StoreError, UsageError
 from tracekit.schema import REGISTRY_VERSION
-from tracekit.store.manifest import Manifest, ShardFile, SourceEntry, commit, load, next_generation
+from tracekit.store.manifest import (
+    Manifest,
+    ShardFile,
+    SourceEntry,
+    commit,
+    load,
+    next_generation,
+    work_path,
+)
 from tracekit.version import __version__
 
 if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
     from tracekit.ingest.base import IngestOptions, SourceFile
     from tracekit.job import JobDescription
 
@@ -52,6 +64,8 @@ class ShardTask:
     shard: str
     sources: tuple[tuple[SourceEntry, SourceFile], ...]
     stacks: bool
+    may_thread: bool = False
+    """Whether one worker has cores to spare for a helper thread."""
 
 
 def ingest(
@@ -69,37 +83,45 @@ def ingest(
     """Bring ``paths`` into ``run`` (made if absent) and return its latest generation.
 
     Raises InputError where there is nothing to read, AmbiguousInputError where the sources
-    cannot be one attempt, StoreError where ``run`` is something else.
+    cannot be one attempt, StoreError where ``run`` is something else or cannot be written.
     """
     from tracekit.ingest.base import IngestOptions
 
-    if run.exists() and not store.is_run(run) and any(_foreign_entries(run)):
+    if run.exists() and not store.is_run(run) and _is_foreign(run):
         raise StoreError(
             f"{run}: exists and is not a run", hint="name a new folder, or an existing run"
         )
-    files, job = gather(paths, job_paths)
+    files, job = gather(paths, job_paths, run)
     options = IngestOptions(stacks=stacks)
-    _sweep_dead_work(run)
-    for _ in range(COMMIT_TRIES):
-        manifest = _ingest_once(
-            files, job, run, options, workers, memory_bytes, scheduler, attempt, progress
-        )
-        if manifest is not None:
-            return manifest
+    with store.writing(run):
+        run.mkdir(parents=True, exist_ok=True)
+        _sweep_dead_work(run)
+        for _ in range(COMMIT_TRIES):
+            manifest = _ingest_once(
+                files, job, run, options, workers, memory_bytes, scheduler, attempt, progress
+            )
+            if manifest is not None:
+                return manifest
     raise StoreError(
         f"{run}: {COMMIT_TRIES} other writers were faster", hint="try again when they are done"
     )
 
 
 def gather(
-    paths: Sequence[str | Path], job_paths: Sequence[str | Path]
+    paths: Sequence[str | Path], job_paths: Sequence[str | Path], run: Path | None = None
 ) -> tuple[list[SourceFile], JobDescription | None]:
-    """The source files behind ``paths``, and the job description (given, or found among them)."""
+    """The source files behind ``paths``, and the job description (given, or found among them).
+
+    What lies inside ``run`` is no source: a run may be kept beside its traces.
+    """
     from tracekit.ingest.files import expand
 
     files: list[SourceFile] = []
     found_jobs: list[str] = []
+    own = os.path.realpath(run) + os.sep if run is not None else None
     for file in expand(paths):
+        if own is not None and os.path.realpath(file.path).startswith(own):
+            continue
         if is_job_description(file):
             found_jobs.append(file.path)
         else:
@@ -141,20 +163,25 @@ def _ingest_once(
 ) -> Manifest | None:
     """One attempt at the next generation; None if another writer came first."""
     previous = load(run)
-    new = _new_entries(files, previous, options)
-    entries = (*(previous.sources if previous else ()), *(entry for entry, _ in new))
+    digests = _digests(files, previous)
+    held = _held(previous, digests, options)
+    new = _new_entries([*files, *held.again], digests, previous, held, options)
+    entries = (*held.sources, *(entry for entry, _ in new))
     digest = job.digest() if job else ""
     if previous and not digest and previous.job_toml:
         job, digest = _job_of(previous)
     key = _hash(
-        *sorted(e.key for e in entries), digest, str(attempt), str(REGISTRY_VERSION), _versions()
+        *sorted(e.key for e in entries),
+        digest,
+        str(attempt),
+        str(REGISTRY_VERSION),
+        ingestor_versions(),
     )
     if previous and previous.key == key:
         return previous
     tasks = _plan(run, new, workers or available_cpus(), options)
     shard_files = _run_tasks(tasks, workers, scheduler, progress)
-    kept = [f for f in previous.files if f.path.startswith("data/")] if previous else []
-    source_files = [*kept, *shard_files]
+    source_files = [*held.files, *shard_files]
     notes: list[str] = []
     derived = _derive(run, source_files, job, key, memory_bytes, attempt, notes)
     manifest = next_generation(
@@ -196,27 +223,109 @@ def _job_text(job: JobDescription | None) -> str | None:
     return to_toml(job, {})
 
 
-def _foreign_entries(run: Path) -> Iterable[Path]:
+def _is_foreign(path: Path) -> bool:
+    """Whether it is a file, or a folder that holds more than an unfinished run does."""
     ours = {"manifests", "data", "derived", "tmp"}
-    return (entry for entry in run.iterdir() if entry.name not in ours)
+    return not path.is_dir() or any(entry.name not in ours for entry in path.iterdir())
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What stands of the last generation, and what of it must be read again."""
+
+    sources: tuple[SourceEntry, ...] = ()
+    files: tuple[ShardFile, ...] = ()
+    again: tuple[SourceFile, ...] = ()
+
+
+def _held(previous: Manifest | None, digests: Mapping[str, str], options: IngestOptions) -> _Held:
+    """Rows of older ingestors, and of a file that has since changed, are not served.
+
+    They leave with their whole shard; the other sources of that shard are read again, which
+    needs their files. StoreError where one of them is gone.
+    """
+    if previous is None:
+        return _Held()
+    stale = {s.source_id for s in previous.sources if _is_stale(s, digests, options)}
+    shards = {Path(f.path).parts[1]: f for f in previous.files if f.table == "source"}
+    dropped = {
+        shard: range(file.min_source_id or 0, (file.max_source_id or 0) + 1)
+        for shard, file in shards.items()
+    }
+    dropped = {shard: ids for shard, ids in dropped.items() if stale.intersection(ids)}
+    gone = {i for ids in dropped.values() for i in ids}
+    lost = [s for s in previous.sources if s.source_id in gone and s.path not in digests]
+    return _Held(
+        tuple(s for s in previous.sources if s.source_id not in gone),
+        tuple(
+            f
+            for f in previous.files
+            if f.path.startswith("data/") and Path(f.path).parts[1] not in dropped
+        ),
+        tuple(_found_again(s) for s in lost),
+    )
+
+
+def _is_stale(source: SourceEntry, digests: Mapping[str, str], options: IngestOptions) -> bool:
+    if source.path in digests:
+        wanted = {_entry_key(digests[source.path], source.path, stacks=options.stacks)}
+    else:
+        wanted = {_entry_key(source.sha256, source.path, stacks=s) for s in (False, True)}
+    return source.key not in wanted
+
+
+def _found_again(source: SourceEntry) -> SourceFile:
+    """The file that the run was made from; StoreError where it is gone or has changed."""
+    from tracekit.ingest.files import expand
+
+    with contextlib.suppress(InputError):
+        for name in (source.path, source.path.rpartition("!")[0]):
+            for file in expand([name]) if name and os.path.lexists(name) else ():
+                if file.path == source.path and _content_hash(file, {}) == source.sha256:
+                    return file
+    raise StoreError(
+        f"{source.path}: must be read again, and is gone or no longer what the run was made from",
+        hint="ingest the sources that you still have into a new folder",
+    )
+
+
+def _digests(files: Sequence[SourceFile], previous: Manifest | None) -> dict[str, str]:
+    """Content hash by path; files that look untouched since the last generation are not read."""
+    known = {(s.path, s.file_bytes, s.mtime_ns): s for s in previous.sources} if previous else {}
+    archives: dict[str, str] = {}
+    return {
+        file.path: old.sha256
+        if (old := known.get((file.path, file.file_bytes, file.mtime_ns)))
+        else _content_hash(file, archives)
+        for file in files
+    }
+
+
+def _entry_key(digest: str, path: str, *, stacks: bool) -> str:
+    """Content, name (a rank may be read from it), options and versions; not the folder."""
+    from tracekit.ingest.files import base_name
+
+    return _hash(
+        digest, base_name(path), f"stacks={stacks}", str(REGISTRY_VERSION), ingestor_versions()
+    )
 
 
 def _new_entries(
-    files: Sequence[SourceFile], previous: Manifest | None, options: IngestOptions
+    files: Sequence[SourceFile],
+    digests: Mapping[str, str],
+    previous: Manifest | None,
+    held: _Held,
+    options: IngestOptions,
 ) -> list[tuple[SourceEntry, SourceFile]]:
     """Entries for the files that the run does not hold yet, with the next free ids."""
-    known = {(s.path, s.file_bytes, s.mtime_ns): s for s in previous.sources} if previous else {}
-    held = {s.key for s in previous.sources} if previous else set()
+    keys = {s.key for s in held.sources}
     next_id = max((s.source_id for s in previous.sources), default=-1) + 1 if previous else 0
-    archives: dict[str, str] = {}
     new: list[tuple[SourceEntry, SourceFile]] = []
     for file in files:
-        old = known.get((file.path, file.file_bytes, file.mtime_ns))
-        digest = old.sha256 if old else _content_hash(file, archives)
-        key = _hash(digest, file.path, repr(options), str(REGISTRY_VERSION), _versions())
-        if key in held:
+        digest = digests.get(file.path) or _content_hash(file, {})
+        key = _entry_key(digest, file.path, stacks=options.stacks)
+        if key in keys:
             continue
-        held.add(key)
         entry = SourceEntry(next_id, file.path, digest, file.file_bytes, file.mtime_ns, key)
         new.append((entry, file))
         next_id += 1
@@ -242,7 +351,8 @@ def _hash(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _versions() -> str:
+def ingestor_versions() -> str:
+    """Names and versions of all ingestors: part of every key."""
     from tracekit.ingest import INGESTORS
 
     return ",".join(f"{i.name}={i.version}" for i in INGESTORS)
@@ -299,7 +409,10 @@ def _run_tasks(
     if scheduler is None:
         wanted = min(workers or available_cpus(), len(tasks))
         if wanted <= 1 or total < SMALL_INPUT_BYTES:
-            return _run_here(tasks, total, progress)
+            # One worker that was asked for is one core; left to us, it may use a second.
+            may_thread = workers is None and available_cpus() > 1
+            here = [replace(task, may_thread=may_thread) for task in tasks]
+            return _run_here(here, total, progress)
     results: dict[str, list[ShardFile]] = {}
     done = 0
     with _executor(scheduler, min(workers or available_cpus(), len(tasks))) as executor:
@@ -308,11 +421,21 @@ def _run_tasks(
         }
         for future in as_completed(futures):
             task = futures[future]
-            results[task.shard] = future.result()
+            results[task.shard] = _result(future)
             done += _task_bytes(task)
             if progress:
                 progress(done, total, task.sources[-1][0].path)
     return [file for task in tasks for file in results[task.shard]]
+
+
+def _result(future: Future[list[ShardFile]]) -> list[ShardFile]:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        raise StoreError(
+            "a worker process was killed; the usual reason is that memory ran out",
+            hint="try again with fewer --workers; what is finished is kept",
+        ) from None
 
 
 def _task_bytes(task: ShardTask) -> int:
@@ -368,7 +491,7 @@ def write_shard(
     with contextlib.suppress(FileNotFoundError):
         return _listed(target)
     work = work_folder(run)
-    writer = store.ShardWriter(work)
+    writer = store.ShardWriter(work, background=task.may_thread)
     try:
         for entry, source in task.sources:
             _ingest_source(entry, source, writer, task.stacks)
@@ -381,8 +504,21 @@ def write_shard(
         with contextlib.suppress(OSError):  # another writer finished the same shard: use that
             work.rename(target)
     finally:
+        writer.stop()
         shutil.rmtree(work, ignore_errors=True)
+        _release_memory()
     return _listed(target)
+
+
+def _release_memory() -> None:
+    """Give freed memory back to the system: parsing and querying must not add up to one peak."""
+    import ctypes
+
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
+    with contextlib.suppress(OSError, AttributeError):  # glibc has it; others need no telling
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _listed(shard: Path) -> list[ShardFile]:
@@ -406,6 +542,8 @@ def _ingest_source(
         sink.fact(kind=found.kind, status=found.status, reason=found.reason, **found.facts)
         if found.ingestor is not None:
             ingestor(found.ingestor).read(source, sink, IngestOptions(stacks=stacks))
+    except RunWriteError:
+        raise
     except InputError as error:
         sink.fact(status="unreadable", reason=error.message)
     except OSError as error:
@@ -443,14 +581,12 @@ def _derive(
     notes: list[str],
 ) -> list[ShardFile]:
     """Derive the whole run's tables into a folder of their own, never shared between writers."""
-    from tracekit.derive import derive
-
     target = run / "derived" / f"{key[:16]}-{secrets.token_hex(4)}"
     work = work_folder(run)
     try:
         con = store.open_physical(run, source_files, memory_bytes=memory_bytes)
         with contextlib.closing(con):
-            tables = derive(con, job, attempt=attempt, notes=notes)
+            tables = _derived(con, job, attempt, notes)
         files = [store.write_table(work, name, rows) for name, rows in sorted(tables.items())]
         target.parent.mkdir(parents=True, exist_ok=True)
         work.rename(target)
@@ -462,10 +598,27 @@ def _derive(
     ]
 
 
+def _derived(
+    con: duckdb.DuckDBPyConnection,
+    job: JobDescription | None,
+    attempt: int | None,
+    notes: list[str],
+) -> dict[str, pa.Table]:
+    import duckdb
+
+    from tracekit.derive import derive
+
+    try:
+        return derive(con, job, attempt=attempt, notes=notes)
+    except duckdb.OutOfMemoryException:
+        raise StoreError(
+            "deriving the run's tables needs more memory than it may use", hint="--memory 4GB"
+        ) from None
+
+
 def work_folder(run: Path) -> Path:
-    """A new folder for work in progress, named so that a later ingest can tell it is dead."""
-    name = f"{socket.gethostname().split('.')[0]}-{os.getpid()}-{secrets.token_hex(4)}"
-    folder = run / "tmp" / name
+    """A new folder for work in progress."""
+    folder = work_path(run)
     folder.mkdir(parents=True)
     return folder
 
@@ -482,7 +635,10 @@ def _sweep_dead_work(run: Path) -> None:
                 and parts[1].isdigit()
                 and _is_dead(int(parts[1]))
             ):
-                shutil.rmtree(folder, ignore_errors=True)
+                if folder.is_dir():
+                    shutil.rmtree(folder, ignore_errors=True)
+                else:
+                    folder.unlink(missing_ok=True)
 
 
 def _is_dead(pid: int) -> bool:

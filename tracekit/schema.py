@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-REGISTRY_VERSION = 1
+REGISTRY_VERSION = 3
 """Raised when the meaning or the set of columns changes; part of every run's key."""
 
 UNIT_SUFFIXES = {
@@ -551,6 +551,22 @@ _TRACE_TABLES = (
         _c("method", "VARCHAR", "sequence, order, pair."),
         _c("is_trusted", "BOOLEAN", "Whether the match may carry a claim."),
         _c("reason", "VARCHAR", "Why, or why not."),
+        _c("group_id", "VARCHAR", "Communicator that matching found; see comm_group."),
+    ),
+    _derived(
+        "comm_group",
+        "A communicator as the whole run shows it, one row each; a pair has one a direction.",
+        ("attempt", "group_id"),
+        _ATTEMPT,
+        _c("group_id", "VARCHAR", "As in collective_match."),
+        _src("group_source", "the group"),
+        _c("name", "VARCHAR", "Name in the sources; null when none."),
+        _c("description", "VARCHAR", "Description in the sources; null when none."),
+        _c("ranks", "INTEGER[]", "Global ranks of all members; null when not all are known."),
+        _c("members_count", "INTEGER", "Members; null when unknown."),
+        _c("traced_ranks", "INTEGER[]", "Members that have calls in a trace."),
+        _c("kind", "VARCHAR", "tp, pp, dp, ep, cp, world, ...; null where it cannot be told."),
+        _src("kind_source", "the kind"),
     ),
     _derived(
         "pipeline_op",

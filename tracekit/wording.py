@@ -71,6 +71,20 @@ def ranges(numbers: Iterable[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs(numbers))
 
 
+def some_ranges(numbers: Iterable[int], limit: int = 6) -> str:
+    """As ``ranges``, but only the first few: ``0,2,4 and 4,997 more``. For prose."""
+    found = runs(numbers)
+    text = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found[:limit])
+    left = sum(b - a + 1 for a, b in found[limit:])
+    return f"{text} and {left:,} more" if left else text
+
+
+def some(words: Sequence[str], limit: int = 4) -> str:
+    """The first few words, and how many more there are."""
+    left = len(words) - limit
+    return ", ".join(words[:limit]) + (f" and {left:,} more" if left > 0 else "")
+
+
 def runs(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
     """Maximal runs of consecutive numbers, as (first, last)."""
     found: list[list[int]] = []
@@ -85,5 +99,5 @@ def runs(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
 def ranks_phrase(ranks: Sequence[int], everybody: Iterable[int]) -> str:
     """The subject of a sentence: ``Rank 3``, ``Ranks 0-3,7`` or ``All 8 ranks``."""
     if len(ranks) > 1 and set(ranks) == set(everybody):
-        return f"All {len(ranks)} ranks" if len(ranks) > 2 else "Both ranks"
-    return ("Rank " if len(ranks) == 1 else "Ranks ") + ranges(ranks)
+        return f"All {len(ranks):,} ranks" if len(ranks) > 2 else "Both ranks"
+    return ("Rank " if len(ranks) == 1 else "Ranks ") + some_ranges(ranks)

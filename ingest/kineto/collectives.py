@@ -27,7 +27,15 @@ DTYPE_BYTES = {
 }  # fmt: skip
 """Bytes of an element, by the producer's lower-case name."""
 
-_FROM_INPUT = {"all_reduce", "broadcast", "reduce", "reduce_scatter", "all_to_all", "send", "scatter"}
+_FROM_INPUT = {
+    "all_reduce",
+    "broadcast",
+    "reduce",
+    "reduce_scatter",
+    "all_to_all",
+    "send",
+    "scatter",
+}
 _FROM_OUTPUT = {"all_gather", "recv", "gather"}
 POINT_TO_POINT = {"send", "recv", "send_recv"}
 _ROOTED = {"broadcast", "reduce", "gather", "scatter"}
@@ -35,6 +43,8 @@ PSEUDO = {"wait"}
 """Names in metadata that are no communication."""
 
 _NO_RANK = 2**31 - 1
+MAX_GROUP = 1_000_000
+"""Largest group that is rebuilt from start and stride."""
 
 
 class Meta(NamedTuple):
@@ -95,11 +105,12 @@ def group_ranks(
     is_cut = isinstance(ranks, str) and "..." in ranks
     if listed and not is_cut and (size is None or size == len(listed)):
         return listed, True
-    if size and size > 1 and start is not None and stride is not None:
-        if 0 <= start < _NO_RANK and 0 < stride < _NO_RANK and size < 10_000_000:
-            built = tuple(range(start, start + size * stride, stride))
-            if set(listed) <= set(built):
-                return built, True
+    if not size or size < 2 or size > MAX_GROUP or start is None or stride is None:
+        return (listed or None), False
+    if 0 <= start < _NO_RANK and 0 < stride < _NO_RANK:
+        built = tuple(range(start, start + size * stride, stride))
+        if set(listed) <= set(built):
+            return built, True
     return (listed or None), False
 
 
@@ -116,7 +127,7 @@ def meta_of_args(args: CommArgs, name_op: str | None = None) -> Meta:
     name = args.group_name if args.group_name is not None else args.group_id
     return Meta(
         op,
-        args.dtype,
+        _label(args.dtype),
         args.in_elements,
         args.out_elements,
         in_bytes,
@@ -124,15 +135,15 @@ def meta_of_args(args: CommArgs, name_op: str | None = None) -> Meta:
         message_bytes(op, in_bytes, out_bytes),
         int_list(args.in_split) or None,
         int_list(args.out_split) or None,
-        None if name is None or name == "" else str(name),
-        args.group_description or None,
+        _label(name),
+        _label(args.group_description),
         size,
         ranks,
         complete,
         _rank(args.rank) if op in _ROOTED else None,
         _rank(args.src_rank),
         _rank(args.dst_rank),
-        None if args.comms_id is None else str(args.comms_id),
+        _label(args.comms_id),
         _flag(args.is_async),
     )
 
@@ -204,6 +215,10 @@ def _times(count: int | None, width: int | None) -> int | None:
     if count is None or width is None or count < 0 or count > 2**58:
         return None
     return count * width
+
+
+def _label(value: str | int | None) -> str | None:
+    return names.redact(str(value)[:200]) or None if value is not None else None
 
 
 def _rank(value: int | None) -> int | None:

@@ -202,9 +202,7 @@ class Decoder:
         return True
 
 
-def group_events(
-    events: Sequence[Event], places: Iterable[int], fam: Family
-) -> list[Group] | None:
+def group_events(events: Sequence[Event], places: Iterable[int], fam: Family) -> list[Group] | None:
     """Events by category with their times; None if the times are inexact as numbers."""
     buckets: dict[type, tuple[list[Event], list[int]]] = {t: ([], []) for t in fam.category}
     for place, event in zip(places, events, strict=False):
@@ -219,7 +217,9 @@ def group_events(
             continue
         if kind is Kind.SKIP:
             none = np.zeros(0, np.int64)
-            groups.append(Group(category, kind, word, members, ordinals, none, none, none > 0, none > 0))
+            groups.append(
+                Group(category, kind, word, members, ordinals, none, none, none > 0, none > 0)
+            )
             continue
         starts: tuple[times.Int64s, times.Bools] | None
         durs: tuple[times.Int64s, times.Bools] | None
@@ -231,5 +231,7 @@ def group_events(
             durs = times.from_numbers([e.dur for e in members])
         if starts is None or durs is None:
             return None
-        groups.append(Group(category, kind, word, members, ordinals, starts[0], durs[0], starts[1], durs[1]))
+        groups.append(
+            Group(category, kind, word, members, ordinals, starts[0], durs[0], starts[1], durs[1])
+        )
     return groups

@@ -123,7 +123,11 @@ class Finisher:
             elif param is not None:
                 meta = param.meta
                 class_sources[i] = "args"
-            if sequences[i] is None and param is not None and param.meta.op not in collectives.PSEUDO:
+            if (
+                sequences[i] is None
+                and param is not None
+                and param.meta.op not in collectives.PSEUDO
+            ):
                 sequences[i] = param.sequence
             if meta is None or meta.op in collectives.PSEUDO:
                 meta, class_sources[i] = self._ranged(externals[i], where, shown, class_sources[i])
@@ -277,7 +281,9 @@ class Finisher:
             "start_ns": pa.array(start),
             "dur_ns": pa.array(dur),
             "sequence": ints([p.sequence if p else None for p in params]),
-            "sequence_source": texts(["file" if p and p.sequence is not None else None for p in params]),
+            "sequence_source": texts(
+                ["file" if p and p.sequence is not None else None for p in params]
+            ),
             "timeline": pa.array(["host"] * len(items)),
             "thread": ints([i[3] for i in items]),
             "step": pa.array(step, mask=~is_step),
@@ -309,7 +315,9 @@ class Finisher:
             meta = self.seen_groups[key]
             if meta.op in collectives.PSEUDO or not (meta.ranks or meta.group_size):
                 continue
-            ident = collectives.group_id(meta.ranks) if meta.ranks and meta.is_ranks_complete else None
+            ident = (
+                collectives.group_id(meta.ranks) if meta.ranks and meta.is_ranks_complete else None
+            )
             row = rows.get((ident, meta.group_name))
             if row is None and ident is None and any(r[1] == meta.group_name for r in rows):
                 continue
@@ -398,7 +406,9 @@ class Finisher:
         stream = self.stream
         is_open = stream.has_events and not stream.is_closed
         is_tail_open = stream.has_events and not stream.is_bare and not _ends_object(stream.tail)
-        return is_open or is_tail_open or self.problem in ("truncated", "damaged", "limit", "io_error")
+        return (
+            is_open or is_tail_open or self.problem in ("truncated", "damaged", "limit", "io_error")
+        )
 
     def _status(self) -> tuple[str, str]:
         reader, stream = self.reader, self.stream
@@ -430,6 +440,7 @@ _PROBLEMS: dict[str, tuple[str, Severity]] = {
     "damaged": ("The compressed data are damaged; what comes after is lost.", "error"),
     "trailing_garbage": ("Bytes after the compressed data, not read.", "warning"),
     "limit": ("It unpacks to more than is allowed; the rest was not read.", "error"),
+    "growing": ("It grew while it was read: it is still being written.", "error"),
     "io_error": ("Reading it failed half way; the rest was not read.", "error"),
 }
 """What may be wrong with a file's packing, and how bad that is."""
@@ -440,7 +451,16 @@ def _ends_object(tail: bytes) -> bool:
 
 
 def _group_row(*values: Any) -> dict[str, Any]:
-    keys = ("group_id", "name", "description", "backend", "group_size", "ranks", "is_ranks_complete", "comm_hash")
+    keys = (
+        "group_id",
+        "name",
+        "description",
+        "backend",
+        "group_size",
+        "ranks",
+        "is_ranks_complete",
+        "comm_hash",
+    )
     row = dict(zip(keys, values, strict=True))
     row["group_source"] = "file"
     return row

@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from tracekit.ingest.kineto import collectives, names
 from tracekit.ingest.kineto.model import Event, GpuArgs
-from tracekit.ingest.kineto.rows import ids, int32s, ints, texts
+from tracekit.ingest.kineto.rows import ids, int32s, ints, shown_names
 
-SPILL_ROWS = 1 << 16
+SPILL_ROWS = 1 << 14
 """Rows that wait in memory before they go to a temporary file."""
 
 CATEGORY_WORDS = ("kernel", "memcpy", "memset")
@@ -132,7 +132,7 @@ class Names(dict[str, int]):
     def texts(self) -> pa.Array:
         """By number: the name."""
         if self._texts is None or len(self._texts) < len(self):
-            self._texts = texts(list(self))
+            self._texts = shown_names(list(self))
         return self._texts
 
 
@@ -177,7 +177,9 @@ class GpuRows:
                 "correlation": ints([a.correlation for a in args]),
                 "external_id": ints(external),
                 "graph_id": ints(graph),
-                "graph_node_id": ints([a.graph_node_id if g else None for a, g in zip(args, graph, strict=True)]),
+                "graph_node_id": ints(
+                    [a.graph_node_id if g else None for a, g in zip(args, graph, strict=True)]
+                ),
                 "grid": _triples([a.grid for a in args]),
                 "block": _triples([a.block for a in args]),
                 "registers_count": int32s([a.registers for a in args]),
@@ -207,7 +209,16 @@ class GpuRows:
         for a, name in zip(args, rows["name"].to_pylist(), strict=True):
             shown = self.shown(name)
             codes.append(self._code(a, shown.op) if a.collective is not None else 0)
-        keep = ["place", "start_ns", "dur_ns", "name", "device", "stream", "correlation", "external_id"]
+        keep = [
+            "place",
+            "start_ns",
+            "dur_ns",
+            "name",
+            "device",
+            "stream",
+            "correlation",
+            "external_id",
+        ]
         table = rows.select(keep)
         table = table.append_column("meta", pa.array(codes, pa.int32()))
         self.comms.add(table.append_column("sequence", ints([a.seq for a in args])))
@@ -219,9 +230,21 @@ class GpuRows:
         is_args = rows["is_args"].to_numpy(zero_copy_only=False)
         is_kernel = category == 0
         klass = np.where(is_kernel, np.where(is_args | self._names.is_comm()[codes], 0, 1), 2)
-        source = np.where(is_kernel & is_args, 0, np.where(is_kernel & self._names.is_comm()[codes], 1, 2))
+        source = np.where(
+            is_kernel & is_args, 0, np.where(is_kernel & self._names.is_comm()[codes], 1, 2)
+        )
         is_copy = category == 1
-        kinds = pa.array([self._names.copy_kinds()[c] if m else None for c, m in zip(codes, is_copy, strict=True)], pa.string()) if is_copy.any() else pa.nulls(len(codes), pa.string())
+        kinds = (
+            pa.array(
+                [
+                    self._names.copy_kinds()[c] if m else None
+                    for c, m in zip(codes, is_copy, strict=True)
+                ],
+                pa.string(),
+            )
+            if is_copy.any()
+            else pa.nulls(len(codes), pa.string())
+        )
         rows = rows.drop_columns(["name", "category", "is_args"])
         for column, values in (
             ("name", pa.DictionaryArray.from_arrays(pa.array(codes), self._names.texts())),

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from tracekit.ingest.kineto import names
 from tracekit.ingest.kineto.collectives import int_list
 
 VERSION_KEYS = (
@@ -64,7 +65,11 @@ def parse(header: bytes, tail: bytes) -> Header:
     """Facts from the text before and after the events."""
     result = Header()
     before, ok_before = _keys(header.rstrip(), b"]}")
-    after, ok_after = _keys(b'{"traceEvents":[]' + tail.rstrip().rstrip(b"\0"), b"}") if tail.strip() else ({}, True)
+    after, ok_after = (
+        _keys(b'{"traceEvents":[]' + tail.rstrip().rstrip(b"\0"), b"}")
+        if tail.strip()
+        else ({}, True)
+    )
     result.is_readable = ok_before and ok_after
     _fill(result, {**before, **after})
     if result.base_ns is None:
@@ -97,7 +102,14 @@ def _salvage(text: str) -> dict[str, Any]:
     """Values of known keys from text that is no JSON as a whole."""
     known: dict[str, Any] = {}
     decoder = json.JSONDecoder(strict=False)
-    for key in ("schemaVersion", "trace_id", "host_name", "distributedInfo", "deviceProperties", *VERSION_KEYS):
+    for key in (
+        "schemaVersion",
+        "trace_id",
+        "host_name",
+        "distributedInfo",
+        "deviceProperties",
+        *VERSION_KEYS,
+    ):
         found = re.search(rf'(?<!\\)"{key}"\s*:\s*', text)
         if found:
             try:
@@ -168,14 +180,14 @@ def _is_ints(value: object) -> bool:
 def _label(value: object) -> str | None:
     if isinstance(value, int):
         return str(value)
-    return value[:200] if isinstance(value, str) and value else None
+    return names.redact(value[:200]) if isinstance(value, str) and value else None
 
 
 def _int(value: object) -> int | None:
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,19}", value.strip()):
         value = int(value)
     is_int = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_int and abs(value) < 2**63 else None  # type: ignore[operator,return-value,arg-type]
+    return value if is_int and abs(value) < 2**63 else None  # type: ignore[return-value,arg-type]
 
 
 def _match(pattern: re.Pattern[str], value: object) -> str | None:

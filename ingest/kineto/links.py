@@ -30,7 +30,9 @@ class Launches:
     thread: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
     pid: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
 
-    def add(self, correlation: Int64s, start: Int64s, end: Int64s, thread: Int64s, pid: Int64s) -> None:
+    def add(
+        self, correlation: Int64s, start: Int64s, end: Int64s, thread: Int64s, pid: Int64s
+    ) -> None:
         """Remember calls."""
         self._parts.append((correlation, start, end, thread, pid))
 
@@ -79,10 +81,14 @@ class Ranges:
         """Sort by start."""
         items = sorted(self._items)
         table = np.array(items, dtype=np.int64).reshape(-1, 3)
-        self.start, self.end, self.value = table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy()
+        self.start, self.end, self.value = (
+            table[:, 0].copy(),
+            table[:, 1].copy(),
+            table[:, 2].copy(),
+        )
 
     def find(self, moments: Int64s) -> tuple[Int64s, Bools]:
-        """Value of the range that holds each moment (start included, end not), and whether one does."""
+        """Value of the range that holds each moment (its end excluded), and whether one does."""
         if not len(self.start):
             return np.zeros(len(moments), np.int64), np.zeros(len(moments), np.bool_)
         at = np.searchsorted(self.start, moments, side="right") - 1

@@ -24,7 +24,9 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\bdpsk::ep::|\bdeep_ep::|\bdeepep::|\bdeep_ep\w*(?:dispatch|combine)"), "deepep"),
     (re.compile(r"nvshmem", re.I), "nvshmem"),
     (
-        re.compile(r"multimem_|symm_?mem|one_shot_all_reduce|two_shot_all_reduce|stream_write_value"),
+        re.compile(
+            r"multimem_|symm_?mem|one_shot_all_reduce|two_shot_all_reduce|stream_write_value"
+        ),
         "symm_mem",
     ),
     (
@@ -62,7 +64,9 @@ _WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     )
 )
 
-_REDUCTION = re.compile(r"_(Sum|Prod|MinMax|Min|Max|Avg|PreMulSum|SumPostDiv)_([A-Za-z0-9_]+?)(?:\(|$|_RING|_TREE)")
+_REDUCTION = re.compile(
+    r"_(Sum|Prod|MinMax|Min|Max|Avg|PreMulSum|SumPostDiv)_([A-Za-z0-9_]+?)(?:\(|$|_RING|_TREE)"
+)
 _GROUPED = re.compile(r"^(?:start|end)?_?coalesc|^group", re.I)
 
 
@@ -91,7 +95,7 @@ def _word(text: str) -> str | None:
 
 def _typed(name: str) -> tuple[str | None, str | None]:
     found = _REDUCTION.search(name)
-    if not found or "AllReduce" not in name and "Reduce" not in name:
+    if not found or ("AllReduce" not in name and "Reduce" not in name):
         return None, None
     return found[1].lower(), found[2]
 
@@ -138,18 +142,23 @@ def collective_range(name: str) -> tuple[str, str] | None:
 
 
 _STEP = re.compile(r"^ProfilerStep#?\s*(\d{1,15})$")
-_GC = re.compile(r"^Python GC|\bgc\.collect\b|\bgc_collect\b|<built-in (?:function|method) collect\b")
+_GC = re.compile(
+    r"^Python GC|\bgc\.collect\b|\bgc_collect\b|<built-in (?:function|method) collect\b"
+)
 _INPUT = re.compile(
     r"^enumerate\(DataLoader\)#|(?:^|[./ ])DataLoader\w*(?:\.|: )__next__"
     r"|utils/data/dataloader\.py\(\d+\): __next__"
 )
 _CHECKPOINT = re.compile(
-    r"save_?checkpoint|checkpoint_?(?:save|saving|write)|^torch\.save\b|torch/serialization\.py\(\d+\): save$"
+    r"save_?checkpoint|checkpoint_?(?:save|saving|write)|^torch\.save\b"
+    r"|torch/serialization\.py\(\d+\): save$"
     r"|\b(?:dcp|distributed[./]checkpoint)\S*(?:\(\d+\): |[._: ])(?:async_)?save\b"
     r"|^(?:checkpoint|checkpointing|ckpt|write_checkpoint|async_save)$",
     re.I,
 )
-_NOT_SAVING = re.compile(r"activation|recompute|CheckpointFunction|checkpoint_wrapper|utils[./]checkpoint", re.I)
+_NOT_SAVING = re.compile(
+    r"activation|recompute|CheckpointFunction|checkpoint_wrapper|utils[./]checkpoint", re.I
+)
 
 
 def step_number(name: str) -> int | None:
@@ -181,7 +190,13 @@ def is_launch(name: str) -> bool:
     return bool(_LAUNCH.search(name))
 
 
-_SYNC_KINDS = (("wait event", "stream_wait_event"), ("event", "event"), ("stream", "stream"), ("context", "context"), ("device", "context"))
+_SYNC_KINDS = (
+    ("wait event", "stream_wait_event"),
+    ("event", "event"),
+    ("stream", "stream"),
+    ("context", "context"),
+    ("device", "context"),
+)
 
 
 def sync_kind(text: str) -> str | None:
@@ -213,3 +228,35 @@ def rank_of_name(name: str) -> int | None:
         if found:
             return int(found[1])
     return None
+
+
+_WORDS_OF_SECRETS = (
+    r"(?:token|secret|passw(?:or)?d|passphrase|api[-_]?key|access[-_]?key|private[-_]?key"
+    r"|credentials?|authorization)"
+)
+_SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(rf"({_WORDS_OF_SECRETS}\w*[\"']?\s*=\s*[\"']?)[^\s\"',;&)]{{3,}}", re.I), r"\1***"),
+    (
+        re.compile(
+            rf"({_WORDS_OF_SECRETS}\w*[\"']?\s*:(?!:)\s*[\"']?)(?=[^\s]*\d)[^\s\"',;&)]{{6,}}", re.I
+        ),
+        r"\1***",
+    ),
+    (re.compile(r"(\bbearer\s+)[\w.~+/-]{6,}=*", re.I), r"\1***"),
+    (re.compile(r"(://[^\s/:@]+:)[^\s/@]+(?=@)"), r"\1***"),
+    (
+        re.compile(
+            r"\b(?:hf_\w{20,}|gh[pousr]_\w{20,}|glpat-[\w-]{16,}|AKIA[0-9A-Z]{16}|sk-[\w-]{20,}"
+            r"|xox[abprs]-[\w-]{10,}|eyJ[\w-]{10,}\.[\w-]+(?:\.[\w-]+)?)"
+        ),
+        "***",
+    ),
+)
+"""What a secret looks like in a name that a user chose, and what is left of it."""
+
+
+def redact(name: str) -> str:
+    """A name without what looks like a secret in it; nearly always the name itself."""
+    for pattern, replacement in _SECRETS:
+        name = pattern.sub(replacement, name)
+    return name

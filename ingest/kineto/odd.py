@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
-from tracekit.ingest.kineto import salvage, times
+from tracekit.ingest.kineto import names, salvage, times
 from tracekit.ingest.kineto.decode import REFUSED, Group, group_events
 from tracekit.ingest.kineto.model import ARGS, CATEGORIES, CallArgs, Event, FrameArgs, Kind, family
 from tracekit.ingest.kineto.rows import as_int
@@ -22,7 +22,13 @@ _FIELDS = msgspec.json.Decoder(dict[str, Raw])
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.]{0,40}")
 _PROCESS_NAME = re.compile(r"[^\x00-\x1f]{1,100}")
 
-NOT_WORK = {"cuda_profiler_range", "cuda_event", "mtia_insight", "collective_comm", "xpu_scope_profiler"}
+NOT_WORK = {
+    "cuda_profiler_range",
+    "cuda_event",
+    "mtia_insight",
+    "collective_comm",
+    "xpu_scope_profiler",
+}
 """Categories that are neither host work nor device work of their own."""
 
 _EMPTY = Raw()
@@ -61,8 +67,7 @@ class OddEvents:
                 ordinals.append(place)
         groups = group_events(events, places, self._text) or []
         for category, (members, ordinals) in sorted(others.items()):
-            (group,) = group_events(members, ordinals, self._text) or [None]
-            if group is not None:
+            for group in group_events(members, ordinals, self._text) or []:
                 group.category, group.kind, group.word = category, Kind.CALL, category
                 groups.append(group)
         return groups
@@ -115,7 +120,7 @@ class OddEvents:
         if phase not in ("X", "i", "I"):
             self._sink.count(
                 "unread_phase",
-                doc="Events of a phase that holds nothing for our tables (counters, B and E, async).",
+                doc="Events of a phase that no table holds (counters, B and E, async).",
                 severity="warning" if phase in ("B", "E") else "info",
                 place=place,
             )
@@ -219,7 +224,7 @@ class OddEvents:
         pid = as_int(self._id(fields.get("pid")))
         name = _text(self._plain(fields.get("args")).get("name"))
         if pid is not None and name and _PROCESS_NAME.fullmatch(name):
-            self.processes.setdefault(pid, name)
+            self.processes.setdefault(pid, names.redact(name))
 
 
 def _text(raw: Raw | None) -> str | None:

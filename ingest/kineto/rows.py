@@ -77,6 +77,15 @@ def texts(values: Sequence[str | None]) -> pa.Array:
         return pa.array(clean, pa.string())
 
 
+_REDACTED = Cache(names.redact)
+
+
+def shown_names(values: list[str]) -> pa.Array:
+    """A column of names, without what looks like a secret in one."""
+    changed = {v: _REDACTED[v] for v in set(values) if _REDACTED[v] != v}
+    return texts([changed.get(v, v) for v in values] if changed else values)
+
+
 def compact_json(raw: bytes) -> str | None:
     """JSON text without the white space between its tokens; None for what holds nothing."""
     import json
@@ -134,7 +143,7 @@ class HostRows:
                 "start_ns": pa.array(start),
                 "dur_ns": pa.array(dur),
                 "category": constant(word, len(events)),
-                "name": texts(shown),
+                "name": shown_names(shown),
                 "pid": ids([e.pid for e in events]),
                 "thread": ids([e.tid for e in events]),
                 "external_id": ints([a.external_id for a in args]),
@@ -152,14 +161,16 @@ class HostRows:
         args = [e.args or _NO_CALL for e in events]
         external = [a.external_id for a in args]
         if None in external:
-            external = [a.external_id if a.external_id is not None else a.external_id_2021 for a in args]
+            external = [
+                a.external_id if a.external_id is not None else a.external_id_2021 for a in args
+            ]
         return pa.table(
             {
                 "place": pa.array(places),
                 "start_ns": pa.array(start),
                 "dur_ns": pa.array(dur),
                 "category": constant(word, len(events)),
-                "name": texts(shown),
+                "name": shown_names(shown),
                 "pid": ids([e.pid for e in events]),
                 "thread": ids([e.tid for e in events]),
                 "external_id": ints(external),
@@ -168,12 +179,15 @@ class HostRows:
         )
 
 
-def annotations(
+def ranges(
     events: list[Event], places: Any, start: Any, dur: Any, domains: list[str], *, is_twin: bool
 ) -> pa.Table:
     """annotation rows."""
     external = [getattr(getattr(e, "args", None), "external_id", None) for e in events]
-    steps = [names.step_number(e.name) if d == "profiler_step" else None for e, d in zip(events, domains, strict=True)]
+    steps = [
+        names.step_number(e.name) if d == "profiler_step" else None
+        for e, d in zip(events, domains, strict=True)
+    ]
     pids = [e.pid for e in events]
     return pa.table(
         {
@@ -182,7 +196,7 @@ def annotations(
             "dur_ns": pa.array(dur),
             "domain": texts(domains),
             "style": constant("push_pop", len(events)),
-            "name": texts([e.name for e in events]),
+            "name": shown_names([e.name for e in events]),
             "pid": pa.nulls(len(events), pa.int64()) if is_twin else ints(pids),
             "thread": ints([e.tid for e in events]),
             "external_id": ints(external),

@@ -28,6 +28,7 @@ PIECES_TOGETHER = 64
 _REPAIR_LIMIT_BYTES = 1 << 20
 
 _RAW = msgspec.json.Decoder(Raw)
+_FIELDS = msgspec.json.Decoder(dict[str, Raw])
 _RAWS = msgspec.json.Decoder(list[Raw])
 _MASK = bytes(
     ord("a") if chr(i).isalpha() and i < 128 else ord("9") if 48 <= i <= 57
@@ -100,7 +101,9 @@ def _key_quotes(text: bytes) -> bytes:
     opened = re.sub(rb'([{,]\s*)([A-Za-z_][\w .%/()-]{0,60})"(\s*:)', rb'\1"\2"\3', text)
     if is_json(opened):
         return opened
-    return re.sub(rb'([{,]\s*")([A-Za-z_][\w .%/()-]{0,60}?)(\s*:\s*[\d\-\[{"tfn])', rb'\1\2"\3', text)
+    return re.sub(
+        rb'([{,]\s*")([A-Za-z_][\w .%/()-]{0,60}?)(\s*:\s*[\d\-\[{"tfn])', rb'\1\2"\3', text
+    )
 
 
 class Repair(NamedTuple):
@@ -113,7 +116,11 @@ class Repair(NamedTuple):
 
 REPAIRS: tuple[Repair, ...] = (
     Repair("repaired_utf8", "Bytes that are no UTF-8, replaced.", _utf8),
-    Repair("repaired_value", "A key without a value, read as null.", _outside_strings(rb":\s*(?=[,}])", b": null")),
+    Repair(
+        "repaired_value",
+        "A key without a value, read as null.",
+        _outside_strings(rb":\s*(?=[,}])", b": null"),
+    ),
     Repair(
         "repaired_number",
         "A bare inf or nan, read as null.",
@@ -148,6 +155,18 @@ def repair(text: bytes) -> tuple[bytes, list[Repair]] | None:
             if is_json(text):
                 return text, taken
     return None
+
+
+def is_event(text: bytes) -> bool:
+    """Whether a piece of text is one whole event, perhaps after repair."""
+    repaired = (text, []) if is_json(text) else repair(text)
+    if repaired is None:
+        return False
+    try:
+        fields = _FIELDS.decode(repaired[0])
+    except REFUSED:
+        return False
+    return "ph" in fields and "name" in fields
 
 
 # --- pieces --------------------------------------------------------------------------------------
@@ -210,9 +229,7 @@ def _are_events(pieces: Sequence[bytes]) -> bool:
         return False
 
 
-def _one(
-    pieces: Sequence[bytes], i: int, place: int, sink: Sink
-) -> tuple[bytes | None, int]:
+def _one(pieces: Sequence[bytes], i: int, place: int, sink: Sink) -> tuple[bytes | None, int]:
     """One event from piece i (and those after it), and how many pieces it took."""
     piece = pieces[i]
     if is_json(piece):

@@ -57,8 +57,16 @@ class TraceStream:
     by writing ``]`` behind its last event, so that it is decoded where it lies.
     """
 
-    def __init__(self, raw: BinaryIO, decode: Decode, salvage: Salvage, chunk_bytes: int) -> None:
+    def __init__(
+        self,
+        raw: BinaryIO,
+        decode: Decode,
+        salvage: Salvage,
+        is_event: Callable[[bytes], bool],
+        chunk_bytes: int,
+    ) -> None:
         self._raw = raw
+        self._is_event = is_event
         self._decode = decode
         self._salvage = salvage
         self._chunk = chunk_bytes
@@ -207,15 +215,17 @@ class TraceStream:
             width *= 8
 
     def _known_end(self) -> tuple[int, int] | None:
-        """The last place that looks like the end of the array, by the key after it."""
+        """The last place that looks like the end of the array: by what follows and precedes it."""
         spans = [m.span() for m in _KNOWN_END.finditer(self._buffer, 1, self._end)]
-        return spans[-1] if spans else None
+        for start, end in reversed(spans[-CANDIDATES:]):
+            before = [m.end() for m in EVENT_BOUNDARY.finditer(self._buffer, 1, start)]
+            if self._is_event(self._text(before[-1] if before else 1, start + 1)):
+                return start, end
+        return None
 
     def _cut_end(self) -> bool:
         """Find the end of the array in the buffer, if it is there."""
-        known = self._known_end()
-        candidates = list(self._boundaries(_END, CANDIDATES))
-        for start, end in [known, *candidates] if known else candidates:
+        for start, end in self._boundaries(_END, CANDIDATES):
             if self._try(start + 1):
                 self._drop(end)
                 self.is_closed = True

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 
+from tracekit.errors import InputError
 from tracekit.ingest import files
 from tracekit.ingest.base import IngestOptions, Sink, SourceFile
 from tracekit.ingest.kineto import collectives, finish, header, names, odd, salvage, sniff, times
@@ -14,7 +15,17 @@ from tracekit.ingest.kineto.decode import Decoded, Decoder, Group
 from tracekit.ingest.kineto.gpu import GpuRows
 from tracekit.ingest.kineto.links import HostComm, HostComms, Launches, Ranges
 from tracekit.ingest.kineto.model import CommArgs, Event, InstantArgs, Kind, SyncArgs
-from tracekit.ingest.kineto.rows import Cache, HostRows, annotations, as_int, ids, int32s, ints, texts
+from tracekit.ingest.kineto.rows import (
+    Cache,
+    HostRows,
+    as_int,
+    ids,
+    int32s,
+    ints,
+    ranges,
+    shown_names,
+    texts,
+)
 from tracekit.ingest.kineto.stream import TraceStream
 from tracekit.ingest.kineto.times import Int64s
 
@@ -66,17 +77,28 @@ class TraceReader:
 
     def run(self) -> None:
         """Read the file from its first byte to its last."""
-        with self.source.open() as raw:
-            stream = TraceStream(raw, self._take, self._take_damaged, self.chunk_bytes)
+        with self._open() as raw:
+            stream = TraceStream(
+                raw, self._take, self._take_damaged, salvage.is_event, self.chunk_bytes
+            )
             found = stream.read_header()
             if found:
                 self.base_ns = self._find_base(stream)
                 stream.run()
             problem = files.stream_problem(raw)
+            if problem is None and 0 < self.source.file_bytes < files.stored_bytes(raw):
+                problem = "growing"
         try:
             finish.Finisher(self, stream, problem).run()
         finally:
             self.gpu.close()
+
+    def _open(self) -> BinaryIO:
+        try:
+            return self.source.open()
+        except OSError as error:
+            why = error.strerror or type(error).__name__
+            raise InputError(f"{self.source.path}: it cannot be read ({why})") from error
 
     def _find_base(self, stream: TraceStream) -> int:
         """baseTimeNanoseconds: before the events, or after them in files before March 2025."""
@@ -154,7 +176,7 @@ class TraceReader:
             case Kind.SYNC:
                 self._sync(events, places, start, dur)
             case Kind.ANNOTATION:
-                self._annotations(events, places, start, dur)
+                self._ranges(events, places, start, dur)
             case Kind.TWIN:
                 self._twins(events, places, start, dur)
             case Kind.FRAME:
@@ -176,7 +198,9 @@ class TraceReader:
         self._tell(~keep, place, "event_without_time", "Events whose ts is missing or no number.")
         if group.kind is Kind.GPU:
             zero = keep & (start == 0) & (dur == 0)
-            self._tell(zero, place, "kernel_without_time", "Device work with ts 0 and dur 0: never timed.")
+            self._tell(
+                zero, place, "kernel_without_time", "Device work with ts 0 and dur 0: never timed."
+            )
             keep &= ~zero
         missing = keep & ~group.has_dur
         self._tell(missing, place, "missing_duration", "Complete events without dur, read as 0.")
@@ -221,7 +245,7 @@ class TraceReader:
             is_range[found] = True
             rest = np.flatnonzero(~is_range)
             ranges = np.flatnonzero(is_range)
-            self._annotations([events[i] for i in found], places[ranges], start[ranges], dur[ranges])
+            self._ranges([events[i] for i in found], places[ranges], start[ranges], dur[ranges])
             events = [events[i] for i in rest.tolist()]
             shown = [e.name for e in events]
             places, start, dur = places[rest], start[rest], dur[rest]
@@ -270,7 +294,7 @@ class TraceReader:
             pid = table["pid"].fill_null(-1).to_numpy()[mask]
             self.launches.add(corr, start[mask], (start + dur)[mask], thread, pid)
 
-    def _annotations(self, events: list[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
+    def _ranges(self, events: list[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
         domains = [self._domains[e.name] or "user" for e in events]
         for i, domain in enumerate(domains):
             if domain == "profiler_step":
@@ -278,7 +302,7 @@ class TraceReader:
                 self.steps.add(int(start[i]), int(start[i] + dur[i]), number or 0)
             elif domain == "collective":
                 self._collective_range(events[i], int(places[i]), int(start[i]), int(dur[i]))
-        self.sink.write("annotation", annotations(events, places, start, dur, domains, is_twin=False))
+        self.sink.write("annotation", ranges(events, places, start, dur, domains, is_twin=False))
 
     def _collective_range(self, event: Event, place: int, start: int, dur: int) -> None:
         args = event.args
@@ -295,7 +319,7 @@ class TraceReader:
 
     def _twins(self, events: list[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
         domains = [self._domains[e.name] or "user" for e in events]
-        self.sink.write("annotation", annotations(events, places, start, dur, domains, is_twin=True))
+        self.sink.write("annotation", ranges(events, places, start, dur, domains, is_twin=True))
 
     def _frames(self, events: list[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
         shown = [e.name for e in events]
@@ -304,7 +328,7 @@ class TraceReader:
             rows = np.array(found)
             kept = [events[i] for i in found]
             kinds = [self._domains[e.name] for e in kept]
-            table = annotations(kept, places[rows], start[rows], dur[rows], kinds, is_twin=False)
+            table = ranges(kept, places[rows], start[rows], dur[rows], kinds, is_twin=False)
             self.sink.write("annotation", table)
         if self.options.stacks:
             args = [e.args for e in events]
@@ -315,7 +339,7 @@ class TraceReader:
                         "place": pa.array(places),
                         "start_ns": pa.array(start),
                         "dur_ns": pa.array(dur),
-                        "name": texts(shown),
+                        "name": shown_names(shown),
                         "pid": ids([e.pid for e in events]),
                         "thread": ids([e.tid for e in events]),
                         "frame_id": ints([a and a.frame_id for a in args]),
@@ -349,8 +373,18 @@ class TraceReader:
             a.stream if a.stream is not None else _stream(e.tid)
             for a, e in zip(args, events, strict=True)
         ]
-        kinds = [names.sync_kind(getattr(a, "kind", None) or e.name) for a, e in zip(args, events, strict=True)]
-        get = [(getattr(a, "wait_on_stream", None), getattr(a, "wait_on_event", None), getattr(a, "recording", None)) for a in args]
+        kinds = [
+            names.sync_kind(getattr(a, "kind", None) or e.name)
+            for a, e in zip(args, events, strict=True)
+        ]
+        get = [
+            (
+                getattr(a, "wait_on_stream", None),
+                getattr(a, "wait_on_event", None),
+                getattr(a, "recording", None),
+            )
+            for a in args
+        ]
         self.sink.write(
             "sync_op",
             pa.table(
@@ -359,8 +393,13 @@ class TraceReader:
                     "start_ns": pa.array(start),
                     "dur_ns": pa.array(dur),
                     "kind": texts(kinds),
-                    "name": texts([e.name for e in events]),
-                    "device": int32s([a.device if a.device is not None else e.pid for a, e in zip(args, events, strict=True)]),
+                    "name": shown_names([e.name for e in events]),
+                    "device": int32s(
+                        [
+                            a.device if a.device is not None else e.pid
+                            for a, e in zip(args, events, strict=True)
+                        ]
+                    ),
                     "context": ints([a.context for a in args]),
                     "stream": ints([_no_minus(s) for s in streams]),
                     "correlation": ints([a.correlation for a in args]),
@@ -378,7 +417,9 @@ class TraceReader:
         kept = [events[i] for i in rows]
         args: list[InstantArgs] = [e.args for e in kept]
         take = np.array(rows)
-        addresses = [a.address if a.address is not None and 0 <= a.address < 2**64 else None for a in args]
+        addresses = [
+            a.address if a.address is not None and 0 <= a.address < 2**64 else None for a in args
+        ]
         self.sink.write(
             "memory_event",
             pa.table(

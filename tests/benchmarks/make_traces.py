@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import BinaryIO
@@ -33,7 +33,7 @@ def _split(raw: bytes) -> tuple[bytes, bytes, bytes]:
     start = _ARRAY.search(raw)
     if start is None:
         raise SystemExit("the source has no traceEvents")
-    end = [m for m in _END.finditer(raw, start.end())][-1]
+    *_, end = _END.finditer(raw, start.end())
     return raw[: start.end()], raw[start.end() : end.start() + 1], raw[end.start() + 1 :]
 
 
@@ -84,7 +84,7 @@ def _decimal(value: int, digits: int) -> bytes:
 
 def build(source: Path, megabytes: float, out: Path) -> int:
     """Write a trace of about that many decompressed megabytes; returns its exact size."""
-    with igzip.open(source) as stream:
+    with igzip.open(source) as stream:  # type: ignore[no-untyped-call]
         head, body, tail = _split(stream.read())
     target = int(megabytes * 1e6)
     size = 0
@@ -95,8 +95,8 @@ def build(source: Path, megabytes: float, out: Path) -> int:
         stream.write(data)
 
     is_packed = out.suffix == ".gz"
-    opened = igzip.open(out, "wb", compresslevel=1) if is_packed else out.open("wb")
-    with opened as stream:
+    packed: Callable[..., BinaryIO] = igzip.open
+    with packed(out, "wb", compresslevel=1) if is_packed else out.open("wb") as stream:
         put(stream, head)
         put(stream, body)
         # Names of processes and threads, and marks of the window, stand once in a file.

@@ -12,6 +12,7 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tracekit.ingest import IngestOptions
 from tracekit.ingest.kineto import reader, salvage
 from tracekit.ingest.memory import MemorySink, source_of
@@ -31,28 +32,117 @@ def sample() -> list[dict[str, Any]]:
     common = {"ph": "X", "pid": 1, "tid": 1}
     events: list[dict[str, Any]] = [
         {**common, "cat": "user_annotation", "name": "ProfilerStep#1", "ts": 100.001, "dur": 900.5},
-        {**common, "cat": "cpu_op", "name": 'a "}, {" b', "ts": 110.25, "dur": 3, "args": {"External id": 1, "Input Dims": [[2], []]}},
-        {**common, "cat": "cpu_op", "name": "x]}, {[\\", "ts": 120.5, "dur": 3, "args": {"External id": 2, "extra": [{"name": 1}, {"ph": "X"}]}},
-        {"name": "process_name", "ph": "M", "pid": 1, "tid": 0, "ts": 0, "args": {"name": "python"}},
-        {**common, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 130.125, "dur": 2.375, "args": {"correlation": 7}},
+        {
+            **common,
+            "cat": "cpu_op",
+            "name": 'a "}, {" b',
+            "ts": 110.25,
+            "dur": 3,
+            "args": {"External id": 1, "Input Dims": [[2], []]},
+        },
+        {
+            **common,
+            "cat": "cpu_op",
+            "name": "x]}, {[\\",
+            "ts": 120.5,
+            "dur": 3,
+            "args": {"External id": 2, "extra": [{"name": 1}, {"ph": "X"}]},
+        },
+        {
+            "name": "process_name",
+            "ph": "M",
+            "pid": 1,
+            "tid": 0,
+            "ts": 0,
+            "args": {"name": "python"},
+        },
+        {
+            **common,
+            "cat": "cuda_runtime",
+            "name": "cudaLaunchKernel",
+            "ts": 130.125,
+            "dur": 2.375,
+            "args": {"correlation": 7},
+        },
         {"ph": "s", "id": 7, "cat": "ac2g", "name": "ac2g", "pid": 1, "tid": 1, "ts": 130},
-        {"ph": "X", "cat": "kernel", "name": "void k<int>(int)", "pid": 0, "tid": 7, "ts": 140.75, "dur": 8, "args": {"device": 0, "stream": 7, "correlation": 7, "grid": [1, 2, 3], "block": [4, 5, 6]}},
-        {"ph": "f", "id": 7, "cat": "ac2g", "name": "ac2g", "pid": 0, "tid": 7, "ts": 141, "bp": "e"},
+        {
+            "ph": "X",
+            "cat": "kernel",
+            "name": "void k<int>(int)",
+            "pid": 0,
+            "tid": 7,
+            "ts": 140.75,
+            "dur": 8,
+            "args": {
+                "device": 0,
+                "stream": 7,
+                "correlation": 7,
+                "grid": [1, 2, 3],
+                "block": [4, 5, 6],
+            },
+        },
+        {
+            "ph": "f",
+            "id": 7,
+            "cat": "ac2g",
+            "name": "ac2g",
+            "pid": 0,
+            "tid": 7,
+            "ts": 141,
+            "bp": "e",
+        },
         {**common, "cat": "user_annotation", "name": "gloo:all_reduce", "ts": 200, "dur": 30.009},
-        {**common, "cat": "python_function", "name": "train.py(3): main é", "ts": 90, "dur": 950, "args": {"Python id": 1}},
-        {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 1, "tid": 1, "ts": 150, "args": {"Bytes": 64, "Addr": 4096}},
-        {**common, "cat": "cpu_op", "name": "last", "ts": 300, "dur": 1, "args": {"External id": 9}},
-    ]  # fmt: skip
+        {
+            **common,
+            "cat": "python_function",
+            "name": "train.py(3): main é",
+            "ts": 90,
+            "dur": 950,
+            "args": {"Python id": 1},
+        },
+        {
+            "ph": "i",
+            "cat": "cpu_instant_event",
+            "s": "t",
+            "name": "[memory]",
+            "pid": 1,
+            "tid": 1,
+            "ts": 150,
+            "args": {"Bytes": 64, "Addr": 4096},
+        },
+        {
+            **common,
+            "cat": "cpu_op",
+            "name": "last",
+            "ts": 300,
+            "dur": 1,
+            "args": {"External id": 9},
+        },
+    ]
     return events
 
 
 def text(events: list[dict[str, Any]], indent: int | None = None) -> bytes:
-    document = {"schemaVersion": 1, "baseTimeNanoseconds": BASE, "traceEvents": events, "traceName": "x"}
+    document = {
+        "schemaVersion": 1,
+        "baseTimeNanoseconds": BASE,
+        "traceEvents": events,
+        "traceName": "x",
+    }
     return json.dumps(document, indent=indent, ensure_ascii=False).encode()
 
 
 OWN_COLUMNS = {
-    "host_op": ("start_ns", "dur_ns", "category", "name", "thread", "external_id", "correlation", "input_dims"),
+    "host_op": (
+        "start_ns",
+        "dur_ns",
+        "category",
+        "name",
+        "thread",
+        "external_id",
+        "correlation",
+        "input_dims",
+    ),
     "gpu_op": ("start_ns", "dur_ns", "name", "device", "stream", "correlation", "grid", "block"),
     "annotation": ("start_ns", "dur_ns", "domain", "name", "thread"),
     "python_frame": ("start_ns", "dur_ns", "name", "frame_id"),
@@ -202,11 +292,21 @@ def test_truncation_with_any_batch_size(cut: int, chunk: int) -> None:
     assert {r[1] for r in found} == {r[1] for r in ROWS if ends[r[1]] <= cut}
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, zstandard.ZstdCompressor().compress], ids=["gzip", "zstd"])
+@pytest.mark.parametrize(
+    "pack", [gzip.compress, zstandard.ZstdCompressor().compress], ids=["gzip", "zstd"]
+)
 def test_truncated_compressed_files(pack: Any) -> None:
     rng = random.Random(1)  # noqa: S311 - a fixed trace, not a secret
     events = [
-        {"ph": "X", "cat": "cpu_op", "name": f"op{rng.random()}", "pid": 1, "tid": 1, "ts": i, "dur": 1}
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": f"op{rng.random()}",
+            "pid": 1,
+            "tid": 1,
+            "ts": i,
+            "dur": 1,
+        }
         for i in range(2000)
     ]
     whole = text(events)
@@ -292,14 +392,25 @@ def test_flips_in_compressed_bytes_never_raise(seed: int) -> None:
 
 # --- malformations of real producers -------------------------------------------------------------
 
-EVENT = b'{"ph": "X", "cat": "cpu_op", "name": "op", "pid": 1, "tid": 1, "ts": 5, "dur": 1, "args": {"External id": 4}}'
+EVENT = (
+    b'{"ph": "X", "cat": "cpu_op", "name": "op", "pid": 1, "tid": 1, "ts": 5, "dur": 1,'
+    b' "args": {"External id": 4}}'
+)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "counter"),
     [
-        (b'"External id": 4', b'"External id": 4, "Process Group Description": , "dtype": "x"', "repaired_value"),
-        (b'"External id": 4', b'"External id": 4, "Process Group Description":   ', "repaired_value"),
+        (
+            b'"External id": 4',
+            b'"External id": 4, "Process Group Description": , "dtype": "x"',
+            "repaired_value",
+        ),
+        (
+            b'"External id": 4',
+            b'"External id": 4, "Process Group Description":   ',
+            "repaired_value",
+        ),
         (b'"External id": 4', b'"External id": 4, "bw": inf', "repaired_number"),
         (b'"External id": 4', b'"bw": -nan, "External id": 4', "repaired_number"),
         (b'"External id": 4', b'"External id": 4, "bw": Infinity', "repaired_number"),
@@ -344,7 +455,9 @@ def test_a_secret_in_a_damaged_line_is_nowhere() -> None:
 
 
 def test_values_that_are_no_events() -> None:
-    sink = read(b'{"traceEvents": [' + b",".join([EVENT, b"null", b"7", b'["x"]', b"{}", EVENT]) + b"]}")
+    sink = read(
+        b'{"traceEvents": [' + b",".join([EVENT, b"null", b"7", b'["x"]', b"{}", EVENT]) + b"]}"
+    )
     assert sink.rows("host_op", "place") == [0, 5]
     assert sink.counters["not_an_event"] == 3
 
@@ -357,7 +470,7 @@ def test_many_repairs_in_one_file_are_all_counted() -> None:
 
 
 def test_deep_nesting_and_long_events_end() -> None:
-    deep = EVENT.replace(b"4}", b"4, \"x\": " + b"[" * 5000 + b"]" * 5000 + b"}")
+    deep = EVENT.replace(b"4}", b'4, "x": ' + b"[" * 5000 + b"]" * 5000 + b"}")
     sink = read(b'{"traceEvents": [' + b",".join([EVENT, deep, EVENT]) + b"]}")
     assert sink.rows("host_op", "external_id")[::2] == [4, 4] or len(sink.rows("host_op")) == 2
     long = EVENT.replace(b'"op"', b'"' + b"x" * 300_000 + b'"')

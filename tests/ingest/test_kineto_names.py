@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import pytest
+
 from tracekit.ingest.kineto import collectives, names
 
 
 @pytest.mark.parametrize(
     ("name", "library", "op"),
     [
-        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)", "nccl", "all_reduce"),
-        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "nccl", "all_reduce"),
+        (
+            "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)",
+            "nccl",
+            "all_reduce",
+        ),
+        (
+            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+            "nccl",
+            "all_reduce",
+        ),
         ("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevComm*)", "nccl", "reduce_scatter"),
         ("ncclDevKernel_AllGather_RING_LL(ncclDevComm*)", "nccl", "all_gather"),
         ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "nccl", "send_recv"),
@@ -21,8 +30,16 @@ from tracekit.ingest.kineto import collectives, names
         ("void dpsk::ep::intranode::combine<c10::BFloat16>(int4*)", "deepep", "combine"),
         ("void dpsk::ep::internode::cached_notify<false>(int)", "deepep", "unknown"),
         ("void nvshmemi_transfer_rma_put(nvshmem_x*)", "nvshmem", "unknown"),
-        ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 8>(c10::BFloat16*)", "symm_mem", "all_reduce"),
-        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)", "custom_all_reduce", "all_reduce"),
+        (
+            "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16>(char*)",
+            "symm_mem",
+            "all_reduce",
+        ),
+        (
+            "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)",
+            "custom_all_reduce",
+            "all_reduce",
+        ),
         ("mscclpp::AllreducePacket(int)", "mscclpp", "all_reduce"),
         ("hccl::all_gather", "hccl", "all_gather"),
         ("gloo:all_reduce", "gloo", "all_reduce"),
@@ -135,3 +152,32 @@ def test_cut_lists_are_rebuilt_from_start_and_stride() -> None:
     assert collectives.group_ranks(cut, 32, 0, 1) == ((0, 8, 16, 240), False), "240 is not in 0..31"
     assert collectives.group_ranks("[]", 1) == (None, False)
     assert collectives.group_ranks("[0, 1]", 2) == ((0, 1), True)
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("push hf_abcdefghijklmnopqrstuvwx", "push ***"),
+        ("GET https://me:pass@host/x", "GET https://me:***@host/x"),
+        ('API_KEY="abc123def"', 'API_KEY="***"'),
+        ("Authorization: Bearer abc.def123", "Authorization: Bearer ***"),
+        ("secret: abc12345", "secret: ***"),
+    ],
+)
+def test_secrets_are_cut_out(name: str, kept: str) -> None:
+    assert names.redact(name) == kept
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void moe::token::dispatch<128, 4>(int4*)",
+        "tokenizer.py(3): __call__",
+        "nn.Module: TokenEmbedding_0",
+        "embed_tokens: forward",
+        "Optimizer.step#AdamW.step",
+        "nccl:all_reduce",
+    ],
+)
+def test_ordinary_names_are_left_alone(name: str) -> None:
+    assert names.redact(name) == name

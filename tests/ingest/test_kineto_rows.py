@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+
 from tracekit.ingest import IngestOptions
 from tracekit.ingest.kineto import reader
 from tracekit.ingest.memory import MemorySink, source_of
@@ -17,17 +18,37 @@ BASE = 1735632360000000000
 def x(cat: str, name: str, ts: Any, dur: Any, *, pid: Any = 1, tid: Any = 1, **args: Any) -> Event:
     """A complete event; keyword names stand for argument names (``External_id``)."""
     shown = {k.replace("_", " ") if k[0].isupper() else k: v for k, v in args.items()}
-    return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": shown}
+    return {
+        "ph": "X",
+        "cat": cat,
+        "name": name,
+        "pid": pid,
+        "tid": tid,
+        "ts": ts,
+        "dur": dur,
+        "args": shown,
+    }
 
 
-def kernel(name: str, ts: Any, dur: Any, correlation: int | None = None, **args: Any) -> Event:
+def kernel(name: str, ts: Any, dur: Any, correlation: Any = None, **args: Any) -> Event:
     known = {"device": 0, "context": 1, "stream": 7, **args}
     if correlation is not None:
         known["correlation"] = correlation
-    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": dur, "args": known}
+    return {
+        "ph": "X",
+        "cat": "kernel",
+        "name": name,
+        "pid": 0,
+        "tid": 7,
+        "ts": ts,
+        "dur": dur,
+        "args": known,
+    }
 
 
-def launch(correlation: int, ts: Any, dur: Any = 5, name: str = "cudaLaunchKernel", **more: Any) -> Event:
+def launch(
+    correlation: int, ts: Any, dur: Any = 5, name: Any = "cudaLaunchKernel", **more: Any
+) -> Event:
     return x("cuda_runtime", name, ts, dur, correlation=correlation, **more)
 
 
@@ -40,7 +61,9 @@ def trace(events: list[Event], *, tail: dict[str, Any] | None = None, **keys: An
     return json.dumps({**keys, "traceEvents": events, **(tail or {})}).encode()
 
 
-def read(data: bytes, name: str = "trace.json", *, stacks: bool = False, chunk: int = 1 << 16) -> MemorySink:
+def read(
+    data: bytes, name: str = "trace.json", *, stacks: bool = False, chunk: int = 1 << 16
+) -> MemorySink:
     sink = MemorySink()
     reader.read(source_of(data, name), sink, IngestOptions(stacks=stacks), chunk_bytes=chunk)
     return sink
@@ -64,7 +87,9 @@ def test_epoch_with_fraction_and_no_base_is_read_as_text() -> None:
     text = b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1,'
     text += b' "ts": 1712867402348256.123, "dur": 0.001, "args": {"External id": 3}}]}'
     sink = read(text)
-    assert sink.rows("host_op", "start_ns", "dur_ns", "external_id") == [(1712867402348256123, 1, 3)]
+    assert sink.rows("host_op", "start_ns", "dur_ns", "external_id") == [
+        (1712867402348256123, 1, 3)
+    ]
 
 
 def test_times_as_strings() -> None:
@@ -94,7 +119,11 @@ def test_corrupt_times_are_counted_and_move_no_window() -> None:
         kernel("k", 1040, 10),
     ]
     sink = read(trace(events))
-    assert sink.rows("gpu_op", "start_ns", "dur_ns") == [(1020000, 0), (1030000, 0), (1040000, 10000)]
+    assert sink.rows("gpu_op", "start_ns", "dur_ns") == [
+        (1020000, 0),
+        (1030000, 0),
+        (1040000, 10000),
+    ]
     assert sink.counters == {
         "kernel_without_time": 1,
         "implausible_duration": 1,
@@ -134,8 +163,10 @@ def test_many_kernels_of_one_graph_launch() -> None:
     events += [kernel("k", 20 + i, 1, 7, **{"graph id": 3, "graph node id": i}) for i in range(3)]
     sink = read(trace(events))
     assert sink.rows("gpu_op", "graph_id", "graph_node_id", "step", "launch_start_ns") == [
-        (3, 0, 4, 10000), (3, 1, 4, 10000), (3, 2, 4, 10000)
-    ]  # fmt: skip
+        (3, 0, 4, 10000),
+        (3, 1, 4, 10000),
+        (3, 2, 4, 10000),
+    ]
 
 
 def test_graph_id_0_means_no_graph() -> None:
@@ -144,9 +175,17 @@ def test_graph_id_0_means_no_graph() -> None:
 
 
 def test_equal_correlations_of_two_processes_are_told_apart_by_time() -> None:
-    events = [launch(5, 100, pid=1), launch(5, 200, pid=2), kernel("a", 110, 5, 5), kernel("b", 210, 5, 5)]
+    events = [
+        launch(5, 100, pid=1),
+        launch(5, 200, pid=2),
+        kernel("a", 110, 5, 5),
+        kernel("b", 210, 5, 5),
+    ]
     sink = read(trace(events))
-    assert sink.rows("gpu_op", "name", "pid", "launch_start_ns") == [("a", 1, 100000), ("b", 2, 200000)]
+    assert sink.rows("gpu_op", "name", "pid", "launch_start_ns") == [
+        ("a", 1, 100000),
+        ("b", 2, 200000),
+    ]
 
 
 def test_calls_that_launch_nothing_are_no_launches() -> None:
@@ -156,10 +195,19 @@ def test_calls_that_launch_nothing_are_no_launches() -> None:
 
 
 def test_xpu_and_mtia_have_runtime_categories_of_their_own() -> None:
-    events = [x("xpu_runtime", "urEnqueueKernelLaunch", 10, 2, correlation=1), kernel("k", 20, 1, 1)]
-    events += [x("mtia_runtime", "submit", 30, 2, correlation=2), x("mtia_ccp_events", "k", 40, 1, pid=0, tid=1, correlation=2)]
+    events = [
+        x("xpu_runtime", "urEnqueueKernelLaunch", 10, 2, correlation=1),
+        kernel("k", 20, 1, 1),
+    ]
+    events += [
+        x("mtia_runtime", "submit", 30, 2, correlation=2),
+        x("mtia_ccp_events", "k", 40, 1, pid=0, tid=1, correlation=2),
+    ]
     sink = read(trace(events))
-    assert sink.rows("gpu_op", "category", "launch_start_ns") == [("kernel", 10000), ("kernel", 30000)]
+    assert sink.rows("gpu_op", "category", "launch_start_ns") == [
+        ("kernel", 10000),
+        ("kernel", 30000),
+    ]
 
 
 # --- rows that must not be counted twice ---------------------------------------------------------
@@ -167,11 +215,33 @@ def test_xpu_and_mtia_have_runtime_categories_of_their_own() -> None:
 
 def test_sync_rows_are_no_device_work() -> None:
     events = [
-        x("cuda_sync", "Stream Wait Event", 10, 1, pid=0, tid=1000007, cuda_sync_kind="Stream Wait Event",
-          wait_on_stream=3, wait_on_cuda_event_id=9, wait_on_cuda_event_record_corr_id=-1, stream=7, device=0),
-        x("cuda_sync", "Event Sync", 10, 1, pid=0, tid=-1, cuda_sync_kind="Event Sync", stream=-1, device=0),
+        x(
+            "cuda_sync",
+            "Stream Wait Event",
+            10,
+            1,
+            pid=0,
+            tid=1000007,
+            cuda_sync_kind="Stream Wait Event",
+            wait_on_stream=3,
+            wait_on_cuda_event_id=9,
+            wait_on_cuda_event_record_corr_id=-1,
+            stream=7,
+            device=0,
+        ),
+        x(
+            "cuda_sync",
+            "Event Sync",
+            10,
+            1,
+            pid=0,
+            tid=-1,
+            cuda_sync_kind="Event Sync",
+            stream=-1,
+            device=0,
+        ),
         x("kernel", "Stream Sync", 10, 1, pid=0, tid=1000007),
-    ]  # fmt: skip
+    ]
     sink = read(trace(events))
     assert sink.rows("gpu_op") == []
     columns = ("kind", "stream", "wait_on_stream", "wait_on_event", "recording_correlation")
@@ -187,8 +257,9 @@ def test_gpu_twins_are_marked_and_make_no_steps() -> None:
     events += [kernel("k", 500, 1)]
     sink = read(trace(events))
     assert sink.rows("annotation", "is_gpu_twin", "domain", "step", "thread") == [
-        (False, "profiler_step", 1, 1), (True, "profiler_step", 1, 7)
-    ]  # fmt: skip
+        (False, "profiler_step", 1, 1),
+        (True, "profiler_step", 1, 7),
+    ]
     assert sink.rows("gpu_op", "step") == [None]
 
 
@@ -198,9 +269,33 @@ def test_gpu_twins_are_marked_and_make_no_steps() -> None:
 def test_the_schema_of_2021() -> None:
     events = [
         x("Operator", "ProfilerStep#3", 100, 100, tid="4093687616", **{"Input dims": []}),
-        x("Operator", "aten::empty", 110, 13, tid="4093687616", **{"Input dims": [[2, 3]], "external id": 0}),
-        x("Runtime", "cudaMemcpyAsync", 120, 2, tid="4093687616", correlation=5, **{"external id": 862}),
-        x("Memcpy", "Memcpy HtoD (Pageable -> Device)", 130, 4, pid=0, tid="stream 7", correlation=5, bytes=64),
+        x(
+            "Operator",
+            "aten::empty",
+            110,
+            13,
+            tid="4093687616",
+            **{"Input dims": [[2, 3]], "external id": 0},
+        ),
+        x(
+            "Runtime",
+            "cudaMemcpyAsync",
+            120,
+            2,
+            tid="4093687616",
+            correlation=5,
+            **{"external id": 862},
+        ),
+        x(
+            "Memcpy",
+            "Memcpy HtoD (Pageable -> Device)",
+            130,
+            4,
+            pid=0,
+            tid="stream 7",
+            correlation=5,
+            bytes=64,
+        ),
         x("Kernel", "k", 150, 4, pid=0, tid="stream 7", **{"external id": 0}),
     ]
     sink = read(json.dumps(events).encode())
@@ -209,29 +304,62 @@ def test_the_schema_of_2021() -> None:
         ("aten::empty", 4093687616, None, "[[2,3]]"),
         ("cudaMemcpyAsync", 4093687616, 862, None),
     ]
-    assert sink.rows("gpu_op", "category", "stream", "copy_kind", "transfer_bytes", "step", "external_id") == [
-        ("memcpy", 7, "HtoD", 64, 3, None), ("kernel", 7, None, None, 3, None)
-    ]  # fmt: skip
+    assert sink.rows(
+        "gpu_op", "category", "stream", "copy_kind", "transfer_bytes", "step", "external_id"
+    ) == [("memcpy", 7, "HtoD", 64, 3, None), ("kernel", 7, None, None, 3, None)]
 
 
 def test_negative_threads_and_words_as_ids() -> None:
     events = [
         x("cpu_op", "a", 1, 1, tid=-77404608),
         x("overhead", "Buffer Flush", 1, 1, pid=-1, tid=0),
-        {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "PyTorch Profiler", "ts": 0, "dur": 50},
+        {
+            "ph": "X",
+            "cat": "Trace",
+            "name": "PyTorch Profiler (0)",
+            "pid": "Spans",
+            "tid": "PyTorch Profiler",
+            "ts": 0,
+            "dur": 50,
+        },
         {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 50},
         {"ph": "s", "id": 1, "cat": "ac2g", "name": "ac2g", "pid": 1, "tid": 1, "ts": 1},
-        {"ph": "f", "id": 1, "cat": "other_flow", "name": "x", "pid": 1, "tid": 1, "ts": 1, "bp": "e"},
-        {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "ts": 0, "args": {"name": "python"}},
-        {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "ts": 0, "args": {"name": "python"}},
+        {
+            "ph": "f",
+            "id": 1,
+            "cat": "other_flow",
+            "name": "x",
+            "pid": 1,
+            "tid": 1,
+            "ts": 1,
+            "bp": "e",
+        },
+        {
+            "ph": "M",
+            "name": "process_name",
+            "pid": 1,
+            "tid": 0,
+            "ts": 0,
+            "args": {"name": "python"},
+        },
+        {
+            "ph": "M",
+            "name": "process_name",
+            "pid": 0,
+            "tid": 0,
+            "ts": 0,
+            "args": {"name": "python"},
+        },
         {"ph": "C", "name": "GPU 0 Counters", "pid": "GPU 0 Counters", "ts": 1, "args": {"x": 1}},
         x("brand_new", "what", 3, 1),
         x("cuda_profiler_range", "k", 3, 1, pid=0),
-    ]  # fmt: skip
+    ]
     sink = read(trace(events))
     assert sink.rows("host_op", "category", "pid", "thread") == [
-        ("operator", 1, -77404608), ("overhead", -1, 0), ("brand_new", 1, 1)
-    ]  # fmt: skip
+        ("operator", 1, -77404608),
+        ("overhead", -1, 0),
+        ("brand_new", 1, 1),
+    ]
     assert {r["pid"]: r["name"] for r in sink.rows("process")} == {1: "python", -1: None}
     assert sink.counters == {"unread_phase": 1, "unknown_category": 1, "skipped_category": 1}
     assert (sink.facts["window_start_ns"], sink.facts["window_end_ns"]) == (0, 50000)
@@ -239,16 +367,41 @@ def test_negative_threads_and_words_as_ids() -> None:
 
 def test_rocm() -> None:
     events = [
-        x("cuda_runtime", "hipLaunchKernel", 10, 2, correlation=1, stream="0x0", kernel="k", grid="[1,1,1]"),
-        {**kernel("Cijk_x", 20, 2, 1, kind="Dispatch Kernel"), "args": {"device": 2, "stream": 0, "correlation": 1, "kind": "Dispatch Kernel"}},
-        kernel("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)", 30, 2, **{"Collective name": "allreduce", "Group size": 2}),
-    ]  # fmt: skip
-    sink = read(trace(events, deviceProperties=[{"id": 2, "name": "AMD Instinct MI300X", "numSms": 304}]))
-    assert sink.rows("gpu_op", "class", "device", "grid") == [("compute", 2, None), ("communication", 0, None)]
-    assert sink.rows("collective", "op", "library", "class_source") == [("all_reduce", "rccl", "args")]
+        x(
+            "cuda_runtime",
+            "hipLaunchKernel",
+            10,
+            2,
+            correlation=1,
+            stream="0x0",
+            kernel="k",
+            grid="[1,1,1]",
+        ),
+        {
+            **kernel("Cijk_x", 20, 2, 1, kind="Dispatch Kernel"),
+            "args": {"device": 2, "stream": 0, "correlation": 1, "kind": "Dispatch Kernel"},
+        },
+        kernel(
+            "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)",
+            30,
+            2,
+            **{"Collective name": "allreduce", "Group size": 2},
+        ),
+    ]
+    sink = read(
+        trace(events, deviceProperties=[{"id": 2, "name": "AMD Instinct MI300X", "numSms": 304}])
+    )
+    assert sink.rows("gpu_op", "class", "device", "grid") == [
+        ("compute", 2, None),
+        ("communication", 0, None),
+    ]
+    assert sink.rows("collective", "op", "library", "class_source") == [
+        ("all_reduce", "rccl", "args")
+    ]
     assert sink.rows("device", "ordinal", "model", "sm_count", "is_used") == [
-        (0, None, None, True), (2, "AMD Instinct MI300X", 304, True)
-    ]  # fmt: skip
+        (0, None, None, True),
+        (2, "AMD Instinct MI300X", 304, True),
+    ]
 
 
 def test_odd_types_lose_only_themselves() -> None:
@@ -263,28 +416,81 @@ def test_odd_types_lose_only_themselves() -> None:
 
 
 def test_memory_instants() -> None:
-    event = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 1, "tid": 4, "ts": 9,
-             "args": {"Bytes": -64, "Addr": 2**64 - 1, "Device Id": 0, "Device Type": 1, "Total Allocated": 5, "Total Reserved": 6}}  # fmt: skip
+    event = {
+        "ph": "i",
+        "cat": "cpu_instant_event",
+        "s": "t",
+        "name": "[memory]",
+        "pid": 1,
+        "tid": 4,
+        "ts": 9,
+        "args": {
+            "Bytes": -64,
+            "Addr": 2**64 - 1,
+            "Device Id": 0,
+            "Device Type": 1,
+            "Total Allocated": 5,
+            "Total Reserved": 6,
+        },
+    }
     sink = read(trace([event]))
-    columns = ("time_ns", "device_type", "device", "change_bytes", "address", "allocated_bytes", "reserved_bytes")
+    columns = (
+        "time_ns",
+        "device_type",
+        "device",
+        "change_bytes",
+        "address",
+        "allocated_bytes",
+        "reserved_bytes",
+    )
     assert sink.rows("memory_event", *columns) == [(9000, "gpu", 0, -64, 2**64 - 1, 5, 6)]
 
 
 def test_frames_only_on_request_but_pauses_always() -> None:
     events = [
-        x("python_function", "train.py(3): main", 1, 90, **{"Python id": 1, "Python parent id": None}),
-        x("python_function", "<built-in function collect>", 5, 9, **{"Python id": 2, "Python parent id": 1}),
-        x("python_function", "torch/utils/data/dataloader.py(630): __next__", 20, 9, **{"Python id": 3}),
-        x("python_function", "nn.Module: Linear_0", 30, 9, **{"Python id": 4, "Python module id": 8}),
+        x(
+            "python_function",
+            "train.py(3): main",
+            1,
+            90,
+            **{"Python id": 1, "Python parent id": None},
+        ),
+        x(
+            "python_function",
+            "<built-in function collect>",
+            5,
+            9,
+            **{"Python id": 2, "Python parent id": 1},
+        ),
+        x(
+            "python_function",
+            "torch/utils/data/dataloader.py(630): __next__",
+            20,
+            9,
+            **{"Python id": 3},
+        ),
+        x(
+            "python_function",
+            "nn.Module: Linear_0",
+            30,
+            9,
+            **{"Python id": 4, "Python module id": 8},
+        ),
     ]
     plain = read(trace(events))
     assert plain.rows("python_frame") == []
-    assert plain.rows("annotation", "domain", "start_ns") == [("python_gc", 5000), ("python_input", 20000)]
+    assert plain.rows("annotation", "domain", "start_ns") == [
+        ("python_gc", 5000),
+        ("python_input", 20000),
+    ]
     full = read(trace(events), stacks=True)
     assert full.rows("annotation") == plain.rows("annotation")
     assert full.rows("python_frame", "frame_id", "parent_frame_id", "module_id") == [
-        (1, None, None), (2, 1, None), (3, None, None), (4, None, 8)
-    ]  # fmt: skip
+        (1, None, None),
+        (2, 1, None),
+        (3, None, None),
+        (4, None, 8),
+    ]
 
 
 # --- collectives ---------------------------------------------------------------------------------
@@ -294,10 +500,18 @@ NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul
 
 def comm(**args: Any) -> dict[str, Any]:
     return {
-        "Collective name": "allreduce", "In msg nelems": 1000, "Out msg nelems": 1000, "Group size": 2,
-        "dtype": "BFloat16", "In split size": "[]", "Out split size": "[]", "Process Group Name": "5",
-        "Process Group Description": "mesh_tp", "Process Group Ranks": "[4, 6]", **args,
-    }  # fmt: skip
+        "Collective name": "allreduce",
+        "In msg nelems": 1000,
+        "Out msg nelems": 1000,
+        "Group size": 2,
+        "dtype": "BFloat16",
+        "In split size": "[]",
+        "Out split size": "[]",
+        "Process Group Name": "5",
+        "Process Group Description": "mesh_tp",
+        "Process Group Ranks": "[4, 6]",
+        **args,
+    }
 
 
 def test_metadata_on_the_kernel() -> None:
@@ -305,14 +519,32 @@ def test_metadata_on_the_kernel() -> None:
     sink = read(trace([kernel(NCCL, 20, 2, **comm(Seq=17))], distributedInfo=info))
     (row,) = sink.rows("collective")
     expected = {
-        "op": "all_reduce", "reduction": "sum", "message_bytes": 2000, "in_bytes": 2000, "dtype": "BFloat16",
-        "group_name": "5", "group_size": 2, "group_rank": 1, "group_source": "file", "sequence": 17,
-        "sequence_source": "file", "timeline": "device", "class_source": "args", "library": "nccl",
-        "is_p2p": False, "gpu_op_place": 0, "enqueue_ns": None, "in_split_sizes": None,
-    }  # fmt: skip
+        "op": "all_reduce",
+        "reduction": "sum",
+        "message_bytes": 2000,
+        "in_bytes": 2000,
+        "dtype": "BFloat16",
+        "group_name": "5",
+        "group_size": 2,
+        "group_rank": 1,
+        "group_source": "file",
+        "sequence": 17,
+        "sequence_source": "file",
+        "timeline": "device",
+        "class_source": "args",
+        "library": "nccl",
+        "is_p2p": False,
+        "gpu_op_place": 0,
+        "enqueue_ns": None,
+        "in_split_sizes": None,
+    }
     assert {k: row[k] for k in expected} == expected
     (group,) = sink.rows("process_group")
-    assert (group["group_id"], group["ranks"], group["description"]) == (row["group_id"], [4, 6], "mesh_tp")
+    assert (group["group_id"], group["ranks"], group["description"]) == (
+        row["group_id"],
+        [4, 6],
+        "mesh_tp",
+    )
 
 
 def test_metadata_on_the_operator_only() -> None:
@@ -322,14 +554,24 @@ def test_metadata_on_the_operator_only() -> None:
         kernel(NCCL, 20, 2, 1, **{"External id": 40}),
     ]
     (row,) = read(trace(events)).rows("collective")
-    assert (row["op"], row["message_bytes"], row["class_source"], row["sequence"], row["enqueue_ns"]) == (
-        "all_reduce", 2000, "args", 3, 5000
-    )  # fmt: skip
+    assert (
+        row["op"],
+        row["message_bytes"],
+        row["class_source"],
+        row["sequence"],
+        row["enqueue_ns"],
+    ) == ("all_reduce", 2000, "args", 3, 5000)
 
 
 def test_external_ids_that_are_correlations_link_nothing() -> None:
     events = [
-        x("cpu_op", "record_param_comms", 5, 10, **{"External id": 1, **comm(**{"Collective name": "broadcast"})}),
+        x(
+            "cpu_op",
+            "record_param_comms",
+            5,
+            10,
+            **{"External id": 1, **comm(**{"Collective name": "broadcast"})},
+        ),
         launch(1, 100),
         kernel(NCCL, 120, 2, 1, **{"External id": 1}),
     ]
@@ -338,22 +580,39 @@ def test_external_ids_that_are_correlations_link_nothing() -> None:
 
 def test_metadata_from_the_range_alone() -> None:
     dims = {"Input Dims": [[4, 8], [2]], "Input type": ["float", "float"]}
-    events = [x("user_annotation", "nccl:all_reduce", 5, 10, **dims), launch(1, 8), kernel(NCCL, 20, 2, 1)]
-    assert read(trace(events)).rows("collective", "op", "class_source", "message_bytes", "in_elements_count") == [
-        ("all_reduce", "annotation", 136, 34)
-    ]  # fmt: skip
+    events = [
+        x("user_annotation", "nccl:all_reduce", 5, 10, **dims),
+        launch(1, 8),
+        kernel(NCCL, 20, 2, 1),
+    ]
+    assert read(trace(events)).rows(
+        "collective", "op", "class_source", "message_bytes", "in_elements_count"
+    ) == [("all_reduce", "annotation", 136, 34)]
 
 
 def test_a_bare_kernel_is_known_by_its_name() -> None:
-    assert read(trace([kernel(NCCL, 20, 2)])).rows("collective", "op", "class_source", "message_bytes") == [
-        ("all_reduce", "name", None)
-    ]  # fmt: skip
+    assert read(trace([kernel(NCCL, 20, 2)])).rows(
+        "collective", "op", "class_source", "message_bytes"
+    ) == [("all_reduce", "name", None)]
 
 
 def test_wait_is_no_collective() -> None:
-    wait = comm(**{"Collective name": "wait", "Group size": 1, "Process Group Ranks": "[]", "In msg nelems": 0})
-    sink = read(trace([x("cpu_op", "record_param_comms", 5, 10, **wait), launch(1, 8), kernel(NCCL, 20, 2, 1)]))
-    assert sink.rows("collective", "op", "class_source", "group_size") == [("all_reduce", "name", None)]
+    wait = comm(
+        **{
+            "Collective name": "wait",
+            "Group size": 1,
+            "Process Group Ranks": "[]",
+            "In msg nelems": 0,
+        }
+    )
+    sink = read(
+        trace(
+            [x("cpu_op", "record_param_comms", 5, 10, **wait), launch(1, 8), kernel(NCCL, 20, 2, 1)]
+        )
+    )
+    assert sink.rows("collective", "op", "class_source", "group_size") == [
+        ("all_reduce", "name", None)
+    ]
     assert sink.rows("process_group") == []
 
 
@@ -370,24 +629,40 @@ def test_wait_is_no_collective() -> None:
         ("barrier", 0, 0, None),
     ],
 )
-def test_message_bytes_is_the_size_of_nccl_tests(name: str, inside: int, outside: int, size: int | None) -> None:
+def test_message_bytes_is_the_size_of_nccl_tests(
+    name: str, inside: int, outside: int, size: int | None
+) -> None:
     args = comm(**{"Collective name": name, "In msg nelems": inside, "Out msg nelems": outside})
-    assert read(trace([kernel("ncclDevKernel_X", 20, 2, **args)])).rows("collective", "message_bytes") == [size]
+    assert read(trace([kernel("ncclDevKernel_X", 20, 2, **args)])).rows(
+        "collective", "message_bytes"
+    ) == [size]
 
 
 def test_unknown_element_types_give_no_bytes() -> None:
     args = comm(dtype="Float3")
-    assert read(trace([kernel(NCCL, 20, 2, **args)])).rows("collective", "message_bytes", "dtype") == [(None, "Float3")]
+    assert read(trace([kernel(NCCL, 20, 2, **args)])).rows(
+        "collective", "message_bytes", "dtype"
+    ) == [(None, "Float3")]
 
 
 def test_point_to_point_and_splits() -> None:
     args = comm(**{"Collective name": "send", "Src Rank": 4, "Dst Rank": 6})
-    other = comm(**{"Collective name": "all_to_allv", "In split size": "[3, 5]", "Out split size": [4, 4]})
-    sink = read(trace([kernel("ncclDevKernel_SendRecv(x)", 20, 2, **args), kernel("ncclDevKernel_SendRecv(x)", 30, 2, **other)]))
+    other = comm(
+        **{"Collective name": "all_to_allv", "In split size": "[3, 5]", "Out split size": [4, 4]}
+    )
+    sink = read(
+        trace(
+            [
+                kernel("ncclDevKernel_SendRecv(x)", 20, 2, **args),
+                kernel("ncclDevKernel_SendRecv(x)", 30, 2, **other),
+            ]
+        )
+    )
     columns = ("op", "src_rank", "dst_rank", "is_p2p", "in_split_sizes", "out_split_sizes")
     assert sink.rows("collective", *columns) == [
-        ("send", 4, 6, True, None, None), ("all_to_all", None, None, False, [3, 5], [4, 4])
-    ]  # fmt: skip
+        ("send", 4, 6, True, None, None),
+        ("all_to_all", None, None, False, [3, 5], [4, 4]),
+    ]
 
 
 def test_groups_of_more_than_30_ranks() -> None:
@@ -405,7 +680,15 @@ def test_groups_of_more_than_30_ranks() -> None:
 
 def test_a_cut_group_is_found_by_its_name_in_the_header() -> None:
     cut = comm(**{"Group size": 40, "Process Group Ranks": "[0, 1, ..., 29]"})
-    config = [{"pg_name": "5", "pg_desc": "dp", "backend_config": "cuda:nccl", "pg_size": 40, "ranks": list(range(40))}]
+    config = [
+        {
+            "pg_name": "5",
+            "pg_desc": "dp",
+            "backend_config": "cuda:nccl",
+            "pg_size": 40,
+            "ranks": list(range(40)),
+        }
+    ]
     info = {"rank": 7, "world_size": 40, "backend": "nccl", "pg_count": 1, "pg_config": config}
     sink = read(trace([kernel(NCCL, 20, 2, **cut)], tail={"distributedInfo": info}))
     (group,) = sink.rows("process_group")
@@ -413,20 +696,46 @@ def test_a_cut_group_is_found_by_its_name_in_the_header() -> None:
 
 
 def test_on_demand_traces_write_ranks_as_text() -> None:
-    config = [{"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cuda:nccl", "pg_size": 2, "ranks": "[0, 1]"}]
-    info = {"backend": "nccl", "rank": 1, "world_size": 2, "pg_config": config, "nccl_version": "unknown"}
+    config = [
+        {
+            "pg_name": "0",
+            "pg_desc": "default_pg",
+            "backend_config": "cuda:nccl",
+            "pg_size": 2,
+            "ranks": "[0, 1]",
+        }
+    ]
+    info = {
+        "backend": "nccl",
+        "rank": 1,
+        "world_size": 2,
+        "pg_config": config,
+        "nccl_version": "unknown",
+    }
     sink = read(trace([], tail={"distributedInfo": info}))
     assert [r["ranks"] for r in sink.rows("process_group")] == [[0, 1]]
-    assert (sink.facts["file_rank"], sink.facts["versions"], sink.facts["status"]) == (1, [], "empty")
+    assert (sink.facts["file_rank"], sink.facts["versions"], sink.facts["status"]) == (
+        1,
+        [],
+        "empty",
+    )
 
 
 def test_gloo_runs_on_the_host() -> None:
     events = [step(2, 0, 100), x("user_annotation", "gloo:all_reduce", 10, 30, tid=77)]
     (row,) = read(trace(events)).rows("collective")
     expected = {
-        "op": "all_reduce", "library": "gloo", "timeline": "host", "thread": 77, "step": 2, "step_source": "time",
-        "group_id": None, "device": None, "gpu_op_place": None, "class_source": "annotation",
-    }  # fmt: skip
+        "op": "all_reduce",
+        "library": "gloo",
+        "timeline": "host",
+        "thread": 77,
+        "step": 2,
+        "step_source": "time",
+        "group_id": None,
+        "device": None,
+        "gpu_op_place": None,
+        "class_source": "annotation",
+    }
     assert {k: row[k] for k in expected} == expected
 
 
@@ -457,9 +766,13 @@ def test_copies_inside_a_collective_stay_copies() -> None:
 
 def test_only_listed_keys_are_kept() -> None:
     keys: dict[str, Any] = {
-        "host_name": "gpu-11.example", "trace_id": "FCD2", "cuda_driver_version": 13000,
-        "user_token": "hunter2", "PT_PROFILER_JOB_NAME": "hunter2", "cuda_runtime_version": "hunter2 x",
-    }  # fmt: skip
+        "host_name": "gpu-11.example",
+        "trace_id": "FCD2",
+        "cuda_driver_version": 13000,
+        "user_token": "hunter2",
+        "PT_PROFILER_JOB_NAME": "hunter2",
+        "cuda_runtime_version": "hunter2 x",
+    }
     sink = read(trace([x("cpu_op", "a", 1, 1)], **keys))
     assert sink.facts["versions"] == ["cuda_driver_version=13000"]
     assert (sink.facts["host_name"], sink.facts["trace_id"]) == ("gpu-11.example", "FCD2")
@@ -467,14 +780,21 @@ def test_only_listed_keys_are_kept() -> None:
 
 
 def test_place_is_the_ordinal_of_the_event() -> None:
-    events = [x("cpu_op", "a", 1, 1), {"ph": "s", "cat": "ac2g", "ts": 1}, kernel("k", 3, 1), step(1, 0, 9)]
+    events = [
+        x("cpu_op", "a", 1, 1),
+        {"ph": "s", "cat": "ac2g", "ts": 1},
+        kernel("k", 3, 1),
+        step(1, 0, 9),
+    ]
     sink = read(trace(events))
     assert [sink.rows(t, "place") for t in ("host_op", "gpu_op", "annotation")] == [[0], [2], [3]]
     assert sink.facts["place_kind"] == "event"
 
 
 def test_rows_in_a_temporary_file_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    events = [kernel(NCCL if i % 3 else "k", 10 * i, 5, i, **(comm() if i % 2 else {})) for i in range(50)]
+    events = [
+        kernel(NCCL if i % 3 else "k", 10 * i, 5, i, **(comm() if i % 2 else {})) for i in range(50)
+    ]
     events += [launch(i, 10 * i - 1) for i in range(50)]
     plain = read(trace(events), chunk=1000)
     monkeypatch.setattr("tracekit.ingest.kineto.gpu.SPILL_ROWS", 7)
@@ -482,3 +802,25 @@ def test_rows_in_a_temporary_file_are_the_same(monkeypatch: pytest.MonkeyPatch) 
     assert len(spilled.tables["gpu_op"]) > 1
     for table in ("gpu_op", "collective"):
         assert spilled.rows(table) == plain.rows(table)
+
+
+PLANTED = "hunter2" * 2
+
+
+def test_secrets_in_names_are_not_kept() -> None:
+    name = f"upload token={PLANTED}"
+    events = [
+        x("user_annotation", name, 1, 9),
+        x("gpu_user_annotation", name, 1, 9),
+        x("cpu_op", name, 1, 9),
+        x("cuda_runtime", name, 1, 9),
+        x("python_function", name, 1, 9),
+        x("cuda_sync", name, 1, 9, pid=0),
+        kernel(name, 1, 9),
+        kernel(NCCL, 1, 9, **comm(**{"Process Group Description": f"password={PLANTED}"})),
+        {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": name}},
+    ]
+    sink = read(trace(events), stacks=True)
+    assert sink.rows("annotation", "name") == ["upload token=***"] * 2
+    for table in sink.tables:
+        assert PLANTED not in repr(sink.rows(table)), table

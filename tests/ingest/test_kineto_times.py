@@ -7,6 +7,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tracekit.ingest.kineto import times
 
 NS = st.integers(min_value=-(10**12), max_value=8_796_093_022_207_999)

@@ -62,7 +62,7 @@ NOT CHECKED  checkpoint-stall, gc-pause, sync-stall, launch-bound: these traces 
              GPU health; links, packet loss, pause; NCCL's transports and choices; host CPU,
              memory, storage: no counters, no logs  ->  tracekit capture --what dcgm,nic,nccl,host
              and 18 rules not built yet: --all
-MORE      tracekit show run1 dataloader-stall/1    tracekit explain dataloader-stall
+MORE      tracekit show run1 F1    tracekit explain dataloader-stall
 """
 
 HEALTHY = """\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import Annotated, NoReturn
@@ -53,6 +54,8 @@ def _common(
 ) -> None:
     del version
     STATE.verbose, STATE.quiet, STATE.debug = verbose, quiet, debug
+    if quiet:
+        logging.getLogger("tracekit").setLevel(logging.ERROR)
     if debug:
         os.environ["TRACEKIT_DEBUG"] = "1"  # workers must not swallow what is looked for
 

@@ -28,6 +28,7 @@ def ingest(
     stacks: Annotated[
         bool, typer.Option("--stacks", help="Keep Python frames (most of a file).")
     ] = False,
+    attempt: o.AttemptOpt = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 2 on any partial input.")] = False,
 ) -> int:
     """Files to a run. The same files again change nothing; new files are added."""
@@ -42,6 +43,7 @@ def ingest(
             workers=workers,
             memory_bytes=o.parse_size(memory, "--memory"),
             scheduler=scheduler,
+            attempt=attempt,
             progress=progress,
         )
     with opened:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +18,6 @@ from tracekit.cli.state import STATE, note, use_colour
 from tracekit.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from tracekit.api import OpenRun
     from tracekit.report.model import Report
 
 DEFAULT_WIDTH = 110
@@ -83,6 +83,7 @@ def diagnose(
     check_target(output, force)
     chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
     settings = _settings(config)
+    _check_names(settings, select or (), ignore or ())
     with open_target(paths, job, chosen, workers, memory) as run:
         report = run.diagnose(select=select or (), ignore=ignore or (), config=settings)
     write_text(_rendered(report, format_, everything, output), output)
@@ -102,6 +103,19 @@ def _settings(config: Path | None) -> dict[str, Any]:
     if config is None:
         note(f"using {path}")
     return settings
+
+
+def _check_names(settings: dict[str, Any], select: Sequence[str], ignore: Sequence[str]) -> None:
+    """A wrong name or threshold must not cost an ingest."""
+    from tracekit.report.config import DiagnoseConfig
+    from tracekit.rules import configured, rule
+    from tracekit.rules.unbuilt import unbuilt_rules
+
+    config = DiagnoseConfig.from_mapping(settings, select, ignore)
+    configured(config.thresholds, config.select, config.ignore)
+    for silence in config.silences:
+        if silence.rule not in unbuilt_rules():
+            rule(silence.rule)
 
 
 def _rendered(report: Report, format_: ReportFormat, everything: bool, output: Path | None) -> str:
@@ -125,8 +139,8 @@ def _rendered(report: Report, format_: ReportFormat, everything: bool, output: P
 
 
 def _exit_code(report: Report, fail_on: FailOn | None, strict: bool) -> int:
-    if strict and any(i.status != "ok" for i in report.document.inputs):
-        note("error: --strict, and an input is not whole")
+    if strict and any(i.status not in ("ok", "unrecognised") for i in report.document.inputs):
+        typer.echo("error: --strict, and an input is not whole", err=True)
         return 2
     if fail_on is None:
         return 0
@@ -136,7 +150,7 @@ def _exit_code(report: Report, fail_on: FailOn | None, strict: bool) -> int:
     if any(f.severity.weight >= bar for f in report.findings):
         return 1
     if not report.notes.rules_run:
-        note("error: --fail-on, and no rule had what it needs")
+        typer.echo("error: --fail-on, and no rule had what it needs", err=True)
         return 3
     return 0
 
@@ -160,8 +174,10 @@ def show(
     from tracekit.report.show import show_finding
 
     chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
+    settings = _settings(config)
+    _check_names(settings, (), ())
     with open_target([target], job, chosen, workers, memory) as run:
-        report = _report_of(run, config)
+        report = run.diagnose(config=settings)
     found = report.finding(finding)
     if found is None:
         ids = ", ".join(f.id for f in report.findings)
@@ -170,10 +186,6 @@ def show(
             hint=f"there are: {ids}" if ids else "tracekit diagnose found nothing to show",
         )
     write_text(show_finding(report, found, target), None)
-
-
-def _report_of(run: OpenRun, config: Path | None) -> Report:
-    return run.diagnose(config=_settings(config))
 
 
 def explain(

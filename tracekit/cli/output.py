@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,11 @@ if TYPE_CHECKING:
 
 def check_target(path: Path | None, force: bool) -> None:
     """Refuse to overwrite unasked, before any work is done."""
-    if path is not None and path.exists() and not force:
+    if path is None:
+        return
+    if path.is_dir() or not path.parent.is_dir():
+        raise UsageError(f"{path}: not a file in a folder that exists", hint="-o FILE")
+    if path.exists() and not force:
         raise UsageError(f"{path}: exists", hint="--force overwrites it")
 
 
@@ -28,8 +34,20 @@ def write_text(text: str, path: Path | None) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
         return
-    path.write_text(text, encoding="utf-8")
+    with _writing(path):
+        path.write_text(text, encoding="utf-8")
     note(f"wrote {path}")
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be written ({error.strerror or type(error).__name__})",
+            hint="-o names a file in a folder that exists",
+        ) from None
 
 
 def write_rows(rows: pa.Table, format_: TableFormat, path: Path | None = None) -> None:
@@ -52,9 +70,12 @@ def _write_parquet(rows: pa.Table, path: Path | None) -> None:
 
     if path is None and sys.stdout.isatty():
         raise UsageError("parquet does not go to a terminal", hint="-o FILE.parquet")
-    pq.write_table(rows, path if path is not None else sys.stdout.buffer)
-    if path is not None:
-        note(f"wrote {path}")
+    if path is None:
+        pq.write_table(rows, sys.stdout.buffer)
+        return
+    with _writing(path):
+        pq.write_table(rows, path)
+    note(f"wrote {path}")
 
 
 def _csv(rows: pa.Table) -> str:

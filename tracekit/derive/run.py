@@ -9,7 +9,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from tracekit.derive import attempts as at
+from tracekit.derive import clocks as clock_offsets
 from tracekit.derive import hosts, ranks
+from tracekit.derive.calls import read_calls
+from tracekit.derive.layout import coordinates, group_kinds
+from tracekit.derive.matching import group_table, match, match_table
 from tracekit.derive.sources import RANK_KINDS, USABLE, Source, read_sources
 from tracekit.derive.steps import derive_steps
 from tracekit.schema import REGISTRY_VERSION, table
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
+    from tracekit.clock import Offset
     from tracekit.job import JobDescription
 
 _ENCODED = {"cuda_runtime": (1000, 10), "hip_runtime": (10_000_000, 100_000)}
@@ -68,19 +73,36 @@ def derive(
     aliases = hosts.resolve(sources, job, remarks)
     clocks = hosts.assign_clocks(sources, job)
     used = [s for s in sources if s.is_used]
+    attempt_rows = [_run_row(a, job, remarks) for a in found]
+    context = _step_context(used)
+    worlds = {row["attempt"]: row["world_size"] for row in attempt_rows}
+    matched = match(con, read_calls(con, context), context, worlds)
+    offsets = clock_offsets.offsets(matched, used)
+    moved = clock_offsets.by_source(offsets, used)
+    matched.calls = matched.calls.moved(
+        {s: (o.offset_ns, o.drift_ratio, o.origin_ns) for s, o in moved.items()}
+    )
+    errors = {o.clock_id: o.error_ns or 0 for listed in offsets.values() for o in listed}
+    kinds = group_kinds(matched)
+    rank_rows = _rank_rows(used, job)
+    coordinates(rank_rows, matched, kinds)
     rows: dict[str, list[dict[str, Any]]] = {
-        "source_context": [_context_row(s) for s in sorted(sources, key=lambda s: s.source_id)],
-        "rank": _rank_rows(used, job),
+        "source_context": [
+            _context_row(s, moved.get(s.source_id))
+            for s in sorted(sources, key=lambda s: s.source_id)
+        ],
+        "rank": rank_rows,
         "host": hosts.host_rows(sources),
         "host_alias": aliases,
         "clock": clocks,
-        "clock_offset": [],
-        "run": [_run_row(a, job, remarks) for a in found],
-        "collective_match": [],
+        "clock_offset": clock_offsets.offset_rows(offsets, used),
+        "run": attempt_rows,
         "pipeline_op": [],
     }
     tables = {name: _arrow(name, content) for name, content in rows.items()}
-    tables["step"] = derive_steps(con, _step_context(used))
+    tables["collective_match"] = match_table(matched, errors)
+    tables["comm_group"] = group_table(matched, kinds)
+    tables["step"] = clock_offsets.moved_steps(derive_steps(con, context), moved)
     return tables
 
 
@@ -94,7 +116,7 @@ def _arrow(name: str, rows: list[dict[str, Any]]) -> pa.Table:
 def _step_context(used: list[Source]) -> pa.Table:
     import pyarrow as pa
 
-    columns = ("source_id", "attempt", "rank", "capture_id")
+    columns = ("source_id", "attempt", "rank", "capture_id", "clock_id")
     return pa.table({c: pa.array([getattr(s, c) for s in used], pa.int32()) for c in columns})
 
 
@@ -168,7 +190,7 @@ def _place(sources: list[Source], attempt: int | None, notes: list[str]) -> list
     return chosen
 
 
-def _context_row(source: Source) -> dict[str, Any]:
+def _context_row(source: Source, moved: Offset | None) -> dict[str, Any]:
     return {
         "source_id": source.source_id,
         "attempt": source.attempt,
@@ -178,9 +200,9 @@ def _context_row(source: Source) -> dict[str, Any]:
         "rank_source": source.rank_source,
         "host": source.host,
         "host_source": source.host_source,
-        "offset_ns": 0,
-        "drift_ratio": 0.0,
-        "drift_origin_ns": 0,
+        "offset_ns": moved.offset_ns if moved else 0,
+        "drift_ratio": moved.drift_ratio if moved else 0.0,
+        "drift_origin_ns": moved.origin_ns if moved else 0,
     }
 
 

@@ -29,7 +29,11 @@ from tracekit.rules.base import Row
 from tracekit.rules.steps import utc
 from tracekit.rules.unbuilt import not_built
 from tracekit.version import __version__
+<<<<<<< HEAD
 from tracekit.wording import listed, plural, ranges, runs, safe
+=======
+from tracekit.wording import listed, plural, runs, some, some_ranges
+>>>>>>> main
 
 EXPLAINED_RATIO = 0.5
 """A cause explains a symptom if it accounts for at least this share of it."""
@@ -145,9 +149,17 @@ def link_symptoms(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
 
 
 def _can_cause(cause: Finding, symptom: Finding, facts: Facts) -> bool:
+    if symptom.rule == "late-rank":
+        # Its own rank's cause, at the same time.
+        is_there = set(symptom.scope.ranks) <= set(cause.scope.ranks) and symptom.scope.ranks
+        return bool(is_there) and _is_same_time(cause, symptom)
     if symptom.rule != "exposed-communication":
         return True
     return set(cause.scope.ranks) < set(facts.steps.ranks)
+
+
+def _is_same_time(one: Finding, other: Finding) -> bool:
+    return any(a <= d and c <= b for a, b in one.scope.steps for c, d in other.scope.steps)
 
 
 # ---------------------------------------------------------------- parts of the document
@@ -247,9 +259,15 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
     for file in inputs:
         if file.status != "ok":
             by_status.setdefault(file.status, []).append(file.path)
+    others = by_status.pop("unrecognised", [])
     for status, paths in sorted(by_status.items()):
         shown = ", ".join(paths[:2]) + (f" and {len(paths) - 2} more" if len(paths) > 2 else "")
         lines.append(f"{plural(len(paths), 'file')} {status}: {shown}")
+    if others:
+        # A folder holds more than telemetry: a line, not a complaint; --format json names all.
+        more = f" and {len(others) - 2} more" if len(others) > 2 else ""
+        names = ", ".join(path.rsplit("/", 1)[-1] for path in others[:2])
+        lines.append(f"{plural(len(others), 'file')} of other kinds not read: {names}{more}")
     if facts.steps.warmup_keys:
         lines.append(f"{plural(len(facts.steps.warmup_keys), 'warm-up step')} left out")
     if facts.steps.partial_count:
@@ -308,7 +326,7 @@ def _networks(facts: Facts) -> list[str]:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'' if len(ranks) == 1 else 's'} {ranges(ranks)}"
+    return f"rank{'' if len(ranks) == 1 else 's'} {some_ranges(ranks)}"
 
 
 _SOURCE_WORDS = {
@@ -331,8 +349,7 @@ def _identity(facts: Facts, finding: Finding) -> str | None:
     words: list[str] = []
     if finding.scope.hosts:
         words.append(
-            ("host " if len(finding.scope.hosts) == 1 else "hosts ")
-            + ", ".join(finding.scope.hosts)
+            ("host " if len(finding.scope.hosts) == 1 else "hosts ") + some(finding.scope.hosts)
         )
     sources = {facts.job.rank_sources[r] for r in named if r in facts.job.rank_sources}
     if sources:

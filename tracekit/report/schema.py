@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from typing import Any
 
@@ -16,6 +17,9 @@ def document_schema() -> dict[str, Any]:
 
     found = msgspec.json.schema(Document)
     for definition in found["$defs"].values():
+        if "description" in definition:
+            # Python 3.13 and later take the indentation off docstrings themselves.
+            definition["description"] = inspect.cleandoc(definition["description"])
         if definition.get("type") == "object" and "properties" in definition:
             definition["required"] = list(definition["properties"])
             for shape in definition["properties"].values():

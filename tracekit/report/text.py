@@ -14,7 +14,7 @@ from tracekit.report.page import MIN_WIDTH, Page
 from tracekit.rules import RULES
 from tracekit.rules.base import NO_GPU
 from tracekit.rules.unbuilt import topic_of, unbuilt_rules
-from tracekit.wording import listed, plural, ranges, seconds, share
+from tracekit.wording import listed, plural, seconds, share, some_ranges
 
 MAX_LINES = 25
 SHOWN_FINDINGS = 4
@@ -270,7 +270,7 @@ def _scope_words(finding: Finding) -> str:
         return "all ranks"
     if finding.scope.ranks:
         noun = "rank" if len(finding.scope.ranks) == 1 else "ranks"
-        return f"{noun} {ranges(finding.scope.ranks)}"
+        return f"{noun} {some_ranges(finding.scope.ranks, 2)}"
     return finding.id.partition("/")[2]
 
 
@@ -365,5 +365,5 @@ def _more(page: Page, document: Document) -> None:
     first = document.findings[0]
     page.say(
         "MORE",
-        f"tracekit show {document.run.id} {first.id}    tracekit explain {first.rule}",
+        f"tracekit show {document.run.id} F1    tracekit explain {first.rule}",
     )

@@ -18,7 +18,7 @@ from tracekit.findings import (
 from tracekit.rules import RULES
 from tracekit.rules.base import Facts
 from tracekit.rules.steps import StepKey, Steps
-from tracekit.wording import plural, ranges, ranks_phrase, seconds, share
+from tracekit.wording import plural, ranks_phrase, seconds, share, some_ranges
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,9 @@ def _named(facts: Facts, finding: Finding) -> Verdict:
     names_all_ranks = not scope.ranks or set(scope.ranks) >= set(facts.ranks)
     is_whole_job = finding.rule in PROGRAM_RULES or (names_all_ranks and not names_a_part)
     kind: VerdictKind = "configuration" if is_whole_job else "culprit"
+    if finding.candidates.ranks and not scope.ranks:
+        # It is known that somebody is to blame and that it was not captured.
+        kind = "not_enough_data"
     return Verdict(kind=kind, finding=finding.id, sentence=finding.summary)
 
 
@@ -171,7 +174,7 @@ def _missing(facts: Facts) -> Judgement | None:
         "not_enough_data",
         f"Cannot tell: {share(waiting)} of the step is communication that nothing hides, and "
         f"{plural(len(missing), 'rank')} that it may be waiting for left no trace.",
-        f"profile ranks {ranges(missing)} in the same steps",
+        f"profile ranks {some_ranges(missing)} in the same steps",
     )
 
 
@@ -214,17 +217,18 @@ def late_ranks(steps: Steps) -> list[int]:
     if gap < LIMITS.min_waiting_ratio * steps.step_ns:
         return []
     late, others = sorted(in_order[:count]), in_order[count:]
-    return late if all(_is_steadily_late(steps, r, others) for r in late) else []
-
-
-def _is_steadily_late(steps: Steps, rank: int, others: Sequence[int]) -> bool:
-    judged = less = 0
+    less = dict.fromkeys(late, 0)
+    judged = dict.fromkeys(late, 0)
     for ranks in steps.by_key.values():
         theirs = [ranks[r].exposed_comm_ns for r in others if r in ranks]
-        if rank in ranks and theirs:
-            judged += 1
-            less += ranks[rank].exposed_comm_ns < median(theirs)
-    return 3 * less >= 2 * judged > 0
+        if not theirs:
+            continue
+        typical = median(theirs)
+        for rank in late:
+            if rank in ranks:
+                judged[rank] += 1
+                less[rank] += ranks[rank].exposed_comm_ns < typical
+    return late if all(3 * less[r] >= 2 * judged[r] > 0 for r in late) else []
 
 
 def _typical(steps: Steps, ranks: Sequence[int], part: str) -> float:

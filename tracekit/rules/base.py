@@ -74,20 +74,20 @@ class Facts:
         """The steady steps of the job."""
         return Steps.from_rows(self.of("step_breakdown"), self.of("step_time"))
 
-    @property
+    @cached_property
     def ranks(self) -> tuple[int, ...]:
         """All ranks that have a step or a busy interval, steady or not."""
         seen = {int(r["rank"]) for q in ("step_breakdown", "overlap") for r in self.of(q)}
         return tuple(sorted(seen | set(self.job.hosts) | set(self.job.rank_sources)))
 
-    @property
+    @cached_property
     def missing_ranks(self) -> tuple[int, ...]:
         """Ranks that the job has and no file covers; empty when the world size is unknown."""
         if self.job.world_size is None:
             return ()
         return tuple(sorted(set(range(self.job.world_size)) - set(self.ranks)))
 
-    @property
+    @cached_property
     def has_gpu(self) -> bool:
         """Whether any rank was measured on a GPU's timeline."""
         measured = (*self.of("step_breakdown"), *self.of("overlap"))

@@ -43,7 +43,7 @@ from tracekit.findings import (
     severity_of,
 )
 from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
-from tracekit.wording import plural, ranges, safe, seconds, share
+from tracekit.wording import plural, safe, seconds, share, some_ranges
 
 NAME = "exposed-communication"
 
@@ -133,7 +133,9 @@ def _finding(
             "shard within a node and replicate between nodes (HSDP)",
             "raise the work between synchronisations: larger micro-batch, gradient accumulation",
         ),
-        next_capture=(f"profile ranks {ranges(missing)} in the same steps",) if missing else (),
+        next_capture=(f"profile ranks {some_ranges(missing)} in the same steps",)
+        if missing
+        else (),
     )
 
 
@@ -178,5 +180,14 @@ RULE = Rule(
     doc=__doc__,
     cap=Severity.MINOR,
     names_culprit=False,
-    symptom_of=("dataloader-stall", "gc-pause", "checkpoint-stall", "sync-stall"),
+    symptom_of=(
+        "dataloader-stall",
+        "gc-pause",
+        "checkpoint-stall",
+        "sync-stall",
+        "late-rank",
+        "slow-gpu",
+        "slow-host",
+        "link-degraded",
+    ),
 )

@@ -140,26 +140,17 @@ def step_delays(steps: Steps, rows: Sequence[Row]) -> list[StepDelay]:
 def _delay(steps: Steps, key: StepKey, exposed: dict[int, int]) -> StepDelay:
     everybody = steps.by_key[key]
     stalls = {r: min(ns, everybody[r].dur_ns) for r, ns in exposed.items() if ns > 0}
-    shared = min((stalls.get(rank, 0) for rank in everybody), default=0)
-    backed = 0
-    for rank, stall in stalls.items():
-        beyond = stall - shared
-        if beyond <= 0:
-            continue
-        backed = max(backed, min(beyond, _waited_for(steps, key, rank)))
-    return StepDelay(key, shared + backed, backed if steps.is_coupled else 0, stalls)
-
-
-def _waited_for(steps: Steps, key: StepKey, rank: int) -> int:
-    """How much longer than ``rank`` the longest-waiting other rank waited around this step.
-
-    Where nobody communicates, nobody can be seen to wait: the stall is taken as it is.
-    """
-    if not steps.is_coupled or len(steps.by_key[key]) == 1:
-        return steps.by_key[key][rank].dur_ns
-    own = steps.exposed_comm_ns(key, rank)
-    others = (steps.exposed_comm_ns(key, r) for r in steps.by_key[key] if r != rank)
-    return max(0, max(others) - own)
+    if not stalls:
+        return StepDelay(key, 0, 0, stalls)
+    shared = min(stalls.get(rank, 0) for rank in everybody)
+    if not steps.is_coupled:
+        # Where nobody communicates nobody can be seen to wait: the stall is taken as it is.
+        return StepDelay(key, max(stalls.values()), 0, stalls)
+    waiting = {rank: steps.exposed_comm_ns(key, rank) for rank in everybody}
+    # A rank does not wait longer than itself, so the longest waiting of all will do.
+    longest = max(waiting.values())
+    backed = max(min(stall - shared, longest - waiting[rank]) for rank, stall in stalls.items())
+    return StepDelay(key, shared + backed, backed, stalls)
 
 
 def evaluate_stalls(

@@ -44,7 +44,7 @@ FAMILIES: tuple[Family, ...] = (
         "NIC or switch counters",
         "tracekit capture --what nic",
         ("sonic", "eos", "nxos", "gnmi", "infiniband", "sysfs_ib", "ethtool", "lab_switch"),
-        "link-degraded pfc-storm slow-receiver ecn-congestion incast ecmp-collision packet-loss "
+        "pfc-storm slow-receiver ecn-congestion incast ecmp-collision packet-loss "
         "nic-error fabric-misconfigured",
     ),
     _family(
@@ -52,15 +52,14 @@ FAMILIES: tuple[Family, ...] = (
         "host counters (CPU, NUMA, storage)",
         "tracekit capture --what host",
         ("host",),
-        "slow-host numa-misplacement storage-interference",
+        "numa-misplacement storage-interference",
     ),
     _family(
-        "late ranks, slow GPUs, hangs",
-        "collectives matched across ranks (not built yet)",
+        "outlying GPUs, latency, placement, experts",
+        "rules over matched collectives and layout (not built yet)",
         None,
         (),
-        "late-rank slow-gpu gpu-outlier collective-hang collective-mismatch "
-        "latency-bound-communication hot-expert",
+        "gpu-outlier latency-bound-communication hot-expert",
     ),
     _family(
         "balance, bubble, expected traffic",

@@ -15,7 +15,7 @@ whoever comes second starts again from the winner's generation.
 
 from tracekit.store.manifest import Manifest, ShardFile, SourceEntry, is_run
 from tracekit.store.reader import Run, Selection, open_physical, open_run
-from tracekit.store.writer import ShardWriter, SourceSink, write_table
+from tracekit.store.writer import ShardWriter, SourceSink, write_table, writing
 
 __all__ = [
     "Manifest",
@@ -29,4 +29,5 @@ __all__ = [
     "open_physical",
     "open_run",
     "write_table",
+    "writing",
 ]

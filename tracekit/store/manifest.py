@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import secrets
+import socket
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -125,6 +126,12 @@ def load(run: Path) -> Manifest | None:
     return Manifest.from_json(text, str(path))
 
 
+def work_path(run: Path) -> Path:
+    """A new path for work in progress, named so that a later ingest can tell it is dead."""
+    host = socket.gethostname().split(".")[0]
+    return run / "tmp" / f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
 def commit(run: Path, manifest: Manifest) -> bool:
     """Publish the manifest as the next generation.
 
@@ -134,7 +141,8 @@ def commit(run: Path, manifest: Manifest) -> bool:
     folder = manifests_dir(run)
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{manifest.generation:06d}.json"
-    temporary = folder / f".{manifest.generation:06d}.{os.getpid()}.{secrets.token_hex(4)}"
+    temporary = work_path(run)
+    temporary.parent.mkdir(exist_ok=True)
     with temporary.open("w", encoding="utf-8") as stream:
         stream.write(manifest.to_json())
         stream.flush()

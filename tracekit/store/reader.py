@@ -13,8 +13,12 @@ from tracekit.store.manifest import Manifest, ShardFile, load
 
 if TYPE_CHECKING:
     import duckdb
+    import pyarrow as pa
 
 DEFAULT_MEMORY_BYTES = 1 << 30
+
+ONE_THREAD_BYTES = 32 << 20
+"""Below this many bytes of Parquet a second thread costs more memory than it saves time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,16 @@ class Run:
     def sql(self, text: str) -> duckdb.DuckDBPyRelation:
         """Run one SELECT or EXPLAIN. QueryError for anything else, and for SQL that fails."""
         return run_select(self.con, text)
+
+    def rows(self, text: str) -> pa.Table:
+        """All rows of one SELECT or EXPLAIN. QueryError also for what fails on the way."""
+        import duckdb
+
+        relation = self.sql(text)
+        try:
+            return relation.to_arrow_table()
+        except duckdb.Error as error:
+            raise QueryError(_first_lines(str(error))) from None
 
     def close(self) -> None:
         """Close the connection."""
@@ -126,6 +140,8 @@ def open_run(
             hint="ingest the sources again into a new folder",
         )
     chosen = selection or Selection()
+    if threads is None and sum(f.file_bytes for f in manifest.files) < ONE_THREAD_BYTES:
+        threads = 1
     by_table = _paths_by_table(path, manifest.files)
     con = connect(
         [p for paths in by_table.values() for p in paths],

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracekit.errors import StoreError
+from tracekit.errors import RunWriteError, StoreError
 from tracekit.schema import Table, table
 from tracekit.store.manifest import ShardFile
 
@@ -17,8 +22,23 @@ if TYPE_CHECKING:
 ROW_GROUP_BYTES = 6 << 20
 """Arrow bytes buffered a table before a row group is written: bounds a worker's memory."""
 
+WAITING_COUNT = 2
+"""Row groups that may wait for the writing thread."""
+
 FILE_BYTES = 256 << 20
 """A Parquet file is closed and the next begun at this size."""
+
+
+@contextlib.contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """What goes wrong with the disk becomes a RunWriteError, so that no source is blamed for it."""
+    try:
+        yield
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else type(error).__name__
+        raise RunWriteError(
+            f"{place}: cannot be written ({why})", hint="name a folder with enough space"
+        ) from None
 
 
 def _parquet_options(spec: Table) -> dict[str, Any]:
@@ -85,36 +105,43 @@ class _TableFiles:
     bounds: list[tuple[int, int, int | None, int | None]] = field(default_factory=list)
     finished: list[ShardFile] = field(default_factory=list)
 
-    def add(self, rows: pa.Table) -> None:
+    def take(self, rows: pa.Table) -> list[pa.Table]:
+        """Buffer rows; the tables that are due to be written, if enough have come together."""
         self.buffered.append(rows)
         self.buffered_bytes += rows.nbytes
-        if self.buffered_bytes >= ROW_GROUP_BYTES:
-            self.flush()
+        return self.release() if self.buffered_bytes >= ROW_GROUP_BYTES else []
 
-    def flush(self) -> None:
+    def release(self) -> list[pa.Table]:
+        """What is buffered, to be written now."""
+        due, self.buffered, self.buffered_bytes = self.buffered, [], 0
+        return due
+
+    def write(self, due: list[pa.Table]) -> None:
+        """One row group; may run in the writing thread, in order."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        if not self.buffered:
+        if not due:
             return
-        rows = pa.concat_tables(self.buffered)
-        self.buffered, self.buffered_bytes = [], 0
-        if self.writer is None:
-            self.path = self.folder / f"{self.spec.name}-{len(self.finished):03d}.parquet"
-            self.writer = pq.ParquetWriter(
-                self.path, self.spec.arrow_schema(), **_parquet_options(self.spec)
-            )
-        self.writer.write_table(rows, row_group_size=rows.num_rows)
+        rows = pa.concat_tables(due)
+        with writing(self.folder):
+            if self.writer is None:
+                self.path = self.folder / f"{self.spec.name}-{len(self.finished):03d}.parquet"
+                self.writer = pq.ParquetWriter(
+                    self.path, self.spec.arrow_schema(), **_parquet_options(self.spec)
+                )
+            self.writer.write_table(rows, row_group_size=rows.num_rows)
         self.rows_count += rows.num_rows
         self.bounds.append(_bounds(self.spec, rows))
         if self.path is not None and self.path.stat().st_size >= FILE_BYTES:
             self.close()
 
     def close(self) -> None:
-        self.flush()
+        """Finish the open file; nothing may be waiting."""
         if self.writer is None or self.path is None:
             return
-        self.writer.close()
+        with writing(self.folder):
+            self.writer.close()
         times = [b for b in self.bounds if b[2] is not None and b[3] is not None]
         self.finished.append(
             ShardFile(
@@ -130,6 +157,15 @@ class _TableFiles:
         )
         self.writer, self.path, self.rows_count, self.bounds = None, None, 0, []
 
+    def abandon(self) -> None:
+        """Let go of a file that is not finished, whatever the disk says."""
+        if self.writer is None:
+            return
+        with contextlib.suppress(OSError):
+            self.writer.close()
+        self.writer.is_open = False  # its destructor would try again, and print a traceback
+        self.writer = None
+
 
 def _bounds(spec: Table, rows: pa.Table) -> tuple[int, int, int | None, int | None]:
     import pyarrow.compute as pc
@@ -141,12 +177,18 @@ def _bounds(spec: Table, rows: pa.Table) -> tuple[int, int, int | None, int | No
 
 
 class ShardWriter:
-    """Writes the rows of several sources into one folder; not for use by two processes."""
+    """Writes the rows of several sources into one folder; not for use by two processes.
 
-    def __init__(self, folder: Path) -> None:
+    With ``background`` a thread compresses and writes while the next rows are parsed; at most
+    ``WAITING_COUNT`` row groups wait for it.
+    """
+
+    def __init__(self, folder: Path, *, background: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._tables: dict[str, _TableFiles] = {}
+        self._thread = ThreadPoolExecutor(1, "parquet-writer") if background else None
+        self._waiting: deque[Future[None]] = deque()
 
     def sink(self, source_id: int) -> SourceSink:
         """A sink for one source. Close it before opening the next."""
@@ -156,13 +198,35 @@ class ShardWriter:
         """Rows that already have exactly the stored columns of the table."""
         if name not in self._tables:
             self._tables[name] = _TableFiles(table(name), self._folder)
-        self._tables[name].add(rows)
+        due = self._tables[name].take(rows)
+        if due:
+            self._write(self._tables[name], due)
+
+    def _write(self, files: _TableFiles, due: list[pa.Table]) -> None:
+        if self._thread is None:
+            files.write(due)
+            return
+        while len(self._waiting) >= WAITING_COUNT:
+            self._waiting.popleft().result()
+        self._waiting.append(self._thread.submit(files.write, due))
 
     def close(self) -> tuple[ShardFile, ...]:
         """Finish all files and list them, with paths relative to the shard's folder."""
         for files in self._tables.values():
+            self._write(files, files.release())
+        while self._waiting:
+            self._waiting.popleft().result()
+        for files in self._tables.values():
             files.close()
+        self.stop()
         return tuple(f for name in sorted(self._tables) for f in self._tables[name].finished)
+
+    def stop(self) -> None:
+        """End the writing thread, also where the shard was given up."""
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)
+        for files in self._tables.values():
+            files.abandon()
 
 
 class SourceSink:
@@ -240,5 +304,6 @@ def write_table(folder: Path, name: str, rows: pa.Table) -> ShardFile:
     spec = table(name)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.parquet"
-    pq.write_table(conform(spec, rows, None), path, **_parquet_options(spec))
+    with writing(folder):
+        pq.write_table(conform(spec, rows, None), path, **_parquet_options(spec))
     return ShardFile(name, path.name, rows.num_rows, path.stat().st_size)

@@ -1,0 +1,176 @@
+-- How much each rank made its peers wait, how much of that was its own doing, and what it cost.
+--
+-- Names culprits instead of victims. Lateness spreads: a rank that left one collective late enters
+-- the next one late, and a receive from a late rank makes the receiver late. So the waiting that is
+-- booked to the last arriver (inflicted) is taken apart: own is what it added itself. How often a
+-- rank is last accuses the innocent; the size of its own part does not.
+--
+-- peer_ratio and compute_ratio compare with the ranks of the same pipeline stage, over the time
+-- between the end of the first and the start of the last matched collective: a late rank with a
+-- high peer_ratio and a compute_ratio near 1 is held up by its host.
+--
+-- reads: collective, collective_match, comm_group, clock_offset, rank, gpu_op, host_op, annotation
+-- grain: attempt, rank
+-- column: rank INTEGER : Global rank.
+-- column: inflicted_wait_ns BIGINT : Peers' waiting booked to the last arriver.
+-- column: own_inflicted_wait_ns BIGINT : Less what it inherited from leaving its previous collective
+--     late, or from waiting for others meanwhile.
+-- column: exposed_inflicted_wait_ns BIGINT : The part of that in which the waiting rank computed
+--     nothing: what cost time. Summed over waiting ranks.
+-- column: late_count BIGINT : Collectives that it entered last, later than the clocks' error.
+-- column: lateness_ratio DOUBLE : Share of all ranks' own inflicted wait; null where there is none.
+-- column: peer_ratio DOUBLE : Own time (without exposed communication) over its peers' median, any
+--     size; null where a pipeline's stages are not known.
+-- column: compute_ratio DOUBLE : Computing time over its peers' median, likewise.
+-- column: slowdown_ratio DOUBLE : Of the step without its delay, from replay; null until then.
+-- column: attempt INTEGER : Attempt of the job, from 1.
+-- column: matched_count BIGINT : Its collectives that are trusted and complete.
+-- column: own_gap_ns BIGINT : By how much its own doing delayed collectives: the own wait of the
+--     last to wait for it, summed.
+-- column: exposed_gap_ns BIGINT : The part of that in which that rank computed nothing, each moment
+--     once: about what the job would gain without it.
+-- column: own_ns BIGINT : Own time that peer_ratio compares.
+-- column: compute_ns BIGINT : Computing time that compute_ratio compares.
+-- source: Diagnosis 3.11 and D29.
+WITH
+    waits AS MATERIALIZED (
+        SELECT *
+        FROM inflicted_waits(
+            'gpu_op', 'host_op', 'collective', 'annotation',
+            'collective_match', 'comm_group', 'clock_offset'
+        )
+    ),
+    calls AS MATERIALIZED (
+        SELECT *
+        FROM collective_calls('collective', 'collective_match', 'comm_group', 'clock_offset')
+        WHERE is_trusted AND is_complete AND error_ns IS NOT NULL
+    ),
+    booked AS (
+        SELECT
+            attempt,
+            holder_rank AS rank,
+            CAST(sum(wait_ns) AS BIGINT) AS inflicted_wait_ns,
+            count(DISTINCT {'capture_id': capture_id, 'instance_id': instance_id}) AS late_count
+        FROM calls
+        WHERE holder_rank <> rank AND wait_ns > error_ns
+        GROUP BY attempt, holder_rank
+    ),
+    own AS (
+        SELECT
+            attempt,
+            holder_rank AS rank,
+            CAST(sum(own_ns) AS BIGINT) AS own_inflicted_wait_ns,
+            CAST(sum(exposed_ns) AS BIGINT) AS exposed_inflicted_wait_ns,
+            CAST(sum(own_ns) FILTER (is_second) AS BIGINT) AS own_gap_ns,
+            CAST(sum(gap_ns) AS BIGINT) AS exposed_gap_ns
+        FROM waits
+        GROUP BY attempt, holder_rank
+    ),
+    windows AS (
+        SELECT
+            attempt,
+            rank,
+            capture_id,
+            count(*) AS matched_count,
+            min(end_ns) AS start_ns,
+            greatest(min(end_ns), max(start_ns)) AS end_ns
+        FROM calls
+        GROUP BY attempt, rank, capture_id
+    ),
+    compute AS MATERIALIZED (
+        SELECT
+            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            start_ns,
+            end_ns
+        FROM rank_work('gpu_op', 'host_op', 'collective', 'annotation')
+        WHERE class = 'compute'
+    ),
+    communication AS (
+        SELECT
+            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            start_ns,
+            start_ns + dur_ns AS end_ns
+        FROM collective
+        WHERE rank IS NOT NULL AND NOT (coalesce(op, '') = 'send' AND timeline = 'host')
+    ),
+    exposed AS MATERIALIZED (
+        SELECT key, start_ns, end_ns FROM difference_intervals('communication', 'compute')
+    ),
+    edges AS (
+        SELECT
+            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            unnest([start_ns, end_ns]) AS time_ns
+        FROM windows
+    ),
+    worked AS (
+        SELECT key, max(covered_ns) - min(covered_ns) AS compute_ns
+        FROM covered_before('compute', 'edges')
+        GROUP BY key
+    ),
+    waited AS (
+        SELECT
+            key,
+            max(time_ns) - min(time_ns) - max(covered_ns) + min(covered_ns) AS own_ns
+        FROM covered_before('exposed', 'edges')
+        GROUP BY key
+    ),
+    totals AS (
+        SELECT
+            windows.attempt,
+            windows.rank,
+            CAST(sum(matched_count) AS BIGINT) AS matched_count,
+            CAST(sum(own_ns) AS BIGINT) AS own_ns,
+            CAST(sum(compute_ns) AS BIGINT) AS compute_ns
+        FROM windows
+        LEFT JOIN worked
+            ON worked.key = {
+                'attempt': windows.attempt, 'rank': windows.rank, 'capture_id': capture_id
+            }
+        LEFT JOIN waited
+            ON waited.key = {
+                'attempt': windows.attempt, 'rank': windows.rank, 'capture_id': capture_id
+            }
+        GROUP BY windows.attempt, windows.rank
+    ),
+    piped AS (
+        SELECT DISTINCT attempt FROM collective WHERE op IN ('send', 'recv', 'send_recv')
+    ),
+    staged AS (
+        SELECT
+            totals.*,
+            pp_rank,
+            piped.attempt IS NULL OR pp_rank IS NOT NULL AS has_peers
+        FROM totals
+        LEFT JOIN rank USING (attempt, rank)
+        LEFT JOIN piped ON piped.attempt = totals.attempt
+    ),
+    compared AS (
+        SELECT
+            *,
+            own_ns / nullif(median(own_ns) OVER stage, 0) AS peer_ratio,
+            compute_ns / nullif(median(compute_ns) OVER stage, 0) AS compute_ratio,
+            has_peers AND count(*) OVER stage > 1 AS is_comparable
+        FROM staged
+        WINDOW stage AS (PARTITION BY attempt, pp_rank)
+    )
+SELECT
+    rank,
+    coalesce(inflicted_wait_ns, 0) AS inflicted_wait_ns,
+    coalesce(own_inflicted_wait_ns, 0) AS own_inflicted_wait_ns,
+    coalesce(exposed_inflicted_wait_ns, 0) AS exposed_inflicted_wait_ns,
+    coalesce(late_count, 0) AS late_count,
+    coalesce(own_inflicted_wait_ns, 0)
+    / nullif(sum(own_inflicted_wait_ns) OVER (PARTITION BY attempt), 0) AS lateness_ratio,
+    if(is_comparable, peer_ratio, NULL) AS peer_ratio,
+    if(is_comparable, compute_ratio, NULL) AS compute_ratio,
+    CAST(NULL AS DOUBLE) AS slowdown_ratio,
+    attempt,
+    matched_count,
+    coalesce(own_gap_ns, 0) AS own_gap_ns,
+    coalesce(exposed_gap_ns, 0) AS exposed_gap_ns,
+    own_ns,
+    compute_ns
+FROM compared
+LEFT JOIN booked USING (attempt, rank)
+LEFT JOIN own USING (attempt, rank)
+ORDER BY attempt, rank;

@@ -1,0 +1,720 @@
+"""The command line: what goes where, exit codes, hints, selections, formats."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tracekit import api, catalog, rules
+from tracekit.cli import main
+from tracekit.cli.commands import register
+from tracekit.rules.unbuilt import unbuilt_rules
+from traces import BASE_NS, make_trace, write_job, write_trace
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = {"duckdb", "pyarrow", "polars", "numpy", "msgspec", "rich", "matplotlib", "scipy"}
+COMMANDS = ("sources", "ingest", "diagnose", "show", "query", "sql", "job", "explain", "cache")
+START_S = BASE_NS // 10**9
+
+
+@dataclass
+class Done:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Tracekit = Callable[..., Done]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder as cwd, and a cache of the test's own."""
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("TRACEKIT_DEBUG", raising=False)
+
+
+@pytest.fixture
+def tracekit(capsys: pytest.CaptureFixture[str]) -> Tracekit:
+    """Run a command in this process."""
+
+    def call(*arguments: object) -> Done:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(a) for a in arguments])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in out + err
+        assert isinstance(ended.value.code, int)
+        return Done(ended.value.code, out, err)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Traces of two ranks; rank 1 waits 30 ms for input in each of steps 5 to 10."""
+    folder = tmp_path_factory.mktemp("slow")
+    write_job(folder, stall_ms=30)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(slow: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same as a run."""
+    folder = tmp_path_factory.mktemp("runs") / "slow"
+    api.ingest(slow, run=folder).close()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("healthy")
+    write_job(folder)
+    return folder
+
+
+def start(*arguments: object, **options: Any) -> subprocess.Popen[str]:
+    """The command as a real process."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}
+    command = [sys.executable, "-m", "tracekit", *map(str, arguments)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.Popen(command, env=env, text=True, **pipes)
+
+
+def assert_refused(done: Done, *words: str, hint: str | None = None) -> None:
+    """Exit 2, nothing on stdout, one error line, and a hint on a line of its own."""
+    assert (done.code, done.out) == (2, ""), done
+    assert done.err.lower().startswith(("error: ", "usage: ")), done.err
+    for word in words:
+        assert word in done.err, done.err
+    if hint is not None:
+        hints = [line for line in done.err.splitlines() if line.startswith("hint: ")]
+        assert len(hints) == 1, done.err
+        assert hint in hints[0]
+
+
+# ---------------------------------------------------------------- the session of a reader
+
+
+def test_a_session_from_files_to_an_explanation(
+    tracekit: Tracekit, slow: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    done = tracekit("sources", slow)
+    assert done.code == 0
+    assert [line.split()[0] for line in done.out.splitlines()] == ["kineto", "kineto"]
+    done = tracekit("ingest", slow, "--run", run)
+    assert (done.code, done.out) == (0, "")
+    assert "ok: 2 files" in done.err
+    assert f"run: {run} (generation 1)" in done.err
+    done = tracekit("query", run, "step_time", "--format", "jsonl")
+    assert (done.code, len(done.out.splitlines()), done.err) == (0, 12, "")
+    done = tracekit("sql", run, "SELECT count(*) AS n FROM gpu_op", "--format", "csv")
+    assert (done.code, done.out) == (0, "n\n24\n")
+    done = tracekit("diagnose", run)
+    assert done.code == 0
+    assert "VERDICT   Rank 1 waits 30.0 ms for input" in done.out
+    assert len(done.out.splitlines()) <= 25
+    shown = tracekit("show", run, "F1")
+    assert shown.code == 0
+    assert shown.out.startswith("dataloader-stall/1")
+    assert f"{slow}/rank1.json" in shown.out
+    assert tracekit("show", run, "dataloader-stall/1").out == shown.out
+    done = tracekit("explain", "dataloader-stall")
+    assert done.code == 0
+    assert "min_impact_ratio" in done.out
+
+
+def test_the_commands_that_a_report_suggests_work(
+    tracekit: Tracekit, run: Path, slow: Path
+) -> None:
+    for target in (run, slow):
+        text = tracekit("diagnose", target).out
+        suggested = [line for line in text.splitlines() if line.startswith("MORE")]
+        for command in suggested[0].removeprefix("MORE").split("    "):
+            words = shlex.split(command)
+            if words:
+                assert words[0] == "tracekit"
+                assert tracekit(*words[1:]).code == 0, command
+
+
+def test_raw_paths_give_the_same_diagnosis_as_a_run(
+    tracekit: Tracekit, run: Path, slow: Path
+) -> None:
+    ours, theirs = (
+        json.loads(tracekit("diagnose", target, "--format", "json").out) for target in (run, slow)
+    )
+    ours.pop("run")
+    theirs.pop("run")
+    assert ours == theirs
+
+
+def test_a_healthy_job_has_nothing_to_fix(tracekit: Tracekit, healthy: Path) -> None:
+    done = tracekit("diagnose", healthy)
+    assert done.code == 0
+    assert "othing to fix: 100 ms a step" in done.out
+
+
+def test_the_inferred_job_description_can_be_given_back(
+    tracekit: Tracekit, slow: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "job.toml"
+    done = tracekit("job", slow, "-o", target)
+    assert (done.code, done.out) == (0, "")
+    assert tracekit("job", slow).out == target.read_text()
+    with api.open(slow, job=[target]) as opened:
+        assert opened.job is not None
+        assert opened.job.world_size == 2
+    done = tracekit("diagnose", slow, "--job", target)
+    assert done.code == 0
+    assert "Rank 1 waits 30.0 ms" in done.out
+    assert tracekit("diagnose", slow, target).out.splitlines()[3:8] == done.out.splitlines()[3:8]
+
+
+# ---------------------------------------------------------------- exit codes
+
+
+def test_fail_on_a_severity_that_is_reached_is_1(tracekit: Tracekit, run: Path) -> None:
+    for severity in ("note", "critical"):
+        done = tracekit("diagnose", run, "--fail-on", severity)
+        assert done.code == 1
+        assert "VERDICT" in done.out
+    assert tracekit("diagnose", run).code == 0
+
+
+def test_fail_on_a_severity_that_is_not_reached_is_0(tracekit: Tracekit, healthy: Path) -> None:
+    assert tracekit("diagnose", healthy, "--fail-on", "major").code == 0
+
+
+def test_fail_on_where_nothing_could_be_checked_is_3(tracekit: Tracekit, tmp_path: Path) -> None:
+    document = make_trace(0)
+    document["traceEvents"] = [e for e in document["traceEvents"] if e["cat"] == "cpu_op"]
+    trace = write_trace(tmp_path / "rank0.json", document)
+    done = tracekit("diagnose", trace, "--fail-on", "critical")
+    assert done.code == 3
+    assert "error: --fail-on" in done.err
+    assert tracekit("-q", "diagnose", trace, "--fail-on", "critical").err == done.err
+    assert tracekit("diagnose", trace).code == 0
+
+
+def test_strict_makes_a_partial_input_2(tracekit: Tracekit, slow: Path, tmp_path: Path) -> None:
+    for path in slow.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    text = (tmp_path / "rank1.json").read_text()
+    (tmp_path / "rank1.json").write_text(text[:-500])
+    files = [tmp_path / "rank0.json", tmp_path / "rank1.json"]
+    assert tracekit("diagnose", *files).code == 0
+    done = tracekit("-q", "diagnose", *files, "--strict")
+    assert done.code == 2
+    assert "error: --strict" in done.err
+    assert tracekit("ingest", *files, "--run", tmp_path / "a").code == 0
+    done = tracekit("ingest", *files, "--run", tmp_path / "b", "--strict")
+    assert done.code == 2
+    assert "partial: 1 file" in done.err
+    assert tracekit("diagnose", slow, "--strict").code == 0
+
+
+def test_a_bug_of_ours_is_70_and_shows_no_traceback(
+    tracekit: Tracekit, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("what the file said")
+
+    monkeypatch.setattr(catalog, "run", fail)
+    done = tracekit("query", run, "step_time")
+    assert (done.code, done.out) == (70, "")
+    assert done.err.splitlines()[0].startswith("error: internal error")
+    assert done.err.splitlines()[1].startswith("hint: ")
+    assert "what the file said" not in done.err
+    with pytest.raises(ZeroDivisionError):
+        main(["--debug", "query", str(run), "step_time"])
+
+
+def test_interruption_is_130(
+    tracekit: Tracekit, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(api, "open", interrupt)
+    done = tracekit("diagnose", run)
+    assert (done.code, done.out) == (130, "")
+
+
+def test_ctrl_c_ends_a_real_ingest_and_leaves_no_half_run(tmp_path: Path) -> None:
+    pipe = tmp_path / "rank0.json"
+    os.mkfifo(pipe)  # it is never written to: opening it waits until the signal comes
+    script = (
+        "import sys; from tracekit.cli import main; print('go', flush=True); main(sys.argv[1:])"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, "ingest", str(pipe), "--run", str(tmp_path / "run")],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "go\n"
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert "Traceback" not in errors
+    assert process.returncode == 130, errors
+    assert not (tmp_path / "run" / "manifests").exists()
+
+
+def test_a_reader_that_leaves_early_is_no_error(run: Path) -> None:
+    text = shlex.quote("SELECT * FROM range(100000)")
+    command = (
+        f"{shlex.quote(sys.executable)} -m tracekit sql {run} {text} --format csv | head -1; "
+        'exit "${PIPESTATUS[0]}"'
+    )
+    done = subprocess.run(
+        ["bash", "-c", command],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "range\n", "")
+
+
+# ---------------------------------------------------------------- what cannot be meant
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words", "hint"),
+    [
+        (["query", "RUN", "step_tme"], ["step_tme"], "step_time"),
+        (["query", "RUN", "step_time", "--param", "rounding=hta"], ["rounding"], ""),
+        (["query", "RUN", "overlap", "--param", "roundin=hta"], ["roundin"], "rounding"),
+        (["query", "RUN", "overlap", "--param", "rounding=up"], ["rounding"], None),
+        (["query", "RUN", "overlap", "--param", "rounding"], ["--param"], "--param"),
+        (["query", "RUN"], ["needs a run and a name"], "--list"),
+        (["query", "nowhere", "step_time"], ["nowhere", "no such file"], None),
+        (["show", "RUN", "F9"], ["no finding 'F9'"], "dataloader-stall/1"),
+        (["explain", "gc-pauze"], ["gc-pauze"], "gc-pause"),
+        (["explain", "UNBUILT"], ["not built yet"], "docs/rules.md"),
+        (["diagnose", "RUN", "--select", "gc-pauze"], ["gc-pauze"], "gc-pause"),
+        (["diagnose", "RUN", "--ignore", "nonsense"], ["nonsense"], "rules: "),
+        (["diagnose", "RUN", "--config", "none.toml"], ["none.toml"], None),
+        (["diagnose", "RUN", "--job", "job.toml"], ["keeps the job description"], "ingest"),
+        (["diagnose", "SLOW", "--job", "job.toml"], ["job.toml"], None),
+        (["diagnose", "RUN", "SLOW"], ["cannot be mixed"], "ingest"),
+        (["diagnose", "RUN", "--ranks", "a"], ["--ranks: cannot read 'a'"], "--ranks 0-7"),
+        (["diagnose", "RUN", "--ranks", "5-2"], ["runs backwards"], "2-5"),
+        (["diagnose", "RUN", "--steps", "1,,2"], ["--steps"], "--steps"),
+        (["diagnose", "RUN", "--since", "yesterday"], ["--since"], "2026"),
+        (["diagnose", "RUN", "--memory", "lots"], ["--memory"], "2GB"),
+        (["diagnose", "RUN", "--memory", "0"], ["--memory"], "2GB"),
+        (["diagnose", "RUN", "--attempt", "0"], ["--attempt"], None),
+        (["diagnose", "RUN", "--window", "-1"], ["--window"], None),
+        (["diagnose", "RUN", "--workers", "0"], ["--workers"], None),
+        (["diagnose", "RUN", "--format", "xml"], ["--format"], None),
+        (["diagnose", "RUN", "--fail-on", "bad"], ["--fail-on"], None),
+        (["diagnose"], ["PATH"], None),
+        (["sql", "RUN"], ["one statement"], "-f FILE"),
+        (["sql", "RUN", "SELECT 1", "-f", "x.sql"], ["one statement"], "-f FILE"),
+        (["sql", "RUN", "-f", "none.sql"], ["none.sql"], None),
+        (["sql", "RUN", "SELECT nonsense FROM step"], ["nonsense"], None),
+        (["sql", "RUN", "SELECT CAST(name AS INTEGER) FROM gpu_op"], ["INT32"], None),
+        (["sql", "RUN", "COPY (SELECT 1) TO 'x.csv'"], ["only SELECT"], "--format"),
+        (["sql", "RUN", "SELECT 1; SELECT 2"], ["found 2"], "one at a time"),
+        (["sql", "RUN", "SELECT * FROM 'x.csv'"], [], None),
+        (["sources", "nowhere"], ["nowhere"], None),
+        (["ingest", "nowhere", "--run", "r"], ["nowhere"], None),
+        (["ingest", "SLOW"], ["--run"], None),
+        (["ingest", "SLOW", "--run", "SLOW"], ["is not a run"], "new folder"),
+        (["frobnicate"], ["frobnicate"], None),
+        (["diagnose", "RUN", "--frobnicate"], ["--frobnicate"], None),
+        (["query", "RUN", "step_time", "-o", "no/such/x.csv"], ["no/such/x.csv"], "-o"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    arguments: list[str],
+    words: list[str],
+    hint: str | None,
+    tracekit: Tracekit,
+    run: Path,
+    slow: Path,
+) -> None:
+    places = {"RUN": str(run), "SLOW": str(slow), "UNBUILT": unbuilt_rules()[0]}
+    assert_refused(tracekit(*(places.get(a, a) for a in arguments)), *words, hint=hint)
+    assert not list(Path().iterdir())
+
+
+def test_wrong_names_cost_no_ingest(
+    tracekit: Tracekit, slow: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("files were read")
+
+    monkeypatch.setattr(api, "open", refuse)
+    Path("bad.toml").write_text("[rules.gc-pause]\nmin_impact = 1\n")
+    Path("there.json").write_text("")
+    for arguments in (
+        ["query", slow, "step_tme"],
+        ["diagnose", slow, "--select", "gc-pauze"],
+        ["diagnose", slow, "--config", "bad.toml"],
+        ["show", slow, "F1", "--config", "bad.toml"],
+        ["diagnose", slow, "--ranks", "x"],
+        ["diagnose", slow, "-o", "there.json"],
+        ["sql", slow],
+    ):
+        assert tracekit(*arguments).code == 2, arguments
+
+
+def test_files_of_two_jobs_are_named_as_candidates(
+    tracekit: Tracekit, slow: Path, tmp_path: Path
+) -> None:
+    other = write_trace(tmp_path / "other.json", make_trace(3, world_size=16))
+    files = [*sorted(slow.iterdir()), other]
+    done = tracekit("diagnose", *files)
+    assert_refused(done, "--attempt 1", "--attempt 2", str(other), hint="--attempt")
+    assert_refused(tracekit("ingest", *files, "--run", tmp_path / "r"), "--attempt 2")
+    sizes = set()
+    for attempt in (1, 2):
+        done = tracekit("diagnose", *files, "--attempt", attempt, "--format", "json")
+        assert done.code == 0
+        sizes.add(json.loads(done.out)["run"]["world_size"])
+        run = tmp_path / f"run{attempt}"
+        assert tracekit("ingest", *files, "--run", run, "--attempt", attempt).code == 0
+    assert sizes == {2, 16}
+
+
+# ---------------------------------------------------------------- selections
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rows"),
+    [
+        ([], 12),
+        (["--ranks", "1"], 6),
+        (["--ranks", "0-1"], 12),
+        (["--ranks", "0, 7-9"], 6),
+        (["--ranks", f"5-{10**30}"], 0),
+        (["--hosts", "node0"], 12),
+        (["--hosts", "node7, node8"], 0),
+        (["--hosts", "it's"], 0),
+        (["--steps", "5-6"], 4),
+        (["--steps", "5,10"], 4),
+        (["--attempt", "1"], 12),
+        (["--attempt", "2"], 0),
+        (["--window", "0"], 12),
+        (["--window", "1"], 0),
+        (["--since", str(START_S + 10)], 0),
+        (["--until", str(START_S - 10)], 0),
+        (["--since", "2026-07-21T03:01:07.300Z"], 8),  # steps last 130 ms: 7 ends at 390 ms
+        (["--until", "2026-07-21 03:01:07.300"], 6),
+        (["--ranks", "1", "--steps", "5-6", "--window", "0"], 2),
+    ],
+)
+def test_a_selection_leaves_out_the_rest(
+    arguments: list[str], rows: int, tracekit: Tracekit, run: Path
+) -> None:
+    done = tracekit("query", run, "step_time", "--format", "jsonl", *arguments)
+    assert done.code == 0, done.err
+    assert len(done.out.splitlines()) == rows
+    counted = tracekit("sql", run, "SELECT count(*) FROM step", "--format", "csv", *arguments)
+    assert counted.out.splitlines()[1] == str(rows)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--ranks", "9"], ["--steps", "6"], ["--attempt", "2"], ["--until", "0"]]
+)
+def test_a_diagnosis_of_a_part_or_of_nothing_ends_well(
+    arguments: list[str], tracekit: Tracekit, run: Path
+) -> None:
+    done = tracekit("diagnose", run, *arguments, "--format", "json")
+    assert done.code == 0
+    verdict = json.loads(done.out)["verdict"]
+    assert verdict["kind"] in ("not_enough_data", "unexplained")
+    assert verdict["finding"] is None
+
+
+# ---------------------------------------------------------------- formats and outputs
+
+SQL = """SELECT * FROM (VALUES
+    (1, 'a,b', 0.5, true, [1, 2]), (NULL, '=1+1', 'nan'::DOUBLE, false, NULL)
+) AS t(n, s, x, b, l) ORDER BY n"""
+
+
+def test_rows_as_a_table(tracekit: Tracekit, run: Path) -> None:
+    assert tracekit("sql", run, SQL).out.splitlines() == [
+        "n  s       x  b    l",
+        "-  ----  ---  ---  ------",
+        "1  a,b   0.5  yes  [1, 2]",
+        "-  =1+1  nan  no   -",
+        "(2 rows)",
+    ]
+
+
+def test_rows_as_csv_cannot_be_formulas(tracekit: Tracekit, run: Path) -> None:
+    out = tracekit("sql", run, SQL, "--format", "csv").out
+    assert list(csv.reader(io.StringIO(out))) == [
+        ["n", "s", "x", "b", "l"],
+        ["1", "a,b", "0.5", "true", "[1, 2]"],
+        ["", "'=1+1", "nan", "false", ""],
+    ]
+
+
+@pytest.mark.parametrize("format_", ["json", "jsonl"])
+def test_rows_as_json_hold_no_nan(format_: str, tracekit: Tracekit, run: Path) -> None:
+    out = tracekit("sql", run, SQL, "--format", format_).out
+    rows = json.loads(out) if format_ == "json" else [json.loads(x) for x in out.splitlines()]
+    assert rows == [
+        {"n": 1, "s": "a,b", "x": 0.5, "b": True, "l": [1, 2]},
+        {"n": None, "s": "=1+1", "x": None, "b": False, "l": None},
+    ]
+
+
+def test_rows_as_parquet_go_to_a_file_or_a_pipe(tracekit: Tracekit, run: Path) -> None:
+    done = tracekit("sql", run, SQL, "--format", "parquet", "-o", "x.parquet")
+    assert (done.code, done.out, done.err) == (0, "", "wrote x.parquet\n")
+    assert pq.read_table("x.parquet").num_rows == 2
+    with open("piped.parquet", "wb") as stream:  # noqa: PTH123  # a file as a process's stdout
+        piped = start("sql", run, SQL, "--format", "parquet", stdout=stream)
+        assert piped.wait(timeout=60) == 0
+    assert Path("piped.parquet").read_bytes() == Path("x.parquet").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["query", "RUN", "step_time", "--format", "csv"],
+        ["sql", "RUN", "SELECT 1", "--format", "json"],
+        ["sql", "RUN", "SELECT 1", "--format", "parquet"],
+        ["diagnose", "RUN"],
+        ["diagnose", "RUN", "--format", "json"],
+        ["job", "RUN"],
+    ],
+)
+def test_an_output_is_overwritten_only_by_force(
+    arguments: list[str], tracekit: Tracekit, run: Path
+) -> None:
+    arguments = [str(run) if a == "RUN" else a for a in arguments]
+    out = Path("out")
+    done = tracekit(*arguments, "-o", out)
+    assert (done.code, done.out) == (0, "")
+    whole = out.read_bytes()
+    out.write_text("mine")
+    assert_refused(tracekit(*arguments, "-o", out), "out: exists", hint="--force")
+    assert out.read_text() == "mine"
+    assert tracekit(*arguments, "-o", out, "--force").code == 0
+    assert out.read_bytes() == whole
+    assert_refused(tracekit(*arguments, "-o", Path().absolute(), "--force"), "not a file")
+
+
+def test_sql_comes_from_an_argument_a_file_or_stdin(
+    tracekit: Tracekit, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("q.sql").write_text("SELECT 7 AS n -- a comment\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO("SELECT 7 AS n"))
+    for arguments in (["SELECT 7 AS n;"], ["-f", "q.sql"], ["-"]):
+        assert tracekit("sql", run, *arguments, "--format", "csv").out == "n\n7\n", arguments
+
+
+def test_names_from_files_cannot_steer_the_terminal(tracekit: Tracekit, tmp_path: Path) -> None:
+    document = make_trace(0, world_size=1)
+    document["traceEvents"][5]["name"] = "\x1b[2J\x1b]0;owned\x07\u202eevil"
+    trace = write_trace(tmp_path / "rank\x1b[31m0.json", document)
+    for arguments in (
+        ["sources", trace],
+        ["sources", trace, "--json"],
+        ["ingest", trace, "--run", tmp_path / "run"],
+        ["diagnose", trace, "--all"],
+        ["diagnose", trace, "--format", "json"],
+        ["sql", trace, "SELECT name FROM host_op"],
+        ["sql", trace, "SELECT name FROM host_op", "--format", "json"],
+        ["sql", trace, "SELECT no_such FROM source"],
+        ["query", trace, "kernel_summary"],
+        ["cache"],
+        ["diagnose", tmp_path / "none\x1b[31m.json"],
+    ):
+        done = tracekit(*arguments)
+        assert "\x1b" not in done.out + done.err, arguments
+        assert "\u202e" not in done.out + done.err, arguments
+
+
+# ---------------------------------------------------------------- stderr, quiet, colour
+
+
+def test_quiet_leaves_only_data_and_errors(tracekit: Tracekit, slow: Path, run: Path) -> None:
+    done = tracekit("-q", "ingest", slow, "--run", "r")
+    assert (done.code, done.out, done.err) == (0, "", "")
+    assert tracekit("-q", "query", run, "step_time").err == ""
+    assert tracekit("-q", "query", run, "nonsense").err.startswith("error: ")
+
+
+def test_colour_only_on_a_terminal_that_wants_it(run: Path) -> None:
+    def on_terminal(**env: str) -> str:
+        ours, theirs = pty.openpty()
+        process = start("diagnose", run, stdout=theirs, env={"TERM": "xterm", **env})
+        os.close(theirs)
+        parts = []
+        while True:
+            try:
+                part = os.read(ours, 4096)
+            except OSError:  # how a terminal on Linux says that the other side is closed
+                break
+            if not part:
+                break
+            parts.append(part)
+        os.close(ours)
+        assert process.wait(timeout=60) == 0
+        return b"".join(parts).decode()
+
+    assert "\x1b[" in on_terminal()
+    assert "\x1b[" not in on_terminal(NO_COLOR="1")
+    assert "\x1b[" not in on_terminal(TERM="dumb")
+
+
+# ---------------------------------------------------------------- configuration
+
+
+def test_thresholds_and_silences_come_from_a_file(tracekit: Tracekit, run: Path) -> None:
+    strict = Path("strict.toml")
+    strict.write_text("[rules.dataloader-stall]\nmin_impact_ratio = 0.5\n")
+    done = tracekit("diagnose", run, "--config", strict, "--format", "json")
+    assert "dataloader-stall" not in {f["rule"] for f in json.loads(done.out)["findings"]}
+    silence = Path("tracekit.toml")
+    silence.write_text(
+        '[[silence]]\nrule = "dataloader-stall"\nranks = [1]\nreason = "new disks on Monday"\n'
+        "until = 2999-12-31\n"
+    )
+    done = tracekit("diagnose", run)
+    assert "using tracekit.toml" in done.err
+    assert "silenced: new disks on Monday" in done.out
+    assert "waits 30.0 ms for input" not in done.out
+    silence.write_text(silence.read_text().replace("2999", "2020"))
+    assert "waits 30.0 ms for input" in tracekit("diagnose", run).out
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[rulez.gc-pause]\nmin_impact_ratio = 0.5\n", ["rulez"]),
+        ("[rules.gc-pauze]\nmin_impact_ratio = 0.5\n", ["gc-pauze"]),
+        ("[rules.gc-pause]\nmin_impct_ratio = 0.5\n", ["min_impct_ratio", "min_impact_ratio"]),
+        ("[rules.gc-pause]\nmin_impact_ratio = 'much'\n", ["min_impact_ratio", "number"]),
+        ("rules = 3\n", ["rules"]),
+        ("[[silence]]\nrule = 'gc-pause'\n", ["reason"]),
+        ("[[silence]]\nrule = 'gc-pause'\nreason = 'x'\nfor = 'ever'\n", ["silence"]),
+        ("[[silence]]\nrule = 'gc-pause'\nreason = 'x'\nuntil = 'soon'\n", ["until"]),
+        ("[[silence]]\nrule = 'gc-pauze'\nreason = 'x'\n", ["gc-pauze"]),
+        ("silence = 'all'\n", ["silence"]),
+        ("this is no TOML", ["c.toml", "cannot be read"]),
+        ("\x00", ["c.toml"]),
+    ],
+)
+def test_a_configuration_that_cannot_be_meant_is_refused(
+    text: str, words: list[str], tracekit: Tracekit, run: Path
+) -> None:
+    Path("c.toml").write_text(text)
+    assert_refused(tracekit("diagnose", run, "--config", "c.toml"), *words)
+
+
+# ---------------------------------------------------------------- help, lists, and a quick start
+
+
+def test_every_command_has_help(tracekit: Tracekit) -> None:
+    import typer
+
+    app = typer.Typer()
+    register(app)
+    assert [c.name for c in app.registered_commands] == list(COMMANDS)
+    top = tracekit("--help")
+    assert (top.code, top.err) == (0, "")
+    for name in COMMANDS:
+        assert name in top.out
+        done = tracekit(name, "--help")
+        assert (done.code, done.err) == (0, "")
+        assert f"tracekit {name}" in done.out
+    assert tracekit("--version").out.startswith("tracekit ")
+
+
+def test_lists_name_everything(tracekit: Tracekit) -> None:
+    queries = tracekit("query", "--list").out
+    assert all(f"{q.name} " in queries for q in catalog.queries())
+    listed = tracekit("explain").out
+    assert all(r.name in listed for r in rules.RULES)
+    for rule in rules.RULES:
+        assert tracekit("explain", rule.name).code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["diagnose", "--help"],
+        ["ingest", "--help"],
+        ["sources", "TRACE"],
+        ["explain"],
+        ["explain", "gc-pause"],
+    ],
+)
+def test_what_should_start_at_once_imports_nothing_heavy(arguments: list[str], slow: Path) -> None:
+    script = (
+        "import atexit, sys; from tracekit.cli import main\n"
+        "atexit.register(lambda: print(*sys.modules, file=sys.stderr)); main(sys.argv[1:])"
+    )
+    arguments = [str(slow / "rank0.json") if a == "TRACE" else a for a in arguments]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout
+    assert not HEAVY & set(done.stderr.split())
+
+
+def test_sources_say_what_each_file_is_and_why(tracekit: Tracekit, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    write_trace(folder / "rank0.json.gz", make_trace(0))
+    (folder / "empty.json").write_bytes(b"")
+    (folder / "notes.txt").write_text("hello")
+    (folder / "job.toml").write_text('name = "x"\n')
+    done = tracekit("sources", folder, "--json")
+    found = {Path(r["path"]).name: r for r in map(json.loads, done.out.splitlines())}
+    assert {name: (r["kind"], r["status"]) for name, r in found.items()} == {
+        "rank0.json.gz": ("kineto", "ok"),
+        "empty.json": ("empty", "empty"),
+        "notes.txt": ("text", "unrecognised"),
+        "job.toml": ("job", "ok"),
+    }
+    assert all(r["reason"] for r in found.values())
+    assert "2 of 4 files" in done.err
+
+
+def test_the_cache_can_be_seen_and_cleared(tracekit: Tracekit, slow: Path) -> None:
+    assert tracekit("cache").out == ""
+    tracekit("query", slow, "step_time")
+    seen = tracekit("cache")
+    assert f"{slow}/rank0.json and 1 more" in seen.out
+    assert "1 runs in" in seen.err or "1 run in" in seen.err
+    assert tracekit("cache", "--clear", "--older-than-days", "1").code == 0
+    assert tracekit("cache").out == seen.out
+    assert tracekit("cache", "--clear").code == 0
+    assert tracekit("cache").out == ""

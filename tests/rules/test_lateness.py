@@ -1,0 +1,427 @@
+"""late-rank, slow-gpu, slow-host: the culprit by its own doing, never a victim, never noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from tracekit.findings import Severity
+from tracekit.rules import rule
+from tracekit.rules.base import Facts, RuleOutcome
+
+MakeJob = Callable[..., Any]
+MS = 1_000_000
+LATE, GPU, HOST = rule("late-rank"), rule("slow-gpu"), rule("slow-host")
+
+
+def late_job(
+    make_job: MakeJob,
+    delays_ms: Mapping[int, float],
+    *,
+    steps: range | None = None,
+    peer: float | None = 1.5,
+    compute: float = 1.0,
+    compute_ms: Mapping[int, int] | None = None,
+    **options: Any,
+) -> Any:
+    """Ranks delay each of ``steps`` by so many ms; the others wait that long."""
+    job = make_job(**options)
+    total = sum(delays_ms.values()) or 1
+    late = steps if steps is not None else job.steps
+    for rank in range(job.ranks_count):
+        own = delays_ms.get(rank, 0)
+        job.rows.setdefault("straggler", []).append(
+            {
+                "rank": rank,
+                "inflicted_wait_ns": int(own * MS * len(late) * (job.ranks_count - 1)),
+                "own_inflicted_wait_ns": int(own * MS * len(late) * (job.ranks_count - 1)),
+                "exposed_inflicted_wait_ns": int(own * MS * len(late) * (job.ranks_count - 1)),
+                "late_count": 5 if own else 0,
+                "lateness_ratio": own / total,
+                "peer_ratio": (peer if own else 1.0) if peer is not None else None,
+                "compute_ratio": (compute if own else 1.0) if peer is not None else None,
+                "slowdown_ratio": None,
+                "matched_count": 30,
+            }
+        )
+        for step in late:
+            if own:
+                job.rows.setdefault("late_steps", []).append(late_step(rank, step, own))
+                job.add(rank, step, "idle", int(own))
+                job.add(rank, step, "compute", (compute_ms or {}).get(rank, 0))
+    for step in late:
+        for rank in range(job.ranks_count):
+            if not delays_ms.get(rank):
+                job.add(rank, step, "exposed_comm", int(max(delays_ms.values(), default=0)))
+    job.rows["match_coverage"] = [coverage()]
+    return job
+
+
+def late_step(rank: int, step: int, own_ms: float) -> dict[str, Any]:
+    return {
+        "rank": rank,
+        "capture_id": 0,
+        "step": step,
+        "attempt": 1,
+        "own_wait_ns": int(own_ms * MS),
+        "own_gap_ns": int(own_ms * MS),
+        "exposed_gap_ns": int(own_ms * MS),
+        "late_count": 3,
+        "longest_ns": int(own_ms * MS),
+        "source_id": rank,
+        "place": step,
+    }
+
+
+def coverage(**facts: Any) -> dict[str, Any]:
+    row = {
+        "group_id": "g",
+        "method": "order",
+        "is_trusted": True,
+        "reason": "all members agree",
+        "calls_count": 120,
+        "instances_count": 30,
+        "ranks": [0, 1, 2, 3],
+        "source_id": 0,
+        "place": 1,
+        "attempt": 1,
+    }
+    return row | facts
+
+
+# --- late-rank ----------------------------------------------------------------------------------
+
+
+def test_a_rank_that_delays_every_step_is_named_with_its_cost(make_job: MakeJob) -> None:
+    (finding,) = LATE.run(late_job(make_job, {2: 25}).facts()).findings
+    assert finding.scope.ranks == (2,)
+    assert finding.impact.s_per_step == pytest.approx(0.025)
+    assert finding.severity is Severity.CRITICAL
+    assert finding.evidence[0].rows[0].source == "r2.json"
+
+
+def test_two_culprits_are_two_findings_the_worse_first(make_job: MakeJob) -> None:
+    found = LATE.run(late_job(make_job, {0: 30, 3: 25}, ranks_count=8).facts()).findings
+    assert [f.scope.ranks for f in found] == [(0,), (3,)]
+
+
+def test_below_a_twentieth_of_the_step_nobody_is_named(make_job: MakeJob) -> None:
+    assert len(LATE.run(late_job(make_job, {2: 6}).facts()).findings) == 1
+    assert LATE.run(late_job(make_job, {2: 4}).facts()) == RuleOutcome()
+
+
+def test_one_score_alone_is_no_major_finding(make_job: MakeJob) -> None:
+    (finding,) = LATE.run(late_job(make_job, {2: 25}, peer=1.0).facts()).findings
+    assert finding.severity is Severity.MINOR
+    assert finding.counter_evidence
+
+
+def test_what_scatters_over_all_ranks_is_noise(make_job: MakeJob) -> None:
+    delays = {0: 20.0, 1: 12.0, 2: 14.0, 3: 8.0}
+    assert LATE.run(late_job(make_job, delays).facts()) == RuleOutcome()
+
+
+def test_one_late_step_of_ten_is_an_accident_and_two_are_not(make_job: MakeJob) -> None:
+    assert LATE.run(late_job(make_job, {2: 90}, steps=range(4, 5)).facts()) == RuleOutcome()
+    twice = late_job(make_job, {2: 90}, steps=range(4, 6))
+    assert [f.scope.ranks for f in LATE.run(twice.facts()).findings] == [(2,)]
+
+
+def test_in_a_single_step_several_collectives_show_persistence(make_job: MakeJob) -> None:
+    job = late_job(make_job, {2: 30}, steps_count=1)
+    assert len(LATE.run(job.facts()).findings) == 1
+    job.rows["straggler"][2]["late_count"] = 2
+    assert LATE.run(job.facts()) == RuleOutcome()
+
+
+def test_hidden_lateness_costs_nothing(make_job: MakeJob) -> None:
+    job = late_job(make_job, {2: 30})
+    for row in job.rows["late_steps"]:
+        row["exposed_gap_ns"] = 0
+    assert LATE.run(job.facts()) == RuleOutcome()
+
+
+def test_a_healthy_job_accuses_nobody(make_job: MakeJob) -> None:
+    for each in (LATE, HOST):
+        assert each.run(late_job(make_job, {}).facts()) == RuleOutcome()
+
+
+def test_without_matched_calls_it_says_why(make_job: MakeJob) -> None:
+    job = late_job(make_job, {2: 30})
+    job.rows["match_coverage"] = [coverage(is_trusted=False, reason="no other member was traced")]
+    outcome = LATE.run(job.facts())
+    assert not outcome.findings
+    assert "no other member was traced" in outcome.not_checked[0].needs
+    assert LATE.run(Facts()).not_checked[0].needs
+
+
+def test_a_rank_that_is_late_because_it_left_late_is_a_symptom(make_job: MakeJob) -> None:
+    job = late_job(make_job, {})
+    job.rows["straggler"][1] |= {"inflicted_wait_ns": 600 * MS, "late_count": 9}
+    job.rows["exit_lateness"] = [exit_row(r, 20 if r == 1 else -5) for r in range(4)]
+    (finding,) = LATE.run(job.facts()).findings
+    assert finding.scope.ranks == (1,)
+    assert finding.severity is Severity.MINOR
+    assert "leaves the one before late" in finding.summary
+
+
+# --- members without a trace --------------------------------------------------------------------
+
+
+def absent(group: str, missing: list[int], wait_ms: float) -> dict[str, Any]:
+    return {
+        "group_id": group,
+        "traced_ranks": [0, 1],
+        "missing_ranks": missing,
+        "wait_per_step_ns": wait_ms * MS,
+        "attempt": 1,
+    }
+
+
+def test_where_the_culprit_was_not_captured_no_captured_rank_is_named(make_job: MakeJob) -> None:
+    job = late_job(make_job, {})
+    job.rows["absent_waits"] = [absent("a", [4, 5, 6], 30), absent("b", [5, 6, 7], 30)]
+    (finding,) = LATE.run(job.facts(world_size=8)).findings
+    assert finding.scope.ranks == ()
+    assert finding.candidates.ranks == (5, 6)
+    assert finding.next_capture == ("profile ranks 5 in the same steps: it halves the candidates",)
+
+
+def test_groups_that_do_not_wait_clear_their_members(make_job: MakeJob) -> None:
+    job = late_job(make_job, {})
+    job.rows["absent_waits"] = [absent("a", [4, 5, 6], 30), absent("b", [5, 7], 1)]
+    (finding,) = LATE.run(job.facts(world_size=8)).findings
+    assert finding.candidates.ranks == (4, 6)
+
+
+def test_little_waiting_for_absent_members_says_nothing(make_job: MakeJob) -> None:
+    job = late_job(make_job, {})
+    job.rows["absent_waits"] = [absent("a", [4], 9)]
+    assert LATE.run(job.facts(world_size=5)) == RuleOutcome()
+
+
+# --- slow-gpu and slow-host ---------------------------------------------------------------------
+
+
+def slow_gpu_job(make_job: MakeJob, extra_ms: int = 20, ratio: float = 1.25) -> Any:
+    return late_job(make_job, {2: 25}, peer=1.3, compute=ratio, compute_ms={2: extra_ms}, comm_ms=5)
+
+
+def test_a_gpu_that_computes_longer_in_every_step_is_slow(make_job: MakeJob) -> None:
+    (finding,) = GPU.run(slow_gpu_job(make_job).facts()).findings
+    assert finding.scope.ranks == (2,)
+    assert finding.owner == "hardware"
+    assert HOST.run(slow_gpu_job(make_job).facts()) == RuleOutcome()
+
+
+def test_just_under_a_tenth_is_not_slow(make_job: MakeJob) -> None:
+    assert GPU.run(slow_gpu_job(make_job, 7, 1.09).facts()) == RuleOutcome()
+
+
+def test_more_kernels_are_more_work(make_job: MakeJob) -> None:
+    job = slow_gpu_job(make_job)
+    job.rows["kernel_summary"] = [
+        {"rank": r, "class": "compute", "calls_count": 120 if r == 2 else 100} for r in range(4)
+    ]
+    assert GPU.run(job.facts()) == RuleOutcome()
+
+
+def test_experts_make_work_uneven(make_job: MakeJob) -> None:
+    job = slow_gpu_job(make_job)
+    job.rows["comm_summary"] = [{"rank": 0, "op": "all_to_all"}]
+    assert "experts" in GPU.run(job.facts()).not_checked[0].needs
+
+
+def test_without_a_gpu_timeline_no_gpu_is_slow(make_job: MakeJob) -> None:
+    job = late_job(make_job, {2: 25}, compute=1.3, measured_on="host")
+    assert "GPU timeline" in GPU.run(job.facts()).not_checked[0].needs
+
+
+def test_equal_kernels_and_a_long_own_time_are_a_slow_host(make_job: MakeJob) -> None:
+    (finding,) = HOST.run(late_job(make_job, {2: 25}).facts()).findings
+    assert finding.scope.ranks == (2,)
+    assert "host is slow" in finding.summary
+    assert GPU.run(late_job(make_job, {2: 25}).facts()) == RuleOutcome()
+
+
+def test_a_host_whose_ranks_are_all_late_is_one_finding(make_job: MakeJob) -> None:
+    (finding,) = HOST.run(late_job(make_job, {2: 26, 3: 25}, ranks_count=8).facts()).findings
+    assert finding.scope.ranks == (2, 3)
+    assert finding.scope.hosts == ("h1",)
+    assert "all of h1" in finding.summary
+
+
+def test_a_named_stall_is_not_a_slow_host(make_job: MakeJob) -> None:
+    job = late_job(make_job, {2: 25})
+    job.rows["input_stall"] = [
+        {"rank": 2, "attempt": 1, "capture_id": 0, "step": s, "exposed_ns": 20 * MS}
+        for s in job.steps
+    ]
+    assert HOST.run(job.facts()) == RuleOutcome()
+
+
+def test_slow_now_and_then_is_no_slow_host(make_job: MakeJob) -> None:
+    job = late_job(make_job, {2: 60}, steps=range(3, 7))
+    assert len(LATE.run(job.facts()).findings) == 1
+    assert HOST.run(job.facts()) == RuleOutcome()
+
+
+# --- link-degraded ------------------------------------------------------------------------------
+
+LINK = rule("link-degraded")
+
+
+def exit_row(rank: int, late_ms: float, **facts: Any) -> dict[str, Any]:
+    row = {
+        "group_id": "g",
+        "op": "all_reduce",
+        "message_bytes": None,
+        "rank": rank,
+        "calls_count": 10,
+        "exit_p10_ns": late_ms * 0.9 * MS if late_ms > 0 else late_ms * MS,
+        "exit_p50_ns": late_ms * MS,
+        "exit_p90_ns": late_ms * 1.1 * MS,
+        "transfer_p50_ns": (80 + late_ms) * MS,
+        "group_transfer_p50_ns": 80.0 * MS,
+        "error_ns": 0,
+        "attempt": 1,
+    }
+    return row | facts
+
+
+def link_job(make_job: MakeJob, late_ms: float, **facts: Any) -> Any:
+    job = make_job(comm_ms=60)
+    job.rows["exit_lateness"] = [exit_row(r, late_ms if r == 1 else -3, **facts) for r in range(4)]
+    return job
+
+
+def test_a_member_that_always_leaves_late_sits_behind_a_slow_link(make_job: MakeJob) -> None:
+    (finding,) = LINK.run(link_job(make_job, 20).facts()).findings
+    assert finding.scope.ranks == (1,)
+    assert finding.scope.hosts == ("h0",)
+    assert finding.severity is Severity.MINOR
+    assert finding.confidence.level == "possible"
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "facts"),
+    [
+        (3.9, {}),  # under 5 % of the transfer
+        (20, {"exit_p10_ns": -1.0}),  # now and then
+        (20, {"calls_count": 7}),  # too few
+        (20, {"error_ns": 30 * MS}),  # within the clocks' error
+    ],
+)
+def test_what_is_small_rare_or_uncertain_is_no_link(
+    make_job: MakeJob, late_ms: float, facts: dict[str, Any]
+) -> None:
+    assert LINK.run(link_job(make_job, late_ms, **facts).facts()) == RuleOutcome()
+
+
+def bandwidth(group: str, ratio: float, **facts: Any) -> dict[str, Any]:
+    row = {
+        "group_id": group,
+        "kind": "dp",
+        "op": "all_reduce",
+        "message_bytes": 64 << 20,
+        "instances_count": 40,
+        "steps_count": 4,
+        "transfer_p50_ns": 5.0 * MS,
+        "bus_bytes_per_s": 1e11 * ratio,
+        "peer_ratio": ratio,
+        "peers_count": 8,
+        "timeline": "device",
+        "attempt": 1,
+    }
+    return row | facts
+
+
+@pytest.mark.parametrize(
+    ("ratio", "facts", "count"),
+    [
+        (0.7, {}, 1),
+        (0.8, {}, 0),
+        (0.7, {"peers_count": 3}, 0),
+        (0.7, {"steps_count": 2}, 0),
+        (0.7, {"timeline": "host"}, 0),
+        (0.7, {"message_bytes": 4096}, 0),
+    ],
+)
+def test_a_group_is_slow_beside_enough_of_its_kind(
+    make_job: MakeJob, ratio: float, facts: dict[str, Any], count: int
+) -> None:
+    job = link_job(make_job, 0)
+    job.rows["group_bandwidth"] = [bandwidth("g", ratio, **facts)]
+    job.rows["match_coverage"] = [coverage()]
+    assert len(LINK.run(job.facts()).findings) == count
+
+
+# --- collective-mismatch and collective-hang ----------------------------------------------------
+
+MISMATCH, HANG = rule("collective-mismatch"), rule("collective-hang")
+
+
+def test_members_that_call_different_sizes_are_a_mismatch(make_job: MakeJob) -> None:
+    job = make_job()
+    job.rows["match_coverage"] = [
+        coverage(method="sequence"),
+        coverage(method="sequence", is_trusted=False, reason="sizes differ", calls_count=4),
+    ]
+    (finding,) = MISMATCH.run(job.facts()).findings
+    assert finding.severity is Severity.MINOR
+    job.rows["match_coverage"].pop()
+    assert MISMATCH.run(job.facts()) == RuleOutcome()
+
+
+def test_by_order_most_calls_must_agree(make_job: MakeJob) -> None:
+    job = make_job()
+    job.rows["match_coverage"] = [
+        coverage(),
+        coverage(is_trusted=False, reason="sizes differ", calls_count=13),
+    ]
+    assert len(MISMATCH.run(job.facts()).findings) == 1
+    job.rows["match_coverage"][1]["calls_count"] = 14
+    assert MISMATCH.run(job.facts()) == RuleOutcome()
+
+
+def last_call(rank: int, call: int, silence_s: float, **facts: Any) -> dict[str, Any]:
+    row = {
+        "group_id": "g",
+        "rank": rank,
+        "capture_id": 0,
+        "op": "all_reduce",
+        "last_call": call,
+        "last_dur_ns": MS,
+        "usual_dur_ns": float(MS),
+        "silence_ns": int(silence_s * 1e9),
+        "longest_gap_ns": 10 * MS,
+        "source_id": rank,
+        "place": call,
+        "attempt": 1,
+    }
+    return row | facts
+
+
+def test_the_member_that_never_entered_is_the_culprit_of_a_hang(make_job: MakeJob) -> None:
+    job = make_job()
+    job.rows["last_calls"] = [last_call(r, 8 if r == 3 else 9, 60) for r in range(4)]
+    (finding,) = HANG.run(job.facts()).findings
+    assert finding.scope.ranks == (3,)
+    assert finding.severity is Severity.CRITICAL
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [last_call(r, 8 if r == 3 else 9, 29) for r in range(4)],  # too short
+        [last_call(r, 9, 60) for r in range(4)],  # all stopped at the same call
+        [last_call(r, 8 if r == 3 else 9, 0 if r == 3 else 60) for r in range(4)],  # cut trace
+        [last_call(r, 8 + r % 2, 60, longest_gap_ns=10_000 * MS) for r in range(4)],  # had paused
+    ],
+)
+def test_other_silences_are_no_hang(make_job: MakeJob, rows: list[dict[str, Any]]) -> None:
+    job = make_job()
+    job.rows["last_calls"] = rows
+    assert HANG.run(job.facts()) == RuleOutcome()

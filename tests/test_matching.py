@@ -1,0 +1,228 @@
+"""Matching collectives across ranks: by number, by order, by pair, and not at all."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from tracekit.derive import derive
+from tracekit.schema import table
+
+MS = 1_000_000
+READ = ("source", "process", "device", "process_group", "annotation", "gpu_op", "collective")
+Row = dict[str, Any]
+
+
+def run(calls: list[Row], ranks: int, groups: list[Row] = (), **source: Any) -> dict[str, pa.Table]:  # type: ignore[assignment]
+    sources = [
+        {
+            "source_id": rank,
+            "path": f"rank{rank}.json",
+            "kind": "kineto",
+            "status": "ok",
+            "time_basis": "epoch",
+            "file_rank": rank,
+            "host_name": "h",
+            "window_start_ns": 0,
+            "window_end_ns": 100_000 * MS,
+            **source,
+        }
+        for rank in range(ranks)
+    ]
+    given = {"source": sources, "collective": calls, "process_group": list(groups)}
+    with duckdb.connect() as con:
+        for name in READ:
+            rows = pa.Table.from_pylist(given.get(name, []), table(name).arrow_schema())
+            con.register("given", rows)
+            con.execute(f"CREATE TABLE {name} AS FROM given")
+            con.unregister("given")
+        return derive(con)
+
+
+def call(rank: int, index: int, start: float, end: float, **facts: Any) -> Row:
+    return {
+        "source_id": rank,
+        "place": index,
+        "start_ns": int(start * MS),
+        "dur_ns": int((end - start) * MS),
+        "op": "all_reduce",
+        "message_bytes": 1024,
+        "dtype": "Float",
+        "timeline": "device",
+        "device": rank,
+        "stream": 7,
+        **facts,
+    }
+
+
+def lockstep(ranks: list[int], count: int, seed: int = 0, **facts: Any) -> list[Row]:
+    """Calls of one communicator: everybody leaves 1 ms after the last has come."""
+    rng = random.Random(seed)  # noqa: S311  # repeatable rows, no secret
+    rows, now = [], 0.0
+    for index in range(count):
+        starts = [now + rng.random() * 5 for _ in ranks]
+        end = max(starts) + 1
+        sizes = {"message_bytes": 1024 * (1 + index % 3)} | facts
+        rows += [call(r, index, s, end, **sizes) for r, s in zip(ranks, starts, strict=True)]
+        now = end + 2 + rng.random() * 6
+    return rows
+
+
+def instances(result: dict[str, pa.Table]) -> dict[int, list[tuple[int, int]]]:
+    found = defaultdict(list)
+    for row in result["collective_match"].to_pylist():
+        if row["is_trusted"]:
+            found[row["instance_id"]].append((row["source_id"], row["place"]))
+    return {key: sorted(members) for key, members in found.items()}
+
+
+def reasons(result: dict[str, pa.Table]) -> set[str]:
+    return {r["reason"] for r in result["collective_match"].to_pylist()}
+
+
+def test_numbers_match_whatever_the_order_of_the_rows() -> None:
+    rows = lockstep([0, 1, 2], 20, group_id="g", group_name="0", group_size=3)
+    for row in rows:
+        row["sequence"] = 500 + row["place"]
+    random.Random(1).shuffle(rows)  # noqa: S311
+    result = run(rows, 3)
+    assert sorted(instances(result).values()) == [[(r, i) for r in range(3)] for i in range(20)]
+    calls = result["collective_match"].to_pylist()
+    assert {c["method"] for c in calls} == {"sequence"}
+    assert {c["call_index"] for c in calls} == set(range(500, 520))
+
+
+def test_without_a_group_the_world_is_found_by_its_calls() -> None:
+    result = run(lockstep([0, 1, 2, 3], 20), 4)
+    assert len(instances(result)) == 20
+    (group,) = result["comm_group"].to_pylist()
+    assert (group["ranks"], group["group_source"]) == ([0, 1, 2, 3], "behaviour")
+
+
+@pytest.mark.parametrize("lost", [range(5), range(15, 20)])
+def test_a_window_that_lacks_calls_at_an_end_is_aligned(lost: range) -> None:
+    rows = [r for r in lockstep([0, 1], 20) if not (r["source_id"] == 1 and r["place"] in lost)]
+    found = instances(run(rows, 2))
+    assert all(len({place for _, place in members}) == 1 for members in found.values())
+    assert sum(len(members) == 2 for members in found.values()) == 15
+
+
+def test_misaligned_windows_of_equal_calls_on_two_clocks_are_matched_by_their_rhythm() -> None:
+    rows = [{**r, "host": None} for r in lockstep([0, 1], 40, message_bytes=1024)]
+    rows = [
+        {k: v for k, v in r.items() if k != "host"}
+        for r in rows
+        if not (r["source_id"] == 0 and r["place"] < 4)
+        and not (r["source_id"] == 1 and r["place"] >= 36)
+    ]
+    for row in rows:
+        if row["source_id"] == 1:
+            row["start_ns"] += 300 * MS
+    found = instances(run(rows, 2, host_name=None))
+    assert found
+    assert all(len({place for _, place in members}) == 1 for members in found.values())
+
+
+def test_listed_groups_are_told_apart_by_who_waits_for_whom() -> None:
+    groups = []
+    rows = []
+    for seed, members in enumerate(([0, 1], [2, 3])):
+        rows += lockstep(members, 30, seed, stream=7)
+        groups += [listed(r, members, f"tp{seed}", "mesh_tp") for r in members]
+    for seed, members in enumerate(([0, 2], [1, 3])):
+        rows += [
+            {**r, "place": r["place"] + 100} for r in lockstep(members, 30, seed + 9, stream=9)
+        ]
+        groups += [listed(r, members, f"dp{seed}", "mesh_dp") for r in members]
+    result = run(rows, 4, groups)
+    assert len(instances(result)) == 120
+    kinds = {tuple(g["ranks"]): g["kind"] for g in result["comm_group"].to_pylist()}
+    assert kinds == {(0, 1): "tp", (2, 3): "tp", (0, 2): "dp", (1, 3): "dp"}
+    places = [(r["tp_rank"], r["dp_rank"]) for r in result["rank"].to_pylist()]
+    assert places == [(0, 0), (1, 0), (0, 1), (1, 1)]
+
+
+def listed(rank: int, members: list[int], group: str, description: str) -> Row:
+    return {
+        "source_id": rank,
+        "group_id": group,
+        "name": group,
+        "description": description,
+        "group_size": len(members),
+        "ranks": members,
+        "is_ranks_complete": True,
+    }
+
+
+def test_worker_threads_of_one_group_are_one_lane() -> None:
+    rows = [
+        {**r, "timeline": "host", "thread": 10 * r["source_id"] + r["place"] % 2, "stream": None}
+        for r in lockstep([0, 1, 2], 20)
+    ]
+    assert len(instances(run(rows, 3))) == 20
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"message_bytes": 5}, "sizes differ"),
+        ({"dtype": "Half"}, "types differ"),
+        ({"op": "all_gather"}, "operations differ"),
+        ({"is_cut_start": True}, "cut by the window"),
+    ],
+)
+def test_members_that_disagree_carry_no_claim(facts: Row, reason: str) -> None:
+    rows = lockstep([0, 1], 30)
+    rows[21] |= facts
+    result = run(rows, 2)
+    assert reasons(result) == {"all members agree", reason}
+    assert len(instances(result)) == 29
+
+
+def test_nobody_leaves_before_the_last_has_entered() -> None:
+    rows = lockstep([0, 1], 60)
+    rows[21]["start_ns"] += 3 * MS
+    assert "a member left before the last entered" in reasons(run(rows, 2))
+
+
+def test_calls_that_cannot_belong_together_are_not_forced() -> None:
+    rows = lockstep([0], 20, 1) + lockstep([1], 20, 2)
+    result = run(rows, 2)
+    assert not instances(result)
+    assert reasons(result) == {"the trace names no group, and the calls fit none or several"}
+
+
+def test_a_member_without_a_trace_is_said() -> None:
+    rows = lockstep([0, 1], 10, group_id="g", group_name="0", group_size=4)
+    result = run(rows, 2)
+    assert reasons(result) == {"2 of 4 members traced"}
+    assert len(instances(result)) == 10
+
+
+def test_sends_pair_with_receives_in_order() -> None:
+    rows = []
+    for index in range(10):
+        at = index * 10
+        rows.append(call(0, index, at, at + 2, op="send", is_p2p=True, src_rank=0, dst_rank=1))
+        rows.append(call(1, index, at - 1, at + 2, op="recv", is_p2p=True, src_rank=0, dst_rank=1))
+    result = run(rows, 2)
+    assert len(instances(result)) == 10
+    assert {c["method"] for c in result["collective_match"].to_pylist()} == {"pair"}
+    assert [r["pp_rank"] for r in result["rank"].to_pylist()] == [0, 1]
+
+
+def test_sends_to_somebody_unknown_are_left_alone() -> None:
+    rows = [call(r, i, i, i + 1, op="send", is_p2p=True) for r in (0, 1) for i in range(5)]
+    result = run(rows, 2)
+    assert reasons(result) == {"the trace does not say with whom it was exchanged"}
+
+
+def test_captures_and_attempts_are_never_mixed() -> None:
+    rows = lockstep([0, 1], 10)
+    result = run(rows, 2)
+    assert {r["capture_id"] for r in result["source_context"].to_pylist()} == {0}

@@ -1,0 +1,125 @@
+"""What must hold from files to report, whatever the job: few examples, small jobs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracekit import api
+from tracekit.report import Report
+from traces import BASE_NS, make_trace, write_trace
+
+FEW = settings(max_examples=5, deadline=None, derandomize=True)
+QUERIES = ("step_breakdown", "overlap", "kernel_summary", "comm_summary", "input_stall")
+NUMBERS = itertools.count()
+Job = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def make_job(world_size: int = 3, **options: Any) -> Job:
+    return [
+        make_trace(r, world_size=world_size, steps_count=4, **options) for r in range(world_size)
+    ]
+
+
+def ingested(folder: Path, job: Job) -> api.OpenRun:
+    """A run of the traces, each in a file of its rank's name."""
+    place = folder / str(next(NUMBERS))
+    for document in job:
+        rank = document["distributedInfo"]["rank"]
+        write_trace(place / "traces" / f"rank{rank}.json", document)
+    return api.ingest(place / "traces", run=place / "run")
+
+
+def diagnosis(folder: Path, job: Job) -> Report:
+    with ingested(folder, job) as run:
+        return run.diagnose()
+
+
+def answers(folder: Path, job: Job) -> dict[str, list[str]]:
+    """Rows of some queries, but for where in its file a row was found."""
+    found = {}
+    with ingested(folder, job) as run:
+        for name in QUERIES:
+            frame = run.query(name)
+            rows = frame.drop([c for c in frame.columns if c == "place"]).rows()
+            found[name] = sorted(map(repr, rows))
+    return found
+
+
+@FEW
+@given(
+    shift_ns=st.integers(-(10**18), 10**18).map(lambda n: n // 1000 * 1000),
+    stall_ms=st.sampled_from([0, 10, 40]),
+)
+def test_shifting_all_clocks_changes_no_duration_and_no_impact(
+    folder: Path, shift_ns: int, stall_ms: int
+) -> None:
+    before = diagnosis(folder, make_job(stall_ms=stall_ms))
+    after = diagnosis(folder, make_job(stall_ms=stall_ms, base_ns=BASE_NS + shift_ns))
+    assert after.verdict == before.verdict
+    assert after.metrics == before.metrics
+    assert after.document.step_budget == before.document.step_budget
+    assert [(f.id, f.impact, f.scope) for f in after.findings] == [
+        (f.id, f.impact, f.scope) for f in before.findings
+    ]
+
+
+@FEW
+@given(seed=st.integers(0, 2**32), stall_ms=st.sampled_from([0, 25]))
+def test_the_order_of_events_in_a_file_changes_no_answer(
+    folder: Path, seed: int, stall_ms: int
+) -> None:
+    job = make_job(2, stall_ms=stall_ms)
+    shuffled = make_job(2, stall_ms=stall_ms)
+    for document in shuffled:
+        random.Random(seed).shuffle(document["traceEvents"])  # noqa: S311  # no cryptography
+    assert answers(folder, shuffled) == answers(folder, job)
+
+
+@FEW
+@given(seed=st.integers(0, 2**32))
+def test_keys_before_or_after_the_events_change_no_answer(folder: Path, seed: int) -> None:
+    job = make_job(2, stall_ms=25)
+    turned = []
+    for document in job:
+        keys = list(document)
+        random.Random(seed).shuffle(keys)  # noqa: S311  # no cryptography
+        turned.append({key: document[key] for key in keys})
+    assert answers(folder, turned) == answers(folder, job)
+
+
+@FEW
+@given(
+    gone=st.sets(st.integers(0, 2), min_size=1, max_size=2),
+    stall_ms=st.sampled_from([0, 30]),
+)
+def test_a_missing_rank_lowers_the_coverage_and_is_never_accused(
+    folder: Path, gone: set[int], stall_ms: int
+) -> None:
+    job = make_job(stall_ms=stall_ms)
+    report = diagnosis(folder, [d for d in job if d["distributedInfo"]["rank"] not in gone])
+    document = report.document
+    assert document.coverage.ranks_traced == 3 - len(gone)
+    assert document.coverage.ranks_expected == 3
+    assert not gone & {r for f in report.findings for r in f.scope.ranks}
+    assert "no trace of rank" in report.to_text()
+    json.loads(report.to_json())
+    if stall_ms and 2 in gone:  # the culprit was not captured: no one else may be named for it
+        assert report.verdict.kind in ("not_enough_data", "unexplained"), report.verdict
+    if not stall_ms:
+        assert report.verdict.kind in ("inherent", "not_enough_data"), report.verdict

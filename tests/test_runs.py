@@ -1,0 +1,602 @@
+"""Making runs: idempotent, atomic, whole after a crash, and never mixed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracekit import runs, store
+from tracekit.errors import AmbiguousInputError, InputError, StoreError
+from tracekit.schema import TABLES
+from tracekit.store.manifest import Manifest, load
+from traces import BASE_NS, make_trace, write_job, write_trace
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A folder with the traces of two ranks."""
+    write_job(tmp_path / "job", steps_count=2)
+    return tmp_path / "job"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+def content(run: Path) -> dict[str, str]:
+    """Every file of the run and the hash of its bytes."""
+    return {
+        str(p.relative_to(run)): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in sorted(run.rglob("*"))
+        if p.is_file()
+    }
+
+
+def rows(run: Path) -> dict[str, list[str]]:
+    """The rows of every table, sorted; derived keys of a run's folder do not occur in them."""
+    with store.open_run(run) as opened:
+        return {t.name: sorted(map(repr, opened.con.table(t.name).fetchall())) for t in TABLES}
+
+
+def sources(run: Path) -> list[tuple[str, str, int | None]]:
+    """Path, status and rank of every source."""
+    with store.open_run(run) as opened:
+        return opened.con.execute(
+            "SELECT path, status, rank FROM source LEFT JOIN source_context USING (source_id) "
+            "ORDER BY source_id"
+        ).fetchall()
+
+
+def start_python(script: str, *arguments: object) -> subprocess.Popen[str]:
+    """A real process that runs the script with this checkout's tracekit."""
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+# ---------------------------------------------------------------- the same again
+
+
+def test_the_same_files_again_change_nothing(job: Path, run: Path) -> None:
+    first = runs.ingest([job], run)
+    before = content(run)
+    again = runs.ingest([job], run)
+    assert again == first
+    assert content(run) == before
+
+
+def test_a_newer_time_of_the_same_bytes_changes_nothing(job: Path, run: Path) -> None:
+    first = runs.ingest([job], run)
+    os.utime(job / "rank0.json", ns=(1, 1))
+    assert runs.ingest([job], run) == first
+
+
+def test_the_same_files_in_another_folder_change_nothing(
+    job: Path, run: Path, tmp_path: Path
+) -> None:
+    first = runs.ingest([job], run)
+    copy = shutil.copytree(job, tmp_path / "copy")
+    assert runs.ingest([copy], run) == first
+
+
+def test_a_copy_beside_the_original_is_listed_and_counted_once(job: Path, run: Path) -> None:
+    shutil.copy(job / "rank1.json", job / "rank1-copy.json")
+    runs.ingest([job], run)
+    found = {Path(path).name: rank for path, _, rank in sources(run)}
+    assert sorted(found) == ["rank0.json", "rank1-copy.json", "rank1.json"]
+    assert [r for r in found.values() if r is not None] in ([0, 1], [1, 0])
+    with store.open_run(run) as opened:
+        assert opened.con.execute("SELECT count(*) FROM step").fetchall() == [(4,)]
+
+
+def test_a_run_beside_its_traces_is_no_source_of_itself(job: Path) -> None:
+    first = runs.ingest([job], job / "run")
+    assert [Path(s.path).name for s in first.sources] == ["rank0.json", "rank1.json"]
+    assert runs.ingest([job], job / "run") == first
+
+
+def test_files_without_a_name_that_differs_are_told_apart_by_their_bytes(
+    run: Path, tmp_path: Path
+) -> None:
+    for rank in (0, 1):
+        write_trace(tmp_path / "in" / f"host{rank}" / "trace.json", make_trace(rank))
+    runs.ingest([tmp_path / "in"], run)
+    assert [rank for _, _, rank in sources(run)] == [0, 1]
+
+
+# ---------------------------------------------------------------- more, and other
+
+
+def test_a_new_file_makes_a_new_generation_and_old_shards_stay(job: Path, run: Path) -> None:
+    runs.ingest([job / "rank0.json"], run)
+    before = content(run)
+    manifest = runs.ingest([job], run)
+    assert manifest.generation == 2
+    assert [s.source_id for s in manifest.sources] == [0, 1]
+    after = content(run)
+    assert {name: after[name] for name in before} == before
+    assert rows(run)["gpu_op"] == rows_of_both_at_once(job, run)["gpu_op"]
+
+
+def rows_of_both_at_once(job: Path, run: Path) -> dict[str, list[str]]:
+    whole = run.with_name("whole")
+    runs.ingest([job], whole)
+    return rows(whole)
+
+
+def test_a_source_of_another_job_is_refused_and_nothing_changes(job: Path, run: Path) -> None:
+    first = runs.ingest([job], run)
+    stranger = write_trace(job.parent / "other.json", make_trace(5, world_size=16))
+    with pytest.raises(AmbiguousInputError, match=r"world sizes \(2, 16\)") as caught:
+        runs.ingest([stranger], run)
+    assert caught.value.hint
+    assert load(run) == first
+    assert runs.ingest([job], run) == first
+
+
+def test_a_rank_that_is_already_there_at_that_time_is_refused(job: Path, run: Path) -> None:
+    first = runs.ingest([job], run)
+    twin = make_trace(1, steps_count=2)
+    twin["traceEvents"][0]["args"]["seen"] = "by another profiler"
+    other = write_trace(job.parent / "twin.json", twin)
+    with pytest.raises(AmbiguousInputError, match="rank 1 has two overlapping windows"):
+        runs.ingest([other], run)
+    assert load(run) == first
+
+
+def test_a_file_that_has_changed_takes_the_place_of_what_it_was(job: Path, run: Path) -> None:
+    write_trace(job / "rank1.json", make_trace(1, steps_count=1))
+    runs.ingest([job], run)
+    write_trace(job / "rank1.json", make_trace(1, steps_count=2))
+    manifest = runs.ingest([job], run)
+    assert manifest.generation == 2
+    assert [Path(s.path).name for s in manifest.sources] == ["rank0.json", "rank1.json"]
+    with store.open_run(run) as opened:
+        steps = opened.con.execute(
+            "SELECT rank, count(*) FROM step GROUP BY 1 ORDER BY 1"
+        ).fetchall()
+    assert steps == [(0, 2), (1, 2)]
+
+
+def test_python_frames_are_added_when_they_are_asked_for(run: Path, tmp_path: Path) -> None:
+    document = make_trace(0, world_size=1)
+    frame = {"ph": "X", "cat": "python_function", "name": "train.py(7): step", "pid": 1000}
+    document["traceEvents"].append({**frame, "tid": 1000, "ts": 300, "dur": 50, "args": {}})
+    trace = write_trace(tmp_path / "rank0.json", document)
+    runs.ingest([trace], run)
+    assert rows(run)["python_frame"] == []
+    runs.ingest([trace], run, stacks=True)
+    assert len(rows(run)["python_frame"]) == 1
+    assert len(sources(run)) == 1
+
+
+def test_a_job_description_makes_another_generation_over_the_same_shards(
+    job: Path, run: Path
+) -> None:
+    first = runs.ingest([job], run)
+    description = job.parent / "job.toml"
+    description.write_text('name = "llama"\n')
+    second = runs.ingest([job], run, job_paths=[description])
+    assert (second.generation, second.key != first.key) == (2, True)
+    assert [f for f in second.files if f.path.startswith("data/")] == [
+        f for f in first.files if f.path.startswith("data/")
+    ]
+    with store.open_run(run) as opened:
+        assert opened.con.execute("SELECT job_name FROM run").fetchall() == [("llama",)]
+    # It is kept: the same files without it mean the same run, as do comments in it.
+    assert runs.ingest([job], run) == second
+    description.write_text('# a comment\nname = "llama"\n')
+    assert runs.ingest([job], run, job_paths=[description]) == second
+    kept = runs.job_of(second)
+    assert kept is not None and kept.name == "llama"
+
+
+def test_a_job_description_among_the_paths_is_used(job: Path, run: Path) -> None:
+    (job / "job.toml").write_text('name = "found"\n')
+    manifest = runs.ingest([job], run)
+    assert len(manifest.sources) == 2
+    assert manifest.job_path == str(job / "job.toml")
+    with store.open_run(run) as opened:
+        assert opened.con.execute("SELECT job_name FROM run").fetchall() == [("found",)]
+
+
+# ---------------------------------------------------------------- other versions
+
+
+def bump_kineto(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tracekit.ingest import INGESTORS
+
+    monkeypatch.setattr(type(INGESTORS[0]), "version", INGESTORS[0].version + 1)
+
+
+def test_rows_of_an_older_ingestor_are_not_served(
+    job: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = runs.ingest([job], run)
+    bump_kineto(monkeypatch)
+    new = runs.ingest([job], run)
+    assert new.generation == 2
+    assert not {f.path for f in old.files} & {f.path for f in new.files}
+    assert len(new.sources) == 2
+    assert runs.ingest([job], run) == new
+
+
+def test_adding_a_file_with_a_newer_ingestor_reads_the_others_again(
+    job: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = runs.ingest([job / "rank0.json"], run)
+    bump_kineto(monkeypatch)
+    new = runs.ingest([job / "rank1.json"], run)
+    assert not {f.path for f in old.files} & {f.path for f in new.files}
+    assert sorted(Path(s.path).name for s in new.sources) == ["rank0.json", "rank1.json"]
+
+
+def test_a_newer_ingestor_cannot_add_to_a_run_whose_sources_are_gone(
+    job: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = runs.ingest([job / "rank0.json"], run)
+    (job / "rank0.json").unlink()
+    bump_kineto(monkeypatch)
+    with pytest.raises(StoreError, match=r"rank0\.json: must be read again") as caught:
+        runs.ingest([job / "rank1.json"], run)
+    assert caught.value.hint
+    assert load(run) == old
+
+
+# ---------------------------------------------------------------- two writers
+
+WRITER = """
+    import sys, time
+    from pathlib import Path
+    from tracekit import runs, store, derive, ingest
+    import pyarrow.parquet, duckdb
+    run, go, *paths = map(Path, sys.argv[1:])
+    print("ready", flush=True)
+    while not go.exists():
+        time.sleep(0.001)
+    runs.ingest(paths, run)
+"""
+
+
+def write_together(run: Path, *paths: list[Path]) -> Manifest:
+    """Real processes that begin at the same moment; the run that they leave."""
+    go = run.with_name("go")
+    writers = [start_python(WRITER, run, go, *given) for given in paths]
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+    go.touch()
+    for writer in writers:
+        _, errors = writer.communicate(timeout=60)
+        assert writer.returncode == 0, errors
+    manifest = load(run)
+    assert manifest is not None
+    return manifest
+
+
+def test_two_writers_of_the_same_files_leave_one_generation(job: Path, run: Path) -> None:
+    files = sorted(job.iterdir())
+    manifest = write_together(run, files, files)
+    assert (manifest.generation, len(manifest.sources)) == (1, 2)
+    assert rows(run) == rows_of_both_at_once(job, run)
+
+
+def test_two_writers_of_different_files_leave_all_of_them(job: Path, run: Path) -> None:
+    manifest = write_together(run, [job / "rank0.json"], [job / "rank1.json"])
+    assert manifest.generation == 2
+    assert sorted(Path(s.path).name for s in manifest.sources) == ["rank0.json", "rank1.json"]
+    assert [s.source_id for s in manifest.sources] == [0, 1]
+    with store.open_run(run) as opened:  # checks that every listed file is there and whole
+        ranks = opened.con.execute(
+            "SELECT rank, count(*) FROM step GROUP BY 1 ORDER BY 1"
+        ).fetchall()
+    assert ranks == [(0, 2), (1, 2)]
+
+
+def test_a_writer_whom_others_always_beat_gives_up_with_a_hint(
+    job: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "commit", lambda *_: False)
+    monkeypatch.setattr(runs, "COMMIT_TRIES", 2)
+    with pytest.raises(StoreError, match="2 other writers were faster") as caught:
+        runs.ingest([job], run)
+    assert caught.value.hint
+    assert list((run / "derived").iterdir()) == []
+
+
+# ---------------------------------------------------------------- killed half way
+
+KILLED = """
+    import os, signal, sys
+    from pathlib import Path
+    from tracekit import runs, store
+
+    def die(*_, **__):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def dying_at(function, turn):
+        turns = iter(range(1, 99))
+        def call(*given, **named):
+            if next(turns) == turn:
+                die()
+            return function(*given, **named)
+        return call
+
+    run, job, moment = sys.argv[1:]
+    match moment:
+        case "the first source is read":
+            runs._ingest_source = die
+        case "a source is half written":
+            store.SourceSink.close = die
+        case "the shard is not yet in place":
+            Path.rename = dying_at(Path.rename, 1)
+        case "the shard is in place":
+            runs._derive = die
+        case "the derived tables are half written":
+            store.write_table = dying_at(store.write_table, 3)
+        case "the derived tables are not yet in place":
+            Path.rename = dying_at(Path.rename, 2)
+        case "the manifest is not yet in place":
+            os.link = die
+        case "the manifest is in place":
+            link = os.link
+            os.link = lambda *given: (link(*given), die())
+    runs.ingest([job], Path(run))
+"""
+MOMENTS = (
+    "the first source is read",
+    "a source is half written",
+    "the shard is not yet in place",
+    "the shard is in place",
+    "the derived tables are half written",
+    "the derived tables are not yet in place",
+    "the manifest is not yet in place",
+    "the manifest is in place",
+)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_writer_killed_when(moment: str, job: Path, run: Path) -> None:
+    """The run is then absent or whole, and the next ingest completes and cleans up."""
+    killed = start_python(KILLED, run, job, moment)
+    _, errors = killed.communicate(timeout=60)
+    assert killed.returncode == -signal.SIGKILL, errors
+    is_committed = moment == "the manifest is in place"
+    assert store.is_run(run) == is_committed
+    before = load(run)
+    manifest = runs.ingest([job], run)
+    assert manifest.generation == 1
+    assert before == (manifest if is_committed else None)
+    assert rows(run) == rows_of_both_at_once(job, run)
+    assert list((run / "tmp").iterdir()) == []
+    assert [p.name for p in (run / "manifests").iterdir()] == ["000001.json"]
+
+
+def test_a_writer_killed_on_the_second_generation_leaves_the_first(job: Path, run: Path) -> None:
+    first = runs.ingest([job / "rank0.json"], run)
+    killed = start_python(KILLED, run, job, "the manifest is not yet in place")
+    assert killed.wait(timeout=60) == -signal.SIGKILL
+    assert load(run) == first
+    with store.open_run(run) as opened:
+        assert opened.con.execute("SELECT count(*) FROM step").fetchall() == [(2,)]
+    assert runs.ingest([job], run).generation == 2
+
+
+def test_a_finished_shard_of_a_killed_ingest_is_used(
+    job: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = start_python(KILLED, run, job, "the shard is in place")
+    assert killed.wait(timeout=60) == -signal.SIGKILL
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("read again")
+
+    monkeypatch.setattr(runs, "_ingest_source", refuse)
+    assert len(runs.ingest([job], run).sources) == 2
+
+
+def test_work_of_the_living_and_of_other_hosts_is_left_alone(job: Path, run: Path) -> None:
+    alive = runs.work_folder(run)
+    elsewhere = run / "tmp" / "otherhost-99999999-00000000"
+    dead = run / "tmp" / alive.name.replace(f"-{os.getpid()}-", "-99999999-")
+    elsewhere.mkdir()
+    dead.mkdir()
+    runs.ingest([job], run)
+    assert sorted((run / "tmp").iterdir()) == sorted([alive, elsewhere])
+
+
+# ---------------------------------------------------------------- workers
+
+
+def test_two_workers_write_the_same_rows_as_one(
+    job: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, int]] = []
+    monkeypatch.setattr(runs, "SMALL_INPUT_BYTES", 0)
+    monkeypatch.setattr(runs, "MIN_SHARD_BYTES", 1)
+    manifest = runs.ingest(
+        [job], run, workers=2, progress=lambda done, total, _: seen.append((done, total))
+    )
+    shards = {Path(f.path).parts[1] for f in manifest.files if f.path.startswith("data/")}
+    assert len(shards) == 2
+    assert rows(run) == rows_of_both_at_once(job, run)
+    total = sum(p.stat().st_size for p in job.iterdir())
+    assert seen[-1] == (total, total)
+
+
+def test_a_worker_that_is_killed_is_named_with_a_hint(
+    job: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object, **__: object) -> Any:
+        raise BrokenProcessPool("a worker died")
+
+    monkeypatch.setattr(runs, "write_shard", killed)
+    monkeypatch.setattr(runs, "SMALL_INPUT_BYTES", 0)
+    monkeypatch.setattr(runs, "MIN_SHARD_BYTES", 1)
+    monkeypatch.setattr(runs, "_executor", _threads)
+    with pytest.raises(StoreError, match="worker process was killed") as caught:
+        runs.ingest([job], run, workers=2)
+    assert caught.value.hint
+    assert not store.is_run(run)
+
+
+def _threads(*_: object) -> Any:
+    from concurrent.futures import ThreadPoolExecutor
+
+    return ThreadPoolExecutor(2)
+
+
+def test_small_inputs_stay_in_this_process(
+    job: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "_executor", None)  # calling it would fail
+    assert len(runs.ingest([job], run, workers=8).sources) == 2
+
+
+def test_workers_follow_affinity_and_the_cgroup(monkeypatch: pytest.MonkeyPatch) -> None:
+    quota = {"text": "max 100000"}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: quota["text"])
+    assert runs.available_cpus() == 8
+    for text, cpus in (
+        ("250000 100000", 2),
+        ("50000 100000", 1),
+        ("9900000 100000", 8),
+        ("nonsense", 8),
+    ):
+        quota["text"] = text
+        assert runs.available_cpus() == cpus, text
+
+
+# ---------------------------------------------------------------- bad input, bad places
+
+
+def test_what_cannot_be_used_is_a_status_and_no_error(job: Path, run: Path) -> None:
+    (job / "empty.json").write_bytes(b"")
+    (job / "garbage.bin").write_bytes(bytes(range(256)) * 8)
+    (job / "notes.txt").write_text("the job was slow\n")
+    (job / "broken.json.gz").write_bytes(b"\x1f\x8b\x08\x00 this is no gzip")
+    cut = json.dumps(make_trace(1, steps_count=2))
+    (job / "rank1.json").write_text(cut[: len(cut) // 2])
+    runs.ingest([job], run)
+    found = {Path(path).name: status for path, status, _ in sources(run)}
+    assert found == {
+        "rank0.json": "ok",
+        "rank1.json": "partial",
+        "empty.json": "empty",
+        "garbage.bin": "unrecognised",
+        "notes.txt": "unrecognised",
+        "broken.json.gz": "unreadable",
+    }
+
+
+def test_a_file_that_vanishes_while_it_is_read_is_a_status(
+    job: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tracekit import ingest
+
+    def vanish(*_: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(ingest.INGESTORS[0].__class__, "read", vanish)
+    runs.ingest([job], run)
+    assert {status for _, status, _ in sources(run)} == {"unreadable"}
+
+
+def test_a_bug_of_an_ingestor_costs_its_file_and_names_the_line(
+    job: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tracekit import ingest
+
+    read = ingest.INGESTORS[0].__class__.read
+
+    def stumble(self: Any, source: Any, sink: Any, options: Any) -> None:
+        if source.name == "rank1.json":
+            raise ZeroDivisionError("a secret in the message")
+        read(self, source, sink, options)
+
+    monkeypatch.delenv("TRACEKIT_DEBUG", raising=False)
+    monkeypatch.setattr(ingest.INGESTORS[0].__class__, "read", stumble)
+    runs.ingest([job], run)
+    assert [status for _, status, _ in sources(run)] == ["ok", "partial"]
+    with store.open_run(run) as opened:
+        stats = opened.con.execute("SELECT counter, shape FROM ingest_stat").fetchall()
+    assert stats[0][0] == "ingestor_failed"
+    assert stats[0][1].startswith("ZeroDivisionError at test_runs.py:")
+
+
+def test_nothing_to_read_is_an_error_with_a_hint(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "only").mkdir()
+    (tmp_path / "only" / "job.toml").write_text('name = "x"\n')
+    with pytest.raises(InputError, match="nothing to read") as caught:
+        runs.ingest([tmp_path / "only"], run)
+    assert caught.value.hint
+    assert not run.exists()
+
+
+def test_a_folder_that_is_something_else_is_refused_untouched(job: Path, run: Path) -> None:
+    run.mkdir()
+    (run / "thesis.tex").write_text("mine")
+    with pytest.raises(StoreError, match="exists and is not a run"):
+        runs.ingest([job], run)
+    assert [p.name for p in run.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("place", ["file", "file/run"])
+def test_a_run_cannot_be_made_in_place_of_a_file(job: Path, tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StoreError, match="file"):
+        runs.ingest([job], tmp_path / place)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+FULL_DISK = """
+    import resource, signal, sys
+    from pathlib import Path
+    from tracekit import runs
+    from tracekit.errors import StoreError
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))
+    try:
+        runs.ingest([sys.argv[2]], Path(sys.argv[1]))
+    except StoreError as error:
+        sys.exit(error.message)
+"""
+
+
+@pytest.mark.parametrize("limit_bytes", [100, 1500, 4000])
+def test_a_full_disk_is_an_error_and_not_a_fault_of_the_sources(
+    job: Path, run: Path, limit_bytes: int
+) -> None:
+    """No file can grow beyond the limit: as on a disk without space."""
+    writer = start_python(FULL_DISK, run, job, limit_bytes)
+    _, errors = writer.communicate(timeout=60)
+    assert writer.returncode == 1
+    assert "cannot be written" in errors
+    assert "Traceback" not in errors
+    assert not store.is_run(run)
+    assert len(runs.ingest([job], run).sources) == 2
+
+
+def test_the_times_of_a_run_are_those_of_its_files(job: Path, run: Path) -> None:
+    runs.ingest([job], run)
+    with store.open_run(run) as opened:
+        assert opened.con.execute("SELECT start_ns FROM run").fetchall() == [(BASE_NS,)]

@@ -1,0 +1,197 @@
+"""The rows of ``collective`` as arrays: what matching and clock alignment work on.
+
+A *lane* is one rank's calls on one communicator in one capture, in the order in which they
+started. Where the trace names the group, the lane is the group; else it is what stands in for
+one: a device stream (each communicator has its own) or a worker thread of gloo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import duckdb
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    Ints = npt.NDArray[np.int64]
+    Bools = npt.NDArray[np.bool_]
+
+SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "barrier")
+"""Operations that no member leaves before the last one has entered."""
+
+SIZED = (*SYNCHRONISING, "broadcast", "reduce")
+"""Operations whose members all state the same total size."""
+
+NOBODY = -1
+"""A number that the trace does not give."""
+
+_CALLS = """
+WITH placed AS (
+    SELECT x.attempt, coalesce(x.capture_id, 0) AS capture, x.rank, x.clock_id, c.*,
+           coalesce(c.op, 'unknown') AS kind,
+           coalesce(c.is_p2p, false) OR coalesce(c.op IN ('send', 'recv', 'send_recv'), false)
+               AS is_pair
+    FROM collective c JOIN derive_context x USING (source_id)
+    WHERE x.rank IS NOT NULL AND c.start_ns IS NOT NULL AND c.dur_ns IS NOT NULL
+), named AS (
+    SELECT *,
+        CASE
+            WHEN group_id IS NOT NULL THEN 'g' || group_id || '/' || coalesce(group_name, '')
+            WHEN is_pair THEN 'p'
+            WHEN timeline = 'device' THEN 'd' || coalesce(device, -1) || '/' || coalesce(stream, -1)
+            ELSE 't' || coalesce(thread, -1)
+        END || CASE WHEN is_pair THEN '#p2p' ELSE '' END AS lane_name
+    FROM placed
+)
+SELECT source_id, place, attempt, capture, rank, clock_id, start_ns, start_ns + dur_ns AS end_ns,
+       lane_name, group_id, group_name, coalesce(group_size, -1) AS group_size,
+       coalesce(sequence, -1) AS sequence, kind AS op, is_pair,
+       coalesce(message_bytes, -1) AS message_bytes, coalesce(dtype, '') AS dtype,
+       coalesce(src_rank, -1) AS src_rank, coalesce(dst_rank, -1) AS dst_rank,
+       coalesce(timeline, 'device') AS timeline, coalesce(thread, -1) AS thread,
+       coalesce(step, -1) AS step,
+       coalesce(is_cut_start, false) OR coalesce(is_cut_end, false) AS is_cut
+FROM named
+ORDER BY attempt, capture, rank, lane_name, start_ns, place
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Rows ``first`` to ``last`` (exclusive) of the calls; several where threads share a pool."""
+
+    attempt: int
+    capture: int
+    rank: int
+    clock_id: int
+    name: str
+    rows: Ints
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Columns of the collectives of placed ranks, in order of lanes and start."""
+
+    table: pa.Table
+    ints: dict[str, Ints]
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __getitem__(self, name: str) -> Ints:
+        return self.ints[name]
+
+    def text(self, name: str, row: int) -> str | None:
+        """A text column of one row."""
+        value: str | None = self.table[name][row].as_py()
+        return value
+
+    @cached_property
+    def is_synchronising(self) -> Bools:
+        """Rows whose operation nobody leaves before the last member has entered."""
+        import numpy as np
+
+        values = self.op_names
+        wanted = [code for code, name in enumerate(values) if name in SYNCHRONISING]
+        return np.isin(self["op"], wanted)
+
+    @cached_property
+    def op_names(self) -> list[str]:
+        """Operation by code."""
+        return list(self.table["op"].combine_chunks().dictionary.to_pylist())
+
+    @cached_property
+    def kind(self) -> Ints:
+        """One code for what members of an instance must agree on: operation, size and type."""
+        import numpy as np
+
+        sized = [code for code, name in enumerate(self.op_names) if name in SIZED]
+        size = np.where(np.isin(self["op"], sized), self["message_bytes"], NOBODY)
+        _, size_code = np.unique(size, return_inverse=True)
+        key = (self["op"] * (int(self["dtype"].max(initial=0)) + 1) + self["dtype"]) * (
+            int(size_code.max(initial=0)) + 1
+        ) + size_code
+        _, code = np.unique(key, return_inverse=True)
+        shapes: Ints = code.astype(np.int64)
+        return shapes
+
+    @cached_property
+    def lanes(self) -> list[Lane]:
+        """All lanes, as the trace shows them."""
+        import numpy as np
+
+        if not len(self):
+            return []
+        same = np.ones(len(self), bool)
+        same[0] = False
+        for name in ("attempt", "capture", "rank", "lane_name"):
+            same[1:] &= self[name][1:] == self[name][:-1]
+        starts = np.flatnonzero(~same)
+        names = self.table["lane_name"].combine_chunks().dictionary.to_pylist()
+        return [
+            Lane(
+                int(self["attempt"][rows[0]]),
+                int(self["capture"][rows[0]]),
+                int(self["rank"][rows[0]]),
+                int(self["clock_id"][rows[0]]),
+                names[int(self["lane_name"][rows[0]])],
+                rows.astype(np.int64),
+            )
+            for rows in np.split(np.arange(len(self)), starts[1:])
+        ]
+
+    def moved(self, offsets: Mapping[int, tuple[int, float, int]]) -> Calls:
+        """The same calls with times on the job's clock.
+
+        ``offsets`` maps a source to its clock's offset, drift and the drift's origin.
+        """
+        import numpy as np
+
+        if not offsets:
+            return self
+        size = int(self["source_id"].max(initial=0)) + 1
+        offset, origin = np.zeros(size, np.int64), np.zeros(size, np.int64)
+        drift = np.zeros(size)
+        for source, (value, ratio, since) in offsets.items():
+            if source < size:
+                offset[source], drift[source], origin[source] = value, ratio, since
+        source_ids = self["source_id"]
+        ints = dict(self.ints)
+        for name in ("start_ns", "end_ns"):
+            bend = drift[source_ids] * (self[name] - origin[source_ids])
+            ints[name] = self[name] + offset[source_ids] + np.rint(bend).astype(np.int64)
+        return Calls(self.table, ints)
+
+
+_TEXTS = ("lane_name", "group_id", "group_name", "op", "dtype", "timeline")
+
+
+def read_calls(con: duckdb.DuckDBPyConnection, context: pa.Table) -> Calls:
+    """The calls of all sources in ``context`` (source_id, attempt, rank, capture_id, clock_id)."""
+    import numpy as np
+
+    con.register("derive_context", context)
+    try:
+        rows: Any = con.sql(_CALLS).to_arrow_table()
+    finally:
+        con.unregister("derive_context")
+    ints: dict[str, Ints] = {}
+    for name in rows.column_names:
+        column = rows[name].combine_chunks()
+        if name in _TEXTS:
+            column = column.dictionary_encode()
+            rows = rows.set_column(rows.column_names.index(name), name, column)
+            codes = column.indices.fill_null(NOBODY)
+            ints[name] = codes.to_numpy(zero_copy_only=False).astype(np.int64)
+        else:
+            column = column.fill_null(NOBODY) if column.null_count else column
+            ints[name] = column.to_numpy(zero_copy_only=False).astype(np.int64)
+    return Calls(rows, ints)

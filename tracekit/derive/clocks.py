@@ -1,0 +1,161 @@
+"""Clock offsets of every capture, from its matched calls."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tracekit.clock import EARLY, LATE, Instances, Offset, align
+from tracekit.derive.calls import Calls
+from tracekit.derive.matching import Matched
+from tracekit.derive.pairs import HOST_SLACK_NS, is_on_host
+from tracekit.derive.sources import Source
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tracekit.derive.calls import Ints
+
+Key = tuple[int, int]
+"""Attempt and capture."""
+
+
+def offsets(matched: Matched, used: Sequence[Source]) -> dict[Key, list[Offset]]:
+    """Offsets by capture; nothing where all its files share one clock."""
+    members: dict[Key, list[Source]] = defaultdict(list)
+    for source in used:
+        members[source.attempt or 0, source.capture_id or 0].append(source)
+    found: dict[Key, list[Offset]] = {}
+    for key, sources in sorted(members.items()):
+        clocks = sorted({s.clock_id for s in sources if s.clock_id is not None})
+        if len(clocks) < 2:
+            continue
+        starts = [s.start_ns for s in sources if s.start_ns is not None]
+        ends = [s.end_ns for s in sources if s.end_ns is not None]
+        found[key] = align(
+            list(_instances(matched, key)),
+            clocks,
+            is_epoch=all(s.time_basis == "epoch" for s in sources),
+            start_ns=min(starts, default=0),
+            end_ns=max(ends, default=0),
+        )
+    return found
+
+
+def _instances(matched: Matched, key: Key) -> Iterable[Instances]:
+    """The synchronising instances of each communicator that spans clocks, and the pairs."""
+    import numpy as np
+
+    calls = matched.calls
+    for communicator in matched.communicators:
+        is_here = (communicator.attempt, communicator.capture) == key
+        if not is_here or communicator.refusal or len(set(communicator.clocks.values())) < 2:
+            continue
+        binding = calls.is_synchronising
+        chosen = {
+            rank: rows if communicator.is_pair else rows[binding[rows]]
+            for rank, rows in communicator.lanes.items()
+        }
+        if communicator.is_pair:
+            chosen = _send_first(calls, chosen)
+        every = np.unique(np.concatenate([matched.call[rows] for rows in chosen.values()]))
+        if not len(every) or len(chosen) < 2:
+            continue
+        start = np.full((len(every), len(chosen)), EARLY, np.int64)
+        end = np.full((len(every), len(chosen)), LATE, np.int64)
+        size = np.zeros(len(every), np.int64)
+        for column, rows in enumerate(chosen.values()):
+            at = np.searchsorted(every, matched.call[rows])
+            start[at, column] = calls["start_ns"][rows]
+            end[at, column] = calls["end_ns"][rows]
+            size[at] = np.maximum(size[at], calls["message_bytes"][rows])
+        clocks = tuple(communicator.clocks[rank] for rank in chosen)
+        if communicator.is_pair:
+            if is_on_host(calls, next(iter(chosen.values()))):
+                # The range of a send may begin after the data left: that much less is certain.
+                end = np.where(end < LATE, end + HOST_SLACK_NS, end)
+            yield Instances(clocks, start, end, size, is_pair=True)
+        else:
+            yield _by_clock(clocks, start, end, size)
+
+
+def _send_first(calls: Calls, lanes: dict[int, Ints]) -> dict[int, Ints]:
+    """The sender's column first."""
+    send = calls.op_names.index("send") if "send" in calls.op_names else None
+    return dict(
+        sorted(lanes.items(), key=lambda item: not (calls["op"][item[1][:1]] == send).any())
+    )
+
+
+def _by_clock(clocks: tuple[int, ...], start: Ints, end: Ints, size: Ints) -> Instances:
+    """Members that share a clock as one: its last entry, its first exit."""
+    import numpy as np
+
+    ids = sorted(set(clocks))
+    columns = [[i for i, c in enumerate(clocks) if c == clock] for clock in ids]
+    return Instances(
+        tuple(ids),
+        np.stack([start[:, c].max(axis=1) for c in columns], axis=1),
+        np.stack([end[:, c].min(axis=1) for c in columns], axis=1),
+        size,
+    )
+
+
+def offset_rows(found: dict[Key, list[Offset]], used: Sequence[Source]) -> list[dict[str, Any]]:
+    """The rows of ``clock_offset``."""
+    rows = []
+    for key, listed in sorted(found.items()):
+        spans = [
+            (s.start_ns, s.end_ns)
+            for s in used
+            if (s.attempt or 0, s.capture_id or 0) == key and s.start_ns is not None
+        ]
+        for offset in listed:
+            rows.append(
+                {
+                    "clock_id": offset.clock_id,
+                    "offset_ns": offset.offset_ns,
+                    "drift_ratio": offset.drift_ratio,
+                    "valid_from_ns": offset.origin_ns or min((a for a, _ in spans), default=None),
+                    "valid_to_ns": max((b for _, b in spans if b is not None), default=None),
+                    "error_ns": offset.error_ns,
+                    "method": offset.method,
+                    "reference_clock_id": offset.reference_id,
+                }
+            )
+    return rows
+
+
+def by_source(found: dict[Key, list[Offset]], sources: Iterable[Source]) -> dict[int, Offset]:
+    """The offset of each source that has one, by source_id."""
+    by_clock = {(key, o.clock_id): o for key, listed in found.items() for o in listed}
+    result = {}
+    for source in sources:
+        key = ((source.attempt or 0, source.capture_id or 0), source.clock_id)
+        offset = by_clock.get(key)  # type: ignore[arg-type]
+        if offset is not None and (offset.offset_ns or offset.drift_ratio):
+            result[source.source_id] = offset
+    return result
+
+
+def moved_steps(steps: pa.Table, moved: Mapping[int, Offset]) -> pa.Table:
+    """The rows of ``step`` with their times on the job's clock; durations stay the rank's own."""
+    import pyarrow as pa
+
+    if not moved or not steps.num_rows:
+        return steps
+    source_ids = steps["source_id"].to_pylist()
+    for index, field in enumerate(steps.schema):
+        if field.name not in ("start_ns", "end_ns", "gpu_start_ns", "gpu_end_ns"):
+            continue
+        values = []
+        for source_id, value in zip(source_ids, steps[field.name].to_pylist(), strict=True):
+            offset = moved.get(source_id)
+            if value is not None and offset is not None:
+                bend = round(offset.drift_ratio * (value - offset.origin_ns))
+                values.append(value + offset.offset_ns + bend)
+            else:
+                values.append(value)
+        steps = steps.set_column(index, field, pa.array(values, field.type))
+    return steps

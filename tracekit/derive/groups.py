@@ -1,0 +1,267 @@
+"""Which ranks' lanes are one communicator, where the trace does not say.
+
+gloo names no group: its only identity is the worker thread. Old NCCL traces have none either:
+there the stream stands in. The members' calls decide: they must agree in order, operation, size
+and type, and nobody may leave a synchronising operation before the last member has entered.
+Groups that the traces list (``distributedInfo.pg_config``) are tried; without a list, the whole
+world is, and then groups that form by themselves. What fits two groups equally fits none.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from tracekit.derive.align import Fit, find_shift, fit
+from tracekit.derive.calls import Calls, Lane
+
+if TYPE_CHECKING:
+    from tracekit.derive.calls import Ints
+
+POOL_THREADS = 2
+"""Worker threads that gloo gives each process group."""
+
+CLEAR_RATIO = 0.5
+"""A group fits a lane best if its ends scatter less than this share of the next best group's."""
+
+MAX_NODES = 128
+"""Lanes beyond which groups are not searched for pair by pair."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group as the sources list it."""
+
+    group_id: str
+    ranks: tuple[int, ...]
+    name: str | None = None
+    description: str | None = None
+    size: int | None = None
+    is_complete: bool = True
+
+
+@dataclass(slots=True)
+class Communicator:
+    """The lanes that belong together, or that cannot be put together for ``refusal``."""
+
+    attempt: int
+    capture: int
+    group_id: str
+    group_source: str
+    lanes: dict[int, Ints]
+    members_count: int | None = None
+    group: Group | None = None
+    refusal: str = ""
+    is_pair: bool = False
+    clocks: dict[int, int] = field(default_factory=dict)
+
+
+def pools(calls: Calls, lanes: Sequence[Lane]) -> list[Lane]:
+    """Worker threads of one process group joined to one lane; other lanes as they are.
+
+    gloo starts its threads group by group, so those of one group are neighbours in number, and
+    they take the group's calls in turn, so they run the same kinds of operation.
+    """
+    import numpy as np
+
+    ordered = sorted(lanes, key=lambda lane: (len(lane.name), lane.name))
+    found: list[Lane] = []
+    waiting: Lane | None = None
+    for lane in ordered:
+        if not lane.name.startswith("t"):
+            found.append(lane)
+        elif waiting is not None and _is_pool(calls, waiting, lane):
+            rows = np.concatenate([waiting.rows, lane.rows])
+            rows = rows[np.lexsort((calls["place"][rows], calls["start_ns"][rows]))]
+            found.append(
+                Lane(lane.attempt, lane.capture, lane.rank, lane.clock_id, waiting.name, rows)
+            )
+            waiting = None
+        else:
+            if waiting is not None:
+                found.append(waiting)
+            waiting = lane
+    return found + ([waiting] if waiting is not None else [])
+
+
+def _is_pool(calls: Calls, one: Lane, other: Lane) -> bool:
+    ours, theirs = set(calls.kind[one.rows].tolist()), set(calls.kind[other.rows].tolist())
+    return len(ours & theirs) >= 0.5 * min(len(ours), len(theirs))
+
+
+def infer(
+    calls: Calls, lanes: Sequence[Lane], groups: Iterable[Group], world_size: int | None
+) -> list[Communicator]:
+    """Communicators of one capture's lanes that carry no group."""
+    by_rank: dict[int, list[Lane]] = defaultdict(list)
+    for lane in lanes:
+        by_rank[lane.rank].append(lane)
+    pooled = {rank: pools(calls, found) for rank, found in sorted(by_rank.items())}
+    listed = [g for g in groups if g.is_complete and len(g.ranks) > 1]
+    taken: set[int] = set()
+    found = _of_listed(calls, pooled, listed, taken)
+    is_listed = any(set(g.ranks) >= set(pooled) for g in listed)
+    if not is_listed or not listed:
+        found += _of_world(calls, pooled, world_size, taken)
+        found += _of_behaviour(calls, pooled, taken)
+    rest = [
+        lane for found_lanes in pooled.values() for lane in found_lanes if id(lane) not in taken
+    ]
+    return found + [_refused(lane, _why_not(pooled)) for lane in rest]
+
+
+def _why_not(pooled: dict[int, list[Lane]]) -> str:
+    if len(pooled) < 2:
+        return "no other member was traced"
+    return "the trace names no group, and the calls fit none or several"
+
+
+def _refused(lane: Lane, reason: str) -> Communicator:
+    return Communicator(
+        lane.attempt,
+        lane.capture,
+        f"rank{lane.rank}/{lane.name}",
+        "order",
+        {lane.rank: lane.rows},
+        refusal=reason,
+        clocks={lane.rank: lane.clock_id},
+    )
+
+
+# --- listed groups ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Guess:
+    """One way to read lanes as a group's."""
+
+    group: Group
+    lanes: dict[int, Lane]
+    scatter_ns: float
+
+
+def _of_listed(
+    calls: Calls, pooled: dict[int, list[Lane]], listed: Sequence[Group], taken: set[int]
+) -> list[Communicator]:
+    guesses: list[_Guess] = []
+    for group in listed:
+        members = [r for r in group.ranks if r in pooled]
+        if len(members) < 2:
+            continue
+        for lane in pooled[members[0]]:
+            guess = _guess(calls, group, lane, [pooled[r] for r in members[1:]])
+            if guess is not None:
+                guesses.append(guess)
+    by_lane: dict[int, list[_Guess]] = defaultdict(list)
+    for guess in guesses:
+        for lane in guess.lanes.values():
+            by_lane[id(lane)].append(guess)
+    found = []
+    for guess in guesses:
+        rivals = {
+            id(other): other
+            for lane in guess.lanes.values()
+            for other in by_lane[id(lane)]
+            if other is not guess
+        }
+        # A lone rival that fits less well is no rival; two that fit alike leave it open.
+        if all(guess.scatter_ns < CLEAR_RATIO * r.scatter_ns for r in rivals.values()):
+            taken |= {id(lane) for lane in guess.lanes.values()}
+            found.append(_joined(guess.lanes, guess.group, "behaviour"))
+    return found
+
+
+def _guess(
+    calls: Calls, group: Group, lane: Lane, others: Sequence[Sequence[Lane]]
+) -> _Guess | None:
+    """The group's calls if ``lane`` is its first member's lane; None if that cannot be."""
+    chosen = {lane.rank: lane}
+    scatter = 0.0
+    for candidates in others:
+        fits = [(f, c) for c in candidates if (f := _fit(calls, lane, c)) is not None]
+        if not fits:
+            return None
+        best, found = min(fits, key=lambda pair: pair[0].scatter_ns)
+        chosen[found.rank] = found
+        scatter = max(scatter, best.scatter_ns)
+    return _Guess(group, chosen, scatter)
+
+
+def _fit(calls: Calls, a: Lane, b: Lane) -> Fit | None:
+    is_one_clock = a.clock_id == b.clock_id
+    shift = find_shift(calls, a.rows, b.rows, is_one_clock=is_one_clock)
+    if shift.value is None:
+        return None
+    return fit(calls, a.rows, b.rows, shift.value, is_one_clock=is_one_clock)
+
+
+def _joined(lanes: dict[int, Lane], group: Group, source: str) -> Communicator:
+    first = next(iter(lanes.values()))
+    return Communicator(
+        first.attempt,
+        first.capture,
+        group.group_id,
+        source,
+        {rank: lane.rows for rank, lane in sorted(lanes.items())},
+        members_count=group.size or len(group.ranks),
+        group=group,
+        clocks={rank: lane.clock_id for rank, lane in lanes.items()},
+    )
+
+
+# --- no list ------------------------------------------------------------------------------------
+
+
+def _of_world(
+    calls: Calls, pooled: dict[int, list[Lane]], world_size: int | None, taken: set[int]
+) -> list[Communicator]:
+    """Lanes that every traced rank has and that agree: communicators of the whole world."""
+    if len(pooled) < 2:
+        return []
+    ranks = list(pooled)
+    group = _group(ranks if world_size in (None, len(ranks)) else range(world_size or 0))
+    found = []
+    for lane in pooled[ranks[0]]:
+        if id(lane) in taken:
+            continue
+        others = [[c for c in pooled[r] if id(c) not in taken] for r in ranks[1:]]
+        guess = _guess(calls, group, lane, others)
+        if guess is not None:
+            taken |= {id(c) for c in guess.lanes.values()}
+            found.append(_joined(guess.lanes, group, "behaviour"))
+    return found
+
+
+def _of_behaviour(
+    calls: Calls, pooled: dict[int, list[Lane]], taken: set[int]
+) -> list[Communicator]:
+    """Groups that form by themselves: lanes that fit each other, and no other lane."""
+    lanes = [lane for found in pooled.values() for lane in found if id(lane) not in taken]
+    if not 2 <= len(lanes) <= MAX_NODES:
+        return []
+    friends: dict[int, set[int]] = {i: {i} for i in range(len(lanes))}
+    for i, j in combinations(range(len(lanes)), 2):
+        if lanes[i].rank != lanes[j].rank and _fit(calls, lanes[i], lanes[j]) is not None:
+            friends[i].add(j)
+            friends[j].add(i)
+    found = []
+    for i, members in friends.items():
+        is_clique = all(friends[j] == members for j in members)
+        ranks = sorted(lanes[j].rank for j in members)
+        if i != min(members) or not is_clique or len(set(ranks)) != len(members) or len(ranks) < 2:
+            continue
+        taken |= {id(lanes[j]) for j in members}
+        found.append(
+            _joined({lanes[j].rank: lanes[j] for j in members}, _group(ranks), "behaviour")
+        )
+    return found
+
+
+def _group(ranks: Iterable[int]) -> Group:
+    from tracekit.ingest.kineto.collectives import group_id
+
+    members = tuple(ranks)
+    return Group(group_id(members), members, size=len(members))

@@ -1,0 +1,190 @@
+"""What each communicator is for (tp, pp, dp, ep, cp), and each rank's coordinates.
+
+Names win: DeviceMesh dimensions and Megatron's group names say it. Without a name behaviour may:
+pairs that send to each other are a pipeline, all-to-all is expert parallelism, many equal
+all-reduces a step are tensor parallelism, few all-reduces of the gradients data parallelism.
+Where it cannot be told it stays unknown.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tracekit.derive.calls import NOBODY
+from tracekit.derive.groups import Communicator
+from tracekit.derive.infer import group_dimension
+from tracekit.derive.matching import Matched
+
+if TYPE_CHECKING:
+    from tracekit.derive.calls import Ints
+
+Kind = tuple[str, str]
+"""Kind and where it came from."""
+
+DIMENSIONS = ("tp", "pp", "dp", "ep", "cp")
+
+TENSOR_CALLS = 16
+"""Tensor parallelism reduces activations at least so often a step: four times a layer."""
+
+TENSOR_SHARE = 0.8
+"""And these calls have one size, but for a few of the loss."""
+
+EXPERT_SHARE = 0.3
+"""Share of all-to-all from which a communicator is taken for expert parallelism."""
+
+DATA_CALLS = 64
+"""Buckets of gradients a step; far fewer than activations are reduced."""
+
+
+def group_kinds(matched: Matched) -> dict[str, Kind]:
+    """The kind of every communicator that has one, by group_id."""
+    found: dict[str, Kind] = {}
+    worlds: dict[str, Communicator] = {}
+    for communicator in matched.communicators:
+        if communicator.refusal or communicator.group_id in found:
+            continue
+        kind = _named(communicator) or _behaving(matched, communicator)
+        if kind is not None:
+            found[communicator.group_id] = kind
+        elif communicator.members_count is not None:
+            worlds[communicator.group_id] = communicator
+    for group_id, communicator in worlds.items():
+        group = communicator.group
+        if group is not None and (group.description == "default_pg" or group.name == "0"):
+            found.setdefault(group_id, ("world", "name"))
+    return found
+
+
+def _named(communicator: Communicator) -> Kind | None:
+    if communicator.is_pair:
+        return ("pp", "behaviour")
+    group = communicator.group
+    if group is None:
+        return None
+    kind = group_dimension(group.description, group.name)
+    return (kind, "name") if kind is not None else None
+
+
+def _behaving(matched: Matched, communicator: Communicator) -> Kind | None:
+    """What the operations of the member with most calls look like; None where it is not clear."""
+    import numpy as np
+
+    rows = max(communicator.lanes.values(), key=len)
+    calls = matched.calls
+    ops = [calls.op_names[code] for code in calls["op"][rows].tolist()]
+    share = {op: ops.count(op) / len(ops) for op in set(ops)}
+    if share.get("all_to_all", 0) >= EXPERT_SHARE:
+        return ("ep", "behaviour")
+    if set(share) != {"all_reduce"}:
+        return None
+    steps = calls["step"][rows]
+    steps_count = len(np.unique(steps[steps != NOBODY]))
+    if not steps_count:
+        return None
+    per_step = len(rows) / steps_count
+    if per_step >= TENSOR_CALLS and _one_size(calls["message_bytes"][rows]) >= TENSOR_SHARE:
+        return ("tp", "behaviour")
+    is_late = _is_late_in_step(matched, rows, steps)
+    return ("dp", "behaviour") if per_step < TENSOR_CALLS and is_late else None
+
+
+def _one_size(sizes: Ints) -> float:
+    import numpy as np
+
+    known = sizes[sizes != NOBODY]
+    if not len(known):
+        return 0.0
+    return float(np.unique(known, return_counts=True)[1].max() / len(sizes))
+
+
+def _is_late_in_step(matched: Matched, rows: Ints, steps: Ints) -> bool:
+    """Whether calls come in one stretch a step, as those of gradients do, not throughout it."""
+    import numpy as np
+
+    starts = matched.calls["start_ns"][rows]
+    firsts = [starts[steps == s].min() for s in np.unique(steps[steps != NOBODY])]
+    lasts = [starts[steps == s].max() for s in np.unique(steps[steps != NOBODY])]
+    if len(firsts) < 2:
+        return False
+    period = float(np.median(np.diff(firsts)))
+    return float(np.median(np.array(lasts) - np.array(firsts))) < 0.6 * period
+
+
+def coordinates(
+    rank_rows: Sequence[dict[str, Any]], matched: Matched, kinds: Mapping[str, Kind]
+) -> None:
+    """Fill in the coordinates of ranks whose communicators are known by kind.
+
+    A dimension counts only where its groups are disjoint and of equal size. Where it has one
+    communicator a rank, the coordinate is the rank's place among the members.
+    """
+    by_attempt: dict[int, list[Communicator]] = defaultdict(list)
+    for communicator in matched.communicators:
+        if not communicator.refusal:
+            by_attempt[communicator.attempt].append(communicator)
+    for attempt in sorted({row["attempt"] for row in rank_rows}):
+        own = [row for row in rank_rows if row["attempt"] == attempt]
+        communicators = by_attempt[attempt]
+        for dimension in DIMENSIONS:
+            listed = {
+                g.ranks
+                for g in matched.groups.get(attempt, [])
+                if g.is_complete and group_dimension(g.description, g.name) == dimension
+            }
+            places, source = _places(listed), "name"
+            if not places:
+                members = {
+                    c.group.ranks
+                    for c in communicators
+                    if kinds.get(c.group_id, ("",))[0] == dimension
+                    and c.group is not None
+                    and c.group.is_complete
+                    and not c.is_pair
+                }
+                places, source = _places(members), "behaviour"
+            if not places and dimension == "pp":
+                places = _stages(communicators)
+            # Known for some ranks only, it would set them apart from the others.
+            if not all(row["rank"] in places for row in own):
+                continue
+            for row in own:
+                row[f"{dimension}_rank"] = places[row["rank"]]
+                if row.get("coordinates_source") != "name":
+                    row["coordinates_source"] = source
+
+
+def _places(groups: Iterable[tuple[int, ...]]) -> dict[int, int]:
+    """Place of each rank in its group; nothing where groups overlap or differ in size."""
+    places: dict[int, int] = {}
+    sizes = set()
+    for members in groups:
+        sizes.add(len(members))
+        for index, rank in enumerate(sorted(members)):
+            if rank in places:
+                return {}
+            places[rank] = index
+    return places if len(sizes) == 1 else {}
+
+
+def _stages(communicators: Sequence[Communicator]) -> dict[int, int]:
+    """Stages of a pipeline from who sends to whom; nothing where the pairs are no plain chains."""
+    neighbours: dict[int, set[int]] = defaultdict(set)
+    for c in communicators:
+        if c.is_pair and c.group is not None:
+            src, dst = c.group.ranks
+            neighbours[src].add(dst)
+            neighbours[dst].add(src)
+    places: dict[int, int] = {}
+    for first in sorted(neighbours):
+        if len(neighbours[first]) != 1 or first in places:
+            continue
+        before, rank, stage = None, first, 0
+        while rank not in places:
+            places[rank] = stage
+            onward = [n for n in neighbours[rank] if n != before]
+            if len(onward) != 1:
+                break
+            before, rank, stage = rank, onward[0], stage + 1
+    return places if set(places) == set(neighbours) else {}

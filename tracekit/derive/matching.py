@@ -1,0 +1,418 @@
+"""Which rows of ``collective`` are one instance of one operation.
+
+By communicator and sequence number where the trace has both; else by communicator and order,
+with a search for windows that do not begin with the same call; send and receive by their pair.
+What was put together is then checked: operation, size and type must agree, and nobody may leave
+a synchronising operation before the last member has entered it. What fails is kept as an
+instance that carries no claim, with the reason; nothing is forced.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tracekit.derive.align import find_shift
+from tracekit.derive.calls import NOBODY, Calls, Lane
+from tracekit.derive.groups import Communicator, Group, infer
+from tracekit.derive.pairs import HOST_SLACK_NS, pair_lanes
+
+if TYPE_CHECKING:
+    import duckdb
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from tracekit.derive.calls import Ints
+
+METHODS = ("sequence", "order", "pair")
+SLACK_NS = 50_000
+"""Start and end of a kernel are converted from the device's clock: this much is no violation."""
+
+_GROUPS = """
+SELECT DISTINCT x.attempt, p.group_id, p.name, p.description, p.group_size, p.ranks,
+       coalesce(p.is_ranks_complete, false) AS is_complete
+FROM process_group p JOIN derive_context x USING (source_id)
+WHERE p.group_id IS NOT NULL
+ORDER BY ALL
+"""
+
+
+@dataclass
+class Matched:
+    """The calls with their communicator, instance, and what speaks against it."""
+
+    calls: Calls
+    communicators: list[Communicator]
+    communicator: Ints
+    """Index into communicators by row; NOBODY where the row belongs to none."""
+    call: Ints
+    """Ordinal of the call within its communicator, the same on all members."""
+    method: Ints
+    """Index into METHODS."""
+    groups: dict[int, list[Group]]
+    """What the sources of each attempt list."""
+
+    def order(self) -> tuple[Ints, Ints]:
+        """Rows of instances, sorted by instance, and where each instance begins among them."""
+        import numpy as np
+
+        rows = np.flatnonzero(self.communicator != NOBODY)
+        rows = rows[
+            np.lexsort((self.calls["rank"][rows], self.call[rows], self.communicator[rows]))
+        ]
+        if not len(rows):
+            return rows, np.zeros(0, np.int64)
+        key_a, key_b = self.communicator[rows], self.call[rows]
+        is_new = np.ones(len(rows), bool)
+        is_new[1:] = (key_a[1:] != key_a[:-1]) | (key_b[1:] != key_b[:-1])
+        return rows, np.flatnonzero(is_new)
+
+
+def match(
+    con: duckdb.DuckDBPyConnection,
+    calls: Calls,
+    context: pa.Table,
+    world_sizes: Mapping[int, int | None],
+) -> Matched:
+    """Match all calls. ``world_sizes`` by attempt."""
+    import numpy as np
+
+    groups = read_groups(con, context)
+    communicators: list[Communicator] = []
+    by_capture: dict[tuple[int, int], list[Lane]] = defaultdict(list)
+    for lane in calls.lanes:
+        by_capture[lane.attempt, lane.capture].append(lane)
+    for (attempt, _), lanes in sorted(by_capture.items()):
+        listed = groups.get(attempt, [])
+        pairs = [lane for lane in lanes if lane.name.endswith("#p2p")]
+        named = [lane for lane in lanes if lane.name.startswith("g") and lane not in pairs]
+        rest = [lane for lane in lanes if lane not in named and lane not in pairs]
+        communicators += _of_named(calls, named, listed)
+        communicators += infer(calls, rest, listed, world_sizes.get(attempt))
+        communicators += pair_lanes(calls, pairs, listed)
+    matched = Matched(
+        calls,
+        communicators,
+        np.full(len(calls), NOBODY, np.int64),
+        np.full(len(calls), NOBODY, np.int64),
+        np.full(len(calls), NOBODY, np.int64),
+        groups,
+    )
+    for index, communicator in enumerate(communicators):
+        _number(matched, index, communicator)
+    return matched
+
+
+def read_groups(con: duckdb.DuckDBPyConnection, context: pa.Table) -> dict[int, list[Group]]:
+    """The groups that the sources of each attempt list; the fullest word on each."""
+    con.register("derive_context", context)
+    try:
+        rows = con.execute(_GROUPS).fetchall()
+    finally:
+        con.unregister("derive_context")
+    found: dict[int, dict[tuple[str, str | None], Group]] = defaultdict(dict)
+    for attempt, group_id, name, description, size, ranks, is_complete in rows:
+        known = found[attempt].get((group_id, name))
+        if known is None or (is_complete and not known.is_complete):
+            members = tuple(sorted(ranks or ()))
+            group = Group(group_id, members, name, description, size, bool(is_complete))
+            found[attempt][group_id, name] = group
+    return {attempt: list(groups.values()) for attempt, groups in found.items()}
+
+
+def _of_named(calls: Calls, lanes: Sequence[Lane], listed: Sequence[Group]) -> list[Communicator]:
+    """Communicators whose group the rows state."""
+    by_group: dict[str, dict[str, list[Lane]]] = defaultdict(lambda: defaultdict(list))
+    for lane in lanes:
+        group_id, _, name = lane.name[1:].partition("/")
+        by_group[group_id][name].append(lane)
+    known = {g.group_id: g for g in reversed(listed)}
+    found = []
+    for group_id, names in sorted(by_group.items()):
+        for suffix, members in _communicators(names):
+            first = members[0]
+            lanes_by_rank = {lane.rank: lane.rows for lane in members}
+            group = next(
+                (g for g in listed if g.group_id == group_id and g.name == suffix),
+                known.get(group_id),
+            )
+            sizes = calls["group_size"][first.rows]
+            size = int(sizes.max()) if sizes.max() > 0 else (group.size if group else None)
+            found.append(
+                Communicator(
+                    first.attempt,
+                    first.capture,
+                    group_id if len(names) == 1 or not suffix else f"{group_id}/{suffix}",
+                    "file",
+                    lanes_by_rank,
+                    members_count=size,
+                    group=group,
+                    clocks={lane.rank: lane.clock_id for lane in members},
+                )
+            )
+    return found
+
+
+def _communicators(names: Mapping[str, Sequence[Lane]]) -> list[tuple[str, list[Lane]]]:
+    """Two communicators may have the same members: then their names tell them apart.
+
+    Names that members do not share are each rank's own word for one communicator.
+    """
+    if len(names) == 1:
+        return [(name, list(lanes)) for name, lanes in names.items()]
+    ranks = [{lane.rank for lane in lanes} for lanes in names.values()]
+    if all(not a & b for i, a in enumerate(ranks) for b in ranks[i + 1 :]):
+        return [("", [lane for lanes in names.values() for lane in lanes])]
+    return [(name, list(lanes)) for name, lanes in sorted(names.items())]
+
+
+# --- numbering the calls ------------------------------------------------------------------------
+
+
+def _number(matched: Matched, index: int, communicator: Communicator) -> None:
+    """Give the communicator's rows their call numbers, by sequence or by order."""
+    import numpy as np
+
+    calls = matched.calls
+    if communicator.is_pair:
+        _by_order(matched, index, communicator, METHODS.index("pair"))
+        return
+    rows = np.concatenate(list(communicator.lanes.values()))
+    sequences = calls["sequence"][rows]
+    if (sequences != NOBODY).all():
+        within = {rank: _within(calls, own) for rank, own in communicator.lanes.items()}
+        # Numbers are the trace's own unless it repeats them.
+        spread = max(int(w.max(initial=0)) for w in within.values()) + 1
+        for rank, own in communicator.lanes.items():
+            matched.communicator[own] = index
+            matched.call[own] = calls["sequence"][own] * spread + within[rank]
+            matched.method[own] = METHODS.index("sequence")
+        return
+    _by_order(matched, index, communicator, METHODS.index("order"))
+
+
+def _within(calls: Calls, rows: Ints) -> Ints:
+    """Operations that were launched together share a number: their order tells them apart."""
+    import numpy as np
+
+    sequences = calls["sequence"][rows]
+    by_sequence = np.argsort(sequences, kind="stable")
+    ordered = sequences[by_sequence]
+    found = np.empty(len(rows), np.int64)
+    found[by_sequence] = np.arange(len(rows)) - np.searchsorted(ordered, ordered, side="left")
+    return found
+
+
+def _by_order(matched: Matched, index: int, communicator: Communicator, method: int) -> None:
+    import numpy as np
+
+    calls = matched.calls
+    lanes = communicator.lanes
+    reference = max(lanes, key=lambda rank: (len(lanes[rank]), -rank))
+    shifts: dict[int, int] = {reference: 0}
+    for rank, rows in lanes.items():
+        if rank == reference or communicator.refusal:
+            continue
+        if communicator.is_pair:
+            shifts[rank] = 0
+            continue
+        clocks = communicator.clocks
+        shift = find_shift(
+            calls, lanes[reference], rows, is_one_clock=clocks[rank] == clocks[reference]
+        )
+        if shift.value is None:
+            communicator.refusal = communicator.refusal or f"rank {rank}: {shift.reason}"
+            break
+        shifts[rank] = shift.value
+    if communicator.refusal:
+        for rows in lanes.values():
+            matched.method[rows] = method
+        return
+    # Call i of the reference is call i + shift of the member.
+    lowest = min(-shift for shift in shifts.values())
+    for rank, rows in lanes.items():
+        matched.communicator[rows] = index
+        matched.call[rows] = np.arange(len(rows)) - shifts[rank] - lowest
+        matched.method[rows] = method
+
+
+# --- checking and writing -----------------------------------------------------------------------
+
+
+def match_table(matched: Matched, errors_ns: Mapping[int, int]) -> pa.Table:
+    """The rows of ``collective_match``; times of the calls must be on the job's clock.
+
+    ``errors_ns`` is the error of each clock.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    from tracekit.schema import table
+
+    calls = matched.calls
+    rows, starts = matched.order()
+    reasons = _reasons(matched, rows, starts, errors_ns)
+    counts = np.diff(np.append(starts, len(rows)))
+    instance = np.repeat(np.arange(len(starts)), counts)
+    order = np.full(len(calls), NOBODY, np.int64)
+    order[rows] = np.arange(len(rows))
+    known = order != NOBODY
+    refused = _refused_reasons(matched)
+    texts, groups = [], []
+    group_of = [c.group_id for c in matched.communicators]
+    for row in range(len(calls)):
+        if known[row]:
+            texts.append(reasons[instance[order[row]]])
+            groups.append(group_of[matched.communicator[row]])
+        else:
+            texts.append(refused.get(row, "not matched"))
+            groups.append(None)
+    trusted = np.array([t == "" or t.endswith("members traced") for t in texts], bool) & known
+    columns: dict[str, Any] = {
+        "source_id": calls["source_id"],
+        "place": calls["place"],
+        "instance_id": pa.array(
+            np.where(known, instance[np.where(known, order, 0)] if len(rows) else 0, 0),
+            mask=~known,
+        ),
+        "call_index": pa.array(matched.call, mask=~known),
+        "method": [METHODS[m] if m != NOBODY else None for m in matched.method.tolist()],
+        "is_trusted": trusted,
+        "reason": [t or "all members agree" for t in texts],
+        "group_id": groups,
+    }
+    schema = table("collective_match").arrow_schema()
+    return pa.table([pa.array(columns[f.name], f.type) for f in schema], schema)
+
+
+def _refused_reasons(matched: Matched) -> dict[int, str]:
+    return {
+        int(row): communicator.refusal
+        for communicator in matched.communicators
+        if communicator.refusal
+        for rows in communicator.lanes.values()
+        for row in rows
+    }
+
+
+def _reasons(matched: Matched, rows: Ints, starts: Ints, errors_ns: Mapping[int, int]) -> list[str]:
+    """Why each instance carries no claim; empty where it may."""
+    import numpy as np
+
+    if not len(starts):
+        return []
+    calls = matched.calls
+    counts = np.diff(np.append(starts, len(rows)))
+    found = np.full(len(starts), "", dtype=object)
+    expected = np.array(
+        [
+            matched.communicators[c].members_count or NOBODY
+            for c in matched.communicator[rows[starts]].tolist()
+        ]
+    )
+    fewer = counts < expected
+    found[fewer] = [
+        f"{n} of {of} members traced"
+        for n, of in zip(counts[fewer].tolist(), expected[fewer].tolist(), strict=True)
+    ]
+    found[_is_broken(matched, rows, starts, errors_ns)] = "a member left before the last entered"
+    is_pair = np.array([c.is_pair for c in matched.communicators])[
+        matched.communicator[rows[starts]]
+    ]
+    sized = np.isin(
+        calls["op"], [i for i, name in enumerate(calls.op_names) if name not in ("all_to_all",)]
+    )
+    for column, words in (("message_bytes", "sizes differ"), ("dtype", "types differ")):
+        values = calls[column][rows]
+        blank = NOBODY if column == "message_bytes" else _code(calls, column, "")
+        differs = _differs(values, starts, values != blank) & sized[rows[starts]]
+        found[differs] = words
+    operations = _differs(calls["op"][rows], starts, np.ones(len(rows), bool)) & ~is_pair
+    found[operations] = "operations differ"
+    found[np.logical_or.reduceat(calls["is_cut"][rows] == 1, starts)] = "cut by the window"
+    found[counts == 1] = "no other member was traced"
+    return [str(text) for text in found]
+
+
+def _code(calls: Calls, column: str, value: str) -> int:
+    values = calls.table[column].combine_chunks().dictionary.to_pylist()
+    return values.index(value) if value in values else NOBODY
+
+
+def _differs(values: Ints, starts: Ints, is_known: npt.NDArray[np.bool_]) -> Any:
+    """Instances whose known values are not all the same."""
+    import numpy as np
+
+    big = np.iinfo(np.int64).max
+    low = np.minimum.reduceat(np.where(is_known, values, big), starts)
+    high = np.maximum.reduceat(np.where(is_known, values, -big), starts)
+    return (low != big) & (low != high)
+
+
+def _is_broken(
+    matched: Matched, rows: Ints, starts: Ints, errors_ns: Mapping[int, int]
+) -> npt.NDArray[np.bool_]:
+    """Instances that a member left (beyond the clocks' error) before the last had entered."""
+    import numpy as np
+
+    calls = matched.calls
+    error = np.zeros(len(rows), np.int64)
+    for clock, error_ns in errors_ns.items():
+        error[calls["clock_id"][rows] == clock] = error_ns
+    start, end = calls["start_ns"][rows], calls["end_ns"][rows]
+    last_in = np.maximum.reduceat(start - error, starts)
+    first_out = np.minimum.reduceat(end + error, starts)
+    binding = np.logical_and.reduceat(calls.is_synchronising[rows], starts)
+    broken = binding & (last_in > first_out + SLACK_NS)
+    is_send = calls["op"][rows] == _code(calls, "op", "send")
+    is_pair = np.array([c.is_pair for c in matched.communicators] or [False])[
+        matched.communicator[rows[starts]]
+    ]
+    big = np.iinfo(np.int64).max
+    sent = np.minimum.reduceat(np.where(is_send, start - error, big), starts)
+    received = np.minimum.reduceat(np.where(is_send, big, end + error), starts)
+    on_host = calls["timeline"][rows[starts]] == _code(calls, "timeline", "host")
+    slack = np.where(on_host, HOST_SLACK_NS, SLACK_NS)
+    impossible = (sent != big) & (received != big) & (sent - slack > received)
+    return np.where(is_pair, impossible, broken)
+
+
+def group_table(matched: Matched, kinds: Mapping[str, tuple[str, str]]) -> pa.Table:
+    """The rows of ``comm_group``; ``kinds`` maps a group's id to its kind and where from."""
+    import pyarrow as pa
+
+    from tracekit.schema import table
+
+    rows: dict[tuple[int, str], dict[str, Any]] = {}
+    for c in matched.communicators:
+        if c.refusal:
+            continue
+        members = c.group.ranks if c.group is not None and c.group.is_complete else None
+        kind, source = kinds.get(c.group_id, (None, None))
+        row = rows.setdefault(
+            (c.attempt, c.group_id),
+            {
+                "attempt": c.attempt,
+                "group_id": c.group_id,
+                "group_source": c.group_source,
+                "name": c.group.name if c.group else None,
+                "description": c.group.description if c.group else None,
+                "ranks": members,
+                "members_count": c.members_count,
+                "kind": kind,
+                "kind_source": source,
+                "traced": set(),
+            },
+        )
+        row["traced"] |= set(c.lanes)
+    listed = []
+    for key in sorted(rows):
+        row = rows[key]
+        row["traced_ranks"] = sorted(row.pop("traced"))
+        row["ranks"] = sorted(row["ranks"]) if row["ranks"] is not None else None
+        listed.append(row)
+    schema = table("comm_group").arrow_schema()
+    return pa.table([pa.array([r.get(f.name) for r in listed], f.type) for f in schema], schema)

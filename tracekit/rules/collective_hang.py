@@ -1,0 +1,161 @@
+"""
+What it means
+    The job stands still in a collective: some members wait for one that never comes.
+
+How it shows
+    The traces of all members go on for long after their last call on a communicator, much longer
+    than they ever paused, and the members stopped at different calls. The member with the fewest
+    calls did not enter; if all entered the same last call and it never ended, no member is named.
+
+Why it hurts
+    Nothing is computed until a timeout ends the job.
+
+Remedy
+    Look at the stack of the member that did not enter (py-spy dump, Flight Recorder).
+
+When this is wrong
+    A trace that ends with an evaluation or a checkpoint without collectives is silent too, but then
+    all members stopped at the same call. Ranks outside a subgroup never call it. A hung job rarely
+    leaves traces; Flight Recorder or the watchdog's log say more.
+
+Source
+    Diagnosis D28: the rank with the lowest completed sequence that did not launch is the culprit.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracekit.findings import (
+    Evidence,
+    EvidenceRow,
+    Finding,
+    Impact,
+    Severity,
+    confidence_from,
+)
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.wording import ranges, ranks_phrase, seconds
+
+NAME = "collective-hang"
+
+
+@dataclass(frozen=True)
+class CollectiveHangThresholds(Thresholds):
+    """When silence is a hang."""
+
+    min_silence_ns: int = threshold(
+        30_000_000_000, "no call for so long; shorter silences are checkpoints and evaluations"
+    )
+    min_silence_ratio: float = threshold(
+        10.0, "times the longest pause between two calls before; a hang is like nothing before it"
+    )
+
+
+def evaluate(facts: Facts, limits: CollectiveHangThresholds) -> RuleOutcome:
+    """The communicators in which members stopped at different calls, for good."""
+    by_group: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+    for row in facts.of("last_calls"):
+        by_group[row["capture_id"], row["group_id"]].append(row)
+    complete = [rows for rows in by_group.values() if len(rows) > 1]
+    if not complete:
+        return lacking(
+            NAME,
+            "collectives matched across ranks, Flight Recorder or a watchdog's log",
+            "set TORCH_NCCL_TRACE_BUFFER_SIZE and TORCH_NCCL_DUMP_ON_TIMEOUT",
+        )
+    found = [f for rows in complete if (f := _hang(facts, rows, limits)) is not None]
+    # Groups behind the first to hang stand still because of it.
+    found.sort(key=lambda f: (f.evidence[0].value, f.id), reverse=True)
+    return RuleOutcome(findings=tuple(found[:1]))
+
+
+def _hang(facts: Facts, rows: Sequence[Row], limits: CollectiveHangThresholds) -> Finding | None:
+    if any(row["silence_ns"] is None or row["longest_gap_ns"] is None for row in rows):
+        return None
+    waited = {int(r["rank"]): _stood_ns(r) for r in rows}
+    pause_ns = max(int(row["longest_gap_ns"]) for row in rows)
+    least = min(waited.values())
+    if least < limits.min_silence_ns or least < limits.min_silence_ratio * pause_ns:
+        return None
+    last = {int(r["rank"]): int(r["last_call"]) for r in rows}
+    behind = sorted(rank for rank, call in last.items() if call < max(last.values()))
+    stuck = [r for r in rows if int(r["last_dur_ns"]) >= limits.min_silence_ns]
+    if not behind and len(stuck) < len(rows):
+        # All stopped after the same call: the job ended or does something without collectives.
+        return None
+    return _finding(facts, rows, behind, least, limits)
+
+
+def _stood_ns(row: Row) -> int:
+    """How long the member has not come to another call: silent, or inside a call that lasts."""
+    long_ns = int(row["last_dur_ns"]) if int(row["last_dur_ns"]) > 0 else 0
+    usual = float(row["usual_dur_ns"] or 0)
+    inside = long_ns if long_ns > 10 * usual else 0
+    return max(0, int(row["silence_ns"])) + inside
+
+
+def _finding(
+    facts: Facts,
+    rows: Sequence[Row],
+    behind: Sequence[int],
+    silence_ns: int,
+    limits: CollectiveHangThresholds,
+) -> Finding:
+    others = sorted(int(r["rank"]) for r in rows if int(r["rank"]) not in behind)
+    last = max(int(r["last_call"]) for r in rows)
+    op = next(str(r["op"]) for r in rows if int(r["last_call"]) == last)
+    if behind:
+        says = (
+            f"{ranks_phrase(behind, facts.ranks)} never entered the {op} (call {last}) that ranks "
+            f"{ranges(others)} entered; nothing has moved for {seconds(silence_ns / 1e9)}."
+        )
+    else:
+        says = (
+            f"All {len(rows)} members entered the {op} (call {last}) and it has not ended for "
+            f"{seconds(silence_ns / 1e9)}: the network or a GPU, not a rank that stayed away."
+        )
+    scope = facts.scope(list(behind), [])
+    return Finding(
+        id=f"{NAME}/{ranges(behind) or 'all'}",
+        rule=NAME,
+        severity=Severity.CRITICAL,
+        confidence=confidence_from(["peers"], "from the traces' last calls only"),
+        summary=says,
+        owner="platform",
+        scope=scope,
+        when=facts.when([]),
+        impact=Impact(),
+        evidence=(
+            Evidence(
+                name="time without another call, member with least",
+                value=silence_ns / 1e9,
+                unit="s",
+                threshold=limits.min_silence_ns / 1e9,
+                query="last_calls",
+                rows=tuple(
+                    EvidenceRow(
+                        source=facts.sources.get(int(r["source_id"]), f"source {r['source_id']}"),
+                        place=str(r["place"]),
+                    )
+                    for r in rows[:10]
+                ),
+            ),
+        ),
+        confirm=("py-spy dump --pid PID on the hosts of the ranks that did not enter",),
+        remedy=("fix what keeps them from the call; see their stacks",),
+        next_capture=("set TORCH_NCCL_TRACE_BUFFER_SIZE and TORCH_NCCL_DUMP_ON_TIMEOUT",),
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    summary="The job stands still in a collective that some member never entered.",
+    owner="platform",
+    thresholds=CollectiveHangThresholds(),
+    queries=("last_calls",),
+    evaluate=evaluate,
+    doc=__doc__,
+)

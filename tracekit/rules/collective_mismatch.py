@@ -1,0 +1,123 @@
+"""
+What it means
+    Members of a communicator call different operations, sizes or types at the same place.
+
+How it shows
+    Calls with the same number on one communicator, matched across ranks, that do not agree.
+
+Why it hurts
+    It hangs, or it moves the wrong data without a word.
+
+Remedy
+    Find the branch that some ranks take and others do not: data-dependent control flow, unused
+    parameters, uneven last batches, a rank with another version of the code.
+
+When this is wrong
+    Matching by order may be off where a trace lost a call; where the trace numbers its calls it is
+    not. All-to-all with unequal shares is meant, and left out.
+
+Source
+    Diagnosis D28: another operation, size or type at the same sequence number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracekit.findings import (
+    Evidence,
+    EvidenceRow,
+    Finding,
+    Impact,
+    Severity,
+    confidence_from,
+)
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.wording import plural, ranges
+
+NAME = "collective-mismatch"
+REASONS = ("operations differ", "sizes differ", "types differ")
+
+
+@dataclass(frozen=True)
+class CollectiveMismatchThresholds(Thresholds):
+    """When members disagree."""
+
+    min_agreeing_ratio: float = threshold(
+        0.9, "share of a communicator's other calls that agree; else the matching is in doubt"
+    )
+
+
+def evaluate(facts: Facts, limits: CollectiveMismatchThresholds) -> RuleOutcome:
+    """One finding for each communicator and kind of disagreement."""
+    rows = facts.of("match_coverage")
+    if not any(r["instances_count"] and len(r["ranks"] or ()) > 1 for r in rows):
+        return lacking(
+            NAME,
+            "collectives matched across ranks",
+            "profile all ranks in the same steps",
+        )
+    found = []
+    for row in rows:
+        if row["reason"] in REASONS and _is_clear(row, rows, limits):
+            found.append(_finding(facts, row, limits))
+    return RuleOutcome(findings=tuple(found))
+
+
+def _is_clear(row: Row, rows: object, limits: CollectiveMismatchThresholds) -> bool:
+    if row["method"] == "sequence":
+        return True
+    assert isinstance(rows, (list, tuple))  # noqa: S101  # Facts.of gives a sequence
+    own = [r for r in rows if r["group_id"] == row["group_id"]]
+    calls = sum(int(r["calls_count"]) for r in own)
+    differing = sum(int(r["calls_count"]) for r in own if r["reason"] in REASONS)
+    return calls > 0 and 1 - differing / calls >= limits.min_agreeing_ratio
+
+
+def _finding(facts: Facts, row: Row, limits: CollectiveMismatchThresholds) -> Finding:
+    is_numbered = row["method"] == "sequence"
+    ranks = sorted(int(r) for r in row["ranks"])
+    count = int(row["instances_count"])
+    source = facts.sources.get(int(row["source_id"]), f"source {row['source_id']}")
+    scope = facts.scope(ranks, [])
+    return Finding(
+        id=f"{NAME}/{row['group_id']}/{str(row['reason']).split()[0]}",
+        rule=NAME,
+        severity=Severity.MINOR if is_numbered else Severity.NOTE,
+        confidence=confidence_from(
+            ["peers"],
+            "by the trace's own sequence numbers" if is_numbered else "by the order of the calls",
+        ),
+        summary=(
+            f"{plural(count, 'collective')} of ranks {ranges(ranks)}: {row['reason']} "
+            f"between members at the same place."
+        ),
+        owner="model",
+        scope=scope,
+        when=facts.when([]),
+        impact=Impact(),
+        evidence=(
+            Evidence(
+                name=f"instances whose {row['reason']}",
+                value=count,
+                unit="count",
+                threshold=1,
+                query="match_coverage",
+                rows=(EvidenceRow(source=source, place=str(row["place"])),),
+            ),
+        ),
+        confirm=("TORCH_DISTRIBUTED_DEBUG=DETAIL checks that all members call the same",),
+        remedy=("find the branch that some ranks take and others do not",),
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    summary="Members of a communicator call different operations at the same place.",
+    owner="model",
+    thresholds=CollectiveMismatchThresholds(),
+    queries=("match_coverage",),
+    evaluate=evaluate,
+    doc=__doc__,
+    cap=Severity.MINOR,
+)

@@ -1,0 +1,317 @@
+"""
+What it means
+    One rank (or a few) enters the collectives last, by its own doing, and all others wait for it.
+
+How it shows
+    Matched collectives: the waiting of every member until the last has entered is booked to that
+    one, less what it inherited (it left the collective before late, or waited for another rank
+    meanwhile). The rank causes a fifth or more of all such waiting, and the delay that the others
+    could not fill with computing is 5 % of the step or more, beyond what the typical rank causes.
+
+Why it hurts
+    A synchronous job is as slow as its slowest rank, and every rank looks equally slow.
+
+Remedy
+    Find what the rank does differently: its kernels (slow-gpu), its host (slow-host), its input,
+    its collector, its share of the work. The findings that explain this one say which.
+
+When this is wrong
+    How often a rank is last is shown and never tested: noise makes somebody last every time.
+    Lateness below the clocks' error is not counted. Work that is unequal by nature (the last
+    pipeline stage, a hot expert) makes a rank late that nothing is wrong with. Where a member
+    left no trace it may be the one that is late: then nobody that was captured is named.
+
+Source
+    Diagnosis D29 and 3.11.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean
+
+from tracekit.findings import (
+    Candidates,
+    Evidence,
+    Finding,
+    Instrument,
+    Severity,
+    confidence_from,
+    finding_id,
+    impact_of,
+    severity_of,
+)
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, lacking, threshold
+from tracekit.rules.lateness import (
+    QUERIES,
+    LatenessThresholds,
+    LateRank,
+    late_ranks,
+    matched_note,
+    score_evidence,
+    why_unmatched,
+)
+from tracekit.wording import plural, ranges, ranks_phrase, seconds, share
+
+NAME = "late-rank"
+CAPTURE = "profile all ranks in the same steps, with a PyTorch that records collective metadata"
+
+
+@dataclass(frozen=True)
+class LateRankThresholds(LatenessThresholds):
+    """When a rank is late, and when absent ranks may be."""
+
+    min_estimated_ratio: float = threshold(
+        0.10, "waiting of the traced ranks for absent ones, over the step; as exposed comm (D27)"
+    )
+    min_inherited_ratio: float = threshold(
+        0.5, "share of all waiting that one rank is last in without being its cause"
+    )
+
+
+def evaluate(facts: Facts, limits: LateRankThresholds) -> RuleOutcome:
+    """One finding for each late rank, or one for the ranks that nobody captured."""
+    if not facts.of("match_coverage"):
+        if facts.job.world_size == 1:
+            return RuleOutcome()
+        return lacking(NAME, "collectives in the traces of two or more ranks", CAPTURE)
+    if not len(facts.steps):
+        return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
+    absent = _absent(facts, limits)
+    if matched_note(facts) is None or (absent is not None and not facts.of("straggler")):
+        if absent is not None:
+            return RuleOutcome(findings=(absent,))
+        return lacking(NAME, why_unmatched(facts), CAPTURE)
+    found = late_ranks(facts, limits)
+    findings = [_finding(facts, limits, late) for late in found]
+    if absent is not None:
+        findings.append(absent)
+    findings += _inherited(facts, limits, {late.rank for late in found})
+    return RuleOutcome(findings=tuple(findings))
+
+
+def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Finding:
+    keys = late.late_keys or facts.steps.keys
+    scope = facts.scope([late.rank], keys)
+    step_s = facts.steps.step_ns / 1e9
+    impact = impact_of(late.cost_ns / 1e9, step_s, facts.gpus_count)
+    kinds: list[Instrument] = ["peers"]
+    if (late.peer_ratio or 0.0) >= limits.min_peer_ratio:
+        kinds.append("host ranges" if not facts.has_gpu else "GPU timeline")
+    cap = Severity.CRITICAL if late.is_sure else Severity.MINOR
+    return Finding(
+        id=finding_id(NAME, scope, facts.ranks),
+        rule=NAME,
+        severity=severity_of(impact.step_ratio, cap=cap),
+        confidence=confidence_from(
+            kinds,
+            f"{late.scores_count} of {late.available_count} straggler scores agree; "
+            f"{matched_note(facts)}",
+        ),
+        summary=(
+            f"{ranks_phrase([late.rank], facts.ranks)} makes the others wait "
+            f"{seconds(late.cost_ns / 1e9)} of each {seconds(step_s)} step by its own doing "
+            f"({share(late.share_ratio)} of all such waiting){_nature(late, limits)}."
+        ),
+        owner="platform",
+        scope=scope,
+        when=facts.when(keys),
+        impact=impact,
+        evidence=score_evidence(facts, late, limits),
+        counter_evidence=_counter(late, limits),
+        confirm=(f"compare rank {late.rank} with a peer in the same step: kernels, host, input",),
+        remedy=("fix what makes the rank late; see the findings that explain this one",),
+    )
+
+
+def _nature(late: LateRank, limits: LateRankThresholds) -> str:
+    if late.peer_ratio is None or late.compute_ratio is None:
+        return ""
+    if late.peer_ratio < limits.min_peer_ratio:
+        return ""
+    if late.compute_ratio < limits.min_peer_ratio:
+        return (
+            f": its kernels take as long as its peers' ({late.compute_ratio:.2f}x), "
+            f"the time between them {late.peer_ratio:.1f}x, so its host holds it up"
+        )
+    return f": it computes {late.compute_ratio:.1f}x as long as its peers"
+
+
+def _counter(late: LateRank, limits: LateRankThresholds) -> tuple[Evidence, ...]:
+    if late.peer_ratio is None or late.peer_ratio >= limits.min_peer_ratio:
+        return ()
+    return (
+        Evidence(
+            name="its own time is like its peers'",
+            value=late.peer_ratio,
+            unit="ratio",
+            threshold=limits.min_peer_ratio,
+            query="straggler",
+        ),
+    )
+
+
+# --- late, and not by its own doing --------------------------------------------------------------
+
+
+def _inherited(facts: Facts, limits: LateRankThresholds, own: set[int]) -> list[Finding]:
+    """A rank that is last because it leaves the operation before late, every time."""
+    rows = list(facts.of("straggler"))
+    total = sum(int(r["inflicted_wait_ns"]) for r in rows)
+    leaves_ns = _always_leaves_late(facts)
+    found = []
+    for row in rows:
+        rank, inflicted = int(row["rank"]), int(row["inflicted_wait_ns"])
+        if rank in own or rank not in leaves_ns or total <= 0:
+            continue
+        is_inherited = int(row["own_inflicted_wait_ns"]) < 0.5 * inflicted
+        if is_inherited and inflicted >= limits.min_inherited_ratio * total:
+            found.append(_inherited_finding(facts, limits, row, inflicted / total, leaves_ns[rank]))
+    return [f for f in found if (f.impact.step_ratio or 0) >= limits.min_cost_ratio]
+
+
+def _always_leaves_late(facts: Facts) -> dict[int, float]:
+    """Ranks that leave nine operations of ten later than the others' median: by how much a step."""
+    steps_count = len(facts.steps) + len(facts.steps.warmup_keys)
+    found: dict[int, float] = {}
+    for row in facts.of("exit_lateness"):
+        if float(row["exit_p10_ns"]) > max(0, int(row["error_ns"])):
+            late_ns = float(row["exit_p50_ns"]) * int(row["calls_count"]) / max(1, steps_count)
+            found[int(row["rank"])] = found.get(int(row["rank"]), 0.0) + late_ns
+    return found
+
+
+def _inherited_finding(
+    facts: Facts, limits: LateRankThresholds, row: Row, ratio: float, leaves_ns: float
+) -> Finding:
+    rank = int(row["rank"])
+    scope = facts.scope([rank], facts.steps.keys)
+    step_s = facts.steps.step_ns / 1e9
+    steps_count = len(facts.steps) + len(facts.steps.warmup_keys)
+    waiting_ns = int(row["inflicted_wait_ns"]) / steps_count / max(1, len(facts.ranks) - 1)
+    impact = impact_of(min(leaves_ns, waiting_ns) / 1e9, step_s, facts.gpus_count)
+    own_ns = int(row["own_inflicted_wait_ns"])
+    return Finding(
+        id=finding_id(NAME, scope, facts.ranks),
+        rule=NAME,
+        severity=severity_of(impact.step_ratio, cap=Severity.MINOR),
+        confidence=confidence_from(["peers"], f"the lateness is inherited; {matched_note(facts)}"),
+        summary=(
+            f"{ranks_phrase([rank], facts.ranks)} is last in {int(row['late_count'])} of "
+            f"{int(row['matched_count'])} collectives ({share(ratio)} of all waiting), because it "
+            f"leaves the one before late: {seconds(own_ns / 1e9)} of "
+            f"{seconds(int(row['inflicted_wait_ns']) / 1e9)} is its own doing."
+        ),
+        owner="network",
+        scope=scope,
+        when=facts.when(facts.steps.keys),
+        impact=impact,
+        evidence=(
+            Evidence(
+                name="share of all waiting that it is last in",
+                value=ratio,
+                unit="ratio",
+                threshold=limits.min_inherited_ratio,
+                query="straggler",
+            ),
+            Evidence(
+                name="part of that waiting that is its own doing",
+                value=own_ns / 1e9,
+                unit="s",
+                query="straggler",
+            ),
+            Evidence(
+                name="its ends less the members' median ends, a step",
+                value=leaves_ns / 1e9,
+                unit="s",
+                query="exit_lateness",
+            ),
+        ),
+        confirm=(f"look at the transfer towards rank {rank}, not at its work",),
+        remedy=("fix what makes it leave late; see the findings that explain this one",),
+    )
+
+
+# --- members that nobody captured ---------------------------------------------------------------
+
+
+def _absent(facts: Facts, limits: LateRankThresholds) -> Finding | None:
+    """The finding where the traced ranks wait for members without a trace."""
+    rows = [
+        r
+        for r in facts.of("absent_waits")
+        if r["wait_per_step_ns"] is not None and r["missing_ranks"]
+    ]
+    step_ns = facts.steps.step_ns
+    heavy = [
+        r for r in rows if float(r["wait_per_step_ns"]) >= limits.min_estimated_ratio * step_ns
+    ]
+    if not heavy:
+        return None
+    # The smallest set that explains who waited: what all the groups that wait have in common.
+    waiting = [set(r["missing_ranks"]) for r in heavy]
+    common = set.intersection(*waiting)
+    calm = [set(r["missing_ranks"]) for r in rows if r not in heavy]
+    smallest = (common or set.union(*waiting)) - (set.union(*calm) if calm else set())
+    candidates = sorted(smallest or common or set.union(*waiting))
+    half = candidates[: (len(candidates) + 1) // 2]
+    cost_ns = fmean(float(r["wait_per_step_ns"]) for r in heavy)
+    traced = sorted({int(rank) for r in heavy for rank in r["traced_ranks"]})
+    scope = facts.scope([], facts.steps.keys)
+    step_s = step_ns / 1e9
+    impact = impact_of(cost_ns / 1e9, step_s, facts.gpus_count)
+    return Finding(
+        id=f"{NAME}/not-captured",
+        rule=NAME,
+        severity=severity_of(impact.step_ratio, cap=Severity.MINOR),
+        confidence=confidence_from(["peers"], "estimated from the traced members' durations"),
+        summary=(
+            f"{ranks_phrase(traced, facts.ranks)} wait about {seconds(cost_ns / 1e9)} of each "
+            f"{seconds(step_s)} step for members that were not captured: the culprit is among "
+            f"{plural(len(candidates), 'rank')} without a trace."
+        ),
+        owner="platform",
+        scope=scope,
+        when=facts.when(facts.steps.keys),
+        impact=impact,
+        evidence=(
+            Evidence(
+                name="waiting of a traced member for absent ones, a step (estimate)",
+                value=cost_ns / 1e9,
+                unit="s",
+                threshold=limits.min_estimated_ratio * step_s,
+                query="absent_waits",
+            ),
+        ),
+        candidates=Candidates(
+            ranks=tuple(candidates),
+            hosts=(),
+            why="they belong to every communicator in which the traced ranks wait, "
+            "and to none in which they do not"
+            if calm
+            else "they belong to the communicators in which the traced ranks wait",
+        ),
+        next_capture=(
+            f"profile ranks {ranges([*half])} in the same steps: it halves the candidates",
+        ),
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    summary="A rank enters the collectives last by its own doing, and the others wait.",
+    owner="platform",
+    thresholds=LateRankThresholds(),
+    queries=(*QUERIES, "absent_waits", "exit_lateness"),
+    evaluate=evaluate,
+    doc=__doc__,
+    symptom_of=(
+        "slow-gpu",
+        "slow-host",
+        "dataloader-stall",
+        "gc-pause",
+        "checkpoint-stall",
+        "sync-stall",
+        "link-degraded",
+    ),
+)

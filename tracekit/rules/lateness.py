@@ -1,0 +1,292 @@
+"""What late ranks have in common: who delayed whom, by how much, how sure.
+
+Noise makes every rank late now and then. So a rank is held to what it adds beyond the typical
+rank (the median of all), in time that the waiting rank could not use, and three scores are
+looked at: its share of all own inflicted waiting, its own time over its peers', and (where replay
+exists) the step without it. Two of those available must agree before a finding is worth more
+than minor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from tracekit.findings import Evidence, EvidenceRow
+from tracekit.rules.base import Facts, Row, Thresholds, threshold
+from tracekit.rules.stalls import episode_lengths
+from tracekit.rules.steps import StepKey
+
+QUERIES = ("step_breakdown", "straggler", "late_steps", "match_coverage")
+MAX_PLACES = 10
+
+
+@dataclass(frozen=True)
+class LatenessThresholds(Thresholds):
+    """When a rank is late by its own doing."""
+
+    min_cost_ratio: float = threshold(
+        0.05, "exposed delay over the step, beyond the typical rank's; noise adds 1 to 3 % (D29)"
+    )
+    min_share_ratio: float = threshold(
+        0.20, "share of all own inflicted waiting (D29); several ranks may qualify"
+    )
+    min_times_fair_ratio: float = threshold(
+        1.5, "times an even share: of two ranks each has half of the noise"
+    )
+    min_lone_share_ratio: float = threshold(
+        0.5, "the same where no other score is available (a pipeline of unknown stages)"
+    )
+    min_peer_ratio: float = threshold(
+        1.10, "own time over its peers' median; as for a slow GPU (D1)"
+    )
+    late_step_ratio: float = threshold(
+        0.02, "a step counts as late from this share of a mean step, beyond the typical rank's"
+    )
+    persistent_steps_count: int = threshold(
+        3, "this many late steps in a row are no accident (continuity, as in Minder)"
+    )
+    persistent_ratio: float = threshold(0.20, "or this share of the steady steps")
+    min_outlier_mads: float = threshold(
+        3.5,
+        "scaled median absolute deviations beyond the other ranks' delays: ranks that share"
+        " cores scatter widely (3.2)",
+    )
+    min_late_count: int = threshold(
+        3, "collectives that waited for it; where one step is all there is, this shows persistence"
+    )
+
+
+@dataclass(frozen=True)
+class LateRank:
+    """A rank that is late by its own doing, and how it shows."""
+
+    rank: int
+    cost_ns: float
+    """Exposed delay of a mean steady step beyond the typical rank's."""
+    cost_ratio: float
+    share_ratio: float
+    peer_ratio: float | None
+    compute_ratio: float | None
+    late_count: int
+    late_keys: tuple[StepKey, ...]
+    scores_count: int
+    """Scores that call it a straggler, of ``available_count``."""
+    available_count: int
+    row: Row
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether two of the available scores agree."""
+        return self.scores_count >= 2
+
+
+def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
+    """Ranks that are late by their own doing, persistently and at a cost; the worst first."""
+    steps = facts.steps
+    rows = {int(r["rank"]): r for r in facts.of("straggler")}
+    if len(rows) < 2 or not len(steps) or steps.step_ns <= 0:
+        return []
+    found = []
+    delays = step_delays_ns(facts)
+    fair = 1 / len(rows)
+    for rank, row in sorted(rows.items()):
+        share = float(row["lateness_ratio"] or 0.0)
+        late, cost_ns = _beyond_typical(delays, rank, steps.keys, list(rows), limits, facts)
+        cost_ratio = cost_ns / steps.step_ns
+        least = limits.min_share_ratio
+        if row["peer_ratio"] is None and row["slowdown_ratio"] is None:
+            least = max(least, limits.min_lone_share_ratio)
+        enough = min(0.75, max(least, limits.min_times_fair_ratio * fair))
+        is_late = cost_ratio >= limits.min_cost_ratio and share >= enough
+        is_late = is_late and _is_outlier(delays, rank, steps.keys, list(rows), limits)
+        if not is_late or not _is_persistent(late, row, facts, limits):
+            continue
+        peer = row["peer_ratio"]
+        scores = [True, peer is not None and float(peer) >= limits.min_peer_ratio]
+        what_if = row["slowdown_ratio"]
+        if what_if is not None:
+            scores.append(float(what_if) >= 1 + limits.min_cost_ratio)
+        found.append(
+            LateRank(
+                rank=rank,
+                cost_ns=cost_ns,
+                cost_ratio=cost_ratio,
+                share_ratio=share,
+                peer_ratio=None if peer is None else float(peer),
+                compute_ratio=None if row["compute_ratio"] is None else float(row["compute_ratio"]),
+                late_count=int(row["late_count"]),
+                late_keys=tuple(late),
+                scores_count=sum(scores),
+                available_count=1 + (peer is not None) + (what_if is not None),
+                row=row,
+            )
+        )
+    return sorted(found, key=lambda r: (-r.cost_ns, r.rank))
+
+
+def step_delays_ns(facts: Facts) -> dict[StepKey, dict[int, int]]:
+    """Exposed delay that each rank caused itself, by step."""
+    found: dict[StepKey, dict[int, int]] = {}
+    for row in facts.of("late_steps"):
+        key = StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
+        found.setdefault(key, {})[int(row["rank"])] = int(row["exposed_gap_ns"] or 0)
+    return found
+
+
+def _beyond_typical(
+    delays: Mapping[StepKey, Mapping[int, int]],
+    rank: int,
+    keys: Sequence[StepKey],
+    everybody: Sequence[int],
+    limits: LatenessThresholds,
+    facts: Facts,
+) -> tuple[list[StepKey], float]:
+    """Steps in which the rank delays more than the typical other one, and its mean excess."""
+    late: list[StepKey] = []
+    total = 0.0
+    for key in keys:
+        here = delays.get(key, {})
+        others = [here.get(r, 0) for r in everybody if r != rank]
+        excess = min(here.get(rank, 0) - median(others), facts.steps.job_dur_ns(key))
+        total += max(0.0, excess)
+        is_late = excess >= limits.late_step_ratio * facts.steps.step_ns
+        if is_late and excess > limits.min_outlier_mads * _scatter(others):
+            late.append(key)
+    return late, total / len(keys)
+
+
+def _is_outlier(
+    delays: Mapping[StepKey, Mapping[int, int]],
+    rank: int,
+    keys: Sequence[StepKey],
+    everybody: Sequence[int],
+    limits: LatenessThresholds,
+) -> bool:
+    """Whether the rank delays more than the scatter of the other ranks would."""
+    totals = {r: sum(delays.get(key, {}).get(r, 0) for key in keys) for r in everybody}
+    others = [ns for r, ns in totals.items() if r != rank]
+    return totals[rank] - median(others) > limits.min_outlier_mads * _scatter(others)
+
+
+def _scatter(values: Sequence[float]) -> float:
+    """Scaled median absolute deviation."""
+    middle = median(values)
+    return 1.4826 * median(abs(v - middle) for v in values)
+
+
+def _is_persistent(
+    late: Sequence[StepKey], row: Row, facts: Facts, limits: LatenessThresholds
+) -> bool:
+    if not late:
+        return False
+    if len(facts.steps) == 1:
+        return int(row["late_count"]) >= limits.min_late_count
+    if len(late) >= max(2, limits.persistent_ratio * len(facts.steps)):
+        return True
+    return max(episode_lengths(late, facts.steps.keys)) >= limits.persistent_steps_count
+
+
+def step_ratios(
+    facts: Facts, ranks: Sequence[int], part: str, peers: Sequence[int] | None = None
+) -> dict[int, list[float]]:
+    """Each rank's ``compute`` or ``own`` time over its peers' median, one value a steady step."""
+    found: dict[int, list[float]] = {rank: [] for rank in ranks}
+    for by_rank in facts.steps.by_key.values():
+        values = {
+            r: s.compute_ns if part == "compute" else s.dur_ns - s.exposed_comm_ns
+            for r, s in by_rank.items()
+            if peers is None or r in peers
+        }
+        for rank in ranks:
+            others = [v for r, v in values.items() if r != rank]
+            if rank in values and others and median(others) > 0:
+                found[rank].append(values[rank] / median(others))
+    return found
+
+
+def places(facts: Facts, ranks: Sequence[int]) -> tuple[EvidenceRow, ...]:
+    """Where the longest waits for these ranks are recorded, longest first."""
+    rows = [r for r in facts.of("late_steps") if r["rank"] in ranks and r["source_id"] is not None]
+    rows.sort(key=lambda r: (-int(r["longest_ns"]), int(r["source_id"]), int(r["place"])))
+    return tuple(
+        EvidenceRow(
+            source=facts.sources.get(int(r["source_id"]), f"source {r['source_id']}"),
+            place=str(r["place"]),
+        )
+        for r in rows[:MAX_PLACES]
+    )
+
+
+def score_evidence(
+    facts: Facts, late: LateRank, limits: LatenessThresholds
+) -> tuple[Evidence, ...]:
+    """The numbers behind a late rank."""
+    name = f"rank {late.rank}"
+    found = [
+        Evidence(
+            name=f"exposed delay by {name}, mean of all steady steps",
+            value=late.cost_ns / 1e9,
+            unit="s",
+            threshold=limits.min_cost_ratio * facts.steps.step_ns / 1e9,
+            query="late_steps",
+            rows=places(facts, [late.rank]),
+        ),
+        Evidence(
+            name=f"share of all own inflicted waiting, {name}",
+            value=late.share_ratio,
+            unit="ratio",
+            threshold=limits.min_share_ratio,
+            query="straggler",
+        ),
+        Evidence(
+            name=f"waiting inflicted on peers by {name}, whole window",
+            value=int(late.row["inflicted_wait_ns"]) / 1e9,
+            unit="s",
+            query="straggler",
+        ),
+        Evidence(
+            name=f"collectives that waited for {name}",
+            value=late.late_count,
+            unit="count",
+            query="straggler",
+        ),
+    ]
+    if late.peer_ratio is not None:
+        found.append(
+            Evidence(
+                name=f"own time of {name} over its peers' median",
+                value=late.peer_ratio,
+                unit="ratio",
+                threshold=limits.min_peer_ratio,
+                query="straggler",
+            )
+        )
+    if late.compute_ratio is not None:
+        found.append(
+            Evidence(
+                name=f"computing time of {name} over its peers' median",
+                value=late.compute_ratio,
+                unit="ratio",
+                query="straggler",
+            )
+        )
+    return tuple(found)
+
+
+def matched_note(facts: Facts) -> str | None:
+    """What could be matched at all; None where no trusted instance exists."""
+    counts = {True: 0, False: 0}
+    for row in facts.of("match_coverage"):
+        counts[bool(row["is_trusted"])] += int(row["calls_count"])
+    return None if not counts[True] else f"{counts[True]} of {sum(counts.values())} calls matched"
+
+
+def why_unmatched(facts: Facts) -> str:
+    """The commonest reason why calls could not be matched, in words."""
+    rows = [r for r in facts.of("match_coverage") if not r["is_trusted"]]
+    if not rows:
+        return "collectives in the traces of two or more ranks"
+    worst = max(rows, key=lambda r: (int(r["calls_count"]), str(r["reason"])))
+    return f"collectives matched across ranks ({worst['reason']})"

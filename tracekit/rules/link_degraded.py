@@ -1,0 +1,251 @@
+"""
+What it means
+    A link is slower than those beside it: a member of a communicator always gets its data late, or
+    one group moves its data more slowly than others of its kind.
+
+How it shows
+    In traces alone: a member leaves nearly every operation later than the others, by the same
+    amount, while its own work takes as long as theirs; or a group's bandwidth (from the transfer,
+    never from the duration) is under 0.8 of the median of groups of its kind, operation and size.
+
+Why it hurts
+    A ring is as fast as its slowest link, and whoever leaves late enters the next operation late.
+
+Remedy
+    Read the counters of the port (errors, drops, link width and speed); then replace cable or
+    optic, or drain the machine.
+
+When this is wrong
+    Members need not leave together: rooted operations and trees release some earlier by design.
+    Small messages are bound by latency, not by the link. A congested switch looks the same.
+    Without counters of the port this is a suspicion: at most minor.
+
+Source
+    Diagnosis D16 and 3.10: behind a link of 60 Mbit/s one rank left every all-reduce 72 ms late.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracekit.findings import (
+    Evidence,
+    Finding,
+    Severity,
+    confidence_from,
+    finding_id,
+    impact_of,
+    severity_of,
+)
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.wording import ranks_phrase, seconds, share
+
+NAME = "link-degraded"
+CAPTURE = "tracekit capture --what nic"
+
+
+@dataclass(frozen=True)
+class LinkDegradedThresholds(Thresholds):
+    """When a link is suspected from traces."""
+
+    min_exit_ratio: float = threshold(
+        0.05, "lateness on leaving over the group's transfer; healthy members stay under 3 %"
+    )
+    min_step_ratio: float = threshold(
+        0.02, "that lateness over the step, summed over the step's operations"
+    )
+    min_calls_count: int = threshold(8, "operations from which a constant can be told from chance")
+    min_ahead_ratio: float = threshold(
+        2.0, "times the next latest member: one link, not a group that scatters"
+    )
+    max_bandwidth_ratio: float = threshold(
+        0.8, "bus bandwidth over the median of groups of the same kind (D16)"
+    )
+    min_peers_count: int = threshold(4, "groups of a kind, to have a median worth the name")
+    min_steps_count: int = threshold(3, "steps in which the group was seen (D16)")
+    min_message_bytes: int = threshold(
+        1_048_576, "smaller operations of a group are bound by latency, not by a link"
+    )
+
+
+def evaluate(facts: Facts, limits: LinkDegradedThresholds) -> RuleOutcome:
+    """Members that always leave late, and groups that are slow beside their kind."""
+    rows = facts.of("exit_lateness")
+    if not rows:
+        return lacking(NAME, "matched collectives, or NIC or switch counters", CAPTURE)
+    if not len(facts.steps):
+        return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
+    found = _late_leavers(facts, rows, limits)
+    named = {rank for finding in found for rank in finding.scope.ranks}
+    found += _slow_groups(facts, limits, named)
+    return RuleOutcome(findings=tuple(found))
+
+
+def _late_leavers(
+    facts: Facts, rows: Sequence[Row], limits: LinkDegradedThresholds
+) -> list[Finding]:
+    by_operation: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        by_operation[row["group_id"], row["op"], row["message_bytes"]].append(row)
+    worst: dict[int, list[Row]] = defaultdict(list)
+    for members in by_operation.values():
+        ordered = sorted(members, key=lambda r: (-float(r["exit_p50_ns"]), int(r["rank"])))
+        if len(ordered) >= 3 and _is_late(ordered[0], ordered[1], limits):
+            worst[int(ordered[0]["rank"])].append(ordered[0])
+    steps_count = len(facts.steps) + len(facts.steps.warmup_keys)
+    findings = []
+    for rank, own in sorted(worst.items()):
+        cost_ns = sum(float(r["exit_p50_ns"]) * int(r["calls_count"]) for r in own) / steps_count
+        if cost_ns >= limits.min_step_ratio * facts.steps.step_ns:
+            findings.append(_leaver(facts, rank, own, cost_ns, limits))
+    return findings
+
+
+def _is_late(first: Row, second: Row, limits: LinkDegradedThresholds) -> bool:
+    late_ns = float(first["exit_p50_ns"])
+    # Nearly every time, not on average: a tenth of the calls may do better.
+    return (
+        int(first["calls_count"]) >= limits.min_calls_count
+        and float(first["exit_p10_ns"]) > max(int(first["error_ns"]), 0.5 * late_ns)
+        and late_ns >= limits.min_exit_ratio * float(first["group_transfer_p50_ns"])
+        and late_ns >= limits.min_ahead_ratio * max(0.0, float(second["exit_p50_ns"]))
+    )
+
+
+def _leaver(
+    facts: Facts, rank: int, rows: Sequence[Row], cost_ns: float, limits: LinkDegradedThresholds
+) -> Finding:
+    row = max(rows, key=lambda r: float(r["exit_p50_ns"]) * int(r["calls_count"]))
+    scope = facts.scope([rank], facts.steps.keys)
+    step_s = facts.steps.step_ns / 1e9
+    impact = impact_of(cost_ns / 1e9, step_s, facts.gpus_count)
+    ratio = float(row["exit_p50_ns"]) / float(row["group_transfer_p50_ns"] or 1)
+    host = f" ({scope.hosts[0]})" if scope.hosts else ""
+    peer = _peer_ratio(facts, rank)
+    own_work = f", though its own work takes {peer:.2f}x its peers'" if peer is not None else ""
+    return Finding(
+        id=finding_id(NAME, scope, facts.ranks),
+        rule=NAME,
+        severity=severity_of(impact.step_ratio, cap=Severity.MINOR),
+        confidence=confidence_from(
+            ["peers"], "one kind of evidence: traces, no counters of a port"
+        ),
+        summary=(
+            f"The transfer towards rank {rank}{host} is slow: it leaves each {row['op']} "
+            f"{seconds(float(row['exit_p50_ns']) / 1e9)} after the others "
+            f"({share(ratio)} of the transfer){own_work}."
+        ),
+        owner="network",
+        scope=scope,
+        when=facts.when(facts.steps.keys),
+        impact=impact,
+        evidence=(
+            Evidence(
+                name="end less the members' median end, median call",
+                value=float(row["exit_p50_ns"]) / 1e9,
+                unit="s",
+                threshold=limits.min_exit_ratio * float(row["group_transfer_p50_ns"]) / 1e9,
+                query="exit_lateness",
+            ),
+            Evidence(
+                name="the same, all but the best tenth of the calls",
+                value=float(row["exit_p10_ns"]) / 1e9,
+                unit="s",
+                threshold=0.5 * float(row["exit_p50_ns"]) / 1e9,
+                query="exit_lateness",
+            ),
+            Evidence(
+                name="the same, a step",
+                value=cost_ns / 1e9,
+                unit="s",
+                threshold=limits.min_step_ratio * step_s,
+                query="exit_lateness",
+            ),
+        ),
+        confirm=(
+            "read the counters of its port twice, a minute apart: errors, drops, discards",
+            "run a bandwidth test (ib_write_bw, iperf3) to this host and to a peer",
+        ),
+        remedy=("if the counters or the test agree: replace cable or optic, or drain the machine",),
+        next_capture=(CAPTURE,),
+    )
+
+
+def _peer_ratio(facts: Facts, rank: int) -> float | None:
+    row = next((r for r in facts.of("straggler") if r["rank"] == rank), None)
+    return None if row is None or row["peer_ratio"] is None else float(row["peer_ratio"])
+
+
+def _slow_groups(facts: Facts, limits: LinkDegradedThresholds, named: set[int]) -> list[Finding]:
+    findings = []
+    members = {r["group_id"]: sorted(r["ranks"] or ()) for r in facts.of("match_coverage")}
+    for row in facts.of("group_bandwidth"):
+        if (
+            row["peer_ratio"] is None
+            # Worker threads share cores: their times say nothing about a link.
+            or row["timeline"] != "device"
+            or int(row["message_bytes"]) < limits.min_message_bytes
+            or float(row["peer_ratio"]) >= limits.max_bandwidth_ratio
+            or int(row["peers_count"]) < limits.min_peers_count
+            or int(row["steps_count"]) < limits.min_steps_count
+            or int(row["instances_count"]) < limits.min_calls_count
+        ):
+            continue
+        ranks = members.get(row["group_id"], [])
+        lost_ns = float(row["transfer_p50_ns"]) * (1 - float(row["peer_ratio"]))
+        cost_ns = lost_ns * int(row["instances_count"]) / int(row["steps_count"])
+        if cost_ns < limits.min_step_ratio * facts.steps.step_ns or named & set(ranks):
+            continue
+        findings.append(_slow_group(facts, row, ranks, cost_ns, limits))
+    return findings
+
+
+def _slow_group(
+    facts: Facts, row: Row, ranks: Sequence[int], cost_ns: float, limits: LinkDegradedThresholds
+) -> Finding:
+    scope = facts.scope(ranks, facts.steps.keys)
+    step_s = facts.steps.step_ns / 1e9
+    impact = impact_of(cost_ns / 1e9, step_s, facts.gpus_count)
+    return Finding(
+        id=f"{NAME}/{row['group_id']}",
+        rule=NAME,
+        severity=severity_of(impact.step_ratio, cap=Severity.MINOR),
+        confidence=confidence_from(
+            ["peers"], "one kind of evidence: traces, no counters of a port"
+        ),
+        summary=(
+            f"The {row['kind'] or ''} group of {ranks_phrase(ranks, ()).lower()} moves its "
+            f"{row['op']} at {float(row['bus_bytes_per_s']) / 1e9:.2f} GB/s, "
+            f"{float(row['peer_ratio']):.2f} of what groups of its kind reach."
+        ).replace("  ", " "),
+        owner="network",
+        scope=scope,
+        when=facts.when(facts.steps.keys),
+        impact=impact,
+        evidence=(
+            Evidence(
+                name="bus bandwidth over the median of groups of its kind",
+                value=float(row["peer_ratio"]),
+                unit="ratio",
+                threshold=limits.max_bandwidth_ratio,
+                query="group_bandwidth",
+            ),
+        ),
+        confirm=("run a bandwidth test between the hosts of this group, pair by pair",),
+        remedy=("if a pair is slow there too: replace cable or optic, or drain the machine",),
+        next_capture=(CAPTURE,),
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    summary="A link is slower than those beside it.",
+    owner="network",
+    thresholds=LinkDegradedThresholds(),
+    queries=("step_breakdown", "exit_lateness", "group_bandwidth", "straggler", "match_coverage"),
+    evaluate=evaluate,
+    doc=__doc__,
+    cap=Severity.MINOR,
+)

@@ -1,0 +1,204 @@
+"""
+What it means
+    A rank is late because its host is slow: its GPU computes as fast as its peers', but starts
+    late, because the host launches late. On ranks without a GPU the computation itself is slow.
+
+How it shows
+    The rank's own time (without exposed communication) is 1.10 times its peers' or more in four of
+    five steady steps, its computing time is not, and the others wait for it by its own doing. Input
+    waits, collections, checkpoints and synchronisations that a trace names do not explain it.
+
+Why it hurts
+    All ranks wait for the one whose CPU is busy elsewhere.
+
+Remedy
+    Look for other processes on its cores, pin ranks to the cores of their NUMA node, check the CPU
+    frequency and the container's CPU quota.
+
+When this is wrong
+    A profiler that records Python stacks on one rank only slows that one. Work that differs by rank
+    (logging on rank 0, evaluation) is the program's, not the host's. A stall that no trace names
+    (a collection without events) looks the same if it comes in every step.
+
+Source
+    Diagnosis D7 and 3.11: on a Megatron job two ranks had 2.4 times their peers' own time at equal
+    computing time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from tracekit.findings import (
+    Evidence,
+    Finding,
+    Instrument,
+    Severity,
+    confidence_from,
+    finding_id,
+    impact_of,
+    severity_of,
+)
+from tracekit.rules.base import Facts, Rule, RuleOutcome, lacking, threshold
+from tracekit.rules.lateness import (
+    QUERIES,
+    LatenessThresholds,
+    LateRank,
+    late_ranks,
+    matched_note,
+    score_evidence,
+    step_ratios,
+    why_unmatched,
+)
+from tracekit.rules.slow_gpu import has_uneven_work
+from tracekit.wording import ranks_phrase, seconds
+
+NAME = "slow-host"
+STALL_QUERIES = ("input_stall", "gc_pause", "checkpoint_stall", "sync_stall")
+
+
+@dataclass(frozen=True)
+class SlowHostThresholds(LatenessThresholds):
+    """When a host is slow."""
+
+    max_compute_ratio: float = threshold(
+        1.05, "computing time over its peers' median; above it the GPU or the work is to blame"
+    )
+    min_steps_ratio: float = threshold(
+        0.80, "share of the steady steps in which its own time is that long"
+    )
+    max_explained_ratio: float = threshold(
+        0.5, "share of the delay that named stalls explain; then it is theirs"
+    )
+
+
+def evaluate(facts: Facts, limits: SlowHostThresholds) -> RuleOutcome:
+    """One finding for each rank that its host holds up; a host whose ranks all are is named."""
+    if matched_note(facts) is None:
+        return lacking(NAME, why_unmatched(facts), "profile all ranks in the same steps")
+    if not len(facts.steps):
+        return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
+    if not facts.has_gpu and has_uneven_work(facts):
+        return lacking(NAME, "the work of each rank: experts get unequal shares of the tokens")
+    found = [late for late in late_ranks(facts, limits) if _is_slow(facts, late, limits)]
+    whole = _whole_hosts(facts, [late.rank for late in found])
+    findings = []
+    for host, ranks in sorted(whole.items()):
+        members = [late for late in found if late.rank in ranks]
+        findings.append(_finding(facts, limits, members, host))
+    for late in found:
+        if not any(late.rank in ranks for ranks in whole.values()):
+            findings.append(_finding(facts, limits, [late], None))
+    return RuleOutcome(findings=tuple(findings))
+
+
+def _is_slow(facts: Facts, late: LateRank, limits: SlowHostThresholds) -> bool:
+    if late.peer_ratio is None or late.peer_ratio < limits.min_peer_ratio:
+        return False
+    if facts.has_gpu and (
+        late.compute_ratio is None or late.compute_ratio >= limits.max_compute_ratio
+    ):
+        return False
+    ratios = step_ratios(facts, [late.rank], "own")[late.rank]
+    slow = sum(1 for r in ratios if r >= limits.min_peer_ratio)
+    if not ratios or slow < limits.min_steps_ratio * len(ratios):
+        return False
+    return _explained_ns(facts, late.rank) < limits.max_explained_ratio * late.cost_ns
+
+
+def _explained_ns(facts: Facts, rank: int) -> float:
+    """What named stalls of the rank take of a mean steady step."""
+    steady = set(facts.steps.keys)
+    total = 0.0
+    for query in STALL_QUERIES:
+        for row in facts.of(query):
+            key = (int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
+            if int(row["rank"]) == rank and key in steady:
+                total += float(row["exposed_ns"])
+    return total / max(1, len(steady))
+
+
+def _whole_hosts(facts: Facts, ranks: Sequence[int]) -> dict[str, list[int]]:
+    """Hosts of two or more ranks, all of which are held up, where other hosts' are not."""
+    by_host: dict[str, list[int]] = defaultdict(list)
+    for rank, host in facts.job.hosts.items():
+        by_host[host].append(rank)
+    return {
+        host: sorted(members)
+        for host, members in by_host.items()
+        if len(members) > 1 and len(by_host) > 1 and set(members) <= set(ranks)
+    }
+
+
+def _finding(
+    facts: Facts, limits: SlowHostThresholds, members: Sequence[LateRank], host: str | None
+) -> Finding:
+    ranks = sorted(late.rank for late in members)
+    keys = sorted({key for late in members for key in late.late_keys}) or facts.steps.keys
+    worst = members[0]
+    scope = facts.scope(ranks, keys)
+    step_s = facts.steps.step_ns / 1e9
+    # Ranks of one host are late side by side.
+    cost_ns = max(late.cost_ns for late in members)
+    impact = impact_of(cost_ns / 1e9, step_s, facts.gpus_count)
+    subject = ranks_phrase(ranks, facts.ranks) + (f" (all of {host})" if host else "")
+    is_one = len(ranks) == 1
+    kernels = ""
+    if facts.has_gpu and worst.compute_ratio is not None:
+        kernels = f" while {'its' if is_one else 'their'} kernels take {worst.compute_ratio:.2f}x"
+    kinds: list[Instrument] = ["peers", "GPU timeline" if facts.has_gpu else "host ranges"]
+    return Finding(
+        id=finding_id(NAME, scope, facts.ranks),
+        rule=NAME,
+        severity=severity_of(
+            impact.step_ratio, cap=Severity.CRITICAL if worst.is_sure else Severity.MINOR
+        ),
+        confidence=confidence_from(
+            kinds, f"own time and peers' waiting agree; {matched_note(facts)}"
+        ),
+        summary=(
+            f"{subject} {'takes' if is_one else 'take'} {worst.peer_ratio or 0.0:.1f}x as long as "
+            f"{'its' if is_one else 'their'} peers between collectives{kernels}: the host is slow, "
+            f"and the others wait {seconds(cost_ns / 1e9)} of each {seconds(step_s)} step."
+        ),
+        owner="platform",
+        scope=scope,
+        when=facts.when(keys),
+        impact=impact,
+        evidence=tuple(
+            evidence
+            for late in members
+            for evidence in (
+                Evidence(
+                    name=f"own time over its peers' median, median step, rank {late.rank}",
+                    value=median(step_ratios(facts, [late.rank], "own")[late.rank]),
+                    unit="ratio",
+                    threshold=limits.min_peer_ratio,
+                    query="step_breakdown",
+                ),
+                *score_evidence(facts, late, limits),
+            )
+        ),
+        confirm=(
+            "pidstat -w -u 1 and numastat -p on its host: steal, involuntary switches, far memory",
+            "swap the rank with a peer: the delay should stay with the host",
+        ),
+        remedy=(
+            "pin each rank to the cores of its GPU's NUMA node; evict other processes",
+            "check the CPU frequency governor and the container's CPU quota",
+        ),
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    summary="A rank is late because its host is slow, not its GPU.",
+    owner="platform",
+    thresholds=SlowHostThresholds(),
+    queries=(*QUERIES, "comm_summary", *STALL_QUERIES),
+    evaluate=evaluate,
+    doc=__doc__,
+)

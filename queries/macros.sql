@@ -402,7 +402,6 @@ SELECT
 FROM step_times
 JOIN step_ranges USING (key, step);
 
-<<<<<<< HEAD
 -- Communicators as their members logged them, with what makes members of several processes one.
 --
 -- comm is the commId that NCCL states (2.16 and later). Before that nothing names a communicator
@@ -452,7 +451,6 @@ LEFT JOIN places AS starts
     ON starts.comm = members.comm AND starts.group_rank = edges.from_group_rank
 LEFT JOIN places AS ends
     ON ends.comm = members.comm AND ends.group_rank = edges.to_group_rank;
-=======
 -- Every matched call with whom it waited for and how long: (attempt, capture_id, group_id,
 -- sequence, instance_id, rank, source_id, place, op, message_bytes, timeline, step, start_ns,
 -- end_ns, is_trusted, is_complete, ranks_count, members_count, holder_rank, holder_start_ns,
@@ -766,4 +764,3 @@ JOIN computed AS at_start
     ON at_start.key = pieces.key AND at_start.time_ns = pieces.piece_start_ns
 JOIN computed AS at_gap ON at_gap.key = pieces.key AND at_gap.time_ns = pieces.gap_start_ns
 JOIN computed AS at_end ON at_end.key = pieces.key AND at_end.time_ns = pieces.piece_end_ns;
->>>>>>> main

@@ -49,7 +49,6 @@ QUERY_FILES: tuple[str, ...] = (
     "gpu/memcpy_summary",
     "comm/comm_summary",
     "comm/exposed_comm_by_op",
-<<<<<<< HEAD
     "nccl/nccl_comms",
     "nccl/nccl_topology",
     "nccl/nccl_matrix",
@@ -59,7 +58,8 @@ QUERY_FILES: tuple[str, ...] = (
     "nccl/nccl_nics",
     "nccl/nccl_rails",
     "nccl/nccl_groups",
-=======
+    "nccl/watchdog",
+    "nccl/flight_calls",
     "comm/collective_skew",
     "comm/straggler",
     "comm/late_steps",
@@ -69,7 +69,6 @@ QUERY_FILES: tuple[str, ...] = (
     "comm/match_coverage",
     "comm/last_calls",
     "comm/absent_waits",
->>>>>>> main
     "health/input_stall",
     "health/gc_pause",
     "health/checkpoint_stall",

@@ -29,11 +29,7 @@ from tracekit.rules.base import Row
 from tracekit.rules.steps import utc
 from tracekit.rules.unbuilt import not_built
 from tracekit.version import __version__
-<<<<<<< HEAD
-from tracekit.wording import listed, plural, ranges, runs, safe
-=======
-from tracekit.wording import listed, plural, runs, some, some_ranges
->>>>>>> main
+from tracekit.wording import listed, plural, runs, safe, some, some_ranges
 
 EXPLAINED_RATIO = 0.5
 """A cause explains a symptom if it accounts for at least this share of it."""

@@ -6,6 +6,7 @@ How it shows
     The traces of all members go on for long after their last call on a communicator, much longer
     than they ever paused, and the members stopped at different calls. The member with the fewest
     calls did not enter; if all entered the same last call and it never ended, no member is named.
+    PyTorch's watchdog and Flight Recorder say the same by sequence numbers, and are believed first.
 
 Why it hurts
     Nothing is computed until a timeout ends the job.
@@ -36,6 +37,7 @@ from tracekit.findings import (
     Severity,
     confidence_from,
 )
+from tracekit.rules import nccl_hang
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
 from tracekit.wording import ranges, ranks_phrase, seconds
 
@@ -56,10 +58,15 @@ class CollectiveHangThresholds(Thresholds):
 
 def evaluate(facts: Facts, limits: CollectiveHangThresholds) -> RuleOutcome:
     """The communicators in which members stopped at different calls, for good."""
+    logged = nccl_hang.hangs(facts)
+    if logged:  # the watchdog and Flight Recorder saw the hang; traces only see silence
+        return RuleOutcome(findings=tuple(logged))
     by_group: dict[tuple[object, ...], list[Row]] = defaultdict(list)
     for row in facts.of("last_calls"):
         by_group[row["capture_id"], row["group_id"]].append(row)
     complete = [rows for rows in by_group.values() if len(rows) > 1]
+    if not complete and nccl_hang.has_evidence(facts):
+        return RuleOutcome()
     if not complete:
         return lacking(
             NAME,
@@ -155,7 +162,7 @@ RULE = Rule(
     summary="The job stands still in a collective that some member never entered.",
     owner="platform",
     thresholds=CollectiveHangThresholds(),
-    queries=("last_calls",),
+    queries=("last_calls", *nccl_hang.QUERIES),
     evaluate=evaluate,
     doc=__doc__,
 )

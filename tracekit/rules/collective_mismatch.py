@@ -32,6 +32,7 @@ from tracekit.findings import (
     Severity,
     confidence_from,
 )
+from tracekit.rules import nccl_hang
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
 from tracekit.wording import plural, ranges
 
@@ -50,7 +51,10 @@ class CollectiveMismatchThresholds(Thresholds):
 
 def evaluate(facts: Facts, limits: CollectiveMismatchThresholds) -> RuleOutcome:
     """One finding for each communicator and kind of disagreement."""
+    logged = nccl_hang.mismatches(facts)
     rows = facts.of("match_coverage")
+    if logged or (nccl_hang.has_evidence(facts) and not rows):
+        return RuleOutcome(findings=tuple(logged))
     if not any(r["instances_count"] and len(r["ranks"] or ()) > 1 for r in rows):
         return lacking(
             NAME,
@@ -116,7 +120,7 @@ RULE = Rule(
     summary="Members of a communicator call different operations at the same place.",
     owner="model",
     thresholds=CollectiveMismatchThresholds(),
-    queries=("match_coverage",),
+    queries=("match_coverage", *nccl_hang.QUERIES),
     evaluate=evaluate,
     doc=__doc__,
     cap=Severity.MINOR,

@@ -39,6 +39,7 @@ from tracekit.findings import (
     impact_of,
     severity_of,
 )
+from tracekit.rules import nccl_links
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
 from tracekit.wording import ranks_phrase, seconds, share
 
@@ -72,6 +73,9 @@ class LinkDegradedThresholds(Thresholds):
 
 def evaluate(facts: Facts, limits: LinkDegradedThresholds) -> RuleOutcome:
     """Members that always leave late, and groups that are slow beside their kind."""
+    broken = nccl_links.failures(facts)
+    if broken:  # NCCL's own errors: a link that fails needs no statistics
+        return RuleOutcome(findings=tuple(broken))
     rows = facts.of("exit_lateness")
     if not rows:
         return lacking(NAME, "matched collectives, or NIC or switch counters", CAPTURE)
@@ -244,7 +248,7 @@ RULE = Rule(
     summary="A link is slower than those beside it.",
     owner="network",
     thresholds=LinkDegradedThresholds(),
-    queries=("step_breakdown", "exit_lateness", "group_bandwidth", "straggler", "match_coverage"),
+    queries=("step_breakdown", "exit_lateness", *nccl_links.QUERIES, "group_bandwidth", "straggler", "match_coverage"),
     evaluate=evaluate,
     doc=__doc__,
     cap=Severity.MINOR,

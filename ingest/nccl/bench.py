@@ -268,9 +268,7 @@ class BenchReader:
 
 
 def _is_row_start(words: list[bytes]) -> bool:
-    return (
-        len(words) >= 4 and words[0].isdigit() and words[1].isdigit() and words[2] in DTYPES
-    )
+    return len(words) >= 4 and words[0].isdigit() and words[1].isdigit() and words[2] in DTYPES
 
 
 def _are_cells(words: list[bytes], section: Section) -> bool:

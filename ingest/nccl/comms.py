@@ -29,7 +29,8 @@ _WORDS = re.compile(
 
 def words(text: bytes) -> dict[bytes, bytes]:
     """The named values of a line, by word: their order and number differ between versions."""
-    return {k: v for k, v in reversed(_WORDS.findall(text))}
+    # The first of two equal words counts.
+    return dict(reversed(_WORDS.findall(text)))
 
 
 @dataclass(slots=True, eq=False)
@@ -126,7 +127,9 @@ class Comms:
             comm.is_stub = True
         return comm
 
-    def mention(self, speaker: Speaker, text: bytes, place: int, time_ns: int | None) -> Comm | None:
+    def mention(
+        self, speaker: Speaker, text: bytes, place: int, time_ns: int | None
+    ) -> Comm | None:
         """Take in a line that describes a communicator (``comm 0x.. rank R nranks N ..``)."""
         found = words(text)
         value = pointer(found.get(b"comm"))
@@ -195,9 +198,7 @@ class Comms:
             self.all.append(comm)
         return comm
 
-    def _fill(
-        self, comm: Comm, speaker: Speaker, found: dict[bytes, bytes], text: bytes
-    ) -> None:
+    def _fill(self, comm: Comm, speaker: Speaker, found: dict[bytes, bytes], text: bytes) -> None:
         rank = as_int32(found.get(b"rank"))
         if comm.group_rank is None and rank is not None:
             comm.group_rank = rank

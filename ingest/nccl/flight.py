@@ -41,10 +41,7 @@ def read(source: SourceFile, sink: Sink, options: IngestOptions) -> None:
     with source.open() as stream:
         head = stream.read(2)
     is_pickle = head[:1] == b"\x80"
-    if is_pickle:
-        dump = _load_pickle(source)
-    else:
-        dump = _load_json(source)
+    dump = _load_pickle(source) if is_pickle else _load_json(source)
     if not isinstance(dump, dict) or not isinstance(dump.get("entries", []), (list, tuple)):
         raise InputError(f"{source.path}: not a Flight Recorder dump")
     _Dump(source, sink, dump, is_pickle=is_pickle).write()

@@ -80,11 +80,14 @@ class _Reader:
                     continue
                 if not held and not line.startswith(b"{"):
                     continue
+                if held and line.startswith(b"{"):  # what began before it was cut off
+                    self._break(begun)
+                    held = b""
                 if not held:
                     begun = place
                 held += line + b"\n"
                 # An object over several lines ends with a brace in the first column.
-                if line.startswith(b"{") and line.endswith(b"}") or raw.rstrip() == b"}":
+                if (line.startswith(b"{") and line.endswith(b"}")) or raw.rstrip() == b"}":
                     yield from self._parsed(held, begun)
                     held = b""
                 elif len(held) > MAX_OBJECT_BYTES:

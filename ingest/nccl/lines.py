@@ -142,7 +142,7 @@ class Splitter:
                 if next_head is None:
                     is_torn = True
                 else:
-                    end = mark.end() + self._host_start(line, mark.end(), next_head)
+                    end = mark.end() + self._host_start(next_head)
             if not messages:
                 rest = head.rest
             text = line[mark.end() : end]
@@ -152,10 +152,13 @@ class Splitter:
             begin = end
         return Line(messages, rest, is_torn) if messages else None
 
-    def _host_start(self, line: bytes, offset: int, found: re.Match[bytes]) -> int:
-        """Where the next message's host begins: glued text before it belongs to this one."""
-        known = self._known_suffix(found[1])
-        return found.end(1) - len(known) if known else found.start(1)
+    def _host_start(self, found: re.Match[bytes]) -> int:
+        """Where the next message's host begins: text glued before it belongs to this one."""
+        name = found[1]
+        for start in range(len(name)):
+            if name[start:] in self.hosts:
+                return found.start(1) + start
+        return found.start(1)
 
     def head(self, text: bytes) -> _Head | None:
         """Who speaks, from the text before ``NCCL INFO``."""

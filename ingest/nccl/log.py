@@ -40,7 +40,8 @@ CALL = re.compile(
 )
 CALL_NAME = re.compile(rb"(\w{3,24}): opCount ")
 CALL_WORD = re.compile(
-    rb"\b(opCount|count|datatype|op|root|comm|stream) (0x[0-9a-fA-F]+|-?[0-9a-fA-F]+)|(\[nranks)=(\d+)"
+    rb"\b(opCount|count|datatype|op|root|comm|stream) (0x[0-9a-fA-F]+|-?[0-9a-fA-F]+)"
+    rb"|(\[nranks)=(\d+)"
 )
 CHOICE = re.compile(
     rb"(?:(?P<op>\w+): )?(?P<bytes>\d+) Bytes -> Algo (?P<algo>\w+) proto (?P<proto>\w+)"
@@ -55,7 +56,9 @@ COLLNET_EDGE = re.compile(rb"CollNet (\d+)(?:/(\d+))? : (\d+) \[(send|receive)\]
 NET = re.compile(rb"NET/(.{1,40}?)/(\d+)(?:\((\d+)\))?((?:/[A-Za-z0-9]+(?:\([A-Za-z]+\))?)*)\s*$")
 DETAIL = re.compile(rb"[\w /()\[\],.-]{1,80}")
 RING_ORDER = re.compile(rb"(?:Channel|Ring) (\d+)(?:/(\d+))? :((?:\s+\d+)+)\s*$")
-TOTALS = re.compile(rb"(\d+) coll channels?, .*?(\d+) p2p channels?(?:, (\d+) p2p channels per peer)?")
+TOTALS = re.compile(
+    rb"(\d+) coll channels?, .*?(\d+) p2p channels?(?:, (\d+) p2p channels per peer)?"
+)
 COST_ROW = re.compile(rb"^\s*(Broadcast|Reduce|AllGather|ReduceScatter|AllReduce) \|(.*)$")
 COST_HEAD = re.compile(rb"^\s*Algorithm +\|(.*)$")
 COST_CELL = re.compile(rb"\s*([\d.]+)/\s*([\d.]+)\s*(?:\||$)")
@@ -213,7 +216,9 @@ class LogReader:
                 return False
         if comm.group_size is None and size is not None:
             comm.group_size = as_int32(size)
-        self._add_call(comm, speaker, time_ns, name, count, elements, dtype, reduction, root, stream)
+        self._add_call(
+            comm, speaker, time_ns, name, count, elements, dtype, reduction, root, stream
+        )
         return True
 
     def _add_call(
@@ -377,9 +382,7 @@ class LogReader:
 
     # --- everything else -----------------------------------------------------------------------
 
-    def _comm_event(
-        self, comm: Comm, speaker: Speaker, text: bytes, time_ns: int | None
-    ) -> None:
+    def _comm_event(self, comm: Comm, speaker: Speaker, text: bytes, time_ns: int | None) -> None:
         """What happened to the communicator; rows that waited for its pointer are due."""
         if text.endswith(b"Init COMPLETE"):
             for row in self.comms.drain((speaker.process, speaker.tid)):

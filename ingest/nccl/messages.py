@@ -83,7 +83,8 @@ PATTERNS: tuple[Pattern, ...] = (
     _p("oob", "info", "Bootstrap",
        rf"Bootstrap ?: Using (?:\[\d+\])?(?P<interface>{_WORD}):(?P<address>{_ADDRESS})"),
     _p("no_ib_device", "info", "No device found", r"NET/IB ?: No device found"),
-    _p("no_ibverbs", "info", "libibverbs", r"(?:Failed to open|could not load|not found).{0,40}libibverbs"),
+    _p("no_ibverbs", "info", "libibverbs", r"(?:Failed to open|could not load|not "
+    r"found).{0,40}libibverbs"),
     _p("nic", "info", "uverbs",
        r"NET/IB ?: \[(?P<device>\d+)\] ?(?P<nic>[\w.-]+):uverbs\d+:(?P<port>\d+)/(?P<link>\w+)"
        r".*? speed=(?P<speed_mbit>\d+)"),
@@ -101,7 +102,8 @@ PATTERNS: tuple[Pattern, ...] = (
        r"(?:bw|speed) (?P<bw_intra>[\d.]+)/(?P<bw_inter>[\d.]+), "
        r"(?:n[vV]links? [\d.]+, )?type (?P<type_intra>\w+)/(?P<type_inter>\w+)"),
     _p("system", "info", "=== System",
-       r"=== System : max(?:Bw|Width) (?P<max_bw>[\d.]+)(?: total(?:Bw|Width) (?P<total_bw>[\d.]+))?"),
+       r"=== System : max(?:Bw|Width) (?P<max_bw>[\d.]+)(?: total(?:Bw|Width) "
+       r"(?P<total_bw>[\d.]+))?"),
     _p("rings_connected", "info", "Connected all rings",
        r"Connected all rings(?:, use ring PXN (?P<pxn>\d) GDR (?P<gdr>\d))?"),
     _p("trees_connected", "info", "Connected", r"Connected (?:all|binomial|NVLS) trees?"),
@@ -125,15 +127,9 @@ PATTERNS: tuple[Pattern, ...] = (
     _p("topology_file", "info", "Loading topology file", r"Loading topology file"),
     _p("launch_mode", "info", "Launch mode", r"Launch mode (?P<mode>\w{1,30})"),
     # --- what goes wrong ----------------------------------------------------------------------
-    _p("ib_error", "error", "completion with",
-       r"Got completion(?: from peer (?P<peer>[0-9a-zA-Z_.:%-]{2,60})<\d+>)? with "
-       r"(?:error|status=)(?:IBV_WC_\w+\()? ?(?P<status>\d+)\)?[, ]+opcode ?=?(?:IBV_WC_\w+\()?"
-       r"(?P<opcode>\d*)\)?.*?(?:vendor[ _]err[ =](?P<vendor>\d+))?"
-       r"(?: \((?P<direction>Send|Recv)\))?"
-       r"(?:.*?localGid (?P<local_gid>[0-9a-fA-F:.]{2,45}))?"
-       r"(?:.*?remoteGids? ?(?P<remote_gid>[0-9a-fA-F:.]{2,45}))?(?:.*? hca (?P<nic>[\w.-]{1,40}))?\s*$"),
     _p("ib_async_event", "error", "async",
-       r"(?:\[?(?P<nic>[\w.-]{1,40}):(?P<port>\d+)\]? )?Got (?:async|non-fatal async) (?:error )?event"
+       r"(?:\[?(?P<nic>[\w.-]{1,40}):(?P<port>\d+)\]? )?Got (?:async|non-fatal async) (?:error "
+       r")?event"
        r" ?: (?P<event>[A-Za-z][A-Za-z ]{1,40})"),
     _p("ib_async_event", "error", "async fatal event",
        r"(?P<nic>[\w.-]{1,40})?:?(?P<port>\d+)?.{0,10}async fatal event"),
@@ -141,15 +137,18 @@ PATTERNS: tuple[Pattern, ...] = (
        r"Call to ibv_modify_qp failed with (?:error )?(?P<reason>\d+)?"
        r"(?:[^,]{0,60}, on dev (?P<nic>[\w.-]{1,40}))?"),
     _p("connect_retry", "warning", "onnect",
-       r"Call to connect (?:to \S+ )?(?:failed|returned|timed).{0,60}?(?:retrying|: (?P<why>Connection refused|Connection timed out|No route to host))"),
+       r"Call to connect (?:to \S+ )?(?:failed|returned|timed).{0,60}?(?:retrying|: "
+       r"(?P<why>Connection refused|Connection timed out|No route to host))"),
     _p("connect_failed", "error", "ocketPollConnect",
        r"socketPollConnect.*?(?P<why>exceeded (?:error )?retr\w+|failed|timeout)"),
     _p("connect_failed", "error", "Call to connect",
        r"Call to connect .*?failed"),
     _p("peer_closed", "error", "onnection closed by",
-       r"(?:socketProgress|Net) ?: Connection closed by remote peer(?: (?P<peer>[0-9a-zA-Z_.:%-]{2,60})<\d+>)?"),
+       r"(?:socketProgress|Net) ?: Connection closed by remote peer(?: "
+       r"(?P<peer>[0-9a-zA-Z_.:%-]{2,60})<\d+>)?"),
     _p("truncated", "error", "message truncated",
-       r"message truncated : receiving (?P<received_bytes>\d+) bytes instead of (?P<expected_bytes>\d+)"),
+       r"message truncated : receiving (?P<received_bytes>\d+) bytes instead of "
+       r"(?P<expected_bytes>\d+)"),
     _p("cuda_failure", "error", "uda failure",
        r"Cuda failure (?:(?P<number>\d+))?(?: ?'(?P<what>out of memory|unspecified launch failure"
        r"|an illegal memory access was encountered|invalid argument|invalid device ordinal"
@@ -183,7 +182,9 @@ NET_LIST = re.compile(rb"NET/(?P<net>\w[\w ]{0,30}?) ?: Using (?P<list>.*)$")
 NET_ITEM = re.compile(
     rb"\[(?P<device>\d+)\](?P<nic>[\w.+-]{1,120}):(?P<port>\d+)(?:/(?P<link>[\w/]{1,20}))?"
 )
-SOCKET_ITEM = re.compile(rb"\[(?P<device>\d+)\](?P<nic>[\w.-]{1,40}):(?P<address>[0-9a-fA-F.:]{3,45})")
+SOCKET_ITEM = re.compile(
+    rb"\[(?P<device>\d+)\](?P<nic>[\w.-]{1,40}):(?P<address>[0-9a-fA-F.:]{3,45})"
+)
 OOB = re.compile(rb"OOB (?P<interface>[\w.-]{1,40}):(?P<address>[0-9a-fA-F.:%\w]{2,60})<\d+>")
 GPU_PATHS = re.compile(rb"^GPU/(?P<gpu>[\w-]{1,20}) :")
 GPU_PATH = re.compile(rb"(?P<to>(?:GPU|NET)/[\w-]{1,20}) \((?P<path>\d+/[\d.]+/\w+)\)")
@@ -205,11 +206,37 @@ NOISE = re.compile(
     rb"|comm 0x|ncclComm\w+ comm|Flush|Failed to (?:open|find|load|initialize)|Register"
     rb"|Deregister|\w+ allocate|Comm config|ncclCommFinalize|Destroy|DESTROY|CUMEM|cuMem|CUDA Dev"
     rb"|Attribute|Topology|Found|Skipping|Libfabric|CollNet|MSCCL|Kernel|kernel"
-    rb"|Message:|NCCL_\w+|init\.cc|Broadcast \||Reduce \||AllGather \||ReduceScatter \||AllReduce \|"
+    rb"|Message:|NCCL_\w+|init\.cc|Broadcast \||Reduce \||AllGather \||ReduceScatter \|"
+    rb"|AllReduce \|"
     rb"|Merged|Assuming|Ignoring|PXN |rank \d|Rank \d|Group|Proxy|Socket|RDMA|Transport|Sym"
     rb")"
 )
 """Openings of messages that are known and carry nothing that a diagnosis needs."""
+
+
+IB_ERROR = re.compile(
+    rb"Got completion(?: from peer (?P<peer>[0-9a-zA-Z_.:%-]{2,60})<\d+>)? with "
+    rb"(?:error|status)[ =](?:IBV_WC_\w+\()?(?P<status>\d+)"
+)
+_IB_WORDS = (
+    ("opcode", re.compile(rb"opcode[ =](?:IBV_WC_\w+\()?(\d+)")),
+    ("vendor", re.compile(rb"vendor[ _]err[ =](\d+)")),
+    ("direction", re.compile(rb"(?:\(|req_type=)(Send|Recv)")),
+    ("local_gid", re.compile(rb"localGid ([0-9a-fA-F:.]{2,45})")),
+    ("remote_gid", re.compile(rb"remoteGids? ?([0-9a-fA-F:.]{2,45})")),
+    ("nic", re.compile(rb" hca ([\w.-]{1,40})")),
+)
+"""Words of a failed completion; which there are, and where, changed five times."""
+
+
+def ib_fields(text: bytes, found: re.Match[bytes]) -> list[str]:
+    """What a failed completion says, by word."""
+    kept = fields_of(found)
+    for name, word in _IB_WORDS:
+        value = word.search(text)
+        if value:
+            kept.append(f"{name}={value[1].decode()}")
+    return kept
 
 
 def fields_of(found: re.Match[bytes]) -> list[str]:
@@ -242,9 +269,9 @@ def devices_of(found: re.Match[bytes]) -> list[str]:
         name = item["nic"].decode() + ":" + item["port"].decode()
         kept.append(f"{item['device'].decode()}={name}" + (f"/{link.decode()}" if link else ""))
     if not items:
-        kept += [
-            f"{i['device'].decode()}={i['nic'].decode()}" for i in SOCKET_ITEM.finditer(text)
-        ][:64]
+        kept += [f"{i['device'].decode()}={i['nic'].decode()}" for i in SOCKET_ITEM.finditer(text)][
+            :64
+        ]
     oob = OOB.search(text)
     if oob:
         kept += [f"oob={oob['interface'].decode()}", f"address={oob['address'].decode()}"]
@@ -257,6 +284,10 @@ def event_of(text: bytes) -> tuple[str, str, list[str]] | None:
         env = ENV_LINE.match(text)
         if env:
             return "env", "info", env_fields(env)
+    if b"Got completion" in text:
+        failed = IB_ERROR.search(text)
+        if failed:
+            return "ib_error", "error", ib_fields(text, failed)
     for pattern in PATTERNS:
         if pattern.key in text:
             found = pattern.regex.search(text)

@@ -64,7 +64,7 @@ class _Counted:
     """A stream that knows where it stands and where it must end."""
 
     def __init__(self, stream: BinaryIO) -> None:
-        self._stream = io.BufferedReader(stream)  # type: ignore[arg-type,type-var]
+        self._stream = io.BufferedReader(stream)  # type: ignore[type-var]
         self._at = 0
 
     def read(self, size: int) -> bytes:
@@ -122,8 +122,15 @@ class _Machine:
                 self._step(name, argument, place)
         except RefusedPickleError:
             raise
-        except (ValueError, IndexError, TypeError, KeyError, OverflowError, MemoryError,
-                UnicodeError) as error:
+        except (
+            ValueError,
+            IndexError,
+            TypeError,
+            KeyError,
+            OverflowError,
+            MemoryError,
+            UnicodeError,
+        ) as error:
             raise RefusedPickleError(f"{name} (damaged)", place) from error  # fmt: skip
         else:
             if name != "STOP" or len(self.stack) != 1 or self.stack[0] is _MARK:

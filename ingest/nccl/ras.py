@@ -21,12 +21,15 @@ EVENT = ("place", "time_ns", "node", "code", "severity", "fields")
 _COMM = re.compile(rb"#(\d+)-(\d+) \(([0-9a-fA-F]{4,20})\) (MISMATCH|INCOMPLETE|ABORT|\w{2,20})")
 _UP_TO = re.compile(rb"\s*(\d+) ranks? ha(?:ve|s) launched up to operation (\d+)")
 _STATUS = re.compile(rb"\s*(\d+) ranks? ha(?:ve|s) status (\w{2,20})")
-_RANK = re.compile(rb"\s*Rank (\d+) -- GPU ([\d,]+) managed by process (\d+) on node ([\w.:-]{2,60})")
+_RANK = re.compile(
+    rb"\s*Rank (\d+) -- GPU ([\d,]+) managed by process (\d+) on node "
+    rb"([\w.:-]{2,60})"
+)
 _GONE = re.compile(rb"\s*Process (\d+) on node ([\w.:-]{2,60}) managing GPUs? ([\d,]+)")
 _MISSING = re.compile(rb"\s*The missing ranks?: ([\d, -]{1,400})")
 _MONITOR = re.compile(
-    rb"\s*\[[^\]]{10,40}\] (PEER_\w{2,30}|\w{3,30}): Process (\d+) on node ([\w.:-]{2,60}) managing "
-    rb"GPUs? ([\d,]+)"
+    rb"\s*\[[^\]]{10,40}\] (PEER_\w{2,30}|\w{3,30}): Process (\d+) on node ([\w.:-]{2,60}) "
+    rb"managing GPUs? ([\d,]+)"
 )
 _WORD = re.compile(r"[\w.:+-]{1,60}")
 _STATES = {0: "INIT", 1: "RUNNING", 2: "FINALIZE", 3: "ABORT"}
@@ -115,9 +118,7 @@ class _Reader:
             )  # fmt: skip
         elif found := _MISSING.match(line):
             for rank in re.findall(rb"\d+", found[1]):
-                self.rows.add(
-                    (place, None, self.hash, as_int32(rank), None, None, "MISSING", None)
-                )
+                self.rows.add((place, None, self.hash, as_int32(rank), None, None, "MISSING", None))
         elif line.strip() in (b"DEAD", b"TIMEOUT", b"INCOMPLETE"):
             self.is_dead = line.strip() == b"DEAD"
             self.hash = None
@@ -169,7 +170,7 @@ class _Reader:
         if isinstance(status, dict) and status.get("abort_flag"):
             state = 3
         counts = rank.get("collective_counts")
-        for op, count in (counts.items() if isinstance(counts, dict) else ()):
+        for op, count in counts.items() if isinstance(counts, dict) else ():
             kind = OPS.get(str(op).encode())
             if kind:
                 self.rows.add(

@@ -52,9 +52,11 @@ def _write(sink: Sink, record: dict[str, Any]) -> None:
         }
         events.add((1, "bench_device", "info", _fields(given)))
     average = record.get("average_bus_bandwidth")
-    stated = average.get("bandwidth", average.get("value")) if isinstance(average, dict) else average
+    stated = (
+        average.get("bandwidth", average.get("value")) if isinstance(average, dict) else average
+    )
     is_whole = record.get("end_time") is not None and measured > 0
-    given = {
+    summary: dict[str, object] = {
         "start": 1,
         "benchmark": name,
         "version": word(record.get("version")),
@@ -64,7 +66,7 @@ def _write(sink: Sink, record: dict[str, Any]) -> None:
         "complete": "yes" if is_whole else "no",
     }
     last = max(1, len(record["results"]))
-    events.add((last, "bench", "info" if is_whole else "warning", _fields(given)))
+    events.add((last, "bench", "info" if is_whole else "warning", _fields(summary)))
     events.flush()
     stated_version = word(record.get("nccl_version"))
     sink.fact(

@@ -8,18 +8,19 @@ from collections.abc import Callable
 from tracekit.ingest.base import Sink
 from tracekit.ingest.nccl.rows import Rows, as_int, as_int32
 
-KEY = re.compile(rb"atchdog|WorkNCCL\(|last enqueued|at NCCL work|eartbeat monitor|ProcessGroupNCCL")
+KEY = re.compile(
+    rb"atchdog|WorkNCCL\(|last enqueued|at NCCL work|eartbeat monitor|ProcessGroupNCCL"
+)
 _GLOBAL = re.compile(rb"\[rank(\d{1,7})\]")
 _GROUP = re.compile(
-    rb"\[(?:PG ID (?P<id>\S{1,20}) )?(?:PG GUID (?P<guid>[\w-]{1,40})(?:\((?P<name>[\w .:-]{1,60})\))? )?"
+    rb"\[(?:PG ID (?P<id>\S{1,20}) )?"
+    rb"(?:PG GUID (?P<guid>[\w-]{1,40})(?:\((?P<name>[\w .:-]{1,60})\))? )?"
     rb"(?:PG (?P<pg>\w{1,40}) )?Rank (?P<rank>\d{1,7})\]"
 )
 _WORK = re.compile(rb"WorkNCCL\((?P<body>[^)]{0,400}(?:\(ms\)[^)]{0,100})?)\)")
 _WORD = re.compile(rb"\b(SeqNum|OpType|NumelIn|NumelOut|Timeout\(ms\))=([\w-]{1,40})")
 _RAN = re.compile(rb"ran for (\d{1,12}) milliseconds")
-_PROGRESS = re.compile(
-    rb"last (enqueued|started|completed) NCCL work: (-?\d{1,20})"
-)
+_PROGRESS = re.compile(rb"last (enqueued|started|completed) NCCL work: (-?\d{1,20})")
 _DETECTED = re.compile(rb"(?:detected by watchdog at work|Timeout at NCCL work)\s?: (-?\d{1,20})")
 
 SNAPSHOT = (

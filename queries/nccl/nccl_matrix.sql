@@ -19,7 +19,7 @@ WITH
     ranks AS (
         SELECT attempt, comm, group_size, unnest(range(group_size)) AS from_rank
         FROM members
-        WHERE group_size <= 4096
+        WHERE group_size <= 1024
     ),
     pairs AS (
         SELECT

@@ -80,7 +80,7 @@ def evaluate(facts: Facts, limits: ChannelCollapseThresholds) -> RuleOutcome:
 def _within(facts: Facts, nccl: Nccl, limits: ChannelCollapseThresholds) -> list[Finding]:
     """Ranks of one communicator whose channels are fewer than the others'."""
     found = []
-    for comm, members in nccl.comms.items():
+    for members in nccl.comms.values():
         counts = [m.channels for m in members if m.channels is not None]
         usual = majority(counts)
         if not isinstance(usual, int):
@@ -194,7 +194,7 @@ def _against(
         basis="the log, and the bandwidth that nccl-tests measured" if measured else "the log",
         instruments=("log", "counters") if loss >= limits.major_loss_ratio else ("log",),
         hosts=nccl.hosts(few),
-        confirm=("nvidia-smi topo -m; nvidia-smi nvlink --status   on " + ", ".join(nccl.hosts(few)),),
+        confirm=("nvidia-smi topo -m; nvidia-smi nvlink --status   on the host",),
         remedy=("take out what differs between the two logs, the topology file first",),
     )  # fmt: skip
 

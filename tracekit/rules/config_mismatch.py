@@ -98,9 +98,7 @@ def _stated(
     return {what: list(by.values()) for what, by in found.items() if what}
 
 
-def _finding(
-    facts: Facts, nccl: Nccl, what: str, stated: list[tuple[str, Signal]]
-) -> Finding:
+def _finding(facts: Facts, nccl: Nccl, what: str, stated: list[tuple[str, Signal]]) -> Finding:
     by_value: dict[str, list[Signal]] = defaultdict(list)
     for value, signal in stated:
         by_value[value].append(signal)

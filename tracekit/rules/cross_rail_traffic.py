@@ -84,7 +84,9 @@ def _finding(
     nodes = sorted({safe(str(r[k])) for r in crossing for k in ("from_node", "to_node")})
     setting = nccl.settings("NCCL_CROSS_NIC")
     value = setting[0].given.get("value") if setting else None
-    words = [f"{share(across / every)} of the channels between hosts change rails"] if across else []
+    words = (
+        [f"{share(across / every)} of the channels between hosts change rails"] if across else []
+    )
     words += ["NCCL warns of mismatched devices"] if warned else []
     words += [f"NCCL_CROSS_NIC={value} is set"] if setting else []
     return nccl_finding(

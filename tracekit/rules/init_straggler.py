@@ -54,7 +54,9 @@ class InitStragglerThresholds(Thresholds):
     max_own_ratio: float = threshold(
         0.2, "of the others' bootstrap: the late rank itself waits for nobody"
     )
-    minor_wait_ns: int = threshold(60_000_000_000, "of waiting from which on it is more than a note")
+    minor_wait_ns: int = threshold(
+        60_000_000_000, "of waiting from which on it is more than a note"
+    )
 
 
 def evaluate(facts: Facts, limits: InitStragglerThresholds) -> RuleOutcome:

@@ -89,18 +89,31 @@ def _watchdog(facts: Facts) -> Finding | None:
     enqueued = {
         k: int(r["last_enqueued"])
         for r in facts.of("watchdog")
-        if r["last_enqueued"] is not None and r["group_name"] == group
+        if r["last_enqueued"] is not None and _is_same(r["group_name"], group)
         and (k := _rank(r)) is not None
     }  # fmt: skip
     behind = sorted(r for r, last in enqueued.items() if last < sequence)
     also = sorted({k for r in facts.of("watchdog") if (k := _rank(r)) is not None})
     world = facts.job.world_size or _size_of_largest(facts)
-    is_world = group is None or "default" in str(group) or str(group) == "0"
-    silent = sorted(set(range(world)) - set(also)) if world and is_world else []
+    # Ranks count from 0: a gap below the highest is a rank that said nothing.
+    expected = max(world or 0, max(also, default=-1) + 1)
+    silent = sorted(set(range(expected)) - set(also)) if _is_world(group) else []
     op = next((str(r["op"]) for r in rows if r["op"]), "collective")
     if _differs(sorted({str(r["op"]) for r in rows if r["op"]}), ()):
-        behind = []
-    return _hang(facts, op, sequence, group, waiting, behind, silent, rows, "watchdog")
+        return None  # members that do different things: a mismatch, not an absence
+    is_whole = bool(world) and _is_world(group) and len(waiting) == world
+    return _hang(
+        facts, op, sequence, group, waiting, behind, silent, rows, "watchdog", is_whole=is_whole
+    )
+
+
+def _is_world(group: object) -> bool:
+    """Whether a group is the job's first; old releases do not name it."""
+    return group is None or "default" in str(group) or str(group) == "0"
+
+
+def _is_same(one: object, other: object) -> bool:
+    return one == other or (_is_world(one) and _is_world(other))
 
 
 def _size_of_largest(facts: Facts) -> int | None:
@@ -133,7 +146,7 @@ def _flight(facts: Facts) -> Finding | None:
         return None
     op = (chosen["ops"] or ["collective"])[0]
     return _hang(facts, str(op), int(chosen["sequence"]), chosen["group_name"], joined, missing,
-                 silent, [chosen], "flight_calls")  # fmt: skip
+                 silent, [chosen], "flight_calls", is_whole=is_all)  # fmt: skip
 
 
 # ---------------------------------------------------------------- words
@@ -167,6 +180,8 @@ def _hang(
     silent: Sequence[int],
     rows: Sequence[Row],
     query: str,
+    *,
+    is_whole: bool,
 ) -> Finding | None:
     if not waiting:
         return None
@@ -188,11 +203,14 @@ def _hang(
             why="the only members that neither joined nor said anything",
         )  # fmt: skip
         basis += "; silence is weak evidence where logs may be missing"
-    else:
+    elif is_whole:
         says = (
-            f"All {len(waiting)} members that spoke joined {where} and it did not end: the network "
-            f"or a GPU, not a rank that stayed away."
+            f"All {len(waiting)} members joined {where} and it did not end: the network or a GPU, "
+            f"not a rank that stayed away."
         )
+    else:
+        says = f"{wait[0].upper()}{wait[1:]}; whether all members joined it cannot be told."
+        basis += "; how many members there are is not known"
     scope = facts.scope(list(blamed), [])
     return Finding(
         id=f"{HANG}/{ranges(blamed) or ranges(silent) or 'all'}",
@@ -261,4 +279,4 @@ def _mismatch(
     )
 
 
-__all__ = ["QUERIES", "has_evidence", "hangs", "mismatches"]
+__all__ = ["QUERIES", "hangs", "has_evidence", "mismatches"]

@@ -143,7 +143,7 @@ def _finding(facts: Facts, nccl: Nccl, members: list[Member]) -> Finding:
         basis="the log says so; whether the machines have a better network it does not",
         hosts=hosts,
         confirm=("ibv_devinfo; ls /dev/infiniband   in the job's container",),
-        remedy=(act, "without an RDMA network: more NCCL_SOCKET_NTHREADS and NCCL_NSOCKS_PERTHREAD"),
+        remedy=(act, "without an RDMA network raise NCCL_SOCKET_NTHREADS, NCCL_NSOCKS_PERTHREAD"),
     )  # fmt: skip
 
 

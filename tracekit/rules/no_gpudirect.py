@@ -88,7 +88,11 @@ def _reason(nccl: Nccl) -> tuple[str, list[Signal], str]:
             return f"; {name}={found[0].given.get('value')} is set", found, f"unset {name}"
     found = [s for s in nccl.of("gdr") if s.given.get("state") == "Disabled"]
     if found:
-        return "; NCCL found it disabled for the NICs", found, "modprobe nvidia-peermem on the hosts"
+        return (
+            "; NCCL found it disabled for the NICs",
+            found,
+            "modprobe nvidia-peermem on the hosts",
+        )
     return "", [], "modprobe nvidia-peermem on the hosts; log with NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH"
 
 

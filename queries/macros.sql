@@ -408,19 +408,45 @@ JOIN step_ranges USING (key, step);
 -- across processes: members of the same size that each process created as its k-th of that size
 -- are taken for one, within files that lie beside each other.
 CREATE OR REPLACE MACRO nccl_members(nccl_comm_name) AS TABLE
-SELECT
-    *,
-    coalesce(
-        comm_hash,
-        'size ' || CAST(group_size AS VARCHAR) || ' number ' || CAST(
+WITH
+    numbered AS (
+        SELECT
+            *,
             row_number() OVER (
                 PARTITION BY attempt, source_id, node, pid, group_rank, group_size, comm_hash
                 ORDER BY ordinal, place
-            ) AS VARCHAR
-        )
+            ) AS number
+        FROM query_table(nccl_comm_name)
+        WHERE group_size IS NOT NULL
+    ),
+    seen AS (
+        SELECT
+            attempt, source_id, group_size, number, count(DISTINCT group_rank) AS ranks_count
+        FROM numbered
+        WHERE comm_hash IS NULL
+        GROUP BY attempt, source_id, group_size, number
+    )
+SELECT
+    numbered.*,
+    coalesce(
+        comm_hash,
+        'size ' || CAST(numbered.group_size AS VARCHAR)
+        || ' number ' || CAST(numbered.number AS VARCHAR)
+        -- A file with all its ranks is a job of its own: another file's are not its members.
+        || CASE
+            WHEN seen.ranks_count = numbered.group_size
+                THEN ' of file ' || CAST(numbered.source_id AS VARCHAR)
+            ELSE ''
+        END
     ) AS comm
-FROM query_table(nccl_comm_name)
-WHERE group_size IS NOT NULL;
+FROM numbered
+LEFT JOIN seen
+    ON
+        numbered.comm_hash IS NULL
+        AND seen.source_id = numbered.source_id
+        AND seen.attempt IS NOT DISTINCT FROM numbered.attempt
+        AND seen.group_size = numbered.group_size
+        AND seen.number = numbered.number;
 
 -- Connections with the communicator that they belong to and the nodes of both ends.
 CREATE OR REPLACE MACRO nccl_connections(nccl_edge_name, nccl_comm_name) AS TABLE

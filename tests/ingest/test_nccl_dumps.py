@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.ingest.nccl_logs import read, source_of
+from nccl_logs import read, source_of
 from tracekit.errors import InputError
 from tracekit.ingest import recognise
 from tracekit.ingest.nccl import pickles
@@ -315,7 +315,9 @@ HEADER = """# nThread 1 nGpus 1 minBytes 8 maxBytes 16 step: 2(factor) warmup it
 #  Rank  0 Group  0 Pid   10 on   h1 device  0 [0000:81:00] NVIDIA A100
 #  Rank  1 Group  0 Pid   11 on   h2 device  0 [0000:81:00] NVIDIA A100
 """
-WITH_ROOT = "#  size  count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong\n"
+WITH_ROOT = (
+    "#  size  count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong\n"
+)
 NO_ROOT = "#  size  count  type  redop  time  algbw  busbw  error  time  algbw  busbw  error\n"
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.ingest import nccl_logs as logs
-from tests.ingest.nccl_logs import info, read
+import nccl_logs as logs
+from nccl_logs import info, read
 from tracekit.ingest import files, recognise
 from tracekit.ingest.nccl import lines, messages
 
@@ -37,9 +37,10 @@ def test_each_release_tells_the_same_communicator(version: str) -> None:
     pointers = sink.rows("nccl_comm", "comm_pointer")
     assert sink.rows("nccl_edge", "comm_pointer") == pointers
     assert sink.rows("nccl_op", "comm_pointer") == pointers
-    assert sink.rows("nccl_op", "op", "op_count", "elements_count", "dtype", "reduction") == [
-        ("all_reduce", 10, 1024, "Float", "sum")
-    ] * 2
+    assert (
+        sink.rows("nccl_op", "op", "op_count", "elements_count", "dtype", "reduction")
+        == [("all_reduce", 10, 1024, "Float", "sum")] * 2
+    )
     assert f"nccl={version}" in sink.facts["versions"]  # type: ignore[operator]
 
 
@@ -70,7 +71,7 @@ def test_golden_tables(version: str) -> None:
 def test_prefixes_of_launchers_do_not_hide_the_host(prefix: str) -> None:
     text = "\n".join(prefix + line for line in logs.comm_lines("2.20.5", 0)) + "\n"
     sink = read(text)
-    assert {n for n in sink.rows("nccl_comm", "node")} == {logs.HOST}
+    assert set(sink.rows("nccl_comm", "node")) == {logs.HOST}
     assert sink.rows("nccl_comm", "group_rank") == [0]
 
 
@@ -212,7 +213,9 @@ def test_a_nic_is_named_where_the_log_lists_it() -> None:
 
 
 def test_lazy_connections_belong_to_the_one_communicator_that_fits() -> None:
-    start = "comm 0x7f{p} rank {r} nranks {n} cudaDev 0 nvmlDev 0 busId 1000 commId 0x{p} - Init {w}"
+    start = (
+        "comm 0x7f{p} rank {r} nranks {n} cudaDev 0 nvmlDev 0 busId 1000 commId 0x{p} - Init {w}"
+    )
     text = [info(start.format(p=p, r=r, n=n, w=w)) for p, r, n in ((1, 5, 8), (2, 1, 2))
             for w in ("START", "COMPLETE")]  # fmt: skip
     edge = "Channel 00/0 : {a}[0] -> {b}[1] via P2P/CUMEM"
@@ -254,7 +257,7 @@ def test_choices(version: str, line: str, expected: tuple[object, ...]) -> None:
 
 def test_the_table_of_the_cost_model_keeps_what_is_enabled() -> None:
     text = [
-        "  Algorithm   |                            Tree                  |           Ring        |",
+        "  Algorithm   |                     Tree                  |           Ring        |",
         "  AllReduce |     8.0/   0.0 |    16.5/ 112.0 |    16.4/ 144.0 |     7.8/  87.7 | "
         "   17.8/ 220.8 |    15.2/ 240.0 |",
     ]
@@ -297,7 +300,8 @@ def test_a_failed_completion_of_each_release(text: str) -> None:
     ["[2026-04-28 14:14:49] ", "[2026-04-28 14:14:49.123456] "],
 )
 def test_a_warning_has_a_time_and_a_function(prefix: str) -> None:
-    line = f"{prefix}{logs.HOST}:1:2 [0] init.cc:77 (ncclInit) NCCL WARN Cuda failure 2 'out of memory'"
+    said = "init.cc:77 (ncclInit) NCCL WARN Cuda failure 2 'out of memory'"
+    line = f"{prefix}{logs.HOST}:1:2 [0] {said}"
     sink = read(line + "\n")
     (given,) = sink.events("cuda_failure")
     assert given["what"] == "out of memory"

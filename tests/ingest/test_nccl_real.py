@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from tests.ingest.nccl_logs import KeptSink, read_file
+from nccl_logs import KeptSink, read_file
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "nccl"
 if not DATA.exists():

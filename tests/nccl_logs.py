@@ -85,7 +85,7 @@ def read(content: str | bytes, name: str = "job.log") -> KeptSink:
     found = recognise(source)
     assert found.ingestor is not None, found
     sink = KeptSink(facts={"status": found.status})
-    ingestor(found.ingestor).read(source, sink, IngestOptions())  # type: ignore[arg-type]
+    ingestor(found.ingestor).read(source, sink, IngestOptions())
     return sink
 
 
@@ -117,10 +117,7 @@ def comm_lines(version: str, rank: int, size: int = 2) -> list[str]:
     head = f"comm {where} rank {rank} nranks {size} cudaDev {rank}"
     if minor >= 21:
         head = f"{'ncclCommInitRank' if minor < 23 else 'ncclCommInitRankConfig'} {head}"
-    if minor >= 29:
-        start = f"[Rank {rank}] {head}"
-    else:
-        start = head
+    start = f"[Rank {rank}] {head}" if minor >= 29 else head
     middle = f" nvmlDev {rank}" if minor == 4 or minor >= 18 else ""
     tail = "" if minor == 4 else f" busId {bus}"
     ident = " commId 0xabc" if minor >= 16 else ""

@@ -8,7 +8,14 @@ from __future__ import annotations
 from tracekit.ingest import files
 from tracekit.ingest.base import IngestOptions, Ingestor, Recognition, Sink, SourceFile
 from tracekit.ingest.kineto import KinetoIngestor
-from tracekit.ingest.nccl import FLIGHT_RECORDER, INSPECTOR, RAS, TESTS_JSON, NcclIngestor
+from tracekit.ingest.nccl import (
+    FLIGHT_RECORDER,
+    INSPECTOR,
+    JOB_LOG,
+    RAS,
+    TESTS_JSON,
+    NcclIngestor,
+)
 
 __all__ = [
     "INGESTORS",
@@ -28,6 +35,7 @@ INGESTORS: tuple[Ingestor, ...] = (
     INSPECTOR,
     RAS,
     TESTS_JSON,
+    JOB_LOG,  # last: it takes any log that nobody knows
 )
 """In the order in which they are asked."""
 

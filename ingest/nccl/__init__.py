@@ -33,6 +33,19 @@ RAS = _Lazy("nccl_ras", "ras")
 TESTS_JSON = _Lazy("nccl_tests", "tests_json")
 
 
+class _JobLog(_Lazy):
+    """Any log, by its name: asked last, when nobody else knows the file."""
+
+    def sniff(self, head: bytes, name: str) -> Recognition | None:
+        """Recognise a log by its name."""
+        from tracekit.ingest.nccl import sniff
+
+        return sniff.sniff_job_log(head, name)
+
+
+JOB_LOG = _JobLog("job_log", "log")
+
+
 class NcclIngestor:
     """NCCL_DEBUG output, PyTorch's watchdog and nccl-tests tables, also within a job's output."""
 

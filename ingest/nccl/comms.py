@@ -119,8 +119,10 @@ class Comms:
     def of_pointer(self, speaker: Speaker, text: bytes, place: int) -> Comm | None:
         """The communicator of a pointer, now; a stub where nothing introduced it."""
         value = pointer(text)
-        if value is None:
-            return None
+        return None if value is None else self.of_value(speaker, value, place)
+
+    def of_value(self, speaker: Speaker, value: int, place: int) -> Comm:
+        """The communicator at an address, now; a stub where nothing introduced it."""
         comm = self.current.get((speaker.process, value))
         if comm is None:
             comm = self._new(speaker, value, place)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 MAX_LINE_BYTES = 1 << 20
@@ -57,11 +57,11 @@ class Speaker:
     tag: int | None = None
     """Task number that the launcher put before the line."""
     tag_kind: str | None = None
+    process: tuple[str | None, int] = field(init=False)
+    """Who owns communicators and pointers."""
 
-    @property
-    def process(self) -> tuple[str | None, int]:
-        """Who owns communicators and pointers."""
-        return (self.node, self.pid)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "process", (self.node, self.pid))
 
 
 class Message(NamedTuple):

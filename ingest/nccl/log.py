@@ -35,8 +35,11 @@ _WORDS_OF = {a.upper().encode(): a for a in ALGORITHMS} | {
 _PROTOCOL_OF = {p.upper().encode(): p for p in PROTOCOLS}
 
 CALL = re.compile(
-    rb"(\w+): opCount ([0-9a-fA-F]+) sendbuff \S+ recvbuff \S+ count (\d+) datatype (\d+) "
-    rb"op (\d+) root (-?\d+) comm (0x[0-9a-fA-F]+) (?:\[nranks=(\d+)\] )?stream (\S+)"
+    rb"(\w+): opCount ([0-9a-fA-F]{1,15}) sendbuff \S+ recvbuff \S+ count (\d{1,18}) (datatype .*)"
+)
+CALL_TAIL = re.compile(
+    rb"datatype (\d+) op (\d+) root (-?\d+) comm (0x[0-9a-fA-F]+) (?:\[nranks=(\d+)\] )?"
+    rb"stream (\S+)"
 )
 CALL_NAME = re.compile(rb"(\w{3,24}): opCount ")
 CALL_WORD = re.compile(
@@ -73,6 +76,8 @@ CHOICE_COLUMNS = (*KEY_COLUMNS, "op", "message_bytes", "algorithm", "protocol", 
                   "model_dur_ns")  # fmt: skip
 EVENT_COLUMNS = (*KEY_COLUMNS, "code", "severity", "template", "fields")
 
+Tail = tuple[int, int | None, str | None, str | None, int | None, int | None]
+
 MAX_SHAPES = 5000
 SHOWN_SHAPES = 50
 _INFO = b" NCCL INFO "
@@ -103,7 +108,7 @@ class LogReader:
         self.times: list[int] = []
         self.versions: set[str] = set()
         self.cost_algorithms: dict[object, list[str]] = {}
-        self._pointers: dict[bytes, int | None] = {}
+        self._tails: dict[bytes, Tail] = {}
         self._is_old = False
         """2.13 and before: algorithm 2 is the only CollNet."""
 
@@ -207,47 +212,44 @@ class LogReader:
         found = CALL.match(text)
         if found is None:
             return self._odd_call(speaker, text, time_ns)
-        name, count, elements, dtype, reduction, root, where, size, stream = found.groups()
-        key = (speaker.process, self._pointer(where))
-        comm = self.comms.current.get(key)  # type: ignore[arg-type]
+        name, count, elements, tail = found.groups()
+        # What follows the count is the same for most calls of a rank: parsed once.
+        known = self._tails.get(tail)
+        if known is None:
+            known = self._tail(tail)
+            if known is None:
+                return self._odd_call(speaker, text, time_ns)
+        where, size, dtype, reduction, root, stream = known
+        comm = self.comms.current.get((speaker.process, where))
         if comm is None:
-            comm = self.comms.of_pointer(speaker, where, self.place)
-            if comm is None:
-                return False
-        if comm.group_size is None and size is not None:
-            comm.group_size = as_int32(size)
-        self._add_call(
-            comm, speaker, time_ns, name, count, elements, dtype, reduction, root, stream
-        )
-        return True
-
-    def _add_call(
-        self,
-        comm: Comm,
-        speaker: Speaker,
-        time_ns: int | None,
-        name: bytes,
-        count: bytes,
-        elements: bytes,
-        dtype: bytes,
-        reduction: bytes,
-        root: bytes,
-        stream: bytes,
-    ) -> None:
-        kind, way = as_int(dtype), as_int(reduction)
+            comm = self.comms.of_value(speaker, where, self.place)
+            comm.group_size = size
         self.ops.add(
             (
-                self.place, comm.pointer, comm.generation, speaker.pid, comm.next_op(), time_ns,
-                speaker.node,
-                OPS.get(name) or name.decode(),
-                as_int(count, 16),
-                as_int(elements),
-                DTYPES[kind] if kind is not None and 0 <= kind < len(DTYPES) else None,
-                REDUCTIONS[way] if way is not None and 0 <= way < len(REDUCTIONS) else None,
-                as_int32(root),
-                self._pointer(stream),
+                self.place, where, comm.generation, speaker.pid, comm.next_op(), time_ns,
+                speaker.node, OPS.get(name) or name.decode(), int(count, 16), int(elements), dtype,
+                reduction, root, stream,
             )
         )  # fmt: skip
+        return True
+
+    def _tail(self, text: bytes) -> Tail | None:
+        """Communicator, size, element type, reduction, root and stream of a call."""
+        found = CALL_TAIL.match(text)
+        where = pointer(found[4]) if found else None
+        if found is None or where is None:
+            return None
+        if len(self._tails) > 100_000:
+            self._tails.clear()
+        tail = self._tails[text] = (
+            where,
+            as_int32(found[5]),
+            _nth(DTYPES, found[1]),
+            _nth(REDUCTIONS, found[2]),
+            as_int32(found[3]),
+            pointer(found[6]),
+        )
+        return tail
 
     def _odd_call(self, speaker: Speaker, text: bytes, time_ns: int | None) -> bool:
         """A call whose words stand in another order or number than in any release so far."""
@@ -258,20 +260,16 @@ class LogReader:
         comm = self.comms.of_pointer(speaker, given.get(b"comm", b""), self.place)
         if comm is None:
             return False
-        self._add_call(
-            comm, speaker, time_ns, name[1], given.get(b"opCount", b""), given.get(b"count", b""),
-            given.get(b"datatype", b""), given.get(b"op", b""), given.get(b"root", b""),
-            given.get(b"stream", b""),
+        count, elements = as_int(given.get(b"opCount"), 16), as_int(given.get(b"count"))
+        self.ops.add(
+            (
+                self.place, comm.pointer, comm.generation, speaker.pid, comm.next_op(), time_ns,
+                speaker.node, OPS.get(name[1]) or name[1].decode(), count, elements,
+                _nth(DTYPES, given.get(b"datatype", b"")), _nth(REDUCTIONS, given.get(b"op", b"")),
+                as_int32(given.get(b"root")), pointer(given.get(b"stream")),
+            )
         )  # fmt: skip
         return True
-
-    def _pointer(self, text: bytes) -> int | None:
-        if text in self._pointers:
-            return self._pointers[text]
-        if len(self._pointers) > 100_000:
-            self._pointers.clear()
-        value = self._pointers[text] = pointer(text)
-        return value
 
     def _choice(self, speaker: Speaker, text: bytes, time_ns: int | None) -> bool:
         found = CHOICE.match(text)

@@ -51,8 +51,13 @@ def sniff(head: bytes, name: str) -> Recognition | None:
         return Recognition("nccl", "it has lines of PyTorch's NCCL watchdog", "nccl")
     if _RAS.search(head):
         return Recognition("nccl_ras", "output of NCCL's RAS client", "nccl_ras")
-    if _LOG_NAME.search(name) and start and _is_text(head):
-        return Recognition("job_log", "a log by its name; searched for lines of NCCL", "nccl")
+    return None
+
+
+def sniff_job_log(head: bytes, name: str) -> Recognition | None:
+    """A text file that its name calls a log: what it holds may begin far behind its head."""
+    if _LOG_NAME.search(name) and head.strip() and _is_text(head):
+        return Recognition("job_log", "a log by its name; searched for lines of NCCL", "job_log")
     return None
 
 

@@ -18,7 +18,7 @@ from tracekit.findings import (
 from tracekit.rules import RULES
 from tracekit.rules.base import Facts
 from tracekit.rules.steps import StepKey, Steps
-from tracekit.wording import plural, ranks_phrase, seconds, share, some_ranges
+from tracekit.wording import plural, ranks_phrase, safe, seconds, share, some_ranges
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,17 @@ def _no_steps(facts: Facts) -> Judgement:
         return _say(
             "not_enough_data", f"Cannot tell: the traces hold {seen} and no steady one.", capture
         )
-    if not rows and facts.of("nccl_comms"):
+    if not rows and (cut := [r for r in facts.of("nccl_bench") if not r["is_complete"]]):
+        name = safe(str(cut[0]["benchmark"] or "a benchmark"))
+        of = cut[0]["expected_rows_count"]
+        return _say(
+            "not_enough_data",
+            f"Cannot tell: {name} is incomplete ({cut[0]['rows_count']}"
+            + (f" of {of}" if of else "")
+            + " sizes measured), and nothing says why.",
+            "run it again with NCCL_DEBUG=INFO and keep the whole output",
+        )
+    if not rows and (facts.of("nccl_comms") or facts.of("nccl_bench")):
         return _say(
             "not_enough_data",
             "Cannot tell what a step costs: there is only what NCCL logged, and the rules that "

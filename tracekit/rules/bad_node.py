@@ -31,6 +31,7 @@ from tracekit.rules.nccl_facts import nccl_finding, nccl_of
 from tracekit.wording import plural, safe
 
 NAME = "bad-node"
+NEEDS = "nccl-tests over pairs of hosts"
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ def evaluate(facts: Facts, limits: BadNodeThresholds) -> RuleOutcome:
         if len(row["hosts"] or ()) == 2:
             pairs[str(row["benchmark"])].append(row)
     hosts = {h for rows in pairs.values() for r in rows for h in r["hosts"]}
+    if not hosts:
+        return lacking(NAME, NEEDS)
     if len(hosts) < limits.min_hosts_count:
         return lacking(
             NAME,
@@ -125,5 +128,5 @@ RULE = Rule(
     queries=("nccl_bench",),
     evaluate=evaluate,
     doc=__doc__,
-    needs="nccl-tests over pairs of hosts",
+    needs=NEEDS,
 )

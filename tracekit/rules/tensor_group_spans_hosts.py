@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from tracekit.findings import Finding, Severity
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
-from tracekit.rules.nccl_facts import CAPTURE, Nccl, nccl_finding, nccl_of
+from tracekit.rules.nccl_facts import CAPTURE, Nccl, nccl_finding, nccl_of, no_logs
 from tracekit.wording import plural, ranges
 
 NAME = "tensor-group-spans-hosts"
@@ -43,6 +43,8 @@ class TensorGroupSpansHostsThresholds(Thresholds):
 def evaluate(facts: Facts, limits: TensorGroupSpansHostsThresholds) -> RuleOutcome:
     """Tensor-parallel groups of which NCCL counts the nodes."""
     nccl = nccl_of(facts)
+    if not nccl.members:
+        return no_logs(NAME)
     groups = [r for r in facts.of("nccl_groups") if r["kind"] == "tp"]
     counted = [r for r in groups if r["nodes_count"] is not None]
     if not counted:
@@ -97,5 +99,5 @@ RULE = Rule(
     queries=("nccl_groups", "nccl_comms", "nccl_topology"),
     evaluate=evaluate,
     doc=__doc__,
-    needs="traces that name tensor-parallel groups, and NCCL logs",
+    needs="NCCL logs",
 )

@@ -101,6 +101,16 @@ def not_built(kinds_present: Iterable[str] = ()) -> list[NotChecked]:
     return found
 
 
+_NCCL_RULES = frozenset(
+    """
+    nccl-socket-fallback channel-collapse no-gpudirect shm-instead-of-p2p wrong-nic
+    cross-rail-traffic unsuitable-algorithm init-straggler config-mismatch tensor-group-spans-hosts
+    """.split()  # noqa: SIM905  # a list that is read by eye
+)
+
+
 def topic_of(rule: str) -> str:
     """What the rule is about in words; the rule's own name where it stands alone."""
+    if rule in _NCCL_RULES:
+        return "NCCL's transports and choices"
     return next((family.topic for family in FAMILIES if rule in family.rules), rule)

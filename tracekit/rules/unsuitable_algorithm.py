@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
-from tracekit.rules.nccl_facts import Nccl, nccl_finding, nccl_of
+from tracekit.rules.nccl_facts import Nccl, nccl_finding, nccl_of, no_logs
 from tracekit.wording import plural, safe, share
 
 NAME = "unsuitable-algorithm"
@@ -46,6 +46,8 @@ class UnsuitableAlgorithmThresholds(Thresholds):
 def evaluate(facts: Facts, limits: UnsuitableAlgorithmThresholds) -> RuleOutcome:
     """Equal benchmarks with different algorithms, and forced protocols."""
     nccl = nccl_of(facts)
+    if not facts.of("nccl_choices") and not nccl.members:
+        return no_logs(NAME)
     if not facts.of("nccl_choices"):
         return lacking(
             NAME, "NCCL's choices in a log (NCCL_DEBUG_SUBSYS=TUNING)", "NCCL_DEBUG_SUBSYS=TUNING"
@@ -145,5 +147,5 @@ RULE = Rule(
     queries=("nccl_comms", "nccl_choices", "nccl_bench", "nccl_signals"),
     evaluate=evaluate,
     doc=__doc__,
-    needs="NCCL logs with SUBSYS TUNING",
+    needs="NCCL logs",
 )

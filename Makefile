@@ -16,7 +16,7 @@ COMPILE := uv pip compile --quiet --no-config --universal --python-version 3.11 
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env demo test check docs golden bench bundle check-wheels pins clean
+.PHONY: help env demo test check docs golden bench accuracy bundle check-wheels pins clean
 
 help:  ## list the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ bench: $(READY) .venv-bench/.stamp  ## measure speed and memory beside the peers
 	@$(PYTHON) -m venv --clear .venv-bench
 	@.venv-bench/bin/python -m pip --disable-pip-version-check -q install -r $<
 	@touch $@
+
+accuracy: $(READY)  ## how often cause and culprit are right, on simulated jobs (ARGS="--count 1")
+	@PYTHONPATH=tests $(RUN) -m accuracy.run --docs docs/accuracy.md $(ARGS)
 
 bundle: $(READY)  ## dist/*.tar.gz for a machine without network: ARCH=x86_64|aarch64 [PY=3.12]
 	@$(RUN) .ci/bundle.py --arch "$(ARCH)" $(if $(PY),--python $(PY))

@@ -1,7 +1,7 @@
 -- Waiting of traced members in communicators whose other members left no trace: an estimate.
 --
 -- With eight of 512 ranks captured the culprit is most likely not among them. The traced member
--- that came last in an instance waited for no other traced one; what its call takes beyond the short
+-- that came last in an instance waited for no other traced one; what its call takes beyond short
 -- ones (10 % quantile) at equal communicator, operation and size it waited for an absent one. Only
 -- operations of known size that nobody leaves before the last has entered are compared.
 --
@@ -19,7 +19,6 @@
 -- source: Diagnosis D29; estimate as in collective_skew.
 WITH
     partial_groups AS (
-        SELECT *
         FROM comm_group
         WHERE len(traced_ranks) < members_count
     ),

@@ -56,19 +56,20 @@ WITH
             instance_id,
             min(op) AS op,
             max(message_bytes) AS message_bytes,
-            any_value(timeline ORDER BY timeline) AS timeline,
-            any_value(ranks_count) AS ranks_count,
-            any_value(members_count) AS members_count,
+            min(timeline) AS timeline,
+            max(ranks_count) AS ranks_count,
+            max(members_count) AS members_count,
             bool_and(is_trusted) AS is_trusted,
             bool_and(is_complete) AS is_complete,
-            any_value(error_ns) AS error_ns,
+            max(error_ns) AS error_ns,
             min(start_ns) AS start_ns,
             max(start_ns) - min(start_ns) AS skew_ns,
             max(end_ns) - min(end_ns) AS end_spread_ns,
-            arg_max(step, {'start_ns': start_ns, 'rank': rank}) AS step,
+            arg_max(step, {'start_ns': start_ns, 'rank': rank, 'step': step}) AS step,
             sum(wait_ns) AS seen_wait_ns,
             sum(greatest(0, dur_ns - usual_ns)) AS estimated_wait_ns,
-            arg_max(holder_rank, {'wait_ns': wait_ns, 'rank': -rank}) AS holder_rank,
+            arg_max(holder_rank, {'wait_ns': wait_ns, 'rank': -rank, 'holder': holder_rank})
+                AS holder_rank,
             max(holder_start_ns) AS holder_start_ns,
             max(start_ns) AS last_start_ns,
             median(greatest(0, end_ns - greatest(start_ns, coalesce(holder_start_ns, start_ns))))
@@ -122,4 +123,4 @@ SELECT
     start_ns,
     timeline
 FROM judged
-ORDER BY attempt, capture_id, group_id, sequence;
+ORDER BY attempt, capture_id, group_id, sequence, instance_id;

@@ -19,10 +19,11 @@
 -- column: error_ns BIGINT : Largest error of differences between the members' clocks.
 -- column: attempt INTEGER : Attempt of the job, from 1.
 WITH
-    calls AS (
+    -- A double holds no nanoseconds since the epoch: medians are taken of differences.
+    ends AS (
         SELECT
             *,
-            end_ns - median(end_ns) OVER instance AS exit_ns,
+            end_ns - min(end_ns) OVER instance AS end_offset_ns,
             end_ns - max(start_ns) OVER instance AS transfer_ns
         FROM collective_calls('collective', 'collective_match', 'comm_group', 'clock_offset')
         WHERE
@@ -31,6 +32,14 @@ WITH
             AND error_ns IS NOT NULL
             AND op IN ('all_reduce', 'all_gather', 'reduce_scatter', 'barrier')
         WINDOW instance AS (PARTITION BY attempt, capture_id, instance_id)
+    ),
+    calls AS (
+        SELECT
+            *,
+            end_offset_ns - median(end_offset_ns) OVER (
+                PARTITION BY attempt, capture_id, instance_id
+            ) AS exit_ns
+        FROM ends
     ),
     members AS (
         SELECT

@@ -10,7 +10,7 @@
 -- column: step BIGINT : Step in which they waited; waiting outside steps is left out.
 -- column: own_wait_ns BIGINT : Waiting that was its own doing, summed over the waiting ranks.
 -- column: own_gap_ns BIGINT : That of the last to wait for it in each collective.
--- column: exposed_gap_ns BIGINT : The part of that in which that rank computed nothing: its cost.
+-- column: exposed_gap_ns BIGINT : The part of that in which that rank computed nothing: the cost.
 -- column: late_count BIGINT : Collectives that waited for it.
 -- column: longest_ns BIGINT : Longest own wait of one call.
 -- column: source_id INTEGER : Source of that call.
@@ -18,7 +18,6 @@
 -- column: attempt INTEGER : Attempt of the job, from 1.
 WITH
     waits AS MATERIALIZED (
-        SELECT *
         FROM inflicted_waits(
             'gpu_op', 'host_op', 'collective', 'annotation',
             'collective_match', 'comm_group', 'clock_offset'

@@ -13,8 +13,8 @@
 -- grain: attempt, rank
 -- column: rank INTEGER : Global rank.
 -- column: inflicted_wait_ns BIGINT : Peers' waiting booked to the last arriver.
--- column: own_inflicted_wait_ns BIGINT : Less what it inherited from leaving its previous collective
---     late, or from waiting for others meanwhile.
+-- column: own_inflicted_wait_ns BIGINT : Less what it inherited from leaving its previous
+--     collective late, or from waiting for others meanwhile.
 -- column: exposed_inflicted_wait_ns BIGINT : The part of that in which the waiting rank computed
 --     nothing: what cost time. Summed over waiting ranks.
 -- column: late_count BIGINT : Collectives that it entered last, later than the clocks' error.
@@ -34,14 +34,12 @@
 -- source: Diagnosis 3.11 and D29.
 WITH
     waits AS MATERIALIZED (
-        SELECT *
         FROM inflicted_waits(
             'gpu_op', 'host_op', 'collective', 'annotation',
             'collective_match', 'comm_group', 'clock_offset'
         )
     ),
     calls AS MATERIALIZED (
-        SELECT *
         FROM collective_calls('collective', 'collective_match', 'comm_group', 'clock_offset')
         WHERE is_trusted AND is_complete AND error_ns IS NOT NULL
     ),

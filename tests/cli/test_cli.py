@@ -28,7 +28,18 @@ from traces import BASE_NS, make_trace, write_job, write_trace
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"duckdb", "pyarrow", "polars", "numpy", "msgspec", "rich", "matplotlib", "scipy"}
-COMMANDS = ("sources", "ingest", "diagnose", "show", "query", "sql", "job", "explain", "cache")
+COMMANDS = (
+    "sources",
+    "ingest",
+    "diagnose",
+    "show",
+    "query",
+    "sql",
+    "job",
+    "explain",
+    "simulate",
+    "cache",
+)
 START_S = BASE_NS // 10**9
 
 

@@ -58,17 +58,18 @@ A RANK'S  compute 50 %   communication not hidden 40 %   copies 3.3 %   idle 6.7
           median)
           F1 critical  dataloader-stall       rank 1         50.0 ms/step  explains F2
           F2 minor     exposed-communication  all ranks      60.0 ms/step  explained by F1
-NOT CHECKED  checkpoint-stall, gc-pause, sync-stall, launch-bound: these traces do not record it
-             GPU health; links, packet loss, pause; NCCL's transports and choices; host CPU,
-             memory, storage: no counters, no logs  ->  tracekit capture --what dcgm,nic,nccl,host
-             and 18 rules not built yet: --all
-MORE      tracekit show run1 F1    tracekit explain dataloader-stall
+NOT CHECKED  collective-hang: needs collectives matched across ranks, Flight Recorder or a
+          watchdog's log
+             collective-mismatch: needs collectives matched across ranks
+             slow-gpu, slow-host, late-rank: needs collectives in the traces of two or more ranks
+             link-degraded: needs matched collectives, or NIC or switch counters
+          5 more lines: --all
 """
 
 HEALTHY = """\
 job  steps 1-10  2026-07-21 03:01:07-03:01:08 UTC  4 of 4 ranks, 2 hosts; 4 kineto
 
-VERDICT   Nothing to fix: 100 ms a step; 1 of 6 rules could look and found no fault.
+VERDICT   Nothing to fix: 100 ms a step; 1 of 12 rules could look and found no fault.
 NOT CHECKED  50 rules, for want of inputs or of a rule yet (dataloader-stall, checkpoint-stall,
           gc-pause and sync-stall, ...): --all
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tracekit.cli import build, diagnosis, look
+from tracekit.cli import build, diagnosis, look, simulate
 
 
 def register(app: typer.Typer) -> None:
@@ -19,4 +19,5 @@ def register(app: typer.Typer) -> None:
     app.command("sql")(look.sql)
     app.command("job")(build.job)
     app.command("explain")(diagnosis.explain)
+    app.command("simulate")(simulate.simulate)
     app.command("cache")(look.cache)

@@ -1,0 +1,1 @@
+"""The accuracy bench: simulated jobs with known faults through the ordinary diagnosis."""

@@ -1,0 +1,161 @@
+"""Runs the accuracy bench: ``PYTHONPATH=tests python -m accuracy.run``, or ``make accuracy``.
+
+Simulates the suite, diagnoses every job through the ordinary ingest and rules, prints how often
+cause and culprit were right, and writes docs/accuracy.md. Exits 1 below the bar.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from accuracy import report
+from accuracy.score import Named, Outcome, Scores, score
+from accuracy.suite import REPORTING_SEEDS, TUNING_SEEDS, Case, build, is_checkable
+from tracekit.simulate.catalogue import FAULTS
+
+ROOT = Path(__file__).parents[2]
+RECORDED = ROOT / "fixtures" / "recorded"
+
+
+def built_rules() -> tuple[str, ...]:
+    """Rules that have code."""
+    from tracekit.rules import RULES
+
+    return tuple(r.name for r in RULES)
+
+
+def diagnose(folder: Path, run: Path) -> tuple[str, tuple[Named, ...]]:
+    """Kind of verdict and findings of the traces in ``folder``; truth.json is never given."""
+    from tracekit import api
+
+    paths = sorted(folder.glob("*.json.gz"))
+    with api.ingest(list(paths), run=run, job=[folder / "job.toml"], workers=1) as opened:
+        document = opened.diagnose().document
+    top = document.verdict.finding
+    named = tuple(
+        Named(
+            f.rule,
+            str(f.severity),
+            str(f.confidence.level),
+            f.scope.ranks,
+            f.scope.hosts,
+            f.scope.groups,
+            f.id == top,
+            bool(f.explained_by),
+        )
+        for f in document.findings
+    )
+    return str(document.verdict.kind), named
+
+
+def run_case(case: Case) -> Outcome:
+    """Simulate one job and diagnose it."""
+    from tracekit.simulate import Request, write
+
+    with tempfile.TemporaryDirectory(prefix="accuracy-") as name:
+        folder = Path(name) / "job"
+        request = Request(case.scenario, case.ranks, case.seed, case.layout)
+        truth = write(request, folder)
+        return _outcome(case.label, case.layout, case.ranks, case.seed, truth, folder, Path(name))
+
+
+def run_recorded(name: str) -> Outcome:
+    """Diagnose one recorded job."""
+    folder = RECORDED / name
+    truth: dict[str, Any] = json.loads((folder / "truth.json").read_text())
+    truth.setdefault("measured", {})
+    with tempfile.TemporaryDirectory(prefix="accuracy-") as temporary:
+        return _outcome(name, "recorded", truth["world_size"], 0, truth, folder, Path(temporary))
+
+
+def _outcome(
+    label: str, layout: str, ranks: int, seed: int, truth: dict[str, Any], folder: Path, temp: Path
+) -> Outcome:
+    try:
+        verdict, named = diagnose(folder, temp / "run")
+    except Exception as error:  # one job that fails must not end the bench
+        return Outcome(
+            label, layout, ranks, seed, truth, "error", (), f"{type(error).__name__}: {error}"
+        )
+    return Outcome(label, layout, ranks, seed, truth, verdict, named)
+
+
+def _all(
+    function: Callable[[Any], Outcome], items: Sequence[Any], workers: int, what: str
+) -> Iterator[Outcome]:
+    began = time.monotonic()
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        for done, outcome in enumerate(pool.map(function, items), 1):
+            if done % 20 == 0 or done == len(items):
+                took = time.monotonic() - began
+                print(f"{what}: {done} of {len(items)} ({took:.0f} s)", file=sys.stderr)
+            yield outcome
+
+
+def below_bar(scores: Scores, options: argparse.Namespace) -> list[str]:
+    """What falls short of the bar; a figure without jobs is no pass."""
+    bars = (
+        ("top-1 cause and culprit", scores.top1, options.min_top1, True),
+        ("healthy jobs with a major finding", scores.false_major, options.max_false_major, False),
+        ("both of two faults named", scores.both, options.min_both, True),
+    )
+    found = []
+    for name, value, bar, is_floor in bars:
+        if value is None:
+            found.append(f"{name}: no job measured it")
+        elif value < bar if is_floor else value > bar:
+            found.append(f"{name}: {value:.1%}, the bar is {bar:.0%}")
+    if scores.errors:
+        found.append(f"{scores.errors} jobs could not be diagnosed")
+    return found
+
+
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", choices=("report", "tune"), default="report")
+    parser.add_argument("--count", type=int, default=3, help="seeds of that set (default 3)")
+    parser.add_argument("--healthy", type=int, default=13, help="healthy jobs a seed (default 13)")
+    parser.add_argument("--all", action="store_true", help="also all jobs of rules not built")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--min-top1", type=float, default=0.95)
+    parser.add_argument("--max-false-major", type=float, default=0.01)
+    parser.add_argument("--min-both", type=float, default=0.80)
+    parser.add_argument("--docs", type=Path, help="write the tables here (docs/accuracy.md)")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, print, write; 1 below the bar."""
+    options = options_of(arguments)
+    seeds = (REPORTING_SEEDS if options.seeds == "report" else TUNING_SEEDS)[: options.count]
+    rules = built_rules()
+    cases = build(seeds, rules, healthy_per_seed=options.healthy, is_all=options.all)
+    checkable = {f.name for f in FAULTS if is_checkable(f, rules)}
+    outcomes = list(_all(run_case, cases, options.workers, "simulated"))
+    names = sorted(p.parent.name for p in RECORDED.glob("*/truth.json"))
+    recorded = list(_all(run_recorded, names, options.workers, "recorded"))
+    scores = score(outcomes, checkable)
+    text = report.markdown(scores, recorded, seeds, options.seeds, rules)
+    print(text)
+    if options.docs is not None:
+        options.docs.write_text(text)
+    failures = below_bar(scores, options)
+    for line in failures:
+        print(f"below the bar: {line}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""Which jobs the bench simulates: faults x strengths x layouts x seeds.
+
+Thresholds may be tuned on ``TUNING_SEEDS`` only; figures are reported on ``REPORTING_SEEDS`` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracekit.simulate.catalogue import BY_NAME, FAULTS, PAIRS, Fault
+
+TUNING_SEEDS = range(1_000, 1_100)
+REPORTING_SEEDS = range(7_000, 7_100)
+
+SIZES = (8, 16, 8, 32, 16, 64)
+"""World sizes, in turn."""
+HEALTHY_LAYOUTS = (
+    "ddp", "fsdp", "zero1", "zero2-m2", "tp4-sp-m2", "tp2-m2", "pp4-m8", "pp4-zbh1-m8",
+    "pp2-vpp2-m8", "ep8", "cp2", "hsdp2", "tp2-pp2-m4-titan",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """One simulated job of the suite."""
+
+    scenario: str
+    """As ``tracekit simulate`` takes it."""
+    faults: tuple[str, ...]
+    layout: str
+    ranks: int
+    seed: int
+
+    @property
+    def label(self) -> str:
+        """The row of the confusion matrix."""
+        return "+".join(self.faults) or "none"
+
+
+def _size(turn: int, layout: str) -> int:
+    size = SIZES[turn % len(SIZES)]
+    needed = 16 if "tp8" in layout and "pp" in layout else 8
+    return max(size, needed)
+
+
+def build(
+    seeds: Sequence[int], rules: Sequence[str], *, healthy_per_seed: int = 4, is_all: bool = False
+) -> list[Case]:
+    """The suite for these seeds.
+
+    Faults whose rule is not among ``rules``, or whose files cannot be written yet, get one job in
+    all (what is said of them instead?) unless ``is_all``.
+    """
+    cases: list[Case] = []
+    for i, seed in enumerate(seeds):
+        for k in range(healthy_per_seed):
+            turn = i * healthy_per_seed + k
+            layout = HEALTHY_LAYOUTS[turn % len(HEALTHY_LAYOUTS)]
+            # A seed of its own, or two healthy jobs would share their noise and their decoys.
+            own = seed + 100_000 * k
+            cases.append(Case("none", (), layout, _size(turn, layout), own))
+        for j, fault in enumerate(FAULTS):
+            if is_checkable(fault, rules) or is_all:
+                cases += _fault_cases(fault, seed, i + j)
+            elif i == 0:
+                cases.append(_case(fault, fault.strength, seed, j))
+        for j, (one, two) in enumerate(PAIRS):
+            if is_all or all(is_checkable(BY_NAME[n], rules) for n in (one, two)):
+                layout = "pp4-m8" if "stage-imbalance" in (one, two) else "ddp-m2"
+                cases.append(Case(f"{one}+{two}", (one, two), layout, _size(i + j, layout), seed))
+    return cases
+
+
+def is_checkable(fault: Fault, rules: Sequence[str]) -> bool:
+    """Whether a rule for it is built and the files that show it are written."""
+    return not fault.missing_writers and any(r in rules for r in fault.rules)
+
+
+def _fault_cases(fault: Fault, seed: int, turn: int) -> list[Case]:
+    return [_case(fault, s, seed, turn + k) for k, s in enumerate(fault.strengths)]
+
+
+def _case(fault: Fault, strength: float, seed: int, turn: int) -> Case:
+    layout = fault.layouts[turn % len(fault.layouts)]
+    size = _size(turn, layout)
+    if fault.is_network:
+        size = max(size, 16)
+    return Case(f"{fault.name}:{strength:g}", (fault.name,), layout, size, seed)

@@ -1,0 +1,190 @@
+"""Real jobs with known culprits, and healthy ones: who is named, and who is not."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import tracekit
+from tracekit.findings import Finding
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORDED = ROOT / "fixtures" / "recorded"
+SHARED = next((p for p in (ROOT / ".." / "shared" / "data", ROOT / ".." / ".." / "shared" / "data")
+               if p.is_dir()), None)  # fmt: skip
+BLAMING = ("late-rank", "slow-gpu", "slow-host", "link-degraded", "collective-mismatch",
+           "collective-hang")  # fmt: skip
+MS = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def sample(name: str) -> Path:
+    """A real sample, outside the repository."""
+    if SHARED is None or not (SHARED / name).is_dir():
+        pytest.skip(f"the sample {name} is not here")
+    return SHARED / name
+
+
+def blamed(path: Path) -> dict[str, Finding]:
+    """Findings of the rules that blame somebody, by id."""
+    with tracekit.open(path) as run:
+        return {f.id: f for f in run.diagnose().document.findings if f.rule in BLAMING}
+
+
+def copied(
+    source: Path, target: Path, shifts_ns: Mapping[int, int], keep: set[int] | None = None
+) -> Path:
+    """Copies of the traces, each on a host of its own, with some clocks shifted."""
+    target.mkdir()
+    for path in sorted(source.glob("*.json.gz")):
+        if "switch" in path.name:
+            continue
+        trace = json.loads(gzip.decompress(path.read_bytes()))
+        rank = trace["distributedInfo"]["rank"]
+        if keep is not None and rank not in keep:
+            continue
+        shift = shifts_ns.get(rank, 0)
+        if "baseTimeNanoseconds" in trace:
+            trace["baseTimeNanoseconds"] += shift
+        else:
+            for event in trace["traceEvents"]:
+                if "ts" in event:
+                    event["ts"] += shift // 1000
+        trace["host_name"] = f"node{rank}"
+        data = gzip.compress(json.dumps(trace).encode(), 1)
+        (target / f"rank{rank}.pt.trace.json.gz").write_bytes(data)
+    return target
+
+
+def test_megatron_names_ranks_0_and_6_and_their_hosts() -> None:
+    path = sample("kineto/megatron-tp8")
+    found = blamed(path)
+    assert set(found) == {"late-rank/0", "late-rank/6", "slow-host/0", "slow-host/6"}
+    assert found["late-rank/0"].explained_by == ("slow-host/0",)
+    with tracekit.open(path) as run:
+        skew = run.query("collective_skew")
+        rows = {r["rank"]: r for r in run.query("straggler").to_dicts()}
+    assert len(skew) == 84
+    assert skew["skew_ns"].median() == 2_785_000
+    assert skew["skew_ns"].quantile(0.95, "linear") == pytest.approx(18_469_500)
+    assert skew["skew_ns"].sum() == 446_708_000
+    assert skew["shortest_ns"].sum() == 50_099_000
+    for rank, seconds in ((0, 1.53), (6, 1.22), (2, 0.17)):
+        assert rows[rank]["inflicted_wait_ns"] / 1e9 == pytest.approx(seconds, rel=0.01)
+    for rank, peer, compute in ((0, 2.40, 0.996), (6, 2.36, 1.013)):
+        assert rows[rank]["peer_ratio"] == pytest.approx(peer, abs=0.005)
+        assert rows[rank]["compute_ratio"] == pytest.approx(compute, abs=0.0006)
+
+
+def test_a_hot_expert_makes_its_rank_late_and_its_gpu_is_not_blamed() -> None:
+    found = blamed(sample("lab/moe-hot-expert-rank1"))
+    assert set(found) == {"late-rank/1"}
+    assert found["late-rank/1"].severity == "major"
+
+
+def test_behind_a_bad_link_the_transfer_is_blamed_and_not_the_rank() -> None:
+    path = sample("lab/ddp-badlink-host1")
+    found = blamed(path)
+    assert set(found) == {"link-degraded/1", "late-rank/1"}
+    assert found["link-degraded/1"].severity == "minor"
+    assert found["late-rank/1"].explained_by == ("link-degraded/1",)
+    with tracekit.open(path) as run:
+        assert len(run.sql("SELECT * FROM clock_offset")) == 0
+        assert run.sql("SELECT max(abs(offset_ns)) AS most FROM source_context")["most"][0] == 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lab/ddp-healthy",
+        "lab/fsdp-healthy",
+        "lab/moe-healthy",
+        "lab/pp-gpipe-healthy",
+        "lab/pp2dp2tp2-healthy",
+    ],
+)
+def test_on_healthy_real_jobs_nobody_is_accused(name: str) -> None:
+    assert blamed(sample(name)) == {}
+
+
+@pytest.mark.parametrize(
+    "name", ["ddp-healthy", "ddp-repeated-schedule", "pp-healthy", "pp-1f1b-healthy"]
+)
+def test_on_healthy_recordings_nobody_is_accused(name: str) -> None:
+    assert blamed(RECORDED / name) == {}
+
+
+def test_a_slow_rank_is_named() -> None:
+    found = blamed(RECORDED / "ddp-slow-rank")
+    assert set(found) == {"late-rank/2", "slow-host/2"}
+    assert found["late-rank/2"].impact.s_per_step == pytest.approx(0.089, rel=0.03)
+
+
+def test_a_pause_that_no_trace_names_is_a_late_rank() -> None:
+    found = blamed(RECORDED / "ddp-gc-pause-bare")
+    assert set(found) == {"late-rank/3"}
+    assert found["late-rank/3"].scope.steps == ((9, 9), (11, 11))
+
+
+def test_a_stall_of_input_explains_the_late_rank() -> None:
+    found = blamed(RECORDED / "ddp-dataloader-stall")
+    assert set(found) == {"late-rank/1"}
+    assert found["late-rank/1"].explained_by == ("dataloader-stall/1",)
+
+
+@pytest.mark.parametrize(
+    ("name", "shifts_ms"),
+    [
+        ("lab/ddp-badlink-host1", {1: -1000}),
+        ("lab/ddp-badlink-host1", {2: 50}),
+        ("lab/fsdp-healthy", {0: 50}),
+        ("lab/pp2dp2tp2-healthy", {5: 50, 2: -50}),
+        ("kineto/megatron-tp8", {3: 50, 6: -50}),
+    ],
+)
+def test_shifted_clocks_are_found_within_the_stated_error(
+    name: str, shifts_ms: dict[int, int], tmp_path: Path
+) -> None:
+    shifts = {rank: ms * MS for rank, ms in shifts_ms.items()}
+    path = copied(sample(name), tmp_path / "shifted", shifts)
+    with tracekit.open(path) as run:
+        rows = run.sql(
+            "SELECT rank, o.offset_ns, o.error_ns FROM clock_offset o"
+            " JOIN source_context USING (clock_id)"
+        ).to_dicts()
+        (reference,) = set(
+            run.sql(
+                "SELECT rank FROM source_context"
+                " WHERE clock_id IN (SELECT reference_clock_id FROM clock_offset)"
+            )["rank"]
+        )
+    assert rows
+    for row in rows:
+        truth = shifts.get(reference, 0) - shifts.get(row["rank"], 0)
+        assert row["error_ns"] is not None
+        assert abs(row["offset_ns"] - truth) <= row["error_ns"]
+
+
+def test_where_clocks_are_not_sure_nobody_is_accused(tmp_path: Path) -> None:
+    path = copied(sample("lab/ddp-healthy"), tmp_path / "shifted", {1: 50 * MS, 3: -50 * MS})
+    assert blamed(path) == {}
+
+
+@pytest.mark.parametrize("missing", [0, 3, 6])
+def test_without_one_file_no_captured_rank_is_blamed(missing: int, tmp_path: Path) -> None:
+    keep = set(range(8)) - {missing}
+    found = blamed(copied(sample("kineto/megatron-tp8"), tmp_path / "part", {}, keep))
+    if missing in (0, 6):
+        (finding,) = found.values()
+        assert finding.candidates.ranks == (missing,)
+        assert finding.scope.ranks == ()
+    else:
+        assert found == {}

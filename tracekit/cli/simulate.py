@@ -1,0 +1,90 @@
+"""The command that makes a synthetic job: simulate."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tracekit.cli.state import STATE, note
+from tracekit.errors import UsageError
+
+
+def simulate(
+    scenario: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SCENARIO", help="none, a fault, or several: slow-gpu:1.5+gc-pause."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Folder of the job.")
+    ] = None,
+    ranks: Annotated[int, typer.Option("--ranks", min=2, max=65536, help="World size.")] = 8,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="The same seed, the same bytes.")] = 0,
+    layout: Annotated[
+        str | None, typer.Option("--layout", metavar="L", help="Such as ddp, fsdp, tp8-sp-pp4-m8.")
+    ] = None,
+    steps: Annotated[int, typer.Option("--steps", min=1, max=100000, help="Captured steps.")] = 12,
+    style: Annotated[str, typer.Option("--style", help="kineto, kineto-old or gloo.")] = "kineto",
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace an earlier simulated job.")
+    ] = False,
+    list_: Annotated[bool, typer.Option("--list", help="The scenarios, and stop.")] = False,
+) -> None:
+    """Raw files of a synthetic job with a known fault; the truth is in DIR/truth.json."""
+    if list_:
+        _list()
+        return
+    if scenario is None or output is None:
+        raise UsageError(
+            "simulate needs a SCENARIO and --output DIR", hint="tracekit simulate --list"
+        )
+    from tracekit.simulate import Request, write
+
+    request = Request(scenario, ranks, seed, layout or "", steps, style)
+    with _bar(steps) as progress:
+        truth = write(request, output, force=force, progress=progress)
+    measured = truth["measured"]
+    for fault in truth["faults"]:
+        strength = fault["strength"]
+        note(f"{fault['fault']}: {strength['name']} {strength['value']:g} {strength['unit']}")
+    if measured["missing_writers"]:
+        wanted = ", ".join(measured["missing_writers"])
+        note(f"traces alone may not show it: files of {wanted} are not simulated yet")
+    if measured["is_hung"]:
+        note("the job hangs: its traces end there")
+    elif measured["step_s_with_fault"] is not None:
+        with_s, without_s = measured["step_s_with_fault"], measured["step_s_without_fault"]
+        note(f"{with_s * 1e3:.1f} ms a step, {without_s * 1e3:.1f} ms without the fault")
+    note(f"job: {output}  (diagnose never reads its truth.json)")
+
+
+@contextmanager
+def _bar(steps: int) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar of steps on stderr; None off a terminal or when quiet."""
+    if STATE.quiet or not sys.stderr.isatty():
+        yield None
+        return
+    with typer.progressbar(length=steps, label="simulating", file=sys.stderr) as bar:
+        yield lambda done, total: bar.update(1)
+
+
+def _list() -> None:
+    from tracekit.simulate.catalogue import DECOYS, FAULTS
+
+    typer.echo(f"{'none':26} nothing is wrong")
+    for fault in FAULTS:
+        marks = f"  [needs files not simulated yet: {', '.join(fault.missing_writers)}]"
+        text = marks if fault.missing_writers else ""
+        strengths = "/".join(f"{s:g}" for s in fault.strengths)
+        typer.echo(f"{fault.name:26} {fault.summary} ({fault.strength_name} {strengths}){text}")
+    typer.echo("")
+    typer.echo("Decoys, which are no faults and come with the seed:")
+    for decoy in DECOYS:
+        if not decoy.missing_writers:
+            typer.echo(f"{decoy.name:26} {decoy.summary}")

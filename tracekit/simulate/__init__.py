@@ -1,0 +1,11 @@
+"""A training job with a known fault, and the files that it would leave behind.
+
+The judge of everything else: nothing here knows of clocks' alignment, derivation or rules.
+"""
+
+from __future__ import annotations
+
+from tracekit.simulate.catalogue import DECOYS, FAULTS, PAIRS
+from tracekit.simulate.scenario import Request, Scenario, prepare, write
+
+__all__ = ["DECOYS", "FAULTS", "PAIRS", "Request", "Scenario", "prepare", "write"]

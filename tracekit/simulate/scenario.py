@@ -1,0 +1,445 @@
+"""A scenario: faults and decoys on one job, what is true of it, and its files on disk."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tracekit.errors import UsageError
+from tracekit.simulate import catalogue
+from tracekit.simulate import program as p
+from tracekit.simulate.effects import Effect, MissingRank
+from tracekit.simulate.engine import Conditions, HostModel
+from tracekit.simulate.hardware import GB, GPUS, Topology
+from tracekit.simulate.job import Job, Plan
+from tracekit.simulate.kineto import STYLES, GroupNames, HostClock, RankWriter
+from tracekit.simulate.layout import Layout, parse
+from tracekit.simulate.model import ModelShape
+from tracekit.simulate.network import LinkState
+from tracekit.simulate.noise import REALISTIC, NoiseModel, generator
+from tracekit.version import __version__
+
+EPOCH_NS = 1_784_601_667 * 10**9
+"""When every simulated job begins: 2026-07-21 02:41:07 UTC."""
+DEFAULT_STEPS = 12
+HANG_NS = 60 * 10**9
+"""How long the profiler goes on after a job has stopped."""
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to simulate."""
+
+    scenario: str = "none"
+    """``none``, a fault, or several joined by ``+``; a strength may follow: ``slow-gpu:1.5``."""
+    ranks: int = 8
+    seed: int = 0
+    layout: str = ""
+    """Empty: the scenario's first."""
+    steps_count: int = DEFAULT_STEPS
+    style: str = "kineto"
+    noise: NoiseModel = REALISTIC
+    decoys: tuple[str, ...] | None = None
+    """None: by chance, from the seed."""
+
+
+@dataclass
+class Scenario:
+    """A plan with faults in it, ready to run."""
+
+    request: Request
+    plan: Plan
+    twin: Plan
+    """The plan of the same job without the faults."""
+    faults: list[tuple[catalogue.Fault, Effect]]
+    decoys: list[tuple[catalogue.Decoy, Effect | None]]
+    clocks: dict[str, HostClock]
+
+    @property
+    def name(self) -> str:
+        """A name for folder and job."""
+        faults = "-and-".join(f.name for f, _ in self.faults) or "healthy"
+        return f"{faults}-{self.request.seed}"
+
+    # --- what is special about a rank in a step -------------------------------------------------
+
+    def conditions(self, rank: int, step: int) -> Conditions:
+        """With all faults and decoys."""
+        found = self.twin_conditions(rank, step)
+        for _, effect in self.faults:
+            effect.rank(found, rank, step)
+        return found
+
+    def twin_conditions(self, rank: int, step: int) -> Conditions:
+        """With the decoys only."""
+        found = Conditions()
+        for decoy, effect in self.decoys:
+            _decoy(found, decoy.name, effect, rank, step, self.plan.first_step)
+        return found
+
+    def links(self, step: int) -> LinkState:
+        """The network in a step."""
+        state = LinkState()
+        for _, effect in self.faults:
+            effect.links(state, step)
+        return state
+
+    def job(self) -> Job:
+        """The job itself."""
+        job = Job(self.plan, self.conditions, self.links)
+        for _, effect in self.faults:
+            for rank, late_ns in effect.late_by_ns.items():
+                job.engine.processes[rank].now += late_ns
+        return job
+
+    def twin_job(self) -> Job:
+        """The same job without the faults."""
+        return Job(self.twin, self.twin_conditions)
+
+    @property
+    def unwritten(self) -> set[int]:
+        """Ranks whose files are missing."""
+        effects = [e for _, e in self.faults] + [e for _, e in self.decoys if e is not None]
+        return {r for e in effects for r in e.unwritten}
+
+
+def prepare(request: Request) -> Scenario:
+    """The scenario of a request. UsageError for names that do not exist."""
+    kinds = _kinds(request.scenario)
+    if request.style not in STYLES:
+        raise UsageError(
+            f"there is no style {request.style!r}", hint=f"styles: {', '.join(STYLES)}"
+        )
+    if request.ranks < 2 or request.steps_count < 1:
+        raise UsageError("a job needs at least 2 ranks and 1 step")
+    words = request.layout or (kinds[0][0].layouts[0] if kinds else "ddp")
+    layout = parse(words, request.ranks)
+    _check(kinds, layout)
+    base = _plan(
+        request,
+        layout,
+        is_network=any(k.is_network for k, _ in kinds),
+        is_of_host=any(k.is_of_host for k, _ in kinds),
+    )
+    faults: list[tuple[catalogue.Fault, Effect]] = []
+    plan = twin = base
+    taken: set[int] = set()
+    for kind, strength in kinds:
+        steps = _steps(kind, base)
+        rng = generator(request.seed, "culprit", kind.name)
+        effect = kind.effect(base, strength, steps, rng)
+        for _ in range(20):
+            # Two faults at once are at two places, where both are of single ranks.
+            if len(effect.ranks) != 1 or not taken & set(effect.ranks):
+                break
+            effect = kind.effect(base, strength, steps, rng)
+        taken |= set(effect.ranks) if len(effect.ranks) == 1 else set()
+        plan, twin = effect.changed(plan), effect.without(twin)
+        faults.append((kind, effect))
+    decoys = _decoys(request, base, {f.name for f, _ in faults})
+    return Scenario(request, plan, twin, faults, decoys, _clocks(request, plan))
+
+
+def _kinds(text: str) -> list[tuple[catalogue.Fault, float]]:
+    found: list[tuple[catalogue.Fault, float]] = []
+    for word in text.split("+"):
+        name, _, amount = word.strip().partition(":")
+        if name in catalogue.HEALTHY:
+            continue
+        kind = catalogue.BY_NAME.get(name)
+        if kind is None:
+            close = difflib.get_close_matches(name, [*catalogue.BY_NAME, "none"], n=1)
+            raise UsageError(
+                f"there is no scenario {name!r}",
+                hint=f"did you mean {close[0]}?" if close else "tracekit simulate --list",
+            )
+        try:
+            strength = float(amount) if amount else kind.strength
+        except ValueError:
+            raise UsageError(f"{word!r}: the strength is no number") from None
+        if not 0 < strength < 1e6:
+            raise UsageError(f"{word!r}: the strength must be above 0 and below 1,000,000")
+        found.append((kind, strength))
+    return found
+
+
+def _check(kinds: Sequence[tuple[catalogue.Fault, float]], layout: Layout) -> None:
+    needs = {
+        "stage-imbalance": (layout.pp > 1, "pp4"),
+        "hot-expert": (layout.ep > 1, "ep8"),
+        "incast": (layout.ep > 1, "ep8"),
+        "tensor-group-spans-hosts": (layout.tp > 1, "tp8"),
+        "nvlink-fault": (layout.tp > 1, "tp8"),
+        "collective-hang": (layout.dp > 1, "ddp"),
+        "collective-mismatch": (layout.dp > 1, "ddp"),
+    }
+    for kind, _ in kinds:
+        is_possible, example = needs.get(kind.name, (True, ""))
+        if not is_possible:
+            raise UsageError(
+                f"{kind.name} cannot happen with layout {layout.name!r}",
+                hint=f"--layout {example}",
+            )
+
+
+def _plan(request: Request, layout: Layout, *, is_network: bool, is_of_host: bool) -> Plan:
+    world = request.ranks
+    size = 8 if world % 8 == 0 else 4 if world % 4 == 0 else world
+    nic = 50 * GB
+    if is_network or is_of_host:
+        size = 4 if world >= 8 and world % 4 == 0 else max(1, world // 2)
+    if is_network:
+        nic = 25 * GB  # slow enough that the network matters to the step
+    topology = Topology(
+        world, GPUS["h100"], gpus_per_host=size, nvlink_domain=size, nic_bytes_per_s=nic
+    )
+    shape = ModelShape()
+    if layout.pp > 1:
+        shape = replace(shape, layers=6 * layout.pp, vocabulary=8192)
+        if layout.chunks > 1:
+            shape = replace(shape, layers=4 * layout.pp * layout.chunks)
+    if layout.ep > 1:
+        shape = replace(shape, experts=2 * layout.ep, expert_ffn=1792)
+    host = HostModel(is_device=request.style != "gloo")
+    name = request.scenario.replace(":", "-").replace("+", "-and-")
+    return Plan(
+        name, layout, topology, shape, request.seed, request.steps_count, host=host,
+        noise=request.noise,
+    )  # fmt: skip
+
+
+def _steps(kind: catalogue.Fault, plan: Plan) -> list[int]:
+    steps = list(plan.steps)
+    if kind.steps == "window":
+        return steps[len(steps) // 2 :]
+    if kind.steps == "some":
+        return steps[2::3] or steps[-1:]
+    if kind.steps == "one":
+        return [steps[len(steps) * 2 // 3]]
+    return steps
+
+
+# --- decoys --------------------------------------------------------------------------------------
+
+_DECOY_CHANCE = {
+    "hidden-wait": 0.5,
+    "profiler-overhead": 0.5,
+    "warm-up-step": 0.15,
+    "one-gpu-pods": 0.15,
+    "missing-rank": 0.1,
+}
+
+
+def _decoys(
+    request: Request, plan: Plan, faults: set[str]
+) -> list[tuple[catalogue.Decoy, Effect | None]]:
+    if request.decoys is None:
+        chance = generator(request.seed, "decoys")
+        names = [n for n, share in _DECOY_CHANCE.items() if chance.random() < share]
+        if plan.layout.pp > 1 or plan.layout.tp > 1 or plan.layout.sharding != "ddp":
+            names = [n for n in names if n != "hidden-wait"]  # nothing hides waits there
+        if faults & {"collective-hang", "collective-mismatch", "tensor-group-spans-hosts"}:
+            names = [n for n in names if n not in ("missing-rank", "one-gpu-pods")]
+    else:
+        names = list(request.decoys)
+    found: list[tuple[catalogue.Decoy, Effect | None]] = []
+    for name in names:
+        decoy = catalogue.DECOYS_BY_NAME.get(name)
+        if decoy is None:
+            raise UsageError(
+                f"there is no decoy {name!r}", hint=f"decoys: {', '.join(_DECOY_CHANCE)}"
+            )
+        rng = generator(request.seed, "decoy", name)
+        effect: Effect | None = None
+        if name == "missing-rank":
+            effect = MissingRank(plan, 1.0, [], rng)
+        elif name == "hidden-wait":
+            effect = Effect(plan, 0.06, list(plan.steps), rng)
+        found.append((decoy, effect))
+    return found
+
+
+def _decoy(
+    conditions: Conditions, name: str, effect: Effect | None, rank: int, step: int, first: int
+) -> None:
+    if name == "hidden-wait" and effect is not None and rank in effect.ranks:
+        # Slower in one half of the backward, faster in the other.
+        amount = effect.strength
+        conditions.phases = {"backward_start": 1 + amount, "backward": 1 - amount, "optimizer": 1.0}
+    elif name == "profiler-overhead" and step == first:
+        conditions.host_scale *= 3.0
+    elif name == "warm-up-step" and step == first:
+        conditions.hooks["forward"] = [
+            (p.BEGIN, "_compile.compile_inner (dynamo_timed)", "user_annotation"),
+            (p.HOST, "inductor_compile (dynamo_timed)", "user_annotation", 0.4e9),
+            (p.END,),
+        ]
+
+
+def _clocks(request: Request, plan: Plan) -> dict[str, HostClock]:
+    """Hosts kept by NTP: some hundred microseconds apart, drifting some ten millionths."""
+    rng = generator(request.seed, "clocks")
+    return {
+        host: HostClock(int(rng.normal(0, 300_000)), int(rng.normal(0, 10_000)))
+        for host in plan.topology.hosts
+    }
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def write(request: Request, output: Path, *, force: bool = False,
+          progress: Progress | None = None) -> dict[str, Any]:  # fmt: skip
+    """Simulate and write traces, job.toml and truth.json into ``output``; returns the truth."""
+    scenario = prepare(request)
+    _make_folder(output, force)
+    plan = scenario.plan
+    job = scenario.job()
+    names = GroupNames(plan)
+    is_pods = any(d.name == "one-gpu-pods" for d, _ in scenario.decoys)
+    top = plan.topology
+    writers = [
+        RankWriter(
+            output / f"rank{r}.pt.trace.json.gz", plan, r, request.style, names,
+            scenario.clocks[top.host(r)], EPOCH_NS, f"trainer-{r}" if is_pods else top.host(r),
+        )
+        for r in range(request.ranks)
+        if r not in scenario.unwritten
+    ]  # fmt: skip
+    for done, records in enumerate(job.run(), 1):
+        for writer in writers:
+            writer.add(records[writer.rank])
+        records.clear()  # or they would stay while the next step is simulated
+        if progress is not None:
+            progress(done, request.steps_count)
+    for writer in writers:
+        writer.close(HANG_NS if job.is_hung else 0)
+    truth = truth_of(scenario, job)
+    (output / "truth.json").write_text(json.dumps(truth, indent=2) + "\n")
+    (output / "job.toml").write_text(job_toml(scenario))
+    return truth
+
+
+def _make_folder(output: Path, force: bool) -> None:
+    if output.exists() and not output.is_dir():
+        raise UsageError(f"{output}: exists and is no folder")
+    if output.is_dir() and any(output.iterdir()):
+        if not force:
+            raise UsageError(f"{output}: exists and is not empty", hint="--force replaces it")
+        if not (output / "truth.json").is_file():
+            raise UsageError(
+                f"{output}: holds no simulated job, so it is not replaced",
+                hint="give another folder, or empty it yourself",
+            )
+        shutil.rmtree(output)
+    output.mkdir(parents=True, exist_ok=True)
+
+
+def job_toml(scenario: Scenario) -> str:
+    """What a user would know of the job."""
+    layout, shape, top = scenario.plan.layout, scenario.plan.shape, scenario.plan.topology
+    lines = [
+        f'name = "{scenario.name}"', "", "[parallelism]", f"tp = {layout.tp}", f"pp = {layout.pp}",
+        f"dp = {layout.dp}", f"ep = {layout.ep}", f"cp = {layout.cp}",
+        f"zero_stage = {layout.zero_stage}",
+    ]  # fmt: skip
+    if layout.chunks > 1:
+        lines.append(f"vpp = {layout.chunks}")
+    lines += ["", "[schedule]"]
+    if layout.pp > 1:
+        lines.append(f'kind = "{layout.schedule}"')
+    lines += [
+        f"microbatches = {layout.microbatches}", "", "[model]", f"layers = {shape.layers}",
+        f"hidden = {shape.hidden}", f"heads = {shape.heads}", f"kv_heads = {shape.kv_heads}",
+        f"ffn = {shape.expert_ffn if shape.experts else shape.ffn}",
+        f"vocabulary = {shape.vocabulary}", f"sequence = {shape.sequence}", 'dtype = "bfloat16"',
+    ]  # fmt: skip
+    if shape.experts:
+        lines += [f"experts = {shape.experts}", f"top_k = {shape.top_k}"]
+    batch = shape.micro_batch * layout.microbatches * layout.dp
+    lines += ["", "[batch]", f"global = {batch}", f"micro = {shape.micro_batch}"]
+    if scenario.request.style != "gloo":
+        lines += [
+            "", "[hardware]", f'gpu = "{top.gpu.name}"', f"gpus_per_node = {top.gpus_per_host}",
+            f"nics_per_node = {top.gpus_per_host}", f"nic_bytes_per_s = {top.nic_bytes_per_s:.0f}",
+            f"nvlink_domain = {top.nvlink_domain}",
+        ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def truth_of(scenario: Scenario, job: Job) -> dict[str, Any]:
+    """The truth of a job that has run: its faults, and what they cost beside its twin."""
+    request, plan = scenario.request, scenario.plan
+    layout = plan.layout
+    twin = scenario.twin_job() if scenario.faults else None
+    if twin is not None:
+        for _ in twin.run():
+            pass
+    ran = [n for n in job.tally.step_ns if n]
+    last = plan.first_step + max((len(n) for n in ran), default=1) - 1
+    mean = _mean_step_s(job)
+    return {
+        "schema_version": 1,
+        "name": scenario.name,
+        "origin": "simulated",
+        "producer": {"tracekit": __version__, "scenario": request.scenario, "style": request.style},
+        "seed": request.seed,
+        "world_size": request.ranks,
+        "layout": {
+            "tp": layout.tp, "pp": layout.pp, "dp": layout.dp, "ep": layout.ep, "cp": layout.cp,
+        },
+        "steps": {"first": plan.first_step, "last": last},
+        "faults": [_fault(kind, effect) for kind, effect in scenario.faults],
+        "decoys": [_truth_decoy(d, effect, plan) for d, effect in scenario.decoys],
+        "inherent_rules": ["exposed-communication", "excess-bubble", "low-mfu"],
+        "measured": {
+            "step_s": [round(sum(n) / len(n) / 1e9, 9) if n else 0.0 for n in job.tally.step_ns],
+            "compute_s_per_step": [
+                round(c / plan.steps_count / 1e9, 9) for c in job.tally.compute_ns
+            ],
+            "step_s_with_fault": mean if scenario.faults and not job.is_hung else None,
+            "step_s_without_fault": _mean_step_s(twin) if twin is not None else None,
+            "without_fault_from": "the same job and seed without the fault" if twin else None,
+            "is_hung": job.is_hung,
+            "host_clock_offset_s": {h: c.offset_ns / 1e9 for h, c in scenario.clocks.items()},
+            "missing_writers": sorted({w for f, _ in scenario.faults for w in f.missing_writers}),
+        },
+    }  # fmt: skip
+
+
+def _mean_step_s(job: Job) -> float | None:
+    times = [t for rank in job.tally.step_ns for t in rank]
+    return round(sum(times) / len(times) / 1e9, 9) if times else None
+
+
+def _fault(kind: catalogue.Fault, effect: Effect) -> dict[str, Any]:
+    return {
+        "fault": kind.name,
+        "where": effect.where(),
+        "first_step": effect.steps[0],
+        "last_step": effect.steps[-1],
+        "steps": effect.steps,
+        "strength": {
+            "name": kind.strength_name, "value": effect.strength, "unit": kind.unit,
+        },
+        "expected_rules": list(kind.rules),
+        "allowed_rules": list(kind.allowed),
+        "symptom_rules": list(kind.symptoms),
+    }  # fmt: skip
+
+
+def _truth_decoy(decoy: catalogue.Decoy, effect: Effect | None, plan: Plan) -> dict[str, Any]:
+    ranks = effect.ranks if effect is not None else []
+    where = {"ranks": ranks, "hosts": [], "stages": [], "links": [], "groups": []}
+    found: dict[str, Any] = {
+        "decoy": decoy.name, "where": where, "forbidden_rules": list(decoy.forbidden),
+    }  # fmt: skip
+    if decoy.name in ("profiler-overhead", "warm-up-step"):
+        found |= {"first_step": plan.first_step, "last_step": plan.first_step}
+    return found

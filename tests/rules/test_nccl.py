@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import duckdb
@@ -696,3 +697,129 @@ def test_a_majority_is_more_than_half() -> None:
     assert majority([1, 1, 2]) == 1
     assert majority([1, 2]) is None
     assert majority([]) is None
+
+
+# --- logs and traces of the same group --------------------------------------------------------
+
+
+def with_traces(facts: Facts, **rows: list[dict[str, Any]]) -> Facts:
+    """The facts of logs, and rows that traces gave."""
+    return replace(facts, rows={**facts.rows, **rows}, job=JobFacts(hosts=BY_RANK))
+
+
+BY_RANK = {0: "h0", 1: "h1", 2: "h2", 3: "h3"}
+BEHIND = (timeout(0), timeout(2), timeout(3), progress(0, 9, 8), progress(1, 8, 7))
+
+
+def last_calls(behind: int | None, group: str = "g", ranks: Sequence[int] = range(4)) -> list[Any]:
+    return [
+        {
+            "group_id": group, "rank": r, "capture_id": 0, "op": "all_reduce",
+            "last_call": 8 if r == behind else 9, "usual_dur_ns": 1e6, "attempt": 1,
+            "last_dur_ns": 60_000_000_000 if behind is None else 1_000_000,
+            "silence_ns": 60_000_000_000, "longest_gap_ns": 10_000_000, "source_id": r, "place": r,
+        }
+        for r in ranks
+    ]  # fmt: skip
+
+
+def test_watchdog_and_traces_that_agree_are_one_finding(build: Build) -> None:
+    facts = with_traces(build(text(*BEHIND)), last_calls=last_calls(1))
+    (finding,) = findings("collective-hang", facts)
+    assert finding.summary.startswith("Rank 1 did not join: ranks 0,2-3 wait")
+    assert "The traces agree: rank 1" in finding.summary
+    assert finding.confidence.level == "likely"
+    assert {e.query for e in finding.evidence} == {"watchdog", "last_calls"}
+    assert not finding.counter_evidence
+
+
+def test_traces_that_name_another_rank_stand_against_the_watchdog(build: Build) -> None:
+    facts = with_traces(build(text(*BEHIND)), last_calls=last_calls(3))
+    (finding,) = findings("collective-hang", facts)
+    assert finding.scope.ranks == (1,)
+    assert finding.confidence.level == "possible"
+    assert finding.counter_evidence[0].query == "last_calls"
+
+
+def test_a_silent_rank_that_the_traces_show_behind_is_named(build: Build) -> None:
+    facts = with_traces(build(text([timeout(r) for r in (0, 1, 3)])), last_calls=last_calls(2))
+    (finding,) = findings("collective-hang", facts)
+    assert finding.scope.ranks == (2,)
+    assert finding.candidates.ranks == ()
+    assert finding.confidence.level == "likely"
+
+
+def test_traces_of_another_group_stay_a_finding_of_their_own(build: Build) -> None:
+    dumps = build(flight(0, DONE, STUCK), flight(1, DONE), flight(2, DONE, STUCK))
+    facts = with_traces(dumps, last_calls=last_calls(3, "tp", [2, 3]))
+    first, second = findings("collective-hang", facts)
+    assert first.scope.ranks == (1,)
+    assert second.scope.ranks == (3,)
+
+
+def test_traces_cannot_tell_a_rank_whom_the_log_shows_waiting(build: Build) -> None:
+    facts = with_traces(build(text(timeout(0), timeout(1))), last_calls=last_calls(0))
+    (finding,) = findings("collective-hang", facts)
+    assert finding.scope.ranks == ()
+    assert finding.counter_evidence
+
+
+def test_ranks_of_a_group_without_a_name_are_not_the_jobs(build: Build) -> None:
+    lines = [timeout(0), timeout(2), progress(1, 8, 7)]
+    bare = [line.split("]:", 1)[1].split("] ", 1)[1] for line in lines[:2]]
+    (finding,) = findings("collective-hang", build(text(bare)))
+    assert finding.scope.ranks == ()
+    assert finding.candidates.ranks == ()
+    assert "does not name" in finding.confidence.basis
+
+
+def coverage(ranks: Sequence[int], reason: str) -> list[dict[str, Any]]:
+    row = {
+        "group_id": "g", "method": "sequence", "is_trusted": False, "reason": reason,
+        "calls_count": 3, "instances_count": 1, "ranks": list(ranks), "source_id": 0, "place": 1,
+        "attempt": 1,
+    }  # fmt: skip
+    return [row, row | {"reason": "all members agree", "is_trusted": True, "calls_count": 90}]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "reason", "count"),
+    [
+        ([0, 1, 2], "operations differ", 1),
+        ([0, 1, 2], "sizes differ", 2),
+        ([0, 1, 3], "operations differ", 2),
+    ],
+)
+def test_a_mismatch_of_the_same_kind_and_group_is_one_finding(
+    ranks: list[int], reason: str, count: int, build: Build
+) -> None:
+    dumps = build(flight(0, DONE, STUCK), flight(1, DONE, (8, "all_gather", "started")),
+                  flight(2, DONE, STUCK))  # fmt: skip
+    facts = with_traces(dumps, match_coverage=coverage(ranks, reason))
+    found = findings("collective-mismatch", facts)
+    assert len(found) == count
+    assert "are at call 8" in found[0].summary
+    assert (found[0].confidence.level == "likely") == (count == 1)
+
+
+@pytest.mark.parametrize(("late", "count"), [(3, 1), (2, 2)])
+def test_a_late_member_on_the_host_of_the_errors_is_one_finding(
+    late: int, count: int, build: Build, make_job: Callable[..., Any]
+) -> None:
+    lines = [failed(r, f"h{r}", "3", 12) for r in range(3)]
+    job = make_job(comm_ms=60).facts(hosts=BY_RANK)
+    leaving = [
+        {
+            "group_id": "g", "rank": r, "op": "all_reduce", "message_bytes": 64 << 20,
+            "calls_count": 40, "exit_p50_ns": 2e7 if r == late else -3e6, "attempt": 1,
+            "exit_p10_ns": 1.9e7 if r == late else -4e6, "group_transfer_p50_ns": 8e7,
+            "error_ns": 1_000_000,
+        }
+        for r in range(4)
+    ]  # fmt: skip
+    facts = build(text(OOB, lines))
+    rows = {**job.rows, **facts.rows, "exit_lateness": leaving}
+    found = findings("link-degraded", replace(job, rows=rows, sources=facts.sources))
+    assert len(found) == count
+    assert found[0].summary.startswith("h3 is in most")
+    assert ("The traces agree" in found[0].summary) == (count == 1)

@@ -1,4 +1,4 @@
-"""Hangs and mismatches as PyTorch's watchdog and Flight Recorder tell them.
+"""The log side of hangs and mismatches, as PyTorch's watchdog and Flight Recorder tell them.
 
 Sequence numbers count within a process group. The members that did not join are those whose last
 enqueued work is before the call that timed out elsewhere, and those that wrote nothing at all while
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tracekit.findings import (
     Candidates,
@@ -30,34 +31,69 @@ VARIABLE_SIZES = frozenset({"all_to_all", "coalesced", "gather", "scatter", "unk
 """Operations whose members may rightly give different sizes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """What logs or dumps say of one group, in global ranks."""
+
+    finding: Finding
+    waiting: frozenset[int]
+    absent: frozenset[int] = frozenset()
+    """Members that did not join, or that said nothing; empty where all joined or none is known."""
+    members: frozenset[int] | None = None
+    """All members; None where the log does not list them."""
+    is_world: bool = False
+    """Whether it is the job's first group, of all ranks."""
+    is_global: bool = True
+    """Whether the ranks are the job's; false where they count within a group without a name."""
+    is_whole: bool = False
+    """Whether all members are known to have joined."""
+    differs: str = ""
+    """What differs between members, for a mismatch."""
+
+    def is_group(self, ranks: frozenset[int], everybody: frozenset[int]) -> bool:
+        """Whether a communicator of the traces, with these members, can be this group."""
+        if not self.is_global:
+            return False
+        if self.members is not None:
+            return ranks == self.members
+        named = self.waiting | self.absent
+        return ranks >= (named | everybody if self.is_world else named)
+
+
 def has_evidence(facts: Facts) -> bool:
     """Whether a watchdog or a Flight Recorder said anything."""
     return bool(facts.of("watchdog") or facts.of("flight_calls"))
 
 
-def hangs(facts: Facts) -> list[Finding]:
+def hang(facts: Facts) -> Logged | None:
     """The hang that started it, at most one: Flight Recorder knows more than the watchdog."""
-    found = _flight(facts) or _watchdog(facts)
-    return [found] if found is not None else []
+    return _flight(facts) or _watchdog(facts)
 
 
-def mismatches(facts: Facts) -> list[Finding]:
-    """Calls at one place of a group in which members did different things."""
+def mismatch(facts: Facts) -> Logged | None:
+    """The first call at one place of a group in which members did different things."""
     for row in facts.of("flight_calls"):
         ops = row["ops"] or ()
         sizes = row["message_bytes"] or ()
         differs = _differs(ops, sizes)
         if differs and len(row["joined_ranks"]) > 1:
-            return [_mismatch(facts, row["group_name"], int(row["sequence"]), differs, [row],
-                              sorted(row["joined_ranks"]))]  # fmt: skip
+            ranks = sorted(int(r) for r in row["joined_ranks"])
+            members = frozenset(int(r) for r in row["members"] or ()) or None
+            found = _mismatch(facts, row["group_name"], int(row["sequence"]), differs, [row], ranks)
+            return Logged(found, frozenset(ranks), members=members, differs=differs)
     for (group, sequence), rows in sorted(_timeouts(facts).items(), key=str):
         ops = sorted({str(r["op"]) for r in rows if r["op"]})
         sizes = sorted({(r["numel_in"], r["numel_out"]) for r in rows if r["numel_in"] is not None})
         differs = _differs(ops, sizes)
         if differs and len({_rank(r) for r in rows}) > 1:
             ranks = sorted({k for r in rows if (k := _rank(r)) is not None})
-            return [_mismatch(facts, group, sequence, differs, rows, ranks)]
-    return []
+            is_global = _is_global(rows, group)
+            found = _mismatch(
+                facts, group, sequence, differs, rows, ranks, is_global=is_global
+            )  # fmt: skip
+            return Logged(found, frozenset(ranks), is_world=_is_world(group),
+                          is_global=is_global, differs=differs)  # fmt: skip
+    return None
 
 
 # ---------------------------------------------------------------- watchdog
@@ -77,7 +113,14 @@ def _timeouts(facts: Facts) -> dict[tuple[str | None, int], list[Row]]:
     return dict(found)
 
 
-def _watchdog(facts: Facts) -> Finding | None:
+def _is_global(rows: Sequence[Row], group: object) -> bool:
+    """Whether the lines' ranks are the job's: stated so, or of the group that has all ranks."""
+    return all(r["world_rank"] is not None for r in rows) or (
+        group is not None and _is_world(group)
+    )
+
+
+def _watchdog(facts: Facts) -> Logged | None:
     timeouts = _timeouts(facts)
     if not timeouts:
         return None
@@ -102,9 +145,15 @@ def _watchdog(facts: Facts) -> Finding | None:
     if _differs(sorted({str(r["op"]) for r in rows if r["op"]}), ()):
         return None  # members that do different things: a mismatch, not an absence
     is_whole = bool(world) and _is_world(group) and len(waiting) == world
-    return _hang(
-        facts, op, sequence, group, waiting, behind, silent, rows, "watchdog", is_whole=is_whole
-    )
+    is_global = _is_global(rows, group)
+    found = _hang(
+        facts, op, sequence, group, waiting, behind, silent, rows, "watchdog",
+        is_whole=is_whole, is_global=is_global,
+    )  # fmt: skip
+    if found is None:
+        return None
+    return Logged(found, frozenset(waiting), frozenset(behind or silent),
+                  is_world=_is_world(group), is_global=is_global, is_whole=is_whole)  # fmt: skip
 
 
 def _is_world(group: object) -> bool:
@@ -124,7 +173,7 @@ def _size_of_largest(facts: Facts) -> int | None:
 # ---------------------------------------------------------------- Flight Recorder
 
 
-def _flight(facts: Facts) -> Finding | None:
+def _flight(facts: Facts) -> Logged | None:
     rows = [
         r for r in facts.of("flight_calls")
         if not r["is_finished"] and not _differs(r["ops"] or (), ())
@@ -145,8 +194,12 @@ def _flight(facts: Facts) -> Finding | None:
     if not (missing or silent or (is_all and timed_out)):
         return None
     op = (chosen["ops"] or ["collective"])[0]
-    return _hang(facts, str(op), int(chosen["sequence"]), chosen["group_name"], joined, missing,
-                 silent, [chosen], "flight_calls", is_whole=is_all)  # fmt: skip
+    found = _hang(facts, str(op), int(chosen["sequence"]), chosen["group_name"], joined, missing,
+                  silent, [chosen], "flight_calls", is_whole=is_all)  # fmt: skip
+    if found is None:
+        return None
+    return Logged(found, frozenset(joined), frozenset(missing or silent),
+                  members=frozenset(int(r) for r in members), is_whole=is_all)  # fmt: skip
 
 
 # ---------------------------------------------------------------- words
@@ -182,6 +235,7 @@ def _hang(
     query: str,
     *,
     is_whole: bool,
+    is_global: bool = True,
 ) -> Finding | None:
     if not waiting:
         return None
@@ -211,6 +265,10 @@ def _hang(
     else:
         says = f"{wait[0].upper()}{wait[1:]}; whether all members joined it cannot be told."
         basis += "; how many members there are is not known"
+    if not is_global:
+        # Rank 0 of some group is not rank 0 of the job: said, but no rank of the job is named.
+        basis += "; its ranks count within a group that the log does not name"
+        blamed, candidates = (), Candidates()
     scope = facts.scope(list(blamed), [])
     return Finding(
         id=f"{HANG}/{ranges(blamed) or ranges(silent) or 'all'}",
@@ -253,6 +311,8 @@ def _mismatch(
     differs: str,
     rows: Sequence[Row],
     ranks: Sequence[int],
+    *,
+    is_global: bool = True,
 ) -> Finding:
     name = f" of group {safe(str(group))}" if group else ""
     return Finding(
@@ -262,7 +322,7 @@ def _mismatch(
         confidence=confidence_from(["log"], "the ranks' own sequence numbers"),
         summary=f"Ranks {ranges(ranks)} are at call {sequence}{name} and their {differs}.",
         owner="model",
-        scope=facts.scope(list(ranks), []),
+        scope=facts.scope(list(ranks) if is_global else [], []),
         when=facts.when([]),
         impact=Impact(),
         evidence=(
@@ -279,4 +339,4 @@ def _mismatch(
     )
 
 
-__all__ = ["QUERIES", "hangs", "has_evidence", "mismatches"]
+__all__ = ["QUERIES", "Logged", "hang", "has_evidence", "mismatch"]

@@ -11,8 +11,6 @@ import pytest
 from nccl_logs import KeptSink, read_file
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "nccl"
-if not DATA.exists():
-    DATA = Path("/work/shared/data/nccl")
 pytestmark = pytest.mark.skipif(not DATA.exists(), reason="the shared NCCL logs are not here")
 FILES = sorted(DATA.glob("*")) if DATA.exists() else []
 

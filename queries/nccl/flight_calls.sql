@@ -27,7 +27,6 @@ WITH
         GROUP BY attempt, group_id
     ),
     entries AS (
-        SELECT *
         FROM comm_call
         WHERE world_rank IS NOT NULL AND sequence IS NOT NULL AND group_id IS NOT NULL
     ),

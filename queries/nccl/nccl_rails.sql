@@ -21,7 +21,6 @@
 -- column: attempt INTEGER : Attempt of the job; null for a log alone.
 WITH
     edges AS MATERIALIZED (
-        SELECT *
         FROM nccl_connections('nccl_edge', 'nccl_comm')
         WHERE transport = 'NET' AND net_device IS NOT NULL AND comm IS NOT NULL
     )

@@ -15,6 +15,14 @@ from tracekit.ingest.base import (
     Splitter,
 )
 from tracekit.ingest.kineto import KinetoIngestor
+from tracekit.ingest.nccl import (
+    FLIGHT_RECORDER,
+    INSPECTOR,
+    JOB_LOG,
+    RAS,
+    TESTS_JSON,
+    NcclIngestor,
+)
 from tracekit.ingest.nsys import NsysIngestor
 from tracekit.ingest.pipeline_timers import PARQUET_MAGIC, PipelineTimersIngestor
 
@@ -37,6 +45,12 @@ INGESTORS: tuple[Ingestor, ...] = (
     KinetoIngestor(),
     _NSYS,
     PipelineTimersIngestor(),
+    NcclIngestor(),
+    FLIGHT_RECORDER,
+    INSPECTOR,
+    RAS,
+    TESTS_JSON,
+    JOB_LOG,  # last: it takes any log that nobody knows
 )
 """In the order in which they are asked."""
 

@@ -18,7 +18,7 @@ from tracekit.findings import (
 from tracekit.rules import RULES
 from tracekit.rules.base import HIDDEN_CAPTURE, Facts
 from tracekit.rules.steps import StepKey, Steps
-from tracekit.wording import plural, ranks_phrase, seconds, share, some_ranges
+from tracekit.wording import plural, ranks_phrase, safe, seconds, share, some_ranges
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,8 @@ def judge(
     if facts.hidden_ranks:
         return _hidden(facts)
     if not facts.steps.rank_means:
-        return _no_steps(facts)
+        # A log alone has no step to weigh a finding against; what it shows is all there is.
+        return Judgement(_named(facts, cause)) if cause is not None else _no_steps(facts)
     is_open = not has_silenced
     return (
         _missing(facts)
@@ -147,6 +148,23 @@ def _no_steps(facts: Facts) -> Judgement:
         )
         return _say(
             "not_enough_data", f"Cannot tell: the traces hold {seen} and no steady one.", capture
+        )
+    if not rows and (cut := [r for r in facts.of("nccl_bench") if not r["is_complete"]]):
+        name = safe(str(cut[0]["benchmark"] or "a benchmark"))
+        of = cut[0]["expected_rows_count"]
+        return _say(
+            "not_enough_data",
+            f"Cannot tell: {name} is incomplete ({cut[0]['rows_count']}"
+            + (f" of {of}" if of else "")
+            + " sizes measured), and nothing says why.",
+            "run it again with NCCL_DEBUG=INFO and keep the whole output",
+        )
+    if not rows and (facts.of("nccl_comms") or facts.of("nccl_bench")):
+        return _say(
+            "not_enough_data",
+            "Cannot tell what a step costs: there is only what NCCL logged, and the rules that "
+            "read it found no fault.",
+            capture,
         )
     if not rows:
         return _say("not_enough_data", "Cannot tell: no file holds a usable trace.", capture)

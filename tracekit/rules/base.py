@@ -7,7 +7,7 @@ with findings and with what it could not check; an empty answer means "looked, a
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -68,6 +68,10 @@ class Facts:
     def of(self, query: str) -> Sequence[Row]:
         """Rows of a query; none when it was not run or found nothing."""
         return self.rows.get(query, ())
+
+    def without(self, queries: Collection[str]) -> Facts:
+        """The same, as if these queries had found nothing."""
+        return replace(self, rows={q: r for q, r in self.rows.items() if q not in queries})
 
     @cached_property
     def steps(self) -> Steps:
@@ -164,6 +168,9 @@ class Rule:
     """The input that is most often absent, as ``not_checked`` states it."""
     needs_kernels: bool = False
     """Whether it must see what ran on the device: it abstains where CUDA graphs hide that."""
+    kernel_queries: tuple[str, ...] = ()
+    """For a rule with other evidence besides: what shows the device, and is withheld from it
+    where CUDA graphs hide that."""
     symptom_of: tuple[str, ...] = ()
     """Rules whose findings can explain this one."""
 
@@ -190,6 +197,9 @@ class Rule:
                 return RuleOutcome(not_checked=(NotChecked(rule=self.name, needs=needs),))
         if self.needs_kernels and facts.hidden_ranks:
             return lacking(self.name, HIDDEN, HIDDEN_CAPTURE)
+        if self.kernel_queries and facts.hidden_ranks:
+            outcome = self.evaluate(facts.without(self.kernel_queries), self.thresholds)
+            return outcome if outcome.findings else lacking(self.name, HIDDEN, HIDDEN_CAPTURE)
         return self.evaluate(facts, self.thresholds)
 
     def explain(self) -> str:

@@ -468,6 +468,16 @@ class _Killed(ThreadPoolExecutor):
         return future
 
 
+@pytest.mark.parametrize(
+    ("memory_mb", "workers", "expected"), [(255, 8, 1), (512, 8, 2), (4096, 2, 2), (600, None, 1)]
+)
+def test_memory_is_shared_out_among_workers(
+    memory_mb: int, workers: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "available_cpus", lambda: 1)
+    assert runs._within(memory_mb << 20, workers) == expected
+
+
 def test_small_inputs_stay_in_this_process(
     job: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

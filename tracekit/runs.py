@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 SMALL_INPUT_BYTES = 24 << 20
 """Below this total (as stored) one process is faster than starting workers."""
 
+WORKER_BYTES = 256 << 20
+"""What reading one file takes at most, whatever its size: --memory decides how many are read at
+a time."""
+
 SHARD_BYTES = 1 << 30
 """Sources are grouped into shards of about this size as stored: few files at 10,000 ranks."""
 
@@ -189,6 +193,8 @@ def _ingest_once(
     )
     if previous and previous.key == key:
         return previous
+    if memory_bytes is not None:
+        workers = _within(memory_bytes, workers)
     tasks = _plan(run, new, workers or available_cpus(), options)
     shard_files = _run_tasks(tasks, workers, scheduler, progress)
     source_files = [*held.files, *shard_files]
@@ -385,6 +391,11 @@ def available_cpus() -> int:
         if quota != "max":
             cpus = min(cpus, max(1, int(quota) // int(period)))
     return max(1, cpus)
+
+
+def _within(memory_bytes: int, workers: int | None) -> int:
+    """As many workers as fit in the memory that the user gives, at least one."""
+    return max(1, min(workers or available_cpus(), memory_bytes // WORKER_BYTES))
 
 
 def _plan(

@@ -35,6 +35,7 @@ COMMANDS = (
     "show",
     "query",
     "sql",
+    "timeline",
     "job",
     "explain",
     "simulate",

@@ -123,7 +123,7 @@ def _depth(line: bytes) -> int:
     for token in _TOKEN.findall(line):
         if token in (b"{", b"["):
             depth += 1
-        elif mark in (b"}", b"]"):
+        elif token in (b"}", b"]"):
             depth -= 1
     return depth
 

@@ -26,6 +26,7 @@ _NODE = re.compile(
     r"(?:[-_]?[a-z]{0,8}[-_]?\d{1,6})(?:[-.][A-Za-z0-9-]{1,40}){0,4}?(?=$|[._ ]|-\D)",
     re.I,
 )
+_TREE = re.compile(r"/(?:sys|class|infiniband)/.*|/[\w.-]+/(?:ports|statistics)/.*")
 
 COLUMNS = (
     "place",
@@ -118,8 +119,10 @@ def node_of_path(path: str) -> str | None:
     Only names that begin as machines' do and carry a number count (leaf01, gpu-11, host3); a file
     called switch is one too. Anything looser would turn commands into machines.
     """
-    parts = [p for p in re.split(r"[/\\!]", path) if p]
-    for position, part in enumerate(reversed(parts[-4:])):
+    plain = re.sub(r"[\\!]", "/", path)
+    tree = _TREE.search(plain)
+    parts = [p for p in (plain[: tree.start()] if tree else plain).split("/") if p]
+    for position, part in enumerate(reversed(parts[-3:])):
         found = _NODE.match(part)
         if found:
             return found[0]

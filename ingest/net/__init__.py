@@ -34,5 +34,6 @@ NET_INGESTORS: tuple[Ingestor, ...] = (
     NetIngestor("switch_json", 1, "switch_json"),
     NetIngestor("nxos", 1, "nxos"),
     NetIngestor("gnmi", 1, "gnmi"),
+    NetIngestor("optics", 1, "optics"),
 )
 """In the order in which they are asked."""

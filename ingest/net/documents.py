@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, BinaryIO, NamedTuple
 
+from tracekit.ingest.files import stream_problem
 from tracekit.ingest.net import times
 
 MAX_LINE_BYTES = 64 << 20
@@ -38,7 +39,11 @@ class Document(NamedTuple):
 
 
 def raw_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """The lines of a stream without their ends."""
+    """The lines of a stream without their ends.
+
+    Where the stream breaks off, the line that it breaks in is left out: a number that was cut
+    short looks like a smaller one.
+    """
     rest = b""
     while block := stream.read(READ_BYTES):
         rest += block
@@ -49,7 +54,7 @@ def raw_lines(stream: BinaryIO) -> Iterator[bytes]:
         if len(rest) >= MAX_LINE_BYTES:
             yield rest
             rest = b""
-    if rest:
+    if rest and stream_problem(stream) is None:
         yield rest
 
 

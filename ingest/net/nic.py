@@ -186,6 +186,12 @@ def _sniff_sysfs(head: bytes, name: str) -> Recognition | None:
     return None
 
 
+def port_of_name(name: str) -> str | None:
+    """An interface that a file's name names, as in ethtool_eth0.txt."""
+    found = _PORT_IN_NAME.search(name)
+    return found[1] if found else None
+
+
 def read(source: SourceFile, sink: Sink) -> None:
     """Stream the counters into net_sample; full ones into log_event."""
     with source.open() as stream:
@@ -245,8 +251,7 @@ class _Parser:
         self.events: list[Event] = []
         self._sink = sink
         self._reading = reading
-        found = _PORT_IN_NAME.search(name)
-        self._name_port = found[1] if found else None
+        self._name_port = port_of_name(name)
         self._port = self._name_port
         self._mode: str | None = None
         self._dump: list[tuple[int, str, str]] = []

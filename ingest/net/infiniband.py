@@ -181,7 +181,7 @@ class _Parser:
         what = rdma_names.port_meaning(name)
         self.samples.add(place, self._port, what, printed, original=name)
         if is_classic and integer(printed) == (rdma_names.full_at(name) or -1):
-            fields = [f"node={self.samples.node}", f"port={self._port}", f"counter={what.counter}"]
+            fields = self.samples.where(port=self._port, counter=what.counter)
             event = Event(place, self._time_ns, "counter-saturated", "warning", fields)
             self.events.append(event)
 

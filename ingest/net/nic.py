@@ -411,7 +411,7 @@ class _Parser:
             what = rdma_names.port_meaning(name)
             self.samples.add(place, port, what, text, original=name)
             if integer(text) == (rdma_names.full_at(name) or -1):
-                fields = [f"port={port}", f"counter={what.counter}"]
+                fields = self.samples.where(port=port, counter=what.counter)
                 event = Event(place, self._time_ns, "counter-saturated", "warning", fields)
                 self.events.append(event)
         elif name == "rate":

@@ -231,6 +231,11 @@ class Samples:
         self._untimed.append(row)
         return True
 
+    def where(self, **known: object) -> list[str]:
+        """Fields of an event: the machine where it is known, then what is given."""
+        node = [f"node={self.node}"] if self.node else []
+        return [*node, *(f"{name}={value}" for name, value in known.items() if value is not None)]
+
     def finish(self) -> None:
         """Write what is left, and say what the file covers."""
         last = self._untimed

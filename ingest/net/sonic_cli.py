@@ -242,7 +242,7 @@ class _Parser:
                 return
         cleared = re.match(r"Clear and update saved counters for ([\w|./:-]{1,80})$", text)
         if cleared or "WATERMARK_CLEAR_REQUEST" in text:
-            fields = [f"port={cleared[1]}"] if cleared else ["what=watermarks"]
+            fields = self.samples.where(port=cleared[1] if cleared else None)
             self.events.append(
                 Event(line.number, self._time_ns, "counters-cleared", "info", fields)
             )
@@ -404,7 +404,7 @@ class _Parser:
             return
         status = cells.get("STATUS", "")
         if status == "stormed":
-            fields = [f"port={port}", f"queue={number}"]
+            fields = self.samples.where(port=port, queue=number)
             self.events.append(Event(row.number, self._time_ns, "pfcwd-storm", "error", fields))
         is_known = status in ("stormed", "operational")
         self.samples.add(

@@ -327,7 +327,7 @@ class _Dump:
         stormed = int(status == "stormed") if is_known else None
         self._add(owner, meaning("pfcwd_stormed"), stormed, "PFC_WD_STATUS")
         if stormed:
-            where = [f"port={owner.port}", f"queue={owner.number}"]
+            where = self._samples.where(port=owner.port, queue=owner.number)
             self.events.append(Event(self._place, time_ns, "pfcwd-storm", "error", where))
 
     def _newest_pauses(self, owner: _Owner, fields: dict[str, Any]) -> None:
@@ -339,10 +339,8 @@ class _Dump:
             when = microseconds * 1000
             if not times.EARLIEST_NS <= when < times.LATEST_NS:
                 continue
-            details = [f"port={owner.port}", f"priority={priority}"]
             duration = integer(fields.get(f"{stem}TIME_US"))
-            if duration is not None:
-                details.append(f"duration_us={duration}")
+            details = self._samples.where(port=owner.port, priority=priority, duration_us=duration)
             self.events.append(Event(self._place, when, "pfc-pause", "info", details))
 
 

@@ -20,6 +20,9 @@ READ_BYTES = 1 << 20
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 
 
+_BARE = {b"{": 1, b"[": 1, b"}": -1, b"]": -1, b"},": -1, b"],": -1}
+
+
 class Line(NamedTuple):
     """A line and its number, from 1."""
 
@@ -124,6 +127,10 @@ class _Held(NamedTuple):
 
 def _depth(line: bytes) -> int:
     """How many brackets a line leaves open; texts never run over a line's end."""
+    if not (b"{" in line or b"[" in line or b"}" in line or b"]" in line):
+        return 0
+    if line in _BARE:
+        return _BARE[line]
     depth = 0
     for token in _TOKEN.findall(line):
         if token in (b"{", b"["):

@@ -28,7 +28,8 @@ KIND = "nic"
 MAX_DUMP_LINES = 200_000
 """Counters of one ethtool dump that are held together."""
 
-_ETHTOOL = re.compile(rb"^(?:NIC statistics|Standard stats for \S{1,40}):\s*$", re.M)
+_ETHTOOL = re.compile(rb"^NIC statistics:\s*$", re.M)
+_STATISTICS = re.compile(r"(?:NIC statistics|Standard stats for \S{1,40}):")
 _RDMA = re.compile(
     rb"^link [\w-]{1,60}/\d{1,3} (?:cntn |\w{3,40} \d{1,20}\b)|^link [\w-]+/\d+\s*$", re.M
 )
@@ -37,7 +38,7 @@ _RDMA_JSON = re.compile(
     rb'\s*"\w{3,60}"\s*:\s*\d'
 )
 _SYSFS_LINE = re.compile(
-    rb"^\S{0,300}?(?:[\w-]+/ports/\d+/(?:hw_)?counters|net/[\w.@-]+/statistics)/\w+ ?[: ] ?\d", re.M
+    rb"[\w-]{1,60}/(?:ports/\d{1,3}/(?:hw_)?counters|statistics)/\w{1,80} ?[: ] ?\d{1,24}\s*$", re.M
 )
 _SYSFS_PATH = re.compile(
     r"(?:^|[/!\\])([\w.-]{1,60})/ports/(\d{1,3})/(?:(counters|hw_counters)/)?([\w-]{1,80})$"
@@ -157,11 +158,12 @@ def sniff(head: bytes, name: str) -> Recognition | None:
         return None
     if start == b"{":
         return None
-    if _ETHTOOL.search(head):
+    if b"statistics:" in head and _ETHTOOL.search(head):
         return Recognition(KIND, "counters of a NIC as ethtool -S prints them", KIND)
-    if _RDMA.search(head):
+    if b"link " in head and _RDMA.search(head):
         return Recognition(KIND, "counters of rdma statistic", KIND)
-    if _SYSFS_LINE.search(head):
+    has_tree = b"/ports/" in head or b"/statistics/" in head
+    if has_tree and _SYSFS_LINE.search(head):
         return Recognition(KIND, "files of sysfs with their values, one a line", KIND)
     return None
 
@@ -267,7 +269,10 @@ class _Parser:
         text = line.text.strip()
         if not text:
             return
-        if re.fullmatch(r"(?:NIC statistics|Standard stats for \S{1,40}):", text):
+        if self._mode == "ethtool" and line.text[:1] in " \t":
+            self._ethtool_line(line.number, text)
+            return
+        if text.endswith(":") and _STATISTICS.fullmatch(text):
             self.flush()
             self._mode = "ethtool"
             self._documented("ethtool -S")

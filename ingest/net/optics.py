@@ -41,7 +41,7 @@ _SONIC_FIELD = re.compile(r"(RX|TX)(\d{1,2})(Power|Bias)$")
 
 def sniff(head: bytes, name: str) -> Recognition | None:
     """Recognise either dump by its first fields."""
-    if _SONIC.search(head):
+    if b"SFP EEPROM" in head and _SONIC.search(head):
         return Recognition(KIND, "transceivers as SONiC prints them", KIND)
     if b": 0x" in head and _ETHTOOL.search(head):
         return Recognition(KIND, "a transceiver as ethtool -m prints it", KIND)

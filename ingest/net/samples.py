@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracekit.ingest.base import Sink, SourceFile
@@ -66,6 +67,7 @@ class Meaning(NamedTuple):
         return direction_of(self.counter)
 
 
+@cache
 def direction_of(counter: str) -> str | None:
     """The direction that a canonical name begins with."""
     start = counter[:3]
@@ -79,14 +81,15 @@ def is_missing(text: str) -> bool:
 
 def integer(value: object) -> int | None:
     """A whole number as printed: thousands commas, a text or a number; None for all else."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return value
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else None
+    kind = type(value)
+    if kind is int:
+        return value  # type: ignore[return-value]
+    if kind is float:
+        return int(value) if value.is_integer() else None  # type: ignore[attr-defined, call-overload]
     if not isinstance(value, str):
         return None
+    if len(value) < 30 and value.isdecimal() and value.isascii():
+        return int(value)
     text = value.strip()
     if len(text) > 40:
         return None
@@ -204,7 +207,7 @@ class Samples:
             self.node,
             self.node_source,
             port,
-            direction or meaning.direction,
+            direction or direction_of(meaning.counter),
             priority,
             queue,
             lane,
@@ -309,8 +312,10 @@ def _table(name: str, columns: Iterable[str], rows: list[tuple[Any, ...]]) -> pa
     arrays = {}
     for column, values in zip(columns, zip(*rows, strict=True), strict=True):
         type_ = declared.field(column).type
-        is_text = type_ == pa.string()
-        arrays[column] = pa.array([_clean(v) for v in values] if is_text else values, type_)
+        try:
+            arrays[column] = pa.array(values, type_)
+        except UnicodeEncodeError:
+            arrays[column] = pa.array([_clean(v) for v in values], type_)
     return pa.table(arrays)
 
 

@@ -205,4 +205,13 @@ SAMPLES: tuple[Sample, ...] = (
         "\tModule voltage              : 3.2812 V\n",
         2,
     ),
+    Sample(
+        "lldp",
+        "neighbours",
+        "lldp.txt",
+        "LocalPort    RemoteDevice    RemotePortID    Capability    RemotePortDescr\n"
+        "-----------  --------------  --------------  ------------  -----------------\n"
+        "Ethernet0    gpu-11          eth0            R             none\n",
+        0,
+    ),
 )

@@ -35,5 +35,6 @@ NET_INGESTORS: tuple[Ingestor, ...] = (
     NetIngestor("nxos", 1, "nxos"),
     NetIngestor("gnmi", 1, "gnmi"),
     NetIngestor("optics", 1, "optics"),
+    NetIngestor("lldp", 1, "lldp"),
 )
 """In the order in which they are asked."""

@@ -44,4 +44,5 @@ FORMATS: tuple[Format, ...] = (
     Format("gnmi", "notifications", "gNMI in JSON", True, "timestamp of each"),
     Format("gnmi", "telemetry", "gnmic, format json or event", False, "timestamp of each"),
     Format("optics", "transceivers", "ethtool -m, SONiC eeprom --dom", False, "time lines"),
+    Format("lldp", "neighbours", "show lldp table, EOS and lldpcli in JSON", False, "none needed"),
 )

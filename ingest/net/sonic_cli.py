@@ -268,6 +268,12 @@ class _Parser:
             self._reading.answer = "the switch says that counters were cleared"
             self._reading.good()
             return
+        if text.startswith("Last cached time was"):
+            # What follows counts from then on; the time that it gives lacks its zone.
+            fields = self.samples.where(what="counts since a clear")
+            event = Event(line.number, None, "counters-cleared", "info", fields)
+            self.events.append(event)
+            return
         if text.endswith(":") or _TITLE_SPACE.search(text):
             self._title = text
             space = _TITLE_SPACE.search(text)

@@ -179,6 +179,14 @@ SAMPLES: tuple[Sample, ...] = (
     ),
     Sample(
         "gnmi",
+        "line protocol",
+        "telegraf.out",
+        "interfaces,name=eth42,path=/interfaces/interface,source=leaf01 "
+        'state/in_octets=5678u,descr="a, b=c" 1673608605875353770\n',
+        1,
+    ),
+    Sample(
+        "gnmi",
         "telemetry",
         "gnmic.json",
         json.dumps(

@@ -42,6 +42,7 @@ FORMATS: tuple[Format, ...] = (
     Format("nxos", "interface counters", "show interface counters [errors]", True, "time lines"),
     Format("nxos", "flow control", "show interface priority-flow-control", False, "time lines"),
     Format("gnmi", "notifications", "gNMI in JSON", True, "timestamp of each"),
+    Format("gnmi", "line protocol", "Telegraf's gnmi input", True, "timestamp of each line"),
     Format("gnmi", "telemetry", "gnmic, format json or event", False, "timestamp of each"),
     Format("optics", "transceivers", "ethtool -m, SONiC eeprom --dom", False, "time lines"),
     Format("lldp", "neighbours", "show lldp table, EOS and lldpcli in JSON", False, "none needed"),

@@ -12,8 +12,8 @@ from typing import Any
 
 from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
-from tracekit.ingest.net.documents import documents
-from tracekit.ingest.net.samples import Meaning, Samples, decimal, integer
+from tracekit.ingest.net.documents import Line, documents, lines
+from tracekit.ingest.net.samples import Meaning, Samples, decimal, integer, shape
 from tracekit.ingest.net.status import Reading
 from tracekit.ingest.net.vocabulary import is_word, meaning, own
 
@@ -24,6 +24,13 @@ _GNMIC = re.compile(rb'"subscription-name"\s*:\s*"[^"]{0,200}"\s*,\s*"timestamp"
 _EVENT = re.compile(
     rb'"name"\s*:\s*"[^"]{0,200}"\s*,\s*"timestamp"\s*:\s*"?\d{16,19}"?\s*,\s*"tags"\s*:\s*\{'
 )
+_LINE = re.compile(
+    rb"[\w:./-]{1,200}(?:,(?:\\.|[^,= \\]){1,100}=(?:\\.|[^, \\]){0,400}){0,40}?,source="
+    rb"(?:\\.|[^, \\]){1,200}(?:,[^ ]{0,2000})? [^ =]{1,300}=[^\r\n]{1,8000} \d{16,19}\s*$",
+    re.M,
+)
+_FIELD = re.compile(r'((?:\\.|[^,= \\])+)=("(?:\\.|[^"\\])*"|[^, ]*)(?:,|$| )')
+_TAG = re.compile(r",((?:\\.|[^,= \\])+)=((?:\\.|[^, \\])*)")
 _KEYS = re.compile(r"\[([\w-]{1,60})=([^\]]{0,200})\]")
 
 _COUNTERS = {
@@ -78,6 +85,8 @@ _GAUGES = (
 
 def sniff(head: bytes, name: str) -> Recognition | None:
     """Recognise telemetry by its time stamp's neighbours."""
+    if b",source=" in head[:8192] and _LINE.match(head):
+        return Recognition(KIND, "telemetry of switches in Telegraf's line protocol", KIND)
     if head.lstrip()[:1] not in (b"{", b"[") or b'"timestamp"' not in head:
         return None
     if _RAW.search(head):
@@ -92,9 +101,13 @@ def sniff(head: bytes, name: str) -> Recognition | None:
 def read(source: SourceFile, sink: Sink) -> None:
     """Every numeric leaf of a port, queue or transceiver into net_sample."""
     with source.open() as stream:
-        reading = Reading(sink, stream, "gNMI", "event")
+        is_lines = stream.read(4096).lstrip()[:1] not in (b"{", b"[")
+    with source.open() as stream:
+        reading = Reading(sink, stream, "gNMI", "line" if is_lines else "event")
         parser = _Parser(sink, Samples(sink, source), reading)
-        for found in documents(stream):
+        for line in lines(stream) if is_lines else ():
+            parser.protocol_line(line)
+        for found in () if is_lines else documents(stream):
             if found.problem:
                 reading.bad(parser.place, found.problem)
                 continue
@@ -187,6 +200,31 @@ class _Parser:
         for path, value in values.items() if isinstance(values, dict) else ():
             self._tree(list(_split(str(path))), value, keys)
 
+    def protocol_line(self, line: Line) -> None:
+        """``measurement,tag=value,... field=value,... nanoseconds``; a backslash guards spaces."""
+        self.place = line.number
+        text = line.text.strip()
+        if not text:
+            return
+        head = re.match(r"(?:\\.|[^ \\])+", text)
+        body, _, stamp = text.rpartition(" ")
+        if head is None or not stamp.isdecimal() or head.end() >= len(body):
+            self._reading.bad(line.number, "no line of the protocol", shape(text))
+            return
+        self._at(stamp)
+        tags = {_plain(k): _plain(v) for k, v in _TAG.findall(head[0])}
+        self._source(tags.pop("source", None))
+        first = list(_split(tags.pop("path", "").rpartition(":")[2]))
+        name = tags.get("name")
+        if name and any(part == "interface" for part, _ in first):
+            tags["interface_name"] = name
+        for field, printed in _FIELD.findall(body[head.end() + 1 :]):
+            number = printed.rstrip("ui") if printed[:1] != '"' else None
+            path = list(_split(_plain(field)))
+            leaf = path if _plain(field).startswith("/") else first + path
+            self._leaf([(n.replace("_", "-"), k) for n, k in leaf], number, tags)
+        self._reading.good()
+
     def _source(self, text: object) -> None:
         if isinstance(text, str) and text:
             self.samples.of(re.sub(r":\d{1,5}$", "", text))
@@ -263,6 +301,10 @@ class _Parser:
             return what._replace(counter=what.counter + suffix)
         is_gauge = any(word in leaf for word in _GAUGES)
         return own(f"{stem}{suffix}", "gauge" if is_gauge else "cumulative")
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text)
 
 
 def _dicts(value: object) -> list[dict[str, Any]]:

@@ -119,6 +119,25 @@ def test_transceiver_power_in_decimals() -> None:
     )
 
 
+def test_line_protocol_with_guarded_spaces() -> None:
+    text = (
+        "ports,interface_name=Ethernet1/1,host=a\\ b,source=leaf01 "
+        f'/interfaces/interface/state/counters/out_discards=9i,name="x y=1" {NS}\n'
+        "no line at all\n"
+        f"ports,interface_name=Ethernet1/2,source=leaf02 "
+        f"/interfaces/interface/state/counters/in_errors=3u {NS}\n"
+    )
+    sink = ingest(text, FAMILY, "telegraf.out")
+    assert table(sink) == golden(
+        """
+        1 Ethernet1/1 tx_dropped_packets cumulative 9 packets
+        3 Ethernet1/2 rx_errors cumulative 3 packets
+        """
+    )
+    assert sink.rows("net_sample", "node", "time_ns") == [("leaf01", NS), ("leaf02", NS)]
+    assert (sink.counters["bad_record"], sink.places["bad_record"]) == (1, 2)
+
+
 def test_a_stream_of_lines_is_a_series() -> None:
     lines = [json.dumps({**GNMIC, "timestamp": NS + i * 10**9}) for i in range(3)]
     rows = ingest("\n".join([lines[0], "oops", *lines[1:]]), FAMILY).rows("net_sample")
@@ -135,7 +154,16 @@ def test_a_stream_of_lines_is_a_series() -> None:
             1 eth42 tx_packets cumulative 5125 packets
             """,
         ),
+        (
+            "telegraf_canonical_field_names_expected.out",
+            """
+            1 eth42 rx_packets cumulative 5678 packets
+            1 eth42 tx_packets cumulative 5125 packets
+            """,
+        ),
         ("telegraf_tagging_name_based_responses.json", ""),
+        ("telegraf_tagging_name_based_expected.out", ""),
+        ("telegraf_issue_12831_expected.out", ""),
         ("telegraf_issue_12831_responses.json", ""),
     ],
 )

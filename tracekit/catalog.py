@@ -91,6 +91,9 @@ QUERY_FILES: tuple[str, ...] = (
     "nsys/cuda_api_sum",
     "nsys/nvtx_pushpop_sum",
     "nsys/nvtx_gpu_proj_sum",
+    "net/net_sources",
+    "net/port_levels",
+    "net/port_events",
 )
 """Every query, in the order in which lists and documentation show them."""
 

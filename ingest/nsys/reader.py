@@ -367,7 +367,7 @@ class Reader:
             schema_version=meta.schema,
             time_basis="none" if not self.window else "epoch" if meta.utc_ns else "relative",
             window_start_ns=self.window[0] if self.window else None,
-            window_end_ns=self.window[1] if self.window else None,
+            window_end_ns=max(self.window[1], meta.session_end_ns or 0) if self.window else None,
             is_truncated_start=True if meta.is_cut else None,
             is_truncated_end=meta.is_cut or bool(self.database.damaged),
             status=status,

@@ -29,10 +29,7 @@ def ingest(
         bool, typer.Option("--stacks", help="Keep Python frames (most of a file).")
     ] = False,
     attempt: o.AttemptOpt = None,
-    nsys: Annotated[
-        str | None,
-        typer.Option("--nsys", metavar="PATH", help="The nsys that exports .nsys-rep files."),
-    ] = None,
+    nsys: o.NsysOpt = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 2 on any partial input.")] = False,
 ) -> int:
     """Files to a run. The same files again change nothing; new files are added."""

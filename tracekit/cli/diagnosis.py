@@ -69,6 +69,7 @@ def diagnose(
     select: SelectOpt = None,
     ignore: IgnoreOpt = None,
     config: ConfigOpt = None,
+    nsys: o.NsysOpt = None,
     workers: o.WorkersOpt = None,
     memory: o.MemoryOpt = None,
     ranks: o.RanksOpt = None,
@@ -84,7 +85,7 @@ def diagnose(
     chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
     settings = _settings(config)
     _check_names(settings, select or (), ignore or ())
-    with open_target(paths, job, chosen, workers, memory) as run:
+    with open_target(paths, job, chosen, workers, memory, nsys) as run:
         report = run.diagnose(select=select or (), ignore=ignore or (), config=settings)
     write_text(_rendered(report, format_, everything, output), output)
     return _exit_code(report, fail_on, strict)

@@ -66,7 +66,8 @@ def _say_what_was_read(opened: OpenRun, strict: bool) -> int:
             text += f"; first {path}: {reason}"
         note(text)
     note(f"run: {opened.path} (generation {opened.run.manifest.generation})")
-    return 2 if strict and bad else 0
+    is_all_bad = bad and bad == sum(row[1] for row in rows)
+    return 2 if is_all_bad or (strict and bad) else 0
 
 
 def job(

@@ -28,7 +28,7 @@ KNOWN_TABLES = (STRINGS, SESSION, "META_DATA_EXPORT", "EXPORT_META_DATA", "PROCE
 """Two of these make a SQLite file an export."""
 
 _NUMBER = re.compile(r"\d{1,9}")
-_DEVICE = r"(?:-?\d{1,4}|(?:GPU|MIG)-[0-9a-fA-F-]{4,60}(?:/\d{1,3}){0,2})"
+_DEVICE = r"(?:-?\d{1,4}|(?:MIG-GPU|GPU|MIG)-[0-9a-fA-F-]{4,60}(?:/\d{1,3}){0,2})"
 _DEVICES = re.compile(rf"{_DEVICE}(?:,{_DEVICE}){{0,63}}")
 _ALLOWED = {
     "RANK": _NUMBER,

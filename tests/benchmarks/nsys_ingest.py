@@ -56,7 +56,8 @@ def ingest(export: Path, run: Path) -> tuple[float, int, float]:
         "    main(sys.argv[1:])\n"
         "finally:\n"
         "    used = [resource.getrusage(k) for k in kinds]\n"
-        "    print(max(u.ru_maxrss for u in used) * 1024, sum(u.ru_utime + u.ru_stime for u in used))\n"
+        "    cpu = sum(u.ru_utime + u.ru_stime for u in used)\n"
+        "    print(max(u.ru_maxrss for u in used) * 1024, cpu)\n"
     )
     command = [sys.executable, "-c", code, "ingest", str(export), "--run", str(run)]
     begin = time.perf_counter()

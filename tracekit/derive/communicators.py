@@ -26,7 +26,7 @@ Key = tuple[int, str]
 _MEMBERS = """
 SELECT DISTINCT x.attempt, c.group_id, c.group_size, c.group_rank, x.rank
 FROM collective c JOIN derive_context x USING (source_id)
-WHERE c.group_id IN (SELECT group_id FROM process_group WHERE comm_hash IS NOT NULL)
+WHERE c.group_id LIKE 'nccl-%'
   AND c.group_rank IS NOT NULL AND c.group_size IS NOT NULL AND x.rank IS NOT NULL
 ORDER BY ALL
 """

@@ -15,7 +15,16 @@ from tracekit.ingest.base import (
     Splitter,
 )
 from tracekit.ingest.kineto import KinetoIngestor
+from tracekit.ingest.nccl import (
+    FLIGHT_RECORDER,
+    INSPECTOR,
+    JOB_LOG,
+    RAS,
+    TESTS_JSON,
+    NcclIngestor,
+)
 from tracekit.ingest.nsys import NsysIngestor
+from tracekit.ingest.pipeline_timers import PARQUET_MAGIC, PipelineTimersIngestor
 
 __all__ = [
     "INGESTORS",
@@ -32,7 +41,17 @@ __all__ = [
 
 _NSYS = NsysIngestor()
 
-INGESTORS: tuple[Ingestor, ...] = (KinetoIngestor(), _NSYS)
+INGESTORS: tuple[Ingestor, ...] = (
+    KinetoIngestor(),
+    _NSYS,
+    PipelineTimersIngestor(),
+    NcclIngestor(),
+    FLIGHT_RECORDER,
+    INSPECTOR,
+    RAS,
+    TESTS_JSON,
+    JOB_LOG,  # last: it takes any log that nobody knows
+)
 """In the order in which they are asked."""
 
 SPLITTERS: tuple[Splitter, ...] = (_NSYS,)
@@ -92,6 +111,8 @@ def _sniff(head: bytes, source: SourceFile) -> Recognition | None:
         found = one.sniff(head, source.name)
         if found is not None:
             return found
+    if head.startswith(PARQUET_MAGIC):
+        return PipelineTimersIngestor().recognise(source)  # its columns stand at its end
     return None
 
 

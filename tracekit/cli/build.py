@@ -53,10 +53,14 @@ def ingest(
 
 
 def _say_what_was_read(opened: OpenRun, strict: bool) -> int:
-    rows = opened.run.con.execute(
-        "SELECT status, count(*), sum(rows_count), min(path), min(reason) FROM source "
-        "GROUP BY status ORDER BY status = 'ok' DESC, status"
-    ).fetchall()
+    rows = (
+        opened.run.prepare(["source"])
+        .execute(
+            "SELECT status, count(*), sum(rows_count), min(path), min(reason) FROM source "
+            "GROUP BY status ORDER BY status = 'ok' DESC, status"
+        )
+        .fetchall()
+    )
     bad = 0
     for status, files, count, path, reason in rows:
         plural = "" if files == 1 else "s"
@@ -84,5 +88,5 @@ def job(
 
     check_target(output, force)
     with open_target(paths, given, None, workers, memory) as run:
-        description, provenance = infer_job(run.run.con, run.derived_tables(), run.job)
+        description, provenance = infer_job(run.con, run.derived_tables(), run.job)
         write_text(to_toml(description, provenance), output)

@@ -7,7 +7,7 @@ with findings and with what it could not check; an empty answer means "looked, a
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -68,6 +68,10 @@ class Facts:
     def of(self, query: str) -> Sequence[Row]:
         """Rows of a query; none when it was not run or found nothing."""
         return self.rows.get(query, ())
+
+    def without(self, queries: Collection[str]) -> Facts:
+        """The same, as if these queries had found nothing."""
+        return replace(self, rows={q: r for q, r in self.rows.items() if q not in queries})
 
     @cached_property
     def steps(self) -> Steps:
@@ -130,10 +134,14 @@ class Facts:
 
 @dataclass(frozen=True)
 class RuleOutcome:
-    """What a rule says. Both empty: it looked and there is nothing."""
+    """What a rule says. Both empty: it looked and there is nothing, or its question has no
+    meaning here."""
 
     findings: tuple[Finding, ...] = ()
     not_checked: tuple[NotChecked, ...] = ()
+    is_applicable: bool = True
+    """False: the question has no meaning for this job (one rank cannot be late), so the rule has
+    looked at nothing and lacks nothing."""
 
 
 def threshold(default: T, reason: str) -> T:
@@ -164,6 +172,9 @@ class Rule:
     """The input that is most often absent, as ``not_checked`` states it."""
     needs_kernels: bool = False
     """Whether it must see what ran on the device: it abstains where CUDA graphs hide that."""
+    kernel_queries: tuple[str, ...] = ()
+    """For a rule with other evidence besides: what shows the device, and is withheld from it
+    where CUDA graphs hide that."""
     symptom_of: tuple[str, ...] = ()
     """Rules whose findings can explain this one."""
 
@@ -190,6 +201,9 @@ class Rule:
                 return RuleOutcome(not_checked=(NotChecked(rule=self.name, needs=needs),))
         if self.needs_kernels and facts.hidden_ranks:
             return lacking(self.name, HIDDEN, HIDDEN_CAPTURE)
+        if self.kernel_queries and facts.hidden_ranks:
+            outcome = self.evaluate(facts.without(self.kernel_queries), self.thresholds)
+            return outcome if outcome.findings else lacking(self.name, HIDDEN, HIDDEN_CAPTURE)
         return self.evaluate(facts, self.thresholds)
 
     def explain(self) -> str:
@@ -213,6 +227,9 @@ NO_GPU = "a GPU timeline (these ranks show none)"
 """The need of rules that only a GPU's timeline can answer."""
 
 
+NOT_APPLICABLE = RuleOutcome(is_applicable=False)
+
+
 def lacking(rule: str, needs: str, capture: str | None = None) -> RuleOutcome:
     """The outcome of a rule that lacks its inputs."""
     return RuleOutcome(not_checked=(NotChecked(rule=rule, needs=needs, capture=capture),))
@@ -222,6 +239,7 @@ __all__ = [
     "DOC_HEADINGS",
     "HIDDEN",
     "HIDDEN_CAPTURE",
+    "NOT_APPLICABLE",
     "NO_GPU",
     "Facts",
     "JobFacts",

@@ -186,6 +186,8 @@ RULE = Rule(
         "gc-pause",
         "checkpoint-stall",
         "sync-stall",
+        "stage-imbalance",
+        "sequence-imbalance",
         "late-rank",
         "slow-gpu",
         "slow-host",

@@ -212,10 +212,12 @@ def open(  # the name that DESIGN gives it: used as tracekit.open
     selection: Selection | None = None,
     workers: int | None = None,
     memory_bytes: int | None = None,
+    nsys: PathLike | None = None,
     progress: runs.Progress | None = None,
 ) -> OpenRun:
     """Open a run, or raw paths through the cache.
 
+    ``nsys`` is the program that exports Nsight Systems reports (.nsys-rep) among them.
     InputError where nothing can be read, AmbiguousInputError where the files cannot be one
     attempt of one job. Without ``selection.attempt`` the last attempt is opened.
     """
@@ -229,7 +231,8 @@ def open(  # the name that DESIGN gives it: used as tracekit.open
             )
         opened = store.open_run(folder, selection, memory_bytes=memory_bytes, is_lazy=True)
     else:
-        opened = _open_cached(given, job, selection, workers, memory_bytes, progress)
+        exporter = str(nsys) if nsys is not None else None
+        opened = _open_cached(given, job, selection, workers, memory_bytes, exporter, progress)
     chosen = _last_attempt(opened, selection or Selection(), memory_bytes)
     return OpenRun(chosen, " ".join(str(path) for path in given[:3]))
 
@@ -260,15 +263,16 @@ def _open_cached(
     selection: Selection | None,
     workers: int | None,
     memory_bytes: int | None,
+    nsys: str | None,
     progress: runs.Progress | None,
 ) -> store.Run:
     attempt = selection.attempt if selection else None
-    folder = _cached(paths, job, workers, memory_bytes, attempt, progress)
+    folder = _cached(paths, job, workers, memory_bytes, attempt, nsys, progress)
     try:
         return store.open_run(folder, selection, memory_bytes=memory_bytes, is_lazy=True)
     except StoreError:  # a cached run that is damaged is worth nothing: read again
         cache.drop(folder)
-    folder = _cached(paths, job, workers, memory_bytes, attempt, progress)
+    folder = _cached(paths, job, workers, memory_bytes, attempt, nsys, progress)
     return store.open_run(folder, selection, memory_bytes=memory_bytes, is_lazy=True)
 
 
@@ -278,6 +282,7 @@ def _cached(
     workers: int | None,
     memory_bytes: int | None,
     attempt: int | None,
+    nsys: str | None,
     progress: runs.Progress | None,
 ) -> Path:
     for path in paths:
@@ -288,11 +293,14 @@ def _cached(
             )
     files, description = runs.gather(paths, job)
     identity = [(os.path.realpath(f.path), f.file_bytes, f.mtime_ns) for f in files]
-    folder = cache.run_folder(
-        identity,
-        description.digest() if description else "",
-        f"attempt={attempt} {runs.ingestor_versions()}",
-    )
+    digest = description.digest() if description else ""
+    versions = f"attempt={attempt} {runs.ingestor_versions()}"
+    folder = cache.run_folder(identity, digest, versions)
+    if runs.has_reports(files):
+        # Exported once, a report's rows serve the next commands without --nsys as well.
+        exported = cache.run_folder(identity, digest, f"{versions} exported")
+        if nsys is not None or store.is_run(exported):
+            folder = exported
     if not store.is_run(folder):
         folder = cache.make_folder(folder)
         runs.ingest(
@@ -302,6 +310,7 @@ def _cached(
             workers=workers,
             memory_bytes=memory_bytes,
             attempt=attempt,
+            nsys=nsys,
             progress=progress,
         )
         cache.trim()

@@ -30,7 +30,9 @@ def simulate(
         str | None, typer.Option("--layout", metavar="L", help="Such as ddp, fsdp, tp8-sp-pp4-m8.")
     ] = None,
     steps: Annotated[int, typer.Option("--steps", min=1, max=100000, help="Captured steps.")] = 12,
-    style: Annotated[str, typer.Option("--style", help="kineto, kineto-old or gloo.")] = "kineto",
+    style: Annotated[
+        str, typer.Option("--style", help="kineto, kineto-old, gloo, nsys or mixed.")
+    ] = "kineto",
     force: Annotated[
         bool, typer.Option("--force", help="Replace an earlier simulated job.")
     ] = False,

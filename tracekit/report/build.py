@@ -23,13 +23,21 @@ from tracekit.report.model import (
     StepTime,
     Window,
 )
-from tracekit.report.verdict import judge
+from tracekit.report.verdict import CAPTURE_STEPS, judge
 from tracekit.rules import RULES, Facts, Rule, configured
 from tracekit.rules.base import Row
 from tracekit.rules.steps import utc
 from tracekit.rules.unbuilt import not_built
 from tracekit.version import __version__
 from tracekit.wording import listed, plural, runs, safe, some, some_ranges
+
+SIZES_NOT_EXPORTED = "sizes_not_exported"
+"""What the reader of nsys exports counts collectives under whose payloads were left out."""
+EXPORT_COMMAND = "nsys export --type=sqlite --include-blobs=true REPORT.nsys-rep"
+MARKED_RANGES = (
+    "mark each step with an NVTX range (torch.cuda.nvtx.range_push('step 12')) and capture five "
+    "or more after warm-up"
+)
 
 EXPLAINED_RATIO = 0.5
 """A cause explains a symptom if it accounts for at least this share of it."""
@@ -82,9 +90,18 @@ def build_report(
         identity=_identity(facts, cause) if cause else None,
         shares=_shares(facts),
         rules_run=tuple(rules_run),
-        next_step=judgement.next_step,
+        next_step=_next_step(inputs, judgement.next_step),
     )
     return Report(document, notes)
+
+
+def _next_step(inputs: Sequence[InputFile], judged: str | None) -> str | None:
+    """The judgement's next step, in the words of the kind of files that were given."""
+    usable = {i.kind for i in inputs if i.status in ("ok", "partial")}
+    if not usable:
+        reports = [i for i in inputs if i.kind == "nsys_report"]
+        return (reports[0].reason or "").partition(": ")[2] if reports else judged
+    return MARKED_RANGES if judged == CAPTURE_STEPS and usable == {"nsys"} else judged
 
 
 def _run(rules: Iterable[Rule], facts: Facts) -> tuple[list[Finding], list[NotChecked], list[str]]:
@@ -254,8 +271,11 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
         lines.append(f"no trace of {_ranks(facts.missing_ranks)}")
     by_status: dict[str, list[str]] = {}
     for file in inputs:
-        if file.status != "ok":
+        if file.status == "unrecognised":
             by_status.setdefault(file.status, []).append(file.path)
+        elif file.status != "ok":
+            why = f" ({file.reason})" if file.reason else ""
+            by_status.setdefault(file.status, []).append(f"{file.path}{why}")
     others = by_status.pop("unrecognised", [])
     for status, paths in sorted(by_status.items()):
         shown = ", ".join(paths[:2]) + (f" and {len(paths) - 2} more" if len(paths) > 2 else "")
@@ -265,6 +285,12 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
         more = f" and {len(others) - 2} more" if len(others) > 2 else ""
         names = ", ".join(path.rsplit("/", 1)[-1] for path in others[:2])
         lines.append(f"{plural(len(others), 'file')} of other kinds not read: {names}{more}")
+    sizeless = sum(i.count for f in inputs for i in f.issues if i.name == SIZES_NOT_EXPORTED)
+    if sizeless:
+        lines.append(
+            f"{plural(sizeless, 'collective')} without communicator and size, which nsys leaves "
+            f"out unless asked: {EXPORT_COMMAND}"
+        )
     if facts.steps.warmup_keys:
         lines.append(f"{plural(len(facts.steps.warmup_keys), 'warm-up step')} left out")
     if facts.steps.partial_count:

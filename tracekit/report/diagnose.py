@@ -110,6 +110,7 @@ def input_files(con: duckdb.DuckDBPyConnection) -> tuple[InputFile, ...]:
             status=row["status"],
             rows=int(row["rows_count"] or 0),
             issues=tuple(issues.get(int(row["source_id"]), ())),
+            reason=row["reason"],
         )
         for row in _rows(con, "job_sources")
     )

@@ -59,6 +59,9 @@ class Judgement:
     next_step: str | None = None
 
 
+CAPTURE_STEPS = "profile five or more steps after warm-up, with a schedule that marks steps"
+
+
 def judge(
     facts: Facts,
     findings: Sequence[Finding],
@@ -139,7 +142,7 @@ def _hidden(facts: Facts) -> Judgement:
 
 
 def _no_steps(facts: Facts) -> Judgement:
-    capture = "profile five or more steps after warm-up, with a schedule that marks steps"
+    capture = CAPTURE_STEPS
     rows = [r for r in facts.of("overlap") if r["span_ns"]]
     warm = len(facts.steps.warmup_keys)
     if warm or facts.steps.partial_count:

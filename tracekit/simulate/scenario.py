@@ -17,15 +17,19 @@ from tracekit.simulate.effects import Effect, MissingRank
 from tracekit.simulate.engine import Conditions, HostModel
 from tracekit.simulate.hardware import GB, GPUS, Topology
 from tracekit.simulate.job import Job, Plan
-from tracekit.simulate.kineto import STYLES, GroupNames, HostClock, RankWriter
+from tracekit.simulate.kineto import STYLES as TRACE_STYLES
+from tracekit.simulate.kineto import GroupNames, HostClock, RankWriter
 from tracekit.simulate.layout import Layout, parse
 from tracekit.simulate.model import ModelShape
 from tracekit.simulate.network import LinkState
 from tracekit.simulate.noise import REALISTIC, NoiseModel, generator
+from tracekit.simulate.nsys import NsysWriter
 from tracekit.version import __version__
 
 EPOCH_NS = 1_784_601_667 * 10**9
 """When every simulated job begins: 2026-07-21 02:41:07 UTC."""
+STYLES = (*TRACE_STYLES, "nsys", "mixed")
+"""How the files look; ``mixed``: even ranks as profiler traces, odd ones as nsys exports."""
 DEFAULT_STEPS = 12
 HANG_NS = 60 * 10**9
 """How long the profiler goes on after a job has stopped."""
@@ -304,22 +308,26 @@ def write(request: Request, output: Path, *, force: bool = False,
     names = GroupNames(plan)
     is_pods = any(d.name == "one-gpu-pods" for d, _ in scenario.decoys)
     top = plan.topology
-    writers = [
-        RankWriter(
-            output / f"rank{r}.pt.trace.json.gz", plan, r, request.style, names,
-            scenario.clocks[top.host(r)], EPOCH_NS, f"trainer-{r}" if is_pods else top.host(r),
-        )
-        for r in range(request.ranks)
-        if r not in scenario.unwritten
-    ]  # fmt: skip
+
+    def writer(rank: int) -> RankWriter | NsysWriter:
+        clock = scenario.clocks[top.host(rank)]
+        host_name = f"trainer-{rank}" if is_pods else top.host(rank)
+        if request.style == "nsys" or (request.style == "mixed" and rank % 2):
+            path = output / f"rank{rank}.sqlite"
+            return NsysWriter(path, plan, rank, clock, EPOCH_NS, host_name)
+        style = "kineto" if request.style == "mixed" else request.style
+        path = output / f"rank{rank}.pt.trace.json.gz"
+        return RankWriter(path, plan, rank, style, names, clock, EPOCH_NS, host_name)
+
+    writers = [writer(r) for r in range(request.ranks) if r not in scenario.unwritten]
     for done, records in enumerate(job.run(), 1):
-        for writer in writers:
-            writer.add(records[writer.rank])
+        for one in writers:
+            one.add(records[one.rank])
         records.clear()  # or they would stay while the next step is simulated
         if progress is not None:
             progress(done, request.steps_count)
-    for writer in writers:
-        writer.close(HANG_NS if job.is_hung else 0)
+    for one in writers:
+        one.close(HANG_NS if job.is_hung else 0)
     truth = truth_of(scenario, job)
     (output / "truth.json").write_text(json.dumps(truth, indent=2) + "\n")
     (output / "job.toml").write_text(job_toml(scenario))

@@ -577,6 +577,18 @@ def test_a_rank_that_wrote_nothing_is_a_candidate_not_a_culprit(build: Build) ->
     assert finding.scope.ranks == ()
 
 
+@pytest.mark.parametrize("is_one_output", [True, False])
+def test_the_only_member_without_a_word_in_the_jobs_output(
+    is_one_output: bool, build: Build
+) -> None:
+    lines = [timeout(r).replace("[Rank", "[PG ID 0 PG GUID 0(default_pg) Rank") for r in (0, 1, 3)]
+    texts = ["\n".join(lines) + "\n"] if is_one_output else [f"{line}\n" for line in lines]
+    groups = [{"rank": r, "group_id": "w", "name": "0", "ranks": [0, 1, 2, 3]} for r in range(4)]
+    (finding,) = findings("collective-hang", build(*texts, groups=groups))
+    assert finding.scope.ranks == ((2,) if is_one_output else ())
+    assert finding.candidates.ranks == (() if is_one_output else (2,))
+
+
 def test_all_joined_is_the_network_or_a_gpu(build: Build) -> None:
     world = [x for r in range(4) for x in comm(r, 4)]
     facts = build(text(world, [timeout(r) for r in range(4)]))

@@ -138,21 +138,33 @@ def _watchdog(facts: Facts) -> Logged | None:
     behind = sorted(r for r, last in enqueued.items() if last < sequence)
     also = sorted({k for r in facts.of("watchdog") if (k := _rank(r)) is not None})
     world = facts.job.world_size or _size_of_largest(facts)
+    listed = next((r["members"] for r in rows if r["members"]), None)
+    members = frozenset(int(m) for m in listed) if listed is not None else None
     # Ranks count from 0: a gap below the highest is a rank that said nothing.
-    expected = max(world or 0, max(also, default=-1) + 1)
-    silent = sorted(set(range(expected)) - set(also)) if _is_world(group) else []
+    expected = set(range(max(world or 0, max(also, default=-1) + 1))) if _is_world(group) else set()
+    silent = sorted((members if members is not None else expected) - set(also))
     op = next((str(r["op"]) for r in rows if r["op"]), "collective")
     if _differs(sorted({str(r["op"]) for r in rows if r["op"]}), ()):
         return None  # members that do different things: a mismatch, not an absence
-    is_whole = bool(world) and _is_world(group) and len(waiting) == world
+    if members is not None:
+        is_whole = members == set(waiting)
+    else:
+        is_whole = bool(world) and _is_world(group) and len(waiting) == world
     is_global = _is_global(rows, group)
+    # One file with the words of all other members is not a file that is missing.
+    is_one_output = (
+        members is not None
+        and members == set(waiting) | set(silent)
+        and len({r["source_id"] for r in rows}) == 1
+        and len(waiting) > 1
+    )
     found = _hang(
         facts, op, sequence, group, waiting, behind, silent, rows, "watchdog",
-        is_whole=is_whole, is_global=is_global,
+        is_whole=is_whole, is_global=is_global, is_one_output=is_one_output,
     )  # fmt: skip
     if found is None:
         return None
-    return Logged(found, frozenset(waiting), frozenset(behind or silent),
+    return Logged(found, frozenset(waiting), frozenset(behind or silent), members=members,
                   is_world=_is_world(group), is_global=is_global, is_whole=is_whole)  # fmt: skip
 
 
@@ -236,6 +248,7 @@ def _hang(
     *,
     is_whole: bool,
     is_global: bool = True,
+    is_one_output: bool = False,
 ) -> Finding | None:
     if not waiting:
         return None
@@ -248,10 +261,14 @@ def _hang(
     candidates = Candidates()
     if behind:
         says = f"{_who(behind)} did not join: {wait}."
+    elif silent and is_one_output:
+        blamed = silent
+        says = f"{_who(silent)} did not join, and said nothing: {wait}."
+        basis += "; all other members wait, in one output of the job"
     elif silent:
         blamed = ()
         hosts = sorted({facts.job.hosts[r] for r in silent if r in facts.job.hosts})
-        says = f"{_who(silent)} left no trace of its own while {wait}: dead, or stuck on the CPU."
+        says = f"{_who(silent)} said nothing while {wait}: dead, or stuck on the CPU."
         candidates = Candidates(
             ranks=tuple(silent), hosts=tuple(hosts),
             why="the only members that neither joined nor said anything",

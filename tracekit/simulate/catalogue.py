@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tracekit.simulate import effects as e
 
-WRITERS = ("kineto",)
+WRITERS = ("kineto", "nccl")
 """Formats that the simulator writes today."""
 
 DENSE = ("ddp", "fsdp", "zero1", "tp4-sp-m2", "pp4-m8")

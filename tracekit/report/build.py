@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 
-from tracekit.findings import Finding, NotChecked, ordered
+from tracekit.findings import Finding, NotChecked, confidence_from, ordered, severity_of
 from tracekit.report.budget import step_budget
 from tracekit.report.config import DiagnoseConfig
 from tracekit.report.model import (
@@ -132,9 +132,12 @@ def link_symptoms(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
             f for f in findings if f.rule in rule.symptom_of and _can_cause(f, symptom, facts)
         ]
         cost = sum(f.impact.s_per_step or 0.0 for f in causes)
-        if causes and cost >= EXPLAINED_RATIO * (symptom.impact.s_per_step or 0.0):
+        is_stated = symptom.rule == "link-degraded"  # the logs state a cause, never a cost
+        if causes and (
+            is_stated or cost >= EXPLAINED_RATIO * (symptom.impact.s_per_step or 0.0)
+        ):  # fmt: skip
             causes_of[symptom.id] = [f.id for f in ordered(causes)]
-    return [
+    linked = [
         replace(
             f,
             explains=tuple(s for s, causes in causes_of.items() if f.id in causes),
@@ -142,9 +145,50 @@ def link_symptoms(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
         )
         for f in findings
     ]
+    by_id = {f.id: f for f in findings}
+    return [_priced(f, [by_id[s] for s in f.explains]) for f in linked]
+
+
+def _priced(cause: Finding, symptoms: Sequence[Finding]) -> Finding:
+    """What a log states, with what the traces measured where it says so.
+
+    The groups of a host are slow at the same time, so the costliest counts, not the sum.
+    """
+    slow = [s for s in symptoms if s.rule == "link-degraded" and s.impact.s_per_step is not None]
+    if cause.impact.s_per_step is not None or not slow:
+        return cause
+    worst = max(slow, key=lambda s: s.impact.s_per_step or 0.0)
+    measured = severity_of(worst.impact.step_ratio)
+    return replace(
+        cause,
+        impact=worst.impact,
+        severity=max(cause.severity, measured, key=lambda s: s.weight),
+        confidence=confidence_from(
+            ["log", "peers"], f"{cause.confidence.basis}; the traces show slow transfers there"
+        ),
+        evidence=cause.evidence + worst.evidence[:1],
+    )
+
+
+def _can_slow(cause: Finding, symptom: Finding, facts: Facts) -> bool:
+    """Whether what a log states of some hosts can be why transfers are slow there, and only there.
+
+    What all hosts have in common makes no group slower than its peers; what is wrong between
+    machines slows no group within one.
+    """
+    theirs, hosts = set(cause.scope.hosts), set(symptom.scope.hosts)
+    everywhere = set(facts.job.hosts.values())
+    if not hosts or not hosts <= theirs or (theirs >= everywhere and len(everywhere) > 1):
+        return False
+    is_inside = len(hosts) == 1 and len(symptom.scope.ranks) > 1
+    inside = ("shm-instead-of-p2p", "channel-collapse", "config-mismatch")
+    between = ("wrong-nic", "no-gpudirect", "nccl-socket-fallback", "config-mismatch")
+    return cause.rule in (inside if is_inside else between)
 
 
 def _can_cause(cause: Finding, symptom: Finding, facts: Facts) -> bool:
+    if symptom.rule == "link-degraded":
+        return _can_slow(cause, symptom, facts)
     if symptom.rule == "late-rank":
         # Its own rank's cause, at the same time.
         is_there = set(symptom.scope.ranks) <= set(cause.scope.ranks) and symptom.scope.ranks

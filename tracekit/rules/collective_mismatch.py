@@ -136,5 +136,4 @@ RULE = Rule(
     queries=("match_coverage", *nccl_hang.QUERIES),
     evaluate=evaluate,
     doc=__doc__,
-    cap=Severity.MINOR,
 )

@@ -22,6 +22,7 @@ from tracekit.findings import (
     confidence_from,
 )
 from tracekit.rules.base import Facts, Row
+from tracekit.rules.nccl_facts import majority
 from tracekit.wording import ranges, safe
 
 HANG = "collective-hang"
@@ -82,18 +83,32 @@ def mismatch(facts: Facts) -> Logged | None:
             found = _mismatch(facts, row["group_name"], int(row["sequence"]), differs, [row], ranks)
             return Logged(found, frozenset(ranks), members=members, differs=differs)
     for (group, sequence), rows in sorted(_timeouts(facts).items(), key=str):
-        ops = sorted({str(r["op"]) for r in rows if r["op"]})
-        sizes = sorted({(r["numel_in"], r["numel_out"]) for r in rows if r["numel_in"] is not None})
-        differs = _differs(ops, sizes)
+        differs = _rows_differ(rows)
         if differs and len({_rank(r) for r in rows}) > 1:
             ranks = sorted({k for r in rows if (k := _rank(r)) is not None})
             is_global = _is_global(rows, group)
             found = _mismatch(
-                facts, group, sequence, differs, rows, ranks, is_global=is_global
+                facts, group, sequence, differs, rows, ranks,
+                odd=_odd(rows, ranks), is_global=is_global, is_fatal=True,
             )  # fmt: skip
             return Logged(found, frozenset(ranks), is_world=_is_world(group),
                           is_global=is_global, differs=differs)  # fmt: skip
     return None
+
+
+def _rows_differ(rows: Sequence[Row]) -> str | None:
+    """What differs between the works that timed out at one place."""
+    ops = sorted({str(r["op"]) for r in rows if r["op"]})
+    sizes = sorted({(r["numel_in"], r["numel_out"]) for r in rows if r["numel_in"] is not None})
+    return _differs(ops, sizes)
+
+
+def _odd(rows: Sequence[Row], ranks: Sequence[int]) -> list[int]:
+    """The members that do otherwise than more than half of three or more; else all."""
+    did = {k: (r["op"], r["numel_in"], r["numel_out"]) for r in rows if (k := _rank(r)) is not None}
+    usual = majority(did.values())
+    odd = sorted(k for k, what in did.items() if what != usual)
+    return odd if usual is not None and len(did) > 2 else list(ranks)
 
 
 # ---------------------------------------------------------------- watchdog
@@ -144,7 +159,7 @@ def _watchdog(facts: Facts) -> Logged | None:
     expected = set(range(max(world or 0, max(also, default=-1) + 1))) if _is_world(group) else set()
     silent = sorted((members if members is not None else expected) - set(also))
     op = next((str(r["op"]) for r in rows if r["op"]), "collective")
-    if _differs(sorted({str(r["op"]) for r in rows if r["op"]}), ()):
+    if _rows_differ(rows):
         return None  # members that do different things: a mismatch, not an absence
     if members is not None:
         is_whole = members == set(waiting)
@@ -329,17 +344,25 @@ def _mismatch(
     rows: Sequence[Row],
     ranks: Sequence[int],
     *,
+    odd: Sequence[int] = (),
     is_global: bool = True,
+    is_fatal: bool = False,
 ) -> Finding:
     name = f" of group {safe(str(group))}" if group else ""
+    named = list(odd or ranks)
+    other = (
+        f" {_who(named)} {'does' if len(named) == 1 else 'do'} otherwise than the rest."
+        if 0 < len(named) < len(ranks)
+        else ""
+    )
     return Finding(
         id=f"{MISMATCH}/{sequence}",
         rule=MISMATCH,
-        severity=Severity.MINOR,
+        severity=Severity.CRITICAL if is_fatal else Severity.MINOR,
         confidence=confidence_from(["log"], "the ranks' own sequence numbers"),
-        summary=f"Ranks {ranges(ranks)} are at call {sequence}{name} and their {differs}.",
+        summary=f"Ranks {ranges(ranks)} are at call {sequence}{name} and their {differs}.{other}",
         owner="model",
-        scope=facts.scope(list(ranks) if is_global else [], []),
+        scope=facts.scope(named if is_global else [], []),
         when=facts.when([]),
         impact=Impact(),
         evidence=(

@@ -61,6 +61,8 @@ class Wiring:
     environment: dict[int, dict[str, str]] = field(default_factory=dict)
     """By rank."""
     late_s: dict[int, float] = field(default_factory=dict)
+    is_lazy: bool = False
+    """Whether a thread of its own makes the connections, so that their lines name no group."""
     has_edges: bool = True
     """Whether connections are logged (NCCL_DEBUG_SUBSYS)."""
 
@@ -104,7 +106,7 @@ def _other_setting(wiring: Wiring, effect: Effect, rng: np.random.Generator) -> 
 
 
 def _late(wiring: Wiring, effect: Effect, rng: np.random.Generator) -> None:
-    wiring.late_s = {r: ns / 1e9 for r, ns in effect.late_by_ns.items()}
+    wiring.late_s = {r: ns / 1e9 for r, ns in effect.late_init_ns.items()}
 
 
 CAUSES: dict[str, Callable[[Wiring, Effect, np.random.Generator], None]] = {
@@ -130,6 +132,9 @@ def wiring_of(
     for name, effect in faults:
         if name in CAUSES:
             CAUSES[name](wiring, effect, generator(plan.seed, "nccl", name))
+    wiring.is_lazy = bool(generator(plan.seed, "nccl", "connect").random() < 0.5)
+    if not wiring.is_lazy:
+        wiring.set(everyone, "NCCL_RUNTIME_CONNECT", "0")
     if "missing-gpudirect-lines" in decoys:
         wiring.has_edges = False
     return wiring
@@ -338,7 +343,7 @@ class Log:
                 yield self._say(
                     f"Channel {channel:02d}/0 : {place[start]}[{self.top.local(start)}] -> "
                     f"{place[end]}[{self.top.local(end)}] {way}",
-                    1,
+                    int(self.wiring.is_lazy),
                 )
 
     def _way(

@@ -342,8 +342,9 @@ def nccl_lines(facts: Facts) -> list[str]:
             *_networks(facts),
         ]
         lines.append("NCCL logs: " + ", ".join(words))
+    lines += _records(facts)
     for row in facts.of("nccl_bench")[:4]:
-        name = safe(str(row["benchmark"] or "a benchmark"))
+        name = safe(str(row["benchmark"] or "nccl-tests (which is not said)"))
         bus = row["average_bus_bytes_per_s"]
         if row["is_complete"] and bus:
             way = f" with {row['algorithm']}" if row["algorithm"] else ""
@@ -353,6 +354,35 @@ def nccl_lines(facts: Facts) -> list[str]:
             lines.append(
                 f"{name} incomplete: {row['rows_count']}{f' of {of}' if of else ''} sizes measured"
             )
+    return lines
+
+
+_RECORDS = {
+    "flight_recorder": ("Flight Recorder", "dump", "call"),
+    "nccl_inspector": ("Inspector", "file", "record"),
+    "nccl_ras": ("RAS", "snapshot", "member"),
+}
+
+
+def _records(facts: Facts) -> list[str]:
+    """What dumps, records and snapshots hold, one line a kind."""
+    lines = []
+    for kind, (name, file, item) in _RECORDS.items():
+        rows = [r for r in facts.of("comm_records") if r["kind"] == kind]
+        if not rows:
+            continue
+        count = sum(int(r["calls_count"]) + int(r["members_count"]) for r in rows)
+        if kind == "flight_recorder":
+            count = sum(int(r["calls_count"]) for r in rows)
+        words = [plural(len(rows), file), plural(count, item)]
+        unfinished = sum(int(r["unfinished_count"]) for r in rows)
+        behind = sum(int(r["behind_count"]) for r in rows)
+        fastest = max((float(r["bus_bytes_per_s"] or 0) for r in rows), default=0.0)
+        words += [f"{unfinished:,} unfinished"] if unfinished else []
+        words += [f"up to {fastest / 1e9:.1f} GB/s"] if fastest else []
+        if behind:
+            words.append(f"{behind:,} behind others, which is normal in one snapshot")
+        lines.append(f"{name}: " + ", ".join(words))
     return lines
 
 

@@ -1,4 +1,4 @@
--- The calls of each rank on each group: those of its trace beside those that NCCL logged, by number.
+-- The calls of each rank on each group: its trace beside what NCCL logged, by number.
 --
 -- A profiler sees some steps and NCCL's log (SUBSYS COLL) all of them. The n-th call that NCCL logs
 -- of a communicator is PyTorch's number n of the group; where operations or sizes then differ, the

@@ -31,6 +31,9 @@ def simulate(
     ] = None,
     steps: Annotated[int, typer.Option("--steps", min=1, max=100000, help="Captured steps.")] = 12,
     style: Annotated[str, typer.Option("--style", help="kineto, kineto-old or gloo.")] = "kineto",
+    nccl: Annotated[
+        str, typer.Option("--nccl", help="NCCL logs beside the traces: none, info or coll.")
+    ] = "info",
     force: Annotated[
         bool, typer.Option("--force", help="Replace an earlier simulated job.")
     ] = False,
@@ -46,7 +49,7 @@ def simulate(
         )
     from tracekit.simulate import Request, write
 
-    request = Request(scenario, ranks, seed, layout or "", steps, style)
+    request = Request(scenario, ranks, seed, layout or "", steps, style, nccl=nccl)
     with _bar(steps) as progress:
         truth = write(request, output, force=force, progress=progress)
     measured = truth["measured"]

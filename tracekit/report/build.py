@@ -376,12 +376,15 @@ def _records(facts: Facts) -> list[str]:
             count = sum(int(r["calls_count"]) for r in rows)
         words = [plural(len(rows), file), plural(count, item)]
         unfinished = sum(int(r["unfinished_count"]) for r in rows)
-        behind = sum(int(r["behind_count"]) for r in rows)
+        behind = any(r["behind_count"] for r in rows)
         fastest = max((float(r["bus_bytes_per_s"] or 0) for r in rows), default=0.0)
         words += [f"{unfinished:,} unfinished"] if unfinished else []
         words += [f"up to {fastest / 1e9:.1f} GB/s"] if fastest else []
-        if behind:
-            words.append(f"{behind:,} behind others, which is normal in one snapshot")
+        stated = sorted({safe(str(t)) for r in rows for t in r["statuses"] or ()} - {"OK"})
+        if kind == "nccl_ras" and stated:
+            words.append(f"states {', '.join(stated[:3])}")
+        if behind or "MISMATCH" in stated:
+            words.append("unequal counts, which are normal in one snapshot")
         lines.append(f"{name}: " + ", ".join(words))
     return lines
 

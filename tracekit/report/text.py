@@ -312,10 +312,10 @@ def _not_checked(page: Page, document: Document, *, everything: bool) -> None:
         return
     lines = []
     if not document.coverage.ranks_traced:
-        about = [e for e in entries if e.rule in _TRACE_RULES]
-        entries = [e for e in entries if e.rule not in _TRACE_RULES]
-        if about:
-            lines = [f"{plural(len(about), 'rule')} that read traces: no trace was given"]
+        unread = [e for e in entries if e.rule in _TRACE_RULES]
+        entries = tuple(e for e in entries if e.rule not in _TRACE_RULES)
+        if unread:
+            lines = [f"{plural(len(unread), 'rule')} that read traces: no trace was given"]
     lines += [*_specific_needs(entries), *_absent_records(entries), *_absent_sources(entries)]
     for i, line in enumerate(lines):
         page.say("NOT CHECKED" if i == 0 else "", line, lead="" if i == 0 else "   ")

@@ -71,6 +71,7 @@ QUERY_FILES: tuple[str, ...] = (
     "comm/group_bandwidth",
     "comm/match_coverage",
     "comm/last_calls",
+    "comm/enqueued_calls",
     "comm/absent_waits",
     "health/input_stall",
     "health/gc_pause",

@@ -629,16 +629,30 @@ def test_a_rank_that_wrote_nothing_is_a_candidate_not_a_culprit(build: Build) ->
     assert finding.scope.ranks == ()
 
 
-@pytest.mark.parametrize("is_one_output", [True, False])
-def test_the_only_member_without_a_word_in_the_jobs_output(
-    is_one_output: bool, build: Build
+@pytest.mark.parametrize(
+    ("calls", "silence_s", "is_named"),
+    [
+        ([9, 9, 8, 9], 30, True),
+        ([9, 9, 8, 9], 29, False),  # its trace may have been cut
+        ([9, 8, 8, 9], 30, False),
+        ([9, 9, None, 9], 30, False),
+    ],
+)
+def test_silence_names_a_rank_only_where_its_trace_agrees(
+    calls: list[int | None], silence_s: int, is_named: bool, build: Build
 ) -> None:
     lines = [timeout(r).replace("[Rank", "[PG ID 0 PG GUID 0(default_pg) Rank") for r in (0, 1, 3)]
-    texts = ["\n".join(lines) + "\n"] if is_one_output else [f"{line}\n" for line in lines]
     groups = [{"rank": r, "group_id": "w", "name": "0", "ranks": [0, 1, 2, 3]} for r in range(4)]
-    (finding,) = findings("collective-hang", build(*texts, groups=groups))
-    assert finding.scope.ranks == ((2,) if is_one_output else ())
-    assert finding.candidates.ranks == (() if is_one_output else (2,))
+    rows = [{"rank": r, "calls_count": n} for r, n in enumerate(calls) if n is not None]
+    silence = {"silence_ns": silence_s * 10**9, "longest_gap_ns": 10**9, "last_call": 7}
+    last = [r | silence for r in last_calls(9)]
+    facts = with_traces(
+        build(text(lines), groups=groups), enqueued_calls=rows, last_calls=last
+    )  # fmt: skip
+    (finding,) = findings("collective-hang", facts)
+    assert finding.scope.ranks == ((2,) if is_named else ())
+    assert finding.candidates.ranks == (() if is_named else (2,))
+    assert finding.confidence.level == ("likely" if is_named else "possible")
 
 
 def test_all_joined_is_the_network_or_a_gpu(build: Build) -> None:

@@ -197,7 +197,7 @@ RULE = Rule(
     summary="The job stands still in a collective that some member never entered.",
     owner="platform",
     thresholds=CollectiveHangThresholds(),
-    queries=("last_calls", *nccl_hang.QUERIES),
+    queries=nccl_hang.HANG_QUERIES,
     evaluate=evaluate,
     doc=__doc__,
 )

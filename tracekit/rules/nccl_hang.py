@@ -28,6 +28,9 @@ from tracekit.wording import ranges, safe
 HANG = "collective-hang"
 MISMATCH = "collective-mismatch"
 QUERIES = ("watchdog", "flight_calls")
+HANG_QUERIES = (*QUERIES, "last_calls", "enqueued_calls")
+MIN_SILENCE_NS = 30_000_000_000
+"""A trace that goes on for so long after its rank's last call was not cut there."""
 VARIABLE_SIZES = frozenset({"all_to_all", "coalesced", "gather", "scatter", "unknown"})
 """Operations whose members may rightly give different sizes."""
 
@@ -158,6 +161,10 @@ def _watchdog(facts: Facts) -> Logged | None:
     # Ranks count from 0: a gap below the highest is a rank that said nothing.
     expected = set(range(max(world or 0, max(also, default=-1) + 1))) if _is_world(group) else set()
     silent = sorted((members if members is not None else expected) - set(also))
+    # A process may be ended before its own watchdog speaks: silence alone names nobody.
+    is_traced = not behind and _called_less(facts, silent, waiting)
+    if is_traced:
+        behind, silent = silent, []
     op = next((str(r["op"]) for r in rows if r["op"]), "collective")
     if _rows_differ(rows):
         return None  # members that do different things: a mismatch, not an absence
@@ -166,21 +173,32 @@ def _watchdog(facts: Facts) -> Logged | None:
     else:
         is_whole = bool(world) and _is_world(group) and len(waiting) == world
     is_global = _is_global(rows, group)
-    # One file with the words of all other members is not a file that is missing.
-    is_one_output = (
-        members is not None
-        and members == set(waiting) | set(silent)
-        and len({r["source_id"] for r in rows}) == 1
-        and len(waiting) > 1
-    )
     found = _hang(
         facts, op, sequence, group, waiting, behind, silent, rows, "watchdog",
-        is_whole=is_whole, is_global=is_global, is_one_output=is_one_output,
+        is_whole=is_whole, is_global=is_global, is_traced=is_traced,
     )  # fmt: skip
     if found is None:
         return None
     return Logged(found, frozenset(waiting), frozenset(behind or silent), members=members,
                   is_world=_is_world(group), is_global=is_global, is_whole=is_whole)  # fmt: skip
+
+
+def _called_less(facts: Facts, few: Sequence[int], many: Sequence[int]) -> bool:
+    """Whether traces show that these ranks asked for fewer collectives than all of those.
+
+    Only where their traces go on for long after their last call: one that was cut has fewer too.
+    """
+    silence: dict[int, list[int]] = defaultdict(list)
+    for row in facts.of("last_calls"):
+        silence[int(row["rank"])].append(int(row["silence_ns"] or 0))
+    if not all(r in silence and min(silence[r]) >= MIN_SILENCE_NS for r in few):
+        return False
+    counts: dict[int, int] = defaultdict(int)
+    for row in facts.of("enqueued_calls"):
+        counts[int(row["rank"])] += int(row["calls_count"])
+    if not few or not many or any(r not in counts for r in (*few, *many)):
+        return False
+    return max(counts[r] for r in few) < min(counts[r] for r in many)
 
 
 def _is_world(group: object) -> bool:
@@ -263,7 +281,7 @@ def _hang(
     *,
     is_whole: bool,
     is_global: bool = True,
-    is_one_output: bool = False,
+    is_traced: bool = False,
 ) -> Finding | None:
     if not waiting:
         return None
@@ -276,10 +294,11 @@ def _hang(
     candidates = Candidates()
     if behind:
         says = f"{_who(behind)} did not join: {wait}."
-    elif silent and is_one_output:
-        blamed = silent
-        says = f"{_who(silent)} did not join, and said nothing: {wait}."
-        basis += "; all other members wait, in one output of the job"
+        if is_traced:
+            says = f"{says[:-1]}; {'its trace shows' if len(behind) == 1 else 'their traces show'} "
+            says += "fewer calls than any of theirs."
+            instruments.append("host ranges")
+            basis += ", and what each rank's trace shows on the host"
     elif silent:
         blamed = ()
         hosts = sorted({facts.job.hosts[r] for r in silent if r in facts.job.hosts})
@@ -379,4 +398,4 @@ def _mismatch(
     )
 
 
-__all__ = ["QUERIES", "Logged", "hang", "has_evidence", "mismatch"]
+__all__ = ["HANG_QUERIES", "QUERIES", "Logged", "hang", "has_evidence", "mismatch"]

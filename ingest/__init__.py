@@ -6,7 +6,14 @@ Importing this is cheap: an ingestor imports what it needs when it reads.
 from __future__ import annotations
 
 from tracekit.ingest import files
-from tracekit.ingest.base import IngestOptions, Ingestor, Recognition, Sink, SourceFile
+from tracekit.ingest.base import (
+    IngestOptions,
+    Ingestor,
+    Recognition,
+    Sink,
+    SourceFile,
+    Splitter,
+)
 from tracekit.ingest.kineto import KinetoIngestor
 from tracekit.ingest.nccl import (
     FLIGHT_RECORDER,
@@ -16,20 +23,28 @@ from tracekit.ingest.nccl import (
     TESTS_JSON,
     NcclIngestor,
 )
+from tracekit.ingest.nsys import NsysIngestor
+from tracekit.ingest.pipeline_timers import PARQUET_MAGIC, PipelineTimersIngestor
 
 __all__ = [
     "INGESTORS",
+    "SPLITTERS",
     "IngestOptions",
     "Ingestor",
     "Recognition",
     "Sink",
     "SourceFile",
+    "Splitter",
     "ingestor",
     "recognise",
 ]
 
+_NSYS = NsysIngestor()
+
 INGESTORS: tuple[Ingestor, ...] = (
     KinetoIngestor(),
+    _NSYS,
+    PipelineTimersIngestor(),
     NcclIngestor(),
     FLIGHT_RECORDER,
     INSPECTOR,
@@ -38,6 +53,9 @@ INGESTORS: tuple[Ingestor, ...] = (
     JOB_LOG,  # last: it takes any log that nobody knows
 )
 """In the order in which they are asked."""
+
+SPLITTERS: tuple[Splitter, ...] = (_NSYS,)
+"""Those that may make several sources of one file."""
 
 DEEP_HEAD_BYTES = 4 << 20
 """Decompressed bytes that are looked at where the first ones show JSON but not of what kind."""
@@ -93,6 +111,8 @@ def _sniff(head: bytes, source: SourceFile) -> Recognition | None:
         found = one.sniff(head, source.name)
         if found is not None:
             return found
+    if head.startswith(PARQUET_MAGIC):
+        return PipelineTimersIngestor().recognise(source)  # its columns stand at its end
     return None
 
 

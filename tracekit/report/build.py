@@ -54,7 +54,8 @@ def build_report(
     budget = step_budget(facts.steps, linked, blames)
     kept, silenced = _silence(linked, config, today or datetime.now(UTC).date())
     is_whole = all(i.status not in ("partial", "unreadable") for i in inputs)
-    judgement = judge(facts, kept, budget, blames, rules_run, bool(silenced), is_whole)
+    failed = [i.path for i in inputs if any(j.name == "ingestor_failed" for j in i.issues)]
+    judgement = judge(facts, kept, budget, blames, rules_run, bool(silenced), is_whole, failed)
     findings = ordered(kept, judgement.verdict.finding)
     if not config.select:
         not_checked += not_built(i.kind for i in inputs)
@@ -252,7 +253,7 @@ def _s(value_ns: float | None) -> float | None:
 
 def _overlap(facts: Facts) -> Overlap | None:
     rows = facts.of("overlap")
-    if not rows:
+    if not rows or any(row["comm_ns"] is None for row in rows):
         return None
     comm, overlap = _total(rows, "comm_ns"), _total(rows, "overlap_ns")
     sides = {str(row["measured_on"]) for row in rows}
@@ -276,7 +277,7 @@ def _total(rows: Iterable[Row], column: str) -> int:
 def _shares(facts: Facts) -> RankShares | None:
     steps = facts.steps
     parts, rank = steps.median_parts, steps.median_rank
-    if parts is None or rank is None or parts.dur <= 0:
+    if parts is None or rank is None or parts.dur <= 0 or facts.hidden_ranks:
         return None
     row = next(ranks[rank] for ranks in steps.by_key.values() if rank in ranks)
     return RankShares(

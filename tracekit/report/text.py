@@ -139,6 +139,8 @@ def cost_words(document: Document, cause: Finding) -> str:
     if impact.s_per_step is None or impact.step_ratio is None:
         return "unknown"
     step_s = sum(p.s_per_step for p in document.step_budget)
+    if step_s <= 0 and impact.step_ratio > 0:
+        step_s = impact.s_per_step / impact.step_ratio  # timers give no steps of their own
     text = (
         f"{seconds(impact.s_per_step)} of every {seconds(step_s)} step ({share(impact.step_ratio)})"
     )

@@ -198,6 +198,7 @@ RULE = Rule(
     owner="platform",
     thresholds=CollectiveHangThresholds(),
     queries=nccl_hang.HANG_QUERIES,
+    kernel_queries=("last_calls",),
     evaluate=evaluate,
     doc=__doc__,
 )

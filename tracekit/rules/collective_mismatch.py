@@ -134,6 +134,7 @@ RULE = Rule(
     owner="model",
     thresholds=CollectiveMismatchThresholds(),
     queries=("match_coverage", *nccl_hang.QUERIES),
+    kernel_queries=("match_coverage",),
     evaluate=evaluate,
     doc=__doc__,
 )

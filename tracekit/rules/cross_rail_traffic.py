@@ -81,6 +81,8 @@ def evaluate(facts: Facts, limits: CrossRailTrafficThresholds) -> RuleOutcome:
 def _exposed_ratio(facts: Facts) -> float | None:
     """Share of the steady steps that is communication nothing hides; None without steps."""
     rows = [r for r in facts.of("overlap") if r["span_ns"]]
+    if any(r["exposed_comm_ns"] is None for r in rows):
+        return None
     span = sum(int(r["span_ns"]) for r in rows)
     return sum(int(r["exposed_comm_ns"]) for r in rows) / span if span else None
 
@@ -140,6 +142,7 @@ RULE = Rule(
     owner="network",
     thresholds=CrossRailTrafficThresholds(),
     queries=("nccl_comms", "nccl_rails", "nccl_signals", "overlap"),
+    kernel_queries=("overlap",),
     evaluate=evaluate,
     doc=__doc__,
     needs="NCCL logs",

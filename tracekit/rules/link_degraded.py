@@ -285,6 +285,7 @@ RULE = Rule(
         "straggler",
         "match_coverage",
     ),
+    kernel_queries=("exit_lateness", "group_bandwidth", "straggler", "match_coverage"),
     evaluate=evaluate,
     doc=__doc__,
     symptom_of=(

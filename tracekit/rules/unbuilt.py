@@ -66,7 +66,7 @@ FAMILIES: tuple[Family, ...] = (
         "the parallel layout and its expected costs (not built yet)",
         None,
         (),
-        "sequence-imbalance stage-imbalance excess-bubble traffic-mismatch low-mfu",
+        "traffic-mismatch low-mfu",
     ),
     _family(
         "recompilation, allocator, offload",

@@ -177,6 +177,8 @@ def _can_slow(cause: Finding, symptom: Finding, facts: Facts) -> bool:
     What all hosts have in common makes no group slower than its peers; what is wrong between
     machines slows no group within one.
     """
+    if any(e.query == "nccl_signals" for e in symptom.evidence):
+        return False  # NCCL's own errors are a cause, not what a setting makes slow
     theirs, hosts = set(cause.scope.hosts), set(symptom.scope.hosts)
     everywhere = set(facts.job.hosts.values())
     if not hosts or not hosts <= theirs or (theirs >= everywhere and len(everywhere) > 1):

@@ -34,7 +34,10 @@ WITH
     ),
     -- PyTorch counts from 1; some recorders from 0.
     based AS (
-        SELECT *, if(min(sequence) OVER (PARTITION BY attempt) = 0, 0, 1) AS base FROM traced
+        SELECT
+            traced.*,
+            if(min(sequence) OVER (PARTITION BY attempt) = 0, 0, 1) AS base
+        FROM traced
     ),
     members AS (
         SELECT ranked.*, groups.group_id

@@ -448,6 +448,79 @@ LEFT JOIN seen
         AND seen.group_size = numbered.group_size
         AND seen.number = numbered.number;
 
+-- Members with their rank in the job, where it is proved: stated by the log, or the process that a
+-- trace also shows (its host and process id) drives no other member.
+CREATE OR REPLACE MACRO nccl_ranked(nccl_comm_name, rank_name) AS TABLE
+WITH
+    members AS (SELECT * FROM nccl_members(nccl_comm_name)),
+    alone AS (
+        SELECT attempt, source_id, node, pid, comm
+        FROM members
+        GROUP BY attempt, source_id, node, pid, comm
+        HAVING count(DISTINCT group_rank) = 1
+    ),
+    processes AS (
+        SELECT split_part(host, '.', 1) AS node, pid, min(rank) AS rank
+        FROM query_table(rank_name)
+        WHERE host IS NOT NULL AND pid IS NOT NULL
+        GROUP BY split_part(host, '.', 1), pid
+        HAVING count(DISTINCT rank) = 1
+    )
+SELECT
+    members.* REPLACE (
+        coalesce(members.world_rank, if(alone.pid IS NOT NULL, processes.rank, NULL)) AS world_rank
+    )
+FROM members
+LEFT JOIN alone
+    ON
+        alone.source_id = members.source_id
+        AND alone.pid = members.pid
+        AND alone.node = members.node
+        AND alone.comm = members.comm
+        AND alone.attempt IS NOT DISTINCT FROM members.attempt
+LEFT JOIN processes ON processes.node = members.node AND processes.pid = members.pid;
+
+-- Communicators that are groups of the traces: (group_id, kind, ranks, comm). By the identifier
+-- that both state, or by the same ranks, all of them known.
+CREATE OR REPLACE MACRO nccl_group_comms(
+    nccl_comm_name, rank_name, process_group_name, comm_group_name
+) AS TABLE
+WITH
+    members AS (SELECT * FROM nccl_ranked(nccl_comm_name, rank_name)),
+    comms AS (
+        SELECT
+            comm,
+            max(group_size) AS group_size,
+            list_sort(list_distinct(list(world_rank))) AS ranks
+        FROM members
+        GROUP BY comm
+    ),
+    known AS (
+        SELECT DISTINCT group_id, kind, list_sort(ranks) AS ranks
+        FROM query_table(comm_group_name)
+    ),
+    named AS (
+        SELECT DISTINCT group_id, kind, lower(comm_hash) AS comm_hash, list_sort(ranks) AS ranks
+        FROM query_table(process_group_name)
+        WHERE comm_hash IS NOT NULL
+    )
+SELECT
+    named.group_id AS group_id,
+    coalesce(max(known.kind), max(named.kind)) AS kind,
+    max(named.ranks) AS ranks,
+    comms.comm AS comm
+FROM named
+JOIN comms ON lower(comms.comm) = named.comm_hash
+LEFT JOIN known ON known.group_id = named.group_id
+GROUP BY named.group_id, comms.comm
+UNION
+SELECT known.group_id, known.kind, known.ranks, comms.comm
+FROM known
+JOIN comms ON comms.ranks = known.ranks AND len(comms.ranks) = comms.group_size
+WHERE NOT EXISTS (
+    SELECT 1 FROM named WHERE named.comm_hash = lower(comms.comm)
+);
+
 -- Connections with the communicator that they belong to and the nodes of both ends.
 CREATE OR REPLACE MACRO nccl_connections(nccl_edge_name, nccl_comm_name) AS TABLE
 WITH

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 
-from tracekit.findings import Finding, NotChecked, ordered
+from tracekit.findings import Finding, NotChecked, confidence_from, ordered, severity_of
 from tracekit.report.budget import step_budget
 from tracekit.report.config import DiagnoseConfig
 from tracekit.report.model import (
@@ -150,9 +150,12 @@ def link_symptoms(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
             f for f in findings if f.rule in rule.symptom_of and _can_cause(f, symptom, facts)
         ]
         cost = sum(f.impact.s_per_step or 0.0 for f in causes)
-        if causes and cost >= EXPLAINED_RATIO * (symptom.impact.s_per_step or 0.0):
+        is_stated = symptom.rule == "link-degraded"  # the logs state a cause, never a cost
+        if causes and (
+            is_stated or cost >= EXPLAINED_RATIO * (symptom.impact.s_per_step or 0.0)
+        ):  # fmt: skip
             causes_of[symptom.id] = [f.id for f in ordered(causes)]
-    return [
+    linked = [
         replace(
             f,
             explains=tuple(s for s, causes in causes_of.items() if f.id in causes),
@@ -160,9 +163,52 @@ def link_symptoms(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
         )
         for f in findings
     ]
+    by_id = {f.id: f for f in findings}
+    return [_priced(f, [by_id[s] for s in f.explains]) for f in linked]
+
+
+def _priced(cause: Finding, symptoms: Sequence[Finding]) -> Finding:
+    """What a log states, with what the traces measured where it says so.
+
+    The groups of a host are slow at the same time, so the costliest counts, not the sum.
+    """
+    slow = [s for s in symptoms if s.rule == "link-degraded" and s.impact.s_per_step is not None]
+    if cause.impact.s_per_step is not None or not slow:
+        return cause
+    worst = max(slow, key=lambda s: s.impact.s_per_step or 0.0)
+    measured = severity_of(worst.impact.step_ratio)
+    return replace(
+        cause,
+        impact=worst.impact,
+        severity=max(cause.severity, measured, key=lambda s: s.weight),
+        confidence=confidence_from(
+            ["log", "peers"], f"{cause.confidence.basis}; the traces show slow transfers there"
+        ),
+        evidence=cause.evidence + worst.evidence[:1],
+    )
+
+
+def _can_slow(cause: Finding, symptom: Finding, facts: Facts) -> bool:
+    """Whether what a log states of some hosts can be why transfers are slow there, and only there.
+
+    What all hosts have in common makes no group slower than its peers; what is wrong between
+    machines slows no group within one.
+    """
+    if any(e.query == "nccl_signals" for e in symptom.evidence):
+        return False  # NCCL's own errors are a cause, not what a setting makes slow
+    theirs, hosts = set(cause.scope.hosts), set(symptom.scope.hosts)
+    everywhere = set(facts.job.hosts.values())
+    if not hosts or not hosts <= theirs or (theirs >= everywhere and len(everywhere) > 1):
+        return False
+    is_inside = len(hosts) == 1 and len(symptom.scope.ranks) > 1
+    inside = ("shm-instead-of-p2p", "channel-collapse", "config-mismatch")
+    between = ("wrong-nic", "no-gpudirect", "nccl-socket-fallback", "config-mismatch")
+    return cause.rule in (inside if is_inside else between)
 
 
 def _can_cause(cause: Finding, symptom: Finding, facts: Facts) -> bool:
+    if symptom.rule == "link-degraded":
+        return _can_slow(cause, symptom, facts)
     if symptom.rule == "late-rank":
         # Its own rank's cause, at the same time.
         is_there = set(symptom.scope.ranks) <= set(cause.scope.ranks) and symptom.scope.ranks
@@ -325,8 +371,9 @@ def nccl_lines(facts: Facts) -> list[str]:
             *_networks(facts),
         ]
         lines.append("NCCL logs: " + ", ".join(words))
+    lines += _records(facts)
     for row in facts.of("nccl_bench")[:4]:
-        name = safe(str(row["benchmark"] or "a benchmark"))
+        name = safe(str(row["benchmark"] or "nccl-tests (which is not said)"))
         bus = row["average_bus_bytes_per_s"]
         if row["is_complete"] and bus:
             way = f" with {row['algorithm']}" if row["algorithm"] else ""
@@ -336,6 +383,38 @@ def nccl_lines(facts: Facts) -> list[str]:
             lines.append(
                 f"{name} incomplete: {row['rows_count']}{f' of {of}' if of else ''} sizes measured"
             )
+    return lines
+
+
+_RECORDS = {
+    "flight_recorder": ("Flight Recorder", "dump", "call"),
+    "nccl_inspector": ("Inspector", "file", "record"),
+    "nccl_ras": ("RAS", "snapshot", "member"),
+}
+
+
+def _records(facts: Facts) -> list[str]:
+    """What dumps, records and snapshots hold, one line a kind."""
+    lines = []
+    for kind, (name, file, item) in _RECORDS.items():
+        rows = [r for r in facts.of("comm_records") if r["kind"] == kind]
+        if not rows:
+            continue
+        count = sum(int(r["calls_count"]) + int(r["members_count"]) for r in rows)
+        if kind == "flight_recorder":
+            count = sum(int(r["calls_count"]) for r in rows)
+        words = [plural(len(rows), file), plural(count, item)]
+        unfinished = sum(int(r["unfinished_count"]) for r in rows)
+        behind = any(r["behind_count"] for r in rows)
+        fastest = max((float(r["bus_bytes_per_s"] or 0) for r in rows), default=0.0)
+        words += [f"{unfinished:,} unfinished"] if unfinished else []
+        words += [f"up to {fastest / 1e9:.1f} GB/s"] if fastest else []
+        stated = sorted({safe(str(t)) for r in rows for t in r["statuses"] or ()} - {"OK"})
+        if kind == "nccl_ras" and stated:
+            words.append(f"states {', '.join(stated[:3])}")
+        if behind or "MISMATCH" in stated:
+            words.append("unequal counts, which are normal in one snapshot")
+        lines.append(f"{name}: " + ", ".join(words))
     return lines
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import duckdb
 
 BASE_QUERIES = ("step_breakdown", "step_time", "step_time_summary", "overlap", "hidden_kernels")
-OPTIONAL_QUERIES = ("exposed_comm_by_op",)
+OPTIONAL_QUERIES = ("exposed_comm_by_op", "comm_records")
 """Better sentences, no verdict: a report does without them."""
 
 

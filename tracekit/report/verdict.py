@@ -153,7 +153,7 @@ def _no_steps(facts: Facts) -> Judgement:
             "not_enough_data", f"Cannot tell: the traces hold {seen} and no steady one.", capture
         )
     if not rows and (cut := [r for r in facts.of("nccl_bench") if not r["is_complete"]]):
-        name = safe(str(cut[0]["benchmark"] or "a benchmark"))
+        name = safe(str(cut[0]["benchmark"] or "nccl-tests"))
         of = cut[0]["expected_rows_count"]
         return _say(
             "not_enough_data",
@@ -168,6 +168,16 @@ def _no_steps(facts: Facts) -> Judgement:
             "Cannot tell what a step costs: there is only what NCCL logged, and the rules that "
             "read it found no fault.",
             capture,
+        )
+    if not rows and (records := facts.of("comm_records")):
+        is_ras = all(r["kind"] == "nccl_ras" for r in records)
+        return _say(
+            "not_enough_data",
+            "Cannot tell: records of communication alone, and the rules that read them found no "
+            "fault.",
+            "take a second snapshot a minute later: who has not moved, hangs"
+            if is_ras
+            else "add the dumps of all ranks (/tmp/nccl_trace_rank_*), or their traces",
         )
     if not rows:
         return _say("not_enough_data", "Cannot tell: no file holds a usable trace.", capture)

@@ -2,6 +2,7 @@
 
 from tracekit.whatif.analysis import WhatIf, analyse
 from tracekit.whatif.causes import Cause, parse_remove, parse_scale
+from tracekit.whatif.collectives import CollectivesWhatIf, replay_collectives
 from tracekit.whatif.operations import (
     Layout,
     Operations,
@@ -14,6 +15,7 @@ from tracekit.whatif.result import to_dict, to_text
 
 __all__ = [
     "Cause",
+    "CollectivesWhatIf",
     "Layout",
     "Operations",
     "WhatIf",
@@ -24,6 +26,7 @@ __all__ = [
     "layout_from_meta",
     "parse_remove",
     "parse_scale",
+    "replay_collectives",
     "to_dict",
     "to_text",
 ]

@@ -1,0 +1,708 @@
+"""A coarse replay of jobs without a pipeline (DDP, FSDP, tensor and expert parallel).
+
+What a rank does by itself takes the time that it took; whom it waits for follows from the
+matched collectives:
+
+    enter(c, r) = max(own progress of r, end of r's call before c in the communicator) + lag
+    leave(c, r) = max(enter(c, m) for the members m that r needs) + transfer(c, r)
+
+A rank stops where it computed nothing while a matched collective was running, and goes on when
+that collective has ended. Own time is all other time: computation, idle host, unmatched
+communication. The transfer is the measured end less the last start that the call had to wait
+for, so the replay of what was measured gives the measured time back; by how much it does not is
+the simulation error.
+
+The ideal own time of a rank between two calls is the median of its peers', ranks whose calls in
+that step have the same operations and sizes; where calls come in another order, of the whole
+step. The ideal transfer is the median of calls with the same operation, size and members.
+
+Not known: what a hidden collective would hold up if it took longer. So the replay says what a
+step would take without a delay, and must not be asked for more delay than there was.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.errors import InputError, UsageError
+from tracekit.whatif.analysis import MAX_SIMULATION_ERROR_RATIO, CauseResult
+from tracekit.whatif.causes import Cause
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Floats = npt.NDArray[np.float64]
+
+MAX_ITEMS = 600_000
+"""Calls, stops and steps of a replay; later steps are left out beyond it."""
+
+MAX_SINGLE_RANKS = 256
+"""Ranks that are each replayed alone: those with the most own time beyond their peers'."""
+
+_BOUNDARY, _WAIT, _ENTER = 0, 1, 2
+_ROOT_FIRST = frozenset(("broadcast", "scatter"))
+_ROOT_LAST = frozenset(("reduce", "gather"))
+
+
+@dataclass(frozen=True)
+class CollectivesWhatIf:
+    """What the replay says. Times are means over steps, in seconds."""
+
+    steps: tuple[int, ...]
+    dropped_steps: tuple[int, ...]
+    ranks: tuple[int, ...]
+    t_base_s: float
+    t_no_delay_s: float
+    t_ideal_s: float
+    slowdown_by_rank: dict[int, float]
+    """The ideal job with the own time of one rank put back, over the ideal job."""
+    saved_s_by_rank: dict[int, float]
+    """Seconds a step that giving this one rank its peers' own time would save."""
+    slowdown_by_optype: dict[str, float]
+    """The same for computing and waiting of all ranks (``own``) and the transfers of a kind."""
+    per_step: dict[int, tuple[float, float, float]]
+    """Measured, replayed and ideal seconds of each step."""
+    causes: tuple[CauseResult, ...] = ()
+    calls_count: int = 0
+    unmatched_count: int = 0
+
+    @property
+    def slowdown(self) -> float:
+        """S: the replayed job over the ideal one."""
+        return self.t_no_delay_s / self.t_ideal_s if self.t_ideal_s > 0 else 1.0
+
+    @property
+    def simulation_error_ratio(self) -> float:
+        """How far the replay of what was measured is from what was measured."""
+        return abs(self.t_base_s / self.t_no_delay_s - 1) if self.t_no_delay_s > 0 else 0.0
+
+    @property
+    def refused(self) -> str | None:
+        """Why the replay must not be believed; None where it may."""
+        if self.simulation_error_ratio <= MAX_SIMULATION_ERROR_RATIO:
+            return None
+        return (
+            f"the replay misses the measured step time by {self.simulation_error_ratio:.1%} "
+            f"(limit {MAX_SIMULATION_ERROR_RATIO:.0%}): ranks depend on each other in ways that "
+            "the matched collectives do not show"
+        )
+
+
+@dataclass(slots=True)
+class _Call:
+    """One matched collective (or a pair of send and receive)."""
+
+    op: str
+    kind: str
+    lane: str
+    size_bytes: int
+    root: int | None
+    timeline: str
+    starts: dict[int, int] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)
+    sends: set[int] = field(default_factory=set)
+
+    def needed(self, rank: int) -> Iterable[int]:
+        """Members that must have entered before this one can leave."""
+        if self.op in _ROOT_FIRST and self.root in self.starts:
+            return {rank, self.root} if self.root is not None else {rank}
+        if self.op in _ROOT_LAST and self.root in self.starts and rank != self.root:
+            return (rank,)
+        if self.sends and self.timeline == "host" and rank in self.sends:
+            return (rank,)
+        return self.starts
+
+
+@dataclass(slots=True)
+class _Item:
+    """A moment of a rank: it enters a call, goes on after one, or ends a step."""
+
+    kind: int
+    time_ns: int
+    call: int
+    """Number of the call; of the step for a boundary."""
+    own_ns: float = 0.0
+    ideal_ns: float = 0.0
+
+
+@dataclass
+class _Window:
+    """One capture: its calls, and what each rank did in order."""
+
+    capture: int
+    calls: dict[int, _Call]
+    items: dict[int, list[_Item]]
+    starts: dict[int, int]
+    steps: list[int]
+    dropped: list[int]
+    unmatched_count: int = 0
+
+
+def replay_collectives(
+    calls: pa.Table,
+    stalls: pa.Table,
+    steps: pa.Table,
+    stages: Mapping[int, int] | None = None,
+    causes: Sequence[Cause] = (),
+) -> CollectivesWhatIf:
+    """Replay one attempt.
+
+    ``calls``: capture_id, rank, instance_id (null where not matched), op, group_id, kind (of the
+    communicator), members_count, root, message_bytes, timeline, start_ns, end_ns. ``stalls``:
+    capture_id, rank, start_ns, end_ns, disjoint: no computation ran and communication did.
+    ``steps``: capture_id, rank, step, start_ns, end_ns of steady steps. ``stages`` by rank keeps
+    pipeline stages from being taken for peers.
+
+    Raises InputError where no collective of the steady steps is matched on two ranks or more,
+    UsageError where a cause names nothing of the job.
+    """
+    windows = _windows(calls.to_pylist(), stalls.to_pylist(), steps.to_pylist())
+    if not any(w.calls for w in windows):
+        raise InputError(
+            "nothing to replay: no collectives of steady steps are matched across ranks",
+            hint="profile all ranks in the same steps; tracekit query RUN match_coverage says why",
+        )
+    for window in windows:
+        _set_ideal(window, stages or {})
+    return _analyse(windows, causes)
+
+
+# --- what each rank did ---------------------------------------------------------------------------
+
+
+def _windows(
+    calls: Sequence[Mapping[str, Any]],
+    stalls: Sequence[Mapping[str, Any]],
+    steps: Sequence[Mapping[str, Any]],
+) -> list[_Window]:
+    spans: dict[int, dict[int, dict[int, tuple[int, int]]]] = defaultdict(lambda: defaultdict(dict))
+    for row in steps:
+        spans[row["capture_id"]][row["rank"]][row["step"]] = row["start_ns"], row["end_ns"]
+    by_capture: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+    stopped: dict[int, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
+    for row in calls:
+        by_capture[row["capture_id"]].append(row)
+    for row in stalls:
+        stopped[row["capture_id"]][row["rank"]].append((row["start_ns"], row["end_ns"]))
+    room = MAX_ITEMS
+    windows = []
+    for capture, ranks in sorted(spans.items()):
+        window = _window(capture, ranks, by_capture[capture], stopped[capture], room)
+        if window is not None:
+            room = max(0, room - sum(len(i) for i in window.items.values()))
+            windows.append(window)
+    return windows
+
+
+def _window(
+    capture: int,
+    spans: Mapping[int, Mapping[int, tuple[int, int]]],
+    rows: Sequence[Mapping[str, Any]],
+    stalls: Mapping[int, list[tuple[int, int]]],
+    room: int,
+) -> _Window | None:
+    common = sorted(set.intersection(*(set(s) for s in spans.values())))
+    run = _unbroken(common, spans)
+    everything = sorted({s for one in spans.values() for s in one})
+    allowed = max(1, room // max(1, 2 * len(rows) // max(1, len(everything)) + len(spans)))
+    kept = run[:allowed]
+    if not kept:
+        return None
+    begins = {r: s[kept[0]][0] for r, s in spans.items()}
+    ends = {r: s[kept[-1]][1] for r, s in spans.items()}
+    found, unmatched = _calls(rows, begins, ends)
+    window = _Window(
+        capture, found, {}, begins, kept, [s for s in everything if s not in kept], unmatched
+    )
+    by_rank: dict[int, list[tuple[int, int, int]]] = {r: [] for r in spans}
+    for number, call in found.items():
+        for rank, start_ns in call.starts.items():
+            by_rank[rank].append((start_ns, call.ends[rank], number))
+    for rank, own in by_rank.items():
+        edges = [spans[rank][s][1] for s in kept]
+        window.items[rank] = _items(own, sorted(stalls.get(rank, ())), kept, edges, begins[rank])
+    return window
+
+
+def _unbroken(
+    steps: Sequence[int], spans: Mapping[int, Mapping[int, tuple[int, int]]]
+) -> list[int]:
+    """The longest run of steps without a hole, in which each begins where the last ended."""
+    best: list[int] = []
+    run: list[int] = []
+    for step in steps:
+        if run and step != run[-1] + 1:
+            run = []
+        run.append(step)
+        if len(run) > len(best):
+            best = list(run)
+    return best
+
+
+def _calls(
+    rows: Sequence[Mapping[str, Any]], begins: Mapping[int, int], ends: Mapping[int, int]
+) -> tuple[dict[int, _Call], int]:
+    """Calls whose members are all recorded and lie in the window, and how many others there are."""
+    found: dict[int, _Call] = {}
+    broken: set[int] = set()
+    unmatched = 0
+    for row in rows:
+        number, rank = row["instance_id"], row["rank"]
+        if rank not in begins:
+            continue
+        is_inside = begins[rank] <= row["start_ns"] and row["end_ns"] <= ends[rank]
+        if number is None:
+            unmatched += is_inside
+            continue
+        if not is_inside:
+            broken.add(number)
+        op = str(row["op"] or "unknown")
+        is_pair = op in ("send", "recv")
+        call = found.setdefault(
+            number,
+            _Call(
+                op="send_recv" if is_pair else op,
+                kind=str(row["kind"] or ("pp" if is_pair else "unknown")),
+                lane=str(row["group_id"]),
+                size_bytes=int(row["message_bytes"] or 0),
+                root=row["root"],
+                timeline=str(row["timeline"]),
+            ),
+        )
+        if op == "send":
+            call.sends.add(rank)
+        call.starts[rank], call.ends[rank] = int(row["start_ns"]), int(row["end_ns"])
+        members = 2 if is_pair else row["members_count"]
+        if members is None:
+            broken.add(number)
+    sizes = {
+        row["instance_id"]: 2 if row["op"] in ("send", "recv") else row["members_count"]
+        for row in rows
+    }
+    whole = {
+        n: c
+        for n, c in found.items()
+        if n not in broken and len(c.starts) >= max(2, sizes[n] or 0)
+    }
+    unmatched += sum(len(c.starts) for n, c in found.items() if n not in whole)
+    return whole, unmatched
+
+
+def _items(
+    calls: Sequence[tuple[int, int, int]],
+    stalls: Sequence[tuple[int, int]],
+    steps: Sequence[int],
+    edges: Sequence[int],
+    begin_ns: int,
+) -> list[_Item]:
+    """What a rank did in order, with its own time before each moment."""
+    ends = sorted((end, number) for _, end, number in calls)
+    times = [e for e, _ in ends]
+    items = [_Item(_ENTER, start, number) for start, _, number in calls]
+    items += [_Item(_BOUNDARY, end, step) for step, end in zip(steps, edges, strict=True)]
+    stops: list[tuple[int, int]] = []
+    for start, end in stalls:
+        first = int(np.searchsorted(times, start, "right"))
+        last = int(np.searchsorted(times, end, "right"))
+        if first == last or times[last - 1] <= begin_ns:
+            continue
+        stops.append((max(start, begin_ns), times[last - 1]))
+        items += [_Item(_WAIT, t, n) for t, n in ends[first:last]]
+    items.sort(key=lambda i: (i.time_ns, i.kind != _WAIT, i.kind, i.call))
+    _book_own_time(items, stops, begin_ns)
+    return items
+
+
+def _book_own_time(items: Sequence[_Item], stops: Sequence[tuple[int, int]], begin_ns: int) -> None:
+    """Own time before each item: time since the one before, less stops."""
+    position = 0
+    lost, previous = 0, 0
+    for item in items:
+        while position < len(stops) and stops[position][1] <= item.time_ns:
+            lost += stops[position][1] - stops[position][0]
+            position += 1
+        inside = 0
+        if position < len(stops) and stops[position][0] < item.time_ns:
+            inside = item.time_ns - stops[position][0]
+        progress = item.time_ns - begin_ns - lost - inside
+        item.own_ns = float(max(0, progress - previous))
+        previous = max(previous, progress)
+
+
+# --- ideal times ----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Part:
+    """A rank's step: its segments of own time, each ending with a call or with the step."""
+
+    rank: int
+    items: list[list[_Item]]
+    signature: tuple[tuple[str, str, int], ...]
+
+    @property
+    def own_ns(self) -> list[float]:
+        return [sum(i.own_ns for i in segment) for segment in self.items]
+
+
+def _set_ideal(window: _Window, stages: Mapping[int, int]) -> None:
+    by_step: dict[tuple[int, int | None], list[_Part]] = defaultdict(list)
+    for rank, items in window.items.items():
+        parts = _parts(window, rank, items)
+        for step, part in zip(window.steps, parts, strict=True):
+            by_step[step, stages.get(rank)].append(part)
+    for parts in by_step.values():
+        alike: dict[tuple[tuple[str, str, int], ...], list[_Part]] = defaultdict(list)
+        for part in parts:
+            alike[part.signature].append(part)
+        if len(alike) == 1:
+            _by_segment(parts)
+            continue
+        for group in alike.values():
+            if 2 * len(group) > len(parts) and len(group) > 2:
+                _by_segment(group)
+            else:
+                # Other calls mean other work, unless only their order differs.
+                kinds: dict[tuple[tuple[str, str, int], ...], list[_Part]] = defaultdict(list)
+                for part in parts:
+                    kinds[tuple(sorted(part.signature))].append(part)
+                _by_step(group, kinds[tuple(sorted(group[0].signature))])
+
+
+def _parts(window: _Window, rank: int, items: Sequence[_Item]) -> list[_Part]:
+    parts = []
+    segments: list[list[_Item]] = [[]]
+    signature: list[tuple[str, str, int]] = []
+    for item in items:
+        segments[-1].append(item)
+        if item.kind == _ENTER:
+            call = window.calls[item.call]
+            op = call.op if rank not in call.sends else "send"
+            signature.append((op, call.kind, call.size_bytes if op != "all_to_all" else 0))
+            segments.append([])
+        elif item.kind == _BOUNDARY:
+            parts.append(_Part(rank, segments, tuple(signature)))
+            segments, signature = [[]], []
+    return parts
+
+
+def _by_segment(parts: Sequence[_Part]) -> None:
+    own = np.array([p.own_ns for p in parts])
+    typical = np.median(own, axis=0)
+    for part, mine in zip(parts, own, strict=True):
+        for segment, value, ideal in zip(part.items, mine, typical, strict=True):
+            _share(segment, float(value), float(ideal))
+
+
+def _by_step(parts: Sequence[_Part], peers: Sequence[_Part]) -> None:
+    typical = float(np.median([sum(p.own_ns) for p in peers]))
+    for part in parts:
+        own = sum(part.own_ns)
+        for segment, value in zip(part.items, part.own_ns, strict=True):
+            _share(segment, value, value * typical / own if own > 0 else 0.0)
+
+
+def _share(segment: Sequence[_Item], own_ns: float, ideal_ns: float) -> None:
+    if own_ns > 0:
+        for item in segment:
+            item.ideal_ns = item.own_ns * ideal_ns / own_ns
+    elif segment:
+        segment[-1].ideal_ns = ideal_ns
+
+
+# --- replay ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Scenarios:
+    """Per scenario (columns): how much of the own and of the ideal time counts."""
+
+    own: dict[int, tuple[Floats, Floats]]
+    """By rank: factors of own and of ideal time."""
+    transfer: dict[str, tuple[Floats, Floats]]
+    """By kind of communication: factors of the measured and of the ideal transfer."""
+    count: int
+
+
+def _run(window: _Window, ideal: Mapping[int, Mapping[int, float]], how: _Scenarios) -> Floats:
+    """Ends of the steps after the window's start: (step, scenario), in ns."""
+    origin = min(window.starts.values())
+    clock = {r: np.full(how.count, float(s - origin)) for r, s in window.starts.items()}
+    entered: dict[int, dict[int, Floats]] = defaultdict(dict)
+    left: dict[int, dict[int, Floats]] = {}
+    lanes: dict[tuple[int, str], int] = {}
+    position = dict.fromkeys(window.items, 0)
+    waiting: dict[int, list[int]] = defaultdict(list)
+    ends = {step: np.zeros(how.count) for step in window.steps}
+    observed = {r: float(s - origin) for r, s in window.starts.items()}
+    todo = sorted(window.items)
+    while todo:
+        rank = todo.pop()
+        items, own_how = window.items[rank], how.own[rank]
+        while position[rank] < len(items):
+            item = items[position[rank]]
+            needs = _needs(item, lanes, window, rank, left)
+            if needs is not None:
+                waiting[needs].append(rank)
+                break
+            now = clock[rank] + item.own_ns * own_how[0] + item.ideal_ns * own_how[1]
+            observed[rank] += item.own_ns
+            if item.kind == _WAIT:
+                now = np.maximum(now, left[item.call][rank])
+                observed[rank] = max(observed[rank], float(item.time_ns - origin))
+            elif item.kind == _BOUNDARY:
+                np.maximum(ends[item.call], now, out=ends[item.call])
+            else:
+                _enter(item, window, rank, now, observed[rank] + origin, lanes, left, entered)
+                call = window.calls[item.call]
+                if len(entered[item.call]) == len(call.starts):
+                    left[item.call] = _leave(item.call, call, entered.pop(item.call), ideal, how)
+                    todo += waiting.pop(item.call, ())
+            clock[rank] = now
+            position[rank] += 1
+    if any(position[r] < len(items) for r, items in window.items.items()):
+        raise InputError(
+            "cannot be replayed: ranks call the matched collectives in orders that wait for "
+            "each other for ever",
+            hint="tracekit query RUN match_coverage",
+        )
+    return np.array([ends[s] for s in window.steps])
+
+
+def _needs(
+    item: _Item,
+    lanes: Mapping[tuple[int, str], int],
+    window: _Window,
+    rank: int,
+    left: Mapping[int, Mapping[int, Floats]],
+) -> int | None:
+    """The call that must have ended first; None if there is none."""
+    if item.kind == _WAIT:
+        return None if item.call in left else item.call
+    if item.kind == _ENTER:
+        before = lanes.get((rank, window.calls[item.call].lane))
+        if before is not None and before not in left:
+            # Calls of one communicator that overlap are not in each other's way.
+            return before if window.calls[before].ends[rank] <= item.time_ns else None
+    return None
+
+
+def _enter(
+    item: _Item,
+    window: _Window,
+    rank: int,
+    now: Floats,
+    observed_ns: float,
+    lanes: dict[tuple[int, str], int],
+    left: Mapping[int, Mapping[int, Floats]],
+    entered: dict[int, dict[int, Floats]],
+) -> None:
+    call = window.calls[item.call]
+    before = lanes.get((rank, call.lane))
+    when, since = now, observed_ns
+    if before is not None and before in left and window.calls[before].ends[rank] <= item.time_ns:
+        when = np.maximum(when, left[before][rank])
+        since = max(since, float(window.calls[before].ends[rank]))
+    # What is between being able to begin and beginning was not explained: it stays.
+    entered[item.call][rank] = when + max(0.0, item.time_ns - since)
+    lanes[rank, call.lane] = item.call
+
+
+def _transfers(call: _Call) -> dict[int, int]:
+    """Per member: measured end less the last start that it had to wait for."""
+    found = {}
+    for rank, end_ns in call.ends.items():
+        last = max(call.starts[m] for m in call.needed(rank))
+        found[rank] = end_ns - (last if last <= end_ns else call.starts[rank])
+    return found
+
+
+def _leave(
+    number: int,
+    call: _Call,
+    entered: Mapping[int, Floats],
+    ideal: Mapping[int, Mapping[int, float]],
+    how: _Scenarios,
+) -> dict[int, Floats]:
+    measured_how, ideal_how = how.transfer[_class_of(call)]
+    transfers = _transfers(call)
+    latest = np.maximum.reduce(list(entered.values()))
+    found = {}
+    for rank, transfer_ns in transfers.items():
+        took = transfer_ns * measured_how + ideal[number][rank] * ideal_how
+        needed = call.needed(rank)
+        last = max(call.starts[m] for m in needed)
+        if last > call.ends[rank]:
+            found[rank] = entered[rank] + took  # it did not wait for the last
+        elif len(list(needed)) == len(entered):
+            found[rank] = latest + took
+        else:
+            found[rank] = np.maximum.reduce([entered[m] for m in needed]) + took
+    return found
+
+
+def _class_of(call: _Call) -> str:
+    return f"{call.kind}:{call.op}"
+
+
+def _ideal_transfers(windows: Sequence[_Window]) -> list[dict[int, dict[int, float]]]:
+    """The median transfer of calls with the same operation, size and number of members."""
+    samples: dict[tuple[str, str, int, int], list[float]] = defaultdict(list)
+    measured = []
+    for window in windows:
+        own = {n: _transfers(c) for n, c in window.calls.items()}
+        measured.append(own)
+        for number, call in window.calls.items():
+            samples[_alike(call)] += [float(t) for t in own[number].values()]
+    typical = {k: float(np.median(v)) for k, v in samples.items()}
+    return [
+        {n: dict.fromkeys(own[n], typical[_alike(c)]) for n, c in w.calls.items()}
+        for w, own in zip(windows, measured, strict=True)
+    ]
+
+
+def _alike(call: _Call) -> tuple[str, str, int, int]:
+    return call.kind, call.op, call.size_bytes, len(call.starts)
+
+
+# --- scenarios ------------------------------------------------------------------------------------
+
+
+def _analyse(windows: Sequence[_Window], causes: Sequence[Cause]) -> CollectivesWhatIf:
+    ranks = sorted({r for w in windows for r in w.items})
+    kinds = sorted({_class_of(c) for w in windows for c in w.calls.values()})
+    excess = dict.fromkeys(ranks, 0.0)
+    for window in windows:
+        for rank, items in window.items.items():
+            excess[rank] += sum(i.own_ns - i.ideal_ns for i in items)
+    single = sorted(sorted(ranks, key=lambda r: (-excess[r], r))[:MAX_SINGLE_RANKS])
+    names = ["measured", "ideal", "own", *kinds]
+    count = len(names) + 2 * len(single) + len(causes)
+    own = {r: (np.ones(count), np.zeros(count)) for r in ranks}
+    transfer = {k: (np.ones(count), np.zeros(count)) for k in kinds}
+
+    def repair(one: tuple[Floats, Floats], columns: object) -> None:
+        one[0][columns], one[1][columns] = 0.0, 1.0
+
+    added = slice(len(names), len(names) + len(single))
+    for rank in ranks:
+        repair(own[rank], 1)
+        repair(own[rank], slice(3, len(names)))
+        repair(own[rank], added)
+    for position, kind in enumerate(kinds):
+        repair(transfer[kind], slice(1, 3))
+        repair(transfer[kind], added)
+        for other in range(len(kinds)):
+            if other != position:
+                repair(transfer[kind], 3 + other)
+    for position, rank in enumerate(single):
+        for one, value in zip(own[rank], (1.0, 0.0), strict=True):
+            one[len(names) + position] = value
+        repair(own[rank], len(names) + len(single) + position)
+    for position, cause in enumerate(causes):
+        _change(cause, own, transfer, count - len(causes) + position)
+    ends = _ends(windows, _Scenarios(own, transfer, count))
+    mean = {k: v.mean(axis=0) for k, v in ends.items()}["steps"] / 1e9
+    base = _measured(windows)
+    first = len(names) + len(single)
+    t_ideal, t_now = float(mean[1]), float(mean[0])
+    steps = [s for w in windows for s in w.steps]
+    return CollectivesWhatIf(
+        steps=tuple(steps),
+        dropped_steps=tuple(s for w in windows for s in w.dropped),
+        ranks=tuple(ranks),
+        t_base_s=float(np.mean(base)) / 1e9,
+        t_no_delay_s=t_now,
+        t_ideal_s=t_ideal,
+        slowdown_by_rank={r: float(mean[len(names) + i]) / t_ideal for i, r in enumerate(single)},
+        saved_s_by_rank={r: t_now - float(mean[first + i]) for i, r in enumerate(single)},
+        slowdown_by_optype={
+            name: float(mean[i]) / t_ideal for i, name in enumerate(names) if i >= 2
+        },
+        per_step={
+            s: (b / 1e9, float(row[0]) / 1e9, float(row[1]) / 1e9)
+            for s, b, row in zip(steps, base, ends["steps"], strict=True)
+        },
+        causes=tuple(
+            CauseResult(
+                cause.text,
+                float(mean[count - len(causes) + i]),
+                t_now / float(mean[count - len(causes) + i]),
+                t_now - float(mean[count - len(causes) + i]),
+            )
+            for i, cause in enumerate(causes)
+        ),
+        calls_count=sum(len(c.starts) for w in windows for c in w.calls.values()),
+        unmatched_count=sum(w.unmatched_count for w in windows),
+    )
+
+
+def _ends(windows: Sequence[_Window], how: _Scenarios) -> dict[str, Floats]:
+    ideal = _ideal_transfers(windows)
+    parts = []
+    for window, typical in zip(windows, ideal, strict=True):
+        ends = _run(window, typical, how)
+        parts.append(np.diff(ends, axis=0, prepend=np.zeros((1, how.count))))
+    return {"steps": np.concatenate(parts)}
+
+
+def _measured(windows: Sequence[_Window]) -> list[float]:
+    """Length of each step: from the last rank's end of the step before to that of this one."""
+    found: list[float] = []
+    for window in windows:
+        previous = float(min(window.starts.values()))
+        for step in window.steps:
+            end = max(
+                i.time_ns
+                for items in window.items.values()
+                for i in items
+                if i.kind == _BOUNDARY and i.call == step
+            )
+            found.append(end - previous)
+            previous = float(end)
+    return found
+
+
+def _change(
+    cause: Cause,
+    own: Mapping[int, tuple[Floats, Floats]],
+    transfer: Mapping[str, tuple[Floats, Floats]],
+    column: int,
+) -> None:
+    """Set one scenario to the job without (or with another amount of) a cause."""
+    factor = cause.factor
+    if cause.kind == "rank":
+        if not cause.value.isdecimal() or int(cause.value) not in own:
+            raise UsageError(
+                f"{cause.text}: this job has no such rank",
+                hint=f"ranks {min(own)} to {max(own)}",
+            )
+        one = own[int(cause.value)]
+        one[0][column], one[1][column] = (0.0, 1.0) if factor is None else (factor, 0.0)
+        return
+    chosen = [
+        k
+        for k in transfer
+        if (cause.kind == "comm" and cause.value in (k.split(":")[0], "all"))
+        or (cause.kind == "op" and cause.value in (k, k.split(":")[1]))
+    ]
+    if not chosen:
+        raise UsageError(
+            f"{cause.text}: this job has no such operations",
+            hint=f"rank=N, comm=all or comm={'|'.join(sorted({k.split(':')[0] for k in transfer}))}"
+            f", op={'|'.join(sorted({k.split(':')[1] for k in transfer}))}",
+        )
+    for kind in chosen:
+        one = transfer[kind]
+        if factor is not None:
+            one[0][column] = factor
+        elif cause.kind == "comm":
+            one[0][column] = 0.0
+        else:
+            one[0][column], one[1][column] = 0.0, 1.0

@@ -3,7 +3,7 @@
 What a rank does by itself takes the time that it took; whom it waits for follows from the
 matched collectives:
 
-    enter(c, r) = max(own progress of r, end of r's call before c in the communicator) + lag
+    enter(c, r) = max(time at r's own progress, leave(call before c in the communicator, r)) + lag
     leave(c, r) = max(enter(c, m) for the members m that r needs) + transfer(c, r)
 
 A rank stops where it computed nothing while a matched collective was running, and goes on when
@@ -22,9 +22,10 @@ step would take without a delay, and must not be asked for more delay than there
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +42,15 @@ Floats = npt.NDArray[np.float64]
 
 MAX_ITEMS = 600_000
 """Calls, stops and steps of a replay; later steps are left out beyond it."""
+
+MAX_QUEUE_GAP_NS = 10_000
+"""A call that begins this soon after the one before it in the communicator was queued."""
+
+MIN_STOP_NS = 10_000
+"""Shorter pauses are the gaps between kernels, whatever happens to end in them."""
+
+MIN_SLOWDOWN, MAX_REMOVED_RANKS = 1.02, 8
+"""The job without one rank is replayed for the worst ranks that slow it down by this much."""
 
 MAX_SINGLE_RANKS = 256
 """Ranks that are each replayed alone: those with the most own time beyond their peers'."""
@@ -63,7 +73,7 @@ class CollectivesWhatIf:
     slowdown_by_rank: dict[int, float]
     """The ideal job with the own time of one rank put back, over the ideal job."""
     saved_s_by_rank: dict[int, float]
-    """Seconds a step that giving this one rank its peers' own time would save."""
+    """Seconds a step saved if this one rank did what its peers do; the worst ranks only."""
     slowdown_by_optype: dict[str, float]
     """The same for computing and waiting of all ranks (``own``) and the transfers of a kind."""
     per_step: dict[int, tuple[float, float, float]]
@@ -129,6 +139,12 @@ class _Item:
     """Number of the call; of the step for a boundary."""
     own_ns: float = 0.0
     ideal_ns: float = 0.0
+    lag_ns: float = 0.0
+    """Of a call: time from being able to begin to beginning, which nothing explains."""
+    is_parallel: bool = False
+    """It began before the call before it in the communicator had ended."""
+    is_queued: bool = False
+    """It began when the call before it in the communicator ended: it may have been ready long."""
 
 
 @dataclass
@@ -170,7 +186,7 @@ def replay_collectives(
         )
     for window in windows:
         _set_ideal(window, stages or {})
-    return _analyse(windows, causes)
+    return _analyse(windows, stages or {}, causes)
 
 
 # --- what each rank did ---------------------------------------------------------------------------
@@ -226,7 +242,10 @@ def _window(
             by_rank[rank].append((start_ns, call.ends[rank], number))
     for rank, own in by_rank.items():
         edges = [spans[rank][s][1] for s in kept]
-        window.items[rank] = _items(own, sorted(stalls.get(rank, ())), kept, edges, begins[rank])
+        window.items[rank], stops = _items(
+            own, sorted(stalls.get(rank, ())), kept, edges, begins[rank]
+        )
+        _mark_queued(window, rank, stops)
     return window
 
 
@@ -300,23 +319,32 @@ def _items(
     steps: Sequence[int],
     edges: Sequence[int],
     begin_ns: int,
-) -> list[_Item]:
-    """What a rank did in order, with its own time before each moment."""
+) -> tuple[list[_Item], list[tuple[int, int]]]:
+    """What a rank did in order, with its own time before each moment; and where it stopped."""
     ends = sorted((end, number) for _, end, number in calls)
     times = [e for e, _ in ends]
+    begins = sorted(start for start, _, _ in calls)
     items = [_Item(_ENTER, start, number) for start, _, number in calls]
     items += [_Item(_BOUNDARY, end, step) for step, end in zip(steps, edges, strict=True)]
     stops: list[tuple[int, int]] = []
     for start, end in stalls:
-        first = int(np.searchsorted(times, start, "right"))
-        last = int(np.searchsorted(times, end, "right"))
-        if first == last or times[last - 1] <= begin_ns:
+        first, last = bisect_right(times, start), bisect_right(times, end)
+        is_gap = end - start < MIN_STOP_NS
+        if first == last or is_gap or times[last - 1] <= begin_ns:
             continue
         stops.append((max(start, begin_ns), times[last - 1]))
-        items += [_Item(_WAIT, t, n) for t, n in ends[first:last]]
+        # What ended last let the rank go on. What ended before that did so only where the rank
+        # entered something at once; else it ended by chance while the rank was waiting.
+        items += [_Item(_WAIT, t, n) for t, n in ends[first : last - 1] if _is_followed(begins, t)]
+        items.append(_Item(_WAIT, *ends[last - 1]))
     items.sort(key=lambda i: (i.time_ns, i.kind != _WAIT, i.kind, i.call))
     _book_own_time(items, stops, begin_ns)
-    return items
+    return items, stops
+
+
+def _is_followed(begins: Sequence[int], time_ns: int) -> bool:
+    position = bisect_left(begins, time_ns)
+    return position < len(begins) and begins[position] <= time_ns + MAX_QUEUE_GAP_NS
 
 
 def _book_own_time(items: Sequence[_Item], stops: Sequence[tuple[int, int]], begin_ns: int) -> None:
@@ -335,7 +363,54 @@ def _book_own_time(items: Sequence[_Item], stops: Sequence[tuple[int, int]], beg
         previous = max(previous, progress)
 
 
+def _mark_queued(
+    window: _Window, rank: int, stops: Sequence[tuple[int, int]]
+) -> None:
+    """How each call follows the one before it in its communicator."""
+    last: dict[str, int] = {}
+    position = 0
+    for item in window.items[rank]:
+        if item.kind != _ENTER:
+            continue
+        while position < len(stops) and stops[position][1] <= item.time_ns:
+            position += 1
+        since = item.time_ns
+        if position < len(stops) and stops[position][0] < item.time_ns:
+            since = stops[position][0]
+        call = window.calls[item.call]
+        if call.lane in last:
+            gap_ns = item.time_ns - last[call.lane]
+            item.is_queued = 0 <= gap_ns <= MAX_QUEUE_GAP_NS
+            item.is_parallel = gap_ns < 0
+            since = max(since, last[call.lane]) if gap_ns >= 0 else since
+        item.lag_ns = float(item.time_ns - since)
+        last[call.lane] = call.ends[rank]
+
+
+def _release_queued(parts: Sequence[_Part]) -> None:
+    """Let queued calls be ready when they were on peers where nothing stood in their way.
+
+    Ranks that wait for a late one have their calls queued behind the one that waits; the late
+    rank does not. Compared by the share of the step's own time that was done. Where the call
+    was queued on every rank, it was ready when the first rank began it, or before.
+    """
+    done = []
+    for part in parts:
+        total = sum(part.own_ns)
+        done.append(np.cumsum(part.own_ns) / total if total > 0 else None)
+    usable = [(p, d) for p, d in zip(parts, done, strict=True) if d is not None]
+    for k in range(len(parts[0].enters) if usable else 0):
+        free = [float(d[k]) for p, d in usable if not p.enters[k].is_queued]
+        share = float(np.median(free)) if free else min(float(d[k]) for _, d in usable)
+        for part, own_done in usable:
+            if part.enters[k].is_queued and own_done[k] > share:
+                part.move_up(k, share * sum(part.own_ns))
+
+
 # --- ideal times ----------------------------------------------------------------------------------
+
+
+_Signature = tuple[tuple[str, str, int], ...]
 
 
 @dataclass(slots=True)
@@ -344,35 +419,67 @@ class _Part:
 
     rank: int
     items: list[list[_Item]]
-    signature: tuple[tuple[str, str, int], ...]
+    signature: _Signature
 
     @property
     def own_ns(self) -> list[float]:
         return [sum(i.own_ns for i in segment) for segment in self.items]
 
+    @property
+    def enters(self) -> list[_Item]:
+        """The calls that it enters, in order."""
+        return [segment[-1] for segment in self.items[:-1]]
+
+    def move_up(self, k: int, done_ns: float) -> None:
+        """Let the k-th call be entered when this much of the step's own time is done.
+
+        Never before the call before it, nor later than now.
+        """
+        done = sum(i.own_ns for segment in self.items[:k] for i in segment)
+        segment, entering = self.items[k], self.items[k][-1]
+        kept: list[_Item] = []
+        after = segment[:-1]
+        while after and done + after[0].own_ns <= done_ns:
+            done += after[0].own_ns
+            kept.append(after.pop(0))
+        early = min(max(0.0, done_ns - done), after[0].own_ns if after else entering.own_ns)
+        if after:
+            after[0].own_ns -= early
+            rest = entering.own_ns
+        else:
+            rest = entering.own_ns - early
+        entering.own_ns = early
+        self.items[k] = [*kept, entering]
+        following = [*after, *self.items[k + 1]]
+        if rest > 0 and following:
+            following[len(after)].own_ns += rest
+        self.items[k + 1] = following
+
 
 def _set_ideal(window: _Window, stages: Mapping[int, int]) -> None:
     by_step: dict[tuple[int, int | None], list[_Part]] = defaultdict(list)
+    by_rank: dict[int, list[_Part]] = {}
     for rank, items in window.items.items():
-        parts = _parts(window, rank, items)
-        for step, part in zip(window.steps, parts, strict=True):
+        by_rank[rank] = _parts(window, rank, items)
+        for step, part in zip(window.steps, by_rank[rank], strict=True):
             by_step[step, stages.get(rank)].append(part)
     for parts in by_step.values():
-        alike: dict[tuple[tuple[str, str, int], ...], list[_Part]] = defaultdict(list)
+        alike: dict[_Signature, list[_Part]] = defaultdict(list)
         for part in parts:
             alike[part.signature].append(part)
-        if len(alike) == 1:
-            _by_segment(parts)
-            continue
-        for group in alike.values():
-            if 2 * len(group) > len(parts) and len(group) > 2:
+        # Other calls mean other work, unless only their order differs.
+        same_work: dict[_Signature, list[_Part]] = defaultdict(list)
+        for part in parts:
+            same_work[tuple(sorted(part.signature))].append(part)
+        for signature, group in alike.items():
+            _release_queued(group)
+            peers = same_work[tuple(sorted(signature))]
+            if 2 * len(group) > len(peers):
                 _by_segment(group)
             else:
-                # Other calls mean other work, unless only their order differs.
-                kinds: dict[tuple[tuple[str, str, int], ...], list[_Part]] = defaultdict(list)
-                for part in parts:
-                    kinds[tuple(sorted(part.signature))].append(part)
-                _by_step(group, kinds[tuple(sorted(group[0].signature))])
+                _by_step(group, peers)
+    for rank, parts in by_rank.items():
+        window.items[rank] = [i for part in parts for segment in part.items for i in segment]
 
 
 def _parts(window: _Window, rank: int, items: Sequence[_Item]) -> list[_Part]:
@@ -416,6 +523,45 @@ def _share(segment: Sequence[_Item], own_ns: float, ideal_ns: float) -> None:
         segment[-1].ideal_ns = ideal_ns
 
 
+def _without(window: _Window, ranks: Iterable[int], stages: Mapping[int, int]) -> _Window:
+    """The window with these ranks doing what a typical peer does, in its order.
+
+    A late rank does not stop where its peers do, so its own times alone do not say what it would
+    do if it were not late. Where no peer makes the same calls, its times are scaled.
+    """
+    chosen = set(ranks)
+    calls = {r: [i.call for i in items if i.kind == _ENTER] for r, items in window.items.items()}
+    work = {r: _work(window, r, calls[r]) for r in calls}
+    own = {r: sum(i.own_ns for i in items) for r, items in window.items.items()}
+    items = dict(window.items)
+    for rank in sorted(chosen & set(items)):
+        peers = [
+            r
+            for r in items
+            if r not in chosen and work[r] == work[rank] and stages.get(r) == stages.get(rank)
+        ]
+        if not peers:
+            items[rank] = [replace(i, own_ns=i.ideal_ns) for i in items[rank]]
+            continue
+        middle = float(np.median([own[r] for r in peers]))
+        typical = min(peers, key=lambda r: (abs(own[r] - middle), r))
+        same = dict(zip(calls[typical], calls[rank], strict=True))
+        items[rank] = [
+            i if i.kind == _BOUNDARY else replace(i, call=same[i.call])
+            for i in window.items[typical]
+        ]
+    return replace(window, items=items)
+
+
+def _work(window: _Window, rank: int, calls: Sequence[int]) -> _Signature:
+    found = []
+    for number in calls:
+        call = window.calls[number]
+        op = call.op if rank not in call.sends else "send"
+        found.append((op, call.kind, call.size_bytes if op != "all_to_all" else 0))
+    return tuple(found)
+
+
 # --- replay ---------------------------------------------------------------------------------------
 
 
@@ -430,88 +576,79 @@ class _Scenarios:
     count: int
 
 
-def _run(window: _Window, ideal: Mapping[int, Mapping[int, float]], how: _Scenarios) -> Floats:
-    """Ends of the steps after the window's start: (step, scenario), in ns."""
-    origin = min(window.starts.values())
-    clock = {r: np.full(how.count, float(s - origin)) for r, s in window.starts.items()}
-    entered: dict[int, dict[int, Floats]] = defaultdict(dict)
-    left: dict[int, dict[int, Floats]] = {}
-    lanes: dict[tuple[int, str], int] = {}
-    position = dict.fromkeys(window.items, 0)
-    waiting: dict[int, list[int]] = defaultdict(list)
-    ends = {step: np.zeros(how.count) for step in window.steps}
-    observed = {r: float(s - origin) for r, s in window.starts.items()}
-    todo = sorted(window.items)
-    while todo:
-        rank = todo.pop()
-        items, own_how = window.items[rank], how.own[rank]
-        while position[rank] < len(items):
-            item = items[position[rank]]
-            needs = _needs(item, lanes, window, rank, left)
-            if needs is not None:
-                waiting[needs].append(rank)
-                break
-            now = clock[rank] + item.own_ns * own_how[0] + item.ideal_ns * own_how[1]
-            observed[rank] += item.own_ns
-            if item.kind == _WAIT:
-                now = np.maximum(now, left[item.call][rank])
-                observed[rank] = max(observed[rank], float(item.time_ns - origin))
-            elif item.kind == _BOUNDARY:
-                np.maximum(ends[item.call], now, out=ends[item.call])
-            else:
-                _enter(item, window, rank, now, observed[rank] + origin, lanes, left, entered)
-                call = window.calls[item.call]
-                if len(entered[item.call]) == len(call.starts):
-                    left[item.call] = _leave(item.call, call, entered.pop(item.call), ideal, how)
-                    todo += waiting.pop(item.call, ())
-            clock[rank] = now
-            position[rank] += 1
-    if any(position[r] < len(items) for r, items in window.items.items()):
-        raise InputError(
-            "cannot be replayed: ranks call the matched collectives in orders that wait for "
-            "each other for ever",
-            hint="tracekit query RUN match_coverage",
-        )
-    return np.array([ends[s] for s in window.steps])
+class _Replay:
+    """One window in all scenarios at once."""
 
+    def __init__(
+        self, window: _Window, ideal: Mapping[int, Mapping[int, float]], how: _Scenarios
+    ) -> None:
+        self.window, self.ideal, self.how = window, ideal, how
+        self.origin = min(window.starts.values())
+        self.left: dict[int, dict[int, Floats]] = {}
+        self.entered: dict[int, dict[int, tuple[Floats, float, int | None]]] = defaultdict(dict)
+        self.lanes: dict[tuple[int, str], int] = {}
+        self.held: dict[int, set[int]] = defaultdict(set)
+        """By call: calls that follow it in a communicator and are complete but for that."""
+        self.waiting: dict[int, list[int]] = defaultdict(list)
+        self.todo: list[int] = sorted(window.items)
 
-def _needs(
-    item: _Item,
-    lanes: Mapping[tuple[int, str], int],
-    window: _Window,
-    rank: int,
-    left: Mapping[int, Mapping[int, Floats]],
-) -> int | None:
-    """The call that must have ended first; None if there is none."""
-    if item.kind == _WAIT:
-        return None if item.call in left else item.call
-    if item.kind == _ENTER:
-        before = lanes.get((rank, window.calls[item.call].lane))
-        if before is not None and before not in left:
-            # Calls of one communicator that overlap are not in each other's way.
-            return before if window.calls[before].ends[rank] <= item.time_ns else None
-    return None
+    def run(self) -> Floats:
+        """Ends of the steps after the window's start: (step, scenario), in ns."""
+        window, count, origin = self.window, self.how.count, self.origin
+        clock = {r: np.full(count, float(s - origin)) for r, s in window.starts.items()}
+        position = dict.fromkeys(window.items, 0)
+        ends = {step: np.zeros(count) for step in window.steps}
+        while self.todo:
+            rank = self.todo.pop()
+            items, (measured_how, ideal_how) = window.items[rank], self.how.own[rank]
+            while position[rank] < len(items):
+                item = items[position[rank]]
+                if item.kind == _WAIT and item.call not in self.left:
+                    self.waiting[item.call].append(rank)
+                    break
+                now = clock[rank] + item.own_ns * measured_how + item.ideal_ns * ideal_how
+                if item.kind == _WAIT:
+                    now = np.maximum(now, self.left[item.call][rank])
+                elif item.kind == _BOUNDARY:
+                    np.maximum(ends[item.call], now, out=ends[item.call])
+                else:
+                    self._enter(item, rank, now)
+                clock[rank] = now
+                position[rank] += 1
+        if any(position[r] < len(items) for r, items in window.items.items()):
+            raise InputError(
+                "cannot be replayed: ranks call the matched collectives in orders that wait for "
+                "each other for ever",
+                hint="tracekit query RUN match_coverage",
+            )
+        return np.array([ends[s] for s in window.steps])
 
+    def _enter(self, item: _Item, rank: int, now: Floats) -> None:
+        call = self.window.calls[item.call]
+        before = None if item.is_parallel else self.lanes.get((rank, call.lane))
+        self.lanes[rank, call.lane] = item.call
+        self.entered[item.call][rank] = now, item.lag_ns, before
+        if len(self.entered[item.call]) == len(call.starts):
+            self._complete(item.call)
 
-def _enter(
-    item: _Item,
-    window: _Window,
-    rank: int,
-    now: Floats,
-    observed_ns: float,
-    lanes: dict[tuple[int, str], int],
-    left: Mapping[int, Mapping[int, Floats]],
-    entered: dict[int, dict[int, Floats]],
-) -> None:
-    call = window.calls[item.call]
-    before = lanes.get((rank, call.lane))
-    when, since = now, observed_ns
-    if before is not None and before in left and window.calls[before].ends[rank] <= item.time_ns:
-        when = np.maximum(when, left[before][rank])
-        since = max(since, float(window.calls[before].ends[rank]))
-    # What is between being able to begin and beginning was not explained: it stays.
-    entered[item.call][rank] = when + max(0.0, item.time_ns - since)
-    lanes[rank, call.lane] = item.call
+    def _complete(self, number: int) -> None:
+        """Let everybody leave a call that all have entered, and what follows from that."""
+        ready = [number]
+        while ready:
+            one = ready.pop()
+            entered = self.entered[one]
+            missing = {b for _, _, b in entered.values() if b is not None and b not in self.left}
+            if missing:
+                self.held[missing.pop()].add(one)
+                continue
+            times = {
+                rank: (now if b is None else np.maximum(now, self.left[b][rank])) + lag_ns
+                for rank, (now, lag_ns, b) in entered.items()
+            }
+            del self.entered[one]
+            self.left[one] = _leave(one, self.window.calls[one], times, self.ideal, self.how)
+            self.todo += self.waiting.pop(one, ())
+            ready += self.held.pop(one, ())
 
 
 def _transfers(call: _Call) -> dict[int, int]:
@@ -574,7 +711,9 @@ def _alike(call: _Call) -> tuple[str, str, int, int]:
 # --- scenarios ------------------------------------------------------------------------------------
 
 
-def _analyse(windows: Sequence[_Window], causes: Sequence[Cause]) -> CollectivesWhatIf:
+def _analyse(
+    windows: Sequence[_Window], stages: Mapping[int, int], causes: Sequence[Cause]
+) -> CollectivesWhatIf:
     ranks = sorted({r for w in windows for r in w.items})
     kinds = sorted({_class_of(c) for w in windows for c in w.calls.values()})
     excess = dict.fromkeys(ranks, 0.0)
@@ -582,36 +721,31 @@ def _analyse(windows: Sequence[_Window], causes: Sequence[Cause]) -> Collectives
         for rank, items in window.items.items():
             excess[rank] += sum(i.own_ns - i.ideal_ns for i in items)
     single = sorted(sorted(ranks, key=lambda r: (-excess[r], r))[:MAX_SINGLE_RANKS])
-    names = ["measured", "ideal", "own", *kinds]
-    count = len(names) + 2 * len(single) + len(causes)
+    removed = {c: _removed_ranks(c, ranks) for c in causes if c.kind == "rank" and not c.factor}
+    scaled = [c for c in causes if c not in removed]
+    groups = ["own", *kinds]
+    first_rank = 2 + len(groups)
+    first_cause = first_rank + len(single)
+    count = first_cause + len(scaled)
     own = {r: (np.ones(count), np.zeros(count)) for r in ranks}
     transfer = {k: (np.ones(count), np.zeros(count)) for k in kinds}
-
-    def repair(one: tuple[Floats, Floats], columns: object) -> None:
-        one[0][columns], one[1][columns] = 0.0, 1.0
-
-    added = slice(len(names), len(names) + len(single))
-    for rank in ranks:
-        repair(own[rank], 1)
-        repair(own[rank], slice(3, len(names)))
-        repair(own[rank], added)
-    for position, kind in enumerate(kinds):
-        repair(transfer[kind], slice(1, 3))
-        repair(transfer[kind], added)
-        for other in range(len(kinds)):
-            if other != position:
-                repair(transfer[kind], 3 + other)
-    for position, rank in enumerate(single):
-        for one, value in zip(own[rank], (1.0, 0.0), strict=True):
-            one[len(names) + position] = value
-        repair(own[rank], len(names) + len(single) + position)
-    for position, cause in enumerate(causes):
-        _change(cause, own, transfer, count - len(causes) + position)
-    ends = _ends(windows, _Scenarios(own, transfer, count))
-    mean = {k: v.mean(axis=0) for k, v in ends.items()}["steps"] / 1e9
+    # Column 0 is what was measured, 1 the ideal; then the ideal with one thing put back.
+    for one in (*own.values(), *transfer.values()):
+        one[0][1:first_cause], one[1][1:first_cause] = 0.0, 1.0
+    put_back = [[*own.values()], *([transfer[k]] for k in kinds), *([own[r]] for r in single)]
+    for column, chosen in enumerate(put_back, start=2):
+        for one in chosen:
+            one[0][column], one[1][column] = 1.0, 0.0
+    for column, cause in enumerate(scaled, start=first_cause):
+        _change(cause, own, transfer, column)
+    ends = _step_times(windows, _Scenarios(own, transfer, count)) / 1e9
+    mean = ends.mean(axis=0)
+    t_now, t_ideal = float(mean[0]), float(mean[1])
+    alone = {r: float(mean[first_rank + i]) / t_ideal for i, r in enumerate(single)}
+    worst = sorted((r for r in single if alone[r] >= MIN_SLOWDOWN), key=lambda r: (-alone[r], r))
+    times = {c: float(mean[first_cause + i]) for i, c in enumerate(scaled)}
+    times |= {c: _time_without(windows, chosen, stages) for c, chosen in removed.items()}
     base = _measured(windows)
-    first = len(names) + len(single)
-    t_ideal, t_now = float(mean[1]), float(mean[0])
     steps = [s for w in windows for s in w.steps]
     return CollectivesWhatIf(
         steps=tuple(steps),
@@ -620,36 +754,56 @@ def _analyse(windows: Sequence[_Window], causes: Sequence[Cause]) -> Collectives
         t_base_s=float(np.mean(base)) / 1e9,
         t_no_delay_s=t_now,
         t_ideal_s=t_ideal,
-        slowdown_by_rank={r: float(mean[len(names) + i]) / t_ideal for i, r in enumerate(single)},
-        saved_s_by_rank={r: t_now - float(mean[first + i]) for i, r in enumerate(single)},
-        slowdown_by_optype={
-            name: float(mean[i]) / t_ideal for i, name in enumerate(names) if i >= 2
+        slowdown_by_rank=alone,
+        saved_s_by_rank={
+            r: t_now - _time_without(windows, [r], stages) for r in worst[:MAX_REMOVED_RANKS]
         },
+        slowdown_by_optype={g: float(mean[2 + i]) / t_ideal for i, g in enumerate(groups)},
         per_step={
-            s: (b / 1e9, float(row[0]) / 1e9, float(row[1]) / 1e9)
-            for s, b, row in zip(steps, base, ends["steps"], strict=True)
+            s: (b / 1e9, float(row[0]), float(row[1]))
+            for s, b, row in zip(steps, base, ends, strict=True)
         },
         causes=tuple(
-            CauseResult(
-                cause.text,
-                float(mean[count - len(causes) + i]),
-                t_now / float(mean[count - len(causes) + i]),
-                t_now - float(mean[count - len(causes) + i]),
-            )
-            for i, cause in enumerate(causes)
+            CauseResult(c.text, times[c], t_now / times[c], t_now - times[c]) for c in causes
         ),
         calls_count=sum(len(c.starts) for w in windows for c in w.calls.values()),
         unmatched_count=sum(w.unmatched_count for w in windows),
     )
 
 
-def _ends(windows: Sequence[_Window], how: _Scenarios) -> dict[str, Floats]:
+def _time_without(
+    windows: Sequence[_Window], ranks: Iterable[int], stages: Mapping[int, int]
+) -> float:
+    """Seconds a step with these ranks doing what their peers do."""
+    chosen = list(ranks)
+    changed = [_without(w, chosen, stages) for w in windows]
+    one, none = np.ones(1), np.zeros(1)
+    how = _Scenarios(
+        defaultdict(lambda: (one, none)), defaultdict(lambda: (one, none)), 1
+    )
+    return float(_step_times(changed, how).mean()) / 1e9
+
+
+def _removed_ranks(cause: Cause, ranks: Sequence[int]) -> list[int]:
+    found = []
+    for value in cause.value.split(","):
+        if not value.isdecimal() or int(value) not in ranks:
+            raise UsageError(
+                f"{cause.text}: this job has no rank {value!r}",
+                hint=f"ranks {ranks[0]} to {ranks[-1]}; several as rank=1,2",
+            )
+        found.append(int(value))
+    return found
+
+
+def _step_times(windows: Sequence[_Window], how: _Scenarios) -> Floats:
+    """Length of each step in each scenario, in ns."""
     ideal = _ideal_transfers(windows)
     parts = []
     for window, typical in zip(windows, ideal, strict=True):
-        ends = _run(window, typical, how)
+        ends = _Replay(window, typical, how).run()
         parts.append(np.diff(ends, axis=0, prepend=np.zeros((1, how.count))))
-    return {"steps": np.concatenate(parts)}
+    return np.concatenate(parts)
 
 
 def _measured(windows: Sequence[_Window]) -> list[float]:
@@ -678,13 +832,8 @@ def _change(
     """Set one scenario to the job without (or with another amount of) a cause."""
     factor = cause.factor
     if cause.kind == "rank":
-        if not cause.value.isdecimal() or int(cause.value) not in own:
-            raise UsageError(
-                f"{cause.text}: this job has no such rank",
-                hint=f"ranks {min(own)} to {max(own)}",
-            )
-        one = own[int(cause.value)]
-        one[0][column], one[1][column] = (0.0, 1.0) if factor is None else (factor, 0.0)
+        for rank in _removed_ranks(cause, sorted(own)):
+            own[rank][0][column] = factor
         return
     chosen = [
         k

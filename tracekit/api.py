@@ -24,17 +24,9 @@ if TYPE_CHECKING:
 
     from tracekit.job import JobDescription
     from tracekit.report.model import Report
-    from tracekit.whatif import Cause, WhatIf
+    from tracekit.whatif import Cause, CollectivesWhatIf, WhatIf
 
 PathLike = str | Path
-
-
-_STEADY_PIPELINE = """
-SELECT p.* FROM pipeline_op p WHERE NOT EXISTS (
-    SELECT 1 FROM step s
-    WHERE s.attempt = p.attempt AND s.capture_id = p.capture_id AND s.step = p.step
-      AND (s.is_warmup OR s.is_partial))
-"""
 
 
 @dataclass
@@ -63,9 +55,10 @@ class OpenRun:
 
     def table(self, name: str, **params: object) -> pa.Table:
         """Rows of a named query as an Arrow table. UsageError for a query that is not there."""
-        from tracekit import catalog
+        from tracekit import catalog, replays
 
-        return catalog.run(self.run.con, name, **params)
+        rows = catalog.run(self.run.con, name, **params)
+        return replays.with_slowdowns(self.run.con, rows) if name == "straggler" else rows
 
     def query(self, name: str, **params: object) -> pl.DataFrame:
         """Rows of a named query as a Polars frame."""
@@ -92,16 +85,18 @@ class OpenRun:
         settings = DiagnoseConfig.from_mapping(config or {}, select, ignore)
         return diagnose(self.run.con, facts, config=settings)
 
-    def whatif(self, causes: Sequence[Cause] = ()) -> WhatIf:
-        """Replay the pipeline's operations: the published metrics, and each cause taken out.
+    def whatif(self, causes: Sequence[Cause] = ()) -> WhatIf | CollectivesWhatIf:
+        """Replay the run, and take each cause out.
 
-        InputError where the run holds no pipeline operations.
+        By its pipeline operations, with the published metrics; where there are none, by its
+        matched collectives. InputError where the run holds neither.
         """
-        from tracekit.whatif import Layout, analyse, from_pipeline_rows
+        from tracekit import replays
 
-        rows = self.run.con.sql(_STEADY_PIPELINE).to_arrow_table()
         dp = self.job.parallelism.dp if self.job is not None else None
-        return analyse(from_pipeline_rows(rows, Layout(dp=dp)), causes)
+        if not replays.has_pipeline(self.run.con):
+            return replays.replay_of_calls(self.run.con).analyse(causes)
+        return replays.replay_pipeline(self.run.con, dp, causes)
 
     def derived_tables(self) -> dict[str, pa.Table]:
         """Every derived table of the run (of its selected part)."""

@@ -6,21 +6,23 @@ by its matched collectives.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from tracekit.errors import InputError
 from tracekit.whatif import (
     Cause,
-    CollectivesWhatIf,
+    CollectiveReplay,
     Layout,
     WhatIf,
     analyse,
     from_pipeline_rows,
-    replay_collectives,
 )
 
 if TYPE_CHECKING:
     import duckdb
+    import pyarrow as pa
 
 _STEADY_PIPELINE = """
 SELECT p.* FROM pipeline_op p WHERE NOT EXISTS (
@@ -77,24 +79,67 @@ def replay_pipeline(
     return analyse(from_pipeline_rows(rows, Layout(dp=dp)), causes)
 
 
-def replay_calls(
-    con: duckdb.DuckDBPyConnection, causes: Sequence[Cause] = ()
-) -> CollectivesWhatIf:
-    """Replay the matched collectives; InputError where none are matched in steady steps.
+def replay_of_calls(con: duckdb.DuckDBPyConnection) -> CollectiveReplay:
+    """The matched collectives, ready to be replayed.
 
-    Macros must be loaded, and the connection must show one attempt.
+    InputError where none are matched in steady steps. Macros must be loaded, and the connection
+    must show one attempt.
     """
     stages = con.sql("SELECT rank, pp_rank FROM rank WHERE pp_rank IS NOT NULL").fetchall()
-    return replay_collectives(
+    return CollectiveReplay(
         con.sql(_CALLS).to_arrow_table(),
         con.sql(_STALLS).to_arrow_table(),
         con.sql(_STEPS).to_arrow_table(),
         {int(r): int(s) for r, s in stages},
-        causes,
     )
+
+
+class RankReplay:
+    """What the step would take without some ranks' delays; prepared when it is first asked.
+
+    Answers None where there is nothing to replay or the replay is refused.
+    """
+
+    def __init__(self, con: duckdb.DuckDBPyConnection) -> None:
+        self._con = con
+
+    @cached_property
+    def _replay(self) -> CollectiveReplay | None:
+        try:
+            found = replay_of_calls(self._con)
+            return None if found.refused else found
+        except InputError:
+            return None
+
+    @cached_property
+    def _slowdowns(self) -> Mapping[int, float]:
+        return self._replay.analyse().slowdown_by_rank if self._replay is not None else {}
+
+    def saved_ns(self, ranks: Sequence[int]) -> float | None:
+        """ns a step that would be saved if these ranks did what their peers do."""
+        replay = self._replay
+        if replay is None or not set(ranks) <= set(replay.ranks):
+            return None
+        return (replay.step_s - replay.step_s_without(ranks)) * 1e9
+
+    def slowdown(self, rank: int) -> float | None:
+        """The ideal step with only this rank's delays, over the ideal step."""
+        return self._slowdowns.get(rank)
 
 
 def has_pipeline(con: duckdb.DuckDBPyConnection) -> bool:
     """Whether the run holds pipeline operations."""
-    row = con.sql("SELECT count(*) FROM pipeline_op").fetchone()
-    return bool(row and row[0])
+    rows = con.execute("SELECT count(*) FROM pipeline_op").fetchall()
+    return bool(rows[0][0])
+
+
+def with_slowdowns(con: duckdb.DuckDBPyConnection, rows: pa.Table) -> pa.Table:
+    """Rows of the query straggler with slowdown_ratio by replay, where it can be replayed."""
+    import pyarrow as pa
+
+    if "slowdown_ratio" not in rows.column_names or not rows.num_rows:
+        return rows
+    replay = RankReplay(con)
+    values = [replay.slowdown(rank) for rank in rows.column("rank").to_pylist()]
+    position = rows.column_names.index("slowdown_ratio")
+    return rows.set_column(position, "slowdown_ratio", pa.array(values, pa.float64()))

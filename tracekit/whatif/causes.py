@@ -57,10 +57,6 @@ def parse_remove(text: str) -> Cause:
     kind, _, value = text.strip().partition("=")
     if kind not in ("rank", "stage", "dp", "op", "comm") or not value:
         raise UsageError(f"--remove: cannot read {text!r}", hint=f"--remove {_HINT}")
-    if kind == "comm" and value not in COMM:
-        raise UsageError(
-            f"--remove: there is no communication {value!r}", hint=f"one of {', '.join(COMM)}"
-        )
     return Cause(f"remove {text.strip()}", kind, value)
 
 
@@ -105,6 +101,11 @@ def _some(values: list[int]) -> str:
 def _chosen(replay: Replay, cause: Cause) -> Mask:
     shape = replay.work_s.shape
     if cause.kind == "comm":
+        if cause.value not in COMM:
+            raise UsageError(
+                f"{cause.text}: a pipeline's replay has no such communication",
+                hint=f"one of {', '.join(COMM)}",
+            )
         return _wide(replay.ops_where(optypes=COMM[cause.value]), shape)
     if cause.kind == "op":
         return _wide(replay.ops_where(optypes=_optypes(cause.value)), shape)

@@ -26,6 +26,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,18 +91,27 @@ class CollectivesWhatIf:
     @property
     def simulation_error_ratio(self) -> float:
         """How far the replay of what was measured is from what was measured."""
-        return abs(self.t_base_s / self.t_no_delay_s - 1) if self.t_no_delay_s > 0 else 0.0
+        return _error_ratio(self.t_base_s, self.t_no_delay_s)
 
     @property
     def refused(self) -> str | None:
         """Why the replay must not be believed; None where it may."""
-        if self.simulation_error_ratio <= MAX_SIMULATION_ERROR_RATIO:
-            return None
-        return (
-            f"the replay misses the measured step time by {self.simulation_error_ratio:.1%} "
-            f"(limit {MAX_SIMULATION_ERROR_RATIO:.0%}): ranks depend on each other in ways that "
-            "the matched collectives do not show"
-        )
+        return _refused(self.t_base_s, self.t_no_delay_s)
+
+
+def _error_ratio(base_s: float, replayed_s: float) -> float:
+    return abs(base_s / replayed_s - 1) if replayed_s > 0 else 0.0
+
+
+def _refused(base_s: float, replayed_s: float) -> str | None:
+    error = _error_ratio(base_s, replayed_s)
+    if error <= MAX_SIMULATION_ERROR_RATIO:
+        return None
+    return (
+        f"the replay misses the measured step time by {error:.1%} (limit "
+        f"{MAX_SIMULATION_ERROR_RATIO:.0%}): ranks depend on each other in ways that the matched "
+        "collectives do not show"
+    )
 
 
 @dataclass(slots=True)
@@ -160,14 +170,8 @@ class _Window:
     unmatched_count: int = 0
 
 
-def replay_collectives(
-    calls: pa.Table,
-    stalls: pa.Table,
-    steps: pa.Table,
-    stages: Mapping[int, int] | None = None,
-    causes: Sequence[Cause] = (),
-) -> CollectivesWhatIf:
-    """Replay one attempt.
+class CollectiveReplay:
+    """One attempt, ready to be replayed.
 
     ``calls``: capture_id, rank, instance_id (null where not matched), op, group_id, kind (of the
     communicator), members_count, root, message_bytes, timeline, start_ns, end_ns. ``stalls``:
@@ -175,18 +179,51 @@ def replay_collectives(
     ``steps``: capture_id, rank, step, start_ns, end_ns of steady steps. ``stages`` by rank keeps
     pipeline stages from being taken for peers.
 
-    Raises InputError where no collective of the steady steps is matched on two ranks or more,
-    UsageError where a cause names nothing of the job.
+    Raises InputError where no collective of the steady steps is matched on two ranks or more.
     """
-    windows = _windows(calls.to_pylist(), stalls.to_pylist(), steps.to_pylist())
-    if not any(w.calls for w in windows):
-        raise InputError(
-            "nothing to replay: no collectives of steady steps are matched across ranks",
-            hint="profile all ranks in the same steps; tracekit query RUN match_coverage says why",
-        )
-    for window in windows:
-        _set_ideal(window, stages or {})
-    return _analyse(windows, stages or {}, causes)
+
+    def __init__(
+        self,
+        calls: pa.Table,
+        stalls: pa.Table,
+        steps: pa.Table,
+        stages: Mapping[int, int] | None = None,
+    ) -> None:
+        self._stages = stages or {}
+        self._windows = _windows(calls.to_pylist(), stalls.to_pylist(), steps.to_pylist())
+        if not any(w.calls for w in self._windows):
+            raise InputError(
+                "nothing to replay: no collectives of steady steps are matched across ranks",
+                hint="profile all ranks in the same steps; tracekit query RUN match_coverage",
+            )
+        for window in self._windows:
+            _set_ideal(window, self._stages)
+
+    @property
+    def ranks(self) -> list[int]:
+        """All ranks that are replayed."""
+        return sorted({r for w in self._windows for r in w.items})
+
+    @cached_property
+    def step_s(self) -> float:
+        """Replayed length of a step as it was."""
+        return self.step_s_without([])
+
+    @property
+    def refused(self) -> str | None:
+        """Why the replay must not be believed; None where it may."""
+        return _refused(float(np.mean(_measured(self._windows))) / 1e9, self.step_s)
+
+    def step_s_without(self, ranks: Iterable[int]) -> float:
+        """Length of a step if these ranks did what their peers do, in s."""
+        return _time_without(self._windows, ranks, self._stages)
+
+    def analyse(self, causes: Sequence[Cause] = ()) -> CollectivesWhatIf:
+        """Replay in all the ways that the metrics need.
+
+        UsageError where a cause names nothing of the job.
+        """
+        return _analyse(self._windows, self._stages, causes)
 
 
 # --- what each rank did ---------------------------------------------------------------------------
@@ -305,9 +342,7 @@ def _calls(
         for row in rows
     }
     whole = {
-        n: c
-        for n, c in found.items()
-        if n not in broken and len(c.starts) >= max(2, sizes[n] or 0)
+        n: c for n, c in found.items() if n not in broken and len(c.starts) >= max(2, sizes[n] or 0)
     }
     unmatched += sum(len(c.starts) for n, c in found.items() if n not in whole)
     return whole, unmatched
@@ -363,9 +398,7 @@ def _book_own_time(items: Sequence[_Item], stops: Sequence[tuple[int, int]], beg
         previous = max(previous, progress)
 
 
-def _mark_queued(
-    window: _Window, rank: int, stops: Sequence[tuple[int, int]]
-) -> None:
+def _mark_queued(window: _Window, rank: int, stops: Sequence[tuple[int, int]]) -> None:
     """How each call follows the one before it in its communicator."""
     last: dict[str, int] = {}
     position = 0
@@ -778,9 +811,7 @@ def _time_without(
     chosen = list(ranks)
     changed = [_without(w, chosen, stages) for w in windows]
     one, none = np.ones(1), np.zeros(1)
-    how = _Scenarios(
-        defaultdict(lambda: (one, none)), defaultdict(lambda: (one, none)), 1
-    )
+    how = _Scenarios(defaultdict(lambda: (one, none)), defaultdict(lambda: (one, none)), 1)
     return float(_step_times(changed, how).mean()) / 1e9
 
 

@@ -88,15 +88,18 @@ class OpenRun:
     def whatif(self, causes: Sequence[Cause] = ()) -> WhatIf | CollectivesWhatIf:
         """Replay the run, and take each cause out.
 
-        By its pipeline operations, with the published metrics; where there are none, by its
-        matched collectives. InputError where the run holds neither.
+        By its pipeline operations, with the published metrics; where there are none, or their
+        replay is refused and that of the matched collectives is not, by those. InputError where
+        the run holds neither.
         """
         from tracekit import replays
 
         dp = self.job.parallelism.dp if self.job is not None else None
         if not replays.has_pipeline(self.run.con):
             return replays.replay_of_calls(self.run.con).analyse(causes)
-        return replays.replay_pipeline(self.run.con, dp, causes)
+        found = replays.replay_pipeline(self.run.con, dp, causes)
+        coarse = replays.believed_calls(self.run.con) if found.refused else None
+        return found if coarse is None else coarse.analyse(causes)
 
     def derived_tables(self) -> dict[str, pa.Table]:
         """Every derived table of the run (of its selected part)."""

@@ -94,6 +94,15 @@ def replay_of_calls(con: duckdb.DuckDBPyConnection) -> CollectiveReplay:
     )
 
 
+def believed_calls(con: duckdb.DuckDBPyConnection) -> CollectiveReplay | None:
+    """The matched collectives, if their replay gives the measured time back."""
+    try:
+        found = replay_of_calls(con)
+        return None if found.refused else found
+    except InputError:
+        return None
+
+
 class RankReplay:
     """What the step would take without some ranks' delays; prepared when it is first asked.
 
@@ -105,11 +114,7 @@ class RankReplay:
 
     @cached_property
     def _replay(self) -> CollectiveReplay | None:
-        try:
-            found = replay_of_calls(self._con)
-            return None if found.refused else found
-        except InputError:
-            return None
+        return believed_calls(self._con)
 
     @cached_property
     def _slowdowns(self) -> Mapping[int, float]:

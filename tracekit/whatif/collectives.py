@@ -754,7 +754,7 @@ def _analyse(
         for rank, items in window.items.items():
             excess[rank] += sum(i.own_ns - i.ideal_ns for i in items)
     single = sorted(sorted(ranks, key=lambda r: (-excess[r], r))[:MAX_SINGLE_RANKS])
-    removed = {c: _removed_ranks(c, ranks) for c in causes if c.kind == "rank" and not c.factor}
+    removed = {c: _removed_ranks(c, ranks) for c in causes if c.kind == "rank" and c.factor is None}
     scaled = [c for c in causes if c not in removed]
     groups = ["own", *kinds]
     first_rank = 2 + len(groups)

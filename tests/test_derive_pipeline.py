@@ -48,7 +48,7 @@ F, B, W = "forward-compute", "backward-compute", "weight-compute"
         ("PipelineEngine._exec_forward_pass", RangeName(F)),
         ("PP:1UNSHARD", None),
         ("PP:0F", None),
-        ("forward", None),
+        ("forward", RangeName("forward-compute")),
         ("## forward ##", None),
         ("autograd::engine::evaluate_function: MmBackward0", None),
         ("Optimizer.step#AdamW.step", None),

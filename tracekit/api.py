@@ -55,10 +55,13 @@ class OpenRun:
 
     def table(self, name: str, **params: object) -> pa.Table:
         """Rows of a named query as an Arrow table. UsageError for a query that is not there."""
-        from tracekit import catalog, replays
+        from tracekit import catalog, replays, traffic
 
         rows = catalog.run(self.run.con, name, **params)
-        return replays.with_slowdowns(self.run.con, rows) if name == "straggler" else rows
+        # What no SQL can know: a replay, and what the job description implies.
+        if name == "straggler":
+            return replays.with_slowdowns(self.run.con, rows)
+        return traffic.with_expected(rows, self.job) if name == "traffic" else rows
 
     def query(self, name: str, **params: object) -> pl.DataFrame:
         """Rows of a named query as a Polars frame."""

@@ -48,6 +48,7 @@ QUERY_FILES: tuple[str, ...] = (
     "gpu/kernel_summary",
     "gpu/memcpy_summary",
     "comm/comm_summary",
+    "comm/traffic",
     "comm/exposed_comm_by_op",
     "comm/collective_skew",
     "comm/straggler",

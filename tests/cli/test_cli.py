@@ -38,6 +38,7 @@ COMMANDS = (
     "job",
     "expect",
     "whatif",
+    "capture",
     "explain",
     "simulate",
     "cache",

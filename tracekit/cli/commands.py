@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tracekit.cli import build, diagnosis, expect, look, simulate, whatif
+from tracekit.cli import build, capture, diagnosis, expect, look, simulate, whatif
 
 
 def register(app: typer.Typer) -> None:
@@ -20,6 +20,7 @@ def register(app: typer.Typer) -> None:
     app.command("job")(build.job)
     app.command("expect")(expect.expect)
     app.command("whatif")(whatif.whatif)
+    app.command("capture")(capture.capture)
     app.command("explain")(diagnosis.explain)
     app.command("simulate")(simulate.simulate)
     app.command("cache")(look.cache)

@@ -26,6 +26,19 @@ if TYPE_CHECKING:
     from tracekit.clock import Offset
     from tracekit.job import JobDescription
 
+READS = (
+    "annotation",
+    "collective",
+    "device",
+    "gpu_op",
+    "host_op",
+    "pipeline_timer",
+    "process",
+    "process_group",
+    "source",
+)
+"""The source tables that ``derive`` reads."""
+
 _ENCODED = {"cuda_runtime": (1000, 10), "hip_runtime": (10_000_000, 100_000)}
 """Keys whose runtimes state a version as one number, and what its major and minor count."""
 
@@ -54,7 +67,7 @@ def derive(
 ) -> dict[str, pa.Table]:
     """The derived tables of a run, each with exactly the registry's stored columns and types.
 
-    ``con`` holds every source table of the registry (stored columns only), possibly empty.
+    ``con`` holds the source tables that ``READS`` names (stored columns only), possibly empty.
     ``attempt`` chooses among candidates where the files cannot be one attempt; ``window_ns``
     (start, end; either may be None; ns on the files' own clocks) leaves out the traces that it
     does not touch. Traces that are left out, and second copies of one, have no row in

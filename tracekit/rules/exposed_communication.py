@@ -176,6 +176,7 @@ RULE = Rule(
     owner="framework",
     thresholds=ExposedCommunicationThresholds(),
     queries=("step_breakdown",),
+    needs_kernels=True,
     evaluate=evaluate,
     doc=__doc__,
     cap=Severity.MINOR,

@@ -23,6 +23,7 @@ from tracekit.ingest.nccl import (
     TESTS_JSON,
     NcclIngestor,
 )
+from tracekit.ingest.net import NET_INGESTORS
 from tracekit.ingest.nsys import NsysIngestor
 from tracekit.ingest.pipeline_timers import PARQUET_MAGIC, PipelineTimersIngestor
 
@@ -50,6 +51,7 @@ INGESTORS: tuple[Ingestor, ...] = (
     INSPECTOR,
     RAS,
     TESTS_JSON,
+    *NET_INGESTORS,
     JOB_LOG,  # last: it takes any log that nobody knows
 )
 """In the order in which they are asked."""

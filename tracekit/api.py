@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from tracekit.job import JobDescription
     from tracekit.report.model import Report
+    from tracekit.timeline import Detail, Written
     from tracekit.whatif import Cause, CollectivesWhatIf, WhatIf
 
 PathLike = str | Path
@@ -120,6 +121,31 @@ class OpenRun:
         found = replays.replay_pipeline(self.con, dp, causes)
         coarse = replays.believed_calls(self.con) if found.refused else None
         return found if coarse is None else coarse.analyse(causes)
+
+    def timeline(
+        self,
+        path: PathLike,
+        *,
+        max_slices: int | None = None,
+        detail: Detail = "all",
+        findings: bool = True,
+        memory_bytes: int | None = None,
+    ) -> Written:
+        """Write all ranks on one clock for ui.perfetto.dev (packed where the name ends in .gz).
+
+        At most ``max_slices``: steps around the first finding are chosen, and what is left out is
+        said in the answer's ``cuts``. ``detail="device"`` leaves out operators and runtime calls.
+        """
+        from tracekit import draw
+
+        return draw.draw(
+            self.run,
+            Path(path),
+            report=self.diagnose() if findings else None,
+            max_slices=max_slices,
+            detail=detail,
+            memory_bytes=memory_bytes,
+        )
 
     def derived_tables(self) -> dict[str, pa.Table]:
         """Every derived table of the run (of its selected part)."""

@@ -22,7 +22,7 @@ macros of ``queries/macros.sql``; they know nothing of files.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -71,6 +71,9 @@ QUERY_FILES: tuple[str, ...] = (
     "comm/match_coverage",
     "comm/last_calls",
     "comm/absent_waits",
+    "comm/rank_clocks",
+    "timeline/timeline_load",
+    "timeline/timeline_slices",
     "health/input_stall",
     "health/gc_pause",
     "health/checkpoint_stall",
@@ -89,6 +92,9 @@ QUERY_FILES: tuple[str, ...] = (
     "nsys/cuda_api_sum",
     "nsys/nvtx_pushpop_sum",
     "nsys/nvtx_gpu_proj_sum",
+    "net/net_sources",
+    "net/port_levels",
+    "net/port_events",
 )
 """Every query, in the order in which lists and documentation show them."""
 
@@ -229,6 +235,23 @@ def run(con: duckdb.DuckDBPyConnection, name: str, **params: object) -> pa.Table
     """
     query = find(name)
     return execute(con, query, query.bind(params))
+
+
+def stream(
+    con: duckdb.DuckDBPyConnection, name: str, rows_per_batch: int = 10_000, **params: object
+) -> Iterator[pa.RecordBatch]:
+    """As ``run``, a batch at a time, in memory that does not grow with the result.
+
+    Nothing else may run on the connection meanwhile.
+    """
+    import duckdb
+
+    query = find(name)
+    try:
+        relation = con.sql(query.sql, params=dict(query.bind(params)))
+        yield from relation.to_arrow_reader(rows_per_batch)
+    except duckdb.Error as error:
+        raise QueryError(f"query {query.name} failed: {error}") from error
 
 
 def execute(

@@ -100,7 +100,7 @@ def _run(rules: Iterable[Rule], facts: Facts) -> tuple[list[Finding], list[NotCh
         outcome = rule.run(facts)
         findings += outcome.findings
         not_checked += outcome.not_checked
-        if not outcome.not_checked:
+        if outcome.is_applicable and not outcome.not_checked:
             rules_run.append(rule.name)
     return findings, not_checked, rules_run
 

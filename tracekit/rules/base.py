@@ -147,10 +147,14 @@ class Facts:
 
 @dataclass(frozen=True)
 class RuleOutcome:
-    """What a rule says. Both empty: it looked and there is nothing."""
+    """What a rule says. Both empty: it looked and there is nothing, or its question has no
+    meaning here."""
 
     findings: tuple[Finding, ...] = ()
     not_checked: tuple[NotChecked, ...] = ()
+    is_applicable: bool = True
+    """False: the question has no meaning for this job (one rank cannot be late), so the rule has
+    looked at nothing and lacks nothing."""
 
 
 def threshold(default: T, reason: str) -> T:
@@ -236,6 +240,9 @@ NO_GPU = "a GPU timeline (these ranks show none)"
 """The need of rules that only a GPU's timeline can answer."""
 
 
+NOT_APPLICABLE = RuleOutcome(is_applicable=False)
+
+
 def lacking(rule: str, needs: str, capture: str | None = None) -> RuleOutcome:
     """The outcome of a rule that lacks its inputs."""
     return RuleOutcome(not_checked=(NotChecked(rule=rule, needs=needs, capture=capture),))
@@ -245,6 +252,7 @@ __all__ = [
     "DOC_HEADINGS",
     "HIDDEN",
     "HIDDEN_CAPTURE",
+    "NOT_APPLICABLE",
     "NO_GPU",
     "Facts",
     "JobFacts",

@@ -26,17 +26,9 @@ if TYPE_CHECKING:
     from tracekit.job import JobDescription
     from tracekit.report.model import Report
     from tracekit.timeline import Detail, Written
-    from tracekit.whatif import Cause, WhatIf
+    from tracekit.whatif import Cause, CollectivesWhatIf, WhatIf
 
 PathLike = str | Path
-
-
-_STEADY_PIPELINE = """
-SELECT p.* FROM pipeline_op p WHERE NOT EXISTS (
-    SELECT 1 FROM step s
-    WHERE s.attempt = p.attempt AND s.capture_id = p.capture_id AND s.step = p.step
-      AND (s.is_warmup OR s.is_partial))
-"""
 
 
 @dataclass
@@ -72,13 +64,17 @@ class OpenRun:
 
     def table(self, name: str, **params: object) -> pa.Table:
         """Rows of a named query as an Arrow table. UsageError for a query that is not there."""
-        from tracekit import catalog
+        from tracekit import catalog, replays, traffic
 
         query = catalog.find(name)
         con = self.run.prepare(query.reads)
         if not self._has_macros:
             catalog.load_macros(con, query.sql)
-        return catalog.run(con, name, **params)
+        rows = catalog.run(con, name, **params)
+        # What no SQL can know: a replay, and what the job description implies.
+        if name == "straggler":
+            return replays.with_slowdowns(self.con, rows)
+        return traffic.with_expected(rows, self.job) if name == "traffic" else rows
 
     def query(self, name: str, **params: object) -> pl.DataFrame:
         """Rows of a named query as a Polars frame."""
@@ -110,16 +106,21 @@ class OpenRun:
         settings = DiagnoseConfig.from_mapping(config or {}, select, ignore)
         return diagnose(con, facts, config=settings)
 
-    def whatif(self, causes: Sequence[Cause] = ()) -> WhatIf:
-        """Replay the pipeline's operations: the published metrics, and each cause taken out.
+    def whatif(self, causes: Sequence[Cause] = ()) -> WhatIf | CollectivesWhatIf:
+        """Replay the run, and take each cause out.
 
-        InputError where the run holds no pipeline operations.
+        By its pipeline operations, with the published metrics; where there are none, or their
+        replay is refused and that of the matched collectives is not, by those. InputError where
+        the run holds neither.
         """
-        from tracekit.whatif import Layout, analyse, from_pipeline_rows
+        from tracekit import replays
 
-        rows = self.run.con.sql(_STEADY_PIPELINE).to_arrow_table()
         dp = self.job.parallelism.dp if self.job is not None else None
-        return analyse(from_pipeline_rows(rows, Layout(dp=dp)), causes)
+        if not replays.has_pipeline(self.con):
+            return replays.replay_of_calls(self.con).analyse(causes)
+        found = replays.replay_pipeline(self.con, dp, causes)
+        coarse = replays.believed_calls(self.con) if found.refused else None
+        return found if coarse is None else coarse.analyse(causes)
 
     def timeline(
         self,

@@ -49,6 +49,7 @@ QUERY_FILES: tuple[str, ...] = (
     "gpu/kernel_summary",
     "gpu/memcpy_summary",
     "comm/comm_summary",
+    "comm/traffic",
     "comm/exposed_comm_by_op",
     "nccl/nccl_comms",
     "nccl/nccl_topology",

@@ -22,7 +22,8 @@
 -- column: peer_ratio DOUBLE : Own time (without exposed communication) over its peers' median, any
 --     size; null where a pipeline's stages are not known.
 -- column: compute_ratio DOUBLE : Computing time over its peers' median, likewise.
--- column: slowdown_ratio DOUBLE : Of the step without its delay, from replay; null until then.
+-- column: slowdown_ratio DOUBLE : The ideal step with only its delays, over the ideal step: by
+--     replay, which fills it in for `tracekit query` and Python; null in SQL.
 -- column: attempt INTEGER : Attempt of the job, from 1.
 -- column: matched_count BIGINT : Its collectives that are trusted and complete.
 -- column: own_gap_ns BIGINT : By how much its own doing delayed collectives: the own wait of the

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -435,3 +436,55 @@ def test_other_silences_are_no_hang(make_job: MakeJob, rows: list[dict[str, Any]
     job = make_job()
     job.rows["last_calls"] = rows
     assert HANG.run(job.facts()) == RuleOutcome()
+
+
+# --- prices by replay ---------------------------------------------------------------------------
+
+
+class Replayed:
+    """A replay that answers as it is told; keys are the ranks that go."""
+
+    def __init__(
+        self, saved_ms: Mapping[tuple[int, ...], float], slow: Mapping[int, float] | None = None
+    ) -> None:
+        self.saved_ms, self.slow = saved_ms, slow or {}
+        self.asked: list[tuple[int, ...]] = []
+
+    def saved_ns(self, ranks: Sequence[int]) -> float | None:
+        self.asked.append(tuple(ranks))
+        saved = self.saved_ms.get(tuple(ranks))
+        return None if saved is None else saved * MS
+
+    def slowdown(self, rank: int) -> float | None:
+        return self.slow.get(rank)
+
+
+@pytest.mark.parametrize(
+    ("saved_ms", "cost_s"),
+    [(18.0, 0.018), (40.0, 0.040), (2.0, 0.025), (None, 0.025), (1e6, 0.125)],
+)
+def test_a_late_rank_costs_what_the_replay_saves(
+    make_job: MakeJob, saved_ms: float | None, cost_s: float
+) -> None:
+    """Not where the replay sees next to nothing or cannot say; never more than the step."""
+    replay = Replayed({} if saved_ms is None else {(2,): saved_ms})
+    facts = replace(late_job(make_job, {2: 25}).facts(), replay=replay)
+    (finding,) = LATE.run(facts).findings
+    assert finding.impact.s_per_step == pytest.approx(cost_s)
+    assert replay.asked == [(2,)]
+
+
+def test_the_replay_is_the_third_score(make_job: MakeJob) -> None:
+    """Two of three agree although its own time is like its peers'; one of three is minor."""
+    facts = late_job(make_job, {2: 25}, peer=1.0).facts()
+    for slowdown, severity in ((1.2, Severity.CRITICAL), (1.04, Severity.MINOR)):
+        seen = replace(facts, replay=Replayed({}, {2: slowdown}))
+        (finding,) = LATE.run(seen).findings
+        assert finding.severity is severity
+        assert any("replay" in e.name and e.value == slowdown for e in finding.evidence)
+
+
+def test_a_healthy_job_is_not_replayed(make_job: MakeJob) -> None:
+    replay = Replayed({})
+    assert LATE.run(replace(late_job(make_job, {}).facts(), replay=replay)) == RuleOutcome()
+    assert replay.asked == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from typing import Any
 
 from tracekit.findings import Finding, NotChecked, confidence_from, ordered, severity_of
 from tracekit.report.budget import step_budget
@@ -26,6 +27,7 @@ from tracekit.report.model import (
 from tracekit.report.verdict import CAPTURE_STEPS, judge
 from tracekit.rules import RULES, Facts, Rule, configured
 from tracekit.rules.base import Row
+from tracekit.rules.pipeline import ScheduleBubble, schedule_bubble
 from tracekit.rules.steps import utc
 from tracekit.rules.unbuilt import not_built
 from tracekit.version import __version__
@@ -59,7 +61,8 @@ def build_report(
     linked = link_symptoms(found, facts)
     blames = {rule.name: rule.names_culprit for rule in RULES}
     # What is silenced still takes its time: it stays in the budget, under its id.
-    budget = step_budget(facts.steps, linked, blames)
+    bubble = schedule_bubble(facts)
+    budget = step_budget(facts.steps, linked, blames, bubble.allowed_ns if bubble else 0.0)
     kept, silenced = _silence(linked, config, today or datetime.now(UTC).date())
     is_whole = all(i.status not in ("partial", "unreadable") for i in inputs)
     failed = [i.path for i in inputs if any(j.name == "ingestor_failed" for j in i.issues)]
@@ -79,7 +82,9 @@ def build_report(
         inputs=tuple(inputs),
         verdict=judgement.verdict,
         step_budget=budget,
-        metrics=Metrics(step_time=_step_time(facts), overlap=_overlap(facts)),
+        metrics=Metrics(
+            step_time=_step_time(facts), overlap=_overlap(facts), bubble=_bubble(bubble)
+        ),
         findings=tuple(findings),
         not_checked=tuple(not_checked),
     )
@@ -284,6 +289,22 @@ def _overlap(facts: Facts) -> Overlap | None:
         overlap_ratio=overlap / comm if comm else None,
         measured_on=sides.pop() if len(sides) == 1 else "gpu and host",
     )
+
+
+def _bubble(found: ScheduleBubble | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "bubble_ratio": found.bubble_ratio,
+        "bubble_overhead_ratio": found.bubble_overhead_ratio,
+        "expected_bubble_ratio": found.expected_bubble_ratio,
+        "expected_bubble_overhead_ratio": found.expected_bubble_overhead_ratio,
+        "window_s": found.window_ns / 1e9,
+        "expected_s_per_step": found.allowed_ns / 1e9,
+        "stages_count": found.stages_count,
+        "microbatches_count": found.microbatches_count,
+        "chunks_count": found.chunks_count,
+    }
 
 
 def _total(rows: Iterable[Row], column: str) -> int:

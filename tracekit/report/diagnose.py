@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import QueryError
+from tracekit.replays import RankReplay
 from tracekit.report.build import build_report
 from tracekit.report.config import DiagnoseConfig
 from tracekit.report.model import InputFile, InputIssue, Report
@@ -62,6 +63,7 @@ def gather(con: duckdb.DuckDBPyConnection, job: JobFacts) -> Facts:
         rows=rows,
         unavailable=unavailable,
         sources={int(r["source_id"]): str(r["path"]) for r in paths},
+        replay=RankReplay(con),
     )
 
 

@@ -17,6 +17,7 @@ from tracekit.findings import (
 )
 from tracekit.rules import RULES
 from tracekit.rules.base import HIDDEN_CAPTURE, Facts
+from tracekit.rules.pipeline import schedule_bubble
 from tracekit.rules.steps import StepKey, Steps
 from tracekit.wording import plural, ranks_phrase, safe, seconds, share, some_ranges
 
@@ -368,14 +369,24 @@ def _inherent(
     steps = facts.steps
     exposed = median(_waiting(facts).values())
     about = ""
-    if exposed >= LIMITS.min_waiting_ratio:
-        about = f", {share(exposed)} of it communication that nothing hides"
+    bubble = schedule_bubble(facts)
+    if bubble is not None:
+        made = min(bubble.allowed_ns / steps.step_ns, 1.0)
+        exposed -= made
+        about = (
+            f", {share(made)} of it the bubble that {bubble.stages_count} stages with "
+            f"{bubble.microbatches_count} microbatches make"
+        )
+    has_waiting = exposed >= LIMITS.min_waiting_ratio
+    if has_waiting:
+        more = "" if bubble is None else "other "
+        about += f", {share(exposed)} of it {more}communication that nothing hides"
     missing = facts.missing_ranks
     where = f" on the {plural(len(facts.ranks), 'rank')} traced" if missing else ""
     beyond = " beyond what is silenced" if has_silenced else ""
     beyond += "" if is_whole else " in what could be read"
     network = ""
-    if about:
+    if has_waiting:
         network = " Whether the network should be faster was not checked."
     return _say(
         "inherent",

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tracekit.errors import UsageError
 from tracekit.findings import Finding, Level, NotChecked, Owner, Scope, Severity, When
@@ -53,6 +53,16 @@ class JobFacts:
     end_ns: int | None = None
 
 
+class Replay(Protocol):
+    """What a step would take without the delays of some ranks; None where it cannot be said."""
+
+    def saved_ns(self, ranks: Sequence[int]) -> float | None:
+        """ns a step that would be saved if these ranks did what their peers do."""
+
+    def slowdown(self, rank: int) -> float | None:
+        """The ideal step with only this rank's delays, over the ideal step."""
+
+
 @dataclass(frozen=True)
 class Facts:
     """Everything that a rule may look at."""
@@ -64,6 +74,9 @@ class Facts:
     """Queries that could not be run, and why."""
     sources: Mapping[int, str] = field(default_factory=dict)
     """Path by source_id, for the places that evidence points to."""
+
+    replay: Replay | None = None
+    """Asked for prices only: it costs time, so a rule asks once it has something to price."""
 
     def of(self, query: str) -> Sequence[Row]:
         """Rows of a query; none when it was not run or found nothing."""

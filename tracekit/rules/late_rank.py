@@ -48,6 +48,7 @@ from tracekit.rules.lateness import (
     LateRank,
     late_ranks,
     matched_note,
+    price_ns,
     score_evidence,
     why_unmatched,
 )
@@ -94,7 +95,8 @@ def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Findin
     keys = late.late_keys or facts.steps.keys
     scope = facts.scope([late.rank], keys)
     step_s = facts.steps.step_ns / 1e9
-    impact = impact_of(late.cost_ns / 1e9, step_s, facts.gpus_count)
+    cost_ns = price_ns(facts, [late])
+    impact = impact_of(cost_ns / 1e9, step_s, facts.gpus_count)
     kinds: list[Instrument] = ["peers"]
     if (late.peer_ratio or 0.0) >= limits.min_peer_ratio:
         kinds.append("host ranges" if not facts.has_gpu else "GPU timeline")
@@ -110,7 +112,7 @@ def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Findin
         ),
         summary=(
             f"{ranks_phrase([late.rank], facts.ranks)} makes the others wait "
-            f"{seconds(late.cost_ns / 1e9)} of each {seconds(step_s)} step by its own doing "
+            f"{seconds(cost_ns / 1e9)} of each {seconds(step_s)} step by its own doing "
             f"({share(late.share_ratio)} of all such waiting){_nature(late, limits)}."
         ),
         owner="platform",

@@ -46,6 +46,7 @@ from tracekit.rules.lateness import (
     LateRank,
     late_ranks,
     matched_note,
+    price_ns,
     score_evidence,
     step_ratios,
     why_unmatched,
@@ -121,7 +122,8 @@ def _finding(
 ) -> Finding:
     scope = facts.scope([late.rank], late.late_keys or facts.steps.keys)
     step_s = facts.steps.step_ns / 1e9
-    impact = impact_of(late.cost_ns / 1e9, step_s, facts.gpus_count)
+    cost_ns = price_ns(facts, [late])
+    impact = impact_of(cost_ns / 1e9, step_s, facts.gpus_count)
     ratio = late.compute_ratio or 0.0
     return Finding(
         id=finding_id(NAME, scope, facts.ranks),
@@ -135,7 +137,7 @@ def _finding(
         ),
         summary=(
             f"{ranks_phrase([late.rank], facts.ranks)} computes {ratio:.2f}x as long as its peers, "
-            f"which wait {seconds(late.cost_ns / 1e9)} of each {seconds(step_s)} step for it."
+            f"which wait {seconds(cost_ns / 1e9)} of each {seconds(step_s)} step for it."
         ),
         owner="hardware",
         scope=scope,

@@ -75,9 +75,10 @@ WITH RECURSIVE
                         if(
                             i - low >= 2
                             AND high - i >= 3
-                            AND abs(right_ns - left_ns) >= $min_shift_ratio * least(left_ns, right_ns)
-                            -- Running medians of five are alike, so that errors count for more: eight
-                            -- of them, where three would do for independent ones.
+                            AND abs(right_ns - left_ns)
+                            >= $min_shift_ratio * least(left_ns, right_ns)
+                            -- Running medians of five are alike, so that errors count for more:
+                            -- eight of them, where three would do for independent ones.
                             AND (right_ns - left_ns) ** 2
                             > 64 * greatest(0, left_scatter + right_scatter) / (high - low)
                             * (1 / (i - low + 1) + 1 / (high - i)),

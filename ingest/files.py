@@ -11,7 +11,7 @@ import os
 import re
 import tarfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -40,6 +40,8 @@ GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 ZIP_MAGIC = b"PK\x03\x04"
 _SUFFIXES = re.compile(r"\.(?:gz|gzip|zst|zstd)$", re.I)
+_SYSFS = re.compile(r"/ports/\d+/[\w/]+$|/statistics/\w+$|/infiniband/\w+/\w+$")
+_COUNTER_DUMP = re.compile(r"\.(?:txt|out|prom|stats?|counters?|db_csv)$|^[^.]+$", re.I)
 _ARCHIVES = re.compile(r"\.(?:tar|tgz|tzst|zip|tar\.(?:gz|zst|zstd))$", re.I)
 
 
@@ -50,6 +52,23 @@ class LimitError(InputError):
 def base_name(name: str) -> str:
     """Base name without compression suffixes."""
     return _SUFFIXES.sub("", name.rsplit("/", 1)[-1])
+
+
+def identity_of(path: str) -> str:
+    """What of a path is part of a file's identity beside its content.
+
+    Its base name, as a rule: the same trace in another folder is the same trace. A dump of
+    counters often says nothing else about whose it is than the folder it lies in, and two hosts
+    that count nothing but zeros write equal files: for small kinds that are no traces the folder
+    counts too, and for trees of sysfs the whole path.
+    """
+    plain = path.replace("\\", "/").replace("!", "/")
+    if _SYSFS.search(plain):
+        return plain
+    name = base_name(path)
+    if _COUNTER_DUMP.search(name):
+        return "/".join([*plain.split("/")[-2:-1], name])
+    return name
 
 
 class DecompressedStream(io.RawIOBase):
@@ -344,9 +363,49 @@ def expand(paths: Sequence[str | Path]) -> list[SourceFile]:
             if len(found) > MAX_FILES:
                 raise LimitError(f"{text}: more than {MAX_FILES} files")
     sources: list[SourceFile] = []
-    for match in sorted(found.values(), key=lambda p: _natural(str(p))):
-        sources += _expand_file(match)
+    whole = _whole_folders(found.values())
+    together = {*(p for p in found.values() if p.parent not in whole), *whole}
+    for match in sorted(together, key=lambda p: _natural(str(p))):
+        for source in [whole[match]] if match in whole else _expand_file(match):
+            sources += _split(source)
     return sources
+
+
+def _whole_folders(found: Iterable[Path]) -> dict[Path, SourceFile]:
+    """Folders whose files are one source together."""
+    from tracekit.ingest import SPLITTERS
+
+    members: dict[Path, list[Path]] = {}
+    for path in found:
+        if path.suffix == ".parquet":
+            members.setdefault(path.parent, []).append(path)
+    whole: dict[Path, SourceFile] = {}
+    for folder, paths in members.items():
+        names = {p.name for p in paths}
+        shown = (s.folder_name(folder.absolute().name, names) for s in SPLITTERS)
+        name = next((n for n in shown if n is not None), None)
+        if name is not None:
+            stats = [p.stat() for p in paths]
+            first = str(min(paths))
+            whole[folder] = SourceFile(
+                str(folder),
+                name,
+                sum(s.st_size for s in stats),
+                max(s.st_mtime_ns for s in stats),
+                partial(open_file, first),
+            )
+    return whole
+
+
+def _split(source: SourceFile) -> list[SourceFile]:
+    """The sources that one file is: an ingestor may find several ranks in it."""
+    from tracekit.ingest import SPLITTERS
+
+    for splitter in SPLITTERS:
+        parts = splitter.split(source)
+        if len(parts) > 1:
+            return parts
+    return [source]
 
 
 def _natural(text: str) -> list[tuple[int, str]]:

@@ -44,6 +44,7 @@ def draw(
 
     InputError where nothing is selected, UsageError where the file cannot be written.
     """
+    catalog.load_macros(run.con)
     load = _rows(run, "timeline_load")
     if not load:
         raise InputError("nothing to draw: no slice is selected", hint="check --ranks and --steps")
@@ -76,6 +77,7 @@ def _narrowed(run: store.Run, chosen: Plan) -> store.Selection:
 def _draw(run: store.Run, path: Path, report: Report | None, chosen: Plan) -> Written:
     findings = report.findings if report is not None else ()
     everybody = set(report.document.run.ranks) if report is not None else set()
+    catalog.load_macros(run.con)
     load = _rows(run, "timeline_load")
     clocks = _rows(run, "rank_clocks")
     lines, origin_ns = _lines(load, clocks)

@@ -7,7 +7,7 @@ with findings and with what it could not check; an empty answer means "looked, a
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -73,6 +73,10 @@ class Facts:
         """Rows of a query; none when it was not run or found nothing."""
         return self.rows.get(query, ())
 
+    def without(self, queries: Collection[str]) -> Facts:
+        """The same, as if these queries had found nothing."""
+        return replace(self, rows={q: r for q, r in self.rows.items() if q not in queries})
+
     @cached_property
     def steps(self) -> Steps:
         """The steady steps of the job."""
@@ -96,6 +100,12 @@ class Facts:
         """Whether any rank was measured on a GPU's timeline."""
         measured = (*self.of("step_breakdown"), *self.of("overlap"))
         return any(row.get("measured_on") == "gpu" for row in measured)
+
+    @cached_property
+    def hidden_ranks(self) -> tuple[int, ...]:
+        """Ranks that spent device time in CUDA graphs whose kernels were not recorded."""
+        hidden = (r for r in self.of("hidden_kernels") if r["hidden_ratio"] is not None)
+        return tuple(sorted(int(r["rank"]) for r in hidden if r["hidden_ratio"] > MAX_HIDDEN_RATIO))
 
     @property
     def gpus_count(self) -> int | None:
@@ -164,6 +174,11 @@ class Rule:
     """False: describes how the time is spent, blames nobody; may be a symptom of another."""
     needs: str = ""
     """The input that is most often absent, as ``not_checked`` states it."""
+    needs_kernels: bool = False
+    """Whether it must see what ran on the device: it abstains where CUDA graphs hide that."""
+    kernel_queries: tuple[str, ...] = ()
+    """For a rule with other evidence besides: what shows the device, and is withheld from it
+    where CUDA graphs hide that."""
     symptom_of: tuple[str, ...] = ()
     """Rules whose findings can explain this one."""
 
@@ -188,6 +203,11 @@ class Rule:
             if query in facts.unavailable:
                 needs = f"query {query}: {facts.unavailable[query]}"
                 return RuleOutcome(not_checked=(NotChecked(rule=self.name, needs=needs),))
+        if self.needs_kernels and facts.hidden_ranks:
+            return lacking(self.name, HIDDEN, HIDDEN_CAPTURE)
+        if self.kernel_queries and facts.hidden_ranks:
+            outcome = self.evaluate(facts.without(self.kernel_queries), self.thresholds)
+            return outcome if outcome.findings else lacking(self.name, HIDDEN, HIDDEN_CAPTURE)
         return self.evaluate(facts, self.thresholds)
 
     def explain(self) -> str:
@@ -199,6 +219,13 @@ class Rule:
             lines.append(f"      {f.metadata['reason']}")
         return "\n".join(lines) + "\n"
 
+
+HIDDEN = "the kernels inside CUDA graphs (recorded as whole graphs)"
+"""The need of rules that must see kernels, where graphs hide them."""
+HIDDEN_CAPTURE = "nsys profile --cuda-graph-trace=node"
+MAX_HIDDEN_RATIO = 0.01
+"""Share of device time in whole graphs above which nothing is said of kernels: an effect of 1 %
+is the least that a rule reports."""
 
 NO_GPU = "a GPU timeline (these ranks show none)"
 """The need of rules that only a GPU's timeline can answer."""
@@ -214,6 +241,8 @@ def lacking(rule: str, needs: str, capture: str | None = None) -> RuleOutcome:
 
 __all__ = [
     "DOC_HEADINGS",
+    "HIDDEN",
+    "HIDDEN_CAPTURE",
     "NOT_APPLICABLE",
     "NO_GPU",
     "Facts",

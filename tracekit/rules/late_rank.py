@@ -319,6 +319,7 @@ RULE = Rule(
     owner="platform",
     thresholds=LateRankThresholds(),
     queries=(*QUERIES, "absent_waits", "exit_lateness"),
+    needs_kernels=True,
     evaluate=evaluate,
     doc=__doc__,
     symptom_of=(

@@ -593,7 +593,8 @@ WITH
             c.start_ns + c.dur_ns AS end_ns,
             coalesce(m.is_trusted, FALSE) AS is_trusted,
             g.members_count,
-            {'error_ns': coalesce(e.error_ns, 0), 'clock_id': c.clock_id} AS clock
+            c.clock_id,
+            coalesce(e.error_ns, 0) AS clock_error_ns
         FROM query_table(collective_name) AS c
         JOIN query_table(match_name) AS m USING (source_id, place)
         LEFT JOIN query_table(group_name) AS g
@@ -601,27 +602,57 @@ WITH
         LEFT JOIN clock_errors AS e USING (clock_id)
         WHERE m.instance_id IS NOT NULL AND c.rank IS NOT NULL
     ),
-    entered AS (
+    ordered AS (
         SELECT
             *,
-            count(*) OVER instance AS ranks_count,
-            first_value(rank) OVER latest AS last_rank,
-            first_value(start_ns) OVER latest AS last_start_ns,
-            nth_value(rank, 2) OVER latest AS second_rank,
-            nth_value(start_ns, 2) OVER latest AS second_start_ns,
-            max(start_ns) FILTER (rank = root) OVER instance AS root_start_ns,
-            max(start_ns) FILTER (rank <> root) OVER instance AS leaf_start_ns,
-            arg_max(rank, start_ns) FILTER (rank <> root) OVER instance AS leaf_rank,
-            max(start_ns) FILTER (op = 'send') OVER instance AS send_start_ns,
-            max(rank) FILTER (op = 'send') OVER instance AS send_rank,
-            list_reverse_sort(list_distinct(list(clock) OVER instance)) AS clocks
-        FROM calls
-        WINDOW
-            instance AS (PARTITION BY attempt, capture_id, instance_id),
-            latest AS (
+            row_number() OVER (
                 PARTITION BY attempt, capture_id, instance_id ORDER BY start_ns DESC, rank
-                ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING
-            )
+            ) AS lateness
+        FROM calls
+    ),
+    -- Once an instance, not once a call: its members may be hundreds.
+    instances AS (
+        SELECT
+            attempt,
+            capture_id,
+            instance_id,
+            count(*) AS ranks_count,
+            max(rank) FILTER (lateness = 1) AS last_rank,
+            max(start_ns) AS last_start_ns,
+            max(rank) FILTER (lateness = 2) AS second_rank,
+            max(start_ns) FILTER (lateness = 2) AS second_start_ns,
+            max(start_ns) FILTER (rank = root) AS root_start_ns,
+            max(start_ns) FILTER (rank <> root) AS leaf_start_ns,
+            arg_min(rank, lateness) FILTER (rank <> root) AS leaf_rank,
+            max(start_ns) FILTER (op = 'send') AS send_start_ns,
+            max(rank) FILTER (op = 'send') AS send_rank
+        FROM ordered
+        GROUP BY attempt, capture_id, instance_id
+    ),
+    instance_clocks AS (
+        SELECT
+            attempt,
+            capture_id,
+            instance_id,
+            count(*) AS clocks_count,
+            min(clock_error_ns) AS least_error_ns,
+            list_sum(max(clock_error_ns, 2)) AS clocks_error_ns
+        FROM (
+            SELECT DISTINCT attempt, capture_id, instance_id, clock_id, clock_error_ns
+            FROM calls
+        )
+        GROUP BY attempt, capture_id, instance_id
+    ),
+    entered AS (
+        SELECT
+            ordered.*,
+            instances.* EXCLUDE (attempt, capture_id, instance_id),
+            clocks_count,
+            least_error_ns,
+            clocks_error_ns
+        FROM ordered
+        JOIN instances USING (attempt, capture_id, instance_id)
+        JOIN instance_clocks USING (attempt, capture_id, instance_id)
     ),
     held AS (
         SELECT
@@ -674,9 +705,9 @@ SELECT
         holder_start_ns IS NULL, 0, greatest(0, least(holder_start_ns, end_ns) - start_ns)
     ) AS wait_ns,
     CASE
-        WHEN len(clocks) < 2 THEN 0
-        WHEN list_min([c.error_ns FOR c IN clocks]) < 0 THEN NULL
-        ELSE clocks[1].error_ns + clocks[2].error_ns
+        WHEN clocks_count < 2 THEN 0
+        WHEN least_error_ns < 0 THEN NULL
+        ELSE clocks_error_ns
     END AS error_ns
 FROM held;
 
@@ -702,7 +733,7 @@ WITH
     calls AS MATERIALIZED (
         SELECT
             * REPLACE (if(op = 'send' AND timeline = 'host', start_ns, end_ns) AS end_ns),
-            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key
+            capture_key(attempt, rank, capture_id) AS key
         FROM collective_calls(collective_name, match_name, group_name, offset_name)
     ),
     usable AS (SELECT * FROM calls WHERE is_trusted AND is_complete AND error_ns IS NOT NULL),
@@ -717,7 +748,7 @@ WITH
     ),
     compute AS MATERIALIZED (
         SELECT
-            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            capture_key(attempt, rank, capture_id) AS key,
             start_ns,
             end_ns
         FROM rank_work(gpu_op_name, host_op_name, collective_name, annotation_name)
@@ -726,7 +757,7 @@ WITH
     communication AS (
         -- A send on the host's timeline lasts until somebody asks for it: it holds up nobody.
         SELECT
-            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            capture_key(attempt, rank, capture_id) AS key,
             start_ns,
             start_ns + dur_ns AS end_ns
         FROM query_table(collective_name)
@@ -742,8 +773,7 @@ WITH
         SELECT
             waiting.*,
             exits.end_ns AS exit_ns,
-            {'attempt': waiting.attempt, 'rank': holder_rank, 'capture_id': waiting.capture_id}
-                AS holder_key,
+            capture_key(waiting.attempt, holder_rank, waiting.capture_id) AS holder_key,
             exits.instance_id AS exit_instance
         FROM waiting
         ASOF JOIN exits
@@ -783,11 +813,13 @@ WITH
                     - (start_ns - exit_ns - s1.covered_ns + s0.covered_ns)
                 )
             ) AS own_ns
+        -- Each row has exactly one partner. Outer joins, because the optimiser puts inner ones in an
+        -- order of its own and may join lost with itself by key alone.
         FROM shared
-        JOIN lost AS s1 ON s1.key = shared.key AND s1.time_ns = shared.start_ns
-        JOIN lost AS s0 ON s0.key = shared.key AND s0.time_ns = shared.exit_ns
-        JOIN lost AS h1 ON h1.key = shared.holder_key AND h1.time_ns = shared.holder_start_ns
-        JOIN lost AS h0 ON h0.key = shared.holder_key AND h0.time_ns = shared.holder_exit_ns
+        LEFT JOIN lost AS s1 ON s1.key = shared.key AND s1.time_ns = shared.start_ns
+        LEFT JOIN lost AS s0 ON s0.key = shared.key AND s0.time_ns = shared.exit_ns
+        LEFT JOIN lost AS h1 ON h1.key = shared.holder_key AND h1.time_ns = shared.holder_start_ns
+        LEFT JOIN lost AS h0 ON h0.key = shared.holder_key AND h0.time_ns = shared.holder_exit_ns
     ),
     -- Several calls may wait for one rank at the same time: each moment counts for the first.
     pieces AS MATERIALIZED (
@@ -859,7 +891,7 @@ SELECT
     pieces.source_id,
     pieces.place
 FROM pieces
-JOIN computed AS at_start
+LEFT JOIN computed AS at_start
     ON at_start.key = pieces.key AND at_start.time_ns = pieces.piece_start_ns
-JOIN computed AS at_gap ON at_gap.key = pieces.key AND at_gap.time_ns = pieces.gap_start_ns
-JOIN computed AS at_end ON at_end.key = pieces.key AND at_end.time_ns = pieces.piece_end_ns;
+LEFT JOIN computed AS at_gap ON at_gap.key = pieces.key AND at_gap.time_ns = pieces.gap_start_ns
+LEFT JOIN computed AS at_end ON at_end.key = pieces.key AND at_end.time_ns = pieces.piece_end_ns;

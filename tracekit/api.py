@@ -98,11 +98,13 @@ class OpenRun:
         """Findings, verdict and metrics of the run (of its selected part)."""
         from tracekit.report.config import DiagnoseConfig
         from tracekit.report.diagnose import diagnose, job_facts
+        from tracekit.report.domains import with_topology
 
         con = self.con
         facts = replace(
             job_facts(con, self.run.selection.attempt), run_id=self.name or str(self.path)
         )
+        facts = with_topology(facts, self.job)
         settings = DiagnoseConfig.from_mapping(config or {}, select, ignore)
         return diagnose(con, facts, config=settings)
 

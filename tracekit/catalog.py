@@ -40,6 +40,7 @@ QUERY_FILES: tuple[str, ...] = (
     "steps/coverage",
     "steps/step_time",
     "steps/step_time_summary",
+    "steps/step_segments",
     "steps/step_breakdown",
     "gpu/overlap",
     "gpu/hidden_kernels",

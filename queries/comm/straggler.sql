@@ -78,7 +78,7 @@ WITH
     ),
     compute AS MATERIALIZED (
         SELECT
-            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            capture_key(attempt, rank, capture_id) AS key,
             start_ns,
             end_ns
         FROM rank_work('gpu_op', 'host_op', 'collective', 'annotation')
@@ -86,7 +86,7 @@ WITH
     ),
     communication AS (
         SELECT
-            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            capture_key(attempt, rank, capture_id) AS key,
             start_ns,
             start_ns + dur_ns AS end_ns
         FROM collective
@@ -97,7 +97,7 @@ WITH
     ),
     edges AS (
         SELECT
-            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            capture_key(attempt, rank, capture_id) AS key,
             unnest([start_ns, end_ns]) AS time_ns
         FROM windows
     ),
@@ -122,13 +122,9 @@ WITH
             CAST(sum(compute_ns) AS BIGINT) AS compute_ns
         FROM windows
         LEFT JOIN worked
-            ON worked.key = {
-                'attempt': windows.attempt, 'rank': windows.rank, 'capture_id': capture_id
-            }
+            ON worked.key = capture_key(windows.attempt, windows.rank, capture_id)
         LEFT JOIN waited
-            ON waited.key = {
-                'attempt': windows.attempt, 'rank': windows.rank, 'capture_id': capture_id
-            }
+            ON waited.key = capture_key(windows.attempt, windows.rank, capture_id)
         GROUP BY windows.attempt, windows.rank
     ),
     piped AS (

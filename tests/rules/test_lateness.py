@@ -172,12 +172,17 @@ def test_a_rank_that_is_late_because_it_left_late_is_a_symptom(make_job: MakeJob
 # --- members without a trace --------------------------------------------------------------------
 
 
-def absent(group: str, missing: list[int], wait_ms: float) -> dict[str, Any]:
+def absent(
+    group: str, missing: list[int], wait_ms: float, calls_ms: tuple[float, float] = (50, 90)
+) -> dict[str, Any]:
     return {
         "group_id": group,
         "traced_ranks": [0, 1],
         "missing_ranks": missing,
         "wait_per_step_ns": wait_ms * MS,
+        "first_after_ns": calls_ms[0] * MS,
+        "last_after_ns": calls_ms[1] * MS,
+        "wait_after_ns": calls_ms[0] * MS,
         "attempt": 1,
     }
 
@@ -187,15 +192,34 @@ def test_where_the_culprit_was_not_captured_no_captured_rank_is_named(make_job: 
     job.rows["absent_waits"] = [absent("a", [4, 5, 6], 30), absent("b", [5, 6, 7], 30)]
     (finding,) = LATE.run(job.facts(world_size=8)).findings
     assert finding.scope.ranks == ()
-    assert finding.candidates.ranks == (5, 6)
-    assert finding.next_capture == ("profile ranks 5 in the same steps: it halves the candidates",)
+    assert finding.candidates.ranks == (4, 5, 6, 7)
+    assert finding.next_capture == (
+        "profile ranks 4-5 in the same steps: it halves the candidates",
+    )
 
 
-def test_groups_that_do_not_wait_clear_their_members(make_job: MakeJob) -> None:
+def test_who_the_traced_ranks_wait_for_may_wait_for_others_themselves(make_job: MakeJob) -> None:
     job = late_job(make_job, {})
-    job.rows["absent_waits"] = [absent("a", [4, 5, 6], 30), absent("b", [5, 7], 1)]
+    job.rows["absent_waits"] = [absent("a", [4, 8], 30)]
+    (finding,) = LATE.run(job.facts(world_size=12)).findings
+    assert finding.candidates.ranks == tuple(range(4, 12))
+
+
+def test_groups_at_work_around_the_waiting_clear_their_members(make_job: MakeJob) -> None:
+    job = late_job(make_job, {})
+    surround = absent("b", [5, 7], 1, (10, 95))
+    job.rows["absent_waits"] = [absent("a", [4, 6], 30), surround]
     (finding,) = LATE.run(job.facts(world_size=8)).findings
     assert finding.candidates.ranks == (4, 6)
+    # Later than the waiting, everybody is late already; before it, nobody is yet.
+    for calls_ms in ((60, 95), (10, 40)):
+        job.rows["absent_waits"] = [absent("a", [4, 6], 30), absent("b", [5, 7], 1, calls_ms)]
+        (finding,) = LATE.run(job.facts(world_size=8)).findings
+        assert finding.candidates.ranks == (4, 5, 6, 7)
+    # Whom the traced ranks do wait for is not cleared by another group.
+    job.rows["absent_waits"] = [absent("a", [4, 6], 30), absent("b", [4, 7], 1, (10, 95))]
+    (finding,) = LATE.run(job.facts(world_size=8)).findings
+    assert finding.candidates.ranks == (4, 5, 6)
 
 
 def test_one_rank_cannot_be_late_and_nothing_was_looked_at(make_job: MakeJob) -> None:

@@ -41,6 +41,10 @@ class JobFacts:
     world_size: int | None = None
     hosts: Mapping[int, str] = field(default_factory=dict)
     """Rank to canonical host, as far as known."""
+    leaves: Mapping[int, str] = field(default_factory=dict)
+    """Rank to leaf switch, as far as job.toml says."""
+    rails: Mapping[int, int] = field(default_factory=dict)
+    """Rank to rail, as far as job.toml says."""
     rank_sources: Mapping[int, str] = field(default_factory=dict)
     """Rank to where its number came from (IDENTITY_SOURCES)."""
     rank_files: Mapping[int, str] = field(default_factory=dict)

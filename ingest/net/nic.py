@@ -257,7 +257,6 @@ class _Parser:
         self._port = self._name_port
         self._mode: str | None = None
         self._dump: list[tuple[int, str, str]] = []
-        self._time_ns: int | None = None
         self._said: set[str] = set()
 
     def _documented(self, what: str) -> None:
@@ -284,7 +283,6 @@ class _Parser:
             return
         if (stamp := times.of_line(text)) is not None:
             self.flush()
-            self._time_ns = stamp
             self.samples.at(stamp)
             return
         if typed := prompt(text):
@@ -417,7 +415,7 @@ class _Parser:
             self.samples.add(place, port, what, text, original=name)
             if integer(text) == (rdma_names.full_at(name) or -1):
                 fields = self.samples.where(port=port, counter=what.counter)
-                event = Event(place, self._time_ns, "counter-saturated", "warning", fields)
+                event = Event(place, self.samples.time_ns, "counter-saturated", "warning", fields)
                 self.events.append(event)
         elif name == "rate":
             found = _SPEED.match(text)

@@ -124,10 +124,19 @@ def test_without_any_time_there_is_none() -> None:
     assert sink.facts["time_basis"] == "none"
 
 
-def test_a_time_without_a_zone_is_no_time() -> None:
-    text = wrapped('"2026-11-21 02:12:35"')
-    sink = ingest(text)
-    assert set(sink.rows("net_sample", "time_ns")) == {None}
+def test_times_without_a_zone_stay_local() -> None:
+    sink = ingest(wrapped('"2026-11-21 02:12:35.5"'))
+    assert set(sink.rows("net_sample", "time_ns")) == {1795227155500000000}
+    assert sink.facts["time_basis"] == "local"
+    assert sink.counters == {"local_time": 1}
+
+
+def test_no_time_with_a_zone_stands_beside_those_without() -> None:
+    text = wrapped('"2026-11-21 02:12:35"') + "\n" + wrapped("1795227156")
+    sink = ingest(text, "leaf01-20261121T021235Z.json")
+    times = {(r["place"], r["time_ns"]) for r in sink.rows("net_sample")}
+    assert times == {(1, 1795227155000000000), (2, None)}
+    assert sink.facts["time_basis"] == "local"
     assert sink.counters["bad_time"] == 1
 
 

@@ -120,11 +120,14 @@ def node_of_path(path: str) -> str | None:
     """A machine that the file's name, or a folder of it, names; None where none clearly does.
 
     Only names that begin as machines' do and carry a number count (leaf01, gpu-11, host3); a file
-    called switch is one too. Anything looser would turn commands into machines.
+    called switch is one too. Anything looser would turn commands into machines. ``tracekit
+    capture`` names its folders after hosts.
     """
     plain = re.sub(r"[\\!]", "/", path)
     tree = _TREE.search(plain)
     parts = [p for p in (plain[: tree.start()] if tree else plain).split("/") if p]
+    if len(parts) > 2 and parts[-3].startswith("tracekit-capture"):
+        return parts[-2]
     for position, part in enumerate(reversed(parts[-3:])):
         found = _NODE.match(part)
         if found:

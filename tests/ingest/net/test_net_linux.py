@@ -87,6 +87,16 @@ def test_a_wrapped_sample_gives_every_number() -> None:
     assert sink.facts["window_start_ns"] == sink.facts["window_end_ns"] == 1795227155033276021
 
 
+def test_a_whole_machine_s_sample_names_the_machine() -> None:
+    """One line of ``tracekit capture``."""
+    queue = {"dev": "swp1", **QDISC}
+    text = json.dumps({"host": "n17", "link": [LINK], "qdisc": [queue]})
+    sink = ingest('{"ts":1795227155.5,' + text[1:], "net.jsonl")
+    assert sink.rows("net_sample", *COLUMNS) == WANTED
+    assert {(r["node"], r["node_source"]) for r in sink.rows("net_sample")} == {("n17", "file")}
+    assert sink.rows("link") == []
+
+
 def test_the_bare_outputs_give_the_same_numbers() -> None:
     sink = ingest(json.dumps([LINK]) + "\n" + json.dumps([{"dev": "swp1", **QDISC}]))
     assert sink.rows("net_sample", *COLUMNS) == WANTED

@@ -14,7 +14,10 @@ from tracekit.derive import derive
 from tracekit.schema import table
 
 MS = 1_000_000
-READ = ("source", "process", "device", "process_group", "annotation", "gpu_op", "collective")
+READ = (
+    *("source", "process", "device", "process_group", "annotation", "gpu_op", "collective"),
+    *("host_op", "pipeline_timer"),
+)
 Row = dict[str, Any]
 
 

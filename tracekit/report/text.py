@@ -101,11 +101,11 @@ def _who(document: Document) -> str:
         if file.status == "unrecognised":
             continue
         kinds[file.kind] = kinds.get(file.kind, 0) + 1
-    parts = [ranks]
+    parts = [ranks] if coverage.ranks_traced or coverage.ranks_expected else []
     if document.run.hosts:
         parts.append(plural(len(document.run.hosts), "host"))
     files = ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items()))
-    return ", ".join(parts) + (f"; {files}" if files else "")
+    return "; ".join(t for t in (", ".join(parts), files) if t) or ranks
 
 
 def _label_of(document: Document, finding: str | None) -> str:
@@ -139,6 +139,8 @@ def cost_words(document: Document, cause: Finding) -> str:
     if impact.s_per_step is None or impact.step_ratio is None:
         return "unknown"
     step_s = sum(p.s_per_step for p in document.step_budget)
+    if step_s <= 0 and impact.step_ratio > 0:
+        step_s = impact.s_per_step / impact.step_ratio  # timers give no steps of their own
     text = (
         f"{seconds(impact.s_per_step)} of every {seconds(step_s)} step ({share(impact.step_ratio)})"
     )
@@ -334,6 +336,14 @@ def _is_usual(entry: NotChecked) -> bool:
     )
 
 
+_CAPTURE = "tracekit capture --what "
+
+
+def _is_capturable(entry: NotChecked) -> bool:
+    """Whether one command would collect what it lacks."""
+    return (entry.capture or "").startswith(_CAPTURE)
+
+
 def _specific_needs(entries: Sequence[NotChecked]) -> list[str]:
     built = {r.name for r in RULES}
     own: dict[str, list[str]] = {}
@@ -344,21 +354,20 @@ def _specific_needs(entries: Sequence[NotChecked]) -> list[str]:
 
 
 def _absent_records(entries: Sequence[NotChecked]) -> list[str]:
-    rules = [e.rule for e in entries if _is_usual(e)]
+    rules = [e.rule for e in entries if _is_usual(e) and not _is_capturable(e)]
     return [f"{', '.join(rules)}: these traces do not record it"] if rules else []
 
 
 def _absent_sources(entries: Sequence[NotChecked]) -> list[str]:
     """Topics that another capture would open, with one command for all of them."""
-    prefix = "tracekit capture --what "
     wanted = [
-        e for e in entries if e.rule in unbuilt_rules() and (e.capture or "").startswith(prefix)
+        e for e in entries if _is_capturable(e) and (e.rule in unbuilt_rules() or _is_usual(e))
     ]
     if not wanted:
         return []
     topics = dict.fromkeys(topic_of(e.rule) for e in wanted)
-    whats = dict.fromkeys((e.capture or "").removeprefix(prefix) for e in wanted)
-    return [f"{'; '.join(topics)}: no counters, no logs  ->  {prefix}{','.join(whats)}"]
+    whats = dict.fromkeys((e.capture or "").removeprefix(_CAPTURE) for e in wanted)
+    return [f"{'; '.join(topics)}: no counters, no logs  ->  {_CAPTURE}{','.join(whats)}"]
 
 
 def _more(page: Page, document: Document) -> None:

@@ -6,18 +6,32 @@ from collections.abc import Iterable, Mapping
 
 from tracekit.errors import UsageError
 from tracekit.rules import (
+    bad_node,
+    channel_collapse,
     checkpoint_stall,
     collective_hang,
     collective_mismatch,
+    config_mismatch,
+    cross_rail_traffic,
     dataloader_stall,
+    excess_bubble,
     exposed_communication,
     gc_pause,
+    init_straggler,
     late_rank,
     launch_bound,
     link_degraded,
+    nccl_socket_fallback,
+    no_gpudirect,
+    sequence_imbalance,
+    shm_instead_of_p2p,
     slow_gpu,
     slow_host,
+    stage_imbalance,
     sync_stall,
+    tensor_group_spans_hosts,
+    unsuitable_algorithm,
+    wrong_nic,
 )
 from tracekit.rules.base import Facts, JobFacts, Rule, RuleOutcome
 from tracekit.rules.unbuilt import unbuilt_rules
@@ -28,6 +42,9 @@ RULES: tuple[Rule, ...] = (
     gc_pause.RULE,
     sync_stall.RULE,
     launch_bound.RULE,
+    stage_imbalance.RULE,
+    sequence_imbalance.RULE,
+    excess_bubble.RULE,
     collective_hang.RULE,
     collective_mismatch.RULE,
     slow_gpu.RULE,
@@ -35,6 +52,17 @@ RULES: tuple[Rule, ...] = (
     link_degraded.RULE,
     late_rank.RULE,
     exposed_communication.RULE,
+    nccl_socket_fallback.RULE,
+    channel_collapse.RULE,
+    no_gpudirect.RULE,
+    shm_instead_of_p2p.RULE,
+    wrong_nic.RULE,
+    cross_rail_traffic.RULE,
+    unsuitable_algorithm.RULE,
+    init_straggler.RULE,
+    config_mismatch.RULE,
+    bad_node.RULE,
+    tensor_group_spans_hosts.RULE,
 )
 
 

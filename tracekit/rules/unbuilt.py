@@ -48,14 +48,6 @@ FAMILIES: tuple[Family, ...] = (
         "nic-error fabric-misconfigured",
     ),
     _family(
-        "NCCL's transports and choices",
-        "NCCL logs",
-        "tracekit capture --what nccl",
-        ("nccl",),
-        "nccl-socket-fallback no-gpudirect shm-instead-of-p2p wrong-nic channel-collapse "
-        "unsuitable-algorithm init-straggler config-mismatch bad-node",
-    ),
-    _family(
         "host CPU, memory, storage",
         "host counters (CPU, NUMA, storage)",
         "tracekit capture --what host",
@@ -67,15 +59,14 @@ FAMILIES: tuple[Family, ...] = (
         "rules over matched collectives and layout (not built yet)",
         None,
         (),
-        "gpu-outlier "
-        "latency-bound-communication tensor-group-spans-hosts cross-rail-traffic hot-expert",
+        "gpu-outlier latency-bound-communication hot-expert",
     ),
     _family(
         "balance, bubble, expected traffic",
         "the parallel layout and its expected costs (not built yet)",
         None,
         (),
-        "sequence-imbalance stage-imbalance excess-bubble traffic-mismatch low-mfu",
+        "traffic-mismatch low-mfu",
     ),
     _family(
         "recompilation, allocator, offload",
@@ -110,6 +101,16 @@ def not_built(kinds_present: Iterable[str] = ()) -> list[NotChecked]:
     return found
 
 
+_NCCL_RULES = frozenset(
+    """
+    nccl-socket-fallback channel-collapse no-gpudirect shm-instead-of-p2p wrong-nic
+    cross-rail-traffic unsuitable-algorithm init-straggler config-mismatch tensor-group-spans-hosts
+    """.split()  # noqa: SIM905  # a list that is read by eye
+)
+
+
 def topic_of(rule: str) -> str:
     """What the rule is about in words; the rule's own name where it stands alone."""
+    if rule in _NCCL_RULES:
+        return "NCCL's transports and choices"
     return next((family.topic for family in FAMILIES if rule in family.rules), rule)

@@ -23,7 +23,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def folder_of(tmp_path: Path, style: str, scenario: str, **options: Any) -> Path:
     folder = tmp_path / style
     if not folder.exists():
-        write(Request(scenario, seed=3, style=style, **options), folder)
+        write(Request(scenario, seed=3, style=style, nccl="none", **options), folder)
     return folder
 
 
@@ -131,7 +131,7 @@ def test_a_step_of_an_export_is_that_of_a_trace(tmp_path: Path) -> None:
 def test_the_same_seed_makes_the_same_bytes(tmp_path: Path) -> None:
     def digests(name: str, seed: int) -> dict[str, str]:
         folder = tmp_path / name
-        write(Request("slow-gpu", 4, seed, "ddp", 2, "nsys", decoys=()), folder)
+        write(Request("slow-gpu", 4, seed, "ddp", 2, "nsys", decoys=(), nccl="none"), folder)
         return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
 
     one, two, other = digests("one", 1), digests("two", 1), digests("other", 2)

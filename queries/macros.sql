@@ -715,3 +715,64 @@ JOIN computed AS at_start
     ON at_start.key = pieces.key AND at_start.time_ns = pieces.piece_start_ns
 JOIN computed AS at_gap ON at_gap.key = pieces.key AND at_gap.time_ns = pieces.gap_start_ns
 JOIN computed AS at_end ON at_end.key = pieces.key AND at_end.time_ns = pieces.piece_end_ns;
+
+-- What each cumulative counter grew by since its last reading: (key, source_id, place, time_ns,
+-- last_time_ns, counted, delta_count, event). ``rows_name`` has key (any type), source_id, place,
+-- time_ns (null where unknown: those rows come first, in the order of their files), counted, and
+-- limit_count: where the counter stops counting, null if it does not.
+--
+-- A counter that falls has wrapped at 32 bits if it was in the last tenth, is now in the first and
+-- was never above; else it was reset, and the delta is null: never zero, never a spike. A counter
+-- at its limit is full: null too. A second reading of one moment is dropped.
+-- ingest/counters.py has the same in Python; tests compare them.
+CREATE OR REPLACE MACRO counter_deltas(rows_name) AS TABLE
+WITH
+    readings AS (
+        SELECT
+            key,
+            source_id,
+            place,
+            time_ns,
+            counted,
+            limit_count,
+            lag(time_ns) OVER series AS last_time_ns,
+            lag(counted) OVER series AS last_counted,
+            max(counted) OVER (PARTITION BY key) AS max_counted
+        FROM (
+            FROM query_table(rows_name)
+            WHERE counted IS NOT NULL
+            QUALIFY
+                time_ns IS NULL
+                OR row_number() OVER (PARTITION BY key, time_ns ORDER BY source_id, place) = 1
+        )
+        WINDOW series AS (PARTITION BY key ORDER BY time_ns NULLS FIRST, source_id, place)
+    ),
+    judged AS (
+        SELECT
+            *,
+            CASE
+                WHEN last_counted IS NULL THEN NULL
+                WHEN counted >= limit_count THEN 'saturated'
+                WHEN counted >= last_counted THEN NULL
+                WHEN
+                    max_counted < 4294967296
+                    AND last_counted > 3865470566
+                    AND counted < 429496730
+                THEN 'wrap'
+                ELSE 'reset'
+            END AS event
+        FROM readings
+    )
+SELECT
+    key,
+    source_id,
+    place,
+    time_ns,
+    last_time_ns,
+    counted,
+    CASE
+        WHEN event = 'wrap' THEN counted + 4294967296 - last_counted
+        WHEN event IS NULL THEN counted - last_counted
+    END AS delta_count,
+    event
+FROM judged;

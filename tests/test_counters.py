@@ -31,7 +31,7 @@ WRAP = 2**32
         (
             [65530, 65535, 65535],
             65535,
-            [Delta(None), Delta(None, "saturated")] + [Delta(None, "saturated")],
+            [Delta(None), Delta(None, "saturated"), Delta(None, "saturated")],
         ),
         ([65535, 0, 4], 65535, [Delta(None), Delta(None, "reset"), Delta(4)]),
     ],

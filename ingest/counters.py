@@ -211,7 +211,7 @@ NARROW_END_RATIO = 0.9
 class Delta(NamedTuple):
     """What a counter grew by since its last reading, and what happened to it in between."""
 
-    count: int | None
+    growth: int | None
     """None where it cannot be known: the first reading, a reset, a counter stuck at its end."""
     event: Literal["wrap", "reset", "saturated"] | None = None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from tracekit.ingest import files
 from tracekit.ingest.base import IngestOptions, Ingestor, Recognition, Sink, SourceFile
 from tracekit.ingest.kineto import KinetoIngestor
+from tracekit.ingest.net import NET_INGESTORS
 
 __all__ = [
     "INGESTORS",
@@ -20,7 +21,7 @@ __all__ = [
     "recognise",
 ]
 
-INGESTORS: tuple[Ingestor, ...] = (KinetoIngestor(),)
+INGESTORS: tuple[Ingestor, ...] = (KinetoIngestor(), *NET_INGESTORS)
 """In the order in which they are asked."""
 
 DEEP_HEAD_BYTES = 4 << 20

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-REGISTRY_VERSION = 2
+REGISTRY_VERSION = 3
 """Raised when the meaning or the set of columns changes; part of every run's key."""
 
 UNIT_SUFFIXES = {
@@ -746,7 +746,13 @@ _COUNTER_TABLES = (
         "net_sample",
         "One counter of a port, NIC or queue at one moment.",
         (*_PLACE_GRAIN, "node", "port", "counter", "priority", "queue", "lane"),
-        _c("node", "VARCHAR", "Switch or host.", "name"),
+        _c(
+            "node",
+            "VARCHAR",
+            "Switch or host that counts; null where unknown.",
+            "name",
+        ),
+        _src("node_source", "the node"),
         _c("port", "VARCHAR", "Port or NIC."),
         _c("direction", "VARCHAR", "rx or tx as the node sees it; null where neither."),
         _c("priority", "INTEGER", "Priority or traffic class."),

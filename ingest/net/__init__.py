@@ -1,0 +1,29 @@
+"""Counters of switches, NICs and host interfaces: one module a family of formats."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from tracekit.ingest.base import IngestOptions, Ingestor, Recognition, Sink, SourceFile
+
+
+class NetIngestor:
+    """One family of formats; its module is imported when a file is looked at."""
+
+    def __init__(self, name: str, version: int, module: str) -> None:
+        self.name = name
+        self.version = version
+        self._module = f"tracekit.ingest.net.{module}"
+
+    def sniff(self, head: bytes, name: str) -> Recognition | None:
+        """Recognise a file of the family by its first bytes."""
+        found: Recognition | None = import_module(self._module).sniff(head, name)
+        return found
+
+    def read(self, source: SourceFile, sink: Sink, options: IngestOptions) -> None:
+        """Stream the file into the sink."""
+        import_module(self._module).read(source, sink)
+
+
+NET_INGESTORS: tuple[Ingestor, ...] = (NetIngestor("linux_net", 1, "linux"),)
+"""In the order in which they are asked."""

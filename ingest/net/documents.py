@@ -1,0 +1,171 @@
+"""Splits a file into lines, or into JSON values with the times between them, in bounded memory."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, BinaryIO, NamedTuple
+
+from tracekit.ingest.net import times
+
+MAX_LINE_BYTES = 64 << 20
+"""Longest line; a longer one is cut there and cannot be read."""
+MAX_DOCUMENT_BYTES = 256 << 20
+"""Longest JSON value."""
+READ_BYTES = 1 << 20
+
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+
+
+class Line(NamedTuple):
+    """A line and its number, from 1."""
+
+    number: int
+    text: str
+
+
+class Document(NamedTuple):
+    """A JSON value, where it begins, and the time that stood before it."""
+
+    line: int
+    value: Any
+    """Numbers with a fraction are texts, so that no digit is lost; None where ``problem``."""
+    stamp_ns: int | None
+    problem: str | None = None
+    """Masked words on why the value cannot be read."""
+
+
+def raw_lines(stream: BinaryIO) -> Iterator[bytes]:
+    """The lines of a stream without their ends."""
+    rest = b""
+    while block := stream.read(READ_BYTES):
+        rest += block
+        if b"\n" not in block and len(rest) < MAX_LINE_BYTES:
+            continue
+        *whole, rest = rest.split(b"\n")
+        yield from whole
+        if len(rest) >= MAX_LINE_BYTES:
+            yield rest
+            rest = b""
+    if rest:
+        yield rest
+
+
+def lines(stream: BinaryIO) -> Iterator[Line]:
+    """The lines of a text, without terminal colours and carriage returns."""
+    for number, raw in enumerate(raw_lines(stream), 1):
+        plain = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+        if b"\x1b" in plain:
+            plain = re.sub(rb"\x1b\[[0-9;?]{0,20}[A-Za-z]", b"", plain)
+        yield Line(number, plain.rstrip(b"\r").decode("utf-8", "replace"))
+
+
+def loads(text: bytes) -> Any:
+    """A JSON value; numbers with a fraction stay texts. ValueError where it is none."""
+    try:
+        return json.loads(text, parse_float=str, parse_constant=str)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def documents(stream: BinaryIO) -> Iterator[Document]:
+    """The JSON values of a file: one, one a line, or several over many lines each.
+
+    A line that is only a time stamps the next value. What is no JSON is given as a problem with
+    its line, and what follows is read.
+    """
+    stamp: int | None = None
+    held: list[_Held] = []
+    depth = size = 0
+    for number, raw in enumerate(raw_lines(stream), 1):
+        line = raw.strip().removeprefix(b"\xef\xbb\xbf")
+        if not line:
+            continue
+        if not held:
+            if line[:1] not in (b"{", b"["):
+                text = line[:200].decode("utf-8", "replace")
+                stamp_of_line = times.of_line(text)
+                if stamp_of_line is None:
+                    yield Document(number, None, None, "no JSON")
+                else:
+                    stamp = stamp_of_line
+                continue
+            depth = size = 0
+        is_opening = raw[:1] in (b"{", b"[")
+        change = _depth(line)
+        if held and is_opening and change == 0 and len(line) > 2:
+            # A whole value on a line of its own: what is held broke off before it.
+            yield from _documents_of(held, stamp)
+            held, stamp, depth, size = [], None, 0, 0
+        held.append(_Held(number, line, is_opening))
+        size += len(line)
+        depth += change
+        if depth > 0 and size < MAX_DOCUMENT_BYTES:
+            continue
+        yield from _documents_of(held, stamp)
+        held, stamp = [], None
+    if held:
+        yield from _documents_of(held, stamp)
+
+
+class _Held(NamedTuple):
+    number: int
+    text: bytes
+    is_opening: bool
+    """Whether it begins a value without any indent: a value's first line mostly does."""
+
+
+def _depth(line: bytes) -> int:
+    """How many brackets a line leaves open; texts never run over a line's end."""
+    depth = 0
+    for token in _TOKEN.findall(line):
+        if token in (b"{", b"["):
+            depth += 1
+        elif token in (b"}", b"]"):
+            depth -= 1
+    return depth
+
+
+def _documents_of(held: list[_Held], stamp: int | None) -> Iterator[Document]:
+    """The value of some lines; where it is broken, the values that can be found in them."""
+    begun = held[0].number
+    try:
+        yield Document(begun, loads(b"\n".join(h.text for h in held)), stamp)
+        return
+    except ValueError as error:
+        problem = type(error).__name__
+    if len(held) == 1:
+        values, is_all = _several(held[0].text)
+        for value in values:
+            yield Document(begun, value, stamp)
+        if not is_all:
+            yield Document(begun, None, None, problem)
+        return
+    yield Document(begun, None, None, problem)
+    # A value that breaks off takes the next ones with it: begin anew where one may begin. Their
+    # time stays unknown, for the lines that state it were swallowed too.
+    openings = [i for i, h in enumerate(held) if i and h.is_opening]
+    for first, last in zip(openings, [*openings[1:], len(held)], strict=True):
+        try:
+            value = loads(b"\n".join(h.text for h in held[first:last]))
+        except ValueError:
+            continue
+        yield Document(held[first].number, value, None)
+
+
+def _several(line: bytes) -> tuple[list[Any], bool]:
+    """Values that stand one after the other in a line, and whether they are all of it."""
+    decoder = json.JSONDecoder(parse_float=str, parse_constant=str)
+    text = line.decode("utf-8", "replace")
+    found: list[Any] = []
+    at = 0
+    while at < len(text):
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return found, False
+        found.append(value)
+        while at < len(text) and text[at] in " \t,":
+            at += 1
+    return found, True

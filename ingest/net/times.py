@@ -1,0 +1,132 @@
+"""When a dump was made: its own words, its file's name, its file's modification time."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta, timezone
+
+from tracekit.ingest.base import SourceFile
+
+EARLIEST_NS = 946_684_800 * 10**9
+"""2000-01-01: no number below it is taken for a time of day."""
+LATEST_NS = 4_102_444_800 * 10**9
+"""2100-01-01."""
+
+_EPOCH = re.compile(r"(\d{9,19})(?:\.(\d{1,12}))?")
+_ISO = re.compile(
+    r"(\d{4})-?(\d{2})-?(\d{2})[T_ ](\d{2})[:-]?(\d{2})[:-]?(\d{2})(?:[.,](\d{1,9}))?\d*"
+    r" ?(Z|UTC|[+-]\d{2}:?\d{2})?"
+)
+_DATE_COMMAND = re.compile(
+    r"(?:[A-Z][a-z]{2},? )?(?:([A-Z][a-z]{2}) +(\d{1,2})|(\d{1,2}) ([A-Z][a-z]{2}) (\d{4}))"
+    r",? (\d{2}):(\d{2}):(\d{2})(?:[.,](\d{1,9}))?(?: ([AP]M))? (UTC|GMT|[+-]\d{4})(?: (\d{4}))?"
+)
+_MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
+_IN_NAME = re.compile(
+    r"(?<!\d)(?:(\d{4})-?(\d{2})-?(\d{2})[T_-]?(\d{2})[-:]?(\d{2})[-:]?(\d{2})"
+    r"(?:[.,](\d{1,9}))?(Z|UTC)|(\d{10}(?:\.\d{1,9})?|\d{13}|\d{16}|\d{19}))(?!\d)"
+)
+_STAMP_LINE = re.compile(
+    r"\s*(?:[#=>*-]{1,10}|time(?:stamp)?[:=]|date[:=])?\s*(.{9,60}?)\s*[#=<*-]{0,10}\s*", re.I
+)
+
+
+def from_epoch(whole: str, fraction: str = "") -> int | None:
+    """Nanoseconds of an epoch number as text, whose digits tell its unit; None if it is none."""
+    digits = len(whole)
+    if digits <= 11:
+        ns = int(whole) * 10**9 + int(fraction[:9].ljust(9, "0"))
+    elif digits <= 14:
+        ns = int(whole) * 10**6 + int(fraction[:6].ljust(6, "0"))
+    elif digits <= 17:
+        ns = int(whole) * 10**3 + int(fraction[:3].ljust(3, "0"))
+    else:
+        ns = int(whole)
+    return ns if EARLIEST_NS <= ns < LATEST_NS else None
+
+
+def parse(text: str) -> int | None:
+    """Nanoseconds since the epoch of a time with a zone, or of an epoch number; else None.
+
+    A time without a zone is none: no zone is guessed.
+    """
+    text = text.strip()
+    if found := _EPOCH.fullmatch(text):
+        return from_epoch(found[1], found[2] or "")
+    if found := _ISO.fullmatch(text):
+        *parts, fraction, zone = found.groups()
+        return _civil([int(p) for p in parts], fraction, zone)
+    if found := _DATE_COMMAND.fullmatch(text):
+        return _of_date_command(found)
+    return None
+
+
+def of_line(line: str) -> int | None:
+    """The time that a line states if it states nothing else (a collector's mark); else None."""
+    if not 9 <= len(line) <= 100 or not any(c.isdigit() for c in line):
+        return None
+    found = _STAMP_LINE.fullmatch(line)
+    return parse(found[1]) if found else None
+
+
+def looks_zoneless(line: str) -> bool:
+    """Whether a line is a time of day that lacks its zone."""
+    found = _STAMP_LINE.fullmatch(line) if len(line) <= 100 else None
+    iso = _ISO.fullmatch(found[1].strip()) if found else None
+    return iso is not None and iso[8] is None
+
+
+def of_file(source: SourceFile) -> tuple[int | None, str | None]:
+    """The time in a file's name (with a zone, or an epoch), else its modification time."""
+    for found in _IN_NAME.finditer(source.name):
+        ns = (
+            from_epoch(*found[9].partition(".")[::2])
+            if found[9]
+            else _civil([int(p) for p in found.groups()[:6]], found[7], found[8])
+        )
+        if ns is not None:
+            return ns, "name"
+    if source.mtime_ns > 0:
+        return source.mtime_ns, "mtime"
+    return None, None
+
+
+def _of_date_command(found: re.Match[str]) -> int | None:
+    month, day, day2, month2, year2, hour, minute, second, fraction, half, zone, year = (
+        found.groups()
+    )
+    name = month or month2
+    if name not in {_MONTHS[i : i + 3] for i in range(0, 36, 3)} or not (year or year2):
+        return None
+    hours = int(hour)
+    if half:
+        hours = hours % 12 + (12 if half == "PM" else 0)
+    parts = [
+        int(year or year2),
+        _MONTHS.index(name) // 3 + 1,
+        int(day or day2),
+        hours,
+        int(minute),
+        int(second),
+    ]
+    return _civil(parts, fraction, "Z" if zone == "GMT" else zone)
+
+
+def _civil(parts: list[int], fraction: str | None, zone: str | None) -> int | None:
+    if zone is None:
+        return None
+    offset = UTC
+    if zone not in ("Z", "UTC"):
+        sign = -1 if zone[0] == "-" else 1
+        digits = zone[1:].replace(":", "")
+        if int(digits[:2]) > 23:
+            return None
+        offset = timezone(sign * timedelta(hours=int(digits[:2]), minutes=int(digits[2:])))
+    try:
+        year, month, day, hour, minute, second = parts
+        moment = datetime(year, month, day, hour, minute, second, tzinfo=offset)
+        seconds = int(moment.timestamp())
+    except (ValueError, OverflowError):
+        return None
+    ns = seconds * 10**9 + int((fraction or "").ljust(9, "0"))
+    return ns if EARLIEST_NS <= ns < LATEST_NS else None

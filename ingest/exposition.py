@@ -172,8 +172,9 @@ def _time_ns(text: str) -> int:
     is_s = abs(int(whole)) < 100_000_000_000
     digits = 9 if is_s else 6
     sign = -1 if whole.startswith("-") else 1
-    fine = int(fraction[:digits].ljust(digits, "0"))
-    return int(whole) * 10**digits + sign * fine
+    fine: int = int(fraction[:digits].ljust(digits, "0"))
+    scale: int = 10**digits
+    return int(whole) * scale + sign * fine
 
 
 def value_of(text: str) -> float | None:

@@ -58,6 +58,7 @@ QUERY_FILES: tuple[str, ...] = (
     "comm/match_coverage",
     "comm/last_calls",
     "comm/absent_waits",
+    "counters/port_counters",
     "health/input_stall",
     "health/gc_pause",
     "health/checkpoint_stall",

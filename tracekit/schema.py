@@ -773,12 +773,30 @@ _COUNTER_TABLES = (
     ),
 )
 
+_JOIN_TABLES = (
+    _derived(
+        "port",
+        "Where each port that has counters leads, one row an attempt.",
+        ("attempt", "node", "port"),
+        _c("attempt", "INTEGER", "Attempt whose ranks are meant; null without traces."),
+        _c("node", "VARCHAR", "As in net_sample, else its file's host; null: unknown.", "name"),
+        _c("port", "VARCHAR", "As in net_sample."),
+        _c("host", "VARCHAR", "Host on the other side, or that owns it; null: unknown.", "name"),
+        _src("host_source", "the host"),
+        _c("nic", "VARCHAR", "The host's NIC."),
+        _c("rank", "INTEGER", "Rank that uses it; null when several or unknown."),
+        _c("ranks", "INTEGER[]", "Ranks of the host; null when unknown."),
+        _c("is_on_host", "BOOLEAN", "Whether the host's own NIC counts: its tx leaves the host."),
+    ),
+)
+
 TABLES: tuple[Table, ...] = (
     *_META_TABLES,
     *_IDENTITY_TABLES,
     *_TRACE_TABLES,
     *_NCCL_TABLES,
     *_COUNTER_TABLES,
+    *_JOIN_TABLES,
 )
 
 _BY_NAME = {t.name: t for t in TABLES}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.derive import attempts as at
 from tracekit.derive import clocks as clock_offsets
-from tracekit.derive import hosts, ranks
+from tracekit.derive import hosts, ports, ranks
 from tracekit.derive.calls import read_calls
 from tracekit.derive.layout import coordinates, group_kinds
 from tracekit.derive.matching import group_table, match, match_table
@@ -98,6 +98,7 @@ def derive(
         "clock_offset": clock_offsets.offset_rows(offsets, used),
         "run": attempt_rows,
         "pipeline_op": [],
+        "port": ports.port_rows(con, sources, rank_rows, attempt_rows, job),
     }
     tables = {name: _arrow(name, content) for name, content in rows.items()}
     tables["collective_match"] = match_table(matched, errors)

@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime
 from tracekit.findings import Finding, NotChecked, ordered
 from tracekit.report.budget import step_budget
 from tracekit.report.config import DiagnoseConfig
+from tracekit.report.fold import fold
 from tracekit.report.model import (
     SCHEMA_VERSION,
     Coverage,
@@ -48,7 +49,7 @@ def build_report(
     config = config or DiagnoseConfig()
     rules = configured(config.thresholds, config.select, config.ignore)
     found, not_checked, rules_run = _run(rules, facts)
-    linked = link_symptoms(found, facts)
+    linked = link_symptoms(fold(found), facts)
     blames = {rule.name: rule.names_culprit for rule in RULES}
     # What is silenced still takes its time: it stays in the budget, under its id.
     budget = step_budget(facts.steps, linked, blames)

@@ -158,6 +158,9 @@ class Rule:
     """The input that is most often absent, as ``not_checked`` states it."""
     symptom_of: tuple[str, ...] = ()
     """Rules whose findings can explain this one."""
+    absorbs: tuple[str, ...] = ()
+    """Rules that see the same fault with another instrument: a finding of theirs in the same place
+    and this one become one finding, under this rule's name."""
 
     def configured(self, overrides: Mapping[str, object]) -> Rule:
         """The rule with some thresholds replaced; UsageError for one that it does not have."""
@@ -192,6 +195,27 @@ class Rule:
         return "\n".join(lines) + "\n"
 
 
+COUNTER_CAUSES = (
+    "thermal-throttle",
+    "power-brake",
+    "gpu-memory-fault",
+    "gpu-contention",
+    "pcie-degraded",
+    "nvlink-fault",
+    "packet-loss",
+    "nic-error",
+    "slow-receiver",
+    "pfc-storm",
+    "ecn-congestion",
+    "incast",
+    "ecmp-collision",
+    "storage-interference",
+)
+"""Rules over counters whose findings can make a rank late or communication slow."""
+
+UNPROVED = "files in a format that no real sample proved"
+"""Name of the evidence against a finding that rests on such files: it stays a note."""
+
 NO_GPU = "a GPU timeline (these ranks show none)"
 """The need of rules that only a GPU's timeline can answer."""
 
@@ -202,8 +226,10 @@ def lacking(rule: str, needs: str, capture: str | None = None) -> RuleOutcome:
 
 
 __all__ = [
+    "COUNTER_CAUSES",
     "DOC_HEADINGS",
     "NO_GPU",
+    "UNPROVED",
     "Facts",
     "JobFacts",
     "Level",

@@ -41,7 +41,7 @@ from tracekit.findings import (
     impact_of,
     severity_of,
 )
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, lacking, threshold
+from tracekit.rules.base import COUNTER_CAUSES, Facts, Row, Rule, RuleOutcome, lacking, threshold
 from tracekit.rules.lateness import (
     QUERIES,
     LatenessThresholds,
@@ -313,5 +313,6 @@ RULE = Rule(
         "checkpoint-stall",
         "sync-stall",
         "link-degraded",
+        *COUNTER_CAUSES,
     ),
 )

@@ -44,7 +44,7 @@ FAMILIES: tuple[Family, ...] = (
         "NIC or switch counters",
         "tracekit capture --what nic",
         ("sonic", "eos", "nxos", "gnmi", "infiniband", "sysfs_ib", "ethtool", "lab_switch"),
-        "pfc-storm slow-receiver ecn-congestion incast ecmp-collision packet-loss "
+        "pfc-storm slow-receiver ecn-congestion incast ecmp-collision "
         "nic-error fabric-misconfigured",
     ),
     _family(

@@ -25,5 +25,9 @@ class NetIngestor:
         import_module(self._module).read(source, sink)
 
 
-NET_INGESTORS: tuple[Ingestor, ...] = (NetIngestor("linux_net", 1, "linux"),)
+NET_INGESTORS: tuple[Ingestor, ...] = (
+    NetIngestor("linux_net", 1, "linux"),
+    NetIngestor("sonic_db", 1, "sonic_db"),
+    NetIngestor("sonic_cli", 1, "sonic_cli"),
+)
 """In the order in which they are asked."""

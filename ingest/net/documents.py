@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, BinaryIO, NamedTuple
 
 from tracekit.ingest.net import times
@@ -128,30 +129,70 @@ def _depth(line: bytes) -> int:
 
 
 def _documents_of(held: list[_Held], stamp: int | None) -> Iterator[Document]:
-    """The value of some lines; where it is broken, the values that can be found in them."""
+    """The value of some lines; where it is broken, what stands whole before the break."""
+    text = b"\n".join(h.text for h in held)
     begun = held[0].number
     try:
-        yield Document(begun, loads(b"\n".join(h.text for h in held)), stamp)
+        yield Document(begun, loads(text), stamp)
         return
     except ValueError as error:
         problem = type(error).__name__
     if len(held) == 1:
-        values, is_all = _several(held[0].text)
+        values, is_all = _several(text)
         for value in values:
             yield Document(begun, value, stamp)
-        if not is_all:
+        if is_all:
+            return
+        if values:
             yield Document(begun, None, None, problem)
-        return
-    yield Document(begun, None, None, problem)
+            return
     # A value that breaks off takes the next ones with it: begin anew where one may begin. Their
     # time stays unknown, for the lines that state it were swallowed too.
     openings = [i for i, h in enumerate(held) if i and h.is_opening]
-    for first, last in zip(openings, [*openings[1:], len(held)], strict=True):
+    yield Document(begun, None, None, problem)
+    first = openings[0] if openings else len(held)
+    value = before_break(b"\n".join(h.text for h in held[:first]))
+    if value is not None:
+        yield Document(begun, value, stamp)
+    for start, end in pairwise([*openings, len(held)]):
         try:
-            value = loads(b"\n".join(h.text for h in held[first:last]))
+            value = loads(b"\n".join(h.text for h in held[start:end]))
         except ValueError:
             continue
-        yield Document(held[first].number, value, None)
+        yield Document(held[start].number, value, None)
+
+
+def before_break(text: bytes) -> Any:
+    """What stands whole before the place where a JSON value breaks; None where nothing does.
+
+    Cut at the last comma before the break, with every bracket that is open there closed: the
+    member that the break may have shortened is left out.
+    """
+    decoded = text.decode("utf-8", "replace")
+    try:
+        return json.loads(decoded, parse_float=str, parse_constant=str)
+    except json.JSONDecodeError as error:
+        end = error.pos
+    except (ValueError, RecursionError):
+        return None
+    closers: list[str] = []
+    cut: tuple[int, str] | None = None
+    for found in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[\]{},]', decoded[:end]):
+        mark = found[0]
+        if mark == "{":
+            closers.append("}")
+        elif mark == "[":
+            closers.append("]")
+        elif mark in "}]" and closers:
+            closers.pop()
+        elif mark == "," and closers:
+            cut = (found.start(), "".join(reversed(closers)))
+    if cut is None:
+        return None
+    try:
+        return loads((decoded[: cut[0]] + cut[1]).encode())
+    except ValueError:
+        return None
 
 
 def _several(line: bytes) -> tuple[list[Any], bool]:

@@ -38,6 +38,7 @@ COLUMNS = (
     "lane",
     "time_ns",
     "time_source",
+    "interval_ns",
     "counter",
     "original_name",
     "kind",
@@ -145,6 +146,8 @@ class Samples:
         self._window: tuple[int, int] | None = None
         self.node = node_of_path(source.path)
         self.node_source: str | None = "name" if self.node else None
+        self.interval_ns: int | None = None
+        """Time that what follows was averaged or counted over, where the source says so."""
         self.rows_count = 0
         self.missing_count = 0
         self.dumps_count = 0
@@ -204,6 +207,7 @@ class Samples:
             lane,
             self._time_ns,
             "content" if self._time_ns is not None else None,
+            self.interval_ns,
             meaning.counter,
             original,
             meaning.kind,

@@ -67,6 +67,8 @@ class Reading:
             status, reason = "empty", "it holds no numbers"
         elif self.answer is not None and not samples.rows_count:
             reason = self.answer
+        elif samples.missing_count and not samples.rows_count:
+            reason = "all its cells say that there is no number (N/A)"
         self._sink.fact(status=status, place_kind=self._place_kind, is_truncated_end=is_cut)
         raw = getattr(self._stream, "raw_bytes", None)
         if raw is not None and not is_cut:

@@ -9,6 +9,7 @@ from tracekit.ingest import files
 from tracekit.ingest.base import IngestOptions, Ingestor, Recognition, Sink, SourceFile
 from tracekit.ingest.kineto import KinetoIngestor
 from tracekit.ingest.net import NET_INGESTORS
+from tracekit.ingest.prometheus import PrometheusIngestor
 
 __all__ = [
     "INGESTORS",
@@ -21,7 +22,7 @@ __all__ = [
     "recognise",
 ]
 
-INGESTORS: tuple[Ingestor, ...] = (KinetoIngestor(), *NET_INGESTORS)
+INGESTORS: tuple[Ingestor, ...] = (KinetoIngestor(), PrometheusIngestor(), *NET_INGESTORS)
 """In the order in which they are asked."""
 
 DEEP_HEAD_BYTES = 4 << 20

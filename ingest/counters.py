@@ -1,9 +1,8 @@
-"""The words that all sources of counters share: canonical names, units and kinds.
+"""The words that all sources of GPU counters share, blanks, and deltas of any counter.
 
-A canonical name of a port's counter begins with ``rx_`` or ``tx_`` where it has a direction, as
-the node that owns the port sees it. Rules and queries know these names only; the name in the
-source stays in ``original_name``. A counter that has no canonical name keeps its own, in lower
-case: it can be looked at, and no rule reads it.
+Rules and queries know canonical names only; the name in the source stays in ``original_name``. A
+counter that has no canonical name keeps its own, in lower case: it can be looked at, and no rule
+reads it. The names of network counters are in ``ingest/net/vocabulary.py``.
 
 Deltas of cumulative counters are taken in SQL, over all files of a run (``counter_deltas`` of
 queries/macros.sql): one file rarely holds two readings of a counter.
@@ -30,70 +29,6 @@ def _count(doc: str) -> Canonical:
     return Canonical("count", "cumulative", doc)
 
 
-NET: dict[str, Canonical] = {
-    # Traffic
-    "rx_bytes": Canonical("bytes", "cumulative", "Bytes received."),
-    "tx_bytes": Canonical("bytes", "cumulative", "Bytes sent."),
-    "rx_packets": _count("Packets received."),
-    "tx_packets": _count("Packets sent."),
-    # Loss: packets thrown away although nothing was wrong with them.
-    "rx_drops": _count("Packets dropped on the way in: no buffer, or a policy."),
-    "tx_drops": _count("Packets dropped on the way out: the queue was full."),
-    "rx_no_buffer": _count("Packets that found no receive buffer: the host's software is late."),
-    "rx_trimmed": _count("Packets cut to their header instead of being dropped, on the way in."),
-    "tx_trimmed": _count("Packets cut to their header instead of being dropped, on the way out."),
-    # Damage: the link itself.
-    "rx_errors": _count("Damaged packets received, of any kind."),
-    "tx_errors": _count("Packets that could not be sent."),
-    "rx_crc_errors": _count("Packets with a wrong checksum."),
-    "rx_symbol_errors": _count("Symbols that were no code: cable, optic, dirt."),
-    "rx_fec_corrected": _count("Codewords that error correction repaired: normal in PAM4 links."),
-    "rx_fec_uncorrected": _count("Codewords that error correction could not repair."),
-    "link_down_events": _count("Times that the link went down."),
-    "link_recoveries": _count("Times that the link retrained without going down."),
-    # Flow control. A pause received stops this node; a pause sent stops the other side.
-    "rx_pause_frames": _count("Pause frames received (with a priority: PFC)."),
-    "tx_pause_frames": _count("Pause frames sent (with a priority: PFC)."),
-    "rx_pause_ns": Canonical("ns", "cumulative", "Time for which this node was told to pause."),
-    "tx_pause_ns": Canonical("ns", "cumulative", "Time for which it told the other side to pause."),
-    "rx_pause_transitions": _count("Times that pausing began."),
-    "tx_pause_storms": _count("Times that this node paused the other side beyond a limit."),
-    "pfc_watchdog_storms": _count("Queues that the pause watchdog found stuck."),
-    "pfc_watchdog_restored": _count("Queues that the pause watchdog released again."),
-    "tx_wait_ticks": Canonical("ticks", "cumulative", "Ticks with data to send and no credit."),
-    # Congestion control
-    "tx_ecn_marked": _count("Packets marked as having met congestion, on the way out."),
-    "rx_ecn_marked": _count("Marked packets received (RoCE: at the receiver)."),
-    "tx_cnp": _count("Congestion notifications sent: by the receiver, because of marks."),
-    "rx_cnp_handled": _count("Congestion notifications obeyed: this sender slowed down."),
-    "rx_cnp_ignored": _count("Congestion notifications ignored."),
-    # What transports notice of loss and reordering
-    "rx_out_of_sequence": _count("Packets out of order: loss, or several paths."),
-    "packet_sequence_errors": _count("NAKs received: the other side missed a packet."),
-    "ack_timeouts": _count("Acknowledgements that did not come in time."),
-    "adaptive_retransmits": _count("Retransmissions by the adaptive timer."),
-    "retransmits": _count("Packets or segments sent again."),
-    "retransmit_timeouts": _count("Retransmissions because a timer ran out."),
-    "rnr_retries_exceeded": _count("Receivers that were never ready."),
-    "retries_exceeded": _count("Connections given up after all retries."),
-    # The host behind the NIC
-    "pcie_stalled_ns": Canonical("ns", "cumulative", "Time that PCIe held up the NIC."),
-    "pcie_stall_events": _count("Times that PCIe held up the NIC."),
-    # State
-    "queue_bytes": Canonical("bytes", "gauge", "Bytes waiting in the queue."),
-    "queue_packets": Canonical("count", "gauge", "Packets waiting in the queue."),
-    "queue_max_bytes": Canonical("bytes", "watermark", "Most bytes that waited in the queue."),
-    "headroom_max_bytes": Canonical("bytes", "watermark", "Most headroom that was in use."),
-    "speed_bytes_per_s": Canonical("bytes/s", "gauge", "Speed of the link."),
-    "rate_limit_bytes_per_s": Canonical("bytes/s", "gauge", "Rate that a shaper allows."),
-    "is_up": Canonical("0 or 1", "gauge", "Whether the link is up."),
-    "mtu_bytes": Canonical("bytes", "gauge", "Largest packet."),
-    "optic_rx_watts": Canonical("W", "gauge", "Light received, by lane."),
-    "optic_tx_watts": Canonical("W", "gauge", "Light sent, by lane."),
-    "optic_celsius": Canonical("degrees Celsius", "gauge", "Temperature of the optic."),
-}
-"""Counters of ports, NICs and queues."""
-
 GPU: dict[str, Canonical] = {
     # Clocks and what holds them down
     "sm_clock": Canonical("Hz", "gauge", "Clock of the multiprocessors."),
@@ -113,10 +48,12 @@ GPU: dict[str, Canonical] = {
     "hw_power_brake_time": Canonical("ns", "cumulative", "Time slowed by an external brake."),
     # Heat and power
     "gpu_temperature": Canonical("degrees Celsius", "gauge", "Temperature of the chip."),
+    "gpu_slowdown_temperature": Canonical("degrees Celsius", "gauge", "Where it slows down."),
     "memory_temperature": Canonical("degrees Celsius", "gauge", "Temperature of the memory."),
     "power": Canonical("W", "gauge", "Power of the board."),
     "power_limit": Canonical("W", "gauge", "Power limit in force."),
-    "energy": Canonical("J", "gauge", "Energy since the driver was loaded."),
+    "power_limit_default": Canonical("W", "gauge", "Power limit as delivered."),
+    "energy": Canonical("mJ", "cumulative", "Energy since the driver was loaded."),
     "fan_speed": Canonical("0..1", "gauge", "Fan."),
     # Work
     "gpu_utilisation": Canonical("0..1", "gauge", "Share of time with a kernel: proves nothing."),
@@ -132,6 +69,7 @@ GPU: dict[str, Canonical] = {
     "memory_used": Canonical("bytes", "gauge", "Memory in use."),
     "memory_free": Canonical("bytes", "gauge", "Memory free."),
     "memory_total": Canonical("bytes", "gauge", "Memory in all."),
+    "memory_used_ratio": Canonical("0..1", "gauge", "Share of memory in use."),
     "performance_state": Canonical("P-state", "gauge", "0 is fastest."),
     "compute_processes": Canonical("count", "gauge", "Processes that compute on it."),
     # Buses
@@ -149,6 +87,8 @@ GPU: dict[str, Canonical] = {
     "nvlink_crc_data_errors": _count("NVLink data with a wrong checksum."),
     "nvlink_replays": _count("NVLink packets sent again."),
     "nvlink_recoveries": _count("NVLinks that had to recover."),
+    "nvlink_link_errors": _count("NVLink packets received damaged, of any kind (NVLink 5)."),
+    "nvlink_link_failures": _count("NVLinks that did not recover (NVLink 5)."),
     "nvlink_links_active": Canonical("count", "gauge", "NVLinks that are up."),
     "nvlink_links_inactive": Canonical("count", "gauge", "NVLinks that are down."),
     # Memory

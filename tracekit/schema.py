@@ -329,8 +329,9 @@ _IDENTITY_TABLES = (
     _source(
         "device",
         "A device that a source describes. An ordinal is never an NVML index.",
-        ("source_id", "ordinal"),
-        _c("ordinal", "INTEGER", "Ordinal relative to the process."),
+        ("source_id", "ordinal", "nvml_index", "uuid", "pci", "node"),
+        _c("ordinal", "INTEGER", "Ordinal relative to the process; null where counters tell."),
+        _c("node", "VARCHAR", "Host as a counter file states it; null elsewhere.", "name"),
         _c("nvml_index", "INTEGER", "NVML index; null when unknown."),
         _c("uuid", "VARCHAR", "GPU UUID."),
         _c("pci", "VARCHAR", "dddddddd:bb:dd.f, lower case."),
@@ -736,9 +737,10 @@ _COUNTER_TABLES = (
     _source(
         "gpu_sample",
         "One GPU counter at one moment.",
-        (*_PLACE_GRAIN, "counter", "device_id"),
+        (*_PLACE_GRAIN, "counter", "device_id", "nvml_index", "node"),
         _c("device_id", "VARCHAR", "UUID or PCI address; null when only an index is known."),
         _c("nvml_index", "INTEGER", "NVML index."),
+        _c("node", "VARCHAR", "Host as the sample states it; null where it does not.", "name"),
         _c("pod", "VARCHAR", "Pod; a pod is not a host.", "name"),
         *_SAMPLE,
     ),

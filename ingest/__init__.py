@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tracekit.ingest import files
 from tracekit.ingest.base import IngestOptions, Ingestor, Recognition, Sink, SourceFile
+from tracekit.ingest.gpu import GPU_INGESTORS
 from tracekit.ingest.kineto import KinetoIngestor
 from tracekit.ingest.net import NET_INGESTORS
 from tracekit.ingest.prometheus import PrometheusIngestor
@@ -22,7 +23,12 @@ __all__ = [
     "recognise",
 ]
 
-INGESTORS: tuple[Ingestor, ...] = (KinetoIngestor(), PrometheusIngestor(), *NET_INGESTORS)
+INGESTORS: tuple[Ingestor, ...] = (
+    KinetoIngestor(),
+    PrometheusIngestor(),
+    *GPU_INGESTORS,
+    *NET_INGESTORS,
+)
 """In the order in which they are asked."""
 
 DEEP_HEAD_BYTES = 4 << 20

@@ -98,10 +98,14 @@ class Samples:
                     time_source,
                 )
             )
-            named = (gpu.node, gpu.uuid, gpu.pci, gpu.nvml_index)
-            if any(v is not None for v in named[1:]):
-                self._devices.setdefault(named, gpu)
+            self.described(gpu)
         return number
+
+    def described(self, gpu: Gpu) -> None:
+        """Keep what is said of a GPU, whether or not it has samples."""
+        named = (gpu.node, gpu.uuid, gpu.pci, gpu.nvml_index)
+        if any(v is not None for v in named[1:]):
+            self._devices.setdefault(named, gpu)
 
     def add(
         self, series: int, meaning: Meaning, place: int, time_ns: int | None, number: float | None,

@@ -776,3 +776,70 @@ SELECT
     END AS delta_count,
     event
 FROM judged;
+
+-- A host's name as derive writes it: short and lower case; an address stays whole.
+CREATE OR REPLACE MACRO host_name(name) AS
+    if(
+        regexp_full_match(name, '[0-9.]+|.*:.*'),
+        lower(trim(name)),
+        split_part(rtrim(lower(trim(name)), '.'), '.', 1)
+    );
+
+-- GPU samples while the job ran, with their GPU: (attempt, gpu_id, host, counter, kind, unit,
+-- source_id, place, time_ns, value, counted). The job's window is widened by slack_ns on both
+-- sides: a collector that looks every 30 s may have looked just before and just after. Only samples
+-- on a clock since the epoch stand beside the job; without traces all samples count. What
+-- is part of a GPU (a MIG instance, one NVLink) is not the GPU and is left out.
+CREATE OR REPLACE MACRO gpu_readings(
+    gpu_sample_name, gpu_name, run_name, clock_name, slack_ns
+) AS TABLE
+WITH
+    windows AS (
+        SELECT attempt, start_ns - slack_ns AS start_ns, end_ns + slack_ns AS end_ns
+        FROM query_table(run_name)
+        UNION ALL
+        SELECT CAST(NULL AS INTEGER), CAST(NULL AS BIGINT), CAST(NULL AS BIGINT)
+        WHERE NOT EXISTS (SELECT 1 FROM query_table(run_name))
+    ),
+    placed AS (
+        SELECT
+            windows.attempt,
+            if(samples.node IS NULL, samples.host, host_name(samples.node)) AS host,
+            samples.device_id,
+            samples.nvml_index,
+            samples.counter,
+            samples.kind,
+            samples.unit,
+            samples.source_id,
+            samples.place,
+            samples.time_ns,
+            samples.value,
+            samples.counted
+        FROM query_table(gpu_sample_name) AS samples
+        LEFT JOIN query_table(clock_name) AS clock USING (clock_id)
+        JOIN windows
+            ON windows.start_ns IS NULL
+            OR (
+                clock.basis = 'epoch'
+                AND samples.time_ns BETWEEN windows.start_ns AND windows.end_ns
+            )
+        WHERE samples.device_id IS NULL OR NOT contains(samples.device_id, '/')
+    )
+SELECT
+    placed.attempt,
+    gpu.gpu_id,
+    placed.host,
+    placed.counter,
+    placed.kind,
+    placed.unit,
+    placed.source_id,
+    placed.place,
+    placed.time_ns,
+    placed.value,
+    placed.counted
+FROM placed
+JOIN query_table(gpu_name) AS gpu
+    ON gpu.attempt IS NOT DISTINCT FROM placed.attempt
+    AND gpu.host IS NOT DISTINCT FROM placed.host
+    AND gpu.device_id IS NOT DISTINCT FROM placed.device_id
+    AND gpu.nvml_index IS NOT DISTINCT FROM placed.nvml_index;

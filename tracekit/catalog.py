@@ -59,6 +59,7 @@ QUERY_FILES: tuple[str, ...] = (
     "comm/last_calls",
     "comm/absent_waits",
     "counters/port_counters",
+    "gpu/gpu_counters",
     "health/input_stall",
     "health/gc_pause",
     "health/checkpoint_stall",

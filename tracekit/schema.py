@@ -777,6 +777,23 @@ _COUNTER_TABLES = (
 
 _JOIN_TABLES = (
     _derived(
+        "gpu",
+        "Which GPU each name in the samples means, one row a name and attempt.",
+        ("attempt", "host", "device_id", "nvml_index"),
+        _c("attempt", "INTEGER", "Attempt whose ranks are meant; null without traces."),
+        _c("host", "VARCHAR", "Canonical host of the samples; null where unknown.", "name"),
+        _c("device_id", "VARCHAR", "As in gpu_sample or log_event."),
+        _c("nvml_index", "INTEGER", "As in gpu_sample; null for events."),
+        _c("gpu_id", "VARCHAR", "The same for all names of a GPU: UUID, else host and address."),
+        _c("uuid", "VARCHAR", "UUID; null where unknown."),
+        _c("pci", "VARCHAR", "dddddddd:bb:dd.f; null where unknown."),
+        _c("gpu_index", "INTEGER", "NVML index; null where unknown."),
+        _c("model", "VARCHAR", "Model; null where unknown."),
+        _c("rank", "INTEGER", "Rank that uses it; null where nothing says so."),
+        _src("rank_source", "the rank"),
+        _c("host_ranks", "INTEGER[]", "Ranks of its host; null where unknown."),
+    ),
+    _derived(
         "port",
         "Where each port that has counters leads, one row an attempt.",
         ("attempt", "node", "port"),

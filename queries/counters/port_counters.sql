@@ -1,8 +1,8 @@
 -- What each cumulative counter of each port grew by while the job ran.
 --
 -- Drops, pauses and errors say something only beside the same counter of other ports, and beside
--- what it did outside the job. Growth comes from differences of readings: a reset is a hole, never a
--- zero or a spike; an interval that straddles the job's start or end counts for its share.
+-- what it did outside the job. Growth comes from differences of readings: a reset is a hole, never
+-- a zero or a spike; an interval that straddles the job's start or end counts for its share.
 --
 -- reads: net_sample, port, run, ingest_stat
 -- grain: attempt, node, port, counter, direction, priority, queue, lane

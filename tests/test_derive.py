@@ -24,7 +24,10 @@ from tracekit.schema import TABLES, table
 MS = 1_000_000
 DAY = 86_400_000
 Rows = list[dict[str, Any]]
-READ = ("source", "process", "device", "process_group", "annotation", "gpu_op", "collective")
+READ = (
+    *("source", "process", "device", "process_group", "annotation", "gpu_op", "collective"),
+    *("net_sample", "link", "gpu_sample", "log_event", "nccl_comm"),
+)
 DERIVED = {t.name for t in TABLES if t.kind == "derived"}
 
 

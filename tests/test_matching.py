@@ -14,7 +14,10 @@ from tracekit.derive import derive
 from tracekit.schema import table
 
 MS = 1_000_000
-READ = ("source", "process", "device", "process_group", "annotation", "gpu_op", "collective")
+READ = (
+    *("source", "process", "device", "process_group", "annotation", "gpu_op", "collective"),
+    *("net_sample", "link", "gpu_sample", "log_event", "nccl_comm"),
+)
 Row = dict[str, Any]
 
 

@@ -21,7 +21,7 @@ NAME_MAX_LENGTH = 200
 _PCI = re.compile(
     r"(?:PCI:)?(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-9a-f]))?", re.I
 )
-_UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{4,80}")
+_UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{1,80}")
 
 
 def pci_address(text: str) -> str | None:

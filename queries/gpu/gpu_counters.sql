@@ -1,7 +1,7 @@
 -- What each counter of each GPU was while the job ran, beside the same counter of the other GPUs.
 --
 -- A temperature, a clock or a power says little alone; beside GPUs of the same model that do the
--- same work at the same moments it does. A moment is a usual sampling interval, at least a second and
+-- same work at the same moments it does. A moment is a usual sampling interval, at least a second,
 -- at least a 2,000th of the time; a GPU is compared with the median of the others in each.
 --
 -- reads: gpu_sample, gpu, run, clock

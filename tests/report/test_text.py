@@ -11,6 +11,7 @@ import pytest
 from tracekit.findings import BudgetPart
 from tracekit.report import InputFile, Report, build_report
 from tracekit.report.text import MAX_LINES, _rounded
+from tracekit.rules import RULES
 
 MakeJob = Callable[..., Any]
 
@@ -63,13 +64,13 @@ NOT CHECKED  collective-hang: needs collectives matched across ranks, Flight Rec
              collective-mismatch: needs collectives matched across ranks
              slow-gpu, slow-host, late-rank: needs collectives in the traces of two or more ranks
              link-degraded: needs matched collectives, or NIC or switch counters
-          5 more lines: --all
+          6 more lines: --all
 """
 
-HEALTHY = """\
+HEALTHY = f"""\
 job  steps 1-10  2026-07-21 03:01:07-03:01:08 UTC  4 of 4 ranks, 2 hosts; 4 kineto
 
-VERDICT   Nothing to fix: 100 ms a step; 1 of 12 rules could look and found no fault.
+VERDICT   Nothing to fix: 100 ms a step; 1 of {len(RULES)} rules could look and found no fault.
 NOT CHECKED  50 rules, for want of inputs or of a rule yet (dataloader-stall, checkpoint-stall,
           gc-pause and sync-stall, ...): --all
 """

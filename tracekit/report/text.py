@@ -334,6 +334,14 @@ def _is_usual(entry: NotChecked) -> bool:
     )
 
 
+_CAPTURE = "tracekit capture --what "
+
+
+def _is_capturable(entry: NotChecked) -> bool:
+    """Whether one command would collect what it lacks."""
+    return (entry.capture or "").startswith(_CAPTURE)
+
+
 def _specific_needs(entries: Sequence[NotChecked]) -> list[str]:
     built = {r.name for r in RULES}
     own: dict[str, list[str]] = {}
@@ -344,21 +352,20 @@ def _specific_needs(entries: Sequence[NotChecked]) -> list[str]:
 
 
 def _absent_records(entries: Sequence[NotChecked]) -> list[str]:
-    rules = [e.rule for e in entries if _is_usual(e)]
+    rules = [e.rule for e in entries if _is_usual(e) and not _is_capturable(e)]
     return [f"{', '.join(rules)}: these traces do not record it"] if rules else []
 
 
 def _absent_sources(entries: Sequence[NotChecked]) -> list[str]:
     """Topics that another capture would open, with one command for all of them."""
-    prefix = "tracekit capture --what "
     wanted = [
-        e for e in entries if e.rule in unbuilt_rules() and (e.capture or "").startswith(prefix)
+        e for e in entries if _is_capturable(e) and (e.rule in unbuilt_rules() or _is_usual(e))
     ]
     if not wanted:
         return []
     topics = dict.fromkeys(topic_of(e.rule) for e in wanted)
-    whats = dict.fromkeys((e.capture or "").removeprefix(prefix) for e in wanted)
-    return [f"{'; '.join(topics)}: no counters, no logs  ->  {prefix}{','.join(whats)}"]
+    whats = dict.fromkeys((e.capture or "").removeprefix(_CAPTURE) for e in wanted)
+    return [f"{'; '.join(topics)}: no counters, no logs  ->  {_CAPTURE}{','.join(whats)}"]
 
 
 def _more(page: Page, document: Document) -> None:

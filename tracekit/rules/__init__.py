@@ -12,13 +12,19 @@ from tracekit.rules import (
     dataloader_stall,
     exposed_communication,
     gc_pause,
+    gpu_memory_fault,
+    gpu_outlier,
     late_rank,
     launch_bound,
     link_degraded,
+    nvlink_fault,
     packet_loss,
+    pcie_degraded,
+    power_brake,
     slow_gpu,
     slow_host,
     sync_stall,
+    thermal_throttle,
 )
 from tracekit.rules.base import Facts, JobFacts, Rule, RuleOutcome
 from tracekit.rules.unbuilt import unbuilt_rules
@@ -31,12 +37,18 @@ RULES: tuple[Rule, ...] = (
     launch_bound.RULE,
     collective_hang.RULE,
     collective_mismatch.RULE,
+    gpu_memory_fault.RULE,
+    thermal_throttle.RULE,
+    power_brake.RULE,
+    pcie_degraded.RULE,
+    nvlink_fault.RULE,
     slow_gpu.RULE,
     slow_host.RULE,
     packet_loss.RULE,
     link_degraded.RULE,
     late_rank.RULE,
     exposed_communication.RULE,
+    gpu_outlier.RULE,
 )
 
 

@@ -177,5 +177,6 @@ RULE = Rule(
     queries=("step_breakdown", *at.QUERIES),
     evaluate=evaluate,
     doc=__doc__,
+    needs=at.NEEDS,
     absorbs=("link-degraded",),
 )

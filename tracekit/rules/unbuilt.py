@@ -36,14 +36,24 @@ FAMILIES: tuple[Family, ...] = (
         "GPU health",
         "GPU counters (DCGM, nvidia-smi or XID logs)",
         "tracekit capture --what dcgm",
-        ("dcgm", "nvidia_smi", "xid"),
-        "thermal-throttle power-brake gpu-memory-fault gpu-contention pcie-degraded nvlink-fault",
+        ("dcgm", "nvidia_smi", "gpu_csv", "xid"),
+        "gpu-contention",
     ),
     _family(
         "links, packet loss, pause",
         "NIC or switch counters",
         "tracekit capture --what nic",
-        ("sonic", "eos", "nxos", "gnmi", "infiniband", "sysfs_ib", "ethtool", "lab_switch"),
+        (
+            "sonic",
+            "eos",
+            "nxos",
+            "gnmi",
+            "infiniband",
+            "sysfs_ib",
+            "ethtool",
+            "linux_net",
+            "prometheus",
+        ),
         "pfc-storm slow-receiver ecn-congestion incast ecmp-collision "
         "nic-error fabric-misconfigured",
     ),
@@ -63,11 +73,10 @@ FAMILIES: tuple[Family, ...] = (
         "numa-misplacement storage-interference",
     ),
     _family(
-        "outlying GPUs, latency, placement, experts",
+        "latency, placement, experts",
         "rules over matched collectives and layout (not built yet)",
         None,
         (),
-        "gpu-outlier "
         "latency-bound-communication tensor-group-spans-hosts cross-rail-traffic hot-expert",
     ),
     _family(
@@ -110,6 +119,18 @@ def not_built(kinds_present: Iterable[str] = ()) -> list[NotChecked]:
     return found
 
 
+_GPU_RULES = frozenset(
+    """
+    thermal-throttle power-brake gpu-memory-fault pcie-degraded nvlink-fault gpu-outlier
+    """.split()  # noqa: SIM905  # a list that is read by eye
+)
+_NET_RULES = frozenset({"packet-loss"})
+
+
 def topic_of(rule: str) -> str:
     """What the rule is about in words; the rule's own name where it stands alone."""
+    if rule in _GPU_RULES:
+        return "GPU health"
+    if rule in _NET_RULES:
+        return "links, packet loss, pause"
     return next((family.topic for family in FAMILIES if rule in family.rules), rule)

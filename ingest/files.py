@@ -40,6 +40,8 @@ GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 ZIP_MAGIC = b"PK\x03\x04"
 _SUFFIXES = re.compile(r"\.(?:gz|gzip|zst|zstd)$", re.I)
+_SYSFS = re.compile(r"/ports/\d+/[\w/]+$|/statistics/\w+$|/infiniband/\w+/\w+$")
+_COUNTER_DUMP = re.compile(r"\.(?:txt|out|prom|stats?|counters?|db_csv)$|^[^.]+$", re.I)
 _ARCHIVES = re.compile(r"\.(?:tar|tgz|tzst|zip|tar\.(?:gz|zst|zstd))$", re.I)
 
 
@@ -50,6 +52,23 @@ class LimitError(InputError):
 def base_name(name: str) -> str:
     """Base name without compression suffixes."""
     return _SUFFIXES.sub("", name.rsplit("/", 1)[-1])
+
+
+def identity_of(path: str) -> str:
+    """What of a path is part of a file's identity beside its content.
+
+    Its base name, as a rule: the same trace in another folder is the same trace. A dump of
+    counters often says nothing else about whose it is than the folder it lies in, and two hosts
+    that count nothing but zeros write equal files: for small kinds that are no traces the folder
+    counts too, and for trees of sysfs the whole path.
+    """
+    plain = path.replace("\\", "/").replace("!", "/")
+    if _SYSFS.search(plain):
+        return plain
+    name = base_name(path)
+    if _COUNTER_DUMP.search(name):
+        return "/".join([*plain.split("/")[-2:-1], name])
+    return name
 
 
 class DecompressedStream(io.RawIOBase):

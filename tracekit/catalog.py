@@ -71,6 +71,9 @@ QUERY_FILES: tuple[str, ...] = (
     "health/job_attempts",
     "health/job_ranks",
     "health/input_issues",
+    "net/net_sources",
+    "net/port_levels",
+    "net/port_events",
 )
 """Every query, in the order in which lists and documentation show them."""
 

@@ -96,6 +96,52 @@ def _query_parts(query: catalog.Query) -> list[str]:
     return parts
 
 
+def counters_page() -> str:
+    """docs/counters.md: formats of network counters, and what their canonical names mean."""
+    from tracekit.ingest.net.formats import FORMATS
+    from tracekit.ingest.net.vocabulary import WORDS
+
+    parts = [
+        "# Network counters",
+        GENERATED,
+        "Counters of switches, NICs and interfaces become rows of "
+        "[net_sample](tables.md#net_sample), raw and cumulative as the source has them. A time "
+        "comes from the file's content, else from its name (an epoch, or a time with a zone such "
+        "as `20261121T021235Z`), else from its modification time; `time_source` says which. Of "
+        "several dumps in one file without times only the last bears the file's; the others have "
+        "none. A line that is nothing but a time stamps what follows it, and a prompt such as "
+        "`admin@leaf01:~$ show pfc counters` names the machine.",
+        "## Formats",
+        "*proved*: the numbers of real files were compared with what those files print. *from "
+        "documentation*: read as described, without a real file at hand; what rests on such a "
+        "file alone is at most a note (`parsed_from_documentation` in "
+        "[ingest_stat](tables.md#ingest_stat)).",
+        _markdown_table(
+            ("format", "written by", "ingestor", "status", "times from"),
+            (
+                (
+                    f.name,
+                    f"`{f.origin}`",
+                    f.family,
+                    "proved" if f.is_proved else "from documentation",
+                    f.time,
+                )
+                for f in FORMATS
+            ),
+        ),
+        "## Names",
+        "rx and tx are as the node sees them that counts: on a switch, tx is traffic towards the "
+        "machine at the other end, and rx_pfc_packets are pause frames which that machine sent. A "
+        "watermark is a maximum: never added up, never subtracted. A counter that has none of "
+        "these names keeps its own, without a unit.",
+        _markdown_table(
+            ("counter", "unit", "kind", "meaning"),
+            ((f"`{w.name}`", w.unit or "", w.kind, w.doc) for w in WORDS),
+        ),
+    ]
+    return _page(parts)
+
+
 def cli_page() -> str:
     """docs/cli.md: ``--help`` of every command, and what holds for all of them."""
     from tracekit.cli.app import help_pages
@@ -135,6 +181,7 @@ def _markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str
 PAGES: tuple[tuple[str, Callable[[], str]], ...] = (
     ("tables.md", tables_page),
     ("queries.md", queries_page),
+    ("counters.md", counters_page),
     ("rules.md", rules_page),
     ("cli.md", cli_page),
     ("diagnose.schema.json", schema_page),

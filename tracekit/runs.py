@@ -302,11 +302,11 @@ def _digests(files: Sequence[SourceFile], previous: Manifest | None) -> dict[str
 
 
 def _entry_key(digest: str, path: str, *, stacks: bool) -> str:
-    """Content, name (a rank may be read from it), options and versions; not the folder."""
-    from tracekit.ingest.files import base_name
+    """Content, name (a rank may be read from it), options and versions; rarely the folder."""
+    from tracekit.ingest.files import identity_of
 
     return _hash(
-        digest, base_name(path), f"stacks={stacks}", str(REGISTRY_VERSION), ingestor_versions()
+        digest, identity_of(path), f"stacks={stacks}", str(REGISTRY_VERSION), ingestor_versions()
     )
 
 

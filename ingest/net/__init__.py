@@ -29,5 +29,12 @@ NET_INGESTORS: tuple[Ingestor, ...] = (
     NetIngestor("linux_net", 1, "linux"),
     NetIngestor("sonic_db", 1, "sonic_db"),
     NetIngestor("sonic_cli", 1, "sonic_cli"),
+    NetIngestor("infiniband", 1, "infiniband"),
+    NetIngestor("nic", 1, "nic"),
+    NetIngestor("switch_json", 1, "switch_json"),
+    NetIngestor("nxos", 1, "nxos"),
+    NetIngestor("gnmi", 1, "gnmi"),
+    NetIngestor("optics", 1, "optics"),
+    NetIngestor("lldp", 1, "lldp"),
 )
 """In the order in which they are asked."""

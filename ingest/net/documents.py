@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, BinaryIO, NamedTuple
 
+from tracekit.ingest.files import stream_problem
 from tracekit.ingest.net import times
 
 MAX_LINE_BYTES = 64 << 20
@@ -17,6 +18,9 @@ MAX_DOCUMENT_BYTES = 256 << 20
 READ_BYTES = 1 << 20
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+
+
+_BARE = {b"{": 1, b"[": 1, b"}": -1, b"]": -1, b"},": -1, b"],": -1}
 
 
 class Line(NamedTuple):
@@ -38,7 +42,11 @@ class Document(NamedTuple):
 
 
 def raw_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """The lines of a stream without their ends."""
+    """The lines of a stream without their ends.
+
+    Where the stream breaks off, the line that it breaks in is left out: a number that was cut
+    short looks like a smaller one.
+    """
     rest = b""
     while block := stream.read(READ_BYTES):
         rest += block
@@ -49,7 +57,7 @@ def raw_lines(stream: BinaryIO) -> Iterator[bytes]:
         if len(rest) >= MAX_LINE_BYTES:
             yield rest
             rest = b""
-    if rest:
+    if rest and stream_problem(stream) is None:
         yield rest
 
 
@@ -119,6 +127,10 @@ class _Held(NamedTuple):
 
 def _depth(line: bytes) -> int:
     """How many brackets a line leaves open; texts never run over a line's end."""
+    if not (b"{" in line or b"[" in line or b"}" in line or b"]" in line):
+        return 0
+    if line in _BARE:
+        return _BARE[line]
     depth = 0
     for token in _TOKEN.findall(line):
         if token in (b"{", b"["):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracekit.ingest.base import Sink, SourceFile
@@ -26,6 +27,7 @@ _NODE = re.compile(
     r"(?:[-_]?[a-z]{0,8}[-_]?\d{1,6})(?:[-.][A-Za-z0-9-]{1,40}){0,4}?(?=$|[._ ]|-\D)",
     re.I,
 )
+_TREE = re.compile(r"/(?:sys|class|infiniband)/.*|/[\w.-]+/(?:ports|statistics)/.*")
 
 COLUMNS = (
     "place",
@@ -65,6 +67,7 @@ class Meaning(NamedTuple):
         return direction_of(self.counter)
 
 
+@cache
 def direction_of(counter: str) -> str | None:
     """The direction that a canonical name begins with."""
     start = counter[:3]
@@ -78,14 +81,15 @@ def is_missing(text: str) -> bool:
 
 def integer(value: object) -> int | None:
     """A whole number as printed: thousands commas, a text or a number; None for all else."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return value
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else None
+    kind = type(value)
+    if kind is int:
+        return value  # type: ignore[return-value]
+    if kind is float:
+        return int(value) if value.is_integer() else None  # type: ignore[attr-defined, call-overload]
     if not isinstance(value, str):
         return None
+    if len(value) < 30 and value.isdecimal() and value.isascii():
+        return int(value)
     text = value.strip()
     if len(text) > 40:
         return None
@@ -118,8 +122,10 @@ def node_of_path(path: str) -> str | None:
     Only names that begin as machines' do and carry a number count (leaf01, gpu-11, host3); a file
     called switch is one too. Anything looser would turn commands into machines.
     """
-    parts = [p for p in re.split(r"[/\\!]", path) if p]
-    for position, part in enumerate(reversed(parts[-4:])):
+    plain = re.sub(r"[\\!]", "/", path)
+    tree = _TREE.search(plain)
+    parts = [p for p in (plain[: tree.start()] if tree else plain).split("/") if p]
+    for position, part in enumerate(reversed(parts[-3:])):
         found = _NODE.match(part)
         if found:
             return found[0]
@@ -201,7 +207,7 @@ class Samples:
             self.node,
             self.node_source,
             port,
-            direction or meaning.direction,
+            direction or direction_of(meaning.counter),
             priority,
             queue,
             lane,
@@ -227,6 +233,11 @@ class Samples:
         self._seen.add(key)
         self._untimed.append(row)
         return True
+
+    def where(self, **known: object) -> list[str]:
+        """Fields of an event: the machine where it is known, then what is given."""
+        node = [f"node={self.node}"] if self.node else []
+        return [*node, *(f"{name}={value}" for name, value in known.items() if value is not None)]
 
     def finish(self) -> None:
         """Write what is left, and say what the file covers."""
@@ -301,8 +312,10 @@ def _table(name: str, columns: Iterable[str], rows: list[tuple[Any, ...]]) -> pa
     arrays = {}
     for column, values in zip(columns, zip(*rows, strict=True), strict=True):
         type_ = declared.field(column).type
-        is_text = type_ == pa.string()
-        arrays[column] = pa.array([_clean(v) for v in values] if is_text else values, type_)
+        try:
+            arrays[column] = pa.array(values, type_)
+        except UnicodeEncodeError:
+            arrays[column] = pa.array([_clean(v) for v in values], type_)
     return pa.table(arrays)
 
 

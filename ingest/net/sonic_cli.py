@@ -38,6 +38,25 @@ _TEXT = re.compile(
     rb"|Clear and update saved counters for|WATERMARK_CLEAR_REQUEST"
     rb"|Failed to run command, invalid options:"
 )
+_MARKS = (
+    b"PFC0",
+    b"Pause Trans",
+    b"IFACE",
+    b"/pkts",
+    b" per ",
+    b"PG dropped",
+    b"pool maximum",
+    b"STORM DETECTED",
+    b"DETECTION TIME",
+    b"Errors Per Codeword",
+    b"SWITCH_DROPS",
+    b"COUNTERS_DB is empty",
+    b"PFC is not enabled",
+    b"saved counters for",
+    b"WATERMARK_CLEAR",
+    b"invalid options:",
+)
+"""One of these stands in every text that the pattern finds: looking for them is cheap."""
 _JSON = re.compile(
     rb'^\s*(?:\[\s*\{\s*"Port"\s*:\s*"[^"]{1,80}"\s*,\s*"(?:UC|MC|ALL|PG)\d'
     rb'|\{\s*"[^"]{1,80}"\s*:\s*\{\s*(?:"(?:UC|MC|ALL|VOQ)\d{1,3}"\s*:\s*\{\s*)?'
@@ -145,7 +164,7 @@ def sniff(head: bytes, name: str) -> Recognition | None:
         return Recognition(KIND, "counters as SONiC's command line prints them (JSON)", KIND)
     if head.lstrip()[:1] in (b"{", b"["):
         return None
-    if _TEXT.search(head):
+    if any(mark in head for mark in _MARKS) and _TEXT.search(head):
         return Recognition(KIND, "counters as SONiC's command line prints them", KIND)
     return None
 
@@ -242,12 +261,18 @@ class _Parser:
                 return
         cleared = re.match(r"Clear and update saved counters for ([\w|./:-]{1,80})$", text)
         if cleared or "WATERMARK_CLEAR_REQUEST" in text:
-            fields = [f"port={cleared[1]}"] if cleared else ["what=watermarks"]
+            fields = self.samples.where(port=cleared[1] if cleared else None)
             self.events.append(
                 Event(line.number, self._time_ns, "counters-cleared", "info", fields)
             )
             self._reading.answer = "the switch says that counters were cleared"
             self._reading.good()
+            return
+        if text.startswith("Last cached time was"):
+            # What follows counts from then on; the time that it gives lacks its zone.
+            fields = self.samples.where(what="counts since a clear")
+            event = Event(line.number, None, "counters-cleared", "info", fields)
+            self.events.append(event)
             return
         if text.endswith(":") or _TITLE_SPACE.search(text):
             self._title = text
@@ -404,7 +429,7 @@ class _Parser:
             return
         status = cells.get("STATUS", "")
         if status == "stormed":
-            fields = [f"port={port}", f"queue={number}"]
+            fields = self.samples.where(port=port, queue=number)
             self.events.append(Event(row.number, self._time_ns, "pfcwd-storm", "error", fields))
         is_known = status in ("stormed", "operational")
         self.samples.add(

@@ -270,10 +270,14 @@ class _Dump:
         self, owner: _Owner, fields: dict[str, Any], table: str, time_ns: int | None
     ) -> None:
         suffix = _TABLES[table]
+        has_pauses = False
         for name, stored in fields.items():
             printed = stored
             original = name if table == "COUNTERS" else f"{table} {name}"
-            if name in _WATCHDOG_SILENT or name.endswith("_RECENT_PAUSE_TIMESTAMP"):
+            if name in _WATCHDOG_SILENT:
+                continue
+            if name.endswith("_RECENT_PAUSE_TIMESTAMP"):
+                has_pauses = True
                 continue
             priority: int | None = None
             if found := _PFC.fullmatch(name):
@@ -290,8 +294,10 @@ class _Dump:
                 printed = None if microseconds is None else microseconds / 1000
             direction = what.direction or _direction(name)
             self._add(owner, what, printed, original, priority, direction)
-        self._watchdog(owner, fields, time_ns)
-        self._newest_pauses(owner, fields)
+        if "PFC_WD_STATUS" in fields:
+            self._watchdog(owner, fields, time_ns)
+        if has_pauses:
+            self._newest_pauses(owner, fields)
 
     def _meaning(self, owner: _Owner, name: str) -> Meaning:
         if owner.kind in ("queue", "voq"):
@@ -320,14 +326,12 @@ class _Dump:
         return own(name.removeprefix("SAI_"), "gauge" if is_level else "cumulative")
 
     def _watchdog(self, owner: _Owner, fields: dict[str, Any], time_ns: int | None) -> None:
-        status = fields.get("PFC_WD_STATUS")
-        if status is None:
-            return
+        status = fields["PFC_WD_STATUS"]
         is_known = status in ("stormed", "operational")
         stormed = int(status == "stormed") if is_known else None
         self._add(owner, meaning("pfcwd_stormed"), stormed, "PFC_WD_STATUS")
         if stormed:
-            where = [f"port={owner.port}", f"queue={owner.number}"]
+            where = self._samples.where(port=owner.port, queue=owner.number)
             self.events.append(Event(self._place, time_ns, "pfcwd-storm", "error", where))
 
     def _newest_pauses(self, owner: _Owner, fields: dict[str, Any]) -> None:
@@ -339,10 +343,8 @@ class _Dump:
             when = microseconds * 1000
             if not times.EARLIEST_NS <= when < times.LATEST_NS:
                 continue
-            details = [f"port={owner.port}", f"priority={priority}"]
             duration = integer(fields.get(f"{stem}TIME_US"))
-            if duration is not None:
-                details.append(f"duration_us={duration}")
+            details = self._samples.where(port=owner.port, priority=priority, duration_us=duration)
             self.events.append(Event(self._place, when, "pfc-pause", "info", details))
 
 

@@ -60,7 +60,13 @@ def blocks(lines: Iterable[Line]) -> Iterator[Text | Header | Row | Ragged]:
     for line in lines:
         text = line.text.expandtabs()
         if _DASHES.fullmatch(text) and held is not None and held.text.strip():
-            spans = [m.span() for m in re.finditer("-+", text)]
+            runs = [m.span() for m in re.finditer("-+", text)]
+            if len(runs) == 1 and len(spans) > 1 and _cells(held.text.expandtabs(), spans):
+                # One line of dashes below rows closes their table.
+                yield _block(held, spans)[0]
+                held, spans = None, []
+                continue
+            spans = runs
             names = _cells(held.text.expandtabs(), spans, is_header=True)
             yield Header(held.number, names or ())
             held = None

@@ -26,6 +26,7 @@ _IN_NAME = re.compile(
     r"(?<!\d)(?:(\d{4})-?(\d{2})-?(\d{2})[T_-]?(\d{2})[-:]?(\d{2})[-:]?(\d{2})"
     r"(?:[.,](\d{1,9}))?(Z|UTC)|(\d{10}(?:\.\d{1,9})?|\d{13}|\d{16}|\d{19}))(?!\d)"
 )
+_MAY_BE_STAMP = re.compile(r"\s*(?:[#=>*-]|[A-Z][a-z]{2},? |time|date|\d)", re.I)
 _STAMP_LINE = re.compile(
     r"\s*(?:[#=>*-]{1,10}|time(?:stamp)?[:=]|date[:=])?\s*(.{9,60}?)\s*[#=<*-]{0,10}\s*", re.I
 )
@@ -63,7 +64,7 @@ def parse(text: str) -> int | None:
 
 def of_line(line: str) -> int | None:
     """The time that a line states if it states nothing else (a collector's mark); else None."""
-    if not 9 <= len(line) <= 100 or not any(c.isdigit() for c in line):
+    if not 9 <= len(line) <= 100 or not _MAY_BE_STAMP.match(line):
         return None
     found = _STAMP_LINE.fullmatch(line)
     return parse(found[1]) if found else None

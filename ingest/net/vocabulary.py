@@ -82,6 +82,7 @@ WORDS: tuple[Word, ...] = (
     *_both("constraint_errors", "packets", "Packets refused by partition or protocol rules."),
     _one("rx_pfc_recent_duration", "us", "Time of the newest pause.", "gauge"),
     _one("rx_priority_dropped_packets", "packets", "Packets of a priority dropped on arrival."),
+    _one("tx_priority_dropped_packets", "packets", "Packets of a priority dropped on leaving."),
     _one("rx_priority_congestion_dropped_packets", "packets", "Dropped by the NIC's congestion."),
     _one("rx_priority_ecn_marked_packets", "packets", "Packets that the NIC marked as congested."),
     _one("rx_buffer_dropped_packets", "packets", "Packets dropped for lack of a port's buffer."),
@@ -201,7 +202,7 @@ WORDS: tuple[Word, ...] = (
     _one("rdma_retransmitted_packets", "packets", "Packets sent again."),
     _one("rdma_retransmitted_bytes", "bytes", "Bytes sent again."),
     _one("counter_lifespan", "ms", "How old the cached counters may be.", "gauge"),
-    _one("allowance_exceeded_packets", "packets", "Packets queued or dropped by a cloud's limit."),
+    *_both("allowance_exceeded_packets", "packets", "Packets held or dropped by a cloud's limit."),
 )
 
 _BY_NAME = {word.name: word for word in WORDS}

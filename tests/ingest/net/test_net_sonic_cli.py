@@ -156,6 +156,12 @@ def test_a_storm_is_an_event() -> None:
     assert events == [("pfcwd-storm", "error", ["port=Ethernet0", "queue=3"], None)]
 
 
+def test_counts_since_a_clear_say_so() -> None:
+    sink = ingest(f"Last cached time was 2026-11-21 02:12:36.5\n{PFC}", FAMILY)
+    assert sink.rows("log_event", "code", "time_ns") == [("counters-cleared", None)]
+    assert len(table(sink)) == 5
+
+
 def test_counts_over_a_period_are_windows_and_say_how_long() -> None:
     sink = ingest("The rates are calculated within 3 seconds period\n" + PORTS, FAMILY)
     kinds = {r["counter"]: (r["kind"], r["interval_ns"]) for r in sink.rows("net_sample")}

@@ -1,0 +1,68 @@
+"""Light, current and temperature of transceivers, lane by lane."""
+
+from __future__ import annotations
+
+import pytest
+from net_cases import golden, ingest, table
+
+ETHTOOL = """\
+	Identifier                                : 0x11 (QSFP28)
+	Module temperature                        : 35.25 degrees C / 95.45 degrees F
+	Module voltage                            : 3.2812 V
+	Laser tx bias current (Channel 1)         : 7.424 mA
+	Transmit avg optical power (Channel 1)    : 0.9120 mW / -0.40 dBm
+	Rcvr signal avg optical power(Channel 1)  : 0.8912 mW / -0.50 dBm
+	Rcvr signal avg optical power(Channel 2)  : 0.0000 mW / -inf dBm
+	Module temperature high alarm threshold   : 75.00 degrees C / 167.00 degrees F
+	Laser bias current high alarm (Chan 1)    : Off
+"""
+SONIC = """\
+Ethernet0: SFP EEPROM detected
+        Vendor Name: Someone
+        ChannelMonitorValues:
+                RX1Power: 0.3802dBm
+                RX2Power: N/A
+                TX1Bias: 6.7500mA
+        ModuleMonitorValues:
+                Temperature: 30.9258C
+                Vcc: 3.2824Volts
+Ethernet4: SFP EEPROM Not detected
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (
+            ETHTOOL,
+            """
+            2 eth3 optic_temperature gauge 35.25 celsius
+            3 eth3 optic_voltage gauge 3.2812 V
+            4 eth3/l1 optic_tx_bias gauge 7.424 mA
+            5 eth3/l1 optic_tx_power gauge -0.4 dBm
+            6 eth3/l1 optic_rx_power gauge -0.5 dBm
+            """,
+        ),
+        (
+            SONIC,
+            """
+            4 Ethernet0/l1 optic_rx_power gauge 0.3802 dBm
+            6 Ethernet0/l1 optic_tx_bias gauge 6.75 mA
+            8 Ethernet0 optic_temperature gauge 30.9258 celsius
+            9 Ethernet0 optic_voltage gauge 3.2824 V
+            """,
+        ),
+    ],
+    ids=["ethtool", "sonic"],
+)
+def test_golden(text: str, wanted: str) -> None:
+    sink = ingest(text, "optics", "ethtool-m_eth3.txt")
+    assert table(sink) == golden(wanted)
+    assert sink.counters == {"parsed_from_documentation": 1, "no_value": 1}
+    assert sink.facts["status"] == "ok"
+
+
+def test_a_value_without_its_unit_is_named() -> None:
+    sink = ingest(ETHTOOL.replace("3.2812 V", "secret"), "optics", "eth3.txt")
+    assert (sink.counters["bad_record"], sink.places["bad_record"]) == (1, 3)
+    assert "secret" not in repr(sink.__dict__)

@@ -1,0 +1,253 @@
+"""JSON of Arista EOS and NX-OS, and their text tables."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from net_cases import SHARED, golden, ingest, ingest_path, table
+
+EOS: dict[str, tuple[Any, str]] = {
+    "pfc": (
+        {"interfaceCounters": {"Ethernet3/1/1": {"rxFrames": 1, "txFrames": 0}}},
+        """
+        1 Ethernet3/1/1 rx_pfc_packets cumulative 1 packets
+        1 Ethernet3/1/1 tx_pfc_packets cumulative 0 packets
+        """,
+    ),
+    "ecn": (
+        {"intfQueueCounters": {"Ethernet1": {"queueCounters": {"0": "-", "3": "2"}}}},
+        "1 Ethernet1/q3 tx_queue_ecn_marked_packets cumulative 2 packets",
+    ),
+    "discards": (
+        {
+            "inDiscardsTotal": 4,
+            "interfaces": {"Ethernet1": {"outDiscards": 3, "inDiscards": 4}},
+            "outDiscardsTotal": 3,
+        },
+        """
+        1 Ethernet1 rx_dropped_packets cumulative 4 packets
+        1 Ethernet1 tx_dropped_packets cumulative 3 packets
+        """,
+    ),
+    "egress": (
+        {
+            "egressQueueCounters": {
+                "interfaces": {
+                    "Ethernet1": {
+                        "ucastQueues": {
+                            "trafficClasses": {
+                                "TC3": {"dropPrecedences": {"DP1": {"droppedPackets": 2}}}
+                            }
+                        },
+                        "mcastQueues": {
+                            "trafficClasses": {
+                                "TC4-7": {"dropPrecedences": {"DP0-2": {"droppedPackets": 5}}}
+                            }
+                        },
+                    }
+                }
+            }
+        },
+        """
+        1 Ethernet1/q3/l1 tx_queue_dropped_packets cumulative 2 packets
+        1 Ethernet1/q4/l0 tx_multicast_queue_dropped_packets cumulative 5 packets
+        """,
+    ),
+    "voq": (
+        {
+            "interfaces": {
+                "Ethernet48": {
+                    "trafficClasses": {
+                        "TC1": {
+                            "ingressVoqCounters": {"countersSum": {"droppedPackets": 4}},
+                            "egressQueueCounters": {"countersSum": {"droppedPackets": 5}},
+                        }
+                    }
+                }
+            }
+        },
+        """
+        1 Ethernet48/q1 voq_dropped_packets cumulative 4 packets
+        1 Ethernet48/q1 tx_queue_dropped_packets cumulative 5 packets
+        """,
+    ),
+    "watchdog": (
+        {"interfaces": {"Ethernet1": {"txQueues": {"2": {"stuckCount": 3, "recoveryCount": 1}}}}},
+        """
+        1 Ethernet1/q2 pfcwd_storms_detected cumulative 3 count
+        1 Ethernet1/q2 pfcwd_storms_restored cumulative 1 count
+        """,
+    ),
+}
+NXAPI = {
+    "TABLE_pfc_interface": {
+        "ROW_pfc_interface": [
+            {"if_name_str": "Ethernet1/1", "rx-stats": "29", "tx-stats": "0"},
+            {"if_name_str": "Ethernet1/2", "rx-stats": "-", "tx-stats": "7"},
+        ]
+    }
+}
+NXQUEUES = {
+    "TABLE_queuing_interface": {
+        "ROW_queuing_interface": {
+            "if_name_str": "Ethernet1/1",
+            "TABLE_qosgrp_egress_stats": {
+                "ROW_qosgrp_egress_stats": {
+                    "eq-qosgrp": "3",
+                    "TABLE_qosgrp_egress_stats_entry": {
+                        "ROW_qosgrp_egress_stats_entry": [
+                            {"eq-stat-type": "Tx Pkts", "eq-uc-stat-value": "10"},
+                            {"eq-stat-type": "WRED Drop Pkts", "eq-uc-stat-value": "2"},
+                        ]
+                    },
+                }
+            },
+        }
+    }
+}
+ERRORS = """\
+--------------------------------------------------------------------------------
+Port          Align-Err    FCS-Err   Xmit-Err    Rcv-Err  UnderSize OutDiscards
+--------------------------------------------------------------------------------
+mgmt0                   0          1         --         --         --          --
+Eth1/13               500          0          0          0          0       14500
+
+--------------------------------------------------------------------------------
+Port            Giants SQETest-Err Deferred-Tx IntMacTx-Er IntMacRx-Er Symbol-Err
+--------------------------------------------------------------------------------
+Eth1/13               2          --          3           0           0          4
+Eth1/14               2          --          3           0           0
+"""
+PFC = """\
+leaf7# show interface priority-flow-control
+============================================================
+Port               Mode Oper(VL bmap)  RxPPP      TxPPP
+============================================================
+
+Ethernet1/1        Auto Off            0          12
+Ethernet1/2        On   On  (8)        1,234      5
+ii1/1/3            On   On  (8)        29000000   0
+"""
+
+
+@pytest.mark.parametrize("name", EOS)
+def test_arista_golden(name: str) -> None:
+    answer, wanted = EOS[name]
+    for text in (json.dumps([answer]), json.dumps({"jsonrpc": "2.0", "result": [answer]})):
+        sink = ingest(text, "switch_json", "eos.json")
+        assert table(sink) == golden(wanted)
+        assert sink.facts["status"] == "ok"
+        assert "parsed_from_documentation" not in sink.counters
+
+
+def test_an_answer_without_interfaces_is_an_answer() -> None:
+    sink = ingest('[{"interfaces": {}}]', "switch_json", "eos.json")
+    assert table(sink) == []
+    assert sink.facts["status"] == "ok"
+    assert "no interface" in sink.facts["reason"]
+
+
+@pytest.mark.parametrize("rows", ["list", "one"])
+def test_nxapi_rows_are_a_list_or_one(rows: str) -> None:
+    answer = json.loads(json.dumps(NXAPI))
+    table_ = answer["TABLE_pfc_interface"]
+    if rows == "one":
+        table_["ROW_pfc_interface"] = table_["ROW_pfc_interface"][0]
+    sink = ingest(json.dumps({"ins_api": {"outputs": {"output": {"body": answer}}}}), "switch_json")
+    wanted = golden(
+        """
+        1 Ethernet1/1 rx_pfc_packets cumulative 29 packets
+        1 Ethernet1/1 tx_pfc_packets cumulative 0 packets
+        1 Ethernet1/2 tx_pfc_packets cumulative 7 packets
+        """
+    )
+    assert table(sink) == (wanted if rows == "list" else wanted[:2])
+    assert sink.counters["parsed_from_documentation"] == 1
+
+
+def test_nxapi_queues() -> None:
+    assert table(ingest(json.dumps(NXQUEUES), "switch_json")) == golden(
+        """
+        1 Ethernet1/1/q3 tx_queue_packets cumulative 10 packets
+        1 Ethernet1/1/q3 tx_queue_wred_dropped_packets cumulative 2 packets
+        """
+    )
+
+
+def test_nxos_errors_golden() -> None:
+    sink = ingest(ERRORS, "nxos")
+    assert table(sink) == golden(
+        """
+        4 mgmt0 rx_alignment_errors cumulative 0 packets
+        4 mgmt0 rx_crc_errors cumulative 1 packets
+        5 Eth1/13 rx_alignment_errors cumulative 500 packets
+        5 Eth1/13 rx_crc_errors cumulative 0 packets
+        5 Eth1/13 tx_errors cumulative 0 packets
+        5 Eth1/13 rx_errors cumulative 0 packets
+        5 Eth1/13 rx_undersize_packets cumulative 0 packets
+        5 Eth1/13 tx_dropped_packets cumulative 14500 packets
+        10 Eth1/13 rx_giants cumulative 2 packets
+        10 Eth1/13 tx_deferred cumulative 3 count
+        10 Eth1/13 intmactx_er cumulative 0 None
+        10 Eth1/13 intmacrx_er cumulative 0 None
+        10 Eth1/13 rx_symbol_errors cumulative 4 count
+        """
+    )
+    assert (sink.counters["bad_record"], sink.places["bad_record"]) == (1, 11)
+    assert "dump_without_time" not in sink.counters
+
+
+def test_nxos_pfc_with_internal_ports() -> None:
+    sink = ingest(PFC, "nxos")
+    assert table(sink) == golden(
+        """
+        6 Ethernet1/1 rx_pfc_packets cumulative 0 packets
+        6 Ethernet1/1 tx_pfc_packets cumulative 12 packets
+        7 Ethernet1/2 rx_pfc_packets cumulative 1234 packets
+        7 Ethernet1/2 tx_pfc_packets cumulative 5 packets
+        8 ii1/1/3 rx_pfc_packets cumulative 29000000 packets
+        8 ii1/1/3 tx_pfc_packets cumulative 0 packets
+        """
+    )
+    assert set(sink.rows("net_sample", "node")) == {"leaf7"}
+    assert sink.counters["parsed_from_documentation"] == 1
+
+
+_EOS_FILES = sorted((SHARED / "eos").glob("*.json")) if SHARED.exists() else []
+
+
+@pytest.mark.skipif(not _EOS_FILES, reason="no recorded answers (../shared/data/counters)")
+@pytest.mark.parametrize("path", _EOS_FILES, ids=lambda p: p.stem)
+def test_recorded_arista_answers(path: Path) -> None:
+    sink = ingest_path(path, "switch_json")
+    assert sink.facts["status"] == "ok"
+    text = re.sub(r'"(?:in|out)DiscardsTotal":\s*\d+', "", path.read_text())
+    printed = Counter(int(n) for n in re.findall(r':\s*"?(\d+)"?', text))
+    assert Counter(r["counted"] for r in sink.rows("net_sample")) == printed
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ShowInterfaceCountersErrors_golden_output_output.txt",
+        "ShowInterfaceCounters_golden_output1_output.txt",
+    ],
+)
+def test_recorded_nxos_tables(name: str) -> None:
+    path: Path = SHARED / "nxos" / name
+    if not path.exists():
+        pytest.skip("the tables of NX-OS are not here (../shared/data/counters)")
+    sink = ingest_path(path, "nxos")
+    assert sink.facts["status"] == "ok"
+    printed: Counter[tuple[str, int]] = Counter()
+    for line in path.read_text().splitlines():
+        port, *cells = line.split() or [""]
+        if re.match(r"Eth\d|mgmt", port):
+            printed.update((port, int(c)) for c in cells if c != "--")
+    read = Counter((r["port"], r["counted"]) for r in sink.rows("net_sample"))
+    assert read == printed

@@ -1,0 +1,225 @@
+"""One small own-made file of every format of network counters."""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+LINK = {
+    "ifname": "swp1",
+    "mtu": 9000,
+    "operstate": "UP",
+    "stats64": {"rx": {"bytes": 123456, "dropped": 2}, "tx": {"bytes": 500, "dropped": 90}},
+}
+QDISC = {"kind": "tbf", "handle": "1:", "root": True, "options": {}, "bytes": 470, "drops": 644}
+RULE = "-" * 40 + "\n"
+SYSFS = "/sys/class/infiniband/mlx5_0/ports/1/"
+
+
+class Sample(NamedTuple):
+    """A file: its family and format as in FORMATS, its name, its text, its rows."""
+
+    family: str
+    format: str
+    name: str
+    text: str
+    rows_count: int
+
+
+SAMPLES: tuple[Sample, ...] = (
+    Sample("linux_net", "interface statistics", "ip.json", json.dumps([LINK], indent=1), 6),
+    Sample("linux_net", "queue statistics", "tc.json", json.dumps([{"dev": "swp1", **QDISC}]), 2),
+    Sample(
+        "linux_net",
+        "wrapped samples",
+        "switch.jsonl",
+        "\n".join(
+            json.dumps({"ts": 1795227155 + i, "port": "swp1", "link": [LINK], "qdisc": [QDISC]})
+            for i in range(3)
+        ),
+        24,
+    ),
+    Sample(
+        "sonic_db",
+        "COUNTERS_DB",
+        "db.json",
+        json.dumps(
+            {
+                "COUNTERS_PORT_NAME_MAP": {"Ethernet0": "oid:0x1"},
+                "COUNTERS:oid:0x1": {
+                    "SAI_PORT_STAT_IF_IN_OCTETS": "123456",
+                    "SAI_PORT_STAT_PFC_3_RX_PKTS": "789",
+                },
+            },
+            indent=2,
+        ),
+        2,
+    ),
+    Sample(
+        "sonic_cli",
+        "tables",
+        "pfc.txt",
+        "  Port Rx    PFC0    PFC3\n---------  ------  ------\nEthernet0   1,200   3,456\n",
+        2,
+    ),
+    Sample(
+        "sonic_cli",
+        "JSON of the same commands",
+        "queues.json",
+        json.dumps({"Ethernet0": {"UC3": {"dropbytes": "12", "droppacket": "345"}}}),
+        2,
+    ),
+    Sample(
+        "infiniband",
+        "port counters",
+        "perfquery.txt",
+        "# Port extended counters: Lid 133 port 1 (CapMask: 0x5A00)\n"
+        "PortXmitData:....................37108\nLinkDownedCounter:...............12\n",
+        2,
+    ),
+    Sample(
+        "infiniband",
+        "error report",
+        "ibqueryerrors.txt",
+        'Errors for "server mlx4_0"\n'
+        "   GUID 0x2c9030042dff1 port 1: [LinkDownedCounter == 48] [PortXmitWait == 4242]\n",
+        2,
+    ),
+    Sample(
+        "infiniband",
+        "db_csv",
+        "ibdiagnet2.db_csv",
+        "START_PM_INFO\nNodeGUID,PortGUID,PortNumber,LinkDownedCounter,PortXmitWait\n"
+        "0x1,0x1,1,12,3456\nEND_PM_INFO\n",
+        2,
+    ),
+    Sample("nic", "tree of files", "port_rcv_data", "922159499\n", 1),
+    Sample(
+        "nic",
+        "files with values",
+        "sysfs.txt",
+        f"{SYSFS}counters/port_xmit_data:5678\n{SYSFS}hw_counters/out_of_sequence:1234\n",
+        2,
+    ),
+    Sample(
+        "nic",
+        "NIC statistics",
+        "ethtool_eth0.txt",
+        "NIC statistics:\n     rx_bytes_phy: 70123\n     rx_prio3_pause: 1100\n",
+        2,
+    ),
+    Sample(
+        "nic",
+        "RDMA statistics",
+        "rdma.txt",
+        "link mlx5_0/1 out_of_sequence 678 rp_cnp_handled 7000\n",
+        2,
+    ),
+    Sample(
+        "switch_json",
+        "answers of Arista EOS",
+        "eos.json",
+        json.dumps([{"interfaceCounters": {"Ethernet3": {"rxFrames": 123, "txFrames": 0}}}]),
+        2,
+    ),
+    Sample(
+        "switch_json",
+        "answers of NX-OS",
+        "nxapi.json",
+        json.dumps(
+            {
+                "TABLE_pfc_interface": {
+                    "ROW_pfc_interface": {"if_name_str": "Eth1/1", "rx-stats": "29"}
+                }
+            }
+        ),
+        1,
+    ),
+    Sample(
+        "nxos",
+        "interface counters",
+        "nxos.txt",
+        f"{RULE}Port         InOctets    InUcastPkts\n{RULE}Eth1/33       1162614     14178\n",
+        2,
+    ),
+    Sample(
+        "nxos",
+        "flow control",
+        "nxpfc.txt",
+        "Port               Mode Oper(VL bmap)  RxPPP      TxPPP\n"
+        "Ethernet1/2        On   On  (8)        1,234      55\n",
+        2,
+    ),
+    Sample(
+        "gnmi",
+        "notifications",
+        "notifications.json",
+        json.dumps(
+            [
+                {
+                    "update": {
+                        "timestamp": "1795227155033276021",
+                        "update": [
+                            {
+                                "path": {
+                                    "elem": [
+                                        {"name": "interface", "key": {"name": "eth1"}},
+                                        {"name": "in-octets"},
+                                    ]
+                                },
+                                "val": {"uintVal": "4242"},
+                            }
+                        ],
+                    }
+                }
+            ],
+            indent=1,
+        ),
+        1,
+    ),
+    Sample(
+        "gnmi",
+        "line protocol",
+        "telegraf.out",
+        "interfaces,name=eth42,path=/interfaces/interface,source=leaf01 "
+        'state/in_octets=5678u,descr="a, b=c" 1673608605875353770\n',
+        1,
+    ),
+    Sample(
+        "gnmi",
+        "telemetry",
+        "gnmic.json",
+        json.dumps(
+            {
+                "source": "leaf01:57400",
+                "subscription-name": "ports",
+                "timestamp": 1795227155033276021,
+                "updates": [
+                    {
+                        "Path": "interfaces/interface[name=eth1]/state/counters",
+                        "values": {"interfaces/interface/state/counters": {"in-octets": "4242"}},
+                    }
+                ],
+            }
+        ),
+        1,
+    ),
+    Sample(
+        "optics",
+        "transceivers",
+        "ethtool-m_eth0.txt",
+        "\tIdentifier                  : 0x11 (QSFP28)\n"
+        "\tModule temperature          : 35.25 degrees C / 95.45 degrees F\n"
+        "\tModule voltage              : 3.2812 V\n",
+        2,
+    ),
+    Sample(
+        "lldp",
+        "neighbours",
+        "lldp.txt",
+        "LocalPort    RemoteDevice    RemotePortID    Capability    RemotePortDescr\n"
+        "-----------  --------------  --------------  ------------  -----------------\n"
+        "Ethernet0    gpu-11          eth0            R             none\n",
+        0,
+    ),
+)

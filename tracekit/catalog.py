@@ -59,6 +59,7 @@ QUERY_FILES: tuple[str, ...] = (
     "comm/last_calls",
     "comm/absent_waits",
     "counters/port_counters",
+    "counters/network_correlation",
     "gpu/gpu_counters",
     "gpu/gpu_throttle",
     "gpu/gpu_growth",

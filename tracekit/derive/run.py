@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.derive import attempts as at
 from tracekit.derive import clocks as clock_offsets
-from tracekit.derive import gpus, hosts, ports, ranks
+from tracekit.derive import correlation, gpus, hosts, ports, ranks
 from tracekit.derive.calls import read_calls
 from tracekit.derive.layout import coordinates, group_kinds
 from tracekit.derive.matching import group_table, match, match_table
@@ -102,10 +102,14 @@ def derive(
         "gpu": gpus.gpu_rows(con, sources, rank_rows, attempt_rows),
         "port": ports.port_rows(con, sources, rank_rows, attempt_rows, job),
     }
+    steps = clock_offsets.moved_steps(derive_steps(con, context), moved)
+    rows |= correlation.counter_tables(
+        con, correlation.source_times(rows["source_context"], clocks), steps, rows["port"]
+    )
     tables = {name: _arrow(name, content) for name, content in rows.items()}
     tables["collective_match"] = match_table(matched, errors)
     tables["comm_group"] = group_table(matched, kinds)
-    tables["step"] = clock_offsets.moved_steps(derive_steps(con, context), moved)
+    tables["step"] = steps
     return tables
 
 

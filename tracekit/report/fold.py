@@ -86,7 +86,7 @@ def merge(root: Finding, other: Finding) -> Finding:
         confidence=replace(
             root.confidence,
             level="likely",
-            basis=f"counters and traces agree ({root.rule}, {other.rule})",
+            basis=f"counters and traces agree: {root.confidence.basis}",
         ),
         scope=scope,
         when=root.when if root.when.start_utc else other.when,

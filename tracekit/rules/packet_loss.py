@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracekit.findings import Evidence, Finding, Impact, Severity, confidence_from
+from tracekit.findings import Evidence, Finding, Severity, confidence_from, severity_of
 from tracekit.rules import ports as at
 from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
 from tracekit.wording import plural, share
@@ -108,6 +108,8 @@ def _finding(
     scope = at.scope_of(facts, list({p.link: p for p in found}.values()))
     rows = [r for loss in losses for r in loss.port.of(at.DROPPED, loss.direction) if r["growth"]]
     against = at.unproved(rows)
+    test = at.tested(facts, found, at.DROPPED)
+    impact = at.impact(facts, test)
     first = max(losses, key=lambda loss: loss.ratio)
     usual = at.others_median(worst, first.port.link)
     dropped = sum(loss.dropped for loss in losses)
@@ -127,13 +129,16 @@ def _finding(
     return Finding(
         id=f"{NAME}/{','.join(map(str, scope.ranks)) if len(scope.ranks) == 1 else where}",
         rule=NAME,
-        severity=Severity.NOTE,
-        confidence=confidence_from(["counters"], "one kind of evidence: the port's own counters"),
+        severity=Severity.NOTE if against else severity_of(impact.step_ratio),
+        confidence=confidence_from(
+            ["counters", "step times"] if impact.s_per_step is not None else ["counters"],
+            "the port's own counters" + at.tested_words(test),
+        ),
         summary=said,
         owner="network",
         scope=scope,
         when=at.when(facts),
-        impact=Impact(),
+        impact=impact,
         evidence=(
             Evidence(
                 name="packets dropped of all packets",
@@ -150,6 +155,7 @@ def _finding(
                 threshold=float(limits.min_drops_count),
                 query="port_counters",
             ),
+            *at.tested_evidence(test),
         ),
         counter_evidence=against,
         confirm=(

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tracekit.findings import Evidence, EvidenceRow, Scope, When
+from tracekit.findings import Evidence, EvidenceRow, Impact, Scope, When, impact_of
 from tracekit.rules.base import UNPROVED, Facts, Row
 from tracekit.wording import safe, some
 
-QUERIES = ("port_counters",)
+QUERIES = ("port_counters", "network_correlation")
 CAPTURE = "tracekit capture --what nic"
 NEEDS = "NIC or switch counters"
 MIN_COVERAGE_RATIO = 0.5
@@ -165,6 +165,54 @@ def others_median(values: Mapping[str, float], own: str) -> float | None:
 def when(facts: Facts) -> When:
     """The time of the job's steady steps."""
     return facts.when(facts.steps.keys)
+
+
+def tested(facts: Facts, found: Sequence[Port], counters: Iterable[str]) -> Row | None:
+    """The correlation with the steps' time that says most; None: none of the counters moved."""
+    wanted, links = set(counters), {(p.node, p.port) for p in found}
+    order = {"cause": 0, "symptom": 1, "none": 2, "not_testable": 3}
+    rows = [
+        r
+        for r in facts.of("network_correlation")
+        if r["counter"] in wanted and (r["node"], r["port"]) in links
+    ]
+    return min(rows, key=lambda r: (order[r["verdict"]], r["q_value"] or 1.0), default=None)
+
+
+def tested_words(row: Row | None) -> str:
+    """What the correlation with slow steps says, for the basis of a finding."""
+    if row is None:
+        return ""
+    if row["verdict"] == "not_testable":
+        return f"; whether slow steps go with it is not testable ({row['reason']})"
+    if row["verdict"] == "cause":
+        return f"; slow steps go with it (rho {row['rho']:.2f}, q {row['q_value']:.2g})"
+    if row["verdict"] == "symptom":
+        return "; it follows slow steps and does not lead them"
+    return f"; slow steps do not go with it (q {row['q_value']:.2g})"
+
+
+def tested_evidence(row: Row | None) -> tuple[Evidence, ...]:
+    """The correlation as evidence, where it was tested."""
+    if row is None or row["rho"] is None:
+        return ()
+    return (
+        Evidence(
+            name="rank correlation with the step's time",
+            value=float(row["rho"]),
+            unit="ratio",
+            threshold=0.3,
+            query="network_correlation",
+        ),
+    )
+
+
+def impact(facts: Facts, row: Row | None) -> Impact:
+    """What a cause costs: the mean step above steps with least of the counter; else unknown."""
+    if row is None or row["verdict"] != "cause" or not len(facts.steps):
+        return Impact()
+    step_s = facts.steps.step_ns / 1e9
+    return impact_of(float(row["cost_ratio"] or 0.0) * step_s, step_s, facts.gpus_count)
 
 
 def links_phrase(found: Sequence[Port]) -> str:

@@ -6,30 +6,62 @@ Importing this is cheap: an ingestor imports what it needs when it reads.
 from __future__ import annotations
 
 from tracekit.ingest import files
-from tracekit.ingest.base import IngestOptions, Ingestor, Recognition, Sink, SourceFile
+from tracekit.ingest.base import (
+    IngestOptions,
+    Ingestor,
+    Recognition,
+    Sink,
+    SourceFile,
+    Splitter,
+)
 from tracekit.ingest.gpu import GPU_INGESTORS
 from tracekit.ingest.kineto import KinetoIngestor
+from tracekit.ingest.nccl import (
+    FLIGHT_RECORDER,
+    INSPECTOR,
+    JOB_LOG,
+    RAS,
+    TESTS_JSON,
+    NcclIngestor,
+)
 from tracekit.ingest.net import NET_INGESTORS
+from tracekit.ingest.nsys import NsysIngestor
+from tracekit.ingest.pipeline_timers import PARQUET_MAGIC, PipelineTimersIngestor
 from tracekit.ingest.prometheus import PrometheusIngestor
 
 __all__ = [
     "INGESTORS",
+    "SPLITTERS",
     "IngestOptions",
     "Ingestor",
     "Recognition",
     "Sink",
     "SourceFile",
+    "Splitter",
     "ingestor",
     "recognise",
 ]
 
+_NSYS = NsysIngestor()
+
 INGESTORS: tuple[Ingestor, ...] = (
     KinetoIngestor(),
+    _NSYS,
+    PipelineTimersIngestor(),
+    NcclIngestor(),
+    FLIGHT_RECORDER,
+    INSPECTOR,
+    RAS,
+    TESTS_JSON,
     PrometheusIngestor(),
     *GPU_INGESTORS,
     *NET_INGESTORS,
+    JOB_LOG,  # last: it takes any log that nobody knows
 )
 """In the order in which they are asked."""
+
+SPLITTERS: tuple[Splitter, ...] = (_NSYS,)
+"""Those that may make several sources of one file."""
 
 DEEP_HEAD_BYTES = 4 << 20
 """Decompressed bytes that are looked at where the first ones show JSON but not of what kind."""
@@ -85,6 +117,8 @@ def _sniff(head: bytes, source: SourceFile) -> Recognition | None:
         found = one.sniff(head, source.name)
         if found is not None:
             return found
+    if head.startswith(PARQUET_MAGIC):
+        return PipelineTimersIngestor().recognise(source)  # its columns stand at its end
     return None
 
 

@@ -7,7 +7,7 @@ belongs to (rank, attempt, capture, clock) is derived later from all files toget
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 
@@ -40,6 +40,10 @@ class SourceFile:
     file_bytes: int
     mtime_ns: int
     open: Callable[[], BinaryIO]
+    stored: str = ""
+    """File on disk that holds the bytes of ``open``, where ``path`` is another (a report)."""
+    part: str = ""
+    """What of the file this source is, where an ingestor split it: ``path`` ends with !part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,4 +105,20 @@ class Ingestor(Protocol):
 
         Sets the facts status, reason, producer, window_start_ns, ... at the end. Raises
         InputError only where nothing at all could be read.
+        """
+
+
+class Splitter(Protocol):
+    """An ingestor whose files may each hold several ranks.
+
+    The tables map one source to one rank, so such a file becomes several sources.
+    """
+
+    def folder_name(self, name: str, files_in_it: Collection[str]) -> str | None:
+        """The name of the source that a folder of files is as a whole; None where it is none."""
+
+    def split(self, source: SourceFile) -> list[SourceFile]:
+        """The sources that the file is, each with its ``part``; the file itself if it is one.
+
+        Never raises for what a file holds: reading says what is wrong with it.
         """

@@ -11,7 +11,7 @@ import os
 import re
 import tarfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -363,9 +363,49 @@ def expand(paths: Sequence[str | Path]) -> list[SourceFile]:
             if len(found) > MAX_FILES:
                 raise LimitError(f"{text}: more than {MAX_FILES} files")
     sources: list[SourceFile] = []
-    for match in sorted(found.values(), key=lambda p: _natural(str(p))):
-        sources += _expand_file(match)
+    whole = _whole_folders(found.values())
+    together = {*(p for p in found.values() if p.parent not in whole), *whole}
+    for match in sorted(together, key=lambda p: _natural(str(p))):
+        for source in [whole[match]] if match in whole else _expand_file(match):
+            sources += _split(source)
     return sources
+
+
+def _whole_folders(found: Iterable[Path]) -> dict[Path, SourceFile]:
+    """Folders whose files are one source together."""
+    from tracekit.ingest import SPLITTERS
+
+    members: dict[Path, list[Path]] = {}
+    for path in found:
+        if path.suffix == ".parquet":
+            members.setdefault(path.parent, []).append(path)
+    whole: dict[Path, SourceFile] = {}
+    for folder, paths in members.items():
+        names = {p.name for p in paths}
+        shown = (s.folder_name(folder.absolute().name, names) for s in SPLITTERS)
+        name = next((n for n in shown if n is not None), None)
+        if name is not None:
+            stats = [p.stat() for p in paths]
+            first = str(min(paths))
+            whole[folder] = SourceFile(
+                str(folder),
+                name,
+                sum(s.st_size for s in stats),
+                max(s.st_mtime_ns for s in stats),
+                partial(open_file, first),
+            )
+    return whole
+
+
+def _split(source: SourceFile) -> list[SourceFile]:
+    """The sources that one file is: an ingestor may find several ranks in it."""
+    from tracekit.ingest import SPLITTERS
+
+    for splitter in SPLITTERS:
+        parts = splitter.split(source)
+        if len(parts) > 1:
+            return parts
+    return [source]
 
 
 def _natural(text: str) -> list[tuple[int, str]]:

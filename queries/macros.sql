@@ -402,6 +402,81 @@ SELECT
 FROM step_times
 JOIN step_ranges USING (key, step);
 
+-- Communicators as their members logged them, with what makes members of several processes one.
+--
+-- comm is the commId that NCCL states (2.16 and later). Before that nothing names a communicator
+-- across processes: members of the same size that each process created as its k-th of that size
+-- are taken for one, within files that lie beside each other.
+CREATE OR REPLACE MACRO nccl_members(nccl_comm_name) AS TABLE
+WITH
+    numbered AS (
+        SELECT
+            *,
+            row_number() OVER (
+                PARTITION BY attempt, source_id, node, pid, group_rank, group_size, comm_hash
+                ORDER BY ordinal, place
+            ) AS number
+        FROM query_table(nccl_comm_name)
+        WHERE group_size IS NOT NULL
+    ),
+    seen AS (
+        SELECT
+            attempt, source_id, group_size, number, count(DISTINCT group_rank) AS ranks_count
+        FROM numbered
+        WHERE comm_hash IS NULL
+        GROUP BY attempt, source_id, group_size, number
+    )
+SELECT
+    numbered.*,
+    coalesce(
+        comm_hash,
+        'size ' || CAST(numbered.group_size AS VARCHAR)
+        || ' number ' || CAST(numbered.number AS VARCHAR)
+        -- A file with all its ranks is a job of its own: another file's are not its members.
+        || CASE
+            WHEN seen.ranks_count = numbered.group_size
+                THEN ' of file ' || CAST(numbered.source_id AS VARCHAR)
+            ELSE ''
+        END
+    ) AS comm
+FROM numbered
+LEFT JOIN seen
+    ON
+        numbered.comm_hash IS NULL
+        AND seen.source_id = numbered.source_id
+        AND seen.attempt IS NOT DISTINCT FROM numbered.attempt
+        AND seen.group_size = numbered.group_size
+        AND seen.number = numbered.number;
+
+-- Connections with the communicator that they belong to and the nodes of both ends.
+CREATE OR REPLACE MACRO nccl_connections(nccl_edge_name, nccl_comm_name) AS TABLE
+WITH
+    members AS MATERIALIZED (SELECT * FROM nccl_members(nccl_comm_name)),
+    places AS (
+        SELECT comm, group_rank, min(node) AS node, min(pci) AS pci
+        FROM members
+        GROUP BY comm, group_rank
+    )
+SELECT
+    edges.*,
+    members.comm AS comm,
+    starts.node AS from_node,
+    ends.node AS to_node,
+    starts.pci AS from_pci,
+    ends.pci AS to_pci,
+    members.nodes_count AS nodes_count
+FROM query_table(nccl_edge_name) AS edges
+LEFT JOIN members
+    ON
+        members.source_id = edges.source_id
+        AND members.pid = edges.pid
+        AND members.node IS NOT DISTINCT FROM edges.node
+        AND members.comm_pointer = edges.comm_pointer
+        AND members.comm_generation = edges.comm_generation
+LEFT JOIN places AS starts
+    ON starts.comm = members.comm AND starts.group_rank = edges.from_group_rank
+LEFT JOIN places AS ends
+    ON ends.comm = members.comm AND ends.group_rank = edges.to_group_rank;
 -- Every matched call with whom it waited for and how long: (attempt, capture_id, group_id,
 -- sequence, instance_id, rank, source_id, place, op, message_bytes, timeline, step, start_ns,
 -- end_ns, is_trusted, is_complete, ranks_count, members_count, holder_rank, holder_start_ns,

@@ -110,6 +110,13 @@ SAMPLES: tuple[Sample, ...] = (
     ),
     Sample(
         "nic",
+        "pause settings",
+        "ethtool-pause.eth0.txt",
+        "Pause parameters for eth0:\nAutonegotiate:  off\nRX:     on\nTX:     off\n",
+        2,
+    ),
+    Sample(
+        "nic",
         "RDMA statistics",
         "rdma.txt",
         "link mlx5_0/1 out_of_sequence 678 rp_cnp_handled 7000\n",

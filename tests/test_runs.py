@@ -10,12 +10,14 @@ import signal
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import tracekit
 from tracekit import runs, store
 from tracekit.errors import AmbiguousInputError, InputError, StoreError
 from tracekit.schema import TABLES
@@ -445,23 +447,35 @@ def test_two_workers_write_the_same_rows_as_one(
 def test_a_worker_that_is_killed_is_named_with_a_hint(
     job: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(*_: object, **__: object) -> Any:
-        raise BrokenProcessPool("a worker died")
-
-    monkeypatch.setattr(runs, "write_shard", killed)
     monkeypatch.setattr(runs, "SMALL_INPUT_BYTES", 0)
     monkeypatch.setattr(runs, "MIN_SHARD_BYTES", 1)
-    monkeypatch.setattr(runs, "_executor", _threads)
+    monkeypatch.setattr(runs, "_executor", _Killed)
     with pytest.raises(StoreError, match="worker process was killed") as caught:
         runs.ingest([job], run, workers=2)
     assert caught.value.hint
     assert not store.is_run(run)
 
 
-def _threads(*_: object) -> Any:
-    from concurrent.futures import ThreadPoolExecutor
+class _Killed(ThreadPoolExecutor):
+    """Its workers die at once."""
 
-    return ThreadPoolExecutor(2)
+    def __init__(self, *_: object) -> None:
+        super().__init__(1)
+
+    def submit(self, *_: object, **__: object) -> Any:
+        future: Future[Any] = Future()
+        future.set_exception(BrokenProcessPool("a worker died"))
+        return future
+
+
+@pytest.mark.parametrize(
+    ("memory_mb", "workers", "expected"), [(255, 8, 1), (512, 8, 2), (4096, 2, 2), (600, None, 1)]
+)
+def test_memory_is_shared_out_among_workers(
+    memory_mb: int, workers: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "available_cpus", lambda: 1)
+    assert runs._within(memory_mb << 20, workers) == expected
 
 
 def test_small_inputs_stay_in_this_process(
@@ -541,6 +555,24 @@ def test_a_bug_of_an_ingestor_costs_its_file_and_names_the_line(
         stats = opened.con.execute("SELECT counter, shape FROM ingest_stat").fetchall()
     assert stats[0][0] == "ingestor_failed"
     assert stats[0][1].startswith("ZeroDivisionError at test_runs.py:")
+    with tracekit.open(run) as opened_run:
+        verdict = opened_run.diagnose().document.verdict
+    assert verdict.kind == "not_enough_data"
+    assert "tracekit itself failed on" in verdict.sentence
+    assert "rank1.json" in verdict.sentence
+
+
+def test_the_attempt_that_was_chosen_stays_chosen(job: Path, run: Path, tmp_path: Path) -> None:
+    """Two starts of one job: the choice is made once, and files may still be added."""
+    write_job(tmp_path / "again", steps_count=2, base_ns=BASE_NS + 3600 * 10**9)
+    both = [job, tmp_path / "again"]
+    first = runs.ingest(both, run, attempt=1)
+    assert first.attempt == 1
+    assert runs.ingest(both, run).generation == first.generation
+    (tmp_path / "late").mkdir()
+    (tmp_path / "late" / "notes.txt").write_text("nothing that is read")
+    later = runs.ingest([*both, tmp_path / "late"], run)
+    assert (later.generation, later.attempt) == (2, 1)
 
 
 def test_nothing_to_read_is_an_error_with_a_hint(run: Path, tmp_path: Path) -> None:

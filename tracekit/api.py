@@ -19,13 +19,24 @@ from tracekit.errors import StoreError, UsageError
 from tracekit.store import Selection
 
 if TYPE_CHECKING:
+    import duckdb
     import polars as pl
     import pyarrow as pa
 
     from tracekit.job import JobDescription
     from tracekit.report.model import Report
+    from tracekit.timeline import Detail, Written
+    from tracekit.whatif import Cause, WhatIf
 
 PathLike = str | Path
+
+
+_STEADY_PIPELINE = """
+SELECT p.* FROM pipeline_op p WHERE NOT EXISTS (
+    SELECT 1 FROM step s
+    WHERE s.attempt = p.attempt AND s.capture_id = p.capture_id AND s.step = p.step
+      AND (s.is_warmup OR s.is_partial))
+"""
 
 
 @dataclass
@@ -36,11 +47,18 @@ class OpenRun:
     name: str | None = None
     """What the user gave: the report's next commands name it. Default: the run's folder."""
 
-    def __post_init__(self) -> None:
-        """Queries and SQL share the catalogue's macros."""
+    _has_macros: bool = False
+
+    @property
+    def con(self) -> duckdb.DuckDBPyConnection:
+        """The connection with every view and macro, as SQL and a diagnosis need it."""
         from tracekit import catalog
 
-        catalog.load_macros(self.run.con)
+        con = self.run.con
+        if not self._has_macros:
+            catalog.load_macros(con)
+            self._has_macros = True
+        return con
 
     @property
     def path(self) -> Path:
@@ -56,7 +74,11 @@ class OpenRun:
         """Rows of a named query as an Arrow table. UsageError for a query that is not there."""
         from tracekit import catalog
 
-        return catalog.run(self.run.con, name, **params)
+        query = catalog.find(name)
+        con = self.run.prepare(query.reads)
+        if not self._has_macros:
+            catalog.load_macros(con, query.sql)
+        return catalog.run(con, name, **params)
 
     def query(self, name: str, **params: object) -> pl.DataFrame:
         """Rows of a named query as a Polars frame."""
@@ -64,7 +86,11 @@ class OpenRun:
 
     def sql(self, text: str) -> pl.DataFrame:
         """Rows of one SELECT over the run's views. QueryError for anything else."""
-        return _frame(self.run.rows(text))
+        return _frame(self.rows(text))
+
+    def rows(self, text: str) -> pa.Table:
+        """Rows of one SELECT over the run's views as an Arrow table."""
+        return store.rows_of(self.con, text)
 
     def diagnose(
         self,
@@ -77,18 +103,56 @@ class OpenRun:
         from tracekit.report.config import DiagnoseConfig
         from tracekit.report.diagnose import diagnose, job_facts
 
+        con = self.con
         facts = replace(
-            job_facts(self.run.con, self.run.selection.attempt), run_id=self.name or str(self.path)
+            job_facts(con, self.run.selection.attempt), run_id=self.name or str(self.path)
         )
         settings = DiagnoseConfig.from_mapping(config or {}, select, ignore)
-        return diagnose(self.run.con, facts, config=settings)
+        return diagnose(con, facts, config=settings)
+
+    def whatif(self, causes: Sequence[Cause] = ()) -> WhatIf:
+        """Replay the pipeline's operations: the published metrics, and each cause taken out.
+
+        InputError where the run holds no pipeline operations.
+        """
+        from tracekit.whatif import Layout, analyse, from_pipeline_rows
+
+        rows = self.run.con.sql(_STEADY_PIPELINE).to_arrow_table()
+        dp = self.job.parallelism.dp if self.job is not None else None
+        return analyse(from_pipeline_rows(rows, Layout(dp=dp)), causes)
+
+    def timeline(
+        self,
+        path: PathLike,
+        *,
+        max_slices: int | None = None,
+        detail: Detail = "all",
+        findings: bool = True,
+        memory_bytes: int | None = None,
+    ) -> Written:
+        """Write all ranks on one clock for ui.perfetto.dev (packed where the name ends in .gz).
+
+        At most ``max_slices``: steps around the first finding are chosen, and what is left out is
+        said in the answer's ``cuts``. ``detail="device"`` leaves out operators and runtime calls.
+        """
+        from tracekit import draw
+
+        return draw.draw(
+            self.run,
+            Path(path),
+            report=self.diagnose() if findings else None,
+            max_slices=max_slices,
+            detail=detail,
+            memory_bytes=memory_bytes,
+        )
 
     def derived_tables(self) -> dict[str, pa.Table]:
         """Every derived table of the run (of its selected part)."""
         from tracekit.schema import TABLES
 
         derived = [t.name for t in TABLES if t.kind == "derived"]
-        return {name: self.run.con.table(name).to_arrow_table() for name in derived}
+        con = self.con
+        return {name: con.table(name).to_arrow_table() for name in derived}
 
     def close(self) -> None:
         """Close the run."""
@@ -119,9 +183,13 @@ def ingest(
     memory_bytes: int | None = None,
     scheduler: str | None = None,
     attempt: int | None = None,
+    nsys: PathLike | None = None,
     progress: runs.Progress | None = None,
 ) -> OpenRun:
-    """Bring files into a run and open it; the same files again change nothing."""
+    """Bring files into a run and open it; the same files again change nothing.
+
+    ``nsys`` is the program that exports Nsight Systems reports (.nsys-rep) among them.
+    """
     runs.ingest(
         _listed(paths),
         Path(run),
@@ -131,9 +199,10 @@ def ingest(
         memory_bytes=memory_bytes,
         scheduler=scheduler,
         attempt=attempt,
+        nsys=str(nsys) if nsys is not None else None,
         progress=progress,
     )
-    return OpenRun(store.open_run(Path(run), memory_bytes=memory_bytes))
+    return OpenRun(store.open_run(Path(run), memory_bytes=memory_bytes, is_lazy=True))
 
 
 def open(  # the name that DESIGN gives it: used as tracekit.open
@@ -158,7 +227,7 @@ def open(  # the name that DESIGN gives it: used as tracekit.open
                 f"{folder}: a run keeps the job description that it was made with",
                 hint="tracekit ingest PATH --run NEW --job FILE",
             )
-        opened = store.open_run(folder, selection, memory_bytes=memory_bytes)
+        opened = store.open_run(folder, selection, memory_bytes=memory_bytes, is_lazy=True)
     else:
         opened = _open_cached(given, job, selection, workers, memory_bytes, progress)
     chosen = _last_attempt(opened, selection or Selection(), memory_bytes)
@@ -169,12 +238,19 @@ def _last_attempt(run: store.Run, selection: Selection, memory_bytes: int | None
     """Nothing is averaged across attempts: the last one, unless one was named."""
     if selection.attempt is not None:
         return run
-    row = run.con.execute("SELECT count(DISTINCT attempt), max(attempt) FROM run").fetchone()
+    row = (
+        run.prepare(["run"])
+        .execute("SELECT count(DISTINCT attempt), max(attempt) FROM run")
+        .fetchone()
+    )
     if not row or row[0] <= 1:
         return run
     run.close()
     return store.open_run(
-        run.path, replace(selection, attempt=int(row[1])), memory_bytes=memory_bytes
+        run.path,
+        replace(selection, attempt=int(row[1])),
+        memory_bytes=memory_bytes,
+        is_lazy=True,
     )
 
 
@@ -189,11 +265,11 @@ def _open_cached(
     attempt = selection.attempt if selection else None
     folder = _cached(paths, job, workers, memory_bytes, attempt, progress)
     try:
-        return store.open_run(folder, selection, memory_bytes=memory_bytes)
+        return store.open_run(folder, selection, memory_bytes=memory_bytes, is_lazy=True)
     except StoreError:  # a cached run that is damaged is worth nothing: read again
         cache.drop(folder)
     folder = _cached(paths, job, workers, memory_bytes, attempt, progress)
-    return store.open_run(folder, selection, memory_bytes=memory_bytes)
+    return store.open_run(folder, selection, memory_bytes=memory_bytes, is_lazy=True)
 
 
 def _cached(

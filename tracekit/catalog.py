@@ -9,7 +9,7 @@ A query is one file ``queries/<subject>/<name>.sql``: a header of comment lines,
     -- reads: step, gpu_op
     -- grain: rank, capture_id, step
     -- param: rounding VARCHAR = 'none' | 'hta' : What it does; the default comes first.
-    -- column: rank INTEGER : What it is, with unit and range.
+    -- column: rank INTEGER : What it is, with unit and range. Names with blanks stand in "".
     --     A line that is indented further continues the one before.
     -- source: Where a formula comes from (optional).
     SELECT ...
@@ -22,7 +22,7 @@ macros of ``queries/macros.sql``; they know nothing of files.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -42,6 +42,7 @@ QUERY_FILES: tuple[str, ...] = (
     "steps/step_time_summary",
     "steps/step_breakdown",
     "gpu/overlap",
+    "gpu/hidden_kernels",
     "gpu/temporal_breakdown",
     "gpu/idle_breakdown",
     "gpu/launch_stats",
@@ -49,6 +50,17 @@ QUERY_FILES: tuple[str, ...] = (
     "gpu/memcpy_summary",
     "comm/comm_summary",
     "comm/exposed_comm_by_op",
+    "nccl/nccl_comms",
+    "nccl/nccl_topology",
+    "nccl/nccl_matrix",
+    "nccl/nccl_signals",
+    "nccl/nccl_bench",
+    "nccl/nccl_choices",
+    "nccl/nccl_nics",
+    "nccl/nccl_rails",
+    "nccl/nccl_groups",
+    "nccl/watchdog",
+    "nccl/flight_calls",
     "comm/collective_skew",
     "comm/straggler",
     "comm/late_steps",
@@ -64,6 +76,9 @@ QUERY_FILES: tuple[str, ...] = (
     "gpu/gpu_throttle",
     "gpu/gpu_growth",
     "gpu/gpu_events",
+    "comm/rank_clocks",
+    "timeline/timeline_load",
+    "timeline/timeline_slices",
     "health/input_stall",
     "health/gc_pause",
     "health/checkpoint_stall",
@@ -75,6 +90,16 @@ QUERY_FILES: tuple[str, ...] = (
     "net/net_sources",
     "net/port_levels",
     "net/port_events",
+    "pipeline/bubble",
+    "pipeline/stage_balance",
+    "pipeline/pipeline_heat_map",
+    "pipeline/microbatch_correlation",
+    "pipeline/replica_balance",
+    "nsys/cuda_gpu_kern_sum",
+    "nsys/cuda_gpu_mem_time_sum",
+    "nsys/cuda_api_sum",
+    "nsys/nvtx_pushpop_sum",
+    "nsys/nvtx_gpu_proj_sum",
 )
 """Every query, in the order in which lists and documentation show them."""
 
@@ -170,9 +195,41 @@ def find(name: str) -> Query:
     return query
 
 
-def load_macros(con: duckdb.DuckDBPyConnection) -> None:
-    """Create the macros that queries use in this connection; its tables may come later."""
-    con.execute(files("tracekit.queries").joinpath("macros.sql").read_text(encoding="utf-8"))
+_MACRO = re.compile(r"^CREATE OR REPLACE MACRO (\w+)", re.M)
+_WORD = re.compile(r"\w+")
+
+
+@cache
+def _macros() -> dict[str, str]:
+    """Every macro of macros.sql by its name, in order."""
+    text = files("tracekit.queries").joinpath("macros.sql").read_text(encoding="utf-8")
+    starts = [m.start() for m in _MACRO.finditer(text)]
+    ends = [*starts[1:], len(text)]
+    parts = [text[start:end] for start, end in zip(starts, ends, strict=True)]
+    return {part.split("(", 1)[0].split()[-1]: part for part in parts}
+
+
+def _macros_in(text: str) -> set[str]:
+    """The macros that a text names, and those that they name."""
+    known = _macros()
+    found: set[str] = set()
+    new = known.keys() & set(_WORD.findall(text))
+    while new:
+        found |= new
+        words = {word for name in new for word in _WORD.findall(known[name])}
+        new = (known.keys() & words) - found
+    return found
+
+
+def load_macros(con: duckdb.DuckDBPyConnection, text: str | None = None) -> None:
+    """Create the macros that queries use in this connection; its tables may come later.
+
+    With ``text`` (a query) only those that it needs.
+    """
+    wanted = None if text is None else _macros_in(text)
+    for name, statement in _macros().items():
+        if wanted is None or name in wanted:
+            con.execute(statement)
 
 
 def run(con: duckdb.DuckDBPyConnection, name: str, **params: object) -> pa.Table:
@@ -183,6 +240,23 @@ def run(con: duckdb.DuckDBPyConnection, name: str, **params: object) -> pa.Table
     """
     query = find(name)
     return execute(con, query, query.bind(params))
+
+
+def stream(
+    con: duckdb.DuckDBPyConnection, name: str, rows_per_batch: int = 10_000, **params: object
+) -> Iterator[pa.RecordBatch]:
+    """As ``run``, a batch at a time, in memory that does not grow with the result.
+
+    Nothing else may run on the connection meanwhile.
+    """
+    import duckdb
+
+    query = find(name)
+    try:
+        relation = con.sql(query.sql, params=dict(query.bind(params)))
+        yield from relation.to_arrow_reader(rows_per_batch)
+    except duckdb.Error as error:
+        raise QueryError(f"query {query.name} failed: {error}") from error
 
 
 def execute(
@@ -201,7 +275,7 @@ def execute(
 
 _KEY = re.compile(r"-- (reads|grain|param|column|source): (.*)")
 _PARAM = re.compile(r"(\w+) (\w+) = (.+?) : (.+)")
-_COLUMN = re.compile(r"(\w+) ([\w\[\]]+) : (.+)")
+_COLUMN = re.compile(r"""(\w+|"[^"]+") ([\w\[\]]+) : (.+)""")
 
 
 def parse(path: str, text: str) -> Query:
@@ -264,7 +338,7 @@ def _column(path: str, text: str) -> QueryColumn:
     match = _COLUMN.fullmatch(text)
     if match is None:
         raise ValueError(f"{path}: expected 'name TYPE : meaning', found {text!r}")
-    return QueryColumn(match[1], match[2], match[3])
+    return QueryColumn(match[1].strip('"'), match[2], match[3])
 
 
 def _as_type(value: object, type_: str) -> ParamValue | None:

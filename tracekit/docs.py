@@ -110,7 +110,8 @@ def counters_page() -> str:
         "as `20261121T021235Z`), else from its modification time; `time_source` says which. Of "
         "several dumps in one file without times only the last bears the file's; the others have "
         "none. A line that is nothing but a time stamps what follows it, and a prompt such as "
-        "`admin@leaf01:~$ show pfc counters` names the machine.",
+        "`admin@leaf01:~$ show pfc counters` names the machine. Times without a zone are local: "
+        "say `[[source]] path, timezone` in job.toml.",
         "## Formats",
         "*proved*: the numbers of real files were compared with what those files print. *from "
         "documentation*: read as described, without a real file at hand; what rests on such a "

@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 SMALL_INPUT_BYTES = 24 << 20
 """Below this total (as stored) one process is faster than starting workers."""
 
+WORKER_BYTES = 256 << 20
+"""What reading one file takes at most, whatever its size: --memory decides how many are read at
+a time."""
+
 SHARD_BYTES = 1 << 30
 """Sources are grouped into shards of about this size as stored: few files at 10,000 ranks."""
 
@@ -78,10 +82,12 @@ def ingest(
     memory_bytes: int | None = None,
     scheduler: str | None = None,
     attempt: int | None = None,
+    nsys: str | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
     """Bring ``paths`` into ``run`` (made if absent) and return its latest generation.
 
+    ``nsys`` is the program that exports Nsight Systems reports among them.
     Raises InputError where there is nothing to read, AmbiguousInputError where the sources
     cannot be one attempt, StoreError where ``run`` is something else or cannot be written.
     """
@@ -93,9 +99,15 @@ def ingest(
         )
     files, job = gather(paths, job_paths, run)
     options = IngestOptions(stacks=stacks)
-    with store.writing(run):
+    with store.writing(run), contextlib.ExitStack() as stack:
         run.mkdir(parents=True, exist_ok=True)
         _sweep_dead_work(run)
+        if nsys is not None:
+            from tracekit.ingest.nsys.report import export_reports
+
+            exports = work_folder(run)
+            stack.callback(shutil.rmtree, exports, ignore_errors=True)
+            files = export_reports(files, nsys, exports)
         for _ in range(COMMIT_TRIES):
             manifest = _ingest_once(
                 files, job, run, options, workers, memory_bytes, scheduler, attempt, progress
@@ -170,6 +182,8 @@ def _ingest_once(
     digest = job.digest() if job else ""
     if previous and not digest and previous.job_toml:
         job, digest = _job_of(previous)
+    if attempt is None and previous:
+        attempt = previous.attempt
     key = _hash(
         *sorted(e.key for e in entries),
         digest,
@@ -179,6 +193,8 @@ def _ingest_once(
     )
     if previous and previous.key == key:
         return previous
+    if memory_bytes is not None:
+        workers = _within(memory_bytes, workers)
     tasks = _plan(run, new, workers or available_cpus(), options)
     shard_files = _run_tasks(tasks, workers, scheduler, progress)
     source_files = [*held.files, *shard_files]
@@ -193,6 +209,7 @@ def _ingest_once(
         job_path=job.files[0] if job and job.files else previous and previous.job_path,
         sources=entries,
         files=(*source_files, *derived),
+        attempt=attempt,
         notes=tuple(notes),
     )
     if commit(run, manifest):
@@ -339,12 +356,20 @@ def _content_hash(file: SourceFile, archives: dict[str, str]) -> str:
         path, _, member = path.rpartition("!")
     if path not in archives or not member:
         try:
-            with Path(path).open("rb") as stream:
-                archives[path] = hashlib.file_digest(stream, "sha256").hexdigest()
+            archives[path] = _bytes_hash(Path(path))
         except OSError as error:
             # Named in the report as unreadable; the reason changes the key when it goes away.
             archives[path] = _hash("unreadable", path, type(error).__name__)
     return _hash(archives[path], member) if member else archives[path]
+
+
+def _bytes_hash(path: Path) -> str:
+    """Hash of a file's bytes; of the names and bytes of its files for a folder."""
+    if path.is_dir():
+        parts = sorted(p for p in path.iterdir() if p.is_file())
+        return _hash(*(text for p in parts for text in (p.name, _bytes_hash(p))))
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _hash(*parts: str) -> str:
@@ -366,6 +391,11 @@ def available_cpus() -> int:
         if quota != "max":
             cpus = min(cpus, max(1, int(quota) // int(period)))
     return max(1, cpus)
+
+
+def _within(memory_bytes: int, workers: int | None) -> int:
+    """As many workers as fit in the memory that the user gives, at least one."""
+    return max(1, min(workers or available_cpus(), memory_bytes // WORKER_BYTES))
 
 
 def _plan(
@@ -415,16 +445,28 @@ def _run_tasks(
             return _run_here(here, total, progress)
     results: dict[str, list[ShardFile]] = {}
     done = 0
-    with _executor(scheduler, min(workers or available_cpus(), len(tasks))) as executor:
+
+    def finished(task: ShardTask, files: list[ShardFile]) -> None:
+        nonlocal done
+        results[task.shard] = files
+        done += _task_bytes(task)
+        if progress:
+            progress(done, total, task.sources[-1][0].path)
+
+    count = min(workers or available_cpus(), len(tasks))
+    # This process is one of the workers: it is at work while the others still start.
+    others = count if scheduler else max(1, count - 1)
+    with _executor(scheduler, others) as executor:
         futures: dict[Future[list[ShardFile]], ShardTask] = {
             executor.submit(write_shard, task): task for task in tasks
         }
-        for future in as_completed(futures):
-            task = futures[future]
-            results[task.shard] = _result(future)
-            done += _task_bytes(task)
-            if progress:
-                progress(done, total, task.sources[-1][0].path)
+        if others < count:
+            for future, task in reversed(futures.items()):
+                if future.cancel():
+                    finished(task, write_shard(task))
+        waiting = [future for future in futures if not future.cancelled()]
+        for future in as_completed(waiting):
+            finished(futures[future], _result(future))
     return [file for task in tasks for file in results[task.shard]]
 
 
@@ -497,6 +539,8 @@ def write_shard(
             _ingest_source(entry, source, writer, task.stacks)
             if step:
                 step(entry)
+        if step:
+            store.warm()  # here, not in a worker: to derive, once all is parsed
         files = writer.close()
         text = json.dumps([asdict(f) for f in files])
         (work / "shard.json").write_text(text, encoding="utf-8")
@@ -581,11 +625,14 @@ def _derive(
     notes: list[str],
 ) -> list[ShardFile]:
     """Derive the whole run's tables into a folder of their own, never shared between writers."""
+    from tracekit.derive import READS
+
     target = run / "derived" / f"{key[:16]}-{secrets.token_hex(4)}"
     work = work_folder(run)
     try:
-        con = store.open_physical(run, source_files, memory_bytes=memory_bytes)
+        con = store.open_physical(run, source_files, tables=READS, memory_bytes=memory_bytes)
         with contextlib.closing(con):
+            store.warm()  # for whoever opens the run
             tables = _derived(con, job, attempt, notes)
         files = [store.write_table(work, name, rows) for name, rows in sorted(tables.items())]
         target.parent.mkdir(parents=True, exist_ok=True)

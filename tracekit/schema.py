@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-REGISTRY_VERSION = 3
+REGISTRY_VERSION = 4
 """Raised when the meaning or the set of columns changes; part of every run's key."""
 
 UNIT_SUFFIXES = {
@@ -395,7 +395,7 @@ _TRACE_TABLES = (
         _PLACE_GRAIN,
         _START,
         _DUR,
-        _c("category", "VARCHAR", "kernel, memcpy or memset."),
+        _c("category", "VARCHAR", "kernel, memcpy, memset or graph (a whole CUDA graph)."),
         _c("class", "VARCHAR", "compute, communication, memory or other."),
         _c("class_source", "VARCHAR", "args, annotation, name or category."),
         _c("name", "VARCHAR", "Name as the producer wrote it."),
@@ -498,6 +498,11 @@ _TRACE_TABLES = (
         _c("external_id", "BIGINT", "External id."),
         _c("step", "BIGINT", "Number in a step marker's name."),
         _c("is_gpu_twin", "BOOLEAN", "The GPU-side copy of a host range: never counted twice."),
+        _c("producer_domain", "VARCHAR", "The producer's own domain (NVTX); null for its default."),
+        _t("gpu_start_ns", "Start of the first GPU operation launched within it; null if none."),
+        _t("gpu_end_ns", "End of the last GPU operation launched within it."),
+        _c("gpu_launches_count", "BIGINT", "Calls within it that put work on a GPU."),
+        _c("gpu_children_count", "BIGINT", "Ranges directly inside it that did."),
     ),
     _source(
         "collective",
@@ -569,9 +574,25 @@ _TRACE_TABLES = (
         _c("kind", "VARCHAR", "tp, pp, dp, ep, cp, world, ...; null where it cannot be told."),
         _src("kind_source", "the kind"),
     ),
+    _source(
+        "pipeline_timer",
+        "An operation of a pipeline stage, as a timer file that covers many ranks states it.",
+        _PLACE_GRAIN,
+        _c("global_rank", "INTEGER", "Rank that the row states; the file itself is no rank's."),
+        _c("dp_rank", "INTEGER", "Data coordinate (replica)."),
+        _c("pp_rank", "INTEGER", "Stage."),
+        _c("step", "BIGINT", "Step; sampled steps need not follow each other."),
+        _c("operation", "VARCHAR", "forward-compute, backward-compute, forward-send, ..."),
+        _c("sequence", "BIGINT", "Ordinal within step, rank and operation."),
+        _c("microbatch", "BIGINT", "Microbatch; null where none applies."),
+        _c("chunk", "INTEGER", "Model chunk in the stage."),
+        _c("global_chunk", "INTEGER", "Model chunk overall."),
+        _t("start_ns", "Start; every step of such a file begins at 0."),
+        _t("end_ns", "End."),
+    ),
     _derived(
         "pipeline_op",
-        "A microbatch operation of a pipeline stage; empty until derived or given.",
+        "A microbatch operation of a pipeline stage, from timers or from named ranges.",
         ("attempt", "rank", "step", "operation", "sequence"),
         _ATTEMPT,
         _RANK,
@@ -596,6 +617,7 @@ _NCCL_KEY = (
     _c("pid", "BIGINT", "Process."),
     _c("ordinal", "BIGINT", "Order within process and communicator: INFO lines carry no time."),
     _t("time_ns", "When; null where the line has none."),
+    _c("node", "VARCHAR", "Host as NCCL's own prefix names it: one log may hold several.", "name"),
 )
 
 _NCCL_TABLES = (
@@ -631,6 +653,10 @@ _NCCL_TABLES = (
         _c("detail", "VARCHAR", "CUMEM/read, IB/0/GDRDMA, ..."),
         _c("nic", "VARCHAR", "NIC."),
         _c("is_gpudirect", "BOOLEAN", "Whether it says GDRDMA; null where that means nothing."),
+        _c("direction", "VARCHAR", "NET: send or receive, by the side that logged it."),
+        _c("connection", "INTEGER", "Connection index: 0 rings and trees, 1 send/receive."),
+        _c("net_device", "INTEGER", "NET: index of the device in the node's own list."),
+        _c("proxy_rank", "INTEGER", "Rank whose NIC is used (PXN); null when its own."),
     ),
     _source(
         "nccl_op",
@@ -686,6 +712,11 @@ _NCCL_TABLES = (
         _c("dtype", "VARCHAR", "Element type."),
         _c("bus_bytes_per_s", "DOUBLE", "busbw that the recorder states."),
         _c("stack", "VARCHAR[]", "file:line function of the caller.", "name"),
+        _c("world_rank", "INTEGER", "Global rank; null unless the file or its name states it."),
+        _c("group_size", "INTEGER", "Members; null when unknown."),
+        _c("dur_ns", "BIGINT", "Execution time that the recorder states."),
+        _c("is_retired", "BOOLEAN", "No longer watched; timed out unless completed."),
+        _c("node", "VARCHAR", "Host that the record states.", "name"),
     ),
     _source(
         "comm_snapshot",
@@ -700,6 +731,8 @@ _NCCL_TABLES = (
         _c("last_started", "BIGINT", "Last sequence started."),
         _c("last_completed", "BIGINT", "Last sequence completed."),
         _c("status", "VARCHAR", "As stated."),
+        _c("world_rank", "INTEGER", "Global rank; null unless the record states it."),
+        _c("node", "VARCHAR", "Host that the record states.", "name"),
     ),
     _source(
         "bench_result",

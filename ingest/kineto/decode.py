@@ -80,8 +80,7 @@ class Decoder:
     """Decodes batches of one file; remembers when doubles cannot carry its times."""
 
     def __init__(self, *, stacks: bool) -> None:
-        self._number = family(is_text=False, stacks=stacks)
-        self._text = family(is_text=True, stacks=stacks)
+        self._stacks = stacks
         self.is_text = False
         self._inexact_count = 0
 
@@ -92,11 +91,12 @@ class Decoder:
         fam = fam or self._family
         try:
             events = fam.decoder.decode(document)
-        except REFUSED:
+        except REFUSED as error:
             raws = split(document)
             if raws is None:
                 return None
-            return self.pieces(raws, place), len(raws)
+            refused = _refused_at(error) if fam is self._family else None
+            return self.pieces(raws, place, refused), len(raws)
         decoded = Decoded()
         if not self._group(events, range(place, place + len(events)), fam, decoded):
             self._inexact()
@@ -109,14 +109,25 @@ class Decoder:
         self.is_text = self._inexact_count >= INEXACT_LIMIT
 
     @property
+    def _number(self) -> Family:
+        return family(is_text=False, stacks=self._stacks)
+
+    @property
+    def _text(self) -> Family:
+        return family(is_text=True, stacks=self._stacks)
+
+    @property
     def _family(self) -> Family:
         return self._text if self.is_text else self._number
 
-    def pieces(self, raws: Sequence[bytes], place: int) -> Decoded:
-        """Groups of single events; those that no struct fits are left in ``odd``."""
+    def pieces(self, raws: Sequence[bytes], place: int, refused: int | None = None) -> Decoded:
+        """Groups of single events; those that no struct fits are left in ``odd``.
+
+        ``refused`` is the first event that is known not to decode with the others.
+        """
         decoded = Decoded()
         kept: Kept = {False: ([], []), True: ([], [])}
-        begin = self._runs(raws, place, kept, decoded)
+        begin = self._runs(raws, place, kept, decoded, refused)
         for at in range(begin, len(raws), PIECE_EVENTS):
             self._piece(raws[at : at + PIECE_EVENTS], place + at, kept, decoded)
         events, places = kept[False]
@@ -130,25 +141,35 @@ class Decoder:
             self._group(events, places, self._text, decoded)
         return decoded
 
-    def _runs(self, raws: Sequence[bytes], place: int, kept: Kept, decoded: Decoded) -> int:
+    def _runs(
+        self,
+        raws: Sequence[bytes],
+        place: int,
+        kept: Kept,
+        decoded: Decoded,
+        refused: int | None,
+    ) -> int:
         """Decode the long runs between a few odd events; how many events that covers."""
         fam = self._family
         at = 0
         for _ in range(MAX_RUNS):
             if at >= len(raws):
                 break
-            try:
-                run = fam.decoder.decode(b"[" + b",".join(raws[at:]) + b"]")
-            except REFUSED as error:
-                length = _refused_at(error)
-                if length is None:
-                    break
-                run = []
-                if length:
-                    try:
-                        run = fam.decoder.decode(b"[" + b",".join(raws[at : at + length]) + b"]")
-                    except REFUSED:
+            run: list[Event] = []
+            length = refused
+            refused = None
+            if length is None:
+                try:
+                    run = fam.decoder.decode(b"[" + b",".join(raws[at:]) + b"]")
+                except REFUSED as error:
+                    length = _refused_at(error)
+                    if length is None:
                         break
+            if length:
+                try:
+                    run = fam.decoder.decode(b"[" + b",".join(raws[at : at + length]) + b"]")
+                except REFUSED:
+                    break
             kept[fam.is_text][0].extend(run)
             kept[fam.is_text][1].extend(range(place + at, place + at + len(run)))
             at += len(run)

@@ -37,13 +37,6 @@ OTHER_JSON: tuple[tuple[str, re.Pattern[bytes], str], ...] = (
         re.compile(rb"^\s*\[\s*\[\s*-?\d[\d.eE+-]*\s*,"),
         "a PyTorch memory timeline: sizes over time, no work",
     ),
-    (
-        "flight_recorder",
-        re.compile(
-            rb'"(?:pg_status|nccl_comm_state)"\s*:.*|"entries"\s*:.*"collective_seq_id"', re.S
-        ),
-        "a Flight Recorder dump",
-    ),
 )
 """Kind, what shows it, and why it is not read here."""
 

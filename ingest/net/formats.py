@@ -36,6 +36,7 @@ FORMATS: tuple[Format, ...] = (
     Format("nic", "tree of files", "/sys/class/infiniband", True, "none"),
     Format("nic", "files with values", "grep -r . /sys/class/...", True, "time lines"),
     Format("nic", "NIC statistics", "ethtool -S (mlx5, bnxt, ENA)", False, "time lines"),
+    Format("nic", "pause settings", "ethtool -a", False, "time lines"),
     Format("nic", "RDMA statistics", "rdma statistic [-j] (also EFA)", False, "time lines"),
     Format("switch_json", "answers of Arista EOS", "show ... | json, eAPI", True, "time lines"),
     Format("switch_json", "answers of NX-OS", "NX-API", False, "time lines"),

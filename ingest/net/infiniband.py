@@ -91,7 +91,6 @@ class _Parser:
         self._description: str | None = None
         self._header_guid: str | None = None
         self._sums = 0
-        self._time_ns: int | None = None
         self._columns: list[str] | None = None
         self._section: str | None = None
         self._skipped: set[str] = set()
@@ -122,7 +121,6 @@ class _Parser:
             self._reading.good()
             return
         if (stamp := times.of_line(text)) is not None:
-            self._time_ns = stamp
             self.samples.at(stamp)
             return
         if typed := prompt(text):
@@ -182,7 +180,7 @@ class _Parser:
         self.samples.add(place, self._port, what, printed, original=name)
         if is_classic and integer(printed) == (rdma_names.full_at(name) or -1):
             fields = self.samples.where(port=self._port, counter=what.counter)
-            event = Event(place, self._time_ns, "counter-saturated", "warning", fields)
+            event = Event(place, self.samples.time_ns, "counter-saturated", "warning", fields)
             self.events.append(event)
 
     # --- ibqueryerrors ---------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """``ip -s -j link`` and ``tc -s -j qdisc``, alone, repeated, or wrapped as one sample a line.
 
-The wrapper is an object with ``ts`` (epoch seconds), ``port``, perhaps ``node`` and ``host``, and
-the two outputs under ``link`` and ``qdisc``. Where a switch's port is sampled, ``host`` is the
-machine at the other end, and tx is traffic towards it.
+The wrapper is an object with ``ts`` (epoch seconds), perhaps ``port``, ``node`` and ``host``, and
+the two outputs under ``link`` and ``qdisc``. Where one port of a switch is sampled, ``host`` is the
+machine at the other end, and tx is traffic towards it. Without ``port`` a whole machine is sampled,
+and ``host`` is its name: so ``tracekit capture`` writes it.
 """
 
 from __future__ import annotations
@@ -148,13 +149,13 @@ def _record(
     if stated is not None and time_ns is None:
         reading.bad_time(line)
     samples.at(time_ns if time_ns is not None else stamp_ns)
-    samples.of(_text(record.get("node") or record.get("switch")))
     own_port = _text(record.get("port"))
+    host = _text(record.get("host"))
+    samples.of(_text(record.get("node") or record.get("switch")) or (None if own_port else host))
     for link in _dicts(record.get("link")):
         _link(link, own_port, line, samples)
     for qdisc in _dicts(record.get("qdisc")):
         _qdisc(qdisc, own_port, line, samples)
-    host = _text(record.get("host"))
     if host and own_port:
         links.setdefault((samples.node, own_port), (line, host))
 

@@ -29,6 +29,7 @@ MAX_DUMP_LINES = 200_000
 """Counters of one ethtool dump that are held together."""
 
 _ETHTOOL = re.compile(rb"^NIC statistics:\s*$", re.M)
+_PAUSE = re.compile(r"Pause parameters for ([\w.@-]{1,60}):")
 _STATISTICS = re.compile(r"(?:NIC statistics|Standard stats for \S{1,40}):")
 _RDMA = re.compile(
     rb"^link [\w-]{1,60}/\d{1,3} (?:cntn |\w{3,40} \d{1,20}\b)|^link [\w-]+/\d+\s*$", re.M
@@ -50,6 +51,7 @@ _PORT_IN_NAME = re.compile(
     r"(?<![A-Za-z0-9])((?:eth|ens|enp|eno|enx|ib|bond|swp|rdma|roce|rocep|mlx5_|bnxt_re|rail)"
     r"[a-z0-9]{0,3}\d[a-z0-9]{0,16}(?:_np\d)?)(?![A-Za-z0-9])"
 )
+_CAPTURED = re.compile(r"ethtool(?:-[a-z]{1,8})?\.([\w.@-]{1,60}?)(?:\.\d{9,19})?\.txt$")
 _STATES = frozenset({"state", "phys_state", "rate", "link_layer", "fw_ver", "board_id", "hca_type"})
 _SPEED = re.compile(r"([\d.]{1,8}) Gb/sec(?: \((\d{1,2})X)?")
 
@@ -158,6 +160,8 @@ def sniff(head: bytes, name: str) -> Recognition | None:
         return None
     if start == b"{":
         return None
+    if head.startswith(b"Pause parameters for "):
+        return Recognition(KIND, "pause settings of a NIC as ethtool -a prints them", KIND)
     if b"statistics:" in head and _ETHTOOL.search(head):
         return Recognition(KIND, "counters of a NIC as ethtool -S prints them", KIND)
     if b"link " in head and _RDMA.search(head):
@@ -190,7 +194,7 @@ def _sniff_sysfs(head: bytes, name: str) -> Recognition | None:
 
 def port_of_name(name: str) -> str | None:
     """An interface that a file's name names, as in ethtool_eth0.txt."""
-    found = _PORT_IN_NAME.search(name)
+    found = _CAPTURED.match(name) or _PORT_IN_NAME.search(name)
     return found[1] if found else None
 
 
@@ -257,7 +261,6 @@ class _Parser:
         self._port = self._name_port
         self._mode: str | None = None
         self._dump: list[tuple[int, str, str]] = []
-        self._time_ns: int | None = None
         self._said: set[str] = set()
 
     def _documented(self, what: str) -> None:
@@ -272,6 +275,13 @@ class _Parser:
         if self._mode == "ethtool" and line.text[:1] in " \t":
             self._ethtool_line(line.number, text)
             return
+        if found := _PAUSE.fullmatch(text):
+            self.flush()
+            self._mode = "pause"
+            self._port = found[1]
+            self._documented("ethtool -a")
+            self._reading.good()
+            return
         if text.endswith(":") and _STATISTICS.fullmatch(text):
             self.flush()
             self._mode = "ethtool"
@@ -284,7 +294,6 @@ class _Parser:
             return
         if (stamp := times.of_line(text)) is not None:
             self.flush()
-            self._time_ns = stamp
             self.samples.at(stamp)
             return
         if typed := prompt(text):
@@ -297,6 +306,8 @@ class _Parser:
             self._ethtool_line(line.number, text)
         elif self._mode == "rdma-part":
             return
+        elif self._mode == "pause":
+            self._pause_line(line.number, text)
         elif self._mode == "rdma":
             self._pairs(line.number, text.removeprefix("Optional-set:").split())
         else:
@@ -312,6 +323,13 @@ class _Parser:
         self._dump.append((place, name.strip(), value.strip()))
         if len(self._dump) >= MAX_DUMP_LINES:
             self.flush()
+
+    def _pause_line(self, place: int, text: str) -> None:
+        name, _, value = text.partition(":")
+        if name in ("RX", "TX"):
+            is_on = {"on": 1, "off": 0}.get(value.strip())
+            what = meaning(f"{name.lower()}_pause_enabled")
+            self.samples.add(place, self._port, what, is_on, original=name)
 
     def flush(self) -> None:
         """Write the counters of a whole dump: what some mean depends on the others."""
@@ -417,7 +435,7 @@ class _Parser:
             self.samples.add(place, port, what, text, original=name)
             if integer(text) == (rdma_names.full_at(name) or -1):
                 fields = self.samples.where(port=port, counter=what.counter)
-                event = Event(place, self._time_ns, "counter-saturated", "warning", fields)
+                event = Event(place, self.samples.time_ns, "counter-saturated", "warning", fields)
                 self.events.append(event)
         elif name == "rate":
             found = _SPEED.match(text)

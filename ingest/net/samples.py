@@ -120,11 +120,14 @@ def node_of_path(path: str) -> str | None:
     """A machine that the file's name, or a folder of it, names; None where none clearly does.
 
     Only names that begin as machines' do and carry a number count (leaf01, gpu-11, host3); a file
-    called switch is one too. Anything looser would turn commands into machines.
+    called switch is one too. Anything looser would turn commands into machines. ``tracekit
+    capture`` names its folders after hosts.
     """
     plain = re.sub(r"[\\!]", "/", path)
     tree = _TREE.search(plain)
     parts = [p for p in (plain[: tree.start()] if tree else plain).split("/") if p]
+    if len(parts) > 2 and parts[-3].startswith("tracekit-capture"):
+        return parts[-2]
     for position, part in enumerate(reversed(parts[-3:])):
         found = _NODE.match(part)
         if found:
@@ -148,7 +151,10 @@ class Samples:
         self._untimed: list[tuple[Any, ...]] = []
         self._seen: set[tuple[Any, ...]] = set()
         self._file_time = times.of_file(source)
-        self._time_ns: int | None = None
+        self.time_ns: int | None = None
+        """The time, stated by the file, of what is read now."""
+        self._basis: str | None = None
+        self._other_times = 0
         self._window: tuple[int, int] | None = None
         self.node = node_of_path(source.path)
         self.node_source: str | None = "name" if self.node else None
@@ -159,12 +165,19 @@ class Samples:
         self.dumps_count = 0
 
     def at(self, time_ns: int | None) -> None:
-        """The time, stated by the file, of what follows; None where it states none."""
-        if time_ns is not None and not 0 <= time_ns < 2**63:
-            time_ns = None
-        if time_ns is None and self._time_ns is not None:
+        """The time, stated by the file, of what follows; None where it states none.
+
+        A file's times are all with a zone or all without: what differs from the first is none.
+        """
+        if time_ns is not None:
+            basis = "local" if isinstance(time_ns, times.Local) else "epoch"
+            self._basis = self._basis or basis
+            if not 0 <= time_ns < 2**63 or basis != self._basis:
+                time_ns = None
+                self._other_times += 1
+        if time_ns is None and self.time_ns is not None:
             self._next_dump()
-        self._time_ns = time_ns
+        self.time_ns = None if time_ns is None else int(time_ns)
 
     def of(self, node: str | None) -> None:
         """The machine, stated by the file, that what follows belongs to."""
@@ -211,8 +224,8 @@ class Samples:
             priority,
             queue,
             lane,
-            self._time_ns,
-            "content" if self._time_ns is not None else None,
+            self.time_ns,
+            "content" if self.time_ns is not None else None,
             self.interval_ns,
             meaning.counter,
             original,
@@ -222,9 +235,9 @@ class Samples:
             counted,
         )
         self.rows_count += 1
-        if self._time_ns is not None:
-            low, high = self._window or (self._time_ns, self._time_ns)
-            self._window = (min(low, self._time_ns), max(high, self._time_ns))
+        if self.time_ns is not None:
+            low, high = self._window or (self.time_ns, self.time_ns)
+            self._window = (min(low, self.time_ns), max(high, self.time_ns))
             self._put(row)
             return True
         key = (self.node, port, meaning.counter, priority, queue, lane)
@@ -239,13 +252,19 @@ class Samples:
         node = [f"node={self.node}"] if self.node else []
         return [*node, *(f"{name}={value}" for name, value in known.items() if value is not None)]
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the file's times lack their zone."""
+        return self._basis == "local"
+
     def finish(self) -> None:
         """Write what is left, and say what the file covers."""
         last = self._untimed
         self._untimed = []
         if last:
             self.dumps_count += 1
-            time_ns, time_source = self._file_time
+            # A file of local times must not hold others beside them.
+            time_ns, time_source = (None, None) if self.is_local else self._file_time
             if time_ns is not None:
                 low, high = self._window or (time_ns, time_ns)
                 self._window = (min(low, time_ns), max(high, time_ns))
@@ -259,9 +278,25 @@ class Samples:
                 severity="info",
                 doc="Cells that say that there is no number (N/A, a dash): no sample was written.",
             )
+        if self.is_local:
+            self._sink.count(
+                "local_time",
+                severity="info",
+                doc="Times without a zone. They mean nothing beside other files until job.toml "
+                "says [[source]] path, timezone.",
+            )
+        if self._other_times:
+            self._sink.count(
+                "bad_time",
+                self._other_times,
+                doc="Times that cannot be: without a zone among others that have one, or the "
+                "other way round.",
+            )
         if self._window:
             low, high = self._window
-            self._sink.fact(time_basis="epoch", window_start_ns=low, window_end_ns=high)
+            self._sink.fact(
+                time_basis=self._basis or "epoch", window_start_ns=low, window_end_ns=high
+            )
         elif self.rows_count:
             self._sink.fact(time_basis="none")
 

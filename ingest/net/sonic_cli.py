@@ -201,7 +201,6 @@ class _Parser:
         self._names: tuple[str, ...] = ()
         self._title: str | None = None
         self._namespace: str | None = None
-        self._time_ns: int | None = None
         self._rows_of_table = 0
         self._tables = 0
         self._unknown_tables = 0
@@ -245,10 +244,6 @@ class _Parser:
         stamp = times.of_line(text)
         if stamp is not None:
             self.samples.at(stamp)
-            self._time_ns = stamp
-            return
-        if times.looks_zoneless(text):
-            self._reading.bad_time(line.number)
             return
         period = _PERIOD.search(text)
         if period:
@@ -263,7 +258,7 @@ class _Parser:
         if cleared or "WATERMARK_CLEAR_REQUEST" in text:
             fields = self.samples.where(port=cleared[1] if cleared else None)
             self.events.append(
-                Event(line.number, self._time_ns, "counters-cleared", "info", fields)
+                Event(line.number, self.samples.time_ns, "counters-cleared", "info", fields)
             )
             self._reading.answer = "the switch says that counters were cleared"
             self._reading.good()
@@ -430,7 +425,9 @@ class _Parser:
         status = cells.get("STATUS", "")
         if status == "stormed":
             fields = self.samples.where(port=port, queue=number)
-            self.events.append(Event(row.number, self._time_ns, "pfcwd-storm", "error", fields))
+            self.events.append(
+                Event(row.number, self.samples.time_ns, "pfcwd-storm", "error", fields)
+            )
         is_known = status in ("stormed", "operational")
         self.samples.add(
             row.number,

@@ -341,7 +341,7 @@ class _Dump:
             if not microseconds:
                 continue
             when = microseconds * 1000
-            if not times.EARLIEST_NS <= when < times.LATEST_NS:
+            if not times.EARLIEST_NS <= when < times.LATEST_NS or self._samples.is_local:
                 continue
             duration = integer(fields.get(f"{stem}TIME_US"))
             details = self._samples.where(port=owner.port, priority=priority, duration_us=duration)

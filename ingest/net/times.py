@@ -32,6 +32,10 @@ _STAMP_LINE = re.compile(
 )
 
 
+class Local(int):
+    """Nanoseconds of a local time without a zone, as if it were UTC: the zone is missing."""
+
+
 def from_epoch(whole: str, fraction: str = "") -> int | None:
     """Nanoseconds of an epoch number as text, whose digits tell its unit; None if it is none."""
     digits = len(whole)
@@ -47,15 +51,18 @@ def from_epoch(whole: str, fraction: str = "") -> int | None:
 
 
 def parse(text: str) -> int | None:
-    """Nanoseconds since the epoch of a time with a zone, or of an epoch number; else None.
+    """Nanoseconds since the epoch of a time with a zone or of an epoch number; None for no time.
 
-    A time without a zone is none: no zone is guessed.
+    A time without a zone gives a ``Local``: no zone is guessed.
     """
     text = text.strip()
     if found := _EPOCH.fullmatch(text):
         return from_epoch(found[1], found[2] or "")
     if found := _ISO.fullmatch(text):
         *parts, fraction, zone = found.groups()
+        if zone is None:
+            ns = _civil([int(p) for p in parts], fraction, "UTC")
+            return None if ns is None else Local(ns)
         return _civil([int(p) for p in parts], fraction, zone)
     if found := _DATE_COMMAND.fullmatch(text):
         return _of_date_command(found)
@@ -68,13 +75,6 @@ def of_line(line: str) -> int | None:
         return None
     found = _STAMP_LINE.fullmatch(line)
     return parse(found[1]) if found else None
-
-
-def looks_zoneless(line: str) -> bool:
-    """Whether a line is a time of day that lacks its zone."""
-    found = _STAMP_LINE.fullmatch(line) if len(line) <= 100 else None
-    iso = _ISO.fullmatch(found[1].strip()) if found else None
-    return iso is not None and iso[8] is None
 
 
 def of_file(source: SourceFile) -> tuple[int | None, str | None]:

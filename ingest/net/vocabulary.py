@@ -71,6 +71,7 @@ WORDS: tuple[Word, ...] = (
     *_both("errors", "packets", "Packets with any error."),
     *_both("dropped_packets", "packets", "Packets dropped though they had no error."),
     *_both("oversize_packets", "packets", "Packets longer than allowed."),
+    *_both("pause_enabled", "1 or 0", "Whether frames that pause the link may be {done}.", "gauge"),
     *_both("pause_packets", "packets", "Pause frames of the whole link {done} (802.3x)."),
     *_both("pause_duration", "us", "Time paused by such frames {done}."),
     *_both("pause_transitions", "count", "Changes between running and paused by them."),

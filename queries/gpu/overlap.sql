@@ -3,7 +3,9 @@
 -- Communication that runs beside computation costs nothing; the rest (exposed) is time in which
 -- the rank computes nothing. Times are unions of intervals over all streams, never sums. Ranks
 -- without GPU operations are measured on the host: host_work in queries/macros.sql says what counts
--- there. Several captures of a rank are measured apart and added up.
+-- there. Several captures of a rank are measured apart and added up. Where CUDA graphs were
+-- recorded whole (hidden_kernels), the kernels in them are unknown, and so is everything but span
+-- and idle.
 --
 -- reads: step, gpu_op, host_op, collective, annotation
 -- grain: attempt, rank
@@ -91,18 +93,25 @@ WITH
                 AS busy_ns
         FROM layer_times
         GROUP BY attempt_of(key), rank_of(key)
+    ),
+    hidden AS (
+        SELECT attempt, rank, TRUE AS is_hidden
+        FROM gpu_op
+        WHERE category = 'graph'
+        GROUP BY attempt, rank
     )
 SELECT
     rank,
     span_ns,
-    compute_ns,
-    comm_ns,
-    compute_ns + comm_ns - either_ns AS overlap_ns,
-    either_ns - compute_ns AS exposed_comm_ns,
+    if(is_hidden, NULL, compute_ns) AS compute_ns,
+    if(is_hidden, NULL, comm_ns) AS comm_ns,
+    if(is_hidden, NULL, compute_ns + comm_ns - either_ns) AS overlap_ns,
+    if(is_hidden, NULL, either_ns - compute_ns) AS exposed_comm_ns,
     span_ns - busy_ns AS idle_ns,
-    (compute_ns + comm_ns - either_ns) / nullif(comm_ns, 0) AS overlap_ratio,
+    if(is_hidden, NULL, (compute_ns + comm_ns - either_ns) / nullif(comm_ns, 0)) AS overlap_ratio,
     measured_on,
     attempt,
     captures_count
 FROM rank_times
+LEFT JOIN hidden USING (attempt, rank)
 ORDER BY attempt, rank;

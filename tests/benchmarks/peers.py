@@ -39,7 +39,8 @@ print(json.dumps({"after_imports_s": time.perf_counter() - start, "read_s": read
 
 TRACEKIT_OVERLAP = """
 import json, sys, time
-import duckdb, msgspec, numpy, pyarrow, pyarrow.compute, pyarrow.parquet
+import duckdb, msgspec, numpy, numpy.ma, pyarrow, pyarrow.compute, pyarrow.parquet
+import isal.isal_zlib, dateutil.relativedelta
 import tracekit, tracekit.api, tracekit.catalog, tracekit.derive, tracekit.ingest.kineto.reader
 start = time.perf_counter()
 with tracekit.open(sys.argv[1]) as run:
@@ -49,7 +50,8 @@ print(json.dumps({"after_imports_s": time.perf_counter() - start, "rows": rows})
 
 TRACEKIT_INGEST = """
 import json, sys, time
-import duckdb, msgspec, numpy, pyarrow, pyarrow.compute, pyarrow.parquet
+import duckdb, msgspec, numpy, numpy.ma, pyarrow, pyarrow.compute, pyarrow.parquet
+import isal.isal_zlib, dateutil.relativedelta
 import tracekit, tracekit.api, tracekit.catalog, tracekit.derive, tracekit.ingest.kineto.reader
 start = time.perf_counter()
 tracekit.ingest(sys.argv[1], run=sys.argv[2], workers=1).close()

@@ -35,7 +35,11 @@ COMMANDS = (
     "show",
     "query",
     "sql",
+    "timeline",
     "job",
+    "expect",
+    "whatif",
+    "capture",
     "explain",
     "simulate",
     "cache",
@@ -216,8 +220,11 @@ def test_fail_on_a_severity_that_is_not_reached_is_0(tracekit: Tracekit, healthy
     assert tracekit("diagnose", healthy, "--fail-on", "major").code == 0
 
 
-def test_fail_on_where_nothing_could_be_checked_is_3(tracekit: Tracekit, tmp_path: Path) -> None:
-    document = make_trace(0)
+@pytest.mark.parametrize("world_size", [2, 1])
+def test_fail_on_where_nothing_could_be_checked_is_3(
+    tracekit: Tracekit, tmp_path: Path, world_size: int
+) -> None:
+    document = make_trace(0, world_size=world_size)
     document["traceEvents"] = [e for e in document["traceEvents"] if e["cat"] == "cpu_op"]
     trace = write_trace(tmp_path / "rank0.json", document)
     done = tracekit("diagnose", trace, "--fail-on", "critical")

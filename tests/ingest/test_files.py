@@ -231,7 +231,7 @@ def test_gzip_headers_of_all_kinds(tmp_path: Path) -> None:
         (b"", "empty", "empty"),
         (gzip.compress(b""), "empty", "empty"),
         (b" \n", "empty", "empty"),
-        (b"PAR1....", "parquet", "unrecognised"),
+        (b"PAR1....", "parquet", "unreadable"),
         (b"\x80\x04\x95", "pickle", "unrecognised"),
         (b"\x1f\x8b\x08", "unreadable", "unreadable"),
     ],

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tracekit.findings import Severity
+from tracekit.report.build import build_report
 from tracekit.rules import rule
-from tracekit.rules.base import Facts, RuleOutcome
+from tracekit.rules.base import NOT_APPLICABLE, Facts, RuleOutcome
 
 MakeJob = Callable[..., Any]
 MS = 1_000_000
@@ -194,6 +195,15 @@ def test_groups_that_do_not_wait_clear_their_members(make_job: MakeJob) -> None:
     job.rows["absent_waits"] = [absent("a", [4, 5, 6], 30), absent("b", [5, 7], 1)]
     (finding,) = LATE.run(job.facts(world_size=8)).findings
     assert finding.candidates.ranks == (4, 6)
+
+
+def test_one_rank_cannot_be_late_and_nothing_was_looked_at(make_job: MakeJob) -> None:
+    outcome = LATE.run(make_job(ranks_count=1).facts(world_size=1))
+    assert outcome == NOT_APPLICABLE
+    assert "late-rank" not in build_report(make_job(ranks_count=1).facts()).notes.rules_run
+    # An unknown world may have other ranks.
+    (missing,) = LATE.run(make_job(ranks_count=1).facts(world_size=None)).not_checked
+    assert missing.needs == "collectives in the traces of two or more ranks"
 
 
 def test_little_waiting_for_absent_members_says_nothing(make_job: MakeJob) -> None:

@@ -29,6 +29,10 @@ def ingest(
         bool, typer.Option("--stacks", help="Keep Python frames (most of a file).")
     ] = False,
     attempt: o.AttemptOpt = None,
+    nsys: Annotated[
+        str | None,
+        typer.Option("--nsys", metavar="PATH", help="The nsys that exports .nsys-rep files."),
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 2 on any partial input.")] = False,
 ) -> int:
     """Files to a run. The same files again change nothing; new files are added."""
@@ -44,6 +48,7 @@ def ingest(
             memory_bytes=o.parse_size(memory, "--memory"),
             scheduler=scheduler,
             attempt=attempt,
+            nsys=nsys,
             progress=progress,
         )
     with opened:
@@ -51,10 +56,14 @@ def ingest(
 
 
 def _say_what_was_read(opened: OpenRun, strict: bool) -> int:
-    rows = opened.run.con.execute(
-        "SELECT status, count(*), sum(rows_count), min(path), min(reason) FROM source "
-        "GROUP BY status ORDER BY status = 'ok' DESC, status"
-    ).fetchall()
+    rows = (
+        opened.run.prepare(["source"])
+        .execute(
+            "SELECT status, count(*), sum(rows_count), min(path), min(reason) FROM source "
+            "GROUP BY status ORDER BY status = 'ok' DESC, status"
+        )
+        .fetchall()
+    )
     bad = 0
     for status, files, count, path, reason in rows:
         plural = "" if files == 1 else "s"
@@ -81,5 +90,5 @@ def job(
 
     check_target(output, force)
     with open_target(paths, given, None, workers, memory) as run:
-        description, provenance = infer_job(run.run.con, run.derived_tables(), run.job)
+        description, provenance = infer_job(run.con, run.derived_tables(), run.job)
         write_text(to_toml(description, provenance), output)

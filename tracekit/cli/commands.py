@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tracekit.cli import build, diagnosis, look, simulate
+from tracekit.cli import build, capture, diagnosis, expect, look, simulate, timeline, whatif
 
 
 def register(app: typer.Typer) -> None:
@@ -17,7 +17,11 @@ def register(app: typer.Typer) -> None:
     app.command("show")(diagnosis.show)
     app.command("query")(look.query)
     app.command("sql")(look.sql)
+    app.command("timeline")(timeline.timeline)
     app.command("job")(build.job)
+    app.command("expect")(expect.expect)
+    app.command("whatif")(whatif.whatif)
+    app.command("capture")(capture.capture)
     app.command("explain")(diagnosis.explain)
     app.command("simulate")(simulate.simulate)
     app.command("cache")(look.cache)

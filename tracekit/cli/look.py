@@ -149,7 +149,7 @@ def sql(
     text = _statement(statement, file)
     chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
     with open_target([target], job, chosen, workers, memory) as run:
-        write_rows(run.run.rows(text), format_, output)
+        write_rows(run.rows(text), format_, output)
 
 
 def _statement(statement: str | None, file: Path | None) -> str:

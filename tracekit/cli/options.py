@@ -40,7 +40,12 @@ WorkersOpt = Annotated[
     typer.Option("--workers", min=1, help="Worker processes; default: the CPUs it may use."),
 ]
 MemoryOpt = Annotated[
-    str | None, typer.Option("--memory", metavar="SIZE", help="Memory for queries, such as 2GB.")
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help="Memory to use, such as 2GB: for queries, and shared out among workers.",
+    ),
 ]
 FormatOpt = Annotated[TableFormat, typer.Option("--format", help="How rows are written.")]
 OutputOpt = Annotated[

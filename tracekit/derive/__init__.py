@@ -9,6 +9,6 @@ paths of the sources, never on the order in which they were read.
 """
 
 from tracekit.derive.infer import infer_job
-from tracekit.derive.run import derive
+from tracekit.derive.run import READS, derive
 
-__all__ = ["derive", "infer_job"]
+__all__ = ["READS", "derive", "infer_job"]

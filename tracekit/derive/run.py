@@ -14,6 +14,7 @@ from tracekit.derive import correlation, gpus, hosts, ports, ranks
 from tracekit.derive.calls import read_calls
 from tracekit.derive.layout import coordinates, group_kinds
 from tracekit.derive.matching import group_table, match, match_table
+from tracekit.derive.pipeline import derive_pipeline, fill_coordinates
 from tracekit.derive.sources import RANK_KINDS, USABLE, Source, read_sources
 from tracekit.derive.steps import derive_steps
 from tracekit.schema import REGISTRY_VERSION, table
@@ -24,6 +25,19 @@ if TYPE_CHECKING:
 
     from tracekit.clock import Offset
     from tracekit.job import JobDescription
+
+READS = (
+    "annotation",
+    "collective",
+    "device",
+    "gpu_op",
+    "host_op",
+    "pipeline_timer",
+    "process",
+    "process_group",
+    "source",
+)
+"""The source tables that ``derive`` reads."""
 
 _ENCODED = {"cuda_runtime": (1000, 10), "hip_runtime": (10_000_000, 100_000)}
 """Keys whose runtimes state a version as one number, and what its major and minor count."""
@@ -53,7 +67,7 @@ def derive(
 ) -> dict[str, pa.Table]:
     """The derived tables of a run, each with exactly the registry's stored columns and types.
 
-    ``con`` holds every source table of the registry (stored columns only), possibly empty.
+    ``con`` holds the source tables that ``READS`` names (stored columns only), possibly empty.
     ``attempt`` chooses among candidates where the files cannot be one attempt; ``window_ns``
     (start, end; either may be None; ns on the files' own clocks) leaves out the traces that it
     does not touch. Traces that are left out, and second copies of one, have no row in
@@ -87,6 +101,9 @@ def derive(
     kinds = group_kinds(matched)
     rank_rows = _rank_rows(used, job)
     coordinates(rank_rows, matched, kinds)
+    steps = derive_steps(con, context)
+    operations = derive_pipeline(con, context, steps, job, remarks, rank_rows, moved)
+    fill_coordinates(rank_rows, operations)
     rows: dict[str, list[dict[str, Any]]] = {
         "source_context": [
             _context_row(s, moved.get(s.source_id) or beside.get(s.source_id))
@@ -98,18 +115,18 @@ def derive(
         "clock": clocks,
         "clock_offset": clock_offsets.offset_rows(offsets, used),
         "run": attempt_rows,
-        "pipeline_op": [],
         "gpu": gpus.gpu_rows(con, sources, rank_rows, attempt_rows),
         "port": ports.port_rows(con, sources, rank_rows, attempt_rows, job),
     }
-    steps = clock_offsets.moved_steps(derive_steps(con, context), moved)
+    moved_table = clock_offsets.moved_steps(steps, moved)
     rows |= correlation.counter_tables(
-        con, correlation.source_times(rows["source_context"], clocks), steps, rows["port"]
+        con, correlation.source_times(rows["source_context"], clocks), moved_table, rows["port"]
     )
     tables = {name: _arrow(name, content) for name, content in rows.items()}
     tables["collective_match"] = match_table(matched, errors)
     tables["comm_group"] = group_table(matched, kinds)
-    tables["step"] = steps
+    tables["pipeline_op"] = operations
+    tables["step"] = moved_table
     return tables
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import duckdb
 
-RANK_KINDS = frozenset({"kineto"})
+RANK_KINDS = frozenset({"kineto", "nsys"})
 """Kinds of source that are one rank's own trace: only these make ranks, captures, attempts."""
 
 USABLE = frozenset({"ok", "partial"})

@@ -30,7 +30,7 @@ from tracekit.rules.base import Row
 from tracekit.rules.steps import utc
 from tracekit.rules.unbuilt import not_built
 from tracekit.version import __version__
-from tracekit.wording import listed, plural, runs, some, some_ranges
+from tracekit.wording import listed, plural, runs, safe, some, some_ranges
 
 EXPLAINED_RATIO = 0.5
 """A cause explains a symptom if it accounts for at least this share of it."""
@@ -55,7 +55,8 @@ def build_report(
     budget = step_budget(facts.steps, linked, blames)
     kept, silenced = _silence(linked, config, today or datetime.now(UTC).date())
     is_whole = all(i.status not in ("partial", "unreadable") for i in inputs)
-    judgement = judge(facts, kept, budget, blames, rules_run, bool(silenced), is_whole)
+    failed = [i.path for i in inputs if any(j.name == "ingestor_failed" for j in i.issues)]
+    judgement = judge(facts, kept, budget, blames, rules_run, bool(silenced), is_whole, failed)
     findings = ordered(kept, judgement.verdict.finding)
     if not config.select:
         not_checked += not_built(i.kind for i in inputs)
@@ -95,7 +96,7 @@ def _run(rules: Iterable[Rule], facts: Facts) -> tuple[list[Finding], list[NotCh
         outcome = rule.run(facts)
         findings += outcome.findings
         not_checked += outcome.not_checked
-        if not outcome.not_checked:
+        if outcome.is_applicable and not outcome.not_checked:
             rules_run.append(rule.name)
     return findings, not_checked, rules_run
 
@@ -209,7 +210,7 @@ def _s(value_ns: float | None) -> float | None:
 
 def _overlap(facts: Facts) -> Overlap | None:
     rows = facts.of("overlap")
-    if not rows:
+    if not rows or any(row["comm_ns"] is None for row in rows):
         return None
     comm, overlap = _total(rows, "comm_ns"), _total(rows, "overlap_ns")
     sides = {str(row["measured_on"]) for row in rows}
@@ -233,7 +234,7 @@ def _total(rows: Iterable[Row], column: str) -> int:
 def _shares(facts: Facts) -> RankShares | None:
     steps = facts.steps
     parts, rank = steps.median_parts, steps.median_rank
-    if parts is None or rank is None or parts.dur <= 0:
+    if parts is None or rank is None or parts.dur <= 0 or facts.hidden_ranks:
         return None
     row = next(ranks[rank] for ranks in steps.by_key.values() if rank in ranks)
     return RankShares(
@@ -249,6 +250,7 @@ def _shares(facts: Facts) -> RankShares | None:
 def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[str]) -> list[str]:
     """What a reader must know about the data before believing any of it."""
     lines: list[str] = []
+    lines += nccl_lines(facts)
     if facts.missing_ranks:
         lines.append(f"no trace of {_ranks(facts.missing_ranks)}")
     by_status: dict[str, list[str]] = {}
@@ -278,6 +280,47 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
             + (f" (rank {guessed[0]}: {first})" if first else "")
         )
     return [*lines, *silenced]
+
+
+def nccl_lines(facts: Facts) -> list[str]:
+    """What NCCL's logs hold: communicators, ranks, hosts, version, network, benchmarks."""
+    lines: list[str] = []
+    members = facts.of("nccl_comms")
+    if members:
+        comms = {str(m["comm"]) for m in members}
+        largest = max(members, key=lambda m: int(m["group_size"]))
+        hosts = {m["node"] for m in members if m["node"] is not None}
+        seen = {m["group_rank"] for m in members if m["comm"] == largest["comm"]}
+        versions = {str(m["nccl_version"]) for m in members if m["nccl_version"]}
+        words = [
+            plural(len(comms), "communicator"),
+            f"the largest of {plural(int(largest['group_size']), 'rank')} ({len(seen)} seen)",
+            plural(len(hosts), "host"),
+            *(f"NCCL {safe(v)}" for v in sorted(versions)[:2]),
+            *_networks(facts),
+        ]
+        lines.append("NCCL logs: " + ", ".join(words))
+    for row in facts.of("nccl_bench")[:4]:
+        name = safe(str(row["benchmark"] or "a benchmark"))
+        bus = row["average_bus_bytes_per_s"]
+        if row["is_complete"] and bus:
+            way = f" with {row['algorithm']}" if row["algorithm"] else ""
+            lines.append(f"{name}{way} {bus / 1e9:.1f} GB/s on average")
+        else:
+            of = row["expected_rows_count"]
+            lines.append(
+                f"{name} incomplete: {row['rows_count']}{f' of {of}' if of else ''} sizes measured"
+            )
+    return lines
+
+
+def _networks(facts: Facts) -> list[str]:
+    used = {
+        str(r["detail"]).split("/", 1)[0] + (" with" if r["is_gpudirect"] else " without")
+        for r in facts.of("nccl_topology")
+        if r["transport"] == "NET" and r["detail"]
+    }
+    return [f"{safe(u)} GPUDirect" for u in sorted(used)[:3]]
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -15,7 +15,7 @@ from tracekit.rules import RULES, Facts, JobFacts
 if TYPE_CHECKING:
     import duckdb
 
-BASE_QUERIES = ("step_breakdown", "step_time", "step_time_summary", "overlap")
+BASE_QUERIES = ("step_breakdown", "step_time", "step_time_summary", "overlap", "hidden_kernels")
 OPTIONAL_QUERIES = ("exposed_comm_by_op",)
 """Better sentences, no verdict: a report does without them."""
 

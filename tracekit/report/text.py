@@ -101,11 +101,11 @@ def _who(document: Document) -> str:
         if file.status == "unrecognised":
             continue
         kinds[file.kind] = kinds.get(file.kind, 0) + 1
-    parts = [ranks]
+    parts = [ranks] if coverage.ranks_traced or coverage.ranks_expected else []
     if document.run.hosts:
         parts.append(plural(len(document.run.hosts), "host"))
     files = ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items()))
-    return ", ".join(parts) + (f"; {files}" if files else "")
+    return "; ".join(t for t in (", ".join(parts), files) if t) or ranks
 
 
 def _label_of(document: Document, finding: str | None) -> str:
@@ -139,6 +139,8 @@ def cost_words(document: Document, cause: Finding) -> str:
     if impact.s_per_step is None or impact.step_ratio is None:
         return "unknown"
     step_s = sum(p.s_per_step for p in document.step_budget)
+    if step_s <= 0 and impact.step_ratio > 0:
+        step_s = impact.s_per_step / impact.step_ratio  # timers give no steps of their own
     text = (
         f"{seconds(impact.s_per_step)} of every {seconds(step_s)} step ({share(impact.step_ratio)})"
     )

@@ -16,9 +16,9 @@ from tracekit.findings import (
     ordered,
 )
 from tracekit.rules import RULES
-from tracekit.rules.base import Facts
+from tracekit.rules.base import HIDDEN_CAPTURE, Facts
 from tracekit.rules.steps import StepKey, Steps
-from tracekit.wording import plural, ranks_phrase, seconds, share, some_ranges
+from tracekit.wording import plural, ranks_phrase, safe, seconds, share, some_ranges
 
 
 @dataclass(frozen=True)
@@ -67,17 +67,19 @@ def judge(
     rules_run: Sequence[str],
     has_silenced: bool = False,
     is_whole: bool = True,
+    failed: Sequence[str] = (),
 ) -> Judgement:
     """The verdict over all findings. The first that applies:
 
     hang; a major finding that names a cause (culprit if it sits on part of the job, else
-    configuration); no step (not_enough_data); waiting for ranks without a trace
-    (not_enough_data); unequal waiting that no finding explains (unexplained); a program that
-    launches too slowly (configuration: it blames nobody, but has a remedy); idle time or slow
-    steps that no finding explains (unexplained); a minor finding that names a cause (it would
-    mislead to lead with 1 % while 40 % is unexplained); a single step (not_enough_data);
-    inherent. What a silenced finding may explain is not called unexplained. ``is_whole`` says
-    that every input was read to its end.
+    configuration); kernels hidden in CUDA graphs or no step (not_enough_data); waiting for
+    ranks without a trace (not_enough_data); unequal waiting that no finding explains
+    (unexplained); a program that launches too slowly (configuration: it blames nobody, but has
+    a remedy); idle time or slow steps that no finding explains (unexplained); a minor finding
+    that names a cause (it would mislead to lead with 1 % while 40 % is unexplained); a single
+    step (not_enough_data); inherent. What a silenced finding may explain is not called
+    unexplained. ``is_whole`` says that every input was read to its end; ``failed`` names the
+    inputs on which our own reader failed: what they hold is not known, so nothing is inherent.
     """
     hang = next((f for f in findings if f.rule in HANG_RULES), None)
     if hang is not None:
@@ -85,8 +87,11 @@ def judge(
     cause = next((f for f in ordered(findings) if _is_cause(f, blames)), None)
     if cause is not None and cause.severity.weight >= Severity.MAJOR.weight:
         return Judgement(_named(facts, cause))
+    if facts.hidden_ranks:
+        return _hidden(facts)
     if not facts.steps.rank_means:
-        return _no_steps(facts)
+        # A log alone has no step to weigh a finding against; what it shows is all there is.
+        return Judgement(_named(facts, cause)) if cause is not None else _no_steps(facts)
     is_open = not has_silenced
     return (
         _missing(facts)
@@ -96,6 +101,7 @@ def judge(
         or (_slow_steps(facts) if is_open else None)
         or (Judgement(_named(facts, cause)) if cause is not None else None)
         or _too_short(facts)
+        or _failed(failed)
         or _inherent(facts, rules_run, has_silenced, is_whole)
     )
 
@@ -121,6 +127,17 @@ def _say(kind: VerdictKind, sentence: str, next_step: str | None = None) -> Judg
     return Judgement(Verdict(kind=kind, finding=None, sentence=sentence), next_step)
 
 
+def _hidden(facts: Facts) -> Judgement:
+    ranks = facts.hidden_ranks
+    most = max(r["hidden_ratio"] for r in facts.of("hidden_kernels") if r["hidden_ratio"])
+    return _say(
+        "not_enough_data",
+        f"Cannot tell what computes and what communicates: on {plural(len(ranks), 'rank')} up to "
+        f"{share(most)} of the device time ran in CUDA graphs that were recorded as a whole.",
+        f"capture again with {HIDDEN_CAPTURE}",
+    )
+
+
 def _no_steps(facts: Facts) -> Judgement:
     capture = "profile five or more steps after warm-up, with a schedule that marks steps"
     rows = [r for r in facts.of("overlap") if r["span_ns"]]
@@ -131,6 +148,23 @@ def _no_steps(facts: Facts) -> Judgement:
         )
         return _say(
             "not_enough_data", f"Cannot tell: the traces hold {seen} and no steady one.", capture
+        )
+    if not rows and (cut := [r for r in facts.of("nccl_bench") if not r["is_complete"]]):
+        name = safe(str(cut[0]["benchmark"] or "a benchmark"))
+        of = cut[0]["expected_rows_count"]
+        return _say(
+            "not_enough_data",
+            f"Cannot tell: {name} is incomplete ({cut[0]['rows_count']}"
+            + (f" of {of}" if of else "")
+            + " sizes measured), and nothing says why.",
+            "run it again with NCCL_DEBUG=INFO and keep the whole output",
+        )
+    if not rows and (facts.of("nccl_comms") or facts.of("nccl_bench")):
+        return _say(
+            "not_enough_data",
+            "Cannot tell what a step costs: there is only what NCCL logged, and the rules that "
+            "read it found no fault.",
+            capture,
         )
     if not rows:
         return _say("not_enough_data", "Cannot tell: no file holds a usable trace.", capture)
@@ -300,6 +334,18 @@ def _too_short(facts: Facts) -> Judgement | None:
         f"Cannot tell from {plural(count, 'steady step')} "
         f"({seconds(facts.steps.step_ns / 1e9)}): nothing stands out in it.",
         "profile five or more steps after warm-up",
+    )
+
+
+def _failed(paths: Sequence[str]) -> Judgement | None:
+    if not paths:
+        return None
+    more = f" and {plural(len(paths) - 1, 'more file')}" if len(paths) > 1 else ""
+    return _say(
+        "not_enough_data",
+        f"Cannot tell: tracekit itself failed on {paths[0]}{more}; "
+        "what else was read shows no fault.",
+        "report the bug: the place is in the input's issues (--format json)",
     )
 
 

@@ -7,7 +7,7 @@ with findings and with what it could not check; an empty answer means "looked, a
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -69,6 +69,10 @@ class Facts:
         """Rows of a query; none when it was not run or found nothing."""
         return self.rows.get(query, ())
 
+    def without(self, queries: Collection[str]) -> Facts:
+        """The same, as if these queries had found nothing."""
+        return replace(self, rows={q: r for q, r in self.rows.items() if q not in queries})
+
     @cached_property
     def steps(self) -> Steps:
         """The steady steps of the job."""
@@ -92,6 +96,12 @@ class Facts:
         """Whether any rank was measured on a GPU's timeline."""
         measured = (*self.of("step_breakdown"), *self.of("overlap"))
         return any(row.get("measured_on") == "gpu" for row in measured)
+
+    @cached_property
+    def hidden_ranks(self) -> tuple[int, ...]:
+        """Ranks that spent device time in CUDA graphs whose kernels were not recorded."""
+        hidden = (r for r in self.of("hidden_kernels") if r["hidden_ratio"] is not None)
+        return tuple(sorted(int(r["rank"]) for r in hidden if r["hidden_ratio"] > MAX_HIDDEN_RATIO))
 
     @property
     def gpus_count(self) -> int | None:
@@ -124,10 +134,14 @@ class Facts:
 
 @dataclass(frozen=True)
 class RuleOutcome:
-    """What a rule says. Both empty: it looked and there is nothing."""
+    """What a rule says. Both empty: it looked and there is nothing, or its question has no
+    meaning here."""
 
     findings: tuple[Finding, ...] = ()
     not_checked: tuple[NotChecked, ...] = ()
+    is_applicable: bool = True
+    """False: the question has no meaning for this job (one rank cannot be late), so the rule has
+    looked at nothing and lacks nothing."""
 
 
 def threshold(default: T, reason: str) -> T:
@@ -156,6 +170,11 @@ class Rule:
     """False: describes how the time is spent, blames nobody; may be a symptom of another."""
     needs: str = ""
     """The input that is most often absent, as ``not_checked`` states it."""
+    needs_kernels: bool = False
+    """Whether it must see what ran on the device: it abstains where CUDA graphs hide that."""
+    kernel_queries: tuple[str, ...] = ()
+    """For a rule with other evidence besides: what shows the device, and is withheld from it
+    where CUDA graphs hide that."""
     symptom_of: tuple[str, ...] = ()
     """Rules whose findings can explain this one."""
     absorbs: tuple[str, ...] = ()
@@ -183,6 +202,11 @@ class Rule:
             if query in facts.unavailable:
                 needs = f"query {query}: {facts.unavailable[query]}"
                 return RuleOutcome(not_checked=(NotChecked(rule=self.name, needs=needs),))
+        if self.needs_kernels and facts.hidden_ranks:
+            return lacking(self.name, HIDDEN, HIDDEN_CAPTURE)
+        if self.kernel_queries and facts.hidden_ranks:
+            outcome = self.evaluate(facts.without(self.kernel_queries), self.thresholds)
+            return outcome if outcome.findings else lacking(self.name, HIDDEN, HIDDEN_CAPTURE)
         return self.evaluate(facts, self.thresholds)
 
     def explain(self) -> str:
@@ -215,9 +239,18 @@ COUNTER_CAUSES = (
 
 UNPROVED = "files in a format that no real sample proved"
 """Name of the evidence against a finding that rests on such files: it stays a note."""
+HIDDEN = "the kernels inside CUDA graphs (recorded as whole graphs)"
+"""The need of rules that must see kernels, where graphs hide them."""
+HIDDEN_CAPTURE = "nsys profile --cuda-graph-trace=node"
+MAX_HIDDEN_RATIO = 0.01
+"""Share of device time in whole graphs above which nothing is said of kernels: an effect of 1 %
+is the least that a rule reports."""
 
 NO_GPU = "a GPU timeline (these ranks show none)"
 """The need of rules that only a GPU's timeline can answer."""
+
+
+NOT_APPLICABLE = RuleOutcome(is_applicable=False)
 
 
 def lacking(rule: str, needs: str, capture: str | None = None) -> RuleOutcome:
@@ -228,6 +261,9 @@ def lacking(rule: str, needs: str, capture: str | None = None) -> RuleOutcome:
 __all__ = [
     "COUNTER_CAUSES",
     "DOC_HEADINGS",
+    "HIDDEN",
+    "HIDDEN_CAPTURE",
+    "NOT_APPLICABLE",
     "NO_GPU",
     "UNPROVED",
     "Facts",

@@ -6,6 +6,9 @@ How it shows
     The traces of all members go on for long after their last call on a communicator, much longer
     than they ever paused, and the members stopped at different calls. The member with the fewest
     calls did not enter; if all entered the same last call and it never ended, no member is named.
+    PyTorch's watchdog and Flight Recorder say the same by sequence numbers, and are believed first;
+    where the traces of the same group agree, the finding has both as evidence, and where they name
+    somebody else, that is said against it.
 
 Why it hurts
     Nothing is computed until a timeout ends the job.
@@ -36,7 +39,9 @@ from tracekit.findings import (
     Severity,
     confidence_from,
 )
+from tracekit.rules import nccl_hang
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.sources import agreed, contradicted
 from tracekit.wording import ranges, ranks_phrase, seconds
 
 NAME = "collective-hang"
@@ -56,23 +61,59 @@ class CollectiveHangThresholds(Thresholds):
 
 def evaluate(facts: Facts, limits: CollectiveHangThresholds) -> RuleOutcome:
     """The communicators in which members stopped at different calls, for good."""
-    by_group: dict[tuple[object, ...], list[Row]] = defaultdict(list)
-    for row in facts.of("last_calls"):
-        by_group[row["capture_id"], row["group_id"]].append(row)
-    complete = [rows for rows in by_group.values() if len(rows) > 1]
-    if not complete:
+    logged = nccl_hang.hang(facts)
+    traced = _traced(facts, limits)
+    if logged is not None:
+        return RuleOutcome(findings=_joined(facts, logged, traced))
+    if traced is None and not nccl_hang.has_evidence(facts):
         return lacking(
             NAME,
             "collectives matched across ranks, Flight Recorder or a watchdog's log",
             "set TORCH_NCCL_TRACE_BUFFER_SIZE and TORCH_NCCL_DUMP_ON_TIMEOUT",
         )
-    found = [f for rows in complete if (f := _hang(facts, rows, limits)) is not None]
+    return RuleOutcome(findings=tuple(t.finding for t in (traced or ())[:1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A communicator that the traces show standing still."""
+
+    finding: Finding
+    members: frozenset[int]
+    behind: frozenset[int]
+
+
+def _traced(facts: Facts, limits: CollectiveHangThresholds) -> list[Traced] | None:
+    """Communicators that stand still, the first to stop first; None where nothing was matched."""
+    by_group: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+    for row in facts.of("last_calls"):
+        by_group[row["capture_id"], row["group_id"]].append(row)
+    complete = [rows for rows in by_group.values() if len(rows) > 1]
+    if not complete:
+        return None
+    found = [t for rows in complete if (t := _hang(facts, rows, limits)) is not None]
     # Groups behind the first to hang stand still because of it.
-    found.sort(key=lambda f: (f.evidence[0].value, f.id), reverse=True)
-    return RuleOutcome(findings=tuple(found[:1]))
+    found.sort(key=lambda t: (t.finding.evidence[0].value, t.finding.id), reverse=True)
+    return found
 
 
-def _hang(facts: Facts, rows: Sequence[Row], limits: CollectiveHangThresholds) -> Finding | None:
+def _joined(
+    facts: Facts, logged: nccl_hang.Logged, traced: Sequence[Traced] | None
+) -> tuple[Finding, ...]:
+    """The log's finding with what the traces say of the same group, then other groups' hang."""
+    everybody = frozenset(facts.ranks)
+    same = [t for t in traced or () if logged.is_group(t.members, everybody)]
+    if not same:
+        return (logged.finding, *(t.finding for t in (traced or ())[:1]))
+    one = min(same, key=lambda t: len(t.members))
+    # A log that leaves open who stayed away is not contradicted by traces that tell.
+    is_open = not (logged.absent or logged.is_whole or one.behind & logged.waiting)
+    if one.behind == logged.absent or is_open:
+        return (agreed(logged.finding, one.finding),)
+    return (contradicted(logged.finding, one.finding),)
+
+
+def _hang(facts: Facts, rows: Sequence[Row], limits: CollectiveHangThresholds) -> Traced | None:
     if any(row["silence_ns"] is None or row["longest_gap_ns"] is None for row in rows):
         return None
     waited = {int(r["rank"]): _stood_ns(r) for r in rows}
@@ -86,7 +127,8 @@ def _hang(facts: Facts, rows: Sequence[Row], limits: CollectiveHangThresholds) -
     if not behind and len(stuck) < len(rows):
         # All stopped after the same call: the job ended or does something without collectives.
         return None
-    return _finding(facts, rows, behind, least, limits)
+    finding = _finding(facts, rows, behind, least, limits)
+    return Traced(finding, frozenset(last), frozenset(behind))
 
 
 def _stood_ns(row: Row) -> int:
@@ -155,7 +197,8 @@ RULE = Rule(
     summary="The job stands still in a collective that some member never entered.",
     owner="platform",
     thresholds=CollectiveHangThresholds(),
-    queries=("last_calls",),
+    queries=("last_calls", *nccl_hang.QUERIES),
+    kernel_queries=("last_calls",),
     evaluate=evaluate,
     doc=__doc__,
 )

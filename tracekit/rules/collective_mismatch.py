@@ -4,6 +4,8 @@ What it means
 
 How it shows
     Calls with the same number on one communicator, matched across ranks, that do not agree.
+    PyTorch's watchdog and Flight Recorder state it by sequence numbers; where the traces of the
+    same group agree, it is one finding with both as evidence.
 
 Why it hurts
     It hangs, or it moves the wrong data without a word.
@@ -32,7 +34,9 @@ from tracekit.findings import (
     Severity,
     confidence_from,
 )
+from tracekit.rules import nccl_hang
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.sources import agreed
 from tracekit.wording import plural, ranges
 
 NAME = "collective-mismatch"
@@ -50,18 +54,31 @@ class CollectiveMismatchThresholds(Thresholds):
 
 def evaluate(facts: Facts, limits: CollectiveMismatchThresholds) -> RuleOutcome:
     """One finding for each communicator and kind of disagreement."""
+    logged = nccl_hang.mismatch(facts)
     rows = facts.of("match_coverage")
-    if not any(r["instances_count"] and len(r["ranks"] or ()) > 1 for r in rows):
+    is_matched = any(r["instances_count"] and len(r["ranks"] or ()) > 1 for r in rows)
+    if not is_matched and not nccl_hang.has_evidence(facts):
         return lacking(
             NAME,
             "collectives matched across ranks",
             "profile all ranks in the same steps",
         )
     found = []
-    for row in rows:
-        if row["reason"] in REASONS and _is_clear(row, rows, limits):
-            found.append(_finding(facts, row, limits))
-    return RuleOutcome(findings=tuple(found))
+    first = None if logged is None else logged.finding
+    everybody = frozenset(facts.ranks)
+    for row in rows if is_matched else ():
+        if row["reason"] not in REASONS or not _is_clear(row, rows, limits):
+            continue
+        finding = _finding(facts, row, limits)
+        ranks = frozenset(int(r) for r in row["ranks"])
+        is_same_kind = logged is not None and logged.differs.startswith(str(row["reason"]))
+        if logged is not None and first is not None and (
+            is_same_kind and logged.is_group(ranks, everybody)
+        ):  # fmt: skip
+            first = agreed(first, finding)
+        else:
+            found.append(finding)
+    return RuleOutcome(findings=(*((first,) if first is not None else ()), *found))
 
 
 def _is_clear(row: Row, rows: object, limits: CollectiveMismatchThresholds) -> bool:
@@ -116,7 +133,8 @@ RULE = Rule(
     summary="Members of a communicator call different operations at the same place.",
     owner="model",
     thresholds=CollectiveMismatchThresholds(),
-    queries=("match_coverage",),
+    queries=("match_coverage", *nccl_hang.QUERIES),
+    kernel_queries=("match_coverage",),
     evaluate=evaluate,
     doc=__doc__,
     cap=Severity.MINOR,

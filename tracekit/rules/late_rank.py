@@ -41,7 +41,16 @@ from tracekit.findings import (
     impact_of,
     severity_of,
 )
-from tracekit.rules.base import COUNTER_CAUSES, Facts, Row, Rule, RuleOutcome, lacking, threshold
+from tracekit.rules.base import (
+    COUNTER_CAUSES,
+    NOT_APPLICABLE,
+    Facts,
+    Row,
+    Rule,
+    RuleOutcome,
+    lacking,
+    threshold,
+)
 from tracekit.rules.lateness import (
     QUERIES,
     LatenessThresholds,
@@ -73,7 +82,7 @@ def evaluate(facts: Facts, limits: LateRankThresholds) -> RuleOutcome:
     """One finding for each late rank, or one for the ranks that nobody captured."""
     if not facts.of("match_coverage"):
         if facts.job.world_size == 1:
-            return RuleOutcome()
+            return NOT_APPLICABLE
         return lacking(NAME, "collectives in the traces of two or more ranks", CAPTURE)
     if not len(facts.steps):
         return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
@@ -303,6 +312,7 @@ RULE = Rule(
     owner="platform",
     thresholds=LateRankThresholds(),
     queries=(*QUERIES, "absent_waits", "exit_lateness"),
+    needs_kernels=True,
     evaluate=evaluate,
     doc=__doc__,
     symptom_of=(

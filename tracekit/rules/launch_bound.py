@@ -258,6 +258,7 @@ RULE = Rule(
     owner="framework",
     thresholds=LaunchBoundThresholds(),
     queries=("step_breakdown", "idle_breakdown", "launch_stats", "kernel_summary"),
+    needs_kernels=True,
     evaluate=evaluate,
     doc=__doc__,
     cap=Severity.MINOR,

@@ -7,6 +7,8 @@ How it shows
     In traces alone: a member leaves nearly every operation later than the others, by the same
     amount, while its own work takes as long as theirs; or a group's bandwidth (from the transfer,
     never from the duration) is under 0.8 of the median of groups of its kind, operation and size.
+    In NCCL logs: completions with errors on InfiniBand or RoCE, by the first status other than a
+    flush; both on one host are one finding.
 
 Why it hurts
     A ring is as fast as its slowest link, and whoever leaves late enters the next operation late.
@@ -18,7 +20,7 @@ Remedy
 When this is wrong
     Members need not leave together: rooted operations and trees release some earlier by design.
     Small messages are bound by latency, not by the link. A congested switch looks the same.
-    Without counters of the port this is a suspicion: at most minor.
+    Without counters of the port or NCCL's own errors this is a suspicion: at most minor.
 
 Source
     Diagnosis D16 and 3.10: behind a link of 60 Mbit/s one rank left every all-reduce 72 ms late.
@@ -39,7 +41,9 @@ from tracekit.findings import (
     impact_of,
     severity_of,
 )
+from tracekit.rules import nccl_links
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.sources import agreed
 from tracekit.wording import ranks_phrase, seconds, share
 
 NAME = "link-degraded"
@@ -72,15 +76,35 @@ class LinkDegradedThresholds(Thresholds):
 
 def evaluate(facts: Facts, limits: LinkDegradedThresholds) -> RuleOutcome:
     """Members that always leave late, and groups that are slow beside their kind."""
+    broken = nccl_links.failures(facts)
     rows = facts.of("exit_lateness")
     if not rows:
-        return lacking(NAME, "matched collectives, or NIC or switch counters", CAPTURE)
+        return RuleOutcome(findings=tuple(broken)) if broken else lacking(
+            NAME, "matched collectives, or NIC or switch counters", CAPTURE
+        )  # fmt: skip
     if not len(facts.steps):
-        return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
+        return RuleOutcome(findings=tuple(broken)) if broken else lacking(
+            NAME, "at least one steady step", "profile five or more steps after warm-up"
+        )  # fmt: skip
     found = _late_leavers(facts, rows, limits)
     named = {rank for finding in found for rank in finding.scope.ranks}
     found += _slow_groups(facts, limits, named)
-    return RuleOutcome(findings=tuple(found))
+    return RuleOutcome(findings=tuple(_joined(broken, found)))
+
+
+def _joined(broken: Sequence[Finding], found: Sequence[Finding]) -> list[Finding]:
+    """NCCL's errors first; a member that leaves late on the host that they name is the same."""
+    joined, left = [], list(found)
+    for error in broken:
+        merged = error
+        # Only a host that the errors single out: a pair shares the blame.
+        if len(error.scope.hosts) == 1:
+            leavers = [f for f in left if len(f.scope.ranks) == 1]
+            for late in [f for f in leavers if f.scope.hosts == error.scope.hosts]:
+                merged = agreed(merged, late)
+                left.remove(late)
+        joined.append(merged)
+    return joined + left
 
 
 def _late_leavers(
@@ -244,8 +268,15 @@ RULE = Rule(
     summary="A link is slower than those beside it.",
     owner="network",
     thresholds=LinkDegradedThresholds(),
-    queries=("step_breakdown", "exit_lateness", "group_bandwidth", "straggler", "match_coverage"),
+    queries=(
+        "step_breakdown",
+        "exit_lateness",
+        *nccl_links.QUERIES,
+        "group_bandwidth",
+        "straggler",
+        "match_coverage",
+    ),
+    kernel_queries=("exit_lateness", "group_bandwidth", "straggler", "match_coverage"),
     evaluate=evaluate,
     doc=__doc__,
-    cap=Severity.MINOR,
 )

@@ -165,6 +165,7 @@ RULE = Rule(
     owner="hardware",
     thresholds=SlowGpuThresholds(),
     queries=(*QUERIES, "kernel_summary", "comm_summary"),
+    needs_kernels=True,
     evaluate=evaluate,
     doc=__doc__,
 )

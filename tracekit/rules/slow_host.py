@@ -199,6 +199,7 @@ RULE = Rule(
     owner="platform",
     thresholds=SlowHostThresholds(),
     queries=(*QUERIES, "comm_summary", *STALL_QUERIES),
+    needs_kernels=True,
     evaluate=evaluate,
     doc=__doc__,
 )

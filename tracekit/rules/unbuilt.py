@@ -58,14 +58,6 @@ FAMILIES: tuple[Family, ...] = (
         "nic-error fabric-misconfigured",
     ),
     _family(
-        "NCCL's transports and choices",
-        "NCCL logs",
-        "tracekit capture --what nccl",
-        ("nccl",),
-        "nccl-socket-fallback no-gpudirect shm-instead-of-p2p wrong-nic channel-collapse "
-        "unsuitable-algorithm init-straggler config-mismatch bad-node",
-    ),
-    _family(
         "host CPU, memory, storage",
         "host counters (CPU, NUMA, storage)",
         "tracekit capture --what host",
@@ -77,14 +69,14 @@ FAMILIES: tuple[Family, ...] = (
         "rules over matched collectives and layout (not built yet)",
         None,
         (),
-        "latency-bound-communication tensor-group-spans-hosts cross-rail-traffic hot-expert",
+        "latency-bound-communication hot-expert",
     ),
     _family(
         "balance, bubble, expected traffic",
         "the parallel layout and its expected costs (not built yet)",
         None,
         (),
-        "sequence-imbalance stage-imbalance excess-bubble traffic-mismatch low-mfu",
+        "traffic-mismatch low-mfu",
     ),
     _family(
         "recompilation, allocator, offload",
@@ -125,6 +117,12 @@ _GPU_RULES = frozenset(
     """.split()  # noqa: SIM905  # a list that is read by eye
 )
 _NET_RULES = frozenset({"packet-loss"})
+_NCCL_RULES = frozenset(
+    """
+    nccl-socket-fallback channel-collapse no-gpudirect shm-instead-of-p2p wrong-nic
+    cross-rail-traffic unsuitable-algorithm init-straggler config-mismatch tensor-group-spans-hosts
+    """.split()  # noqa: SIM905  # a list that is read by eye
+)
 
 
 def topic_of(rule: str) -> str:
@@ -133,4 +131,6 @@ def topic_of(rule: str) -> str:
         return "GPU health"
     if rule in _NET_RULES:
         return "links, packet loss, pause"
+    if rule in _NCCL_RULES:
+        return "NCCL's transports and choices"
     return next((family.topic for family in FAMILIES if rule in family.rules), rule)

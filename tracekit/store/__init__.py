@@ -14,7 +14,7 @@ whoever comes second starts again from the winner's generation.
 """
 
 from tracekit.store.manifest import Manifest, ShardFile, SourceEntry, is_run
-from tracekit.store.reader import Run, Selection, open_physical, open_run
+from tracekit.store.reader import Run, Selection, open_physical, open_run, rows_of, warm
 from tracekit.store.writer import ShardWriter, SourceSink, write_table, writing
 
 __all__ = [
@@ -28,6 +28,8 @@ __all__ = [
     "is_run",
     "open_physical",
     "open_run",
+    "rows_of",
+    "warm",
     "write_table",
     "writing",
 ]

@@ -55,6 +55,8 @@ class Manifest:
     """Where the job description lay: its paths are relative to that."""
     sources: tuple[SourceEntry, ...] = ()
     files: tuple[ShardFile, ...] = ()
+    attempt: int | None = None
+    """Which attempt of the job was chosen, where the files hold several."""
     notes: tuple[str, ...] = field(default=())
     """What a reader of the report must know of how the run was made, such as files not read."""
 

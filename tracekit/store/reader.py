@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import deque
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MEMORY_BYTES = 1 << 30
 
-ONE_THREAD_BYTES = 32 << 20
+ONE_THREAD_BYTES = 128 << 20
 """Below this many bytes of Parquet a second thread costs more memory than it saves time."""
 
 
@@ -45,9 +48,24 @@ class Run:
     path: Path
     manifest: Manifest
     selection: Selection
-    con: duckdb.DuckDBPyConnection
+    _con: duckdb.DuckDBPyConnection
     tables: frozenset[str] = field(default_factory=frozenset)
     """Tables that have rows in this run."""
+    waiting: dict[str, str] = field(default_factory=dict)
+    """Views that nobody asked for yet: a named query needs few, and each costs half a ms."""
+
+    @property
+    def con(self) -> duckdb.DuckDBPyConnection:
+        """The connection with every view."""
+        return self.prepare()
+
+    def prepare(self, names: Iterable[str] | None = None) -> duckdb.DuckDBPyConnection:
+        """The connection, with the views of those tables (all of them, unless named)."""
+        for name in list(self.waiting) if names is None else names:
+            statement = self.waiting.pop(name, None)
+            if statement is not None:
+                self._con.execute(statement)
+        return self._con
 
     def sql(self, text: str) -> duckdb.DuckDBPyRelation:
         """Run one SELECT or EXPLAIN. QueryError for anything else, and for SQL that fails."""
@@ -55,23 +73,38 @@ class Run:
 
     def rows(self, text: str) -> pa.Table:
         """All rows of one SELECT or EXPLAIN. QueryError also for what fails on the way."""
-        import duckdb
-
-        relation = self.sql(text)
-        try:
-            return relation.to_arrow_table()
-        except duckdb.Error as error:
-            raise QueryError(_first_lines(str(error))) from None
+        return rows_of(self.con, text)
 
     def close(self) -> None:
         """Close the connection."""
-        self.con.close()
+        self._con.close()
 
     def __enter__(self) -> Run:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+_spare: deque[Future[duckdb.DuckDBPyConnection]] = deque()
+
+
+def warm(count: int = 1) -> None:
+    """Begin to start DuckDB in a thread: it takes 15 ms, in which a trace can be read."""
+    import duckdb
+
+    pool = ThreadPoolExecutor(1, "duckdb-start")
+    _spare.extend(pool.submit(duckdb.connect, ":memory:") for _ in range(count))
+    pool.shutdown(wait=False)
+
+
+def _new_connection() -> duckdb.DuckDBPyConnection:
+    """One that ``warm`` began to make, or a new one."""
+    import duckdb
+
+    with contextlib.suppress(IndexError):
+        return _spare.popleft().result()
+    return duckdb.connect(":memory:")
 
 
 def connect(
@@ -81,9 +114,7 @@ def connect(
 
     The configuration is not locked yet: call ``lock`` once the views exist.
     """
-    import duckdb
-
-    con = duckdb.connect(":memory:")
+    con = _new_connection()
     if threads:
         con.execute(f"SET threads = {int(threads)}")
     con.execute(f"SET memory_limit = '{int(memory_bytes or DEFAULT_MEMORY_BYTES)}B'")
@@ -103,9 +134,13 @@ def lock(con: duckdb.DuckDBPyConnection) -> None:
 
 
 def open_physical(
-    run: Path, files: Iterable[ShardFile], *, memory_bytes: int | None = None
+    run: Path,
+    files: Iterable[ShardFile],
+    *,
+    tables: Iterable[str] | None = None,
+    memory_bytes: int | None = None,
 ) -> duckdb.DuckDBPyConnection:
-    """The stored columns of every source table, as ``derive`` reads them.
+    """The stored columns of source tables (all, or those named), as ``derive`` reads them.
 
     Paths of ``files`` are relative to the run. Tables without files are empty.
     """
@@ -116,8 +151,9 @@ def open_physical(
         memory_bytes=memory_bytes,
         spill=run / "tmp" / "spill",
     )
+    wanted = {t.name for t in TABLES if t.kind == "source"} if tables is None else set(tables)
     for table in TABLES:
-        if table.kind == "source":
+        if table.name in wanted:
             con.execute(f"CREATE VIEW {table.name} AS {_physical(table, by_table)}")
     return con
 
@@ -128,8 +164,12 @@ def open_run(
     *,
     threads: int | None = None,
     memory_bytes: int | None = None,
+    is_lazy: bool = False,
 ) -> Run:
-    """Open the latest generation of a run; StoreError if it is none or is damaged."""
+    """Open the latest generation of a run; StoreError if it is none or is damaged.
+
+    With ``is_lazy`` views are made when ``Run.prepare`` asks for them.
+    """
     manifest = load(path)
     if manifest is None:
         raise StoreError(f"{path}: not a run (no manifest)", hint="tracekit ingest PATH --run RUN")
@@ -149,9 +189,12 @@ def open_run(
         memory_bytes=memory_bytes,
         spill=path / "tmp" / "spill",
     )
-    _create_views(con, by_table, chosen)
+    waiting = _views(con, by_table, chosen)
     lock(con)
-    return Run(path, manifest, chosen, con, frozenset(by_table))
+    run = Run(path, manifest, chosen, con, frozenset(by_table), waiting)
+    if not is_lazy:
+        run.prepare()
+    return run
 
 
 def run_select(con: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyRelation:
@@ -166,6 +209,17 @@ def run_select(con: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyRela
     if relation is None:
         raise QueryError("the statement returns no rows", hint="use a SELECT")
     return relation
+
+
+def rows_of(con: duckdb.DuckDBPyConnection, text: str) -> pa.Table:
+    """All rows of one statement that only reads. QueryError also for what fails on the way."""
+    import duckdb
+
+    relation = run_select(con, text)
+    try:
+        return relation.to_arrow_table()
+    except duckdb.Error as error:
+        raise QueryError(_first_lines(str(error))) from None
 
 
 def _check_is_select(text: str) -> None:
@@ -235,9 +289,10 @@ def _name(name: str) -> str:
     return f'"{name}"'
 
 
-def _create_views(
+def _views(
     con: duckdb.DuckDBPyConnection, by_table: dict[str, list[str]], selection: Selection
-) -> None:
+) -> dict[str, str]:
+    """By table: the statement that makes its view. What views stand on is made at once."""
     context = next(t for t in TABLES if t.name == "source_context")
     con.execute(f"CREATE TABLE all_context AS {_physical(context, by_table)}")
     con.execute(
@@ -255,6 +310,7 @@ def _create_views(
         "max(greatest(end_ns, coalesce(gpu_end_ns, end_ns))) AS end_ns FROM all_step "
         f"WHERE {_ranges_filter('step', selection.steps)} GROUP BY source_id"
     )
+    statements: dict[str, str] = {}
     for table in TABLES:
         if table.name == "source_context":
             continue
@@ -263,7 +319,8 @@ def _create_views(
             if any(c.is_context for c in table.columns) or table.name == "source"
             else _derived_view(table, by_table, selection)
         )
-        con.execute(f"CREATE VIEW {table.name} AS {select}")
+        statements[table.name] = f"CREATE VIEW {table.name} AS {select}"
+    return statements
 
 
 def _context_filter(selection: Selection) -> str:

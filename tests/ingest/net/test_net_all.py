@@ -42,6 +42,7 @@ def test_there_is_a_sample_of_every_format() -> None:
 
 @every_format
 def test_exactly_one_ingestor_claims_it(sample: Sample) -> None:
+    # job_log takes any log by its name, and is asked last for that.
     claims = [
         one.name for one in INGESTORS if one.sniff(sample.text.encode(), sample.name) is not None
     ]

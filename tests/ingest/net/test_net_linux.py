@@ -87,6 +87,16 @@ def test_a_wrapped_sample_gives_every_number() -> None:
     assert sink.facts["window_start_ns"] == sink.facts["window_end_ns"] == 1795227155033276021
 
 
+def test_a_whole_machine_s_sample_names_the_machine() -> None:
+    """One line of ``tracekit capture``."""
+    queue = {"dev": "swp1", **QDISC}
+    text = json.dumps({"host": "n17", "link": [LINK], "qdisc": [queue]})
+    sink = ingest('{"ts":1795227155.5,' + text[1:], "net.jsonl")
+    assert sink.rows("net_sample", *COLUMNS) == WANTED
+    assert {(r["node"], r["node_source"]) for r in sink.rows("net_sample")} == {("n17", "file")}
+    assert sink.rows("link") == []
+
+
 def test_the_bare_outputs_give_the_same_numbers() -> None:
     sink = ingest(json.dumps([LINK]) + "\n" + json.dumps([{"dev": "swp1", **QDISC}]))
     assert sink.rows("net_sample", *COLUMNS) == WANTED
@@ -124,10 +134,19 @@ def test_without_any_time_there_is_none() -> None:
     assert sink.facts["time_basis"] == "none"
 
 
-def test_a_time_without_a_zone_is_no_time() -> None:
-    text = wrapped('"2026-11-21 02:12:35"')
-    sink = ingest(text)
-    assert set(sink.rows("net_sample", "time_ns")) == {None}
+def test_times_without_a_zone_stay_local() -> None:
+    sink = ingest(wrapped('"2026-11-21 02:12:35.5"'))
+    assert set(sink.rows("net_sample", "time_ns")) == {1795227155500000000}
+    assert sink.facts["time_basis"] == "local"
+    assert sink.counters == {"local_time": 1}
+
+
+def test_no_time_with_a_zone_stands_beside_those_without() -> None:
+    text = wrapped('"2026-11-21 02:12:35"') + "\n" + wrapped("1795227156")
+    sink = ingest(text, "leaf01-20261121T021235Z.json")
+    times = {(r["place"], r["time_ns"]) for r in sink.rows("net_sample")}
+    assert times == {(1, 1795227155000000000), (2, None)}
+    assert sink.facts["time_basis"] == "local"
     assert sink.counters["bad_time"] == 1
 
 

@@ -161,6 +161,13 @@ def test_the_typed_command_names_the_interface() -> None:
     assert list(dict.fromkeys(rows)) == [("gpu-11", "ens1f0np0"), ("gpu-11", "ens1f1np1")]
 
 
+def test_a_captured_file_has_interface_and_time_in_its_name() -> None:
+    rows = ingest(ENA, FAMILY, "ethtool.gpu0rail.1795227155.txt").rows("net_sample")
+    assert {(r["port"], r["time_ns"], r["time_source"]) for r in rows} == {
+        ("gpu0rail", 1795227155 * 10**9, "name")
+    }
+
+
 def test_an_interface_that_nothing_names_stays_unknown() -> None:
     assert set(ingest(ENA, FAMILY, "nic.txt").rows("net_sample", "port")) == {None}
 
@@ -248,6 +255,7 @@ def test_recorded_tree_gives_every_counter_of_its_port() -> None:
         ("captures/leaf01-pfc.txt", "leaf01"),
         ("captures/host3/eth0.txt", "host3"),
         ("captures/gpu-a100-11.example.org/eth0.txt", "gpu-a100-11"),
+        ("x/tracekit-capture/n17/ethtool.eth0.1795227155.txt", "n17"),
         ("captures/pfcwd__show_pfc.txt", None),
         ("captures/node_exporter_e2e.txt", None),
         ("captures/portstat.txt", None),

@@ -178,6 +178,13 @@ def test_a_typed_command_names_the_switch_and_a_line_its_time() -> None:
     }
 
 
+def test_a_line_of_local_time_stamps_too() -> None:
+    sink = ingest(f"2026-11-21 02:12:36\n{WATCHDOG}", FAMILY)
+    assert set(sink.rows("net_sample", "time_ns")) == {1795227156 * 10**9}
+    assert sink.rows("log_event", "time_ns") == [1795227156 * 10**9]
+    assert sink.facts["time_basis"] == "local"
+
+
 def test_repeated_dumps_are_a_series() -> None:
     text = f"1795227155.25\n{PFC}\n1795227156.25\n{PFC}"
     rows = ingest(text, FAMILY).rows("net_sample")

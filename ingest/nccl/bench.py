@@ -1,0 +1,297 @@
+"""Tables of nccl-tests, in all their variants, also where other output was printed into them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tracekit.ingest.base import Sink
+from tracekit.ingest.nccl.lines import without_launcher
+from tracekit.ingest.nccl.rows import Rows, as_int, as_int32
+
+COLUMNS = (
+    "place", "benchmark", "ranks_count", "message_bytes", "elements_count", "dtype", "reduction",
+    "root", "is_in_place", "dur_ns", "algorithm_bytes_per_s", "bus_bytes_per_s", "errors_count",
+)  # fmt: skip
+DTYPES = {
+    b"int8": "Int8", b"char": "Int8", b"uint8": "UInt8", b"int32": "Int32", b"int": "Int32",
+    b"uint32": "UInt32", b"int64": "Int64", b"uint64": "UInt64", b"half": "Half",
+    b"float": "Float", b"double": "Double", b"bfloat16": "BFloat16", b"f8e4m3": "Float8_e4m3fn",
+    b"fp8_e4m3": "Float8_e4m3fn", b"f8e5m2": "Float8_e5m2", b"fp8_e5m2": "Float8_e5m2",
+}  # fmt: skip
+_REDUCTIONS = frozenset({b"sum", b"prod", b"max", b"min", b"avg", b"none", b"mulsum"})
+_START = re.compile(rb"# Collective test starting: (\w{1,40})")
+_END = re.compile(rb"# Collective test concluded: (\w{1,40})")
+_VERSION = re.compile(rb"# nccl-tests version (\S{1,20}) nccl-headers=(\d+) nccl-library=(\d+)")
+_SETTINGS = re.compile(
+    rb"# nThreads? (\d+) nGpus (\d+) minBytes (\d+) maxBytes (\d+) step: (\d+)\((factor|bytes)\)"
+)
+_DEVICE = re.compile(
+    rb"#\s+Rank +(\d+)(?: +Group +(\d+))? +Pid +(\d+) +on +([\w.-]{1,80}) +device +(\d+) "
+    rb"+\[(\w[\w:.]{1,20})\] +([\w .-]{1,60})"
+)
+_HEADER = re.compile(rb"#\s+size\s+count\s+type\s")
+_AVERAGE = re.compile(rb"# Avg bus bandwidth\s*: ([\d.]+)")
+_BOUNDS = re.compile(rb"# Out of bounds values\s*: (\d+) (\w+)")
+_NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|N/A|-?nan|inf")
+_DATE = re.compile(rb"\[?\d{4}-\d\d-\d\d[T ]?")
+
+Event = Callable[[int, str, str, list[str]], None]
+
+
+@dataclass
+class Section:
+    """One benchmark of a file: from its header to its average."""
+
+    place: int
+    benchmark: str | None = None
+    version: str | None = None
+    ranks: int = 0
+    min_bytes: int | None = None
+    max_bytes: int | None = None
+    step: int | None = None
+    is_factor: bool = True
+    columns: tuple[bytes, ...] = ()
+    rows: int = 0
+    average: float | None = None
+    out_of_bounds: int | None = None
+    partial: list[bytes] = field(default_factory=list)
+    partial_place: int = 0
+
+    @property
+    def lead(self) -> int:
+        """Columns before the measured ones."""
+        for index, name in enumerate(self.columns):
+            if name.endswith(b"time"):
+                return index
+        return len(self.columns)
+
+    @property
+    def expected_rows(self) -> int | None:
+        """Sizes that the settings ask for."""
+        if self.min_bytes is None or self.max_bytes is None or not self.step:
+            return None
+        if self.max_bytes < self.min_bytes:
+            return None
+        if not self.is_factor:
+            return (self.max_bytes - self.min_bytes) // self.step + 1
+        if self.step < 2 or self.min_bytes < 1:
+            return None
+        return int(math.log(self.max_bytes / self.min_bytes, self.step) + 1e-9) + 1
+
+
+class BenchReader:
+    """Follows the tables through a job's output."""
+
+    def __init__(self, sink: Sink, event: Event) -> None:
+        self.sink = sink
+        self.event = event
+        self.rows = Rows(sink, "bench_result", COLUMNS)
+        self.section: Section | None = None
+        self.sections_count = 0
+        self.rows_count = 0
+        self.odd_count = 0
+        self.odd_place: int | None = None
+        self.producer: str | None = None
+        self._version: str | None = None
+
+    def take(self, line: bytes, place: int, *, is_piece: bool) -> None:
+        """A line that is not NCCL's, or what stood before NCCL's message in a line."""
+        if self.section is None and b"#" not in line:
+            return
+        text = without_launcher(line) if not line.startswith(b"#") else line
+        if text.startswith(b"#"):
+            self._comment(text, place)
+        elif self.section is not None and self.section.columns:
+            self._cells(text, place)
+
+    # --- comments --------------------------------------------------------------------------------
+
+    def _comment(self, text: bytes, place: int) -> None:
+        version = _VERSION.match(text)
+        if version:
+            self._version = version[1].decode("ascii", "replace")
+            self.producer = f"nccl-tests {self._version}"
+            return
+        start = _START.match(text)
+        if start:
+            self._open(place).benchmark = start[1].decode()
+            return
+        settings = _SETTINGS.match(text)
+        if settings:
+            self._settings(settings, place)
+            return
+        section = self.section
+        if section is None:
+            return
+        device = _DEVICE.match(text)
+        if device:
+            self._device(section, device, place)
+        elif _HEADER.match(text):
+            section.columns = tuple(text.lstrip(b"# ").split())
+        elif found := _AVERAGE.match(text):
+            section.average = float(found[1]) if found[1].count(b".") <= 1 else None
+            self._close(place)
+        elif found := _BOUNDS.match(text):
+            section.out_of_bounds = as_int(found[1])
+
+    def _open(self, place: int) -> Section:
+        self._close(place)
+        self.section = Section(place, version=self._version)
+        self.sections_count += 1
+        return self.section
+
+    def _settings(self, found: re.Match[bytes], place: int) -> None:
+        section = self.section
+        if section is None or section.min_bytes is not None:
+            section = self._open(place)
+        section.min_bytes, section.max_bytes = as_int(found[3]), as_int(found[4])
+        section.step, section.is_factor = as_int(found[5]), found[6] == b"factor"
+
+    def _device(self, section: Section, found: re.Match[bytes], place: int) -> None:
+        section.ranks += 1
+        self.producer = self.producer or "nccl-tests"
+        rank, group, pid, host, device, bus, model = found.groups()
+        fields = [
+            f"rank={rank.decode()}", f"pid={pid.decode()}", f"host={host.decode()}",
+            f"device={device.decode()}", f"pci={bus.decode()}",
+            f"model={model.decode('ascii', 'replace').strip()}",
+        ]  # fmt: skip
+        if group:
+            fields.append(f"group={group.decode()}")
+        self.event(place, "bench_device", "info", fields)
+
+    def _close(self, place: int) -> None:
+        section = self.section
+        if section is None:
+            return
+        self._end_row(section)
+        expected = section.expected_rows
+        is_complete = section.average is not None and (expected is None or section.rows >= expected)
+        fields = {
+            "start": section.place,
+            "benchmark": section.benchmark,
+            "version": section.version,
+            "ranks": section.ranks or None,
+            "min_bytes": section.min_bytes,
+            "max_bytes": section.max_bytes,
+            "rows": section.rows,
+            "expected_rows": expected,
+            "average_bus_gb_per_s": section.average,
+            "out_of_bounds": section.out_of_bounds,
+            "complete": "yes" if is_complete else "no",
+        }
+        kept = [f"{name}={value}" for name, value in fields.items() if value is not None]
+        self.event(place, "bench", "info" if is_complete else "warning", kept)
+        self.section = None
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    def _cells(self, text: bytes, place: int) -> None:
+        section = self.section
+        assert section is not None  # noqa: S101 - asked before
+        words = text.split()
+        if words and _DATE.match(words[0]) and b":" not in words[0][:10]:
+            words = words[1:] if b":" in words[0] else words[2:]
+        if _is_row_start(words):
+            self._end_row(section)
+            section.partial, section.partial_place = words, place
+        elif section.partial and _are_cells(words, section):
+            section.partial += words
+        else:
+            return
+        if len(section.partial) >= len(section.columns):
+            self._end_row(section)
+
+    def _end_row(self, section: Section) -> None:
+        words, section.partial = section.partial, []
+        if not words:
+            return
+        lead = section.lead
+        width = len(section.columns) - lead
+        groups = section.columns[lead:].count(b"time") or 1
+        each = width // groups
+        if len(words) < lead + each or each < 3:
+            self.odd_count += 1
+            self.odd_place = self.odd_place or section.partial_place
+            return
+        named = dict(zip(section.columns[:lead], words[:lead], strict=False))
+        section.rows += 1
+        for index in range(groups):
+            cells = words[lead + index * each : lead + (index + 1) * each]
+            if len(cells) == each:
+                names = section.columns[lead + index * each : lead + (index + 1) * each]
+                values = dict(zip(names, cells, strict=True))
+                self._add(section, named, values, is_in_place=index == 1)
+
+    def _add(
+        self,
+        section: Section,
+        named: dict[bytes, bytes],
+        values: dict[bytes, bytes],
+        *,
+        is_in_place: bool,
+    ) -> None:
+        self.rows_count += 1
+        root = as_int32(named.get(b"root"))
+        reduction = named.get(b"redop")
+        self.rows.add(
+            (
+                section.partial_place,
+                section.benchmark,
+                section.ranks or None,
+                as_int(named.get(b"size")),
+                as_int(named.get(b"count")),
+                DTYPES.get(named.get(b"type", b"")),
+                reduction.decode() if reduction in _REDUCTIONS and reduction != b"none" else None,
+                root if root is not None and root >= 0 else None,
+                is_in_place,
+                _scaled(values.get(b"time"), 1000),
+                _rate(values.get(b"algbw")),
+                _rate(values.get(b"busbw")),
+                as_int(values.get(b"#wrong")),
+            )
+        )  # fmt: skip
+
+    def finish(self, place: int) -> None:
+        """The end of the file: what is open is incomplete."""
+        self._close(place)
+        self.rows.flush()
+        self.sink.count(
+            "odd_bench_row",
+            self.odd_count,
+            doc="Rows of an nccl-tests table that were cut off or torn apart.",
+            place=self.odd_place,
+        )
+
+
+def _is_row_start(words: list[bytes]) -> bool:
+    return len(words) >= 4 and words[0].isdigit() and words[1].isdigit() and words[2] in DTYPES
+
+
+def _are_cells(words: list[bytes], section: Section) -> bool:
+    if not words or len(section.partial) + len(words) > len(section.columns):
+        return False
+    return all(_NUMBER.fullmatch(w) for w in words)
+
+
+def _scaled(text: bytes | None, factor: int) -> int | None:
+    value = _float(text)
+    return None if value is None else round(value * factor)
+
+
+def _rate(text: bytes | None) -> float | None:
+    value = _float(text)
+    return None if value is None else value * 1e9
+
+
+def _float(text: bytes | None) -> float | None:
+    if text is None or not _NUMBER.fullmatch(text) or len(text) > 30:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

@@ -1,0 +1,184 @@
+"""NCCL's RAS client: its text, its JSON, and its monitor's lines."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from tracekit.ingest.base import IngestOptions, Sink, SourceFile
+from tracekit.ingest.nccl import lines
+from tracekit.ingest.nccl.flight import whole as as_whole
+from tracekit.ingest.nccl.log import OPS
+from tracekit.ingest.nccl.rows import Rows, as_int, as_int32
+
+MAX_JSON_BYTES = 256 << 20
+
+SNAPSHOT = (
+    "place", "time_ns", "comm_hash", "group_rank", "op", "last_enqueued", "status", "node",
+)  # fmt: skip
+EVENT = ("place", "time_ns", "node", "code", "severity", "fields")
+_COMM = re.compile(rb"#(\d+)-(\d+) \(([0-9a-fA-F]{4,20})\) (MISMATCH|INCOMPLETE|ABORT|\w{2,20})")
+_UP_TO = re.compile(rb"\s*(\d+) ranks? ha(?:ve|s) launched up to operation (\d+)")
+_STATUS = re.compile(rb"\s*(\d+) ranks? ha(?:ve|s) status (\w{2,20})")
+_RANK = re.compile(
+    rb"\s*Rank (\d+) -- GPU ([\d,]+) managed by process (\d+) on node "
+    rb"([\w.:-]{2,60})"
+)
+_GONE = re.compile(rb"\s*Process (\d+) on node ([\w.:-]{2,60}) managing GPUs? ([\d,]+)")
+_MISSING = re.compile(rb"\s*The missing ranks?: ([\d, -]{1,400})")
+_MONITOR = re.compile(
+    rb"\s*\[[^\]]{10,40}\] (PEER_\w{2,30}|\w{3,30}): Process (\d+) on node ([\w.:-]{2,60}) "
+    rb"managing GPUs? ([\d,]+)"
+)
+_WORD = re.compile(r"[\w.:+-]{1,60}")
+_STATES = {0: "INIT", 1: "RUNNING", 2: "FINALIZE", 3: "ABORT"}
+
+
+def read(source: SourceFile, sink: Sink, options: IngestOptions) -> None:
+    """Read one output into the sink."""
+    _Reader(source, sink).run()
+
+
+class _Reader:
+    def __init__(self, source: SourceFile, sink: Sink) -> None:
+        self.source = source
+        self.sink = sink
+        self.rows = Rows(sink, "comm_snapshot", SNAPSHOT)
+        self.events = Rows(sink, "nccl_event", EVENT)
+        self.hash: str | None = None
+        self.status: str | None = None
+        self.operation: int | None = None
+        self.is_dead = False
+        self.versions: set[str] = set()
+        self.broken = 0
+
+    def run(self) -> None:
+        place, held, begun = 0, b"", 0
+        with self.source.open() as stream:
+            for batch in lines.read_lines(stream):
+                for line in batch:
+                    place += 1
+                    if held or line.startswith(b"{"):
+                        begun = begun if held else place
+                        held += line + b"\n"
+                        if line.startswith(b"}") or (line[:1] == b"{" and line.endswith(b"}")):
+                            self._json(held, begun)
+                            held = b""
+                        elif len(held) > MAX_JSON_BYTES:
+                            self.broken += 1
+                            held = b""
+                    else:
+                        self._line(line, place)
+        if held:
+            self._json(held, begun)
+        self.rows.flush()
+        self.events.flush()
+        self.sink.count("broken_record", self.broken, doc="JSON that breaks off.")
+        self.sink.fact(
+            producer="NCCL RAS",
+            place_kind="line",
+            time_basis="none",
+            versions=sorted(self.versions) or None,
+        )
+        if not self.rows.count and not self.events.count:
+            self.sink.fact(reason="output of NCCL's RAS client: all communicators well")
+
+    # --- text ----------------------------------------------------------------------------------
+
+    def _line(self, line: bytes, place: int) -> None:
+        if found := _COMM.match(line):
+            self.hash = "0x" + found[3].decode().lower()
+            self.status, self.operation, self.is_dead = found[4].decode(), None, False
+            self._event(place, f"ras_{self.status.lower()}", [f"comm_hash={self.hash}"])
+        elif found := _UP_TO.match(line):
+            self.operation = as_int(found[2])
+            self.status = "MISMATCH"
+            self._event(
+                place, "ras_operations",
+                [f"comm_hash={self.hash}", f"ranks={found[1].decode()}",
+                 f"operation={self.operation}"],
+            )  # fmt: skip
+        elif found := _STATUS.match(line):
+            self.status, self.operation = found[2].decode(), None
+        elif found := _RANK.match(line):
+            self.rows.add(
+                (place, None, self.hash, as_int32(found[1]), None, self.operation, self.status,
+                 found[4].decode())
+            )  # fmt: skip
+        elif found := _MONITOR.match(line):
+            self._event(
+                place, f"ras_{found[1].decode().lower()}",
+                [f"pid={found[2].decode()}", f"gpu={found[4].decode()}"], found[3].decode(),
+            )  # fmt: skip
+        elif found := _GONE.match(line):
+            self._event(
+                place, "ras_dead" if self.is_dead else "ras_missing_process",
+                [f"pid={found[1].decode()}", f"gpu={found[3].decode()}"], found[2].decode(),
+            )  # fmt: skip
+        elif found := _MISSING.match(line):
+            for rank in re.findall(rb"\d+", found[1]):
+                self.rows.add((place, None, self.hash, as_int32(rank), None, None, "MISSING", None))
+        elif line.strip() in (b"DEAD", b"TIMEOUT", b"INCOMPLETE"):
+            self.is_dead = line.strip() == b"DEAD"
+            self.hash = None
+
+    def _event(self, place: int, code: str, fields: list[str], node: str | None = None) -> None:
+        severity = "error" if "dead" in code or "incomplete" in code else "warning"
+        self.events.add((place, None, node, code, severity, fields))
+
+    # --- JSON ----------------------------------------------------------------------------------
+
+    def _json(self, text: bytes, place: int) -> None:
+        try:
+            record = json.loads(text)
+        except (ValueError, RecursionError):
+            self.broken += 1
+            return
+        if not isinstance(record, dict):
+            return
+        stated = record.get("nccl_version")
+        if isinstance(stated, str) and _WORD.fullmatch(stated):
+            self.versions.add(f"nccl={stated}")
+        peer = record.get("peer")
+        if isinstance(peer, dict) and isinstance(record.get("event"), str):
+            code = str(record["event"]).lower()
+            if _WORD.fullmatch(code):
+                self._event(place, f"ras_{code}", [f"pid={as_whole(peer.get('pid'))}"],
+                            _word(peer.get("host")))  # fmt: skip
+        for comm in record.get("communicators") or ():
+            if isinstance(comm, dict):
+                self._comm(place, comm)
+
+    def _comm(self, place: int, comm: dict[str, Any]) -> None:
+        name = _word(comm.get("hash"))
+        for rank in comm.get("ranks") or ():
+            if isinstance(rank, dict):
+                self._rank(place, name, rank)
+        for rank in comm.get("missing_ranks") or ():
+            if isinstance(rank, dict):
+                status = rank.get("status")
+                is_dead = isinstance(status, dict) and bool(status.get("considered_dead"))
+                self.rows.add(
+                    (place, None, name, as_int32(str(rank.get("rank"))), None, None,
+                     "DEAD" if is_dead else "MISSING", _word(rank.get("host")))
+                )  # fmt: skip
+
+    def _rank(self, place: int, name: str | None, rank: dict[str, Any]) -> None:
+        status = rank.get("status")
+        state = status.get("init_state") if isinstance(status, dict) else None
+        if isinstance(status, dict) and status.get("abort_flag"):
+            state = 3
+        counts = rank.get("collective_counts")
+        for op, count in counts.items() if isinstance(counts, dict) else ():
+            kind = OPS.get(str(op).encode())
+            if kind:
+                self.rows.add(
+                    (place, None, name, as_int32(str(rank.get("rank"))), kind, as_whole(count),
+                     _STATES.get(state) if isinstance(state, int) else None,
+                     _word(rank.get("host")))
+                )  # fmt: skip
+
+
+def _word(value: object) -> str | None:
+    return value if isinstance(value, str) and _WORD.fullmatch(value) else None

@@ -1,0 +1,100 @@
+"""Buffers of rows on their way to the sink."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tracekit.ingest.base import Sink
+
+FLUSH_ROWS = 50_000
+"""Rows of one table that are held before they are written: bounds memory."""
+
+
+class Rows:
+    """Rows of one registry table, as tuples of some of its columns."""
+
+    def __init__(self, sink: Sink, table: str, columns: Sequence[str]) -> None:
+        self.sink = sink
+        self.table = table
+        self.columns = tuple(columns)
+        self.rows: list[tuple[Any, ...]] = []
+        self.written = 0
+
+    def add(self, row: tuple[Any, ...]) -> None:
+        """One row, its values in the order of the columns."""
+        self.rows.append(row)
+        if len(self.rows) >= FLUSH_ROWS:
+            self.flush()
+
+    @property
+    def count(self) -> int:
+        """Rows so far, written or not."""
+        return self.written + len(self.rows)
+
+    def flush(self) -> None:
+        """Write what is held."""
+        if not self.rows:
+            return
+        import pyarrow as pa
+
+        from tracekit.schema import table
+
+        schema = table(self.table).arrow_schema()
+        columns = [
+            pa.array(values, schema.field(name).type)
+            for name, values in zip(self.columns, zip(*self.rows, strict=True), strict=True)
+        ]
+        self.written += len(self.rows)
+        self.rows = []
+        self.sink.write(self.table, pa.table(columns, names=list(self.columns)))
+
+
+INT64_MAX = 2**63 - 1
+
+
+def as_int(text: bytes | str | None, base: int = 10) -> int | None:
+    """A number of at most 64 bits; None for none or more."""
+    if not text or len(text) > 24:
+        return None
+    try:
+        value = int(text, base)
+    except ValueError:
+        return None
+    return value if -INT64_MAX - 1 <= value <= INT64_MAX else None
+
+
+def as_int32(text: bytes | str | None) -> int | None:
+    """A number of at most 32 bits; None for none or more."""
+    value = as_int(text)
+    return value if value is not None and -(2**31) <= value < 2**31 else None
+
+
+def pointer(text: bytes | None) -> int | None:
+    """A pointer as ``%p`` prints it; None for none."""
+    if not text:
+        return None
+    try:
+        value = int(text, 16)
+    except ValueError:
+        return None
+    return value if 0 <= value < 2**64 else None
+
+
+def pci(text: bytes | None) -> str | None:
+    """NCCL's busId (a hex number: domain, bus, device, function) as dddddddd:bb:dd.f."""
+    value = pointer(text)
+    if value is None or value >> 52:
+        return None
+    return f"{value >> 20:08x}:{value >> 12 & 255:02x}:{value >> 4 & 255:02x}.{value & 15:x}"
+
+
+def seconds_ns(text: bytes | str | None) -> int | None:
+    """Decimal seconds as whole ns, exactly; None for no number."""
+    if text is None:
+        return None
+    words = text.decode("ascii", "replace") if isinstance(text, bytes) else text
+    whole, _, part = words.partition(".")
+    if not whole.isdecimal() or (part and not part.isdecimal()) or len(whole) > 9:
+        return None
+    return int(whole) * 10**9 + int(part[:9].ljust(9, "0") if part else 0)

@@ -1,0 +1,219 @@
+"""What NCCL attached to its NVTX ranges: communicator, size, peer; where blobs were exported.
+
+Fields are found by the names of the schema's entries: NCCL's numbers for schemas and enumerations
+have moved from release to release. Payloads lie around the call on the host; the kernel of a
+grouped call is launched when the group ends, so it takes what the group's calls say together.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tracekit.ingest.kineto.names import collective_name
+from tracekit.ingest.nsys.database import Tables
+
+SCHEMAS = "NVTX_PAYLOAD_SCHEMAS"
+ENTRIES = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
+_HEADER = struct.Struct("<QQQQ")
+"""Domain, schema, size and offset of the payload that follows."""
+_FORMATS = {
+    1: "b", 2: "B", 3: "h", 4: "H", 5: "i", 6: "I", 7: "q", 8: "Q", 9: "q", 10: "Q", 11: "b",
+    12: "B", 13: "h", 14: "H", 15: "i", 16: "I", 17: "q", 18: "Q", 19: "f", 20: "d", 22: "Q",
+    23: "Q",
+}  # fmt: skip
+"""Entry types of NVTX's extended payloads -> struct codes (little endian)."""
+_SIZED_BY_GROUP = {"all_gather", "reduce_scatter"}
+MAX_PAYLOAD_BYTES = 1 << 16
+
+
+class Entry(NamedTuple):
+    """A field of a payload."""
+
+    name: str
+    code: str
+    offset: int
+
+
+class Call(NamedTuple):
+    """A call of NCCL's interface on one thread; None where its payload does not say."""
+
+    start: int
+    end: int
+    name: str
+    comm: str | None = None
+    size_bytes: int | None = None
+    peer: int | None = None
+    root: int | None = None
+    ranks_count: int | None = None
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What payloads say of one kernel."""
+
+    op: str | None = None
+    comm: str | None = None
+    in_bytes: int | None = None
+    peer: int | None = None
+    root: int | None = None
+
+
+@dataclass(slots=True)
+class Communicator:
+    """A communicator as its creation stated it."""
+
+    ranks_count: int
+    rank: int
+
+
+@dataclass(slots=True)
+class Payloads:
+    """Decodes payloads of one process and answers for launches."""
+
+    schemas: dict[tuple[int, int], list[Entry]] = field(default_factory=dict)
+    unreadable: int = 0
+    communicators: dict[str, Communicator] = field(default_factory=dict)
+    _calls: dict[int, list[Call]] = field(default_factory=lambda: defaultdict(list))
+    _starts: dict[int, list[int]] = field(default_factory=dict)
+
+    def load(self, database: Tables) -> None:
+        """Learn the schemas. Their rows repeat once a process and carry no pid."""
+        wanted = ("domainId", "schemaId", "name", "type", "offset")
+        if not database.has(ENTRIES, *wanted):
+            return
+        found: dict[tuple[int, int], dict[str, Entry]] = defaultdict(dict)
+        for domain, schema, name, kind, offset in database.rows(ENTRIES, wanted):
+            # A type beyond the built-in ones is an enumeration, which is an int.
+            code = _FORMATS.get(kind, "i" if isinstance(kind, int) and kind >= 1 << 24 else "")
+            if isinstance(name, str) and code:
+                at = offset if isinstance(offset, int) and offset >= 0 else 0
+                found[domain, schema][name] = Entry(name, code, at)
+        self.schemas = {key: list(entries.values()) for key, entries in found.items()}
+
+    def decode(self, blob: object) -> Mapping[str, int | float]:
+        """Fields of one payload by the names of its entries; nothing where it makes no sense."""
+        if not isinstance(blob, bytes) or not _HEADER.size <= len(blob) <= MAX_PAYLOAD_BYTES:
+            self.unreadable += 1
+            return {}
+        domain, schema, size, offset = _HEADER.unpack_from(blob)
+        entries = self.schemas.get((domain, schema))
+        if entries is None or offset + size > len(blob):
+            self.unreadable += 1
+            return {}
+        body = blob[offset : offset + size]
+        fields: dict[str, int | float] = {}
+        for entry in entries:
+            if entry.offset + struct.calcsize(entry.code) <= len(body):
+                fields[entry.name] = struct.unpack_from(f"<{entry.code}", body, entry.offset)[0]
+        return fields
+
+    def add(self, thread: int, start: int, end: int, name: str, blob: object) -> None:
+        """Remember a call. Calls of NCCL without a payload (groups) matter as well."""
+        fields = self.decode(blob) if blob is not None else {}
+        comm = _whole(fields, "NCCL communicator ID")
+        call = Call(
+            start,
+            end,
+            name,
+            f"{comm & (2**64 - 1):016x}" if comm is not None else None,
+            _whole(fields, "Message size [bytes]"),
+            _whole(fields, "Peer rank"),
+            _whole(fields, "Root"),
+            _whole(fields, "No. of ranks"),
+            _whole(fields, "Rank"),
+        )
+        self._calls[thread].append(call)
+        if call.comm and call.ranks_count and call.rank is not None and "Init" in name:
+            self.communicators[call.comm] = Communicator(call.ranks_count, call.rank)
+
+    def finish(self) -> None:
+        """Sort."""
+        for thread, calls in self._calls.items():
+            calls.sort(key=lambda c: (c.start, -c.end))
+            self._starts[thread] = [c.start for c in calls]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no payload named a communicator or a size."""
+        calls = (c for listed in self._calls.values() for c in listed)
+        return not any(c.comm or c.size_bytes is not None for c in calls)
+
+    def of_launch(self, thread: int, moment: int) -> Said:
+        """What is said of the kernel that a thread launched at a moment."""
+        starts = self._starts.get(thread)
+        if not starts:
+            return Said()
+        calls = self._calls[thread]
+        at = bisect_right(starts, moment) - 1
+        while at >= 0 and calls[at].end < moment:
+            at -= 1
+            if calls[at].name == "ncclGroupStart":
+                break
+        if at < 0 or calls[at].end < moment:
+            return Said()
+        if calls[at].name != "ncclGroupEnd":
+            return self._together([calls[at]])
+        inner: list[Call] = []
+        depth = 1
+        for i in range(at - 1, -1, -1):
+            name = calls[i].name
+            depth += (name == "ncclGroupEnd") - (name == "ncclGroupStart")
+            if depth == 0:
+                break
+            if not name.startswith("ncclGroup") and calls[i].comm is not None:
+                inner.append(calls[i])
+        return self._together(inner)
+
+    def _together(self, calls: list[Call]) -> Said:
+        comms = {c.comm for c in calls if c.comm}
+        if len(comms) > 1 or not calls:
+            return Said()
+        comm = comms.pop() if comms else None
+        if len(calls) == 1:
+            call = calls[0]
+            return Said(_op(call.name), comm, call.size_bytes, call.peer, call.root)
+        ops = {_op(c.name) for c in calls}
+        op = ops.pop() if len(ops) == 1 else "send_recv" if ops <= {"send", "recv"} else None
+        counted = [c for c in calls if op != "send_recv" or _op(c.name) == "send"]
+        sizes = [c.size_bytes for c in counted]
+        total = None if None in sizes or not sizes else sum(s for s in sizes if s is not None)
+        peers = {c.peer for c in calls}
+        return Said(op, comm, total, peers.pop() if len(peers) == 1 else None)
+
+    def world(self) -> Communicator | None:
+        """The largest communicator that this process created; None where two differ in rank."""
+        most = max((c.ranks_count for c in self.communicators.values()), default=0)
+        ranks = {c.rank for c in self.communicators.values() if c.ranks_count == most}
+        return Communicator(most, ranks.pop()) if len(ranks) == 1 and most > 1 else None
+
+
+def message_bytes(op: str, in_bytes: int | None, ranks_count: int | None) -> int | None:
+    """Total size of nccl-tests; NCCL states one rank's part of all-gather and reduce-scatter."""
+    if op not in _SIZED_BY_GROUP or in_bytes is None:
+        return in_bytes
+    return in_bytes * ranks_count if ranks_count else None
+
+
+def group_id(comm: str) -> str:
+    """The id of a group that is known by its communicator's hash only."""
+    return f"nccl-{comm}"
+
+
+def is_call(name: str | None) -> bool:
+    """Whether a range is a call of NCCL's interface."""
+    return bool(name) and str(name).startswith("nccl") and str(name)[4:5].isupper()
+
+
+def _op(name: str) -> str:
+    return collective_name(name.removeprefix("nccl"))
+
+
+def _whole(fields: Mapping[str, int | float], *names: str) -> int | None:
+    values: Iterable[int | float | None] = (fields.get(n) for n in names)
+    return next((int(v) for v in values if isinstance(v, int)), None)

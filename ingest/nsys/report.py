@@ -1,0 +1,64 @@
+"""Reports (.nsys-rep): only nsys itself can read them, so the user's own nsys exports them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from tracekit.errors import InputError, UsageError
+from tracekit.ingest import files
+from tracekit.ingest.base import SourceFile
+from tracekit.ingest.nsys import sniff
+
+EXPORT_LIMIT_S = 3600
+"""Longest that one export may take."""
+
+
+def export_reports(sources: Sequence[SourceFile], nsys: str, folder: Path) -> list[SourceFile]:
+    """The sources, with every report replaced by what its export in ``folder`` holds.
+
+    UsageError where nsys cannot be run, InputError where it refuses a report.
+    """
+    found: list[SourceFile] = []
+    for number, source in enumerate(sources):
+        if not sniff.is_report(source.name) or not Path(source.path).is_file():
+            found.append(source)
+            continue
+        target = folder / f"{number}.sqlite"
+        _export(nsys, source.path, target)
+        stored = str(target)
+        exported = replace(source, stored=stored, open=partial(files.open_file, stored))
+        found += sniff.split(exported)
+    return found
+
+
+def _export(nsys: str, report: str, target: Path) -> None:
+    for options in (["--include-blobs=true"], []):  # before 2023 it knew no such option
+        command = [nsys, "export", "--type=sqlite", *options, f"--output={target}", report]
+        try:
+            done = subprocess.run(  # noqa: S603  # the program that the user named, without a shell
+                command, capture_output=True, text=True, timeout=EXPORT_LIMIT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise InputError(f"{report}: nsys export took longer than an hour") from None
+        except OSError as error:
+            why = error.strerror or type(error).__name__
+            raise UsageError(
+                f"--nsys {nsys}: cannot be run ({why})", hint="--nsys $(command -v nsys)"
+            ) from None
+        if done.returncode == 0 and target.is_file():
+            return
+        target.unlink(missing_ok=True)
+    said = f"{done.stdout}\n{done.stderr}"
+    if "newer than your current version" in said:
+        raise InputError(
+            f"{report}: it was made by a newer nsys than {nsys}",
+            hint="export it with the nsys that made it, or a newer one",
+        )
+    raise InputError(
+        f"{report}: nsys export ended with exit code {done.returncode}",
+        hint=f"try it: {sniff.export_command(report)}",
+    )

@@ -1,0 +1,104 @@
+"""What a file is, from its head; and which sources one export is."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+from tracekit.errors import InputError
+from tracekit.ingest import files
+from tracekit.ingest.base import Recognition, SourceFile
+from tracekit.ingest.nsys import meta
+from tracekit.ingest.nsys.database import MAGIC, Database, OnDisk, Tables
+from tracekit.ingest.nsys.parquet import MARKERS, SUFFIX, ParquetTables
+
+_TABLES = re.compile(
+    rb"CREATE TABLE \"?(?:StringIds|TARGET_INFO_\w+|META_DATA_(?:EXPORT|CAPTURE)|EXPORT_META_DATA"
+    rb"|CUPTI_ACTIVITY_KIND_\w+|NVTX_EVENTS|ENUM_NSYS_EVENT_TYPE)\b"
+)
+MAX_PROCESSES = 1024
+"""Sources that one export may become: a damaged one may name a process a row."""
+_NAMED = re.compile(r"\.(?:sqlite3?|db3?)$", re.I)
+_REPORT = re.compile(r"\.(?:nsys-rep|qdrep)$", re.I)
+
+
+def export_command(report: str = "REPORT.nsys-rep") -> str:
+    """The command that makes an export with everything that is read here."""
+    name = _REPORT.sub("", report)
+    options = "--type=sqlite --include-blobs=true"
+    return f"nsys export {options} --output={shlex.quote(f'{name}.sqlite')} {shlex.quote(report)}"
+
+
+def is_report(name: str) -> bool:
+    """Whether a file is a report that only nsys itself can read."""
+    return bool(_REPORT.search(name))
+
+
+def sniff(head: bytes, name: str) -> Recognition | None:
+    """An export by the tables that its first pages declare; a report by its name."""
+    if head.startswith(MAGIC):
+        if len(set(_TABLES.findall(head))) >= 2:
+            return Recognition("nsys", "a SQLite export of Nsight Systems", "nsys")
+        if len(head) < files.HEAD_BYTES and not _NAMED.search(name):
+            return None
+        # Its schema may stand on later pages: reading decides.
+        return Recognition("nsys", "a SQLite file that may be an Nsight Systems export", "nsys")
+    if head.startswith(b"PAR1") and name.endswith(SUFFIX):
+        return Recognition("nsys", "a Parquet export of Nsight Systems", "nsys")
+    if is_report(name):
+        reason = (
+            "only nsys itself can read its reports: give --nsys PATH, or export it with "
+            + export_command(name)
+        )
+        return Recognition("nsys_report", reason, status="unreadable")
+    if _NAMED.search(name) and head and not head[:4096].strip(b"\0"):
+        reason = "its header is zeroed: the export was interrupted; run it again"
+        return Recognition("nsys", reason, status="unreadable")
+    return None
+
+
+def opened(path: Path) -> Tables:
+    """The export at a path: a SQLite file or a folder of Parquet files."""
+    return ParquetTables(path) if path.is_dir() else Database(path)
+
+
+def folder_name(name: str, files_in_it: Collection[str]) -> str | None:
+    """The name of the source that a folder of files is as a whole; None where it is none."""
+    if sum(marker in files_in_it for marker in MARKERS) < 2:
+        return None
+    return name if name.endswith(SUFFIX) else f"{name}{SUFFIX}"
+
+
+def stored_path(source: SourceFile) -> str:
+    """Path of the export that a source is, or is a part of."""
+    if source.stored:
+        return source.stored
+    return source.path.removesuffix(f"!{source.part}") if source.part else source.path
+
+
+def split(source: SourceFile) -> list[SourceFile]:
+    """One source for each process with device work; the export itself where there are not two.
+
+    What cannot be opened stays whole: reading says why.
+    """
+    is_folder = source.name.endswith(SUFFIX)
+    if not source.stored and not is_folder and not _NAMED.search(source.name):
+        return [source]
+    try:
+        with source.open() as raw:
+            head = raw.read(len(MAGIC))
+        if head != MAGIC and not is_folder:
+            return [source]
+        with OnDisk(source, stored_path(source)) as path, opened(path) as database:
+            found = meta.processes(database) if meta.is_export(database) else []
+    except (OSError, InputError):
+        return [source]
+    if not 2 <= len(found) <= MAX_PROCESSES:
+        return [source]
+    return [
+        replace(source, path=f"{source.path}!{process.part}", part=process.part)
+        for process in found
+    ]

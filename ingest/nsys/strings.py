@@ -1,0 +1,54 @@
+"""The export's own table of strings: names are numbers into it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit.ingest.kineto.rows import ints, texts
+from tracekit.ingest.nsys.database import Tables
+from tracekit.ingest.nsys.meta import STRINGS
+
+
+class Strings:
+    """All strings of an export, in order of their ids."""
+
+    def __init__(self, database: Tables) -> None:
+        parts_ids: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
+        parts: list[pa.Array] = []
+        if database.has(STRINGS, "id", "value"):
+            for batch in database.batches(STRINGS, ("id", "value")):
+                parts_ids.append(np.asarray(ints(batch["id"]).fill_null(-1)))
+                parts.append(texts([v if isinstance(v, str) else None for v in batch["value"]]))
+        ids = np.concatenate(parts_ids) if parts_ids else np.zeros(0, np.int64)
+        values = pa.concat_arrays(parts) if parts else pa.array([], pa.string())
+        order = np.argsort(ids, kind="stable")
+        self._ids = ids[order]
+        self.values: pa.Array = values.take(pa.array(order))
+
+    def codes(self, ids: pa.Array) -> pa.Array:
+        """Position in ``values`` of each id; null where there is no such string."""
+        wanted = np.asarray(ids.fill_null(-1))
+        if not len(self._ids):
+            return pa.nulls(len(ids), pa.int64())
+        at = np.minimum(np.searchsorted(self._ids, wanted), len(self._ids) - 1)
+        known = (self._ids[at] == wanted) & np.asarray(ids.is_valid())
+        return pa.array(at, mask=~known)
+
+    def take(self, ids: pa.Array) -> pa.Array:
+        """The strings of some ids."""
+        return self.values.take(self.codes(ids))
+
+    def starting(self, prefix: str) -> list[int]:
+        """Ids of the strings that begin so."""
+        found = pc.starts_with(self.values, prefix).fill_null(False)
+        ids: list[int] = self._ids[np.asarray(found)].tolist()
+        return ids
+
+    def text(self, one: int | None) -> str | None:
+        """One string."""
+        if one is None:
+            return None
+        value: str | None = self.take(pa.array([one], pa.int64()))[0].as_py()
+        return value

@@ -1,0 +1,34 @@
+-- Ranges that were pushed and popped, by name, as nsys stats sums them.
+--
+-- The same columns and digits as nsys stats prints, so that the two can be compared line by line;
+-- over several ranks the figures are exact, where NVIDIA's recipes take medians of medians. Inner
+-- ranges count in full beside the outer ones. A range that was open when the capture ended ends
+-- with the last range of the export.
+--
+-- reads: annotation
+-- grain: Range
+-- column: "Time (%)" DOUBLE : Share of the listed rows' total, in percent; not of the time that
+--     passed.
+-- column: "Total Time (ns)" BIGINT : Sum of the durations.
+-- column: "Instances" BIGINT : Ranges.
+-- column: "Avg (ns)" DOUBLE : Mean duration.
+-- column: "Med (ns)" DOUBLE : Median duration, over all rows of all ranks.
+-- column: "Min (ns)" BIGINT : Shortest.
+-- column: "Max (ns)" BIGINT : Longest.
+-- column: "StdDev (ns)" DOUBLE : Standard deviation of the sample; 0 for a single row.
+-- column: "Range" VARCHAR : Name, after the domain's and a colon outside the default domain.
+-- source: nsys stats --report nvtx_pushpop_sum.
+SELECT
+    round(100 * sum(dur_ns) / sum(sum(dur_ns)) OVER (), 1) AS "Time (%)",
+    CAST(sum(dur_ns) AS BIGINT) AS "Total Time (ns)",
+    count(*) AS "Instances",
+    round(avg(dur_ns), 1) AS "Avg (ns)",
+    round(median(dur_ns), 1) AS "Med (ns)",
+    min(dur_ns) AS "Min (ns)",
+    max(dur_ns) AS "Max (ns)",
+    round(coalesce(stddev_samp(dur_ns), 0), 1) AS "StdDev (ns)",
+    concat_ws(':', producer_domain, name) AS "Range"
+FROM annotation
+WHERE style = 'push_pop' AND NOT coalesce(is_gpu_twin, false)
+GROUP BY concat_ws(':', producer_domain, name)
+ORDER BY "Total Time (ns)" DESC, "Range";

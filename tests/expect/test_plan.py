@@ -1,0 +1,165 @@
+"""An expectation from a job description, and the command that prints it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tracekit.errors import UsageError
+from tracekit.expect import expect
+from tracekit.expect.options import changed, read_setting, sweep
+from tracekit.expect.result import points_to_dict, to_csv, to_text
+from tracekit.job import JobDescription, parse_job
+
+ROOT = Path(__file__).resolve().parents[2]
+
+GPT3 = b"""
+world_size = 512
+[parallelism]
+tp = 8
+pp = 8
+[schedule]
+kind = "1f1b"
+[model]
+layers = 96
+hidden = 12288
+heads = 96
+sequence = 2048
+vocabulary = 51200
+dtype = "bfloat16"
+[batch]
+global = 64
+micro = 1
+[hardware]
+gpu = "NVIDIA A100-SXM4-80GB"
+gpus_per_node = 8
+nics_per_node = 8
+nic_bytes_per_s = 25e9
+"""
+
+
+def gpt3() -> JobDescription:
+    return parse_job(GPT3, "job.toml")
+
+
+def test_gpt3_over_64_nodes() -> None:
+    found = expect(gpt3(), step_s=20.0, tokens=300e9)
+    assert found.sizes["dp"] == 8
+    assert found.microbatches == 8
+    rows = {(r.group_kind, r.op): r for r in found.traffic}
+    tensor = rows["tp", "all_reduce"]
+    assert tensor.domain == "nvlink"
+    assert tensor.calls_per_step == 4 * 12 * 8
+    assert tensor.message_bytes == 50_331_648
+    assert tensor.bytes_per_step == pytest.approx(8 * 4.2279e9, rel=1e-4)
+    data = rows["dp", "all_reduce"]
+    assert data.domain == "network"
+    assert data.bytes_per_s == 25e9
+    assert data.bytes_per_step == pytest.approx(2 * 7 / 8 * 174_615_822_336 / 64 * 2)
+    assert rows["pp", "send"].calls_per_step == 16
+    bubble = found.bubble_of("1f1b")
+    assert bubble is not None
+    assert bubble.is_given
+    assert bubble.bubble_ratio == pytest.approx(7 / 15)
+    assert found.utilisation.mfu_ratio == pytest.approx(
+        (found.utilisation.model_flops_per_step or 0) / (20 * 512 * 312e12)
+    )
+    assert (found.utilisation.recomputed_flops_per_step or 0) == pytest.approx(
+        1.503657e18 / 8, rel=1e-3
+    )
+    assert found.training_days is not None
+    assert found.unknown == []
+    assert any("dp = 8" in a for a in found.assumptions)
+
+
+def test_zero_3_gathers_a_layer_at_a_time() -> None:
+    job = changed(gpt3(), [("tp", "1"), ("pp", "1"), ("zero", "3"), ("world_size", "64")])
+    rows = {r.op: r for r in expect(job).traffic}
+    sent = sum(r.bytes_per_step or 0 for r in rows.values())
+    assert sent == pytest.approx(3 * 63 / 64 * 174_615_822_336 * 2)  # one microbatch
+    assert rows["all_gather"].calls_per_step == 2 * 96
+    one = {r.op for r in expect(changed(job, [("zero", "1")])).traffic}
+    assert one == {"reduce_scatter", "all_gather"}
+
+
+def test_experts_and_contexts() -> None:
+    job = changed(gpt3(), [("ep", "4"), ("cp", "2"), ("experts", "16"), ("top_k", "2")])
+    rows = {r.group_kind: r for r in expect(job).traffic}
+    assert rows["ep"].message_bytes == 1024 * 2 * 12288 * 2
+    assert rows["ep"].calls_per_step == 4 * 12 * 16
+    assert rows["cp"].calls_per_step == 2 * 12 * 16
+    assert rows["cp"].bytes_per_step == pytest.approx(12 * 16 * 3 * 0.5 * 2 * 2048 * 1536 * 2)
+
+
+def test_what_is_missing_is_named_and_nothing_guessed() -> None:
+    found = expect(parse_job(b"[parallelism]\ntp = 2\npp = 2\ndp = 2\n", "job.toml"))
+    assert all(r.bytes_per_step is None for r in found.traffic)
+    assert found.bubbles == []
+    assert {"model.layers", "batch.global", "hardware.nvlink_domain"} <= set(found.unknown)
+    assert "UNKNOWN" in to_text([({}, found)], ())
+
+
+def test_sharp_halves_an_all_reduce_in_the_network() -> None:
+    def ideal(job: JobDescription) -> float:
+        return next(r.ideal_s_per_step or 0.0 for r in expect(job).traffic if r.group_kind == "dp")
+
+    assert ideal(changed(gpt3(), [("sharp", "true")])) < 0.6 * ideal(gpt3())
+
+
+def test_sweep_of_nics_changes_what_crosses_the_network() -> None:
+    points = [(k, expect(j)) for k, j in sweep(gpt3(), ["nics=1,2,4,8"])]
+    speeds = [next(r.bytes_per_s for r in f.traffic if r.group_kind == "dp") for _, f in points]
+    assert speeds == [25e9 / 8, 25e9 / 4, 25e9 / 2, 25e9]
+    assert [k for k, _ in points] == [{"nics": n} for n in "1248"]
+    lines = to_csv(points).splitlines()
+    assert lines[0].startswith("nics,group_kind,op,")
+    assert len(lines) == 1 + 4 * len(points[0][1].traffic)
+    assert len(points_to_dict(points, ())["points"]) == 4
+    thin = changed(gpt3(), [("oversubscription", "2")])
+    assert next(r.bytes_per_s for r in expect(thin).traffic if r.group_kind == "dp") == 12.5e9
+
+
+@pytest.mark.parametrize("text", ["tp", "=4", "tp="])
+def test_settings_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(UsageError):
+        read_setting(text)
+
+
+def test_a_field_that_does_not_exist_has_a_hint() -> None:
+    with pytest.raises(UsageError) as raised:
+        changed(gpt3(), [("layer", "4")])
+    assert "layers" in (raised.value.hint or "")
+    with pytest.raises(UsageError):
+        list(sweep(gpt3(), ["nics"]))
+    with pytest.raises(UsageError):
+        list(sweep(gpt3(), ["tp=" + ",".join("1" * 200), "pp=" + ",".join("1" * 200)]))
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tracekit", *arguments],
+        capture_output=True,
+        check=False,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def test_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_bytes(GPT3)
+    done = run("expect", "--job", str(path), "--set", "pp=4", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    content = json.loads(done.stdout)
+    assert content["layout"]["pp"] == 4
+    text = run("expect", "--job", str(path), "--step-time", "20")
+    assert "dominates" in text.stdout
+    assert "MFU" in text.stdout
+    nothing = run("expect")
+    assert nothing.returncode == 2
+    assert "hint:" in nothing.stderr

@@ -1,0 +1,78 @@
+"""The script that ``tracekit capture`` prints: it runs anywhere, and writes what is read here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from tracekit.capture import KINDS, script
+from tracekit.errors import UsageError
+
+SH = shutil.which("sh")
+pytestmark = pytest.mark.skipif(SH is None, reason="there is no sh")
+
+
+def shell(text: str, *arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **({"PATH": path} if path is not None else {})}
+    return subprocess.run(
+        [str(SH), "-s", *arguments],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("what", [c for n in (1, 2, 5) for c in combinations(KINDS, n)])
+def test_every_choice_is_a_valid_script(what: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [str(SH), "-n"], input=script(what), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_it_runs_where_nothing_is_installed(tmp_path: Path) -> None:
+    """A bare host: only the coreutils are there; what is absent is skipped without a word."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("date", "mkdir", "cat", "rm", "sleep", "hostname", "uname", "head", "sed", "tr"):
+        found = shutil.which(name)
+        if found:
+            (tools / name).symlink_to(found)
+    done = shell(script(seconds=1), str(tmp_path / "out"), path=str(tools))
+    assert done.returncode == 0
+    assert done.stderr.startswith("written: ")
+    assert len(done.stderr.splitlines()) == 1
+    (host,) = (tmp_path / "out").iterdir()
+    names = {p.name for p in host.iterdir()}
+    assert {"profile_steps.py", "nccl.env"} <= names
+    assert not [p for p in host.iterdir() if p.stat().st_size == 0]
+
+
+def test_samples_of_interfaces_are_json_with_their_time(tmp_path: Path) -> None:
+    if shutil.which("ip") is None:
+        pytest.skip("there is no ip command")
+    done = shell(script(("nic",), seconds=1), str(tmp_path / "out"))
+    assert done.returncode == 0
+    (host,) = (tmp_path / "out").iterdir()
+    rows = [json.loads(line) for line in (host / "net.jsonl").read_text().splitlines()]
+    assert rows
+    for row in rows:
+        assert row["ts"] > 1.7e9
+        assert row["host"] == host.name
+        assert all("stats64" in link for link in row["link"])
+
+
+def test_what_it_cannot_capture_is_refused() -> None:
+    with pytest.raises(UsageError, match="'moon'"):
+        script(("nic", "moon"))
+    with pytest.raises(UsageError, match="nothing to capture was named"):
+        script(())

@@ -1,0 +1,285 @@
+"""Pipeline operations found in traces: names, stages, and the recorded fixtures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from tracekit import api, catalog
+from tracekit.derive.pipeline import RangeName, derive_pipeline, read_name
+from tracekit.job import JobDescription, parse_job
+from tracekit.schema import table
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORDED = ROOT / "fixtures" / "recorded"
+LAB = ROOT.parent / "shared" / "data" / "lab"
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path))
+
+
+F, B, W = "forward-compute", "backward-compute", "weight-compute"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("PP:0F3", RangeName(F, 0, 3)),
+        ("PP:11B07", RangeName(B, 11, 7)),
+        ("PP:1I2", RangeName(B, 1, 2)),
+        ("PP:1W2", RangeName(W, 1, 2)),
+        ("PP:1SEND_F0", RangeName("forward-send", 1, 0)),
+        ("PP:1RECV_B3", RangeName("backward-recv", 1, 3)),
+        ("Forward 7", RangeName(F, None, 7)),
+        ("Backward 0", RangeName(B, None, 0)),
+        ("pp_fwd mb3", RangeName(F, None, 3)),
+        ("pp_bwd mb12", RangeName(B, None, 12)),
+        ("forward microbatch 4", RangeName(F, None, 4)),
+        ("forward-compute", RangeName(F)),
+        ("backward_step", RangeName(B)),
+        ("PipelineEngine._exec_forward_pass", RangeName(F)),
+        ("PP:1UNSHARD", None),
+        ("PP:0F", None),
+        ("forward", None),
+        ("## forward ##", None),
+        ("autograd::engine::evaluate_function: MmBackward0", None),
+        ("Optimizer.step#AdamW.step", None),
+        ("backward allreduce 3 buckets", None),
+    ],
+)
+def test_names(name: str, expected: RangeName | None) -> None:
+    assert read_name(name) == expected
+
+
+class Traces:
+    """Source tables of a few ranks with ranges of 10 ns and steps of 1,000 ns."""
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = ranks
+        self.rows: dict[str, list[dict[str, Any]]] = {
+            n: [] for n in ("annotation", "host_op", "gpu_op", "collective", "process_group")
+        }
+
+    def range(self, rank: int, name: str, start: int, end: int, **more: Any) -> None:
+        self.rows["annotation"].append(
+            {"source_id": rank, "place": len(self.rows["annotation"]), "name": name, "thread": 1,
+             "start_ns": start, "dur_ns": end - start, **more}
+        )  # fmt: skip
+
+    def add(self, name: str, rank: int, /, **row: Any) -> None:
+        self.rows[name].append({"source_id": rank, "place": len(self.rows[name]), **row})
+
+    def derive(
+        self, job: JobDescription | None = None, notes: list[str] | None = None
+    ) -> list[dict[str, Any]]:
+        context = pa.table(
+            {
+                "source_id": pa.array(range(self.ranks), pa.int32()),
+                "attempt": pa.array([1] * self.ranks, pa.int32()),
+                "rank": pa.array(range(self.ranks), pa.int32()),
+                "capture_id": pa.array([0] * self.ranks, pa.int32()),
+            }
+        )
+        steps = pa.Table.from_pylist(
+            [
+                {"attempt": 1, "rank": r, "capture_id": 0, "step": s, "source_id": r,
+                 "start_ns": 1000 * s, "end_ns": 1000 * s + 1000}
+                for r in range(self.ranks) for s in (1, 2)
+            ],
+            table("step").arrow_schema(),
+        )  # fmt: skip
+        with duckdb.connect() as con:
+            catalog.create_empty_tables(con)
+            for name, rows in self.rows.items():
+                catalog.create_table(con, name, rows)
+            found = derive_pipeline(con, context, steps, job, notes if notes is not None else [])
+        listed: list[dict[str, Any]] = found.to_pylist()
+        return listed
+
+
+def test_a_forward_is_the_kernels_that_it_launched() -> None:
+    traces = Traces(2)
+    for rank in (0, 1):
+        traces.range(rank, f"PP:{rank}F0", 1000, 1100)
+        traces.add("gpu_op", rank, launch_start_ns=1010, start_ns=1050, dur_ns=50,
+                   **{"class": "compute"})  # fmt: skip
+        traces.add("gpu_op", rank, launch_start_ns=1020, start_ns=1100, dur_ns=60,
+                   **{"class": "compute"})  # fmt: skip
+        traces.add("gpu_op", rank, launch_start_ns=1030, start_ns=1160, dur_ns=900,
+                   **{"class": "communication"})  # fmt: skip
+        traces.add("gpu_op", rank, launch_start_ns=1100, start_ns=1170, dur_ns=900,
+                   **{"class": "compute"})  # fmt: skip
+    rows = traces.derive()
+    assert [(r["pp_rank"], r["start_ns"], r["end_ns"]) for r in rows] == [
+        (0, 1050, 1160), (1, 1050, 1160)]  # fmt: skip
+    assert {(r["step"], r["operation"], r["microbatch"], r["global_chunk"]) for r in rows} == {
+        (1, F, 0, 0), (1, F, 0, 1)}  # fmt: skip
+
+
+def test_on_the_host_waiting_for_the_input_is_no_computation() -> None:
+    traces = Traces(2)
+    for rank in (0, 1):
+        traces.range(rank, f"PP:{rank}F0", 1000, 1100)
+        for name, start, end in (
+            ("c10d::recv_", 1001, 1003),
+            ("aten::empty", 1003, 1004),
+            ("aten::mm", 1040, 1060),
+            ("aten::relu", 1060, 1070),
+            ("c10d::send", 1070, 1090),
+        ):
+            traces.add("host_op", rank, name=name, category="operator", thread=1,
+                       start_ns=start, dur_ns=end - start)  # fmt: skip
+    assert {(r["start_ns"], r["end_ns"]) for r in traces.derive()} == {(1040, 1070)}
+
+
+def test_a_receive_posted_early_is_waited_for_from_the_compute_before() -> None:
+    traces = Traces(2)
+    traces.range(0, "PP:0F0", 1000, 1050)
+    traces.range(0, "PP:0F1", 1050, 1100)
+    traces.range(1, "PP:1RECV_F0", 1000, 1002)
+    traces.range(1, "PP:1RECV_F1", 1002, 1004)
+    traces.range(1, "PP:1F0", 1052, 1150)
+    traces.range(1, "PP:1F1", 1150, 1200)
+    for rank, start, end in ((0, 1000, 1050), (0, 1050, 1100), (1, 1052, 1150), (1, 1152, 1200)):
+        traces.add("host_op", rank, name="aten::mm", category="operator", thread=1,
+                   start_ns=start, dur_ns=end - start)  # fmt: skip
+    for start, end in ((1001, 1052), (1003, 1151)):
+        traces.add("collective", 1, op="recv", start_ns=start, dur_ns=end - start, timeline="host")
+    for start, end in ((1050, 1900), (1100, 1900)):
+        traces.add("collective", 0, op="send", start_ns=start, dur_ns=end - start, timeline="host")
+    found = {
+        (r["pp_rank"], r["operation"], r["sequence"]): (r["start_ns"], r["end_ns"])
+        for r in traces.derive()
+    }
+    assert found[1, "forward-recv", 0] == (1001, 1052)
+    assert found[1, "forward-recv", 1] == (1150, 1151)
+    # A send on the host lasts until somebody asks: the receive tells when the data was there.
+    assert found[0, "forward-send", 0] == (1050, 1052)
+    assert found[0, "forward-send", 1] == (1100, 1151)
+
+
+def test_two_chunks_of_a_rank() -> None:
+    traces = Traces(2)
+    for rank in (0, 1):
+        for k, stage in enumerate((rank, rank + 2)):
+            traces.range(rank, f"PP:{stage}F0", 1000 + 20 * k, 1010 + 20 * k)
+    rows = traces.derive()
+    assert [(r["pp_rank"], r["chunk"], r["global_chunk"]) for r in rows] == [
+        (0, 0, 0), (0, 1, 2), (1, 0, 1), (1, 1, 3)]  # fmt: skip
+
+
+def test_stages_from_groups_that_are_named_for_them() -> None:
+    traces = Traces(8)
+    for rank in range(8):
+        traces.range(rank, "pp_fwd mb0", 1000, 1010)
+        for name, ranks in (
+            ("mesh_pp", [rank % 4, rank % 4 + 4]),
+            ("mesh_tp", [rank // 2 * 2, rank // 2 * 2 + 1]),
+        ):
+            traces.add("process_group", rank, group_id=f"{name}{ranks}", name=name,
+                       description=name, ranks=ranks, is_ranks_complete=True)  # fmt: skip
+    places = {r["rank"]: (r["pp_rank"], r["dp_rank"]) for r in traces.derive()}
+    assert places == {0: (0, 0), 1: (0, 0), 2: (0, 1), 3: (0, 1),
+                      4: (1, 0), 5: (1, 0), 6: (1, 1), 7: (1, 1)}  # fmt: skip
+
+
+def test_stages_from_the_job_description() -> None:
+    traces = Traces(4)
+    for rank in range(4):
+        traces.range(rank, "Forward 0", 1000, 1010)
+    job = parse_job(b"world_size = 4\n[parallelism]\npp = 2\n", "job.toml")
+    assert {r["rank"]: r["pp_rank"] for r in traces.derive(job)} == {0: 0, 1: 0, 2: 1, 3: 1}
+    assert traces.derive(parse_job(b"[parallelism]\npp = 1\n", "job.toml")) == []
+
+
+def test_ranges_named_forward_in_a_job_without_transfers_are_no_pipeline() -> None:
+    traces = Traces(4)
+    for rank in range(4):
+        traces.range(rank, "Forward 0", 1000, 1010)
+    assert traces.derive() == []
+
+
+def test_stages_from_who_sends_how_often_and_begins_when() -> None:
+    traces = Traces(4)
+    notes: list[str] = []
+    order = {0: 2, 1: 0, 2: 3, 3: 1}  # rank -> stage: not the order of ranks
+    for rank, stage in order.items():
+        traces.range(rank, "Forward 0", 1000 + 10 * stage, 1010 + 10 * stage)
+        for k in range(2 if stage in (1, 2) else 1):
+            traces.add("collective", rank, op="send", start_ns=1011 + 10 * stage + k, dur_ns=1)
+    rows = [r for r in traces.derive(notes=notes) if r["operation"] == F]
+    assert {r["rank"]: r["pp_rank"] for r in rows} == order
+    assert "inferred from the order of first forwards" in notes[0]
+
+
+def test_unnumbered_ranges_are_counted_and_nested_and_twin_ones_are_not() -> None:
+    traces = Traces(2)
+    for rank in (0, 1):
+        traces.range(rank, "forward_step", 1000, 1010)
+        traces.range(rank, "backward_step", 1020, 1060)
+        traces.range(rank, "forward_step", 1030, 1040)  # recomputation inside the backward
+        traces.range(rank, "forward_step", 1000, 1010, is_gpu_twin=True)
+        traces.range(rank, "forward_step", 1070, 1080)
+        traces.range(rank, "forward_step", 3500, 3510)  # in no step
+    job = parse_job(b"[parallelism]\npp = 2\n", "job.toml")
+    rows = [(r["operation"], r["microbatch"], r["start_ns"]) for r in traces.derive(job)
+            if r["rank"] == 0]  # fmt: skip
+    assert rows == [(F, 0, 1000), (B, 0, 1020), (F, 1, 1070)]
+
+
+# --- recorded jobs ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["pp-healthy", "pp-1f1b-healthy", "pp-uneven-stages"])
+def test_recorded_pipelines_are_whole(case: str) -> None:
+    with api.open(RECORDED / case) as run:
+        counts = run.sql("SELECT operation, pp_rank, count(*) AS n FROM pipeline_op GROUP BY ALL")
+        bubble = run.query("bubble").filter(~pl.col("is_warmup"))
+    found = {(o, s): n for o, s, n in counts.rows()}
+    for stage in range(4):
+        assert found[F, stage] == found[B, stage] == 48
+    assert found["forward-send", 0] == found["forward-recv", 3] == 48
+    assert ("forward-recv", 0) not in found
+    assert ("backward-send", 0) not in found
+    assert bubble["expected_bubble_ratio"].unique().to_list() == [pytest.approx(3 / 11)]
+    if case != "pp-uneven-stages":
+        assert bubble["bubble_ratio"].mean() == pytest.approx(0.31, abs=0.02)
+
+
+@pytest.mark.parametrize("case", ["pp-healthy", "pp-1f1b-healthy"])
+def test_healthy_pipelines_stay_without_a_pipeline_finding(case: str) -> None:
+    with api.open(RECORDED / case) as run:
+        report = run.diagnose()
+    assert {f.rule for f in report.findings} <= {"exposed-communication"}
+    assert report.document.verdict.kind == "inherent"
+
+
+def test_the_uneven_stage_is_the_verdict() -> None:
+    with api.open(RECORDED / "pp-uneven-stages") as run:
+        report = run.diagnose()
+        ratio = run.query("stage_balance").filter(pl.col("stage") == 3)["compute_ratio"].item()
+        replay = run.whatif()
+    assert report.document.verdict.finding == "stage-imbalance/3"
+    assert ratio == pytest.approx(1.9948, rel=0.02)  # truth.json
+    assert (replay.judgement.kind, replay.judgement.stage) == ("stage_imbalance", 3)
+    assert replay.refused is None
+
+
+@pytest.mark.skipif(not LAB.exists(), reason="the shared samples are not here")
+@pytest.mark.parametrize(("case", "stages"), [("pp-gpipe-healthy", 4), ("pp2dp2tp2-healthy", 2)])
+def test_lab_pipelines_without_metadata(case: str, stages: int) -> None:
+    with api.open(LAB / case) as run:
+        report = run.diagnose()
+        bubble = run.query("bubble")
+        places = run.sql("SELECT DISTINCT rank, pp_rank FROM pipeline_op ORDER BY rank")
+    assert places["pp_rank"].to_list() == sorted(places["pp_rank"].to_list())
+    assert bubble["stages_count"].unique().to_list() == [stages]
+    rules = {f.rule for f in report.findings}
+    assert not rules & {"stage-imbalance", "excess-bubble", "sequence-imbalance"}

@@ -1,0 +1,204 @@
+"""Whole jobs from Nsight Systems exports: the same answers as from profiler traces, NVIDIA's own
+figures, and nothing of the environment."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nsys_exports import Export, export_of
+
+from tracekit import api
+from tracekit.cli.output import _csv
+from tracekit.errors import InputError, UsageError
+from traces import make_trace, write_job, write_trace
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "nsys"
+SECRET = "hunter2-7f3d9c"  # noqa: S105  # a marker, planted to be looked for
+
+needs_data = pytest.mark.skipif(
+    not DATA.is_dir(), reason=f"{DATA} is absent: real samples are not shipped"
+)
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def rows(run: Any, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = run.table(name).to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("stall_ms", [0, 30])
+def test_the_same_job_gives_the_same_diagnosis_through_either_door(
+    tmp_path: Path, stall_ms: int
+) -> None:
+    traces = write_job(tmp_path / "traces", world_size=2, stall_ms=stall_ms)
+    documents = [make_trace(rank, world_size=2, stall_ms=stall_ms) for rank in range(2)]
+    export = export_of(documents, tmp_path / "export" / "job.sqlite")
+    reports = []
+    for paths in (traces, [export]):
+        with api.open(paths) as run:
+            reports.append(run.diagnose())
+            assert [r["rank"] for r in rows(run, "overlap")] == [0, 1]
+    kineto, nsys = (r.document for r in reports)
+    assert nsys.verdict == kineto.verdict
+    assert [f.id for f in nsys.findings] == [f.id for f in kineto.findings]
+    assert [f.impact for f in nsys.findings] == [f.impact for f in kineto.findings]
+    assert nsys.step_budget == kineto.step_budget
+    assert nsys.metrics == kineto.metrics
+
+
+def test_ranks_of_both_kinds_are_one_job(tmp_path: Path) -> None:
+    paths = [write_trace(tmp_path / "rank0.json", make_trace(0, stall_ms=30))]
+    document = make_trace(1, stall_ms=30)
+    environment = "RANK=1;WORLD_SIZE=2;MASTER_ADDR=x"
+    paths.append(export_of([document], tmp_path / "other.sqlite", environment=environment))
+    with api.open(paths) as run:
+        assert run.diagnose().document.verdict.finding == "dataloader-stall/1"
+        assert {r["rank"]: r["rank_source"] for r in rows(run, "job_ranks")} == {
+            0: "file",
+            1: "file",
+        }
+
+
+def test_a_broken_export_does_not_disturb_the_others(tmp_path: Path) -> None:
+    export_of([make_trace(0)], tmp_path / "job" / "rank0.sqlite")
+    (tmp_path / "job" / "rank1.sqlite").write_bytes(bytes(100_000))
+    with api.open([tmp_path / "job"]) as run:
+        assert {r["status"] for r in rows(run, "job_sources")} == {"ok", "unreadable"}
+        assert [r["rank"] for r in rows(run, "overlap")] == [0]
+
+
+def test_no_secret_of_an_export_reaches_the_run(tmp_path: Path) -> None:
+    environment = (
+        f"HF_TOKEN={SECRET};RANK={SECRET};CUDA_VISIBLE_DEVICES={SECRET};{SECRET};LOCAL_RANK=0"
+    )
+    path = tmp_path / "a.sqlite"
+    with Export(path, environment=environment, host=f"host {SECRET}") as export:
+        export.gpu(0, 7)
+        for name, value in (
+            ("PROCESS_0:ENVIRONMENT_VARIABLE", f'WANDB_API_KEY="{SECRET}"'),
+            ("PROCESS_0:ENVIRONMENT_VARIABLE", f'LOCAL_RANK="{SECRET}"'),
+            ("PROCESS_0:ARGUMENT_1", f"--token={SECRET}"),
+            ("PROFILING_SESSION_UUID", SECRET),
+            ("CUDA_GRAPH_TRACE_OPTIONS:MODE", SECRET),
+        ):
+            export.put("META_DATA_CAPTURE", name=name, value=value)
+        for name in ("EXPORT_USER", "EXPORT_PRODUCT_VERSION", "EXPORT_CONFIG_TIME_SHIFT"):
+            export.meta(name, SECRET)
+        for table in ("ProcessStreams", "ANALYSIS_FILE", "DIAGNOSTIC_EVENT"):
+            export.con.execute(f"CREATE TABLE {table} (text TEXT)")
+            export.put(table, text=SECRET)
+        export.con.execute(f'CREATE TABLE "{SECRET}" ("{SECRET}" TEXT)')
+        export.launch("gemm", 0, 50, 40)
+        export.range(f"login api_key={SECRET}", 0, 10, jsonText=SECRET)
+        export.range("step 1", 0, 100, binaryData=SECRET.encode())
+    run_folder = tmp_path / "run"
+    with api.ingest([path], run=run_folder) as run:
+        text = run.diagnose().to_json()
+        assert rows(run, "job_ranks")[0]["rank"] == 0
+    assert SECRET not in text
+    files = [p for p in run_folder.rglob("*") if p.is_file()]
+    assert files
+    with api.open([run_folder]) as run:
+        for table in ("source", "process", "device", "annotation", "host_op", "ingest_stat"):
+            assert SECRET not in str(run.run.con.execute(f"SELECT * FROM {table}").fetchall())
+    assert not [p for p in files if SECRET.encode() in p.read_bytes()]
+
+
+@needs_data
+def test_the_figures_of_nsys_stats_to_the_printed_digit(tmp_path: Path) -> None:
+    with api.open([DATA / "mfu_2gpu_before.sqlite"]) as run:
+        for name in (
+            "cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum", "nvtx_pushpop_sum", "nvtx_gpu_proj_sum",
+        ):  # fmt: skip
+            theirs = (DATA / "mfu_2gpu_before-nsys-stats" / f"mfu_before_{name}.csv").read_text()
+            ours = _csv(run.table(name))
+            assert list(csv.reader(io.StringIO(ours))) == list(csv.reader(io.StringIO(theirs)))
+
+
+@needs_data
+def test_a_real_export_of_two_ranks(tmp_path: Path) -> None:
+    with api.open([DATA / "mfu_2gpu_before.sqlite"]) as run:
+        columns = ("span_ns", "compute_ns", "comm_ns", "overlap_ns")
+        assert [tuple(r[c] for c in columns) for r in rows(run, "overlap")] == [
+            (299848812, 253690832, 17172652, 0),
+            (298661551, 256095624, 8229100, 0),
+        ]
+        found = run.run.con.execute(
+            "SELECT count(*), count(DISTINCT (source_id, place)), count(launch_start_ns),"
+            " count(*) FILTER (class = 'communication') FROM gpu_op WHERE category = 'kernel'"
+        ).fetchone()
+        assert found == (4010, 4010, 3986, 66)
+
+
+@needs_data
+def test_whole_graphs_make_the_report_abstain(tmp_path: Path) -> None:
+    with api.open([DATA / "cuda_graph-2025.5.2.sqlite"]) as run:
+        document = run.diagnose().document
+        (row,) = rows(run, "overlap")
+    assert document.verdict.kind == "not_enough_data"
+    assert "CUDA graphs" in document.verdict.sentence
+    assert document.metrics.overlap is None
+    needs = {n.rule: n.capture for n in document.not_checked}
+    assert needs["exposed-communication"] == "nsys profile --cuda-graph-trace=node"
+    assert row["compute_ns"] is None
+    issues = {i.name: i.count for i in document.inputs[0].issues}
+    assert issues["kernels_hidden_in_graphs"] == 2
+
+
+@needs_data
+def test_the_schema_of_2022_is_read(tmp_path: Path) -> None:
+    with api.open([DATA / "saxpy-mpi-2022.2.sqlite"]) as run:
+        (source,) = run.run.con.execute(
+            "SELECT schema_version, status, time_basis, host_name FROM source"
+        ).fetchall()
+        assert source == ("2.9.1", "ok", "epoch", "nid001608")
+        summed = {r["Range"]: r["Instances"] for r in rows(run, "nvtx_pushpop_sum")}
+        assert summed["MPI:MPI_Send"] == 10
+        (projected,) = rows(run, "nvtx_gpu_proj_sum")
+        assert (projected["Range"], projected["Total Proj Time (ns)"]) == ("saxpy", 88573480)
+
+
+def fake_nsys(folder: Path, export: Path, *, knows_blobs: bool = True) -> Path:
+    """A program that exports whatever report it is given as this export."""
+    program = folder / "nsys"
+    refuse = "" if knows_blobs else 'case "$*" in *include-blobs*) exit 1;; esac\n'
+    program.write_text(
+        "#!/bin/sh\n"
+        + refuse
+        + 'for a in "$@"; do case "$a" in --output=*) out=${a#--output=};; esac;'
+        f' done\n[ "$1" = export ] && cp "{export}" "$out"\n'
+    )
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize("knows_blobs", [True, False])
+def test_a_report_is_exported_by_the_nsys_that_is_named(tmp_path: Path, knows_blobs: bool) -> None:
+    export = export_of([make_trace(r) for r in range(2)], tmp_path / "hidden" / "x.sqlite")
+    program = fake_nsys(tmp_path, export, knows_blobs=knows_blobs)
+    report = tmp_path / "job.nsys-rep"
+    report.write_bytes(b"\x10\x20report")
+    with api.ingest([report], run=tmp_path / "run", nsys=program) as run:
+        paths = [r["path"] for r in rows(run, "job_sources")]
+        assert paths == [f"{report}!device=0,pid=1000", f"{report}!device=1,pid=1001"]
+        assert [r["rank"] for r in rows(run, "overlap")] == [0, 1]
+    assert not list((tmp_path / "run").rglob("*.sqlite"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["hidden", "job.nsys-rep", "nsys", "run"]
+
+
+def test_a_report_that_nsys_refuses_is_an_error_with_the_command(tmp_path: Path) -> None:
+    report = tmp_path / "job.nsys-rep"
+    report.write_bytes(b"\x10\x20report")
+    with pytest.raises(UsageError, match="cannot be run"):
+        api.ingest([report], run=tmp_path / "run", nsys=tmp_path / "absent")
+    with pytest.raises(InputError, match="exit code 1") as refused:
+        api.ingest([report], run=tmp_path / "run", nsys="/bin/false")
+    assert "nsys export --type=sqlite" in (refused.value.hint or "")

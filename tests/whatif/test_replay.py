@@ -1,0 +1,322 @@
+"""The replay of small made-up pipelines, where every time can be counted by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tracekit.errors import InputError, UsageError
+from tracekit.whatif import analyse, layout_from_meta, parse_remove, parse_scale, to_dict, to_text
+from tracekit.whatif.graph import Op, build
+from tracekit.whatif.operations import Layout, Operations
+from tracekit.whatif.replay import prepare
+
+Row = tuple[int, int, str, int, float, float, int]
+"""(stage, replica, type, sequence, start, duration, chunk)"""
+
+
+def job(rows: list[Row], steps: int = 1, layout: Layout | None = None) -> Operations:
+    """Operations of a job whose steps are all alike."""
+    names = tuple(sorted({r[2] for r in rows}))
+    replicas = max(r[1] for r in rows) + 1
+    stages = max(r[0] for r in rows) + 1
+    repeated = [(s, r) for s in range(steps) for r in rows]
+
+    def ints(get: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+        return np.array([get(s, r) for s, r in repeated], np.int64)
+
+    return Operations(
+        dp_rank=ints(lambda _, r: r[1]),
+        stage=ints(lambda _, r: r[0]),
+        rank=ints(lambda _, r: r[0] * replicas + r[1]),
+        step=ints(lambda s, _: s),
+        optype=ints(lambda _, r: names.index(r[2])),
+        start_s=np.array([r[4] for _, r in repeated]),
+        duration_s=np.array([r[5] for _, r in repeated]),
+        sequence=ints(lambda _, r: r[3]),
+        chunk=ints(lambda _, r: r[6]),
+        microbatch=ints(lambda _, r: r[3]),
+        global_chunk=ints(lambda _, r: r[6] * stages + r[0]),
+        names=names,
+        layout=layout or Layout(),
+    )
+
+
+def two_stages(slow: float = 1.0, replicas: int = 1) -> Operations:
+    """Two stages, two microbatches, F = 1, B = 2, transfers of 0; the second takes ``slow``."""
+    rows: list[Row] = []
+    for d in range(replicas):
+        f, b = slow, 2 * slow
+        # Stage 1: F0 at 1; B0 follows; F1 after B0 (1F1B); B1.
+        f0, b0, f1, b1 = 1.0, 1 + f, 1 + f + b, 1 + 2 * f + b
+        back0, back1 = b0 + b, b1 + b
+        rows += [
+            (0, d, "forward-compute", 0, 0.0, 1.0, 0),
+            (0, d, "forward-compute", 1, 1.0, 1.0, 0),
+            (0, d, "forward-send", 0, 1.0, 0.0, 0),
+            (0, d, "forward-send", 1, 2.0, f1 - 2.0, 0),
+            (0, d, "backward-recv", 0, 2.0, back0 - 2.0, 0),
+            (0, d, "backward-compute", 0, back0, 2.0, 0),
+            (0, d, "backward-recv", 1, back0 + 2, max(back1 - back0 - 2, 0.0), 0),
+            (0, d, "backward-compute", 1, max(back1, back0 + 2), 2.0, 0),
+            (1, d, "forward-recv", 0, 0.0, 1.0, 0),
+            (1, d, "forward-compute", 0, f0, f, 0),
+            (1, d, "backward-compute", 0, b0, b, 0),
+            (1, d, "backward-send", 0, back0, 0.0, 0),
+            (1, d, "forward-recv", 1, back0, 0.0, 0),
+            (1, d, "forward-compute", 1, f1, f, 0),
+            (1, d, "backward-compute", 1, b1, b, 0),
+            (1, d, "backward-send", 1, back1, 0.0, 0),
+        ]
+    return job(rows, steps=3)
+
+
+def test_equal_stages_take_what_1f1b_takes() -> None:
+    found = analyse(two_stages())
+    # (m + p - 1)(F + B)
+    assert found.t_base_s == pytest.approx(9.0)
+    assert found.t_no_delay_s == pytest.approx(9.0)
+    assert found.slowdown == pytest.approx(1.0)
+    assert found.judgement.kind == "healthy"
+    assert found.statistics.microbatches_count == 2
+    assert found.statistics.idle_ratio_by_stage[0] == pytest.approx(1 / 3)
+    assert found.statistics.expected_idle_ratio == pytest.approx(1 / 3)
+    assert found.m_w.remove is None
+    assert "SLOWDOWN" in to_text(found)
+
+
+def test_a_slow_last_stage() -> None:
+    found = analyse(two_stages(2.0))
+    # m x 6 on the slow stage, and the other's F + B once.
+    assert found.t_no_delay_s == pytest.approx(15.0)
+    # Everything at the mean: F = 1.5, B = 3.
+    assert found.t_ideal_s == pytest.approx(13.5)
+    # Stage 1 at the ideal leaves 2 x 4.5 on it and the other's 3 once: 3 of the 1.5 s lost.
+    assert found.m_s.t_remove_s == pytest.approx(12.0)
+    assert found.m_s.remove == pytest.approx(2.0)
+    assert (found.judgement.kind, found.judgement.stage) == ("stage_imbalance", 1)
+
+
+def test_original_delays_give_the_original_times() -> None:
+    replay = prepare(two_stages(1.5, replicas=2))
+    (times,) = replay.run([replay.work_s], with_delays=True)
+    assert times == pytest.approx(replay.base_s)
+
+
+def test_an_operation_waits_for_all_members_of_its_group() -> None:
+    rows: list[Row] = []
+    for d, late in ((0, 0.0), (1, 3.0)):
+        rows += [
+            (0, d, "forward-compute", 0, 0.0, 1.0 + late, 0),
+            (0, d, "backward-compute", 0, 1.0 + late, 2.0, 0),
+            (0, d, "gc", 0, 3.0 + late, 0.0, 0),
+            (0, d, "grads-reduce-scatter", 0, 3.0 + late, 3.5 - late, 0),
+            (0, d, "optimizer-clip-main-grad", 0, 6.5, 0.25, 0),
+            (0, d, "optimizer", 0, 6.75, 0.25, 0),
+        ]
+    replay = prepare(job(rows))
+    index = {op.optype: op.index for op in replay.template.ops}
+    # Both transfer 0.5 s; the first waited 3 s for the other.
+    assert replay.work_s[index["grads-reduce-scatter"], 0] == pytest.approx([0.5, 0.5])
+    (times,) = replay.run([replay.work_s])
+    assert times == pytest.approx([7.0])
+    faster = replay.work_s.copy()
+    faster[index["forward-compute"], 0, 1] = 1.0
+    (times,) = replay.run([faster])
+    assert times == pytest.approx([4.0])
+
+
+def test_without_data_parallelism_the_optimizer_waits_for_no_reduction() -> None:
+    rows: list[Row] = [
+        (0, 0, "forward-compute", 0, 0.0, 1.0, 0),
+        (0, 0, "backward-compute", 0, 1.0, 2.0, 0),
+        (0, 0, "gc", 0, 3.0, 0.0, 0),
+        (0, 0, "grads-reduce-scatter", 0, 3.0, 5.0, 0),
+        (0, 0, "optimizer", 0, 8.0, 1.0, 0),
+    ]
+    alone = prepare(job(rows, layout=Layout(dp=1)))
+    (times,) = alone.run([alone.work_s])
+    assert times == pytest.approx([4.0])
+    both = prepare(job(rows, layout=Layout(dp=2)))
+    (times,) = both.run([both.work_s])
+    assert times == pytest.approx([9.0])
+
+
+def test_overlapped_reductions_follow_their_chunk_not_the_tail() -> None:
+    rows: list[Row] = []
+    for d in (0, 1):
+        rows += [
+            (0, d, "forward-compute", 0, 0.0, 1.0, 0),
+            (0, d, "forward-compute", 1, 1.0, 1.0, 1),
+            (0, d, "backward-compute", 0, 2.0, 1.0, 1),
+            (0, d, "backward-compute", 1, 3.0, 1.0, 0),
+            (0, d, "grads-reduce-scatter", 0, 3.0, 0.5, 1),
+            (0, d, "grads-reduce-scatter", 1, 4.0, 0.5, 0),
+            (0, d, "gc", 0, 4.0, 0.0, 0),
+            (0, d, "layernorm-grads-all-reduce", 0, 4.5, 0.25, 0),
+            (0, d, "separate-grads-all-reduce", 0, 4.75, 0.25, 0),
+            (0, d, "optimizer-clip-main-grad", 0, 5.0, 0.25, 0),
+            (0, d, "optimizer", 0, 5.25, 0.25, 0),
+        ]
+    replay = prepare(job(rows))
+    deps = {
+        (op.optype, op.sequence): {
+            (replay.template.ops[i].optype, replay.template.ops[i].sequence)
+            for i in replay.template.deps[op.index]
+        }
+        for op in replay.template.ops
+    }
+    assert ("backward-compute", 0) in deps["grads-reduce-scatter", 0]
+    assert ("backward-compute", 1) in deps["grads-reduce-scatter", 1]
+    assert deps["layernorm-grads-all-reduce", 0] == {("gc", 0), ("grads-reduce-scatter", 1)}
+    assert deps["optimizer-clip-main-grad", 0] == {("separate-grads-all-reduce", 0)}
+    (times,) = replay.run([replay.work_s])
+    assert times == pytest.approx([5.5])
+
+
+def test_chunks_wrap_around_and_what_moves_nothing_is_matched_with_nothing() -> None:
+    """Two stages of two chunks: stage 1 sends chunk 0's output to stage 0's chunk 1."""
+    ops = []
+    for stage in (0, 1):
+        for k, chunk in enumerate((0, 1)):
+            at = 2.0 * k + stage
+            glob = chunk * 2 + stage
+            ops += [
+                Op("forward-recv", k, stage, at - 0.1, at, -1, -1),
+                Op("forward-compute", k, stage, at, at + 0.9, chunk, glob),
+                Op("forward-send", k, stage, at + 0.9, at + 1, -1, -1),
+            ]
+    template = build(ops, has_dp=False)
+    groups = {
+        tuple(sorted((template.ops[i].optype, template.ops[i].stage, template.ops[i].sequence)
+                     for i in members))
+        for members, _ in template.groups if len(members) > 1
+    }  # fmt: skip
+    assert (("forward-recv", 0, 1), ("forward-send", 1, 0)) in groups
+    assert (("forward-recv", 1, 0), ("forward-send", 0, 0)) in groups
+    assert (("forward-recv", 1, 1), ("forward-send", 0, 1)) in groups
+    assert len(groups) == 3
+    noop = {(op.optype, op.stage, op.sequence) for op in ops if op.is_noop}
+    assert noop == {("forward-recv", 0, 0), ("forward-send", 1, 1)}
+
+
+def test_the_first_receive_may_be_missing() -> None:
+    ops = [
+        Op("forward-compute", 0, 0, 0.0, 0.9, 0, 0),
+        Op("forward-recv", 0, 0, 1.9, 2.0, -1, -1),
+        Op("forward-compute", 1, 0, 2.0, 2.9, 1, 2),
+        Op("forward-compute", 0, 1, 1.0, 1.8, 0, 1),
+        Op("forward-send", 0, 1, 1.8, 2.0, -1, -1),
+        Op("forward-compute", 1, 1, 3.0, 3.9, 1, 3),
+    ]
+    template = build(ops, has_dp=False)
+    assert (1, 4) in {tuple(sorted(members)) for members, _ in template.groups}
+    assert template.deps[2] == (0, 1)
+
+
+def test_steps_that_differ_are_left_out() -> None:
+    ops = two_stages()
+    keep = ~((ops.step == 1) & (ops.stage == 0) & (ops.sequence == 1))
+    found = analyse(ops.take(keep))
+    assert found.steps == (0, 2)
+    assert found.dropped_steps == (1,)
+    assert to_dict(found)["steps_count"] == 2
+
+
+def test_ranks_that_wait_for_each_other_in_a_circle_are_refused() -> None:
+    ops = [
+        Op("forward-compute", 0, 0, 1.0, 2.0, 0, 0),
+        Op("forward-send", 0, 0, 0.0, 0.1, -1, -1),
+        Op("forward-compute", 1, 0, 3.0, 4.0, 0, 0),
+        Op("backward-compute", 0, 0, 0.0, 0.5, 0, 0),
+        Op("backward-recv", 0, 0, 0.0, 0.1, -1, -1),
+        Op("backward-send", 0, 1, 4.0, 5.0, -1, -1),
+        Op("backward-compute", 0, 1, 3.0, 4.0, 0, 0),
+        Op("forward-compute", 0, 1, 1.0, 2.0, 0, 0),
+        Op("forward-recv", 0, 1, 0.5, 1.0, -1, -1),
+    ]
+    build(ops, has_dp=False)  # odd, and in order
+    crossed = [
+        Op("forward-compute", 0, 0, 1.0, 2.0, 0, 0),
+        Op("forward-send", 0, 0, 2.0, 2.1, -1, -1),
+        Op("backward-compute", 0, 0, 0.0, 0.5, 0, 0),
+        Op("backward-recv", 0, 0, -0.1, 0.0, -1, -1),
+        Op("forward-recv", 0, 1, 0.0, 1.0, -1, -1),
+        Op("forward-compute", 0, 1, 1.0, 2.0, 0, 0),
+        Op("backward-compute", 0, 1, 2.0, 3.0, 0, 0),
+        Op("backward-send", 0, 1, 3.0, 3.1, -1, -1),
+    ]
+    with pytest.raises(InputError, match="circle"):
+        build(crossed, has_dp=False)
+
+
+def test_nothing_to_replay() -> None:
+    with pytest.raises(InputError, match="no pipeline operations"):
+        analyse(two_stages().take(slice(0, 0)))
+
+
+@pytest.mark.parametrize("text", ["rank", "rank=", "who=1", "comm=fax"])
+def test_causes_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_remove(text)
+
+
+@pytest.mark.parametrize("text", ["stage=3", "stage=3:forward", "stage=3:forward=x", "a=1=2", ""])
+def test_factors_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_scale(text)
+
+
+@pytest.mark.parametrize("text", ["rank=99", "stage=9", "dp=4", "op=nothing", "rank=x"])
+def test_causes_that_name_nothing(text: str) -> None:
+    with pytest.raises(UsageError):
+        analyse(two_stages(), [parse_remove(text)])
+
+
+def test_a_rank_and_a_type_can_be_scaled() -> None:
+    causes = [parse_scale("rank=1:all=0.5"), parse_scale("op=forward-compute=1"),
+              parse_scale("dp=0:compute=2"), parse_remove("op=backward-compute")]  # fmt: skip
+    rank, same, double, ideal = analyse(two_stages(2.0), causes).causes
+    assert rank.t_s == pytest.approx(9.0)
+    assert same.t_s == pytest.approx(15.0)
+    assert double.t_s == pytest.approx(30.0)
+    # F stays 1 and 2, B becomes 3 everywhere: 2 x 5 on the slow stage and 4 once.
+    assert ideal.t_s == pytest.approx(14.0)
+
+
+def test_the_meta_file() -> None:
+    text = "trial_name: x\ndp_size: 2\ndsp_size: 2\npp_size: 4\nvpp_size: 3  # chunks\n"
+    assert layout_from_meta(text) == Layout(dp=4, vpp=3)
+    assert layout_from_meta("nothing") == Layout()
+
+
+def test_sequence_lengths_move_forward_and_backward_together() -> None:
+    rng = np.random.default_rng(7)
+    rows: list[Row] = []
+    now = 0.0
+    for k in range(12):
+        length = float(rng.uniform(0.5, 2.0))
+        rows += [
+            (0, d, kind, k, now if kind[0] == "f" else 100 + now, w * length, 0)
+            for d in (0, 1)
+            for kind, w in (("forward-compute", 1.0), ("backward-compute", 2.0))
+        ]
+        now += 4.0
+    found = prepare(job(rows, steps=2))
+    from tracekit.whatif.symptoms import judge
+
+    judgement = judge(found, 1.5, {0: 1.0}, None)
+    assert judgement.kind == "sequence_imbalance"
+    assert judge(found, 1.05, {0: 1.0}, None).kind == "healthy"
+
+
+def test_a_refused_replay_claims_no_stage() -> None:
+    ops = two_stages(2.0)
+    late = ops.start_s + 5.0 * (ops.start_s > 7.0)  # five seconds that no operation accounts for
+    found = analyse(Operations(**{**ops.__dict__, "start_s": late}))
+    assert found.refused is not None
+    assert found.judgement.kind == "unexplained"
+    assert "REFUSED" in to_text(found)
+    assert to_dict(found)["slowdown"] is None

@@ -1,0 +1,64 @@
+"""The command that replays a job without a cause: whatif."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracekit.cli import options as o
+from tracekit.cli.look import open_target
+from tracekit.cli.output import check_target, write_text
+from tracekit.cli.state import note
+
+if TYPE_CHECKING:
+    from tracekit.whatif import WhatIf
+
+
+class WhatIfFormat(StrEnum):
+    """How a replay is written."""
+
+    text = "text"
+    json = "json"
+
+
+def whatif(
+    paths: o.TargetsArg,
+    remove: Annotated[
+        list[str] | None,
+        typer.Option("--remove", metavar="CAUSE", help="rank=7, stage=3, dp=1, op=..., comm=pp."),
+    ] = None,
+    scale: Annotated[
+        list[str] | None,
+        typer.Option("--scale", metavar="CAUSE", help="stage=3:forward=0.5, rank=7:all=1.2."),
+    ] = None,
+    format_: Annotated[
+        WhatIfFormat, typer.Option("--format", help="How the result is written.")
+    ] = WhatIfFormat.text,
+    output: o.OutputOpt = None,
+    force: o.ForceOpt = False,
+    job: o.JobOpt = None,
+    workers: o.WorkersOpt = None,
+    memory: o.MemoryOpt = None,
+    ranks: o.RanksOpt = None,
+    hosts: o.HostsOpt = None,
+    steps: o.StepsOpt = None,
+    attempt: o.AttemptOpt = None,
+    window: o.WindowOpt = None,
+) -> None:
+    """What the step would have taken without a cause: a replay of the pipeline's operations."""
+    from tracekit.whatif import parse_remove, parse_scale, to_dict, to_text
+
+    check_target(output, force)
+    causes = [*map(parse_remove, remove or ()), *map(parse_scale, scale or ())]
+    chosen = o.selection(ranks, hosts, steps, None, None, attempt, window)
+    with open_target(paths, job, chosen, workers, memory) as run:
+        found: WhatIf = run.whatif(causes)
+    if found.dropped_steps:
+        note(f"{len(found.dropped_steps)} steps with other operations than the rest are left out")
+    text = to_text(found)
+    if format_ is WhatIfFormat.json:
+        text = json.dumps(to_dict(found), indent=1, allow_nan=False) + "\n"
+    write_text(text, output)

@@ -1,0 +1,478 @@
+"""Microbatch operations of pipeline stages: from timer files, or found in traces.
+
+In a trace a microbatch is a range that the framework named: torch pipelining (``PP:0F3``,
+``Forward 3``), Megatron (``forward-compute``), DeepSpeed (``_exec_forward_pass``) or the loop's
+own ``pp_fwd mb3``. The range of an operation includes waiting for its input, so its start and
+end are taken from the work inside it: the kernels that it launched, or on a rank without a GPU
+the first and the last operator that is not communication.
+
+Which stage a rank is, in order of trust: the stage in the range's name, a process group that is
+named for the pipeline, the job description, and the order in which ranks begin their first
+forward (the first and the last stage send and receive half as often as the others).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tracekit.derive.infer import group_dimension
+from tracekit.schema import table
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+    from tracekit.clock import Offset
+    from tracekit.job import JobDescription
+
+FORWARD, BACKWARD, WEIGHT = "forward-compute", "backward-compute", "weight-compute"
+_TORCH_COMPUTE = {"F": FORWARD, "B": BACKWARD, "I": BACKWARD, "W": WEIGHT}
+_TORCH = re.compile(r"PP:(\d+)(?:(SEND|RECV)_)?(F|B|I|W)(\d+)")
+_NUMBERED = re.compile(
+    r"(?:pp[_ -]?)?(f(?:or)?wa?r?d|b(?:ack)?wa?r?d)[_ -]*(?:pass|step|compute)?[_ :-]*"
+    r"(?:mb|micro_?batch)?[_ :#-]*(\d+)",
+    re.IGNORECASE,
+)
+_UNNUMBERED = re.compile(
+    r"(?:[\w.]*\.)?_?(?:exec_)?(forward|backward)(?:[-_](?:compute|step|pass))", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RangeName:
+    """What the name of a range says of a pipeline operation."""
+
+    operation: str
+    stage: int | None = None
+    microbatch: int | None = None
+
+
+def read_name(name: str) -> RangeName | None:
+    """What a range's name says; None where it is no pipeline operation."""
+    torch = _TORCH.fullmatch(name)
+    if torch:
+        stage, direction, kind, microbatch = torch.groups()
+        if direction is None:
+            return RangeName(_TORCH_COMPUTE[kind], int(stage), int(microbatch))
+        word = {"F": "forward", "B": "backward"}.get(kind)
+        if word is None:
+            return None
+        return RangeName(f"{word}-{direction.lower()}", int(stage), int(microbatch))
+    numbered = _NUMBERED.fullmatch(name)
+    if numbered:
+        return RangeName(_kind(numbered[1]), None, int(numbered[2]))
+    unnumbered = _UNNUMBERED.fullmatch(name)
+    return RangeName(_kind(unnumbered[1])) if unnumbered else None
+
+
+def _kind(word: str) -> str:
+    return FORWARD if word[:1].lower() == "f" else BACKWARD
+
+
+def derive_pipeline(
+    con: duckdb.DuckDBPyConnection,
+    context: pa.Table,
+    steps: pa.Table,
+    job: JobDescription | None,
+    notes: list[str],
+    rank_rows: Sequence[Mapping[str, Any]] = (),
+    moved: Mapping[int, Offset] | None = None,
+) -> pa.Table:
+    """The rows of ``pipeline_op``, on the job's clock.
+
+    ``context`` holds source_id, attempt, rank, capture_id of the sources that are a rank's own
+    trace; ``steps`` the rows of ``step`` on the sources' own clocks; ``rank_rows`` the rows of
+    ``rank``, whose coordinates count where no range names its stage; ``moved`` how the sources'
+    clocks are corrected. What a reader should know is appended to ``notes``.
+    """
+    import pyarrow as pa
+
+    context = _with_offsets(context, moved or {})
+    known = {int(r["rank"]): int(r["pp_rank"]) for r in rank_rows if r.get("pp_rank") is not None}
+
+    schema = table("pipeline_op").arrow_schema()
+    rows = _from_timers(con)
+    ranges = _from_ranges(con, context, steps, job, known, notes)
+    if rows.num_rows and ranges.num_rows:
+        notes.append("pipeline operations: timer files are used, named ranges of traces are not")
+    rows = rows if rows.num_rows else ranges
+    return pa.table([rows[f.name].cast(f.type) for f in schema], schema=schema)
+
+
+def _with_offsets(context: pa.Table, moved: Mapping[int, Offset]) -> pa.Table:
+    """The context with the correction of each source's clock."""
+    import pyarrow as pa
+
+    found = [moved.get(source_id) for source_id in context["source_id"].to_pylist()]
+    for name, values, kind in (
+        ("offset_ns", [o.offset_ns if o else 0 for o in found], pa.int64()),
+        ("drift_ratio", [o.drift_ratio if o else 0.0 for o in found], pa.float64()),
+        ("origin_ns", [o.origin_ns if o else 0 for o in found], pa.int64()),
+    ):
+        context = context.append_column(name, pa.array(values, kind))
+    return context
+
+
+def fill_coordinates(rank_rows: Sequence[dict[str, Any]], operations: pa.Table) -> None:
+    """Give ranks without a stage the one that their pipeline operations show."""
+    found = {
+        (row["attempt"], row["rank"]): row["pp_rank"]
+        for row in operations.select(["attempt", "rank", "pp_rank"]).group_by(
+            ["attempt", "rank", "pp_rank"]
+        ).aggregate([]).to_pylist()
+    }  # fmt: skip
+    own = [row for row in rank_rows if row.get("pp_rank") is None]
+    # Known for some ranks only, it would set them apart from the others.
+    if len(own) < len(rank_rows) or any((r["attempt"], r["rank"]) not in found for r in own):
+        return
+    for row in own:
+        row["pp_rank"] = found[row["attempt"], row["rank"]]
+        row["coordinates_source"] = row.get("coordinates_source") or "behaviour"
+
+
+_TIMERS = """
+SELECT 1 AS attempt, global_rank AS rank, 0 AS capture_id, dp_rank, pp_rank, step, operation,
+       sequence, microbatch, chunk, global_chunk, start_ns, end_ns, NULL AS is_noop
+FROM pipeline_timer
+QUALIFY row_number() OVER (
+    PARTITION BY global_rank, step, operation, sequence ORDER BY source_id, place) = 1
+ORDER BY step, rank, start_ns, operation, sequence
+"""
+
+
+def _from_timers(con: duckdb.DuckDBPyConnection) -> pa.Table:
+    return con.sql(_TIMERS).to_arrow_table()
+
+
+# --- traces ---------------------------------------------------------------------------------------
+
+_NAMES = """
+SELECT DISTINCT a.name FROM annotation a JOIN derive_context USING (source_id)
+WHERE NOT coalesce(a.is_gpu_twin, false) AND a.name IS NOT NULL
+  AND regexp_matches(a.name, '(?i)^PP:|f(or)?wa?r?d|b(ack)?wa?r?d')
+"""
+
+# Ranges with the step that they begin in. Nested ranges of one name family (a forward inside
+# backward's recomputation) would count twice: only outermost ones are kept.
+_RANGES = """
+CREATE OR REPLACE TEMP TABLE derive_range AS
+WITH named AS (
+    SELECT c.attempt, c.rank, c.capture_id, a.source_id, a.place, a.thread, a.start_ns,
+           a.start_ns + a.dur_ns AS end_ns, n.operation, n.stage, n.microbatch,
+           max(a.start_ns + a.dur_ns) OVER (
+               PARTITION BY a.source_id, a.thread ORDER BY a.start_ns, a.dur_ns DESC
+               ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS open_until_ns
+    FROM annotation a
+    JOIN derive_context c USING (source_id)
+    JOIN derive_name n USING (name)
+    WHERE NOT coalesce(a.is_gpu_twin, false) AND a.start_ns IS NOT NULL AND a.dur_ns IS NOT NULL
+)
+SELECT n.* EXCLUDE (open_until_ns), s.step,
+       contains(n.operation, 'compute') AS is_compute
+FROM named n ASOF JOIN derive_step s
+  ON n.source_id = s.source_id AND n.start_ns >= s.start_ns
+WHERE n.start_ns < s.end_ns AND (open_until_ns IS NULL OR n.start_ns >= open_until_ns)
+"""
+
+# The work inside a compute range. Kernels count by when they were launched.
+_EXTENTS = """
+CREATE OR REPLACE TEMP TABLE derive_extent AS
+WITH ranges AS (SELECT source_id, place, start_ns, end_ns, thread FROM derive_range
+                WHERE is_compute),
+gpu AS (
+    SELECT r.source_id, r.place, min(g.start_ns) AS start_ns,
+           max(g.start_ns + g.dur_ns) AS end_ns
+    FROM gpu_op g ASOF JOIN ranges r
+      ON g.source_id = r.source_id AND g.launch_start_ns >= r.start_ns
+    WHERE g.launch_start_ns < r.end_ns AND g.class = 'compute'
+    GROUP BY r.source_id, r.place
+), host AS (
+    SELECT r.source_id, r.place, min(h.start_ns) AS start_ns,
+           max(h.start_ns + h.dur_ns) AS end_ns
+    FROM host_op h ASOF JOIN ranges r
+      ON h.source_id = r.source_id AND h.thread = r.thread AND h.start_ns >= r.start_ns
+    WHERE h.start_ns + h.dur_ns <= r.end_ns AND h.category = 'operator'
+      AND h.source_id NOT IN (SELECT source_id FROM gpu)
+      AND NOT regexp_matches(h.name, '^(c10d::|gloo:|nccl:|record_param_comms|aten::empty)')
+    GROUP BY r.source_id, r.place
+)
+SELECT * FROM gpu UNION ALL SELECT * FROM host
+"""
+
+# A transfer belongs to the range that posted it, else a send to the compute before it and a
+# receive to the compute after it. On the host a receive that was posted early is recorded until
+# somebody asks for it: it is waited for only from the end of the compute before.
+_TRANSFERS = """
+CREATE OR REPLACE TEMP TABLE derive_transfer AS
+WITH moved AS (
+    SELECT c.source_id, c.place, c.start_ns, c.start_ns + c.dur_ns AS end_ns, c.op,
+           c.timeline = 'host' AS is_host
+    FROM collective c
+    WHERE c.op IN ('send', 'recv') AND c.start_ns IS NOT NULL AND c.dur_ns IS NOT NULL
+      AND c.source_id IN (SELECT source_id FROM derive_range)
+), before AS (
+    SELECT m.*, r.operation AS before_operation, r.end_ns AS before_end_ns
+    FROM moved m ASOF LEFT JOIN derive_range r
+      ON m.source_id = r.source_id AND m.start_ns >= r.start_ns
+), around AS (
+    SELECT b.*, r.operation AS after_operation
+    FROM before b ASOF LEFT JOIN (SELECT * FROM derive_range WHERE is_compute) r
+      ON b.source_id = r.source_id AND b.start_ns <= r.start_ns
+)
+SELECT a.source_id, a.op, a.end_ns, a.is_host, s.step, CASE
+    WHEN op = 'recv' AND before_end_ns > a.start_ns THEN before_operation
+    WHEN op = 'recv' THEN after_operation
+    ELSE before_operation END AS near_operation,
+    CASE WHEN a.op = 'recv' AND a.is_host
+        THEN greatest(a.start_ns, coalesce(e.end_ns, a.start_ns)) ELSE a.start_ns END AS start_ns
+FROM around a
+ASOF JOIN derive_step s ON a.source_id = s.source_id AND a.start_ns >= s.start_ns
+ASOF LEFT JOIN derive_extent e ON a.source_id = e.source_id AND a.end_ns >= e.end_ns
+WHERE a.start_ns < s.end_ns
+"""
+
+_OPS = """
+WITH compute AS (
+    SELECT r.source_id, r.attempt, r.rank, r.capture_id, r.step, r.operation, r.microbatch, r.stage,
+           coalesce(e.start_ns, r.start_ns) AS start_ns, coalesce(e.end_ns, r.end_ns) AS end_ns,
+           false AS is_host
+    FROM derive_range r LEFT JOIN derive_extent e USING (source_id, place)
+    WHERE r.is_compute
+), transfer AS (
+    SELECT c.source_id, c.attempt, c.rank, c.capture_id, t.step,
+           split_part(t.near_operation, '-', 1) || '-' || t.op AS operation,
+           NULL AS microbatch, NULL AS stage, t.start_ns, t.end_ns, t.is_host
+    FROM derive_transfer t JOIN derive_context c USING (source_id)
+    WHERE t.near_operation IS NOT NULL
+), everything AS (
+    SELECT * FROM compute UNION ALL SELECT * FROM transfer
+), numbered AS (
+    SELECT e.* EXCLUDE (start_ns, end_ns), k.pp_rank, k.dp_rank,
+           e.start_ns + c.offset_ns
+               + CAST(round(c.drift_ratio * (e.start_ns - c.origin_ns)) AS BIGINT) AS start_ns,
+           e.end_ns + c.offset_ns
+               + CAST(round(c.drift_ratio * (e.end_ns - c.origin_ns)) AS BIGINT) AS end_ns,
+           row_number() OVER (
+               PARTITION BY e.attempt, e.capture_id, e.rank, e.step, e.operation
+               ORDER BY e.start_ns, e.end_ns) - 1 AS sequence,
+           dense_rank() OVER (
+               PARTITION BY e.attempt, e.rank, e.stage IS NULL ORDER BY e.stage) - 1 AS chunk
+    FROM everything e
+    JOIN derive_coordinate k USING (rank)
+    JOIN derive_context c ON e.source_id = c.source_id
+), ended AS (
+    -- An asynchronous send on the host ends when somebody asks for it: the receive tells when
+    -- the data had arrived.
+    SELECT n.*, CASE WHEN n.is_host AND ends_with(n.operation, 'send')
+        THEN greatest(n.start_ns, coalesce(p.end_ns, n.start_ns)) ELSE n.end_ns END AS done_ns
+    FROM numbered n LEFT JOIN numbered p
+      ON n.is_host AND n.attempt = p.attempt AND n.capture_id = p.capture_id
+     AND n.step = p.step AND n.dp_rank = p.dp_rank AND n.sequence = p.sequence
+     AND p.operation = replace(n.operation, 'send', 'recv')
+     AND ends_with(n.operation, 'send')
+     AND p.pp_rank = n.pp_rank + CASE WHEN starts_with(n.operation, 'f') THEN 1 ELSE -1 END
+)
+SELECT attempt, rank, capture_id, dp_rank, pp_rank, step, operation, sequence,
+       CASE WHEN contains(operation, 'compute') THEN coalesce(microbatch, sequence) END
+           AS microbatch,
+       CASE WHEN contains(operation, 'compute') THEN chunk END AS chunk,
+       CASE WHEN contains(operation, 'compute') THEN coalesce(stage, pp_rank) END AS global_chunk,
+       start_ns, done_ns AS end_ns, CAST(NULL AS BOOLEAN) AS is_noop
+FROM ended
+QUALIFY row_number() OVER (
+    PARTITION BY attempt, capture_id, rank, step, operation, sequence ORDER BY done_ns) = 1
+ORDER BY attempt, capture_id, step, rank, start_ns, operation, sequence
+"""
+
+
+def _from_ranges(
+    con: duckdb.DuckDBPyConnection,
+    context: pa.Table,
+    steps: pa.Table,
+    job: JobDescription | None,
+    known: Mapping[int, int],
+    notes: list[str],
+) -> pa.Table:
+    import pyarrow as pa
+
+    empty = table("pipeline_op").arrow_schema().empty_table()
+    registered = {"derive_context": context, "derive_step": steps}
+    for name, rows in registered.items():
+        con.register(name, rows)
+    try:
+        names = {n: found for (n,) in con.sql(_NAMES).fetchall() if (found := read_name(n))}
+        if not names:
+            return empty
+        con.register(
+            "derive_name",
+            pa.table(
+                {
+                    "name": list(names),
+                    "operation": [n.operation for n in names.values()],
+                    "stage": pa.array([n.stage for n in names.values()], pa.int32()),
+                    "microbatch": pa.array([n.microbatch for n in names.values()], pa.int64()),
+                }
+            ),
+        )
+        registered["derive_name"] = context
+        for statement in (_RANGES, _EXTENTS, _TRANSFERS):
+            con.execute(statement)
+        coordinates = _coordinates(con, job, known, notes)
+        if not coordinates:
+            return empty
+        con.register(
+            "derive_coordinate",
+            pa.table(
+                {
+                    "rank": pa.array([c.rank for c in coordinates], pa.int32()),
+                    "pp_rank": pa.array([c.stage for c in coordinates], pa.int32()),
+                    "dp_rank": pa.array([c.replica for c in coordinates], pa.int32()),
+                }
+            ),
+        )
+        registered["derive_coordinate"] = context
+        return con.sql(_OPS).to_arrow_table()
+    finally:
+        for name in registered:
+            con.unregister(name)
+        for name in ("derive_range", "derive_extent", "derive_transfer"):
+            con.execute(f"DROP TABLE IF EXISTS {name}")
+
+
+# --- which stage a rank is ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinate:
+    """A rank's place in the pipeline."""
+
+    rank: int
+    stage: int
+    replica: int
+    pp: int
+
+
+_BEHAVIOUR = """
+WITH transfers AS (
+    SELECT source_id, count(*) AS transfers FROM derive_transfer GROUP BY source_id
+), firsts AS (
+    SELECT source_id, r.attempt, r.capture_id, r.step,
+           min(coalesce(e.start_ns, r.start_ns) + c.offset_ns) AS start_ns
+    FROM derive_range r
+    JOIN derive_context c USING (source_id)
+    LEFT JOIN derive_extent e USING (source_id, place)
+    WHERE r.operation = 'forward-compute' GROUP BY ALL
+), lags AS (
+    SELECT source_id, median(start_ns - first_ns) AS lag_ns
+    FROM (SELECT *, min(start_ns) OVER (PARTITION BY attempt, capture_id, step) AS first_ns
+          FROM firsts)
+    GROUP BY source_id
+)
+SELECT c.rank, coalesce(max(t.transfers), 0), min(l.lag_ns)
+FROM derive_context c JOIN lags l USING (source_id) LEFT JOIN transfers t USING (source_id)
+WHERE c.rank IS NOT NULL GROUP BY c.rank ORDER BY c.rank
+"""
+
+_STAGES = """
+SELECT rank, min(stage), count(DISTINCT stage) FROM derive_range WHERE stage IS NOT NULL
+GROUP BY rank ORDER BY rank
+"""
+
+_GROUPS = """
+SELECT c.rank, g.name, g.description, g.ranks FROM process_group g
+JOIN derive_context c USING (source_id)
+WHERE g.is_ranks_complete AND len(g.ranks) > 1 AND list_contains(g.ranks, c.rank)
+"""
+
+
+def _coordinates(
+    con: duckdb.DuckDBPyConnection,
+    job: JobDescription | None,
+    known: Mapping[int, int],
+    notes: list[str],
+) -> list[Coordinate]:
+    """The stage and replica of every rank with microbatches; none where this is no pipeline."""
+    behaviour = con.execute(_BEHAVIOUR).fetchall()
+    ranks = [int(rank) for rank, _, _ in behaviour]
+    groups = _group_places(con.execute(_GROUPS).fetchall())
+    stages, pp = _stages(con, ranks, groups, behaviour, job, known, notes)
+    if pp < 2:
+        return []
+    tp = job.parallelism.tp if job and job.parallelism.tp else None
+    result = []
+    by_stage: dict[int, list[int]] = {}
+    for rank in sorted(stages):
+        by_stage.setdefault(stages[rank], []).append(rank)
+    for stage, members in by_stage.items():
+        width = tp or max((groups["tp"][r][1] for r in members if r in groups["tp"]), default=1)
+        result += [Coordinate(r, stage, i // width, pp) for i, r in enumerate(members)]
+    return result
+
+
+def _group_places(rows: Iterable[Sequence[Any]]) -> dict[str, dict[int, tuple[int, int]]]:
+    """Per dimension: rank -> its index within its group, and the group's size."""
+    places: dict[str, dict[int, tuple[int, int]]] = {"pp": {}, "tp": {}}
+    for rank, name, description, ranks in rows:
+        dimension = group_dimension(name, description)
+        if dimension in places:
+            places[dimension][rank] = (sorted(ranks).index(rank), len(ranks))
+    return places
+
+
+def _stages(
+    con: duckdb.DuckDBPyConnection,
+    ranks: list[int],
+    groups: dict[str, dict[int, tuple[int, int]]],
+    behaviour: Sequence[tuple[int, int, float]],
+    job: JobDescription | None,
+    known: Mapping[int, int],
+    notes: list[str],
+) -> tuple[dict[int, int], int]:
+    """Stage by rank, and the number of stages (0: unknown)."""
+    named = {int(rank): (int(stage), int(chunks)) for rank, stage, chunks in _rows(con, _STAGES)}
+    if named and set(named) == set(ranks):
+        # A looped rank holds stages s, s + p, ...; a V-shaped one s and 2p - 1 - s: both the
+        # smallest is its place.
+        return {r: stage for r, (stage, _) in named.items()}, len({s for s, _ in named.values()})
+    stated = job.parallelism.pp if job is not None else None
+    if groups["pp"] and set(groups["pp"]) >= set(ranks):
+        return {r: groups["pp"][r][0] for r in ranks}, max(n for _, n in groups["pp"].values())
+    transfers = {rank: count for rank, count, _ in behaviour}
+    if stated is None and not any(transfers.values()):
+        return {}, 0
+    world = job.world_size if job is not None and job.world_size else len(ranks)
+    if stated is not None:
+        if stated < 2 or world % stated or max(ranks) >= world:
+            return {}, 0
+        return {r: r // (world // stated) for r in ranks}, stated
+    if set(known) >= set(ranks):
+        return {r: known[r] for r in ranks}, len({known[r] for r in ranks})
+    return _by_behaviour(behaviour, notes)
+
+
+def _rows(con: duckdb.DuckDBPyConnection, statement: str) -> list[tuple[Any, ...]]:
+    return con.execute(statement).fetchall()
+
+
+def _by_behaviour(
+    behaviour: Sequence[tuple[int, int, float]], notes: list[str]
+) -> tuple[dict[int, int], int]:
+    """Stages from who sends how often and who begins when."""
+    counts = [count for _, count, _ in behaviour]
+    edge = min(counts)
+    edges = [c for c in counts if c < 1.25 * edge] if max(counts) >= 1.5 * edge else counts
+    replicas = len(edges) // 2
+    if edge == 0 or replicas == 0 or len(counts) % replicas:
+        notes.append("pipeline: the traces name microbatches, and which rank is which stage"
+                     " cannot be told; [parallelism] pp in job.toml would")  # fmt: skip
+        return {}, 0
+    pp = len(counts) // replicas
+    in_order = [rank for rank, _, _ in sorted(behaviour, key=lambda b: (b[2], b[0]))]
+    stages = {rank: position // replicas for position, rank in enumerate(in_order)}
+    notes.append(
+        f"pipeline: {pp} stages x {replicas} ranks, inferred from the order of first forwards"
+    )
+    return stages, pp

@@ -1,0 +1,118 @@
+"""What hardware can do: GPUs, NVLink generations, network levels. Every figure can be overridden.
+
+Bytes a second are per direction; marketing adds both directions (NVLink 4 "900 GB/s" is 450).
+Sources: the GPU and network chapter of "How to Scale Your Model", vendors' data sheets, and
+the tuner tables of NCCL for latencies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU model; None where the source gives no figure."""
+
+    name: str
+    hbm_bytes: float
+    hbm_bytes_per_s: float
+    bf16_flops_per_s: float | None
+    fp8_flops_per_s: float | None
+    nvlink_bytes_per_s: float | None
+    """To all peers of its NVLink domain together, one direction."""
+    nvlink_domain: int = 8
+
+    @property
+    def critical_intensity(self) -> float | None:
+        """FLOP a byte of HBM above which a kernel is compute-bound."""
+        if self.bf16_flops_per_s is None:
+            return None
+        return self.bf16_flops_per_s / self.hbm_bytes_per_s
+
+
+GPUS: Mapping[str, Gpu] = {
+    g.name: g
+    for g in (
+        Gpu("V100", 32e9, 0.9e12, None, None, 150e9),
+        Gpu("A100", 80e9, 2.0e12, 312e12, None, 300e9),
+        Gpu("H100", 80e9, 3.35e12, 990e12, 1979e12, 450e9),
+        Gpu("H200", 141e9, 4.8e12, 990e12, 1979e12, 450e9),
+        Gpu("H800", 80e9, 3.35e12, 990e12, 1979e12, 200e9),
+        Gpu("B100", 192e9, 8e12, 1800e12, 3500e12, 900e9),
+        Gpu("B200", 192e9, 8e12, 2250e12, 4500e12, 900e9),
+        Gpu("GB200", 192e9, 8e12, 2250e12, 4500e12, 900e9, 72),
+        Gpu("L40S", 48e9, 0.864e12, 362e12, 733e12, None, 1),
+    )
+}
+
+ROOFLINE_H100_FLOPS_PER_S = 989e12
+"""The figure that the published rooflines use."""
+
+PCIE_BYTES_PER_S: Mapping[str, float] = {"3x16": 16e9, "4x16": 32e9, "5x16": 64e9}
+NIC_BYTES_PER_S: Mapping[str, float] = {"100G": 12.5e9, "200G": 25e9, "400G": 50e9}
+
+DTYPE_BYTES: Mapping[str, int] = {
+    "float32": 4,
+    "fp32": 4,
+    "float": 4,
+    "bfloat16": 2,
+    "bf16": 2,
+    "float16": 2,
+    "fp16": 2,
+    "half": 2,
+    "float8": 1,
+    "fp8": 1,
+    "int8": 1,
+}
+
+
+@dataclass(frozen=True)
+class Level:
+    """A level of a network, from the inside: GPUs below it, what its switches move in all."""
+
+    name: str
+    gpus: int
+    total_bytes_per_s: float
+    children: int
+    """Domains of the level below."""
+    oversubscription: float = 1.0
+
+    @property
+    def usable_bytes_per_s(self) -> float:
+        """What is left of it when all its domains talk upward at once."""
+        return self.total_bytes_per_s / self.oversubscription
+
+    @property
+    def bytes_per_s_per_gpu(self) -> float:
+        """Each GPU's share."""
+        return self.usable_bytes_per_s / self.gpus
+
+
+H100_SUPERPOD: tuple[Level, ...] = (
+    Level("node", 8, 3.6e12, 8),
+    Level("scalable unit", 256, 12.8e12, 32),
+    Level("spine", 1024, 25.6e12, 4),
+)
+"""Node, rail-optimised scalable unit of 32 nodes, spine of 4 units."""
+
+
+def gpu_named(text: str | None) -> Gpu | None:
+    """The GPU of a model name as profilers write it (NVIDIA H100 80GB HBM3), or None."""
+    if not text:
+        return None
+    words = text.upper().replace("-", " ").split()
+    for name in sorted(GPUS, key=len, reverse=True):
+        if name in words or any(w.startswith(name) and not w[len(name) :].isalpha() for w in words):
+            return GPUS[name]
+    return None
+
+
+def with_oversubscription(
+    levels: tuple[Level, ...], ratios: Mapping[str, float]
+) -> tuple[Level, ...]:
+    """The levels with the over-subscription of some of them replaced."""
+    return tuple(
+        replace(one, oversubscription=ratios.get(one.name, one.oversubscription)) for one in levels
+    )

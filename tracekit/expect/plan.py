@@ -1,0 +1,504 @@
+"""What a layout implies, from a job description: traffic, bubble, memory, FLOPs, rooflines.
+
+Nothing is guessed silently: a number that needs a field that is not given is null, the field is
+named in ``unknown``, and what was assumed stands in ``assumptions``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tracekit.expect import bubble, cost, flops, memory, roofline, traffic
+from tracekit.expect.hardware import DTYPE_BYTES, Gpu, gpu_named
+
+if TYPE_CHECKING:
+    from tracekit.job import JobDescription
+
+DEFAULT_ORDER = ("tp", "cp", "dp", "pp")
+"""Megatron's order, from neighbours to farthest apart; ep lies inside dp."""
+
+
+@dataclass(frozen=True)
+class TrafficRow:
+    """One family of groups and operation; what one GPU of a middle stage does in a step."""
+
+    group_kind: str
+    op: str
+    group_size: int
+    calls_per_step: float | None
+    message_bytes: float | None
+    """Total size of one call, as nccl-tests defines it."""
+    bytes_per_step: float | None
+    """What the GPU sends."""
+    domain: str | None
+    """nvlink or network: where the group lives; null where the hardware is not described."""
+    bytes_per_s: float | None
+    ideal_s_per_step: float | None
+    """Bandwidth and latency, one call after the other, nothing overlapped."""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Utilisation:
+    """FLOPs of a step against the hardware."""
+
+    parameters_count: float | None = None
+    model_flops_per_step: float | None = None
+    causal_model_flops_per_step: float | None = None
+    recomputed_flops_per_step: float | None = None
+    ideal_compute_s: float | None = None
+    step_s: float | None = None
+    mfu_ratio: float | None = None
+    hfu_ratio: float | None = None
+
+
+@dataclass(frozen=True)
+class Bubble:
+    """What the schedule cannot avoid, with F : B = 1 : 2."""
+
+    schedule: str
+    bubble_ratio: float
+    """Idle over window."""
+    bubble_overhead_ratio: float
+    """Idle over busy."""
+    is_given: bool
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes a GPU; activations on the first stage, which keeps the most microbatches."""
+
+    model_state_bytes: float | None = None
+    activation_bytes: float | None = None
+    capacity_bytes: float | None = None
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Tokens a GPU above which communication can be hidden."""
+
+    tokens_per_gpu: float | None = None
+    data_parallel_nvlink_tokens: float | None = None
+    data_parallel_network_tokens: float | None = None
+    fsdp_network_tokens: float | None = None
+    tensor_parallel_ways: float | None = None
+    critical_intensity: float | None = None
+
+
+@dataclass
+class Expectation:
+    """All that a job description implies."""
+
+    sizes: dict[str, int]
+    microbatches: int | None
+    traffic: list[TrafficRow] = field(default_factory=list)
+    bubbles: list[Bubble] = field(default_factory=list)
+    memory: Memory = field(default_factory=Memory)
+    utilisation: Utilisation = field(default_factory=Utilisation)
+    roofline: Roofline = field(default_factory=Roofline)
+    training_days: float | None = None
+    unknown: list[str] = field(default_factory=list)
+    assumptions: list[str] = field(default_factory=list)
+
+    def bubble_of(self, schedule: str) -> Bubble | None:
+        """The bubble of a schedule."""
+        return next((b for b in self.bubbles if b.schedule == schedule), None)
+
+
+class _Plan:
+    """A job description with what follows from it; notes every gap."""
+
+    def __init__(self, job: JobDescription, gpus: Mapping[str, Gpu]) -> None:
+        self.job = job
+        self.unknown: list[str] = []
+        self.assumptions: list[str] = []
+        p, hw = job.parallelism, job.hardware
+        self.gpu = gpu_named(hw.gpu) if hw.gpu not in gpus else gpus[str(hw.gpu)]
+        self.sizes = {d: getattr(p, d) or 1 for d in ("tp", "cp", "dp", "pp", "ep")}
+        self.sizes["vpp"] = p.vpp or 1
+        world = job.world_size
+        inner = self.sizes["tp"] * self.sizes["cp"] * self.sizes["pp"]
+        if p.dp is None and world and world % inner == 0:
+            self.sizes["dp"] = world // inner
+            self.assumptions.append(f"dp = {world // inner}: what is left of {world} ranks")
+        self.world = world or inner * self.sizes["dp"]
+        self.zero = p.zero_stage or 0
+        self.element_bytes = DTYPE_BYTES.get((job.model.dtype or "").lower(), 0)
+        if not self.element_bytes:
+            self.element_bytes = 2
+            self.assumptions.append("2 bytes an element: model.dtype is not given")
+        self.microbatches = self._microbatches()
+        self.shape = self._shape()
+        self.parameters = self._parameters()
+
+    def need(self, name: str, value: object) -> bool:
+        """Whether a field is given; notes it where it is not."""
+        if value is None:
+            if name not in self.unknown:
+                self.unknown.append(name)
+            return False
+        return True
+
+    def _microbatches(self) -> int | None:
+        job = self.job
+        if job.schedule.microbatches is not None:
+            return job.schedule.microbatches
+        if self.need("batch.global", job.batch.global_) and self.need(
+            "batch.micro", job.batch.micro
+        ):
+            whole = (job.batch.micro or 1) * self.sizes["dp"]
+            return max(1, (job.batch.global_ or 0) // whole)
+        return None
+
+    def _shape(self) -> flops.Shape | None:
+        m = self.job.model
+        names = ("layers", "hidden", "heads", "sequence", "vocabulary")
+        if [n for n in names if not self.need(f"model.{n}", getattr(m, n))]:
+            return None
+        shape = flops.Shape(
+            layers=m.layers or 0,
+            hidden=m.hidden or 0,
+            heads=m.heads or 0,
+            sequence=m.sequence or 0,
+            vocabulary=m.vocabulary or 0,
+            kv_heads=m.kv_heads,
+            ffn=m.ffn,
+            experts=m.experts,
+            top_k=m.top_k,
+        )
+        if m.ffn is not None and m.ffn != 4 * shape.hidden:
+            shape = flops.Shape(**{**shape.__dict__, "is_gated": True})
+            self.assumptions.append("three matrices in the feed-forward layer: ffn is not 4 hidden")
+        return shape
+
+    def _parameters(self) -> float | None:
+        if self.job.model.parameters is not None:
+            return float(self.job.model.parameters)
+        if self.shape is None:
+            self.need("model.parameters", None)
+            return None
+        self.assumptions.append("parameters computed from the model's shape")
+        m = self.shape
+        if m.kv_heads is None and m.ffn is None and m.experts is None:
+            return flops.megatron_parameters(m.layers, m.hidden, m.vocabulary, m.sequence)
+        if m.is_gated:
+            self.assumptions.append("input and output embeddings are separate, as in Llama")
+        return flops.parameters_of(m, is_tied=not m.is_gated)
+
+    # --- where groups live ------------------------------------------------------------------------
+
+    def domain(self, kind: str) -> tuple[str | None, float | None]:
+        """Where a family's groups live, and the bytes a second of a GPU there."""
+        hw = self.job.hardware
+        domain = hw.nvlink_domain or hw.gpus_per_node or (self.gpu.nvlink_domain if self.gpu else 0)
+        if not domain:
+            self.need("hardware.nvlink_domain", None)
+            return None, None
+        order = [d for d in (self.job.parallelism.order or DEFAULT_ORDER) if d != "ep"]
+        axis = {"ep": "dp", "embedding": "pp"}.get(kind, kind)
+        stride = 1
+        for one in order:
+            if one == axis:
+                break
+            stride *= self.sizes[one]
+        size = self.sizes["ep"] if kind == "ep" else self.sizes[axis]
+        nvlink = hw.nvlink_bytes_per_s or (self.gpu.nvlink_bytes_per_s if self.gpu else None)
+        # A pipeline neighbour is one stride away, however many stages there are.
+        reach = stride * 2 if kind == "pp" else stride * size
+        if reach <= domain and nvlink:
+            return "nvlink", nvlink
+        return "network", self.network_bytes_per_s()
+
+    def network_bytes_per_s(self) -> float | None:
+        """A GPU's share of its node's NICs, after over-subscription."""
+        hw = self.job.hardware
+        if not self.need("hardware.nic_bytes_per_s", hw.nic_bytes_per_s):
+            return None
+        gpus = hw.gpus_per_node or 1
+        nics = hw.nics_per_node if hw.nics_per_node is not None else gpus
+        share = (hw.nic_bytes_per_s or 0.0) * nics / gpus
+        return share / (hw.oversubscription or 1.0)
+
+    def row(
+        self,
+        kind: str,
+        op: str,
+        size: int,
+        calls: float | None,
+        message: float | None,
+        note: str = "",
+    ) -> TrafficRow:
+        """A row with its bytes, place and ideal time."""
+        where, speed = self.domain(kind)
+        sent = ideal = None
+        if calls is not None and message is not None:
+            sent = calls * message * cost.bus_factor(op, size)
+            if speed:
+                latency = cost.latency_s(op, size, where=where or "network")
+                ideal = sent / speed + calls * latency
+                if (
+                    op == "all_reduce"
+                    and where == "network"
+                    and self.job.hardware.sharp
+                    and ideal > calls * message / speed
+                ):
+                    ideal = calls * (cost.in_network_all_reduce_s(message, speed) + latency)
+        return TrafficRow(kind, op, size, calls, message, sent, where, speed, ideal, note)
+
+
+def expect(
+    job: JobDescription,
+    *,
+    step_s: float | None = None,
+    tokens: float | None = None,
+    gpus: Mapping[str, Gpu] | None = None,
+) -> Expectation:
+    """Everything that a job description implies.
+
+    ``step_s`` is a measured step time, ``tokens`` the length of the training; ``gpus`` replaces
+    or adds rows of the hardware table.
+    """
+    plan = _Plan(job, gpus or {})
+    found = Expectation(dict(plan.sizes), plan.microbatches)
+    found.traffic = [
+        *_tensor(plan),
+        *_data(plan),
+        *_pipeline(plan),
+        *_expert(plan),
+        *_context(plan),
+    ]
+    found.bubbles = _bubbles(plan)
+    found.memory = _memory(plan)
+    found.utilisation = _utilisation(plan, step_s)
+    found.roofline = _roofline(plan)
+    peak = _peak(plan)
+    if tokens and plan.parameters and found.utilisation.mfu_ratio and peak:
+        achieved = found.utilisation.mfu_ratio * peak
+        found.training_days = flops.training_days(
+            tokens, plan.parameters, plan.world, achieved, with_recomputation=False
+        )
+    found.unknown, found.assumptions = plan.unknown, plan.assumptions
+    return found
+
+
+def _layers_per_rank(plan: _Plan) -> float | None:
+    layers = plan.job.model.layers
+    return layers / plan.sizes["pp"] if plan.need("model.layers", layers) and layers else None
+
+
+def _activation(plan: _Plan) -> float | None:
+    m, batch = plan.job.model, plan.job.batch
+    known = [
+        plan.need("batch.micro", batch.micro),
+        plan.need("model.sequence", m.sequence),
+        plan.need("model.hidden", m.hidden),
+    ]
+    if not all(known):
+        return None
+    return traffic.activation_bytes(
+        batch.micro or 0,
+        (m.sequence or 0) // plan.sizes["cp"],
+        m.hidden or 0,
+        plan.element_bytes,
+    )
+
+
+def _tensor(plan: _Plan) -> list[TrafficRow]:
+    tp = plan.sizes["tp"]
+    if tp == 1:
+        return []
+    layers, m, a = _layers_per_rank(plan), plan.microbatches, _activation(plan)
+    calls = 4 * layers * m if layers is not None and m is not None else None
+    return [
+        plan.row(
+            "tp",
+            "all_reduce",
+            tp,
+            calls,
+            a,
+            "or as many all-gathers and reduce-scatters with sequence parallelism: up to 1.25x"
+            " the bytes; 1.5x with full recomputation",
+        )
+    ]
+
+
+def _own_parameter_bytes(plan: _Plan) -> float | None:
+    if plan.parameters is None:
+        return None
+    return plan.parameters / (plan.sizes["tp"] * plan.sizes["pp"]) * plan.element_bytes
+
+
+def _data(plan: _Plan) -> list[TrafficRow]:
+    dp = plan.sizes["dp"]
+    if dp == 1:
+        return []
+    own, m = _own_parameter_bytes(plan), plan.microbatches
+    if plan.zero == 0:
+        return [
+            plan.row("dp", "all_reduce", dp, 1.0, own, "gradients, once a step, in buckets"),
+        ]
+    if plan.zero < 3:
+        return [
+            plan.row("dp", "reduce_scatter", dp, 1.0, own, "gradients, once a step, in buckets"),
+            plan.row("dp", "all_gather", dp, 1.0, own, "parameters, once a step, in buckets"),
+        ]
+    layers = _layers_per_rank(plan)
+    if own is None or layers is None or m is None:
+        return [plan.row("dp", op, dp, None, None) for op in ("all_gather", "reduce_scatter")]
+    return [
+        plan.row("dp", "all_gather", dp, 2 * layers * m, own / layers, "a layer at a time, twice"),
+        plan.row("dp", "reduce_scatter", dp, layers * m, own / layers, "a layer at a time"),
+    ]
+
+
+def _pipeline(plan: _Plan) -> list[TrafficRow]:
+    pp = plan.sizes["pp"]
+    if pp == 1:
+        return []
+    a, m = _activation(plan), plan.microbatches
+    calls = 2.0 * m * plan.sizes["vpp"] if m is not None else None
+    rows = [plan.row("pp", "send", 2, calls, a, "a middle stage; a t-th with scatter/gather")]
+    model = plan.job.model
+    if model.vocabulary and model.hidden:
+        size = traffic.embedding_bytes(
+            model.vocabulary, model.hidden, plan.sizes["tp"], plan.element_bytes
+        )
+        note = "tied embedding, first and last stage only"
+        rows.append(plan.row("embedding", "all_reduce", 2, 1.0, size, note))
+    return rows
+
+
+def _expert(plan: _Plan) -> list[TrafficRow]:
+    ep, model = plan.sizes["ep"], plan.job.model
+    if ep == 1:
+        return []
+    layers, m, batch = _layers_per_rank(plan), plan.microbatches, plan.job.batch
+    known = [
+        plan.need("model.top_k", model.top_k),
+        plan.need("model.hidden", model.hidden),
+        plan.need("model.sequence", model.sequence),
+        plan.need("batch.micro", batch.micro),
+    ]
+    if not all(known) or layers is None or m is None:
+        return [plan.row("ep", "all_to_all", ep, None, None)]
+    tokens = (batch.micro or 0) * (model.sequence or 0) // plan.sizes["cp"]
+    size = traffic.expert_bytes(tokens, model.top_k or 1, model.hidden or 0, plan.element_bytes)
+    note = "dispatch and combine, forward and backward, every layer taken as an MoE layer"
+    return [plan.row("ep", "all_to_all", ep, 4 * layers * m, size, note)]
+
+
+def _context(plan: _Plan) -> list[TrafficRow]:
+    cp, shape = plan.sizes["cp"], plan.shape
+    if cp == 1:
+        return []
+    layers, m, micro = _layers_per_rank(plan), plan.microbatches, plan.job.batch.micro
+    if shape is None or layers is None or m is None or micro is None:
+        return [plan.row("cp", "send", cp, None, None)]
+    forward, backward = traffic.context_bytes_per_layer(
+        micro, shape.sequence, shape.kv_hidden / plan.sizes["tp"], cp, plan.element_bytes
+    )
+    calls = 2.0 * (cp - 1) * layers * m
+    message = (forward + backward) / (2 * (cp - 1))
+    return [plan.row("cp", "send", cp, calls, message, "ring of keys and values")]
+
+
+def _bubbles(plan: _Plan) -> list[Bubble]:
+    pp, m = plan.sizes["pp"], plan.microbatches
+    if pp == 1 or m is None:
+        return []
+    given = plan.job.schedule.kind
+    rows = []
+    for kind in bubble.KINDS:
+        chunks = plan.sizes["vpp"] if kind in ("interleaved-1f1b", "looped-bfs") else 1
+        rows.append(
+            Bubble(
+                kind,
+                bubble.bubble_ratio(kind, pp, m, chunks=chunks),
+                bubble.bubble_overhead_ratio(kind, pp, m, chunks=chunks),
+                kind == given,
+            )
+        )
+    return rows
+
+
+def _memory(plan: _Plan) -> Memory:
+    hw, job = plan.job.hardware, plan.job
+    state = activation = None
+    if plan.parameters is not None:
+        own = plan.parameters / (plan.sizes["tp"] * plan.sizes["pp"])
+        state = memory.model_state_bytes(own, plan.zero, plan.sizes["dp"])
+    layers = _layers_per_rank(plan)
+    if plan.shape is not None and layers is not None and job.batch.micro:
+        one = memory.activation_bytes_per_layer(
+            job.batch.micro,
+            plan.shape.sequence // plan.sizes["cp"],
+            plan.shape.hidden,
+            plan.sizes["tp"],
+        )
+        # 1F1B keeps p microbatches on the first stage, GPipe all.
+        kept = plan.sizes["pp"]
+        if job.schedule.kind == "gpipe" and plan.microbatches:
+            kept = plan.microbatches
+        activation = one * layers * kept
+        plan.assumptions.append("activations with selective recomputation (attention is redone)")
+    capacity = hw.gpu_memory_bytes or (plan.gpu.hbm_bytes if plan.gpu else None)
+    return Memory(state, activation, float(capacity) if capacity else None)
+
+
+def _peak(plan: _Plan) -> float | None:
+    given = plan.job.hardware.peak_flops_per_s
+    if given is not None:
+        return given
+    peak = plan.gpu.bf16_flops_per_s if plan.gpu else None
+    plan.need("hardware.peak_flops_per_s", peak)
+    return peak
+
+
+def _utilisation(plan: _Plan, step_s: float | None) -> Utilisation:
+    job, shape = plan.job, plan.shape
+    samples = job.batch.global_
+    if samples is None and plan.microbatches and job.batch.micro:
+        samples = plan.microbatches * job.batch.micro * plan.sizes["dp"]
+    if shape is None or samples is None:
+        return Utilisation(parameters_count=plan.parameters, step_s=step_s)
+    tokens = samples * shape.sequence
+    work = tokens * flops.flops_per_token(shape)
+    causal = tokens * flops.flops_per_token(shape, is_causal=True)
+    # A second forward: a third of forward and backward; the output layer is not redone.
+    head = tokens * 6.0 * shape.vocabulary * shape.hidden
+    redone = work + (work - head) / 3
+    peak = _peak(plan)
+    ideal = mfu = hfu = None
+    if peak is not None:
+        ideal = work / (plan.world * peak)
+        if step_s:
+            mfu = flops.utilisation_ratio(work, step_s, plan.world, peak)
+            hfu = flops.utilisation_ratio(redone, step_s, plan.world, peak)
+    return Utilisation(plan.parameters, work, causal, redone, ideal, step_s, mfu, hfu)
+
+
+def _roofline(plan: _Plan) -> Roofline:
+    peak, hw, job = _peak(plan), plan.job.hardware, plan.job
+    samples, sequence = job.batch.global_, job.model.sequence
+    tokens = samples * sequence / plan.world if samples and sequence else None
+    if peak is None:
+        return Roofline(tokens)
+    nvlink = hw.nvlink_bytes_per_s or (plan.gpu.nvlink_bytes_per_s if plan.gpu else None)
+    network = plan.network_bytes_per_s()
+    domain = hw.nvlink_domain or hw.gpus_per_node or (plan.gpu.nvlink_domain if plan.gpu else 8)
+    ffn = job.model.ffn or (4 * job.model.hidden if job.model.hidden else None)
+    ways = None
+    if ffn and nvlink and domain > 1:
+        ways = roofline.tensor_parallel_ways(ffn, peak, nvlink, domain)
+    return Roofline(
+        tokens_per_gpu=tokens,
+        data_parallel_nvlink_tokens=roofline.data_parallel_tokens(peak, nvlink) if nvlink else None,
+        data_parallel_network_tokens=roofline.data_parallel_tokens(peak, network)
+        if network
+        else None,
+        fsdp_network_tokens=roofline.fsdp_tokens(peak, network) if network else None,
+        tensor_parallel_ways=ways,
+        critical_intensity=plan.gpu.critical_intensity if plan.gpu else None,
+    )

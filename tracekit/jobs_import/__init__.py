@@ -1,0 +1,83 @@
+"""Job descriptions from what a user has at hand: job.toml, or another program's configuration.
+
+Recognised by content, never by name alone: DeepSpeed JSON, Megatron arguments (a command line,
+or the dump in its log), torchtitan TOML, Hugging Face trainer arguments and model configuration,
+Slurm (``scontrol show job``, ``sacct --json``), Kubernetes pods and jobs, ``nvidia-smi topo -m``,
+an NCCL topology, and the meta file of pipeline timers.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from tracekit.errors import InputError
+from tracekit.job import MAX_BYTES, JobDescription, is_job_file, merge_jobs, parse_job
+from tracekit.jobs_import import arguments, cluster, configs, topology
+from tracekit.jobs_import.topology import Topology, read_topology
+
+Reader = Callable[[str], JobDescription | None]
+
+READERS: tuple[tuple[str, Reader], ...] = (
+    ("DeepSpeed configuration", configs.deepspeed),
+    ("Hugging Face model configuration", configs.huggingface_model),
+    ("Hugging Face trainer arguments", configs.huggingface_trainer),
+    ("torchtitan configuration", configs.torchtitan),
+    ("Slurm job", cluster.slurm),
+    ("Kubernetes object", cluster.kubernetes),
+    ("GPU topology", topology.as_job),
+    ("meta file of pipeline timers", configs.timer_meta),
+    ("training arguments", arguments.read_arguments),
+)
+"""In the order in which they are asked; each answers None for what is not its own."""
+
+
+def import_description(text: str, path: str) -> tuple[str, JobDescription]:
+    """What a text is, and the job description that it gives. InputError where nobody knows."""
+    for name, reader in READERS:
+        found = reader(text)
+        if found is not None:
+            notes = tuple(f"{path}: {note}" for note in found.notes)
+            return name, msgspec.structs.replace(found, files=(path,), notes=notes)
+    raise InputError(
+        f"{path}: no job description that is known",
+        hint="job.toml; or " + ", ".join(name for name, _ in READERS),
+    )
+
+
+def load_description(path: str | os.PathLike[str]) -> JobDescription:
+    """One description of any recognised kind. InputError names the path."""
+    shown = os.fspath(path)
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"{shown}: cannot be read: {error.strerror}") from error
+    if len(data) > MAX_BYTES:
+        raise InputError(f"{shown}: a job description of more than {MAX_BYTES} bytes is not read")
+    if is_job_file(shown, data):
+        return parse_job(data, shown)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = data.decode("latin-1")
+    return import_description(text, shown)[1]
+
+
+def load_descriptions(paths: Sequence[str | os.PathLike[str]]) -> JobDescription:
+    """Several as one: later files win, contradictions are in ``notes``."""
+    return functools.reduce(merge_jobs, (load_description(p) for p in paths), JobDescription())
+
+
+__all__ = [
+    "READERS",
+    "Topology",
+    "import_description",
+    "load_description",
+    "load_descriptions",
+    "read_topology",
+]

@@ -1,0 +1,157 @@
+"""
+What it means
+    Ranks of one job run different NCCL versions, settings or networks.
+
+How it shows
+    Processes of one communicator state different versions, different values of a variable that
+    must be the same everywhere, or different networks.
+
+Why it hurts
+    At best the slowest setting decides; at worst ranks choose different algorithms and hang.
+
+Remedy
+    One image and one environment for all ranks.
+
+When this is wrong
+    Interfaces and NICs may have other names on other hosts: they are not compared. NCCL prints a
+    variable only where it reads it, so a rank that does not mention one is not taken to lack it.
+
+Source
+    The asymmetries that NCCL itself warns of (2.23), and those that it does not.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from tracekit.findings import Finding, Severity
+from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.nccl_facts import (
+    CAPTURE,
+    Nccl,
+    Signal,
+    majority,
+    nccl_finding,
+    nccl_of,
+    no_logs,
+)
+from tracekit.wording import listed, safe
+
+NAME = "config-mismatch"
+PER_HOST = frozenset(
+    """
+    NCCL_SOCKET_IFNAME NCCL_OOB_NET_IFNAME NCCL_IB_HCA NCCL_IB_GID_INDEX NCCL_IB_ADDR_RANGE
+    NCCL_DEBUG NCCL_DEBUG_SUBSYS NCCL_MNNVL_UUID NCCL_MNNVL_CLIQUE_ID NCCL_IGNORE_CPU_AFFINITY
+    NCCL_CONF_FILE NCCL_DEBUG_FILE NCCL_TOPO_FILE NCCL_TOPO_DUMP_FILE NCCL_GRAPH_FILE
+    NCCL_GRAPH_DUMP_FILE NCCL_TUNER_CONFIG_FILE
+    """.split()  # noqa: SIM905  # a list that is read by eye
+)
+"""Variables that may rightly differ between hosts or ranks."""
+
+
+@dataclass(frozen=True)
+class ConfigMismatchThresholds(Thresholds):
+    """How many processes make a comparison."""
+
+    min_processes_count: int = threshold(2, "that state the same thing, to be compared")
+
+
+def evaluate(facts: Facts, limits: ConfigMismatchThresholds) -> RuleOutcome:
+    """Versions, settings and networks over the processes of each communicator."""
+    nccl = nccl_of(facts)
+    warned = nccl.of("version_mismatch")
+    if not nccl.members and not warned:
+        return no_logs(NAME)
+    groups = [{m.process for m in members} for members in nccl.comms.values()]
+    if not warned and all(len(g) < limits.min_processes_count for g in groups):
+        return lacking(NAME, "NCCL logs of at least two processes of a communicator", CAPTURE)
+    found: dict[str, Finding] = {}
+    for processes in sorted(groups, key=len, reverse=True):
+        for what, stated in _stated(nccl, processes).items():
+            values = {value for value, _ in stated}
+            if len(stated) >= limits.min_processes_count and len(values) > 1:
+                finding = _finding(facts, nccl, what, stated)
+                found.setdefault(what, finding)
+    if warned and "NCCL version" not in found:
+        found["NCCL version"] = _warned(facts, nccl, warned)
+    return RuleOutcome(findings=tuple(found[k] for k in sorted(found)))
+
+
+def _stated(
+    nccl: Nccl, processes: set[tuple[int, str | None, int | None]]
+) -> dict[str, list[tuple[str, Signal]]]:
+    """What each process states, by what it is about; one value a process."""
+    found: dict[str, dict[object, tuple[str, Signal]]] = defaultdict(dict)
+    for signal in nccl.signals:
+        if signal.process not in processes:
+            continue
+        given = signal.given
+        if signal.code == "version" and "nccl" in given:
+            found["NCCL version"][signal.process] = (given["nccl"], signal)
+        elif signal.code == "network" and "network" in given:
+            found["network"][signal.process] = (given["network"].strip(), signal)
+        elif signal.code == "env" and given.get("name") not in PER_HOST:
+            value = given.get("value", "")
+            if not value.startswith("("):
+                found[given.get("name", "")][signal.process] = (value, signal)
+    return {what: list(by.values()) for what, by in found.items() if what}
+
+
+def _finding(facts: Facts, nccl: Nccl, what: str, stated: list[tuple[str, Signal]]) -> Finding:
+    by_value: dict[str, list[Signal]] = defaultdict(list)
+    for value, signal in stated:
+        by_value[value].append(signal)
+    usual = majority(value for value, _ in stated)
+    odd = [s for value, signals in by_value.items() if value != usual for s in signals]
+    hosts = sorted({safe(s.node) for s in odd if s.node is not None})
+    words = [
+        f"{safe(value)} in {len(signals)}"
+        for value, signals in sorted(by_value.items(), key=lambda i: (-len(i[1]), i[0]))
+    ]
+    from dataclasses import replace
+
+    finding = nccl_finding(
+        facts,
+        NAME,
+        severity=Severity.MINOR,
+        summary=f"{what} differs between the processes of one job: {listed(words[:4])}.",
+        owner="platform",
+        evidence=[
+            nccl.evidence(f"values of {what}", len(by_value), "count", "nccl_signals",
+                          [signals[0] for signals in by_value.values()], 1)
+        ],
+        basis="the processes' own words",
+        hosts=hosts,
+        confirm=("compare the images and environments of the hosts",),
+        remedy=(f"the same {what} everywhere",),
+    )  # fmt: skip
+    return replace(finding, id=f"{NAME}/{what.replace(' ', '-')}")
+
+
+def _warned(facts: Facts, nccl: Nccl, warned: list[Signal]) -> Finding:
+    return nccl_finding(
+        facts,
+        NAME,
+        severity=Severity.MINOR,
+        summary="NCCL warns that the ranks run different NCCL versions.",
+        owner="platform",
+        evidence=[
+            nccl.evidence("warnings", sum(s.count for s in warned), "lines", "nccl_signals", warned)
+        ],
+        basis="NCCL's own warning",
+        hosts=sorted({safe(s.node) for s in warned if s.node is not None}),
+        remedy=("one image for all ranks",),
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    summary="Ranks of one job run different NCCL versions, settings or networks.",
+    owner="platform",
+    thresholds=ConfigMismatchThresholds(),
+    queries=("nccl_comms", "nccl_signals"),
+    evaluate=evaluate,
+    doc=__doc__,
+    needs="NCCL logs",
+)

@@ -1,0 +1,121 @@
+"""
+What it means
+    Traffic between machines leaves its rail: it enters the fabric on one rail and leaves it on
+    another, through the spine that rail-optimised fabrics avoid.
+
+How it shows
+    NCCL itself warns of mismatched physical devices, or connections send from one device index and
+    receive on another.
+
+Why it hurts
+    The spine has less bandwidth than the rails, and flows collide there.
+
+Remedy
+    NCCL_CROSS_NIC=0, PXN on, the same NIC order on all hosts.
+
+When this is wrong
+    Fabrics without rails do not care. Device indices are rails only if all hosts list their NICs in
+    the same order. NCCL chooses crossing rings on purpose where it believes the fabric flat.
+
+Source
+    NVIDIA/nccl issues 1114, 1479, 1697, 1933, 2193.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracekit.findings import Finding, Severity
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.nccl_facts import CAPTURE, Nccl, nccl_finding, nccl_of, no_logs
+from tracekit.wording import safe, share
+
+NAME = "cross-rail-traffic"
+
+
+@dataclass(frozen=True)
+class CrossRailTrafficThresholds(Thresholds):
+    """How much may cross."""
+
+    min_crossing_ratio: float = threshold(
+        0.1, "of the channels between hosts; a few cross where hosts have unequal GPUs"
+    )
+    min_devices_count: int = threshold(2, "devices a host; with one there is no rail to leave")
+
+
+def evaluate(facts: Facts, limits: CrossRailTrafficThresholds) -> RuleOutcome:
+    """Connections whose ends are on different rails."""
+    nccl = nccl_of(facts)
+    warned = nccl.of("rail_mismatch")
+    if not nccl.members and not warned:
+        return no_logs(NAME)
+    rows = [
+        r for r in facts.of("nccl_rails")
+        if r["plugin"] not in ("Socket", "FastSocket") and not r["is_pxn"]
+        and r["from_node"] is not None and r["from_node"] != r["to_node"]
+    ]  # fmt: skip
+    if not rows and not warned:
+        if nccl.spanning() or any(nccl.nodes_count(c) is None for c in nccl.comms):
+            return lacking(NAME, "both ends of the connections in NCCL logs of all ranks", CAPTURE)
+        return RuleOutcome()
+    devices = {int(r["from_device"]) for r in rows} | {int(r["to_device"]) for r in rows}
+    crossing = [r for r in rows if r["from_device"] != r["to_device"]]
+    every = sum(int(r["edges_count"]) for r in rows)
+    across = sum(int(r["edges_count"]) for r in crossing)
+    is_much = (
+        len(devices) >= limits.min_devices_count
+        and every > 0
+        and across >= limits.min_crossing_ratio * every
+    )
+    if not warned and not is_much:
+        return RuleOutcome()
+    return RuleOutcome(findings=(_finding(facts, nccl, limits, crossing, across, every),))
+
+
+def _finding(
+    facts: Facts,
+    nccl: Nccl,
+    limits: CrossRailTrafficThresholds,
+    crossing: list[Row],
+    across: int,
+    every: int,
+) -> Finding:
+    warned = nccl.of("rail_mismatch")
+    nodes = sorted({safe(str(r[k])) for r in crossing for k in ("from_node", "to_node")})
+    setting = nccl.settings("NCCL_CROSS_NIC")
+    value = setting[0].given.get("value") if setting else None
+    words = (
+        [f"{share(across / every)} of the channels between hosts change rails"] if across else []
+    )
+    words += ["NCCL warns of mismatched devices"] if warned else []
+    words += [f"NCCL_CROSS_NIC={value} is set"] if setting else []
+    return nccl_finding(
+        facts,
+        NAME,
+        # Device indices are an assumption; NCCL's own warning is not.
+        severity=Severity.MINOR if warned else Severity.NOTE,
+        summary=f"Traffic leaves its rail: {'; '.join(words)}.",
+        owner="network",
+        evidence=[
+            nccl.evidence("channels that change rails", across / every if every else 0.0, "ratio",
+                          "nccl_rails", threshold=limits.min_crossing_ratio),
+            *([nccl.evidence("warnings of NCCL", sum(s.count for s in warned), "lines",
+                             "nccl_signals", warned)] if warned else []),
+        ],
+        basis="NCCL's own warning" if warned else "device indices, taken for rails",
+        hosts=nodes or sorted({s.node for s in warned if s.node is not None}),
+        confirm=("compare the order of NICs (ibdev2netdev) on the hosts",),
+        remedy=("NCCL_CROSS_NIC=0 on a rail-optimised fabric, and do not disable PXN",),
+    )  # fmt: skip
+
+
+RULE = Rule(
+    name=NAME,
+    summary="Traffic between machines enters the fabric on one rail and leaves it on another.",
+    owner="network",
+    thresholds=CrossRailTrafficThresholds(),
+    queries=("nccl_comms", "nccl_rails", "nccl_signals"),
+    evaluate=evaluate,
+    doc=__doc__,
+    needs="NCCL logs",
+)

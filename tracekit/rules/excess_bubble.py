@@ -1,0 +1,164 @@
+"""The pipeline stands idle longer than its schedule must, with stages that are alike.
+
+What it means
+  A schedule cannot avoid some idle time: (p-1)/(v m + p-1) of the window for GPipe, 1F1B and
+  interleaved. Idle time beyond that comes from late transfers, launch gaps or pauses inside the
+  pipeline.
+
+How it shows
+  Measured idle over window is at least 1.15 times the theory for as many stages, microbatches
+  and chunks as were seen, while no stage computes 1.1 times the median stage.
+
+Why it hurts
+  Idle stages hold GPUs that do nothing. The price stated is the idle time beyond theory.
+
+Remedy
+  Overlap the transfers between stages with computation; place neighbours on one rail; look for
+  pauses (input, collections) inside the pipeline. More microbatches, interleaving or a
+  zero-bubble schedule lower what theory itself makes.
+
+When this is wrong
+  Where only the host was recorded, ranges include what Python does between operators, and
+  nothing is claimed. Stages that were not captured change the number of stages. Warm-up steps
+  are left out.
+
+Source
+  Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters (SC 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from tracekit.findings import (
+    Evidence,
+    Finding,
+    Severity,
+    confidence_from,
+    finding_id,
+    impact_of,
+    severity_of,
+)
+from tracekit.rules import pipeline
+from tracekit.rules.base import (
+    NO_GPU,
+    Facts,
+    Row,
+    Rule,
+    RuleOutcome,
+    Thresholds,
+    lacking,
+    threshold,
+)
+from tracekit.wording import seconds, share
+
+NAME = "excess-bubble"
+
+
+@dataclass(frozen=True)
+class ExcessBubbleThresholds(Thresholds):
+    """When a bubble is more than its schedule makes."""
+
+    min_theory_ratio: float = threshold(
+        1.15, "measured over theory; recorded healthy pipelines reach 1.12 with launch gaps"
+    )
+    max_stage_ratio: float = threshold(
+        1.10, "a stage this heavy explains the idle time: stage-imbalance says so"
+    )
+    min_impact_ratio: float = threshold(0.01, "under 1 % of the step nobody should be called")
+
+
+def evaluate(facts: Facts, limits: ExcessBubbleThresholds) -> RuleOutcome:
+    """One finding for the job, without a culprit."""
+    bubbles = pipeline.steady_bubbles(facts)
+    step_ns = pipeline.step_ns(facts, bubbles)
+    if not bubbles or step_ns <= 0:
+        return lacking(NAME, pipeline.NEEDS, pipeline.CAPTURE)
+    if len(facts.steps) and not facts.has_gpu:
+        return lacking(NAME, NO_GPU, "profile with activities CPU and CUDA")
+    if (
+        max((s.compute_ratio for s in pipeline.stages(facts)), default=1.0)
+        >= limits.max_stage_ratio
+    ):
+        return RuleOutcome()
+    measured = fmean(float(r["bubble_ratio"]) for r in bubbles)
+    theory = fmean(float(r["expected_bubble_ratio"]) for r in bubbles)
+    window_ns = fmean(float(r["window_ns"]) for r in bubbles)
+    # Idle time that theory allows for this much work, not for this long a window.
+    busy_ns = fmean(float(r["busy_ns"]) for r in bubbles)
+    allowed_ns = busy_ns * fmean(float(r["expected_bubble_overhead_ratio"]) for r in bubbles)
+    excess_ns = window_ns - busy_ns - allowed_ns
+    if measured < limits.min_theory_ratio * theory:
+        return RuleOutcome()
+    if excess_ns < limits.min_impact_ratio * step_ns:
+        return RuleOutcome()
+    return RuleOutcome(findings=(_finding(facts, limits, bubbles, excess_ns, step_ns),))
+
+
+def _finding(
+    facts: Facts,
+    limits: ExcessBubbleThresholds,
+    bubbles: Sequence[Row],
+    excess_ns: float,
+    step_ns: float,
+) -> Finding:
+    measured = fmean(float(r["bubble_ratio"]) for r in bubbles)
+    theory = fmean(float(r["expected_bubble_ratio"]) for r in bubbles)
+    stages = max(int(r["stages_count"]) for r in bubbles)
+    microbatches = max(int(r["microbatches_count"]) for r in bubbles)
+    scope = facts.scope(facts.ranks, facts.steps.keys)
+    impact = impact_of(excess_ns / 1e9, step_ns / 1e9, facts.gpus_count)
+    return Finding(
+        id=finding_id(NAME, scope, facts.ranks),
+        rule=NAME,
+        severity=severity_of(impact.step_ratio, cap=Severity.MAJOR),
+        confidence=confidence_from(
+            ["GPU timeline"], "one kind of evidence; what fills the gaps is not told apart"
+        ),
+        summary=(
+            f"Pipeline stages stand idle for {share(measured)} of the window, {stages} stages and "
+            f"{microbatches} microbatches make {share(theory)}: {seconds(excess_ns / 1e9)} a step "
+            "is more than the schedule needs."
+        ),
+        owner="framework",
+        scope=scope,
+        when=facts.when(facts.steps.keys),
+        impact=impact,
+        evidence=(
+            Evidence(
+                name="idle over window",
+                value=measured,
+                unit="ratio",
+                threshold=limits.min_theory_ratio * theory,
+                query="bubble",
+            ),
+            Evidence(
+                name="idle over window that the schedule makes",
+                value=theory,
+                unit="ratio",
+                query="bubble",
+            ),
+        ),
+        confirm=("tracekit whatif RUN --remove comm=pp says how much of it is transfers",),
+        remedy=(
+            "overlap sends and receives with computation; keep stage neighbours on one rail",
+            "more microbatches, interleaved chunks or a zero-bubble schedule",
+        ),
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    summary="Pipeline stages stand idle longer than the schedule makes.",
+    owner="framework",
+    thresholds=ExcessBubbleThresholds(),
+    queries=("bubble", "stage_balance"),
+    evaluate=evaluate,
+    doc=__doc__,
+    cap=Severity.MAJOR,
+    names_culprit=False,
+    needs=pipeline.NEEDS,
+    symptom_of=("stage-imbalance", "sequence-imbalance", "gc-pause", "dataloader-stall"),
+)

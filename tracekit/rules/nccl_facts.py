@@ -1,0 +1,313 @@
+"""What rules about NCCL share: communicators, connections and messages as objects.
+
+NCCL's ranks count within a communicator; a rank of the job is named only where the log proves it.
+A log is one instrument however many ranks wrote it, so a finding from logs alone is ``possible``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from tracekit.findings import (
+    Evidence,
+    EvidenceRow,
+    Finding,
+    Impact,
+    Instrument,
+    Owner,
+    Scope,
+    Severity,
+    When,
+    confidence_from,
+    finding_id,
+)
+from tracekit.rules.base import Facts, Row, RuleOutcome, lacking
+from tracekit.wording import ranges, safe
+
+CAPTURE = "tracekit capture --what nccl"
+MAX_PLACES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A rank of a communicator."""
+
+    comm: str
+    group_rank: int | None
+    world_rank: int | None
+    node: str | None
+    pid: int | None
+    size: int
+    nodes_count: int | None
+    pci: str | None
+    channels: int | None
+    version: str | None
+    init_ns: int | None
+    state: str | None
+    source_id: int
+    place: int
+
+    @property
+    def process(self) -> tuple[int, str | None, int | None]:
+        """The process, as one log knows it."""
+        return (self.source_id, self.node, self.pid)
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """A kind of message of one process."""
+
+    code: str
+    severity: str
+    given: dict[str, str]
+    node: str | None
+    pid: int | None
+    comm: str | None
+    count: int
+    source_id: int
+    place: int
+
+    @property
+    def process(self) -> tuple[int, str | None, int | None]:
+        """The process, as one log knows it."""
+        return (self.source_id, self.node, self.pid)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How one rank of a communicator talks to another."""
+
+    comm: str | None
+    start: int | None
+    start_node: str | None
+    end: int | None
+    end_node: str | None
+    transport: str | None
+    detail: str
+    nics: str | None
+    is_gpudirect: bool | None
+    channels: int
+    source_id: int
+    place: int
+
+    @property
+    def plugin(self) -> str:
+        """Name of the network plugin; empty off the network."""
+        return self.detail.split("/", 1)[0] if self.transport == "NET" else ""
+
+    @property
+    def crosses(self) -> bool:
+        """Whether the ends are known to be on different hosts."""
+        return None not in (self.start_node, self.end_node) and self.start_node != self.end_node
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the ends are known to be on one host."""
+        return self.start_node is not None and self.start_node == self.end_node
+
+
+class Nccl:
+    """All that the NCCL logs say."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.members = [_member(r) for r in facts.of("nccl_comms")]
+        self.signals = [_signal(r) for r in facts.of("nccl_signals")]
+        self.links = [_link(r) for r in facts.of("nccl_topology")]
+
+    @cached_property
+    def comms(self) -> dict[str, list[Member]]:
+        """Members by communicator."""
+        found: dict[str, list[Member]] = defaultdict(list)
+        for member in self.members:
+            found[member.comm].append(member)
+        return dict(found)
+
+    @cached_property
+    def by_code(self) -> dict[str, list[Signal]]:
+        """Messages by kind."""
+        found: dict[str, list[Signal]] = defaultdict(list)
+        for signal in self.signals:
+            found[signal.code].append(signal)
+        return dict(found)
+
+    def of(self, code: str) -> list[Signal]:
+        """Messages of a kind."""
+        return self.by_code.get(code, [])
+
+    def nodes_count(self, comm: str) -> int | None:
+        """Machines of a communicator: as NCCL counts them, else by the names of its members.
+
+        NCCL's own count wins: pods of one machine have different names. None where neither all
+        members were seen nor NCCL says so.
+        """
+        members = self.comms.get(comm, [])
+        stated = [m.nodes_count for m in members if m.nodes_count is not None]
+        if stated:
+            return max(stated)
+        names = {m.node for m in members if m.node is not None}
+        if len(names) > 1:
+            return len(names)
+        ranks = {m.group_rank for m in members}
+        is_whole = bool(members) and len(ranks) >= members[0].size
+        return len(names) if is_whole and names else None
+
+    def spanning(self) -> list[str]:
+        """Communicators that are known to span machines."""
+        return [c for c in self.comms if (self.nodes_count(c) or 0) > 1]
+
+    def settings(self, name: str) -> list[Signal]:
+        """Processes that had this variable set."""
+        return [s for s in self.of("env") if s.given.get("name") == name]
+
+    def hosts(self, members: Iterable[Member]) -> tuple[str, ...]:
+        """Hosts of members, sorted."""
+        return tuple(sorted({safe(m.node) for m in members if m.node is not None}))
+
+    def world_ranks(self, members: Iterable[Member]) -> tuple[int, ...]:
+        """Their ranks in the job; empty unless all are proved."""
+        given = [m.world_rank for m in members]
+        known = [rank for rank in given if rank is not None]
+        return tuple(sorted(set(known))) if known and len(known) == len(given) else ()
+
+    def member(self, comm: str | None, rank: int | None) -> Member | None:
+        """The member of a communicator with that rank."""
+        if comm is None:
+            return None
+        return next((m for m in self.comms.get(comm, ()) if m.group_rank == rank), None)
+
+    def label(self, members: Sequence[Member]) -> str:
+        """``ranks 3,5`` of the job where proved, else of the communicator of so many."""
+        world = self.world_ranks(members)
+        ranks = world or tuple(sorted({m.group_rank for m in members if m.group_rank is not None}))
+        word = "rank" if len(ranks) == 1 else "ranks"
+        where = "" if world or not members else f" of a communicator of {members[0].size}"
+        return f"{word} {ranges(ranks)}{where}"
+
+    def place(self, source_id: int, place: int | None) -> EvidenceRow:
+        """Where a line stands."""
+        path = self.facts.sources.get(source_id, f"source {source_id}")
+        return EvidenceRow(source=path, place=f"line {place}")
+
+    def evidence(
+        self,
+        name: str,
+        value: float,
+        unit: str,
+        query: str,
+        at: Iterable[Member | Signal | Link] = (),
+        threshold: float | None = None,
+    ) -> Evidence:
+        """A number with the lines that it comes from."""
+        first: dict[tuple[int, int], EvidenceRow] = {}
+        for one in at:
+            if len(first) < MAX_PLACES:
+                first[one.source_id, one.place] = self.place(one.source_id, one.place)
+        return Evidence(
+            name=name, value=value, unit=unit, threshold=threshold, query=query,
+            rows=tuple(first.values()),
+        )  # fmt: skip
+
+
+def nccl_of(facts: Facts) -> Nccl:
+    """The logs of these facts."""
+    return Nccl(facts)
+
+
+def no_logs(rule: str) -> RuleOutcome:
+    """The outcome without NCCL logs."""
+    return lacking(rule, "NCCL logs", CAPTURE)
+
+
+def nccl_finding(
+    facts: Facts,
+    rule: str,
+    *,
+    severity: Severity,
+    summary: str,
+    owner: Owner,
+    evidence: Sequence[Evidence],
+    basis: str,
+    instruments: Sequence[Instrument] = ("log",),
+    ranks: Sequence[int] = (),
+    hosts: Sequence[str] = (),
+    groups: Sequence[str] = (),
+    devices: Sequence[str] = (),
+    counter: Sequence[Evidence] = (),
+    confirm: Sequence[str] = (),
+    remedy: Sequence[str] = (),
+    next_capture: Sequence[str] = (),
+) -> Finding:
+    """A finding from NCCL logs: what it costs a step is not in them."""
+    scope = Scope(
+        ranks=tuple(ranks),
+        hosts=tuple(hosts),
+        groups=tuple(safe(g) for g in groups),
+        devices=tuple(devices),
+        identity_source="log",
+    )
+    return Finding(
+        id=finding_id(rule, scope, facts.ranks),
+        rule=rule,
+        severity=severity,
+        confidence=confidence_from(instruments, basis),
+        summary=summary,
+        owner=owner,
+        scope=scope,
+        when=When(),
+        impact=Impact(),
+        evidence=tuple(evidence),
+        counter_evidence=tuple(counter),
+        confirm=tuple(confirm),
+        remedy=tuple(remedy),
+        next_capture=tuple(next_capture),
+    )
+
+
+def majority(values: Iterable[object]) -> object | None:
+    """The value that more than half have; None without one."""
+    counted = Counter(values)
+    if not counted:
+        return None
+    value, count = counted.most_common(1)[0]
+    return value if 2 * count > counted.total() else None
+
+
+def number(given: dict[str, str], name: str) -> float | None:
+    """A field as a number."""
+    try:
+        return float(given[name])
+    except (KeyError, ValueError):
+        return None
+
+
+def _int(value: object) -> int | None:
+    return None if value is None else int(str(value))
+
+
+def _member(r: Row) -> Member:
+    return Member(
+        str(r["comm"]), _int(r["group_rank"]), _int(r["world_rank"]), r["node"], _int(r["pid"]),
+        int(r["group_size"]), _int(r["nodes_count"]), r["pci"], _int(r["channels_count"]),
+        r["nccl_version"], _int(r["init_dur_ns"]), r["state"], int(r["source_id"]),
+        int(r["place"]),
+    )  # fmt: skip
+
+
+def _signal(r: Row) -> Signal:
+    given = dict(f.split("=", 1) for f in r["fields"] or () if "=" in f)
+    return Signal(
+        str(r["code"]), str(r["severity"]), given, r["node"], _int(r["pid"]), r["comm"],
+        int(r["occurrences_count"]), int(r["source_id"]), int(r["place"]),
+    )  # fmt: skip
+
+
+def _link(r: Row) -> Link:
+    return Link(
+        r["comm"], _int(r["from_rank"]), r["from_node"], _int(r["to_rank"]), r["to_node"],
+        r["transport"], str(r["detail"] or ""), r["nics"], r["is_gpudirect"],
+        int(r["channels_count"]), int(r["source_id"]), int(r["place"]),
+    )  # fmt: skip

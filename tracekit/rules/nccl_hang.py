@@ -1,0 +1,342 @@
+"""The log side of hangs and mismatches, as PyTorch's watchdog and Flight Recorder tell them.
+
+Sequence numbers count within a process group. The members that did not join are those whose last
+enqueued work is before the call that timed out elsewhere, and those that wrote nothing at all while
+every other member did. If all joined the same call, no rank is to blame: the network or a GPU is.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracekit.findings import (
+    Candidates,
+    Evidence,
+    EvidenceRow,
+    Finding,
+    Impact,
+    Instrument,
+    Severity,
+    confidence_from,
+)
+from tracekit.rules.base import Facts, Row
+from tracekit.wording import ranges, safe
+
+HANG = "collective-hang"
+MISMATCH = "collective-mismatch"
+QUERIES = ("watchdog", "flight_calls")
+VARIABLE_SIZES = frozenset({"all_to_all", "coalesced", "gather", "scatter", "unknown"})
+"""Operations whose members may rightly give different sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """What logs or dumps say of one group, in global ranks."""
+
+    finding: Finding
+    waiting: frozenset[int]
+    absent: frozenset[int] = frozenset()
+    """Members that did not join, or that said nothing; empty where all joined or none is known."""
+    members: frozenset[int] | None = None
+    """All members; None where the log does not list them."""
+    is_world: bool = False
+    """Whether it is the job's first group, of all ranks."""
+    is_global: bool = True
+    """Whether the ranks are the job's; false where they count within a group without a name."""
+    is_whole: bool = False
+    """Whether all members are known to have joined."""
+    differs: str = ""
+    """What differs between members, for a mismatch."""
+
+    def is_group(self, ranks: frozenset[int], everybody: frozenset[int]) -> bool:
+        """Whether a communicator of the traces, with these members, can be this group."""
+        if not self.is_global:
+            return False
+        if self.members is not None:
+            return ranks == self.members
+        named = self.waiting | self.absent
+        return ranks >= (named | everybody if self.is_world else named)
+
+
+def has_evidence(facts: Facts) -> bool:
+    """Whether a watchdog or a Flight Recorder said anything."""
+    return bool(facts.of("watchdog") or facts.of("flight_calls"))
+
+
+def hang(facts: Facts) -> Logged | None:
+    """The hang that started it, at most one: Flight Recorder knows more than the watchdog."""
+    return _flight(facts) or _watchdog(facts)
+
+
+def mismatch(facts: Facts) -> Logged | None:
+    """The first call at one place of a group in which members did different things."""
+    for row in facts.of("flight_calls"):
+        ops = row["ops"] or ()
+        sizes = row["message_bytes"] or ()
+        differs = _differs(ops, sizes)
+        if differs and len(row["joined_ranks"]) > 1:
+            ranks = sorted(int(r) for r in row["joined_ranks"])
+            members = frozenset(int(r) for r in row["members"] or ()) or None
+            found = _mismatch(facts, row["group_name"], int(row["sequence"]), differs, [row], ranks)
+            return Logged(found, frozenset(ranks), members=members, differs=differs)
+    for (group, sequence), rows in sorted(_timeouts(facts).items(), key=str):
+        ops = sorted({str(r["op"]) for r in rows if r["op"]})
+        sizes = sorted({(r["numel_in"], r["numel_out"]) for r in rows if r["numel_in"] is not None})
+        differs = _differs(ops, sizes)
+        if differs and len({_rank(r) for r in rows}) > 1:
+            ranks = sorted({k for r in rows if (k := _rank(r)) is not None})
+            is_global = _is_global(rows, group)
+            found = _mismatch(
+                facts, group, sequence, differs, rows, ranks, is_global=is_global
+            )  # fmt: skip
+            return Logged(found, frozenset(ranks), is_world=_is_world(group),
+                          is_global=is_global, differs=differs)  # fmt: skip
+    return None
+
+
+# ---------------------------------------------------------------- watchdog
+
+
+def _rank(row: Row) -> int | None:
+    value = row["world_rank"] if row["world_rank"] is not None else row["group_rank"]
+    return None if value is None else int(value)
+
+
+def _timeouts(facts: Facts) -> dict[tuple[str | None, int], list[Row]]:
+    """Timed-out works by group and sequence."""
+    found: dict[tuple[str | None, int], list[Row]] = defaultdict(list)
+    for row in facts.of("watchdog"):
+        if row["code"] == "watchdog-timeout" and row["sequence"] is not None:
+            found[row["group_name"], int(row["sequence"])].append(row)
+    return dict(found)
+
+
+def _is_global(rows: Sequence[Row], group: object) -> bool:
+    """Whether the lines' ranks are the job's: stated so, or of the group that has all ranks."""
+    return all(r["world_rank"] is not None for r in rows) or (
+        group is not None and _is_world(group)
+    )
+
+
+def _watchdog(facts: Facts) -> Logged | None:
+    timeouts = _timeouts(facts)
+    if not timeouts:
+        return None
+    # The first call of the group that most ranks wait in; later ones follow from it.
+    (group, sequence), rows = min(
+        timeouts.items(), key=lambda item: (-len({_rank(r) for r in item[1]}), item[0][1])
+    )
+    waiting = sorted({k for r in rows if (k := _rank(r)) is not None})
+    enqueued = {
+        k: int(r["last_enqueued"])
+        for r in facts.of("watchdog")
+        if r["last_enqueued"] is not None and _is_same(r["group_name"], group)
+        and (k := _rank(r)) is not None
+    }  # fmt: skip
+    behind = sorted(r for r, last in enqueued.items() if last < sequence)
+    also = sorted({k for r in facts.of("watchdog") if (k := _rank(r)) is not None})
+    world = facts.job.world_size or _size_of_largest(facts)
+    # Ranks count from 0: a gap below the highest is a rank that said nothing.
+    expected = max(world or 0, max(also, default=-1) + 1)
+    silent = sorted(set(range(expected)) - set(also)) if _is_world(group) else []
+    op = next((str(r["op"]) for r in rows if r["op"]), "collective")
+    if _differs(sorted({str(r["op"]) for r in rows if r["op"]}), ()):
+        return None  # members that do different things: a mismatch, not an absence
+    is_whole = bool(world) and _is_world(group) and len(waiting) == world
+    is_global = _is_global(rows, group)
+    found = _hang(
+        facts, op, sequence, group, waiting, behind, silent, rows, "watchdog",
+        is_whole=is_whole, is_global=is_global,
+    )  # fmt: skip
+    if found is None:
+        return None
+    return Logged(found, frozenset(waiting), frozenset(behind or silent),
+                  is_world=_is_world(group), is_global=is_global, is_whole=is_whole)  # fmt: skip
+
+
+def _is_world(group: object) -> bool:
+    """Whether a group is the job's first; old releases do not name it."""
+    return group is None or "default" in str(group) or str(group) == "0"
+
+
+def _is_same(one: object, other: object) -> bool:
+    return one == other or (_is_world(one) and _is_world(other))
+
+
+def _size_of_largest(facts: Facts) -> int | None:
+    """Members of the largest communicator that an NCCL log shows."""
+    return max((int(m["group_size"]) for m in facts.of("nccl_comms")), default=None)
+
+
+# ---------------------------------------------------------------- Flight Recorder
+
+
+def _flight(facts: Facts) -> Logged | None:
+    rows = [
+        r for r in facts.of("flight_calls")
+        if not r["is_finished"] and not _differs(r["ops"] or (), ())
+    ]  # fmt: skip
+    stuck = [r for r in rows if r["missing_ranks"] or r["silent_ranks"]]
+    chosen = min(stuck or rows, key=lambda r: (-len(r["joined_ranks"]), int(r["sequence"])),
+                 default=None)  # fmt: skip
+    if chosen is None:
+        return None
+    joined = sorted(int(r) for r in chosen["joined_ranks"])
+    members = chosen["members"] or ()
+    if len(members) < 2:
+        return None
+    missing = sorted(int(r) for r in chosen["missing_ranks"] or ())
+    silent = sorted(int(r) for r in chosen["silent_ranks"] or ())
+    is_all = len(joined) == len(members)
+    timed_out = "started" in (chosen["states"] or ()) or "scheduled" in (chosen["states"] or ())
+    if not (missing or silent or (is_all and timed_out)):
+        return None
+    op = (chosen["ops"] or ["collective"])[0]
+    found = _hang(facts, str(op), int(chosen["sequence"]), chosen["group_name"], joined, missing,
+                  silent, [chosen], "flight_calls", is_whole=is_all)  # fmt: skip
+    if found is None:
+        return None
+    return Logged(found, frozenset(joined), frozenset(missing or silent),
+                  members=frozenset(int(r) for r in members), is_whole=is_all)  # fmt: skip
+
+
+# ---------------------------------------------------------------- words
+
+
+def _differs(ops: Sequence[object], sizes: Sequence[object]) -> str | None:
+    if len(ops) > 1:
+        return f"operations differ ({', '.join(safe(str(o)) for o in ops)})"
+    if len(sizes) > 1 and not (ops and str(ops[0]) in VARIABLE_SIZES):
+        return "sizes differ"
+    return None
+
+
+def _places(facts: Facts, rows: Sequence[Row]) -> tuple[EvidenceRow, ...]:
+    return tuple(
+        EvidenceRow(
+            source=facts.sources.get(int(r["source_id"]), f"source {r['source_id']}"),
+            place=str(r["place"]),
+        )
+        for r in rows[:10]
+    )
+
+
+def _hang(
+    facts: Facts,
+    op: str,
+    sequence: int,
+    group: object,
+    waiting: Sequence[int],
+    behind: Sequence[int],
+    silent: Sequence[int],
+    rows: Sequence[Row],
+    query: str,
+    *,
+    is_whole: bool,
+    is_global: bool = True,
+) -> Finding | None:
+    if not waiting:
+        return None
+    where = f"the {safe(op)} number {sequence}" + (f" of group {safe(str(group))}" if group else "")
+    word = "ranks" if len(waiting) > 1 else "rank"
+    wait = f"{word} {ranges(waiting)} wait{'' if len(waiting) > 1 else 's'} in {where}"
+    instruments: list[Instrument] = ["log"]
+    blamed: Sequence[int] = behind
+    basis = f"{'Flight Recorder' if query == 'flight_calls' else 'the watchdog'} of the ranks"
+    candidates = Candidates()
+    if behind:
+        says = f"{_who(behind)} did not join: {wait}."
+    elif silent:
+        blamed = ()
+        hosts = sorted({facts.job.hosts[r] for r in silent if r in facts.job.hosts})
+        says = f"{_who(silent)} left no trace of its own while {wait}: dead, or stuck on the CPU."
+        candidates = Candidates(
+            ranks=tuple(silent), hosts=tuple(hosts),
+            why="the only members that neither joined nor said anything",
+        )  # fmt: skip
+        basis += "; silence is weak evidence where logs may be missing"
+    elif is_whole:
+        says = (
+            f"All {len(waiting)} members joined {where} and it did not end: the network or a GPU, "
+            f"not a rank that stayed away."
+        )
+    else:
+        says = f"{wait[0].upper()}{wait[1:]}; whether all members joined it cannot be told."
+        basis += "; how many members there are is not known"
+    if not is_global:
+        # Rank 0 of some group is not rank 0 of the job: said, but no rank of the job is named.
+        basis += "; its ranks count within a group that the log does not name"
+        blamed, candidates = (), Candidates()
+    scope = facts.scope(list(blamed), [])
+    return Finding(
+        id=f"{HANG}/{ranges(blamed) or ranges(silent) or 'all'}",
+        rule=HANG,
+        severity=Severity.CRITICAL,
+        confidence=confidence_from(instruments, basis),
+        summary=says,
+        owner="platform" if behind or silent else "network",
+        scope=scope,
+        when=facts.when([]),
+        impact=Impact(),
+        evidence=(
+            Evidence(
+                name=f"members waiting in {safe(op)} number {sequence}",
+                value=float(len(waiting)),
+                unit="count",
+                query=query,
+                rows=_places(facts, rows),
+            ),
+        ),
+        candidates=candidates,
+        confirm=("py-spy dump --pid PID on the hosts of the ranks that did not join",)
+        if behind or silent
+        else ("switch and NIC counters of the hosts; XIDs in their kernel logs",),
+        remedy=("fix what keeps them from the call; see their stacks",)
+        if behind or silent
+        else ("test the links between the members before the next start",),
+        next_capture=("TORCH_NCCL_TRACE_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",),
+    )
+
+
+def _who(ranks: Sequence[int]) -> str:
+    return f"Rank{'' if len(ranks) == 1 else 's'} {ranges(ranks)}"
+
+
+def _mismatch(
+    facts: Facts,
+    group: object,
+    sequence: int,
+    differs: str,
+    rows: Sequence[Row],
+    ranks: Sequence[int],
+    *,
+    is_global: bool = True,
+) -> Finding:
+    name = f" of group {safe(str(group))}" if group else ""
+    return Finding(
+        id=f"{MISMATCH}/{sequence}",
+        rule=MISMATCH,
+        severity=Severity.MINOR,
+        confidence=confidence_from(["log"], "the ranks' own sequence numbers"),
+        summary=f"Ranks {ranges(ranks)} are at call {sequence}{name} and their {differs}.",
+        owner="model",
+        scope=facts.scope(list(ranks) if is_global else [], []),
+        when=facts.when([]),
+        impact=Impact(),
+        evidence=(
+            Evidence(
+                name="members that disagree or are agreed against",
+                value=float(len(ranks)),
+                unit="count",
+                query="flight_calls" if "joined_ranks" in rows[0] else "watchdog",
+                rows=_places(facts, rows),
+            ),
+        ),
+        confirm=("TORCH_DISTRIBUTED_DEBUG=DETAIL checks that all members call the same",),
+        remedy=("find the branch that some ranks take and others do not",),
+    )
+
+
+__all__ = ["QUERIES", "Logged", "hang", "has_evidence", "mismatch"]

@@ -1,0 +1,115 @@
+"""Broken links as NCCL logs them: completions with errors on InfiniBand and RoCE.
+
+One broken link makes many ranks print. Flushed completions (status 5) follow from the first error
+and say nothing, and so do opcode and length. The root is each process's first other status; it is
+tallied by host, as printer and as peer, and a host is named only if it is in most of the pairs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from tracekit.findings import Finding, Severity
+from tracekit.rules.base import Facts
+from tracekit.rules.nccl_facts import Nccl, Signal, nccl_finding, nccl_of
+from tracekit.wording import plural, safe
+
+NAME = "link-degraded"
+QUERIES = ("nccl_signals", "nccl_comms", "nccl_topology")
+FLUSH = "5"
+MIN_MAJORITY = 0.6
+"""Share of the failing pairs that a host must be part of, so that it and not its peers is named."""
+MEANING = {
+    "1": "local length error (ranks called different sizes)",
+    "4": "local protection error (memory key)",
+    "10": "remote access error (memory key; ACS or GPUDirect)",
+    "12": "transport retries exceeded: the peer, its link or the path is dead",
+    "13": "receiver not ready",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A process's first error that is no flush."""
+
+    signal: Signal
+    host: str | None
+    peer: str | None
+    status: str
+
+
+def roots(nccl: Nccl) -> list[Failure]:
+    """The first error of each process, with the hosts of both ends as far as known."""
+    names = {
+        s.given["address"].split("<")[0]: s.node
+        for code in ("oob", "net_devices")
+        for s in nccl.of(code)
+        if "address" in s.given and s.node is not None
+    }
+    first: dict[object, Signal] = {}
+    for signal in sorted(nccl.of("ib_error"), key=lambda s: s.place):
+        if signal.given.get("status") not in (None, FLUSH):
+            first.setdefault(signal.process, signal)
+    return [
+        Failure(s, s.node, names.get(s.given.get("peer", ""), s.given.get("peer")),
+                s.given["status"])
+        for s in first.values()
+    ]  # fmt: skip
+
+
+def failures(facts: Facts) -> list[Finding]:
+    """One finding for what broke; none without an error that is no flush."""
+    nccl = nccl_of(facts)
+    found = roots(nccl)
+    if not found:
+        return []
+    statuses = Counter(f.status for f in found)
+    status, _ = statuses.most_common(1)[0]
+    culprit = _culprit(found)
+    nics = sorted({f.signal.given["nic"] for f in found if "nic" in f.signal.given})
+    means = MEANING.get(status, f"status {status}")
+    count = f"{len(found)} process{'' if len(found) == 1 else 'es'}"
+    hosts = sorted({f.host for f in found if f.host is not None})
+    if culprit is not None:
+        says = f"{safe(culprit)} is in most of the connections that failed ({count}): {means}."
+    else:
+        says = f"Connections of {count} failed on {plural(len(hosts), 'host')}: {means}."
+    flushes = sum(s.count for s in nccl.of("ib_error") if s.given.get("status") == FLUSH)
+    return [
+        nccl_finding(
+            facts,
+            NAME,
+            severity=Severity.CRITICAL if status == "12" else Severity.MAJOR,
+            summary=says,
+            owner="network",
+            evidence=[
+                nccl.evidence("processes whose connection failed", len(found), "count",
+                              "nccl_signals", [f.signal for f in found]),
+                nccl.evidence("flushed completions that followed", flushes, "count",
+                              "nccl_signals"),
+            ],
+            basis="NCCL's own errors; no counter of a NIC or a switch was seen",
+            hosts=(safe(culprit),) if culprit is not None else tuple(safe(h) for h in hosts),
+            devices=tuple(safe(n) for n in nics) if culprit is not None else (),
+            confirm=("ibstat; ibqueryerrors; counters of the switch ports of these hosts",),
+            remedy=("after that test the cable, the NIC and the port of the named host",)
+            if culprit is not None
+            else ("look for what the pairs share: switch, route, GID index, MTU",),
+            next_capture=("tracekit capture --what nic",),
+        )
+    ]  # fmt: skip
+
+
+def _culprit(found: list[Failure]) -> str | None:
+    """The one host in most pairs; None where a pair shares the blame or it is spread."""
+    pairs = {(f.host, f.peer) for f in found if f.host is not None and f.peer is not None}
+    pairs = {p for p in pairs if p[0] != p[1]}
+    # Both directions of one pair are one pair.
+    unordered = {tuple(sorted(map(str, p))) for p in pairs}
+    if len(unordered) < 2:
+        return None
+    tally = Counter(host for pair in unordered for host in pair)
+    (first, most), *rest = tally.most_common(2)
+    second = rest[0][1] if rest else 0
+    return first if most >= MIN_MAJORITY * len(unordered) and most > second else None

@@ -1,0 +1,159 @@
+"""
+What it means
+    NCCL talks between machines over TCP sockets: every byte passes the CPU and the kernel.
+
+How it shows
+    A communicator spans machines, and its connections between them are NET/Socket (or all its
+    ranks say "Using network Socket"). The log often holds the reason: no InfiniBand device
+    found, libibverbs not loaded, a plugin that failed, NCCL_IB_DISABLE or NCCL_NET set.
+
+Why it hurts
+    Sockets reach a fraction of an RDMA network and take CPU time from the training process.
+
+Remedy
+    Give the processes the devices (/dev/infiniband in the container, the network plugin's library
+    in the image), and remove the settings that forbid them.
+
+When this is wrong
+    A cluster without an RDMA network has nothing better: then it is the hardware, not a fallback.
+    "Using network Socket" on one machine means nothing: nothing leaves it. The bootstrap always
+    runs on sockets.
+
+Source
+    NVIDIA/nccl issue 857; what NCCL prints since 2.4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracekit.findings import Finding, Severity
+from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.nccl_facts import (
+    CAPTURE,
+    Member,
+    Nccl,
+    Signal,
+    nccl_finding,
+    nccl_of,
+    no_logs,
+)
+from tracekit.wording import plural
+
+NAME = "nccl-socket-fallback"
+
+
+@dataclass(frozen=True)
+class NcclSocketFallbackThresholds(Thresholds):
+    """When sockets are a fallback."""
+
+    min_socket_ratio: float = threshold(
+        0.5, "of the connections between machines; a single one may be a plugin's side channel"
+    )
+
+
+def evaluate(facts: Facts, limits: NcclSocketFallbackThresholds) -> RuleOutcome:
+    """Communicators that span machines over sockets."""
+    nccl = nccl_of(facts)
+    if not nccl.members:
+        return no_logs(NAME)
+    spanning = nccl.spanning()
+    if not spanning:
+        if all(nccl.nodes_count(c) is None for c in nccl.comms):
+            return lacking(NAME, "NCCL logs of all ranks, or nNodes (2.20 and later)", CAPTURE)
+        return RuleOutcome()
+    members = [m for c in spanning if _is_on_sockets(nccl, c, limits) for m in nccl.comms[c]]
+    if not members:
+        return RuleOutcome()
+    return RuleOutcome(findings=(_finding(facts, nccl, members),))
+
+
+def _is_on_sockets(nccl: Nccl, comm: str, limits: NcclSocketFallbackThresholds) -> bool:
+    crossing = [k for k in nccl.links if k.comm == comm and k.transport == "NET"]
+    if crossing:
+        sockets = sum(k.channels for k in crossing if k.plugin == "Socket")
+        return sockets >= limits.min_socket_ratio * sum(k.channels for k in crossing)
+    processes = {m.process for m in nccl.comms[comm]}
+    said = [s for s in nccl.of("network") if s.process in processes and "network" in s.given]
+    return bool(said) and all(s.given["network"].strip() == "Socket" for s in said)
+
+
+def _reason(nccl: Nccl, members: list[Member]) -> tuple[str, list[Signal], str]:
+    """Why, as far as the log says: words, the lines, and what to do about it."""
+    processes = {m.process for m in members}
+
+    def said(code: str) -> list[Signal]:
+        return [s for s in nccl.of(code) if s.process in processes]
+
+    for name, bad in (("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "Socket")):
+        found = [
+            s for s in nccl.settings(name)
+            if s.process in processes and s.given.get("value") == bad
+        ]  # fmt: skip
+        if found:
+            return f"{name}={bad} is set", found, f"unset {name}"
+    if found := said("no_ibverbs"):
+        return (
+            "libibverbs could not be loaded", found,
+            "install libibverbs and the NIC's driver library in the image",
+        )  # fmt: skip
+    if found := said("no_ib_device"):
+        return (
+            "NCCL found no InfiniBand or RoCE device", found,
+            "give the container /dev/infiniband and the memory lock limit; check ibv_devinfo",
+        )  # fmt: skip
+    if found := said("plugin_failed"):
+        return "a network plugin failed to start", found, "repair the network plugin"
+    return "the log does not say why", [], "log with NCCL_DEBUG_SUBSYS=INIT,NET to see why"
+
+
+def _finding(facts: Facts, nccl: Nccl, members: list[Member]) -> Finding:
+    why, lines, act = _reason(nccl, members)
+    hosts = nccl.hosts(members)
+    others = [
+        s for s in nccl.of("network")
+        if "network" in s.given and s.given["network"].strip() != "Socket"
+    ]  # fmt: skip
+    sockets = [k for k in nccl.links if k.plugin == "Socket"]
+    comms = sorted({m.comm for m in members})
+    return nccl_finding(
+        facts,
+        NAME,
+        severity=Severity.MAJOR if lines else Severity.MINOR,
+        summary=(
+            f"NCCL talks between {plural(len(hosts), 'host')} over TCP sockets "
+            f"({plural(len(comms), 'communicator')}): {why}."
+        ),
+        owner="platform",
+        evidence=(
+            nccl.evidence(
+                "communicators between machines on sockets", len(comms), "count",
+                "nccl_topology", [*sockets, *nccl.of("network")],
+            ),
+            *(
+                [nccl.evidence(why, sum(s.count for s in lines), "lines", "nccl_signals", lines)]
+                if lines
+                else []
+            ),
+        ),
+        counter=[
+            nccl.evidence("processes that use another network", len(others), "count",
+                          "nccl_signals", others)
+        ] if others else [],
+        basis="the log says so; whether the machines have a better network it does not",
+        hosts=hosts,
+        confirm=("ibv_devinfo; ls /dev/infiniband   in the job's container",),
+        remedy=(act, "without an RDMA network raise NCCL_SOCKET_NTHREADS, NCCL_NSOCKS_PERTHREAD"),
+    )  # fmt: skip
+
+
+RULE = Rule(
+    name=NAME,
+    summary="NCCL talks between machines over TCP sockets.",
+    owner="platform",
+    thresholds=NcclSocketFallbackThresholds(),
+    queries=("nccl_comms", "nccl_topology", "nccl_signals"),
+    evaluate=evaluate,
+    doc=__doc__,
+    needs="NCCL logs",
+)

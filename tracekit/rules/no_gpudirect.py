@@ -1,0 +1,140 @@
+"""
+What it means
+    GPUs exchange data with the network through host memory: GPUDirect RDMA is not in use.
+
+How it shows
+    Connections between machines over an RDMA network lack /GDRDMA in the NCCL log. The log often
+    says why: no peer-memory module, or a GPU too far from the NIC.
+
+Why it hurts
+    Every byte crosses PCIe and host memory twice more; bandwidth is often halved.
+
+Remedy
+    Load nvidia-peermem (or a kernel with DMA-BUF), place GPU and NIC under one PCIe switch, and
+    remove NCCL_NET_GDR_LEVEL settings that forbid it.
+
+When this is wrong
+    Sockets never have it (see nccl-socket-fallback). Some GPUs and virtual machines do not support
+    it at all; a GPU on another socket than the NIC may do better without.
+
+Source
+    NVIDIA/nccl issues 489, 1510, 1537.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracekit.findings import Finding, Severity
+from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.nccl_facts import CAPTURE, Link, Nccl, Signal, nccl_finding, nccl_of, no_logs
+from tracekit.wording import plural, share
+
+NAME = "no-gpudirect"
+NOT_RDMA = frozenset({"Socket", "FastSocket"})
+
+
+@dataclass(frozen=True)
+class NoGpudirectThresholds(Thresholds):
+    """How many connections must lack it."""
+
+    min_without_ratio: float = threshold(
+        0.1, "of the connections between machines; fewer cost little"
+    )
+
+
+def evaluate(facts: Facts, limits: NoGpudirectThresholds) -> RuleOutcome:
+    """Connections between machines over RDMA without GPUDirect."""
+    nccl = nccl_of(facts)
+    if not nccl.members and not nccl.links:
+        return no_logs(NAME)
+    if any(nccl.nodes_count(c) == 1 for c in nccl.comms) and not nccl.spanning():
+        return RuleOutcome()
+    crossing = [k for k in nccl.links if k.transport == "NET" and not k.is_local]
+    if not crossing:
+        if not nccl.spanning() and nccl.comms and all(
+            nccl.nodes_count(c) is not None for c in nccl.comms
+        ):  # fmt: skip
+            return RuleOutcome()
+        return lacking(NAME, "connections between machines in NCCL logs (NCCL_DEBUG=INFO)", CAPTURE)
+    rdma = [k for k in crossing if k.plugin not in NOT_RDMA and k.is_gpudirect is not None]
+    without = [k for k in rdma if not k.is_gpudirect]
+    every = sum(k.channels for k in rdma)
+    lack = sum(k.channels for k in without)
+    if not every or lack < limits.min_without_ratio * every:
+        return RuleOutcome()
+    return RuleOutcome(findings=(_finding(facts, nccl, limits, without, lack, every),))
+
+
+def _reason(nccl: Nccl) -> tuple[str, list[Signal], str]:
+    module = [s for s in nccl.of("gdr") if s.given.get("why") == "no module"]
+    if module:
+        return (
+            "; no peer-memory module is loaded", module, "modprobe nvidia-peermem on the hosts",
+        )  # fmt: skip
+    far = [
+        s for s in nccl.of("gdr_path")
+        if s.given.get("state") == "Disabled" and s.given.get("relation", "").startswith(">")
+    ]  # fmt: skip
+    if far:
+        return (
+            "; the GPUs are too far from the NICs (PCIe)", far,
+            "use NICs under the GPUs' own PCIe switches; check that ACS and virtualisation do not "
+            "hide them",
+        )  # fmt: skip
+    for name in ("NCCL_NET_GDR_LEVEL", "NCCL_IB_CUDA_SUPPORT", "NCCL_NET_GDR_READ"):
+        found = nccl.settings(name)
+        if found:
+            return f"; {name}={found[0].given.get('value')} is set", found, f"unset {name}"
+    found = [s for s in nccl.of("gdr") if s.given.get("state") == "Disabled"]
+    if found:
+        return (
+            "; NCCL found it disabled for the NICs",
+            found,
+            "modprobe nvidia-peermem on the hosts",
+        )
+    return "", [], "modprobe nvidia-peermem on the hosts; log with NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH"
+
+
+def _finding(
+    facts: Facts,
+    nccl: Nccl,
+    limits: NoGpudirectThresholds,
+    without: list[Link],
+    lack: int,
+    every: int,
+) -> Finding:
+    why, lines, act = _reason(nccl)
+    nodes = sorted({n for k in without for n in (k.start_node, k.end_node) if n is not None})
+    return nccl_finding(
+        facts,
+        NAME,
+        severity=Severity.MINOR,
+        summary=(
+            f"{share(lack / every)} of NCCL's connections between machines go through host memory, "
+            f"without GPUDirect ({plural(lack, 'channel')} of {every}){why}."
+        ),
+        owner="platform",
+        evidence=[
+            nccl.evidence("connections without GPUDirect", lack / every, "ratio", "nccl_topology",
+                          without, limits.min_without_ratio),
+            *([nccl.evidence("the reason in the log", sum(s.count for s in lines), "lines",
+                             "nccl_signals", lines)] if lines else []),
+        ],
+        basis="the log says so; what it costs it does not",
+        hosts=nodes,
+        confirm=("lsmod | grep peermem; nvidia-smi topo -m   on the hosts",),
+        remedy=(act,),
+    )  # fmt: skip
+
+
+RULE = Rule(
+    name=NAME,
+    summary="Data for the network goes through host memory instead of straight from the GPU.",
+    owner="platform",
+    thresholds=NoGpudirectThresholds(),
+    queries=("nccl_comms", "nccl_topology", "nccl_signals"),
+    evaluate=evaluate,
+    doc=__doc__,
+    needs="NCCL logs",
+)

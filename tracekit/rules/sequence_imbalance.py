@@ -1,0 +1,181 @@
+"""Microbatches are of unequal length, so in every step another replica is the last to finish.
+
+What it means
+  Attention costs the square of a sequence's length. Batches that are filled by count or by
+  tokens, not by cost, give some replica more work than the others, a different one each step.
+
+How it shows
+  On most ranks the forward and the backward of a microbatch vary together (correlation at
+  least 0.95) and the forward varies a lot (standard deviation at least a tenth of the mean). The
+  slowest replica changes from step to step.
+
+Why it hurts
+  Replicas meet when gradients are reduced: all wait for the longest. The price stated is what
+  the longest replica computes beyond the mean of all, each step.
+
+Remedy
+  Balance the sum of squared lengths over replicas, pack sequences to equal cost, sort within the
+  batch so that microbatches run from long to short.
+
+When this is wrong
+  One slow rank raises a correlation that is pooled over all ranks; here each rank is judged by
+  itself. A pause of Python's collector lengthens forwards alone. Experts that draw tokens
+  lengthen both, on the same ranks in every step.
+
+Source
+  Understanding Stragglers in Large Model Training Using What-if Analysis (OSDI 2025): a fifth
+  of straggling jobs; balancing brought 24 % on one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from tracekit.findings import (
+    Evidence,
+    Finding,
+    confidence_from,
+    finding_id,
+    impact_of,
+    severity_of,
+)
+from tracekit.rules import pipeline
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.wording import seconds, share
+
+NAME = "sequence-imbalance"
+
+
+@dataclass(frozen=True)
+class SequenceImbalanceThresholds(Thresholds):
+    """When lengths are taken as the cause."""
+
+    min_correlation_ratio: float = threshold(
+        0.95, "by rank; 0.9 pooled is reached by a single slow rank"
+    )
+    min_forward_cv_ratio: float = threshold(
+        0.10, "forwards of equal length stay within 0.03 on production jobs"
+    )
+    min_ranks_ratio: float = threshold(0.5, "lengths are dealt to all ranks, not to one")
+    max_same_replica_ratio: float = threshold(
+        0.80, "a replica that is longest in more steps than this is itself slow"
+    )
+    min_microbatches_count: int = threshold(8, "fewer pairs correlate by chance")
+    min_impact_ratio: float = threshold(0.01, "under 1 % of the step nobody should be called")
+
+
+def evaluate(facts: Facts, limits: SequenceImbalanceThresholds) -> RuleOutcome:
+    """One finding for the job: what is fed to it, nobody's machine."""
+    rows = [
+        r
+        for r in facts.of("microbatch_correlation")
+        if r["microbatches_count"] >= limits.min_microbatches_count
+    ]
+    step_ns = pipeline.step_ns(facts, pipeline.steady_bubbles(facts))
+    if not rows or step_ns <= 0:
+        return lacking(NAME, pipeline.NEEDS, pipeline.CAPTURE)
+    balance = facts.of("replica_balance")
+    if not balance or max(int(r["replicas_count"]) for r in balance) < 2:
+        return lacking(NAME, "operations of two replicas or more", "profile all replicas")
+    varying = [
+        r
+        for r in rows
+        if (r["correlation_ratio"] or 0.0) >= limits.min_correlation_ratio
+        and (r["forward_cv_ratio"] or 0.0) >= limits.min_forward_cv_ratio
+    ]
+    if len(varying) < max(1.0, limits.min_ranks_ratio * len(rows)):
+        return RuleOutcome()
+    longest = [int(r["longest_replica"]) for r in balance]
+    same = max(longest.count(one) for one in set(longest)) / len(longest)
+    if same > limits.max_same_replica_ratio:
+        return RuleOutcome()
+    lost_ns = fmean(float(r["longest_ns"]) - float(r["mean_ns"]) for r in balance)
+    if lost_ns < limits.min_impact_ratio * step_ns:
+        return RuleOutcome()
+    return RuleOutcome(findings=(_finding(facts, limits, rows, varying, same, lost_ns, step_ns),))
+
+
+def _finding(
+    facts: Facts,
+    limits: SequenceImbalanceThresholds,
+    rows: Sequence[Row],
+    varying: Sequence[Row],
+    same: float,
+    lost_ns: float,
+    step_ns: float,
+) -> Finding:
+    scope = facts.scope(facts.ranks, facts.steps.keys)
+    impact = impact_of(lost_ns / 1e9, step_ns / 1e9, facts.gpus_count)
+    correlation = median(float(r["correlation_ratio"]) for r in varying)
+    spread = median(float(r["forward_cv_ratio"]) for r in varying)
+    return Finding(
+        id=finding_id(NAME, scope, facts.ranks),
+        rule=NAME,
+        severity=severity_of(impact.step_ratio),
+        confidence=confidence_from(
+            ["GPU timeline" if facts.has_gpu else "host ranges", "peers"],
+            "forward and backward vary together on most ranks, and the slowest replica changes",
+        ),
+        summary=(
+            f"Microbatches differ in length: forwards vary by {share(spread)}, backwards with "
+            f"them (correlation {correlation:.2f}), and replicas wait "
+            f"{seconds(lost_ns / 1e9)} a step ({share(lost_ns / step_ns)}) for the longest."
+        ),
+        owner="data",
+        scope=scope,
+        when=facts.when(facts.steps.keys),
+        impact=impact,
+        evidence=(
+            Evidence(
+                name="correlation of forward and backward, median rank",
+                value=correlation,
+                unit="ratio",
+                threshold=limits.min_correlation_ratio,
+                query="microbatch_correlation",
+            ),
+            Evidence(
+                name="spread of the forward over its mean, median rank",
+                value=spread,
+                unit="ratio",
+                threshold=limits.min_forward_cv_ratio,
+                query="microbatch_correlation",
+            ),
+            Evidence(
+                name="share of ranks that show both",
+                value=len(varying) / len(rows),
+                unit="ratio",
+                threshold=limits.min_ranks_ratio,
+                query="microbatch_correlation",
+            ),
+            Evidence(
+                name="share of steps in which the same replica was longest",
+                value=same,
+                unit="ratio",
+                threshold=limits.max_same_replica_ratio,
+                query="replica_balance",
+            ),
+        ),
+        explains=("late-rank", "excess-bubble", "exposed-communication"),
+        confirm=(
+            "compare the lengths of the sequences that each replica was given in a slow step",
+        ),
+        remedy=(
+            "balance the sum of squared sequence lengths over the replicas of a step",
+            "pack sequences to equal cost; order microbatches from long to short",
+        ),
+        rules_out=("a slow rank: the slowest replica changes from step to step",),
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    summary="Microbatches of unequal length keep replicas waiting for the longest.",
+    owner="data",
+    thresholds=SequenceImbalanceThresholds(),
+    queries=("microbatch_correlation", "replica_balance", "bubble"),
+    evaluate=evaluate,
+    doc=__doc__,
+    needs=pipeline.NEEDS,
+)

@@ -1,0 +1,191 @@
+"""One pipeline stage computes longer than the others, and every microbatch waits for it.
+
+What it means
+  A pipeline runs at the pace of its longest stage. If one stage has more layers, the embedding
+  or the loss, all others stand idle for the difference, once for each microbatch.
+
+How it shows
+  The stage's forward and backward of a microbatch take at least 1.1 times those of the median
+  stage, in most steps and on most of its replicas; it has the smallest bubble while the others
+  have more than the schedule makes.
+
+Why it hurts
+  The time from first forward to last backward is at least m times the longest stage plus the
+  others once. Against the same work spread evenly that costs about m times the excess. The
+  price stated is that difference.
+
+Remedy
+  Move layers away from the stage; the last one carries the loss and the output layer, the first
+  the embedding. Split the vocabulary over the tensor-parallel ranks. Use an uneven layer split.
+
+When this is wrong
+  A stage with a single slow GPU looks the same where there is one replica only: compare the
+  GPU's clocks before moving layers. With replicas the lower median of the stage's ranks is
+  used. Recomputation that only some stages do, and experts that draw tokens, also make stages
+  differ.
+
+Source
+  Understanding Stragglers in Large Model Training Using What-if Analysis (OSDI 2025): the last
+  stage accounts for half of the slowdown or more in 39 % of straggling jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracekit.findings import (
+    Evidence,
+    Finding,
+    Instrument,
+    confidence_from,
+    finding_id,
+    impact_of,
+    severity_of,
+)
+from tracekit.rules import pipeline
+from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.wording import ranks_phrase, seconds, share
+
+NAME = "stage-imbalance"
+
+
+@dataclass(frozen=True)
+class StageImbalanceThresholds(Thresholds):
+    """When a stage counts as too heavy."""
+
+    min_stage_ratio: float = threshold(
+        1.10, "its compute over the median stage's; healthy pipelines stay within 1.03"
+    )
+    min_steps_ratio: float = threshold(
+        0.80, "a layout is uneven in every step; noise and pauses are not"
+    )
+    min_impact_ratio: float = threshold(0.01, "under 1 % of the step nobody should be called")
+
+
+def evaluate(facts: Facts, limits: StageImbalanceThresholds) -> RuleOutcome:
+    """The heaviest stage, if it is heavy in most steps and costs something."""
+    found = pipeline.stages(facts)
+    bubbles = pipeline.steady_bubbles(facts)
+    step_ns = pipeline.step_ns(facts, bubbles)
+    if not found or step_ns <= 0:
+        return lacking(NAME, pipeline.NEEDS, pipeline.CAPTURE)
+    if len(found) < 2:
+        return lacking(NAME, "operations of more than one pipeline stage", pipeline.CAPTURE)
+    heavy = max(found, key=lambda s: (s.compute_ratio, -s.stage))
+    if heavy.compute_ratio < limits.min_stage_ratio:
+        return RuleOutcome()
+    if heavy.slow_steps_count < limits.min_steps_ratio * heavy.steps_count:
+        return RuleOutcome()
+    idle = pipeline.mean_bubble_by_stage(bubbles)
+    if heavy.stage in idle and idle[heavy.stage] > min(idle.values()):
+        return RuleOutcome()  # another stage is busier: this one does not hold the others up
+    lost_ns = excess_ns(found)
+    if lost_ns < limits.min_impact_ratio * step_ns:
+        return RuleOutcome()
+    return RuleOutcome(findings=(_finding(facts, limits, found, heavy, lost_ns, step_ns),))
+
+
+def excess_ns(found: Sequence[pipeline.Stage]) -> float:
+    """What a step loses against the same work spread evenly over the stages."""
+    times = [s.compute_ns for s in found]
+    microbatches = max(s.microbatches_count for s in found)
+    longest, everything = max(times), sum(times)
+    uneven = microbatches * longest + everything - longest
+    even = (microbatches + len(times) - 1) * everything / len(times)
+    return max(0.0, uneven - even)
+
+
+def _finding(
+    facts: Facts,
+    limits: StageImbalanceThresholds,
+    found: Sequence[pipeline.Stage],
+    heavy: pipeline.Stage,
+    lost_ns: float,
+    step_ns: float,
+) -> Finding:
+    scope = facts.scope(heavy.ranks, facts.steps.keys)
+    impact = impact_of(lost_ns / 1e9, step_ns / 1e9, facts.gpus_count)
+    idle = pipeline.mean_bubble_by_stage(pipeline.steady_bubbles(facts))
+    others = [ratio for stage, ratio in idle.items() if stage != heavy.stage]
+    is_host_side = not facts.has_gpu
+    kinds: list[Instrument] = ["host ranges" if is_host_side else "GPU timeline"]
+    if heavy.replicas_count > 1:
+        kinds.append("peers")
+    alone = heavy.replicas_count == 1
+    order = sorted(s.stage for s in found)
+    where = {order[0]: "the first; ", order[-1]: "the last; "}.get(heavy.stage, "")
+    who = ranks_phrase(heavy.ranks, ()).lower()
+    evidence = [
+        Evidence(
+            name=f"compute of stage {heavy.stage} over the median stage",
+            value=heavy.compute_ratio,
+            unit="ratio",
+            threshold=limits.min_stage_ratio,
+            query="stage_balance",
+        ),
+        *(
+            Evidence(name=f"{kind} of stage {heavy.stage} over the median stage",
+                     value=value, unit="ratio", query="stage_balance")
+            for kind, value in (("forward", heavy.forward_ratio),
+                                ("backward", heavy.backward_ratio))
+        ),
+        Evidence(
+            name="share of steps in which it was that slow",
+            value=heavy.slow_steps_count / heavy.steps_count,
+            unit="ratio",
+            threshold=limits.min_steps_ratio,
+            query="stage_balance",
+        ),
+    ]  # fmt: skip
+    if others:
+        evidence += [
+            Evidence(name=f"idle share of stage {heavy.stage}", value=idle[heavy.stage],
+                     unit="ratio", query="bubble"),
+            Evidence(name="idle share of the other stages", value=sum(others) / len(others),
+                     unit="ratio", query="bubble"),
+        ]  # fmt: skip
+    return Finding(
+        id=finding_id(NAME, scope, facts.ranks),
+        rule=NAME,
+        severity=severity_of(impact.step_ratio),
+        confidence=confidence_from(
+            kinds,
+            "one replica: a slow GPU at this stage would look the same"
+            if alone
+            else f"{heavy.replicas_count} replicas agree",
+        ),
+        summary=(
+            f"Pipeline stage {heavy.stage} ({where}{who}) computes "
+            f"{heavy.compute_ratio:.2f}x as long as the median stage: the others wait "
+            f"{seconds(lost_ns / 1e9)} a step ({share(lost_ns / step_ns)})."
+        ),
+        owner="model",
+        scope=scope,
+        when=facts.when(facts.steps.keys),
+        impact=impact,
+        evidence=tuple(evidence),
+        explains=("excess-bubble", "late-rank", "exposed-communication"),
+        confirm=(
+            "compare layers, embedding, loss and recomputation of the stages",
+            *(("run the stage on another GPU, or compare its clocks",) if alone else ()),
+        ),
+        remedy=(
+            f"move layers away from stage {heavy.stage} (uneven split of the layers)",
+            "split the vocabulary over the tensor-parallel ranks, or give embedding and loss a "
+            "place of their own in the count of layers",
+        ),
+        rules_out=("a longer step on all stages",),
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    summary="One pipeline stage computes longer than the others.",
+    owner="model",
+    thresholds=StageImbalanceThresholds(),
+    queries=("stage_balance", "bubble"),
+    evaluate=evaluate,
+    doc=__doc__,
+    needs=pipeline.NEEDS,
+)

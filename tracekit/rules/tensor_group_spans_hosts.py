@@ -1,0 +1,103 @@
+"""
+What it means
+    A tensor-parallel group has members on several machines.
+
+How it shows
+    NCCL counts more than one node for the communicator of a group that the traces name as
+    tensor-parallel.
+
+Why it hurts
+    Tensor parallelism exchanges activations in every layer: over the network that takes many times
+    as long as over NVLink.
+
+Remedy
+    Order the ranks so that tensor-parallel groups lie within a machine.
+
+When this is wrong
+    Machines that share an NVLink domain (NVL72) are several nodes and yet fast. Names of hosts and
+    pods prove nothing and are not used.
+
+Source
+    Diagnosis of layouts; NCCL's own nNodes (2.20 and later).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracekit.findings import Finding, Severity
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.nccl_facts import CAPTURE, Nccl, nccl_finding, nccl_of, no_logs
+from tracekit.wording import plural, ranges
+
+NAME = "tensor-group-spans-hosts"
+
+
+@dataclass(frozen=True)
+class TensorGroupSpansHostsThresholds(Thresholds):
+    """How many machines are too many."""
+
+    max_nodes_count: int = threshold(1, "machines that a tensor-parallel group may have")
+
+
+def evaluate(facts: Facts, limits: TensorGroupSpansHostsThresholds) -> RuleOutcome:
+    """Tensor-parallel groups of which NCCL counts the nodes."""
+    nccl = nccl_of(facts)
+    if not nccl.members:
+        return no_logs(NAME)
+    groups = [r for r in facts.of("nccl_groups") if r["kind"] == "tp"]
+    counted = [r for r in groups if r["nodes_count"] is not None]
+    if not counted:
+        return lacking(
+            NAME, "tensor-parallel groups of the traces joined with NCCL's own node count", CAPTURE
+        )
+    wide = [r for r in counted if int(r["nodes_count"]) > limits.max_nodes_count]
+    wide = [r for r in wide if not _has_mnnvl(nccl, str(r["comm"]))]
+    if not wide:
+        return RuleOutcome()
+    return RuleOutcome(findings=(_finding(facts, nccl, limits, wide),))
+
+
+def _has_mnnvl(nccl: Nccl, comm: str) -> bool:
+    """Whether its machines share NVLink."""
+    return any("MNNVL" in k.detail for k in nccl.links if k.comm == comm)
+
+
+def _finding(
+    facts: Facts, nccl: Nccl, limits: TensorGroupSpansHostsThresholds, wide: list[Row]
+) -> Finding:
+    most = max(int(r["nodes_count"]) for r in wide)
+    ranks = sorted({int(k) for r in wide for k in r["ranks"] or ()})
+    where = f" (ranks {ranges(ranks)})" if ranks else ""
+    members = [m for r in wide for m in nccl.comms.get(str(r["comm"]), ())]
+    return nccl_finding(
+        facts,
+        NAME,
+        severity=Severity.MINOR,
+        summary=(
+            f"{plural(len(wide), 'tensor-parallel group')} of {int(wide[0]['group_size'])} ranks "
+            f"spread over {most} machines{where}."
+        ),
+        owner="framework",
+        evidence=[
+            nccl.evidence("machines of a tensor-parallel group", most, "count", "nccl_groups",
+                          members, limits.max_nodes_count)
+        ],
+        instruments=("log", "GPU timeline"),
+        basis="NCCL's own count of nodes, and the groups that the traces name",
+        hosts=nccl.hosts(members),
+        confirm=("compare the order of ranks with the hosts",),
+        remedy=("launch so that consecutive ranks share a machine, or make tp smaller",),
+    )  # fmt: skip
+
+
+RULE = Rule(
+    name=NAME,
+    summary="A tensor-parallel group has members on several machines.",
+    owner="framework",
+    thresholds=TensorGroupSpansHostsThresholds(),
+    queries=("nccl_groups", "nccl_comms", "nccl_topology"),
+    evaluate=evaluate,
+    doc=__doc__,
+    needs="NCCL logs",
+)

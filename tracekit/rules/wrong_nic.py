@@ -1,0 +1,160 @@
+"""
+What it means
+    Ranks use fewer or slower network devices than their machine offers.
+
+How it shows
+    Either all ranks of a machine send over one device although NCCL lists several that are alike,
+    or they use a device that is much slower than the fastest listed (a storage or management NIC).
+
+Why it hurts
+    One NIC's bandwidth is shared by all GPUs, or the wrong network carries the traffic.
+
+Remedy
+    Set NCCL_IB_HCA to the NICs of the compute network (or remove it), and check that the container
+    sees the PCI topology.
+
+When this is wrong
+    A machine may have several ports of one NIC that NCCL joins to one device. A small communicator
+    needs no more than one. Speeds are what NCCL states (2.24 and later).
+
+Source
+    NVIDIA/nccl issue 1519.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from tracekit.findings import Finding, Severity
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.nccl_facts import CAPTURE, Nccl, Signal, nccl_finding, nccl_of, no_logs, number
+from tracekit.wording import safe
+
+NAME = "wrong-nic"
+
+
+@dataclass(frozen=True)
+class WrongNicThresholds(Thresholds):
+    """When a choice of devices is wrong."""
+
+    min_ranks_count: int = threshold(
+        4, "ranks of one machine on the network; two or three may share a NIC by design"
+    )
+    max_speed_ratio: float = threshold(
+        0.5, "of the fastest device's speed; generations differ by a factor of two"
+    )
+
+
+def evaluate(facts: Facts, limits: WrongNicThresholds) -> RuleOutcome:
+    """The devices that each machine's ranks use, against those that it lists."""
+    nccl = nccl_of(facts)
+    if not nccl.members:
+        return no_logs(NAME)
+    rows = [r for r in facts.of("nccl_nics") if r["plugin"] != "Socket"]
+    if not rows:
+        if nccl.spanning() or any(nccl.nodes_count(c) is None for c in nccl.comms):
+            return lacking(NAME, "connections over the network in NCCL logs", CAPTURE)
+        return RuleOutcome()
+    by_node: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["node"] is not None:
+            by_node[str(row["node"])].append(row)
+    found = [
+        f for node, used in sorted(by_node.items())
+        if (f := _slow(facts, nccl, limits, node, used) or _single(facts, nccl, limits, node, used))
+    ]  # fmt: skip
+    return RuleOutcome(findings=tuple(found))
+
+
+def _listed(nccl: Nccl, node: str) -> dict[int, tuple[str, float | None, Signal]]:
+    """Devices that a machine lists: index to name, speed in Mb/s, and the line."""
+    found: dict[int, tuple[str, float | None, Signal]] = {}
+    for signal in nccl.of("net_devices"):
+        if signal.node == node and signal.given.get("net") != "Socket":
+            for key, value in signal.given.items():
+                if key.isdecimal():
+                    found[int(key)] = (value.split(":")[0], None, signal)
+    for signal in nccl.of("nic"):
+        device = signal.given.get("device", "")
+        if signal.node == node and device.isdecimal():
+            speed = number(signal.given, "speed_mbit")
+            found[int(device)] = (signal.given.get("nic", "?"), speed, signal)
+    return found
+
+
+def _slow(
+    facts: Facts, nccl: Nccl, limits: WrongNicThresholds, node: str, used: list[Row]
+) -> Finding | None:
+    listed = _listed(nccl, node)
+    speeds = {i: s for i, (_, s, _) in listed.items() if s}
+    if not speeds:
+        return None
+    # A device that joins ports of others is no NIC of its own.
+    single = {i: s for i, s in speeds.items() if "+" not in listed[i][0]}
+    fastest = max(single.values(), default=0.0)
+    slow = sorted(
+        {int(r["net_device"]) for r in used}
+        & {i for i, s in speeds.items() if s < limits.max_speed_ratio * fastest}
+    )
+    if not slow:
+        return None
+    names = ", ".join(safe(listed[i][0]) for i in slow)
+    speed = min(speeds[i] for i in slow)
+    return nccl_finding(
+        facts, NAME, severity=Severity.MINOR, owner="platform",
+        summary=f"NCCL uses {names} at {speed / 1000:.0f} Gb/s on {safe(node)}, which has NICs of "
+        f"{fastest / 1000:.0f} Gb/s.",
+        evidence=[
+            nccl.evidence("speed of the slowest NIC in use", speed * 1e6 / 8, "bytes/s",
+                          "nccl_signals", [listed[i][2] for i in slow],
+                          limits.max_speed_ratio * fastest * 1e6 / 8)
+        ],
+        basis="speeds that NCCL states",
+        hosts=(safe(node),), devices=tuple(safe(listed[i][0]) for i in slow),
+        confirm=("ibstat; ibdev2netdev   on the host",),
+        remedy=("set NCCL_IB_HCA to the NICs of the compute network",),
+    )  # fmt: skip
+
+
+def _single(
+    facts: Facts, nccl: Nccl, limits: WrongNicThresholds, node: str, used: list[Row]
+) -> Finding | None:
+    listed = {i: v for i, v in _listed(nccl, node).items() if "+" not in v[0]}
+    devices = {int(r["net_device"]) for r in used}
+    ranks = {(r["comm"], r["group_rank"]) for r in used}
+    most = max(sum(1 for c, _ in ranks if c == comm) for comm, _ in ranks)
+    speeds = {s for _, s, _ in listed.values() if s is not None}
+    if len(devices) != 1 or len(listed) < 2 or most < limits.min_ranks_count or len(speeds) > 1:
+        return None
+    (device,) = devices
+    if device not in listed:
+        return None
+    setting = nccl.settings("NCCL_IB_HCA")
+    why = f"; NCCL_IB_HCA={setting[0].given.get('value')} is set" if setting else ""
+    name = safe(listed[device][0])
+    return nccl_finding(
+        facts, NAME, severity=Severity.MINOR, owner="platform",
+        summary=f"All {most} ranks on {safe(node)} use one NIC ({name}) of the {len(listed)} that "
+        f"NCCL lists there{why}.",
+        evidence=[
+            nccl.evidence("NICs in use", 1, "count", "nccl_nics", [listed[device][2]],
+                          len(listed))
+        ],
+        basis="the connections against the list of devices",
+        hosts=(safe(node),),
+        confirm=("nvidia-smi topo -m   on the host: which NIC is near which GPU",),
+        remedy=("let each GPU use the NIC beside it: pass the PCI topology into the container",),
+    )  # fmt: skip
+
+
+RULE = Rule(
+    name=NAME,
+    summary="Ranks use fewer or slower network devices than their machine offers.",
+    owner="platform",
+    thresholds=WrongNicThresholds(),
+    queries=("nccl_comms", "nccl_nics", "nccl_signals"),
+    evaluate=evaluate,
+    doc=__doc__,
+    needs="NCCL logs",
+)

@@ -1,0 +1,29 @@
+"""What-if replay: what a step would have taken without a cause (see ``analysis``)."""
+
+from tracekit.whatif.analysis import WhatIf, analyse
+from tracekit.whatif.causes import Cause, parse_remove, parse_scale
+from tracekit.whatif.operations import (
+    Layout,
+    Operations,
+    from_pipeline_rows,
+    from_timer_table,
+    is_timer_table,
+    layout_from_meta,
+)
+from tracekit.whatif.result import to_dict, to_text
+
+__all__ = [
+    "Cause",
+    "Layout",
+    "Operations",
+    "WhatIf",
+    "analyse",
+    "from_pipeline_rows",
+    "from_timer_table",
+    "is_timer_table",
+    "layout_from_meta",
+    "parse_remove",
+    "parse_scale",
+    "to_dict",
+    "to_text",
+]

@@ -1,0 +1,275 @@
+"""What a job would have taken: the published straggler metrics, causes that a user names.
+
+S is the replayed time over the ideal one, where every operation of a type takes the same time.
+S of a group (type, stage, replica) is the ideal job with the original times of that group put
+back, over the ideal job. S of a rank is the smaller of its stage's and its replica's: two
+replays an axis instead of one a rank.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracekit.whatif import operations as o
+from tracekit.whatif.causes import Cause, changed_work
+from tracekit.whatif.operations import Floats, Mask, Operations
+from tracekit.whatif.replay import Replay, prepare
+from tracekit.whatif.statistics import Statistics, describe
+from tracekit.whatif.symptoms import Judgement, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MAX_SIMULATION_ERROR_RATIO = 0.05
+"""Replays that miss the measured time by more are refused (as the published study discards)."""
+
+WORST_RANKS_RATIO = 0.03
+"""Share of the ranks that M_W repairs."""
+
+PP_COMM = {
+    o.FORWARD_SEND: "forward-pp-comm",
+    o.FORWARD_RECV: "forward-pp-comm",
+    o.BACKWARD_SEND: "backward-pp-comm",
+    o.BACKWARD_RECV: "backward-pp-comm",
+}
+"""Both sides of a transfer are one thing to repair."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """How much of the slowdown goes with a group, and how much it brings alone; may leave 0..1."""
+
+    remove: float | None
+    add: float | None
+    t_remove_s: float
+    t_add_s: float
+    ranks: tuple[int, ...] = ()
+    stage: int | None = None
+
+
+@dataclass(frozen=True)
+class CauseResult:
+    """One cause that the user named, taken out of the job."""
+
+    cause: str
+    t_s: float
+    speedup_ratio: float
+    saved_s_per_step: float
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """Everything that a replay says. Times are means over steps, in seconds."""
+
+    steps: tuple[int, ...]
+    dropped_steps: tuple[int, ...]
+    ranks: tuple[tuple[int, ...], ...]
+    """Global rank by stage (outer) and replica (inner)."""
+    stages: tuple[int, ...]
+    dp_ranks: tuple[int, ...]
+    t_base_s: float
+    t_no_delay_s: float
+    t_ideal_s: float
+    base_by_step_s: dict[int, float]
+    no_delay_by_step_s: dict[int, float]
+    ideal_by_step_s: dict[int, float]
+    ideal_by_optype_s: dict[str, float]
+    slowdown_by_optype: dict[str, float]
+    slowdown_by_stage: dict[int, float]
+    slowdown_by_dp: dict[int, float]
+    slowdown_by_stage_per_step: dict[int, dict[int, float]]
+    slowdown_by_dp_per_step: dict[int, dict[int, float]]
+    m_w: Share
+    m_s: Share
+    no_pp_comm: CauseResult
+    no_dp_comm: CauseResult
+    judgement: Judgement
+    statistics: Statistics
+    causes: tuple[CauseResult, ...] = ()
+    replay_error_s: float = 0.0
+    """Largest difference of a step replayed with its original delays; checks the dependencies."""
+    slowdown_per_step: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def slowdown(self) -> float:
+        """S: the replayed job over the ideal one."""
+        return _ratio(self.t_no_delay_s, self.t_ideal_s)
+
+    @property
+    def waste_ratio(self) -> float:
+        """Share of the time that the ideal job would not have needed."""
+        return 1 - 1 / self.slowdown if self.slowdown > 0 else 0.0
+
+    @property
+    def base_over_no_delay(self) -> float:
+        """Measured time over replayed time: 1 where launch delays cost nothing."""
+        return _ratio(self.t_base_s, self.t_no_delay_s)
+
+    @property
+    def simulation_error_ratio(self) -> float:
+        """How far the replay without launch delays is from the measured time."""
+        return abs(self.base_over_no_delay - 1)
+
+    @property
+    def refused(self) -> str | None:
+        """Why the replay must not be believed; None where it may."""
+        if self.simulation_error_ratio <= MAX_SIMULATION_ERROR_RATIO:
+            return None
+        return (
+            f"the replay misses the measured step time by {self.simulation_error_ratio:.1%}"
+            f" (limit {MAX_SIMULATION_ERROR_RATIO:.0%}): something that was not recorded takes time"
+        )
+
+    def slowdown_of(self, stage: int, dp_rank: int) -> float:
+        """S of a rank, estimated from its stage and its replica."""
+        return min(self.slowdown_by_stage[stage], self.slowdown_by_dp[dp_rank])
+
+    @property
+    def slowdown_by_rank(self) -> dict[int, float]:
+        """S of each rank that was recorded."""
+        return {
+            rank: self.slowdown_of(stage, dp)
+            for stage, row in zip(self.stages, self.ranks, strict=True)
+            for dp, rank in zip(self.dp_ranks, row, strict=True)
+            if rank >= 0
+        }
+
+
+def _ratio(a: float, b: float) -> float:
+    return a / b if b > 0 else math.nan
+
+
+def analyse(operations: Operations, causes: Sequence[Cause] = ()) -> WhatIf:
+    """Replay a job in all the ways that the metrics need.
+
+    Raises InputError where there is nothing to replay, UsageError where a cause names nothing.
+    """
+    replay = prepare(operations)
+    work, ideal = replay.work_s, np.broadcast_to(replay.ideal_s, replay.work_s.shape)
+    (original,) = replay.run([work], with_delays=True)
+    shifted = original - replay.base_s
+    groups = _optype_groups(replay)
+    by_type = [np.where(mask[:, None, None], work, ideal) for mask in groups.values()]
+    by_stage = [
+        np.where(replay.ops_where(stage=s)[:, None, None], work, ideal) for s in replay.stages
+    ]
+    by_dp = []
+    for position in range(len(replay.dp_ranks)):
+        one = ideal.copy()
+        one[:, :, position] = work[:, :, position]
+        by_dp.append(one)
+    no_pp, no_dp = work.copy(), work.copy()
+    no_pp[replay.ops_where(optypes=o.P2P)] = 0.0
+    no_dp[replay.ops_where(optypes=(o.PARAMS_GATHER, o.GRADS_SCATTER, o.SEPARATE_REDUCE))] = 0.0
+    named = [changed_work(replay, cause) for cause in causes]
+    times = replay.run([work, ideal, no_pp, no_dp, *by_type, *by_stage, *by_dp, *named])
+    no_delay, ideal_t, *rest = times
+    t_ideal = float(ideal_t.mean())
+    type_t = dict(zip(groups, rest[2:], strict=False))
+    first = 2 + len(groups)
+    stage_t = dict(zip(replay.stages, rest[first:], strict=False))
+    dp_t = dict(zip(replay.dp_ranks, rest[first + len(stage_t) :], strict=False))
+    named_t = rest[first + len(stage_t) + len(dp_t) :]
+    stage_s = {s: _ratio(float(t.mean()), t_ideal) for s, t in stage_t.items()}
+    dp_s = {d: _ratio(float(t.mean()), t_ideal) for d, t in dp_t.items()}
+    m_w, m_s = _shares(replay, stage_s, dp_s, float(no_delay.mean()), t_ideal)
+
+    def result(text: str, t: Floats) -> CauseResult:
+        mean = float(t.mean())
+        base = float(no_delay.mean())
+        return CauseResult(text, mean, _ratio(base, mean), base - mean)
+
+    def per_step(t: Floats) -> dict[int, float]:
+        return dict(zip(replay.steps, t.tolist(), strict=True))
+
+    return WhatIf(
+        steps=tuple(replay.steps),
+        dropped_steps=tuple(replay.dropped_steps),
+        ranks=tuple(tuple(row) for row in replay.ranks.tolist()),
+        stages=tuple(replay.stages),
+        dp_ranks=tuple(replay.dp_ranks),
+        t_base_s=float(replay.base_s.mean()),
+        t_no_delay_s=float(no_delay.mean()),
+        t_ideal_s=t_ideal,
+        base_by_step_s=per_step(replay.base_s),
+        no_delay_by_step_s=per_step(no_delay),
+        ideal_by_step_s=per_step(ideal_t),
+        ideal_by_optype_s=replay.ideal_by_type,
+        slowdown_by_optype={g: _ratio(float(t.mean()), t_ideal) for g, t in type_t.items()},
+        slowdown_by_stage=stage_s,
+        slowdown_by_dp=dp_s,
+        slowdown_by_stage_per_step={s: per_step(t / ideal_t) for s, t in stage_t.items()},
+        slowdown_by_dp_per_step={d: per_step(t / ideal_t) for d, t in dp_t.items()},
+        m_w=m_w,
+        m_s=m_s,
+        no_pp_comm=result("remove comm=pp", rest[0]),
+        no_dp_comm=result("remove comm=dp", rest[1]),
+        judgement=judge(
+            replay,
+            float(no_delay.mean()) / t_ideal if t_ideal > 0 else math.nan,
+            stage_s,
+            m_s.remove,
+            is_believed=abs(_ratio(float(replay.base_s.mean()), float(no_delay.mean())) - 1)
+            <= MAX_SIMULATION_ERROR_RATIO,
+        ),
+        statistics=describe(replay),
+        causes=tuple(result(c.text, t) for c, t in zip(causes, named_t, strict=True)),
+        replay_error_s=float(np.abs(shifted - shifted.mean()).max()) if len(shifted) > 1 else 0.0,
+        slowdown_per_step=per_step(no_delay / ideal_t),
+    )
+
+
+def _optype_groups(replay: Replay) -> dict[str, Mask]:
+    names: dict[str, list[str]] = {}
+    for optype in replay.ideal_by_type:
+        names.setdefault(PP_COMM.get(optype, optype), []).append(optype)
+    return {
+        group: replay.ops_where(optypes=optypes).reshape(-1) for group, optypes in names.items()
+    }
+
+
+def _shares(
+    replay: Replay,
+    stage_s: Mapping[int, float],
+    dp_s: Mapping[int, float],
+    t_no_delay: float,
+    t_ideal: float,
+) -> tuple[Share, Share]:
+    """M_W of the slowest ranks and M_S of the last stage."""
+    work, ideal = replay.work_s, np.broadcast_to(replay.ideal_s, replay.work_s.shape)
+    cells = [
+        (-min(stage_s[stage], dp_s[dp]), int(replay.ranks[i, j]), stage, j)
+        for i, stage in enumerate(replay.stages)
+        for j, dp in enumerate(replay.dp_ranks)
+        if replay.ranks[i, j] >= 0
+    ]
+    chosen = sorted(cells)[: math.ceil(WORST_RANKS_RATIO * len(cells))]
+    worst = np.zeros(work.shape, dtype=np.bool_)
+    for _, _, stage, position in chosen:
+        worst[:, :, position] |= replay.ops_where(stage=stage)[:, None]
+    last_stage = replay.stages[-1]
+    last = np.broadcast_to(replay.ops_where(stage=last_stage)[:, None, None], work.shape)
+    times = replay.run(
+        [
+            np.where(worst, ideal, work),
+            np.where(worst, work, ideal),
+            np.where(last, ideal, work),
+            np.where(last, work, ideal),
+        ]
+    )
+    t = [float(one.mean()) for one in times]
+    lost = t_no_delay - t_ideal
+
+    def share(t_remove: float, t_add: float) -> tuple[float | None, float | None]:
+        if lost <= 0:
+            return None, None
+        return (t_no_delay - t_remove) / lost, (t_add - t_ideal) / lost
+
+    return (
+        Share(*share(t[0], t[1]), t[0], t[1], ranks=tuple(rank for _, rank, _, _ in chosen)),
+        Share(*share(t[2], t[3]), t[2], t[3], stage=last_stage),
+    )

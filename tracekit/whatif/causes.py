@@ -1,0 +1,134 @@
+"""Causes that a user names: ``--remove rank=7``, ``--scale stage=3:forward=0.5``.
+
+Removing a rank, stage, replica or operation type gives its operations their ideal times;
+removing communication gives it no time at all, since no ideal is known to be reachable.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.errors import UsageError
+from tracekit.whatif import operations as o
+from tracekit.whatif.operations import Floats, Mask
+from tracekit.whatif.replay import Replay
+
+COMM: dict[str, tuple[str, ...]] = {
+    "pp": o.P2P,
+    "dp": (o.PARAMS_GATHER, o.GRADS_SCATTER, o.SEPARATE_REDUCE),
+    "embedding": (o.EMBEDDING,),
+    "all": (
+        *o.P2P,
+        o.PARAMS_GATHER,
+        o.GRADS_SCATTER,
+        o.SEPARATE_REDUCE,
+        o.EMBEDDING,
+        o.LAYERNORM,
+        o.CLIP,
+    ),
+}
+SHORT: dict[str, tuple[str, ...] | None] = {
+    "forward": (o.FORWARD,),
+    "backward": (o.BACKWARD,),
+    "compute": o.COMPUTE,
+    "all": None,
+}
+_HINT = "rank=7, stage=3, dp=1, op=forward-compute or comm=pp"
+_SCALE = re.compile(r"(rank|stage|dp|op)=([\w-]+)(?::([\w-]+))?[=:]([\d.]+(?:e-?\d+)?)")
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Which operations are changed, and how: to their ideal, to nothing, or by a factor."""
+
+    text: str
+    kind: str
+    value: str
+    operation: str | None = None
+    factor: float | None = None
+
+
+def parse_remove(text: str) -> Cause:
+    """``rank=7`` and the like; UsageError says what can be removed."""
+    kind, _, value = text.strip().partition("=")
+    if kind not in ("rank", "stage", "dp", "op", "comm") or not value:
+        raise UsageError(f"--remove: cannot read {text!r}", hint=f"--remove {_HINT}")
+    if kind == "comm" and value not in COMM:
+        raise UsageError(
+            f"--remove: there is no communication {value!r}", hint=f"one of {', '.join(COMM)}"
+        )
+    return Cause(f"remove {text.strip()}", kind, value)
+
+
+def parse_scale(text: str) -> Cause:
+    """``stage=3:forward=0.5``, ``rank=7:1.2``; UsageError says how it is written."""
+    match = _SCALE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(
+            f"--scale: cannot read {text!r}", hint="--scale stage=3:forward=0.5, rank=7:all=0.8"
+        )
+    try:
+        factor = float(match[4])
+    except ValueError:
+        factor = math.nan
+    if not math.isfinite(factor):
+        raise UsageError(f"--scale: {match[4]!r} is no number")
+    return Cause(f"scale {text.strip()}", match[1], match[2], match[3], factor)
+
+
+def changed_work(replay: Replay, cause: Cause) -> Floats:
+    """The job's work with the cause changed. UsageError where it names nothing of the job."""
+    chosen = _chosen(replay, cause)
+    if not chosen.any():
+        raise UsageError(
+            f"{cause.text}: this job has no such operations",
+            hint=f"it has stages {_some(replay.stages)}, replicas {_some(replay.dp_ranks)}, "
+            f"ranks {_some(sorted(int(r) for r in replay.ranks.ravel() if r >= 0))}, "
+            f"operations {', '.join(sorted(replay.ideal_by_type))}",
+        )
+    if cause.factor is not None:
+        return np.where(chosen, replay.work_s * cause.factor, replay.work_s)
+    if cause.kind == "comm":
+        return np.where(chosen, 0.0, replay.work_s)
+    return np.where(chosen, replay.ideal_s, replay.work_s)
+
+
+def _some(values: list[int]) -> str:
+    shown = ", ".join(str(v) for v in values[:8])
+    return f"{shown}, ..." if len(values) > 8 else shown
+
+
+def _chosen(replay: Replay, cause: Cause) -> Mask:
+    shape = replay.work_s.shape
+    if cause.kind == "comm":
+        return _wide(replay.ops_where(optypes=COMM[cause.value]), shape)
+    if cause.kind == "op":
+        return _wide(replay.ops_where(optypes=_optypes(cause.value)), shape)
+    if not cause.value.isdecimal():
+        raise UsageError(f"{cause.text}: {cause.value!r} is no number", hint=_HINT)
+    number = int(cause.value)
+    optypes = None if cause.operation is None else _optypes(cause.operation)
+    if cause.kind == "stage":
+        return _wide(replay.ops_where(optypes=optypes, stage=number), shape)
+    chosen = np.zeros(shape, dtype=np.bool_)
+    if cause.kind == "dp":
+        if number in replay.dp_ranks:
+            position = replay.dp_ranks.index(number)
+            chosen[:, :, position] = replay.ops_where(optypes=optypes)[:, None]
+        return chosen
+    for i, position in np.argwhere(replay.ranks == number):
+        mask = replay.ops_where(optypes=optypes, stage=replay.stages[i])
+        chosen[:, :, position] |= mask[:, None]
+    return chosen
+
+
+def _optypes(name: str) -> tuple[str, ...] | None:
+    return SHORT.get(name, (name,))
+
+
+def _wide(mask: Mask, shape: tuple[int, ...]) -> Mask:
+    return np.broadcast_to(mask[:, None, None], shape)

@@ -1,0 +1,252 @@
+"""Replaying a step: the same operations in the same order, with other durations.
+
+A start is the latest end of what the operation waits for, plus the delay of its launch. A
+computation ends its duration later; a communication ends its transfer after the last member of
+its group has started. Durations of a collective as recorded include the waiting for peers, so
+its transfer is its own end less the latest start of its group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tracekit.errors import InputError
+from tracekit.whatif import operations as o
+from tracekit.whatif.graph import Op, Template, build
+from tracekit.whatif.operations import Floats, Ints, Mask, Operations
+
+IMPLAUSIBLE_S = -10e-3
+"""A delay or transfer at or below this is an artefact of clocks and counts as none."""
+
+COMPUTE_LIKE = frozenset({*o.COMPUTE, o.GC, o.OPTIMIZER})
+"""Operations whose ideal is the mean; all others take the median, which one jam cannot move."""
+GROUPED = frozenset(
+    {*o.P2P, o.PARAMS_GATHER, o.GRADS_SCATTER, o.SEPARATE_REDUCE, o.EMBEDDING, o.CLIP}
+)
+"""Operations that wait for others: their own part is the transfer, not the duration."""
+
+BATCH_BYTES = 64 << 20
+"""Scenarios that are replayed side by side hold about this much at once."""
+
+
+@dataclass
+class Replay:
+    """A job prepared for replay. Arrays are (operation of the template, step, replica)."""
+
+    template: Template
+    steps: list[int]
+    dp_ranks: list[int]
+    stages: list[int]
+    ranks: Ints
+    """Global rank by (stage, replica)."""
+    start_s: Floats
+    end_s: Floats
+    work_s: Floats
+    """Duration of a computation, transfer of a communication."""
+    delay_s: Floats
+    """How long after it could have started an operation was launched."""
+    ideal_s: Floats
+    """The ideal work of each operation, by type: one value for all steps, replicas, stages."""
+    ideal_by_type: dict[str, float]
+    dropped_steps: list[int] = field(default_factory=list)
+    """Steps whose operations differ from the template's: replayed nowhere."""
+
+    @property
+    def base_s(self) -> Floats:
+        """Measured time of each step: last end less first start."""
+        return np.asarray(
+            self.end_s.max(axis=(0, 2)) - self.start_s.min(axis=(0, 2)), dtype=np.float64
+        )
+
+    def ops_where(self, *, optypes: Iterable[str] | None = None, stage: int | None = None) -> Mask:
+        """Mask over the template's operations."""
+        wanted = None if optypes is None else frozenset(optypes)
+        return np.array(
+            [
+                (wanted is None or op.optype in wanted) and (stage is None or op.stage == stage)
+                for op in self.template.ops
+            ],
+            dtype=np.bool_,
+        )
+
+    def run(self, scenarios: list[Floats], *, with_delays: bool = False) -> list[Floats]:
+        """Time of each step for each scenario's work (broadcast to the shape of ``work_s``)."""
+        results: list[Floats] = []
+        at_once = max(1, BATCH_BYTES // (2 * self.work_s.nbytes))
+        for first in range(0, len(scenarios), at_once):
+            batch = scenarios[first : first + at_once]
+            shape = self.work_s.shape
+            work = np.stack([np.broadcast_to(s, shape) for s in batch], axis=1)
+            results += list(self._simulate(work, with_delays))
+        return results
+
+    def _simulate(self, work: Floats, with_delays: bool) -> Floats:
+        """Step times (scenario, step) of work (operation, scenario, step, replica)."""
+        deps = self.template.deps
+        end = np.zeros_like(work)
+        zero = np.zeros(work.shape[1:])
+        for members, is_dp_synced in self.template.groups:
+            latest: Floats | None = None
+            for member in members:
+                before = deps[member]
+                if not before:
+                    start = zero
+                elif len(before) == 1:
+                    start = end[before[0]]
+                else:
+                    start = end[before[0]]
+                    for other in before[1:]:
+                        start = np.maximum(start, end[other])
+                if with_delays:
+                    start = start + self.delay_s[member]
+                latest = start if latest is None else np.maximum(latest, start)
+            if latest is None:
+                continue
+            if is_dp_synced:
+                latest = latest.max(axis=-1, keepdims=True)
+            for member in members:
+                np.add(latest, work[member], out=end[member])
+        last = self._last_ops()
+        return np.asarray(end[last].max(axis=(0, 3)), dtype=np.float64)
+
+    def _last_ops(self) -> list[int]:
+        """The operations whose end is the step's: the optimizer, else all."""
+        found = [op.index for op in self.template.ops if op.optype == o.OPTIMIZER]
+        return found or [op.index for op in self.template.ops]
+
+
+def prepare(operations: Operations) -> Replay:
+    """Everything that replays need, from the operations of a job.
+
+    Raises InputError where there is no pipeline to replay.
+    """
+    if len(operations) == 0:
+        raise InputError(
+            "there are no pipeline operations to replay",
+            hint="give per-operation timer files, or traces with named microbatch ranges",
+        )
+    dp_ranks = [int(v) for v in np.unique(operations.dp_rank)]
+    stages = [int(v) for v in np.unique(operations.stage)]
+    steps, dropped = _whole_steps(operations, dp_ranks)
+    if not steps:
+        raise InputError("no step has the same operations on all replicas")
+    kept = operations.take(np.isin(operations.step, steps))
+    template = build(_template_ops(kept, steps[0], dp_ranks[0]), has_dp=_has_dp(kept))
+    start, end = _placed(kept, template, steps, dp_ranks)
+    work, delay = _work(template, start, end)
+    ideal_by_type = _ideal(template, work)
+    ideal = np.array([ideal_by_type[op.optype] for op in template.ops])[:, None, None]
+    ranks = np.full((len(stages), len(dp_ranks)), -1, dtype=np.int64)
+    ranks[np.searchsorted(stages, kept.stage), np.searchsorted(dp_ranks, kept.dp_rank)] = kept.rank
+    return Replay(
+        template, steps, dp_ranks, stages, ranks, start, end, work, delay, ideal, ideal_by_type,
+        dropped,
+    )  # fmt: skip
+
+
+def _has_dp(operations: Operations) -> bool:
+    if operations.layout.dp is not None:
+        return operations.layout.dp > 1
+    return bool(operations.is_type(o.PARAMS_GATHER, o.GRADS_SCATTER, o.SEPARATE_REDUCE).any())
+
+
+def _keys(operations: Operations) -> Ints:
+    """One number an operation key (type, sequence, stage)."""
+    sequences = int(operations.sequence.max(initial=0)) + 1
+    stages = int(operations.stage.max(initial=0)) + 1
+    return np.asarray(
+        (operations.optype * sequences + operations.sequence) * stages + operations.stage, np.int64
+    )
+
+
+def _whole_steps(operations: Operations, dp_ranks: list[int]) -> tuple[list[int], list[int]]:
+    """Steps in which every replica has the most usual set of operations, and the others."""
+    keys = _keys(operations)
+    sets: dict[int, list[bytes]] = {}
+    order = np.lexsort((keys, operations.dp_rank, operations.step))
+    step, dp, key = operations.step[order], operations.dp_rank[order], keys[order]
+    cuts = np.flatnonzero((np.diff(step) != 0) | (np.diff(dp) != 0)) + 1
+    for part in np.split(np.arange(len(step)), cuts):
+        sets.setdefault(int(step[part[0]]), []).append(key[part].tobytes())
+    counts: dict[bytes, int] = {}
+    for one in sets.values():
+        for content in one:
+            counts[content] = counts.get(content, 0) + 1
+    usual = max(counts, key=lambda c: counts[c])
+    good = sorted(s for s, one in sets.items() if len(one) == len(dp_ranks) and set(one) == {usual})
+    return good, sorted(set(sets) - set(good))
+
+
+def _template_ops(operations: Operations, step: int, dp_rank: int) -> list[Op]:
+    rows = np.flatnonzero((operations.step == step) & (operations.dp_rank == dp_rank))
+    return [
+        Op(
+            optype=operations.names[operations.optype[i]],
+            sequence=int(operations.sequence[i]),
+            stage=int(operations.stage[i]),
+            start_s=float(operations.start_s[i]),
+            end_s=float(operations.start_s[i] + operations.duration_s[i]),
+            chunk=int(operations.chunk[i]),
+            global_chunk=int(operations.global_chunk[i]),
+        )
+        for i in rows
+    ]
+
+
+def _placed(
+    operations: Operations, template: Template, steps: list[int], dp_ranks: list[int]
+) -> tuple[Floats, Floats]:
+    """Starts and ends in the template's order."""
+    names = {name: code for code, name in enumerate(operations.names)}
+    index = {(names[op.optype], op.sequence, op.stage): op.index for op in template.ops}
+    rows = zip(
+        operations.optype.tolist(),
+        operations.sequence.tolist(),
+        operations.stage.tolist(),
+        strict=True,
+    )
+    op_index = np.fromiter((index[row] for row in rows), np.int64, len(operations))
+    at = (
+        op_index,
+        np.searchsorted(steps, operations.step),
+        np.searchsorted(dp_ranks, operations.dp_rank),
+    )
+    start = np.empty((len(template.ops), len(steps), len(dp_ranks)))
+    end = np.empty_like(start)
+    start[at] = operations.start_s
+    end[at] = operations.start_s + operations.duration_s
+    return start, end
+
+
+def _work(template: Template, start: Floats, end: Floats) -> tuple[Floats, Floats]:
+    """Own work of each operation, and how late it was launched."""
+    work = end - start
+    delay = np.empty_like(start)
+    step_start = start.min(axis=(0, 2))[:, None]
+    for members, is_dp_synced in template.groups:
+        latest = start[list(members)].max(axis=0)
+        if is_dp_synced:
+            latest = latest.max(axis=-1, keepdims=True)
+        for member in members:
+            before = template.deps[member]
+            could = end[list(before)].max(axis=0) if before else step_start
+            delay[member] = start[member] - could
+            if template.ops[member].optype in GROUPED:
+                work[member] = end[member] - latest
+    delay[delay <= IMPLAUSIBLE_S] = 0.0
+    grouped = np.array([op.optype in GROUPED for op in template.ops])
+    work[grouped[:, None, None] & (work <= IMPLAUSIBLE_S)] = 0.0
+    return work, delay
+
+
+def _ideal(template: Template, work: Floats) -> dict[str, float]:
+    rows: dict[str, list[int]] = {}
+    for op in template.ops:
+        rows.setdefault(op.optype, []).append(op.index)
+    return {
+        optype: float(work[indices].mean() if optype in COMPUTE_LIKE else np.median(work[indices]))
+        for optype, indices in rows.items()
+    }

@@ -1,0 +1,155 @@
+"""A replay as the JSON of ``tracekit whatif --format json`` and as text."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from tracekit.whatif.analysis import MAX_SIMULATION_ERROR_RATIO, CauseResult, Share, WhatIf
+
+SCHEMA_VERSION = 1
+
+
+def to_dict(found: WhatIf) -> dict[str, Any]:
+    """Keys are a public contract. Where the replay is refused its figures are null."""
+    believed = found.refused is None
+
+    def kept(value: Any) -> Any:
+        return value if believed else None
+
+    by_step = [
+        {
+            "step": step,
+            "t_base_s": found.base_by_step_s[step],
+            "t_no_delay_s": kept(found.no_delay_by_step_s[step]),
+            "t_ideal_s": kept(found.ideal_by_step_s[step]),
+            "slowdown": kept(found.slowdown_per_step[step]),
+            "slowdown_by_stage": kept(
+                {str(s): one[step] for s, one in found.slowdown_by_stage_per_step.items()}
+            ),
+            "slowdown_by_dp": kept(
+                {str(d): one[step] for d, one in found.slowdown_by_dp_per_step.items()}
+            ),
+        }
+        for step in found.steps
+    ]
+    judgement = asdict(found.judgement)
+    numbers = judgement.pop("symptoms")
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "slowdown": kept(found.slowdown),
+        "waste_ratio": kept(found.waste_ratio),
+        "t_base_s": found.t_base_s,
+        "t_no_delay_s": kept(found.t_no_delay_s),
+        "t_ideal_s": kept(found.t_ideal_s),
+        "simulation_error_ratio": found.simulation_error_ratio,
+        "base_over_no_delay": found.base_over_no_delay,
+        "max_simulation_error_ratio": MAX_SIMULATION_ERROR_RATIO,
+        "refused": found.refused,
+        "verdict": judgement,
+        "slowdown_by_optype": kept(found.slowdown_by_optype),
+        "slowdown_by_stage": kept(_texted(found.slowdown_by_stage)),
+        "slowdown_by_dp": kept(_texted(found.slowdown_by_dp)),
+        "slowdown_by_rank": kept(_texted(found.slowdown_by_rank)),
+        "heat_map": kept(_heat_map(found)),
+        "m_w": kept(_share(found.m_w)),
+        "m_s": kept(_share(found.m_s)),
+        "no_pp_comm": kept(asdict(found.no_pp_comm)),
+        "no_dp_comm": kept(asdict(found.no_dp_comm)),
+        "causes": kept([asdict(c) for c in found.causes]),
+        "per_step": by_step,
+        "ideal_by_optype_s": kept(found.ideal_by_optype_s),
+        "statistics": asdict(found.statistics),
+        "symptoms": numbers,
+        "steps_count": len(found.steps),
+        "dropped_steps": list(found.dropped_steps),
+        "ranks": [[rank if rank >= 0 else None for rank in row] for row in found.ranks],
+    }
+    plain = _plain(content)
+    assert isinstance(plain, dict)  # noqa: S101 - for the type checker
+    return plain
+
+
+def _texted(values: dict[int, float]) -> dict[str, float]:
+    return {str(k): v for k, v in values.items()}
+
+
+def _share(share: Share) -> dict[str, Any]:
+    content = asdict(share)
+    content["ranks"] = list(share.ranks)
+    return content
+
+
+def _heat_map(found: WhatIf) -> list[dict[str, Any]]:
+    return [
+        {"stage": stage, "dp_rank": dp, "rank": rank, "slowdown": found.slowdown_of(stage, dp)}
+        for stage, row in zip(found.stages, found.ranks, strict=True)
+        for dp, rank in zip(found.dp_ranks, row, strict=True)
+        if rank >= 0
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold: text keys, no NaN, no infinity."""
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def to_text(found: WhatIf) -> str:
+    """At most a screen: the verdict, what it costs, where it sits."""
+    lines = [f"VERDICT   {found.judgement.sentence}"]
+    error = found.simulation_error_ratio
+    if found.refused is not None:
+        lines += [
+            f"REFUSED   {found.refused}",
+            f"          measured {found.t_base_s:.4f} s a step over {len(found.steps)} steps",
+        ]
+        return "\n".join(lines) + "\n"
+    lines += [
+        f"STEP      {found.t_base_s:.4f} s measured, {found.t_no_delay_s:.4f} replayed"
+        f" (error {error:.1%}), {found.t_ideal_s:.4f} if all operations of a type took the same",
+        f"SLOWDOWN  {found.slowdown:.4f}x: {found.waste_ratio:.1%} of the time is lost"
+        f"   ({len(found.steps)} steps"
+        + (f", {len(found.dropped_steps)} left out)" if found.dropped_steps else ")"),
+    ]
+    lines += [f"CAUSE     {_cause(c)}" for c in found.causes]
+    lines.append(f"          {_cause(found.no_pp_comm)}")
+    lines.append(f"          {_cause(found.no_dp_comm)}")
+    worst = sorted(found.slowdown_by_optype.items(), key=lambda i: -i[1])[:4]
+    lines.append("BY TYPE   " + "   ".join(f"{name} {value:.4f}" for name, value in worst))
+    for share, name in ((found.m_w, "slowest ranks"), (found.m_s, "last stage")):
+        if share.remove is not None and share.add is not None:
+            who = f"rank {', '.join(map(str, share.ranks))}" if share.ranks else f"{share.stage}"
+            lines.append(
+                f"SHARE     {name} ({who}): {share.remove:.2f} of the loss goes with them,"
+                f" {share.add:.2f} comes with them alone"
+            )
+    lines += ["", *_heat_lines(found)]
+    return "\n".join(lines) + "\n"
+
+
+def _cause(cause: CauseResult) -> str:
+    return (
+        f"{cause.cause}: {cause.t_s:.4f} s a step, {cause.saved_s_per_step:+.4f} s saved,"
+        f" {cause.speedup_ratio:.4f}x as fast"
+    )
+
+
+def _heat_lines(found: WhatIf, columns: int = 12) -> list[str]:
+    """Stages down, replicas across; the slowest replicas where there are many."""
+    replicas = sorted(found.dp_ranks, key=lambda d: -found.slowdown_by_dp[d])[:columns]
+    replicas.sort()
+    more = len(found.dp_ranks) - len(replicas)
+    title = f" ({more} faster replicas not shown)" if more else ""
+    lines = [f"SLOWDOWN BY STAGE AND REPLICA{title}"]
+    lines.append("          " + " ".join(f"{f'dp{d}':>7}" for d in replicas))
+    for stage in found.stages:
+        cells = " ".join(f"{found.slowdown_of(stage, d):7.3f}" for d in replicas)
+        lines.append(f"  stage {stage:<3}{cells}")
+    return lines

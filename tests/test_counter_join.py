@@ -189,6 +189,15 @@ def test_an_index_is_never_taken_for_a_local_rank_and_hosts_keep_their_own() -> 
     ]
 
 
+def test_files_of_unknown_machines_share_no_gpu() -> None:
+    con = database(
+        source=[counters(5, "/d/a.csv"), counters(6, "/d/b.txt")],
+        device=[{"source_id": 6, "uuid": "GPU-b", "nvml_index": 1}],
+        gpu_sample=[gpu_sample(5, nvml_index=1), gpu_sample(6, device_id="GPU-b", nvml_index=1)],
+    )
+    assert pick(run(con)["gpu"], "device_id", "gpu_id") == [(None, "GPU 1"), ("GPU-b", "GPU-b")]
+
+
 # --- times ----------------------------------------------------------------------------------------
 
 

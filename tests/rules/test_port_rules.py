@@ -71,6 +71,8 @@ def test_without_counters_or_with_others_it_says_what_it_needs() -> None:
     assert run([]).not_checked[0].needs == rule("packet-loss").needs
     (other,) = run([port("p0", "tx_bytes", 5.0)]).not_checked
     assert "of this kind" in other.needs
+    (once,) = run([port("p0", "tx_dropped_packets", None)]).not_checked
+    assert "one reading" in once.needs
     (late,) = run(fabric({"p1": 500}, coverage_ratio=0.4)).not_checked
     assert "from the time of the job" in late.needs
 

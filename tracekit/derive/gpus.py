@@ -89,10 +89,10 @@ def _id(gpu: _Gpu) -> str:
     uuid, pci, index = _only(gpu.uuids), _only(gpu.pcis), _only(gpu.indices)
     if uuid is not None:
         return str(uuid)
-    place = gpu.host or "?"
+    place = f"{gpu.host} " if gpu.host else ""
     if pci is not None:
-        return f"{place} {pci}"
-    return f"{place} GPU {index}" if index is not None else f"{place} GPU ?"
+        return f"{place}{pci}"
+    return f"{place}GPU {index}" if index is not None else f"{place}GPU ?"
 
 
 @dataclass
@@ -132,7 +132,8 @@ def _described(con: duckdb.DuckDBPyConnection, owners: Mapping[int, str | None])
             known.by_pci[gpu.host, pci] = gpu
         if index is not None:
             gpu.indices.add(index)
-            same = known.by_index.setdefault((gpu.host, index), [])
+            # Two files of unknown machines may each have a GPU 0: an index joins within a host.
+            same = known.by_index.setdefault((gpu.host, index), []) if gpu.host else []
             if gpu not in same:
                 same.append(gpu)
     return known

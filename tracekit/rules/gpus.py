@@ -120,7 +120,7 @@ def finding_where(scope: Scope) -> str:
     if len(scope.ranks) == 1:
         return str(scope.ranks[0])
     if len(scope.devices) == 1:
-        return scope.devices[0].replace(" ", "/")
+        return scope.devices[0].replace(" ", "-")
     return ",".join(scope.hosts) if len(scope.hosts) == 1 else "several"
 
 

@@ -97,7 +97,10 @@ def why_not(facts: Facts, counters: Iterable[str] | None = None) -> str | None:
     found = ports(facts)
     if not found:
         return f"{NEEDS} from the time of the job (those given cover less than half of it)"
-    if counters is not None and not any(p.of(counters) for p in found):
+    wanted = set(counters or ())
+    if wanted and not any(p.of(wanted) for p in found):
+        if any(r["counter"] in wanted for p in found for r in p.rows):
+            return f"{NEEDS}, each read twice or more (those given hold one reading)"
         return f"{NEEDS} of this kind (those given do not count it)"
     return None
 

@@ -87,9 +87,6 @@ QUERY_FILES: tuple[str, ...] = (
     "health/job_attempts",
     "health/job_ranks",
     "health/input_issues",
-    "net/net_sources",
-    "net/port_levels",
-    "net/port_events",
     "pipeline/bubble",
     "pipeline/stage_balance",
     "pipeline/pipeline_heat_map",
@@ -100,6 +97,9 @@ QUERY_FILES: tuple[str, ...] = (
     "nsys/cuda_api_sum",
     "nsys/nvtx_pushpop_sum",
     "nsys/nvtx_gpu_proj_sum",
+    "net/net_sources",
+    "net/port_levels",
+    "net/port_events",
 )
 """Every query, in the order in which lists and documentation show them."""
 

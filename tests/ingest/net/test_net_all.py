@@ -46,7 +46,9 @@ def test_exactly_one_ingestor_claims_it(sample: Sample) -> None:
     claims = [
         one.name for one in INGESTORS if one.sniff(sample.text.encode(), sample.name) is not None
     ]
-    assert claims == [sample.family]
+    # A log of anyone's is the last resort, asked when nobody else knows the text.
+    assert [name for name in claims if name != "job_log"] == [sample.family]
+    assert claims[0] == sample.family
 
 
 @every_format
@@ -145,7 +147,12 @@ def test_noise_raises_nothing(sample: Sample) -> None:
             if not broken:
                 broken = bytearray(b" ")
         sink = read(sample, bytes(broken))
-        assert sink is None or sink.facts["status"] in ("ok", "partial", "empty")
+        assert sink is None or sink.facts["status"] in (
+            "ok",
+            "partial",
+            "empty",
+            "unrecognised",
+        )
 
 
 def test_words_are_once_and_say_their_direction() -> None:

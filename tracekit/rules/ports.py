@@ -25,6 +25,30 @@ DROPPED = (
 """Packets thrown away although nothing was wrong with them."""
 
 
+PAUSES = tuple(
+    f"{way}_{kind}_{what}"
+    for way in ("rx", "tx")
+    for kind in ("pfc", "pause")
+    for what in ("packets", "duration")
+)
+"""Pause frames, of a priority or of the whole link, and the time that they asked for."""
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Pausing in one direction while the job ran."""
+
+    ratio: float | None
+    """Share of the time; None where only frames are counted."""
+    frames_per_s: float | None
+    rows: tuple[Row, ...]
+
+    @property
+    def measure(self) -> float:
+        """What ports are compared by: the share of the time, else frames a second."""
+        return self.ratio if self.ratio is not None else self.frames_per_s or 0.0
+
+
 @dataclass(frozen=True)
 class Port:
     """A port and what its counters grew by while the job ran."""
@@ -87,6 +111,47 @@ def ports(facts: Facts) -> list[Port]:
         )
         for (_, port), rows in sorted(grouped.items())
     ]
+
+
+def paused(facts: Facts, port: Port, *, is_by_host: bool) -> Pause | None:
+    """Pauses that the host sent (``is_by_host``), or that it was told to keep; None: not counted.
+
+    Who counts decides the direction: what the switch receives, the host has sent. The worst
+    priority counts, not the sum of them. A counter that never moved is a pause of 0.
+    """
+    way = "tx" if port.is_on_host == is_by_host else "rx"
+    times = port.of([f"{way}_pfc_duration", f"{way}_pause_duration"])
+    frames = port.of([f"{way}_pfc_packets", f"{way}_pause_packets"])
+    if not times and not frames:
+        return None
+    rows = times or frames
+    span_s = _span_s(rows[0])
+    if span_s is None:
+        return None
+    ratio = max(float(r["growth"]) for r in times) / 1e6 / span_s if times else None
+    rate = sum(float(r["growth"]) for r in frames) / span_s if frames else None
+    return Pause(ratio, rate, tuple(r for r in rows if r["growth"]))
+
+
+def _span_s(row: Row) -> float | None:
+    """Seconds that the growth of a row covers; None where its readings have no times."""
+    if row["interval_ns"] is None or not row["intervals_count"]:
+        return None
+    return float(row["interval_ns"]) * int(row["intervals_count"]) / 1e9
+
+
+def where(scope: Scope) -> str:
+    """The last part of a finding's id: the only rank, else the only link, else all."""
+    if len(scope.ranks) == 1:
+        return str(scope.ranks[0])
+    return scope.links[0] if len(scope.links) == 1 else "several"
+
+
+def host_named(port: Port) -> str:
+    """The host of a port as a sentence begins with it: ``Host h1 (rank 1)``."""
+    who = owners(port)
+    ranks = f" (rank{'s' if len(who) > 1 else ''} {', '.join(map(str, who[:4]))})" if who else ""
+    return f"Host {safe(port.host or '?')}{ranks}"
 
 
 def why_not(facts: Facts, counters: Iterable[str] | None = None) -> str | None:

@@ -52,10 +52,13 @@ FAMILIES: tuple[Family, ...] = (
             "sysfs_ib",
             "ethtool",
             "linux_net",
+            "nic",
+            "switch_json",
+            "sonic_cli",
+            "sonic_db",
             "prometheus",
         ),
-        "pfc-storm slow-receiver ecn-congestion incast ecmp-collision "
-        "nic-error fabric-misconfigured",
+        "incast ecmp-collision",
     ),
     _family(
         "host CPU, memory, storage",
@@ -116,7 +119,11 @@ _GPU_RULES = frozenset(
     thermal-throttle power-brake gpu-memory-fault pcie-degraded nvlink-fault gpu-outlier
     """.split()  # noqa: SIM905  # a list that is read by eye
 )
-_NET_RULES = frozenset({"packet-loss"})
+_NET_RULES = frozenset(
+    """
+    packet-loss pfc-storm slow-receiver ecn-congestion nic-error fabric-misconfigured
+    """.split()  # noqa: SIM905  # a list that is read by eye
+)
 _NCCL_RULES = frozenset(
     """
     nccl-socket-fallback channel-collapse no-gpudirect shm-instead-of-p2p wrong-nic

@@ -66,6 +66,7 @@ def samples(
     time between two scrapes, say), else such a line counts as bad.
     """
     known: dict[str, Series] = {}
+    is_number = _NUMBER.fullmatch
     for number, line in lines:
         # The fast way: everything up to the last brace has been seen before.
         brace = line.rfind("}")
@@ -73,8 +74,11 @@ def samples(
         series = known.get(head)
         if series is not None:
             rest = line[len(head) :].split()
-            if len(rest) == 1 and _NUMBER.fullmatch(rest[0]):
+            if len(rest) == 1 and is_number(rest[0]):
                 yield Sample(series, rest[0], None, number)
+                continue
+            if len(rest) == 2 and len(rest[1]) == 13 and rest[1].isdecimal() and is_number(rest[0]):
+                yield Sample(series, rest[0], int(rest[1]) * 1_000_000, number)
                 continue
         stripped = line.strip()
         if not stripped:

@@ -89,6 +89,7 @@ class _Writer:
         self.unknown_count = 0
         self.known_count = 0
         self._meanings: dict[int, tuple[Series, Any]] = {}
+        self._numbers: dict[tuple[int, str | None], tuple[Series, int]] = {}
 
     def meaning(self, series: Series) -> tuple[Gpu, Meaning] | NicMetric | None:
         """Whose and what a series is; remembered by the object that the tokenizer repeats."""
@@ -121,10 +122,17 @@ class _Writer:
             )
             return
         gpu, meaning = found
-        number = exposition.value_of(sample.number)
-        counted = int(sample.number) if sample.number.isdecimal() else None
-        number_of = self.gpu.series(gpu, meaning, time_source if time_ns is not None else None)
-        self.gpu.add(number_of, meaning, sample.line, time_ns, number, counted)
+        text = sample.number
+        source = time_source if time_ns is not None else None
+        held = self._numbers.get((id(sample.series), source))
+        if held is None or held[0] is not sample.series:
+            held = (sample.series, self.gpu.series(gpu, meaning, source))
+            if len(self._numbers) < exposition.MAX_CACHED:
+                self._numbers[id(sample.series), source] = held
+        # float() also takes NaN and infinity, which add() refuses.
+        counted = int(text) if text.isdecimal() else None
+        number = float(text) if counted is None else float(counted)
+        self.gpu.add(held[1], meaning, sample.line, time_ns, number, counted)
 
     def finish(self) -> None:
         """Write what is left, and count what no table has a place for."""
@@ -335,12 +343,16 @@ def _entry(entry: Any, place: int, writer: _Writer) -> bool:
         writer.unknown_count += len(values)
         return True
     pairs = [v for v in values if isinstance(v, list) and len(v) == 2]
+    if not pairs:
+        return not values
+    stamps, texts = zip(*pairs, strict=True)
     try:
         # Milliseconds, as Prometheus has them: the float holds them exactly.
-        times_ms = np.array([t for t, _ in pairs], dtype=np.float64)
-        texts = [str(v) for _, v in pairs]
+        times_ms = np.array(stamps, dtype=np.float64)
     except (TypeError, ValueError):
         return False
+    if set(map(type, texts)) != {str}:
+        texts = tuple(str(t) for t in texts)
     times_ns = np.round(times_ms * 1000).astype(np.int64) * 1_000_000
     if isinstance(found, NicMetric):
         writer.known_count += len(pairs)

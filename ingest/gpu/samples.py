@@ -75,6 +75,8 @@ class Samples:
         self._times: list[int | None] = []
         self._values: list[float | None] = []
         self._counted: list[int | None] = []
+        self._blocks: list[tuple[pa.Array, ...]] = []
+        self._blocks_count = 0
         self.rows_count = 0
         self.blanks_count = 0
         self._window: tuple[int, int] | None = None
@@ -156,22 +158,34 @@ class Samples:
         counted: np.ndarray | None,
     ) -> None:
         """Samples as arrays, already scaled and without blanks; one of the last two is None."""
-        import numpy as np
         import pyarrow as pa
 
         if not len(series):
             return
-        self.flush()
         self.rows_count += len(series)
-        known = np.asarray(times_ns)
-        self._widen(int(known.min()), int(known.max()))
-        self._write(
-            pa.array(series, pa.int32()),
-            pa.array(places, pa.int64()),
-            pa.array(times_ns, pa.int64()),
-            pa.array(values, pa.float64()) if values is not None else None,
-            pa.array(counted, pa.uint64()) if counted is not None else None,
+        self._widen(int(times_ns.min()), int(times_ns.max()))
+        none = pa.nulls(len(series), pa.float64() if values is None else pa.uint64())
+        self._blocks.append(
+            (
+                pa.array(series, pa.int32()),
+                pa.array(places, pa.int64()),
+                pa.array(times_ns, pa.int64()),
+                none if values is None else pa.array(values, pa.float64()),
+                none if counted is None else pa.array(counted, pa.uint64()),
+            )
         )
+        self._blocks_count += len(series)
+        if self._blocks_count >= BLOCK_ROWS:
+            self._flush_blocks()
+
+    def _flush_blocks(self) -> None:
+        import pyarrow as pa
+
+        if self._blocks:
+            columns = [pa.concat_arrays(list(c)) for c in zip(*self._blocks, strict=True)]
+            self._write(*columns)
+            self._blocks.clear()
+            self._blocks_count = 0
 
     def _widen(self, low: int, high: int) -> None:
         old = self._window or (low, high)
@@ -201,8 +215,8 @@ class Samples:
         ids: pa.Array,
         places: pa.Array,
         times_ns: pa.Array,
-        values: pa.Array | None,
-        counted: pa.Array | None,
+        values: pa.Array,
+        counted: pa.Array,
     ) -> None:
         import pyarrow as pa
 
@@ -213,8 +227,8 @@ class Samples:
         columns: dict[str, pa.Array] = {
             "place": places,
             "time_ns": times_ns,
-            "value": values if values is not None else pa.nulls(len(ids), pa.float64()),
-            "counted": counted if counted is not None else pa.nulls(len(ids), pa.uint64()),
+            "value": values,
+            "counted": counted,
         }
         for name, described in zip(names, zip(*self._series, strict=True), strict=True):
             type_ = pa.int32() if name == "nvml_index" else pa.string()
@@ -226,6 +240,7 @@ class Samples:
         import pyarrow as pa
 
         self.flush()
+        self._flush_blocks()
         if self._devices:
             found = list(self._devices.values())
             self._sink.write(

@@ -100,7 +100,8 @@ def test_behind_a_bad_link_its_port_is_blamed_and_not_the_rank() -> None:
     assert loss.scope.hosts == ("host1",)
     assert loss.confidence.level == "likely"  # the port's counters and the ragged ends agree
     assert loss.severity == "major"
-    assert {e.query for e in loss.evidence} == {"port_counters", "exit_lateness"}
+    queries = {e.query for e in loss.evidence}
+    assert queries == {"port_counters", "exit_lateness", "port_levels"}  # drops, ends, its shaper
     assert found["late-rank/1"].explained_by == ("packet-loss/1",)
     with tracekit.open(path) as run:
         assert run.diagnose().document.verdict.finding == "packet-loss/1"

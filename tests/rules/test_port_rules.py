@@ -301,3 +301,29 @@ def test_the_port_with_another_mtu_is_named(sizes: list[int], odd: tuple[int, ..
     facts = Facts(rows={"port_counters": rows, "port_levels": levels})
     outcome = rule("fabric-misconfigured").run(facts)
     assert [f.scope.ranks for f in outcome.findings] == ([odd] if odd else [])
+
+
+# --- link-degraded: the port's own word -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("speed", "ports", "fires"),
+    [(80e9, 4, True), (81e9, 4, False), (25e9, 2, False), (100e9, 4, False)],
+)
+def test_a_port_that_runs_slower_than_the_job_s_others_is_named(
+    speed: float, ports: int, fires: bool
+) -> None:
+    rows = [port(f"p{i}", "tx_bytes", 1.0) for i in range(ports)]
+    levels = [
+        {"node": "sw", "port": f"p{i}", "counter": "link_speed", "is_from_documentation": False,
+         "max_value": speed if i == 1 else 100e9, "source_id": 0}
+        for i in range(ports)
+    ]  # fmt: skip
+    facts = Facts(rows={"port_counters": rows, "port_levels": levels})
+    outcome = rule("link-degraded").run(facts)
+    assert bool(outcome.findings) is fires
+    if fires:
+        assert outcome.findings[0].summary == (
+            "The port sw:p1 towards rank 1 (h1) runs at 80 Gbit/s; the job's other ports 100 "
+            "Gbit/s."
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tracekit.findings import Candidates, EvidenceRow, Scope
+from tracekit.findings import Candidates, Evidence, EvidenceRow, Scope
 from tracekit.rules.base import Facts, Row, RuleOutcome, lacking
 from tracekit.wording import safe, some
 
@@ -139,3 +139,23 @@ def undated_events(facts: Facts, xids: frozenset[int]) -> list[Row]:
     if not facts.ranks:
         return []
     return [r for r in facts.of(EVENTS) if r["xid"] in xids and r["is_in_window"] is None]
+
+
+def clock_of(facts: Facts, rank: int) -> tuple[Evidence, ...]:
+    """The clock of a rank's GPU beside its busy peers', where counters and a file tell both."""
+    for row in facts.of(COUNTERS):
+        if row["counter"] == "sm_clock" and row["rank"] == rank:
+            ratio = row["busy_peer_ratio"]
+            ratio = row["peer_ratio"] if ratio is None else ratio
+            if ratio is not None:
+                return (
+                    Evidence(
+                        name="clock over its peers', median moment",
+                        value=float(ratio),
+                        unit="ratio",
+                        threshold=0.95,
+                        query=COUNTERS,
+                        rows=places(facts, [row]),
+                    ),
+                )
+    return ()

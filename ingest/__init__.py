@@ -14,6 +14,7 @@ from tracekit.ingest.base import (
     SourceFile,
     Splitter,
 )
+from tracekit.ingest.gpu import GPU_INGESTORS
 from tracekit.ingest.kineto import KinetoIngestor
 from tracekit.ingest.nccl import (
     FLIGHT_RECORDER,
@@ -26,6 +27,7 @@ from tracekit.ingest.nccl import (
 from tracekit.ingest.net import NET_INGESTORS
 from tracekit.ingest.nsys import NsysIngestor
 from tracekit.ingest.pipeline_timers import PARQUET_MAGIC, PipelineTimersIngestor
+from tracekit.ingest.prometheus import PrometheusIngestor
 
 __all__ = [
     "INGESTORS",
@@ -51,6 +53,8 @@ INGESTORS: tuple[Ingestor, ...] = (
     INSPECTOR,
     RAS,
     TESTS_JSON,
+    PrometheusIngestor(),
+    *GPU_INGESTORS,
     *NET_INGESTORS,
     JOB_LOG,  # last: it takes any log that nobody knows
 )

@@ -895,3 +895,131 @@ LEFT JOIN computed AS at_start
     ON at_start.key = pieces.key AND at_start.time_ns = pieces.piece_start_ns
 LEFT JOIN computed AS at_gap ON at_gap.key = pieces.key AND at_gap.time_ns = pieces.gap_start_ns
 LEFT JOIN computed AS at_end ON at_end.key = pieces.key AND at_end.time_ns = pieces.piece_end_ns;
+
+-- What each cumulative counter grew by since its last reading: (key, source_id, place, time_ns,
+-- last_time_ns, counted, delta_count, event). ``rows_name`` has key (any type), source_id, place,
+-- time_ns (null where unknown: those rows come first, in the order of their files), counted, and
+-- limit_count: where the counter stops counting, null if it does not.
+--
+-- A counter that falls has wrapped at 32 bits if it was in the last tenth, is now in the first and
+-- was never above; else it was reset, and the delta is null: never zero, never a spike. A counter
+-- at its limit is full: null too. A second reading of one moment is dropped.
+-- ingest/counters.py has the same in Python; tests compare them.
+CREATE OR REPLACE MACRO counter_deltas(rows_name) AS TABLE
+WITH
+    readings AS (
+        SELECT
+            key,
+            source_id,
+            place,
+            time_ns,
+            counted,
+            limit_count,
+            lag(time_ns) OVER series AS last_time_ns,
+            lag(counted) OVER series AS last_counted,
+            max(counted) OVER (PARTITION BY key) AS max_counted
+        FROM (
+            FROM query_table(rows_name)
+            WHERE counted IS NOT NULL
+            QUALIFY
+                time_ns IS NULL
+                OR row_number() OVER (PARTITION BY key, time_ns ORDER BY source_id, place) = 1
+        )
+        WINDOW series AS (PARTITION BY key ORDER BY time_ns NULLS FIRST, source_id, place)
+    ),
+    judged AS (
+        SELECT
+            *,
+            CASE
+                WHEN last_counted IS NULL THEN NULL
+                WHEN counted >= limit_count THEN 'saturated'
+                WHEN counted >= last_counted THEN NULL
+                WHEN
+                    max_counted < 4294967296
+                    AND last_counted > 3865470566
+                    AND counted < 429496730
+                THEN 'wrap'
+                ELSE 'reset'
+            END AS event
+        FROM readings
+    )
+SELECT
+    key,
+    source_id,
+    place,
+    time_ns,
+    last_time_ns,
+    counted,
+    CASE
+        WHEN event = 'wrap' THEN counted + 4294967296 - last_counted
+        WHEN event IS NULL THEN counted - last_counted
+    END AS delta_count,
+    event
+FROM judged;
+
+-- A host's name as derive writes it: short and lower case; an address stays whole.
+CREATE OR REPLACE MACRO host_name(name) AS
+    if(
+        regexp_full_match(name, '[0-9.]+|.*:.*'),
+        lower(trim(name)),
+        split_part(rtrim(lower(trim(name)), '.'), '.', 1)
+    );
+
+-- GPU samples while the job ran, with their GPU: (attempt, gpu_id, host, counter, kind, unit,
+-- source_id, place, time_ns, value, counted). The job's window is widened by slack_ns on both
+-- sides: a collector that looks every 30 s may have looked just before and just after. Only samples
+-- on a clock since the epoch stand beside the job; without traces all samples count. What
+-- is part of a GPU (a MIG instance, one NVLink) is not the GPU and is left out.
+CREATE OR REPLACE MACRO gpu_readings(
+    gpu_sample_name, gpu_name, run_name, clock_name, slack_ns
+) AS TABLE
+WITH
+    windows AS (
+        SELECT attempt, start_ns - slack_ns AS start_ns, end_ns + slack_ns AS end_ns
+        FROM query_table(run_name)
+        UNION ALL
+        SELECT CAST(NULL AS INTEGER), CAST(NULL AS BIGINT), CAST(NULL AS BIGINT)
+        WHERE NOT EXISTS (SELECT 1 FROM query_table(run_name))
+    ),
+    placed AS (
+        SELECT
+            windows.attempt,
+            if(samples.node IS NULL, samples.host, host_name(samples.node)) AS host,
+            samples.device_id,
+            samples.nvml_index,
+            samples.counter,
+            samples.kind,
+            samples.unit,
+            samples.source_id,
+            samples.place,
+            samples.time_ns,
+            samples.value,
+            samples.counted
+        FROM query_table(gpu_sample_name) AS samples
+        LEFT JOIN query_table(clock_name) AS clock USING (clock_id)
+        JOIN windows
+            ON windows.start_ns IS NULL
+            OR (
+                clock.basis = 'epoch'
+                AND samples.time_ns BETWEEN windows.start_ns AND windows.end_ns
+            )
+        WHERE samples.device_id IS NULL OR NOT contains(samples.device_id, '/')
+    )
+SELECT
+    placed.attempt,
+    gpu.gpu_id,
+    placed.host,
+    placed.counter,
+    placed.kind,
+    placed.unit,
+    placed.source_id,
+    placed.place,
+    placed.time_ns,
+    placed.value,
+    placed.counted
+FROM placed
+JOIN query_table(gpu_name) AS gpu
+    ON gpu.attempt IS NOT DISTINCT FROM placed.attempt
+    AND gpu.host IS NOT DISTINCT FROM placed.host
+    AND gpu.device_id IS NOT DISTINCT FROM placed.device_id
+    AND gpu.nvml_index IS NOT DISTINCT FROM placed.nvml_index;

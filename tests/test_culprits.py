@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORDED = ROOT / "fixtures" / "recorded"
 SHARED = next((p for p in (ROOT / ".." / "shared" / "data", ROOT / ".." / ".." / "shared" / "data")
                if p.is_dir()), None)  # fmt: skip
-BLAMING = ("late-rank", "slow-gpu", "slow-host", "link-degraded", "collective-mismatch",
-           "collective-hang")  # fmt: skip
+BLAMING = ("late-rank", "slow-gpu", "slow-host", "link-degraded", "packet-loss",
+           "collective-mismatch", "collective-hang")  # fmt: skip
 MS = 1_000_000
 
 
@@ -84,21 +84,46 @@ def test_megatron_names_ranks_0_and_6_and_their_hosts() -> None:
         assert rows[rank]["compute_ratio"] == pytest.approx(compute, abs=0.0006)
 
 
-def test_a_hot_expert_makes_its_rank_late_and_its_gpu_is_not_blamed() -> None:
+def test_a_hot_expert_makes_its_rank_late_and_neither_gpu_nor_link_is_blamed() -> None:
+    """The queue towards host 1 is long there, and nothing is dropped."""
     found = blamed(sample("lab/moe-hot-expert-rank1"))
     assert set(found) == {"late-rank/1"}
     assert found["late-rank/1"].severity == "major"
 
 
-def test_behind_a_bad_link_the_transfer_is_blamed_and_not_the_rank() -> None:
+def test_behind_a_bad_link_its_port_is_blamed_and_not_the_rank() -> None:
     path = sample("lab/ddp-badlink-host1")
     found = blamed(path)
+    assert set(found) == {"packet-loss/1", "late-rank/1"}
+    loss = found["packet-loss/1"]
+    assert loss.scope.links == ("switch:lv1",)
+    assert loss.scope.hosts == ("host1",)
+    assert loss.confidence.level == "likely"  # the port's counters and the ragged ends agree
+    assert loss.severity == "major"
+    queries = {e.query for e in loss.evidence}
+    assert queries == {"port_counters", "exit_lateness", "port_levels"}  # drops, ends, its shaper
+    assert found["late-rank/1"].explained_by == ("packet-loss/1",)
+    with tracekit.open(path) as run:
+        assert run.diagnose().document.verdict.finding == "packet-loss/1"
+        assert len(run.sql("SELECT * FROM clock_offset")) == 0
+        assert run.sql("SELECT max(abs(offset_ns)) AS most FROM source_context")["most"][0] == 0
+        dropped = run.query("port_counters").filter(counter="tx_queue_dropped_packets")
+    assert dict(dropped.select("port", "total_growth").iter_rows()) == {
+        "lv0": 0, "lv1": 1644, "lv2": 0, "lv3": 0,
+    }  # fmt: skip
+
+
+def test_without_the_switch_a_late_leaver_is_a_suspicion_only(tmp_path: Path) -> None:
+    source = sample("lab/ddp-badlink-host1")
+    target = tmp_path / "traces"
+    target.mkdir()
+    for path in source.glob("*"):
+        if "switch" not in path.name:
+            (target / path.name).write_bytes(path.read_bytes())
+    found = blamed(target)
     assert set(found) == {"link-degraded/1", "late-rank/1"}
     assert found["link-degraded/1"].severity == "minor"
     assert found["late-rank/1"].explained_by == ("link-degraded/1",)
-    with tracekit.open(path) as run:
-        assert len(run.sql("SELECT * FROM clock_offset")) == 0
-        assert run.sql("SELECT max(abs(offset_ns)) AS most FROM source_context")["most"][0] == 0
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ DAY = 86_400_000
 Rows = list[dict[str, Any]]
 READ = (
     *("source", "process", "device", "process_group", "annotation", "gpu_op", "collective"),
+    *("net_sample", "link", "gpu_sample", "log_event", "nccl_comm"),
     *("host_op", "pipeline_timer"),
 )
 DERIVED = {t.name for t in TABLES if t.kind == "derived"}

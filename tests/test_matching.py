@@ -16,6 +16,7 @@ from tracekit.schema import table
 MS = 1_000_000
 READ = (
     *("source", "process", "device", "process_group", "annotation", "gpu_op", "collective"),
+    *("net_sample", "link", "gpu_sample", "log_event", "nccl_comm"),
     *("host_op", "pipeline_timer"),
 )
 Row = dict[str, Any]

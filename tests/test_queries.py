@@ -233,7 +233,16 @@ def _rounded(rows: list[dict[str, object]]) -> list[dict[str, object]]:
     ]
 
 
-POINTS_IN_TIME = {"start_ns", "end_ns", "time_ns", "first_start_ns", "last_start_ns", "last_end_ns"}
+POINTS_IN_TIME = {
+    "first_ns",
+    "last_ns",
+    "start_ns",
+    "end_ns",
+    "time_ns",
+    "first_start_ns",
+    "last_start_ns",
+    "last_end_ns",
+}
 
 
 @pytest.mark.parametrize("query", catalog.queries(), ids=lambda q: q.name)

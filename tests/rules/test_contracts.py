@@ -70,9 +70,9 @@ def test_every_rule_of_the_design_is_built_or_listed_as_not_built() -> None:
 def test_what_is_given_is_not_asked_for() -> None:
     without = {n.rule: n for n in not_built()}
     given = {n.rule: n for n in not_built(["dcgm"])}
-    assert without["thermal-throttle"].capture == "tracekit capture --what dcgm"
-    assert given["thermal-throttle"].capture is None
-    assert "not built yet" in given["thermal-throttle"].needs
+    assert without["gpu-contention"].capture == "tracekit capture --what dcgm"
+    assert given["gpu-contention"].capture is None
+    assert "not built yet" in given["gpu-contention"].needs
     assert topic_of("packet-loss") == "links, packet loss, pause"
     assert topic_of("gc-pause") == "gc-pause"
 
@@ -95,7 +95,7 @@ def test_rules_can_be_selected_and_ignored_and_a_misspelt_name_is_corrected() ->
         rule("gc-pauses")
     assert error.value.hint == "did you mean gc-pause?"
     with pytest.raises(UsageError, match="not built yet"):
-        rule("pfc-storm")
+        rule("incast")
 
 
 def test_the_rules_page_is_current() -> None:

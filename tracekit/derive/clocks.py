@@ -139,6 +139,23 @@ def by_source(found: dict[Key, list[Offset]], sources: Iterable[Source]) -> dict
     return result
 
 
+def by_clock(found: dict[Key, list[Offset]], sources: Iterable[Source]) -> dict[int, Offset]:
+    """The offset of counters and logs on a clock that some capture corrected, by source_id.
+
+    Where captures correct the clock differently, none: it is not known which holds.
+    """
+    offsets: dict[int, set[Offset]] = defaultdict(set)
+    for listed in found.values():
+        for offset in listed:
+            offsets[offset.clock_id].add(offset)
+    single = {clock: next(iter(each)) for clock, each in offsets.items() if len(each) == 1}
+    return {
+        s.source_id: single[s.clock_id]
+        for s in sources
+        if s.clock_id in single and (single[s.clock_id].offset_ns or single[s.clock_id].drift_ratio)
+    }
+
+
 def moved_steps(steps: pa.Table, moved: Mapping[int, Offset]) -> pa.Table:
     """The rows of ``step`` with their times on the job's clock; durations stay the rank's own."""
     import pyarrow as pa

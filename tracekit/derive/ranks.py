@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tracekit.derive.attempts import Group, clusters
 from tracekit.derive.hosts import canonical
 from tracekit.derive.sources import RANK_KINDS, Source, is_overlapping
+from tracekit.derive.timebase import apply_times, time_notes
 from tracekit.errors import AmbiguousInputError
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ def apply_job(sources: list[Source], job: JobDescription | None, notes: list[str
             source.forced_attempt = entry.attempt
             if entry.host is not None:
                 source.host, source.host_source = canonical(entry.host), "job_toml"
+        apply_times(source, entry)
+    notes += time_notes(sources)
     for matcher, name in ((by_path, "source"), (by_rank_path, "rank")):
         notes += [
             f"job description: [[{name}]] path {e.path!r} matches none of the files"

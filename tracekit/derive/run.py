@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.derive import attempts as at
 from tracekit.derive import clocks as clock_offsets
-from tracekit.derive import communicators, hosts, ranks
+from tracekit.derive import communicators, correlation, gpus, hosts, ports, ranks
 from tracekit.derive.calls import read_calls
 from tracekit.derive.layout import coordinates, group_kinds
 from tracekit.derive.matching import group_table, match, match_table, read_groups
@@ -31,7 +31,12 @@ READS = (
     "collective",
     "device",
     "gpu_op",
+    "gpu_sample",
     "host_op",
+    "link",
+    "log_event",
+    "nccl_comm",
+    "net_sample",
     "pipeline_timer",
     "process",
     "process_group",
@@ -96,6 +101,7 @@ def derive(
     matched = match(read_calls(con, context, hashed.table()), worlds, groups)
     offsets = clock_offsets.offsets(matched, used)
     moved = clock_offsets.by_source(offsets, used)
+    beside = clock_offsets.by_clock(offsets, [s for s in sources if not s.is_used])
     matched.calls = matched.calls.moved(
         {s: (o.offset_ns, o.drift_ratio, o.origin_ns) for s, o in moved.items()}
     )
@@ -108,7 +114,7 @@ def derive(
     fill_coordinates(rank_rows, operations)
     rows: dict[str, list[dict[str, Any]]] = {
         "source_context": [
-            _context_row(s, moved.get(s.source_id))
+            _context_row(s, moved.get(s.source_id) or beside.get(s.source_id))
             for s in sorted(sources, key=lambda s: s.source_id)
         ],
         "rank": rank_rows,
@@ -117,12 +123,18 @@ def derive(
         "clock": clocks,
         "clock_offset": clock_offsets.offset_rows(offsets, used),
         "run": attempt_rows,
+        "gpu": gpus.gpu_rows(con, sources, rank_rows, attempt_rows),
+        "port": ports.port_rows(con, sources, rank_rows, attempt_rows, job),
     }
+    moved_table = clock_offsets.moved_steps(steps, moved)
+    rows |= correlation.counter_tables(
+        con, correlation.source_times(rows["source_context"], clocks), moved_table, rows["port"]
+    )
     tables = {name: _arrow(name, content) for name, content in rows.items()}
     tables["collective_match"] = match_table(matched, errors)
     tables["comm_group"] = group_table(matched, kinds)
     tables["pipeline_op"] = operations
-    tables["step"] = clock_offsets.moved_steps(steps, moved)
+    tables["step"] = moved_table
     return tables
 
 
@@ -211,7 +223,7 @@ def _place(sources: list[Source], attempt: int | None, notes: list[str]) -> list
 
 
 def _context_row(source: Source, moved: Offset | None) -> dict[str, Any]:
-    return {
+    row: dict[str, Any] = {
         "source_id": source.source_id,
         "attempt": source.attempt,
         "capture_id": source.capture_id,
@@ -220,10 +232,14 @@ def _context_row(source: Source, moved: Offset | None) -> dict[str, Any]:
         "rank_source": source.rank_source,
         "host": source.host,
         "host_source": source.host_source,
-        "offset_ns": moved.offset_ns if moved else 0,
+        "offset_ns": source.shift_ns + (moved.offset_ns if moved else 0),
         "drift_ratio": moved.drift_ratio if moved else 0.0,
-        "drift_origin_ns": moved.origin_ns if moved else 0,
+        "drift_origin_ns": moved.origin_ns - source.shift_ns if moved else 0,
     }
+    if source.tick_ns is not None:
+        # Its times are the numbers of rounds: each stands for tick_ns.
+        row |= {"drift_ratio": float(source.tick_ns - 1), "drift_origin_ns": 0}
+    return row
 
 
 # --- ranks and runs -----------------------------------------------------------------------------

@@ -60,6 +60,12 @@ class Source:
     host: str | None = None
     host_source: str | None = None
     clock_id: int | None = None
+    is_placed: bool = False
+    """Its times came to the epoch by the job description (see timebase)."""
+    shift_ns: int = 0
+    """Added to its times for that."""
+    tick_ns: int | None = None
+    """Time between the rounds that its rows count; None where its times are times."""
 
     @property
     def folder(self) -> str:

@@ -11,6 +11,7 @@ from tracekit.findings import Finding, NotChecked, confidence_from, ordered, sev
 from tracekit.report.budget import step_budget
 from tracekit.report.config import DiagnoseConfig
 from tracekit.report.domains import rolled_up
+from tracekit.report.fold import fold
 from tracekit.report.model import (
     SCHEMA_VERSION,
     Coverage,
@@ -59,7 +60,7 @@ def build_report(
     config = config or DiagnoseConfig()
     rules = configured(config.thresholds, config.select, config.ignore)
     found, not_checked, rules_run = _run(rules, facts)
-    linked = link_symptoms(rolled_up(found, facts), facts)
+    linked = link_symptoms(rolled_up(fold(found), facts), facts)
     blames = {rule.name: rule.names_culprit for rule in RULES}
     # What is silenced still takes its time: it stays in the budget, under its id.
     bubble = schedule_bubble(facts)

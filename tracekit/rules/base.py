@@ -194,6 +194,9 @@ class Rule:
     where CUDA graphs hide that."""
     symptom_of: tuple[str, ...] = ()
     """Rules whose findings can explain this one."""
+    absorbs: tuple[str, ...] = ()
+    """Rules that see the same fault with another instrument: a finding of theirs in the same place
+    and this one become one finding, under this rule's name."""
 
     def configured(self, overrides: Mapping[str, object]) -> Rule:
         """The rule with some thresholds replaced; UsageError for one that it does not have."""
@@ -233,6 +236,26 @@ class Rule:
         return "\n".join(lines) + "\n"
 
 
+COUNTER_CAUSES = (
+    "thermal-throttle",
+    "power-brake",
+    "gpu-memory-fault",
+    "gpu-contention",
+    "pcie-degraded",
+    "nvlink-fault",
+    "packet-loss",
+    "nic-error",
+    "slow-receiver",
+    "pfc-storm",
+    "ecn-congestion",
+    "incast",
+    "ecmp-collision",
+    "storage-interference",
+)
+"""Rules over counters whose findings can make a rank late or communication slow."""
+
+UNPROVED = "files in a format that no real sample proved"
+"""Name of the evidence against a finding that rests on such files: it stays a note."""
 HIDDEN = "the kernels inside CUDA graphs (recorded as whole graphs)"
 """The need of rules that must see kernels, where graphs hide them."""
 HIDDEN_CAPTURE = "nsys profile --cuda-graph-trace=node"
@@ -253,11 +276,13 @@ def lacking(rule: str, needs: str, capture: str | None = None) -> RuleOutcome:
 
 
 __all__ = [
+    "COUNTER_CAUSES",
     "DOC_HEADINGS",
     "HIDDEN",
     "HIDDEN_CAPTURE",
     "NOT_APPLICABLE",
     "NO_GPU",
+    "UNPROVED",
     "Facts",
     "JobFacts",
     "Level",

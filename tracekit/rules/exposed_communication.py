@@ -42,7 +42,15 @@ from tracekit.findings import (
     impact_of,
     severity_of,
 )
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import (
+    COUNTER_CAUSES,
+    Facts,
+    Rule,
+    RuleOutcome,
+    Thresholds,
+    lacking,
+    threshold,
+)
 from tracekit.wording import plural, safe, seconds, share, some_ranges
 
 NAME = "exposed-communication"
@@ -192,5 +200,6 @@ RULE = Rule(
         "slow-gpu",
         "slow-host",
         "link-degraded",
+        *COUNTER_CAUSES,
     ),
 )

@@ -42,7 +42,16 @@ from tracekit.findings import (
     impact_of,
     severity_of,
 )
-from tracekit.rules.base import NOT_APPLICABLE, Facts, Row, Rule, RuleOutcome, lacking, threshold
+from tracekit.rules.base import (
+    COUNTER_CAUSES,
+    NOT_APPLICABLE,
+    Facts,
+    Row,
+    Rule,
+    RuleOutcome,
+    lacking,
+    threshold,
+)
 from tracekit.rules.lateness import (
     QUERIES,
     LatenessThresholds,
@@ -332,5 +341,6 @@ RULE = Rule(
         "checkpoint-stall",
         "sync-stall",
         "link-degraded",
+        *COUNTER_CAUSES,
     ),
 )

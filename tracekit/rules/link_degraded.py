@@ -8,7 +8,8 @@ How it shows
     amount, while its own work takes as long as theirs; or a group's bandwidth (from the transfer,
     never from the duration) is under 0.8 of the median of groups of its kind, operation and size.
     In NCCL logs: completions with errors on InfiniBand or RoCE, by the first status other than a
-    flush; both on one host are one finding.
+    flush; both on one host are one finding. In counters of ports: a port of the job whose speed,
+    width or shaper allows 0.8 of the others' or less.
 
 Why it hurts
     A ring is as fast as its slowest link, and whoever leaves late enters the next operation late.
@@ -41,7 +42,7 @@ from tracekit.findings import (
     impact_of,
     severity_of,
 )
-from tracekit.rules import nccl_links
+from tracekit.rules import nccl_links, port_links
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
 from tracekit.rules.sources import agreed
 from tracekit.wording import listed, ranks_phrase, safe, seconds, share
@@ -76,7 +77,7 @@ class LinkDegradedThresholds(Thresholds):
 
 def evaluate(facts: Facts, limits: LinkDegradedThresholds) -> RuleOutcome:
     """Members that always leave late, and groups that are slow beside their kind."""
-    broken = nccl_links.failures(facts)
+    broken = [*nccl_links.failures(facts), *port_links.slow_links(facts, NAME)]
     rows = facts.of("exit_lateness")
     if not rows:
         return RuleOutcome(findings=tuple(broken)) if broken else lacking(
@@ -280,6 +281,7 @@ RULE = Rule(
         "step_breakdown",
         "exit_lateness",
         *nccl_links.QUERIES,
+        *port_links.QUERIES,
         "group_bandwidth",
         "nccl_groups",
         "straggler",

@@ -39,6 +39,7 @@ from tracekit.findings import (
     impact_of,
     severity_of,
 )
+from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Rule, RuleOutcome, lacking, threshold
 from tracekit.rules.lateness import (
     QUERIES,
@@ -54,6 +55,8 @@ from tracekit.rules.lateness import (
 from tracekit.wording import ranks_phrase, seconds
 
 NAME = "slow-gpu"
+CLOCK_RATIO = 0.95
+"""Clock over its peers' that counts as lost (D2)."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,8 @@ def _finding(
     cost_ns = price_ns(facts, [late])
     impact = impact_of(cost_ns / 1e9, step_s, facts.gpus_count)
     ratio = late.compute_ratio or 0.0
+    # A clock like its peers' speaks against the GPU: then its work or its host is slow.
+    clock = gpus.clock_of(facts, late.rank)
     return Finding(
         id=finding_id(NAME, scope, facts.ranks),
         rule=NAME,
@@ -152,7 +157,9 @@ def _finding(
                 query="step_breakdown",
             ),
             *score_evidence(facts, late, limits),
+            *(e for e in clock if e.value <= CLOCK_RATIO),
         ),
+        counter_evidence=tuple(e for e in clock if e.value > CLOCK_RATIO),
         confirm=(
             "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,CLOCK on its host, while the job runs",
             "run the same GEMM on this GPU and on a peer",
@@ -166,7 +173,7 @@ RULE = Rule(
     summary="A GPU takes longer than its peers for the same computation.",
     owner="hardware",
     thresholds=SlowGpuThresholds(),
-    queries=(*QUERIES, "kernel_summary", "comm_summary"),
+    queries=(*QUERIES, "kernel_summary", "comm_summary", gpus.COUNTERS),
     needs_kernels=True,
     evaluate=evaluate,
     doc=__doc__,

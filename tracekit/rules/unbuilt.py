@@ -36,16 +36,29 @@ FAMILIES: tuple[Family, ...] = (
         "GPU health",
         "GPU counters (DCGM, nvidia-smi or XID logs)",
         "tracekit capture --what dcgm",
-        ("dcgm", "nvidia_smi", "xid"),
-        "thermal-throttle power-brake gpu-memory-fault gpu-contention pcie-degraded nvlink-fault",
+        ("dcgm", "nvidia_smi", "gpu_csv", "xid"),
+        "gpu-contention",
     ),
     _family(
         "links, packet loss, pause",
         "NIC or switch counters",
         "tracekit capture --what nic",
-        ("sonic", "eos", "nxos", "gnmi", "infiniband", "sysfs_ib", "ethtool", "lab_switch"),
-        "pfc-storm slow-receiver ecn-congestion incast ecmp-collision packet-loss "
-        "nic-error fabric-misconfigured",
+        (
+            "sonic",
+            "eos",
+            "nxos",
+            "gnmi",
+            "infiniband",
+            "sysfs_ib",
+            "ethtool",
+            "linux_net",
+            "nic",
+            "switch_json",
+            "sonic_cli",
+            "sonic_db",
+            "prometheus",
+        ),
+        "incast ecmp-collision",
     ),
     _family(
         "host CPU, memory, storage",
@@ -55,11 +68,11 @@ FAMILIES: tuple[Family, ...] = (
         "numa-misplacement storage-interference",
     ),
     _family(
-        "outlying GPUs, latency, placement, experts",
+        "latency, placement, experts",
         "rules over matched collectives and layout (not built yet)",
         None,
         (),
-        "gpu-outlier latency-bound-communication hot-expert",
+        "latency-bound-communication hot-expert",
     ),
     _family(
         "balance, bubble, expected traffic",
@@ -101,6 +114,16 @@ def not_built(kinds_present: Iterable[str] = ()) -> list[NotChecked]:
     return found
 
 
+_GPU_RULES = frozenset(
+    """
+    thermal-throttle power-brake gpu-memory-fault pcie-degraded nvlink-fault gpu-outlier
+    """.split()  # noqa: SIM905  # a list that is read by eye
+)
+_NET_RULES = frozenset(
+    """
+    packet-loss pfc-storm slow-receiver ecn-congestion nic-error fabric-misconfigured
+    """.split()  # noqa: SIM905  # a list that is read by eye
+)
 _NCCL_RULES = frozenset(
     """
     nccl-socket-fallback channel-collapse no-gpudirect shm-instead-of-p2p wrong-nic
@@ -111,6 +134,10 @@ _NCCL_RULES = frozenset(
 
 def topic_of(rule: str) -> str:
     """What the rule is about in words; the rule's own name where it stands alone."""
+    if rule in _GPU_RULES:
+        return "GPU health"
+    if rule in _NET_RULES:
+        return "links, packet loss, pause"
     if rule in _NCCL_RULES:
         return "NCCL's transports and choices"
     return next((family.topic for family in FAMILIES if rule in family.rules), rule)

@@ -1,0 +1,17 @@
+"""Counters and events of GPUs: one module a family of formats."""
+
+from __future__ import annotations
+
+from tracekit.ingest.base import Ingestor
+from tracekit.ingest.gpu.kernel_log import KernelLogIngestor
+from tracekit.ingest.gpu.smi_xml import SmiXmlIngestor
+from tracekit.ingest.gpu.table import TableIngestor
+from tracekit.ingest.gpu.text import TextIngestor
+
+GPU_INGESTORS: tuple[Ingestor, ...] = (
+    TableIngestor(),
+    SmiXmlIngestor(),
+    KernelLogIngestor(),
+    TextIngestor(),
+)
+"""In the order in which they are asked."""

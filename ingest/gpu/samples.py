@@ -1,0 +1,273 @@
+"""Rows of gpu_sample and device: gathered by series, written in blocks."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tracekit.ingest.base import Sink, SourceFile
+from tracekit.ingest.counters import is_blank
+from tracekit.ingest.gpu.fields import Meaning
+from tracekit.ingest.net import times
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+BLOCK_ROWS = 200_000
+"""Rows that are gathered before they are written."""
+NAME_MAX_LENGTH = 200
+
+_PCI = re.compile(
+    r"(?:PCI:)?(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-9a-f]))?", re.I
+)
+_UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{1,80}")
+
+
+def pci_address(text: str) -> str | None:
+    """dddddddd:bb:dd.f in lower case, from any spelling; None for what is no PCI address."""
+    found = _PCI.fullmatch(text.strip())
+    if found is None:
+        return None
+    domain, bus, device, function = found.groups()
+    return f"{int(domain or '0', 16):08x}:{bus}:{device}.{function or '0'}".lower()
+
+
+def uuid_of(text: str | None) -> str | None:
+    """A GPU's or MIG device's UUID; None for what is none."""
+    text = (text or "").strip()
+    return text if _UUID.fullmatch(text) else None
+
+
+class Gpu(NamedTuple):
+    """Which GPU a series is about, as far as its source says."""
+
+    node: str | None = None
+    uuid: str | None = None
+    pci: str | None = None
+    nvml_index: int | None = None
+    model: str | None = None
+    pod: str | None = None
+    instance: str | None = None
+    """MIG instance: its samples are not the whole GPU's."""
+
+    @property
+    def device_id(self) -> str | None:
+        """UUID, else PCI address; of a MIG instance with the instance behind it."""
+        whole = self.uuid or self.pci
+        return f"{whole}/{self.instance}" if whole and self.instance else whole
+
+
+class Samples:
+    """Gathers the samples of one file. ``finish`` writes what is left and the facts of time.
+
+    Every series is described once (``series``); its samples hold its number only.
+    """
+
+    def __init__(self, sink: Sink, source: SourceFile) -> None:
+        self._sink = sink
+        self.file_time = times.of_file(source)
+        self._described: dict[tuple[Any, ...], int] = {}
+        self._series: list[tuple[Any, ...]] = []
+        self._devices: dict[tuple[Any, ...], Gpu] = {}
+        self._ids: list[int] = []
+        self._places: list[int] = []
+        self._times: list[int | None] = []
+        self._values: list[float | None] = []
+        self._counted: list[int | None] = []
+        self._blocks: list[tuple[pa.Array, ...]] = []
+        self._blocks_count = 0
+        self.rows_count = 0
+        self.blanks_count = 0
+        self._window: tuple[int, int] | None = None
+
+    def series(self, gpu: Gpu, meaning: Meaning, time_source: str | None) -> int:
+        """The number of a series, to be given with its samples."""
+        key = (gpu, meaning, time_source)
+        number = self._described.get(key)
+        if number is None:
+            number = self._described[key] = len(self._series)
+            self._series.append(
+                (
+                    gpu.node,
+                    gpu.device_id,
+                    gpu.nvml_index,
+                    gpu.pod,
+                    meaning.counter,
+                    meaning.original,
+                    meaning.kind,
+                    meaning.unit,
+                    time_source,
+                )
+            )
+            self.described(gpu)
+        return number
+
+    def described(self, gpu: Gpu) -> None:
+        """Keep what is said of a GPU, whether or not it has samples."""
+        named = (gpu.node, gpu.uuid, gpu.pci, gpu.nvml_index)
+        if any(v is not None for v in named[1:]):
+            self._devices.setdefault(named, gpu)
+
+    def add(
+        self, series: int, meaning: Meaning, place: int, time_ns: int | None, number: float | None,
+        counted: int | None = None,
+    ) -> bool:  # fmt: skip
+        """One sample; False where the number is none, or one of DCGM's blanks.
+
+        ``number`` is as the source prints it: blanks are told before it is scaled. ``counted`` is
+        its exact value, where the source prints digits only.
+        """
+        if number is None or number - number != 0 or is_blank(counted if counted else number):
+            self.blanks_count += 1
+            return False
+        self._ids.append(series)
+        self._places.append(place)
+        self._times.append(time_ns)
+        if meaning.kind == "cumulative":
+            exact = counted if counted is not None else None
+            if meaning.scale != 1.0:
+                exact = round((exact if exact is not None else number) * meaning.scale)
+            elif exact is None:
+                exact = round(number)
+            if not 0 <= exact < 2**64:
+                self._drop_last()
+                return False
+            self._values.append(None)
+            self._counted.append(exact)
+        else:
+            self._values.append(number * meaning.scale)
+            self._counted.append(None)
+        self.rows_count += 1
+        if len(self._ids) >= BLOCK_ROWS:
+            self.flush()
+        return True
+
+    def _drop_last(self) -> None:
+        self._ids.pop()
+        self._places.pop()
+        self._times.pop()
+        self.blanks_count += 1
+
+    def add_many(
+        self,
+        series: np.ndarray,
+        places: np.ndarray,
+        times_ns: np.ndarray,
+        values: np.ndarray | None,
+        counted: np.ndarray | None,
+    ) -> None:
+        """Samples as arrays, already scaled and without blanks; one of the last two is None."""
+        import pyarrow as pa
+
+        if not len(series):
+            return
+        self.rows_count += len(series)
+        self._widen(int(times_ns.min()), int(times_ns.max()))
+        none = pa.nulls(len(series), pa.float64() if values is None else pa.uint64())
+        self._blocks.append(
+            (
+                pa.array(series, pa.int32()),
+                pa.array(places, pa.int64()),
+                pa.array(times_ns, pa.int64()),
+                none if values is None else pa.array(values, pa.float64()),
+                none if counted is None else pa.array(counted, pa.uint64()),
+            )
+        )
+        self._blocks_count += len(series)
+        if self._blocks_count >= BLOCK_ROWS:
+            self._flush_blocks()
+
+    def _flush_blocks(self) -> None:
+        import pyarrow as pa
+
+        if self._blocks:
+            columns = [pa.concat_arrays(list(c)) for c in zip(*self._blocks, strict=True)]
+            self._write(*columns)
+            self._blocks.clear()
+            self._blocks_count = 0
+
+    def _widen(self, low: int, high: int) -> None:
+        old = self._window or (low, high)
+        self._window = (min(low, old[0]), max(high, old[1]))
+
+    def flush(self) -> None:
+        """Write what has gathered."""
+        import pyarrow as pa
+
+        if not self._ids:
+            return
+        known = [t for t in self._times if t is not None]
+        if known:
+            self._widen(min(known), max(known))
+        self._write(
+            pa.array(self._ids, pa.int32()),
+            pa.array(self._places, pa.int64()),
+            pa.array(self._times, pa.int64()),
+            pa.array(self._values, pa.float64()),
+            pa.array(self._counted, pa.uint64()),
+        )
+        for each in (self._ids, self._places, self._times, self._values, self._counted):
+            each.clear()
+
+    def _write(
+        self,
+        ids: pa.Array,
+        places: pa.Array,
+        times_ns: pa.Array,
+        values: pa.Array,
+        counted: pa.Array,
+    ) -> None:
+        import pyarrow as pa
+
+        names = (
+            "node", "device_id", "nvml_index", "pod",
+            "counter", "original_name", "kind", "unit", "time_source",
+        )  # fmt: skip
+        columns: dict[str, pa.Array] = {
+            "place": places,
+            "time_ns": times_ns,
+            "value": values,
+            "counted": counted,
+        }
+        for name, described in zip(names, zip(*self._series, strict=True), strict=True):
+            type_ = pa.int32() if name == "nvml_index" else pa.string()
+            columns[name] = pa.array(described, type_).take(ids)
+        self._sink.write("gpu_sample", pa.table(columns))
+
+    def finish(self, basis: str = "epoch") -> None:
+        """Write what is left, the devices, and what time the file covers."""
+        import pyarrow as pa
+
+        self.flush()
+        self._flush_blocks()
+        if self._devices:
+            found = list(self._devices.values())
+            self._sink.write(
+                "device",
+                pa.table(
+                    {
+                        "node": pa.array([g.node for g in found], pa.string()),
+                        "nvml_index": pa.array([g.nvml_index for g in found], pa.int32()),
+                        "uuid": pa.array([g.uuid for g in found], pa.string()),
+                        "pci": pa.array([g.pci for g in found], pa.string()),
+                        "model": pa.array([g.model for g in found], pa.string()),
+                    }
+                ),
+            )
+        if self.blanks_count:
+            self._sink.count(
+                "no_value",
+                self.blanks_count,
+                severity="info",
+                doc="Fields that say that there is no number (N/A, NaN or one of DCGM's blanks): "
+                "no sample was written.",
+            )
+        if self._window is not None:
+            low, high = self._window
+            self._sink.fact(time_basis=basis, window_start_ns=low, window_end_ns=high)
+        else:
+            self._sink.fact(time_basis="none")
+        hosts = {g.node for g in self._devices.values()}
+        if len(hosts) == 1 and (host := hosts.pop()) is not None:
+            self._sink.fact(host_name=host)

@@ -1,0 +1,294 @@
+"""Texts of nvidia-smi and dcgmi: ``dcgmi dmon``, ``nvidia-smi dmon``, ``nvlink -s``, ``topo -m``.
+
+Several outputs may follow each other in one file, as collectors write them. ``dmon`` states no
+time unless ``-o DT`` asked for it (a local one): a file that holds nothing else counts its rows'
+rounds (``time_basis`` ticks), and job.toml may say when it began and how often it looked.
+
+Seen: nvidia-smi 470 to 590, DCGM 1.7 to 4. A value that dcgmi cuts (``...``) is no number.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from tracekit.ingest import files
+from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
+from tracekit.ingest.exposition import value_of
+from tracekit.ingest.gpu import fields
+from tracekit.ingest.gpu.fields import Meaning
+from tracekit.ingest.gpu.moments import local_ns
+from tracekit.ingest.gpu.samples import Gpu, Samples, uuid_of
+from tracekit.ingest.lines import numbered_lines, shape
+from tracekit.ingest.net import times
+
+NAME = "gpu_text"
+VERSION = 1
+
+_DCGMI = re.compile(r"#\s?Entity(?:Id)?\s+\S")
+_SMI_DMON = re.compile(r"#\s?(?:Date\s+Time\s+)?gpu\s+(?!pid\b)\S")
+"""pmon, which lists processes, begins its header with a pid."""
+_GPU = re.compile(r"GPU (\d{1,4}): (.{1,120}?) \(UUID: ((?:GPU|MIG)-[0-9A-Za-z/-]+)\)")
+_LINK = re.compile(r"\s+Link (\d{1,3}): (?:([\d.]+) GB/s|<?inactive>?)", re.I)
+_TOPO = re.compile(r"\s*(?:\x1b\[4m)?\s*GPU0\s.*(?:CPU Affinity|GPU\d|mlx5|NIC)")
+_COLLECTED = re.compile(r"(?:collected_at|timestamp|date)\s*[:=]\s*(.{9,40})", re.I)
+_ENTITY = re.compile(
+    r"(GPU-I|GPU-CI|GPU|Switch|SW|CPU|CPU Core)\s+(\d{1,5})(?:\s+LINK\s+(\d{1,3}))?", re.I
+)
+_ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
+_BLANK_CELLS = frozenset({"", "-", "n/a", "[n/a]", "na"})
+
+
+class _Column(NamedTuple):
+    """A column of a dmon table."""
+
+    start: int
+    end: int
+    name: str
+    meaning: Meaning | None
+
+
+class TextIngestor:
+    """Tables and lists that nvidia-smi and dcgmi print."""
+
+    name = NAME
+    version = VERSION
+
+    def sniff(self, head: bytes, name: str) -> Recognition | None:
+        """Recognise any of the outputs among the first lines."""
+        for raw in head[:65536].split(b"\n"):
+            line = _ANSI.sub("", raw[:2000].decode("utf-8", "replace")).rstrip()
+            if _DCGMI.match(line):
+                return Recognition("dcgm", "dcgmi dmon", NAME)
+            if _SMI_DMON.match(line):
+                return Recognition("nvidia_smi", "nvidia-smi dmon", NAME)
+            if _GPU.match(line):
+                return Recognition("nvidia_smi", "nvidia-smi, a list of GPUs or links", NAME)
+            if _TOPO.match(line):
+                return Recognition("nvidia_smi", "nvidia-smi topo -m", NAME)
+        return None
+
+    def read(self, source: SourceFile, sink: Sink, options: IngestOptions) -> None:
+        """Stream the lines into gpu_sample and device."""
+        with source.open() as stream:
+            reader = _Reader(source, sink)
+            for number, line in numbered_lines(stream):
+                reader.line(number, _ANSI.sub("", line) if "\x1b" in line else line)
+            reader.finish(files.stream_problem(stream))
+
+
+class _Reader:
+    def __init__(self, source: SourceFile, sink: Sink) -> None:
+        self._sink = sink
+        self._samples = Samples(sink, source)
+        self._columns: list[_Column] = []
+        self._is_dcgmi = False
+        self._is_unit_line = False
+        self._has_time = False
+        self._round = -1
+        self._seen: set[tuple[str, int, int | None]] = set()
+        self._stated_ns: int | None = None
+        self._gpu: Gpu | None = None
+        self._links: dict[bool, int] = {}
+        self._links_place = 0
+        self._basis: str | None = None
+        self._bad = 0
+        self._other = 0
+        self._tables = 0
+
+    def line(self, number: int, line: str) -> None:
+        """One line, whatever it belongs to."""
+        if _DCGMI.match(line):
+            self._header(line, is_dcgmi=True)
+        elif _SMI_DMON.match(line):
+            self._header(line, is_dcgmi=False)
+        elif self._is_unit_line:
+            self._units(line)
+        elif found := _GPU.fullmatch(line.strip()):
+            self._end_list()
+            self._columns = []
+            self._gpu = Gpu(uuid=uuid_of(found[3]), nvml_index=int(found[1]), model=found[2])
+            self._links, self._links_place = {}, number
+            self._tables += 1
+            self._samples.described(self._gpu)
+        elif self._gpu is not None and (link := _LINK.match(line)):
+            is_up = link[2] is not None
+            self._links[is_up] = self._links.get(is_up, 0) + 1
+        elif self._columns and line.strip() and not line.startswith("#"):
+            self._row(number, line)
+        elif _TOPO.match(line):
+            self._tables += 1
+            self._columns = []
+        elif stated := _COLLECTED.match(line.strip()):
+            found_ns = times.parse(stated[1])
+            self._stated_ns = found_ns if found_ns is not None else self._stated_ns
+        elif line.startswith(("#" * 5, "# gpu", "#gpu")):
+            self._columns = []
+
+    def finish(self, problem: str | None) -> None:
+        """Write what is left and the facts."""
+        self._end_list()
+        self._samples.finish(self._basis or "epoch")
+        self._sink.fact(place_kind="line", is_truncated_end=problem is not None)
+        if self._other:
+            self._sink.count(
+                "other_metric",
+                self._other,
+                severity="info",
+                doc="Samples of metrics that are no counter of a GPU, NIC or interface: not kept.",
+            )
+        if self._basis == "ticks":
+            self._sink.count(
+                "no_time",
+                severity="info",
+                doc="The rows state no time. They mean nothing beside other files until job.toml "
+                "says [[source]] path, start, interval.",
+            )
+        elif self._basis == "local":
+            self._sink.count(
+                "local_time",
+                severity="info",
+                doc="Times without a zone. They mean nothing beside other files until job.toml "
+                "says [[source]] path, timezone.",
+            )
+        if problem is not None:
+            self._sink.fact(status="partial", reason=f"it breaks off ({problem})")
+        elif self._bad:
+            self._sink.fact(status="partial", reason=f"{self._bad} rows could not be read")
+        elif not self._tables:
+            self._sink.fact(status="empty", reason="it holds no table of a GPU")
+
+    # --- dmon
+
+    def _header(self, line: str, *, is_dcgmi: bool) -> None:
+        """Column names. dcgmi prints blanks for what it lacks, so its columns are by position."""
+        self._end_list()
+        self._is_dcgmi, self._is_unit_line, self._tables = is_dcgmi, True, self._tables + 1
+        self._has_time = "Date" in line and "Time" in line
+        body = re.sub(r"^#\s?(?:Entity(?:Id)?|(?:Date\s+Time\s+)?gpu)", _spaces, line)
+        cells = [(m.start(), m.end(), m[0]) for m in re.finditer(r"\S+", body)]
+        columns = []
+        end = len(line) - len(body.lstrip())
+        for i, (start, stop, name) in enumerate(cells):
+            left = end if i == 0 else cells[i - 1][1]
+            # dcgmi aligns left: a column runs from its name to the next one's.
+            right = cells[i + 1][0] if i + 1 < len(cells) else 1 << 20
+            meaning = fields.of_dmon_short(name) if is_dcgmi else None
+            span = (start, right) if is_dcgmi else (left, stop)
+            columns.append(_Column(*span, name, meaning))
+        self._columns = columns
+
+    def _units(self, line: str) -> None:
+        self._is_unit_line = False
+        if self._is_dcgmi:
+            return
+        body = re.sub(r"^#\s?(?:YYYYMMDD\s+HH:MM:SS\s+)?Idx", _spaces, line)
+        units = body.split()
+        self._columns = [
+            c._replace(meaning=fields.of_smi_dmon(c.name, units[i] if i < len(units) else None))
+            for i, c in enumerate(self._columns)
+        ]
+
+    def _row(self, number: int, line: str) -> None:
+        if self._is_dcgmi:
+            entity = _ENTITY.match(line.strip())
+            if entity is None:
+                self._bad_row(number, line)
+                return
+            kind, index, link = entity[1].upper(), int(entity[2]), entity[3]
+            key = (kind, index, int(link) if link else None)
+            cells = [line[c.start : c.end].strip() for c in self._columns]
+            moment = None
+        else:
+            parts = line.split()
+            moment = None
+            if self._has_time:
+                moment = local_ns(" ".join(parts[:2]))
+                if moment is None:
+                    self._bad_row(number, line)
+                    return
+                parts = parts[2:]
+            if not parts or not parts[0].isdecimal() or len(parts) > len(self._columns) + 1:
+                self._bad_row(number, line)
+                return
+            kind, link, index = "GPU", None, int(parts[0])
+            key = (kind, index, None)
+            cells = parts[1:]
+        if key in self._seen:
+            self._seen.clear()
+        if not self._seen:
+            self._round += 1
+        self._seen.add(key)
+        if kind not in ("GPU", "GPU-I", "GPU-CI"):
+            self._other += len(cells)
+            return
+        instance = f"nvlink{link}" if link else None if kind == "GPU" else f"{kind.lower()}{index}"
+        gpu = Gpu(nvml_index=index if kind == "GPU" else None, instance=instance)
+        self._cells(number, cells, gpu, moment)
+
+    def _cells(self, number: int, cells: list[str], gpu: Gpu, moment: int | None) -> None:
+        if gpu.instance is not None:
+            self._other += len(cells)
+            return
+        time_ns: int | None
+        if moment is not None:
+            time_ns, source, basis = moment, "content", "local"
+        elif self._stated_ns is not None:
+            time_ns, source, basis = None, None, "epoch"
+        else:
+            time_ns, source, basis = self._round, None, "ticks"
+        self._basis = self._basis or basis
+        if basis != self._basis:
+            time_ns, source = None, None
+        for column, cell in zip(self._columns, cells, strict=False):
+            if column.meaning is None:
+                self._other += 1
+                continue
+            if cell.lower() in _BLANK_CELLS:
+                self._samples.blanks_count += 1
+                continue
+            if cell.endswith("..."):
+                self._sink.count(
+                    "cut_number",
+                    doc="A number that dcgmi cut to the width of its column: left out.",
+                    place=number,
+                )
+                continue
+            value = value_of(cell)
+            if value is None:
+                self._bad_row(number, cell)
+                continue
+            series = self._samples.series(gpu, column.meaning, source)
+            counted = int(cell) if cell.isdecimal() else None
+            self._samples.add(series, column.meaning, number, time_ns, value, counted)
+
+    def _bad_row(self, number: int, text: str) -> None:
+        # dmon ends with a sentence, and may print errors: not rows, and no damage.
+        if re.match(r"\s*[A-Za-z][a-z]+ ", text) and not text.startswith(("GPU ", "    ")):
+            self._columns = []
+            return
+        self._bad += 1
+        self._sink.count(
+            "bad_row", doc="A row that is not as its header says.", place=number, shape=shape(text)
+        )
+
+    # --- nvlink -s
+
+    def _end_list(self) -> None:
+        if self._gpu is not None and self._links:
+            time_ns, source = self._stated_ns, "content"
+            if time_ns is None:
+                time_ns, file_source = self._samples.file_time
+                source = file_source or source
+            for is_up, name in ((True, "nvlink_links_active"), (False, "nvlink_links_inactive")):
+                meaning = Meaning(name, 1.0, "nvidia-smi nvlink -s")
+                series = self._samples.series(self._gpu, meaning, source if time_ns else None)
+                count = float(self._links.get(is_up, 0))
+                self._samples.add(series, meaning, self._links_place, time_ns, count)
+            self._basis = self._basis or "epoch"
+        self._gpu = None
+        self._links = {}
+
+
+def _spaces(found: re.Match[str]) -> str:
+    return " " * len(found[0])

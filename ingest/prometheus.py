@@ -1,0 +1,399 @@
+"""Metrics of Prometheus: scrapes as text, and answers of its HTTP API as JSON.
+
+Scrapes of dcgm-exporter and node_exporter hold counters of GPUs, NICs and interfaces together;
+each goes to its own table. What is neither is counted and not kept.
+
+The text holds no time of its own as a rule. Times come from the samples, from marks between
+scrapes (``# 2026-07-21T03:01:07Z``, ``1784602867``), from the file's name, from its modification
+time, in that order. Several scrapes in one file without marks have one time for the last.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from tracekit.errors import InputError
+from tracekit.ingest import exposition, files
+from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
+from tracekit.ingest.exposition import Sample, Series
+from tracekit.ingest.gpu import fields
+from tracekit.ingest.gpu.fields import Meaning
+from tracekit.ingest.gpu.samples import Gpu, Samples, pci_address, uuid_of
+from tracekit.ingest.lines import numbered_lines, shape
+from tracekit.ingest.net import times
+from tracekit.ingest.net.samples import Samples as NetSamples
+from tracekit.ingest.node_exporter import NicMetric, nic_metric
+
+NAME = "prometheus"
+VERSION = 1
+MAX_JSON_BYTES = 1 << 30
+"""Largest answer of the HTTP API that is read: a day of 64 GPUs is below it."""
+
+_METRIC_LINE = re.compile(
+    rb"(?m)^(?:# (?:HELP|TYPE) [A-Za-z_:][\w:]* .+|[A-Za-z_:][\w:]*(?:\{[^\n]*\})? [-+0-9.NIe]\S*"
+    rb"(?: \d+)?)\r?$"
+)
+_OURS = re.compile(rb"(?m)^(?:# (?:HELP|TYPE) )?(?:DCGM_|dcgm_|node_|nvidia_smi_|gnmic_)")
+_API = re.compile(rb'^\s*\{\s*"status"\s*:\s*"|"resultType"\s*:\s*"(?:matrix|vector)"')
+_BARE = re.compile(rb'"metric"\s*:\s*\{[^}]*"__name__"')
+
+_EXPORTER_WINDOWS = {
+    "DCGM_EXP_XID_ERRORS_COUNT": "xid_count",
+    "DCGM_EXP_CLOCK_EVENTS_COUNT": "clock_event",
+}
+"""Counts of dcgm-exporter's own, over a sliding window."""
+
+
+class PrometheusIngestor:
+    """Scrapes (text) and HTTP API answers (JSON)."""
+
+    name = NAME
+    version = VERSION
+
+    def sniff(self, head: bytes, name: str) -> Recognition | None:
+        """Recognise either by its first bytes."""
+        start = head.lstrip()[:1]
+        if start in (b"{", b"["):
+            if _API.search(head[:65536]) or _BARE.search(head[:65536]):
+                return Recognition("prometheus_api", "an answer of Prometheus' HTTP API", NAME)
+            return None
+        lines = _METRIC_LINE.findall(head)
+        if len(lines) < 2 or not _OURS.search(head):
+            return None
+        is_gpu = b"DCGM_" in head or b"dcgm_" in head
+        kind, what = ("dcgm", "dcgm-exporter") if is_gpu else ("prometheus", "an exporter")
+        return Recognition(kind, f"metrics as {what} prints them", NAME)
+
+    def read(self, source: SourceFile, sink: Sink, options: IngestOptions) -> None:
+        """Stream the file into gpu_sample and net_sample."""
+        with source.open() as stream:
+            head = stream.read(1)
+            while head and head in b" \t\r\n\xef\xbb\xbf":
+                head = stream.read(1)
+        with source.open() as stream:
+            if head in (b"{", b"["):
+                _read_api(stream, source, sink)
+            else:
+                _read_text(stream, source, sink)
+
+
+class _Writer:
+    """Sorts series into tables; what it does not know is counted."""
+
+    def __init__(self, source: SourceFile, sink: Sink) -> None:
+        self.sink = sink
+        self.gpu = Samples(sink, source)
+        self.net = NetSamples(sink, source)
+        self.unknown_count = 0
+        self.known_count = 0
+        self._meanings: dict[int, tuple[Series, Any]] = {}
+        self._numbers: dict[tuple[int, str | None], tuple[Series, int]] = {}
+
+    def meaning(self, series: Series) -> tuple[Gpu, Meaning] | NicMetric | None:
+        """Whose and what a series is; remembered by the object that the tokenizer repeats."""
+        held = self._meanings.get(id(series))
+        if held is not None and held[0] is series:
+            return held[1]  # type: ignore[no-any-return]  # one of the three
+        found = gpu_series(series) or nic_metric(series)
+        if len(self._meanings) < exposition.MAX_CACHED:
+            self._meanings[id(series)] = (series, found)
+        return found
+
+    def put(self, sample: Sample, time_ns: int | None, time_source: str | None) -> None:
+        """One sample into its table."""
+        found = self.meaning(sample.series)
+        if found is None:
+            self.unknown_count += 1
+            return
+        self.known_count += 1
+        if isinstance(found, NicMetric):
+            if found.node is not None:
+                self.net.of(found.node)
+            self.net.at(time_ns if time_source == "content" else None)
+            self.net.add(
+                sample.line,
+                found.port,
+                found.meaning,
+                _whole(sample.number) if found.meaning.kind == "cumulative" else sample.number,
+                original=sample.series.name,
+                priority=found.priority,
+            )
+            return
+        gpu, meaning = found
+        text = sample.number
+        source = time_source if time_ns is not None else None
+        held = self._numbers.get((id(sample.series), source))
+        if held is None or held[0] is not sample.series:
+            held = (sample.series, self.gpu.series(gpu, meaning, source))
+            if len(self._numbers) < exposition.MAX_CACHED:
+                self._numbers[id(sample.series), source] = held
+        # float() also takes NaN and infinity, which add() refuses.
+        counted = int(text) if text.isdecimal() else None
+        number = float(text) if counted is None else float(counted)
+        self.gpu.add(held[1], meaning, sample.line, time_ns, number, counted)
+
+    def finish(self) -> None:
+        """Write what is left, and count what no table has a place for."""
+        if self.gpu.rows_count or self.gpu.blanks_count:
+            self.gpu.finish()
+        if self.net.rows_count:
+            self.net.finish()
+        if self.unknown_count:
+            self.sink.count(
+                "other_metric",
+                self.unknown_count,
+                severity="info",
+                doc="Samples of metrics that are no counter of a GPU, NIC or interface: not kept.",
+            )
+
+
+def _whole(number: str) -> object:
+    counted = exposition.counted_of(number)
+    return counted if counted is not None else number
+
+
+def gpu_series(series: Series) -> tuple[Gpu, Meaning] | None:
+    """The GPU and the counter that a series is; None for one that is no GPU's counter."""
+    if not series.name.startswith(("DCGM_", "dcgm_")):
+        return None
+    labels = {k.lower(): v for k, v in series.labels.items()}
+    meaning = fields.of_dcgm(series.name)
+    if meaning is None:
+        window = _EXPORTER_WINDOWS.get(series.name)
+        if window is None:
+            return None
+        if window == "clock_event":
+            event = labels.get("clock_event", "unknown")[:40]
+            meaning = Meaning(f"clock_event_count.{event}", 1.0, series.name)
+        else:
+            xid = labels.get("xid") or labels.get("err_code") or ""
+            name = f"xid_count.{xid}" if xid.isdecimal() and len(xid) < 5 else "xid_count"
+            meaning = Meaning(name, 1.0, series.name)
+    index = labels.get("gpu", "")
+    pod = labels.get("exported_pod") or labels.get("pod") or None
+    gpu = Gpu(
+        node=_node(labels),
+        uuid=uuid_of(labels.get("uuid") or labels.get("gpu_uuid")),
+        pci=pci_address(labels.get("pci_bus_id", "")),
+        nvml_index=int(index) if index.isdecimal() and len(index) < 6 else None,
+        model=(labels.get("modelname") or labels.get("model_name") or None),
+        pod=pod,
+        instance=labels.get("gpu_i_id") or _link(labels),
+    )
+    return gpu, meaning
+
+
+def _link(labels: dict[str, str]) -> str | None:
+    """A single NVLink is part of its GPU, as a MIG instance is."""
+    return f"nvlink{labels['nvlink']}" if labels.get("nvlink") else None
+
+
+def _node(labels: dict[str, str]) -> str | None:
+    """The machine that a series names. ``instance`` is the scraped address: its host, if a name."""
+    stated = labels.get("hostname") or labels.get("exported_hostname") or labels.get("nodename")
+    if stated:
+        return stated[:200]
+    host = labels.get("instance", "").rpartition(":")[0] or labels.get("instance", "")
+    return host[:200] if re.search(r"[A-Za-z]", host) and host != "localhost" else None
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+def _read_text(stream: BinaryIO, source: SourceFile, sink: Sink) -> None:
+    writer = _Writer(source, sink)
+    dump = _Dump(writer, sink)
+    bad_count = 0
+
+    def on_bad(line: int, why: str, text: str) -> None:
+        nonlocal bad_count
+        bad_count += 1
+        sink.count(
+            "bad_sample",
+            doc="A line that should be a sample and cannot be read as one; its GPU is not guessed.",
+            place=line,
+            shape=f"{why}: {shape(text)}",
+        )
+
+    for sample in exposition.samples(numbered_lines(stream), on_bad, dump.on_other):
+        dump.put(sample)
+    dump.end(is_last=True)
+    writer.finish()
+    problem = files.stream_problem(stream)
+    sink.fact(place_kind="line", is_truncated_end=problem is not None, producer="prometheus text")
+    if problem is not None:
+        sink.fact(status="partial", reason=f"it breaks off ({problem})")
+    elif bad_count:
+        sink.fact(status="partial", reason=f"{bad_count} lines are no samples")
+    elif not writer.known_count:
+        sink.fact(status="ok", reason="it holds no counter of a GPU, NIC or interface")
+
+
+class _Dump:
+    """The samples of one scrape, until it is known when it was made."""
+
+    def __init__(self, writer: _Writer, sink: Sink) -> None:
+        self._writer = writer
+        self._sink = sink
+        self._held: list[Sample] = []
+        self._seen: set[int] = set()
+        self._mark_ns: int | None = None
+
+    def on_other(self, line: int, text: str) -> bool:
+        """A mark of time opens a new scrape."""
+        if text.startswith(("# HELP", "# TYPE", "# EOF", "# UNIT")):
+            return False
+        mark = times.of_line(text)
+        if mark is None:
+            return False
+        self.end(is_last=False)
+        self._mark_ns = mark
+        return True
+
+    def put(self, sample: Sample) -> None:
+        """A sample with its own time, or of the scrape that runs."""
+        if sample.time_ns is not None:
+            self._writer.put(sample, sample.time_ns, "content")
+        elif self._mark_ns is not None:
+            self._writer.put(sample, self._mark_ns, "content")
+        else:
+            key = id(sample.series)
+            if key in self._seen:
+                self.end(is_last=False)
+            self._seen.add(key)
+            self._held.append(sample)
+
+    def end(self, *, is_last: bool) -> None:
+        """The scrape is over. Without a mark, only the last one bears the file's time."""
+        time_ns, time_source = self._writer.gpu.file_time if is_last else (None, None)
+        if self._held and not is_last:
+            self._sink.count(
+                "dump_without_time",
+                severity="info",
+                doc="A scrape before the last one of a file that states no times: its order is "
+                "known, its time is not.",
+                place=self._held[0].line,
+            )
+        for sample in self._held:
+            self._writer.put(sample, time_ns, time_source)
+        self._held = []
+        self._seen.clear()
+        self._mark_ns = None
+
+
+# --- JSON -----------------------------------------------------------------------------------------
+
+
+def _read_api(stream: BinaryIO, source: SourceFile, sink: Sink) -> None:
+    """The series of a matrix or vector, with or without the envelope of the HTTP API."""
+    import msgspec
+
+    data = stream.read(MAX_JSON_BYTES + 1)
+    if len(data) > MAX_JSON_BYTES:
+        raise InputError(
+            f"{source.path}: an answer of more than {MAX_JSON_BYTES} bytes is not read",
+            hint="query a shorter range, and give the answers as several files",
+        )
+    writer = _Writer(source, sink)
+    sink.fact(place_kind="row", producer="prometheus HTTP API")
+    try:
+        answer = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise InputError(f"{source.path}: not valid JSON ({type(error).__name__})") from None
+    bad = 0
+    for place, entry in enumerate(_entries(answer), 1):
+        if not _entry(entry, place, writer):
+            bad += 1
+    if bad:
+        sink.count("bad_series", bad, doc="Series without a name, labels or values as they should.")
+    if isinstance(answer, dict) and answer.get("status") not in (None, "success"):
+        sink.fact(status="ok", reason="Prometheus answered with an error: there are no samples")
+    writer.finish()
+    if bad:
+        sink.fact(status="partial", reason=f"{bad} series could not be read")
+
+
+def _entries(answer: Any) -> Iterator[Any]:
+    """The series, wherever the envelope holds them; several answers may follow each other."""
+    if isinstance(answer, list):
+        for item in answer:
+            yield from _entries(item) if isinstance(item, dict) and "metric" not in item else [item]
+    elif isinstance(answer, dict):
+        if "metric" in answer:
+            yield answer
+        for key in ("data", "result"):
+            if key in answer:
+                yield from _entries(answer[key])
+
+
+def _entry(entry: Any, place: int, writer: _Writer) -> bool:
+    import numpy as np
+
+    if not isinstance(entry, dict) or not isinstance(entry.get("metric"), dict):
+        return False
+    labels = {str(k): str(v) for k, v in entry["metric"].items()}
+    name = labels.pop("__name__", "")
+    values = entry.get("values", [entry["value"]] if "value" in entry else None)
+    if not name or not isinstance(values, list):
+        return False
+    found = writer.meaning(Series(name, labels))
+    if found is None:
+        writer.unknown_count += len(values)
+        return True
+    pairs = [v for v in values if isinstance(v, list) and len(v) == 2]
+    if not pairs:
+        return not values
+    stamps, texts = zip(*pairs, strict=True)
+    try:
+        # Milliseconds, as Prometheus has them: the float holds them exactly.
+        times_ms = np.array(stamps, dtype=np.float64)
+    except (TypeError, ValueError):
+        return False
+    if set(map(type, texts)) != {str}:
+        texts = tuple(str(t) for t in texts)
+    times_ns = np.round(times_ms * 1000).astype(np.int64) * 1_000_000
+    if isinstance(found, NicMetric):
+        writer.known_count += len(pairs)
+        if found.node is not None:
+            writer.net.of(found.node)
+        for time_ns, text in zip(times_ns.tolist(), texts, strict=True):
+            writer.net.at(time_ns)
+            printed = _whole(text) if found.meaning.kind == "cumulative" else text
+            writer.net.add(place, found.port, found.meaning, printed, original=name)
+        return len(pairs) == len(values)
+    gpu, meaning = found
+    number = writer.gpu.series(gpu, meaning, "content")
+    writer.known_count += len(pairs)
+    if meaning.kind == "cumulative":
+        for time_ns, text in zip(times_ns.tolist(), texts, strict=True):
+            counted = int(text) if text.isdecimal() else None
+            writer.gpu.add(number, meaning, place, time_ns, exposition.value_of(text), counted)
+        return len(pairs) == len(values)
+    try:
+        numbers = np.array(texts, dtype=np.float64)
+    except ValueError:
+        return False
+    good = np.isfinite(numbers) & ~blanks(numbers)
+    writer.gpu.blanks_count += int(len(numbers) - good.sum())
+    kept = int(good.sum())
+    writer.gpu.add_many(
+        np.full(kept, number, np.int32),
+        np.full(kept, place, np.int64),
+        times_ns[good],
+        numbers[good] * meaning.scale,
+        None,
+    )
+    return len(pairs) == len(values)
+
+
+def blanks(numbers: Any) -> Any:
+    """Which numbers of an array are DCGM's blanks (see counters.is_blank)."""
+    from tracekit.ingest.counters import FP64_BLANK, INT32_BLANK, INT64_BLANK
+
+    return (
+        (numbers >= INT64_BLANK)
+        | ((numbers >= INT32_BLANK) & (numbers <= INT32_BLANK + 3))
+        | ((numbers >= FP64_BLANK) & (numbers <= FP64_BLANK + 3))
+    )

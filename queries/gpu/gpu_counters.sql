@@ -1,0 +1,244 @@
+-- What each counter of each GPU was while the job ran, beside the same counter of the other GPUs.
+--
+-- A temperature, a clock or a power says little alone; beside GPUs of the same model that do the
+-- same work at the same moments it does. A moment is a usual sampling interval, at least a second,
+-- at least a 2,000th of the time; a GPU is compared with the median of the others in each.
+--
+-- reads: gpu_sample, gpu, run, clock
+-- grain: attempt, gpu_id, counter
+-- param: slack_ns BIGINT = 30000000000 : How far the job's window is widened on both sides.
+-- column: gpu_id VARCHAR : GPU: UUID, else host and address, else host and index.
+-- column: host VARCHAR : Its host; null where unknown.
+-- column: gpu_index INTEGER : NVML index; null where unknown.
+-- column: pci VARCHAR : PCI address; null where unknown.
+-- column: model VARCHAR : Model; null where unknown.
+-- column: rank INTEGER : Rank that uses it; null where nothing says so.
+-- column: rank_source VARCHAR : Where the rank came from.
+-- column: host_ranks INTEGER[] : Ranks of its host; null where unknown.
+-- column: counter VARCHAR : Canonical name.
+-- column: unit VARCHAR : Unit of the values.
+-- column: samples_count BIGINT : Samples.
+-- column: interval_ns DOUBLE : Mean time between them; null below two with a time.
+-- column: min_value DOUBLE : Least.
+-- column: p50_value DOUBLE : Median over moments of the mean in each; null without times.
+-- column: max_value DOUBLE : Most.
+-- column: last_value DOUBLE : Mean in the last moment.
+-- column: peers_count BIGINT : Other GPUs of its model with this counter.
+-- column: moments_count BIGINT : Moments in which it and at least two others were seen.
+-- column: peer_value DOUBLE : Median over those moments of the others' median.
+-- column: peer_ratio DOUBLE : Median over those moments of its value over the others' median; null
+--     where that is 0.
+-- column: below_ratio DOUBLE : Share of those moments in which it is 5 % or more below.
+-- column: above_ratio DOUBLE : Share of those moments in which it is 5 % or more above.
+-- column: highest_ratio DOUBLE : Share of those moments in which no other is as high.
+-- column: busy_below_ratio DOUBLE : As below_ratio, over moments in which the GPU is not idle (its
+--     utilisation or its power shows it); null where neither was sampled.
+-- column: busy_peer_ratio DOUBLE : As peer_ratio, over those moments.
+-- column: source_id INTEGER : File of the first sample in the moment with its largest one.
+-- column: place BIGINT : Its place in that file; null without times.
+-- column: attempt INTEGER : Attempt of the job; null where no trace was given.
+WITH
+    readings AS (
+        SELECT attempt, gpu_id, counter, unit, source_id, place, time_ns, value
+        FROM gpu_readings('gpu_sample', 'gpu', 'run', 'clock', $slack_ns)
+        WHERE kind = 'gauge' AND value IS NOT NULL
+    ),
+    own AS MATERIALIZED (
+        SELECT
+            attempt,
+            gpu_id,
+            counter,
+            min(unit) AS unit,
+            count(*) AS samples_count,
+            min(time_ns) AS first_ns,
+            (max(time_ns) - min(time_ns)) / nullif(count(time_ns) - 1, 0) AS interval_ns,
+            min(value) AS min_value,
+            max(value) AS max_value
+        FROM readings
+        GROUP BY attempt, gpu_id, counter
+    ),
+    -- One length for all counters, so that a clock can be set beside a utilisation.
+    steps AS (
+        SELECT
+            attempt,
+            min(first_ns) AS origin_ns,
+            greatest(
+                1000000000,
+                CAST(coalesce(median(interval_ns), 0) AS BIGINT),
+                CAST(coalesce(max(interval_ns * samples_count), 0) / 2000 AS BIGINT)
+            ) AS moment_ns
+        FROM own
+        GROUP BY attempt
+    ),
+    moments AS MATERIALIZED (
+        SELECT
+            readings.attempt,
+            readings.gpu_id,
+            readings.counter,
+            (readings.time_ns - steps.origin_ns) // steps.moment_ns AS moment,
+            avg(readings.value) AS value,
+            max(readings.value) AS max_value,
+            min(readings.source_id * 1099511627776 + readings.place) AS spot
+        FROM readings
+        JOIN steps ON steps.attempt IS NOT DISTINCT FROM readings.attempt
+        WHERE readings.time_ns IS NOT NULL
+        GROUP BY ALL
+    ),
+    names AS (
+        SELECT
+            attempt,
+            gpu_id,
+            min(host) AS host,
+            min(gpu_index) AS gpu_index,
+            min(pci) AS pci,
+            min(model) AS model,
+            min(rank) AS rank,
+            min(rank_source) AS rank_source,
+            min(host_ranks) AS host_ranks
+        FROM gpu
+        GROUP BY attempt, gpu_id
+    ),
+    busy AS (
+        SELECT DISTINCT attempt, gpu_id, moment, true AS is_busy
+        FROM moments
+        WHERE (counter = 'gpu_utilisation' AND value >= 0.5)
+            OR (counter = 'sm_active' AND value >= 0.2)
+    ),
+    judged AS (
+        SELECT DISTINCT attempt, gpu_id
+        FROM moments
+        WHERE counter IN ('gpu_utilisation', 'sm_active')
+    ),
+    named AS (
+        SELECT moments.*, names.model
+        FROM moments
+        LEFT JOIN names
+            ON names.attempt IS NOT DISTINCT FROM moments.attempt
+            AND names.gpu_id = moments.gpu_id
+    ),
+    groups AS (
+        SELECT
+            attempt, counter, moment, model,
+            count(*) AS seen_count,
+            list_sort(list(value)) AS ordered
+        FROM named
+        GROUP BY attempt, counter, moment, model
+        HAVING count(*) >= 3
+    ),
+    -- The median of the others, from the middle of all: taking one away moves it by half a place.
+    middles AS (
+        SELECT
+            attempt, counter, moment, model,
+            seen_count % 2 = 1 AS is_odd,
+            ordered[(seen_count + 1) // 2 - 1] AS before_middle,
+            ordered[(seen_count + 1) // 2] AS middle,
+            ordered[(seen_count + 1) // 2 + 1] AS after_middle,
+            ordered[-1] AS highest
+        FROM groups
+    ),
+    compared AS (
+        SELECT
+            named.attempt,
+            named.gpu_id,
+            named.counter,
+            named.value,
+            middles.highest,
+            CASE
+                WHEN middles.is_odd AND named.value < middles.middle
+                    THEN (middles.middle + middles.after_middle) / 2
+                WHEN middles.is_odd AND named.value > middles.middle
+                    THEN (middles.before_middle + middles.middle) / 2
+                WHEN middles.is_odd THEN (middles.before_middle + middles.after_middle) / 2
+                WHEN named.value <= middles.middle THEN middles.after_middle
+                ELSE middles.middle
+            END AS others,
+            if(judged.gpu_id IS NULL, NULL, coalesce(busy.is_busy, false)) AS is_busy
+        FROM named
+        JOIN middles
+            ON middles.attempt IS NOT DISTINCT FROM named.attempt
+            AND middles.counter = named.counter
+            AND middles.moment = named.moment
+            AND middles.model IS NOT DISTINCT FROM named.model
+        LEFT JOIN busy
+            ON busy.attempt IS NOT DISTINCT FROM named.attempt
+            AND busy.gpu_id = named.gpu_id
+            AND busy.moment = named.moment
+        LEFT JOIN judged
+            ON judged.attempt IS NOT DISTINCT FROM named.attempt
+            AND judged.gpu_id = named.gpu_id
+    ),
+    peers AS (
+        SELECT
+            attempt,
+            gpu_id,
+            counter,
+            count(*) AS moments_count,
+            median(others) AS peer_value,
+            median(value / nullif(others, 0)) AS peer_ratio,
+            avg(CAST(value <= 0.95 * others AS INTEGER)) AS below_ratio,
+            avg(CAST(value >= 1.05 * others AS INTEGER)) AS above_ratio,
+            avg(CAST(value >= highest AS INTEGER)) AS highest_ratio,
+            avg(CAST(value <= 0.95 * others AS INTEGER)) FILTER (is_busy) AS busy_below_ratio,
+            median(value / nullif(others, 0)) FILTER (is_busy) AS busy_peer_ratio
+        FROM compared
+        GROUP BY attempt, gpu_id, counter
+    ),
+    timed AS (
+        SELECT
+            attempt,
+            gpu_id,
+            counter,
+            median(value) AS p50_value,
+            arg_max(value, moment) AS last_value,
+            arg_max(spot, (max_value, -spot)) AS spot
+        FROM moments
+        GROUP BY attempt, gpu_id, counter
+    ),
+    counted AS (
+        SELECT
+            own.*,
+            names.* EXCLUDE (attempt, gpu_id),
+            count(*) OVER (PARTITION BY own.attempt, own.counter, names.model) - 1 AS peers_count
+        FROM own
+        LEFT JOIN names
+            ON names.attempt IS NOT DISTINCT FROM own.attempt AND names.gpu_id = own.gpu_id
+    )
+SELECT
+    own.gpu_id,
+    own.host,
+    own.gpu_index,
+    own.pci,
+    own.model,
+    own.rank,
+    own.rank_source,
+    own.host_ranks,
+    own.counter,
+    own.unit,
+    own.samples_count,
+    own.interval_ns,
+    own.min_value,
+    timed.p50_value,
+    own.max_value,
+    timed.last_value,
+    own.peers_count,
+    coalesce(peers.moments_count, 0) AS moments_count,
+    peers.peer_value,
+    peers.peer_ratio,
+    peers.below_ratio,
+    peers.above_ratio,
+    peers.highest_ratio,
+    peers.busy_below_ratio,
+    peers.busy_peer_ratio,
+    CAST(timed.spot // 1099511627776 AS INTEGER) AS source_id,
+    timed.spot % 1099511627776 AS place,
+    own.attempt
+FROM counted AS own
+LEFT JOIN timed
+    ON timed.attempt IS NOT DISTINCT FROM own.attempt
+    AND timed.gpu_id = own.gpu_id
+    AND timed.counter = own.counter
+LEFT JOIN peers
+    ON peers.attempt IS NOT DISTINCT FROM own.attempt
+    AND peers.gpu_id = own.gpu_id
+    AND peers.counter = own.counter
+ORDER BY own.attempt, own.gpu_id, own.counter;

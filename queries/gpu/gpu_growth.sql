@@ -1,0 +1,93 @@
+-- What each cumulative counter of each GPU grew by while the job ran.
+--
+-- Corrected and uncorrected memory errors, replays, link recoveries, energy: only their growth says
+-- something of this job; the total says something of the board.
+--
+-- reads: gpu_sample, gpu, run, clock
+-- grain: attempt, gpu_id, counter
+-- param: slack_ns BIGINT = 30000000000 : How far the job's window is widened on both sides.
+-- column: gpu_id VARCHAR : GPU: UUID, else host and address, else host and index.
+-- column: host VARCHAR : Its host; null where unknown.
+-- column: gpu_index INTEGER : NVML index; null where unknown.
+-- column: pci VARCHAR : PCI address; null where unknown.
+-- column: rank INTEGER : Rank that uses it; null where nothing says so.
+-- column: rank_source VARCHAR : Where the rank came from.
+-- column: host_ranks INTEGER[] : Ranks of its host; null where unknown.
+-- column: counter VARCHAR : Canonical name.
+-- column: unit VARCHAR : Unit.
+-- column: samples_count BIGINT : Readings.
+-- column: growth DOUBLE : Grown by; null below two readings.
+-- column: span_ns BIGINT : Time between the first and the last reading; null without times.
+-- column: last_value DOUBLE : Last reading.
+-- column: resets_count BIGINT : Resets: what was counted then is unknown.
+-- column: source_id INTEGER : File of the reading after the largest growth.
+-- column: place BIGINT : Its place in that file.
+-- column: attempt INTEGER : Attempt of the job; null where no trace was given.
+WITH
+    readings AS (
+        SELECT
+            hash(attempt, gpu_id, counter) AS key,
+            attempt,
+            gpu_id,
+            counter,
+            unit,
+            source_id,
+            place,
+            time_ns,
+            counted,
+            CAST(NULL AS UBIGINT) AS limit_count
+        FROM gpu_readings('gpu_sample', 'gpu', 'run', 'clock', $slack_ns)
+        WHERE kind = 'cumulative'
+    ),
+    series AS (
+        SELECT
+            key, min(attempt) AS attempt, min(gpu_id) AS gpu_id, min(counter) AS counter,
+            min(unit) AS unit
+        FROM readings
+        GROUP BY key
+    ),
+    grown AS (
+        SELECT
+            key,
+            count(*) AS samples_count,
+            CAST(sum(delta_count) AS DOUBLE) AS growth,
+            max(time_ns) - min(time_ns) AS span_ns,
+            CAST(arg_max(counted, (coalesce(time_ns, 0), source_id, place)) AS DOUBLE)
+                AS last_value,
+            count(*) FILTER (event = 'reset') AS resets_count,
+            arg_max(
+                (source_id, place), (coalesce(CAST(delta_count AS DOUBLE), -1), -source_id, -place)
+            ) AS spot
+        FROM counter_deltas('readings')
+        GROUP BY key
+    ),
+    names AS (
+        SELECT
+            attempt, gpu_id, min(host) AS host, min(gpu_index) AS gpu_index, min(pci) AS pci,
+            min(rank) AS rank, min(rank_source) AS rank_source, min(host_ranks) AS host_ranks
+        FROM gpu
+        GROUP BY attempt, gpu_id
+    )
+SELECT
+    series.gpu_id,
+    names.host,
+    names.gpu_index,
+    names.pci,
+    names.rank,
+    names.rank_source,
+    names.host_ranks,
+    series.counter,
+    series.unit,
+    grown.samples_count,
+    grown.growth,
+    grown.span_ns,
+    grown.last_value,
+    grown.resets_count,
+    grown.spot[1] AS source_id,
+    grown.spot[2] AS place,
+    series.attempt
+FROM series
+JOIN grown USING (key)
+LEFT JOIN names
+    ON names.attempt IS NOT DISTINCT FROM series.attempt AND names.gpu_id = series.gpu_id
+ORDER BY series.attempt, series.gpu_id, series.counter;

@@ -1,0 +1,149 @@
+-- What held each GPU's clock down while the job ran, and for how long.
+--
+-- A sampled reason is a moment, a counter of time is the whole: where both exist, the counter wins.
+-- A software power cap at full load is normal, an idle GPU's low clock too; the hardware's reasons
+-- and heat are not.
+--
+-- reads: gpu_sample, gpu, run, clock
+-- grain: attempt, gpu_id, event
+-- param: slack_ns BIGINT = 30000000000 : How far the job's window is widened on both sides.
+-- column: gpu_id VARCHAR : GPU: UUID, else host and address, else host and index.
+-- column: host VARCHAR : Its host; null where unknown.
+-- column: gpu_index INTEGER : NVML index; null where unknown.
+-- column: pci VARCHAR : PCI address; null where unknown.
+-- column: rank INTEGER : Rank that uses it; null where nothing says so.
+-- column: rank_source VARCHAR : Where the rank came from.
+-- column: host_ranks INTEGER[] : Ranks of its host; null where unknown.
+-- column: event VARCHAR : gpu_idle, clocks_setting, sw_power_cap, hw_slowdown, sync_boost,
+--     sw_thermal, hw_thermal, hw_power_brake, display_clocks; thermal and power are the older
+--     counters of violation time.
+-- column: samples_count BIGINT : Samples that say whether; 0 where only a counter does.
+-- column: active_count BIGINT : Samples that say so.
+-- column: active_ratio DOUBLE : Their share; null without samples.
+-- column: held_ns DOUBLE : Time held down, from counters; null without two readings of one.
+-- column: held_ratio DOUBLE : Its share of the time between the first and the last reading.
+-- column: first_ns BIGINT : First sample that says so; null where none does.
+-- column: last_ns BIGINT : Last one.
+-- column: source_id INTEGER : File of the first sample that says so, else of the last reading.
+-- column: place BIGINT : Its place in that file.
+-- column: attempt INTEGER : Attempt of the job; null where no trace was given.
+WITH
+    readings AS (
+        SELECT attempt, gpu_id, counter, source_id, place, time_ns, value, counted
+        FROM gpu_readings('gpu_sample', 'gpu', 'run', 'clock', $slack_ns)
+        WHERE
+            counter = 'clock_event_reasons'
+            OR starts_with(counter, 'clock_event.')
+            OR counter IN (
+                'sw_power_cap_time', 'sync_boost_time', 'sw_thermal_time', 'hw_thermal_time',
+                'hw_power_brake_time', 'thermal_violation', 'power_violation'
+            )
+    ),
+    bits AS (
+        SELECT unnest([1, 2, 4, 8, 16, 32, 64, 128, 256]) AS bit,
+            unnest([
+                'gpu_idle', 'clocks_setting', 'sw_power_cap', 'hw_slowdown', 'sync_boost',
+                'sw_thermal', 'hw_thermal', 'hw_power_brake', 'display_clocks'
+            ]) AS event
+    ),
+    said AS (
+        SELECT
+            attempt, gpu_id, bits.event, source_id, place, time_ns,
+            CAST(value AS BIGINT) & bits.bit <> 0 AS is_active
+        FROM readings
+        CROSS JOIN bits
+        WHERE counter = 'clock_event_reasons' AND value BETWEEN 0 AND 9007199254740992
+        UNION ALL
+        SELECT
+            attempt, gpu_id, counter[13 :] AS event, source_id, place, time_ns, value > 0.5
+        FROM readings
+        WHERE starts_with(counter, 'clock_event.')
+    ),
+    sampled AS (
+        SELECT
+            attempt,
+            gpu_id,
+            event,
+            count(*) AS samples_count,
+            count(*) FILTER (is_active) AS active_count,
+            min(time_ns) FILTER (is_active) AS first_ns,
+            max(time_ns) FILTER (is_active) AS last_ns,
+            arg_min((source_id, place), (coalesce(time_ns, 0), source_id, place))
+                FILTER (is_active) AS spot
+        FROM said
+        GROUP BY attempt, gpu_id, event
+    ),
+    counters AS (
+        SELECT
+            hash(attempt, gpu_id, counter) AS key,
+            attempt,
+            gpu_id,
+            CASE counter
+                WHEN 'thermal_violation' THEN 'thermal'
+                WHEN 'power_violation' THEN 'power'
+                ELSE replace(counter, '_time', '')
+            END AS event,
+            source_id,
+            place,
+            time_ns,
+            counted,
+            CAST(NULL AS UBIGINT) AS limit_count
+        FROM readings
+        WHERE counted IS NOT NULL
+    ),
+    names AS (
+        SELECT
+            attempt, gpu_id, min(host) AS host, min(gpu_index) AS gpu_index, min(pci) AS pci,
+            min(rank) AS rank, min(rank_source) AS rank_source, min(host_ranks) AS host_ranks
+        FROM gpu
+        GROUP BY attempt, gpu_id
+    ),
+    grown AS (
+        SELECT
+            key,
+            CAST(sum(delta_count) AS DOUBLE) AS held_ns,
+            max(time_ns) - min(time_ns) AS span_ns,
+            arg_max((source_id, place), (coalesce(time_ns, 0), source_id, place)) AS spot
+        FROM counter_deltas('counters')
+        GROUP BY key
+    ),
+    held AS (
+        SELECT series.attempt, series.gpu_id, series.event, grown.held_ns, grown.span_ns, grown.spot
+        FROM (SELECT DISTINCT key, attempt, gpu_id, event FROM counters) AS series
+        JOIN grown USING (key)
+    ),
+    both_kinds AS (
+        SELECT attempt, gpu_id, event FROM sampled
+        UNION
+        SELECT attempt, gpu_id, event FROM held
+    )
+SELECT
+    each.gpu_id,
+    names.host,
+    names.gpu_index,
+    names.pci,
+    names.rank,
+    names.rank_source,
+    names.host_ranks,
+    each.event,
+    coalesce(sampled.samples_count, 0) AS samples_count,
+    coalesce(sampled.active_count, 0) AS active_count,
+    sampled.active_count / sampled.samples_count AS active_ratio,
+    held.held_ns,
+    held.held_ns / nullif(held.span_ns, 0) AS held_ratio,
+    sampled.first_ns,
+    sampled.last_ns,
+    coalesce(sampled.spot, held.spot)[1] AS source_id,
+    coalesce(sampled.spot, held.spot)[2] AS place,
+    each.attempt
+FROM both_kinds AS each
+LEFT JOIN names ON names.attempt IS NOT DISTINCT FROM each.attempt AND names.gpu_id = each.gpu_id
+LEFT JOIN sampled
+    ON sampled.attempt IS NOT DISTINCT FROM each.attempt
+    AND sampled.gpu_id = each.gpu_id
+    AND sampled.event = each.event
+LEFT JOIN held
+    ON held.attempt IS NOT DISTINCT FROM each.attempt
+    AND held.gpu_id = each.gpu_id
+    AND held.event = each.event
+ORDER BY each.attempt, each.gpu_id, each.event;

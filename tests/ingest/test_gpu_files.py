@@ -1,0 +1,496 @@
+"""Files of GPU counters: every number in its unit, blanks as none, damage told and survived."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracekit.ingest import ingestor, recognise
+from tracekit.ingest.base import IngestOptions
+from tracekit.ingest.gpu import fields
+from tracekit.ingest.gpu.samples import pci_address
+from tracekit.ingest.memory import MemorySink, source_of
+
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "counters"
+S = 10**9
+
+
+def ingest(text: str | bytes, name: str = "gpu.txt", kind: str | None = None) -> MemorySink:
+    data = text.encode() if isinstance(text, str) else text
+    source = source_of(data, name)
+    found = recognise(source)
+    assert found.ingestor is not None, found
+    if kind is not None:
+        assert found.kind == kind
+    sink = MemorySink()
+    ingestor(found.ingestor).read(source, sink, IngestOptions())
+    return sink
+
+
+def real(name: str) -> MemorySink:
+    path = SHARED / name
+    if not path.exists():
+        pytest.skip("shared/data is not here")
+    return ingest(path.read_bytes(), path.name)
+
+
+def values(sink: MemorySink, counter: str) -> list[Any]:
+    return [
+        r["value"] if r["value"] is not None else r["counted"]
+        for r in sink.rows("gpu_sample")
+        if r["counter"] == counter
+    ]
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def test_every_alias_of_a_field_is_the_same_counter() -> None:
+    path = SHARED / "dcgm_fields_table.tsv"
+    if not path.exists():
+        pytest.skip("shared/data is not here")
+    header, *lines = path.read_text(encoding="utf-8").splitlines()
+    names = header.split("\t")
+    checked = 0
+    for line in lines:
+        row = dict(zip(names, line.split("\t"), strict=False))
+        meaning = fields.of_dcgm_id(int(row["id"])) if row["id"].isdecimal() else None
+        if meaning is None:
+            continue
+        checked += 1
+        assert fields.of_dcgm(row["name"]) == meaning, row["name"]
+        for alias in filter(None, row["aliases"].split(",")):
+            assert fields.of_dcgm(alias.strip()) == meaning, alias
+        assert fields.of_dmon_short(row["dmon_short"]) == meaning, row["dmon_short"]
+    assert checked > 60
+
+
+@pytest.mark.parametrize(
+    ("header", "counter", "scale"),
+    [
+        ("temperature_C", "gpu_temperature", 1.0),
+        ("utilization_gpu_percent", "gpu_utilisation", 0.01),
+        ("power_W", "power", 1.0),
+        ("clocks.current.sm [MHz]", "sm_clock", 1e6),
+        ("memory.used [MiB]", "memory_used", 2.0**20),
+        ("clocks_throttle_reasons.active", "clock_event_reasons", 1.0),
+        ("clocks_event_reasons_counters.sw_power_cap [us]", "sw_power_cap_time", 1e3),
+        ("DCGM_FI_DEV_GPU_TEMP", "gpu_temperature", 1.0),
+        ("DCGM_FI_DEV_GPU_UTIL", "gpu_utilisation", 0.01),
+        ("sm_active", "sm_active", 1.0),
+        ("weather", None, None),
+    ],
+)
+def test_a_column_is_known_by_its_name_and_unit(
+    header: str, counter: str | None, scale: float | None
+) -> None:
+    found = fields.of_column(header)
+    assert (found.counter if found else None) == counter
+    assert (found.scale if found else None) == scale
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("00000000:9B:00.0", "00000000:9b:00.0"),
+        ("PCI:0000:9b:00", "00000000:9b:00.0"),
+        ("9b:00.1", "00000000:9b:00.1"),
+        ("0000:9b:00", "00000000:9b:00.0"),
+        ("nvidia0", None),
+    ],
+)
+def test_every_spelling_of_a_pci_address_is_one(text: str, expected: str | None) -> None:
+    assert pci_address(text) == expected
+
+
+# --- exposition and range queries -----------------------------------------------------------------
+
+LABELS = 'gpu="3",UUID="GPU-aaaa-1",pci_bus_id="00000000:9B:00.0",modelName="H100",Hostname="n7"'
+
+
+def scrape(temperature: object, time: str = "") -> str:
+    return (
+        "# HELP DCGM_FI_DEV_GPU_TEMP Temperature\n# TYPE DCGM_FI_DEV_GPU_TEMP gauge\n"
+        f"DCGM_FI_DEV_GPU_TEMP{{{LABELS}}} {temperature}{time}\n"
+        f"DCGM_FI_DEV_SM_CLOCK{{{LABELS}}} 1980{time}\n"
+    )
+
+
+def test_a_scrape_names_its_gpu_and_normalises_units() -> None:
+    sink = ingest(scrape(61), "scrape-1784602867.prom", "dcgm")
+    temperature, clock = sink.rows("gpu_sample")
+    assert temperature["value"] == 61
+    assert temperature["original_name"] == "dcgm 150"
+    assert (temperature["device_id"], temperature["nvml_index"]) == ("GPU-aaaa-1", 3)
+    assert temperature["node"] == "n7"
+    assert (clock["value"], clock["unit"]) == (1.98e9, "Hz")
+    assert {r["time_ns"] for r in (temperature, clock)} == {1784602867 * S}
+    assert {r["time_source"] for r in (temperature, clock)} == {"name"}
+    (device,) = sink.rows("device")
+    assert device["pci"] == "00000000:9b:00.0"
+    assert device["model"] == "H100"
+
+
+@pytest.mark.parametrize(
+    "blank",
+    ["9223372036854775794", "9.223372036854775794e+18", "140737488355328", "2147483632", "NaN"],
+)
+def test_blanks_become_none_before_any_scaling(blank: str) -> None:
+    sink = ingest(scrape(blank))
+    assert values(sink, "gpu_temperature") == []
+    assert values(sink, "sm_clock") == [1.98e9]
+    assert sink.counters["no_value"] == 1
+
+
+def test_times_come_from_samples_then_marks_then_the_file() -> None:
+    own = ingest(scrape(60, " 1700000000123"))
+    assert {r["time_ns"] for r in own.rows("gpu_sample")} == {1700000000123 * 10**6}
+    marked = ingest(f"# 1700000000\n{scrape(60)}# 2023-11-14T22:13:30Z\n{scrape(61)}")
+    assert sorted({r["time_ns"] for r in marked.rows("gpu_sample")}) == [
+        1700000000 * S,
+        1700000010 * S,
+    ]
+    plain = ingest(scrape(60) + scrape(61), "s-1700000000.prom")
+    assert [(r["value"], r["time_ns"]) for r in plain.rows("gpu_sample")][::2] == [
+        (60, None),
+        (61, 1700000000 * S),
+    ]
+    assert plain.counters["dump_without_time"] == 1
+
+
+def test_renamed_fields_and_labels_and_pods_are_understood() -> None:
+    text = (
+        'DCGM_FI_DEV_GPU_TEMP_CELSIUS{gpu="0",uuid="GPU-b",hostname="n1",exported_pod="p"} 50\n'
+        'DCGM_FI_PROF_SM_UTIL_RATIO{gpu="0",uuid="GPU-b",hostname="n1",exported_pod="p"} 0.5\n'
+    )
+    rows = ingest(text).rows("gpu_sample")
+    assert [(r["counter"], r["value"], r["pod"]) for r in rows] == [
+        ("gpu_temperature", 50, "p"),
+        ("sm_active", 0.5, "p"),
+    ]
+
+
+def test_parts_of_a_gpu_are_kept_apart_from_it() -> None:
+    text = (
+        'DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="0",UUID="GPU-b",GPU_I_ID="3"} 0.5\n'
+        'DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="0",UUID="GPU-b"} 0.25\n'
+    )
+    rows = ingest(text).rows("gpu_sample")
+    assert [(r["device_id"], r["value"]) for r in rows] == [("GPU-b/3", 0.5), ("GPU-b", 0.25)]
+
+
+def test_nic_metrics_of_the_same_scrape_are_network_counters() -> None:
+    text = scrape(60, " 1700000000000") + (
+        'node_infiniband_port_data_received_bytes_total{device="mlx5_0",port="1",'
+        'instance="n7:9100"} 1.8e+19 1700000000000\n'
+        'node_network_receive_drop_total{device="eth0",instance="n7:9100"} 7 1700000000000\n'
+        'node_network_receive_drop_total{device="lo",instance="n7:9100"} 7 1700000000000\n'
+        "node_load1 0.5 1700000000000\n"
+    )
+    sink = ingest(text)
+    rows = sink.rows("net_sample")
+    assert [(r["node"], r["port"], r["counter"], r["counted"]) for r in rows] == [
+        ("n7", "mlx5_0/1", "rx_bytes", 18000000000000000000),
+        ("n7", "eth0", "rx_dropped_packets", 7),
+    ]
+    assert sink.counters["other_metric"] == 2
+
+
+def answer(name: str, samples: list[tuple[float, str]], **labels: str) -> dict[str, Any]:
+    metric = {"__name__": name, "gpu": "3", "UUID": "GPU-a", "Hostname": "n7", **labels}
+    return {"metric": metric, "values": [list(s) for s in samples]}
+
+
+@pytest.mark.parametrize("has_envelope", [True, False])
+def test_a_range_query_is_read_with_or_without_its_envelope(has_envelope: bool) -> None:
+    result = [
+        answer("DCGM_FI_DEV_POWER_USAGE", [(1700000000.123, "350.5"), (1700000001, "NaN")]),
+        answer("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", [(1700000000, "9007199254740993")]),
+        answer("up", [(1700000000, "1")]),
+    ]
+    whole = {"status": "success", "data": {"resultType": "matrix", "result": result}}
+    sink = ingest(json.dumps(whole if has_envelope else result), kind="prometheus_api")
+    rows = sink.rows("gpu_sample", "counter", "time_ns", "value", "counted")
+    assert sorted(rows) == [
+        ("energy", 1700000000 * S, None, 9007199254740993),
+        ("power", 1700000000123 * 10**6, 350.5, None),
+    ]
+    assert sink.counters["no_value"] == 1
+    assert sink.counters["other_metric"] == 1
+
+
+def test_a_damaged_series_costs_only_itself() -> None:
+    result = [{"metric": {"__name__": "x"}}, answer("DCGM_FI_DEV_GPU_TEMP", [(1.0, "50")])]
+    sink = ingest(json.dumps({"status": "success", "data": {"resultType": "matrix",
+                                                            "result": result}}))  # fmt: skip
+    assert values(sink, "gpu_temperature") == [50]
+    assert sink.facts["status"] == "partial"
+
+
+# --- CSV ------------------------------------------------------------------------------------------
+
+
+def test_nvidia_smi_s_csv_is_read_with_its_units_and_words() -> None:
+    text = (
+        "timestamp, index, uuid, pci.bus_id, temperature.gpu, power.draw [W], "
+        "clocks.current.sm [MHz], clocks_event_reasons.active, "
+        "clocks_event_reasons.hw_thermal_slowdown, pstate, utilization.gpu [%], "
+        "ecc.errors.uncorrected.volatile.total, fan.speed [%]\n"
+        "2026/07/21 03:01:07.500, 0, GPU-a, 00000000:9B:00.0, 61, 387.20 W, 1965 MHz, "
+        "0x0000000000000044, Active, P0, 98 %, 2, [N/A]\n"
+    )
+    sink = ingest(text, kind="nvidia_smi")
+    found = {r["counter"]: r["value"] if r["value"] is not None else r["counted"]
+             for r in sink.rows("gpu_sample")}  # fmt: skip
+    assert found == {
+        "gpu_temperature": 61,
+        "power": 387.2,
+        "sm_clock": 1.965e9,
+        "clock_event_reasons": 0x44,
+        "clock_event.hw_thermal": 1,
+        "performance_state": 0,
+        "gpu_utilisation": 0.98,
+        "ecc_dbe_volatile": 2,
+    }
+    assert {r["device_id"] for r in sink.rows("gpu_sample")} == {"GPU-a"}
+    assert sink.facts["time_basis"] == "local"  # no zone: of no use beside other files
+    assert sink.facts["window_start_ns"] == 1784602867500 * 10**6
+    assert sink.counters["local_time"] == 1
+
+
+def test_without_units_nvidia_smi_s_own_hold() -> None:
+    text = "timestamp, index, clocks.sm, memory.used\n2026/07/21 03:01:07, 0, 1965, 3\n"
+    sink = ingest(text)
+    assert values(sink, "sm_clock") == [1.965e9]
+    assert values(sink, "memory_used") == [3 * 2**20]
+
+
+def test_a_repeated_header_a_short_row_and_a_bad_cell_cost_only_themselves() -> None:
+    text = (
+        "timestamp,gpu,temperature_C,power_W\n"
+        "2026-07-21T03:01:07Z,0,60,300\n"
+        "timestamp,gpu,temperature_C,power_W\n"
+        "2026-07-21T03:01:08Z,0,61\n"
+        "yesterday,0,70,300\n"
+        "2026-07-21T03:01:09Z,0,warm,300\n"
+    )
+    sink = ingest(text, kind="gpu_csv")
+    assert values(sink, "gpu_temperature") == [60, 61]
+    assert values(sink, "power") == [300, 300]
+    assert sink.counters["bad_time"] == 1
+    assert sink.counters["bad_number"] == 1
+    assert sink.shapes["bad_number"] == "aaaa"
+    assert sink.facts["status"] == "partial"
+
+
+def test_a_share_above_one_is_refused() -> None:
+    text = "timestamp,gpu,utilization_gpu_percent\n2026-07-21T03:01:07Z,0,1.40737488355328e+16\n"
+    sink = ingest(text)
+    assert values(sink, "gpu_utilisation") == []
+    assert sink.counters["impossible_number"] == 1
+
+
+def test_a_long_table_is_read_by_metric() -> None:
+    text = (
+        "timestamp,metric_name,gpu_id,uuid,Hostname,value\n"
+        "1700000000,DCGM_FI_DEV_GPU_TEMP,0,GPU-a,n1,60\n"
+        "1700000000,DCGM_FI_DEV_SM_CLOCK,0,GPU-a,n1,1980\n"
+        "1700000000,DCGM_FI_DEV_GPU_TEMP,1,GPU-b,n1,50\n"
+        "1700000000,something,1,GPU-b,n1,50\n"
+    )
+    sink = ingest(text)
+    assert sorted(sink.rows("gpu_sample", "counter", "device_id", "value", "place")) == [
+        ("gpu_temperature", "GPU-a", 60.0, 2),
+        ("gpu_temperature", "GPU-b", 50.0, 4),
+        ("sm_clock", "GPU-a", 1.98e9, 3),
+    ]
+    assert sink.counters["other_metric"] == 1
+
+
+def test_the_recorded_run_of_eight_gpus_is_read_whole() -> None:
+    sink = real("nvidia_smi/nanogpt_pr643_gpu_metrics.csv")
+    assert len(sink.rows("gpu_sample")) == 3 * 8 * 639
+    own = [r["value"] for r in sink.rows("gpu_sample")
+           if r["counter"] == "gpu_temperature" and r["nvml_index"] == 1]  # fmt: skip
+    assert sum(own) / len(own) == pytest.approx(62.3, abs=0.05)
+    assert sink.facts["time_basis"] == "epoch"
+
+
+# --- dmon, XML, lists -----------------------------------------------------------------------------
+
+
+def test_dcgmi_dmon_is_read_by_position_and_states_no_time() -> None:
+    text = (
+        "#Entity   SMACT        TMPTR        POWER                  \n"
+        "ID                     C            W                      \n"
+        "GPU 0     N/A          60           350.123                \n"
+        "GPU 1     0.500                     351.000                \n"
+        "GPU 0     0.900        61           12345678901234567...   \n"
+        "GPU-I 3   0.100        50           1                      \n"
+        "dmon was stopped due to receiving a signal.\n"
+    )
+    sink = ingest(text, kind="dcgm")
+    rows = sink.rows("gpu_sample", "nvml_index", "counter", "value", "time_ns")
+    assert rows == [
+        (0, "gpu_temperature", 60.0, 0),
+        (0, "power", 350.123, 0),
+        (1, "sm_active", 0.5, 0),
+        (1, "power", 351.0, 0),
+        (0, "sm_active", 0.9, 1),
+        (0, "gpu_temperature", 61.0, 1),
+    ]
+    assert sink.facts["time_basis"] == "ticks"
+    assert sink.counters["cut_number"] == 1
+
+
+def test_nvidia_smi_dmon_is_read_with_its_units_and_its_local_time() -> None:
+    text = (
+        "#Date       Time        gpu   pwr gtemp    sm  mclk  pclk rxpci\n"
+        "#YYYYMMDD   HH:MM:SS    Idx     W     C     %   MHz   MHz  MB/s\n"
+        " 20260721   03:01:07      0   631    63   100  2619  1980     -\n"
+    )
+    sink = ingest(text, kind="nvidia_smi")
+    assert sink.rows("gpu_sample", "counter", "value") == [
+        ("power", 631.0),
+        ("gpu_temperature", 63.0),
+        ("gpu_utilisation", 1.0),
+        ("memory_clock", 2.619e9),
+        ("sm_clock", 1.98e9),
+    ]
+    assert sink.facts["time_basis"] == "local"
+
+
+def test_a_capture_of_many_outputs_is_read_by_its_parts() -> None:
+    sink = real("nvidia_smi/linux-x86_64__nvidia-h100-80gb-hbm3__590.48.01.txt")
+    power = values(sink, "power")
+    assert power == [69.0] * 5 + [631.0, 634.0, 633.0, 634.0, 636.0]
+    assert values(sink, "nvlink_links_active") == [18]
+    assert values(sink, "gpu_utilisation") == [0.0] * 5 + [1.0] * 5  # and nothing of pmon
+
+
+def test_links_of_every_gpu_are_counted() -> None:
+    sink = real("nvidia_smi/nvidia-smi.nvlink.status.a100.txt")
+    assert values(sink, "nvlink_links_active") == [12] * 8
+    assert values(sink, "nvlink_links_inactive") == [0] * 8
+    text = "GPU 0: A (UUID: GPU-aaaa)\n\t Link 0: 25 GB/s\n\t Link 1: <inactive>\n"
+    assert values(ingest(text), "nvlink_links_inactive") == [1]
+
+
+def test_the_xml_dump_gives_the_gpu_and_not_its_instances() -> None:
+    sink = real("nvidia_smi/a100-sxm4-v12.xml")
+    found = {r["counter"]: r["value"] if r["value"] is not None else r["counted"]
+             for r in sink.rows("gpu_sample")}  # fmt: skip
+    assert found["gpu_temperature"] == 27
+    assert found["power"] == 67.03
+    assert found["power_limit"] == 500
+    assert found["sm_clock"] == 1.275e9
+    assert found["sm_clock_max"] == 1.41e9
+    assert (found["pcie_width"], found["pcie_width_max"]) == (16, 16)
+    assert found["memory_total"] == 81920 * 2**20
+    assert found["clock_event.hw_thermal"] == 0
+    assert found["ecc_dbe_volatile"] == 0
+    assert {r["device_id"] for r in sink.rows("gpu_sample")} == {
+        "GPU-513536b6-7d19-9063-b049-1e69664bb298"
+    }
+
+
+XML = """<?xml version="1.0" ?>
+<!DOCTYPE nvidia_smi_log {doctype}>
+<nvidia_smi_log><timestamp>Fri Aug  4 11:44:30 2023</timestamp>
+<gpu id="00000000:01:00.0"><uuid>GPU-a</uuid>
+<temperature><gpu_temp>{heat}</gpu_temp></temperature></gpu>{end}
+"""
+
+
+def test_entities_are_refused_and_nothing_is_fetched(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("27 C")
+    for doctype in (f'[<!ENTITY x SYSTEM "{secret.as_uri()}">]', '[<!ENTITY x "27 C">]'):
+        sink = ingest(XML.format(doctype=doctype, heat="&x;", end="</nvidia_smi_log>"))
+        assert "gpu_sample" not in sink.tables
+        assert sink.facts["status"] == "partial"
+
+
+def test_a_cut_xml_keeps_what_came_before_and_a_second_dump_is_read() -> None:
+    good = XML.format(doctype='SYSTEM "x.dtd"', heat="61 C", end="</nvidia_smi_log>")
+    cut = XML.format(doctype='SYSTEM "x.dtd"', heat="62 C", end="<gpu")
+    sink = ingest(good + cut)
+    assert values(sink, "gpu_temperature") == [61, 62]
+    assert sink.facts["status"] == "partial"
+    assert sink.facts["window_start_ns"] == 1691149470 * S
+
+
+# --- kernel logs ----------------------------------------------------------------------------------
+
+
+def events(sink: MemorySink) -> list[Any]:
+    return sink.rows("log_event", "place", "device_id", "code", "severity", "fields")
+
+
+def test_xids_of_a_real_log_are_events_and_no_line_is_kept() -> None:
+    sink = real("xid/dmesg-with-xid-119.log")
+    found = events(sink)
+    assert [(e[0], e[1], e[2]) for e in found] == [
+        (line, "00000000:9b:00.0", "xid-119") for line in (3, 38, 40, 42, 43)
+    ]
+    assert sink.facts["time_basis"] == "local"
+    for row in sink.rows("log_event"):
+        assert "Timeout" not in row["template"]
+        assert not any("nvidia-smi" in f for f in row["fields"])
+
+
+def test_the_fabric_manager_s_errors_are_events() -> None:
+    (event,) = events(real("xid/fabricmanager.log"))
+    assert event == (
+        100,
+        "00000000:86:00.0",
+        "sxid-12028",
+        "warning",
+        ["sxid=12028", "severity=non-fatal", "switch=3", "link=61"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "basis", "time_ns", "expected"),
+    [
+        (
+            "[ 1234.000001] NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU "
+            "has fallen off the bus.",
+            "relative", 1234000001000, ("00000000:3b:00.0", "xid-79", "error", ["xid=79"]),
+        ),
+        (
+            "2026-07-21T03:01:07+0000 gpu-11 kernel: NVRM: Xid (PCI:0000:3b:00): 13, pid=77, "
+            "name=python, Graphics Exception",
+            "epoch", 1784602867 * S,
+            ("00000000:3b:00.0", "xid-13", "warning", ["xid=13", "pid=77"]),
+        ),
+        (
+            "[12.000000] NVRM: Xid (0000:03:00): 14, Channel 00000001",
+            "relative", 12 * S, ("00000000:03:00.0", "xid-14", "info", ["xid=14"]),
+        ),
+        (
+            "[12.000000] NVRM: Xid (PCI:0000:3b:00): 154, pid=1, name=p, GPU recovery action "
+            "changed from 0x0 (None) to 0x1 (GPU Reset Required)",
+            "relative", 12 * S,
+            ("00000000:3b:00.0", "xid-154", "info",
+             ["xid=154", "pid=1", "action=GPU Reset Required"]),
+        ),
+    ],
+)  # fmt: skip
+def test_lines_of_every_age_are_understood(
+    line: str, basis: str, time_ns: int, expected: tuple[Any, ...]
+) -> None:
+    sink = ingest(line + "\n")
+    (event,) = events(sink)
+    assert event[1:] == expected
+    assert sink.facts["time_basis"] == basis
+    assert sink.rows("log_event", "time_ns") == [time_ns]
+
+
+def test_a_log_without_xids_is_an_answer() -> None:
+    sink = ingest("[ 1.000000] NVRM: loading NVIDIA UNIX x86_64 Kernel Module\n")
+    assert sink.facts["status"] == "ok"
+    assert "log_event" not in sink.tables

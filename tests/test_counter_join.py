@@ -1,0 +1,389 @@
+"""Counters joined to the job: ports, GPUs, times that need a word, steps, slow steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+from numpy.typing import NDArray
+
+from tracekit.derive import derive
+from tracekit.derive.correlation import Series, at_steps, counter_tables
+from tracekit.job import JobDescription, parse_job
+from tracekit.schema import TABLES, table
+
+S = 10**9
+Floats = NDArray[np.float64]
+Rows = list[dict[str, Any]]
+
+
+def database(**tables: Rows) -> duckdb.DuckDBPyConnection:
+    """Every source table, with these rows."""
+    con = duckdb.connect()
+    for declared in TABLES:
+        if declared.kind == "source":
+            rows = pa.Table.from_pylist(tables.get(declared.name, []), declared.arrow_schema())
+            con.register("given", rows)
+            con.execute(f"CREATE TABLE {declared.name} AS FROM given")
+            con.unregister("given")
+    return con
+
+
+def trace(source_id: int, rank: int, host: str, path: str | None = None) -> dict[str, Any]:
+    return {
+        "source_id": source_id,
+        "path": path or f"/d/rank{rank}.json",
+        "kind": "kineto",
+        "status": "ok",
+        "time_basis": "epoch",
+        "window_start_ns": 100 * S,
+        "window_end_ns": 200 * S,
+        "file_rank": rank,
+        "host_name": host,
+    }
+
+
+def counters(source_id: int, path: str = "/d/switch.json", **facts: Any) -> dict[str, Any]:
+    row = {
+        "source_id": source_id,
+        "path": path,
+        "kind": "linux_net",
+        "status": "ok",
+        "time_basis": "epoch",
+        "window_start_ns": 90 * S,
+        "window_end_ns": 210 * S,
+    }
+    return row | facts
+
+
+def run(
+    con: duckdb.DuckDBPyConnection, job: str = "", notes: list[str] | None = None
+) -> dict[str, Rows]:
+    described = parse_job(job.encode(), "/d/job.toml") if job else JobDescription()
+    found = derive(con, described, notes=notes)
+    return {name: rows.to_pylist() for name, rows in found.items()}
+
+
+def pick(rows: Rows, *columns: str) -> list[tuple[Any, ...]]:
+    return [tuple(r[c] for c in columns) for r in rows]
+
+
+# --- ports ----------------------------------------------------------------------------------------
+
+TRACES = [trace(0, 0, "n0"), trace(1, 1, "n1"), trace(2, 2, "n1")]
+
+
+def sample(source_id: int, node: str | None, port: str) -> dict[str, Any]:
+    return {"source_id": source_id, "node": node, "port": port, "counter": "tx_bytes"}
+
+
+def test_a_port_leads_where_the_job_description_says_before_what_files_say() -> None:
+    con = database(
+        source=[*TRACES, counters(5)],
+        net_sample=[sample(5, "sw", "p0"), sample(5, "sw", "p1"), sample(5, "sw", "p2")],
+        link=[
+            {"source_id": 5, "node": "sw", "port": "p0", "peer_host": "N1.cluster"},
+            {"source_id": 5, "node": "sw", "port": "p1", "peer_host": "n1", "link_source": "log"},
+        ],
+    )
+    job = '[[port]]\nnode = "SW"\nport = "p0"\nhost = "n0"\n'
+    assert pick(run(con, job)["port"], "port", "host", "host_source", "rank", "ranks") == [
+        ("p0", "n0", "job_toml", 0, [0]),
+        ("p1", "n1", "log", None, [1, 2]),  # two ranks share the host: neither is guessed
+        ("p2", None, None, None, None),
+    ]
+
+
+def test_a_host_s_own_nic_is_its_own_and_its_tx_leaves_the_host() -> None:
+    con = database(
+        source=[*TRACES, counters(5, host_name="n0")],
+        net_sample=[sample(5, None, "mlx5_0"), sample(5, "n1.cluster", "eth0")],
+    )
+    assert pick(run(con)["port"], "node", "port", "host", "rank", "is_on_host") == [
+        ("n0", "mlx5_0", "n0", 0, True),
+        ("n1.cluster", "eth0", "n1", None, True),
+    ]
+
+
+def test_ports_without_a_node_are_found_by_name_if_that_is_clear() -> None:
+    con = database(source=[*TRACES, counters(5)], net_sample=[sample(5, None, "p0")])
+    one = '[[port]]\nnode = "sw"\nport = "p0"\nhost = "n0"\n'
+    two = one + '[[port]]\nnode = "sx"\nport = "p0"\nhost = "n1"\n'
+    assert pick(run(con, one)["port"], "host") == [("n0",)]
+    assert pick(run(con, two)["port"], "host") == [(None,)]
+
+
+def test_a_port_that_is_said_to_lead_to_two_hosts_leads_nowhere() -> None:
+    con = database(
+        source=[*TRACES, counters(5)],
+        net_sample=[sample(5, "sw", "p0")],
+        link=[
+            {"source_id": 5, "node": "sw", "port": "p0", "peer_host": "n0"},
+            {"source_id": 5, "node": "sw", "port": "p0", "peer_host": "n1"},
+        ],
+    )
+    assert pick(run(con)["port"], "host") == [(None,)]
+
+
+def test_without_a_trace_ports_are_still_mapped_to_hosts() -> None:
+    con = database(source=[counters(5)], net_sample=[sample(5, "sw", "p0")])
+    job = '[[port]]\nnode = "sw"\nport = "p0"\nhost = "n0"\n'
+    assert pick(run(con, job)["port"], "attempt", "host", "rank") == [(None, "n0", None)]
+
+
+# --- GPUs -----------------------------------------------------------------------------------------
+
+
+def gpu_sample(source_id: int, **names: Any) -> dict[str, Any]:
+    return {"source_id": source_id, "counter": "power", "kind": "gauge"} | names
+
+
+def test_names_of_one_gpu_are_joined_over_files_and_given_its_rank() -> None:
+    con = database(
+        source=[*TRACES, counters(5, "/d/dcgm.prom"), counters(6, "/d/dmesg", host_name="n1")],
+        device=[
+            {"source_id": 5, "node": "n1", "uuid": "GPU-a", "pci": "00000000:9b:00.0",
+             "nvml_index": 5, "model": "H100"},
+            {"source_id": 5, "node": "n1", "uuid": "GPU-b", "pci": "00000000:9c:00.0",
+             "nvml_index": 6, "model": "H100"},
+        ],
+        gpu_sample=[
+            gpu_sample(5, node="n1", device_id="GPU-a", nvml_index=5),
+            gpu_sample(5, node="n1", device_id="GPU-b", nvml_index=6),
+            gpu_sample(6, nvml_index=5),
+        ],
+        log_event=[{"source_id": 6, "device_id": "00000000:9b:00.0", "code": "xid-79"}],
+        nccl_comm=[{"source_id": 1, "world_rank": 1, "pci": "00000000:9b:00.0"}],
+    )  # fmt: skip
+    rows = run(con)["gpu"]
+    assert pick(rows, "host", "device_id", "nvml_index", "gpu_id", "rank", "rank_source") == [
+        ("n1", None, 5, "GPU-a", 1, "log"),
+        ("n1", "00000000:9b:00.0", None, "GPU-a", 1, "log"),
+        ("n1", "GPU-a", 5, "GPU-a", 1, "log"),
+        ("n1", "GPU-b", 6, "GPU-b", None, None),
+    ]
+    assert rows[0]["host_ranks"] == [1, 2]
+
+
+def test_the_job_description_may_name_a_rank_s_gpu() -> None:
+    con = database(
+        source=[*TRACES, counters(5)],
+        gpu_sample=[gpu_sample(5, node="n0", device_id="GPU-a")],
+    )
+    job = '[[rank]]\nrank = 0\ndevice = "GPU-a"\n'
+    assert pick(run(con, job)["gpu"], "rank", "rank_source") == [(0, "job_toml")]
+
+
+def test_an_index_is_never_taken_for_a_local_rank_and_hosts_keep_their_own() -> None:
+    con = database(
+        source=[*TRACES, counters(5)],
+        gpu_sample=[gpu_sample(5, node="n0", nvml_index=0), gpu_sample(5, node="n1", nvml_index=0)],
+    )
+    assert pick(run(con)["gpu"], "host", "gpu_id", "rank") == [
+        ("n0", "n0 GPU 0", None),
+        ("n1", "n1 GPU 0", None),
+    ]
+
+
+def test_files_of_unknown_machines_share_no_gpu() -> None:
+    con = database(
+        source=[counters(5, "/d/a.csv"), counters(6, "/d/b.txt")],
+        device=[{"source_id": 6, "uuid": "GPU-b", "nvml_index": 1}],
+        gpu_sample=[gpu_sample(5, nvml_index=1), gpu_sample(6, device_id="GPU-b", nvml_index=1)],
+    )
+    assert pick(run(con)["gpu"], "device_id", "gpu_id") == [(None, "GPU 1"), ("GPU-b", "GPU-b")]
+
+
+# --- times ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("zone", "offset_s"), [("+02:00", -7200), ("-05:30", 19800), ("Europe/Berlin", -7200)]
+)
+def test_local_times_are_placed_by_their_zone(zone: str, offset_s: int) -> None:
+    summer = 1_784_602_867 * S
+    con = database(
+        source=[
+            counters(5, "/d/smi.csv", time_basis="local", window_start_ns=summer,
+                     window_end_ns=summer + S, host_name="n0"),
+        ]
+    )  # fmt: skip
+    notes: list[str] = []
+    job = f'[[source]]\npath = "smi.csv"\ntimezone = "{zone}"\n'
+    found = run(con, job, notes)
+    assert pick(found["source_context"], "offset_ns") == [(offset_s * S,)]
+    assert pick(found["clock"], "basis") == [("epoch",)]
+    assert not notes
+
+
+def test_without_a_zone_local_times_stand_beside_nothing_and_the_report_says_so() -> None:
+    con = database(source=[counters(5, "/d/smi.csv", time_basis="local")])
+    notes: list[str] = []
+    found = run(con, notes=notes)
+    assert pick(found["clock"], "basis") == [("local",)]
+    assert notes == [
+        "/d/smi.csv has local times without a zone: nothing of it is set beside the job; "
+        "say timezone in job.toml ([[source]] path, timezone)"
+    ]
+
+
+def test_rounds_become_times_by_start_and_interval() -> None:
+    con = database(
+        source=[counters(5, "/d/dmon.txt", time_basis="ticks", window_start_ns=0,
+                         window_end_ns=9)]
+    )  # fmt: skip
+    job = '[[source]]\npath = "dmon.txt"\nstart = 2026-07-21T03:01:07Z\ninterval = 0.5\n'
+    (row,) = run(con, job)["source_context"]
+    start = 1_784_602_867 * S
+    for tick in (0, 9):
+        moved = (
+            tick + row["offset_ns"] + round(row["drift_ratio"] * (tick - row["drift_origin_ns"]))
+        )
+        assert moved == start + tick * S // 2
+    assert pick(run(con)["clock"], "basis") == [("ticks",)]
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+def test_a_counter_is_read_off_at_step_boundaries_with_its_coverage() -> None:
+    series = Series(
+        "sw", "p", "tx_dropped_packets", "tx",
+        times=np.array([0.0, 10.0, 20.0, 30.0, 40.0]),
+        totals=np.array([0.0, 10.0, 10.0, 30.0, 30.0]),
+        holes=np.array([0.0, 0.0, 1.0, 0.0, 0.0]),
+        interval_ns=10.0,
+    )  # fmt: skip
+    growth, coverage = at_steps(series, np.array([-5.0, 5.0, 25.0]), np.array([5.0, 25.0, 45.0]))
+    assert growth.tolist() == [5.0, 15.0, 10.0]
+    # Before the first reading nothing is known, nor in the interval that a reset ends.
+    assert coverage.tolist() == [0.5, 0.5, 0.75]
+
+
+STEPS = 120
+
+
+def step_table(durations: Floats) -> pa.Table:
+    """Steady steps one after the other, one rank."""
+    starts = np.concatenate([[0.0], np.cumsum(durations)[:-1]]) + 1000 * S
+    rows = [
+        {"attempt": 1, "rank": 0, "capture_id": 0, "step": i, "source_id": 0,
+         "start_ns": int(start), "end_ns": int(start + durations[i]), "is_warmup": False,
+         "is_partial": False}
+        for i, start in enumerate(starts)
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, table("step").arrow_schema())
+
+
+def correlated(
+    durations: Floats, rates: Mapping[str, Floats], interval_s: float = 0.25,
+    on_path: tuple[str, ...] = ("p0",), load: Mapping[str, Floats] | None = None,
+) -> dict[str, dict[str, Any]]:  # fmt: skip
+    """Ports whose drops ran at these rates (a second) in each step; rows by port."""
+    steps = step_table(durations)
+    start, end = steps["start_ns"][0].as_py(), steps["end_ns"][len(steps) - 1].as_py()
+    times = np.arange(start - S, end + S, int(interval_s * S))
+    edges = np.concatenate([[start], np.array(steps["end_ns"].to_pylist())]).astype(float)
+    rows: Rows = []
+    for name, own in (("tx_dropped_packets", rates), ("tx_bytes", load or {})):
+        for port, rate in own.items():
+            totals = np.concatenate([[0.0], np.cumsum(rate * np.diff(edges) / S)])
+            counted = np.interp(times, edges, totals).astype(int)
+            rows += [
+                {"source_id": 5, "place": i, "node": "sw", "port": port, "counter": name,
+                 "direction": "tx", "kind": "cumulative", "time_ns": int(t), "counted": int(c)}
+                for i, (t, c) in enumerate(zip(times, counted, strict=True))
+            ]  # fmt: skip
+    context = {
+        5: {"offset_ns": 0, "drift_ratio": 0.0, "drift_origin_ns": 0, "host": None,
+            "is_epoch": True}
+    }  # fmt: skip
+    ports = [
+        {"attempt": 1, "node": "sw", "port": p, "rank": 0 if p in on_path else None, "ranks": None}
+        for p in rates
+    ]
+    con = database(source=[counters(5)], net_sample=rows)
+    found = counter_tables(con, context, steps, ports)["network_correlation"]
+    return {r["port"]: r for r in found if r["counter"] == "tx_dropped_packets"}
+
+
+def noise(seed: int) -> Floats:
+    return np.random.default_rng(seed).standard_normal(STEPS)
+
+
+def test_drops_that_go_with_slow_steps_are_a_cause() -> None:
+    trouble = np.exp(noise(1))
+    row = correlated(S * (1 + 0.2 * trouble), {"p0": 1000 * trouble})["p0"]
+    assert row["verdict"] == "cause"
+    assert row["lag_s"] == 0
+    assert row["rho"] > 0.8
+    assert row["effect_ratio"] > 0.2
+    assert 0.05 < row["cost_ratio"] < 0.4
+    assert row["windows_count"] == STEPS
+
+
+def test_drops_that_follow_slow_steps_are_a_symptom() -> None:
+    trouble = np.exp(noise(1))
+    row = correlated(S * (1 + 0.2 * trouble), {"p0": 1000 * np.roll(trouble, 1)})["p0"]
+    assert row["verdict"] != "cause"
+    assert row["lag_s"] > 0
+
+
+def test_drops_that_have_nothing_to_do_with_it_are_none() -> None:
+    row = correlated(S * (1 + 0.2 * np.exp(noise(1))), {"p0": 1000 * np.exp(noise(2))})["p0"]
+    assert row["verdict"] == "none"
+    assert row["p_value"] > 0.01
+
+
+def test_what_other_ports_without_the_job_show_too_is_not_the_job_s() -> None:
+    trouble = np.exp(noise(1))
+    rows = correlated(S * (1 + 0.2 * trouble), {"p0": 1000 * trouble, "p9": 900 * trouble})
+    assert rows["p0"]["verdict"] == "none"
+    assert "not on the job's path" in rows["p0"]["reason"]
+
+
+def test_what_merely_follows_the_load_is_none() -> None:
+    traffic = np.exp(noise(3))
+    durations = S * (1 + 0.2 * traffic * np.exp(0.1 * noise(4)))
+    drops = 1000 * traffic * np.exp(0.1 * noise(5))
+    plain = correlated(durations, {"p0": drops})["p0"]
+    assert plain["verdict"] == "cause"
+    bytes_rate = 1e9 * traffic
+    controlled = correlated(durations, {"p0": drops}, load={"p0": bytes_rate})["p0"]
+    assert controlled["verdict"] == "none"
+    assert controlled["reason"] == "load controlled for"
+
+
+@pytest.mark.parametrize(("steps", "verdict"), [(29, "not_testable"), (30, "cause")])
+def test_too_few_steps_are_not_testable(steps: int, verdict: str) -> None:
+    trouble = np.exp(noise(1))[:steps]
+    row = correlated(S * (1 + 0.2 * trouble), {"p0": 1000 * trouble})["p0"]
+    assert row["verdict"] == verdict
+    if verdict == "not_testable":
+        assert row["reason"] == "29 steps; a test needs 30"
+        assert row["p_value"] is None
+
+
+def test_a_counter_that_stirs_in_few_steps_is_not_testable() -> None:
+    rate = np.zeros(STEPS)
+    rate[:8] = 1000.0  # and a bit of the ninth, between two readings
+    row = correlated(S * (1 + 0.2 * np.exp(noise(1))), {"p0": rate})["p0"]
+    assert row["verdict"] == "not_testable"
+    assert "stirred in" in row["reason"]
+
+
+def test_readings_too_far_apart_take_steps_together() -> None:
+    trouble = np.repeat(np.exp(noise(1)[:30]), 4)
+    row = correlated(S * (1 + 0.2 * trouble), {"p0": 1000 * trouble}, interval_s=2.0)["p0"]
+    assert row["steps_together"] > 1
+    assert row["windows_count"] <= STEPS // row["steps_together"]
+
+
+def test_without_steps_there_is_nothing_to_correlate() -> None:
+    con = database(source=[counters(5)])
+    empty = pa.Table.from_pylist([], table("step").arrow_schema())
+    assert counter_tables(con, {}, empty, []) == {"counter_step": [], "network_correlation": []}

@@ -1,0 +1,108 @@
+"""Traces and counters of one job, from files to report: one cause, one finding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tracekit
+from tracekit.cli import main
+from tracekit.report import Report
+
+START_NS = 1_784_601_666 * 10**9
+"""The simulated job begins at 2026-07-21 02:41:06 UTC."""
+
+
+@pytest.fixture(scope="module")
+def slow_gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A job of 8 ranks on 8 hosts in which rank 1 computes slowly."""
+    folder = tmp_path_factory.mktemp("sim") / "job"
+    with pytest.raises(SystemExit) as done:
+        main(["simulate", "slow-gpu", "-o", str(folder)])
+    assert done.value.code == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def scrapes(
+    hot: str | None = "trainer-1", reason: int = 0x40, lead_s: int = 0, index: int = 0
+) -> str:
+    """Timestamped scrapes, one a second for half a minute, of one GPU a host."""
+    lines = []
+    for second in range(-15, 16):
+        time_ms = (START_NS // 10**9 + second + lead_s) * 1000
+        for rank in range(8):
+            host = f"trainer-{rank}"
+            is_hot = host == hot
+            for name, value in (
+                ("DEV_SM_CLOCK", 1300 if is_hot else 1980),
+                ("DEV_GPU_TEMP", 90 if is_hot else 60),
+                ("DEV_CLOCK_THROTTLE_REASONS", reason if is_hot else 4),
+                ("DEV_GPU_UTIL", 99),
+            ):
+                lines.append(
+                    f'DCGM_FI_{name}{{gpu="{index}",UUID="GPU-{rank}",Hostname="{host}.cluster"}} '
+                    f"{value} {time_ms}"
+                )
+    return "\n".join(lines) + "\n"
+
+
+def diagnosed(job: Path, tmp_path: Path, text: str) -> Report:
+    counters = tmp_path / "dcgm.prom"
+    counters.write_text(text)
+    traces = sorted(job.glob("*.json.gz"))
+    with tracekit.open([*traces, counters]) as run:
+        return run.diagnose()
+
+
+def test_a_slow_rank_whose_gpu_is_hot_is_a_thermal_problem(slow_gpu: Path, tmp_path: Path) -> None:
+    report = diagnosed(slow_gpu, tmp_path, scrapes())
+    rules = {f.rule: f for f in report.findings}
+    assert "slow-gpu" not in rules
+    hot = rules["thermal-throttle"]
+    assert report.verdict.finding == hot.id == "thermal-throttle/1"
+    assert hot.scope.ranks == (1,)
+    assert hot.scope.devices == ("GPU-1",)
+    assert hot.scope.identity_source == "behaviour"  # no file says that this GPU is rank 1's
+    assert hot.confidence.level == "likely"
+    assert hot.severity.value == "major"
+    assert "1300 MHz against 1980" in hot.summary
+    assert rules["late-rank"].explained_by == (hot.id,)
+
+
+def test_a_power_cap_on_a_gpu_as_fast_as_the_others_is_no_reason(
+    slow_gpu: Path, tmp_path: Path
+) -> None:
+    report = diagnosed(slow_gpu, tmp_path, scrapes(hot=None))
+    assert report.verdict.finding == "slow-gpu/1"
+    assert not [f for f in report.findings if f.rule in ("thermal-throttle", "power-brake")]
+
+
+def test_counters_of_another_day_say_nothing_of_this_job(slow_gpu: Path, tmp_path: Path) -> None:
+    report = diagnosed(slow_gpu, tmp_path, scrapes(lead_s=86_400))
+    assert report.verdict.finding == "slow-gpu/1"
+    assert not [f for f in report.findings if f.rule == "thermal-throttle"]
+
+
+def test_a_hot_gpu_elsewhere_is_not_the_slow_rank_s(slow_gpu: Path, tmp_path: Path) -> None:
+    report = diagnosed(slow_gpu, tmp_path, scrapes(hot="trainer-5"))
+    rules = {f.rule: f for f in report.findings}
+    assert report.verdict.finding == "slow-gpu/1"
+    assert rules["thermal-throttle"].scope.hosts == ("trainer-5",)
+    assert rules["thermal-throttle"].impact.s_per_step is None
+
+
+def test_the_job_description_says_whose_gpu_it_is(slow_gpu: Path, tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text('[[rank]]\nrank = 1\ndevice = "GPU-1"\n')
+    counters = tmp_path / "dcgm.prom"
+    counters.write_text(scrapes())
+    with tracekit.open([*sorted(slow_gpu.glob("*.json.gz")), counters], job=[job]) as run:
+        finding = next(f for f in run.diagnose().findings if f.rule == "thermal-throttle")
+    assert finding.scope.ranks == (1,)
+    assert finding.scope.identity_source == "job_toml"

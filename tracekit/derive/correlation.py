@@ -1,0 +1,434 @@
+"""Counters of ports at the boundaries of steps, and whether they have to do with the step's time.
+
+Cumulative counters are read off at each step's start and end by linear interpolation: exact for
+totals between two readings, with the share of the step that readings cover. Where a collector looks
+less often than twice a step, steps are taken together until it does, and the result says so.
+
+Whether a counter goes with slow steps is judged as tracekit.stats does, with the port's own traffic
+as a control (pauses rise with load), over all ports and counters at once, and beside ports that are
+not on the job's path: what those show too is not this job's. Too few steps, or a counter that
+stirred in too few of them, is ``not_testable``: an answer of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from tracekit.ingest.counters import deltas
+
+if TYPE_CHECKING:
+    import duckdb
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from tracekit.stats import LagTest
+
+    Floats = NDArray[np.float64]
+
+MIN_WINDOWS = 30
+"""Steps (or stretches of steps) that a test needs."""
+MIN_ACTIVE = 10
+"""Of these, how many must differ from the counter's usual value, which may be zero."""
+MIN_COVERAGE_RATIO = 0.8
+"""Share of a step that readings must cover for it to count."""
+MAX_Q = 0.05
+MIN_RHO = 0.3
+MIN_EFFECT_RATIO = 0.01
+MAX_TESTS = 500
+"""Series that are tested, of ports on the job's path first; more would cost minutes."""
+MARGIN_NS = 300_000_000_000
+"""Readings before and after the steps that are looked at."""
+MAX_STEP_ROWS = 200_000
+"""Rows of counter_step that are kept."""
+MAX_LENGTH = 1_000
+"""Steps of a series that are tested: the last ones."""
+
+TRAFFIC = ("rx_bytes", "tx_bytes")
+SUSPECT = re.compile(
+    r"dropped|pfc|pause|ecn|cnp|error|discard|wait|retrans|timeout|out_of_seq|out_of_buffer|stall"
+    r"|overrun|missed|rnr|trim|exceeded|downed|recovery|pfcwd|fec_uncorrect"
+)
+"""Counters that may hold a job up; traffic is the control, not a suspect."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """The readings of one counter of one port: priorities and queues added up."""
+
+    node: str | None
+    port: str
+    counter: str
+    direction: str | None
+    times: Floats
+    """ns since the first reading of the run, ascending."""
+    totals: Floats
+    """Grown by since its first reading; wraps undone."""
+    holes: Floats
+    """1 where the reading ends an interval in which a reset hides what was counted."""
+    interval_ns: float
+
+
+@dataclass(frozen=True)
+class Window:
+    """A job-level step: when, and how long."""
+
+    attempt: int
+    capture_id: int
+    step: int
+    start_ns: int
+    end_ns: int
+
+
+def counter_tables(
+    con: duckdb.DuckDBPyConnection,
+    context: Mapping[int, Mapping[str, Any]],
+    steps: pa.Table,
+    ports: Sequence[Mapping[str, Any]],
+) -> dict[str, list[dict[str, Any]]]:
+    """The rows of ``counter_step`` and ``network_correlation``.
+
+    ``context`` has the offset of each source (offset_ns, drift_ratio, drift_origin_ns, host and
+    whether its clock counts from the epoch).
+    """
+    windows = _windows(steps)
+    if not windows:
+        return {"counter_step": [], "network_correlation": []}
+    origin_ns = min(w.start_ns for w in windows)
+    series = _series(con, context, origin_ns, max(w.end_ns for w in windows))
+    found: dict[str, list[dict[str, Any]]] = {"counter_step": [], "network_correlation": []}
+    by_attempt: dict[int, list[Window]] = defaultdict(list)
+    for window in windows:
+        by_attempt[window.attempt].append(window)
+    for attempt, own in sorted(by_attempt.items()):
+        on_path = {
+            (p["node"], p["port"])
+            for p in ports
+            if p["attempt"] == attempt and (p["ranks"] or p["rank"] is not None)
+        }
+        part = _attempt(series, own, origin_ns, on_path)
+        for name, rows in part.items():
+            found[name] += rows
+    return found
+
+
+def _windows(steps: pa.Table) -> list[Window]:
+    """Steady steps over all ranks: from the first start to the last end."""
+    spans: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
+    skipped: set[tuple[int, int, int]] = set()
+    columns = ("attempt", "capture_id", "step", "start_ns", "end_ns", "is_warmup", "is_partial")
+    rows = zip(*(steps[c].to_pylist() for c in columns), strict=True)
+    for attempt, capture, step, start, end, is_warmup, is_partial in rows:
+        key = (attempt, capture, step)
+        if is_warmup or is_partial or start is None or end is None or end <= start:
+            skipped.add(key)
+        else:
+            spans[key].append((start, end))
+    return [
+        Window(*key, min(s for s, _ in found), max(e for _, e in found))
+        for key, found in sorted(spans.items())
+        if key not in skipped
+    ]
+
+
+def _series(
+    con: duckdb.DuckDBPyConnection,
+    context: Mapping[int, Mapping[str, Any]],
+    origin_ns: int,
+    end_ns: int,
+) -> list[Series]:
+    """Cumulative counters that grew around the steps, and the traffic beside them."""
+    import numpy as np
+
+    span = [origin_ns - MARGIN_NS, end_ns + MARGIN_NS]
+    moving = con.execute(
+        """
+        SELECT DISTINCT counter FROM (
+            SELECT counter FROM net_sample
+            WHERE kind = 'cumulative' AND port IS NOT NULL AND time_ns BETWEEN ? AND ?
+            GROUP BY counter, source_id, node, port, direction, priority, queue, lane
+            HAVING max(counted) > min(counted) OR count(*) = 1
+        )
+        """,
+        span,
+    ).fetchall()
+    names = sorted(n for (n,) in moving if SUSPECT.search(n) or n in TRAFFIC)
+    if not any(SUSPECT.search(n) for n in names):
+        return []
+    rows = con.execute(
+        """
+        SELECT source_id, node, port, counter, direction, priority, queue, lane, time_ns, counted
+        FROM net_sample
+        WHERE list_contains(?, counter) AND kind = 'cumulative' AND counted IS NOT NULL
+              AND port IS NOT NULL AND time_ns BETWEEN ? AND ?
+        ORDER BY time_ns, source_id, place
+        """,
+        [names, *span],
+    ).fetchall()
+    parts: dict[tuple[Any, ...], list[tuple[int, int]]] = defaultdict(list)
+    for source_id, node, port, counter, direction, priority, queue, lane, time_ns, counted in rows:
+        where = context.get(source_id)
+        if where is None or not where["is_epoch"]:
+            continue
+        moved = time_ns + where["offset_ns"]
+        if where["drift_ratio"]:
+            moved += round(where["drift_ratio"] * (time_ns - where["drift_origin_ns"]))
+        owner = node if node is not None else where["host"]
+        parts[owner, port, counter, direction, priority, queue, lane].append((moved, counted))
+    merged: dict[tuple[Any, ...], list[tuple[Floats, Floats, Floats]]] = defaultdict(list)
+    for (owner, port, counter, direction, *_), readings in parts.items():
+        kept = [r for i, r in enumerate(readings) if i == 0 or r[0] > readings[i - 1][0]]
+        if len(kept) < 3:
+            continue
+        steps = deltas([c for _, c in kept])
+        times = np.array([t - origin_ns for t, _ in kept], float)
+        growth = np.array([d.growth or 0 for d in steps], float)
+        holes = np.array([d.event == "reset" for d in steps], float)
+        merged[owner, port, counter, direction].append((times, np.cumsum(growth), holes))
+    return [_added(key, found) for key, found in sorted(merged.items(), key=lambda m: str(m[0]))]
+
+
+def _added(key: tuple[Any, ...], found: Sequence[tuple[Floats, Floats, Floats]]) -> Series:
+    """One series of a counter's queues and priorities, on the readings of the first."""
+    import numpy as np
+
+    owner, port, counter, direction = key
+    times, _, _ = found[0]
+    totals = np.zeros(len(times))
+    holes = np.zeros(len(times))
+    for own_times, own, own_holes in found:
+        totals += np.interp(times, own_times, own)
+        at = np.searchsorted(times, own_times[own_holes > 0])
+        holes[np.minimum(at, len(times) - 1)] = 1
+    interval_ns = float(np.median(np.diff(times)))
+    return Series(owner, port, counter, direction, times, totals, holes, interval_ns)
+
+
+def _attempt(
+    series: Sequence[Series],
+    windows: Sequence[Window],
+    origin_ns: int,
+    on_path: set[tuple[str | None, str]],
+) -> dict[str, list[dict[str, Any]]]:
+    import numpy as np
+
+    starts = np.array([w.start_ns - origin_ns for w in windows], float)
+    ends = np.array([w.end_ns - origin_ns for w in windows], float)
+    durations = ends - starts
+    loads = _loads(series, starts, ends)
+    tests: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
+    pending: list[tuple[Series, Floats, Floats, bool]] = []
+    for one in series:
+        if not SUSPECT.search(one.counter):
+            continue
+        growth, coverage = at_steps(one, starts, ends)
+        if not np.any(growth > 0):
+            continue
+        if len(rows) + len(windows) <= MAX_STEP_ROWS:
+            rows += _step_rows(one, windows, growth, coverage)
+        where = (one.node, one.port)
+        pending.append((one, growth, coverage, where in on_path))
+    pending.sort(key=lambda p: not p[3])
+    for i, (one, growth, coverage, is_on_path) in enumerate(pending):
+        load = loads.get((one.node, one.port))
+        tests.append(_test(one, windows, durations, growth, coverage, load, is_on_path, i))
+    tests.sort(key=lambda t: (t["node"] or "", t["port"], t["counter"]))
+    return {"counter_step": rows, "network_correlation": _judged(tests, windows[0].attempt)}
+
+
+def at_steps(series: Series, starts: Floats, ends: Floats) -> tuple[Floats, Floats]:
+    """Growth within each step, and the share of the step that readings cover.
+
+    What lies before the first or after the last reading is not covered; neither is an interval
+    with a reset, nor a gap of more than three times the usual interval.
+    """
+    import numpy as np
+
+    growth = np.interp(ends, series.times, series.totals) - np.interp(
+        starts, series.times, series.totals
+    )
+    gaps = np.diff(series.times)
+    known = (gaps <= 3 * series.interval_ns) & (series.holes[1:] == 0)
+    covered = np.concatenate([[0.0], np.cumsum(gaps * known)])
+    inside = np.interp(ends, series.times, covered) - np.interp(starts, series.times, covered)
+    coverage = np.divide(inside, ends - starts, where=ends > starts, out=np.zeros_like(inside))
+    return growth, np.clip(coverage, 0.0, 1.0)
+
+
+def _loads(
+    series: Sequence[Series], starts: Floats, ends: Floats
+) -> dict[tuple[str | None, str], Floats]:
+    """Bytes through each port in each step, both ways."""
+    loads: dict[tuple[str | None, str], Floats] = {}
+    for one in series:
+        if one.counter in TRAFFIC:
+            growth, _ = at_steps(one, starts, ends)
+            key = (one.node, one.port)
+            loads[key] = loads[key] + growth if key in loads else growth
+    return loads
+
+
+def _step_rows(
+    one: Series, windows: Sequence[Window], growth: Floats, coverage: Floats
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "attempt": w.attempt,
+            "capture_id": w.capture_id,
+            "step": w.step,
+            "node": one.node,
+            "port": one.port,
+            "counter": one.counter,
+            "growth": float(grown),
+            "coverage_ratio": float(covered),
+        }
+        for w, grown, covered in zip(windows, growth, coverage, strict=True)
+    ]
+
+
+def _test(
+    one: Series,
+    windows: Sequence[Window],
+    durations: Floats,
+    growth: Floats,
+    coverage: Floats,
+    load: Floats | None,
+    is_on_path: bool,
+    turn: int,
+) -> dict[str, Any]:
+    """One row, not yet judged beside the others."""
+    import numpy as np
+
+    from tracekit.stats import quartile_effect
+
+    usual_ns = float(np.median(durations))
+    together = max(1, int(np.ceil(2 * one.interval_ns / usual_ns)))
+    good = coverage >= MIN_COVERAGE_RATIO
+    row: dict[str, Any] = {
+        "node": one.node,
+        "port": one.port,
+        "counter": one.counter,
+        "direction": one.direction,
+        "is_on_path": is_on_path,
+        "interval_ns": one.interval_ns,
+        "steps_count": int(good.sum()),
+        "steps_together": together,
+        "lag_s": None,
+        "rho": None,
+        "p_value": None,
+        "q_value": None,
+        "effect_ratio": None,
+        "cost_ratio": None,
+        "verdict": "not_testable",
+    }
+    stretches = _stretches(windows, good, together)
+    row["windows_count"] = len(stretches)
+    x = np.array([growth[s].sum() for s in stretches], float)
+    y = np.array([durations[s].mean() for s in stretches], float)
+    rate = x / y if len(x) else x
+    active = int((x != np.median(x)).sum()) if len(x) else 0
+    row["active_count"] = active
+    if turn >= MAX_TESTS:
+        row["reason"] = f"more than {MAX_TESTS} counters moved; the others came first"
+    elif len(stretches) < MIN_WINDOWS:
+        of = "steps" if together == 1 else f"stretches of {together} steps"
+        row["reason"] = f"{len(stretches)} {of}; a test needs {MIN_WINDOWS}"
+    elif active < MIN_ACTIVE:
+        row["reason"] = f"it stirred in {active} of {len(stretches)}; a test needs {MIN_ACTIVE}"
+    else:
+        control = np.array([load[s].mean() for s in stretches]) / y if load is not None else None
+        if control is not None and not np.ptp(control):
+            control = None
+        # The rate, not the amount: a longer step collects more of anything.
+        result = _lag_test(len(x))(rate, y, control)
+        row |= {
+            "lag_s": result.lag * together * usual_ns / 1e9,
+            "rho": result.rho,
+            "p_value": result.p_value,
+            "effect_ratio": quartile_effect(rate, y),
+            "cost_ratio": _cost(rate, y),
+            "reason": "load controlled for" if control is not None else "load unknown",
+        }
+    return row
+
+
+def _cost(rate: Floats, durations: Floats) -> float:
+    """How much shorter the mean step would be if all were as those with least of the counter."""
+    import numpy as np
+
+    least = durations[rate <= np.quantile(rate, 0.25)]
+    return max(0.0, 1.0 - float(least.mean() / durations.mean()))
+
+
+def _stretches(
+    windows: Sequence[Window], good: NDArray[np.bool_], together: int
+) -> list[NDArray[np.int_]]:
+    """Groups of so many covered steps that follow each other in one capture."""
+    import numpy as np
+
+    found: list[list[int]] = []
+    run: list[int] = []
+    for i, window in enumerate(windows):
+        if not good[i]:
+            run = []
+            continue
+        last = windows[run[-1]] if run else None
+        if last is None or (last.capture_id, last.step + 1) != (window.capture_id, window.step):
+            run = []
+        run.append(i)
+        if len(run) == together:
+            found.append(run)
+            run = []
+    return [np.array(f) for f in found[-MAX_LENGTH:]]
+
+
+@cache
+def _lag_test(length: int) -> LagTest:
+    """Fewer shuffles for long series: they would take too much memory."""
+    from tracekit.stats import PERMUTATIONS, LagTest
+
+    return LagTest(length, permutations=PERMUTATIONS if length <= 400 else 4_999)
+
+
+def _judged(tests: list[dict[str, Any]], attempt: int) -> list[dict[str, Any]]:
+    """q-values over all that could be tested, and the verdicts."""
+    from tracekit.stats import false_discovery
+
+    tested = [t for t in tests if t["p_value"] is not None]
+    for row, q_value in zip(tested, false_discovery([t["p_value"] for t in tested]), strict=True):
+        row["q_value"] = q_value
+    elsewhere = {t["counter"] for t in tested if not t["is_on_path"] and _is_strong(t)}
+    has_path = any(t["is_on_path"] for t in tests)
+    for row in tested:
+        row["verdict"] = "none"
+        if not _is_strong(row):
+            continue
+        if row["counter"] in elsewhere and has_path:
+            # The negative control: a port without the job shows the same.
+            row["reason"] = "ports that are not on the job's path show it too"
+        elif row["rho"] > 0:
+            row["verdict"] = "cause" if row["lag_s"] <= 0 else "symptom"
+    return [row | {"attempt": attempt} for row in tests]
+
+
+def _is_strong(row: Mapping[str, Any]) -> bool:
+    return bool(
+        row["q_value"] is not None
+        and row["q_value"] < MAX_Q
+        and abs(row["rho"]) >= MIN_RHO
+        and row["effect_ratio"] >= MIN_EFFECT_RATIO
+    )
+
+
+def source_times(
+    context: Iterable[Mapping[str, Any]], clocks: Iterable[Mapping[str, Any]]
+) -> dict[int, Mapping[str, Any]]:
+    """What ``counter_tables`` needs of each source."""
+    epoch = {c["clock_id"] for c in clocks if c["basis"] == "epoch"}
+    return {row["source_id"]: {**row, "is_epoch": row["clock_id"] in epoch} for row in context}

@@ -1,0 +1,122 @@
+"""Which port leads to which host and rank: the job description first, then what the files say."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tracekit.derive.hosts import canonical
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from tracekit.derive.sources import Source
+    from tracekit.job import JobDescription
+
+
+class _End(NamedTuple):
+    """The host at the far end of a port (or the port's own host)."""
+
+    host: str
+    host_source: str
+    nic: str | None = None
+    rank: int | None = None
+
+
+def port_rows(
+    con: duckdb.DuckDBPyConnection,
+    sources: Iterable[Source],
+    ranks: Sequence[Mapping[str, Any]],
+    attempts: Sequence[Mapping[str, Any]],
+    job: JobDescription | None,
+) -> list[dict[str, Any]]:
+    """The rows of ``port``: each port of net_sample, for each attempt.
+
+    A port that nobody maps keeps its row with a null host: that it leads nowhere known is a fact
+    that the report states. A node that is itself a host of the job owns its ports.
+    """
+    owners = {s.source_id: (s.host, s.host_source) for s in sources}
+    seen: dict[tuple[str | None, str], str | None] = {}
+    found = con.execute(
+        "SELECT DISTINCT node, port, source_id FROM net_sample WHERE port IS NOT NULL"
+    ).fetchall()
+    for node, port, source_id in sorted(found, key=str):
+        if source_id not in owners:
+            continue
+        host, host_source = owners[source_id]
+        seen.setdefault((node if node is not None else host, port), host_source)
+    given = _given(job)
+    stated = _stated(con, owners.keys())
+    numbers: list[int | None] = [int(a["attempt"]) for a in attempts] or [None]
+    rows = []
+    for attempt in numbers:
+        on_host: dict[str, list[int]] = defaultdict(list)
+        for rank in ranks:
+            if rank["attempt"] == attempt and rank["host"] is not None:
+                on_host[rank["host"]].append(int(rank["rank"]))
+        for (node, port), node_source in seen.items():
+            end = _far_end(node, port, given) or _far_end(node, port, stated)
+            is_own = end is None and node is not None and canonical(node) in on_host
+            if is_own and node is not None:
+                end = _End(canonical(node), node_source or "name")
+            elif end is not None and node is not None and canonical(node) == end.host:
+                is_own = True
+            members = sorted(on_host.get(end.host, ())) if end else []
+            rank_of = end.rank if end and end.rank is not None else None
+            if rank_of is None and len(members) == 1:
+                rank_of = members[0]
+            rows.append(
+                {
+                    "attempt": attempt,
+                    "node": node,
+                    "port": port,
+                    "host": end.host if end else None,
+                    "host_source": end.host_source if end else None,
+                    "nic": end.nic if end else None,
+                    "rank": rank_of,
+                    "ranks": members or None,
+                    "is_on_host": is_own if end else None,
+                }
+            )
+    return sorted(rows, key=lambda r: (r["attempt"] or 0, r["node"] or "", r["port"]))
+
+
+_Ends = Mapping[tuple[str | None, str], _End]
+
+
+def _far_end(node: str | None, port: str, ends: _Ends) -> _End | None:
+    """By node and port; by the port alone where the samples do not name their node."""
+    if node is not None:
+        return ends.get((canonical(node), port))
+    named = {end for (_, name), end in ends.items() if name == port}
+    return named.pop() if len(named) == 1 else None
+
+
+def _given(job: JobDescription | None) -> _Ends:
+    if job is None:
+        return {}
+    hosts = {e.rank: canonical(e.host) for e in job.rank if e.host}
+    ends: dict[tuple[str | None, str], _End] = {}
+    for entry in job.port:
+        host = canonical(entry.host) if entry.host else hosts.get(entry.rank or 0)
+        if entry.host is None and entry.rank is None:
+            continue
+        if host is not None:
+            ends[canonical(entry.node), entry.port] = _End(host, "job_toml", entry.nic, entry.rank)
+    return ends
+
+
+def _stated(con: duckdb.DuckDBPyConnection, known: Iterable[int]) -> _Ends:
+    """What LLDP, port maps and collectors say; a port that is said to lead to two hosts is out."""
+    ids = set(known)
+    ends: dict[tuple[str | None, str], set[_End]] = defaultdict(set)
+    rows = con.execute(
+        "SELECT source_id, node, port, peer_host, nic, peer_rank, link_source FROM link "
+        "WHERE port IS NOT NULL AND peer_host IS NOT NULL"
+    ).fetchall()
+    for source_id, node, port, host, nic, rank, source in rows:
+        if source_id in ids:
+            key = (canonical(node) if node is not None else None, port)
+            ends[key].add(_End(canonical(host), source or "file", nic, rank))
+    return {key: next(iter(found)) for key, found in ends.items() if len(found) == 1}

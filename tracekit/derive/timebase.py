@@ -1,0 +1,88 @@
+"""Files whose times need a word of the job description: local times, and rows without any.
+
+A local time without a zone and a row that is merely the third of its file say nothing beside
+other files. ``[[source]] timezone`` turns the first into time since the epoch, ``start`` and
+``interval`` the second. Without them the file's times are its own (``clock.basis`` is none) and
+no query sets them beside the job's.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+from tracekit.derive.sources import USABLE, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracekit.job import SourceEntry
+
+LOCAL = "local"
+TICKS = "ticks"
+
+
+def apply_times(source: Source, entry: SourceEntry | None) -> None:
+    """Put the source on the epoch where its entry says how; else it has no basis to share."""
+    if source.time_basis == LOCAL:
+        zone = entry.timezone if entry is not None else None
+        if zone is not None and source.start_ns is not None and source.end_ns is not None:
+            source.shift_ns = -_offset_ns(zone, source.start_ns)
+            source.start_ns += source.shift_ns
+            source.end_ns += source.shift_ns
+            source.time_basis = "epoch"
+            source.is_placed = True
+    elif source.time_basis == TICKS and entry is not None:
+        start = entry.start
+        if start is not None and start.tzinfo is None and entry.timezone is not None:
+            naive_ns = int(start.replace(tzinfo=UTC).timestamp()) * 10**9
+            start_ns: int | None = naive_ns - _offset_ns(entry.timezone, naive_ns)
+        else:
+            start_ns = _epoch_ns(start) if start is not None else None
+        if start_ns is not None and entry.interval is not None:
+            interval_ns = round(entry.interval * 1e9)
+            source.shift_ns, source.tick_ns = start_ns, interval_ns
+            first, last = source.start_ns or 0, source.end_ns or 0
+            source.start_ns = start_ns + first * interval_ns
+            source.end_ns = start_ns + last * interval_ns
+            source.time_basis = "epoch"
+            source.is_placed = True
+
+
+def time_notes(sources: Sequence[Source]) -> list[str]:
+    """What a reader must know of files whose times could not be placed."""
+    lost: dict[str, list[str]] = {}
+    for source in sources:
+        if source.status in USABLE and source.time_basis in (LOCAL, TICKS):
+            lost.setdefault(source.time_basis, []).append(source.path)
+    words = {
+        LOCAL: ("has local times without a zone", "timezone"),
+        TICKS: ("states no times", "start and interval"),
+    }
+    notes = []
+    for basis, paths in sorted(lost.items()):
+        what, keys = words[basis]
+        more = f" (and {len(paths) - 1} more)" if len(paths) > 1 else ""
+        notes.append(
+            f"{paths[0]}{more} {what}: nothing of it is set beside the job; "
+            f"say {keys} in job.toml ([[source]] path, {keys})"
+        )
+    return notes
+
+
+def _epoch_ns(moment: datetime) -> int:
+    whole = moment.replace(microsecond=0)
+    return int(whole.timestamp()) * 10**9 + moment.microsecond * 1000
+
+
+def _offset_ns(zone: str, local_ns: int) -> int:
+    """What the zone was ahead of UTC then. In the hour that autumn repeats: the first time."""
+    if zone[0] in "+-":
+        sign = -1 if zone[0] == "-" else 1
+        fixed = timezone(sign * timedelta(hours=int(zone[1:3]), minutes=int(zone[4:6])))
+        offset: timedelta | None = fixed.utcoffset(None)
+    else:
+        naive = datetime.fromtimestamp(local_ns // 10**9, UTC).replace(tzinfo=None)
+        offset = naive.replace(tzinfo=ZoneInfo(zone)).utcoffset()
+    return round((offset or timedelta()).total_seconds()) * 10**9

@@ -1,0 +1,98 @@
+"""One fault seen by two instruments is one finding: the root's name, both kinds of evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tracekit.findings import Finding, Scope, finding_id, severity_of
+from tracekit.rules import RULES
+from tracekit.rules.base import UNPROVED
+
+
+def fold(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings, with those that another rule ``absorbs`` merged into its own.
+
+    The root keeps its name, summary, owner, remedy and what it confirms; it takes the trace's
+    ranks, steps and impact where it has none of its own. Two independent instruments make it
+    likely, and its severity is that of the impact. A finding whose files no real sample proved
+    absorbs nothing: it stays a note beside the other.
+    """
+    absorbs = {rule.name: rule.absorbs for rule in RULES if rule.absorbs}
+    left = list(findings)
+    for root in findings:
+        if root.rule not in absorbs or is_unproved(root):
+            continue
+        for other in findings:
+            if other in left and other.rule in absorbs[root.rule] and _is_same(root, other, left):
+                merged = merge(_current(root, left), other)
+                left = [merged if f.rule == root.rule and _began_as(f, root) else f for f in left]
+                left.remove(other)
+    return left
+
+
+def is_unproved(finding: Finding) -> bool:
+    """Whether it rests on files in a format that no real sample proved."""
+    return any(e.name == UNPROVED for e in finding.counter_evidence)
+
+
+def _current(root: Finding, left: Sequence[Finding]) -> Finding:
+    return next(f for f in left if f.rule == root.rule and _began_as(f, root))
+
+
+def _began_as(finding: Finding, root: Finding) -> bool:
+    return finding.evidence[: len(root.evidence)] == root.evidence
+
+
+def _is_same(root: Finding, other: Finding, findings: Sequence[Finding]) -> bool:
+    """Whether both sit in the same place; by the host only if nothing else there is like them."""
+    if not other.scope.ranks or (root.scope.steps and not _meet(root.scope, other.scope)):
+        return False
+    if root.scope.ranks:
+        return set(other.scope.ranks) <= set(root.scope.ranks)
+    if len(root.scope.hosts) != 1 or other.scope.hosts != root.scope.hosts:
+        return False
+    rivals = [
+        f
+        for f in findings
+        if f.rule in (root.rule, other.rule) and f.scope.hosts == root.scope.hosts
+    ]
+    return len(rivals) == 2 and len(other.scope.ranks) == 1 and len(root.scope.devices) <= 1
+
+
+def _meet(one: Scope, other: Scope) -> bool:
+    return not other.steps or any(a <= d and c <= b for a, b in one.steps for c, d in other.steps)
+
+
+def merge(root: Finding, other: Finding) -> Finding:
+    """The root with the other's evidence, and its ranks and impact where the root has none."""
+    ranks = root.scope.ranks or other.scope.ranks
+    how = root.scope.identity_source if root.scope.ranks else "behaviour"
+    scope = replace(
+        root.scope,
+        ranks=ranks,
+        hosts=root.scope.hosts or other.scope.hosts,
+        steps=root.scope.steps or other.scope.steps,
+        identity_source=how or other.scope.identity_source,
+    )
+    impact = root.impact if root.impact.s_per_step is not None else other.impact
+    severity = max(
+        root.severity, other.severity, severity_of(impact.step_ratio), key=lambda s: s.weight
+    )
+    return replace(
+        root,
+        id=root.id if root.scope.ranks else finding_id(root.rule, scope, ()),
+        severity=severity,
+        confidence=replace(
+            root.confidence,
+            level="likely",
+            basis=f"counters and traces agree: {root.confidence.basis}",
+        ),
+        scope=scope,
+        when=root.when if root.when.start_utc else other.when,
+        impact=impact,
+        evidence=(*root.evidence, *other.evidence),
+        counter_evidence=(*root.counter_evidence, *other.counter_evidence),
+        candidates=root.candidates if not scope.ranks else other.candidates,
+        rules_out=(*root.rules_out, *other.rules_out),
+    )

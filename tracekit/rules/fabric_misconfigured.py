@@ -1,0 +1,158 @@
+"""
+What it means
+    Ports of the job are set up differently: packet size, or who obeys congestion control.
+
+How it shows
+    The longest packet (MTU) differs between ports that lead to ranks; or a NIC ignores congestion
+    notices while others of the job obey them; or a NIC sees marked packets and sends no notice
+    while others do.
+
+Why it hurts
+    Packets too long for one port are lost or cut up; a sender that does not slow down pushes the
+    others aside.
+
+Remedy
+    Set all ports alike, from one template.
+
+When this is wrong
+    Where congestion control is off everywhere by design, no notices are no fault: only a difference
+    within the job is. Management ports may well have another MTU: only ports that lead to ranks
+    count.
+
+Source
+    Research on counters, sections 3 and 5.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracekit.findings import Evidence, Finding, Impact, Severity, confidence_from
+from tracekit.rules import ports as at
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+
+NAME = "fabric-misconfigured"
+
+
+@dataclass(frozen=True)
+class FabricMisconfiguredThresholds(Thresholds):
+    """When a difference is a mistake."""
+
+    min_ignored_count: int = threshold(100, "notices ignored, or marks without a notice")
+    min_ports_count: int = threshold(3, "ports of the job, to say which is the odd one")
+
+
+def evaluate(facts: Facts, limits: FabricMisconfiguredThresholds) -> RuleOutcome:
+    """One finding a kind of difference."""
+    found = [p for p in at.ports(facts) if at.owners(p)]
+    by_link = {(p.node, p.port): p for p in found}
+    sizes = [
+        (by_link[r["node"], r["port"]], r)
+        for r in facts.of("port_levels")
+        if r["counter"] == "mtu" and (r["node"], r["port"]) in by_link
+    ]
+    notices = any(p.of(["rp_cnp_handled", "rp_cnp_ignored", "np_cnp_sent"]) for p in found)
+    if not sizes and not notices:
+        needs = at.why_not(facts) or f"{at.NEEDS} of ports that lead to ranks, with their MTU"
+        return lacking(NAME, needs, at.CAPTURE)
+    findings = [*_sizes(facts, limits, sizes), *_notices(facts, limits, found)]
+    return RuleOutcome(tuple(findings))
+
+
+def _sizes(
+    facts: Facts,
+    limits: FabricMisconfiguredThresholds,
+    sizes: Sequence[tuple[at.Port, Row]],
+) -> list[Finding]:
+    usual = Counter(float(r["last_value"]) for _, r in sizes).most_common(1)
+    if len(sizes) < limits.min_ports_count or not usual or usual[0][1] * 2 <= len(sizes):
+        return []
+    odd = [(p, r) for p, r in sizes if float(r["last_value"]) != usual[0][0]]
+    if not odd:
+        return []
+    port, row = odd[0]
+    said = (
+        f"The {at.named(port)} takes packets of {row['last_value']:.0f} bytes, the others of the "
+        f"job {usual[0][0]:.0f}."
+    )
+    evidence = Evidence(
+        name="longest packet",
+        value=float(row["last_value"]),
+        unit="bytes",
+        threshold=usual[0][0],
+        query="port_levels",
+    )
+    return [_finding(facts, [p for p, _ in odd], said, evidence, [r for _, r in odd])]
+
+
+def _notices(
+    facts: Facts, limits: FabricMisconfiguredThresholds, found: Sequence[at.Port]
+) -> list[Finding]:
+    obeying = [p for p in found if p.growth(["rp_cnp_handled"])]
+    telling = [p for p in found if p.growth(["np_cnp_sent"])]
+    findings = []
+    for port in found:
+        ignored = port.growth(["rp_cnp_ignored"]) or 0.0
+        marked = port.growth(["np_ecn_marked_packets"]) or 0.0
+        sent = port.growth(["np_cnp_sent"])
+        others_obey = [p for p in obeying if p.link != port.link]
+        others_tell = [p for p in telling if p.link != port.link]
+        if ignored >= limits.min_ignored_count and others_obey and port not in obeying:
+            said = f"The {at.named(port)} ignores congestion notices that other NICs obey."
+            value, name = ignored, "rp_cnp_ignored"
+        elif marked >= limits.min_ignored_count and sent == 0 and others_tell:
+            said = f"The {at.named(port)} sees marked packets and sends no notice; others do."
+            value, name = marked, "np_ecn_marked_packets"
+        else:
+            continue
+        rows = port.of([name])
+        evidence = Evidence(
+            name=name,
+            value=value,
+            unit="count",
+            threshold=float(limits.min_ignored_count),
+            query="port_counters",
+            rows=at.places(facts, rows),
+        )
+        findings.append(_finding(facts, [port], said, evidence, rows))
+    return findings
+
+
+def _finding(
+    facts: Facts,
+    found: Sequence[at.Port],
+    said: str,
+    evidence: Evidence,
+    rows: Sequence[Row],
+) -> Finding:
+    scope = at.scope_of(facts, found)
+    return Finding(
+        id=f"{NAME}/{at.where(scope)}",
+        rule=NAME,
+        severity=Severity.NOTE,
+        confidence=confidence_from(["counters"], "ports of the same job differ"),
+        summary=said,
+        owner="network",
+        scope=scope,
+        when=at.when(facts),
+        impact=Impact(),
+        evidence=(evidence,),
+        counter_evidence=at.unproved(rows),
+        confirm=("compare the configuration of these ports with that of the others",),
+        remedy=("set all ports of the job alike",),
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    summary="Ports of the job are set up differently.",
+    owner="network",
+    thresholds=FabricMisconfiguredThresholds(),
+    queries=("step_breakdown", *at.QUERIES, "port_levels"),
+    evaluate=evaluate,
+    doc=__doc__,
+    needs=at.NEEDS,
+    cap=Severity.NOTE,
+)

@@ -1,0 +1,167 @@
+"""
+What it means
+    A GPU reports that its memory, its firmware or the GPU itself has failed.
+
+How it shows
+    An XID that speaks of hardware while the job ran (48, 62, 63, 64, 79, 92, 94, 95, 119, 120, 140,
+    143, 171, 172), uncorrectable memory errors that grew, a memory row that could not be replaced
+    or waits for a reset. Of several XIDs on a host within three minutes the first counts.
+
+Why it hurts
+    An uncorrectable error ends a program; a GPU that falls off the bus ends the job.
+
+Remedy
+    Drain the machine, reset the GPU, run dcgmi diag -r 3; replace it if it comes back.
+
+When this is wrong
+    XIDs 13, 31 and 43 are the program's; 45 and 137 follow from another. Corrected errors are
+    normal. A row that waits for a reset harms nothing until then: a note. DCGM's XID gauge keeps
+    the last XID for ever: only its changes count.
+
+Source
+    Diagnosis D4; NVIDIA's catalogue of XIDs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracekit.findings import Evidence, Finding, Impact, Severity, confidence_from
+from tracekit.rules import gpus
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.wording import listed, plural
+
+NAME = "gpu-memory-fault"
+FATAL = frozenset({48, 62, 64, 79, 95, 119, 120, 140, 143, 171, 172})
+"""XIDs after which the GPU is of no use until it is reset."""
+FLAGS = {
+    "row_remap_failure": "a memory row could not be replaced",
+    "row_remap_pending": "a memory row waits for a reset to be replaced",
+    "retired_pages_pending": "memory pages wait for a reset to be retired",
+}
+GROWN = {
+    "ecc_dbe_volatile": "uncorrectable memory errors",
+    "ecc_dbe_aggregate": "uncorrectable memory errors",
+    "remapped_rows_uncorrectable": "rows replaced after uncorrectable errors",
+    "retired_pages_dbe": "pages retired after uncorrectable errors",
+}
+
+
+@dataclass(frozen=True)
+class GpuMemoryFaultThresholds(Thresholds):
+    """When a GPU has failed."""
+
+    min_errors_count: int = threshold(1, "one uncorrectable error is one too many")
+
+
+def evaluate(facts: Facts, limits: GpuMemoryFaultThresholds) -> RuleOutcome:
+    """One finding a GPU."""
+    if not any(facts.of(q) for q in (gpus.EVENTS, gpus.GROWTH, gpus.COUNTERS)):
+        return gpus.lacking_counters(
+            facts, NAME, "kernel logs with XIDs, or ECC and row-remap counters"
+        )
+    rows: dict[str, list[Row]] = {}
+    for row in gpus.current_events(facts, gpus.MEMORY_XIDS):
+        rows.setdefault(str(row["gpu_id"]), []).append(row)
+    for row in facts.of(gpus.GROWTH):
+        if row["counter"] in GROWN and (row["growth"] or 0) >= limits.min_errors_count:
+            rows.setdefault(str(row["gpu_id"]), []).append(row)
+    for row in facts.of(gpus.COUNTERS):
+        if row["counter"] in FLAGS and row["max_value"] >= 1:
+            rows.setdefault(str(row["gpu_id"]), []).append(row)
+    return RuleOutcome(tuple(_finding(facts, limits, own) for _, own in sorted(rows.items())))
+
+
+def _in_time(row: Row) -> tuple[bool, int, int]:
+    return (row["time_ns"] is None, row["time_ns"] or 0, row["place"])
+
+
+def _finding(facts: Facts, limits: GpuMemoryFaultThresholds, rows: Sequence[Row]) -> Finding:
+    scope = gpus.scope_of(facts, rows)
+    xids = [r for r in rows if "xid" in r]
+    first = min(xids, key=_in_time, default=None)
+    grown = [r for r in rows if "growth" in r]
+    flags = [r for r in rows if "max_value" in r]
+    words = []
+    if first is not None:
+        others = sorted({int(r["xid"]) for r in xids} - {int(first["xid"])})
+        more = f", then {', '.join(map(str, others))}" if others else ""
+        words.append(f"XID {first['xid']} ({gpus.XIDS[int(first['xid'])]}){more}")
+    words += [
+        f"{plural(int(r['growth']), 'of its').split(' ')[0]} {GROWN[r['counter']]}"
+        for r in grown[:1]
+    ]
+    words += [FLAGS[r["counter"]] for r in flags]
+    is_fatal = (
+        any(int(r["xid"]) in FATAL for r in xids)
+        or bool(grown)
+        or any(r["counter"] == "row_remap_failure" for r in flags)
+    )
+    severity = Severity.CRITICAL if is_fatal else Severity.MINOR if xids else Severity.NOTE
+    evidence = [
+        Evidence(
+            name=f"XID {r['xid']}",
+            value=float(r["xid"]),
+            unit="XID",
+            query=gpus.EVENTS,
+            rows=gpus.places(facts, [r]),
+        )
+        for r in xids[:3]
+    ]
+    evidence += [
+        Evidence(
+            name=str(r["counter"]),
+            value=float(r["growth"]),
+            unit="count",
+            threshold=float(limits.min_errors_count),
+            query=gpus.GROWTH,
+            rows=gpus.places(facts, [r]),
+        )
+        for r in grown
+    ]
+    evidence += [
+        Evidence(
+            name=str(r["counter"]),
+            value=float(r["max_value"]),
+            unit="count",
+            threshold=1.0,
+            query=gpus.COUNTERS,
+            rows=gpus.places(facts, [r]),
+        )
+        for r in flags
+    ]
+    has_both = bool(xids) and bool(grown or flags)
+    return Finding(
+        id=f"{NAME}/{gpus.finding_where(scope)}",
+        rule=NAME,
+        severity=severity,
+        confidence=confidence_from(
+            ["log", "counters"] if has_both else ["log"] if xids else ["counters"],
+            "the GPU's own report" + (", in the kernel log and its counters" if has_both else ""),
+        ),
+        summary=f"{gpus.subject(rows[:1])}: {listed(words)}.",
+        owner="hardware",
+        scope=scope,
+        when=facts.when(facts.steps.keys),
+        impact=Impact(),
+        evidence=tuple(evidence),
+        candidates=gpus.candidates_of(rows[:1]),
+        confirm=("dmesg -T | grep -i xid   and   nvidia-smi -q -d ECC,ROW_REMAPPER   on its host",),
+        remedy=(
+            "drain the machine, reset the GPU, run dcgmi diag -r 3; replace it if it comes back",
+        ),
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    summary="A GPU reports that its memory, its firmware or itself has failed.",
+    owner="hardware",
+    thresholds=GpuMemoryFaultThresholds(),
+    queries=("step_breakdown", gpus.EVENTS, gpus.GROWTH, gpus.COUNTERS),
+    evaluate=evaluate,
+    doc=__doc__,
+    needs=gpus.NEEDS,
+    absorbs=("slow-gpu",),
+)

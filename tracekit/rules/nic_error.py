@@ -1,0 +1,153 @@
+"""
+What it means
+    A NIC or its link damages packets, goes down, or gives up on connections.
+
+How it shows
+    While the job ran: damaged frames (checksum, uncorrectable codewords) at one in a million or
+    more, ten times as many as at the other ports; a link that went down; connections given up after
+    all retries; a NIC that stalled past its timeout.
+
+Why it hurts
+    A damaged packet is lost and sent again; a link that goes down stops the job for seconds; a
+    connection given up ends it.
+
+Remedy
+    Clean or replace cable and optic; then the NIC. Read light levels and error counters first.
+
+When this is wrong
+    PAM4 links correct codewords all the time: only those that could not be corrected count. A link
+    that is down for good was not used. Some firmware counts nothing: silence is no proof.
+
+Source
+    Diagnosis D16 and D20; thresholds for links as NVIDIA's NIC monitor has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracekit.findings import Evidence, Finding, Severity, confidence_from, severity_of
+from tracekit.rules import ports as at
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.wording import listed
+
+NAME = "nic-error"
+DAMAGE = {
+    "rx_crc_errors": "frames with a wrong checksum",
+    "rx_symbol_errors": "symbol errors",
+    "rx_frame_errors": "frames with odd bits",
+    "fec_uncorrectable_codewords": "codewords that could not be corrected",
+    "link_integrity_errors": "bursts of link errors",
+    "rdma_icrc_errors": "packets damaged on the way",
+}
+DOWN = {
+    "link_downed": "times that the link went down",
+    "tx_pause_storm_errors": "stalls past the NIC's timeout",
+    "rdma_retries_exceeded": "connections given up",
+}
+
+
+@dataclass(frozen=True)
+class NicErrorThresholds(Thresholds):
+    """When a NIC or its link is at fault."""
+
+    min_damage_ratio: float = threshold(
+        1e-6, "damaged of all packets; a healthy link stays far below one in 10^9"
+    )
+    min_damage_count: int = threshold(10, "fewer are chance")
+    min_ahead_ratio: float = threshold(10.0, "times the other ports' median: one link")
+    min_downs_count: int = threshold(1, "a link that goes down once stops its traffic for seconds")
+
+
+def evaluate(facts: Facts, limits: NicErrorThresholds) -> RuleOutcome:
+    """One finding a port."""
+    missing = at.why_not(facts, {*DAMAGE, *DOWN})
+    if missing is not None:
+        return lacking(NAME, missing, at.CAPTURE)
+    found = at.ports(facts)
+    damage = {p.link: p.growth(DAMAGE) or 0.0 for p in found}
+    findings = []
+    for port in found:
+        rows = [
+            r
+            for r in port.of(DOWN)
+            # Most ports of a switch are not the job's: one that goes down there is not its fault.
+            if float(r["growth"]) >= limits.min_downs_count and port.host is not None
+        ]
+        count, usual = damage[port.link], at.others_median(damage, port.link) or 0.0
+        packets = port.growth(["rx_packets", "rx_unicast_packets"]) or 0.0
+        ratio = count / packets if packets else None
+        if (
+            count >= limits.min_damage_count
+            and count >= limits.min_ahead_ratio * usual
+            and (ratio is None or ratio >= limits.min_damage_ratio)
+        ):
+            rows += [r for r in port.of(DAMAGE) if r["growth"]]
+        if rows:
+            findings.append(_finding(facts, limits, port, rows))
+    return RuleOutcome(tuple(findings))
+
+
+def _finding(
+    facts: Facts, limits: NicErrorThresholds, port: at.Port, rows: Sequence[Row]
+) -> Finding:
+    scope = at.scope_of(facts, [port])
+    names = [str(r["counter"]) for r in rows]
+    test = at.tested(facts, [port], names)
+    impact = at.impact(facts, test)
+    against = at.unproved(rows)
+    words = [f"{r['growth']:,.0f} {({**DAMAGE, **DOWN})[r['counter']]}" for r in rows[:3]]
+    is_down = any(name in DOWN for name in names) and port.rank is not None
+    severity = max(
+        Severity.MINOR if is_down else Severity.NOTE,
+        severity_of(impact.step_ratio),
+        key=lambda s: s.weight,
+    )
+    name = at.named(port)
+    return Finding(
+        id=f"{NAME}/{at.where(scope)}",
+        rule=NAME,
+        severity=Severity.NOTE if against else severity,
+        confidence=confidence_from(
+            ["counters", "step times"] if impact.s_per_step is not None else ["counters"],
+            "the port's own counters" + at.tested_words(test),
+        ),
+        summary=f"The {name} counts {listed(words)} while the job runs.",
+        owner="network",
+        scope=scope,
+        when=at.when(facts),
+        impact=impact,
+        evidence=(
+            *(
+                Evidence(
+                    name=str(r["counter"]),
+                    value=float(r["growth"]),
+                    unit="count",
+                    threshold=float(
+                        limits.min_downs_count if r["counter"] in DOWN else limits.min_damage_count
+                    ),
+                    query="port_counters",
+                    rows=at.places(facts, [r]),
+                )
+                for r in rows[:4]
+            ),
+            *at.tested_evidence(test),
+        ),
+        counter_evidence=against,
+        confirm=("ethtool -S, ethtool -m (light), mlxlink -c   on the host, twice",),
+        remedy=("clean or replace cable and optic; then the NIC",),
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    summary="A NIC or its link damages packets, goes down, or gives up on connections.",
+    owner="network",
+    thresholds=NicErrorThresholds(),
+    queries=("step_breakdown", *at.QUERIES),
+    evaluate=evaluate,
+    doc=__doc__,
+    needs=at.NEEDS,
+    absorbs=("link-degraded",),
+)

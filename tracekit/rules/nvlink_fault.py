@@ -1,0 +1,145 @@
+"""
+What it means
+    An NVLink of a GPU is down, recovers again and again, or damages what it carries.
+
+How it shows
+    Links that are down while its peers' are up; recoveries or failures that grew; replays or
+    checksum errors that grew by 100 and ten times as fast as the other GPUs'; an XID of NVLink (74,
+    121, 136, 144-150) while the job ran.
+
+Why it hurts
+    Collectives within the node go the slow way round, or stop while the link recovers.
+
+Remedy
+    Reset GPU and fabric manager; if it comes back, the GPU, its baseboard or the switch.
+
+When this is wrong
+    Models differ in how many links they have: only peers of the same model are compared. A few
+    corrected flits are normal at these speeds.
+
+Source
+    Diagnosis D6; DCGM fields 409-439 and 1206-1213.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from tracekit.findings import Evidence, Finding, Impact, Severity, confidence_from
+from tracekit.rules import gpus
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.wording import listed
+
+NAME = "nvlink-fault"
+RARE = {
+    "nvlink_recoveries": "link recoveries",
+    "nvlink_link_failures": "links that did not recover",
+}
+OFTEN = {
+    "nvlink_replays": "replays",
+    "nvlink_crc_flit_errors": "flits with a wrong checksum",
+    "nvlink_crc_data_errors": "data with a wrong checksum",
+    "nvlink_link_errors": "damaged packets",
+}
+
+
+@dataclass(frozen=True)
+class NvlinkFaultThresholds(Thresholds):
+    """When an NVLink is at fault."""
+
+    min_recoveries_count: int = threshold(1, "a link that recovers stops meanwhile")
+    min_errors_count: int = threshold(100, "corrected errors; a few are normal at these speeds")
+    min_ahead_ratio: float = threshold(10.0, "times the other GPUs' median growth")
+
+
+def evaluate(facts: Facts, limits: NvlinkFaultThresholds) -> RuleOutcome:
+    """One finding a GPU."""
+    growth = gpus.by_gpu(facts, gpus.GROWTH, "counter")
+    counters = gpus.by_gpu(facts, gpus.COUNTERS, "counter")
+    events = gpus.current_events(facts, gpus.LINK_XIDS)
+    has_any = any(set(g) & {*RARE, *OFTEN} for g in growth.values()) or any(
+        "nvlink_links_inactive" in c for c in counters.values()
+    )
+    if not has_any and not events and not facts.of(gpus.EVENTS):
+        return gpus.lacking_counters(
+            facts, NAME, "NVLink counters (DCGM 409-439, 1206-1213) or XIDs"
+        )
+    found: dict[str, list[tuple[Row, str, float, float]]] = {}
+    for name, (words, least) in {
+        **{n: (w, limits.min_recoveries_count) for n, w in RARE.items()},
+        **{n: (w, limits.min_errors_count) for n, w in OFTEN.items()},
+    }.items():
+        counts = {g: float(c[name]["growth"] or 0.0) for g, c in growth.items() if name in c}
+        for gpu, count in counts.items():
+            others = [c for g, c in counts.items() if g != gpu]
+            usual = median(others) if others else 0.0
+            if count >= least and count >= limits.min_ahead_ratio * usual:
+                limit = max(float(least), limits.min_ahead_ratio * usual)
+                said = f"{count:,.0f} {words}"
+                found.setdefault(gpu, []).append((growth[gpu][name], said, count, limit))
+    for gpu, own in counters.items():
+        row = own.get("nvlink_links_inactive")
+        # Peers decide what is usual; a model with unused links shows them on every GPU.
+        if row is not None and row["max_value"] > (row["peer_value"] or 0.0) and row["peers_count"]:
+            said = f"{row['max_value']:.0f} links are down"
+            found.setdefault(gpu, []).append((row, said, float(row["max_value"]), 1.0))
+    for row in events:
+        said = f"XID {row['xid']} ({gpus.XIDS[int(row['xid'])]})"
+        found.setdefault(str(row["gpu_id"]), []).append((row, said, float(row["xid"]), 0.0))
+    return RuleOutcome(tuple(_finding(facts, own) for _, own in sorted(found.items())))
+
+
+def _query_of(row: Row) -> str:
+    if "xid" in row:
+        return gpus.EVENTS
+    return gpus.GROWTH if "growth" in row else gpus.COUNTERS
+
+
+def _finding(facts: Facts, own: Sequence[tuple[Row, str, float, float]]) -> Finding:
+    rows = [row for row, *_ in own]
+    scope = gpus.scope_of(facts, rows)
+    is_event = any("xid" in row for row in rows)
+    words = list(dict.fromkeys(said for _, said, *_ in own))
+    is_down = any(row.get("counter") in ("nvlink_links_inactive", *RARE) for row in rows)
+    return Finding(
+        id=f"{NAME}/{gpus.finding_where(scope)}",
+        rule=NAME,
+        severity=Severity.MAJOR if is_event else Severity.MINOR if is_down else Severity.NOTE,
+        confidence=confidence_from(
+            ["log", "counters"] if is_event and len(rows) > 1 else ["counters"],
+            "the GPU's own counters" + (" and the kernel log" if is_event else ""),
+        ),
+        summary=f"NVLink of {gpus.subject(rows[:1])}: {listed(words)}.",
+        owner="hardware",
+        scope=scope,
+        when=facts.when(facts.steps.keys),
+        impact=Impact(),
+        evidence=tuple(
+            Evidence(
+                name=str(row.get("counter") or f"XID {row['xid']}"),
+                value=value,
+                unit="XID" if "xid" in row else "count",
+                threshold=limit or None,
+                query=_query_of(row),
+                rows=gpus.places(facts, [row]),
+            )
+            for row, _, value, limit in own[:6]
+        ),
+        candidates=gpus.candidates_of(rows[:1]),
+        confirm=("nvidia-smi nvlink -s; nvidia-smi nvlink -e   on its host",),
+        remedy=("reset the GPU and the fabric manager; if it comes back, hand it to hardware",),
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    summary="An NVLink of a GPU is down, recovers again and again, or damages data.",
+    owner="hardware",
+    thresholds=NvlinkFaultThresholds(),
+    queries=("step_breakdown", gpus.GROWTH, gpus.COUNTERS, gpus.EVENTS),
+    evaluate=evaluate,
+    doc=__doc__,
+    needs=gpus.NEEDS,
+)

@@ -1,0 +1,188 @@
+"""
+What it means
+    A port throws packets away while the job runs; what was in them is sent again, late.
+
+How it shows
+    Drops of one port while the job ran, one packet in 10,000 or more, and at most a tenth of that
+    on the other ports. Where the trace shows that the rank behind the port always gets its data
+    late, both are one finding, with the trace's cost.
+
+Why it hurts
+    A lost packet costs a retransmission: milliseconds on TCP, up to half a second where only a
+    timer notices. A ring waits for its slowest member each time.
+
+Remedy
+    Find out what is full: a queue or buffer that is too small, a port slower than its neighbours,
+    a policer; on a lossless fabric, flow control that is off for this priority.
+
+When this is wrong
+    TCP needs some loss to find its rate: that is what the floor is for. Drops outside the job's
+    window are another job's. Trimmed packets (cut to their header) are not lost. A long queue
+    without drops accuses no link.
+
+Source
+    Diagnosis D20; recorded with a port shaped to 60 Mbit/s and a 96 kB queue: 4 % lost on one port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracekit.findings import Evidence, Finding, Severity, confidence_from, severity_of
+from tracekit.rules import ports as at
+from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.wording import plural, share
+
+NAME = "packet-loss"
+PACKET_BYTES = 1500.0
+"""Where packets are not counted: bytes over this are at least so many."""
+
+
+@dataclass(frozen=True)
+class PacketLossThresholds(Thresholds):
+    """When drops are worth a finding."""
+
+    min_loss_ratio: float = threshold(
+        1e-4, "dropped of all packets; TCP's own search for its rate stays below on a healthy path"
+    )
+    min_drops_count: int = threshold(10, "fewer drops are chance, whatever their share")
+    min_ahead_ratio: float = threshold(
+        10.0, "times the other ports' median share: one port, not the whole fabric"
+    )
+
+
+@dataclass(frozen=True)
+class _Loss:
+    port: at.Port
+    direction: str
+    dropped: float
+    ratio: float
+
+
+def evaluate(facts: Facts, limits: PacketLossThresholds) -> RuleOutcome:
+    """One finding for the ports that drop and stand out, or one for all of them."""
+    missing = at.why_not(facts, at.DROPPED)
+    if missing is not None:
+        return lacking(NAME, missing, at.CAPTURE)
+    every = [loss for port in at.ports(facts) for loss in _losses(port)]
+    bad = [
+        loss
+        for loss in every
+        if loss.dropped >= limits.min_drops_count and loss.ratio >= limits.min_loss_ratio
+    ]
+    if not bad:
+        return RuleOutcome()
+    worst: dict[str, float] = {}
+    for loss in every:
+        worst[loss.port.link] = max(loss.ratio, worst.get(loss.port.link, 0.0))
+    singled = [loss for loss in bad if _stands_out(loss, worst, limits)]
+    if singled:
+        return RuleOutcome(tuple(_finding(facts, limits, [loss], worst) for loss in singled))
+    return RuleOutcome((_finding(facts, limits, bad, worst),))
+
+
+def _losses(port: at.Port) -> list[_Loss]:
+    found = []
+    for direction in ("rx", "tx"):
+        dropped = port.growth(at.DROPPED, direction)
+        if dropped is None:
+            continue
+        passed = port.growth([f"{direction}_packets", f"{direction}_queue_packets"], direction)
+        moved = port.growth([f"{direction}_bytes", f"{direction}_queue_bytes"], direction)
+        packets = passed if passed is not None else (moved or 0.0) / PACKET_BYTES
+        whole = packets + dropped
+        found.append(_Loss(port, direction, dropped, dropped / whole if whole else 0.0))
+    return found
+
+
+def _stands_out(loss: _Loss, worst: dict[str, float], limits: PacketLossThresholds) -> bool:
+    usual = at.others_median(worst, loss.port.link)
+    return usual is not None and loss.ratio >= limits.min_ahead_ratio * usual
+
+
+def _finding(
+    facts: Facts, limits: PacketLossThresholds, losses: Sequence[_Loss], worst: dict[str, float]
+) -> Finding:
+    found = [loss.port for loss in losses]
+    scope = at.scope_of(facts, list({p.link: p for p in found}.values()))
+    rows = [r for loss in losses for r in loss.port.of(at.DROPPED, loss.direction) if r["growth"]]
+    against = at.unproved(rows)
+    test = at.tested(facts, found, at.DROPPED)
+    impact = at.impact(facts, test)
+    first = max(losses, key=lambda loss: loss.ratio)
+    usual = at.others_median(worst, first.port.link)
+    dropped = sum(loss.dropped for loss in losses)
+    if len(scope.links) == 1:
+        who = f"The {at.named(first.port, first.direction)} drops"
+        rest = _contrast(worst, first)
+        said = (
+            f"{who} {share(first.ratio)} of its packets ({dropped:,.0f}) while the job runs{rest}."
+        )
+        where = scope.links[0]
+    else:
+        said = (
+            f"{plural(len(scope.links), 'port')} drop packets while the job runs "
+            f"({dropped:,.0f}; up to {share(first.ratio)}): {at.links_phrase(found)}."
+        )
+        where = "all" if set(scope.links) == set(worst) else scope.links[0]
+    return Finding(
+        id=f"{NAME}/{','.join(map(str, scope.ranks)) if len(scope.ranks) == 1 else where}",
+        rule=NAME,
+        severity=Severity.NOTE if against else severity_of(impact.step_ratio),
+        confidence=confidence_from(
+            ["counters", "step times"] if impact.s_per_step is not None else ["counters"],
+            "the port's own counters" + at.tested_words(test),
+        ),
+        summary=said,
+        owner="network",
+        scope=scope,
+        when=at.when(facts),
+        impact=impact,
+        evidence=(
+            Evidence(
+                name="packets dropped of all packets",
+                value=first.ratio,
+                unit="ratio",
+                threshold=max(limits.min_loss_ratio, limits.min_ahead_ratio * (usual or 0.0)),
+                query="port_counters",
+                rows=at.places(facts, rows),
+            ),
+            Evidence(
+                name="packets dropped while the job ran",
+                value=dropped,
+                unit="packets",
+                threshold=float(limits.min_drops_count),
+                query="port_counters",
+            ),
+            *at.tested_evidence(test),
+        ),
+        counter_evidence=against,
+        confirm=(
+            "read the port's drops and queue twice, a minute apart, while the job runs",
+            "tc -s qdisc, ethtool -S or the switch's queue counters say which queue is full",
+        ),
+        remedy=("give the queue room or the port its speed back; on RoCE, check PFC and ECN",),
+    )
+
+
+def _contrast(worst: dict[str, float], loss: _Loss) -> str:
+    others = [v for name, v in worst.items() if name != loss.port.link]
+    if not others:
+        return ", with no other port to compare"
+    if not any(others):
+        return f"; the other {plural(len(others), 'port')} none"
+    return f"; the others {share(at.others_median(worst, loss.port.link) or 0.0)}"
+
+
+RULE = Rule(
+    name=NAME,
+    summary="A port throws packets away while the job runs.",
+    owner="network",
+    thresholds=PacketLossThresholds(),
+    queries=("step_breakdown", *at.QUERIES),
+    evaluate=evaluate,
+    doc=__doc__,
+    needs=at.NEEDS,
+    absorbs=("link-degraded",),
+)

@@ -1,0 +1,135 @@
+"""
+What it means
+    Pauses spread through the fabric: ports stand still for much of the time.
+
+How it shows
+    A switch's watchdog found a storm (a queue that was paused without end), or ports were told to
+    pause for 10 % of the time while the job ran.
+
+Why it hurts
+    A paused port holds up all traffic of its priority, whosever it is; a storm stops it.
+
+Remedy
+    Find who paused first (slow-receiver names a host), mend that; keep the watchdog on; let ECN act
+    before pause does.
+
+When this is wrong
+    Short pauses in every step are how a lossless fabric works. A watchdog's count may be of another
+    day where readings do not say: only growth while the job ran counts, or a storm that holds.
+
+Source
+    Diagnosis D17; SONiC's pause watchdog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracekit.findings import Evidence, Finding, Severity, confidence_from, severity_of
+from tracekit.rules import ports as at
+from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.wording import plural, share
+
+NAME = "pfc-storm"
+STORMS = ("pfcwd_storms_detected",)
+
+
+@dataclass(frozen=True)
+class PfcStormThresholds(Thresholds):
+    """When pausing is a storm."""
+
+    min_paused_ratio: float = threshold(
+        0.10, "share of the time that a port was told to pause; rare is healthy"
+    )
+    min_storms_count: int = threshold(1, "storms that a watchdog found while the job ran")
+
+
+def evaluate(facts: Facts, limits: PfcStormThresholds) -> RuleOutcome:
+    """One finding for all ports in a storm."""
+    found = at.ports(facts)
+    stormed = [p for p in found if (p.growth(STORMS) or 0.0) >= limits.min_storms_count]
+    pauses = [(p, pause) for p in found if (pause := at.paused(facts, p, is_by_host=False))]
+    if not pauses and not any(p.of(STORMS) for p in found):
+        needs = at.why_not(facts, at.PAUSES) or f"{at.NEEDS} of pauses, or a watchdog's"
+        return lacking(NAME, needs, at.CAPTURE)
+    held = [(p, x) for p, x in pauses if (x.ratio or 0.0) >= limits.min_paused_ratio]
+    if not stormed and not held:
+        return RuleOutcome()
+    return RuleOutcome((_finding(facts, limits, stormed, held),))
+
+
+def _finding(
+    facts: Facts,
+    limits: PfcStormThresholds,
+    stormed: Sequence[at.Port],
+    held: Sequence[tuple[at.Port, at.Pause]],
+) -> Finding:
+    involved = list({p.link: p for p in (*stormed, *(p for p, _ in held))}.values())
+    scope = at.scope_of(facts, involved)
+    test = at.tested(facts, involved, at.PAUSES)
+    impact = at.impact(facts, test)
+    rows = [r for p in stormed for r in p.of(STORMS)] + [r for _, x in held for r in x.rows]
+    against = at.unproved(rows)
+    storms = sum(p.growth(STORMS) or 0.0 for p in stormed)
+    words = []
+    evidence = []
+    if stormed:
+        words.append(f"a watchdog found {plural(int(storms), 'pause storm')}")
+        evidence.append(
+            Evidence(
+                name="pause storms while the job ran",
+                value=storms,
+                unit="count",
+                threshold=float(limits.min_storms_count),
+                query="port_counters",
+                rows=at.places(facts, rows),
+            )
+        )
+    if held:
+        most = max(x.ratio or 0.0 for _, x in held)
+        who = plural(len(held), "port")
+        words.append(f"{who} stood paused for up to {share(most)} of the time")
+        evidence.append(
+            Evidence(
+                name="time that a port was told to pause",
+                value=most,
+                unit="ratio",
+                threshold=limits.min_paused_ratio,
+                query="port_counters",
+                rows=at.places(facts, rows),
+            )
+        )
+    least = Severity.MAJOR if stormed else Severity.NOTE
+    severity = max(least, severity_of(impact.step_ratio), key=lambda s: s.weight)
+    said = " and ".join(words)
+    return Finding(
+        id=f"{NAME}/{at.where(scope)}",
+        rule=NAME,
+        severity=Severity.NOTE if against else severity,
+        confidence=confidence_from(
+            ["counters", "step times"] if impact.s_per_step is not None else ["counters"],
+            "the ports' own counters" + at.tested_words(test),
+        ),
+        summary=f"{said[0].upper()}{said[1:]}: {at.links_phrase(involved)}.",
+        owner="network",
+        scope=scope,
+        when=at.when(facts),
+        impact=impact,
+        evidence=(*evidence, *at.tested_evidence(test)),
+        counter_evidence=against,
+        confirm=("show pfc counters; show pfcwd stats   on the switches, twice",),
+        remedy=("find the host that pauses first and mend it; keep the watchdog on",),
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    summary="Pauses spread: ports stand still for much of the time.",
+    owner="network",
+    thresholds=PfcStormThresholds(),
+    queries=("step_breakdown", *at.QUERIES),
+    evaluate=evaluate,
+    doc=__doc__,
+    needs=at.NEEDS,
+)

@@ -1,0 +1,80 @@
+"""Links that their own port says are slower than those of the job's other ports."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from tracekit.findings import Evidence, Finding, Impact, Severity, confidence_from
+from tracekit.rules import ports as at
+from tracekit.rules.base import Facts, Row
+
+QUERIES = (*at.QUERIES, "port_levels")
+SPEEDS = {
+    "link_speed": ("bits/s", "runs at"),
+    "link_width": ("lanes", "runs on"),
+    "tx_shaper_rate": ("bytes/s", "is held by a shaper to"),
+}
+MIN_PORTS = 3
+MAX_SPEED_RATIO = 0.8
+"""Of the other ports' median: speeds come in steps of two, so anything below is another speed."""
+
+
+def slow_links(facts: Facts, rule: str) -> list[Finding]:
+    """One finding a port of the job that is slower than the others by its own word."""
+    by_link = {(p.node, p.port): p for p in at.ports(facts) if at.owners(p)}
+    found: dict[str, Finding] = {}
+    for counter in SPEEDS:
+        rows = [
+            r
+            for r in facts.of("port_levels")
+            if r["counter"] == counter and (r["node"], r["port"]) in by_link and r["max_value"]
+        ]
+        for row in rows:
+            port = by_link[row["node"], row["port"]]
+            others = [
+                float(r["max_value"])
+                for r in rows
+                if r is not row and by_link[r["node"], r["port"]].is_on_host == port.is_on_host
+            ]
+            if len(others) + 1 < MIN_PORTS:
+                continue
+            usual = median(others)
+            if float(row["max_value"]) <= MAX_SPEED_RATIO * usual:
+                found.setdefault(port.link, _finding(facts, rule, port, row, usual))
+    return list(found.values())
+
+
+def _finding(facts: Facts, rule: str, port: at.Port, row: Row, usual: float) -> Finding:
+    unit, verb = SPEEDS[row["counter"]]
+    scope = at.scope_of(facts, [port])
+    shown = [f"{_shown(v, unit)}" for v in (float(row["max_value"]), usual)]
+    return Finding(
+        id=f"{rule}/{at.where(scope)}",
+        rule=rule,
+        severity=Severity.NOTE,
+        confidence=confidence_from(["counters"], "the port's own word"),
+        summary=f"The {at.named(port)} {verb} {shown[0]}; the job's other ports {shown[1]}.",
+        owner="network",
+        scope=scope,
+        when=at.when(facts),
+        impact=Impact(),
+        evidence=(
+            Evidence(
+                name=str(row["counter"]),
+                value=float(row["max_value"]),
+                unit=unit,
+                threshold=MAX_SPEED_RATIO * usual,
+                query="port_levels",
+            ),
+        ),
+        counter_evidence=at.unproved([row]),
+        confirm=("read speed and width of this port and of a peer; then its cable and optic",),
+        remedy=("replace cable or optic, or lift the limit; drain the machine until then",),
+    )
+
+
+def _shown(value: float, unit: str) -> str:
+    if unit == "lanes":
+        return f"{value:.0f} lanes"
+    bits = value if unit == "bits/s" else value * 8
+    return f"{bits / 1e9:.3g} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:.3g} Mbit/s"

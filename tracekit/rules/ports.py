@@ -1,0 +1,288 @@
+"""What rules over port counters share: growth by port, whose port it is, and how peers compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from tracekit.findings import Evidence, EvidenceRow, Impact, Scope, When, impact_of
+from tracekit.rules.base import UNPROVED, Facts, Row
+from tracekit.wording import safe, some
+
+QUERIES = ("port_counters", "network_correlation")
+CAPTURE = "tracekit capture --what nic"
+NEEDS = "NIC or switch counters"
+MIN_COVERAGE_RATIO = 0.5
+"""Less of the window than this, and counters say little about the job."""
+
+DROPPED = (
+    "rx_dropped_packets",
+    "tx_dropped_packets",
+    "rx_queue_dropped_packets",
+    "tx_queue_dropped_packets",
+)
+"""Packets thrown away although nothing was wrong with them."""
+
+
+PAUSES = tuple(
+    f"{way}_{kind}_{what}"
+    for way in ("rx", "tx")
+    for kind in ("pfc", "pause")
+    for what in ("packets", "duration")
+)
+"""Pause frames, of a priority or of the whole link, and the time that they asked for."""
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Pausing in one direction while the job ran."""
+
+    ratio: float | None
+    """Share of the time; None where only frames are counted."""
+    frames_per_s: float | None
+    rows: tuple[Row, ...]
+
+    @property
+    def measure(self) -> float:
+        """What ports are compared by: the share of the time, else frames a second."""
+        return self.ratio if self.ratio is not None else self.frames_per_s or 0.0
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port and what its counters grew by while the job ran."""
+
+    node: str | None
+    port: str
+    host: str | None
+    rank: int | None
+    ranks: tuple[int, ...]
+    is_on_host: bool
+    rows: tuple[Row, ...]
+
+    @property
+    def link(self) -> str:
+        """Node and port in one name."""
+        return f"{self.node}:{self.port}" if self.node else self.port
+
+    def of(self, counters: Iterable[str], direction: str | None = None) -> list[Row]:
+        """Rows of these counters, of every priority and queue, whose growth is known."""
+        wanted = set(counters)
+        return [
+            r
+            for r in self.rows
+            if r["counter"] in wanted
+            and r["growth"] is not None
+            and (direction is None or r["direction"] == direction)
+        ]
+
+    def growth(self, counters: Iterable[str], direction: str | None = None) -> float | None:
+        """The largest growth of these counters, each summed over priorities and queues.
+
+        Not their sum: an interface and its queue count the same packet. None: no such counter.
+        """
+        totals: dict[str, float] = {}
+        for row in self.of(counters, direction):
+            name = str(row["counter"])
+            totals[name] = totals.get(name, 0.0) + float(row["growth"])
+        return max(totals.values(), default=None)
+
+    def is_towards_host(self, direction: str) -> bool:
+        """Whether traffic in that direction goes to the host: the switch's tx, the NIC's rx."""
+        return direction == ("rx" if self.is_on_host else "tx")
+
+
+def ports(facts: Facts) -> list[Port]:
+    """Every port that has counters whose readings cover enough of the job."""
+    grouped: dict[tuple[str, str], list[Row]] = {}
+    for row in facts.of("port_counters"):
+        if row["coverage_ratio"] is None or row["coverage_ratio"] >= MIN_COVERAGE_RATIO:
+            grouped.setdefault((row["node"] or "", row["port"]), []).append(row)
+    return [
+        Port(
+            node=rows[0]["node"],
+            port=port,
+            host=rows[0]["host"],
+            rank=rows[0]["rank"],
+            ranks=tuple(rows[0]["ranks"] or ()),
+            is_on_host=bool(rows[0]["is_on_host"]),
+            rows=tuple(rows),
+        )
+        for (_, port), rows in sorted(grouped.items())
+    ]
+
+
+def paused(facts: Facts, port: Port, *, is_by_host: bool) -> Pause | None:
+    """Pauses that the host sent (``is_by_host``), or that it was told to keep; None: not counted.
+
+    Who counts decides the direction: what the switch receives, the host has sent. The worst
+    priority counts, not the sum of them. A counter that never moved is a pause of 0.
+    """
+    way = "tx" if port.is_on_host == is_by_host else "rx"
+    times = port.of([f"{way}_pfc_duration", f"{way}_pause_duration"])
+    frames = port.of([f"{way}_pfc_packets", f"{way}_pause_packets"])
+    if not times and not frames:
+        return None
+    rows = times or frames
+    span_s = _span_s(rows[0])
+    if span_s is None:
+        return None
+    ratio = max(float(r["growth"]) for r in times) / 1e6 / span_s if times else None
+    rate = sum(float(r["growth"]) for r in frames) / span_s if frames else None
+    return Pause(ratio, rate, tuple(r for r in rows if r["growth"]))
+
+
+def _span_s(row: Row) -> float | None:
+    """Seconds that the growth of a row covers; None where its readings have no times."""
+    if row["interval_ns"] is None or not row["intervals_count"]:
+        return None
+    return float(row["interval_ns"]) * int(row["intervals_count"]) / 1e9
+
+
+def where(scope: Scope) -> str:
+    """The last part of a finding's id: the only rank, else the only link, else all."""
+    if len(scope.ranks) == 1:
+        return str(scope.ranks[0])
+    return scope.links[0] if len(scope.links) == 1 else "several"
+
+
+def host_named(port: Port) -> str:
+    """The host of a port as a sentence begins with it: ``Host h1 (rank 1)``."""
+    who = owners(port)
+    ranks = f" (rank{'s' if len(who) > 1 else ''} {', '.join(map(str, who[:4]))})" if who else ""
+    return f"Host {safe(port.host or '?')}{ranks}"
+
+
+def why_not(facts: Facts, counters: Iterable[str] | None = None) -> str | None:
+    """What is missing before a rule may say anything; None where it may."""
+    rows = facts.of("port_counters")
+    if not rows:
+        return NEEDS
+    found = ports(facts)
+    if not found:
+        return f"{NEEDS} from the time of the job (those given cover less than half of it)"
+    wanted = set(counters or ())
+    if wanted and not any(p.of(wanted) for p in found):
+        if any(r["counter"] in wanted for p in found for r in p.rows):
+            return f"{NEEDS}, each read twice or more (those given hold one reading)"
+        return f"{NEEDS} of this kind (those given do not count it)"
+    return None
+
+
+def owners(port: Port) -> tuple[int, ...]:
+    """The ranks that use the port; empty where nobody knows."""
+    return (port.rank,) if port.rank is not None else port.ranks
+
+
+def scope_of(facts: Facts, found: Sequence[Port]) -> Scope:
+    """The place that these ports are, with the hosts and ranks behind them."""
+    ranks = sorted({r for p in found for r in owners(p)})
+    base = facts.scope(ranks, facts.steps.keys)
+    return Scope(
+        ranks=base.ranks,
+        hosts=tuple(sorted({p.host for p in found if p.host})),
+        links=tuple(p.link for p in found),
+        switches=tuple(sorted({p.node for p in found if p.node and not p.is_on_host})),
+        steps=base.steps,
+        identity_source=_identity(found) or base.identity_source,
+    )
+
+
+def _identity(found: Sequence[Port]) -> str | None:
+    said = {str(r["host_source"]) for p in found for r in p.rows if r["host_source"]}
+    return ", ".join(sorted(said)) or None
+
+
+def named(port: Port, direction: str | None = None) -> str:
+    """The port in a sentence: ``port switch:lv1 towards rank 1 (host1)``."""
+    who = ", ".join(map(str, owners(port)[:4]))
+    rank = f"rank{'s' if len(owners(port)) > 1 else ''} {who}" if who else ""
+    host = safe(port.host) if port.host else ""
+    if port.is_on_host:
+        way = "NIC"
+        return f"{way} {safe(port.link)}" + (f" of {rank}" if rank else "")
+    end = f"{rank} ({host})" if rank and host else rank or host
+    word = "from" if direction == "rx" else "towards"
+    return f"port {safe(port.link)}" + (f" {word} {end}" if end else "")
+
+
+def places(facts: Facts, rows: Iterable[Row]) -> tuple[EvidenceRow, ...]:
+    """Where the readings stand, three at most."""
+    found = dict.fromkeys(
+        (int(r["source_id"]), int(r["place"])) for r in rows if r["source_id"] is not None
+    )
+    return tuple(
+        EvidenceRow(source=facts.sources.get(s, f"source {s}"), place=str(p))
+        for s, p in list(found)[:3]
+    )
+
+
+def unproved(rows: Iterable[Row]) -> tuple[Evidence, ...]:
+    """Evidence against: files in a format that no real sample proved; empty where none is."""
+    files = {r["source_id"] for r in rows if r.get("is_from_documentation")}
+    return (Evidence(name=UNPROVED, value=float(len(files)), unit="count"),) if files else ()
+
+
+def others_median(values: Mapping[str, float], own: str) -> float | None:
+    """Median of the other ports' values; None where there is no other."""
+    others = [v for name, v in values.items() if name != own]
+    return median(others) if others else None
+
+
+def when(facts: Facts) -> When:
+    """The time of the job's steady steps."""
+    return facts.when(facts.steps.keys)
+
+
+def tested(facts: Facts, found: Sequence[Port], counters: Iterable[str]) -> Row | None:
+    """The correlation with the steps' time that says most; None: none of the counters moved."""
+    wanted, links = set(counters), {(p.node, p.port) for p in found}
+    order = {"cause": 0, "symptom": 1, "none": 2, "not_testable": 3}
+    rows = [
+        r
+        for r in facts.of("network_correlation")
+        if r["counter"] in wanted and (r["node"], r["port"]) in links
+    ]
+    return min(rows, key=lambda r: (order[r["verdict"]], r["q_value"] or 1.0), default=None)
+
+
+def tested_words(row: Row | None) -> str:
+    """What the correlation with slow steps says, for the basis of a finding."""
+    if row is None:
+        return ""
+    if row["verdict"] == "not_testable":
+        return f"; whether slow steps go with it is not testable ({row['reason']})"
+    if row["verdict"] == "cause":
+        return f"; slow steps go with it (rho {row['rho']:.2f}, q {row['q_value']:.2g})"
+    if row["verdict"] == "symptom":
+        return "; it follows slow steps and does not lead them"
+    return f"; slow steps do not go with it (q {row['q_value']:.2g})"
+
+
+def tested_evidence(row: Row | None) -> tuple[Evidence, ...]:
+    """The correlation as evidence, where it was tested."""
+    if row is None or row["rho"] is None:
+        return ()
+    return (
+        Evidence(
+            name="rank correlation with the step's time",
+            value=float(row["rho"]),
+            unit="ratio",
+            threshold=0.3,
+            query="network_correlation",
+        ),
+    )
+
+
+def impact(facts: Facts, row: Row | None) -> Impact:
+    """What a cause costs: the mean step above steps with least of the counter; else unknown."""
+    if row is None or row["verdict"] != "cause" or not len(facts.steps):
+        return Impact()
+    step_s = facts.steps.step_ns / 1e9
+    return impact_of(float(row["cost_ratio"] or 0.0) * step_s, step_s, facts.gpus_count)
+
+
+def links_phrase(found: Sequence[Port]) -> str:
+    """Names of ports for a sentence."""
+    return some([safe(p.link) for p in found])

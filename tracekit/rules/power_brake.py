@@ -1,0 +1,197 @@
+"""
+What it means
+    Power, not heat, holds a GPU's clock down: an external brake, or a power limit below its peers'.
+
+How it shows
+    The hardware says power brake for 1 % of the time by a counter or in 5 % of the samples; or the
+    software power cap holds in half of the samples while the GPU's clock is 5 % below its busy
+    peers'.
+
+Why it hurts
+    A brake halves the clock or worse; a lower limit makes one GPU the slowest of all.
+
+Remedy
+    A brake: power supplies, rack power, its monitoring cable. A limit: set the same one everywhere.
+
+When this is wrong
+    A software power cap at full load is normal: a healthy GPU under full load shows it in every
+    sample, and so do its peers. Only a clock below theirs makes it a finding.
+
+Source
+    Diagnosis D3; NVML's clock event reasons; a healthy 8-GPU run with the cap in every sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tracekit.findings import Evidence, Finding, Impact, Severity, confidence_from
+from tracekit.rules import gpus
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.wording import share
+
+NAME = "power-brake"
+
+
+@dataclass(frozen=True)
+class PowerBrakeThresholds(Thresholds):
+    """When power holds a GPU down."""
+
+    min_held_ratio: float = threshold(
+        0.01, "share of the time that a counter says; below it costs less than a note"
+    )
+    min_active_ratio: float = threshold(0.05, "share of the samples; a sample is a moment")
+    min_active_count: int = threshold(2, "one sample may be a change of state")
+    min_capped_ratio: float = threshold(0.50, "share of the samples at the software power cap")
+    max_clock_ratio: float = threshold(0.95, "clock over its busy peers' that is lost (D3)")
+    min_below_ratio: float = threshold(0.50, "share of the busy moments with such a clock")
+
+
+def evaluate(facts: Facts, limits: PowerBrakeThresholds) -> RuleOutcome:
+    """One finding for all braked GPUs (they share a supply), one for each that is capped lower."""
+    throttle = gpus.by_gpu(facts, gpus.THROTTLE, "event")
+    if not throttle:
+        return gpus.lacking_counters(
+            facts, NAME, "the GPUs' clock event reasons (DCGM field 112, 1424)"
+        )
+    counters = gpus.by_gpu(facts, gpus.COUNTERS, "counter")
+    braked = [
+        events["hw_power_brake"]
+        for _, events in sorted(throttle.items())
+        if "hw_power_brake" in events and _is_held(events["hw_power_brake"], limits)
+    ]
+    found = [_brake(facts, limits, braked, counters)] if braked else []
+    named = {row["gpu_id"] for row in braked}
+    for gpu, events in sorted(throttle.items()):
+        clock = counters.get(gpu, {}).get("sm_clock")
+        if gpu not in named and clock is not None and _is_capped(events, clock, limits):
+            found.append(_cap(facts, limits, events["sw_power_cap"], counters[gpu]))
+    return RuleOutcome(tuple(found))
+
+
+def _is_held(row: Row, limits: PowerBrakeThresholds) -> bool:
+    if row["held_ratio"] is not None:
+        return bool(row["held_ratio"] >= limits.min_held_ratio)
+    return bool(
+        row["active_count"] >= limits.min_active_count
+        and row["active_ratio"] >= limits.min_active_ratio
+    )
+
+
+def _is_capped(events: Mapping[str, Row], clock: Row, limits: PowerBrakeThresholds) -> bool:
+    cap = events.get("sw_power_cap")
+    if cap is None or clock["busy_peer_ratio"] is None:
+        return False
+    held = cap["held_ratio"] if cap["held_ratio"] is not None else cap["active_ratio"]
+    thermal = (events.get(name) for name in ("hw_thermal", "sw_thermal"))
+    is_hot = any(row is not None and (row["active_count"] or row["held_ns"]) for row in thermal)
+    return bool(
+        held is not None
+        and held >= limits.min_capped_ratio
+        and clock["busy_peer_ratio"] <= limits.max_clock_ratio
+        and clock["busy_below_ratio"] >= limits.min_below_ratio
+        and not is_hot
+    )
+
+
+def _brake(
+    facts: Facts,
+    limits: PowerBrakeThresholds,
+    rows: Sequence[Row],
+    counters: Mapping[str, Mapping[str, Row]],
+) -> Finding:
+    scope = gpus.scope_of(facts, rows)
+    worst = max(rows, key=lambda r: (r["held_ratio"] or 0.0, r["active_ratio"] or 0.0))
+    by_counter = worst["held_ratio"] is not None
+    held = float(worst["held_ratio"] if by_counter else worst["active_ratio"])
+    what = "time" if by_counter else "samples"
+    clock = counters.get(str(worst["gpu_id"]), {}).get("sm_clock")
+    ratio = clock["busy_peer_ratio"] if clock is not None else None
+    is_slow = len(rows) > 1 or (ratio is not None and ratio <= limits.max_clock_ratio)
+    return Finding(
+        id=f"{NAME}/{gpus.finding_where(scope)}",
+        rule=NAME,
+        severity=Severity.MINOR if is_slow else Severity.NOTE,
+        confidence=confidence_from(["counters"], "one kind of evidence: the GPU's own counters"),
+        summary=(
+            f"{gpus.subject(rows)} {'are' if len(rows) > 1 else 'is'} held down by an external "
+            f"power brake, {share(held)} of the {what}."
+        ),
+        owner="hardware",
+        scope=scope,
+        when=facts.when(facts.steps.keys),
+        impact=Impact(),
+        evidence=(
+            Evidence(
+                name=f"hardware power brake, share of the {what}",
+                value=held,
+                unit="ratio",
+                threshold=limits.min_held_ratio if by_counter else limits.min_active_ratio,
+                query=gpus.THROTTLE,
+                rows=gpus.places(facts, rows),
+            ),
+        ),
+        candidates=gpus.candidates_of(rows),
+        confirm=("read the power supplies and the rack's power of these hosts (BMC, PDU)",),
+        remedy=("restore the power; the brake ends by itself",),
+    )
+
+
+def _cap(
+    facts: Facts, limits: PowerBrakeThresholds, row: Row, counters: Mapping[str, Row]
+) -> Finding:
+    scope = gpus.scope_of(facts, [row])
+    clock = counters["sm_clock"]
+    power, limit = counters.get("power"), counters.get("power_limit")
+    words = f"{float(clock['p50_value']) / 1e6:.0f} MHz against {clock['peer_value'] / 1e6:.0f}"
+    if limit is not None and limit["peer_value"] and limit["p50_value"] < limit["peer_value"]:
+        words += f"; its limit is {limit['p50_value']:.0f} W, its peers' {limit['peer_value']:.0f}"
+    elif power is not None:
+        words += f", at {power['p50_value']:.0f} W"
+    held = row["held_ratio"] if row["held_ratio"] is not None else row["active_ratio"]
+    return Finding(
+        id=f"{NAME}/{gpus.finding_where(scope)}",
+        rule=NAME,
+        severity=Severity.MINOR,
+        confidence=confidence_from(["counters"], "one kind of evidence: the GPU's own counters"),
+        summary=f"{gpus.subject([row])} is at its power limit and slower than its peers: {words}.",
+        owner="hardware",
+        scope=scope,
+        when=facts.when(facts.steps.keys),
+        impact=Impact(),
+        evidence=(
+            Evidence(
+                name="clock over its busy peers', median moment",
+                value=float(clock["busy_peer_ratio"]),
+                unit="ratio",
+                threshold=limits.max_clock_ratio,
+                query=gpus.COUNTERS,
+                rows=gpus.places(facts, [clock]),
+            ),
+            Evidence(
+                name="software power cap, share",
+                value=float(held),
+                unit="ratio",
+                threshold=limits.min_capped_ratio,
+                query=gpus.THROTTLE,
+                rows=gpus.places(facts, [row]),
+            ),
+        ),
+        candidates=gpus.candidates_of([row]),
+        confirm=("nvidia-smi -q -d POWER,CLOCK,PERFORMANCE   on its host, beside a peer",),
+        remedy=("set the same power limit everywhere; else hand the GPU to hardware",),
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    summary="Power holds a GPU's clock down: a brake, or a limit below its peers'.",
+    owner="hardware",
+    thresholds=PowerBrakeThresholds(),
+    queries=("step_breakdown", gpus.THROTTLE, gpus.COUNTERS),
+    evaluate=evaluate,
+    doc=__doc__,
+    needs=gpus.NEEDS,
+    absorbs=("slow-gpu",),
+)

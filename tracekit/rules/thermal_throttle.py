@@ -1,0 +1,188 @@
+"""
+What it means
+    A GPU is too hot and its clock is held down.
+
+How it shows
+    The hardware or the driver says so (the event reasons software thermal, hardware thermal, or
+    hardware slowdown of a GPU near its slowdown temperature), for 1 % of the time by a counter or
+    in 5 % of the samples. Its clock beside its peers' says what that costs; where the trace shows
+    the same rank computing slowly, both are one finding.
+
+Why it hurts
+    A hardware slowdown halves the clock or worse, and every rank waits for the slowest.
+
+Remedy
+    Cooling: airflow, fans, dust, a neighbour's exhaust, liquid loop. Drain the machine if it does
+    not recover.
+
+When this is wrong
+    A software power cap at full load is normal and no heat. An idle GPU's clock is low by design.
+    A hardware slowdown without heat is a power brake or a change of state. DCGM samples lag by
+    0.3 s and more, and average.
+
+Source
+    Diagnosis D2; NVML's clock event reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tracekit.findings import Evidence, Finding, Impact, Severity, confidence_from
+from tracekit.rules import gpus
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.wording import share
+
+NAME = "thermal-throttle"
+REASONS = ("hw_thermal", "sw_thermal", "thermal")
+WORDS = {
+    "hw_thermal": "hardware thermal slowdown",
+    "sw_thermal": "software thermal slowdown",
+    "thermal": "thermal violation",
+    "hw_slowdown": "hardware slowdown",
+}
+
+
+@dataclass(frozen=True)
+class ThermalThrottleThresholds(Thresholds):
+    """When heat holds a GPU down."""
+
+    min_held_ratio: float = threshold(
+        0.01, "share of the time that a counter says; below it costs less than a note"
+    )
+    min_active_ratio: float = threshold(0.05, "share of the samples; a sample is a moment")
+    min_active_count: int = threshold(2, "one sample may be a change of state")
+    max_clock_ratio: float = threshold(0.95, "clock over its busy peers' that counts as lost (D2)")
+    max_margin_celsius: float = threshold(
+        3.0, "below the slowdown temperature: a hardware slowdown there is heat"
+    )
+
+
+def evaluate(facts: Facts, limits: ThermalThrottleThresholds) -> RuleOutcome:
+    """One finding a GPU that heat holds down."""
+    throttle = gpus.by_gpu(facts, gpus.THROTTLE, "event")
+    if not throttle:
+        return gpus.lacking_counters(
+            facts, NAME, "the GPUs' clock event reasons (DCGM 112, 1422, 1423)"
+        )
+    counters = gpus.by_gpu(facts, gpus.COUNTERS, "counter")
+    found = []
+    for gpu, events in sorted(throttle.items()):
+        reason = _reason(events, counters.get(gpu, {}), limits)
+        if reason is not None:
+            found.append(_finding(facts, limits, events[reason], counters.get(gpu, {})))
+    return RuleOutcome(tuple(found))
+
+
+def _reason(
+    events: Mapping[str, Row], counters: Mapping[str, Row], limits: ThermalThrottleThresholds
+) -> str | None:
+    for reason in REASONS:
+        if reason in events and is_held(events[reason], limits):
+            return reason
+    slowdown = events.get("hw_slowdown")
+    if slowdown is None or not is_held(slowdown, limits):
+        return None
+    heat, limit = counters.get("gpu_temperature"), counters.get("gpu_slowdown_temperature")
+    if heat is None or limit is None:
+        return None
+    is_near = heat["max_value"] >= limit["max_value"] - limits.max_margin_celsius
+    return "hw_slowdown" if is_near else None
+
+
+def is_held(row: Row, limits: ThermalThrottleThresholds) -> bool:
+    """Whether a reason held long enough: by the counter where there is one, else by samples."""
+    if row["held_ratio"] is not None:
+        return bool(row["held_ratio"] >= limits.min_held_ratio)
+    return bool(
+        row["active_count"] >= limits.min_active_count
+        and row["active_ratio"] >= limits.min_active_ratio
+    )
+
+
+def clock_lost(counters: Mapping[str, Row]) -> tuple[float, Row] | None:
+    """Clock over the peers' while busy (over all moments where nothing says what is busy)."""
+    row = counters.get("sm_clock")
+    if row is None:
+        return None
+    ratio = row["busy_peer_ratio"] if row["busy_peer_ratio"] is not None else row["peer_ratio"]
+    return None if ratio is None else (float(ratio), row)
+
+
+def _finding(
+    facts: Facts, limits: ThermalThrottleThresholds, row: Row, counters: Mapping[str, Row]
+) -> Finding:
+    scope = gpus.scope_of(facts, [row])
+    by_counter = row["held_ratio"] is not None
+    held = float(row["held_ratio"] if by_counter else row["active_ratio"])
+    lost = clock_lost(counters)
+    heat = counters.get("gpu_temperature")
+    is_slow = lost is not None and lost[0] <= limits.max_clock_ratio
+    words = [f"{WORDS[row['event']]} {share(held)} of the {'time' if by_counter else 'samples'}"]
+    if lost is not None:
+        mhz = float(lost[1]["p50_value"] or 0.0) / 1e6
+        peers = float(lost[1]["peer_value"] or 0.0) / 1e6
+        words.append(f"{mhz:.0f} MHz against {peers:.0f}")
+    if heat is not None:
+        words.append(f"up to {heat['max_value']:.0f} C")
+    evidence = [
+        Evidence(
+            name=f"{WORDS[row['event']]}, share of the {'time' if by_counter else 'samples'}",
+            value=held,
+            unit="ratio",
+            threshold=limits.min_held_ratio if by_counter else limits.min_active_ratio,
+            query=gpus.THROTTLE,
+            rows=gpus.places(facts, [row]),
+        )
+    ]
+    if lost is not None:
+        evidence.append(
+            Evidence(
+                name="clock over its peers', median moment",
+                value=lost[0],
+                unit="ratio",
+                threshold=limits.max_clock_ratio,
+                query=gpus.COUNTERS,
+                rows=gpus.places(facts, [lost[1]]),
+            )
+        )
+    if heat is not None:
+        evidence.append(
+            Evidence(
+                name="highest temperature",
+                value=float(heat["max_value"]),
+                unit="celsius",
+                query=gpus.COUNTERS,
+                rows=gpus.places(facts, [heat]),
+            )
+        )
+    index = row["gpu_index"] if row["gpu_index"] is not None else row["pci"] or "N"
+    return Finding(
+        id=f"{NAME}/{gpus.finding_where(scope)}",
+        rule=NAME,
+        severity=Severity.MINOR if is_slow else Severity.NOTE,
+        confidence=confidence_from(["counters"], "one kind of evidence: the GPU's own counters"),
+        summary=f"{gpus.subject([row])} is hot and its clock is held down: {', '.join(words)}.",
+        owner="hardware",
+        scope=scope,
+        when=facts.when(facts.steps.keys),
+        impact=Impact(),
+        evidence=tuple(evidence),
+        candidates=gpus.candidates_of([row]),
+        confirm=(f"nvidia-smi -i {index} -q -d PERFORMANCE,TEMPERATURE   on its host",),
+        remedy=("look after its cooling; drain the machine if it stays hot",),
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    summary="A GPU is too hot and its clock is held down.",
+    owner="hardware",
+    thresholds=ThermalThrottleThresholds(),
+    queries=("step_breakdown", gpus.THROTTLE, gpus.COUNTERS),
+    evaluate=evaluate,
+    doc=__doc__,
+    needs=gpus.NEEDS,
+    absorbs=("slow-gpu",),
+)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tracekit import api
+from tracekit import api, catalog
 from tracekit.cli import main
 from tracekit.errors import AmbiguousInputError
 from tracekit.findings import Severity
@@ -28,6 +28,16 @@ SHARED = ROOT.parent / "shared" / "data"
 CASES = sorted(p.parent.name for p in RECORDED.glob("*/truth.json"))
 BUILT = {rule.name for rule in RULES}
 BLAMING = {rule.name for rule in RULES if rule.names_culprit}
+
+
+@pytest.mark.parametrize("case", ["ddp-dataloader-stall", "pp-uneven-stages"])
+def test_queries_whose_tables_are_empty_find_nothing(case: str) -> None:
+    """So that a diagnosis need not ask them; the job's derived tables are all filled."""
+    with api.open(RECORDED / case) as run:
+        idle = [q for q in catalog.queries() if catalog.finds_nothing(q, run.run.tables)]
+        assert len(idle) >= 15
+        assert {q.name: run.table(q.name).num_rows for q in idle} == {q.name: 0 for q in idle}
+        assert not any(q.name in ("straggler", "overlap", "job_ranks") for q in idle)
 
 
 @pytest.fixture(scope="module", autouse=True)

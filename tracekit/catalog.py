@@ -22,7 +22,7 @@ macros of ``queries/macros.sql``; they know nothing of files.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -225,6 +225,16 @@ def _macros_in(text: str) -> set[str]:
         words = {word for name in new for word in _WORD.findall(known[name])}
         new = (known.keys() & words) - found
     return found
+
+
+def finds_nothing(query: Query, filled: Collection[str]) -> bool:
+    """Whether all source tables that the query reads are empty; ``filled`` names those with rows.
+
+    Then it has no rows: derived tables say where rows belong, they are not what is asked for. (A
+    test holds every query to that.) ``source`` has rows in every run and does not count.
+    """
+    reads = [name for name in query.reads if name != "source" and table(name).kind == "source"]
+    return bool(reads) and not any(name in filled for name in reads)
 
 
 def load_macros(con: duckdb.DuckDBPyConnection, text: str | None = None) -> None:

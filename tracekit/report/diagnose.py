@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,19 +26,23 @@ def diagnose(
     job: JobFacts | None = None,
     inputs: Sequence[InputFile] | None = None,
     config: DiagnoseConfig | None = None,
+    filled: Collection[str] | None = None,
 ) -> Report:
     """Diagnose the run that the connection shows (views of all tables, macros loaded).
 
     ``job`` and ``inputs`` default to what the run's own tables say; give ``job`` to add what a
     job.toml knows (``dataclasses.replace(job_facts(con), world_size=64)``). Rows of other
-    attempts than ``job.attempt`` are left out.
+    attempts than ``job.attempt`` are left out. ``filled`` names the tables that have rows, so that
+    queries which can find nothing are not planned; None: ask them all.
     """
     job = job if job is not None else job_facts(con)
     inputs = inputs if inputs is not None else input_files(con)
-    return build_report(gather(con, job), inputs, config)
+    return build_report(gather(con, job, filled), inputs, config)
 
 
-def gather(con: duckdb.DuckDBPyConnection, job: JobFacts) -> Facts:
+def gather(
+    con: duckdb.DuckDBPyConnection, job: JobFacts, filled: Collection[str] | None = None
+) -> Facts:
     """Run every query that a rule needs, for the job's attempt.
 
     A query that fails is recorded as unavailable: its rules then say that they did not check.
@@ -51,6 +55,9 @@ def gather(con: duckdb.DuckDBPyConnection, job: JobFacts) -> Facts:
     rows: dict[str, list[Mapping[str, Any]]] = {}
     unavailable: dict[str, str] = {}
     for name in names:
+        if filled is not None and catalog.finds_nothing(catalog.find(name), filled):
+            rows[name] = []
+            continue
         try:
             found = catalog.run(con, name).to_pylist()
         except QueryError as error:

@@ -60,7 +60,7 @@ demo: $(READY)  ## diagnose a recorded slow job (DEMO=path for another)
 	@echo 'look further          $(BIN)/tracekit query --list'
 
 test: $(READY)  ## run the tests (ARGS="-k name" for some)
-	@$(RUN) -m pytest $(ARGS)
+	@$(RUN) -m pytest -n auto $(ARGS)
 
 check: $(READY)  ## lint, format, types, layers, generated documents
 	@$(BIN)/ruff check .

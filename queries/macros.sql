@@ -448,6 +448,79 @@ LEFT JOIN seen
         AND seen.group_size = numbered.group_size
         AND seen.number = numbered.number;
 
+-- Members with their rank in the job, where it is proved: stated by the log, or the process that a
+-- trace also shows (its host and process id) drives no other member.
+CREATE OR REPLACE MACRO nccl_ranked(nccl_comm_name, rank_name) AS TABLE
+WITH
+    members AS (SELECT * FROM nccl_members(nccl_comm_name)),
+    alone AS (
+        SELECT attempt, source_id, node, pid, comm
+        FROM members
+        GROUP BY attempt, source_id, node, pid, comm
+        HAVING count(DISTINCT group_rank) = 1
+    ),
+    processes AS (
+        SELECT split_part(host, '.', 1) AS node, pid, min(rank) AS rank
+        FROM query_table(rank_name)
+        WHERE host IS NOT NULL AND pid IS NOT NULL
+        GROUP BY split_part(host, '.', 1), pid
+        HAVING count(DISTINCT rank) = 1
+    )
+SELECT
+    members.* REPLACE (
+        coalesce(members.world_rank, if(alone.pid IS NOT NULL, processes.rank, NULL)) AS world_rank
+    )
+FROM members
+LEFT JOIN alone
+    ON
+        alone.source_id = members.source_id
+        AND alone.pid = members.pid
+        AND alone.node = members.node
+        AND alone.comm = members.comm
+        AND alone.attempt IS NOT DISTINCT FROM members.attempt
+LEFT JOIN processes ON processes.node = members.node AND processes.pid = members.pid;
+
+-- Communicators that are groups of the traces: (group_id, kind, ranks, comm). By the identifier
+-- that both state, or by the same ranks, all of them known.
+CREATE OR REPLACE MACRO nccl_group_comms(
+    nccl_comm_name, rank_name, process_group_name, comm_group_name
+) AS TABLE
+WITH
+    members AS (SELECT * FROM nccl_ranked(nccl_comm_name, rank_name)),
+    comms AS (
+        SELECT
+            comm,
+            max(group_size) AS group_size,
+            list_sort(list_distinct(list(world_rank))) AS ranks
+        FROM members
+        GROUP BY comm
+    ),
+    known AS (
+        SELECT DISTINCT group_id, kind, list_sort(ranks) AS ranks
+        FROM query_table(comm_group_name)
+    ),
+    named AS (
+        SELECT DISTINCT group_id, kind, lower(comm_hash) AS comm_hash, list_sort(ranks) AS ranks
+        FROM query_table(process_group_name)
+        WHERE comm_hash IS NOT NULL
+    )
+SELECT
+    named.group_id AS group_id,
+    coalesce(max(known.kind), max(named.kind)) AS kind,
+    max(named.ranks) AS ranks,
+    comms.comm AS comm
+FROM named
+JOIN comms ON lower(comms.comm) = named.comm_hash
+LEFT JOIN known ON known.group_id = named.group_id
+GROUP BY named.group_id, comms.comm
+UNION
+SELECT known.group_id, known.kind, known.ranks, comms.comm
+FROM known
+JOIN comms ON comms.ranks = known.ranks AND len(comms.ranks) = comms.group_size
+WHERE NOT EXISTS (
+    SELECT 1 FROM named WHERE named.comm_hash = lower(comms.comm)
+);
+
 -- Connections with the communicator that they belong to and the nodes of both ends.
 CREATE OR REPLACE MACRO nccl_connections(nccl_edge_name, nccl_comm_name) AS TABLE
 WITH
@@ -520,7 +593,8 @@ WITH
             c.start_ns + c.dur_ns AS end_ns,
             coalesce(m.is_trusted, FALSE) AS is_trusted,
             g.members_count,
-            {'error_ns': coalesce(e.error_ns, 0), 'clock_id': c.clock_id} AS clock
+            c.clock_id,
+            coalesce(e.error_ns, 0) AS clock_error_ns
         FROM query_table(collective_name) AS c
         JOIN query_table(match_name) AS m USING (source_id, place)
         LEFT JOIN query_table(group_name) AS g
@@ -528,27 +602,57 @@ WITH
         LEFT JOIN clock_errors AS e USING (clock_id)
         WHERE m.instance_id IS NOT NULL AND c.rank IS NOT NULL
     ),
-    entered AS (
+    ordered AS (
         SELECT
             *,
-            count(*) OVER instance AS ranks_count,
-            first_value(rank) OVER latest AS last_rank,
-            first_value(start_ns) OVER latest AS last_start_ns,
-            nth_value(rank, 2) OVER latest AS second_rank,
-            nth_value(start_ns, 2) OVER latest AS second_start_ns,
-            max(start_ns) FILTER (rank = root) OVER instance AS root_start_ns,
-            max(start_ns) FILTER (rank <> root) OVER instance AS leaf_start_ns,
-            arg_max(rank, start_ns) FILTER (rank <> root) OVER instance AS leaf_rank,
-            max(start_ns) FILTER (op = 'send') OVER instance AS send_start_ns,
-            max(rank) FILTER (op = 'send') OVER instance AS send_rank,
-            list_reverse_sort(list_distinct(list(clock) OVER instance)) AS clocks
-        FROM calls
-        WINDOW
-            instance AS (PARTITION BY attempt, capture_id, instance_id),
-            latest AS (
+            row_number() OVER (
                 PARTITION BY attempt, capture_id, instance_id ORDER BY start_ns DESC, rank
-                ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING
-            )
+            ) AS lateness
+        FROM calls
+    ),
+    -- Once an instance, not once a call: its members may be hundreds.
+    instances AS (
+        SELECT
+            attempt,
+            capture_id,
+            instance_id,
+            count(*) AS ranks_count,
+            max(rank) FILTER (lateness = 1) AS last_rank,
+            max(start_ns) AS last_start_ns,
+            max(rank) FILTER (lateness = 2) AS second_rank,
+            max(start_ns) FILTER (lateness = 2) AS second_start_ns,
+            max(start_ns) FILTER (rank = root) AS root_start_ns,
+            max(start_ns) FILTER (rank <> root) AS leaf_start_ns,
+            arg_min(rank, lateness) FILTER (rank <> root) AS leaf_rank,
+            max(start_ns) FILTER (op = 'send') AS send_start_ns,
+            max(rank) FILTER (op = 'send') AS send_rank
+        FROM ordered
+        GROUP BY attempt, capture_id, instance_id
+    ),
+    instance_clocks AS (
+        SELECT
+            attempt,
+            capture_id,
+            instance_id,
+            count(*) AS clocks_count,
+            min(clock_error_ns) AS least_error_ns,
+            list_sum(max(clock_error_ns, 2)) AS clocks_error_ns
+        FROM (
+            SELECT DISTINCT attempt, capture_id, instance_id, clock_id, clock_error_ns
+            FROM calls
+        )
+        GROUP BY attempt, capture_id, instance_id
+    ),
+    entered AS (
+        SELECT
+            ordered.*,
+            instances.* EXCLUDE (attempt, capture_id, instance_id),
+            clocks_count,
+            least_error_ns,
+            clocks_error_ns
+        FROM ordered
+        JOIN instances USING (attempt, capture_id, instance_id)
+        JOIN instance_clocks USING (attempt, capture_id, instance_id)
     ),
     held AS (
         SELECT
@@ -601,9 +705,9 @@ SELECT
         holder_start_ns IS NULL, 0, greatest(0, least(holder_start_ns, end_ns) - start_ns)
     ) AS wait_ns,
     CASE
-        WHEN len(clocks) < 2 THEN 0
-        WHEN list_min([c.error_ns FOR c IN clocks]) < 0 THEN NULL
-        ELSE clocks[1].error_ns + clocks[2].error_ns
+        WHEN clocks_count < 2 THEN 0
+        WHEN least_error_ns < 0 THEN NULL
+        ELSE clocks_error_ns
     END AS error_ns
 FROM held;
 
@@ -629,7 +733,7 @@ WITH
     calls AS MATERIALIZED (
         SELECT
             * REPLACE (if(op = 'send' AND timeline = 'host', start_ns, end_ns) AS end_ns),
-            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key
+            capture_key(attempt, rank, capture_id) AS key
         FROM collective_calls(collective_name, match_name, group_name, offset_name)
     ),
     usable AS (SELECT * FROM calls WHERE is_trusted AND is_complete AND error_ns IS NOT NULL),
@@ -644,7 +748,7 @@ WITH
     ),
     compute AS MATERIALIZED (
         SELECT
-            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            capture_key(attempt, rank, capture_id) AS key,
             start_ns,
             end_ns
         FROM rank_work(gpu_op_name, host_op_name, collective_name, annotation_name)
@@ -653,7 +757,7 @@ WITH
     communication AS (
         -- A send on the host's timeline lasts until somebody asks for it: it holds up nobody.
         SELECT
-            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            capture_key(attempt, rank, capture_id) AS key,
             start_ns,
             start_ns + dur_ns AS end_ns
         FROM query_table(collective_name)
@@ -669,8 +773,7 @@ WITH
         SELECT
             waiting.*,
             exits.end_ns AS exit_ns,
-            {'attempt': waiting.attempt, 'rank': holder_rank, 'capture_id': waiting.capture_id}
-                AS holder_key,
+            capture_key(waiting.attempt, holder_rank, waiting.capture_id) AS holder_key,
             exits.instance_id AS exit_instance
         FROM waiting
         ASOF JOIN exits
@@ -710,11 +813,13 @@ WITH
                     - (start_ns - exit_ns - s1.covered_ns + s0.covered_ns)
                 )
             ) AS own_ns
+        -- Each row has exactly one partner. Outer joins, because the optimiser puts inner ones in an
+        -- order of its own and may join lost with itself by key alone.
         FROM shared
-        JOIN lost AS s1 ON s1.key = shared.key AND s1.time_ns = shared.start_ns
-        JOIN lost AS s0 ON s0.key = shared.key AND s0.time_ns = shared.exit_ns
-        JOIN lost AS h1 ON h1.key = shared.holder_key AND h1.time_ns = shared.holder_start_ns
-        JOIN lost AS h0 ON h0.key = shared.holder_key AND h0.time_ns = shared.holder_exit_ns
+        LEFT JOIN lost AS s1 ON s1.key = shared.key AND s1.time_ns = shared.start_ns
+        LEFT JOIN lost AS s0 ON s0.key = shared.key AND s0.time_ns = shared.exit_ns
+        LEFT JOIN lost AS h1 ON h1.key = shared.holder_key AND h1.time_ns = shared.holder_start_ns
+        LEFT JOIN lost AS h0 ON h0.key = shared.holder_key AND h0.time_ns = shared.holder_exit_ns
     ),
     -- Several calls may wait for one rank at the same time: each moment counts for the first.
     pieces AS MATERIALIZED (
@@ -786,10 +891,10 @@ SELECT
     pieces.source_id,
     pieces.place
 FROM pieces
-JOIN computed AS at_start
+LEFT JOIN computed AS at_start
     ON at_start.key = pieces.key AND at_start.time_ns = pieces.piece_start_ns
-JOIN computed AS at_gap ON at_gap.key = pieces.key AND at_gap.time_ns = pieces.gap_start_ns
-JOIN computed AS at_end ON at_end.key = pieces.key AND at_end.time_ns = pieces.piece_end_ns;
+LEFT JOIN computed AS at_gap ON at_gap.key = pieces.key AND at_gap.time_ns = pieces.gap_start_ns
+LEFT JOIN computed AS at_end ON at_end.key = pieces.key AND at_end.time_ns = pieces.piece_end_ns;
 
 -- What each cumulative counter grew by since its last reading: (key, source_id, place, time_ns,
 -- last_time_ns, counted, delta_count, event). ``rows_name`` has key (any type), source_id, place,

@@ -14,6 +14,7 @@ from tracekit import api, catalog
 from tracekit.derive.pipeline import RangeName, derive_pipeline, read_name
 from tracekit.job import JobDescription, parse_job
 from tracekit.schema import table
+from tracekit.whatif import WhatIf
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDED = ROOT / "fixtures" / "recorded"
@@ -47,7 +48,7 @@ F, B, W = "forward-compute", "backward-compute", "weight-compute"
         ("PipelineEngine._exec_forward_pass", RangeName(F)),
         ("PP:1UNSHARD", None),
         ("PP:0F", None),
-        ("forward", None),
+        ("forward", RangeName("forward-compute")),
         ("## forward ##", None),
         ("autograd::engine::evaluate_function: MmBackward0", None),
         ("Optimizer.step#AdamW.step", None),
@@ -268,6 +269,7 @@ def test_the_uneven_stage_is_the_verdict() -> None:
         replay = run.whatif()
     assert report.document.verdict.finding == "stage-imbalance/3"
     assert ratio == pytest.approx(1.9948, rel=0.02)  # truth.json
+    assert isinstance(replay, WhatIf)
     assert (replay.judgement.kind, replay.judgement.stage) == ("stage_imbalance", 3)
     assert replay.refused is None
 

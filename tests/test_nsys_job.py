@@ -12,8 +12,10 @@ import pytest
 from nsys_exports import Export, export_of
 
 from tracekit import api
+from tracekit.cli import main
 from tracekit.cli.output import _csv
 from tracekit.errors import InputError, UsageError
+from tracekit.store.manifest import load
 from traces import make_trace, write_job, write_trace
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "nsys"
@@ -27,6 +29,12 @@ needs_data = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def command(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(ended.value.code or 0)
 
 
 def rows(run: Any, name: str) -> list[dict[str, Any]]:
@@ -192,6 +200,77 @@ def test_a_report_is_exported_by_the_nsys_that_is_named(tmp_path: Path, knows_bl
         assert [r["rank"] for r in rows(run, "overlap")] == [0, 1]
     assert not list((tmp_path / "run").rglob("*.sqlite"))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["hidden", "job.nsys-rep", "nsys", "run"]
+
+
+def test_an_export_of_a_report_stays_in_the_run(tmp_path: Path) -> None:
+    """Unreadable at first, exported later, and given again without nsys: one process, two."""
+    for count in (1, 2):
+        folder = tmp_path / str(count)
+        (folder / "hidden").mkdir(parents=True)
+        export = export_of([make_trace(r) for r in range(count)], folder / "hidden" / "x.sqlite")
+        report = folder / "job.nsys-rep"
+        report.write_bytes(b"\x10\x20report")
+        run_folder = folder / "run"
+
+        def statuses(nsys: Path | None) -> list[str]:
+            with api.ingest([report], run=run_folder, nsys=nsys) as run:  # noqa: B023
+                return [r["status"] for r in rows(run, "job_sources")]
+
+        assert statuses(None) == ["unreadable"]
+        assert statuses(fake_nsys(folder, export)) == ["ok"] * count
+        generation = load(run_folder)
+        assert statuses(None) == ["ok"] * count
+        assert load(run_folder) == generation
+        report.write_bytes(b"\x10\x20another")
+        assert "unreadable" in statuses(None)
+
+
+def test_a_report_opened_with_nsys_once_serves_later_commands(tmp_path: Path) -> None:
+    export = export_of([make_trace(0)], tmp_path / "hidden" / "x.sqlite")
+    report = tmp_path / "job.nsys-rep"
+    report.write_bytes(b"\x10\x20report")
+    with api.open([report]) as run:
+        assert rows(run, "overlap") == []
+    with api.open([report], nsys=fake_nsys(tmp_path, export)) as run:
+        assert len(rows(run, "overlap")) == 1
+    with api.open([report]) as run:
+        assert len(rows(run, "overlap")) == 1
+
+
+def test_diagnose_exports_with_the_nsys_that_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export = export_of([make_trace(0)], tmp_path / "hidden" / "x.sqlite")
+    report = tmp_path / "job.nsys-rep"
+    report.write_bytes(b"\x10\x20report")
+    assert command("diagnose", str(report)) == 2
+    shown = capsys.readouterr()
+    assert f"nsys export --type=sqlite --include-blobs=true --output={report.stem}" in " ".join(
+        shown.out.split()
+    )
+    assert "error: nothing usable" in shown.err
+    assert command("diagnose", str(report), "--nsys", str(fake_nsys(tmp_path, export))) == 0
+    assert "1 rank" in capsys.readouterr().out
+    assert command("ingest", str(report), "--run", str(tmp_path / "run")) == 2
+
+
+def test_one_usable_file_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    export_of([make_trace(0)], tmp_path / "job" / "rank0.sqlite")
+    (tmp_path / "job" / "rank1.sqlite").write_bytes(bytes(100_000))
+    assert command("diagnose", str(tmp_path / "job")) == 0
+    assert "rank1.sqlite (its header is zeroed" in " ".join(capsys.readouterr().out.split())
+    assert command("diagnose", str(tmp_path / "job"), "--strict") == 2
+
+
+def test_sizes_that_nsys_left_out_are_said_with_the_command(tmp_path: Path) -> None:
+    with Export(tmp_path / "a.sqlite") as export:
+        export.range("ncclAllReduce", 100, 200, domain=1)
+        export.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 110, 500, 50)
+    with api.open([tmp_path / "a.sqlite"]) as run:
+        text = " ".join(run.diagnose().to_text().split())
+    assert "1 collective without communicator and size" in text
+    assert "nsys export --type=sqlite --include-blobs=true" in text
+    assert "mark each step with an NVTX range" in text
 
 
 def test_a_report_that_nsys_refuses_is_an_error_with_the_command(tmp_path: Path) -> None:

@@ -26,17 +26,9 @@ if TYPE_CHECKING:
     from tracekit.job import JobDescription
     from tracekit.report.model import Report
     from tracekit.timeline import Detail, Written
-    from tracekit.whatif import Cause, WhatIf
+    from tracekit.whatif import Cause, CollectivesWhatIf, WhatIf
 
 PathLike = str | Path
-
-
-_STEADY_PIPELINE = """
-SELECT p.* FROM pipeline_op p WHERE NOT EXISTS (
-    SELECT 1 FROM step s
-    WHERE s.attempt = p.attempt AND s.capture_id = p.capture_id AND s.step = p.step
-      AND (s.is_warmup OR s.is_partial))
-"""
 
 
 @dataclass
@@ -72,13 +64,17 @@ class OpenRun:
 
     def table(self, name: str, **params: object) -> pa.Table:
         """Rows of a named query as an Arrow table. UsageError for a query that is not there."""
-        from tracekit import catalog
+        from tracekit import catalog, replays, traffic
 
         query = catalog.find(name)
         con = self.run.prepare(query.reads)
         if not self._has_macros:
             catalog.load_macros(con, query.sql)
-        return catalog.run(con, name, **params)
+        rows = catalog.run(con, name, **params)
+        # What no SQL can know: a replay, and what the job description implies.
+        if name == "straggler":
+            return replays.with_slowdowns(self.con, rows)
+        return traffic.with_expected(rows, self.job) if name == "traffic" else rows
 
     def query(self, name: str, **params: object) -> pl.DataFrame:
         """Rows of a named query as a Polars frame."""
@@ -102,24 +98,31 @@ class OpenRun:
         """Findings, verdict and metrics of the run (of its selected part)."""
         from tracekit.report.config import DiagnoseConfig
         from tracekit.report.diagnose import diagnose, job_facts
+        from tracekit.report.domains import with_topology
 
         con = self.con
         facts = replace(
             job_facts(con, self.run.selection.attempt), run_id=self.name or str(self.path)
         )
+        facts = with_topology(facts, self.job)
         settings = DiagnoseConfig.from_mapping(config or {}, select, ignore)
         return diagnose(con, facts, config=settings)
 
-    def whatif(self, causes: Sequence[Cause] = ()) -> WhatIf:
-        """Replay the pipeline's operations: the published metrics, and each cause taken out.
+    def whatif(self, causes: Sequence[Cause] = ()) -> WhatIf | CollectivesWhatIf:
+        """Replay the run, and take each cause out.
 
-        InputError where the run holds no pipeline operations.
+        By its pipeline operations, with the published metrics; where there are none, or their
+        replay is refused and that of the matched collectives is not, by those. InputError where
+        the run holds neither.
         """
-        from tracekit.whatif import Layout, analyse, from_pipeline_rows
+        from tracekit import replays
 
-        rows = self.run.con.sql(_STEADY_PIPELINE).to_arrow_table()
         dp = self.job.parallelism.dp if self.job is not None else None
-        return analyse(from_pipeline_rows(rows, Layout(dp=dp)), causes)
+        if not replays.has_pipeline(self.con):
+            return replays.replay_of_calls(self.con).analyse(causes)
+        found = replays.replay_pipeline(self.con, dp, causes)
+        coarse = replays.believed_calls(self.con) if found.refused else None
+        return found if coarse is None else coarse.analyse(causes)
 
     def timeline(
         self,
@@ -212,10 +215,12 @@ def open(  # the name that DESIGN gives it: used as tracekit.open
     selection: Selection | None = None,
     workers: int | None = None,
     memory_bytes: int | None = None,
+    nsys: PathLike | None = None,
     progress: runs.Progress | None = None,
 ) -> OpenRun:
     """Open a run, or raw paths through the cache.
 
+    ``nsys`` is the program that exports Nsight Systems reports (.nsys-rep) among them.
     InputError where nothing can be read, AmbiguousInputError where the files cannot be one
     attempt of one job. Without ``selection.attempt`` the last attempt is opened.
     """
@@ -229,7 +234,8 @@ def open(  # the name that DESIGN gives it: used as tracekit.open
             )
         opened = store.open_run(folder, selection, memory_bytes=memory_bytes, is_lazy=True)
     else:
-        opened = _open_cached(given, job, selection, workers, memory_bytes, progress)
+        exporter = str(nsys) if nsys is not None else None
+        opened = _open_cached(given, job, selection, workers, memory_bytes, exporter, progress)
     chosen = _last_attempt(opened, selection or Selection(), memory_bytes)
     return OpenRun(chosen, " ".join(str(path) for path in given[:3]))
 
@@ -260,15 +266,16 @@ def _open_cached(
     selection: Selection | None,
     workers: int | None,
     memory_bytes: int | None,
+    nsys: str | None,
     progress: runs.Progress | None,
 ) -> store.Run:
     attempt = selection.attempt if selection else None
-    folder = _cached(paths, job, workers, memory_bytes, attempt, progress)
+    folder = _cached(paths, job, workers, memory_bytes, attempt, nsys, progress)
     try:
         return store.open_run(folder, selection, memory_bytes=memory_bytes, is_lazy=True)
     except StoreError:  # a cached run that is damaged is worth nothing: read again
         cache.drop(folder)
-    folder = _cached(paths, job, workers, memory_bytes, attempt, progress)
+    folder = _cached(paths, job, workers, memory_bytes, attempt, nsys, progress)
     return store.open_run(folder, selection, memory_bytes=memory_bytes, is_lazy=True)
 
 
@@ -278,6 +285,7 @@ def _cached(
     workers: int | None,
     memory_bytes: int | None,
     attempt: int | None,
+    nsys: str | None,
     progress: runs.Progress | None,
 ) -> Path:
     for path in paths:
@@ -288,11 +296,14 @@ def _cached(
             )
     files, description = runs.gather(paths, job)
     identity = [(os.path.realpath(f.path), f.file_bytes, f.mtime_ns) for f in files]
-    folder = cache.run_folder(
-        identity,
-        description.digest() if description else "",
-        f"attempt={attempt} {runs.ingestor_versions()}",
-    )
+    digest = description.digest() if description else ""
+    versions = f"attempt={attempt} {runs.ingestor_versions()}"
+    folder = cache.run_folder(identity, digest, versions)
+    if runs.has_reports(files):
+        # Exported once, a report's rows serve the next commands without --nsys as well.
+        exported = cache.run_folder(identity, digest, f"{versions} exported")
+        if nsys is not None or store.is_run(exported):
+            folder = exported
     if not store.is_run(folder):
         folder = cache.make_folder(folder)
         runs.ingest(
@@ -302,6 +313,7 @@ def _cached(
             workers=workers,
             memory_bytes=memory_bytes,
             attempt=attempt,
+            nsys=nsys,
             progress=progress,
         )
         cache.trim()

@@ -162,6 +162,38 @@ def is_job_description(file: SourceFile) -> bool:
     return is_job_file(file.path, read_head(file))
 
 
+def has_reports(files: Sequence[SourceFile]) -> bool:
+    """Whether there are Nsight Systems reports, which only nsys can read, among the files."""
+    from tracekit.ingest.nsys.sniff import is_report
+
+    return any(is_report(f.name) for f in files)
+
+
+def _without_held_reports(
+    files: Sequence[SourceFile], previous: Manifest | None
+) -> Sequence[SourceFile]:
+    """The files without the reports that the run holds exported: their rows stand."""
+    if previous is None or not has_reports(files):
+        return files
+    held = {s.sha256 for s in previous.sources}
+
+    def is_held(file: SourceFile) -> bool:
+        parts = (
+            s.path.removeprefix(file.path).removeprefix("!")
+            for s in previous.sources
+            if s.path == file.path or s.path.startswith(f"{file.path}!")
+        )
+        own = _content_hash(file, {})
+        return any(_exported_hash(_hash(own, p) if p else own) in held for p in parts)
+
+    return [f for f in files if f.stored or not has_reports([f]) or not is_held(f)]
+
+
+def _exported_hash(digest: str) -> str:
+    """The hash of what nsys makes of a report; the report by itself holds nothing to read."""
+    return _hash(digest, "exported")
+
+
 def _ingest_once(
     files: Sequence[SourceFile],
     job: JobDescription | None,
@@ -175,6 +207,7 @@ def _ingest_once(
 ) -> Manifest | None:
     """One attempt at the next generation; None if another writer came first."""
     previous = load(run)
+    files = _without_held_reports(files, previous)
     digests = _digests(files, previous)
     held = _held(previous, digests, options)
     new = _new_entries([*files, *held.again], digests, previous, held, options)
@@ -263,7 +296,10 @@ def _held(previous: Manifest | None, digests: Mapping[str, str], options: Ingest
     """
     if previous is None:
         return _Held()
-    stale = {s.source_id for s in previous.sources if _is_stale(s, digests, options)}
+    # A report that was unreadable by itself makes room for what nsys made of it.
+    split = {path.rpartition("!")[0] for path in digests}
+    replaced = {s.source_id for s in previous.sources if s.path in split and "!" not in s.path}
+    stale = {s.source_id for s in previous.sources if _is_stale(s, digests, options)} | replaced
     shards = {Path(f.path).parts[1]: f for f in previous.files if f.table == "source"}
     dropped = {
         shard: range(file.min_source_id or 0, (file.max_source_id or 0) + 1)
@@ -271,7 +307,7 @@ def _held(previous: Manifest | None, digests: Mapping[str, str], options: Ingest
     }
     dropped = {shard: ids for shard, ids in dropped.items() if stale.intersection(ids)}
     gone = {i for ids in dropped.values() for i in ids}
-    lost = [s for s in previous.sources if s.source_id in gone and s.path not in digests]
+    lost = [s for s in previous.sources if s.source_id in gone - replaced and s.path not in digests]
     return _Held(
         tuple(s for s in previous.sources if s.source_id not in gone),
         tuple(
@@ -312,7 +348,7 @@ def _digests(files: Sequence[SourceFile], previous: Manifest | None) -> dict[str
     archives: dict[str, str] = {}
     return {
         file.path: old.sha256
-        if (old := known.get((file.path, file.file_bytes, file.mtime_ns)))
+        if (old := known.get((file.path, file.file_bytes, file.mtime_ns))) and not file.stored
         else _content_hash(file, archives)
         for file in files
     }
@@ -360,7 +396,8 @@ def _content_hash(file: SourceFile, archives: dict[str, str]) -> str:
         except OSError as error:
             # Named in the report as unreadable; the reason changes the key when it goes away.
             archives[path] = _hash("unreadable", path, type(error).__name__)
-    return _hash(archives[path], member) if member else archives[path]
+    digest = _hash(archives[path], member) if member else archives[path]
+    return _exported_hash(digest) if file.stored else digest
 
 
 def _bytes_hash(path: Path) -> str:

@@ -523,6 +523,7 @@ _TRACE_TABLES = (
         _c("root", "INTEGER", "Root rank."),
         _c("src_rank", "INTEGER", "Sender of a point-to-point operation."),
         _c("dst_rank", "INTEGER", "Receiver of a point-to-point operation."),
+        _c("peer_group_rank", "INTEGER", "Its other side, numbered within the group."),
         _c("in_elements_count", "BIGINT", "Input elements."),
         _c("out_elements_count", "BIGINT", "Output elements."),
         _c("dtype", "VARCHAR", "Element type, such as BFloat16."),

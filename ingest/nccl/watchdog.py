@@ -20,8 +20,10 @@ _GROUP = re.compile(
 _WORK = re.compile(rb"WorkNCCL\((?P<body>[^)]{0,400}(?:\(ms\)[^)]{0,100})?)\)")
 _WORD = re.compile(rb"\b(SeqNum|OpType|NumelIn|NumelOut|Timeout\(ms\))=([\w-]{1,40})")
 _RAN = re.compile(rb"ran for (\d{1,12}) milliseconds")
-_PROGRESS = re.compile(rb"last (enqueued|started|completed) NCCL work: (-?\d{1,20})")
-_DETECTED = re.compile(rb"(?:detected by watchdog at work|Timeout at NCCL work)\s?: (-?\d{1,20})")
+_PROGRESS = re.compile(rb"last (enqueued|started|completed)(?: NCCL)? work: (-?\d{1,20})")
+_DETECTED = re.compile(
+    rb"(?:detected by watchdog at work(?: sequence id)?|Timeout at NCCL work)\s?: (-?\d{1,20})"
+)
 
 SNAPSHOT = (
     "place", "group_name", "group_rank", "op", "last_enqueued", "last_started", "last_completed",
@@ -62,6 +64,9 @@ class WatchdogReader:
         stated = _GLOBAL.search(line)
         world = as_int32(stated[1]) if stated else None
         name = next((who[g] for g in ("name", "guid", "pg", "id") if who[g]), None) if who else None
+        if who and who["name"] and who["guid"]:
+            # Many groups share a description; the identifier before it is theirs alone.
+            name = who["guid"] + b"(" + who["name"] + b")"
         group = name.decode("ascii", "replace") if name else None
         rank = as_int32(who["rank"]) if who else None
         fields = [f"group={group}"] if group else []

@@ -251,7 +251,8 @@ class DeviceRows:
                     "enqueue_ns": rows["launch_start_ns"],
                     "op": texts(ops),
                     "reduction": texts([c.reduction for c in said]),
-                    "dtype": texts([c.dtype for c in said]),
+                    # Kernels that only move bytes are all named for int8 in old versions.
+                    "dtype": texts([c.dtype if c.reduction else None for c in said]),
                     "is_p2p": pa.array(
                         [None if o == "unknown" else o in POINT_TO_POINT for o in ops], pa.bool_()
                     ),
@@ -269,7 +270,19 @@ class DeviceRows:
                     "src_rank": int32s(
                         [p if o == "recv" else None for p, o in zip(peers, ops, strict=True)]
                     ),
-                    "in_bytes": ints([h.in_bytes for h in heard]),
+                    "peer_group_rank": int32s(
+                        [
+                            h.peer if o in POINT_TO_POINT else None
+                            for h, o in zip(heard, ops, strict=True)
+                        ]
+                    ),
+                    # A reduce-scatter's call states what each member gets of it.
+                    "in_bytes": ints(
+                        [
+                            total if op == "reduce_scatter" else h.in_bytes
+                            for op, h, total in zip(ops, heard, totals, strict=True)
+                        ]
+                    ),
                     "message_bytes": ints(totals),
                     "timeline": constant("device", n),
                     "gpu_op_place": rows["place"],

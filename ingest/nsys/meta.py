@@ -28,7 +28,7 @@ KNOWN_TABLES = (STRINGS, SESSION, "META_DATA_EXPORT", "EXPORT_META_DATA", "PROCE
 """Two of these make a SQLite file an export."""
 
 _NUMBER = re.compile(r"\d{1,9}")
-_DEVICE = r"(?:-?\d{1,4}|(?:GPU|MIG)-[0-9a-fA-F-]{4,60}(?:/\d{1,3}){0,2})"
+_DEVICE = r"(?:-?\d{1,4}|(?:MIG-GPU|GPU|MIG)-[0-9a-fA-F-]{4,60}(?:/\d{1,3}){0,2})"
 _DEVICES = re.compile(rf"{_DEVICE}(?:,{_DEVICE}){{0,63}}")
 _ALLOWED = {
     "RANK": _NUMBER,
@@ -98,6 +98,12 @@ class Meta:
     """The wall clock at the session's start; null in exports of 2021 and before."""
     is_cut: bool = False
     """Exported with --times: launches may be cut off from their kernels."""
+    is_derived: bool = False
+    """Another program made it of a genuine export, and may have cut it."""
+    triggers: dict[str, str] = field(default_factory=dict)
+    """What began and ended the capture."""
+    duration_ns: int | None = None
+    """Length of the session."""
     has_blobs: bool = False
     host: str | None = None
     driver: str | None = None
@@ -109,6 +115,17 @@ class Meta:
     def offset_ns(self) -> int:
         """Added to the export's times: from its own zero to the epoch, where that is known."""
         return self.utc_ns - self.shift_ns if self.utc_ns is not None else 0
+
+    @property
+    def session_end_ns(self) -> int | None:
+        """When the capture ended, where all of the session was captured and exported.
+
+        Work ends before: what follows, up to here, is time in which there was none.
+        """
+        is_whole = self.triggers == {"START_TRIGGER": "Immediate", "STOP_TRIGGER": "Delayed"}
+        if not is_whole or self.is_cut or self.is_derived or self.duration_ns is None:
+            return None
+        return None if self.utc_ns is None else self.utc_ns + self.duration_ns
 
     def number(self, keys: tuple[str, ...]) -> int | None:
         """The first of some variables that is set."""
@@ -143,6 +160,9 @@ def read_meta(database: Tables) -> Meta:
     for (utc,) in database.rows(SESSION, ("utcEpochNs",)):
         if type(utc) is int and utc > 10**18:
             meta.utc_ns = utc
+    for (duration,) in database.rows("ANALYSIS_DETAILS", ("duration",)):
+        if type(duration) is int and 0 < duration < 2**60:
+            meta.duration_ns = duration
     wanted = "name IN ('Hostname', 'NvDriverVersion', 'DeviceEnvironment')"
     if database.has("TARGET_INFO_SYSTEM_ENV", "name", "value"):
         for name, value in database.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"), wanted):
@@ -172,6 +192,8 @@ def _read_export(database: Tables, table: str, meta: Meta) -> None:
             meta.shift_ns = int(text)
         elif name == "EXPORT_PARAM_TIMES_TO_EXPORT":
             meta.is_cut = bool(text.strip())
+        elif str(name).startswith("DERIVED"):
+            meta.is_derived = True
         elif name == "EXPORT_PARAM_INCLUDE_BLOBS":
             meta.has_blobs = text == "true"
 
@@ -179,6 +201,8 @@ def _read_export(database: Tables, table: str, meta: Meta) -> None:
 def _read_capture(name: str, value: str, meta: Meta) -> None:
     if name == "PROFILING_SESSION_UUID" and _UUID.fullmatch(value):
         meta.session = value
+    elif name in ("START_TRIGGER", "STOP_TRIGGER") and re.fullmatch(r"[A-Za-z]{1,30}", value):
+        meta.triggers[name] = value
     elif name.endswith("CUDA_GRAPH_TRACE_OPTIONS:MODE") and re.fullmatch(r"[A-Za-z]{1,20}", value):
         meta.graph_mode = value.lower()
     elif name.endswith(":ENVIRONMENT_VARIABLE"):

@@ -179,12 +179,28 @@ class Payloads:
             call = calls[0]
             return Said(_op(call.name), comm, call.size_bytes, call.peer, call.root)
         ops = {_op(c.name) for c in calls}
-        op = ops.pop() if len(ops) == 1 else "send_recv" if ops <= {"send", "recv"} else None
-        counted = [c for c in calls if op != "send_recv" or _op(c.name) == "send"]
+        if ops == {"send", "recv"}:
+            op: str | None = "all_to_all" if self._is_exchange(calls, comm) else "send_recv"
+        else:
+            op = ops.pop() if len(ops) == 1 else None
+        counted = [
+            c for c in calls if op not in ("send_recv", "all_to_all") or _op(c.name) == "send"
+        ]
         sizes = [c.size_bytes for c in counted]
         total = None if None in sizes or not sizes else sum(s for s in sizes if s is not None)
         peers = {c.peer for c in calls}
         return Said(op, comm, total, peers.pop() if len(peers) == 1 else None)
+
+    def _is_exchange(self, calls: list[Call], comm: str | None) -> bool:
+        """Whether a group of sends and receives reaches every member: an all-to-all."""
+        known = self.communicators.get(comm or "")
+        if known is None:
+            return False
+        everybody = set(range(known.ranks_count))
+        sent = {c.peer for c in calls if _op(c.name) == "send"}
+        received = {c.peer for c in calls if _op(c.name) == "recv"}
+        others = everybody - {known.rank}
+        return len(others) > 1 and others <= sent <= everybody and others <= received <= everybody
 
     def world(self) -> Communicator | None:
         """The largest communicator that this process created; None where two differ in rank."""

@@ -17,7 +17,7 @@ from tracekit.ingest.kineto import names
 from tracekit.ingest.kineto.links import Launches, Ranges
 from tracekit.ingest.kineto.rows import constant, constant_int, int32s, ints, texts
 from tracekit.ingest.nsys import meta as m
-from tracekit.ingest.nsys import nccl, sniff
+from tracekit.ingest.nsys import nccl, samples, sniff
 from tracekit.ingest.nsys.database import Batch, OnDisk, Tables
 from tracekit.ingest.nsys.device import DeviceRows
 from tracekit.ingest.nsys.ranges import PUSH_POP, HostRanges
@@ -25,7 +25,9 @@ from tracekit.ingest.nsys.strings import Strings
 
 Int64s = npt.NDArray[np.int64]
 
-PLACES = (m.KERNEL, m.MEMCPY, m.MEMSET, m.GRAPH, m.RUNTIME, m.SYNC, m.NVTX)
+PLACES = (
+    m.KERNEL, m.MEMCPY, m.MEMSET, m.GRAPH, m.RUNTIME, m.SYNC, m.NVTX, *samples.TABLES,
+)  # fmt: skip
 """A row's place is the number of its table here times 2**40, plus its rowid there."""
 PLACE_SHIFT = 40
 TID_MASK = 0xFFFFFF
@@ -95,6 +97,7 @@ class Reader:
         finally:
             ranges.close()
         self._syncs()
+        samples.read(self)
         self._processes()
         self._groups()
         self._devices(device.used)
@@ -132,19 +135,31 @@ class Reader:
         dur = np.asarray(end.fill_null(0)) - begin
         backwards = good & (dur < 0)
         far = good & (np.abs(begin) > 2**61)
-        self._tell(~good | far, table, "row_without_time", "Rows without usable times, left out.")
-        self._tell(backwards, table, "negative_duration", "Negative durations, read as 0.")
+        self.tell(~good | far, table, "row_without_time", "Rows without usable times, left out.")
+        self.tell(backwards, table, "negative_duration", "Negative durations, read as 0.")
         good &= ~far
-        place = (PLACES.index(table) << PLACE_SHIFT) + np.array(batch.rowids, np.int64)
         begin = np.where(good, begin + self.meta.offset_ns, 0)
         dur = np.where(good, np.maximum(dur, 0), 0)
         if good.any():
             self.window += [int(begin[good].min()), int((begin + dur)[good].max())]
             self.window = [min(self.window), max(self.window)]
         self.rows += int(good.sum())
-        return pa.array(place), begin, dur, good
+        return self.places(table, batch), begin, dur, good
 
-    def _tell(self, mask: npt.NDArray[np.bool_], table: str, counter: str, doc: str) -> None:
+    def places(self, table: str, batch: Batch) -> pa.Array:
+        """The place of each row of a batch."""
+        return pa.array((PLACES.index(table) << PLACE_SHIFT) + np.array(batch.rowids, np.int64))
+
+    @property
+    def is_first_of_host(self) -> bool:
+        """Whether of several sources of one host this is the one to tell of all its devices."""
+        if self.siblings > 1:
+            first = m.processes(self.database)[0]
+            return self.process is not None and self.process.part == first.part
+        return self._local_rank() in (None, 0)
+
+    def tell(self, mask: npt.NDArray[np.bool_], table: str, counter: str, doc: str) -> None:
+        """Count the rows of a mask."""
         if mask.any():
             self.sink.count(
                 counter, int(mask.sum()), doc=doc, place=PLACES.index(table) << PLACE_SHIFT
@@ -367,7 +382,7 @@ class Reader:
             schema_version=meta.schema,
             time_basis="none" if not self.window else "epoch" if meta.utc_ns else "relative",
             window_start_ns=self.window[0] if self.window else None,
-            window_end_ns=self.window[1] if self.window else None,
+            window_end_ns=max(self.window[1], meta.session_end_ns or 0) if self.window else None,
             is_truncated_start=True if meta.is_cut else None,
             is_truncated_end=meta.is_cut or bool(self.database.damaged),
             status=status,

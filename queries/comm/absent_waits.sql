@@ -15,6 +15,10 @@
 -- column: instances_count BIGINT : Instances in steps.
 -- column: steps_count BIGINT : Steps that these are in.
 -- column: wait_per_step_ns DOUBLE : Estimated waiting of the last traced members to come, a step.
+-- column: first_after_ns DOUBLE : When in its step the first call begins; mean over steps.
+-- column: last_after_ns DOUBLE : When the last one begins.
+-- column: wait_after_ns DOUBLE : When the waiting begins: mean of the calls, weighted by waiting;
+--     null without any.
 -- column: attempt INTEGER : Attempt of the job, from 1.
 -- source: Diagnosis D29; estimate as in collective_skew.
 WITH
@@ -68,7 +72,7 @@ WITH
         FROM instances
     ),
     stepped AS (
-        SELECT waits.*, s.step
+        SELECT waits.*, s.step, waits.start_ns - s.start_ns AS after_ns
         FROM waits
         ASOF JOIN step AS s
             ON s.attempt = waits.attempt
@@ -76,15 +80,26 @@ WITH
             AND s.rank = waits.rank
             AND s.start_ns <= waits.start_ns
     ),
+    in_steps AS (
+        SELECT
+            *,
+            min(after_ns) OVER one_step AS first_after_ns,
+            max(after_ns) OVER one_step AS last_after_ns
+        FROM stepped
+        WINDOW one_step AS (PARTITION BY attempt, group_id, capture_id, step)
+    ),
     ranked AS (
         SELECT
             attempt,
             group_id,
+            avg(first_after_ns) AS first_after_ns,
+            avg(last_after_ns) AS last_after_ns,
+            sum(wait_ns * after_ns) / nullif(sum(wait_ns), 0) AS wait_after_ns,
             count(*) AS instances_count,
             count(DISTINCT {'capture_id': capture_id, 'step': step}) AS steps_count,
             sum(wait_ns) / count(DISTINCT {'capture_id': capture_id, 'step': step})
                 AS wait_per_step_ns
-        FROM stepped
+        FROM in_steps
         GROUP BY attempt, group_id
     )
 SELECT
@@ -98,6 +113,9 @@ SELECT
     CAST(sum(instances_count) AS BIGINT) AS instances_count,
     max(steps_count) AS steps_count,
     min(wait_per_step_ns) AS wait_per_step_ns,
+    min(first_after_ns) AS first_after_ns,
+    max(last_after_ns) AS last_after_ns,
+    min(wait_after_ns) AS wait_after_ns,
     attempt
 FROM ranked
 JOIN partial_groups USING (attempt, group_id)

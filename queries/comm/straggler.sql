@@ -22,7 +22,8 @@
 -- column: peer_ratio DOUBLE : Own time (without exposed communication) over its peers' median, any
 --     size; null where a pipeline's stages are not known.
 -- column: compute_ratio DOUBLE : Computing time over its peers' median, likewise.
--- column: slowdown_ratio DOUBLE : Of the step without its delay, from replay; null until then.
+-- column: slowdown_ratio DOUBLE : The ideal step with only its delays, over the ideal step: by
+--     replay, which fills it in for `tracekit query` and Python; null in SQL.
 -- column: attempt INTEGER : Attempt of the job, from 1.
 -- column: matched_count BIGINT : Its collectives that are trusted and complete.
 -- column: own_gap_ns BIGINT : By how much its own doing delayed collectives: the own wait of the
@@ -77,7 +78,7 @@ WITH
     ),
     compute AS MATERIALIZED (
         SELECT
-            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            capture_key(attempt, rank, capture_id) AS key,
             start_ns,
             end_ns
         FROM rank_work('gpu_op', 'host_op', 'collective', 'annotation')
@@ -85,7 +86,7 @@ WITH
     ),
     communication AS (
         SELECT
-            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            capture_key(attempt, rank, capture_id) AS key,
             start_ns,
             start_ns + dur_ns AS end_ns
         FROM collective
@@ -96,7 +97,7 @@ WITH
     ),
     edges AS (
         SELECT
-            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            capture_key(attempt, rank, capture_id) AS key,
             unnest([start_ns, end_ns]) AS time_ns
         FROM windows
     ),
@@ -121,13 +122,9 @@ WITH
             CAST(sum(compute_ns) AS BIGINT) AS compute_ns
         FROM windows
         LEFT JOIN worked
-            ON worked.key = {
-                'attempt': windows.attempt, 'rank': windows.rank, 'capture_id': capture_id
-            }
+            ON worked.key = capture_key(windows.attempt, windows.rank, capture_id)
         LEFT JOIN waited
-            ON waited.key = {
-                'attempt': windows.attempt, 'rank': windows.rank, 'capture_id': capture_id
-            }
+            ON waited.key = capture_key(windows.attempt, windows.rank, capture_id)
         GROUP BY windows.attempt, windows.rank
     ),
     piped AS (

@@ -1,9 +1,9 @@
 -- The members of each NCCL communicator: where they run, on which device, how init went.
 --
 -- A process is no rank: one may drive several. group_rank counts within the communicator; the
--- world rank is stated only where the log proves it.
+-- world rank is stated only where the log proves it, or where a trace shows the same process.
 --
--- reads: nccl_comm
+-- reads: nccl_comm, rank
 -- grain: attempt, comm, source_id, place
 -- column: comm VARCHAR : Communicator: commId, or size and order where NCCL states none.
 -- column: group_rank INTEGER : Rank within the communicator.
@@ -38,5 +38,5 @@ SELECT
     source_id,
     place,
     attempt
-FROM nccl_members('nccl_comm')
+FROM nccl_ranked('nccl_comm', 'rank')
 ORDER BY attempt, comm, group_rank, source_id, place;

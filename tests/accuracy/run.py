@@ -35,10 +35,10 @@ def built_rules() -> tuple[str, ...]:
 
 
 def diagnose(folder: Path, run: Path) -> tuple[str, tuple[Named, ...]]:
-    """Kind of verdict and findings of the traces in ``folder``; truth.json is never given."""
+    """Kind of verdict and findings of traces and logs in ``folder``; truth.json is never given."""
     from tracekit import api
 
-    paths = sorted(folder.glob("*.json.gz"))
+    paths = sorted([*folder.glob("*.json.gz"), *folder.glob("*.log")])
     with api.ingest(list(paths), run=run, job=[folder / "job.toml"], workers=1) as opened:
         document = opened.diagnose().document
     top = document.verdict.finding

@@ -47,19 +47,23 @@ def attribution_s(ranges: int, launches: int) -> float:
     return taken
 
 
-def ingest(export: Path, run: Path) -> tuple[float, int]:
-    """Seconds and peak resident bytes of the command and its workers."""
+def ingest(export: Path, run: Path) -> tuple[float, int, float]:
+    """Seconds, peak resident bytes and CPU seconds of the command and its workers."""
     code = (
         "import resource, sys; from tracekit.cli import main\n"
-        "status = main(sys.argv[1:])\n"
         "kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)\n"
-        "print(max(resource.getrusage(k).ru_maxrss for k in kinds) * 1024)\n"
-        "sys.exit(status)\n"
+        "try:\n"
+        "    main(sys.argv[1:])\n"
+        "finally:\n"
+        "    used = [resource.getrusage(k) for k in kinds]\n"
+        "    cpu = sum(u.ru_utime + u.ru_stime for u in used)\n"
+        "    print(max(u.ru_maxrss for u in used) * 1024, cpu)\n"
     )
     command = [sys.executable, "-c", code, "ingest", str(export), "--run", str(run)]
     begin = time.perf_counter()
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ)
-    return time.perf_counter() - begin, int(done.stdout.split()[-1])
+    peak, used = done.stdout.split()[-2:]
+    return time.perf_counter() - begin, int(peak), float(used)
 
 
 def main() -> None:
@@ -77,10 +81,11 @@ def main() -> None:
             launches=given.launches,
             kernels=given.kernels,
         )
-        taken, peak = ingest(export, Path(folder, "run"))
+        taken, peak, cpu = ingest(export, Path(folder, "run"))
         result = {
             "export_bytes": export.stat().st_size,
             "ingest_s": round(taken, 2),
+            "ingest_cpu_s": round(cpu, 2),
             "peak_bytes": peak,
             "attribution_s": round(attribution_s(given.ranges, given.launches), 2),
         }

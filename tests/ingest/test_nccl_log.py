@@ -44,7 +44,13 @@ def test_each_release_tells_the_same_communicator(version: str) -> None:
     assert f"nccl={version}" in sink.facts["versions"]  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("version", ["2.5.7", "2.13.4", "2.17.1", "2.20.5", "2.23.4", "2.29.2"])
+RANGES = (
+    "2.4.8", "2.5.7", "2.13.4", "2.17.1", "2.20.5", "2.22.3", "2.23.4", "2.29.2", "2.30.7",
+)  # fmt: skip
+"""A release of each range in which the words of a communicator's life are the same."""
+
+
+@pytest.mark.parametrize("version", RANGES)
 def test_golden_tables(version: str) -> None:
     sink = read(logs.job(version))
     text = ""

@@ -285,6 +285,56 @@ def test_a_rank_is_what_the_environment_says_of_a_single_process(tmp_path: Path)
     assert device["uuid"] == "GPU-00000000-0000-0000-0000-000000000005"
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "0",
+        "0,1,2",
+        "-1",
+        "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6",
+        "MIG-GPU-8932f937/1/0",
+        "key9",
+    ],
+)
+def test_visible_devices_are_kept_only_if_they_are_devices(tmp_path: Path, value: str) -> None:
+    sink = one(
+        tmp_path,
+        lambda export: export.launch("gemm", 0, 10, 10),
+        environment=f"RANK=0;CUDA_VISIBLE_DEVICES={value}",
+    )
+    (process,) = sink.rows("process")
+    assert process["cuda_visible_devices"] == (value if value != "key9" else None)
+
+
+_WHOLE = {"START_TRIGGER": "Immediate", "STOP_TRIGGER": "Delayed"}
+
+
+@pytest.mark.parametrize(
+    ("triggers", "extra", "is_known"),
+    [
+        (_WHOLE, "", True),
+        ({"START_TRIGGER": "CudaProfilerApi", "STOP_TRIGGER": "Delayed"}, "", False),
+        ({}, "", False),
+        (_WHOLE, "EXPORT_PARAM_TIMES_TO_EXPORT", False),
+        (_WHOLE, "DERIVED_FROM", False),
+    ],
+)
+def test_a_window_lasts_as_long_as_a_whole_session(
+    tmp_path: Path, triggers: dict[str, str], extra: str, is_known: bool
+) -> None:
+    def fill(export: Export) -> None:
+        export.launch("gemm", 0, 10, 10)
+        export.con.execute("CREATE TABLE ANALYSIS_DETAILS (duration INTEGER)")
+        export.put("ANALYSIS_DETAILS", duration=90_000)
+        for name, value in triggers.items():
+            export.put("META_DATA_CAPTURE", name=name, value=value)
+        if extra:
+            export.meta(extra, "1s/2s")
+
+    end = one(tmp_path, fill).facts["window_end_ns"]
+    assert end == START_NS + (90_000 if is_known else 20)
+
+
 def _init(export: Export, ranks: int, rank: int, comm: int = 0xABC) -> None:
     blob = payload(INIT_SCHEMA, "Qiii", comm, ranks, rank, 0)
     export.range("ncclCommInitRank", 0, 50, domain=1, binaryData=blob)
@@ -326,10 +376,35 @@ def test_a_group_s_kernel_takes_what_its_calls_say(tmp_path: Path) -> None:
         export.launch(SEND_RECV, 250, 600, 50)
 
     sink = one(tmp_path, fill)
-    columns = ("op", "is_p2p", "message_bytes", "dst_rank", "src_rank", "group_name")
+    columns = ("op", "message_bytes", "dst_rank", "src_rank", "peer_group_rank", "group_name")
     assert sink.rows("collective", *columns) == [
-        ("send_recv", True, 1000, None, None, "0000000000000abc"),
-        ("send", True, 77, 3, None, "0000000000000abc"),
+        ("send_recv", 1000, None, None, None, "0000000000000abc"),
+        ("send", 77, 3, None, 3, "0000000000000abc"),
+    ]
+    assert sink.rows("collective", "is_p2p") == [True, True]
+
+
+def test_a_group_that_reaches_every_member_is_an_all_to_all(tmp_path: Path) -> None:
+    def fill(export: Export) -> None:
+        export.nccl_schemas()
+        _init(export, 3, 2)
+        for group, peers in enumerate(((0, 1, 2), (0, 1), (0,))):
+            at = 1000 * group
+            export.range("ncclGroupStart", at + 100, at + 105, domain=1)
+            for peer in peers:
+                for side, name in enumerate(("ncclSend", "ncclRecv")):
+                    blob = payload(SEND_SCHEMA, "QQi", 0xABC, 500, peer)
+                    begin = at + 110 + 4 * peer + 2 * side
+                    export.range(name, begin, begin + 1, domain=1, binaryData=blob)
+            export.range("ncclGroupEnd", at + 140, at + 190, domain=1)
+            export.launch(SEND_RECV, at + 150, at + 500, 50)
+
+    sink = one(tmp_path, fill)
+    # To itself or not: both are all-to-all; one of two others is a plain exchange.
+    assert sink.rows("collective", "op", "message_bytes", "peer_group_rank") == [
+        ("all_to_all", 1500, None),
+        ("all_to_all", 1000, None),
+        ("send_recv", 500, 0),
     ]
 
 

@@ -137,3 +137,15 @@ def test_the_parts_always_sum_to_the_step_and_none_is_negative(
     assert sum(p.s_per_step for p in budget) == pytest.approx(steps.step_ns / 1e9, abs=2e-9)
     assert all(p.s_per_step >= 0 for p in budget)
     assert budget[-1].part == "unexplained"
+
+
+def test_the_schedules_bubble_comes_out_of_waiting_then_idle(make_job: MakeJob) -> None:
+    """Before findings that blame nobody, after culprits; the parts still sum to the step."""
+    facts = make_job().facts()
+    found = step_budget(facts.steps, [], {}, 8e6)
+    by_part = {p.part: round(p.s_per_step * 1e3) for p in found}
+    assert by_part == {"bubble": 8, "floor": 85, "host": 7, "unexplained": 0}
+    assert sum(p.s_per_step for p in found) == pytest.approx(0.1)
+    everything = step_budget(facts.steps, [], {}, 8e9)
+    by_part = {p.part: round(p.s_per_step * 1e3) for p in everything}
+    assert by_part == {"bubble": 15, "floor": 85, "unexplained": 0}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -171,12 +172,17 @@ def test_a_rank_that_is_late_because_it_left_late_is_a_symptom(make_job: MakeJob
 # --- members without a trace --------------------------------------------------------------------
 
 
-def absent(group: str, missing: list[int], wait_ms: float) -> dict[str, Any]:
+def absent(
+    group: str, missing: list[int], wait_ms: float, calls_ms: tuple[float, float] = (50, 90)
+) -> dict[str, Any]:
     return {
         "group_id": group,
         "traced_ranks": [0, 1],
         "missing_ranks": missing,
         "wait_per_step_ns": wait_ms * MS,
+        "first_after_ns": calls_ms[0] * MS,
+        "last_after_ns": calls_ms[1] * MS,
+        "wait_after_ns": calls_ms[0] * MS,
         "attempt": 1,
     }
 
@@ -186,15 +192,34 @@ def test_where_the_culprit_was_not_captured_no_captured_rank_is_named(make_job: 
     job.rows["absent_waits"] = [absent("a", [4, 5, 6], 30), absent("b", [5, 6, 7], 30)]
     (finding,) = LATE.run(job.facts(world_size=8)).findings
     assert finding.scope.ranks == ()
-    assert finding.candidates.ranks == (5, 6)
-    assert finding.next_capture == ("profile ranks 5 in the same steps: it halves the candidates",)
+    assert finding.candidates.ranks == (4, 5, 6, 7)
+    assert finding.next_capture == (
+        "profile ranks 4-5 in the same steps: it halves the candidates",
+    )
 
 
-def test_groups_that_do_not_wait_clear_their_members(make_job: MakeJob) -> None:
+def test_who_the_traced_ranks_wait_for_may_wait_for_others_themselves(make_job: MakeJob) -> None:
     job = late_job(make_job, {})
-    job.rows["absent_waits"] = [absent("a", [4, 5, 6], 30), absent("b", [5, 7], 1)]
+    job.rows["absent_waits"] = [absent("a", [4, 8], 30)]
+    (finding,) = LATE.run(job.facts(world_size=12)).findings
+    assert finding.candidates.ranks == tuple(range(4, 12))
+
+
+def test_groups_at_work_around_the_waiting_clear_their_members(make_job: MakeJob) -> None:
+    job = late_job(make_job, {})
+    surround = absent("b", [5, 7], 1, (10, 95))
+    job.rows["absent_waits"] = [absent("a", [4, 6], 30), surround]
     (finding,) = LATE.run(job.facts(world_size=8)).findings
     assert finding.candidates.ranks == (4, 6)
+    # Later than the waiting, everybody is late already; before it, nobody is yet.
+    for calls_ms in ((60, 95), (10, 40)):
+        job.rows["absent_waits"] = [absent("a", [4, 6], 30), absent("b", [5, 7], 1, calls_ms)]
+        (finding,) = LATE.run(job.facts(world_size=8)).findings
+        assert finding.candidates.ranks == (4, 5, 6, 7)
+    # Whom the traced ranks do wait for is not cleared by another group.
+    job.rows["absent_waits"] = [absent("a", [4, 6], 30), absent("b", [4, 7], 1, (10, 95))]
+    (finding,) = LATE.run(job.facts(world_size=8)).findings
+    assert finding.candidates.ranks == (4, 5, 6)
 
 
 def test_one_rank_cannot_be_late_and_nothing_was_looked_at(make_job: MakeJob) -> None:
@@ -435,3 +460,55 @@ def test_other_silences_are_no_hang(make_job: MakeJob, rows: list[dict[str, Any]
     job = make_job()
     job.rows["last_calls"] = rows
     assert HANG.run(job.facts()) == RuleOutcome()
+
+
+# --- prices by replay ---------------------------------------------------------------------------
+
+
+class Replayed:
+    """A replay that answers as it is told; keys are the ranks that go."""
+
+    def __init__(
+        self, saved_ms: Mapping[tuple[int, ...], float], slow: Mapping[int, float] | None = None
+    ) -> None:
+        self.saved_ms, self.slow = saved_ms, slow or {}
+        self.asked: list[tuple[int, ...]] = []
+
+    def saved_ns(self, ranks: Sequence[int]) -> float | None:
+        self.asked.append(tuple(ranks))
+        saved = self.saved_ms.get(tuple(ranks))
+        return None if saved is None else saved * MS
+
+    def slowdown(self, rank: int) -> float | None:
+        return self.slow.get(rank)
+
+
+@pytest.mark.parametrize(
+    ("saved_ms", "cost_s"),
+    [(18.0, 0.018), (40.0, 0.040), (2.0, 0.025), (None, 0.025), (1e6, 0.125)],
+)
+def test_a_late_rank_costs_what_the_replay_saves(
+    make_job: MakeJob, saved_ms: float | None, cost_s: float
+) -> None:
+    """Not where the replay sees next to nothing or cannot say; never more than the step."""
+    replay = Replayed({} if saved_ms is None else {(2,): saved_ms})
+    facts = replace(late_job(make_job, {2: 25}).facts(), replay=replay)
+    (finding,) = LATE.run(facts).findings
+    assert finding.impact.s_per_step == pytest.approx(cost_s)
+    assert replay.asked == [(2,)]
+
+
+def test_the_replay_is_the_third_score(make_job: MakeJob) -> None:
+    """Two of three agree although its own time is like its peers'; one of three is minor."""
+    facts = late_job(make_job, {2: 25}, peer=1.0).facts()
+    for slowdown, severity in ((1.2, Severity.CRITICAL), (1.04, Severity.MINOR)):
+        seen = replace(facts, replay=Replayed({}, {2: slowdown}))
+        (finding,) = LATE.run(seen).findings
+        assert finding.severity is severity
+        assert any("replay" in e.name and e.value == slowdown for e in finding.evidence)
+
+
+def test_a_healthy_job_is_not_replayed(make_job: MakeJob) -> None:
+    replay = Replayed({})
+    assert LATE.run(replace(late_job(make_job, {}).facts(), replay=replay)) == RuleOutcome()
+    assert replay.asked == []

@@ -311,7 +311,20 @@ def test_rails_are_left_by_a_tenth_of_the_channels(build: Build) -> None:
     assert finding.severity is Severity.NOTE  # indices may not be rails
     assert not findings("cross-rail-traffic", build(text(crossing(0))))
     assert not findings("cross-rail-traffic", build(text(crossing(1, 11))))
-    assert not findings("cross-rail-traffic", build(text(crossing(5, 10, "(3)"))))  # PXN
+    # PXN lends another rank's NIC; the device that is named is the one that sends.
+    assert findings("cross-rail-traffic", build(text(crossing(5, 10, "(3)"))))
+
+
+@pytest.mark.parametrize(("exposed_ns", "severity"), [(10, Severity.MINOR), (9, Severity.NOTE)])
+@pytest.mark.parametrize("count", [5, 4])
+def test_rails_cost_where_half_cross_and_nothing_hides_it(
+    exposed_ns: int, severity: Severity, count: int, build: Build
+) -> None:
+    facts = build(text(crossing(count)))
+    overlap = [{"rank": r, "span_ns": 100, "exposed_comm_ns": exposed_ns} for r in (0, 1)]
+    (finding,) = findings("cross-rail-traffic", with_traces(facts, overlap=overlap))
+    assert finding.severity is (severity if count == 5 else Severity.NOTE)
+    assert finding.scope.hosts == ()  # two orders that differ do not say which one is odd
 
 
 def test_nccls_own_warning_of_rails_is_enough(build: Build) -> None:
@@ -373,6 +386,45 @@ def test_one_rank_with_fewer_channels_than_its_peers(build: Build) -> None:
     ranks = [line for r in range(4) for line in comm(r, 4, channels=2 if r == 3 else 16)]
     (finding,) = findings("channel-collapse", build(text(ranks)))
     assert finding.summary.startswith("Rank 3 of a communicator of 4 set up 2 of 16")
+
+
+def searched(rings: int, rank: int, host: str) -> str:
+    return say(
+        f"Pattern 4, crossNic 0, nChannels {rings}, bw 50.0/50.0, type NVL/PIX, sameChannels 1",
+        rank, host,
+    )  # fmt: skip
+
+
+def limited(channels: int, rings: int, name: str = "NCCL_MAX_NCHANNELS") -> str:
+    lines: list[str] = []
+    for rank, host in ((0, "h0"), (1, "h1")):
+        start, *rest = comm(rank, channels=channels)
+        setting = say(f"{name} set by environment to {channels}.", rank, host)
+        lines += [setting, start, searched(rings, rank, host), *rest]
+    return text(lines)
+
+
+def test_a_setting_that_leaves_fewer_channels_than_rings(build: Build) -> None:
+    (finding,) = findings("channel-collapse", build(limited(4, 8)))
+    assert finding.summary.startswith("NCCL uses 4 channels where its search found rings for 8")
+    assert not findings("channel-collapse", build(limited(5, 8)))
+    assert not findings("channel-collapse", build(limited(4, 8, "NCCL_IB_TC")))
+
+
+def test_rings_of_another_communicator_accuse_nobody(build: Build) -> None:
+    # One GPU a machine: its rings over the network are few, and say nothing of NVLink.
+    lines: list[str] = []
+    for rank in (0, 1):
+        start, *rest = comm(rank, nodes=1, host="h0", comm_id="0xbb")
+        system = say("=== System : maxBw 450.0 totalBw 450.0 ===", rank, "h0")
+        lines += [start, system, searched(8, rank, "h0"), *rest]
+    for rank in (0, 1):
+        start, *rest = (
+            line.replace(f"0x7f{rank:02x}0", f"0x8f{rank:02x}0") for line in
+            comm(rank, nodes=2, host="h0", comm_id="0xcc", channels=2)
+        )  # fmt: skip
+        lines += [start, searched(1, rank, "h0"), *rest]
+    assert not findings("channel-collapse", build(text(lines)))
 
 
 @pytest.mark.parametrize(
@@ -577,6 +629,32 @@ def test_a_rank_that_wrote_nothing_is_a_candidate_not_a_culprit(build: Build) ->
     assert finding.scope.ranks == ()
 
 
+@pytest.mark.parametrize(
+    ("calls", "silence_s", "is_named"),
+    [
+        ([9, 9, 8, 9], 30, True),
+        ([9, 9, 8, 9], 29, False),  # its trace may have been cut
+        ([9, 8, 8, 9], 30, False),
+        ([9, 9, None, 9], 30, False),
+    ],
+)
+def test_silence_names_a_rank_only_where_its_trace_agrees(
+    calls: list[int | None], silence_s: int, is_named: bool, build: Build
+) -> None:
+    lines = [timeout(r).replace("[Rank", "[PG ID 0 PG GUID 0(default_pg) Rank") for r in (0, 1, 3)]
+    groups = [{"rank": r, "group_id": "w", "name": "0", "ranks": [0, 1, 2, 3]} for r in range(4)]
+    rows = [{"rank": r, "calls_count": n} for r, n in enumerate(calls) if n is not None]
+    silence = {"silence_ns": silence_s * 10**9, "longest_gap_ns": 10**9, "last_call": 7}
+    last = [r | silence for r in last_calls(9)]
+    facts = with_traces(
+        build(text(lines), groups=groups), enqueued_calls=rows, last_calls=last
+    )  # fmt: skip
+    (finding,) = findings("collective-hang", facts)
+    assert finding.scope.ranks == ((2,) if is_named else ())
+    assert finding.candidates.ranks == (() if is_named else (2,))
+    assert finding.confidence.level == ("likely" if is_named else "possible")
+
+
 def test_all_joined_is_the_network_or_a_gpu(build: Build) -> None:
     world = [x for r in range(4) for x in comm(r, 4)]
     facts = build(text(world, [timeout(r) for r in range(4)]))
@@ -595,6 +673,16 @@ def test_members_that_do_different_things_mismatch(change: dict[str, Any], build
     facts = build(text(timeout(0), timeout(1, **change)))
     (finding,) = findings("collective-mismatch", facts)
     assert finding.scope.ranks == (0, 1)
+
+
+def test_the_member_that_does_otherwise_than_most_is_named(build: Build) -> None:
+    facts = build(text([timeout(r, numel=11 if r == 2 else 10) for r in range(4)]))
+    (finding,) = findings("collective-mismatch", facts)
+    assert finding.scope.ranks == (2,)
+    assert finding.severity is Severity.CRITICAL  # the job stands still
+    assert not findings("collective-hang", facts)
+    even = build(text([timeout(r, numel=10 + r // 2) for r in range(4)]))
+    assert findings("collective-mismatch", even)[0].scope.ranks == (0, 1, 2, 3)
 
 
 def test_an_all_to_all_may_have_different_sizes(build: Build) -> None:

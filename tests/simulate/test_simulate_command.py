@@ -44,7 +44,7 @@ def test_writes_a_job_and_says_what_it_cost(
         ("simulate", "slow-gpu"),
         ("simulate", "slow-gpp", "-o", "x"),
         ("simulate", "none", "-o", "x", "--layout", "tp3"),
-        ("simulate", "none", "-o", "x", "--style", "nsys"),
+        ("simulate", "none", "-o", "x", "--style", "rocprof"),
     ],
 )
 def test_what_cannot_be_meant(arguments: tuple[str, ...], tmp_path: Path,

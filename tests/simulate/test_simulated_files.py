@@ -36,7 +36,9 @@ def test_same_seed_same_bytes(tmp_path: Path) -> None:
 def test_what_is_written(tmp_path: Path) -> None:
     truth = write(Request("slow-gpu", 4, 1, "ddp", steps_count=3, decoys=()), tmp_path / "job")
     names = {p.name for p in (tmp_path / "job").iterdir()}
-    assert names == {"job.toml", "truth.json"} | {f"rank{r}.pt.trace.json.gz" for r in range(4)}
+    traces = {f"rank{r}.pt.trace.json.gz" for r in range(4)}
+    logs = {f"nccl.gpu-00.{20_000 + r}.log" for r in range(4)}
+    assert names == {"job.toml", "truth.json"} | traces | logs
     assert json.loads((tmp_path / "job" / "truth.json").read_text()) == truth
     job = tomllib.loads((tmp_path / "job" / "job.toml").read_text())
     assert job["parallelism"]["dp"] == 4

@@ -29,10 +29,7 @@ def ingest(
         bool, typer.Option("--stacks", help="Keep Python frames (most of a file).")
     ] = False,
     attempt: o.AttemptOpt = None,
-    nsys: Annotated[
-        str | None,
-        typer.Option("--nsys", metavar="PATH", help="The nsys that exports .nsys-rep files."),
-    ] = None,
+    nsys: o.NsysOpt = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 2 on any partial input.")] = False,
 ) -> int:
     """Files to a run. The same files again change nothing; new files are added."""
@@ -73,7 +70,8 @@ def _say_what_was_read(opened: OpenRun, strict: bool) -> int:
             text += f"; first {path}: {reason}"
         note(text)
     note(f"run: {opened.path} (generation {opened.run.manifest.generation})")
-    return 2 if strict and bad else 0
+    is_all_bad = bad and bad == sum(row[1] for row in rows)
+    return 2 if is_all_bad or (strict and bad) else 0
 
 
 def job(

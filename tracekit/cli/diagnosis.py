@@ -16,9 +16,10 @@ from tracekit.cli.look import open_target
 from tracekit.cli.output import check_target, write_text
 from tracekit.cli.state import STATE, note, use_colour
 from tracekit.errors import InputError, UsageError
+from tracekit.wording import safe
 
 if TYPE_CHECKING:
-    from tracekit.report.model import Report
+    from tracekit.report.model import InputFile, Report
 
 DEFAULT_WIDTH = 110
 
@@ -69,6 +70,7 @@ def diagnose(
     select: SelectOpt = None,
     ignore: IgnoreOpt = None,
     config: ConfigOpt = None,
+    nsys: o.NsysOpt = None,
     workers: o.WorkersOpt = None,
     memory: o.MemoryOpt = None,
     ranks: o.RanksOpt = None,
@@ -84,7 +86,7 @@ def diagnose(
     chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
     settings = _settings(config)
     _check_names(settings, select or (), ignore or ())
-    with open_target(paths, job, chosen, workers, memory) as run:
+    with open_target(paths, job, chosen, workers, memory, nsys) as run:
         report = run.diagnose(select=select or (), ignore=ignore or (), config=settings)
     write_text(_rendered(report, format_, everything, output), output)
     return _exit_code(report, fail_on, strict)
@@ -142,6 +144,10 @@ def _exit_code(report: Report, fail_on: FailOn | None, strict: bool) -> int:
     if strict and any(i.status not in ("ok", "unrecognised") for i in report.document.inputs):
         typer.echo("error: --strict, and an input is not whole", err=True)
         return 2
+    unusable = [i for i in report.document.inputs if i.status not in ("ok", "partial")]
+    if unusable and len(unusable) == len(report.document.inputs):
+        typer.echo(f"error: nothing usable: {_first(unusable)}", err=True)
+        return 2
     if fail_on is None:
         return 0
     from tracekit.findings import Severity
@@ -153,6 +159,12 @@ def _exit_code(report: Report, fail_on: FailOn | None, strict: bool) -> int:
         typer.echo("error: --fail-on, and no rule had what it needs", err=True)
         return 3
     return 0
+
+
+def _first(inputs: Sequence[InputFile]) -> str:
+    """The first of some files, and what is wrong with it."""
+    more = f", and {len(inputs) - 1} more" if len(inputs) > 1 else ""
+    return safe(f"{inputs[0].path}: {inputs[0].reason or inputs[0].status}{more}")
 
 
 def show(

@@ -27,6 +27,7 @@ def open_target(
     selected: Selection | None = None,
     workers: int | None = None,
     memory: str | None = None,
+    nsys: str | None = None,
 ) -> OpenRun:
     """A run, or raw paths through the cache, with a progress bar."""
     from tracekit import api
@@ -38,6 +39,7 @@ def open_target(
             selection=selected,
             workers=workers,
             memory_bytes=o.parse_size(memory, "--memory"),
+            nsys=nsys,
             progress=progress,
         )
 

@@ -68,6 +68,11 @@ WindowOpt = Annotated[
     int | None, typer.Option("--window", min=0, help="Capture window, from 0; default: all.")
 ]
 
+NsysOpt = Annotated[
+    str | None,
+    typer.Option("--nsys", metavar="PATH", help="The nsys that exports .nsys-rep files."),
+]
+
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
 

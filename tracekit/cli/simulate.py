@@ -30,7 +30,12 @@ def simulate(
         str | None, typer.Option("--layout", metavar="L", help="Such as ddp, fsdp, tp8-sp-pp4-m8.")
     ] = None,
     steps: Annotated[int, typer.Option("--steps", min=1, max=100000, help="Captured steps.")] = 12,
-    style: Annotated[str, typer.Option("--style", help="kineto, kineto-old or gloo.")] = "kineto",
+    style: Annotated[
+        str, typer.Option("--style", help="kineto, kineto-old, gloo, nsys or mixed.")
+    ] = "kineto",
+    nccl: Annotated[
+        str, typer.Option("--nccl", help="NCCL logs beside the traces: none, info or coll.")
+    ] = "info",
     force: Annotated[
         bool, typer.Option("--force", help="Replace an earlier simulated job.")
     ] = False,
@@ -46,7 +51,7 @@ def simulate(
         )
     from tracekit.simulate import Request, write
 
-    request = Request(scenario, ranks, seed, layout or "", steps, style)
+    request = Request(scenario, ranks, seed, layout or "", steps, style, nccl=nccl)
     with _bar(steps) as progress:
         truth = write(request, output, force=force, progress=progress)
     measured = truth["measured"]

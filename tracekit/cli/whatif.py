@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,9 +12,6 @@ from tracekit.cli import options as o
 from tracekit.cli.look import open_target
 from tracekit.cli.output import check_target, write_text
 from tracekit.cli.state import note
-
-if TYPE_CHECKING:
-    from tracekit.whatif import WhatIf
 
 
 class WhatIfFormat(StrEnum):
@@ -48,17 +45,34 @@ def whatif(
     attempt: o.AttemptOpt = None,
     window: o.WindowOpt = None,
 ) -> None:
-    """What the step would have taken without a cause: a replay of the pipeline's operations."""
-    from tracekit.whatif import parse_remove, parse_scale, to_dict, to_text
+    """What the step would have taken without a cause: a replay.
+
+    Of the pipeline's operations, or in a job without a pipeline of the matched collectives.
+    """
+    from tracekit.whatif import (
+        WhatIf,
+        calls_to_dict,
+        calls_to_text,
+        parse_remove,
+        parse_scale,
+        to_dict,
+        to_text,
+    )
 
     check_target(output, force)
     causes = [*map(parse_remove, remove or ()), *map(parse_scale, scale or ())]
     chosen = o.selection(ranks, hosts, steps, None, None, attempt, window)
     with open_target(paths, job, chosen, workers, memory) as run:
-        found: WhatIf = run.whatif(causes)
+        found = run.whatif(causes)
     if found.dropped_steps:
-        note(f"{len(found.dropped_steps)} steps with other operations than the rest are left out")
-    text = to_text(found)
-    if format_ is WhatIfFormat.json:
-        text = json.dumps(to_dict(found), indent=1, allow_nan=False) + "\n"
+        note(f"{len(found.dropped_steps)} steps are left out of the replay")
+    is_json = format_ is WhatIfFormat.json
+    if isinstance(found, WhatIf):
+        content = to_dict(found) if is_json else {}
+        text = to_text(found)
+    else:
+        content = calls_to_dict(found) if is_json else {}
+        text = calls_to_text(found)
+    if is_json:
+        text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     write_text(text, output)

@@ -30,13 +30,35 @@ SIZED = (*SYNCHRONISING, "broadcast", "reduce")
 NOBODY = -1
 """A number that the trace does not give."""
 
+_TYPES = {
+    "bf16": ("bfloat16", "__nv_bfloat16", "c10::bfloat16"),
+    "f16": ("half", "float16", "__half", "c10::half"),
+    "f32": ("float", "float32"),
+    "f64": ("double", "float64"),
+    "i8": ("char", "int8", "int8_t"),
+    "u8": ("byte", "uint8", "uint8_t"),
+    "i32": ("int", "int32", "int32_t"),
+    "i64": ("long", "int64", "int64_t", "long int"),
+}
+"""One word for what producers spell each in their own way."""
+
 _CALLS = """
 WITH placed AS (
-    SELECT x.attempt, coalesce(x.capture_id, 0) AS capture, x.rank, x.clock_id, c.*,
+    SELECT x.attempt, coalesce(x.capture_id, 0) AS capture, x.rank, x.clock_id,
+           c.* REPLACE (
+               coalesce(g.resolved_id, c.group_id) AS group_id,
+               coalesce(g.resolved_name, c.group_name) AS group_name,
+               coalesce(c.src_rank, CASE WHEN c.op = 'recv' THEN p.member END) AS src_rank,
+               coalesce(c.dst_rank, CASE WHEN c.op = 'send' THEN p.member END) AS dst_rank
+           ),
            coalesce(c.op, 'unknown') AS kind,
            coalesce(c.is_p2p, false) OR coalesce(c.op IN ('send', 'recv', 'send_recv'), false)
                AS is_pair
     FROM collective c JOIN derive_context x USING (source_id)
+    LEFT JOIN (SELECT DISTINCT attempt, group_id, resolved_id, resolved_name FROM derive_members) g
+        ON g.attempt = x.attempt AND g.group_id = c.group_id
+    LEFT JOIN derive_members p
+        ON p.attempt = x.attempt AND p.group_id = c.group_id AND p.group_rank = c.peer_group_rank
     WHERE x.rank IS NOT NULL AND c.start_ns IS NOT NULL AND c.dur_ns IS NOT NULL
 ), named AS (
     SELECT *,
@@ -51,12 +73,12 @@ WITH placed AS (
 SELECT source_id, place, attempt, capture, rank, clock_id, start_ns, start_ns + dur_ns AS end_ns,
        lane_name, group_id, group_name, coalesce(group_size, -1) AS group_size,
        coalesce(sequence, -1) AS sequence, kind AS op, is_pair,
-       coalesce(message_bytes, -1) AS message_bytes, coalesce(dtype, '') AS dtype,
+       coalesce(message_bytes, -1) AS message_bytes, coalesce(t.one, lower(dtype), '') AS dtype,
        coalesce(src_rank, -1) AS src_rank, coalesce(dst_rank, -1) AS dst_rank,
        coalesce(timeline, 'device') AS timeline, coalesce(thread, -1) AS thread,
        coalesce(step, -1) AS step,
        coalesce(is_cut_start, false) OR coalesce(is_cut_end, false) AS is_cut
-FROM named
+FROM named LEFT JOIN derive_types t ON t.name = lower(dtype)
 ORDER BY attempt, capture, rank, lane_name, start_ns, place
 """
 
@@ -115,13 +137,36 @@ class Calls:
 
         sized = [code for code, name in enumerate(self.op_names) if name in SIZED]
         size = np.where(np.isin(self["op"], sized), self["message_bytes"], NOBODY)
+        size = np.where(self._is_told_by_all(size != NOBODY), size, NOBODY)
         _, size_code = np.unique(size, return_inverse=True)
-        key = (self["op"] * (int(self["dtype"].max(initial=0)) + 1) + self["dtype"]) * (
+        blank = self._code("dtype", "")
+        dtype = np.where(self._is_told_by_all(self["dtype"] != blank), self["dtype"], 0)
+        key = (self["op"] * (int(dtype.max(initial=0)) + 1) + dtype) * (
             int(size_code.max(initial=0)) + 1
         ) + size_code
         _, code = np.unique(key, return_inverse=True)
         shapes: Ints = code.astype(np.int64)
         return shapes
+
+    def _code(self, column: str, value: str) -> int:
+        values = self.table[column].combine_chunks().dictionary.to_pylist()
+        return values.index(value) if value in values else NOBODY
+
+    def _is_told_by_all(self, told: Bools) -> Bools:
+        """Rows of operations of which every source tells something, or none does.
+
+        Sources of different kinds tell different things: what one kind leaves out is no reason
+        for its calls to differ from the others'.
+        """
+        import numpy as np
+
+        width = int(self["source_id"].max(initial=0)) + 1
+        key = self["op"] * width + self["source_id"]
+        pairs, index = np.unique(key, return_inverse=True)
+        any_told = np.zeros(len(pairs), bool)
+        np.logical_or.at(any_told, index, told)
+        silent = np.unique(pairs[~any_told] // width)
+        return ~np.isin(self["op"], silent)
 
     @cached_property
     def lanes(self) -> list[Lane]:
@@ -174,15 +219,27 @@ class Calls:
 _TEXTS = ("lane_name", "group_id", "group_name", "op", "dtype", "timeline")
 
 
-def read_calls(con: duckdb.DuckDBPyConnection, context: pa.Table) -> Calls:
-    """The calls of all sources in ``context`` (source_id, attempt, rank, capture_id, clock_id)."""
-    import numpy as np
+def read_calls(con: duckdb.DuckDBPyConnection, context: pa.Table, members: pa.Table) -> Calls:
+    """The calls of all sources in ``context`` (source_id, attempt, rank, capture_id, clock_id).
 
-    con.register("derive_context", context)
+    ``members``: of communicators that were resolved (communicators.Communicators.table).
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    names, types = zip(*((n, one) for one, known in _TYPES.items() for n in known), strict=True)
+    given = {
+        "derive_context": context,
+        "derive_members": members,
+        "derive_types": pa.table({"name": pa.array(names), "one": pa.array(types)}),
+    }
+    for name, rows_given in given.items():
+        con.register(name, rows_given)
     try:
         rows: Any = con.sql(_CALLS).to_arrow_table()
     finally:
-        con.unregister("derive_context")
+        for name in given:
+            con.unregister(name)
     ints: dict[str, Ints] = {}
     for name in rows.column_names:
         column = rows[name].combine_chunks()

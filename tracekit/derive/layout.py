@@ -133,21 +133,22 @@ def coordinates(
                 for g in matched.groups.get(attempt, [])
                 if g.is_complete and group_dimension(g.description, g.name) == dimension
             }
-            places, source = _places(listed), "name"
-            if not places:
-                members = {
-                    c.group.ranks
-                    for c in communicators
-                    if kinds.get(c.group_id, ("",))[0] == dimension
-                    and c.group is not None
-                    and c.group.is_complete
-                    and not c.is_pair
-                }
-                places, source = _places(members), "behaviour"
-            if not places and dimension == "pp":
-                places = _stages(communicators)
+            members = {
+                c.group.ranks
+                for c in communicators
+                if kinds.get(c.group_id, ("",))[0] == dimension
+                and c.group is not None
+                and c.group.is_complete
+                and not c.is_pair
+            }
+            ways = [("name", _places(listed)), ("behaviour", _places(members))]
+            if dimension == "pp":
+                ways.append(("behaviour", _stages(communicators)))
             # Known for some ranks only, it would set them apart from the others.
-            if not all(row["rank"] in places for row in own):
+            source, places = next(
+                ((s, p) for s, p in ways if all(row["rank"] in p for row in own)), ("", {})
+            )
+            if not places:
                 continue
             for row in own:
                 row[f"{dimension}_rank"] = places[row["rank"]]

@@ -72,15 +72,13 @@ class Matched:
 
 
 def match(
-    con: duckdb.DuckDBPyConnection,
     calls: Calls,
-    context: pa.Table,
     world_sizes: Mapping[int, int | None],
+    groups: dict[int, list[Group]],
 ) -> Matched:
-    """Match all calls. ``world_sizes`` by attempt."""
+    """Match all calls. ``world_sizes`` and what the sources list as ``groups`` by attempt."""
     import numpy as np
 
-    groups = read_groups(con, context)
     communicators: list[Communicator] = []
     by_capture: dict[tuple[int, int], list[Lane]] = defaultdict(list)
     for lane in calls.lanes:
@@ -132,7 +130,7 @@ def _of_named(calls: Calls, lanes: Sequence[Lane], listed: Sequence[Group]) -> l
     known = {g.group_id: g for g in reversed(listed)}
     found = []
     for group_id, names in sorted(by_group.items()):
-        for suffix, members in _communicators(names):
+        for suffix, members in _communicators(calls, names):
             first = members[0]
             lanes_by_rank = {lane.rank: lane.rows for lane in members}
             group = next(
@@ -156,17 +154,30 @@ def _of_named(calls: Calls, lanes: Sequence[Lane], listed: Sequence[Group]) -> l
     return found
 
 
-def _communicators(names: Mapping[str, Sequence[Lane]]) -> list[tuple[str, list[Lane]]]:
+def _communicators(
+    calls: Calls, names: Mapping[str, Sequence[Lane]]
+) -> list[tuple[str, list[Lane]]]:
     """Two communicators may have the same members: then their names tell them apart.
 
-    Names that members do not share are each rank's own word for one communicator.
+    Names that members do not share are each rank's own word for one communicator. Sources of two
+    kinds each have their own names for several: those that carry the same kinds of call are one.
     """
     if len(names) == 1:
         return [(name, list(lanes)) for name, lanes in names.items()]
     ranks = [{lane.rank for lane in lanes} for lanes in names.values()]
     if all(not a & b for i, a in enumerate(ranks) for b in ranks[i + 1 :]):
         return [("", [lane for lanes in names.values() for lane in lanes])]
-    return [(name, list(lanes)) for name, lanes in sorted(names.items())]
+    alike: dict[frozenset[int], list[str]] = defaultdict(list)
+    for name, lanes in sorted(names.items()):
+        alike[frozenset(k for lane in lanes for k in calls.kind[lane.rows].tolist())].append(name)
+    found = []
+    for same in alike.values():
+        members = [lane for name in same for lane in names[name]]
+        if len({lane.rank for lane in members}) == len(members):
+            found.append((same[0], members))
+        else:
+            found += [(name, list(names[name])) for name in same]
+    return sorted(found, key=lambda f: f[0])
 
 
 # --- numbering the calls ------------------------------------------------------------------------

@@ -37,7 +37,7 @@ _NUMBERED = re.compile(
     re.IGNORECASE,
 )
 _UNNUMBERED = re.compile(
-    r"(?:[\w.]*\.)?_?(?:exec_)?(forward|backward)(?:[-_](?:compute|step|pass))", re.IGNORECASE
+    r"(?:[\w.]*\.)?_?(?:exec_)?(forward|backward)(?:[-_](?:compute|step|pass))?", re.IGNORECASE
 )
 
 
@@ -209,29 +209,31 @@ _TRANSFERS = """
 CREATE OR REPLACE TEMP TABLE derive_transfer AS
 WITH moved AS (
     SELECT c.source_id, c.place, c.start_ns, c.start_ns + c.dur_ns AS end_ns, c.op,
-           c.timeline = 'host' AS is_host
+           c.timeline = 'host' AS is_host,
+           -- Kernels run long after they were asked for, ranges are the host's.
+           if(c.timeline = 'host', c.start_ns, coalesce(c.enqueue_ns, c.start_ns)) AS asked_ns
     FROM collective c
     WHERE c.op IN ('send', 'recv') AND c.start_ns IS NOT NULL AND c.dur_ns IS NOT NULL
       AND c.source_id IN (SELECT source_id FROM derive_range)
 ), before AS (
     SELECT m.*, r.operation AS before_operation, r.end_ns AS before_end_ns
     FROM moved m ASOF LEFT JOIN derive_range r
-      ON m.source_id = r.source_id AND m.start_ns >= r.start_ns
+      ON m.source_id = r.source_id AND m.asked_ns >= r.start_ns
 ), around AS (
     SELECT b.*, r.operation AS after_operation
     FROM before b ASOF LEFT JOIN (SELECT * FROM derive_range WHERE is_compute) r
-      ON b.source_id = r.source_id AND b.start_ns <= r.start_ns
+      ON b.source_id = r.source_id AND b.asked_ns <= r.start_ns
 )
 SELECT a.source_id, a.op, a.end_ns, a.is_host, s.step, CASE
-    WHEN op = 'recv' AND before_end_ns > a.start_ns THEN before_operation
+    WHEN op = 'recv' AND before_end_ns > a.asked_ns THEN before_operation
     WHEN op = 'recv' THEN after_operation
     ELSE before_operation END AS near_operation,
     CASE WHEN a.op = 'recv' AND a.is_host
         THEN greatest(a.start_ns, coalesce(e.end_ns, a.start_ns)) ELSE a.start_ns END AS start_ns
 FROM around a
-ASOF JOIN derive_step s ON a.source_id = s.source_id AND a.start_ns >= s.start_ns
+ASOF JOIN derive_step s ON a.source_id = s.source_id AND a.asked_ns >= s.start_ns
 ASOF LEFT JOIN derive_extent e ON a.source_id = e.source_id AND a.end_ns >= e.end_ns
-WHERE a.start_ns < s.end_ns
+WHERE a.asked_ns < s.end_ns
 """
 
 _OPS = """

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.derive import attempts as at
 from tracekit.derive import clocks as clock_offsets
-from tracekit.derive import correlation, gpus, hosts, ports, ranks
+from tracekit.derive import communicators, correlation, gpus, hosts, ports, ranks
 from tracekit.derive.calls import read_calls
 from tracekit.derive.layout import coordinates, group_kinds
-from tracekit.derive.matching import group_table, match, match_table
+from tracekit.derive.matching import group_table, match, match_table, read_groups
 from tracekit.derive.pipeline import derive_pipeline, fill_coordinates
 from tracekit.derive.sources import RANK_KINDS, USABLE, Source, read_sources
 from tracekit.derive.steps import derive_steps
@@ -95,7 +95,10 @@ def derive(
     attempt_rows = [_run_row(a, job, remarks) for a in found]
     context = _step_context(used)
     worlds = {row["attempt"]: row["world_size"] for row in attempt_rows}
-    matched = match(con, read_calls(con, context), context, worlds)
+    groups = read_groups(con, context)
+    hashed = communicators.resolve(con, context, groups)
+    groups = {a: [hashed.applied(a, g) for g in listed] for a, listed in groups.items()}
+    matched = match(read_calls(con, context, hashed.table()), worlds, groups)
     offsets = clock_offsets.offsets(matched, used)
     moved = clock_offsets.by_source(offsets, used)
     beside = clock_offsets.by_clock(offsets, [s for s in sources if not s.is_used])

@@ -197,7 +197,7 @@ class _Plan:
             self.need("hardware.nvlink_domain", None)
             return None, None
         order = [d for d in (self.job.parallelism.order or DEFAULT_ORDER) if d != "ep"]
-        axis = {"ep": "dp", "embedding": "pp"}.get(kind, kind)
+        axis = {"ep": "dp", "edp": "dp", "embedding": "pp"}.get(kind, kind)
         stride = 1
         for one in order:
             if one == axis:
@@ -324,21 +324,34 @@ def _tensor(plan: _Plan) -> list[TrafficRow]:
     ]
 
 
-def _own_parameter_bytes(plan: _Plan) -> float | None:
+def _own_parameter_bytes(plan: _Plan) -> tuple[float, float] | None:
+    """Bytes of a GPU's parameters that all data-parallel ranks share, and of its experts."""
     if plan.parameters is None:
         return None
-    return plan.parameters / (plan.sizes["tp"] * plan.sizes["pp"]) * plan.element_bytes
+    experts, shape = 0.0, plan.shape
+    if plan.sizes["ep"] > 1 and shape is not None and shape.experts:
+        matrices = 3 if shape.is_gated else 2
+        each = matrices * shape.hidden * (shape.ffn or 4 * shape.hidden)
+        experts = min(float(shape.layers * shape.experts * each), plan.parameters)
+    unit = plan.element_bytes / (plan.sizes["tp"] * plan.sizes["pp"])
+    return (plan.parameters - experts) * unit, experts / plan.sizes["ep"] * unit
 
 
 def _data(plan: _Plan) -> list[TrafficRow]:
     dp = plan.sizes["dp"]
     if dp == 1:
         return []
-    own, m = _own_parameter_bytes(plan), plan.microbatches
+    sizes, m = _own_parameter_bytes(plan), plan.microbatches
+    own, experts = sizes if sizes is not None else (None, None)
     if plan.zero == 0:
-        return [
-            plan.row("dp", "all_reduce", dp, 1.0, own, "gradients, once a step, in buckets"),
-        ]
+        rows = [plan.row("dp", "all_reduce", dp, 1.0, own, "gradients, once a step, in buckets")]
+        if experts and dp > plan.sizes["ep"]:
+            note = "gradients of the experts, among the replicas of each"
+            rows.append(plan.row("edp", "all_reduce", dp // plan.sizes["ep"], 1.0, experts, note))
+        return rows
+    if experts and own is not None:
+        own += experts
+        plan.assumptions.append("experts are sharded over all data-parallel ranks")
     if plan.zero < 3:
         return [
             plan.row("dp", "reduce_scatter", dp, 1.0, own, "gradients, once a step, in buckets"),

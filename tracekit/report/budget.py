@@ -7,10 +7,13 @@ its own. In this order, each part taking only what is left:
    fault sits it comes out of idle time, on the others out of exposed communication (there they
    wait for it), then out of the other of the two; on ranks measured on the host at last out of
    computation, because fetching and collating are operators too;
-2. ``floor``: computation and copies that remain, what this layout computes;
-3. ``other_waiting``: exposed communication that remains, waiting and transfer alike;
-4. ``host``: idle time that remains;
-5. ``unexplained``: what is left of the step. It is never negative; it is not zero where rows
+2. ``bubble``: idle time that the pipeline's schedule makes, out of exposed communication (a stage
+   waits in a receive), then out of idle time. Findings that blame nobody come after it: the
+   schedule is not their doing;
+3. ``floor``: computation and copies that remain, what this layout computes;
+4. ``other_waiting``: exposed communication that remains, waiting and transfer alike;
+5. ``host``: idle time that remains;
+6. ``unexplained``: what is left of the step. It is never negative; it is not zero where rows
    contradict each other or a part of the step was not seen.
 
 All sums are in whole nanoseconds.
@@ -28,11 +31,15 @@ IDLE_RULES = frozenset({"launch-bound"})
 
 
 def step_budget(
-    steps: Steps, findings: Sequence[Finding], blames: Mapping[str, bool]
+    steps: Steps,
+    findings: Sequence[Finding],
+    blames: Mapping[str, bool],
+    bubble_ns: float = 0.0,
 ) -> tuple[BudgetPart, ...]:
     """The parts of the mean step; empty where there is no steady step.
 
-    ``blames`` says by rule name whether it names a culprit.
+    ``blames`` says by rule name whether it names a culprit; ``bubble_ns`` is what the pipeline's
+    schedule makes a stage stand idle in a step.
     """
     if steps.median_parts is None or steps.median_rank is None:
         return ()
@@ -43,7 +50,12 @@ def step_budget(
         if steps.median_rank in ranks
     )
     parts: list[tuple[Part, int, str | None]] = []
-    for finding in _in_turn(findings, blames):
+    in_turn = _in_turn(findings, blames)
+    culprits = [f for f in in_turn if blames.get(f.rule, True)]
+    for finding in (*culprits, None, *in_turn[len(culprits) :]):
+        if finding is None:
+            parts.append(("bubble", buckets.take(round(bubble_ns), ("comm", "idle")), None))
+            continue
         order = _sources(finding, steps.median_rank, is_host_side)
         taken = buckets.take(round((finding.impact.s_per_step or 0.0) * 1e9), order)
         if taken > 0:

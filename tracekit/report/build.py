@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from typing import Any
 
-from tracekit.findings import Finding, NotChecked, ordered
+from tracekit.findings import Finding, NotChecked, confidence_from, ordered, severity_of
 from tracekit.report.budget import step_budget
 from tracekit.report.config import DiagnoseConfig
+from tracekit.report.domains import rolled_up
 from tracekit.report.fold import fold
 from tracekit.report.model import (
     SCHEMA_VERSION,
@@ -24,13 +26,22 @@ from tracekit.report.model import (
     StepTime,
     Window,
 )
-from tracekit.report.verdict import judge
+from tracekit.report.verdict import CAPTURE_STEPS, judge
 from tracekit.rules import RULES, Facts, Rule, configured
 from tracekit.rules.base import Row
+from tracekit.rules.pipeline import ScheduleBubble, schedule_bubble
 from tracekit.rules.steps import utc
 from tracekit.rules.unbuilt import not_built
 from tracekit.version import __version__
 from tracekit.wording import listed, plural, runs, safe, some, some_ranges
+
+SIZES_NOT_EXPORTED = "sizes_not_exported"
+"""What the reader of nsys exports counts collectives under whose payloads were left out."""
+EXPORT_COMMAND = "nsys export --type=sqlite --include-blobs=true REPORT.nsys-rep"
+MARKED_RANGES = (
+    "mark each step with an NVTX range (torch.cuda.nvtx.range_push('step 12')) and capture five "
+    "or more after warm-up"
+)
 
 EXPLAINED_RATIO = 0.5
 """A cause explains a symptom if it accounts for at least this share of it."""
@@ -49,10 +60,11 @@ def build_report(
     config = config or DiagnoseConfig()
     rules = configured(config.thresholds, config.select, config.ignore)
     found, not_checked, rules_run = _run(rules, facts)
-    linked = link_symptoms(fold(found), facts)
+    linked = link_symptoms(rolled_up(fold(found), facts), facts)
     blames = {rule.name: rule.names_culprit for rule in RULES}
     # What is silenced still takes its time: it stays in the budget, under its id.
-    budget = step_budget(facts.steps, linked, blames)
+    bubble = schedule_bubble(facts)
+    budget = step_budget(facts.steps, linked, blames, bubble.allowed_ns if bubble else 0.0)
     kept, silenced = _silence(linked, config, today or datetime.now(UTC).date())
     is_whole = all(i.status not in ("partial", "unreadable") for i in inputs)
     failed = [i.path for i in inputs if any(j.name == "ingestor_failed" for j in i.issues)]
@@ -72,7 +84,9 @@ def build_report(
         inputs=tuple(inputs),
         verdict=judgement.verdict,
         step_budget=budget,
-        metrics=Metrics(step_time=_step_time(facts), overlap=_overlap(facts)),
+        metrics=Metrics(
+            step_time=_step_time(facts), overlap=_overlap(facts), bubble=_bubble(bubble)
+        ),
         findings=tuple(findings),
         not_checked=tuple(not_checked),
     )
@@ -83,9 +97,18 @@ def build_report(
         identity=_identity(facts, cause) if cause else None,
         shares=_shares(facts),
         rules_run=tuple(rules_run),
-        next_step=judgement.next_step,
+        next_step=_next_step(inputs, judgement.next_step),
     )
     return Report(document, notes)
+
+
+def _next_step(inputs: Sequence[InputFile], judged: str | None) -> str | None:
+    """The judgement's next step, in the words of the kind of files that were given."""
+    usable = {i.kind for i in inputs if i.status in ("ok", "partial")}
+    if not usable:
+        reports = [i for i in inputs if i.kind == "nsys_report"]
+        return (reports[0].reason or "").partition(": ")[2] if reports else judged
+    return MARKED_RANGES if judged == CAPTURE_STEPS and usable == {"nsys"} else judged
 
 
 def _run(rules: Iterable[Rule], facts: Facts) -> tuple[list[Finding], list[NotChecked], list[str]]:
@@ -134,9 +157,12 @@ def link_symptoms(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
             f for f in findings if f.rule in rule.symptom_of and _can_cause(f, symptom, facts)
         ]
         cost = sum(f.impact.s_per_step or 0.0 for f in causes)
-        if causes and cost >= EXPLAINED_RATIO * (symptom.impact.s_per_step or 0.0):
+        is_stated = symptom.rule == "link-degraded"  # the logs state a cause, never a cost
+        if causes and (
+            is_stated or cost >= EXPLAINED_RATIO * (symptom.impact.s_per_step or 0.0)
+        ):  # fmt: skip
             causes_of[symptom.id] = [f.id for f in ordered(causes)]
-    return [
+    linked = [
         replace(
             f,
             explains=tuple(s for s, causes in causes_of.items() if f.id in causes),
@@ -144,9 +170,52 @@ def link_symptoms(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
         )
         for f in findings
     ]
+    by_id = {f.id: f for f in findings}
+    return [_priced(f, [by_id[s] for s in f.explains]) for f in linked]
+
+
+def _priced(cause: Finding, symptoms: Sequence[Finding]) -> Finding:
+    """What a log states, with what the traces measured where it says so.
+
+    The groups of a host are slow at the same time, so the costliest counts, not the sum.
+    """
+    slow = [s for s in symptoms if s.rule == "link-degraded" and s.impact.s_per_step is not None]
+    if cause.impact.s_per_step is not None or not slow:
+        return cause
+    worst = max(slow, key=lambda s: s.impact.s_per_step or 0.0)
+    measured = severity_of(worst.impact.step_ratio)
+    return replace(
+        cause,
+        impact=worst.impact,
+        severity=max(cause.severity, measured, key=lambda s: s.weight),
+        confidence=confidence_from(
+            ["log", "peers"], f"{cause.confidence.basis}; the traces show slow transfers there"
+        ),
+        evidence=cause.evidence + worst.evidence[:1],
+    )
+
+
+def _can_slow(cause: Finding, symptom: Finding, facts: Facts) -> bool:
+    """Whether what a log states of some hosts can be why transfers are slow there, and only there.
+
+    What all hosts have in common makes no group slower than its peers; what is wrong between
+    machines slows no group within one.
+    """
+    if any(e.query == "nccl_signals" for e in symptom.evidence):
+        return False  # NCCL's own errors are a cause, not what a setting makes slow
+    theirs, hosts = set(cause.scope.hosts), set(symptom.scope.hosts)
+    everywhere = set(facts.job.hosts.values())
+    if not hosts or not hosts <= theirs or (theirs >= everywhere and len(everywhere) > 1):
+        return False
+    is_inside = len(hosts) == 1 and len(symptom.scope.ranks) > 1
+    inside = ("shm-instead-of-p2p", "channel-collapse", "config-mismatch")
+    between = ("wrong-nic", "no-gpudirect", "nccl-socket-fallback", "config-mismatch")
+    return cause.rule in (inside if is_inside else between)
 
 
 def _can_cause(cause: Finding, symptom: Finding, facts: Facts) -> bool:
+    if symptom.rule == "link-degraded":
+        return _can_slow(cause, symptom, facts)
     if symptom.rule == "late-rank":
         # Its own rank's cause, at the same time.
         is_there = set(symptom.scope.ranks) <= set(cause.scope.ranks) and symptom.scope.ranks
@@ -224,6 +293,22 @@ def _overlap(facts: Facts) -> Overlap | None:
     )
 
 
+def _bubble(found: ScheduleBubble | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "bubble_ratio": found.bubble_ratio,
+        "bubble_overhead_ratio": found.bubble_overhead_ratio,
+        "expected_bubble_ratio": found.expected_bubble_ratio,
+        "expected_bubble_overhead_ratio": found.expected_bubble_overhead_ratio,
+        "window_s": found.window_ns / 1e9,
+        "expected_s_per_step": found.allowed_ns / 1e9,
+        "stages_count": found.stages_count,
+        "microbatches_count": found.microbatches_count,
+        "chunks_count": found.chunks_count,
+    }
+
+
 def _total(rows: Iterable[Row], column: str) -> int:
     return sum(int(row[column] or 0) for row in rows)
 
@@ -255,8 +340,11 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
         lines.append(f"no trace of {_ranks(facts.missing_ranks)}")
     by_status: dict[str, list[str]] = {}
     for file in inputs:
-        if file.status != "ok":
+        if file.status == "unrecognised":
             by_status.setdefault(file.status, []).append(file.path)
+        elif file.status != "ok":
+            why = f" ({file.reason})" if file.reason else ""
+            by_status.setdefault(file.status, []).append(f"{file.path}{why}")
     others = by_status.pop("unrecognised", [])
     for status, paths in sorted(by_status.items()):
         shown = ", ".join(paths[:2]) + (f" and {len(paths) - 2} more" if len(paths) > 2 else "")
@@ -266,6 +354,12 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
         more = f" and {len(others) - 2} more" if len(others) > 2 else ""
         names = ", ".join(path.rsplit("/", 1)[-1] for path in others[:2])
         lines.append(f"{plural(len(others), 'file')} of other kinds not read: {names}{more}")
+    sizeless = sum(i.count for f in inputs for i in f.issues if i.name == SIZES_NOT_EXPORTED)
+    if sizeless:
+        lines.append(
+            f"{plural(sizeless, 'collective')} without communicator and size, which nsys leaves "
+            f"out unless asked: {EXPORT_COMMAND}"
+        )
     if facts.steps.warmup_keys:
         lines.append(f"{plural(len(facts.steps.warmup_keys), 'warm-up step')} left out")
     if facts.steps.partial_count:
@@ -300,8 +394,9 @@ def nccl_lines(facts: Facts) -> list[str]:
             *_networks(facts),
         ]
         lines.append("NCCL logs: " + ", ".join(words))
+    lines += _records(facts)
     for row in facts.of("nccl_bench")[:4]:
-        name = safe(str(row["benchmark"] or "a benchmark"))
+        name = safe(str(row["benchmark"] or "nccl-tests (which is not said)"))
         bus = row["average_bus_bytes_per_s"]
         if row["is_complete"] and bus:
             way = f" with {row['algorithm']}" if row["algorithm"] else ""
@@ -311,6 +406,38 @@ def nccl_lines(facts: Facts) -> list[str]:
             lines.append(
                 f"{name} incomplete: {row['rows_count']}{f' of {of}' if of else ''} sizes measured"
             )
+    return lines
+
+
+_RECORDS = {
+    "flight_recorder": ("Flight Recorder", "dump", "call"),
+    "nccl_inspector": ("Inspector", "file", "record"),
+    "nccl_ras": ("RAS", "snapshot", "member"),
+}
+
+
+def _records(facts: Facts) -> list[str]:
+    """What dumps, records and snapshots hold, one line a kind."""
+    lines = []
+    for kind, (name, file, item) in _RECORDS.items():
+        rows = [r for r in facts.of("comm_records") if r["kind"] == kind]
+        if not rows:
+            continue
+        count = sum(int(r["calls_count"]) + int(r["members_count"]) for r in rows)
+        if kind == "flight_recorder":
+            count = sum(int(r["calls_count"]) for r in rows)
+        words = [plural(len(rows), file), plural(count, item)]
+        unfinished = sum(int(r["unfinished_count"]) for r in rows)
+        behind = any(r["behind_count"] for r in rows)
+        fastest = max((float(r["bus_bytes_per_s"] or 0) for r in rows), default=0.0)
+        words += [f"{unfinished:,} unfinished"] if unfinished else []
+        words += [f"up to {fastest / 1e9:.1f} GB/s"] if fastest else []
+        stated = sorted({safe(str(t)) for r in rows for t in r["statuses"] or ()} - {"OK"})
+        if kind == "nccl_ras" and stated:
+            words.append(f"states {', '.join(stated[:3])}")
+        if behind or "MISMATCH" in stated:
+            words.append("unequal counts, which are normal in one snapshot")
+        lines.append(f"{name}: " + ", ".join(words))
     return lines
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import QueryError
+from tracekit.replays import RankReplay
 from tracekit.report.build import build_report
 from tracekit.report.config import DiagnoseConfig
 from tracekit.report.model import InputFile, InputIssue, Report
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import duckdb
 
 BASE_QUERIES = ("step_breakdown", "step_time", "step_time_summary", "overlap", "hidden_kernels")
-OPTIONAL_QUERIES = ("exposed_comm_by_op",)
+OPTIONAL_QUERIES = ("exposed_comm_by_op", "comm_records")
 """Better sentences, no verdict: a report does without them."""
 
 
@@ -62,6 +63,7 @@ def gather(con: duckdb.DuckDBPyConnection, job: JobFacts) -> Facts:
         rows=rows,
         unavailable=unavailable,
         sources={int(r["source_id"]): str(r["path"]) for r in paths},
+        replay=RankReplay(con),
     )
 
 
@@ -110,6 +112,7 @@ def input_files(con: duckdb.DuckDBPyConnection) -> tuple[InputFile, ...]:
             status=row["status"],
             rows=int(row["rows_count"] or 0),
             issues=tuple(issues.get(int(row["source_id"]), ())),
+            reason=row["reason"],
         )
         for row in _rows(con, "job_sources")
     )

@@ -70,6 +70,8 @@ class InputFile:
     status: InputStatus
     rows: int
     issues: tuple[InputIssue, ...] = ()
+    reason: str | None = None
+    """Why it was not read whole, or not at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

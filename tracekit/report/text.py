@@ -312,12 +312,26 @@ def _not_checked(page: Page, document: Document, *, everything: bool) -> None:
             "--all",
         )
         return
-    lines = [*_specific_needs(entries), *_absent_records(entries), *_absent_sources(entries)]
+    lines = []
+    if not document.coverage.ranks_traced:
+        unread = [e for e in entries if e.rule in _TRACE_RULES]
+        entries = tuple(e for e in entries if e.rule not in _TRACE_RULES)
+        if unread:
+            lines = [f"{plural(len(unread), 'rule')} that read traces: no trace was given"]
+    lines += [*_specific_needs(entries), *_absent_records(entries), *_absent_sources(entries)]
     for i, line in enumerate(lines):
         page.say("NOT CHECKED" if i == 0 else "", line, lead="" if i == 0 else "   ")
     unbuilt = [e for e in entries if e.rule in unbuilt_rules() and e.capture is None]
     if unbuilt:
         page.row([f"   and {plural(len(unbuilt), 'rule')} not built yet: --all"])
+
+
+_TRACE_RULES = frozenset(
+    r.name
+    for r in RULES
+    if not any(q.startswith("nccl_") or q in ("watchdog", "flight_calls") for q in r.queries)
+)
+"""Rules that have nothing to say of a log."""
 
 
 def _not_checked_in_full(page: Page, entries: Sequence[NotChecked]) -> None:

@@ -17,6 +17,7 @@ from tracekit.findings import (
 )
 from tracekit.rules import RULES
 from tracekit.rules.base import HIDDEN_CAPTURE, Facts
+from tracekit.rules.pipeline import schedule_bubble
 from tracekit.rules.steps import StepKey, Steps
 from tracekit.wording import plural, ranks_phrase, safe, seconds, share, some_ranges
 
@@ -57,6 +58,9 @@ class Judgement:
 
     verdict: Verdict
     next_step: str | None = None
+
+
+CAPTURE_STEPS = "profile five or more steps after warm-up, with a schedule that marks steps"
 
 
 def judge(
@@ -139,7 +143,7 @@ def _hidden(facts: Facts) -> Judgement:
 
 
 def _no_steps(facts: Facts) -> Judgement:
-    capture = "profile five or more steps after warm-up, with a schedule that marks steps"
+    capture = CAPTURE_STEPS
     rows = [r for r in facts.of("overlap") if r["span_ns"]]
     warm = len(facts.steps.warmup_keys)
     if warm or facts.steps.partial_count:
@@ -150,7 +154,7 @@ def _no_steps(facts: Facts) -> Judgement:
             "not_enough_data", f"Cannot tell: the traces hold {seen} and no steady one.", capture
         )
     if not rows and (cut := [r for r in facts.of("nccl_bench") if not r["is_complete"]]):
-        name = safe(str(cut[0]["benchmark"] or "a benchmark"))
+        name = safe(str(cut[0]["benchmark"] or "nccl-tests"))
         of = cut[0]["expected_rows_count"]
         return _say(
             "not_enough_data",
@@ -165,6 +169,16 @@ def _no_steps(facts: Facts) -> Judgement:
             "Cannot tell what a step costs: there is only what NCCL logged, and the rules that "
             "read it found no fault.",
             capture,
+        )
+    if not rows and (records := facts.of("comm_records")):
+        is_ras = all(r["kind"] == "nccl_ras" for r in records)
+        return _say(
+            "not_enough_data",
+            "Cannot tell: records of communication alone, and the rules that read them found no "
+            "fault.",
+            "take a second snapshot a minute later: who has not moved, hangs"
+            if is_ras
+            else "add the dumps of all ranks (/tmp/nccl_trace_rank_*), or their traces",
         )
     if not rows:
         return _say("not_enough_data", "Cannot tell: no file holds a usable trace.", capture)
@@ -355,14 +369,24 @@ def _inherent(
     steps = facts.steps
     exposed = median(_waiting(facts).values())
     about = ""
-    if exposed >= LIMITS.min_waiting_ratio:
-        about = f", {share(exposed)} of it communication that nothing hides"
+    bubble = schedule_bubble(facts)
+    if bubble is not None:
+        made = min(bubble.allowed_ns / steps.step_ns, 1.0)
+        exposed -= made
+        about = (
+            f", {share(made)} of it the bubble that {bubble.stages_count} stages with "
+            f"{bubble.microbatches_count} microbatches make"
+        )
+    has_waiting = exposed >= LIMITS.min_waiting_ratio
+    if has_waiting:
+        more = "" if bubble is None else "other "
+        about += f", {share(exposed)} of it {more}communication that nothing hides"
     missing = facts.missing_ranks
     where = f" on the {plural(len(facts.ranks), 'rank')} traced" if missing else ""
     beyond = " beyond what is silenced" if has_silenced else ""
     beyond += "" if is_whole else " in what could be read"
     network = ""
-    if about:
+    if has_waiting:
         network = " Whether the network should be faster was not checked."
     return _say(
         "inherent",

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tracekit.errors import UsageError
 from tracekit.findings import Finding, Level, NotChecked, Owner, Scope, Severity, When
@@ -41,6 +41,10 @@ class JobFacts:
     world_size: int | None = None
     hosts: Mapping[int, str] = field(default_factory=dict)
     """Rank to canonical host, as far as known."""
+    leaves: Mapping[int, str] = field(default_factory=dict)
+    """Rank to leaf switch, as far as job.toml says."""
+    rails: Mapping[int, int] = field(default_factory=dict)
+    """Rank to rail, as far as job.toml says."""
     rank_sources: Mapping[int, str] = field(default_factory=dict)
     """Rank to where its number came from (IDENTITY_SOURCES)."""
     rank_files: Mapping[int, str] = field(default_factory=dict)
@@ -51,6 +55,16 @@ class JobFacts:
     """Whether times count from the epoch; no UTC is printed otherwise."""
     start_ns: int | None = None
     end_ns: int | None = None
+
+
+class Replay(Protocol):
+    """What a step would take without the delays of some ranks; None where it cannot be said."""
+
+    def saved_ns(self, ranks: Sequence[int]) -> float | None:
+        """ns a step that would be saved if these ranks did what their peers do."""
+
+    def slowdown(self, rank: int) -> float | None:
+        """The ideal step with only this rank's delays, over the ideal step."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +78,9 @@ class Facts:
     """Queries that could not be run, and why."""
     sources: Mapping[int, str] = field(default_factory=dict)
     """Path by source_id, for the places that evidence points to."""
+
+    replay: Replay | None = None
+    """Asked for prices only: it costs time, so a rule asks once it has something to price."""
 
     def of(self, query: str) -> Sequence[Row]:
         """Rows of a query; none when it was not run or found nothing."""

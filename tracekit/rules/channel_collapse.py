@@ -5,7 +5,8 @@ What it means
 How it shows
     Any of: ranks of one communicator state different numbers of channels; the same GPUs had more
     channels in another log; on one machine the rings that NCCL found carry a small part of the
-    bandwidth that its own topology states (nChannels times bandwidth against maxBw over NVLink).
+    bandwidth that its own topology states (nChannels times bandwidth against maxBw over NVLink); a
+    setting leaves fewer channels than the rings that NCCL's search found.
 
 Why it hurts
     Each channel drives its share of the links; with two of twenty-four most of the bandwidth is
@@ -41,11 +42,12 @@ from tracekit.rules.nccl_facts import (
     no_logs,
     number,
 )
-from tracekit.wording import plural, share
+from tracekit.wording import listed, plural, safe, share
 
 NAME = "channel-collapse"
 _CAUSES = ("NCCL_TOPO_FILE", "NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_GRAPH_FILE",
            "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL")  # fmt: skip
+_LIMITS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS")
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,9 @@ def evaluate(facts: Facts, limits: ChannelCollapseThresholds) -> RuleOutcome:
     named = {source for source, _ in found}
     findings = [f for _, f in found]
     findings += _within(facts, nccl, limits)
-    findings += _against_topology(facts, nccl, limits, named)
+    findings += _below_setting(facts, nccl, limits)
+    if not findings:
+        findings = _against_topology(facts, nccl, limits, named)
     unique = {f.id: f for f in reversed(findings)}
     return RuleOutcome(findings=tuple(unique[i] for i in sorted(unique)))
 
@@ -221,12 +225,10 @@ def _against_topology(
     for comm, members in nccl.comms.items():
         if nccl.nodes_count(comm) != 1 or members[0].source_id in named or members[0].size < 2:
             continue
-        processes = {m.process for m in members}
-        rings = [s for s in nccl.of("pattern") if _is_ring(s) and s.process in processes]
+        rings = [s for s in _of_comm(nccl, "pattern", comm, members) if _is_ring(s)]
         stated = [
-            n for s in nccl.of("system")
-            if s.process in processes and (n := number(s.given, "max_bw"))
-        ]  # fmt: skip
+            n for s in _of_comm(nccl, "system", comm, members) if (n := number(s.given, "max_bw"))
+        ]
         if not rings or not stated:
             continue
         carried = min(
@@ -235,6 +237,60 @@ def _against_topology(
         if 0 < carried < limits.max_bandwidth_ratio * max(stated):
             found.append(_low(facts, nccl, limits, members, rings, carried, max(stated)))
     return found
+
+
+def _of_comm(nccl: Nccl, code: str, comm: str, members: list[Member]) -> list[Signal]:
+    """What its processes said of this communicator, not of another that they are in."""
+    processes = {m.process for m in members}
+    alone = {p for p in processes if sum(m.process == p for m in nccl.members) == 1}
+    return [
+        s for s in nccl.of(code)
+        if s.process in processes and (s.comm == comm or (s.comm is None and s.process in alone))
+    ]  # fmt: skip
+
+
+def _below_setting(facts: Facts, nccl: Nccl, limits: ChannelCollapseThresholds) -> list[Finding]:
+    """Settings that leave a communicator fewer channels than the rings that its search found."""
+    found: dict[tuple[int, int, str], tuple[list[Member], list[Signal], list[Signal]]] = {}
+    for comm, members in nccl.comms.items():
+        channels = {m.channels for m in members if m.channels is not None}
+        rings = [
+            s for s in _of_comm(nccl, "pattern", comm, members) if s.given.get("pattern") == "4"
+        ]
+        searched = {int(n) for s in rings if (n := number(s.given, "channels")) is not None}
+        processes = {m.process for m in members}
+        settings = [
+            s for name in _LIMITS for s in nccl.settings(name) if s.process in processes
+        ]  # fmt: skip
+        if len(channels) != 1 or not searched or not settings:
+            continue
+        few, most = channels.pop(), max(searched)
+        said = ", ".join(sorted({f"{s.given['name']}={s.given.get('value')}" for s in settings}))
+        if few is not None and few <= limits.max_channels_ratio * most:
+            known = found.setdefault((few, most, said), ([], [], []))
+            known[0].extend(members)
+            known[1].extend(rings)
+            known[2].extend(settings)
+    return [
+        nccl_finding(
+            facts, NAME, severity=Severity.MINOR, owner="platform",
+            summary=(
+                f"NCCL uses {plural(few, 'channel')} where its search found rings for {most}: "
+                f"{safe(said)} is set."
+            ),
+            evidence=[
+                nccl.evidence("channels", few, "count", "nccl_comms", members,
+                              limits.max_channels_ratio * most),
+                nccl.evidence("rings found", most, "count", "nccl_signals", rings),
+                nccl.evidence("the setting", len(settings), "lines", "nccl_signals", settings),
+            ],
+            basis="NCCL's own search against what it uses",
+            hosts=nccl.hosts(members),
+            confirm=("run once without the setting",),
+            remedy=(f"unset {listed(sorted({s.given['name'] for s in settings}))}",),
+        )
+        for (few, most, said), (members, rings, settings) in sorted(found.items())
+    ]  # fmt: skip
 
 
 def _is_ring(signal: Signal) -> bool:

@@ -137,5 +137,4 @@ RULE = Rule(
     kernel_queries=("match_coverage",),
     evaluate=evaluate,
     doc=__doc__,
-    cap=Severity.MINOR,
 )

@@ -25,10 +25,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracekit.findings import Finding, Severity
+from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
 from tracekit.rules.nccl_facts import CAPTURE, Nccl, nccl_finding, nccl_of, no_logs
-from tracekit.wording import safe, share
+from tracekit.wording import plural, share
 
 NAME = "cross-rail-traffic"
 
@@ -39,6 +39,12 @@ class CrossRailTrafficThresholds(Thresholds):
 
     min_crossing_ratio: float = threshold(
         0.1, "of the channels between hosts; a few cross where hosts have unequal GPUs"
+    )
+    major_crossing_ratio: float = threshold(
+        0.5, "of the channels: with communication that nothing hides it is no side effect"
+    )
+    min_exposed_ratio: float = threshold(
+        0.1, "of the step in communication that nothing hides, so that the network matters"
     )
     min_devices_count: int = threshold(2, "devices a host; with one there is no rail to leave")
 
@@ -51,7 +57,7 @@ def evaluate(facts: Facts, limits: CrossRailTrafficThresholds) -> RuleOutcome:
         return no_logs(NAME)
     rows = [
         r for r in facts.of("nccl_rails")
-        if r["plugin"] not in ("Socket", "FastSocket") and not r["is_pxn"]
+        if r["plugin"] not in ("Socket", "FastSocket")
         and r["from_node"] is not None and r["from_node"] != r["to_node"]
     ]  # fmt: skip
     if not rows and not warned:
@@ -72,6 +78,15 @@ def evaluate(facts: Facts, limits: CrossRailTrafficThresholds) -> RuleOutcome:
     return RuleOutcome(findings=(_finding(facts, nccl, limits, crossing, across, every),))
 
 
+def _exposed_ratio(facts: Facts) -> float | None:
+    """Share of the steady steps that is communication nothing hides; None without steps."""
+    rows = [r for r in facts.of("overlap") if r["span_ns"]]
+    if any(r["exposed_comm_ns"] is None for r in rows):
+        return None
+    span = sum(int(r["span_ns"]) for r in rows)
+    return sum(int(r["exposed_comm_ns"]) for r in rows) / span if span else None
+
+
 def _finding(
     facts: Facts,
     nccl: Nccl,
@@ -81,19 +96,27 @@ def _finding(
     every: int,
 ) -> Finding:
     warned = nccl.of("rail_mismatch")
-    nodes = sorted({safe(str(r[k])) for r in crossing for k in ("from_node", "to_node")})
+    nodes = {str(r[k]) for r in crossing for k in ("from_node", "to_node")}
     setting = nccl.settings("NCCL_CROSS_NIC")
     value = setting[0].given.get("value") if setting else None
+    hosts = plural(len(nodes), "host")
     words = (
-        [f"{share(across / every)} of the channels between hosts change rails"] if across else []
-    )
+        [f"{share(across / every)} of the channels of {hosts} change rails"] if across else []
+    )  # fmt: skip
     words += ["NCCL warns of mismatched devices"] if warned else []
     words += [f"NCCL_CROSS_NIC={value} is set"] if setting else []
+    exposed = _exposed_ratio(facts)
+    is_costly = (
+        exposed is not None
+        and exposed >= limits.min_exposed_ratio
+        and every > 0
+        and across >= limits.major_crossing_ratio * every
+    )
     return nccl_finding(
         facts,
         NAME,
         # Device indices are an assumption; NCCL's own warning is not.
-        severity=Severity.MINOR if warned else Severity.NOTE,
+        severity=Severity.MINOR if warned or is_costly else Severity.NOTE,
         summary=f"Traffic leaves its rail: {'; '.join(words)}.",
         owner="network",
         evidence=[
@@ -101,9 +124,13 @@ def _finding(
                           "nccl_rails", threshold=limits.min_crossing_ratio),
             *([nccl.evidence("warnings of NCCL", sum(s.count for s in warned), "lines",
                              "nccl_signals", warned)] if warned else []),
+            *([Evidence(name="communication that nothing hides, of the time", value=exposed,
+                        unit="ratio", threshold=limits.min_exposed_ratio, query="overlap")]
+              if exposed is not None and is_costly else []),
         ],
         basis="NCCL's own warning" if warned else "device indices, taken for rails",
-        hosts=nodes or sorted({s.node for s in warned if s.node is not None}),
+        # Two orders that differ do not say which of them is the odd one.
+        hosts=sorted({s.node for s in warned if s.node is not None}) if warned else (),
         confirm=("compare the order of NICs (ibdev2netdev) on the hosts",),
         remedy=("NCCL_CROSS_NIC=0 on a rail-optimised fabric, and do not disable PXN",),
     )  # fmt: skip
@@ -114,7 +141,8 @@ RULE = Rule(
     summary="Traffic between machines enters the fabric on one rail and leaves it on another.",
     owner="network",
     thresholds=CrossRailTrafficThresholds(),
-    queries=("nccl_comms", "nccl_rails", "nccl_signals"),
+    queries=("nccl_comms", "nccl_rails", "nccl_signals", "overlap"),
+    kernel_queries=("overlap",),
     evaluate=evaluate,
     doc=__doc__,
     needs="NCCL logs",

@@ -27,6 +27,7 @@ Source
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -57,6 +58,7 @@ from tracekit.rules.lateness import (
     LateRank,
     late_ranks,
     matched_note,
+    price_ns,
     score_evidence,
     why_unmatched,
 )
@@ -103,7 +105,8 @@ def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Findin
     keys = late.late_keys or facts.steps.keys
     scope = facts.scope([late.rank], keys)
     step_s = facts.steps.step_ns / 1e9
-    impact = impact_of(late.cost_ns / 1e9, step_s, facts.gpus_count)
+    cost_ns = price_ns(facts, [late])
+    impact = impact_of(cost_ns / 1e9, step_s, facts.gpus_count)
     kinds: list[Instrument] = ["peers"]
     if (late.peer_ratio or 0.0) >= limits.min_peer_ratio:
         kinds.append("host ranges" if not facts.has_gpu else "GPU timeline")
@@ -119,7 +122,7 @@ def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Findin
         ),
         summary=(
             f"{ranks_phrase([late.rank], facts.ranks)} makes the others wait "
-            f"{seconds(late.cost_ns / 1e9)} of each {seconds(step_s)} step by its own doing "
+            f"{seconds(cost_ns / 1e9)} of each {seconds(step_s)} step by its own doing "
             f"({share(late.share_ratio)} of all such waiting){_nature(late, limits)}."
         ),
         owner="platform",
@@ -257,12 +260,7 @@ def _absent(facts: Facts, limits: LateRankThresholds) -> Finding | None:
     ]
     if not heavy:
         return None
-    # The smallest set that explains who waited: what all the groups that wait have in common.
-    waiting = [set(r["missing_ranks"]) for r in heavy]
-    common = set.intersection(*waiting)
-    calm = [set(r["missing_ranks"]) for r in rows if r not in heavy]
-    smallest = (common or set.union(*waiting)) - (set.union(*calm) if calm else set())
-    candidates = sorted(smallest or common or set.union(*waiting))
+    candidates = _candidates(facts, heavy, [r for r in rows if r not in heavy])
     half = candidates[: (len(candidates) + 1) // 2]
     cost_ns = fmean(float(r["wait_per_step_ns"]) for r in heavy)
     traced = sorted({int(rank) for r in heavy for rank in r["traced_ranks"]})
@@ -295,15 +293,35 @@ def _absent(facts: Facts, limits: LateRankThresholds) -> Finding | None:
         candidates=Candidates(
             ranks=tuple(candidates),
             hosts=(),
-            why="they belong to every communicator in which the traced ranks wait, "
-            "and to none in which they do not"
-            if calm
-            else "they belong to the communicators in which the traced ranks wait",
+            why="every rank without a trace can hold up those that the traced ranks wait for; left "
+            "out are members of communicators in which no traced rank waits, though they are used "
+            "before and after the waiting",
         ),
         next_capture=(
             f"profile ranks {ranges([*half])} in the same steps: it halves the candidates",
         ),
     )
+
+
+def _candidates(facts: Facts, heavy: Sequence[Row], calm: Sequence[Row]) -> list[int]:
+    """Ranks that may be the late one.
+
+    Not only the members that the traced ranks wait for: those may wait themselves, for ranks of
+    other groups (of the same tensor group, or further down the pipeline) that no traced rank
+    belongs to. A rank is cleared where a traced one shares a calm communicator with it whose calls
+    surround the waiting: a late member would have been seen there. A communicator that is only
+    used later proves nothing, since by then everybody is late.
+    """
+    everybody = {int(rank) for r in (*heavy, *calm) for rank in r["missing_ranks"]}
+    everybody |= set(facts.missing_ranks)
+    moments = [float(r["wait_after_ns"]) for r in heavy if r["wait_after_ns"] is not None]
+    cleared: set[int] = set()
+    for row in calm:
+        first, last = row["first_after_ns"], row["last_after_ns"]
+        if moments and first is not None and first <= min(moments) and max(moments) <= last:
+            cleared |= set(row["missing_ranks"])
+    waited_for = {int(rank) for r in heavy for rank in r["missing_ranks"]}
+    return sorted(everybody - (cleared - waited_for)) or sorted(everybody)
 
 
 RULE = Rule(

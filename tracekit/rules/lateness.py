@@ -74,6 +74,8 @@ class LateRank:
     scores_count: int
     """Scores that call it a straggler, of ``available_count``."""
     available_count: int
+    slowdown_ratio: float | None
+    """The ideal step with only its delays, over the ideal step, by replay."""
     row: Row
 
     @property
@@ -96,7 +98,7 @@ def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
         late, cost_ns = _beyond_typical(delays, rank, steps.keys, list(rows), limits, facts)
         cost_ratio = cost_ns / steps.step_ns
         least = limits.min_share_ratio
-        if row["peer_ratio"] is None and row["slowdown_ratio"] is None:
+        if row["peer_ratio"] is None:
             least = max(least, limits.min_lone_share_ratio)
         enough = min(0.75, max(least, limits.min_times_fair_ratio * fair))
         is_late = cost_ratio >= limits.min_cost_ratio and share >= enough
@@ -105,7 +107,7 @@ def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
             continue
         peer = row["peer_ratio"]
         scores = [True, peer is not None and float(peer) >= limits.min_peer_ratio]
-        what_if = row["slowdown_ratio"]
+        what_if = facts.replay.slowdown(rank) if facts.replay is not None else None
         if what_if is not None:
             scores.append(float(what_if) >= 1 + limits.min_cost_ratio)
         found.append(
@@ -120,10 +122,27 @@ def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
                 late_keys=tuple(late),
                 scores_count=sum(scores),
                 available_count=1 + (peer is not None) + (what_if is not None),
+                slowdown_ratio=what_if,
                 row=row,
             )
         )
     return sorted(found, key=lambda r: (-r.cost_ns, r.rank))
+
+
+def price_ns(facts: Facts, members: Sequence[LateRank]) -> float:
+    """What a step would gain without these ranks' delays.
+
+    By replay: delays of several ranks, or in several communicators, may hide each other. Else the
+    exposed delay of the worst of them; ranks that are late together are late side by side.
+    """
+    measured = max(late.cost_ns for late in members)
+    if facts.replay is None:
+        return measured
+    saved = facts.replay.saved_ns(sorted(late.rank for late in members))
+    # A replay that sees no gain where ranks were seen to wait has missed what they waited for.
+    if saved is None or saved < 0.5 * measured:
+        return measured
+    return min(saved, facts.steps.step_ns)
 
 
 def step_delays_ns(facts: Facts) -> dict[StepKey, dict[int, int]]:
@@ -253,6 +272,16 @@ def score_evidence(
             query="straggler",
         ),
     ]
+    if late.slowdown_ratio is not None:
+        found.append(
+            Evidence(
+                name=f"ideal step with only the delays of {name}, over the ideal step (replay)",
+                value=late.slowdown_ratio,
+                unit="ratio",
+                threshold=1 + limits.min_cost_ratio,
+                query="straggler",
+            )
+        )
     if late.peer_ratio is not None:
         found.append(
             Evidence(

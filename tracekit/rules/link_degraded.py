@@ -45,7 +45,7 @@ from tracekit.findings import (
 from tracekit.rules import nccl_links, port_links
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
 from tracekit.rules.sources import agreed
-from tracekit.wording import ranks_phrase, seconds, share
+from tracekit.wording import listed, ranks_phrase, safe, seconds, share
 
 NAME = "link-degraded"
 CAPTURE = "tracekit capture --what nic"
@@ -227,12 +227,20 @@ def _slow_groups(facts: Facts, limits: LinkDegradedThresholds, named: set[int]) 
     return findings
 
 
+def _transports(facts: Facts, group_id: object) -> list[str]:
+    """Over what NCCL's logs say that a group talks; empty where they do not."""
+    rows = [r for r in facts.of("nccl_groups") if r["group_id"] == group_id]
+    return sorted({safe(str(way)) for r in rows for way in r["transports"] or ()})[:4]
+
+
 def _slow_group(
     facts: Facts, row: Row, ranks: Sequence[int], cost_ns: float, limits: LinkDegradedThresholds
 ) -> Finding:
     scope = facts.scope(ranks, facts.steps.keys)
     step_s = facts.steps.step_ns / 1e9
     impact = impact_of(cost_ns / 1e9, step_s, facts.gpus_count)
+    ways = _transports(facts, row["group_id"])
+    over = f"; it runs over {listed(ways)}" if ways else ""
     return Finding(
         id=f"{NAME}/{row['group_id']}",
         rule=NAME,
@@ -243,7 +251,7 @@ def _slow_group(
         summary=(
             f"The {row['kind'] or ''} group of {ranks_phrase(ranks, ()).lower()} moves its "
             f"{row['op']} at {float(row['bus_bytes_per_s']) / 1e9:.2f} GB/s, "
-            f"{float(row['peer_ratio']):.2f} of what groups of its kind reach."
+            f"{float(row['peer_ratio']):.2f} of what groups of its kind reach{over}."
         ).replace("  ", " "),
         owner="network",
         scope=scope,
@@ -275,10 +283,19 @@ RULE = Rule(
         *nccl_links.QUERIES,
         *port_links.QUERIES,
         "group_bandwidth",
+        "nccl_groups",
         "straggler",
         "match_coverage",
     ),
     kernel_queries=("exit_lateness", "group_bandwidth", "straggler", "match_coverage"),
     evaluate=evaluate,
     doc=__doc__,
+    symptom_of=(
+        "shm-instead-of-p2p",
+        "channel-collapse",
+        "wrong-nic",
+        "no-gpudirect",
+        "nccl-socket-fallback",
+        "config-mismatch",
+    ),
 )

@@ -22,11 +22,15 @@ from tracekit.findings import (
     confidence_from,
 )
 from tracekit.rules.base import Facts, Row
+from tracekit.rules.nccl_facts import majority
 from tracekit.wording import ranges, safe
 
 HANG = "collective-hang"
 MISMATCH = "collective-mismatch"
 QUERIES = ("watchdog", "flight_calls")
+HANG_QUERIES = (*QUERIES, "last_calls", "enqueued_calls")
+MIN_SILENCE_NS = 30_000_000_000
+"""A trace that goes on for so long after its rank's last call was not cut there."""
 VARIABLE_SIZES = frozenset({"all_to_all", "coalesced", "gather", "scatter", "unknown"})
 """Operations whose members may rightly give different sizes."""
 
@@ -82,18 +86,32 @@ def mismatch(facts: Facts) -> Logged | None:
             found = _mismatch(facts, row["group_name"], int(row["sequence"]), differs, [row], ranks)
             return Logged(found, frozenset(ranks), members=members, differs=differs)
     for (group, sequence), rows in sorted(_timeouts(facts).items(), key=str):
-        ops = sorted({str(r["op"]) for r in rows if r["op"]})
-        sizes = sorted({(r["numel_in"], r["numel_out"]) for r in rows if r["numel_in"] is not None})
-        differs = _differs(ops, sizes)
+        differs = _rows_differ(rows)
         if differs and len({_rank(r) for r in rows}) > 1:
             ranks = sorted({k for r in rows if (k := _rank(r)) is not None})
             is_global = _is_global(rows, group)
             found = _mismatch(
-                facts, group, sequence, differs, rows, ranks, is_global=is_global
+                facts, group, sequence, differs, rows, ranks,
+                odd=_odd(rows, ranks), is_global=is_global, is_fatal=True,
             )  # fmt: skip
             return Logged(found, frozenset(ranks), is_world=_is_world(group),
                           is_global=is_global, differs=differs)  # fmt: skip
     return None
+
+
+def _rows_differ(rows: Sequence[Row]) -> str | None:
+    """What differs between the works that timed out at one place."""
+    ops = sorted({str(r["op"]) for r in rows if r["op"]})
+    sizes = sorted({(r["numel_in"], r["numel_out"]) for r in rows if r["numel_in"] is not None})
+    return _differs(ops, sizes)
+
+
+def _odd(rows: Sequence[Row], ranks: Sequence[int]) -> list[int]:
+    """The members that do otherwise than more than half of three or more; else all."""
+    did = {k: (r["op"], r["numel_in"], r["numel_out"]) for r in rows if (k := _rank(r)) is not None}
+    usual = majority(did.values())
+    odd = sorted(k for k, what in did.items() if what != usual)
+    return odd if usual is not None and len(did) > 2 else list(ranks)
 
 
 # ---------------------------------------------------------------- watchdog
@@ -138,22 +156,49 @@ def _watchdog(facts: Facts) -> Logged | None:
     behind = sorted(r for r, last in enqueued.items() if last < sequence)
     also = sorted({k for r in facts.of("watchdog") if (k := _rank(r)) is not None})
     world = facts.job.world_size or _size_of_largest(facts)
+    listed = next((r["members"] for r in rows if r["members"]), None)
+    members = frozenset(int(m) for m in listed) if listed is not None else None
     # Ranks count from 0: a gap below the highest is a rank that said nothing.
-    expected = max(world or 0, max(also, default=-1) + 1)
-    silent = sorted(set(range(expected)) - set(also)) if _is_world(group) else []
+    expected = set(range(max(world or 0, max(also, default=-1) + 1))) if _is_world(group) else set()
+    silent = sorted((members if members is not None else expected) - set(also))
+    # A process may be ended before its own watchdog speaks: silence alone names nobody.
+    is_traced = not behind and _called_less(facts, silent, waiting)
+    if is_traced:
+        behind, silent = silent, []
     op = next((str(r["op"]) for r in rows if r["op"]), "collective")
-    if _differs(sorted({str(r["op"]) for r in rows if r["op"]}), ()):
+    if _rows_differ(rows):
         return None  # members that do different things: a mismatch, not an absence
-    is_whole = bool(world) and _is_world(group) and len(waiting) == world
+    if members is not None:
+        is_whole = members == set(waiting)
+    else:
+        is_whole = bool(world) and _is_world(group) and len(waiting) == world
     is_global = _is_global(rows, group)
     found = _hang(
         facts, op, sequence, group, waiting, behind, silent, rows, "watchdog",
-        is_whole=is_whole, is_global=is_global,
+        is_whole=is_whole, is_global=is_global, is_traced=is_traced,
     )  # fmt: skip
     if found is None:
         return None
-    return Logged(found, frozenset(waiting), frozenset(behind or silent),
+    return Logged(found, frozenset(waiting), frozenset(behind or silent), members=members,
                   is_world=_is_world(group), is_global=is_global, is_whole=is_whole)  # fmt: skip
+
+
+def _called_less(facts: Facts, few: Sequence[int], many: Sequence[int]) -> bool:
+    """Whether traces show that these ranks asked for fewer collectives than all of those.
+
+    Only where their traces go on for long after their last call: one that was cut has fewer too.
+    """
+    silence: dict[int, list[int]] = defaultdict(list)
+    for row in facts.of("last_calls"):
+        silence[int(row["rank"])].append(int(row["silence_ns"] or 0))
+    if not all(r in silence and min(silence[r]) >= MIN_SILENCE_NS for r in few):
+        return False
+    counts: dict[int, int] = defaultdict(int)
+    for row in facts.of("enqueued_calls"):
+        counts[int(row["rank"])] += int(row["calls_count"])
+    if not few or not many or any(r not in counts for r in (*few, *many)):
+        return False
+    return max(counts[r] for r in few) < min(counts[r] for r in many)
 
 
 def _is_world(group: object) -> bool:
@@ -236,6 +281,7 @@ def _hang(
     *,
     is_whole: bool,
     is_global: bool = True,
+    is_traced: bool = False,
 ) -> Finding | None:
     if not waiting:
         return None
@@ -248,10 +294,15 @@ def _hang(
     candidates = Candidates()
     if behind:
         says = f"{_who(behind)} did not join: {wait}."
+        if is_traced:
+            says = f"{says[:-1]}; {'its trace shows' if len(behind) == 1 else 'their traces show'} "
+            says += "fewer calls than any of theirs."
+            instruments.append("host ranges")
+            basis += ", and what each rank's trace shows on the host"
     elif silent:
         blamed = ()
         hosts = sorted({facts.job.hosts[r] for r in silent if r in facts.job.hosts})
-        says = f"{_who(silent)} left no trace of its own while {wait}: dead, or stuck on the CPU."
+        says = f"{_who(silent)} said nothing while {wait}: dead, or stuck on the CPU."
         candidates = Candidates(
             ranks=tuple(silent), hosts=tuple(hosts),
             why="the only members that neither joined nor said anything",
@@ -312,17 +363,25 @@ def _mismatch(
     rows: Sequence[Row],
     ranks: Sequence[int],
     *,
+    odd: Sequence[int] = (),
     is_global: bool = True,
+    is_fatal: bool = False,
 ) -> Finding:
     name = f" of group {safe(str(group))}" if group else ""
+    named = list(odd or ranks)
+    other = (
+        f" {_who(named)} {'does' if len(named) == 1 else 'do'} otherwise than the rest."
+        if 0 < len(named) < len(ranks)
+        else ""
+    )
     return Finding(
         id=f"{MISMATCH}/{sequence}",
         rule=MISMATCH,
-        severity=Severity.MINOR,
+        severity=Severity.CRITICAL if is_fatal else Severity.MINOR,
         confidence=confidence_from(["log"], "the ranks' own sequence numbers"),
-        summary=f"Ranks {ranges(ranks)} are at call {sequence}{name} and their {differs}.",
+        summary=f"Ranks {ranges(ranks)} are at call {sequence}{name} and their {differs}.{other}",
         owner="model",
-        scope=facts.scope(list(ranks) if is_global else [], []),
+        scope=facts.scope(named if is_global else [], []),
         when=facts.when([]),
         impact=Impact(),
         evidence=(
@@ -339,4 +398,4 @@ def _mismatch(
     )
 
 
-__all__ = ["QUERIES", "Logged", "hang", "has_evidence", "mismatch"]
+__all__ = ["HANG_QUERIES", "QUERIES", "Logged", "hang", "has_evidence", "mismatch"]

@@ -72,3 +72,46 @@ def mean_bubble_by_stage(bubbles: Sequence[Row]) -> Mapping[int, float]:
         total[0] += float(row["window_ns"]) - float(row["busy_ns"])
         total[1] += float(row["window_ns"])
     return {stage: idle / window for stage, (idle, window) in sorted(sums.items())}
+
+
+@dataclass(frozen=True)
+class ScheduleBubble:
+    """The bubble of a mean steady step: measured, and what the schedule makes."""
+
+    bubble_ratio: float
+    """Idle over window."""
+    bubble_overhead_ratio: float
+    """Idle over busy."""
+    expected_bubble_ratio: float
+    expected_bubble_overhead_ratio: float
+    window_ns: float
+    allowed_ns: float
+    """Idle time that the schedule makes with as much work: theory times busy."""
+    stages_count: int
+    microbatches_count: int
+    chunks_count: int
+
+
+def schedule_bubble(facts: Facts) -> ScheduleBubble | None:
+    """The bubble over all stages, replicas and steady steps; None without a pipeline.
+
+    Ratios are of sums. What is allowed follows from the work, not from the window, which is
+    longer where something is wrong.
+    """
+    rows = steady_bubbles(facts)
+    window_ns = sum(float(r["window_ns"]) for r in rows)
+    busy_ns = sum(float(r["busy_ns"]) for r in rows)
+    if not rows or busy_ns <= 0:
+        return None
+    overhead = fmean(float(r["expected_bubble_overhead_ratio"]) for r in rows)
+    return ScheduleBubble(
+        bubble_ratio=(window_ns - busy_ns) / window_ns,
+        bubble_overhead_ratio=(window_ns - busy_ns) / busy_ns,
+        expected_bubble_ratio=overhead / (1 + overhead),
+        expected_bubble_overhead_ratio=overhead,
+        window_ns=window_ns / len(rows),
+        allowed_ns=overhead * busy_ns / len(rows),
+        stages_count=max(int(r["stages_count"]) for r in rows),
+        microbatches_count=max(int(r["microbatches_count"]) for r in rows),
+        chunks_count=max(int(r["chunks_count"]) for r in rows),
+    )

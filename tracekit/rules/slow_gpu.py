@@ -47,6 +47,7 @@ from tracekit.rules.lateness import (
     LateRank,
     late_ranks,
     matched_note,
+    price_ns,
     score_evidence,
     step_ratios,
     why_unmatched,
@@ -124,7 +125,8 @@ def _finding(
 ) -> Finding:
     scope = facts.scope([late.rank], late.late_keys or facts.steps.keys)
     step_s = facts.steps.step_ns / 1e9
-    impact = impact_of(late.cost_ns / 1e9, step_s, facts.gpus_count)
+    cost_ns = price_ns(facts, [late])
+    impact = impact_of(cost_ns / 1e9, step_s, facts.gpus_count)
     ratio = late.compute_ratio or 0.0
     # A clock like its peers' speaks against the GPU: then its work or its host is slow.
     clock = gpus.clock_of(facts, late.rank)
@@ -140,7 +142,7 @@ def _finding(
         ),
         summary=(
             f"{ranks_phrase([late.rank], facts.ranks)} computes {ratio:.2f}x as long as its peers, "
-            f"which wait {seconds(late.cost_ns / 1e9)} of each {seconds(step_s)} step for it."
+            f"which wait {seconds(cost_ns / 1e9)} of each {seconds(step_s)} step for it."
         ),
         owner="hardware",
         scope=scope,

@@ -49,6 +49,7 @@ from tracekit.rules.lateness import (
     LateRank,
     late_ranks,
     matched_note,
+    price_ns,
     score_evidence,
     step_ratios,
     why_unmatched,
@@ -141,8 +142,7 @@ def _finding(
     worst = members[0]
     scope = facts.scope(ranks, keys)
     step_s = facts.steps.step_ns / 1e9
-    # Ranks of one host are late side by side.
-    cost_ns = max(late.cost_ns for late in members)
+    cost_ns = price_ns(facts, members)
     impact = impact_of(cost_ns / 1e9, step_s, facts.gpus_count)
     subject = ranks_phrase(ranks, facts.ranks) + (f" (all of {host})" if host else "")
     is_one = len(ranks) == 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tracekit.simulate import effects as e
 
-WRITERS = ("kineto",)
+WRITERS = ("kineto", "nsys", "nccl")
 """Formats that the simulator writes today."""
 
 DENSE = ("ddp", "fsdp", "zero1", "tp4-sp-m2", "pp4-m8")
@@ -130,8 +130,8 @@ FAULTS: tuple[Fault, ...] = (
           e.SlowLinksOfHost, "bandwidth_ratio", "ratio", (0.5, 0.3, 0.2),
           ("storage-interference",), ("link-degraded",), _WIRE, layouts=ACROSS_HOSTS,
           steps="window", needs=_HOST, is_network=True),
-    Fault("init-straggler", "one rank comes late out of its initialisation", e.LateStart,
-          "late_s", "s", (2.0, 5.0, 20.0), ("init-straggler",), (), _LATE, layouts=FIRST_DENSE,
+    Fault("init-straggler", "one rank comes late to its initialisation", e.LateStart,
+          "late_s", "s", (15.0, 60.0, 300.0), ("init-straggler",), (), _LATE, layouts=FIRST_DENSE,
           needs=_NCCL),
     Fault("nvlink-fault", "a GPU's NVLink has lost lanes", e.SlowNvlink,
           "bandwidth_ratio", "ratio", (0.5, 0.3, 0.15), ("nvlink-fault",), ("link-degraded",),

@@ -47,8 +47,8 @@ class Effect:
     steps: list[int]
     rng: np.random.Generator
     ranks: list[int] = field(default_factory=list)
-    late_by_ns: dict[int, int] = field(default_factory=dict)
-    """By rank: how much later than the others it starts."""
+    late_init_ns: dict[int, int] = field(default_factory=dict)
+    """By rank: how much later than the others it comes to its communicators' initialisation."""
     unwritten: frozenset[int] = frozenset()
     """Ranks whose files are missing."""
 
@@ -402,11 +402,11 @@ class SyncStall(Effect):
 
 
 class LateStart(Effect):
-    """One rank comes late out of its initialisation."""
+    """One rank comes late to the initialisation, in which the others wait: no step shows it."""
 
     def choose(self) -> None:
         super().choose()
-        self.late_by_ns = {self.ranks[0]: int(self.strength * 1e9)}
+        self.late_init_ns = {self.ranks[0]: int(self.strength * 1e9)}
 
 
 class MissingRank(Effect):

@@ -21,6 +21,7 @@ from tracekit.simulate.job import Plan, StepRecord
 from tracekit.simulate.model import STREAMS
 
 STYLES = ("kineto", "kineto-old", "gloo")
+"""Of this writer."""
 BASE_INTERVAL_NS = 7_889_238 * 10**9
 MAX_LISTED_RANKS = 30
 """Kineto cuts the list of a group's ranks there."""
@@ -307,19 +308,12 @@ class RankWriter:
             )
         )
 
-    def _counts(self, spec: Any, op: str, size: int) -> tuple[int, int]:
-        """Elements in and out of one rank."""
-        elements = size // p.ELEMENT_BYTES[spec.dtype]
-        if op not in ("all_gather", "reduce_scatter"):
-            return elements, elements
-        share = elements // len(self.plan.layout.group(self.rank, spec.role))
-        return (share, elements) if op == "all_gather" else (elements, share)
-
     def _shapes(self, spec: Any, op: str, size: int) -> str:
         kind = _SHORT[spec.dtype][2]
+        members = self.plan.layout.group(self.rank, spec.role)
         return (
             f'"Concrete Inputs": [""], "Input type": ["{kind}"], '
-            f'"Input Dims": [[{self._counts(spec, op, size)[0]}]]'
+            f'"Input Dims": [[{counts(spec, op, size, len(members))[0]}]]'
         )
 
     def _meta(
@@ -333,7 +327,9 @@ class RankWriter:
 
     def _meta_text(self, spec: Any, op: str, size: int, routing: tuple[float, ...]) -> str:
         members = self.plan.layout.group(self.rank, spec.role)
-        count_in, count_out = self._counts(spec, op, size)
+        count_in, count_out = counts(
+            spec, op, size, len(self.plan.layout.group(self.rank, spec.role))
+        )
         listed = ", ".join(str(r) for r in members[:MAX_LISTED_RANKS])
         if len(members) > MAX_LISTED_RANKS:
             listed += ", ..."
@@ -394,7 +390,7 @@ class RankWriter:
         )
         category = "kernel"
         if operation.transfer is not None:
-            op = _operation_name(spec)
+            op = operation_name(spec)
             name = self._kernel_name(spec, op)
             args += ', "grid": [24, 1, 1], "block": [544, 1, 1]'
             if self.style == "kineto":
@@ -420,17 +416,16 @@ class RankWriter:
         )
 
     def _kernel_name(self, spec: Any, op: str) -> str:
-        short, long, _ = _SHORT[spec.dtype]
         if self.style == "kineto-old":
-            shown = _OLD_KERNELS[op].format(long)
+            shown = _OLD_KERNELS[op].format(_SHORT[spec.dtype][1])
             return f"ncclKernel_{shown}(ncclDevComm*, unsigned long, ncclWork*)"
-        return f"ncclDevKernel_{_KERNELS[op].format(short)}(ncclDevKernelArgsStorage<4096ul>)"
+        return kernel_name(spec, op)
 
     def _gloo(self, operation: Operation, lines: list[str]) -> None:
         spec = operation.spec
         if operation.end < 0 or operation.transfer is None:
             return
-        op = _operation_name(spec)
+        op = operation_name(spec)
         thread = self.pid + 50_000 + STREAMS.get(spec.role, 60)
         if isinstance(spec, p.Message):
             thread = self.pid + 50_000 + operation.stream
@@ -448,11 +443,27 @@ class RankWriter:
         )
 
 
-def _operation_name(spec: Any) -> str:
+def operation_name(spec: Any) -> str:
+    """all_reduce, send, ... of a collective or a message."""
     if isinstance(spec, p.Message):
         return "send" if spec.is_send else "recv"
     name: str = spec.op
     return name
+
+
+def kernel_name(spec: Any, op: str) -> str:
+    """Of NCCL 2.19 and later."""
+    short = _SHORT[spec.dtype][0]
+    return f"ncclDevKernel_{_KERNELS[op].format(short)}(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def counts(spec: Any, op: str, size: int, members_count: int) -> tuple[int, int]:
+    """Elements in and out of one rank."""
+    elements = size // p.ELEMENT_BYTES[spec.dtype]
+    if op not in ("all_gather", "reduce_scatter"):
+        return elements, elements
+    share = elements // members_count
+    return (share, elements) if op == "all_gather" else (elements, share)
 
 
 @cache

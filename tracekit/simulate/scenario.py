@@ -11,21 +11,25 @@ from pathlib import Path
 from typing import Any
 
 from tracekit.errors import UsageError
-from tracekit.simulate import catalogue
+from tracekit.simulate import catalogue, nccl
 from tracekit.simulate import program as p
 from tracekit.simulate.effects import Effect, MissingRank
 from tracekit.simulate.engine import Conditions, HostModel
 from tracekit.simulate.hardware import GB, GPUS, Topology
 from tracekit.simulate.job import Job, Plan
-from tracekit.simulate.kineto import STYLES, GroupNames, HostClock, RankWriter
+from tracekit.simulate.kineto import STYLES as TRACE_STYLES
+from tracekit.simulate.kineto import GroupNames, HostClock, RankWriter
 from tracekit.simulate.layout import Layout, parse
 from tracekit.simulate.model import ModelShape
 from tracekit.simulate.network import LinkState
 from tracekit.simulate.noise import REALISTIC, NoiseModel, generator
+from tracekit.simulate.nsys import NsysWriter
 from tracekit.version import __version__
 
 EPOCH_NS = 1_784_601_667 * 10**9
 """When every simulated job begins: 2026-07-21 02:41:07 UTC."""
+STYLES = (*TRACE_STYLES, "nsys", "mixed")
+"""How the files look; ``mixed``: even ranks as profiler traces, odd ones as nsys exports."""
 DEFAULT_STEPS = 12
 HANG_NS = 60 * 10**9
 """How long the profiler goes on after a job has stopped."""
@@ -47,6 +51,8 @@ class Request:
     noise: NoiseModel = REALISTIC
     decoys: tuple[str, ...] | None = None
     """None: by chance, from the seed."""
+    nccl: str = "info"
+    """What NCCL logs beside the traces: none, info or coll. Jobs without a GPU have none."""
 
 
 @dataclass
@@ -92,11 +98,7 @@ class Scenario:
 
     def job(self) -> Job:
         """The job itself."""
-        job = Job(self.plan, self.conditions, self.links)
-        for _, effect in self.faults:
-            for rank, late_ns in effect.late_by_ns.items():
-                job.engine.processes[rank].now += late_ns
-        return job
+        return Job(self.plan, self.conditions, self.links)
 
     def twin_job(self) -> Job:
         """The same job without the faults."""
@@ -115,6 +117,10 @@ def prepare(request: Request) -> Scenario:
     if request.style not in STYLES:
         raise UsageError(
             f"there is no style {request.style!r}", hint=f"styles: {', '.join(STYLES)}"
+        )
+    if request.nccl not in nccl.DETAILS:
+        raise UsageError(
+            f"there is no NCCL log {request.nccl!r}", hint=f"one of: {', '.join(nccl.DETAILS)}"
         )
     if request.ranks < 2 or request.steps_count < 1:
         raise UsageError("a job needs at least 2 ranks and 1 step")
@@ -233,6 +239,7 @@ _DECOY_CHANCE = {
     "warm-up-step": 0.15,
     "one-gpu-pods": 0.15,
     "missing-rank": 0.1,
+    "missing-gpudirect-lines": 0.15,
 }
 
 
@@ -304,26 +311,58 @@ def write(request: Request, output: Path, *, force: bool = False,
     names = GroupNames(plan)
     is_pods = any(d.name == "one-gpu-pods" for d, _ in scenario.decoys)
     top = plan.topology
-    writers = [
-        RankWriter(
-            output / f"rank{r}.pt.trace.json.gz", plan, r, request.style, names,
-            scenario.clocks[top.host(r)], EPOCH_NS, f"trainer-{r}" if is_pods else top.host(r),
-        )
-        for r in range(request.ranks)
-        if r not in scenario.unwritten
-    ]  # fmt: skip
+
+    def writer(rank: int) -> RankWriter | NsysWriter:
+        clock = scenario.clocks[top.host(rank)]
+        host_name = f"trainer-{rank}" if is_pods else top.host(rank)
+        if request.style == "nsys" or (request.style == "mixed" and rank % 2):
+            path = output / f"rank{rank}.sqlite"
+            return NsysWriter(path, plan, rank, clock, EPOCH_NS, host_name)
+        style = "kineto" if request.style == "mixed" else request.style
+        path = output / f"rank{rank}.pt.trace.json.gz"
+        return RankWriter(path, plan, rank, style, names, clock, EPOCH_NS, host_name)
+
+    writers = [writer(r) for r in range(request.ranks) if r not in scenario.unwritten]
+    logs, said = _nccl(scenario, output, names, is_pods)
     for done, records in enumerate(job.run(), 1):
-        for writer in writers:
-            writer.add(records[writer.rank])
+        for one in writers:
+            one.add(records[one.rank])
+        for log in logs:
+            log.add(records[log.rank])
+        if said is not None:
+            for record in records:
+                said.add(record)
         records.clear()  # or they would stay while the next step is simulated
         if progress is not None:
             progress(done, request.steps_count)
-    for writer in writers:
-        writer.close(HANG_NS if job.is_hung else 0)
+    for one in writers:
+        one.close(HANG_NS if job.is_hung else 0)
+    if said is not None and job.is_hung:
+        (output / "train.log").write_text("".join(f"{line}\n" for line in said.lines()))
     truth = truth_of(scenario, job)
     (output / "truth.json").write_text(json.dumps(truth, indent=2) + "\n")
     (output / "job.toml").write_text(job_toml(scenario))
     return truth
+
+
+def _nccl(
+    scenario: Scenario, output: Path, names: GroupNames, is_pods: bool
+) -> tuple[list[nccl.Log], nccl.JobOutput | None]:
+    """A log of each process whose files are there, and the job's own output."""
+    request, plan = scenario.request, scenario.plan
+    if request.nccl == "none" or not plan.host.is_device:
+        return [], None
+    wiring = nccl.wiring_of(
+        plan, [(f.name, e) for f, e in scenario.faults], [d.name for d, _ in scenario.decoys]
+    )
+    groups = nccl.groups_of(plan)
+    logs = []
+    for rank in range(request.ranks):
+        host = f"trainer-{rank}" if is_pods else plan.topology.host(rank)
+        if rank not in scenario.unwritten:
+            path = output / f"nccl.{host}.{20_000 + rank}.log"
+            logs.append(nccl.Log(path, plan, rank, wiring, groups, request.nccl, host))
+    return logs, nccl.JobOutput(plan, names)
 
 
 def _make_folder(output: Path, force: bool) -> None:

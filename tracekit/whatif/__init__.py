@@ -2,6 +2,7 @@
 
 from tracekit.whatif.analysis import WhatIf, analyse
 from tracekit.whatif.causes import Cause, parse_remove, parse_scale
+from tracekit.whatif.collectives import CollectiveReplay, CollectivesWhatIf
 from tracekit.whatif.operations import (
     Layout,
     Operations,
@@ -10,14 +11,18 @@ from tracekit.whatif.operations import (
     is_timer_table,
     layout_from_meta,
 )
-from tracekit.whatif.result import to_dict, to_text
+from tracekit.whatif.result import calls_to_dict, calls_to_text, to_dict, to_text
 
 __all__ = [
     "Cause",
+    "CollectiveReplay",
+    "CollectivesWhatIf",
     "Layout",
     "Operations",
     "WhatIf",
     "analyse",
+    "calls_to_dict",
+    "calls_to_text",
     "from_pipeline_rows",
     "from_timer_table",
     "is_timer_table",

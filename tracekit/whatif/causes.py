@@ -31,6 +31,9 @@ COMM: dict[str, tuple[str, ...]] = {
         o.CLIP,
     ),
 }
+GROUP_KINDS = ("tp", "pp", "dp", "ep", "cp", "world", "unknown")
+"""Kinds of communicators, for a replay of collectives."""
+
 SHORT: dict[str, tuple[str, ...] | None] = {
     "forward": (o.FORWARD,),
     "backward": (o.BACKWARD,),
@@ -57,9 +60,10 @@ def parse_remove(text: str) -> Cause:
     kind, _, value = text.strip().partition("=")
     if kind not in ("rank", "stage", "dp", "op", "comm") or not value:
         raise UsageError(f"--remove: cannot read {text!r}", hint=f"--remove {_HINT}")
-    if kind == "comm" and value not in COMM:
+    if kind == "comm" and value not in (*COMM, *GROUP_KINDS):
         raise UsageError(
-            f"--remove: there is no communication {value!r}", hint=f"one of {', '.join(COMM)}"
+            f"--remove: there is no communication {value!r}",
+            hint=f"one of {', '.join(dict.fromkeys((*COMM, *GROUP_KINDS)))}",
         )
     return Cause(f"remove {text.strip()}", kind, value)
 
@@ -105,6 +109,11 @@ def _some(values: list[int]) -> str:
 def _chosen(replay: Replay, cause: Cause) -> Mask:
     shape = replay.work_s.shape
     if cause.kind == "comm":
+        if cause.value not in COMM:
+            raise UsageError(
+                f"{cause.text}: a pipeline's replay has no such communication",
+                hint=f"one of {', '.join(COMM)}",
+            )
         return _wide(replay.ops_where(optypes=COMM[cause.value]), shape)
     if cause.kind == "op":
         return _wide(replay.ops_where(optypes=_optypes(cause.value)), shape)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tracekit.whatif.analysis import MAX_SIMULATION_ERROR_RATIO, CauseResult, Share, WhatIf
+from tracekit.whatif.collectives import CollectivesWhatIf
 
 SCHEMA_VERSION = 1
 
@@ -38,6 +39,7 @@ def to_dict(found: WhatIf) -> dict[str, Any]:
     numbers = judgement.pop("symptoms")
     content = {
         "schema_version": SCHEMA_VERSION,
+        "method": "pipeline",
         "slowdown": kept(found.slowdown),
         "waste_ratio": kept(found.waste_ratio),
         "t_base_s": found.t_base_s,
@@ -69,6 +71,83 @@ def to_dict(found: WhatIf) -> dict[str, Any]:
     plain = _plain(content)
     assert isinstance(plain, dict)  # noqa: S101 - for the type checker
     return plain
+
+
+def calls_to_dict(found: CollectivesWhatIf) -> dict[str, Any]:
+    """The same keys for a replay of collectives; what only a pipeline has is null."""
+    believed = found.refused is None
+
+    def kept(value: Any) -> Any:
+        return value if believed else None
+
+    return _plain(  # type: ignore[no-any-return]  # a dict stays one
+        {
+            "schema_version": SCHEMA_VERSION,
+            "method": "collectives",
+            "slowdown": kept(found.slowdown),
+            "waste_ratio": kept(1 - 1 / found.slowdown if found.slowdown > 0 else 0.0),
+            "t_base_s": found.t_base_s,
+            "t_no_delay_s": kept(found.t_no_delay_s),
+            "t_ideal_s": kept(found.t_ideal_s),
+            "simulation_error_ratio": found.simulation_error_ratio,
+            "max_simulation_error_ratio": MAX_SIMULATION_ERROR_RATIO,
+            "refused": found.refused,
+            "slowdown_by_optype": kept(found.slowdown_by_optype),
+            "slowdown_by_stage": None,
+            "slowdown_by_dp": None,
+            "slowdown_by_rank": kept(_texted(found.slowdown_by_rank)),
+            "saved_s_per_step_by_rank": kept(_texted(found.saved_s_by_rank)),
+            "m_w": None,
+            "m_s": None,
+            "causes": kept([asdict(c) for c in found.causes]),
+            "per_step": [
+                {
+                    "step": step,
+                    "t_base_s": base,
+                    "t_no_delay_s": kept(replayed),
+                    "t_ideal_s": kept(ideal),
+                    "slowdown": kept(replayed / ideal if ideal > 0 else None),
+                }
+                for step, (base, replayed, ideal) in found.per_step.items()
+            ],
+            "steps_count": len(found.steps),
+            "dropped_steps": list(found.dropped_steps),
+            "matched_calls_count": found.calls_count,
+            "unmatched_calls_count": found.unmatched_count,
+        }
+    )
+
+
+def calls_to_text(found: CollectivesWhatIf) -> str:
+    """At most a screen: what is lost, who brings it, what each named cause costs."""
+    if found.refused is not None:
+        return (
+            f"REFUSED   {found.refused}\n"
+            f"          measured {found.t_base_s:.4f} s a step over {len(found.steps)} steps\n"
+        )
+    slowest = sorted(found.slowdown_by_rank.items(), key=lambda i: (-i[1], i[0]))[:8]
+    lines = [
+        f"STEP      {found.t_base_s:.4f} s measured, {found.t_no_delay_s:.4f} replayed"
+        f" (error {found.simulation_error_ratio:.1%}), {found.t_ideal_s:.4f} if all peers and all"
+        " equal calls took the same",
+        f"SLOWDOWN  {found.slowdown:.4f}x   ({len(found.steps)} steps"
+        + (f", {len(found.dropped_steps)} left out" if found.dropped_steps else "")
+        + f"; {found.calls_count} matched calls, {found.unmatched_count} others count as own time)",
+    ]
+    lines += [f"CAUSE     {_cause(c)}" for c in found.causes]
+    lines += ["BY RANK   alone in an ideal job, and saved without it"]
+    for rank, value in slowest:
+        saved = found.saved_s_by_rank.get(rank)
+        gain = f"   {saved:+.4f} s a step" if saved is not None else ""
+        lines.append(f"  rank {rank:<6}{value:8.4f}x{gain}")
+    lines.append(
+        "BY TYPE   "
+        + "   ".join(
+            f"{name} {value:.4f}"
+            for name, value in sorted(found.slowdown_by_optype.items(), key=lambda i: -i[1])[:5]
+        )
+    )
+    return "\n".join(lines) + "\n"
 
 
 def _texted(values: dict[int, float]) -> dict[str, float]:

@@ -1,0 +1,115 @@
+"""Failure domains: ranks that fail together are one finding, where nobody else fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from tracekit.findings import Confidence, Evidence, Finding, Scope, Severity, impact_of
+from tracekit.job import JobDescription
+from tracekit.report.domains import domains, rolled_up, with_topology
+from tracekit.rules.base import JobFacts
+
+MakeJob = Callable[..., Any]
+
+
+def finding(rank: int, rule: str = "slow-gpu", cost_s: float = 0.01, **scope: Any) -> Finding:
+    return Finding(
+        id=f"{rule}/{rank}",
+        rule=rule,
+        severity=Severity.MAJOR,
+        confidence=Confidence(level="possible", basis="peers"),
+        summary=f"Rank {rank} is slow.",
+        owner="hardware",
+        scope=Scope(ranks=(rank,), steps=((1, 5),), **scope),
+        when=Any,  # type: ignore[arg-type]  # not looked at
+        impact=impact_of(cost_s, 0.1, 8),
+        evidence=(Evidence(name=f"of {rank}", value=1.0, unit="s"),),
+        confirm=("measure it",),
+    )
+
+
+def test_all_ranks_of_a_host_and_no_other_are_one_finding(make_job: MakeJob) -> None:
+    facts = make_job(ranks_count=6).facts()  # hosts h0, h1, h2 of two ranks
+    other = finding(4, "gc-pause")
+    (one, kept) = rolled_up([finding(2), finding(3, cost_s=0.02), other], facts)
+    assert kept == other
+    assert (one.id, one.scope.ranks) == ("slow-gpu/2-3", (2, 3))
+    assert one.summary == (
+        "All 2 traced ranks of host h1 are hit and no other; the worst: Rank 3 is slow."
+    )
+    assert one.impact.s_per_step == 0.02
+    assert [e.name for e in one.evidence] == ["of 2", "of 3"]
+    assert one.confirm[0].startswith("look at what the ranks of host h1 share")
+    assert one.confirm.count("measure it") == 1
+
+
+@pytest.mark.parametrize("ranks", [(2,), (2, 4), (2, 3, 4), (0, 1, 2, 3, 4, 5)])
+def test_a_part_of_a_domain_or_more_than_one_stays_as_it_is(
+    make_job: MakeJob, ranks: tuple[int, ...]
+) -> None:
+    found = [finding(rank) for rank in ranks]
+    assert rolled_up(found, make_job(ranks_count=6).facts()) == found
+
+
+def test_nothing_is_rolled_up_where_the_place_of_a_rank_is_unknown(make_job: MakeJob) -> None:
+    found = [finding(2), finding(3)]
+    facts = make_job(ranks_count=6).facts(hosts={2: "h1", 3: "h1", 4: "h2", 5: "h2"})
+    assert rolled_up(found, facts) == found
+    assert rolled_up(found, make_job(ranks_count=6).facts(hosts={})) == found
+
+
+def test_the_smallest_domain_is_named(make_job: MakeJob) -> None:
+    leaves = {r: "leaf-a" if r < 4 else "leaf-b" for r in range(8)}
+    facts = make_job(ranks_count=8).facts(leaves=leaves, rails={r: r % 2 for r in range(8)})
+    (one,) = rolled_up([finding(r) for r in range(4)], facts)
+    assert one.scope.switches == ("leaf-a",)
+    assert "leaf switch leaf-a" in one.summary
+    (one,) = rolled_up([finding(r) for r in (1, 3, 5, 7)], facts)
+    assert (one.scope.rails, one.scope.switches) == ((1,), ())
+    (one,) = rolled_up([finding(r) for r in (4, 5)], facts)
+    assert "host h2" in one.summary
+    assert [d.kind for d in domains(facts)] == ["host"] * 4 + ["rail"] * 2 + ["leaf switch"] * 2
+
+
+def test_ranks_that_a_finding_already_joins_count_each(make_job: MakeJob) -> None:
+    leaves = {r: "leaf-a" if r < 4 else "leaf-b" for r in range(8)}
+    facts = make_job(ranks_count=8).facts(leaves=leaves)
+    hosts = [
+        replace(
+            finding(low), id=f"slow-gpu/{low}", scope=Scope(ranks=(low, low + 1), hosts=(name,))
+        )
+        for low, name in ((0, "h0"), (2, "h1"))
+    ]
+    (one,) = rolled_up(hosts, facts)
+    assert one.scope.ranks == (0, 1, 2, 3)
+    assert one.scope.hosts == ("h0", "h1")
+
+
+def test_leaf_and_rail_come_from_the_job_description() -> None:
+    job = msgspec.convert(
+        {
+            "hardware": {"gpus_per_node": 2, "nics_per_node": 2},
+            "port": [
+                {"node": "leaf-a", "port": "1", "host": "h0"},
+                {"node": "leaf-a", "port": "2", "host": "h0"},
+                {"node": "leaf-a", "port": "3", "host": "h1"},
+                {"node": "leaf-b", "port": "3", "host": "h1"},
+                {"node": "leaf-b", "port": "4", "rank": 3},
+                {"node": "h0", "port": "mlx5_0", "host": "h0"},
+            ],
+        },
+        JobDescription,
+    )
+    known = JobFacts(
+        hosts={0: "h0", 1: "h0", 2: "h1", 3: "h1"}, rank_sources=dict.fromkeys(range(4), "file")
+    )
+    facts = with_topology(known, job)
+    # Rank 2 may be behind either switch.
+    assert facts.leaves == {0: "leaf-a", 1: "leaf-a", 3: "leaf-b"}
+    assert facts.rails == {0: 0, 1: 1, 2: 0, 3: 1}
+    assert with_topology(known, None) == known

@@ -1,0 +1,137 @@
+"""What a user is told of NCCL files alone: real ones where they are at hand, and made ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import nccl_logs as logs
+import tracekit
+from tracekit.report.model import Document
+from tracekit.simulate import Request, write
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "nccl"
+needs_shared = pytest.mark.skipif(not DATA.is_dir(), reason="the shared NCCL logs are not here")
+SECRET = "AKIAHUNTER2SECRET"  # noqa: S105  # the point of the test
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def real(pattern: str) -> Path:
+    return next(iter(sorted(DATA.glob(pattern))))
+
+
+def told(folder: Path, *paths: Path) -> tuple[str, Document]:
+    """The report's text and its document."""
+    with tracekit.ingest(list(paths), run=folder / "run") as run:  # type: ignore[operator]
+        report = run.diagnose()
+    return report.to_text(width=200), report.document
+
+
+@needs_shared
+def test_a_collapse_is_told_with_channels_and_bandwidth(tmp_path: Path) -> None:
+    text, document = told(tmp_path, real("18*"), real("19*"))
+    (finding,) = document.findings
+    assert finding.rule == "channel-collapse"
+    assert "uses 2 channels where the same 2 GPUs had 24" in text
+    assert "falls from 178 to 28 GB/s (84 % lost)" in text
+    assert finding.confidence.level == "likely"
+
+
+@needs_shared
+def test_a_table_without_rows_is_no_conclusion_whatever_its_file_is_called(tmp_path: Path) -> None:
+    path = tmp_path / "all-is-well.log"
+    shutil.copyfile(real("27*ncclfail*"), path)
+    text, document = told(tmp_path, path)
+    assert "sendrecv_perf is incomplete (0 of 10 sizes measured), and nothing says why" in text
+    assert document.verdict.kind == "not_enough_data"
+    assert not document.findings
+
+
+@needs_shared
+def test_nvls_and_ring_of_the_same_gpus(tmp_path: Path) -> None:
+    text, document = told(tmp_path, real("17*g6_auto*"), real("17*g6_Ring*"))
+    assert "1 host" in text
+    assert [f.rule for f in document.findings] == ["unsuitable-algorithm"]
+    assert "425.6" in document.findings[0].summary
+    assert "358.1" in document.findings[0].summary
+
+
+@needs_shared
+def test_sixteen_ranks_over_libfabric(tmp_path: Path) -> None:
+    text, document = told(tmp_path, real("03*"))
+    assert "16 ranks (16 seen), 2 hosts, AWS Libfabric with GPUDirect" in text
+    assert not document.findings
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    ("pattern", "line"),
+    [
+        ("30*", "RAS: 1 snapshot, 20 members"),
+        ("31*", "Inspector: 1 file, 5 records, up to 678.3 GB/s"),
+        ("32*", "Flight Recorder: 1 dump, 1 call"),
+    ],
+)
+def test_records_alone_are_named_and_accuse_nobody(pattern: str, line: str, tmp_path: Path) -> None:
+    text, document = told(tmp_path, real(pattern))
+    assert line in text
+    assert not document.findings
+    assert document.verdict.kind == "not_enough_data"
+    assert "rules that read traces: no trace was given" in text
+
+
+def test_a_secret_in_a_jobs_output_is_nowhere(tmp_path: Path) -> None:
+    lines = [
+        logs.job("2.27.7"),
+        f"export AWS_SECRET_ACCESS_KEY={SECRET}",
+        logs.info(f"NCCL_TOKEN set by environment to {SECRET}."),
+        f"[rank0]:[E1121 04:26:02.1 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught {SECRET}",
+        f"curl -H 'Authorization: Bearer {SECRET}' https://host/",
+        logs.info(f"something that no release says {SECRET}"),
+    ]
+    path = tmp_path / "job.log"
+    path.write_text("\n".join(lines) + "\n")
+    text, document = told(tmp_path, path)
+    assert SECRET not in text
+    assert SECRET not in json.dumps(document, default=str)
+    path.unlink()
+    kept = [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert kept
+    assert not [p for p in kept if SECRET.encode() in p.read_bytes()]
+
+
+def test_what_the_logs_state_is_priced_by_the_slow_groups_of_that_host(tmp_path: Path) -> None:
+    write(Request("shm-instead-of-p2p", 32, 1000, "tp4-sp-m2", 6, decoys=()), tmp_path / "job")
+    paths = [p for p in sorted((tmp_path / "job").iterdir()) if p.name != "truth.json"]
+    text, document = told(tmp_path, *paths)
+    first = document.findings[0]
+    assert (first.rule, first.id) == ("shm-instead-of-p2p", document.verdict.finding)
+    assert first.impact.s_per_step is not None
+    assert first.confidence.level == "likely"
+    slow = [f for f in document.findings if f.rule == "link-degraded"]
+    assert slow
+    assert all(f.explained_by == (first.id,) for f in slow)
+    assert all("it runs over SHM" in f.summary for f in slow)
+    assert "COST      unknown" not in text
+
+
+def test_every_call_of_the_trace_is_found_in_the_log(tmp_path: Path) -> None:
+    write(Request("none", 4, 4, "tp2-m2", 2, nccl="coll", decoys=()), tmp_path / "job")
+    paths = [p for p in sorted((tmp_path / "job").iterdir()) if p.name != "truth.json"]
+    with tracekit.ingest(paths, run=tmp_path / "run") as run:  # type: ignore[operator]
+        calls = run.query("nccl_calls").to_dicts()
+    best: dict[tuple[str, int], int] = {}
+    for row in calls:
+        key = (row["group_id"], row["rank"])
+        best[key] = max(best.get(key, 0), row["matched_count"])
+        assert row["traced_count"] >= row["matched_count"] + row["differing_count"]
+    whole = {(r["group_id"], r["rank"]): r["traced_count"] for r in calls}
+    assert best == whole
+    assert {rank for _, rank in best} == {0, 1, 2, 3}

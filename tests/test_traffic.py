@@ -1,0 +1,122 @@
+"""What a layout needs beside what was seen: missing, oversized, unknown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tracekit.job import JobDescription, parse_job
+from tracekit.traffic import with_expected
+
+JOB = """
+[parallelism]
+tp = 4
+pp = 2
+dp = 2
+[schedule]
+microbatches = 8
+[model]
+layers = 4
+hidden = 1024
+heads = 16
+sequence = 2048
+vocabulary = 32000
+dtype = "bfloat16"
+[batch]
+micro = 1
+"""
+A = 2048 * 1024 * 2
+"""Bytes of one microbatch's activation."""
+
+SCHEMA = pa.schema(
+    [
+        ("group_kind", pa.string()),
+        ("op", pa.string()),
+        *(
+            (n, pa.float64())
+            for n in (
+                *("calls_per_step", "bytes_per_step", "expected_calls", "expected_bytes"),
+                "observed_ratio",
+            )
+        ),
+        ("attempt", pa.int32()),
+        ("group_size", pa.int32()),
+        ("ranks_count", pa.int64()),
+        ("largest_bytes", pa.int64()),
+    ]
+)
+
+
+def row(kind: str | None, op: str, sent: float | None, **more: Any) -> dict[str, Any]:
+    given = {"group_kind": kind, "op": op, "calls_per_step": 1.0, "bytes_per_step": sent}
+    return {**given, "attempt": 1, "ranks_count": 16, **more}
+
+
+def beside(*rows: dict[str, Any], job: JobDescription | None = None) -> dict[Any, dict[str, Any]]:
+    found = with_expected(pa.Table.from_pylist(list(rows), SCHEMA), job or description())
+    return {(r["group_kind"], r["op"]): r for r in found.to_pylist()}
+
+
+def description(text: str = JOB) -> JobDescription:
+    return parse_job(text.encode(), "/data/job.toml")
+
+
+def test_tensor_parallel_traffic_as_all_reduce_or_in_two_halves() -> None:
+    calls = 4 * 2 * 8  # a layer and microbatch, 2 layers a stage, 8 microbatches
+    found = beside(row("tp", "all_reduce", 2 * calls * 1.5 * A))
+    tp = found["tp", "all_reduce"]
+    assert (tp["expected_calls"], tp["expected_bytes"]) == (calls, calls * 1.5 * A)
+    assert tp["observed_ratio"] == pytest.approx(2)  # oversized: twice the element's size
+    halves = beside(
+        row("tp", "all_gather", calls * 0.75 * A), row("tp", "reduce_scatter", calls * 0.75 * A)
+    )
+    assert halves["tp", "all_gather"]["observed_ratio"] == pytest.approx(1)
+    assert halves["tp", "reduce_scatter"]["observed_ratio"] == pytest.approx(1)
+    assert ("tp", "all_reduce") not in halves
+
+
+def test_a_mean_rank_of_two_stages_sends_each_microbatch_once() -> None:
+    sends = beside(row("pp", "send", 8 * A))["pp", "send"]
+    assert (sends["expected_calls"], sends["observed_ratio"]) == (8, pytest.approx(1))
+
+
+def test_what_is_missing_gets_a_row_and_what_is_extra_expects_nothing() -> None:
+    found = beside(row("dp", "all_gather", 100.0))
+    assert found["dp", "all_gather"]["expected_bytes"] is None
+    assert found["dp", "all_gather"]["observed_ratio"] is None
+    missing = found["dp", "all_reduce"]
+    assert (missing["calls_per_step"], missing["observed_ratio"], missing["ranks_count"]) == (
+        0,
+        0,
+        0,
+    )
+    assert ("embedding", "all_reduce") not in found
+
+
+def test_unknown_bytes_give_no_ratio() -> None:
+    tp = beside(row("tp", "all_reduce", None))["tp", "all_reduce"]
+    assert tp["expected_bytes"] is not None and tp["observed_ratio"] is None
+
+
+def test_a_group_of_unknown_kind_is_known_by_its_size_alone() -> None:
+    assert beside(row(None, "all_reduce", 1.0, group_size=4))[None, "all_reduce"]["expected_bytes"]
+    # Two families have 2 members: none is guessed.
+    assert beside(row(None, "send", 1.0, group_size=2))[None, "send"]["expected_bytes"] is None
+
+
+def test_without_sizes_nothing_is_expected() -> None:
+    rows = pa.Table.from_pylist([row("tp", "all_reduce", 1.0)], SCHEMA)
+    assert with_expected(rows, None) is rows
+    assert with_expected(rows, description('name = "x"')) is rows
+
+
+def test_the_gradients_of_experts_are_not_those_of_all_ranks() -> None:
+    text = JOB.replace("dp = 2", "dp = 8\nep = 8").replace("tp = 4\npp = 2", "tp = 1\npp = 1")
+    text = text.replace("layers = 4", "layers = 4\nexperts = 8\ntop_k = 2\nffn = 4096")
+    dense = beside(row("dp", "all_reduce", 1.0), job=description(text))["dp", "all_reduce"]
+    whole = text.replace("ep = 8", "ep = 1")
+    every = beside(row("dp", "all_reduce", 1.0), job=description(whole))["dp", "all_reduce"]
+    experts = 4 * 8 * 2 * 1024 * 4096 * 2 * 2 * 7 / 8
+    assert every["expected_bytes"] - dense["expected_bytes"] == pytest.approx(experts)

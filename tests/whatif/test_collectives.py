@@ -1,0 +1,220 @@
+"""The coarse replay on hand-made calls; times are in ms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracekit.errors import InputError, UsageError
+from tracekit.whatif import CollectiveReplay, CollectivesWhatIf, parse_remove, parse_scale
+
+MS = 1_000_000
+TRANSFER = 2
+
+Rows = list[dict[str, Any]]
+
+
+def call(rank: int, instance: int | None, start: float, end: float, **more: Any) -> dict[str, Any]:
+    return {
+        "capture_id": 0,
+        "rank": rank,
+        "instance_id": instance,
+        "op": "all_reduce",
+        "group_id": "g",
+        "kind": "dp",
+        "members_count": 2,
+        "root": None,
+        "message_bytes": 1000,
+        "timeline": "device",
+        "start_ns": round(start * MS),
+        "end_ns": round(end * MS),
+        **more,
+    }
+
+
+def span(rank: int, start: float, end: float, **more: Any) -> dict[str, Any]:
+    return {
+        "capture_id": 0,
+        "rank": rank,
+        "start_ns": round(start * MS),
+        "end_ns": round(end * MS),
+        **more,
+    }
+
+
+_CALL = pa.schema(
+    [
+        *((n, pa.int64()) for n in ("capture_id", "rank", "instance_id")),
+        *((n, pa.string()) for n in ("op", "group_id", "kind")),
+        *((n, pa.int64()) for n in ("members_count", "root", "message_bytes")),
+        ("timeline", pa.string()),
+        *((n, pa.int64()) for n in ("start_ns", "end_ns")),
+    ]
+)
+_SPAN = pa.schema([(n, pa.int64()) for n in ("capture_id", "rank", "start_ns", "end_ns")])
+_STEP = pa.schema([*_SPAN, ("step", pa.int64())])
+
+
+def replay(calls: Rows, stalls: Rows, steps: Rows) -> CollectiveReplay:
+    return CollectiveReplay(
+        pa.Table.from_pylist(calls, _CALL),
+        pa.Table.from_pylist(stalls, _SPAN),
+        pa.Table.from_pylist(steps, _STEP),
+    )
+
+
+def synchronous(own: Sequence[Mapping[int, float]], **more: Any) -> CollectiveReplay:
+    """Every step: each rank works for its time, then all reduce for 2 ms."""
+    calls, stalls, steps, now = [], [], [], 0.0
+    for number, times in enumerate(own):
+        end = now + max(times.values()) + TRANSFER
+        for rank, ms in times.items():
+            calls.append(call(rank, number, now + ms, end, **{"members_count": len(times), **more}))
+            stalls.append(span(rank, now + ms, end))
+            steps.append(span(rank, now, end, step=number))
+        now = end
+    return replay(calls, stalls, steps)
+
+
+def test_a_late_rank_and_the_job_without_it() -> None:
+    found = synchronous([{0: 10, 1: 10, 2: 15}] * 3).analyse([parse_remove("rank=2")])
+    assert found.t_base_s == found.t_no_delay_s == pytest.approx(0.017)
+    assert found.simulation_error_ratio == 0
+    assert found.causes[0].t_s == pytest.approx(0.012)
+    assert found.causes[0].saved_s_per_step == pytest.approx(0.005)
+    assert found.slowdown == pytest.approx(17 / 12)
+    assert found.slowdown_by_rank == pytest.approx({0: 1, 1: 1, 2: 17 / 12})
+    assert found.saved_s_by_rank == pytest.approx({2: 0.005})
+    assert found.steps == (0, 1, 2)
+    assert list(found.per_step.values()) == [pytest.approx((0.017, 0.017, 0.012))] * 3
+
+
+def test_two_late_ranks_must_both_go() -> None:
+    job = synchronous([{0: 10, 1: 10, 2: 15, 3: 15, 4: 10}])
+    found = job.analyse([parse_remove("rank=2"), parse_remove("rank=2,3")])
+    assert found.causes[0].saved_s_per_step == pytest.approx(0)
+    assert found.causes[1].saved_s_per_step == pytest.approx(0.005)
+    assert found.slowdown_by_rank[2] == found.slowdown_by_rank[3] == pytest.approx(17 / 12)
+
+
+def test_work_and_transfers_can_be_scaled_and_removed() -> None:
+    job = synchronous([{0: 10, 1: 20}])
+    found = job.analyse(
+        [
+            parse_scale("rank=1:all=0.5"),
+            parse_remove("comm=dp"),
+            parse_remove("comm=all"),
+            parse_scale("op=all_reduce=3"),
+            parse_scale("rank=1:all=0"),
+        ]
+    )
+    assert [c.t_s for c in found.causes] == pytest.approx([0.012, 0.020, 0.020, 0.026, 0.012])
+
+
+@pytest.mark.parametrize("text", ["rank=7", "rank=x", "rank=0,9", "comm=tp", "op=send", "stage=1"])
+def test_a_cause_that_the_job_lacks_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="no "):
+        synchronous([{0: 10, 1: 20}]).analyse([parse_remove(text)])
+
+
+def test_the_leaves_of_a_broadcast_hold_up_nobody() -> None:
+    job = synchronous([{0: 10, 1: 10, 2: 15}], op="broadcast", root=0)
+    # The measured end of ranks 0 and 1 is 17; they waited for the root alone.
+    found = job.analyse([parse_remove("rank=2")])
+    assert found.t_base_s == pytest.approx(0.017)
+    assert found.causes[0].saved_s_per_step == pytest.approx(0.0)
+
+
+def test_a_hidden_collective_costs_nothing() -> None:
+    """Rank 1 enters late, and nobody stops for it."""
+    calls = [call(0, 0, 2, 9), call(1, 0, 8, 9)]
+    steps = [span(0, 0, 20, step=0), span(1, 0, 20, step=0)]
+    found = replay(calls, [], steps).analyse([parse_remove("rank=1"), parse_remove("comm=dp")])
+    assert [c.t_s for c in found.causes] == pytest.approx([0.020, 0.020])
+
+
+def test_a_pause_between_kernels_is_no_wait() -> None:
+    """The collective ends in a gap of 4 us: by chance."""
+    calls = [call(0, 0, 2, 9), call(1, 0, 8, 9)]
+    steps = [span(0, 0, 20, step=0), span(1, 0, 20, step=0)]
+    gap = [span(0, 8.998, 9.002)]
+    assert replay(calls, gap, steps).analyse([parse_remove("comm=dp")]).causes[
+        0
+    ].saved_s_per_step == pytest.approx(0)
+
+
+def test_queued_calls_may_have_been_ready_long() -> None:
+    """Bucket b waits behind bucket a, which waits for rank 2; on rank 2 nothing is queued.
+
+    Own time is 14 ms, rank 2's 20. On rank 2 bucket b was ready when 0.7 of it was done, on the
+    others not later than when 10 of 14 ms were.
+    """
+    calls = [call(r, 0, 5, 12, members_count=3) for r in (0, 1)]
+    calls += [call(r, 1, 12.001, 16, members_count=3) for r in (0, 1)]
+    calls += [call(2, 0, 10, 12, members_count=3), call(2, 1, 14, 16, members_count=3)]
+    stalls = [span(r, 10, 16) for r in (0, 1)]
+    steps = [span(r, 0, 20, step=0) for r in range(3)]
+    found = replay(calls, stalls, steps).analyse([parse_remove("rank=2")])
+    assert found.t_base_s == found.t_no_delay_s == pytest.approx(0.020)
+    # b from 0.7 x 14 = 9.8 to 11.8, then the 4 ms that follow it; without that, 10 to 12.
+    assert found.causes[0].t_s == pytest.approx(0.0158, abs=2e-6)
+
+
+def test_calls_without_all_members_count_as_own_time() -> None:
+    whole = synchronous([{0: 10, 1: 20}])
+    assert whole.analyse().calls_count == 2
+    calls = [call(0, 0, 10, 22), call(1, 0, 20, 22), call(0, 1, 23, 30), call(0, None, 31, 32)]
+    stalls = [span(0, 10, 22), span(1, 20, 22), span(0, 23, 30)]
+    steps = [span(r, 0, 40, step=0) for r in (0, 1)]
+    found = replay(calls, stalls, steps).analyse([parse_remove("comm=all")])
+    assert (found.calls_count, found.unmatched_count) == (2, 2)
+    assert found.causes[0].t_s == pytest.approx(0.038)
+
+
+def test_nothing_matched_is_said() -> None:
+    steps = [span(r, 0, 40, step=0) for r in (0, 1)]
+    for calls in (
+        [],
+        [call(0, None, 1, 2)],
+        [call(0, 3, 1, 2)],
+        [call(0, 3, 1, 2, members_count=None)],
+    ):
+        with pytest.raises(InputError, match="nothing to replay"):
+            replay(list(calls), [], steps)
+    with pytest.raises(InputError, match="nothing to replay"):
+        replay([call(0, 0, 1, 2), call(1, 0, 1, 2)], [], [])
+
+
+def test_a_hole_in_the_steps_keeps_the_longest_run() -> None:
+    calls, stalls, steps = [], [], []
+    for step, start in ((0, 0), (2, 40), (3, 60)):
+        for rank, ms in ((0, 10), (1, 12)):
+            calls.append(call(rank, step, start + ms, start + 14))
+            stalls.append(span(rank, start + ms, start + 14))
+            steps.append(span(rank, start, start + 20, step=step))
+    found = replay(calls, stalls, steps).analyse()
+    assert (found.steps, found.dropped_steps) == ((2, 3), (0,))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(2, 5).flatmap(
+        lambda n: st.lists(
+            st.lists(st.integers(1, 60), min_size=n, max_size=n), min_size=1, max_size=5
+        )
+    )
+)
+def test_what_was_measured_is_given_back(times: list[list[int]]) -> None:
+    job = synchronous([dict(enumerate(step)) for step in times])
+    found = job.analyse([parse_remove(f"rank={r}") for r in range(len(times[0]))])
+    assert found.t_no_delay_s == pytest.approx(found.t_base_s, rel=1e-9)
+    assert found.refused is None
+    slowest = max(max(step) for step in times)
+    for cause in found.causes:
+        assert 0 < cause.t_s <= (slowest + TRANSFER) / 1e3 + 1e-9
+    assert isinstance(found, CollectivesWhatIf)

@@ -1,0 +1,125 @@
+"""Who the members of a communicator are, where each source knows only its own place in it.
+
+Nsight Systems has NCCL's word: a communicator's hash, its size, and the own number within it. The
+sources of all members together tell which global rank has which number. A communicator whose
+members are all known gets the id that profiler traces give to a group of these ranks, so that
+ranks of either kind can meet. Where members are missing, a group that other sources list stands
+in, if only one fits.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tracekit.derive.groups import Group
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+Key = tuple[int, str]
+"""Attempt and the group's id in the sources."""
+
+_MEMBERS = """
+SELECT DISTINCT x.attempt, c.group_id, c.group_size, c.group_rank, x.rank
+FROM collective c JOIN derive_context x USING (source_id)
+WHERE c.group_id LIKE 'nccl-%'
+  AND c.group_rank IS NOT NULL AND c.group_size IS NOT NULL AND x.rank IS NOT NULL
+ORDER BY ALL
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A communicator as the whole run shows it."""
+
+    group_id: str
+    name: str | None
+    """That of the listed group that stands in; null where it keeps its own."""
+    members: Mapping[int, int]
+    """Global rank by number within the communicator."""
+
+
+@dataclass(slots=True)
+class Communicators:
+    """Those that could be resolved."""
+
+    found: dict[Key, Resolved] = field(default_factory=dict)
+
+    def table(self) -> pa.Table:
+        """One row a member: attempt, group_id, group_rank, member, resolved_id, resolved_name."""
+        import pyarrow as pa
+
+        rows = [
+            (attempt, group_id, number, rank, one.group_id, one.name)
+            for (attempt, group_id), one in sorted(self.found.items())
+            for number, rank in sorted(one.members.items())
+        ]
+        columns = list(zip(*rows, strict=True)) or [()] * 6
+        names = ("attempt", "group_id", "group_rank", "member", "resolved_id", "resolved_name")
+        types = (pa.int32(), pa.string(), pa.int32(), pa.int32(), pa.string(), pa.string())
+        return pa.table({n: pa.array(c, t) for n, c, t in zip(names, columns, types, strict=True)})
+
+    def applied(self, attempt: int, group: Group) -> Group:
+        """A listed group with what is known of its members."""
+        one = self.found.get((attempt, group.group_id))
+        if one is None:
+            return group
+        size = group.size or len(one.members)
+        is_complete = len(one.members) == size
+        return Group(
+            one.group_id,
+            tuple(sorted(one.members.values())) if is_complete else group.ranks,
+            one.name or group.name,
+            group.description,
+            size,
+            is_complete,
+        )
+
+
+def resolve(
+    con: duckdb.DuckDBPyConnection, context: pa.Table, listed: Mapping[int, Sequence[Group]]
+) -> Communicators:
+    """Members of the communicators that sources know by hash. ``listed`` groups by attempt."""
+    con.register("derive_context", context)
+    try:
+        rows = con.execute(_MEMBERS).fetchall()
+    finally:
+        con.unregister("derive_context")
+    claims: dict[Key, list[tuple[int, int, int]]] = defaultdict(list)
+    for attempt, group_id, size, number, rank in rows:
+        claims[attempt, group_id].append((size, number, rank))
+    resolved = Communicators()
+    for (attempt, group_id), stated in claims.items():
+        one = _resolved(stated, listed.get(attempt, ()))
+        if one is not None:
+            resolved.found[attempt, group_id] = one
+    return resolved
+
+
+def _resolved(stated: Sequence[tuple[int, int, int]], listed: Sequence[Group]) -> Resolved | None:
+    from tracekit.ingest.kineto.collectives import group_id
+
+    sizes = {size for size, _, _ in stated}
+    members = {number: rank for _, number, rank in stated}
+    is_consistent = len(sizes) == 1 and len(members) == len(stated) == len(set(members.values()))
+    if not is_consistent:
+        return None  # one hash for two communicators, or a rank that claims two places
+    size = sizes.pop()
+    if set(members) == set(range(size)):
+        return Resolved(group_id([*members.values()]), None, members)
+    fitting = [
+        g
+        for g in listed
+        if g.is_complete
+        and len(g.ranks) == size
+        and all(number < size and g.ranks[number] == rank for number, rank in members.items())
+    ]
+    if len({g.ranks for g in fitting}) != 1:
+        return None
+    # Several of the same ranks: matching tells them apart by who calls what.
+    name = fitting[0].name if len(fitting) == 1 else None
+    return Resolved(fitting[0].group_id, name, dict(enumerate(fitting[0].ranks)))

@@ -1,0 +1,147 @@
+"""Failure domains: ranks that share a host, a rail or a leaf switch, and fail together.
+
+Eight slow GPUs of one host are one fault (its power, its cooling), not eight. Findings of one rule
+become one where the ranks that they name are exactly the traced ranks of a domain, and there are
+others. Racks are not in the job description, so none is named.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from tracekit.findings import Finding, Scope, finding_id
+from tracekit.rules.base import Facts, JobFacts
+from tracekit.wording import runs
+
+if TYPE_CHECKING:
+    from tracekit.job import JobDescription
+
+SHARED = {
+    "host": "its power, cooling, CPU and PCIe switches",
+    "rail": "the leaf switch and the optics of its NICs",
+    "leaf switch": "its uplinks, buffers and firmware",
+}
+"""What the members of a domain share, smallest domain first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Traced ranks that one thing can strike together."""
+
+    kind: str
+    name: str
+    ranks: frozenset[int]
+
+
+def with_topology(facts: JobFacts, job: JobDescription | None) -> JobFacts:
+    """The facts with the leaf switch and the rail of each rank, where job.toml tells.
+
+    The switch is the one whose port leads to the rank, or the only one that leads to its host. The
+    rail is the rank's index on its host where each GPU has a NIC of its own.
+    """
+    if job is None:
+        return facts
+    by_rank = {p.rank: p.node for p in job.port if p.rank is not None and p.node != p.host}
+    by_host: dict[str, set[str]] = defaultdict(set)
+    for port in job.port:
+        if port.host is not None and port.node != port.host:
+            by_host[port.host].add(port.node)
+    leaves = {
+        rank: next(iter(by_host[host]))
+        for rank, host in facts.hosts.items()
+        if len(by_host.get(host, ())) == 1
+    }
+    hardware = job.hardware
+    gpus = hardware.gpus_per_node
+    rails: dict[int, int] = {}
+    if gpus is not None and gpus > 1 and gpus == (hardware.rails or hardware.nics_per_node):
+        rails = {rank: rank % gpus for rank in facts.rank_sources}
+    return replace(facts, leaves={**leaves, **by_rank}, rails=rails)
+
+
+def domains(facts: Facts) -> list[Domain]:
+    """Domains of two or more traced ranks, but not all; by kind, the smaller ones first."""
+    everybody = set(facts.ranks)
+    found: list[Domain] = []
+    kinds: tuple[tuple[str, Mapping[int, object]], ...] = (
+        ("host", facts.job.hosts),
+        ("rail", facts.job.rails),
+        ("leaf switch", facts.job.leaves),
+    )
+    for kind, names in kinds:
+        members: dict[str, set[int]] = defaultdict(set)
+        for rank, name in names.items():
+            if rank in everybody:
+                members[str(name)].add(rank)
+        # A rank of unknown place may be a member too.
+        if not everybody <= names.keys():
+            continue
+        found += [
+            Domain(kind, name, frozenset(ranks))
+            for name, ranks in sorted(members.items())
+            if 1 < len(ranks) < len(everybody)
+        ]
+    order = list(SHARED)
+    return sorted(found, key=lambda d: (order.index(d.kind), len(d.ranks), d.name))
+
+
+def rolled_up(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
+    """The findings, where those of one rule that make up a domain are one."""
+    known = domains(facts)
+    by_rule: dict[str, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        if finding.scope.ranks:
+            by_rule[finding.rule].append(finding)
+    merged: dict[str, Finding] = {}
+    for own in by_rule.values():
+        hit = {rank for f in own for rank in f.scope.ranks}
+        domain = next((d for d in known if d.ranks == hit), None)
+        if len(own) > 1 and domain is not None:
+            one = _merged(own, domain, facts)
+            merged |= dict.fromkeys((f.id for f in own), one)
+    result: list[Finding] = []
+    for finding in findings:
+        kept = merged.get(finding.id, finding)
+        if kept not in result:
+            result.append(kept)
+    return result
+
+
+def _merged(findings: Sequence[Finding], domain: Domain, facts: Facts) -> Finding:
+    worst = max(findings, key=lambda f: (f.impact.s_per_step or 0.0, f.id))
+    scopes = [f.scope for f in findings]
+    steps = {s for scope in scopes for low, high in scope.steps for s in range(low, high + 1)}
+    sources = sorted({s.identity_source for s in scopes if s.identity_source})
+    scope = Scope(
+        ranks=tuple(sorted(domain.ranks)),
+        hosts=tuple(sorted(set(chain(*(s.hosts for s in scopes))))),
+        devices=tuple(dict.fromkeys(chain(*(s.devices for s in scopes)))),
+        links=tuple(dict.fromkeys(chain(*(s.links for s in scopes)))),
+        groups=tuple(dict.fromkeys(chain(*(s.groups for s in scopes)))),
+        rails=(int(domain.name),) if domain.kind == "rail" else (),
+        switches=(domain.name,) if domain.kind == "leaf switch" else (),
+        steps=runs(steps),
+        identity_source=", ".join(sources) or None,
+    )
+    where = f"{domain.kind} {domain.name}"
+    return replace(
+        worst,
+        id=finding_id(worst.rule, scope, facts.ranks),
+        # They are late side by side: the job waits for the slowest of them only.
+        summary=(
+            f"All {len(domain.ranks)} traced ranks of {where} are hit and no other; the worst: "
+            f"{worst.summary}"
+        ),
+        scope=scope,
+        evidence=tuple(chain(*(f.evidence for f in findings))),
+        counter_evidence=tuple(chain(*(f.counter_evidence for f in findings))),
+        confirm=(
+            f"look at what the ranks of {where} share: {SHARED[domain.kind]}",
+            *dict.fromkeys(chain(*(f.confirm for f in findings))),
+        ),
+        remedy=tuple(dict.fromkeys(chain(*(f.remedy for f in findings)))),
+    )

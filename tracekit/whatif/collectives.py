@@ -1,0 +1,888 @@
+"""A coarse replay of jobs without a pipeline (DDP, FSDP, tensor and expert parallel).
+
+What a rank does by itself takes the time that it took; whom it waits for follows from the
+matched collectives:
+
+    enter(c, r) = max(time at r's own progress, leave(call before c in the communicator, r)) + lag
+    leave(c, r) = max(enter(c, m) for the members m that r needs) + transfer(c, r)
+
+A rank stops where it computed nothing while a matched collective was running, and goes on when
+that collective has ended. Own time is all other time: computation, idle host, unmatched
+communication. The transfer is the measured end less the last start that the call had to wait
+for, so the replay of what was measured gives the measured time back; by how much it does not is
+the simulation error.
+
+The ideal own time of a rank between two calls is the median of its peers', ranks whose calls in
+that step have the same operations and sizes; where calls come in another order, of the whole
+step. The ideal transfer is the median of calls with the same operation, size and members.
+
+Not known: what a hidden collective would hold up if it took longer. So the replay says what a
+step would take without a delay, and must not be asked for more delay than there was.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.errors import InputError, UsageError
+from tracekit.whatif.analysis import MAX_SIMULATION_ERROR_RATIO, CauseResult
+from tracekit.whatif.causes import Cause
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Floats = npt.NDArray[np.float64]
+
+MAX_ITEMS = 600_000
+"""Calls, stops and steps of a replay; later steps are left out beyond it."""
+
+MAX_QUEUE_GAP_NS = 10_000
+"""A call that begins this soon after the one before it in the communicator was queued."""
+
+MIN_STOP_NS = 10_000
+"""Shorter pauses are the gaps between kernels, whatever happens to end in them."""
+
+MIN_SLOWDOWN, MAX_REMOVED_RANKS = 1.02, 8
+"""The job without one rank is replayed for the worst ranks that slow it down by this much."""
+
+MAX_SINGLE_RANKS = 256
+"""Ranks that are each replayed alone: those with the most own time beyond their peers'."""
+
+_BOUNDARY, _WAIT, _ENTER = 0, 1, 2
+_ROOT_FIRST = frozenset(("broadcast", "scatter"))
+_ROOT_LAST = frozenset(("reduce", "gather"))
+
+
+@dataclass(frozen=True)
+class CollectivesWhatIf:
+    """What the replay says. Times are means over steps, in seconds."""
+
+    steps: tuple[int, ...]
+    dropped_steps: tuple[int, ...]
+    ranks: tuple[int, ...]
+    t_base_s: float
+    t_no_delay_s: float
+    t_ideal_s: float
+    slowdown_by_rank: dict[int, float]
+    """The ideal job with the own time of one rank put back, over the ideal job."""
+    saved_s_by_rank: dict[int, float]
+    """Seconds a step saved if this one rank did what its peers do; the worst ranks only."""
+    slowdown_by_optype: dict[str, float]
+    """The same for computing and waiting of all ranks (``own``) and the transfers of a kind."""
+    per_step: dict[int, tuple[float, float, float]]
+    """Measured, replayed and ideal seconds of each step."""
+    causes: tuple[CauseResult, ...] = ()
+    calls_count: int = 0
+    unmatched_count: int = 0
+
+    @property
+    def slowdown(self) -> float:
+        """S: the replayed job over the ideal one."""
+        return self.t_no_delay_s / self.t_ideal_s if self.t_ideal_s > 0 else 1.0
+
+    @property
+    def simulation_error_ratio(self) -> float:
+        """How far the replay of what was measured is from what was measured."""
+        return _error_ratio(self.t_base_s, self.t_no_delay_s)
+
+    @property
+    def refused(self) -> str | None:
+        """Why the replay must not be believed; None where it may."""
+        return _refused(self.t_base_s, self.t_no_delay_s)
+
+
+def _error_ratio(base_s: float, replayed_s: float) -> float:
+    return abs(base_s / replayed_s - 1) if replayed_s > 0 else 0.0
+
+
+def _refused(base_s: float, replayed_s: float) -> str | None:
+    error = _error_ratio(base_s, replayed_s)
+    if error <= MAX_SIMULATION_ERROR_RATIO:
+        return None
+    return (
+        f"the replay misses the measured step time by {error:.1%} (limit "
+        f"{MAX_SIMULATION_ERROR_RATIO:.0%}): ranks depend on each other in ways that the matched "
+        "collectives do not show"
+    )
+
+
+@dataclass(slots=True)
+class _Call:
+    """One matched collective (or a pair of send and receive)."""
+
+    op: str
+    kind: str
+    lane: str
+    size_bytes: int
+    root: int | None
+    timeline: str
+    starts: dict[int, int] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)
+    sends: set[int] = field(default_factory=set)
+
+    def needed(self, rank: int) -> Iterable[int]:
+        """Members that must have entered before this one can leave."""
+        if self.op in _ROOT_FIRST and self.root in self.starts:
+            return {rank, self.root} if self.root is not None else {rank}
+        if self.op in _ROOT_LAST and self.root in self.starts and rank != self.root:
+            return (rank,)
+        if self.sends and self.timeline == "host" and rank in self.sends:
+            return (rank,)
+        return self.starts
+
+
+@dataclass(slots=True)
+class _Item:
+    """A moment of a rank: it enters a call, goes on after one, or ends a step."""
+
+    kind: int
+    time_ns: int
+    call: int
+    """Number of the call; of the step for a boundary."""
+    own_ns: float = 0.0
+    ideal_ns: float = 0.0
+    lag_ns: float = 0.0
+    """Of a call: time from being able to begin to beginning, which nothing explains."""
+    is_parallel: bool = False
+    """It began before the call before it in the communicator had ended."""
+    is_queued: bool = False
+    """It began when the call before it in the communicator ended: it may have been ready long."""
+
+
+@dataclass
+class _Window:
+    """One capture: its calls, and what each rank did in order."""
+
+    capture: int
+    calls: dict[int, _Call]
+    items: dict[int, list[_Item]]
+    starts: dict[int, int]
+    steps: list[int]
+    dropped: list[int]
+    unmatched_count: int = 0
+
+
+class CollectiveReplay:
+    """One attempt, ready to be replayed.
+
+    ``calls``: capture_id, rank, instance_id (null where not matched), op, group_id, kind (of the
+    communicator), members_count, root, message_bytes, timeline, start_ns, end_ns. ``stalls``:
+    capture_id, rank, start_ns, end_ns, disjoint: no computation ran and communication did.
+    ``steps``: capture_id, rank, step, start_ns, end_ns of steady steps. ``stages`` by rank keeps
+    pipeline stages from being taken for peers.
+
+    Raises InputError where no collective of the steady steps is matched on two ranks or more.
+    """
+
+    def __init__(
+        self,
+        calls: pa.Table,
+        stalls: pa.Table,
+        steps: pa.Table,
+        stages: Mapping[int, int] | None = None,
+    ) -> None:
+        self._stages = stages or {}
+        self._windows = _windows(calls.to_pylist(), stalls.to_pylist(), steps.to_pylist())
+        if not any(w.calls for w in self._windows):
+            raise InputError(
+                "nothing to replay: no collectives of steady steps are matched across ranks",
+                hint="profile all ranks in the same steps; tracekit query RUN match_coverage",
+            )
+        for window in self._windows:
+            _set_ideal(window, self._stages)
+
+    @property
+    def ranks(self) -> list[int]:
+        """All ranks that are replayed."""
+        return sorted({r for w in self._windows for r in w.items})
+
+    @cached_property
+    def step_s(self) -> float:
+        """Replayed length of a step as it was."""
+        return self.step_s_without([])
+
+    @property
+    def refused(self) -> str | None:
+        """Why the replay must not be believed; None where it may."""
+        return _refused(float(np.mean(_measured(self._windows))) / 1e9, self.step_s)
+
+    def step_s_without(self, ranks: Iterable[int]) -> float:
+        """Length of a step if these ranks did what their peers do, in s."""
+        return _time_without(self._windows, ranks, self._stages)
+
+    def analyse(self, causes: Sequence[Cause] = ()) -> CollectivesWhatIf:
+        """Replay in all the ways that the metrics need.
+
+        UsageError where a cause names nothing of the job.
+        """
+        return _analyse(self._windows, self._stages, causes)
+
+
+# --- what each rank did ---------------------------------------------------------------------------
+
+
+def _windows(
+    calls: Sequence[Mapping[str, Any]],
+    stalls: Sequence[Mapping[str, Any]],
+    steps: Sequence[Mapping[str, Any]],
+) -> list[_Window]:
+    spans: dict[int, dict[int, dict[int, tuple[int, int]]]] = defaultdict(lambda: defaultdict(dict))
+    for row in steps:
+        spans[row["capture_id"]][row["rank"]][row["step"]] = row["start_ns"], row["end_ns"]
+    by_capture: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+    stopped: dict[int, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
+    for row in calls:
+        by_capture[row["capture_id"]].append(row)
+    for row in stalls:
+        stopped[row["capture_id"]][row["rank"]].append((row["start_ns"], row["end_ns"]))
+    room = MAX_ITEMS
+    windows = []
+    for capture, ranks in sorted(spans.items()):
+        window = _window(capture, ranks, by_capture[capture], stopped[capture], room)
+        if window is not None:
+            room = max(0, room - sum(len(i) for i in window.items.values()))
+            windows.append(window)
+    return windows
+
+
+def _window(
+    capture: int,
+    spans: Mapping[int, Mapping[int, tuple[int, int]]],
+    rows: Sequence[Mapping[str, Any]],
+    stalls: Mapping[int, list[tuple[int, int]]],
+    room: int,
+) -> _Window | None:
+    common = sorted(set.intersection(*(set(s) for s in spans.values())))
+    run = _unbroken(common, spans)
+    everything = sorted({s for one in spans.values() for s in one})
+    allowed = max(1, room // max(1, 2 * len(rows) // max(1, len(everything)) + len(spans)))
+    kept = run[:allowed]
+    if not kept:
+        return None
+    begins = {r: s[kept[0]][0] for r, s in spans.items()}
+    ends = {r: s[kept[-1]][1] for r, s in spans.items()}
+    found, unmatched = _calls(rows, begins, ends)
+    window = _Window(
+        capture, found, {}, begins, kept, [s for s in everything if s not in kept], unmatched
+    )
+    by_rank: dict[int, list[tuple[int, int, int]]] = {r: [] for r in spans}
+    for number, call in found.items():
+        for rank, start_ns in call.starts.items():
+            by_rank[rank].append((start_ns, call.ends[rank], number))
+    for rank, own in by_rank.items():
+        edges = [spans[rank][s][1] for s in kept]
+        window.items[rank], stops = _items(
+            own, sorted(stalls.get(rank, ())), kept, edges, begins[rank]
+        )
+        _mark_queued(window, rank, stops)
+    return window
+
+
+def _unbroken(
+    steps: Sequence[int], spans: Mapping[int, Mapping[int, tuple[int, int]]]
+) -> list[int]:
+    """The longest run of steps without a hole, in which each begins where the last ended."""
+    best: list[int] = []
+    run: list[int] = []
+    for step in steps:
+        if run and step != run[-1] + 1:
+            run = []
+        run.append(step)
+        if len(run) > len(best):
+            best = list(run)
+    return best
+
+
+def _calls(
+    rows: Sequence[Mapping[str, Any]], begins: Mapping[int, int], ends: Mapping[int, int]
+) -> tuple[dict[int, _Call], int]:
+    """Calls whose members are all recorded and lie in the window, and how many others there are."""
+    found: dict[int, _Call] = {}
+    broken: set[int] = set()
+    unmatched = 0
+    for row in rows:
+        number, rank = row["instance_id"], row["rank"]
+        if rank not in begins:
+            continue
+        is_inside = begins[rank] <= row["start_ns"] and row["end_ns"] <= ends[rank]
+        if number is None:
+            unmatched += is_inside
+            continue
+        if not is_inside:
+            broken.add(number)
+        op = str(row["op"] or "unknown")
+        is_pair = op in ("send", "recv")
+        call = found.setdefault(
+            number,
+            _Call(
+                op="send_recv" if is_pair else op,
+                kind=str(row["kind"] or ("pp" if is_pair else "unknown")),
+                lane=str(row["group_id"]),
+                size_bytes=int(row["message_bytes"] or 0),
+                root=row["root"],
+                timeline=str(row["timeline"]),
+            ),
+        )
+        if op == "send":
+            call.sends.add(rank)
+        call.starts[rank], call.ends[rank] = int(row["start_ns"]), int(row["end_ns"])
+        members = 2 if is_pair else row["members_count"]
+        if members is None:
+            broken.add(number)
+    sizes = {
+        row["instance_id"]: 2 if row["op"] in ("send", "recv") else row["members_count"]
+        for row in rows
+    }
+    whole = {
+        n: c for n, c in found.items() if n not in broken and len(c.starts) >= max(2, sizes[n] or 0)
+    }
+    unmatched += sum(len(c.starts) for n, c in found.items() if n not in whole)
+    return whole, unmatched
+
+
+def _items(
+    calls: Sequence[tuple[int, int, int]],
+    stalls: Sequence[tuple[int, int]],
+    steps: Sequence[int],
+    edges: Sequence[int],
+    begin_ns: int,
+) -> tuple[list[_Item], list[tuple[int, int]]]:
+    """What a rank did in order, with its own time before each moment; and where it stopped."""
+    ends = sorted((end, number) for _, end, number in calls)
+    times = [e for e, _ in ends]
+    begins = sorted(start for start, _, _ in calls)
+    items = [_Item(_ENTER, start, number) for start, _, number in calls]
+    items += [_Item(_BOUNDARY, end, step) for step, end in zip(steps, edges, strict=True)]
+    stops: list[tuple[int, int]] = []
+    for start, end in stalls:
+        first, last = bisect_right(times, start), bisect_right(times, end)
+        is_gap = end - start < MIN_STOP_NS
+        if first == last or is_gap or times[last - 1] <= begin_ns:
+            continue
+        stops.append((max(start, begin_ns), times[last - 1]))
+        # What ended last let the rank go on. What ended before that did so only where the rank
+        # entered something at once; else it ended by chance while the rank was waiting.
+        items += [_Item(_WAIT, t, n) for t, n in ends[first : last - 1] if _is_followed(begins, t)]
+        items.append(_Item(_WAIT, *ends[last - 1]))
+    items.sort(key=lambda i: (i.time_ns, i.kind != _WAIT, i.kind, i.call))
+    _book_own_time(items, stops, begin_ns)
+    return items, stops
+
+
+def _is_followed(begins: Sequence[int], time_ns: int) -> bool:
+    position = bisect_left(begins, time_ns)
+    return position < len(begins) and begins[position] <= time_ns + MAX_QUEUE_GAP_NS
+
+
+def _book_own_time(items: Sequence[_Item], stops: Sequence[tuple[int, int]], begin_ns: int) -> None:
+    """Own time before each item: time since the one before, less stops."""
+    position = 0
+    lost, previous = 0, 0
+    for item in items:
+        while position < len(stops) and stops[position][1] <= item.time_ns:
+            lost += stops[position][1] - stops[position][0]
+            position += 1
+        inside = 0
+        if position < len(stops) and stops[position][0] < item.time_ns:
+            inside = item.time_ns - stops[position][0]
+        progress = item.time_ns - begin_ns - lost - inside
+        item.own_ns = float(max(0, progress - previous))
+        previous = max(previous, progress)
+
+
+def _mark_queued(window: _Window, rank: int, stops: Sequence[tuple[int, int]]) -> None:
+    """How each call follows the one before it in its communicator."""
+    last: dict[str, int] = {}
+    position = 0
+    for item in window.items[rank]:
+        if item.kind != _ENTER:
+            continue
+        while position < len(stops) and stops[position][1] <= item.time_ns:
+            position += 1
+        since = item.time_ns
+        if position < len(stops) and stops[position][0] < item.time_ns:
+            since = stops[position][0]
+        call = window.calls[item.call]
+        if call.lane in last:
+            gap_ns = item.time_ns - last[call.lane]
+            item.is_queued = 0 <= gap_ns <= MAX_QUEUE_GAP_NS
+            item.is_parallel = gap_ns < 0
+            since = max(since, last[call.lane]) if gap_ns >= 0 else since
+        item.lag_ns = float(item.time_ns - since)
+        last[call.lane] = call.ends[rank]
+
+
+def _release_queued(parts: Sequence[_Part]) -> None:
+    """Let queued calls be ready when they were on peers where nothing stood in their way.
+
+    Ranks that wait for a late one have their calls queued behind the one that waits; the late
+    rank does not. Compared by the share of the step's own time that was done. Where the call
+    was queued on every rank, it was ready when the first rank began it, or before.
+    """
+    done = []
+    for part in parts:
+        total = sum(part.own_ns)
+        done.append(np.cumsum(part.own_ns) / total if total > 0 else None)
+    usable = [(p, d) for p, d in zip(parts, done, strict=True) if d is not None]
+    for k in range(len(parts[0].enters) if usable else 0):
+        free = [float(d[k]) for p, d in usable if not p.enters[k].is_queued]
+        share = float(np.median(free)) if free else min(float(d[k]) for _, d in usable)
+        for part, own_done in usable:
+            if part.enters[k].is_queued and own_done[k] > share:
+                part.move_up(k, share * sum(part.own_ns))
+
+
+# --- ideal times ----------------------------------------------------------------------------------
+
+
+_Signature = tuple[tuple[str, str, int], ...]
+
+
+@dataclass(slots=True)
+class _Part:
+    """A rank's step: its segments of own time, each ending with a call or with the step."""
+
+    rank: int
+    items: list[list[_Item]]
+    signature: _Signature
+
+    @property
+    def own_ns(self) -> list[float]:
+        return [sum(i.own_ns for i in segment) for segment in self.items]
+
+    @property
+    def enters(self) -> list[_Item]:
+        """The calls that it enters, in order."""
+        return [segment[-1] for segment in self.items[:-1]]
+
+    def move_up(self, k: int, done_ns: float) -> None:
+        """Let the k-th call be entered when this much of the step's own time is done.
+
+        Never before the call before it, nor later than now.
+        """
+        done = sum(i.own_ns for segment in self.items[:k] for i in segment)
+        segment, entering = self.items[k], self.items[k][-1]
+        kept: list[_Item] = []
+        after = segment[:-1]
+        while after and done + after[0].own_ns <= done_ns:
+            done += after[0].own_ns
+            kept.append(after.pop(0))
+        early = min(max(0.0, done_ns - done), after[0].own_ns if after else entering.own_ns)
+        if after:
+            after[0].own_ns -= early
+            rest = entering.own_ns
+        else:
+            rest = entering.own_ns - early
+        entering.own_ns = early
+        self.items[k] = [*kept, entering]
+        following = [*after, *self.items[k + 1]]
+        if rest > 0 and following:
+            following[len(after)].own_ns += rest
+        self.items[k + 1] = following
+
+
+def _set_ideal(window: _Window, stages: Mapping[int, int]) -> None:
+    by_step: dict[tuple[int, int | None], list[_Part]] = defaultdict(list)
+    by_rank: dict[int, list[_Part]] = {}
+    for rank, items in window.items.items():
+        by_rank[rank] = _parts(window, rank, items)
+        for step, part in zip(window.steps, by_rank[rank], strict=True):
+            by_step[step, stages.get(rank)].append(part)
+    for parts in by_step.values():
+        alike: dict[_Signature, list[_Part]] = defaultdict(list)
+        for part in parts:
+            alike[part.signature].append(part)
+        # Other calls mean other work, unless only their order differs.
+        same_work: dict[_Signature, list[_Part]] = defaultdict(list)
+        for part in parts:
+            same_work[tuple(sorted(part.signature))].append(part)
+        for signature, group in alike.items():
+            _release_queued(group)
+            peers = same_work[tuple(sorted(signature))]
+            if 2 * len(group) > len(peers):
+                _by_segment(group)
+            else:
+                _by_step(group, peers)
+    for rank, parts in by_rank.items():
+        window.items[rank] = [i for part in parts for segment in part.items for i in segment]
+
+
+def _parts(window: _Window, rank: int, items: Sequence[_Item]) -> list[_Part]:
+    parts = []
+    segments: list[list[_Item]] = [[]]
+    signature: list[tuple[str, str, int]] = []
+    for item in items:
+        segments[-1].append(item)
+        if item.kind == _ENTER:
+            call = window.calls[item.call]
+            op = call.op if rank not in call.sends else "send"
+            signature.append((op, call.kind, call.size_bytes if op != "all_to_all" else 0))
+            segments.append([])
+        elif item.kind == _BOUNDARY:
+            parts.append(_Part(rank, segments, tuple(signature)))
+            segments, signature = [[]], []
+    return parts
+
+
+def _by_segment(parts: Sequence[_Part]) -> None:
+    own = np.array([p.own_ns for p in parts])
+    typical = np.median(own, axis=0)
+    for part, mine in zip(parts, own, strict=True):
+        for segment, value, ideal in zip(part.items, mine, typical, strict=True):
+            _share(segment, float(value), float(ideal))
+
+
+def _by_step(parts: Sequence[_Part], peers: Sequence[_Part]) -> None:
+    typical = float(np.median([sum(p.own_ns) for p in peers]))
+    for part in parts:
+        own = sum(part.own_ns)
+        for segment, value in zip(part.items, part.own_ns, strict=True):
+            _share(segment, value, value * typical / own if own > 0 else 0.0)
+
+
+def _share(segment: Sequence[_Item], own_ns: float, ideal_ns: float) -> None:
+    if own_ns > 0:
+        for item in segment:
+            item.ideal_ns = item.own_ns * ideal_ns / own_ns
+    elif segment:
+        segment[-1].ideal_ns = ideal_ns
+
+
+def _without(window: _Window, ranks: Iterable[int], stages: Mapping[int, int]) -> _Window:
+    """The window with these ranks doing what a typical peer does, in its order.
+
+    A late rank does not stop where its peers do, so its own times alone do not say what it would
+    do if it were not late. Where no peer makes the same calls, its times are scaled.
+    """
+    chosen = set(ranks)
+    calls = {r: [i.call for i in items if i.kind == _ENTER] for r, items in window.items.items()}
+    work = {r: _work(window, r, calls[r]) for r in calls}
+    own = {r: sum(i.own_ns for i in items) for r, items in window.items.items()}
+    items = dict(window.items)
+    for rank in sorted(chosen & set(items)):
+        peers = [
+            r
+            for r in items
+            if r not in chosen and work[r] == work[rank] and stages.get(r) == stages.get(rank)
+        ]
+        if not peers:
+            items[rank] = [replace(i, own_ns=i.ideal_ns) for i in items[rank]]
+            continue
+        middle = float(np.median([own[r] for r in peers]))
+        typical = min(peers, key=lambda r: (abs(own[r] - middle), r))
+        same = dict(zip(calls[typical], calls[rank], strict=True))
+        items[rank] = [
+            i if i.kind == _BOUNDARY else replace(i, call=same[i.call])
+            for i in window.items[typical]
+        ]
+    return replace(window, items=items)
+
+
+def _work(window: _Window, rank: int, calls: Sequence[int]) -> _Signature:
+    found = []
+    for number in calls:
+        call = window.calls[number]
+        op = call.op if rank not in call.sends else "send"
+        found.append((op, call.kind, call.size_bytes if op != "all_to_all" else 0))
+    return tuple(found)
+
+
+# --- replay ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Scenarios:
+    """Per scenario (columns): how much of the own and of the ideal time counts."""
+
+    own: dict[int, tuple[Floats, Floats]]
+    """By rank: factors of own and of ideal time."""
+    transfer: dict[str, tuple[Floats, Floats]]
+    """By kind of communication: factors of the measured and of the ideal transfer."""
+    count: int
+
+
+class _Replay:
+    """One window in all scenarios at once."""
+
+    def __init__(
+        self, window: _Window, ideal: Mapping[int, Mapping[int, float]], how: _Scenarios
+    ) -> None:
+        self.window, self.ideal, self.how = window, ideal, how
+        self.origin = min(window.starts.values())
+        self.left: dict[int, dict[int, Floats]] = {}
+        self.entered: dict[int, dict[int, tuple[Floats, float, int | None]]] = defaultdict(dict)
+        self.lanes: dict[tuple[int, str], int] = {}
+        self.held: dict[int, set[int]] = defaultdict(set)
+        """By call: calls that follow it in a communicator and are complete but for that."""
+        self.waiting: dict[int, list[int]] = defaultdict(list)
+        self.todo: list[int] = sorted(window.items)
+
+    def run(self) -> Floats:
+        """Ends of the steps after the window's start: (step, scenario), in ns."""
+        window, count, origin = self.window, self.how.count, self.origin
+        clock = {r: np.full(count, float(s - origin)) for r, s in window.starts.items()}
+        position = dict.fromkeys(window.items, 0)
+        ends = {step: np.zeros(count) for step in window.steps}
+        while self.todo:
+            rank = self.todo.pop()
+            items, (measured_how, ideal_how) = window.items[rank], self.how.own[rank]
+            while position[rank] < len(items):
+                item = items[position[rank]]
+                if item.kind == _WAIT and item.call not in self.left:
+                    self.waiting[item.call].append(rank)
+                    break
+                now = clock[rank] + item.own_ns * measured_how + item.ideal_ns * ideal_how
+                if item.kind == _WAIT:
+                    now = np.maximum(now, self.left[item.call][rank])
+                elif item.kind == _BOUNDARY:
+                    np.maximum(ends[item.call], now, out=ends[item.call])
+                else:
+                    self._enter(item, rank, now)
+                clock[rank] = now
+                position[rank] += 1
+        if any(position[r] < len(items) for r, items in window.items.items()):
+            raise InputError(
+                "cannot be replayed: ranks call the matched collectives in orders that wait for "
+                "each other for ever",
+                hint="tracekit query RUN match_coverage",
+            )
+        return np.array([ends[s] for s in window.steps])
+
+    def _enter(self, item: _Item, rank: int, now: Floats) -> None:
+        call = self.window.calls[item.call]
+        before = None if item.is_parallel else self.lanes.get((rank, call.lane))
+        self.lanes[rank, call.lane] = item.call
+        self.entered[item.call][rank] = now, item.lag_ns, before
+        if len(self.entered[item.call]) == len(call.starts):
+            self._complete(item.call)
+
+    def _complete(self, number: int) -> None:
+        """Let everybody leave a call that all have entered, and what follows from that."""
+        ready = [number]
+        while ready:
+            one = ready.pop()
+            entered = self.entered[one]
+            missing = {b for _, _, b in entered.values() if b is not None and b not in self.left}
+            if missing:
+                self.held[missing.pop()].add(one)
+                continue
+            times = {
+                rank: (now if b is None else np.maximum(now, self.left[b][rank])) + lag_ns
+                for rank, (now, lag_ns, b) in entered.items()
+            }
+            del self.entered[one]
+            self.left[one] = _leave(one, self.window.calls[one], times, self.ideal, self.how)
+            self.todo += self.waiting.pop(one, ())
+            ready += self.held.pop(one, ())
+
+
+def _transfers(call: _Call) -> dict[int, int]:
+    """Per member: measured end less the last start that it had to wait for."""
+    found = {}
+    for rank, end_ns in call.ends.items():
+        last = max(call.starts[m] for m in call.needed(rank))
+        found[rank] = end_ns - (last if last <= end_ns else call.starts[rank])
+    return found
+
+
+def _leave(
+    number: int,
+    call: _Call,
+    entered: Mapping[int, Floats],
+    ideal: Mapping[int, Mapping[int, float]],
+    how: _Scenarios,
+) -> dict[int, Floats]:
+    measured_how, ideal_how = how.transfer[_class_of(call)]
+    transfers = _transfers(call)
+    latest = np.maximum.reduce(list(entered.values()))
+    found = {}
+    for rank, transfer_ns in transfers.items():
+        took = transfer_ns * measured_how + ideal[number][rank] * ideal_how
+        needed = call.needed(rank)
+        last = max(call.starts[m] for m in needed)
+        if last > call.ends[rank]:
+            found[rank] = entered[rank] + took  # it did not wait for the last
+        elif len(list(needed)) == len(entered):
+            found[rank] = latest + took
+        else:
+            found[rank] = np.maximum.reduce([entered[m] for m in needed]) + took
+    return found
+
+
+def _class_of(call: _Call) -> str:
+    return f"{call.kind}:{call.op}"
+
+
+def _ideal_transfers(windows: Sequence[_Window]) -> list[dict[int, dict[int, float]]]:
+    """The median transfer of calls with the same operation, size and number of members."""
+    samples: dict[tuple[str, str, int, int], list[float]] = defaultdict(list)
+    measured = []
+    for window in windows:
+        own = {n: _transfers(c) for n, c in window.calls.items()}
+        measured.append(own)
+        for number, call in window.calls.items():
+            samples[_alike(call)] += [float(t) for t in own[number].values()]
+    typical = {k: float(np.median(v)) for k, v in samples.items()}
+    return [
+        {n: dict.fromkeys(own[n], typical[_alike(c)]) for n, c in w.calls.items()}
+        for w, own in zip(windows, measured, strict=True)
+    ]
+
+
+def _alike(call: _Call) -> tuple[str, str, int, int]:
+    return call.kind, call.op, call.size_bytes, len(call.starts)
+
+
+# --- scenarios ------------------------------------------------------------------------------------
+
+
+def _analyse(
+    windows: Sequence[_Window], stages: Mapping[int, int], causes: Sequence[Cause]
+) -> CollectivesWhatIf:
+    ranks = sorted({r for w in windows for r in w.items})
+    kinds = sorted({_class_of(c) for w in windows for c in w.calls.values()})
+    excess = dict.fromkeys(ranks, 0.0)
+    for window in windows:
+        for rank, items in window.items.items():
+            excess[rank] += sum(i.own_ns - i.ideal_ns for i in items)
+    single = sorted(sorted(ranks, key=lambda r: (-excess[r], r))[:MAX_SINGLE_RANKS])
+    removed = {c: _removed_ranks(c, ranks) for c in causes if c.kind == "rank" and c.factor is None}
+    scaled = [c for c in causes if c not in removed]
+    groups = ["own", *kinds]
+    first_rank = 2 + len(groups)
+    first_cause = first_rank + len(single)
+    count = first_cause + len(scaled)
+    own = {r: (np.ones(count), np.zeros(count)) for r in ranks}
+    transfer = {k: (np.ones(count), np.zeros(count)) for k in kinds}
+    # Column 0 is what was measured, 1 the ideal; then the ideal with one thing put back.
+    for one in (*own.values(), *transfer.values()):
+        one[0][1:first_cause], one[1][1:first_cause] = 0.0, 1.0
+    put_back = [[*own.values()], *([transfer[k]] for k in kinds), *([own[r]] for r in single)]
+    for column, chosen in enumerate(put_back, start=2):
+        for one in chosen:
+            one[0][column], one[1][column] = 1.0, 0.0
+    for column, cause in enumerate(scaled, start=first_cause):
+        _change(cause, own, transfer, column)
+    ends = _step_times(windows, _Scenarios(own, transfer, count)) / 1e9
+    mean = ends.mean(axis=0)
+    t_now, t_ideal = float(mean[0]), float(mean[1])
+    alone = {r: float(mean[first_rank + i]) / t_ideal for i, r in enumerate(single)}
+    worst = sorted((r for r in single if alone[r] >= MIN_SLOWDOWN), key=lambda r: (-alone[r], r))
+    times = {c: float(mean[first_cause + i]) for i, c in enumerate(scaled)}
+    times |= {c: _time_without(windows, chosen, stages) for c, chosen in removed.items()}
+    base = _measured(windows)
+    steps = [s for w in windows for s in w.steps]
+    return CollectivesWhatIf(
+        steps=tuple(steps),
+        dropped_steps=tuple(s for w in windows for s in w.dropped),
+        ranks=tuple(ranks),
+        t_base_s=float(np.mean(base)) / 1e9,
+        t_no_delay_s=t_now,
+        t_ideal_s=t_ideal,
+        slowdown_by_rank=alone,
+        saved_s_by_rank={
+            r: t_now - _time_without(windows, [r], stages) for r in worst[:MAX_REMOVED_RANKS]
+        },
+        slowdown_by_optype={g: float(mean[2 + i]) / t_ideal for i, g in enumerate(groups)},
+        per_step={
+            s: (b / 1e9, float(row[0]), float(row[1]))
+            for s, b, row in zip(steps, base, ends, strict=True)
+        },
+        causes=tuple(
+            CauseResult(c.text, times[c], t_now / times[c], t_now - times[c]) for c in causes
+        ),
+        calls_count=sum(len(c.starts) for w in windows for c in w.calls.values()),
+        unmatched_count=sum(w.unmatched_count for w in windows),
+    )
+
+
+def _time_without(
+    windows: Sequence[_Window], ranks: Iterable[int], stages: Mapping[int, int]
+) -> float:
+    """Seconds a step with these ranks doing what their peers do."""
+    chosen = list(ranks)
+    changed = [_without(w, chosen, stages) for w in windows]
+    one, none = np.ones(1), np.zeros(1)
+    how = _Scenarios(defaultdict(lambda: (one, none)), defaultdict(lambda: (one, none)), 1)
+    return float(_step_times(changed, how).mean()) / 1e9
+
+
+def _removed_ranks(cause: Cause, ranks: Sequence[int]) -> list[int]:
+    found = []
+    for value in cause.value.split(","):
+        if not value.isdecimal() or int(value) not in ranks:
+            raise UsageError(
+                f"{cause.text}: this job has no rank {value!r}",
+                hint=f"ranks {ranks[0]} to {ranks[-1]}; several as rank=1,2",
+            )
+        found.append(int(value))
+    return found
+
+
+def _step_times(windows: Sequence[_Window], how: _Scenarios) -> Floats:
+    """Length of each step in each scenario, in ns."""
+    ideal = _ideal_transfers(windows)
+    parts = []
+    for window, typical in zip(windows, ideal, strict=True):
+        ends = _Replay(window, typical, how).run()
+        parts.append(np.diff(ends, axis=0, prepend=np.zeros((1, how.count))))
+    return np.concatenate(parts)
+
+
+def _measured(windows: Sequence[_Window]) -> list[float]:
+    """Length of each step: from the last rank's end of the step before to that of this one."""
+    found: list[float] = []
+    for window in windows:
+        previous = float(min(window.starts.values()))
+        for step in window.steps:
+            end = max(
+                i.time_ns
+                for items in window.items.values()
+                for i in items
+                if i.kind == _BOUNDARY and i.call == step
+            )
+            found.append(end - previous)
+            previous = float(end)
+    return found
+
+
+def _change(
+    cause: Cause,
+    own: Mapping[int, tuple[Floats, Floats]],
+    transfer: Mapping[str, tuple[Floats, Floats]],
+    column: int,
+) -> None:
+    """Set one scenario to the job without (or with another amount of) a cause."""
+    factor = cause.factor
+    if cause.kind == "rank":
+        for rank in _removed_ranks(cause, sorted(own)):
+            own[rank][0][column] = factor
+        return
+    chosen = [
+        k
+        for k in transfer
+        if (cause.kind == "comm" and cause.value in (k.split(":")[0], "all"))
+        or (cause.kind == "op" and cause.value in (k, k.split(":")[1]))
+    ]
+    if not chosen:
+        raise UsageError(
+            f"{cause.text}: this job has no such operations",
+            hint=f"rank=N, comm=all or comm={'|'.join(sorted({k.split(':')[0] for k in transfer}))}"
+            f", op={'|'.join(sorted({k.split(':')[1] for k in transfer}))}",
+        )
+    for kind in chosen:
+        one = transfer[kind]
+        if factor is not None:
+            one[0][column] = factor
+        elif cause.kind == "comm":
+            one[0][column] = 0.0
+        else:
+            one[0][column], one[1][column] = 0.0, 1.0

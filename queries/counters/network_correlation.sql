@@ -1,10 +1,10 @@
 -- Whether counters of ports go with slow steps, and which way.
 --
 -- A port that pauses, drops or waits in slow steps may hold the job up, may suffer from what does,
--- or may only be busy when the job is. Both series are prewhitened, ranked, scanned over eleven lags
--- and compared with shuffled ones; the port's traffic is held constant, ports without the job are
--- the negative control, and all ports and counters share one false discovery rate. Too few steps, or
--- a counter that stirred in too few of them, is an answer of its own.
+-- or may only be busy when the job is. Both series are prewhitened, ranked, scanned over eleven
+-- lags and compared with shuffled ones; the port's traffic is held constant, ports without the job
+-- are the negative control, and all ports and counters share one false discovery rate. Too few
+-- steps, or a counter that stirred in too few of them, is an answer of its own.
 --
 -- reads: network_correlation
 -- grain: attempt, node, port, counter

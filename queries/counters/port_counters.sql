@@ -4,7 +4,7 @@
 -- what it did outside the job. Growth comes from differences of readings: a reset is a hole, never
 -- a zero or a spike; an interval that straddles the job's start or end counts for its share.
 --
--- reads: net_sample, port, run, ingest_stat
+-- reads: net_sample, port, run, ingest_stat, clock
 -- grain: attempt, node, port, counter, direction, priority, queue, lane
 -- column: node VARCHAR : Switch or host that counts; null where unknown.
 -- column: port VARCHAR : Port or NIC.
@@ -48,10 +48,10 @@ WITH
         SELECT
             -- Readings of two unknown machines must not be subtracted from each other.
             hash(
-                coalesce(node, host, CAST(source_id AS VARCHAR)),
+                coalesce(node, net_sample.host, CAST(source_id AS VARCHAR)),
                 port, counter, direction, priority, queue, lane
             ) AS key,
-            coalesce(node, host) AS owner,
+            coalesce(node, net_sample.host) AS owner,
             port,
             counter,
             direction,
@@ -63,9 +63,12 @@ WITH
             place,
             time_ns,
             counted,
-            CAST(NULL AS UBIGINT) AS limit_count
+            CAST(NULL AS UBIGINT) AS limit_count,
+            -- Local times without a zone stand beside no job.
+            coalesce(clock.basis, 'epoch') = 'epoch' AS is_placed
         FROM net_sample
-        WHERE port IS NOT NULL AND kind = 'cumulative'
+        LEFT JOIN clock USING (clock_id)
+        WHERE port IS NOT NULL AND net_sample.kind = 'cumulative'
     ),
     series AS (
         SELECT
@@ -78,6 +81,7 @@ WITH
             min(queue) AS queue,
             min(lane) AS lane,
             min(unit) AS unit,
+            bool_and(is_placed) AS is_placed,
             bool_or(source_id IN (SELECT source_id FROM unproved)) AS is_from_documentation
         FROM named
         GROUP BY key
@@ -94,16 +98,17 @@ WITH
             steps.event,
             steps.time_ns - steps.last_time_ns AS interval_ns,
             windows.end_ns - windows.start_ns AS window_ns,
-            if(
-                windows.start_ns IS NULL,
-                steps.time_ns - steps.last_time_ns,
-                greatest(
+            CASE
+                WHEN windows.start_ns IS NULL THEN steps.time_ns - steps.last_time_ns
+                WHEN NOT series.is_placed THEN 0
+                ELSE greatest(
                     0,
                     least(steps.time_ns, windows.end_ns)
                     - greatest(steps.last_time_ns, windows.start_ns)
                 )
-            ) AS overlap_ns
+            END AS overlap_ns
         FROM counter_deltas('named') AS steps
+        JOIN series USING (key)
         CROSS JOIN windows
     ),
     totals AS (

@@ -145,7 +145,9 @@ def _series(
     """Cumulative counters that grew around the steps, and the traffic beside them."""
     import numpy as np
 
-    span = [origin_ns - MARGIN_NS, end_ns + MARGIN_NS]
+    # The rows are on their files' own clocks: a local one may be half a day away.
+    margin = MARGIN_NS + max((abs(c["offset_ns"]) for c in context.values()), default=0)
+    span = [origin_ns - margin, end_ns + margin]
     moving = con.execute(
         """
         SELECT DISTINCT counter FROM (

@@ -56,8 +56,8 @@ def _say_what_was_read(opened: OpenRun, strict: bool) -> int:
     rows = (
         opened.run.prepare(["source"])
         .execute(
-            "SELECT status, count(*), sum(rows_count), min(path), arg_min(reason, path) FROM source "
-            "GROUP BY status ORDER BY status = 'ok' DESC, status"
+            "SELECT status, count(*), sum(rows_count), min(path), arg_min(reason, path) "
+            "FROM source GROUP BY status ORDER BY status = 'ok' DESC, status"
         )
         .fetchall()
     )

@@ -205,7 +205,7 @@ def ingest(
         nsys=str(nsys) if nsys is not None else None,
         progress=progress,
     )
-    return OpenRun(store.open_run(Path(run), memory_bytes=memory_bytes, is_lazy=True))
+    return OpenRun(store.open_run(Path(run), memory_bytes=memory_bytes))
 
 
 def open(  # the name that DESIGN gives it: used as tracekit.open
@@ -232,7 +232,7 @@ def open(  # the name that DESIGN gives it: used as tracekit.open
                 f"{folder}: a run keeps the job description that it was made with",
                 hint="tracekit ingest PATH --run NEW --job FILE",
             )
-        opened = store.open_run(folder, selection, memory_bytes=memory_bytes, is_lazy=True)
+        opened = store.open_run(folder, selection, memory_bytes=memory_bytes)
     else:
         exporter = str(nsys) if nsys is not None else None
         opened = _open_cached(given, job, selection, workers, memory_bytes, exporter, progress)
@@ -256,7 +256,6 @@ def _last_attempt(run: store.Run, selection: Selection, memory_bytes: int | None
         run.path,
         replace(selection, attempt=int(row[1])),
         memory_bytes=memory_bytes,
-        is_lazy=True,
     )
 
 
@@ -272,11 +271,11 @@ def _open_cached(
     attempt = selection.attempt if selection else None
     folder = _cached(paths, job, workers, memory_bytes, attempt, nsys, progress)
     try:
-        return store.open_run(folder, selection, memory_bytes=memory_bytes, is_lazy=True)
+        return store.open_run(folder, selection, memory_bytes=memory_bytes)
     except StoreError:  # a cached run that is damaged is worth nothing: read again
         cache.drop(folder)
     folder = _cached(paths, job, workers, memory_bytes, attempt, nsys, progress)
-    return store.open_run(folder, selection, memory_bytes=memory_bytes, is_lazy=True)
+    return store.open_run(folder, selection, memory_bytes=memory_bytes)
 
 
 def _cached(

@@ -89,12 +89,12 @@ class Run:
 _spare: deque[Future[duckdb.DuckDBPyConnection]] = deque()
 
 
-def warm(count: int = 1) -> None:
+def warm() -> None:
     """Begin to start DuckDB in a thread: it takes 15 ms, in which a trace can be read."""
     import duckdb
 
     pool = ThreadPoolExecutor(1, "duckdb-start")
-    _spare.extend(pool.submit(duckdb.connect, ":memory:") for _ in range(count))
+    _spare.append(pool.submit(duckdb.connect, ":memory:"))
     pool.shutdown(wait=False)
 
 
@@ -164,12 +164,8 @@ def open_run(
     *,
     threads: int | None = None,
     memory_bytes: int | None = None,
-    is_lazy: bool = False,
 ) -> Run:
-    """Open the latest generation of a run; StoreError if it is none or is damaged.
-
-    With ``is_lazy`` views are made when ``Run.prepare`` asks for them.
-    """
+    """Open the latest generation of a run; StoreError if it is none or is damaged."""
     manifest = load(path)
     if manifest is None:
         raise StoreError(f"{path}: not a run (no manifest)", hint="tracekit ingest PATH --run RUN")
@@ -191,10 +187,7 @@ def open_run(
     )
     waiting = _views(con, by_table, chosen)
     lock(con)
-    run = Run(path, manifest, chosen, con, frozenset(by_table), waiting)
-    if not is_lazy:
-        run.prepare()
-    return run
+    return Run(path, manifest, chosen, con, frozenset(by_table), waiting)
 
 
 def run_select(con: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyRelation:

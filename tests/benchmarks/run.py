@@ -81,13 +81,6 @@ class Bench:
     peers: str | None
     repeat: int
 
-    def fresh(self, name: str) -> Path:
-        """An empty folder."""
-        folder = self.work / name
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        return folder
-
     def run(
         self, command: Sequence[str], *, before: Callable[[], None] | None = None, repeat: int = 0
     ) -> Measured:

@@ -31,8 +31,3 @@ def activation_bytes_per_layer(
     if sequence_parallel or tp == 1:
         return 34 * sequence * micro * hidden / tp
     return sequence * micro * hidden * (10 + 24 / tp)
-
-
-def full_recompute_bytes_per_layer(micro: int, sequence: int, hidden: int) -> float:
-    """Only the layer's input is kept: 2 s b h."""
-    return 2.0 * sequence * micro * hidden

@@ -134,13 +134,6 @@ def current_events(facts: Facts, xids: frozenset[int]) -> list[Row]:
     ]
 
 
-def undated_events(facts: Facts, xids: frozenset[int]) -> list[Row]:
-    """XIDs whose times cannot be set beside the job: facts to know, nothing to accuse with."""
-    if not facts.ranks:
-        return []
-    return [r for r in facts.of(EVENTS) if r["xid"] in xids and r["is_in_window"] is None]
-
-
 def clock_of(facts: Facts, rank: int) -> tuple[Evidence, ...]:
     """The clock of a rank's GPU beside its busy peers', where counters and a file tell both."""
     for row in facts.of(COUNTERS):

@@ -88,10 +88,6 @@ class Port:
             totals[name] = totals.get(name, 0.0) + float(row["growth"])
         return max(totals.values(), default=None)
 
-    def is_towards_host(self, direction: str) -> bool:
-        """Whether traffic in that direction goes to the host: the switch's tx, the NIC's rx."""
-        return direction == ("rx" if self.is_on_host else "tx")
-
 
 def ports(facts: Facts) -> list[Port]:
     """Every port that has counters whose readings cover enough of the job."""

@@ -417,8 +417,4 @@ class MissingRank(Effect):
         self.unwritten = frozenset(self.ranks)
 
 
-class NoEffect(Effect):
-    """Only other sources than traces would show it."""
-
-
 EffectType = Callable[[Plan, float, list[int], np.random.Generator], Effect]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
 
@@ -188,8 +188,3 @@ def makespan_ns(plan: Plan, builder: StepBuilder) -> int:
             ends += [o.end for o in record.operations]
             starts += [o.start for o in record.operations if o.transfer is None]
     return max(ends) - min(starts)
-
-
-def compute_operations(records: Sequence[StepRecord]) -> list[Operation]:
-    """Kernels of these steps that compute."""
-    return [o for r in records for o in r.operations if o.transfer is None]

@@ -91,11 +91,6 @@ class Layout:
         """The rank that stands there."""
         return ((pp * self.dp + dp) * self.cp + cp) * self.tp + tp
 
-    def neighbour(self, rank: int, stages: int) -> int:
-        """The rank of the same place, ``stages`` further down the pipeline (a ring)."""
-        stride = self.world_size // self.pp
-        return (rank + stages * stride) % self.world_size
-
     def group(self, rank: int, role: str) -> tuple[int, ...]:
         """Members of one of a rank's groups, ascending; itself alone where it has none."""
         return self._groups.get((rank, role), (rank,))

@@ -164,7 +164,9 @@ def range_json(folder: Path, seconds: range) -> Iterator[int]:
                             "modelName": "NVIDIA H100 80GB HBM3",
                         }
                         pairs = pl.select(
-                            pl.format('[{},"{}"]', stamps, texts(name, values(name, host, gpu, part)))
+                            pl.format(
+                                '[{},"{}"]', stamps, texts(name, values(name, host, gpu, part))
+                            )
                         ).to_series()
                         file.write("," if host or gpu else "")
                         file.write(f'{{"metric":{json.dumps(labels)},"values":[')
@@ -210,12 +212,7 @@ FORMATS: dict[str, tuple[Callable[[Path, range], Iterator[int]], float, float]] 
 }
 """What makes the files, the part of the day that it makes, and the bar in values a second."""
 
-NIGHT = (
-    ("gpu_counters", {}),
-    ("gpu_throttle", {}),
-    ("gpu_growth", {}),
-    ("gpu_events", {}),
-)
+NIGHT = ("gpu_counters", "gpu_throttle", "gpu_growth", "gpu_events")
 """What a night asks: every GPU beside its peers, what held its clock, what its counters grew by."""
 
 _COMMAND = """
@@ -255,7 +252,7 @@ def measure(name: str, share: float, work: Path) -> dict[str, object]:
         taken = command("ingest", str(raw), "--run", str(run), "--workers", "2")
         stored = sum(p.stat().st_size for p in run.rglob("*.parquet"))
         shutil.rmtree(raw)
-        night = {query: command("query", str(run), query) for query, _ in NIGHT}
+        night = {query: command("query", str(run), query) for query in NIGHT}
         speed = count / float(str(taken["s"]))
         return {
             "format": name,

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-REGISTRY_VERSION = 4
+REGISTRY_VERSION = 5
 """Raised when the meaning or the set of columns changes; part of every run's key."""
 
 UNIT_SUFFIXES = {
@@ -813,8 +813,9 @@ _JOIN_TABLES = (
     _derived(
         "gpu",
         "Which GPU each name in the samples means, one row a name and attempt.",
-        ("attempt", "host", "device_id", "nvml_index"),
+        ("attempt", "node", "host", "device_id", "nvml_index"),
         _c("attempt", "INTEGER", "Attempt whose ranks are meant; null without traces."),
+        _c("node", "VARCHAR", "As in gpu_sample; null where it names none.", "name"),
         _c("host", "VARCHAR", "Canonical host of the samples; null where unknown.", "name"),
         _c("device_id", "VARCHAR", "As in gpu_sample or log_event."),
         _c("nvml_index", "INTEGER", "As in gpu_sample; null for events."),

@@ -59,7 +59,9 @@ def _parquet_options(spec: Table) -> dict[str, Any]:
         "compression_level": 1,
         "use_dictionary": text,
         "write_statistics": [
-            c.name for c in spec.stored_columns if c.is_time or c.name in ("source_id", "step")
+            c.name
+            for c in spec.stored_columns
+            if c.is_time or c.name in ("source_id", "step", "counter")
         ],
         "store_schema": False,
     }

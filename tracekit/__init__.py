@@ -28,4 +28,3 @@ def __getattr__(name: str) -> Any:
     if name == "ingest":
         return import_module("tracekit.ingest")  # a package that can be called
     raise AttributeError(f"module 'tracekit' has no attribute {name!r}")
-

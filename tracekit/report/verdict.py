@@ -82,8 +82,9 @@ def judge(
     a remedy); idle time or slow steps that no finding explains (unexplained); a minor finding
     that names a cause (it would mislead to lead with 1 % while 40 % is unexplained); a single
     step, or files left for want of time (not_enough_data); inherent. What a silenced finding may
-    explain is not called unexplained. ``is_whole`` says that every input was read to its end; ``failed`` names the
-    inputs on which our own reader failed: what they hold is not known, so nothing is inherent.
+    explain is not called unexplained. ``is_whole`` says that every input was read to its end;
+    ``failed`` names the inputs on which our own reader failed: what they hold is not known, so
+    nothing is inherent.
     """
     hang = next((f for f in findings if f.rule in HANG_RULES), None)
     if hang is not None:

@@ -46,7 +46,10 @@ class Kept:
         self.path = path
         self.outcomes: dict[str, Outcome] = {}
         if path.exists():
-            for line in path.read_text().splitlines():
+            text = path.read_text()
+            if text and not text.endswith("\n"):
+                path.write_text(text + "\n")
+            for line in text.splitlines():
                 try:
                     entry = json.loads(line)
                 except json.JSONDecodeError:
@@ -57,8 +60,9 @@ class Kept:
         """Keep one more, on disk before this returns."""
         self.outcomes[key] = outcome
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        line = json.dumps({"key": key, **asdict(outcome)}) + "\n"
         with self.path.open("a") as file:
-            file.write(json.dumps({"key": key, **asdict(outcome)}) + "\n")
+            file.write(line)
 
 
 def _outcome(entry: dict[str, object]) -> Outcome:

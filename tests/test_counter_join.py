@@ -169,6 +169,43 @@ def test_names_of_one_gpu_are_joined_over_files_and_given_its_rank() -> None:
     assert rows[0]["host_ranks"] == [1, 2]
 
 
+def comm(rank: int, node: str, pci: str, size: int = 2, of: str = "world") -> dict[str, Any]:
+    return {"source_id": 7, "node": node, "comm_hash": of, "group_rank": rank, "group_size": size,
+            "pci": f"00000000:{pci}:00.0"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "ranks"),
+    [
+        ([], [0, 1]),
+        # A part of the same job, and the same communicator made twice.
+        ([comm(0, "n0", "1a", 1, "own"), comm(0, "n0", "1a", 2, "b"), comm(1, "n1", "1a", 2, "b")],
+         [0, 1]),
+        # A member that no log shows: part of the job is missing, and the largest may be a part too.
+        ([comm(0, "n0", "1a", of="other")], [None, None]),
+        ([comm(0, "n0", "1b", 1, "own")], [None, None]),  # a GPU outside the largest
+        ([comm(1, "n0", "1a", of="w2"), comm(0, "n1", "1a", of="w2")], [None, None]),
+        ([{"source_id": 7, "group_rank": 0, "group_size": 1}], [None, None]),
+    ],
+)  # fmt: skip
+def test_without_a_trace_the_communicator_of_all_gpus_names_their_ranks(
+    more: list[dict[str, Any]], ranks: list[int | None]
+) -> None:
+    con = database(
+        source=[counters(5), {**counters(7, "/d/nccl.log"), "kind": "nccl"}],
+        device=[
+            {"source_id": 5, "node": n, "uuid": f"GPU-{n}", "pci": "00000000:1a:00.0"}
+            for n in ("n0", "n1")
+        ],
+        gpu_sample=[gpu_sample(5, node=n, device_id=f"GPU-{n}") for n in ("n0", "n1")],
+        nccl_comm=[comm(0, "n0", "1a"), comm(1, "n1", "1a"), *more],
+    )
+    assert pick(run(con)["gpu"], "gpu_id", "rank", "rank_source") == [
+        ("GPU-n0", ranks[0], ranks[0] if ranks[0] is None else "log"),
+        ("GPU-n1", ranks[1], ranks[1] if ranks[1] is None else "log"),
+    ]
+
+
 def test_the_job_description_may_name_a_rank_s_gpu() -> None:
     con = database(
         source=[*TRACES, counters(5)],
@@ -386,4 +423,8 @@ def test_readings_too_far_apart_take_steps_together() -> None:
 def test_without_steps_there_is_nothing_to_correlate() -> None:
     con = database(source=[counters(5)])
     empty = pa.Table.from_pylist([], table("step").arrow_schema())
-    assert counter_tables(con, {}, empty, []) == {"counter_step": [], "network_correlation": []}
+    assert counter_tables(con, {}, empty, []) == {
+        "counter_step": [],
+        "network_correlation": [],
+        "counter_clock": [],
+    }

@@ -79,6 +79,7 @@ QUERY_FILES: tuple[str, ...] = (
     "comm/absent_waits",
     "counters/port_counters",
     "counters/network_correlation",
+    "counters/counter_clocks",
     "gpu/gpu_counters",
     "gpu/gpu_throttle",
     "gpu/gpu_growth",

@@ -902,6 +902,21 @@ _JOIN_TABLES = (
         _c("verdict", "VARCHAR", "cause, symptom, none or not_testable."),
         _c("reason", "VARCHAR", "What the verdict rests on, or what a test lacks."),
     ),
+    _derived(
+        "counter_clock",
+        "How far the clock of a node's counters is from the traces', by the traffic.",
+        ("attempt", "node"),
+        _ATTEMPT,
+        _c("node", "VARCHAR", "As in port.", "name"),
+        _c("verdict", "VARCHAR", "agrees, off or unknown."),
+        _c("reason", "VARCHAR", "What the verdict rests on, or what an estimate lacks."),
+        _c("offset_ns", "BIGINT", "Its clock less the traces'; null where unknown."),
+        _c("error_ns", "BIGINT", "How far the offset may be wrong."),
+        _c("interval_ns", "DOUBLE", "Usual time between readings."),
+        _c("intervals_count", "BIGINT", "Intervals between readings that the traces cover."),
+        _c("strength_ratio", "DOUBLE", "Correlation of bytes and collectives at the offset."),
+        _c("next_ratio", "DOUBLE", "The same at the best offset elsewhere: steps repeat."),
+    ),
 )
 
 TABLES: tuple[Table, ...] = (

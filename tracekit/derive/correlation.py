@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from tracekit.derive import counter_clock
 from tracekit.ingest.counters import deltas
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from tracekit.derive.counter_clock import Curve
     from tracekit.stats import LagTest
 
     Floats = NDArray[np.float64]
@@ -90,28 +92,50 @@ def counter_tables(
     context: Mapping[int, Mapping[str, Any]],
     steps: pa.Table,
     ports: Sequence[Mapping[str, Any]],
+    traffic: Callable[[int], Mapping[tuple[int, str], Curve]] | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
-    """The rows of ``counter_step`` and ``network_correlation``.
+    """The rows of ``counter_step``, ``network_correlation`` and ``counter_clock``.
+
+    ``traffic`` gives what the collectives of each attempt and host moved, since an origin in ns:
+    with it, a node whose clock is known to be off is read at the job's time.
 
     ``context`` has the offset of each source (offset_ns, drift_ratio, drift_origin_ns, host and
     whether its clock counts from the epoch).
     """
     windows = _windows(steps)
+    found: dict[str, list[dict[str, Any]]] = {
+        "counter_step": [],
+        "network_correlation": [],
+        "counter_clock": [],
+    }
     if not windows:
-        return {"counter_step": [], "network_correlation": []}
+        return found
     origin_ns = min(w.start_ns for w in windows)
     series = _series(con, context, origin_ns, max(w.end_ns for w in windows))
-    found: dict[str, list[dict[str, Any]]] = {"counter_step": [], "network_correlation": []}
     by_attempt: dict[int, list[Window]] = defaultdict(list)
     for window in windows:
         by_attempt[window.attempt].append(window)
+    if traffic is not None and series:
+        curves = traffic(origin_ns)
+        found["counter_clock"] = counter_clock.rows_of(series, ports, curves, by_attempt, origin_ns)
+    off = {
+        (r["attempt"], r["node"]): r["offset_ns"]
+        for r in found["counter_clock"]
+        if r["verdict"] == "off"
+    }
     for attempt, own in sorted(by_attempt.items()):
         on_path = {
             (p["node"], p["port"])
             for p in ports
             if p["attempt"] == attempt and (p["ranks"] or p["rank"] is not None)
         }
-        part = _attempt(series, own, origin_ns, on_path)
+        moved = [
+            replace(one, times=one.times - off[attempt, one.node])
+            if (attempt, one.node) in off
+            else one
+            for one in series
+        ]
+        part = _attempt(moved, own, origin_ns, on_path)
         for name, rows in part.items():
             found[name] += rows
     return found
@@ -160,7 +184,7 @@ def _series(
         span,
     ).fetchall()
     names = sorted(n for (n,) in moving if SUSPECT.search(n) or n in TRAFFIC)
-    if not any(SUSPECT.search(n) for n in names):
+    if not names:
         return []
     rows = con.execute(
         """

@@ -171,21 +171,62 @@ def _find(known: _Known, host: str | None, device_id: str | None, index: int | N
     return _Gpu(host, indices={index} if index is not None else set())
 
 
-def _logged(
-    con: duckdb.DuckDBPyConnection, owners: Mapping[int, str | None]
-) -> list[tuple[int, str | None, str | None, int | None]]:
-    """World rank, host, PCI address and NVML index of each GPU, as NCCL logged it."""
+_Logged = tuple[int, str | None, str | None, int | None]
+"""World rank, host, PCI address and NVML index."""
+
+
+def _logged(con: duckdb.DuckDBPyConnection, owners: Mapping[int, str | None]) -> list[_Logged]:
+    """Each rank's GPU, as NCCL logged it."""
     rows = con.execute(
-        "SELECT DISTINCT source_id, world_rank, pci, nvml_index FROM nccl_comm "
+        "SELECT DISTINCT source_id, node, world_rank, pci, nvml_index FROM nccl_comm "
         "WHERE world_rank IS NOT NULL"
     ).fetchall()
-    return [(int(rank), owners.get(source_id), pci, index) for source_id, rank, pci, index in rows]
+    proved = [
+        (int(rank), canonical(node) if node else owners.get(source_id), pci, index)
+        for source_id, node, rank, pci, index in rows
+    ]
+    return proved or _of_the_whole(con, owners)
+
+
+def _of_the_whole(
+    con: duckdb.DuckDBPyConnection, owners: Mapping[int, str | None]
+) -> list[_Logged]:
+    """The same from the communicator of the whole job, where the logs show that it is that.
+
+    Every communicator has all its members in the logs (so no part of the job is missing), and the
+    largest holds every GPU that any of them has. Frameworks make that one of all ranks in order.
+    """
+    rows = con.execute(
+        "SELECT DISTINCT source_id, node, comm_hash, group_rank, group_size, pci, nvml_index "
+        "FROM nccl_comm"
+    ).fetchall()
+    members: dict[str, dict[int, set[tuple[str | None, str | None, int | None]]]] = {}
+    sizes: dict[str, set[int]] = defaultdict(set)
+    for source_id, node, comm, rank, size, pci, index in rows:
+        if comm is None or rank is None or size is None or (pci is None and index is None):
+            return []
+        host = canonical(node) if node else owners.get(source_id)
+        members.setdefault(comm, {}).setdefault(rank, set()).add((host, pci, index))
+        sizes[comm].add(size)
+    for comm, ranks in members.items():
+        is_clear = len(sizes[comm]) == 1 and all(len(gpus) == 1 for gpus in ranks.values())
+        if not is_clear or set(ranks) != set(range(max(sizes[comm]))):
+            return []
+    every = {gpu for ranks in members.values() for gpus in ranks.values() for gpu in gpus}
+    whole = [
+        {rank: next(iter(gpus)) for rank, gpus in ranks.items()}
+        for ranks in members.values()
+        if len(ranks) == len(every)
+    ]
+    if not whole or any(w != whole[0] for w in whole) or len(set(whole[0].values())) < len(every):
+        return []
+    return [(rank, *gpu) for rank, gpu in sorted(whole[0].items())]
 
 
 def _rank_of(
     gpu: _Gpu,
     by_device: Mapping[str, tuple[int, Mapping[str, Any]]],
-    logged: Sequence[tuple[int, str | None, str | None, int | None]],
+    logged: Sequence[_Logged],
     on_host: Mapping[str, set[int]],
 ) -> tuple[int | None, str | None]:
     """The rank that uses the GPU, and where that is known from."""

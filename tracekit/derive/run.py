@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.derive import attempts as at
 from tracekit.derive import clocks as clock_offsets
-from tracekit.derive import communicators, correlation, gpus, hosts, ports, ranks
+from tracekit.derive import (
+    communicators,
+    correlation,
+    counter_clock,
+    gpus,
+    hosts,
+    ports,
+    ranks,
+)
 from tracekit.derive.calls import read_calls
 from tracekit.derive.layout import coordinates, group_kinds
 from tracekit.derive.matching import group_table, match, match_table, read_groups
@@ -127,9 +135,15 @@ def derive(
         "port": ports.port_rows(con, sources, rank_rows, attempt_rows, job),
     }
     moved_table = clock_offsets.moved_steps(steps, moved)
+    host_of = {(r["attempt"], r["rank"]): r["host"] for r in rank_rows}
     rows |= correlation.counter_tables(
-        con, correlation.source_times(rows["source_context"], clocks), moved_table, rows["port"]
+        con,
+        correlation.source_times(rows["source_context"], clocks),
+        moved_table,
+        rows["port"],
+        lambda origin_ns: counter_clock.traffic(matched, host_of, origin_ns),
     )
+    remarks += [counter_clock.remark(r) for r in rows["counter_clock"] if r["verdict"] == "off"]
     tables = {name: _arrow(name, content) for name, content in rows.items()}
     tables["collective_match"] = match_table(matched, errors)
     tables["comm_group"] = group_table(matched, kinds)

@@ -40,7 +40,8 @@
 -- column: attempt INTEGER : Attempt of the job; null where no trace was given.
 WITH
     -- Grouped as the samples name their GPUs, and named afterwards: a day has 100 million of them.
-    readings AS (
+    -- Read twice rather than kept: kept, they would fill the memory and the disk.
+    readings AS NOT MATERIALIZED (
         SELECT
             attempt, node, owner, device_id, nvml_index, counter, unit, source_id, place, time_ns,
             value

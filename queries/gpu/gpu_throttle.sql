@@ -28,7 +28,7 @@
 -- column: place BIGINT : Its place in that file.
 -- column: attempt INTEGER : Attempt of the job; null where no trace was given.
 WITH
-    readings AS (
+    readings AS NOT MATERIALIZED (
         SELECT attempt, gpu_id, counter, source_id, place, time_ns, value, counted
         FROM gpu_readings('gpu_sample', 'gpu', 'run', 'clock', $slack_ns)
         WHERE
@@ -46,17 +46,33 @@ WITH
                 'sw_thermal', 'hw_thermal', 'hw_power_brake', 'display_clocks'
             ]) AS event
     ),
+    -- A day has millions of samples and a handful of masks: each mask is taken apart once.
+    masks AS (
+        SELECT
+            attempt,
+            gpu_id,
+            counter,
+            value,
+            count(*) AS samples_count,
+            min(time_ns) AS first_ns,
+            max(time_ns) AS last_ns,
+            min((coalesce(time_ns, 0), source_id, place)) AS spot
+        FROM readings
+        WHERE starts_with(counter, 'clock_event') AND value BETWEEN 0 AND 9007199254740992
+        GROUP BY attempt, gpu_id, counter, value
+    ),
     said AS (
         SELECT
-            attempt, gpu_id, bits.event, source_id, place, time_ns,
+            attempt, gpu_id, bits.event, samples_count, first_ns, last_ns, spot,
             CAST(value AS BIGINT) & bits.bit <> 0 AS is_active
-        FROM readings
+        FROM masks
         CROSS JOIN bits
-        WHERE counter = 'clock_event_reasons' AND value BETWEEN 0 AND 9007199254740992
+        WHERE counter = 'clock_event_reasons'
         UNION ALL
         SELECT
-            attempt, gpu_id, counter[13 :] AS event, source_id, place, time_ns, value > 0.5
-        FROM readings
+            attempt, gpu_id, counter[13 :] AS event, samples_count, first_ns, last_ns, spot,
+            value > 0.5
+        FROM masks
         WHERE starts_with(counter, 'clock_event.')
     ),
     sampled AS (
@@ -64,12 +80,11 @@ WITH
             attempt,
             gpu_id,
             event,
-            count(*) AS samples_count,
-            count(*) FILTER (is_active) AS active_count,
-            min(time_ns) FILTER (is_active) AS first_ns,
-            max(time_ns) FILTER (is_active) AS last_ns,
-            arg_min((source_id, place), (coalesce(time_ns, 0), source_id, place))
-                FILTER (is_active) AS spot
+            CAST(sum(samples_count) AS BIGINT) AS samples_count,
+            CAST(coalesce(sum(samples_count) FILTER (is_active), 0) AS BIGINT) AS active_count,
+            min(first_ns) FILTER (is_active) AS first_ns,
+            max(last_ns) FILTER (is_active) AS last_ns,
+            min(spot) FILTER (is_active) AS spot
         FROM said
         GROUP BY attempt, gpu_id, event
     ),
@@ -133,8 +148,8 @@ SELECT
     held.held_ns / nullif(held.span_ns, 0) AS held_ratio,
     sampled.first_ns,
     sampled.last_ns,
-    coalesce(sampled.spot, held.spot)[1] AS source_id,
-    coalesce(sampled.spot, held.spot)[2] AS place,
+    coalesce(sampled.spot[2], held.spot[1]) AS source_id,
+    coalesce(sampled.spot[3], held.spot[2]) AS place,
     each.attempt
 FROM both_kinds AS each
 LEFT JOIN names ON names.attempt IS NOT DISTINCT FROM each.attempt AND names.gpu_id = each.gpu_id

@@ -106,3 +106,33 @@ def test_the_job_description_says_whose_gpu_it_is(slow_gpu: Path, tmp_path: Path
         finding = next(f for f in run.diagnose().findings if f.rule == "thermal-throttle")
     assert finding.scope.ranks == (1,)
     assert finding.scope.identity_source == "job_toml"
+
+
+def nccl_log() -> str:
+    return "".join(
+        f"trainer-{r}:{900 + r}:{950 + r} [0] NCCL INFO ncclCommInitRankConfig comm 0x55b6aa640{r} "
+        f"rank {r} nranks 8 cudaDev 0 nvmlDev 0 busId 1a000 commId 0x54fe282d32a87d85 - Init "
+        "COMPLETE\n"
+        for r in range(8)
+    )
+
+
+def test_without_traces_the_hot_gpu_has_the_rank_that_nccl_logged(tmp_path: Path) -> None:
+    (tmp_path / "nccl.log").write_text(nccl_log())
+    addressed = scrapes().replace("UUID=", 'pci_bus_id="00000000:1A:00.0",UUID=')
+    (tmp_path / "dcgm.prom").write_text(addressed)
+    with tracekit.open([tmp_path / "nccl.log", tmp_path / "dcgm.prom"]) as run:
+        report = run.diagnose()
+        (row,) = run.sql("SELECT rank, rank_source FROM gpu WHERE uuid = 'GPU-1'").rows()
+    assert row == (1, "log")
+    assert report.verdict.finding == "thermal-throttle/1"
+    finding = next(f for f in report.findings if f.rule == "thermal-throttle")
+    assert (finding.scope.ranks, finding.scope.hosts) == ((1,), ("trainer-1",))
+
+
+def test_healthy_counters_alone_say_what_they_cannot_show(tmp_path: Path) -> None:
+    (tmp_path / "dcgm.prom").write_text(scrapes(hot=None))
+    with tracekit.open([tmp_path / "dcgm.prom"]) as run:
+        report = run.diagnose()
+    assert (report.findings, report.verdict.kind) == ((), "not_enough_data")
+    assert "there are only counters, which show no steps" in report.verdict.sentence

@@ -97,13 +97,65 @@ def _query_parts(query: catalog.Query) -> list[str]:
 
 
 def counters_page() -> str:
-    """docs/counters.md: formats of network counters, and what their canonical names mean."""
+    """docs/counters.md: formats of counters, and what their canonical names mean."""
+    from tracekit.ingest.counters import GPU
+    from tracekit.ingest.gpu.formats import FORMATS as GPU_FORMATS
+    from tracekit.ingest.gpu.table import SAID_ROLES
     from tracekit.ingest.net.formats import FORMATS
     from tracekit.ingest.net.vocabulary import WORDS
 
     parts = [
-        "# Network counters",
+        "# Counters",
         GENERATED,
+        "GPU counters come first, those of the network after them.",
+        "## GPU counters",
+        "Counters of GPUs become rows of [gpu_sample](tables.md#gpu_sample), one a number. A "
+        "field of DCGM is known by its old and its renamed name. N/A and DCGM's blanks are no "
+        "samples; units are put right before a number is kept. nvidia-smi, the kernel and ISO "
+        "times without a zone are local: say `[[source]] path, timezone` in job.toml. *proved*: "
+        "the numbers of real files were compared with what is read; the others are read as "
+        "documented, and no rule asks which.",
+        _markdown_table(
+            ("format", "written by", "ingestor", "status", "times from"),
+            (
+                (
+                    f.name,
+                    f"`{f.origin}`",
+                    f.family,
+                    "proved" if f.is_proved else "from documentation",
+                    f.time,
+                )
+                for f in GPU_FORMATS
+            ),
+        ),
+        "### Tables with headers of their own",
+        "A CSV whose columns nobody knows is explained in job.toml. The key is a part of the table "
+        f"({', '.join(SAID_ROLES)}) or a counter's name from the table below; the value is the "
+        "header, with its unit in brackets where the header does not state it. `gpu` is the NVML "
+        "index. In a table with a number a row (`metric` and `value`), a counter's value is the "
+        "text in its metric column. What is not named is read by the usual headers; a column that "
+        "the file lacks, a counter or a unit that there is not, is an error with path and line.",
+        '```toml\n[[source]]\npath = "gpu.csv"\ncolumns = { time = "t", gpu = "card", '
+        'power = "P [mW]", sm_active = "busy [%]" }\n```',
+        "### Whose a GPU is",
+        "A rank's GPU is known from job.toml, from NCCL's log where a launcher's task number is "
+        "proved to be the rank, or, where every communicator in the logs shows all its members, "
+        "from the one that holds all GPUs. An NVML index is never taken for a local rank.",
+        "### The counters' clock",
+        "Query `counter_clocks`: bytes of a port that leads to a rank, beside what the collectives "
+        "of its host moved between hosts, over offsets of two minutes both ways. An offset is "
+        "named where the best one stands three standard errors above the next and both "
+        "directions agree; its error is the stretch within one standard error, at least a quarter "
+        "of the sampling interval. Steps repeat, so for a steady job it is unknown. Of 120 "
+        "simulated jobs beside another's traffic at most 2 may be given one (a test). A clock that "
+        "is off is put right where counters are read off at steps, and the report says so; totals "
+        "over the job's window keep the source's clock.",
+        "### Names of GPU counters",
+        _markdown_table(
+            ("counter", "unit", "kind", "meaning"),
+            ((f"`{name}`", w.unit, w.kind, w.doc) for name, w in GPU.items()),
+        ),
+        "## Network counters",
         "Counters of switches, NICs and interfaces become rows of "
         "[net_sample](tables.md#net_sample), raw and cumulative as the source has them. A time "
         "comes from the file's content, else from its name (an epoch, or a time with a zone such "
@@ -112,7 +164,7 @@ def counters_page() -> str:
         "none. A line that is nothing but a time stamps what follows it, and a prompt such as "
         "`admin@leaf01:~$ show pfc counters` names the machine. Times without a zone are local: "
         "say `[[source]] path, timezone` in job.toml.",
-        "## Formats",
+        "### Formats",
         "*proved*: the numbers of real files were compared with what those files print. *from "
         "documentation*: read as described, without a real file at hand; what rests on such a "
         "file alone is at most a note (`parsed_from_documentation` in "
@@ -130,7 +182,7 @@ def counters_page() -> str:
                 for f in FORMATS
             ),
         ),
-        "## Names",
+        "### Names",
         "rx and tx are as the node sees them that counts: on a switch, tx is traffic towards the "
         "machine at the other end, and rx_pfc_packets are pause frames which that machine sent. A "
         "watermark is a maximum: never added up, never subtracted. A counter that has none of "

@@ -166,10 +166,17 @@ def _no_steps(facts: Facts) -> Judgement:
             "run it again with NCCL_DEBUG=INFO and keep the whole output",
         )
     if not rows and (facts.of("nccl_comms") or facts.of("nccl_bench")):
+        has_counters = bool(facts.of("gpu_counters") or facts.of("port_counters"))
+        only = (
+            "there are only NCCL's logs and counters"
+            if has_counters
+            else ("there is only what NCCL logged")
+        )
+        read = "them" if has_counters else "it"
         return _say(
             "not_enough_data",
-            "Cannot tell what a step costs: there is only what NCCL logged, and the rules that "
-            "read it found no fault.",
+            f"Cannot tell what a step costs: {only}, and the rules that read {read} found no "
+            "fault.",
             capture,
         )
     if not rows and (records := facts.of("comm_records")):
@@ -181,6 +188,13 @@ def _no_steps(facts: Facts) -> Judgement:
             "take a second snapshot a minute later: who has not moved, hangs"
             if is_ras
             else "add the dumps of all ranks (/tmp/nccl_trace_rank_*), or their traces",
+        )
+    if not rows and (facts.of("gpu_counters") or facts.of("port_counters")):
+        return _say(
+            "not_enough_data",
+            "Cannot tell what a step costs: there are only counters, which show no steps, and the "
+            "rules that read them found no fault.",
+            capture,
         )
     if not rows:
         return _say("not_enough_data", "Cannot tell: no file holds a usable trace.", capture)

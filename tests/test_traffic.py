@@ -189,7 +189,7 @@ def test_what_behaviour_cannot_tell_apart_may_be_in_one() -> None:
 
 
 def test_a_dtype_that_is_not_given_is_named() -> None:
-    found = beside(row("tp", "all_reduce", 1.0), job=description(JOB.replace('dtype', '# dtype')))
+    found = beside(row("tp", "all_reduce", 1.0), job=description(JOB.replace("dtype", "# dtype")))
     assert found["tp", "all_reduce"]["basis"] == "model.dtype assumed"
 
 

@@ -106,7 +106,7 @@ class OpenRun:
         )
         facts = with_topology(facts, self.job)
         settings = DiagnoseConfig.from_mapping(config or {}, select, ignore)
-        return diagnose(con, facts, config=settings, filled=self.run.tables)
+        return diagnose(con, facts, config=settings, filled=self.run.tables, description=self.job)
 
     def whatif(self, causes: Sequence[Cause] = ()) -> WhatIf | CollectivesWhatIf:
         """Replay the run, and take each cause out.

@@ -22,6 +22,8 @@ Key = tuple[str | None, str]
 DIMENSIONS = ("tp", "pp", "dp", "ep", "cp")
 SETTLED_RATIO = 0.05
 """A choice is taken for settled where what was seen lies so near to it (confirmed: 3.8)."""
+UNKNOWN = "the job description lacks sizes"
+"""Basis of an operation that the layout needs, of bytes that the description does not give."""
 OPTIONAL = ("embedding", "edp")
 """Not missed where it is not seen: a model need not tie its embeddings, and the experts' gradients
 may travel in groups that are not told apart."""
@@ -104,6 +106,7 @@ def beside(seen: Sequence[Row], job: JobDescription | None) -> list[dict[str, An
             continue
         content += [
             {
+                **dict.fromkeys(("group_size", "largest_bytes", "dtype", "hosts_count")),
                 "group_kind": kind,
                 "op": op,
                 "calls_per_step": 0.0,
@@ -137,9 +140,7 @@ def settled(job: JobDescription, seen: Sequence[Row]) -> Expectation:
     chosen = of(best)
     for index, row in enumerate(chosen.traffic):
         if row.group_kind in ("dp", "edp", "dp_replicate"):
-            chosen.traffic[index] = replace(
-                row, assumed=(*row.assumed, "parallelism.zero_stage")
-            )
+            chosen.traffic[index] = replace(row, assumed=(*row.assumed, "parallelism.zero_stage"))
     chosen.assumptions.append(f"ZeRO stage {best}: it fits the traffic best")
     return chosen
 
@@ -166,6 +167,8 @@ def _columns(seen: float | None, own: Expected | None) -> dict[str, Any]:
     sent, words = own.nearest(seen)
     is_known = seen is not None and sent is not None and sent > 0
     assumed = [f"{name} assumed" for name in own.assumed]
+    if own.sent is None:
+        words, assumed = UNKNOWN, []
     return {
         "expected_calls": own.calls,
         "expected_bytes": sent,
@@ -186,8 +189,9 @@ def _family(row: Row, families: Mapping[str, int], found: Expectation) -> str | 
     if row["group_kind"] is not None:
         return str(row["group_kind"])
     sizes = {**families, "dp": families.get("dp", 1) * families.get("cp", 1)}
-    for kind in ("dp", "dp_replicate"):
-        sizes |= {kind: r.group_size for r in found.traffic if r.group_kind == kind}
+    for one in found.traffic:
+        if one.group_kind in ("dp", "dp_replicate"):
+            sizes[one.group_kind] = one.group_size
     fitting = [k for k, size in sizes.items() if size == row["group_size"] and size > 1]
     return fitting[0] if len(fitting) == 1 else None
 

@@ -18,6 +18,8 @@ QUERY_OF = {
     "gc-pause": "gc_pause",
     "checkpoint-stall": "checkpoint_stall",
     "sync-stall": "sync_stall",
+    "recompile": "compile_stall",
+    "allocator-stall": "allocator_stall",
 }
 ALL = pytest.mark.parametrize("name", QUERY_OF)
 

@@ -151,11 +151,11 @@ class _Plan:
         self.world = world or inner * self.sizes["dp"]
         self.zero = p.zero_stage or 0
         if p.zero_stage is None and self.sizes["dp"] > 1:
-            self.assume("parallelism.zero_stage", "ZeRO stage 0: parallelism.zero_stage is not given")
+            self.assume("parallelism.zero_stage", "ZeRO stage 0: parallelism.zero_stage not given")
         self.replicas = p.dp_replicate or 1
         if self.sizes["dp"] % self.replicas:
             self.assumptions.append(
-                f"no replicas: dp_replicate = {self.replicas} does not divide dp = {self.sizes['dp']}"
+                f"no replicas: dp_replicate {self.replicas} does not divide dp {self.sizes['dp']}"
             )
             self.replicas = 1
         self.element_bytes = DTYPE_BYTES.get((job.model.dtype or "").lower(), 0)

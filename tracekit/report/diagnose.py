@@ -16,9 +16,18 @@ from tracekit.rules import RULES, Facts, JobFacts
 if TYPE_CHECKING:
     import duckdb
 
-BASE_QUERIES = ("step_breakdown", "step_time", "step_time_summary", "overlap", "hidden_kernels")
+    from tracekit.job import JobDescription
+
+BASE_QUERIES = (
+    *("step_breakdown", "step_time", "step_time_summary", "overlap", "hidden_kernels"),
+    "comm_summary",
+)
 OPTIONAL_QUERIES = ("exposed_comm_by_op", "comm_records")
 """Better sentences, no verdict: a report does without them."""
+
+
+ONLY_WITH = {"expert_load": "all_to_all"}
+"""Queries that are asked only where comm_summary shows the operation: they walk all kernels."""
 
 
 def diagnose(
@@ -27,27 +36,32 @@ def diagnose(
     inputs: Sequence[InputFile] | None = None,
     config: DiagnoseConfig | None = None,
     filled: Collection[str] | None = None,
+    description: JobDescription | None = None,
 ) -> Report:
     """Diagnose the run that the connection shows (views of all tables, macros loaded).
 
     ``job`` and ``inputs`` default to what the run's own tables say; give ``job`` to add what a
     job.toml knows (``dataclasses.replace(job_facts(con), world_size=64)``). Rows of other
     attempts than ``job.attempt`` are left out. ``filled`` names the tables that have rows, so that
-    queries which can find nothing are not planned; None: ask them all.
+    queries which can find nothing are not planned; None: ask them all. ``description`` is what the
+    user says of the job.
     """
     job = job if job is not None else job_facts(con)
     inputs = inputs if inputs is not None else input_files(con)
-    return build_report(gather(con, job, filled), inputs, config)
+    return build_report(gather(con, job, filled, description), inputs, config)
 
 
 def gather(
-    con: duckdb.DuckDBPyConnection, job: JobFacts, filled: Collection[str] | None = None
+    con: duckdb.DuckDBPyConnection,
+    job: JobFacts,
+    filled: Collection[str] | None = None,
+    description: JobDescription | None = None,
 ) -> Facts:
     """Run every query that a rule needs, for the job's attempt.
 
     A query that fails is recorded as unavailable: its rules then say that they did not check.
     """
-    from tracekit import catalog
+    from tracekit import catalog, traffic
 
     names = dict.fromkeys((*BASE_QUERIES, *(q for r in RULES for q in r.queries)))
     names |= dict.fromkeys(OPTIONAL_QUERIES)
@@ -58,18 +72,24 @@ def gather(
         if filled is not None and catalog.finds_nothing(catalog.find(name), filled):
             rows[name] = []
             continue
+        wanted = ONLY_WITH.get(name)
+        if wanted and all(r["op"] != wanted for r in rows.get("comm_summary", ())):
+            rows[name] = []
+            continue
         try:
             found = catalog.run(con, name).to_pylist()
         except QueryError as error:
             unavailable[name] = error.message.splitlines()[0]
             continue
         rows[name] = [r for r in found if r.get("attempt") in (None, job.attempt)]
+    rows["traffic"] = list(traffic.beside(rows.get("traffic", ()), description))
     paths = _rows(con, "job_sources")
     return Facts(
         job=job,
         rows=rows,
         unavailable=unavailable,
         sources={int(r["source_id"]): str(r["path"]) for r in paths},
+        description=description,
         replay=RankReplay(con),
     )
 

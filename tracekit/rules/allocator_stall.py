@@ -68,7 +68,12 @@ TEXT = StallText(
 
 
 def evaluate(facts: Facts, limits: AllocatorStallThresholds) -> RuleOutcome:
-    """The ranks whose allocations delay the job."""
+    """The ranks whose allocations delay the job.
+
+    Where launches were recorded allocations would have been, so none is none.
+    """
+    if not facts.of(TEXT.query) and any(r["launched_count"] for r in facts.of("launch_stats")):
+        return RuleOutcome()
     return evaluate_stalls(facts, limits, TEXT)
 
 
@@ -77,7 +82,7 @@ RULE = Rule(
     summary="The memory allocator frees and allocates in the middle of the run.",
     owner=TEXT.owner,
     thresholds=AllocatorStallThresholds(),
-    queries=("step_breakdown", TEXT.query),
+    queries=("step_breakdown", TEXT.query, "launch_stats"),
     evaluate=evaluate,
     doc=__doc__,
     needs=TEXT.needs,

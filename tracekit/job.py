@@ -79,6 +79,8 @@ class Parallelism(_Section, frozen=True, kw_only=True):
     """Pipeline parallel."""
     dp: Count | None = None
     """Data parallel (all of it: replicate times shard)."""
+    dp_replicate: Count | None = None
+    """Replicas of the shards (HSDP); divides dp."""
     ep: Count | None = None
     """Expert parallel."""
     cp: Count | None = None

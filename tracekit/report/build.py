@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -24,6 +24,7 @@ from tracekit.report.model import (
     Report,
     RunInfo,
     StepTime,
+    Traffic,
     Window,
 )
 from tracekit.report.verdict import CAPTURE_STEPS, judge
@@ -88,7 +89,10 @@ def build_report(
         verdict=judgement.verdict,
         step_budget=budget,
         metrics=Metrics(
-            step_time=_step_time(facts), overlap=_overlap(facts), bubble=_bubble(bubble)
+            step_time=_step_time(facts),
+            overlap=_overlap(facts),
+            bubble=_bubble(bubble),
+            traffic=_traffic(facts),
         ),
         findings=tuple(findings),
         not_checked=tuple(not_checked),
@@ -310,6 +314,14 @@ def _bubble(found: ScheduleBubble | None) -> dict[str, Any] | None:
         "microbatches_count": found.microbatches_count,
         "chunks_count": found.chunks_count,
     }
+
+
+def _traffic(facts: Facts) -> tuple[Traffic, ...]:
+    names = [f.name for f in fields(Traffic)]
+    contents: list[dict[str, Any]] = [
+        {name: row.get(name) for name in names} for row in facts.of("traffic")
+    ]
+    return tuple(Traffic(**content) for content in contents)
 
 
 def _total(rows: Iterable[Row], column: str) -> int:

@@ -828,8 +828,9 @@ _JOIN_TABLES = (
     _derived(
         "gpu",
         "Which GPU each name in the samples means, one row a name and attempt.",
-        ("attempt", "host", "device_id", "nvml_index"),
+        ("attempt", "node", "host", "device_id", "nvml_index"),
         _c("attempt", "INTEGER", "Attempt whose ranks are meant; null without traces."),
+        _c("node", "VARCHAR", "As in gpu_sample; null where it names none.", "name"),
         _c("host", "VARCHAR", "Canonical host of the samples; null where unknown.", "name"),
         _c("device_id", "VARCHAR", "As in gpu_sample or log_event."),
         _c("nvml_index", "INTEGER", "As in gpu_sample; null for events."),

@@ -8,9 +8,9 @@ sequence of collectives (operation, group, size), about as many launches, and ne
 kernels as the cell that most are like. At least three besides the first have to be.
 
 A cell that begins with something else (an evaluation, the start of the capture) and ends like the
-others is a step from there on. Nothing is said where updates are of several kinds, where they are
-spread through the backward pass, or where none is known: better no step than a microbatch or a
-layer that is taken for one.
+others is a step from there on, unless that comes regularly. Nothing is said where updates are of
+several kinds, where they are spread through the backward pass, or where none is known: better no
+step than a microbatch or a layer that is taken for one.
 """
 
 from __future__ import annotations
@@ -59,9 +59,8 @@ UPDATE = re.compile(
     r"|optimizer|addcdiv|multi_tensor_apply.*(?:PointwiseOp|TernaryOp)"
 )
 """Kernels of optimizers: fused ones by their names, others by the division that ends Adam."""
-UPDATE_RANGE = "^Optimizer[.]step\\b"
 
-_LAUNCHES = f"""
+_LAUNCHES = """
 WITH calls AS (
     SELECT gpu_op_place AS place,
            coalesce(op, '?') || '/' || coalesce(group_id, 'stream ' || stream, '?') AS call,
@@ -72,7 +71,7 @@ WITH calls AS (
     SELECT DISTINCT start_ns, start_ns + dur_ns AS end_ns FROM annotation
     WHERE source_id = $source_id AND NOT coalesce(is_gpu_twin, false)
       AND start_ns IS NOT NULL AND dur_ns IS NOT NULL
-      AND regexp_matches(name, '{UPDATE_RANGE}')
+      AND regexp_matches(name, '^Optimizer[.]step\\b')
 )
 SELECT g.place, g.launch_start_ns AS at, coalesce(g.launch_end_ns, g.launch_start_ns) AS done,
        g.start_ns, g.start_ns + g.dur_ns AS end_ns, coalesce(g.name, '') AS name,
@@ -149,12 +148,9 @@ def _ends(update: Ints) -> Iterator[Ints]:
     jumps = sizes[1:] / sizes[:-1]
     at = int(jumps.argmax()) if len(jumps) else 0
     several = np.append(update[:-1][pauses > sizes[at]], update[-1]) if len(sizes) else update
-    is_clear = bool(len(jumps)) and float(jumps[at]) >= BURST_RATIO
-    if is_clear:
+    if len(jumps) and float(jumps[at]) >= BURST_RATIO:
         yield several
     yield update
-    if not is_clear and len(jumps):
-        yield several
 
 
 def _with_input(launches: Launches, ends: Ints) -> Ints:
@@ -172,6 +168,9 @@ def _with_input(launches: Launches, ends: Ints) -> Ints:
             moved[i] = end + int(copies[0])
         elif i < len(ends) - 1:
             return ends
+        else:  # the capture ends before the next input
+            usual = int(np.median((moved - ends)[:-1]))
+            moved[i] = min(end + usual, len(launches) - 1)
     return moved
 
 
@@ -195,13 +194,14 @@ def _equal(launches: Launches, calls: Ints, ends: Ints) -> list[Cell]:
     if threads is None:
         return []
     found: list[Cell] = []
+    cut: list[int] = []
     whole = odd = 0
     for number, ((first, last), signature) in enumerate(zip(bounds, signatures, strict=True)):
         begin = first
         if last - first + 1 > count + slack:  # something else comes first
             begin = last - count + 1
-            signature = _signature(calls, begin, last)
-        is_like = signature == usual and last - begin + 1 >= count - slack
+        own_calls = signature if begin == first else _signature(calls, begin, last)
+        is_like = own_calls == usual and last - begin + 1 >= count - slack
         if is_like:
             own = np.bincount(launches.name[begin : last + 1], minlength=names_count)
             shared = np.minimum(own, names).sum() / np.maximum(own, names).sum()
@@ -211,10 +211,13 @@ def _equal(launches: Launches, calls: Ints, ends: Ints) -> list[Cell]:
         if is_like:
             found.append(Cell(begin, last, number))
             whole += number > 0 and begin == first
+            cut += [number] if number and begin > first else []
         elif number:
             odd += 1
     if whole < MIN_EQUAL or odd > max(1, MAX_ODD * len(bounds)):
         return []
+    if len(cut) > 1 and len(np.unique(np.diff(cut))) == 1:
+        return []  # what comes in between comes regularly: then that may be the step's rhythm
     covered = sum(c.last - c.first + 1 for c in found)
     span = found[-1].last - found[0].first + 1
     return found if covered >= MIN_COVERED * span else []
@@ -223,7 +226,7 @@ def _equal(launches: Launches, calls: Ints, ends: Ints) -> list[Cell]:
 def _signature(calls: Ints, first: int, last: int) -> bytes:
     """The collectives of some launches, in order."""
     own = calls[first : last + 1]
-    return own[own != 0].tobytes()
+    return bytes(own[own != 0].tobytes())
 
 
 def _threads(launches: Launches, model: tuple[int, int]) -> list[int] | None:
@@ -313,7 +316,10 @@ def _read(con: duckdb.DuckDBPyConnection, source_id: int) -> Launches:
     if (calls[0] != 0).sum() != (calls[1] != 0).sum():
         calls = calls[1:]  # sizes of some are unknown
     return Launches(
-        *(rows[c].to_numpy() for c in ("at", "done", "start_ns", "end_ns")),
+        at=rows["at"].to_numpy(),
+        done=rows["done"].to_numpy(),
+        start=rows["start_ns"].to_numpy(),
+        end=rows["end_ns"].to_numpy(),
         name=codes,
         thread=rows["thread"].to_numpy(),
         is_input=rows["is_input"].to_numpy(zero_copy_only=False),
@@ -426,7 +432,9 @@ def _differences(
         [source[first][good], source[good], (step[rows] - step[rows][first])[good]], axis=1
     )
     tally: dict[tuple[int, int], Counter[int]] = defaultdict(Counter)
-    for (a, b, difference), count in zip(*np.unique(pairs, axis=0, return_counts=True), strict=True):
+    for (a, b, difference), count in zip(
+        *np.unique(pairs, axis=0, return_counts=True), strict=True
+    ):
         tally[int(a), int(b)][int(difference)] += int(count)
     for (a, b), counted in tally.items():
         difference, count = counted.most_common(1)[0]

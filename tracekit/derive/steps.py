@@ -119,9 +119,7 @@ def warm_steps(
     return {
         (*key, number)
         for key, durations in longest.items()
-        for number in sorted(durations)[
-            : warmup_count([durations[n] for n in sorted(durations)])
-        ]
+        for number in sorted(durations)[: warmup_count([durations[n] for n in sorted(durations)])]
     }
 
 
@@ -142,9 +140,7 @@ def derive_steps(con: duckdb.DuckDBPyConnection, context: pa.Table) -> pa.Table:
             con.unregister("derive_step")
     finally:
         con.unregister("derive_context")
-    warm = warm_steps(
-        {(a, c): dict(zip(numbers, d, strict=True)) for a, c, numbers, d in longest}
-    )
+    warm = warm_steps({(a, c): dict(zip(numbers, d, strict=True)) for a, c, numbers, d in longest})
     keys = zip(*(steps[c].to_pylist() for c in ("attempt", "capture_id", "step")), strict=True)
     count = steps.num_rows
     columns = {name: steps[name] for name in steps.column_names}

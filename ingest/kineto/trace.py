@@ -237,7 +237,7 @@ class TraceReader:
         distinct = set(shown)
         for i in self._rows_with(shown, distinct & {"record_param_comms"}):
             if events[i].args is not None and events[i].args.collective is not None:
-                self._param_comms(events[i], int(start[i]), int(start[i] + dur[i]))
+                self._param_comms(events[i], int(places[i]), int(start[i]), int(dur[i]))
         found = self._rows_with(shown, self._special(distinct))
         if found:
             # Ranges of 2021 traces stand among the operators; they are not work of their own.
@@ -265,13 +265,12 @@ class TraceReader:
     def _seen(self, table: pa.Table) -> None:
         self.pids.update(v for v in table["pid"].unique().to_pylist() if v is not None)
 
-    def _param_comms(self, event: Event, start: int, end: int) -> None:
+    def _param_comms(self, event: Event, place: int, start: int, dur: int) -> None:
         args: CommArgs = event.args
         meta = collectives.meta_of_args(args)
         ident = event.args.external_id
-        self.params.add(
-            HostComm(as_int(event.pid), as_int(event.tid), start, end, ident, meta, args.seq)
-        )
+        pid, thread = as_int(event.pid), as_int(event.tid)
+        self.params.add(HostComm(pid, thread, start, start + dur, ident, meta, args.seq, place))
 
     def _calls(
         self, group: Group, events: list[Event], places: Int64s, start: Int64s, dur: Int64s
@@ -313,7 +312,7 @@ class TraceReader:
             return
         ident = None if args is None else args.external_id
         pid, thread = as_int(event.pid), as_int(event.tid)
-        self.ranges.add(HostComm(pid, thread, start, start + dur, ident, meta, None))
+        self.ranges.add(HostComm(pid, thread, start, start + dur, ident, meta, None, place))
         if event.name.startswith(finish.HOST_LIBRARIES):
             self.gpu.host.append((place, start, dur, thread, pid, event.name.split(":")[0], meta))
 

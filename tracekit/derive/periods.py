@@ -252,7 +252,6 @@ def infer_steps(
     context: pa.Table,
     marked: pa.Table,
     matched: Matched,
-    notes: list[str],
 ) -> pa.Table | None:
     """Rows of ``step`` for the sources that mark none; None where there are none.
 
@@ -284,11 +283,6 @@ def infer_steps(
             # A second source of a rank in one capture may show the same step again.
             kept.setdefault((attempt, rank, capture, row["step"]), row)
     rows = [kept[k] for k in sorted(kept)]
-    ranks = {r["rank"] for r in rows}
-    notes.append(
-        f"{len(rows)} steps of {len(ranks)} ranks were inferred from the period of their updates: "
-        "nothing marks them"
-    )
     return _table(rows)
 
 

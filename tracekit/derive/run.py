@@ -102,7 +102,7 @@ def derive(
     groups = {a: [hashed.applied(a, g) for g in listed] for a, listed in groups.items()}
     matched = match(read_calls(con, context, hashed.table()), worlds, groups)
     steps = derive_steps(con, context)
-    inferred = periods.infer_steps(con, context, steps, matched, remarks)
+    inferred = periods.infer_steps(con, context, steps, matched)
     if inferred is not None:
         steps = pa.concat_tables([steps, inferred])
         matched.calls = matched.calls.with_steps(periods.call_steps(matched, inferred))

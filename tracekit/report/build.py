@@ -44,6 +44,9 @@ MARKED_RANGES = (
     "or more after warm-up"
 )
 
+INFERRED = "its steps are inferred, not marked"
+"""Added to the grounds of a finding that stands on inferred steps."""
+
 SHOWN_NOTES = 4
 """Notes on how the run was made that stand in a report's head."""
 
@@ -64,7 +67,7 @@ def build_report(
     config = config or DiagnoseConfig()
     rules = configured(config.thresholds, config.select, config.ignore)
     found, not_checked, rules_run = _run(rules, facts)
-    linked = link_symptoms(rolled_up(fold(found), facts), facts)
+    linked = _on_inferred_steps(link_symptoms(rolled_up(fold(found), facts), facts), facts)
     blames = {rule.name: rule.names_culprit for rule in RULES}
     # What is silenced still takes its time: it stays in the budget, under its id.
     bubble = schedule_bubble(facts)
@@ -129,6 +132,18 @@ def _run(rules: Iterable[Rule], facts: Facts) -> tuple[list[Finding], list[NotCh
         if outcome.is_applicable and not outcome.not_checked:
             rules_run.append(rule.name)
     return findings, not_checked, rules_run
+
+
+def _on_inferred_steps(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
+    """What costs are stated a step says so where nothing marked the steps."""
+    if not facts.steps.inferred_ranks:
+        return list(findings)
+    return [
+        f
+        if f.impact.s_per_step is None
+        else replace(f, confidence=replace(f.confidence, basis=f"{f.confidence.basis}; {INFERRED}"))
+        for f in findings
+    ]
 
 
 def _silence(
@@ -380,6 +395,11 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
         lines.append(
             f"{plural(sizeless, 'collective')} without communicator and size, which nsys leaves "
             f"out unless asked: {EXPORT_COMMAND}"
+        )
+    if facts.steps.inferred_ranks:
+        lines.append(
+            f"steps of {_ranks(facts.steps.inferred_ranks)} are not marked: inferred from the "
+            "period of the updates of the parameters"
         )
     if facts.steps.warmup_keys:
         lines.append(f"{plural(len(facts.steps.warmup_keys), 'warm-up step')} left out")

@@ -74,7 +74,6 @@ def test_sixteen_ranks_over_libfabric(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pattern", "line"),
     [
-        ("30*", "RAS: 1 snapshot, 20 members"),
         ("31*", "Inspector: 1 file, 5 records, up to 678.3 GB/s"),
         ("32*", "Flight Recorder: 1 dump, 1 call"),
     ],
@@ -85,6 +84,75 @@ def test_records_alone_are_named_and_accuse_nobody(pattern: str, line: str, tmp_
     assert not document.findings
     assert document.verdict.kind == "not_enough_data"
     assert "rules that read traces: no trace was given" in text
+
+
+@needs_shared
+def test_a_process_that_ras_calls_dead_is_named(tmp_path: Path) -> None:
+    text, document = told(tmp_path, real("30*"))
+    assert "RAS: 1 file, 15 members" in text
+    (finding,) = document.findings
+    assert "considers process 3487984 on 172.16.64.213 dead" in finding.summary
+    assert finding.scope.hosts == ("172.16.64.213",)
+
+
+def ras(counts: list[int], time: str = "02:41:00") -> str:
+    """A snapshot of NCCL's RAS: what each rank launched."""
+    ranks = [
+        {"rank": rank, "host": f"10.0.0.{rank}", "pid": 10 + rank, "status": {"init_state": 1},
+         "collective_counts": {"AllReduce": count, "AllGather": 3}}
+        for rank, count in enumerate(counts)
+    ]  # fmt: skip
+    comm = {"hash": "0xae", "size": len(counts), "ranks": ranks, "missing_ranks": []}
+    record = {"nccl_version": "2.29.1", "timestamp": f"2026-07-21 {time}", "communicators": [comm]}
+    return json.dumps(record) + "\n"
+
+
+BEHIND = [7, 7, 6, 7]
+RAS_TEXT = """Job summary
+===========
+
+Communicators... (0.00s)
+
+#0-0 (27a079b828ff1a75) MISMATCH
+  Communicator ranks have different collective operation counts
+  3 ranks have launched up to operation 6650
+  1 rank has launched up to operation 6649
+  Rank 2 -- GPU 2 managed by process 4 on node 10.0.0.1
+"""
+
+
+@pytest.mark.parametrize("is_one_file", [True, False])
+def test_counts_that_stand_still_are_a_hang(tmp_path: Path, is_one_file: bool) -> None:
+    first, second = ras(BEHIND), ras(BEHIND, "02:41:30")
+    paths = [tmp_path / "a.json", tmp_path / "b.json"]
+    paths[0].write_text(first + (second if is_one_file else ""))
+    paths[1].write_text(second)
+    text, document = told(tmp_path, *paths[: 1 if is_one_file else 2])
+    (finding,) = document.findings
+    assert document.verdict.kind == "hang"
+    assert "0xae stood still for 30.0 s: rank 2 (on 10.0.0.2) launched 9 of the 10" in text
+    assert finding.scope.hosts == ("10.0.0.2",)
+    assert finding.scope.ranks == ()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (ras(BEHIND), ras(BEHIND, "02:41:29"), "only 29.0 s apart"),
+        (ras(BEHIND), ras([8, 8, 7, 8], "02:42:00"), "no member stood still behind others"),
+        (ras(BEHIND), ras([8, 7, 6, 7], "02:42:00"), "no member stood still behind others"),
+        (ras([7] * 4), ras([7] * 4, "02:42:00"), "no member stood still behind others"),
+        (ras(BEHIND), "", "one RAS snapshot shows no hang"),
+        (RAS_TEXT, RAS_TEXT, "They state no times"),
+        (RAS_TEXT, RAS_TEXT.replace("66", "67"), "no member stood still behind others"),
+    ],
+)
+def test_other_snapshots_are_no_hang(first: str, second: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "ras.txt"
+    path.write_text(first + second)
+    text, document = told(tmp_path, path)
+    assert not document.findings
+    assert said in text.replace("\n          ", " ")
 
 
 def test_a_secret_in_a_jobs_output_is_nowhere(tmp_path: Path) -> None:

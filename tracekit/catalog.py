@@ -54,6 +54,7 @@ QUERY_FILES: tuple[str, ...] = (
     "comm/exposed_comm_by_op",
     "nccl/nccl_comms",
     "nccl/nccl_topology",
+    "nccl/ras_growth",
     "nccl/nccl_matrix",
     "nccl/nccl_signals",
     "nccl/nccl_bench",

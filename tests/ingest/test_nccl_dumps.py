@@ -292,20 +292,26 @@ def test_ras_text_and_json() -> None:
   Rank 2 -- GPU 2 managed by process 4 on node 10.0.0.1
 DEAD
   Process 9 on node 10.0.0.2 managing GPU 5
-{"nccl_version": "2.29.1", "communicators_count": 1, "communicators": [{"hash": "0xae", "size": 2,
+{"nccl_version": "2.29.1", "timestamp": "2026-11-21 12:00:00",
+ "communicators": [{"hash": "0xae", "size": 3,
  "ranks": [{"rank": 0, "host": "10.0.0.1", "status": {"init_state": 1},
- "collective_counts": {"AllReduce": 7}}],
- "missing_ranks": [{"rank": 1, "host": "10.0.0.1", "status": {"considered_dead": true}}]}]
+ "collective_counts": {"AllReduce": 7}},
+ {"rank": 1, "status": {"init_state": 1}, "collective_counts": {"AllReduce": 8, "Broadcast": "x"}}],
+ "missing_ranks": [{"rank": 2, "pid": 5, "status": {"considered_dead": true}}]}]
 }
 """
     sink = read(text, "ras.txt")
-    columns = ("comm_hash", "group_rank", "op", "last_enqueued", "status")
+    columns = ("comm_hash", "group_rank", "op", "last_enqueued", "peers_enqueued", "status")
     assert sink.rows("comm_snapshot", *columns) == [
-        ("0x27a079b828ff1a75", 2, None, 6649, "MISMATCH"),
-        ("0xae", 0, "all_reduce", 7, "RUNNING"),
-        ("0xae", 1, None, None, "DEAD"),
+        ("0x27a079b828ff1a75", 2, None, 6649, 6650, "MISMATCH"),
+        ("0xae", 0, "all_reduce", 7, 8, "RUNNING"),
+        ("0xae", 1, "all_reduce", 8, 8, "RUNNING"),
+        ("0xae", 2, None, None, None, "DEAD"),
     ]
-    assert [e["pid"] for e in sink.events("ras_dead")] == ["9"]
+    assert [e["pid"] for e in sink.events("ras_dead")] == ["9", "5"]
+    noon_ns = 1_795_262_400_000_000_000  # 2026-11-21 12:00:00, in a zone that nobody states
+    assert sink.rows("comm_snapshot", "time_ns") == [None, noon_ns, noon_ns, noon_ns]
+    assert sink.facts["time_basis"] == "local"
 
 
 # --- nccl-tests -------------------------------------------------------------------------------

@@ -412,7 +412,7 @@ def nccl_lines(facts: Facts) -> list[str]:
 _RECORDS = {
     "flight_recorder": ("Flight Recorder", "dump", "call"),
     "nccl_inspector": ("Inspector", "file", "record"),
-    "nccl_ras": ("RAS", "snapshot", "member"),
+    "nccl_ras": ("RAS", "file", "member"),
 }
 
 
@@ -424,6 +424,8 @@ def _records(facts: Facts) -> list[str]:
         if not rows:
             continue
         count = sum(int(r["calls_count"]) + int(r["members_count"]) for r in rows)
+        if kind == "nccl_ras":  # files of one job show the same members again
+            count = max(int(r["members_count"]) for r in rows)
         if kind == "flight_recorder":
             count = sum(int(r["calls_count"]) for r in rows)
         words = [plural(len(rows), file), plural(count, item)]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nccl_logs import read, source_of
+from nccl_logs import KeptSink, read, source_of
 from tracekit.errors import InputError
 from tracekit.ingest import recognise
 from tracekit.ingest.nccl import pickles
@@ -325,6 +325,47 @@ WITH_ROOT = (
     "#  size  count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong\n"
 )
 NO_ROOT = "#  size  count  type  redop  time  algbw  busbw  error  time  algbw  busbw  error\n"
+
+
+def unnamed(ranks: int, ratio: float, reduction: str, root: str, algbw: float = 100.0) -> KeptSink:
+    """An nccl-tests table of two sizes that does not say which benchmark it is."""
+    devices = "".join(
+        f"#  Rank {r:2d} Group  0 Pid   1 on   h1 device {r:2d} [0000:81:00] NVIDIA A100\n"
+        for r in range(ranks)
+    )
+    bus = f"{algbw:.2f} {algbw * ratio:.2f} 0"
+    rows = "".join(f"{size} 2 float {reduction} {root} 10.5 {bus} 11.5 {bus}\n" for size in (8, 16))
+    head, _, _ = HEADER.partition("#  Rank")
+    return read(head + devices + WITH_ROOT + rows + "# Avg bus bandwidth : 1.0\n", "t.log")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "ratio", "reduction", "root", "name"),
+    [
+        (8, 1.75, "sum", "-1", "all_reduce_perf"),
+        (8, 1.77, "sum", "-1", None),  # no benchmark has this ratio
+        (8, 0.875, "sum", "-1", "reduce_scatter_perf"),
+        (8, 0.875, "none", "-1", None),  # gathers all, or is an all-to-all
+        (8, 1.0, "sum", "-1", "sendrecv_perf"),
+        (8, 1.0, "sum", "0", "reduce_perf"),
+        (8, 1.0, "none", "0", "broadcast_perf"),
+        (2, 1.0, "sum", "-1", None),  # of two ranks an all-reduce looks like send and receive
+        (2, 0.5, "sum", "-1", "reduce_scatter_perf"),
+        (1, 1.0, "sum", "-1", None),
+    ],
+)
+def test_a_table_without_a_name_is_the_one_that_alone_fits(
+    ranks: int, ratio: float, reduction: str, root: str, name: str | None
+) -> None:
+    sink = unnamed(ranks, ratio, reduction, root)
+    assert sink.rows("bench_result", "benchmark") == [name] * 4
+    (given,) = sink.events("bench")
+    assert given.get("benchmark") == name
+    assert given.get("named_by") == ("behaviour" if name else None)
+
+
+def test_small_sizes_are_too_coarse_to_name_a_table() -> None:
+    assert unnamed(8, 1.75, "sum", "-1", algbw=4.9).rows("bench_result", "benchmark") == [None] * 4
 
 
 @pytest.mark.parametrize(

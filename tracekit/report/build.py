@@ -376,6 +376,10 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
     return [*lines, *silenced]
 
 
+MUCH_ABOVE_MEAN = 1.2
+"""The mean over sizes that nccl-tests prints says little where small sizes are in it."""
+
+
 def nccl_lines(facts: Facts) -> list[str]:
     """What NCCL's logs hold: communicators, ranks, hosts, version, network, benchmarks."""
     lines: list[str] = []
@@ -385,7 +389,11 @@ def nccl_lines(facts: Facts) -> list[str]:
         largest = max(members, key=lambda m: int(m["group_size"]))
         hosts = {m["node"] for m in members if m["node"] is not None}
         seen = {m["group_rank"] for m in members if m["comm"] == largest["comm"]}
-        versions = {str(m["nccl_version"]) for m in members if m["nccl_version"]}
+        versions = {str(m["nccl_version"]) for m in members if m["nccl_version"]} or {
+            str(f).partition("=")[2]
+            for r in facts.of("nccl_signals") if r["code"] == "version"
+            for f in r["fields"] or () if str(f).startswith("nccl=")
+        }  # fmt: skip
         words = [
             plural(len(comms), "communicator"),
             f"the largest of {plural(int(largest['group_size']), 'rank')} ({len(seen)} seen)",
@@ -396,11 +404,15 @@ def nccl_lines(facts: Facts) -> list[str]:
         lines.append("NCCL logs: " + ", ".join(words))
     lines += _records(facts)
     for row in facts.of("nccl_bench")[:4]:
-        name = safe(str(row["benchmark"] or "nccl-tests (which is not said)"))
+        name = safe(str(row["benchmark"] or "nccl-tests (which, is not said)"))
+        if row["benchmark_source"] == "behaviour":
+            name += " (not named; only it fits busbw / algbw)"
         bus = row["average_bus_bytes_per_s"]
         if row["is_complete"] and bus:
             way = f" with {row['algorithm']}" if row["algorithm"] else ""
-            lines.append(f"{name}{way} {bus / 1e9:.1f} GB/s on average")
+            peak = float(row["peak_bus_bytes_per_s"] or 0)
+            more = f", {peak / 1e9:.1f} at most" if peak > MUCH_ABOVE_MEAN * bus else ""
+            lines.append(f"{name}{way} {bus / 1e9:.1f} GB/s on average{more}")
         else:
             of = row["expected_rows_count"]
             lines.append(

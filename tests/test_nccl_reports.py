@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,7 +68,9 @@ def test_nvls_and_ring_of_the_same_gpus(tmp_path: Path) -> None:
 def test_sixteen_ranks_over_libfabric(tmp_path: Path) -> None:
     text, document = told(tmp_path, real("03*"))
     assert "16 ranks (16 seen), 2 hosts, NCCL 2.9.9, AWS Libfabric with GPUDirect" in text
-    assert "all_reduce_perf (not named; only it fits busbw / algbw) 11.2 GB/s on average" in text
+    assert "all_reduce_perf (not named; only it fits busbw / algbw) 11.2 GB/s on average" in (
+        " ".join(text.split())
+    )
     assert not document.findings
 
 
@@ -204,3 +207,45 @@ def test_every_call_of_the_trace_is_found_in_the_log(tmp_path: Path) -> None:
     whole = {(r["group_id"], r["rank"]): r["traced_count"] for r in calls}
     assert best == whole
     assert {rank for _, rank in best} == {0, 1, 2, 3}
+
+
+def inspected(run: Any, slower: float) -> str:
+    """What Inspector would have written of a job's calls, with its times so much longer."""
+    rows = run.sql(
+        "SELECT c.rank, c.sequence, c.op, c.message_bytes, c.dur_ns, g.ranks "
+        "FROM collective AS c JOIN comm_group AS g USING (group_id) ORDER BY c.rank, c.sequence"
+    ).to_dicts()
+    first = min(r["sequence"] for r in rows)
+    lines = []
+    for row in rows:
+        ranks = row["ranks"]
+        time_us = round(row["dur_ns"] / 1e3 * slower)
+        algbw = row["message_bytes"] / time_us / 1e3
+        head = {"id": "0xab", "rank": ranks.index(row["rank"]), "n_ranks": len(ranks), "nnodes": 1}
+        perf = {
+            "coll": "AllReduce", "coll_sn": row["sequence"] - first, "coll_algobw_gbs": algbw,
+            "coll_msg_size_bytes": row["message_bytes"], "coll_exec_time_us": time_us,
+            "coll_busbw_gbs": algbw * 2 * (len(ranks) - 1) / len(ranks),
+        }  # fmt: skip
+        about = {"inspector_output_format_version": "v4.0", "dump_timestamp_us": 1748030377748202}
+        lines.append(json.dumps({"header": head, "metadata": about, "coll_perf": perf}))
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("slower", "said"),
+    [
+        (1.0, "72 matched with calls of the traces, and their times agree"),
+        (1.5, "72 matched with calls of the traces, whose times disagree with the traces' kernels"),
+    ],
+)
+def test_inspectors_records_stand_beside_the_calls(
+    slower: float, said: str, tmp_path: Path
+) -> None:
+    write(Request("none", 4, 4, "ddp", 2, nccl="none", decoys=()), tmp_path / "job")
+    paths = [p for p in sorted((tmp_path / "job").iterdir()) if p.name != "truth.json"]
+    records = tmp_path / "inspector.jsonl"
+    with tracekit.ingest(paths, run=tmp_path / "first") as run:  # type: ignore[operator]
+        records.write_text(inspected(run, slower))
+    text, _ = told(tmp_path, *paths, records)
+    assert said in " ".join(text.split())

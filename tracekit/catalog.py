@@ -67,6 +67,7 @@ QUERY_FILES: tuple[str, ...] = (
     "nccl/comm_records",
     "nccl/nccl_expected",
     "nccl/nccl_calls",
+    "nccl/inspector_calls",
     "comm/collective_skew",
     "comm/straggler",
     "comm/late_steps",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -451,8 +452,40 @@ def _records(facts: Facts) -> list[str]:
             words.append(f"states {', '.join(stated[:3])}")
         if behind or "MISMATCH" in stated:
             words.append("unequal counts, which are normal in one snapshot")
+        words += _inspected(facts) if kind == "nccl_inspector" else []
         lines.append(f"{name}: " + ", ".join(words))
     return lines
+
+
+MAX_DUR_RATIO = 1.25
+"""Inspector and the profiler time the same kernels: a quarter more or less is no rounding."""
+
+
+def _inspected(facts: Facts) -> list[str]:
+    """How Inspector's records stand beside the trace's calls."""
+    rows = facts.of("inspector_calls")
+    if not rows:
+        return ["no communicator of theirs is known in the traces"] if facts.ranks else []
+    matched = sum(int(r["matched_count"]) for r in rows)
+    if not matched:
+        why = next((str(r["reason"]) for r in rows if r["reason"]), "no call is in both")
+        words = [f"none matched with a call of the traces: {why}"]
+    else:
+        words = [f"{matched:,} matched with calls of the traces"]
+    apart = [r for r in rows if r["dur_ratio"] is not None and _is_apart(float(r["dur_ratio"]))]
+    if apart:
+        worst = max(apart, key=lambda r: abs(math.log(float(r["dur_ratio"]))))
+        words.append(
+            f"whose times disagree with the traces' kernels (up to {float(worst['dur_ratio']):.2f}x"
+            f" for {worst['op']} of {int(worst['message_bytes']) / 1e6:,.0f} MB)"
+        )
+    elif matched:
+        words.append("and their times agree")
+    return words
+
+
+def _is_apart(ratio: float) -> bool:
+    return ratio <= 0 or not 1 / MAX_DUR_RATIO <= ratio <= MAX_DUR_RATIO
 
 
 def _networks(facts: Facts) -> list[str]:

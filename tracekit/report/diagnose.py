@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     import duckdb
 
 BASE_QUERIES = ("step_breakdown", "step_time", "step_time_summary", "overlap", "hidden_kernels")
-OPTIONAL_QUERIES = ("exposed_comm_by_op", "comm_records")
+OPTIONAL_QUERIES = ("exposed_comm_by_op", "comm_records", "inspector_calls")
 """Better sentences, no verdict: a report does without them."""
+STARTS_FROM = {"inspector_calls": "comm_call", "open_calls": "open_collective"}
+"""Queries over many tables that find nothing without rows of this one: most runs have none."""
 
 
 def diagnose(
@@ -55,7 +57,11 @@ def gather(
     rows: dict[str, list[Mapping[str, Any]]] = {}
     unavailable: dict[str, str] = {}
     for name in names:
-        if filled is not None and catalog.finds_nothing(catalog.find(name), filled):
+        start = STARTS_FROM.get(name)
+        if filled is not None and (
+            catalog.finds_nothing(catalog.find(name), filled)
+            or (start is not None and start not in filled)
+        ):
             rows[name] = []
             continue
         try:

@@ -15,6 +15,8 @@ from tracekit.whatif import (
     Cause,
     CollectiveReplay,
     Layout,
+    Places,
+    StreamReplay,
     WhatIf,
     analyse,
     from_pipeline_rows,
@@ -40,6 +42,53 @@ LEFT JOIN collective_match m USING (source_id, place)
 LEFT JOIN comm_group g ON g.attempt = c.attempt AND g.group_id = m.group_id
 WHERE c.rank IS NOT NULL AND c.start_ns IS NOT NULL AND c.dur_ns IS NOT NULL
 ORDER BY c.capture_id, c.start_ns, c.rank, c.source_id, c.place
+"""
+
+MAX_UNLAUNCHED_RATIO = 0.01
+"""Share of GPU operations whose launch may be missing: those in flight when the window begins."""
+
+_LAUNCHES = """
+SELECT count(*), count(launch_start_ns), count(*) FILTER (
+    WHERE launch_start_ns IS NULL AND NOT EXISTS (
+        SELECT 1 FROM step s WHERE s.rank = g.rank AND s.capture_id = g.capture_id
+            AND coalesce(s.is_warmup, false) AND g.start_ns < s.start_ns + s.dur_ns))
+FROM gpu_op g WHERE rank IS NOT NULL AND category <> 'graph'
+"""
+
+_OPERATIONS = """
+SELECT g.capture_id, g.rank,
+       hash(g.device, g.context, g.stream) >> 1 AS stream,
+       g.class = 'compute' AS is_compute, g.class = 'communication' AS is_communication,
+       hash(g.name) >> 1 AS name,
+       g.launch_start_ns AS launch_ns, g.start_ns, g.start_ns + g.dur_ns AS end_ns,
+       if(m.is_trusted, m.instance_id, NULL) AS instance_id, c.op,
+       m.group_id, k.kind, k.members_count, c.root, c.message_bytes
+FROM gpu_op g
+LEFT JOIN collective c ON c.source_id = g.source_id AND c.gpu_op_place = g.place
+LEFT JOIN collective_match m ON m.source_id = c.source_id AND m.place = c.place
+LEFT JOIN comm_group k ON k.attempt = c.attempt AND k.group_id = m.group_id
+WHERE g.rank IS NOT NULL AND g.launch_start_ns IS NOT NULL AND g.category <> 'graph'
+QUALIFY row_number() OVER (PARTITION BY g.source_id, g.place ORDER BY c.place) = 1
+"""
+
+# The clock that others are told against has no row of its own; of a clock without a row nothing
+# is known, and it is left alone.
+_CLOCKS = """
+SELECT g.rank, any_value(g.clock_id), any_value(coalesce(o.error_ns, 0))
+FROM (SELECT DISTINCT rank, clock_id FROM gpu_op WHERE rank IS NOT NULL) g
+LEFT JOIN (SELECT clock_id, max(error_ns) AS error_ns FROM clock_offset GROUP BY clock_id) o
+  USING (clock_id)
+GROUP BY g.rank HAVING count(*) = 1 ORDER BY g.rank
+"""
+
+# Calls in which the host waits for the device. What they waited for is not recorded.
+_SYNCS = r"""
+SELECT capture_id, rank, contains(lower(name), 'device') OR contains(lower(name), 'ctxsync')
+           AS is_device,
+       start_ns, start_ns + dur_ns AS end_ns
+FROM host_op
+WHERE category IN ('runtime', 'driver') AND rank IS NOT NULL AND dur_ns > 0
+  AND regexp_matches(name, '(?i)synchronize|^cudaMemcpy(_v\d+)?$|^cuda(Free|HostAlloc|MallocHost)')
 """
 
 _STALLS = """
@@ -79,22 +128,42 @@ def replay_pipeline(
     return analyse(from_pipeline_rows(rows, Layout(dp=dp)), causes)
 
 
-def replay_of_calls(con: duckdb.DuckDBPyConnection) -> CollectiveReplay:
-    """The matched collectives, ready to be replayed.
+def replay_of_calls(con: duckdb.DuckDBPyConnection) -> CollectiveReplay | StreamReplay:
+    """The matched collectives, ready to be replayed: by launches and streams where all are known.
 
     InputError where none are matched in steady steps. Macros must be loaded, and the connection
     must show one attempt.
     """
-    stages = con.sql("SELECT rank, pp_rank FROM rank WHERE pp_rank IS NOT NULL").fetchall()
+    places = _places(con)
+    steps = con.sql(_STEPS).to_arrow_table()
+    operations, known, unlaunched = con.sql(_LAUNCHES).fetchall()[0]
+    if operations and known and unlaunched <= MAX_UNLAUNCHED_RATIO * operations:
+        return StreamReplay(
+            con.sql(_OPERATIONS).to_arrow_table(),
+            con.sql(_SYNCS).to_arrow_table(),
+            steps,
+            places,
+        )
     return CollectiveReplay(
-        con.sql(_CALLS).to_arrow_table(),
-        con.sql(_STALLS).to_arrow_table(),
-        con.sql(_STEPS).to_arrow_table(),
-        {int(r): int(s) for r, s in stages},
+        con.sql(_CALLS).to_arrow_table(), con.sql(_STALLS).to_arrow_table(), steps, places
     )
 
 
-def believed_calls(con: duckdb.DuckDBPyConnection) -> CollectiveReplay | None:
+def _places(con: duckdb.DuckDBPyConnection) -> Places:
+    rows = con.sql(
+        "SELECT rank, any_value(pp_rank), any_value(dp_rank), any_value(host) FROM rank"
+        " WHERE rank IS NOT NULL GROUP BY rank ORDER BY rank"
+    ).fetchall()
+    clocks = con.sql(_CLOCKS).fetchall()
+    return Places(
+        {int(r): int(s) for r, s, _, _ in rows if s is not None},
+        {int(r): int(d) for r, _, d, _ in rows if d is not None},
+        {int(r): str(h) for r, _, _, h in rows if h is not None},
+        {int(r): (int(c), int(error)) for r, c, error in clocks},
+    )
+
+
+def believed_calls(con: duckdb.DuckDBPyConnection) -> CollectiveReplay | StreamReplay | None:
     """The matched collectives, if their replay gives the measured time back."""
     try:
         found = replay_of_calls(con)
@@ -113,7 +182,7 @@ class RankReplay:
         self._con = con
 
     @cached_property
-    def _replay(self) -> CollectiveReplay | None:
+    def _replay(self) -> CollectiveReplay | StreamReplay | None:
         return believed_calls(self._con)
 
     @cached_property

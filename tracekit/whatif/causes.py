@@ -40,8 +40,10 @@ SHORT: dict[str, tuple[str, ...] | None] = {
     "compute": o.COMPUTE,
     "all": None,
 }
-_HINT = "rank=7, stage=3, dp=1, op=forward-compute or comm=pp"
-_SCALE = re.compile(r"(rank|stage|dp|op)=([\w-]+)(?::([\w-]+))?[=:]([\d.]+(?:e-?\d+)?)")
+_HINT = "rank=7, stage=3, dp=1, host=gpu-01, link=7, op=all_reduce or comm=pp"
+_SCALE = re.compile(
+    r"(rank|stage|dp|host|op|comm)=([\w.,-]+?)(?::([A-Za-z][\w-]*))?[=:]([\d.]+(?:e-?\d+)?)"
+)
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Cause:
 def parse_remove(text: str) -> Cause:
     """``rank=7`` and the like; UsageError says what can be removed."""
     kind, _, value = text.strip().partition("=")
-    if kind not in ("rank", "stage", "dp", "op", "comm") or not value:
+    if kind not in ("rank", "stage", "dp", "host", "link", "op", "comm") or not value:
         raise UsageError(f"--remove: cannot read {text!r}", hint=f"--remove {_HINT}")
     if kind == "comm" and value not in (*COMM, *GROUP_KINDS):
         raise UsageError(

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tracekit.whatif.analysis import MAX_SIMULATION_ERROR_RATIO, CauseResult, Share, WhatIf
-from tracekit.whatif.collectives import CollectivesWhatIf
+from tracekit.whatif.calls import CollectivesWhatIf
 
 SCHEMA_VERSION = 1
 

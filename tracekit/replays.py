@@ -7,6 +7,7 @@ by its matched collectives.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -14,12 +15,14 @@ from tracekit.errors import InputError
 from tracekit.whatif import (
     Cause,
     CollectiveReplay,
+    CollectivesWhatIf,
     Layout,
     Places,
     StreamReplay,
     WhatIf,
     analyse,
     from_pipeline_rows,
+    uses_operations,
 )
 
 if TYPE_CHECKING:
@@ -170,6 +173,25 @@ def believed_calls(con: duckdb.DuckDBPyConnection) -> CollectiveReplay | StreamR
         return None if found.refused else found
     except InputError:
         return None
+
+
+def whatif(
+    con: duckdb.DuckDBPyConnection, dp: int | None = None, causes: Sequence[Cause] = ()
+) -> WhatIf | CollectivesWhatIf:
+    """Replay an open run by what it holds, and take each cause out (see ``OpenRun.whatif``)."""
+    if not has_pipeline(con):
+        return replay_of_calls(con).analyse(causes)
+    found = replay_pipeline(con, dp)
+    coarse = believed_calls(con) if causes or found.refused else None
+    if coarse is None:
+        return replay_pipeline(con, dp, causes) if causes else found
+    if found.refused:
+        return coarse.analyse(causes)
+    by_streams = [c for c in causes if isinstance(coarse, StreamReplay) and not uses_operations(c)]
+    rest = [c for c in causes if c not in by_streams]
+    results = {c.cause: c for c in replay_pipeline(con, dp, rest).causes}
+    results |= {c.cause: c for c in (coarse.analyse(by_streams).causes if by_streams else ())}
+    return replace(found, causes=tuple(results[c.text] for c in causes))
 
 
 class RankReplay:

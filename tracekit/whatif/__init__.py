@@ -2,7 +2,7 @@
 
 from tracekit.whatif.analysis import WhatIf, analyse
 from tracekit.whatif.calls import CollectivesWhatIf, Places
-from tracekit.whatif.causes import Cause, parse_remove, parse_scale
+from tracekit.whatif.causes import Cause, parse_remove, parse_scale, uses_operations
 from tracekit.whatif.collectives import CollectiveReplay
 from tracekit.whatif.operations import (
     Layout,
@@ -35,4 +35,5 @@ __all__ = [
     "parse_scale",
     "to_dict",
     "to_text",
+    "uses_operations",
 ]

@@ -50,6 +50,8 @@ class CollectivesWhatIf:
     unmatched_count: int = 0
     refused: str | None = None
     """Why the replay must not be believed; None where it may."""
+    method: str = "collectives"
+    """``streams`` where launches and streams are known, else ``collectives``."""
 
     @property
     def slowdown(self) -> float:

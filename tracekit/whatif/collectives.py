@@ -43,6 +43,7 @@ from tracekit.whatif.calls import (
     calls_of,
     change_transfers,
     class_of,
+    error_ratio,
     ideal_transfers,
     leave,
     refused_because,
@@ -602,7 +603,15 @@ def _analyse(
             for s, b, row in zip(steps, base, ends, strict=True)
         },
         causes=tuple(
-            CauseResult(c.text, times[c], t_now / times[c], t_now - times[c]) for c in causes
+            CauseResult(
+                c.text,
+                times[c],
+                t_now / times[c],
+                t_now - times[c],
+                "collectives",
+                error_ratio(float(np.mean(base)) / 1e9, t_now),
+            )
+            for c in causes
         ),
         calls_count=sum(len(c.starts) for w in windows for c in w.calls.values()),
         unmatched_count=sum(w.unmatched_count for w in windows),

@@ -53,6 +53,8 @@ class Request:
     """None: by chance, from the seed."""
     nccl: str = "info"
     """What NCCL logs beside the traces: none, info or coll. Jobs without a GPU have none."""
+    layers: int = 0
+    """Layers of the model; 0: as many as the layout makes sense with."""
 
 
 @dataclass
@@ -124,6 +126,8 @@ def prepare(request: Request) -> Scenario:
         )
     if request.ranks < 2 or request.steps_count < 1:
         raise UsageError("a job needs at least 2 ranks and 1 step")
+    if request.layers < 0:
+        raise UsageError("a model has at least 1 layer (0: as many as the layout makes sense with)")
     words = request.layout or (kinds[0][0].layouts[0] if kinds else "ddp")
     layout = parse(words, request.ranks)
     _check(kinds, layout)
@@ -210,6 +214,8 @@ def _plan(request: Request, layout: Layout, *, is_network: bool, is_of_host: boo
         shape = replace(shape, layers=6 * layout.pp, vocabulary=8192)
         if layout.chunks > 1:
             shape = replace(shape, layers=4 * layout.pp * layout.chunks)
+    if request.layers:
+        shape = replace(shape, layers=request.layers)
     if layout.ep > 1:
         shape = replace(shape, experts=2 * layout.ep, expert_ffn=1792)
     host = HostModel(is_device=request.style != "gloo")

@@ -120,8 +120,6 @@ class Job:
         return self.replay(places).analyse([parse_remove(c) for c in causes])
 
 
-def always(
-    rank: int, value: float, steps: Iterable[int] = range(3)
 Times = dict[tuple[int, int], float]
 
 

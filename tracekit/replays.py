@@ -218,6 +218,11 @@ class RankReplay:
             return None
         return (replay.step_s - replay.step_s_without(ranks)) * 1e9
 
+    @property
+    def is_by_streams(self) -> bool:
+        """Whether launches and streams are replayed, which shows what a delay hides behind."""
+        return isinstance(self._replay, StreamReplay)
+
     def slowdown(self, rank: int) -> float | None:
         """The ideal step with only this rank's delays, over the ideal step."""
         return self._slowdowns.get(rank)

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracekit.findings import Evidence, Finding, Severity, confidence_from, severity_of
+from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import ports as at
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
 from tracekit.wording import listed
@@ -92,51 +92,34 @@ def evaluate(facts: Facts, limits: NicErrorThresholds) -> RuleOutcome:
 def _finding(
     facts: Facts, limits: NicErrorThresholds, port: at.Port, rows: Sequence[Row]
 ) -> Finding:
-    scope = at.scope_of(facts, [port])
     names = [str(r["counter"]) for r in rows]
-    test = at.tested(facts, [port], names)
-    impact = at.impact(facts, test)
-    against = at.unproved(rows)
     words = [f"{r['growth']:,.0f} {({**DAMAGE, **DOWN})[r['counter']]}" for r in rows[:3]]
     is_down = any(name in DOWN for name in names) and port.rank is not None
-    severity = max(
-        Severity.MINOR if is_down else Severity.NOTE,
-        severity_of(impact.step_ratio),
-        key=lambda s: s.weight,
-    )
-    name = at.named(port)
-    return Finding(
-        id=f"{NAME}/{at.where(scope)}",
-        rule=NAME,
-        severity=Severity.NOTE if against else severity,
-        confidence=confidence_from(
-            ["counters", "step times"] if impact.s_per_step is not None else ["counters"],
-            "the port's own counters" + at.tested_words(test),
-        ),
-        summary=f"The {name} counts {listed(words)} while the job runs.",
-        owner="network",
-        scope=scope,
-        when=at.when(facts),
-        impact=impact,
-        evidence=(
-            *(
-                Evidence(
-                    name=str(r["counter"]),
-                    value=float(r["growth"]),
-                    unit="count",
-                    threshold=float(
-                        limits.min_downs_count if r["counter"] in DOWN else limits.min_damage_count
-                    ),
-                    query="port_counters",
-                    rows=at.places(facts, [r]),
-                )
-                for r in rows[:4]
+    evidence = [
+        Evidence(
+            name=str(r["counter"]),
+            value=float(r["growth"]),
+            unit="count",
+            threshold=float(
+                limits.min_downs_count if r["counter"] in DOWN else limits.min_damage_count
             ),
-            *at.tested_evidence(test),
-        ),
-        counter_evidence=against,
-        confirm=("ethtool -S, ethtool -m (light), mlxlink -c   on the host, twice",),
-        remedy=("clean or replace cable and optic; then the NIC",),
+            query="port_counters",
+            rows=at.places(facts, [r]),
+        )
+        for r in rows[:4]
+    ]
+    return at.finding(
+        facts,
+        NAME,
+        [port],
+        f"The {at.named(port)} counts {listed(words)} while the job runs.",
+        evidence,
+        rows=rows,
+        counters=names,
+        basis="the port's own counters",
+        least=Severity.MINOR if is_down else Severity.NOTE,
+        confirm="ethtool -S, ethtool -m (light), mlxlink -c   on the host, twice",
+        remedy="clean or replace cable and optic; then the NIC",
     )
 
 

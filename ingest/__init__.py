@@ -5,6 +5,11 @@ Importing this is cheap: an ingestor imports what it needs when it reads.
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
 from tracekit.ingest import files
 from tracekit.ingest.base import (
     IngestOptions,
@@ -151,3 +156,14 @@ def _foreign(head: bytes, source: SourceFile) -> Recognition:
     if b"\0" in head:
         return said("binary", "binary data of no known kind")
     return said("text", "text of no known kind")
+
+
+class _CallablePackage(ModuleType):
+    """``tracekit.ingest`` is the package of ingestors and the verb: calling it ingests."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # By name: what ingests stands above this package, which must not know it.
+        return import_module("tracekit.api").ingest(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _CallablePackage

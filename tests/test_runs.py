@@ -13,6 +13,7 @@ import textwrap
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -632,3 +633,65 @@ def test_the_times_of_a_run_are_those_of_its_files(job: Path, run: Path) -> None
     runs.ingest([job], run)
     with store.open_run(run) as opened:
         assert opened.con.execute("SELECT start_ns FROM run").fetchall() == [(BASE_NS,)]
+
+
+# ---------------------------------------------------------------- a time budget
+
+
+@pytest.fixture
+def slow_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that only reading moves: ten seconds a file. No file counts as small."""
+    now = [0.0]
+    write = runs.write_shard
+
+    def slowly(task: runs.ShardTask, step: Any = None) -> Any:
+        now[0] += 10.0 * len(task.sources)
+        return write(task, step)
+
+    monkeypatch.setattr(runs, "write_shard", slowly)
+    monkeypatch.setattr(runs, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(runs, "SMALL_FILE_BYTES", -1)
+
+
+@pytest.mark.usefixtures("slow_reading")
+def test_a_budget_ends_the_reading_and_the_same_call_goes_on(job: Path, run: Path) -> None:
+    first = runs.ingest([job], run, workers=1, budget_s=12)
+    assert len(first.sources) == 1
+    assert [Path(p).name for p in first.unread] == ["rank1.json"]
+    second = runs.ingest([job], run, workers=1, budget_s=12)
+    assert [s.source_id for s in second.sources] == [0, 1]
+    assert second.unread == ()
+    assert runs.ingest([job], run, budget_s=12) == second
+    assert rows(run) == rows_of_both_at_once(job, run)
+
+
+@pytest.mark.usefixtures("slow_reading")
+def test_without_a_budget_the_rest_is_read(job: Path, run: Path) -> None:
+    assert runs.ingest([job], run, workers=1, budget_s=1).unread
+    assert runs.has_unread(run)
+    assert len(runs.ingest([job], run).sources) == 2
+    assert not runs.has_unread(run)
+
+
+def test_a_budget_that_suffices_reads_everything(job: Path, run: Path) -> None:
+    manifest = runs.ingest([job], run, budget_s=3600)
+    assert len(manifest.sources) == 2
+    assert manifest.unread == ()
+
+
+@pytest.mark.usefixtures("slow_reading")
+def test_what_was_left_stays_named_when_other_files_are_added(
+    job: Path, run: Path, tmp_path: Path
+) -> None:
+    left = runs.ingest([job], run, workers=1, budget_s=1).unread
+    other = tmp_path / "other.log"
+    other.write_text("hello\n")
+    assert runs.ingest([other], run).unread == left
+
+
+def test_reading_order_is_spread_over_the_job() -> None:
+    files: Any = list(range(8))
+    spread: Any = runs.spread
+    assert spread(files) == [0, 4, 2, 6, 1, 5, 3, 7]
+    assert sorted(spread(files[:5])) == files[:5]
+    assert runs.spread([]) == []

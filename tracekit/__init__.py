@@ -10,8 +10,7 @@
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tracekit.version import __version__ as __version__
@@ -20,28 +19,12 @@ if TYPE_CHECKING:
     from tracekit.api import open as open
 
 
-class _CallablePackage(ModuleType):
-    """``tracekit.ingest`` is the package of ingestors and the verb: calling it ingests."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        from tracekit import api
-
-        return api.ingest(*args, **kwargs)
-
-
-def _make_ingest_callable() -> None:
-    import tracekit.ingest
-
-    sys.modules[tracekit.ingest.__name__].__class__ = _CallablePackage
-
-
 def __getattr__(name: str) -> Any:
-    # Lazy: importing tracekit must not import DuckDB or Arrow.
+    # Lazy: importing tracekit must not import DuckDB, Arrow or the ingestors.
     if name == "open":
         from tracekit import api
 
         return api.open
+    if name == "ingest":
+        return import_module("tracekit.ingest")  # a package that can be called
     raise AttributeError(f"module 'tracekit' has no attribute {name!r}")
-
-
-_make_ingest_callable()

@@ -104,6 +104,8 @@ class OpenRun:
         facts = replace(
             job_facts(con, self.run.selection.attempt), run_id=self.name or str(self.path)
         )
+        manifest = self.run.manifest
+        facts = replace(facts, notes=manifest.notes, unread=manifest.unread)
         facts = with_topology(facts, self.job)
         settings = DiagnoseConfig.from_mapping(config or {}, select, ignore)
         return diagnose(con, facts, config=settings, filled=self.run.tables)
@@ -216,11 +218,14 @@ def open(  # the name that DESIGN gives it: used as tracekit.open
     workers: int | None = None,
     memory_bytes: int | None = None,
     nsys: PathLike | None = None,
+    budget_s: float | None = None,
     progress: runs.Progress | None = None,
 ) -> OpenRun:
     """Open a run, or raw paths through the cache.
 
     ``nsys`` is the program that exports Nsight Systems reports (.nsys-rep) among them.
+    ``budget_s`` ends the reading in time for a report within as many seconds; files that are left
+    are named in the report, and the next call goes on with them.
     InputError where nothing can be read, AmbiguousInputError where the files cannot be one
     attempt of one job. Without ``selection.attempt`` the last attempt is opened.
     """
@@ -235,7 +240,9 @@ def open(  # the name that DESIGN gives it: used as tracekit.open
         opened = store.open_run(folder, selection, memory_bytes=memory_bytes)
     else:
         exporter = str(nsys) if nsys is not None else None
-        opened = _open_cached(given, job, selection, workers, memory_bytes, exporter, progress)
+        opened = _open_cached(
+            given, job, selection, workers, memory_bytes, exporter, budget_s, progress
+        )
     chosen = _last_attempt(opened, selection or Selection(), memory_bytes)
     return OpenRun(chosen, " ".join(str(path) for path in given[:3]))
 
@@ -266,15 +273,17 @@ def _open_cached(
     workers: int | None,
     memory_bytes: int | None,
     nsys: str | None,
+    budget_s: float | None,
     progress: runs.Progress | None,
 ) -> store.Run:
     attempt = selection.attempt if selection else None
-    folder = _cached(paths, job, workers, memory_bytes, attempt, nsys, progress)
+    reading = (workers, memory_bytes, attempt, nsys, budget_s, progress)
+    folder = _cached(paths, job, *reading)
     try:
         return store.open_run(folder, selection, memory_bytes=memory_bytes)
     except StoreError:  # a cached run that is damaged is worth nothing: read again
         cache.drop(folder)
-    folder = _cached(paths, job, workers, memory_bytes, attempt, nsys, progress)
+    folder = _cached(paths, job, *reading)
     return store.open_run(folder, selection, memory_bytes=memory_bytes)
 
 
@@ -285,6 +294,7 @@ def _cached(
     memory_bytes: int | None,
     attempt: int | None,
     nsys: str | None,
+    budget_s: float | None,
     progress: runs.Progress | None,
 ) -> Path:
     for path in paths:
@@ -303,7 +313,7 @@ def _cached(
         exported = cache.run_folder(identity, digest, f"{versions} exported")
         if nsys is not None or store.is_run(exported):
             folder = exported
-    if not store.is_run(folder):
+    if not store.is_run(folder) or runs.has_unread(folder):
         folder = cache.make_folder(folder)
         runs.ingest(
             paths,
@@ -313,6 +323,7 @@ def _cached(
             memory_bytes=memory_bytes,
             attempt=attempt,
             nsys=nsys,
+            budget_s=budget_s,
             progress=progress,
         )
         cache.trim()

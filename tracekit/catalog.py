@@ -74,6 +74,7 @@ QUERY_FILES: tuple[str, ...] = (
     "comm/group_bandwidth",
     "comm/match_coverage",
     "comm/last_calls",
+    "comm/open_calls",
     "comm/enqueued_calls",
     "comm/absent_waits",
     "counters/port_counters",

@@ -14,10 +14,11 @@ import os
 import secrets
 import shutil
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,15 @@ MIN_SHARD_BYTES = 16 << 20
 
 COMMIT_TRIES = 20
 
+READING_SHARE = 0.8
+"""Part of a time budget in which files are read; the rest is for deriving and judging."""
+
+SMALL_FILE_BYTES = 1 << 20
+"""Files up to here are read first under a time budget: descriptions, dumps, small logs."""
+
+SMALL_FILES_BYTES = 64 << 20
+"""As many of them as this."""
+
 Progress = Callable[[int, int, str], None]
 """Called with (bytes done, bytes in all, what was finished)."""
 
@@ -83,11 +93,14 @@ def ingest(
     scheduler: str | None = None,
     attempt: int | None = None,
     nsys: str | None = None,
+    budget_s: float | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
     """Bring ``paths`` into ``run`` (made if absent) and return its latest generation.
 
-    ``nsys`` is the program that exports Nsight Systems reports among them.
+    ``nsys`` is the program that exports Nsight Systems reports among them. With ``budget_s``
+    reading ends in time for a report within as many seconds; ``Manifest.unread`` names the files
+    that wait, and the same call again goes on from there.
     Raises InputError where there is nothing to read, AmbiguousInputError where the sources
     cannot be one attempt, StoreError where ``run`` is something else or cannot be written.
     """
@@ -99,6 +112,7 @@ def ingest(
         )
     files, job = gather(paths, job_paths, run)
     options = IngestOptions(stacks=stacks)
+    until = None if budget_s is None else time.monotonic() + READING_SHARE * budget_s
     with store.writing(run), contextlib.ExitStack() as stack:
         run.mkdir(parents=True, exist_ok=True)
         _sweep_dead_work(run)
@@ -110,7 +124,7 @@ def ingest(
             files = export_reports(files, nsys, exports)
         for _ in range(COMMIT_TRIES):
             manifest = _ingest_once(
-                files, job, run, options, workers, memory_bytes, scheduler, attempt, progress
+                files, job, run, options, workers, memory_bytes, scheduler, attempt, until, progress
             )
             if manifest is not None:
                 return manifest
@@ -162,6 +176,12 @@ def is_job_description(file: SourceFile) -> bool:
     return is_job_file(file.path, read_head(file))
 
 
+def has_unread(run: Path) -> bool:
+    """Whether a time budget left files of the run for another time."""
+    manifest = load(run)
+    return manifest is not None and bool(manifest.unread)
+
+
 def has_reports(files: Sequence[SourceFile]) -> bool:
     """Whether there are Nsight Systems reports, which only nsys can read, among the files."""
     from tracekit.ingest.nsys.sniff import is_report
@@ -203,14 +223,36 @@ def _ingest_once(
     memory_bytes: int | None,
     scheduler: str | None,
     attempt: int | None,
+    until: float | None,
     progress: Progress | None,
 ) -> Manifest | None:
     """One attempt at the next generation; None if another writer came first."""
     previous = load(run)
     files = _without_held_reports(files, previous)
-    digests = _digests(files, previous)
+    known = {s.path for s in previous.sources} if previous else set()
+    first = files if until is None else [f for f in files if f.path in known]
+    digests = _digests(first, previous)
     held = _held(previous, digests, options)
-    new = _new_entries([*files, *held.again], digests, previous, held, options)
+    new = _new_entries([*first, *held.again], digests, previous, held, options)
+    if memory_bytes is not None:
+        workers = _within(memory_bytes, workers)
+
+    def read(some: Sequence[tuple[SourceEntry, SourceFile]]) -> list[ShardFile]:
+        tasks = _plan(run, some, workers or available_cpus(), options)
+        return _run_tasks(tasks, workers, scheduler, progress)
+
+    shard_files: list[ShardFile] | None = None
+    unread = {p for p in previous.unread if p not in {f.path for f in files}} if previous else set()
+    if until is not None:
+        shard_files = read(new) if new else []
+        later = [f for f in spread(files) if f.path not in known]
+        pace = _Pace(until)
+        while some := pace.next_round(later, workers or available_cpus()):
+            later = [f for f in later if f not in some]
+            more = _new_entries(some, _digests(some, previous), previous, held, options, new)
+            shard_files += read(more)
+            new += more
+        unread.update(f.path for f in later)
     entries = (*held.sources, *(entry for entry, _ in new))
     digest = job.digest() if job else ""
     if previous and not digest and previous.job_toml:
@@ -223,13 +265,12 @@ def _ingest_once(
         str(attempt),
         str(REGISTRY_VERSION),
         ingestor_versions(),
+        *sorted(unread),
     )
     if previous and previous.key == key:
         return previous
-    if memory_bytes is not None:
-        workers = _within(memory_bytes, workers)
-    tasks = _plan(run, new, workers or available_cpus(), options)
-    shard_files = _run_tasks(tasks, workers, scheduler, progress)
+    if shard_files is None:
+        shard_files = read(new)
     source_files = [*held.files, *shard_files]
     notes: list[str] = []
     derived = _derive(run, source_files, job, key, memory_bytes, attempt, notes)
@@ -244,6 +285,7 @@ def _ingest_once(
         files=(*source_files, *derived),
         attempt=attempt,
         notes=tuple(notes),
+        unread=tuple(sorted(unread)),
     )
     if commit(run, manifest):
         return manifest
@@ -342,6 +384,57 @@ def _found_again(source: SourceEntry) -> SourceFile:
     )
 
 
+def spread(files: Sequence[SourceFile]) -> list[SourceFile]:
+    """The files in an order of which every beginning is spread over all of them.
+
+    Ranks follow each other in folders and names: the first eight of 512 files would be one host.
+    Halves, then quarters, and so on (bit reversal).
+    """
+    bits = max(1, (len(files) - 1).bit_length())
+    order = sorted(range(len(files)), key=lambda i: int(f"{i:0{bits}b}"[::-1], 2))
+    return [files[i] for i in order]
+
+
+@dataclass
+class _Pace:
+    """How much may still be read before a time, by how long the reading took so far."""
+
+    until: float
+    began: float = field(default_factory=time.monotonic)
+    taken_bytes: int = 0
+
+    def next_round(self, later: Sequence[SourceFile], workers: int) -> list[SourceFile]:
+        """The files to read now: half of what there is time for; something at least at first."""
+        now = time.monotonic()
+        if not self.taken_bytes:
+            some = _small(later) or list(later[:workers])
+        elif now >= self.until:
+            some = []
+        else:
+            rate = self.taken_bytes / max(now - self.began, 1e-3)
+            room = rate * (self.until - now)
+            fitting = [f for f in later if f.file_bytes <= room]
+            some = _upto(fitting, max(room / 2, fitting[0].file_bytes if fitting else 0))
+        self.taken_bytes += sum(max(1, f.file_bytes) for f in some)
+        return some
+
+
+def _small(files: Sequence[SourceFile]) -> list[SourceFile]:
+    return _upto([f for f in files if f.file_bytes <= SMALL_FILE_BYTES], SMALL_FILES_BYTES)
+
+
+def _upto(files: Sequence[SourceFile], limit_bytes: float) -> list[SourceFile]:
+    """The first files that together stay below a size."""
+    some: list[SourceFile] = []
+    size = 0
+    for file in files:
+        size += file.file_bytes
+        if size > limit_bytes:
+            break
+        some.append(file)
+    return some
+
+
 def _digests(files: Sequence[SourceFile], previous: Manifest | None) -> dict[str, str]:
     """Content hash by path; files that look untouched since the last generation are not read."""
     known = {(s.path, s.file_bytes, s.mtime_ns): s for s in previous.sources} if previous else {}
@@ -369,10 +462,15 @@ def _new_entries(
     previous: Manifest | None,
     held: _Held,
     options: IngestOptions,
+    earlier: Sequence[tuple[SourceEntry, SourceFile]] = (),
 ) -> list[tuple[SourceEntry, SourceFile]]:
-    """Entries for the files that the run does not hold yet, with the next free ids."""
-    keys = {s.key for s in held.sources}
-    next_id = max((s.source_id for s in previous.sources), default=-1) + 1 if previous else 0
+    """Entries for the files that the run does not hold yet, with the next free ids.
+
+    ``earlier`` are those that were made for it already.
+    """
+    taken = [*(previous.sources if previous else ()), *(entry for entry, _ in earlier)]
+    keys = {s.key for s in (*held.sources, *(entry for entry, _ in earlier))}
+    next_id = max((s.source_id for s in taken), default=-1) + 1
     new: list[tuple[SourceEntry, SourceFile]] = []
     for file in files:
         digest = digests.get(file.path) or _content_hash(file, {})

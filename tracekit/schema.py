@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-REGISTRY_VERSION = 4
+REGISTRY_VERSION = 5
 """Raised when the meaning or the set of columns changes; part of every run's key."""
 
 UNIT_SUFFIXES = {
@@ -546,6 +546,21 @@ _TRACE_TABLES = (
         _c("is_cut_end", "BOOLEAN", "Ended after the window."),
         _c("library", "VARCHAR", "nccl, rccl, gloo, deepep, nvshmem, hccl, ..."),
         _c("class_source", "VARCHAR", "args, annotation or name."),
+    ),
+    _source(
+        "open_collective",
+        "A collective that the host asked for and whose kernel the trace does not show: those "
+        "after the last finished one of their group.",
+        _PLACE_GRAIN,
+        _t("enqueue_ns", "When the host asked for it."),
+        _c("group_id", "VARCHAR", "Process group; null when unknown."),
+        _c("group_name", "VARCHAR", "The group's name in this source."),
+        _c("group_size", "INTEGER", "Members."),
+        _c("sequence", "BIGINT", "Sequence number within the group; null when none."),
+        _c("op", "VARCHAR", "As in collective."),
+        _c("is_p2p", "BOOLEAN", "Send or receive."),
+        _c("message_bytes", "BIGINT", "Total size S as nccl-tests defines it; null if unknowable."),
+        _c("dtype", "VARCHAR", "Element type, such as BFloat16."),
     ),
     _derived(
         "collective_match",

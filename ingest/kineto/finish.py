@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 HOST_LIBRARIES = ("gloo:", "mpi:", "ucc:")
 """Ranges of these run the collective on the thread that they stand on."""
 
+OPEN_COLUMNS = frozenset(
+    ("op", "group_id", "group_name", "group_size", "is_p2p", "message_bytes", "dtype")
+)
+"""What is kept of a call that no kernel shows."""
 _UNKNOWN = Meta("unknown")
+GroupKey = tuple[str | None, str | None, tuple[int, ...] | None]
+"""Name, description and members, as a call states its group."""
 Known = dict[tuple[str | None, tuple[int, ...]], tuple[Meta, int]]
 
 
@@ -36,6 +42,8 @@ class Finisher:
         self.header = header.parse(stream.header, stream.tail)
         self.groups_by_name = {g.name: g for g in self.header.groups if g.name is not None}
         self.seen_groups: dict[tuple[str | None, str | None, str], Meta] = {}
+        self.finished: dict[GroupKey, int] = {}
+        """By group: when the host had asked for the last call that has a kernel."""
 
     def run(self) -> None:
         """Write all rows and facts."""
@@ -48,6 +56,7 @@ class Finisher:
             self._write_ops(reader.gpu.named(batch))
         for batch in reader.gpu.comms.batches():
             self._write_comms(batch)
+        self._write_open()
         if reader.gpu.host:
             self._write_host_collectives()
         self._write_groups()
@@ -118,6 +127,9 @@ class Finisher:
             where = (pids[i], threads[i], starts[i]) if found[i] else None
             meta = self.reader.gpu.metas[code]
             param = self._param(externals[i], where)
+            if param is not None:
+                key = _group_key(param.meta)
+                self.finished[key] = max(param.end, self.finished.get(key, param.end))
             if meta is not None:
                 class_sources[i] = "args"
             elif param is not None:
@@ -160,6 +172,43 @@ class Finisher:
             **self._cuts(rows["start_ns"].to_numpy(), rows["dur_ns"].to_numpy()),
         }
         self.sink.write("collective", pa.table(columns))
+
+    def _write_open(self) -> None:
+        """What the host asked for after the last call of its group that has a kernel.
+
+        A group without any kernel is no group of this device (gloo), or one that was not seen
+        working. A call inside another is the same call; so is one with its number.
+        """
+        found: list[HostComm] = []
+        until = dict(self.finished)
+        numbers: set[tuple[GroupKey, bool, int]] = set()
+        for param in sorted(self.reader.params, key=lambda p: (p.start, -p.end, p.place)):
+            key = _group_key(param.meta)
+            if param.meta.op in (*collectives.PSEUDO, "unknown") or key not in until:
+                continue
+            if param.start < until[key]:
+                continue
+            if param.sequence is not None:
+                number = (key, bool(_is_p2p(param.meta.op)), param.sequence)
+                if number in numbers:
+                    continue
+                numbers.add(number)
+            until[key] = param.end
+            found.append(param)
+        if not found:
+            return
+        metas = [p.meta for p in found]
+        columns = {
+            "place": ints([p.place for p in found]),
+            "enqueue_ns": ints([p.start for p in found]),
+            "sequence": ints([p.sequence for p in found]),
+            **{
+                name: values
+                for name, values in self._meta_columns(metas).items()
+                if name in OPEN_COLUMNS
+            },
+        }
+        self.sink.write("open_collective", pa.table(columns))
 
     def _param(self, external: int | None, where: tuple[int, int, int] | None) -> HostComm | None:
         """record_param_comms of a kernel: around its launch, else by external id."""
@@ -464,6 +513,10 @@ def _group_row(*values: Any) -> dict[str, Any]:
     row = dict(zip(keys, values, strict=True))
     row["group_source"] = "file"
     return row
+
+
+def _group_key(meta: Meta) -> GroupKey:
+    return meta.group_name, meta.group_description, meta.ranks
 
 
 def _is_p2p(op: str) -> bool | None:

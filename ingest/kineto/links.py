@@ -107,6 +107,7 @@ class HostComm:
     external_id: int | None
     meta: Meta
     sequence: int | None
+    place: int
 
 
 class HostComms:

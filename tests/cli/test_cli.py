@@ -348,6 +348,8 @@ def test_a_reader_that_leaves_early_is_no_error(run: Path) -> None:
         (["diagnose", "RUN", "--since", "yesterday"], ["--since"], "2026"),
         (["diagnose", "RUN", "--memory", "lots"], ["--memory"], "2GB"),
         (["diagnose", "RUN", "--memory", "0"], ["--memory"], "2GB"),
+        (["diagnose", "RUN", "--budget", "soon"], ["--budget"], "60s"),
+        (["diagnose", "RUN", "--budget", "0s"], ["--budget"], "60s"),
         (["diagnose", "RUN", "--attempt", "0"], ["--attempt"], None),
         (["diagnose", "RUN", "--window", "-1"], ["--window"], None),
         (["diagnose", "RUN", "--workers", "0"], ["--workers"], None),

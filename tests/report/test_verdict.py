@@ -199,3 +199,24 @@ def test_a_hang_comes_before_everything(make_job: MakeJob) -> None:
     hang: Finding = replace(stall, id="collective-hang/2", rule="collective-hang")
     judgement = judge(facts, [stall, hang], (), {}, ())
     assert judgement.verdict.kind == "hang"
+
+
+def test_files_that_were_left_for_want_of_time_forbid_nothing_to_fix(make_job: MakeJob) -> None:
+    left = ("traces/rank2.json", "traces/rank3.json", "traces/rank4.json")
+    found = report(make_job(), unread=left)
+    assert found.verdict.kind == "not_enough_data"
+    assert "3 files were left for want of time" in found.verdict.sentence
+    assert "3 files not read for want of time: rank2.json, rank3.json and 1 more" in found.to_text()
+    assert "run the same command again" in found.to_text()
+
+
+def test_files_that_were_left_do_not_hide_what_was_found(make_job: MakeJob) -> None:
+    stalled = make_job().stall("input_stall", [1], range(1, 11), 50)
+    assert report(stalled, unread=("traces/rank2.json",)).verdict.kind == "culprit"
+
+
+def test_what_the_making_of_the_run_assumed_is_said(make_job: MakeJob) -> None:
+    notes = tuple(f"note {i}" for i in range(1, 7))
+    text = report(make_job(), notes=notes).to_text()
+    assert "note 1   note 2   note 3   note 4   and 2 notes more" in text
+    assert "note" not in report(make_job()).to_text()

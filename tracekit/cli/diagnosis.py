@@ -71,6 +71,7 @@ def diagnose(
     ignore: IgnoreOpt = None,
     config: ConfigOpt = None,
     nsys: o.NsysOpt = None,
+    budget: o.BudgetOpt = None,
     workers: o.WorkersOpt = None,
     memory: o.MemoryOpt = None,
     ranks: o.RanksOpt = None,
@@ -86,7 +87,7 @@ def diagnose(
     chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
     settings = _settings(config)
     _check_names(settings, select or (), ignore or ())
-    with open_target(paths, job, chosen, workers, memory, nsys) as run:
+    with open_target(paths, job, chosen, workers, memory, nsys, budget) as run:
         report = run.diagnose(select=select or (), ignore=ignore or (), config=settings)
     write_text(_rendered(report, format_, everything, output), output)
     return _exit_code(report, fail_on, strict)

@@ -28,6 +28,7 @@ def open_target(
     workers: int | None = None,
     memory: str | None = None,
     nsys: str | None = None,
+    budget: str | None = None,
 ) -> OpenRun:
     """A run, or raw paths through the cache, with a progress bar."""
     from tracekit import api
@@ -40,6 +41,7 @@ def open_target(
             workers=workers,
             memory_bytes=o.parse_size(memory, "--memory"),
             nsys=nsys,
+            budget_s=o.parse_duration(budget, "--budget"),
             progress=progress,
         )
 

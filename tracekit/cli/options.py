@@ -47,6 +47,14 @@ MemoryOpt = Annotated[
         help="Memory to use, such as 2GB: for queries, and shared out among workers.",
     ),
 ]
+BudgetOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--budget",
+        metavar="T",
+        help="Report within about this time (60s, 5m); say what was not read.",
+    ),
+]
 FormatOpt = Annotated[TableFormat, typer.Option("--format", help="How rows are written.")]
 OutputOpt = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="F", help="Write here, not to stdout.")
@@ -74,6 +82,7 @@ NsysOpt = Annotated[
 ]
 
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
 
 
@@ -123,6 +132,16 @@ def parse_size(text: str | None, option: str) -> int | None:
         raise UsageError(f"{option}: cannot read {text!r}", hint=f"{option} 2GB")
     base = 1024 if "i" in text.lower() else 1000
     return int(float(match[1]) * base ** " KMGT".index(match[2].upper() or " "))
+
+
+def parse_duration(text: str | None, option: str) -> float | None:
+    """``90``, ``60s``, ``5m``, ``1h`` as seconds."""
+    if text is None:
+        return None
+    match = _DURATION.fullmatch(text.strip())
+    if not match or float(match[1]) <= 0:
+        raise UsageError(f"{option}: cannot read {text!r}", hint=f"{option} 60s")
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2] or "s"]
 
 
 def selection(

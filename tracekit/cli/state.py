@@ -7,8 +7,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tracekit.runs import Progress
+if TYPE_CHECKING:
+    from tracekit.runs import Progress
 
 
 @dataclass

@@ -306,7 +306,7 @@ def _from_ranges(
         con.register(name, rows)
     try:
         names = {n: found for (n,) in con.sql(_NAMES).fetchall() if (found := read_name(n))}
-        if not names:
+        if not names or not _may_have_stages(con, names.values(), job, known):
             return empty
         con.register(
             "derive_name",
@@ -342,6 +342,20 @@ def _from_ranges(
             con.unregister(name)
         for name in ("derive_range", "derive_extent", "derive_transfer"):
             con.execute(f"DROP TABLE IF EXISTS {name}")
+
+
+def _may_have_stages(
+    con: duckdb.DuckDBPyConnection,
+    names: Iterable[RangeName],
+    job: JobDescription | None,
+    known: Mapping[int, int],
+) -> bool:
+    """Whether anything could tell one stage from another: most traces with a forward have none."""
+    if known or any(n.stage is not None for n in names) or (job and job.parallelism.pp):
+        return True
+    if con.execute("FROM collective WHERE op IN ('send', 'recv') LIMIT 1").fetchone():
+        return True
+    return bool(_group_places(con.execute(_GROUPS).fetchall())["pp"])
 
 
 # --- which stage a rank is ------------------------------------------------------------------------

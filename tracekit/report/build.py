@@ -43,6 +43,9 @@ MARKED_RANGES = (
     "or more after warm-up"
 )
 
+SHOWN_NOTES = 4
+"""Notes on how the run was made that stand in a report's head."""
+
 EXPLAINED_RATIO = 0.5
 """A cause explains a symptom if it accounts for at least this share of it."""
 
@@ -338,6 +341,12 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
     """What a reader must know about the data before believing any of it."""
     lines: list[str] = []
     lines += nccl_lines(facts)
+    if facts.job.unread:
+        names = ", ".join(path.rsplit("/", 1)[-1] for path in facts.job.unread[:2])
+        more = f" and {len(facts.job.unread) - 2} more" if len(facts.job.unread) > 2 else ""
+        lines.append(
+            f"{plural(len(facts.job.unread), 'file')} not read for want of time: {names}{more}"
+        )
     if facts.missing_ranks:
         lines.append(f"no trace of {_ranks(facts.missing_ranks)}")
     by_status: dict[str, list[str]] = {}
@@ -375,6 +384,9 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
             f"{_ranks(guessed)} assigned by the order of files"
             + (f" (rank {guessed[0]}: {first})" if first else "")
         )
+    lines += facts.job.notes[:SHOWN_NOTES]
+    if len(facts.job.notes) > SHOWN_NOTES:
+        lines.append(f"and {plural(len(facts.job.notes) - SHOWN_NOTES, 'note')} more")
     return [*lines, *silenced]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ from tracekit.report.build import build_report
 from tracekit.report.config import DiagnoseConfig
 from tracekit.report.model import InputFile, InputIssue, Report
 from tracekit.rules import RULES, Facts, JobFacts
+from tracekit.runs import available_cpus
 
 if TYPE_CHECKING:
     import duckdb
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 BASE_QUERIES = ("step_breakdown", "step_time", "step_time_summary", "overlap", "hidden_kernels")
 OPTIONAL_QUERIES = ("exposed_comm_by_op", "comm_records")
 """Better sentences, no verdict: a report does without them."""
+QUERY_THREADS = 4
+"""Queries of a small run that run at a time: more share too little memory."""
 
 
 def diagnose(
@@ -54,16 +59,17 @@ def gather(
     # launch-bound takes off what stalls explain, so their rows are needed even if not selected.
     rows: dict[str, list[Mapping[str, Any]]] = {}
     unavailable: dict[str, str] = {}
+    asked: list[str] = []
     for name in names:
         if filled is not None and catalog.finds_nothing(catalog.find(name), filled):
             rows[name] = []
-            continue
-        try:
-            found = catalog.run(con, name).to_pylist()
-        except QueryError as error:
-            unavailable[name] = error.message.splitlines()[0]
-            continue
-        rows[name] = [r for r in found if r.get("attempt") in (None, job.attempt)]
+        else:
+            asked.append(name)
+    for name, found in _answers(con, asked):
+        if isinstance(found, QueryError):
+            unavailable[name] = found.message.splitlines()[0]
+        else:
+            rows[name] = [r for r in found if r.get("attempt") in (None, job.attempt)]
     paths = _rows(con, "job_sources")
     return Facts(
         job=job,
@@ -72,6 +78,36 @@ def gather(
         sources={int(r["source_id"]): str(r["path"]) for r in paths},
         replay=RankReplay(con),
     )
+
+
+def _answers(
+    con: duckdb.DuckDBPyConnection, names: Sequence[str]
+) -> Iterator[tuple[str, list[dict[str, Any]] | QueryError]]:
+    """What each query answers, in order.
+
+    A small run has one thread in DuckDB, because planning takes longer than running; then queries
+    run beside each other, on as many cores as there are up to ``QUERY_THREADS``.
+    """
+    local = threading.local()
+
+    def answer(name: str, own: duckdb.DuckDBPyConnection) -> list[dict[str, Any]] | QueryError:
+        try:
+            return _rows(own, name)
+        except QueryError as error:
+            return error
+
+    def aside(name: str) -> list[dict[str, Any]] | QueryError:
+        if not hasattr(local, "con"):
+            local.con = con.cursor()  # the same database; a connection serves one query at a time
+        return answer(name, local.con)
+
+    ((threads,),) = con.execute("SELECT current_setting('threads')").fetchall()
+    count = min(QUERY_THREADS, available_cpus()) if threads == 1 else 1
+    if count == 1:
+        yield from ((name, answer(name, con)) for name in names)
+        return
+    with ThreadPoolExecutor(count, "query") as pool:
+        yield from zip(names, pool.map(aside, names), strict=True)
 
 
 def job_facts(con: duckdb.DuckDBPyConnection, attempt: int | None = None) -> JobFacts:

@@ -81,9 +81,10 @@ def judge(
     (unexplained); a program that launches too slowly (configuration: it blames nobody, but has
     a remedy); idle time or slow steps that no finding explains (unexplained); a minor finding
     that names a cause (it would mislead to lead with 1 % while 40 % is unexplained); a single
-    step (not_enough_data); inherent. What a silenced finding may explain is not called
-    unexplained. ``is_whole`` says that every input was read to its end; ``failed`` names the
-    inputs on which our own reader failed: what they hold is not known, so nothing is inherent.
+    step, or files left for want of time (not_enough_data); inherent. What a silenced finding may
+    explain is not called unexplained. ``is_whole`` says that every input was read to its end;
+    ``failed`` names the inputs on which our own reader failed: what they hold is not known, so
+    nothing is inherent.
     """
     hang = next((f for f in findings if f.rule in HANG_RULES), None)
     if hang is not None:
@@ -106,6 +107,7 @@ def judge(
         or (Judgement(_named(facts, cause)) if cause is not None else None)
         or _too_short(facts)
         or _failed(failed)
+        or _unread(facts)
         or _inherent(facts, rules_run, has_silenced, is_whole)
     )
 
@@ -360,6 +362,19 @@ def _failed(paths: Sequence[str]) -> Judgement | None:
         f"Cannot tell: tracekit itself failed on {paths[0]}{more}; "
         "what else was read shows no fault.",
         "report the bug: the place is in the input's issues (--format json)",
+    )
+
+
+def _unread(facts: Facts) -> Judgement | None:
+    """What was not read for want of time may hold the fault."""
+    paths = facts.job.unread
+    if not paths:
+        return None
+    return _say(
+        "not_enough_data",
+        f"Cannot tell yet: {plural(len(paths), 'file')} were left for want of time; "
+        "what was read shows no fault.",
+        "run the same command again: it goes on with the files that are left",
     )
 
 

@@ -55,6 +55,10 @@ class JobFacts:
     """Whether times count from the epoch; no UTC is printed otherwise."""
     start_ns: int | None = None
     end_ns: int | None = None
+    notes: tuple[str, ...] = ()
+    """What the making of the run had to assume, in words."""
+    unread: tuple[str, ...] = ()
+    """Paths of files that a time budget left for another time."""
 
 
 class Replay(Protocol):

@@ -6,6 +6,9 @@ How it shows
     The traces of all members go on for long after their last call on a communicator, much longer
     than they ever paused, and the members stopped at different calls. The member with the fewest
     calls did not enter; if all entered the same last call and it never ended, no member is named.
+    The kernel that hangs never ends and is in no trace, but the host's call for it is: a member
+    whose host did not ask for the call that others have open did not join. If all asked, no rank is
+    named. Who waits elsewhere is held up, not holding up.
     PyTorch's watchdog and Flight Recorder say the same by sequence numbers, and are believed first;
     where the traces of the same group agree, the finding has both as evidence, and where they name
     somebody else, that is said against it.
@@ -18,8 +21,10 @@ Remedy
 
 When this is wrong
     A trace that ends with an evaluation or a checkpoint without collectives is silent too, but then
-    all members stopped at the same call. Ranks outside a subgroup never call it. A hung job rarely
-    leaves traces; Flight Recorder or the watchdog's log say more.
+    all members stopped at the same call. The end of a capture leaves calls open on every rank:
+    devices worked until then, so nothing is said; nor where a trace is cut. Ranks outside a
+    subgroup never call it. A hung job rarely leaves traces; Flight Recorder or the watchdog's log
+    say more.
 
 Source
     Diagnosis D28: the rank with the lowest completed sequence that did not launch is the culprit.
@@ -39,8 +44,9 @@ from tracekit.findings import (
     Severity,
     confidence_from,
 )
-from tracekit.rules import nccl_hang
+from tracekit.rules import nccl_hang, open_hang
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.open_hang import Traced
 from tracekit.rules.sources import agreed, contradicted
 from tracekit.wording import ranges, ranks_phrase, seconds
 
@@ -74,15 +80,6 @@ def evaluate(facts: Facts, limits: CollectiveHangThresholds) -> RuleOutcome:
     return RuleOutcome(findings=tuple(t.finding for t in (traced or ())[:1]))
 
 
-@dataclass(frozen=True, slots=True)
-class Traced:
-    """A communicator that the traces show standing still."""
-
-    finding: Finding
-    members: frozenset[int]
-    behind: frozenset[int]
-
-
 def _traced(facts: Facts, limits: CollectiveHangThresholds) -> list[Traced] | None:
     """Communicators that stand still, the first to stop first; None where nothing was matched."""
     by_group: dict[tuple[object, ...], list[Row]] = defaultdict(list)
@@ -94,7 +91,8 @@ def _traced(facts: Facts, limits: CollectiveHangThresholds) -> list[Traced] | No
     found = [t for rows in complete if (t := _hang(facts, rows, limits)) is not None]
     # Groups behind the first to hang stand still because of it.
     found.sort(key=lambda t: (t.finding.evidence[0].value, t.finding.id), reverse=True)
-    return found
+    # A call that never finished says more than the last ones that did.
+    return open_hang.hangs(facts, limits.min_silence_ns, limits.min_silence_ratio) + found
 
 
 def _joined(
@@ -198,7 +196,7 @@ RULE = Rule(
     owner="platform",
     thresholds=CollectiveHangThresholds(),
     queries=nccl_hang.HANG_QUERIES,
-    kernel_queries=("last_calls",),
+    kernel_queries=("last_calls", open_hang.QUERY),
     evaluate=evaluate,
     doc=__doc__,
 )

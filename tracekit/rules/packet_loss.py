@@ -79,7 +79,10 @@ def evaluate(facts: Facts, limits: PacketLossThresholds) -> RuleOutcome:
         worst[loss.port.link] = max(loss.ratio, worst.get(loss.port.link, 0.0))
     singled = [loss for loss in bad if _stands_out(loss, worst, limits)]
     if singled:
-        return RuleOutcome(tuple(_finding(facts, limits, [loss], worst) for loss in singled))
+        # The switch's port and the NIC may both count the same drops: one link, one finding.
+        links = at.views({loss.port.link: loss.port for loss in singled}.values())
+        own = [[loss for loss in singled if loss.port in link] for link in links]
+        return RuleOutcome(tuple(_finding(facts, limits, losses, worst) for losses in own))
     return RuleOutcome((_finding(facts, limits, bad, worst),))
 
 
@@ -110,8 +113,8 @@ def _finding(
     rows = [r for loss in losses for r in loss.port.of(at.DROPPED, loss.direction) if r["growth"]]
     first = max(losses, key=lambda loss: loss.ratio)
     usual = at.others_median(worst, first.port.link)
-    dropped = sum(loss.dropped for loss in losses)
-    if len(scope.links) == 1:
+    dropped = max(loss.dropped for loss in losses)
+    if len(at.views(found)) == 1:
         who = f"The {at.named(first.port, first.direction)} drops"
         rest = _contrast(worst, first)
         said = (
@@ -119,6 +122,7 @@ def _finding(
         )
         where = scope.links[0]
     else:
+        dropped = sum(loss.dropped for loss in losses)
         said = (
             f"{plural(len(scope.links), 'port')} drop packets while the job runs "
             f"({dropped:,.0f}; up to {share(first.ratio)}): {at.links_phrase(found)}."
@@ -153,7 +157,7 @@ def _finding(
         scope=scope,
         place=str(scope.ranks[0]) if len(scope.ranks) == 1 else where,
         # A transfer whose lost packet only a timer notices takes many times as long as the others.
-        stopped_ns=at.stuck_ns(facts, scope.ranks),
+        lost_ns=at.stuck_ns(facts, scope.ranks),
         confirm="read the port's drops and queue twice, a minute apart, while the job runs: "
         "tc -s qdisc, ethtool -S or the switch's queue counters say which queue is full",
         remedy="give the queue room or the port its speed back; on RoCE, check PFC and ECN",
@@ -174,8 +178,8 @@ RULE = Rule(
     summary="A port throws packets away while the job runs.",
     owner="network",
     thresholds=PacketLossThresholds(),
-    queries=("step_breakdown", *at.QUERIES, *at.STUCK_QUERIES),
-    kernel_queries=at.STUCK_QUERIES,
+    queries=("step_breakdown", *at.QUERIES, *at.TRANSFER_QUERIES),
+    kernel_queries=at.TRANSFER_QUERIES,
     evaluate=evaluate,
     doc=__doc__,
     needs=at.NEEDS,

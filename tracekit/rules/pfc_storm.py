@@ -118,7 +118,7 @@ def _finding(
         basis="the ports' own counters",
         scope=scope,
         least=Severity.MAJOR if stormed else Severity.NOTE,
-        stopped_ns=most * facts.steps.step_ns,
+        lost_ns=most * facts.steps.step_ns,
         confirm="show pfc counters; show pfcwd stats   on the switches, twice",
         remedy="find the host that pauses first and mend it; keep the watchdog on",
     )

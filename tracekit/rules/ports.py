@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -24,8 +24,11 @@ from tracekit.rules.base import UNPROVED, Facts, Row
 from tracekit.wording import safe, some
 
 QUERIES = ("port_counters", "network_correlation")
-STUCK_QUERIES = ("group_bandwidth", "match_coverage")
-"""What ``stuck_ns`` asks; CUDA graphs hide it."""
+TRANSFER_QUERIES = ("group_bandwidth", "match_coverage")
+"""What ``stuck_ns`` and ``slowed_ns`` ask of the traces; CUDA graphs hide it."""
+TRAFFIC = ("tx_bytes", "rx_bytes")
+REACHED_RATIO = 0.8
+"""Of a link's speed that large transfers reach: what is above it is not called lost."""
 CAPTURE = "tracekit capture --what nic"
 NEEDS = "NIC or switch counters"
 MIN_COST_RATIO = 0.01
@@ -305,12 +308,12 @@ class Cost:
     evidence: tuple[Evidence, ...] = ()
 
 
-def cost(facts: Facts, row: Row | None, stopped_ns: float = 0.0) -> Cost:
-    """By correlation with the step's time where that was found; else by the time that stood still.
+def cost(facts: Facts, row: Row | None, lost_ns: float = 0.0) -> Cost:
+    """By correlation with the step's time where that was found; else by the time that was lost.
 
-    ``stopped_ns``: time of a mean step in which transfers stood still. Only what no computation
-    hides costs; where in a step they stood the counters do not say, so they are taken to be
-    hidden like all communication. Nothing known: an impact that is unknown.
+    ``lost_ns``: time of a mean step that transfers lost. Only what no computation hides costs;
+    where in a step it was lost the counters do not say, so it is taken to be hidden like all
+    communication. Nothing known: an impact that is unknown.
     """
     steps = facts.steps
     if row is not None and row["verdict"] == "cause":
@@ -321,12 +324,12 @@ def cost(facts: Facts, row: Row | None, stopped_ns: float = 0.0) -> Cost:
         return Cost(impact, ("counters", "step times"), tested_evidence(row))
     parts = [s for ranks in steps.by_key.values() for s in ranks.values()]
     comm_ns = sum(s.comm_ns for s in parts)
-    if not stopped_ns or not comm_ns or facts.hidden_ranks:
+    if not lost_ns or not comm_ns or facts.hidden_ranks:
         return Cost(Impact(), ("counters",), tested_evidence(row))
     exposed_ns = sum(s.exposed_comm_ns for s in parts)
-    cost_ns = min(stopped_ns * exposed_ns / comm_ns, exposed_ns / len(parts))
+    cost_ns = min(lost_ns * exposed_ns / comm_ns, exposed_ns / len(parts))
     evidence = Evidence(
-        name="time of a step in which transfers stood still and no computation hid it",
+        name="time of a step lost in transfers that no computation hid",
         value=cost_ns / 1e9,
         unit="s",
     )
@@ -355,7 +358,7 @@ def finding(
     place: str | None = None,
     owner: Owner = "network",
     least: Severity = Severity.NOTE,
-    stopped_ns: float = 0.0,
+    lost_ns: float = 0.0,
 ) -> Finding:
     """A finding over ports: what its counters go with, what it costs, what speaks against it.
 
@@ -363,7 +366,7 @@ def finding(
     ``least`` the severity that the counters alone carry.
     """
     test = tested(facts, found, counters)
-    price = cost(facts, test, stopped_ns)
+    price = cost(facts, test, lost_ns)
     against = unproved(rows)
     severity = max(least, severity_of(price.impact.step_ratio), key=lambda s: s.weight)
     scope = scope or scope_of(facts, found)
@@ -384,19 +387,69 @@ def finding(
     )
 
 
-def stuck_ns(facts: Facts, ranks: Iterable[int]) -> float:
-    """Time of a step that transfers of these ranks' groups took beyond three times the usual.
+def _of_groups(facts: Facts, ranks: Iterable[int], value: Callable[[Row], float]) -> float:
+    """A time of a step, summed by group of these ranks: the largest sum.
 
-    Groups that are stuck at the same time wait side by side: the worst kind of them counts.
+    Groups that transfer at the same time do so side by side, so the sums are not added up.
     """
     members = {r["group_id"]: set(r["ranks"] or ()) for r in facts.of("match_coverage")}
     wanted = set(ranks)
     totals: dict[str, float] = {}
     for row in facts.of("group_bandwidth"):
-        if row["timeline"] == "device" and members.get(row["group_id"], set()) & wanted:
-            each = float(row["stuck_ns"] or 0.0) / max(1, int(row["steps_count"]))
+        own = members.get(row["group_id"], set())
+        is_between = len({facts.job.hosts.get(r, r) for r in own}) > 1
+        if row["timeline"] == "device" and own & wanted and is_between:
+            each = value(row) / max(1, int(row["steps_count"]))
             totals[row["group_id"]] = totals.get(row["group_id"], 0.0) + each
     return max(totals.values(), default=0.0)
+
+
+def stuck_ns(facts: Facts, ranks: Iterable[int]) -> float:
+    """Time of a step beyond the usual in transfers of these ranks that took three times as long."""
+    return _of_groups(facts, ranks, lambda row: float(row["stuck_ns"] or 0.0))
+
+
+def slowed_ns(facts: Facts, found: Sequence[Port]) -> float:
+    """Time of a step that transfers took beyond what the usual speed of the job's links allows.
+
+    The bytes that these ports counted, at the share of the speed that large transfers reach,
+    against the transfers of the ranks behind them (waiting not counted). 0 where no port says at
+    what speed it runs.
+    """
+    named = {(p.node, p.port) for p in ports(facts) if owners(p)}
+    speeds = [
+        float(r["max_value"]) / 8
+        for r in facts.of("port_levels")
+        if r["counter"] == "link_speed" and (r["node"], r["port"]) in named and r["max_value"]
+    ]
+    rates = [
+        float(row["growth"]) / span_s
+        for port in found
+        for row in port.of(TRAFFIC)
+        if (span_s := _span_s(row)) is not None
+    ]
+    if not speeds or not rates:
+        return 0.0
+    needed_ns = max(rates) * facts.steps.step_ns / (REACHED_RATIO * median(speeds))
+    took_ns = _of_groups(
+        facts,
+        {r for p in found for r in owners(p)},
+        lambda row: float(row["transfer_p50_ns"]) * int(row["instances_count"]),
+    )
+    return max(0.0, took_ns - needed_ns)
+
+
+def views(found: Iterable[Port]) -> list[list[Port]]:
+    """Ports by link: a NIC, its interface and the switch's port towards it are three views of one.
+
+    By host and rank; a port that leads nowhere known, or to a host whose rank is not told, is a
+    link of its own.
+    """
+    links: dict[tuple[object, ...], list[Port]] = {}
+    for port in found:
+        key = (port.host, port.rank) if port.rank is not None else (None, port.link)
+        links.setdefault(key, []).append(port)
+    return list(links.values())
 
 
 def links_phrase(found: Sequence[Port]) -> str:

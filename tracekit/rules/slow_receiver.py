@@ -130,7 +130,7 @@ def _finding(
         counters=at.PAUSES,
         basis="who sent the pauses",
         owner="hardware",
-        stopped_ns=(worst.ratio or 0.0) * facts.steps.step_ns,
+        lost_ns=(worst.ratio or 0.0) * facts.steps.step_ns,
         confirm="ethtool -S on the host: tx pause, outbound PCIe stalls; lspci -vv: width and "
         "speed",
         remedy="mend the host's PCIe, memory or NUMA placement; drain it if that takes time",

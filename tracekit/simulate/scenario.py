@@ -64,6 +64,8 @@ class Request:
     """Counters beside the traces: none, gpu, net or all; ``auto``: those that show the faults."""
     interval_s: float = 1.0
     """Time between two readings of a counter."""
+    layers: int = 0
+    """Layers of the model; 0: as many as the layout makes sense with."""
 
 
 @dataclass
@@ -163,6 +165,8 @@ def prepare(request: Request) -> Scenario:
         raise UsageError(f"counters are read every {MIN_INTERVAL_S} to 60 seconds")
     if request.ranks < 2 or request.steps_count < 1:
         raise UsageError("a job needs at least 2 ranks and 1 step")
+    if request.layers < 0:
+        raise UsageError("a model has at least 1 layer (0: as many as the layout makes sense with)")
     words = request.layout or (kinds[0][0].layouts[0] if kinds else "ddp")
     layout = parse(words, request.ranks)
     _check(kinds, layout)
@@ -252,6 +256,8 @@ def _plan(request: Request, layout: Layout, *, is_network: bool, is_of_host: boo
         shape = replace(shape, layers=6 * layout.pp, vocabulary=8192)
         if layout.chunks > 1:
             shape = replace(shape, layers=4 * layout.pp * layout.chunks)
+    if request.layers:
+        shape = replace(shape, layers=request.layers)
     if layout.ep > 1:
         shape = replace(shape, experts=2 * layout.ep, expert_ffn=1792)
     host = HostModel(is_device=request.style != "gloo")

@@ -58,7 +58,9 @@ class Manifest:
     attempt: int | None = None
     """Which attempt of the job was chosen, where the files hold several."""
     notes: tuple[str, ...] = field(default=())
-    """What a reader of the report must know of how the run was made, such as files not read."""
+    """What a reader of the report must know of how the run was made."""
+    unread: tuple[str, ...] = field(default=())
+    """Paths that a time budget left for another time."""
 
     def to_json(self) -> str:
         """The manifest as JSON text."""
@@ -82,6 +84,7 @@ class Manifest:
             raw["sources"] = tuple(SourceEntry(**s) for s in raw["sources"])
             raw["files"] = tuple(ShardFile(**f) for f in raw["files"])
             raw["notes"] = tuple(raw["notes"])
+            raw["unread"] = tuple(raw.get("unread", ()))
             manifest = cls(**raw)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StoreError(

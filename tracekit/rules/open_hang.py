@@ -1,0 +1,211 @@
+"""Hangs as traces show them by what is missing: calls that were asked for and never finished.
+
+A kernel that hangs never ends, so no trace holds it; the host's call is there all the same. The
+member that did not ask for the call that the others have open is the one that they wait for. If all
+asked for it, no rank stayed away. The end of a capture leaves calls open too, but then work went on
+until that end: only where all members stood still for long is anything said, and never where a
+trace is cut.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracekit.findings import (
+    Candidates,
+    Evidence,
+    EvidenceRow,
+    Finding,
+    Impact,
+    Severity,
+    confidence_from,
+)
+from tracekit.rules.base import Facts, Row
+from tracekit.wording import ranges, ranks_phrase, safe, seconds
+
+NAME = "collective-hang"
+QUERY = "open_calls"
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A communicator that the traces show standing still."""
+
+    finding: Finding
+    members: frozenset[int]
+    behind: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A communicator with an open call, in which all traced members stand still."""
+
+    rows: Sequence[Row]
+    number: int
+    """The first call that a member has open."""
+    waiting: tuple[int, ...]
+    absent: tuple[int, ...]
+    """Traced members that did not ask for it."""
+    roots: tuple[int, ...]
+    """Of them, those that wait in no call themselves: the others are held up elsewhere."""
+    untraced: tuple[int, ...]
+    is_complete: bool
+    """Whether all members are known to have a trace."""
+    still_ns: int
+
+    @property
+    def kind(self) -> str:
+        """What can be said of it; in the order of KINDS."""
+        if self.roots:
+            return "absent"
+        if self.absent:
+            return "held"
+        if not self.is_complete:
+            return "untraced"
+        # Calls behind another open one of the same member may never have reached the device.
+        return "held" if any(r["before_count"] for r in self.rows) else "whole"
+
+
+KINDS = ("absent", "whole", "untraced", "held")
+"""Which hang explains the others: the first of these, and of one kind the first to stop."""
+
+
+def hangs(facts: Facts, min_silence_ns: int, min_silence_ratio: float) -> list[Traced]:
+    """Communicators that stand still with a call open, the one that explains most first."""
+    by_group: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+    for row in facts.of(QUERY):
+        by_group[row["attempt"], row["capture_id"], row["group_id"]].append(row)
+    found = [
+        s for rows in by_group.values()
+        if (s := _standing(rows, min_silence_ns, min_silence_ratio)) is not None
+    ]  # fmt: skip
+    found.sort(key=lambda s: (KINDS.index(s.kind), -s.still_ns, str(s.rows[0]["group_id"])))
+    return [
+        Traced(_finding(facts, s, min_silence_ns), frozenset((*s.waiting, *s.absent, *s.untraced)),
+               frozenset(s.roots))
+        for s in found
+    ]  # fmt: skip
+
+
+def _standing(rows: Sequence[Row], min_silence_ns: int, min_ratio: float) -> Standing | None:
+    if any(r["is_cut"] or r["standing_ns"] is None for r in rows):
+        return None
+    still_ns = min(int(r["standing_ns"]) for r in rows)
+    gap_ns = max(int(r["longest_gap_ns"] or 0) for r in rows)
+    if gap_ns == 0 or still_ns < min_silence_ns or still_ns < min_ratio * gap_ns:
+        return None
+    firsts = {int(r["rank"]): _first(r, rows) for r in rows if r["open_count"]}
+    number = min(firsts.values())
+    asked = {int(r["rank"]): _asked(r, rows) for r in rows}
+    absent = sorted(rank for rank, last in asked.items() if last < number)
+    free = {int(r["rank"]) for r in rows if not r["elsewhere_count"]}
+    members = rows[0]["members"]
+    count = rows[0]["members_count"]
+    untraced = sorted({int(m) for m in members or ()} - set(asked))
+    return Standing(
+        rows,
+        number,
+        tuple(sorted(set(asked) - set(absent))),
+        tuple(absent),
+        tuple(r for r in absent if r in free),
+        tuple(untraced),
+        count is not None and len(asked) == int(count),
+        still_ns,
+    )
+
+
+def _is_numbered(rows: Sequence[Row]) -> bool:
+    """Whether the traces number all calls that matter; else calls are counted."""
+    return all(
+        r["asked_sequence"] is not None
+        and (not r["open_count"] or r["first_open_sequence"] is not None)
+        for r in rows
+    )
+
+
+def _first(row: Row, rows: Sequence[Row]) -> int:
+    return int(row["first_open_sequence"]) if _is_numbered(rows) else int(row["last_call"]) + 1
+
+
+def _asked(row: Row, rows: Sequence[Row]) -> int:
+    if _is_numbered(rows):
+        return int(row["asked_sequence"])
+    return int(row["last_call"]) + int(row["open_count"])
+
+
+def _finding(facts: Facts, hang: Standing, min_silence_ns: int) -> Finding:
+    first = next(r for r in hang.rows if r["open_count"] and _first(r, hang.rows) == hang.number)
+    group = f" of group {safe(str(first['group_name']))}" if first["group_name"] else ""
+    call = f"the {safe(str(first['op']))} (call {hang.number}{group})"
+    still = seconds(hang.still_ns / 1e9)
+    waiting = f"rank{'' if len(hang.waiting) == 1 else 's'} {ranges(hang.waiting)}"
+    candidates = Candidates()
+    kind = hang.kind
+    if kind == "absent":
+        says = (
+            f"{ranks_phrase(hang.roots, facts.ranks)} never asked for {call} that {waiting} "
+            f"wait{'s' if len(hang.waiting) == 1 else ''} in; nothing has moved for {still}."
+        )
+    elif kind == "whole":
+        says = (
+            f"All {len(hang.rows)} members asked for {call} and it has not ended for {still}: the "
+            f"network or a GPU, not a rank that stayed away."
+        )
+    elif kind == "untraced":
+        who = f"ranks {ranges(hang.untraced)}" if hang.untraced else "members"
+        says = (
+            f"{waiting.capitalize()} asked for {call} and it has not ended for {still}; {who} "
+            f"without a trace may not have joined."
+        )
+        hosts = sorted({facts.job.hosts[r] for r in hang.untraced if r in facts.job.hosts})
+        candidates = Candidates(
+            ranks=hang.untraced, hosts=tuple(hosts), why="the only members without a trace"
+        )  # fmt: skip
+    else:
+        says = (
+            f"{waiting.capitalize()} wait{'s' if len(hang.waiting) == 1 else ''} in {call} and "
+            f"nothing has moved for {still}; its members also wait elsewhere, so that who holds "
+            f"up whom cannot be told."
+        )
+    return Finding(
+        id=f"{NAME}/{ranges(hang.roots) or ranges(candidates.ranks) or 'all'}",
+        rule=NAME,
+        severity=Severity.CRITICAL,
+        confidence=confidence_from(
+            ["peers"], "calls of the hosts that no kernel finished, and those that are not there"
+        ),
+        summary=says,
+        owner="network" if kind == "whole" else "platform",
+        scope=facts.scope(list(hang.roots), []),
+        when=facts.when([]),
+        impact=Impact(),
+        evidence=(
+            Evidence(
+                name="time in which no member's device did anything, member with least",
+                value=hang.still_ns / 1e9,
+                unit="s",
+                threshold=min_silence_ns / 1e9,
+                query=QUERY,
+                rows=tuple(
+                    EvidenceRow(
+                        source=facts.sources.get(int(r["source_id"]), f"source {r['source_id']}"),
+                        place=str(r["place"]),
+                    )
+                    for r in hang.rows[:10]
+                ),
+            ),
+        ),
+        candidates=candidates,
+        confirm=("switch and NIC counters of the hosts; XIDs in their kernel logs",)
+        if kind == "whole"
+        else ("py-spy dump --pid PID on the hosts of the ranks that did not enter",),
+        remedy=("test the links between the members before the next start",)
+        if kind == "whole"
+        else ("fix what keeps them from the call; see their stacks",),
+        next_capture=("TORCH_NCCL_TRACE_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",),
+    )
+
+
+__all__ = ["QUERY", "Traced", "hangs"]

@@ -243,6 +243,8 @@ def _can_cause(cause: Finding, symptom: Finding, facts: Facts) -> bool:
         # Its own rank's cause, at the same time.
         is_there = set(symptom.scope.ranks) <= set(cause.scope.ranks) and symptom.scope.ranks
         return bool(is_there) and _is_same_time(cause, symptom)
+    if symptom.rule == "gpu-outlier":
+        return bool(set(symptom.scope.devices) & set(cause.scope.devices))
     if symptom.rule != "exposed-communication":
         return True
     return set(cause.scope.ranks) < set(facts.steps.ranks)

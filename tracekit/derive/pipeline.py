@@ -491,6 +491,7 @@ def _by_behaviour(
     in_order = [rank for rank, _, _ in sorted(behaviour, key=lambda b: (b[2], b[0]))]
     stages = {rank: position // replicas for position, rank in enumerate(in_order)}
     notes.append(
-        f"pipeline: {pp} stages of {plural(replicas, 'rank')}, inferred from the order of first forwards"
+        f"pipeline: {pp} stages of {plural(replicas, 'rank')}, inferred from the order of first "
+        "forwards"
     )
     return stages, pp

@@ -99,6 +99,8 @@ class Schedule(_Section, frozen=True, kw_only=True):
     kind: ScheduleKind | None = None
     microbatches: Count | None = None
     """Microbatches a step and replica."""
+    recompute: Literal["none", "selective", "full"] | None = None
+    """Activations that the backward computes again: of attention, or of whole layers."""
 
 
 class Model(_Section, frozen=True, kw_only=True):

@@ -382,7 +382,12 @@ def _tensor(plan: _Plan) -> list[TrafficRow]:
         return []
     layers, m, a = _layers_per_rank(plan), plan.microbatches, _activation(plan)
     calls = 4 * layers * m if layers is not None and m is not None else None
-    recomputed = [(1.5 * calls * a, "activations recomputed")] if calls and a is not None else []
+    recomputed: list[tuple[float, str]] = []
+    kind = plan.job.schedule.recompute
+    if kind == "full" and calls is not None:
+        calls *= 1.5
+    elif kind is None and calls is not None and a is not None:
+        recomputed = [(1.5 * calls * a, "activations recomputed")]
     return [
         plan.row(
             "tp",

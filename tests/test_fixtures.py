@@ -25,10 +25,14 @@ HEALTHY = [
     "ddp-repeated-schedule",
     "pp-healthy",
     "pp-1f1b-healthy",
+    "pp-interleaved-healthy",
+    "fsdp-healthy",
+    "tp-healthy",
+    "ep-healthy",
 ]
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
-LIMIT_BYTES = 4_000_000
-PACED = {"PacedLinear", "PacedLinearBackward"}
+LIMIT_BYTES = 4_400_000
+PACED = {"PacedLinear", "PacedLinearBackward", "Pace", "PaceBackward"}
 
 Event = dict[str, Any]
 
@@ -149,6 +153,7 @@ def test_truth_has_the_keys(case: str) -> None:
     assert (facts["faults"] == []) == (case in HEALTHY)
     layout = facts["layout"]
     assert layout["tp"] * layout["pp"] * layout["dp"] == facts["world_size"]
+    assert layout["dp"] % layout["ep"] == 0, "experts are spread over the data parallel ranks"
     for fault in facts["faults"]:
         assert set(schema["$defs"]["fault"]["required"]) <= set(fault)
         assert set(fault["where"]["ranks"]) <= set(range(facts["world_size"]))
@@ -165,7 +170,7 @@ def test_files_beside_the_traces(case: str) -> None:
     facts = truth(case)
     assert job["name"] == case
     assert job["clocks"]["shared"] is True
-    assert job["parallelism"] == facts["layout"]
+    assert facts["layout"].items() <= job["parallelism"].items()
     assert [r["rank"] for r in job["rank"]] == list(range(facts["world_size"]))
     readme = (RECORDED / case / "README.md").read_text()
     for words in ("Apache-2.0", f"--case {case}", facts["producer"]["torch"]):
@@ -234,7 +239,52 @@ def test_pipeline_has_ranges_and_messages(case: str) -> None:
             assert {e["tid"] for e in rows} == {steps(spans)[truth(case)["steps"]["first"]]["tid"]}
 
 
+def rows_per_step(case: str, name: str) -> set[float]:
+    """How often a range appears in a step, over all ranks."""
+    return {sum(e["name"] == name for e in c[0]) / len(steps(c[0])) for c in ranks(case).values()}
+
+
+def test_interleaved_pipeline_has_two_stages_a_rank() -> None:
+    for rank, captures in ranks("pp-interleaved-healthy").items():
+        (spans,) = captures
+        found = [m for e in spans if (m := re.match(r"PP:(\d)([FB])(\d)$", e["name"]))]
+        assert {int(m[1]) for m in found} == {rank, rank + 4}
+        assert len(found) == len(steps(spans)) * 2 * 16
+
+
+@pytest.mark.parametrize(
+    ("case", "name", "count"),
+    [
+        ("fsdp-healthy", "gloo:all_gather", 6),  # a layer forward and again backward
+        ("fsdp-healthy", "c10d::_reduce_scatter_base_", 3),  # gloo makes it of an all-reduce
+        ("tp-healthy", "gloo:all_reduce", 7),  # the first block's input needs no gradient
+        ("ep-healthy", "gloo:all_to_all", 10),
+        ("ep-hot-expert", "gloo:all_to_all", 10),
+    ],
+)
+def test_sharded_jobs_have_their_collectives(case: str, name: str, count: int) -> None:
+    assert rows_per_step(case, name) == {count}
+
+
 # ---------------------------------------------------------------- the faults, in the traces
+
+
+def test_slow_rank_under_fsdp() -> None:
+    fault = one_fault("fsdp-slow-rank")
+    (rank,) = fault["where"]["ranks"]
+    assert paced_ratio("fsdp-slow-rank", rank) == pytest.approx(2.0, abs=0.1)
+    assert mean_step_s("fsdp-slow-rank") > 1.5 * mean_step_s("fsdp-healthy")
+
+
+def test_hot_expert() -> None:
+    """Dense layers take as long everywhere; the hot expert's doubles, the others' shrinks."""
+    fault = one_fault("ep-hot-expert")
+    (rank,) = fault["where"]["ranks"]
+    dense, hot, cold = 1.0, 2.0 * 2.0, 2.0 * 2 / 3
+    expected = (dense + hot) / (dense + cold)
+    assert paced_ratio("ep-hot-expert", rank) == pytest.approx(expected, rel=0.05)
+    assert fault["measured"]["value"] == pytest.approx(expected, rel=0.05)
+    assert mean_step_s("ep-hot-expert") > 1.4 * mean_step_s("ep-healthy")
 
 
 def test_slow_rank() -> None:

@@ -1,7 +1,8 @@
 """Runs the accuracy bench: ``PYTHONPATH=tests python -m accuracy.run``, or ``make accuracy``.
 
 Simulates the suite, diagnoses every job through the ordinary ingest and rules, prints how often
-cause and culprit were right, and writes docs/accuracy.md. Exits 1 below the bar.
+cause and culprit were right, and writes docs/accuracy.md. Exits 1 below the bar. Outcomes are kept
+as they come, by the code's hash: the same command goes on where a stopped one was.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 from accuracy import report
+from accuracy.keep import FOLDER, Kept, code_hash
 from accuracy.score import Named, Outcome, Scores, score
 from accuracy.suite import REPORTING_SEEDS, TUNING_SEEDS, Case, build, is_checkable
 from tracekit.simulate.catalogue import FAULTS
@@ -35,10 +37,11 @@ def built_rules() -> tuple[str, ...]:
 
 
 def diagnose(folder: Path, run: Path) -> tuple[str, tuple[Named, ...]]:
-    """Kind of verdict and findings of traces and logs in ``folder``; truth.json is never given."""
+    """Kind of verdict and findings of all files in ``folder``; truth.json is never given."""
     from tracekit import api
 
-    paths = sorted([*folder.glob("*.json.gz"), *folder.glob("*.log")])
+    known = {"truth.json", "job.toml", "README.md"}
+    paths = [p for p in sorted(folder.iterdir()) if p.name not in known]
     with api.ingest(list(paths), run=run, job=[folder / "job.toml"], workers=1) as opened:
         document = opened.diagnose().document
     top = document.verdict.finding
@@ -52,6 +55,7 @@ def diagnose(folder: Path, run: Path) -> tuple[str, tuple[Named, ...]]:
             f.scope.groups,
             f.id == top,
             bool(f.explained_by),
+            f.impact.step_ratio,
         )
         for f in document.findings
     )
@@ -64,7 +68,9 @@ def run_case(case: Case) -> Outcome:
 
     with tempfile.TemporaryDirectory(prefix="accuracy-") as name:
         folder = Path(name) / "job"
-        request = Request(case.scenario, case.ranks, case.seed, case.layout)
+        request = Request(
+            case.scenario, case.ranks, case.seed, case.layout, case.steps, layers=case.layers
+        )
         truth = write(request, folder)
         return _outcome(case.label, case.layout, case.ranks, case.seed, truth, folder, Path(name))
 
@@ -91,16 +97,35 @@ def _outcome(
 
 
 def _all(
-    function: Callable[[Any], Outcome], items: Sequence[Any], workers: int, what: str
-) -> Iterator[Outcome]:
+    function: Callable[[Any], Outcome], items: Mapping[str, Any], options: argparse.Namespace,
+    kept: Kept, what: str,
+) -> list[Outcome]:  # fmt: skip
+    """The outcome of every item, by key; what ``kept`` holds is not done again."""
+    left = {key: item for key, item in items.items() if key not in kept.outcomes}
     began = time.monotonic()
+    if len(left) < len(items):
+        print(f"{what}: {len(items) - len(left)} of {len(items)} kept", file=sys.stderr)
+    for done, (key, outcome) in enumerate(_outcomes(function, left, options.workers), 1):
+        kept.add(key, outcome)
+        if done % 20 == 0 or done == len(left):
+            took = time.monotonic() - began
+            print(f"{what}: {done} of {len(left)} ({took:.0f} s)", file=sys.stderr)
+    return [kept.outcomes[key] for key in items]
+
+
+def _outcomes(
+    function: Callable[[Any], Outcome], items: Mapping[str, Any], workers: int
+) -> Iterator[tuple[str, Outcome]]:
+    """As they are done, so that none waits for a slow one to be kept."""
+    if workers == 1:
+        for key, item in items.items():
+            yield key, function(item)
+        return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        for done, outcome in enumerate(pool.map(function, items), 1):
-            if done % 20 == 0 or done == len(items):
-                took = time.monotonic() - began
-                print(f"{what}: {done} of {len(items)} ({took:.0f} s)", file=sys.stderr)
-            yield outcome
+        futures = {pool.submit(function, item): key for key, item in items.items()}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
 
 
 def below_bar(scores: Scores, options: argparse.Namespace) -> list[str]:
@@ -129,6 +154,8 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--healthy", type=int, default=13, help="healthy jobs a seed (default 13)")
     parser.add_argument("--all", action="store_true", help="also all jobs of rules not built")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--only", default="", help="only cases whose key holds these words")
+    parser.add_argument("--keep", type=Path, default=FOLDER, help="where outcomes are kept")
     parser.add_argument("--min-top1", type=float, default=0.95)
     parser.add_argument("--max-false-major", type=float, default=0.01)
     parser.add_argument("--min-both", type=float, default=0.80)
@@ -143,9 +170,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rules = built_rules()
     cases = build(seeds, rules, healthy_per_seed=options.healthy, is_all=options.all)
     checkable = {f.name for f in FAULTS if is_checkable(f, rules)}
-    outcomes = list(_all(run_case, cases, options.workers, "simulated"))
+    cases = [c for c in cases if options.only in c.key]
+    kept = Kept(options.keep / f"{code_hash()}.jsonl")
+    outcomes = _all(run_case, {c.key: c for c in cases}, options, kept, "simulated")
     names = sorted(p.parent.name for p in RECORDED.glob("*/truth.json"))
-    recorded = list(_all(run_recorded, names, options.workers, "recorded"))
+    recorded = _all(run_recorded, {f"recorded {n}": n for n in names}, options, kept, "recorded")
     scores = score(outcomes, checkable)
     text = report.markdown(scores, recorded, seeds, options.seeds, rules)
     print(text)

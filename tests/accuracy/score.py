@@ -24,6 +24,8 @@ class Named:
     groups: tuple[str, ...]
     is_top: bool
     is_symptom: bool
+    step_ratio: float | None = None
+    """What it is said to cost, as a share of the step."""
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,12 @@ from tracekit.simulate.catalogue import BY_NAME, FAULTS, PAIRS, Fault
 TUNING_SEEDS = range(1_000, 1_100)
 REPORTING_SEEDS = range(7_000, 7_100)
 
-SIZES = (8, 16, 8, 32, 16, 64)
-"""World sizes, in turn."""
+SIZES = (8, 8, 16, 8, 8, 32, 8, 16, 8, 8, 8)
+"""World sizes, in turn: most faults show as well among 8 ranks as among 64, and cost an eighth."""
+LARGEST = 64
+LARGE_EVERY = 23
+"""One turn in so many is a job of ``LARGEST`` ranks. A prime, as the number of sizes is: each
+layout meets each size."""
 HEALTHY_LAYOUTS = (
     "ddp", "fsdp", "zero1", "zero2-m2", "tp4-sp-m2", "tp2-m2", "pp4-m8", "pp4-zbh1-m8",
     "pp2-vpp2-m8", "ep8", "cp2", "hsdp2", "tp2-pp2-m4-titan",
@@ -31,6 +35,15 @@ class Case:
     layout: str
     ranks: int
     seed: int
+    steps: int = 10
+    layers: int = 0
+    """Of the model; 0: the simulator's own."""
+
+    @property
+    def key(self) -> str:
+        """What tells one case from all others, whatever suite it is in."""
+        size = f"{self.ranks}r{self.steps}s{self.layers}l"
+        return f"{self.scenario} {self.layout} {size} {self.seed}"
 
     @property
     def label(self) -> str:
@@ -39,9 +52,24 @@ class Case:
 
 
 def _size(turn: int, layout: str) -> int:
+    """Ranks. A job with tensor groups or a pipeline has ten times the calls a rank: 32 at most."""
+    is_busy = "tp" in layout or "pp" in layout
     size = SIZES[turn % len(SIZES)]
-    needed = 16 if "tp8" in layout and "pp" in layout else 8
-    return max(size, needed)
+    if turn % LARGE_EVERY == LARGE_EVERY - 1:
+        size = 32 if is_busy else LARGEST
+    return max(size, 16 if "tp8" in layout and "pp" in layout else 8)
+
+
+def _layers(layout: str) -> int:
+    """Layers of the model: as few as leave a stage something to be uneven with."""
+    words = {w.rstrip("0123456789"): w for w in layout.split("-")}
+
+    def size(word: str) -> int:
+        return int(words[word][len(word) :]) if word in words else 1
+
+    if "pp" in words:
+        return size("pp") * (2 * size("vpp") if "vpp" in words else 3)
+    return 4 if "tp" in words else 0
 
 
 def build(
@@ -59,7 +87,10 @@ def build(
             layout = HEALTHY_LAYOUTS[turn % len(HEALTHY_LAYOUTS)]
             # A seed of its own, or two healthy jobs would share their noise and their decoys.
             own = seed + 100_000 * k
-            cases.append(Case("none", (), layout, _size(turn, layout), own))
+            # What is fine in twelve steps must be fine in a window of eight.
+            steps = 8 + 2 * (turn % 3)
+            size = _size(turn, layout)
+            cases.append(Case("none", (), layout, size, own, steps, _layers(layout)))
         for j, fault in enumerate(FAULTS):
             if is_checkable(fault, rules) or is_all:
                 cases += _fault_cases(fault, seed, i + j)
@@ -68,7 +99,8 @@ def build(
         for j, (one, two) in enumerate(PAIRS):
             if is_all or all(is_checkable(BY_NAME[n], rules) for n in (one, two)):
                 layout = "pp4-m8" if "stage-imbalance" in (one, two) else "ddp-m2"
-                cases.append(Case(f"{one}+{two}", (one, two), layout, _size(i + j, layout), seed))
+                size, layers = _size(i + j, layout), _layers(layout)
+                cases.append(Case(f"{one}+{two}", (one, two), layout, size, seed, 12, layers))
     return cases
 
 
@@ -86,4 +118,7 @@ def _case(fault: Fault, strength: float, seed: int, turn: int) -> Case:
     size = _size(turn, layout)
     if fault.is_network:
         size = max(size, 16)
-    return Case(f"{fault.name}:{strength:g}", (fault.name,), layout, size, seed)
+    # A fault that comes and goes needs steps with and without it.
+    steps = 12 if fault.steps in ("some", "window") else 8
+    name = f"{fault.name}:{strength:g}"
+    return Case(name, (fault.name,), layout, size, seed, steps, _layers(layout))

@@ -47,7 +47,11 @@ class JobFacts:
     leaves: Mapping[int, str] = field(default_factory=dict)
     """Rank to leaf switch, as far as job.toml says."""
     rails: Mapping[int, int] = field(default_factory=dict)
-    """Rank to rail, as far as job.toml says."""
+    """Rank to rail, as far as job.toml says; ranks without a trace too."""
+    racks: Mapping[int, str] = field(default_factory=dict)
+    """Rank to rack, as far as job.toml says."""
+    placed_hosts: Mapping[int, str] = field(default_factory=dict)
+    """Rank to host, with the ranks that only job.toml places: they have no trace."""
     rank_sources: Mapping[int, str] = field(default_factory=dict)
     """Rank to where its number came from (IDENTITY_SOURCES)."""
     rank_files: Mapping[int, str] = field(default_factory=dict)
@@ -72,6 +76,10 @@ class Replay(Protocol):
 
     def slowdown(self, rank: int) -> float | None:
         """The ideal step with only this rank's delays, over the ideal step."""
+
+    @property
+    def is_by_streams(self) -> bool:
+        """Whether launches and streams are replayed, which shows what a delay hides behind."""
 
 
 @dataclass(frozen=True)

@@ -129,6 +129,7 @@ def test_megatron_dump() -> None:
     assert (job.model.layers, job.model.vocabulary, job.world_size) == (96, 51200, 1024)
     assert job.framework == "megatron"
     assert any("recomputed" in n for n in job.notes)
+    assert job.schedule.recompute == "full"
     assert dumped("no dump here") == {}
 
 

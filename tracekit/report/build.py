@@ -32,6 +32,7 @@ from tracekit.report.model import (
 from tracekit.report.verdict import CAPTURE_STEPS, judge
 from tracekit.rules import RULES, Facts, Rule, configured
 from tracekit.rules.base import Row
+from tracekit.rules.low_mfu import waterfall
 from tracekit.rules.pipeline import ScheduleBubble, schedule_bubble
 from tracekit.rules.steps import utc
 from tracekit.rules.unbuilt import not_built
@@ -81,6 +82,7 @@ def build_report(
     findings = ordered(kept, judgement.verdict.finding)
     if not config.select:
         not_checked += not_built(i.kind for i in inputs)
+    used = waterfall(facts)
     document = Document(
         schema_version=SCHEMA_VERSION,
         tracekit_version=__version__,
@@ -97,6 +99,7 @@ def build_report(
             step_time=_step_time(facts),
             overlap=_overlap(facts),
             bubble=_bubble(bubble),
+            mfu=used.to_dict() if used is not None else None,
             traffic=_traffic(facts),
         ),
         findings=tuple(findings),

@@ -155,6 +155,12 @@ def _foreign(head: bytes, source: SourceFile) -> Recognition:
         return said("json", "JSON without traceEvents or anything else that is known")
     if b"\0" in head:
         return said("binary", "binary data of no known kind")
+    if source.name.lower().endswith((".csv", ".tsv")):
+        return said(
+            "table",
+            "a table without a header that is known; [[source]] columns in job.toml can say which "
+            "column is what",
+        )
     return said("text", "text of no known kind")
 
 

@@ -447,6 +447,12 @@ def test_columns_are_what_job_toml_says() -> None:
         "P [mW]", "busy [%]", "Joules [J]"}  # fmt: skip
 
 
+def test_a_table_that_nobody_knows_says_how_to_explain_it() -> None:
+    found = recognise(source_of(FOREIGN.encode(), "x.csv"))
+    assert (found.kind, found.status) == ("table", "unrecognised")
+    assert "[[source]] columns in job.toml" in found.reason
+
+
 def test_what_job_toml_says_wins_and_the_rest_is_read_as_usual() -> None:
     text = "timestamp,gpu,temperature_C,power_W,board_W\n1700000000,0,60,300,500\n"
     sink = ingest(text, columns={"power": "board_W"})

@@ -213,6 +213,7 @@ def _extra_and_missing(
         and r["op"] not in NEVER
         and r["expected_bytes"] is None and r["basis"] is None
         and float(r["bytes_per_step"] or 0.0) >= max(least, 1.0)
+        and not _stands_in(facts, r, rows)
     ]  # fmt: skip
     # Groups that nobody could name may do what seems to be missing; so may ranks without a trace.
     is_whole = not facts.missing_ranks and all(r["group_kind"] is not None for r in rows)
@@ -222,6 +223,23 @@ def _extra_and_missing(
     ]  # fmt: skip
     found = [_extra(facts, r) for r in extra]
     return found + [_missing(r, extra) for r in missing]
+
+
+def _stands_in(facts: Facts, row: Row, rows: Sequence[Row]) -> bool:
+    """Whether its groups may be those of a family as large that shows no traffic of its own.
+
+    Where experts are spread over all replicas, one communicator is both the experts' and the
+    data-parallel one, and has one name.
+    """
+    assert facts.description is not None  # noqa: S101  # evaluate has looked
+    sizes = facts.description.parallelism
+    return any(
+        r["op"] == row["op"]
+        and r["group_kind"] != row["group_kind"]
+        and not r["calls_per_step"]
+        and getattr(sizes, str(r["group_kind"]), None) == row["group_size"]
+        for r in rows
+    )
 
 
 def _extra(facts: Facts, row: Row) -> Mismatch:

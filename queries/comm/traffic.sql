@@ -21,6 +21,7 @@
 -- column: group_size INTEGER : Members of the largest such group; null where not known.
 -- column: ranks_count BIGINT : Ranks that do it.
 -- column: largest_bytes BIGINT : Largest message.
+-- completed: job
 -- source: Diagnosis 3.6 and 3.8.
 WITH
     windows AS (

@@ -65,11 +65,12 @@ def gather(
             rows[name] = []
         else:
             asked.append(name)
-    for name, found in _answers(con, asked):
-        if isinstance(found, QueryError):
-            unavailable[name] = found.message.splitlines()[0]
-        else:
-            rows[name] = [r for r in found if r.get("attempt") in (None, job.attempt)]
+    with catalog.shared(con, asked):
+        for name, found in _answers(con, asked):
+            if isinstance(found, QueryError):
+                unavailable[name] = found.message.splitlines()[0]
+            else:
+                rows[name] = [r for r in found if r.get("attempt") in (None, job.attempt)]
     paths = _rows(con, "job_sources")
     return Facts(
         job=job,

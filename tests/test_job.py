@@ -102,6 +102,7 @@ timezone = "Europe/Berlin"
 start = 2026-07-21T02:41:07+02:00
 interval = 0.25
 attempt = 2
+columns = { time = "t", power = "P \\"draw\\" [mW]" }
 """
 
 
@@ -129,6 +130,7 @@ def test_every_field_is_read() -> None:
     assert full.rank[0].base == "/jobs/a"
     assert full.source[0].start is not None
     assert full.source[0].start.isoformat() == "2026-07-21T02:41:07+02:00"
+    assert full.source[0].columns == {"time": "t", "power": 'P "draw" [mW]'}
 
 
 @pytest.mark.skipif(not LAB, reason="the shared samples are not here")

@@ -15,10 +15,14 @@ seconds. Paths are relative to the file that holds them and never lead outside i
     [[source]]
     path = "node1/*.json.gz"    # * stays in a folder, ** does not
     host = "gpu-12"
+    [[source]]
+    path = "gpu.csv"            # a table with headers of its own
+    columns = { time = "t", gpu = "card", power = "P [mW]", sm_active = "busy [%]" }
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import hashlib
@@ -79,6 +83,8 @@ class Parallelism(_Section, frozen=True, kw_only=True):
     """Pipeline parallel."""
     dp: Count | None = None
     """Data parallel (all of it: replicate times shard)."""
+    dp_replicate: Count | None = None
+    """Replicas of the shards (HSDP); divides dp."""
     ep: Count | None = None
     """Expert parallel."""
     cp: Count | None = None
@@ -213,6 +219,11 @@ class SourceEntry(_Section, frozen=True, kw_only=True):
     """Seconds between its records."""
     rank: Index | None = None
     attempt: Count | None = None
+    columns: Annotated[dict[Text, Text], Meta(min_length=1, max_length=1000)] | None = None
+    """What the columns of a table of counters are: time, gpu (NVML index), uuid, pci, host, pod,
+    model, metric, value or a counter's name, and the header, with its unit in brackets where the
+    header does not state it. In a table with a number a row, a counter's name in its metric column.
+    """
     base: str = ""
     """Folder of the job.toml that says so; not a key of the file."""
 
@@ -379,6 +390,20 @@ def parse_job(data: bytes, path: str) -> JobDescription:
     )
     _check_meaning(job, path)
     return job
+
+
+def place_of(files: Iterable[str], key: str) -> str:
+    """Path and line of the only place where job descriptions set a key; "" where unclear."""
+    found = []
+    for path in files:
+        with contextlib.suppress(OSError):
+            text = Path(path).read_bytes()[:MAX_BYTES].decode("utf-8", "replace")
+            pattern = re.compile(rf"(?<![\w-])\"?{re.escape(key)}\"?\s*=")
+            lines = text.replace("\r\n", "\n").split("\n")
+            found += [
+                f"{path}: line {n}: " for n, line in enumerate(lines, 1) if pattern.search(line)
+            ]
+    return found[0] if len(found) == 1 else ""
 
 
 def _shown(text: str, limit: int = 60) -> str:
@@ -712,4 +737,6 @@ def _toml(value: object) -> str:
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, tuple):
         return f"[{', '.join(_toml(v) for v in value)}]"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_toml(k)} = {_toml(v)}" for k, v in value.items()) + " }"
     return value.isoformat() if isinstance(value, datetime) else repr(value)

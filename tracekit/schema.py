@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-REGISTRY_VERSION = 5
+REGISTRY_VERSION = 6
 """Raised when the meaning or the set of columns changes; part of every run's key."""
 
 UNIT_SUFFIXES = {
@@ -387,7 +387,11 @@ _TRACE_TABLES = (
         _t("gpu_end_ns", "End of the last GPU operation launched by the step."),
         _c("is_warmup", "BOOLEAN", "Before the job is steady; left out of statistics."),
         _c("is_partial", "BOOLEAN", "Cut by the window."),
-        _c("step_source", "VARCHAR", "annotation, nvtx, optimizer or period."),
+        _c(
+            "step_source",
+            "VARCHAR",
+            "annotation (it was marked), or inferred: optimizer (ranges of updates) or period.",
+        ),
     ),
     _source(
         "gpu_op",
@@ -409,7 +413,7 @@ _TRACE_TABLES = (
         _t("launch_end_ns", "End of the launch call."),
         _c("launch_thread", "BIGINT", "Thread of the launch call."),
         _c("step", "BIGINT", "The file's step that launched it; null when none."),
-        _c("step_source", "VARCHAR", "launch, time or null."),
+        _c("step_source", "VARCHAR", "launch, time, period (an inferred step) or null."),
         _c("graph_id", "BIGINT", "CUDA graph; null outside one."),
         _c("graph_node_id", "BIGINT", "Node in the graph."),
         _c("grid", "INTEGER[]", "Grid of blocks."),
@@ -541,7 +545,7 @@ _TRACE_TABLES = (
         _c("stream", "BIGINT", "Stream."),
         _c("thread", "BIGINT", "Worker thread on the host's timeline."),
         _c("step", "BIGINT", "The file's step; null when none."),
-        _c("step_source", "VARCHAR", "launch, time or null."),
+        _c("step_source", "VARCHAR", "launch, time, period (an inferred step) or null."),
         _c("is_cut_start", "BOOLEAN", "Began before the window."),
         _c("is_cut_end", "BOOLEAN", "Ended after the window."),
         _c("library", "VARCHAR", "nccl, rccl, gloo, deepep, nvshmem, hccl, ..."),
@@ -746,6 +750,11 @@ _NCCL_TABLES = (
         _c("last_enqueued", "BIGINT", "Last sequence enqueued."),
         _c("last_started", "BIGINT", "Last sequence started."),
         _c("last_completed", "BIGINT", "Last sequence completed."),
+        _c(
+            "peers_enqueued",
+            "BIGINT",
+            "Last that any member had enqueued then; null if unsaid.",
+        ),
         _c("status", "VARCHAR", "As stated."),
         _c("world_rank", "INTEGER", "Global rank; null unless the record states it."),
         _c("node", "VARCHAR", "Host that the record states.", "name"),
@@ -828,8 +837,9 @@ _JOIN_TABLES = (
     _derived(
         "gpu",
         "Which GPU each name in the samples means, one row a name and attempt.",
-        ("attempt", "host", "device_id", "nvml_index"),
+        ("attempt", "node", "host", "device_id", "nvml_index"),
         _c("attempt", "INTEGER", "Attempt whose ranks are meant; null without traces."),
+        _c("node", "VARCHAR", "As in gpu_sample; null where it names none.", "name"),
         _c("host", "VARCHAR", "Canonical host of the samples; null where unknown.", "name"),
         _c("device_id", "VARCHAR", "As in gpu_sample or log_event."),
         _c("nvml_index", "INTEGER", "As in gpu_sample; null for events."),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -24,6 +25,7 @@ from tracekit.report.model import (
     Report,
     RunInfo,
     StepTime,
+    Traffic,
     Window,
 )
 from tracekit.report.verdict import CAPTURE_STEPS, judge
@@ -42,6 +44,9 @@ MARKED_RANGES = (
     "mark each step with an NVTX range (torch.cuda.nvtx.range_push('step 12')) and capture five "
     "or more after warm-up"
 )
+
+INFERRED = "its steps are inferred, not marked"
+"""Added to the grounds of a finding that stands on inferred steps."""
 
 SHOWN_NOTES = 4
 """Notes on how the run was made that stand in a report's head."""
@@ -63,7 +68,7 @@ def build_report(
     config = config or DiagnoseConfig()
     rules = configured(config.thresholds, config.select, config.ignore)
     found, not_checked, rules_run = _run(rules, facts)
-    linked = link_symptoms(rolled_up(fold(found), facts), facts)
+    linked = _on_inferred_steps(link_symptoms(rolled_up(fold(found), facts), facts), facts)
     blames = {rule.name: rule.names_culprit for rule in RULES}
     # What is silenced still takes its time: it stays in the budget, under its id.
     bubble = schedule_bubble(facts)
@@ -88,7 +93,10 @@ def build_report(
         verdict=judgement.verdict,
         step_budget=budget,
         metrics=Metrics(
-            step_time=_step_time(facts), overlap=_overlap(facts), bubble=_bubble(bubble)
+            step_time=_step_time(facts),
+            overlap=_overlap(facts),
+            bubble=_bubble(bubble),
+            traffic=_traffic(facts),
         ),
         findings=tuple(findings),
         not_checked=tuple(not_checked),
@@ -125,6 +133,18 @@ def _run(rules: Iterable[Rule], facts: Facts) -> tuple[list[Finding], list[NotCh
         if outcome.is_applicable and not outcome.not_checked:
             rules_run.append(rule.name)
     return findings, not_checked, rules_run
+
+
+def _on_inferred_steps(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
+    """What costs are stated a step says so where nothing marked the steps."""
+    if not facts.steps.inferred_ranks:
+        return list(findings)
+    return [
+        f
+        if f.impact.s_per_step is None
+        else replace(f, confidence=replace(f.confidence, basis=f"{f.confidence.basis}; {INFERRED}"))
+        for f in findings
+    ]
 
 
 def _silence(
@@ -223,6 +243,8 @@ def _can_cause(cause: Finding, symptom: Finding, facts: Facts) -> bool:
         # Its own rank's cause, at the same time.
         is_there = set(symptom.scope.ranks) <= set(cause.scope.ranks) and symptom.scope.ranks
         return bool(is_there) and _is_same_time(cause, symptom)
+    if symptom.rule == "gpu-outlier":
+        return bool(set(symptom.scope.devices) & set(cause.scope.devices))
     if symptom.rule != "exposed-communication":
         return True
     return set(cause.scope.ranks) < set(facts.steps.ranks)
@@ -312,6 +334,14 @@ def _bubble(found: ScheduleBubble | None) -> dict[str, Any] | None:
     }
 
 
+def _traffic(facts: Facts) -> tuple[Traffic, ...]:
+    names = [f.name for f in fields(Traffic)]
+    contents: list[dict[str, Any]] = [
+        {name: row.get(name) for name in names} for row in facts.of("traffic")
+    ]
+    return tuple(Traffic(**content) for content in contents)
+
+
 def _total(rows: Iterable[Row], column: str) -> int:
     return sum(int(row[column] or 0) for row in rows)
 
@@ -369,6 +399,11 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
             f"{plural(sizeless, 'collective')} without communicator and size, which nsys leaves "
             f"out unless asked: {EXPORT_COMMAND}"
         )
+    if facts.steps.inferred_ranks:
+        lines.append(
+            f"steps of {_ranks(facts.steps.inferred_ranks)} are not marked: inferred from the "
+            "period of the updates of the parameters"
+        )
     if facts.steps.warmup_keys:
         lines.append(f"{plural(len(facts.steps.warmup_keys), 'warm-up step')} left out")
     if facts.steps.partial_count:
@@ -388,6 +423,10 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
     return [*lines, *silenced]
 
 
+MUCH_ABOVE_MEAN = 1.2
+"""The mean over sizes that nccl-tests prints says little where small sizes are in it."""
+
+
 def nccl_lines(facts: Facts) -> list[str]:
     """What NCCL's logs hold: communicators, ranks, hosts, version, network, benchmarks."""
     lines: list[str] = []
@@ -397,7 +436,11 @@ def nccl_lines(facts: Facts) -> list[str]:
         largest = max(members, key=lambda m: int(m["group_size"]))
         hosts = {m["node"] for m in members if m["node"] is not None}
         seen = {m["group_rank"] for m in members if m["comm"] == largest["comm"]}
-        versions = {str(m["nccl_version"]) for m in members if m["nccl_version"]}
+        versions = {str(m["nccl_version"]) for m in members if m["nccl_version"]} or {
+            str(f).partition("=")[2]
+            for r in facts.of("nccl_signals") if r["code"] == "version"
+            for f in r["fields"] or () if str(f).startswith("nccl=")
+        }  # fmt: skip
         words = [
             plural(len(comms), "communicator"),
             f"the largest of {plural(int(largest['group_size']), 'rank')} ({len(seen)} seen)",
@@ -408,11 +451,15 @@ def nccl_lines(facts: Facts) -> list[str]:
         lines.append("NCCL logs: " + ", ".join(words))
     lines += _records(facts)
     for row in facts.of("nccl_bench")[:4]:
-        name = safe(str(row["benchmark"] or "nccl-tests (which is not said)"))
+        name = safe(str(row["benchmark"] or "nccl-tests (which, is not said)"))
+        if row["benchmark_source"] == "behaviour":
+            name += " (not named; only it fits busbw / algbw)"
         bus = row["average_bus_bytes_per_s"]
         if row["is_complete"] and bus:
             way = f" with {row['algorithm']}" if row["algorithm"] else ""
-            lines.append(f"{name}{way} {bus / 1e9:.1f} GB/s on average")
+            peak = float(row["peak_bus_bytes_per_s"] or 0)
+            more = f", {peak / 1e9:.1f} at most" if peak > MUCH_ABOVE_MEAN * bus else ""
+            lines.append(f"{name}{way} {bus / 1e9:.1f} GB/s on average{more}")
         else:
             of = row["expected_rows_count"]
             lines.append(
@@ -424,7 +471,7 @@ def nccl_lines(facts: Facts) -> list[str]:
 _RECORDS = {
     "flight_recorder": ("Flight Recorder", "dump", "call"),
     "nccl_inspector": ("Inspector", "file", "record"),
-    "nccl_ras": ("RAS", "snapshot", "member"),
+    "nccl_ras": ("RAS", "file", "member"),
 }
 
 
@@ -436,6 +483,8 @@ def _records(facts: Facts) -> list[str]:
         if not rows:
             continue
         count = sum(int(r["calls_count"]) + int(r["members_count"]) for r in rows)
+        if kind == "nccl_ras":  # files of one job show the same members again
+            count = max(int(r["members_count"]) for r in rows)
         if kind == "flight_recorder":
             count = sum(int(r["calls_count"]) for r in rows)
         words = [plural(len(rows), file), plural(count, item)]
@@ -449,8 +498,40 @@ def _records(facts: Facts) -> list[str]:
             words.append(f"states {', '.join(stated[:3])}")
         if behind or "MISMATCH" in stated:
             words.append("unequal counts, which are normal in one snapshot")
+        words += _inspected(facts) if kind == "nccl_inspector" else []
         lines.append(f"{name}: " + ", ".join(words))
     return lines
+
+
+MAX_DUR_RATIO = 1.25
+"""Inspector and the profiler time the same kernels: a quarter more or less is no rounding."""
+
+
+def _inspected(facts: Facts) -> list[str]:
+    """How Inspector's records stand beside the trace's calls."""
+    rows = facts.of("inspector_calls")
+    if not rows:
+        return ["no communicator of theirs is known in the traces"] if facts.ranks else []
+    matched = sum(int(r["matched_count"]) for r in rows)
+    if not matched:
+        why = next((str(r["reason"]) for r in rows if r["reason"]), "no call is in both")
+        words = [f"none matched with a call of the traces: {why}"]
+    else:
+        words = [f"{matched:,} matched with calls of the traces"]
+    apart = [r for r in rows if r["dur_ratio"] is not None and _is_apart(float(r["dur_ratio"]))]
+    if apart:
+        worst = max(apart, key=lambda r: abs(math.log(float(r["dur_ratio"]))))
+        words.append(
+            f"whose times disagree with the traces' kernels (up to {float(worst['dur_ratio']):.2f}x"
+            f" for {worst['op']} of {int(worst['message_bytes']) / 1e6:,.0f} MB)"
+        )
+    elif matched:
+        words.append("and their times agree")
+    return words
+
+
+def _is_apart(ratio: float) -> bool:
+    return ratio <= 0 or not 1 / MAX_DUR_RATIO <= ratio <= MAX_DUR_RATIO
 
 
 def _networks(facts: Facts) -> list[str]:

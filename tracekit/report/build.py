@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from tracekit.findings import Finding, NotChecked, confidence_from, ordered, severity_of
+from tracekit.report.bounds import bounded
 from tracekit.report.budget import step_budget
 from tracekit.report.config import DiagnoseConfig
 from tracekit.report.domains import rolled_up
@@ -64,7 +65,7 @@ def build_report(
     config = config or DiagnoseConfig()
     rules = configured(config.thresholds, config.select, config.ignore)
     found, not_checked, rules_run = _run(rules, facts)
-    linked = link_symptoms(rolled_up(fold(found), facts), facts)
+    linked = bounded(link_symptoms(rolled_up(fold(found), facts), facts), facts)
     blames = {rule.name: rule.names_culprit for rule in RULES}
     # What is silenced still takes its time: it stays in the budget, under its id.
     bubble = schedule_bubble(facts)

@@ -168,8 +168,9 @@ def _no_steps(facts: Facts) -> Judgement:
     if not rows and (facts.of("nccl_comms") or facts.of("nccl_bench")):
         return _say(
             "not_enough_data",
-            "Cannot tell what a step costs: there is only what NCCL logged, and the rules that "
-            "read it found no fault.",
+            f"Cannot tell what a step costs: there is only what "
+            f"{'NCCL logged' if facts.of('nccl_comms') else 'nccl-tests measured'}, and the rules "
+            f"that read it found no fault.",
             capture,
         )
     if not rows and (records := facts.of("comm_records")):

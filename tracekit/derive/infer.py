@@ -38,6 +38,18 @@ _MEGATRON = {
 }
 """Megatron-LM's group descriptions, the names of its globals -> dimension."""
 
+_PURPOSES = {
+    "DATA_PARALLEL_GROUP_WITH_CP": "dp",
+    "INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP": "dp",
+    "EXPERT_DATA_PARALLEL_GROUP": "edp",
+    "MODEL_PARALLEL_GROUP": "mp",
+    "EMBEDDING_GROUP": "embedding",
+    "POSITION_EMBEDDING_GROUP": "embedding",
+    "MESH_DP_SHARD_CP": "dp",
+    "MESH_DP_SHARD_MOD_EP": "edp",
+}
+"""Groups whose size is no dimension's: they span two, or a part of one. mp is tp with pp."""
+
 _DIMENSIONS = ("tp", "pp", "dp", "ep", "cp")
 
 
@@ -60,6 +72,15 @@ def group_dimension(*names: str | None) -> str | None:
         if mesh[1] in _MESH:
             return _MESH[mesh[1]]
     return None
+
+
+def group_purpose(*names: str | None) -> str | None:
+    """What a group of this name is for: its dimension, or what joins parts of several."""
+    for name in names:
+        known = _PURPOSES.get(name.strip().upper().lstrip("_")) if name else None
+        if known is not None:
+            return known
+    return group_dimension(*names)
 
 
 def infer_job(
@@ -124,6 +145,38 @@ def infer_job(
     merged = merge_jobs(msgspec.structs.replace(inferred, files=("the traces",)), job)
     merged = msgspec.structs.replace(merged, files=job.files)
     return merged, _relevant(merged, {**said, **_given(job)})
+
+
+SUPERSEDED = "; the later is used"
+"""How a note of ``merge_jobs`` about two descriptions ends."""
+
+
+def contradictions(
+    con: duckdb.DuckDBPyConnection, derived: Mapping[str, pa.Table], job: JobDescription
+) -> list[str]:
+    """What the user's description says and the traces (or two descriptions) deny, in words.
+
+    The user's word stands, so a reader must know. The world size is compared where it is decided.
+    """
+    from tracekit.expect.hardware import gpu_named
+
+    seen, _ = infer_job(con, derived)
+    found = [note for note in job.notes if note.endswith(SUPERSEDED)]
+    pairs = [
+        (f"parallelism.{d}", getattr(job.parallelism, d), getattr(seen.parallelism, d))
+        for d in _DIMENSIONS
+    ]
+    pairs.append(
+        ("hardware.gpus_per_node", job.hardware.gpus_per_node, seen.hardware.gpus_per_node)
+    )
+    said, shown = (gpu_named(one.hardware.gpu) for one in (job, seen))
+    if said is not None and shown is not None:
+        pairs.append(("hardware.gpu", said.name, shown.name))
+    return found + [
+        f"job description: {place} {mine}, the traces show {theirs}"
+        for place, mine, theirs in pairs
+        if mine is not None and theirs is not None and mine != theirs
+    ]
 
 
 _WHERE = {

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.derive.infer import group_dimension
 from tracekit.schema import table
+from tracekit.wording import plural
 
 if TYPE_CHECKING:
     import duckdb
@@ -353,7 +354,8 @@ def _may_have_stages(
     """Whether anything could tell one stage from another: most traces with a forward have none."""
     if known or any(n.stage is not None for n in names) or (job and job.parallelism.pp):
         return True
-    if con.execute("FROM collective WHERE op IN ('send', 'recv') LIMIT 1").fetchone():
+    # All of it: a result that is not read to its end keeps the connection from other work.
+    if con.execute("FROM collective WHERE op IN ('send', 'recv') LIMIT 1").fetchall():
         return True
     return bool(_group_places(con.execute(_GROUPS).fetchall())["pp"])
 
@@ -489,6 +491,7 @@ def _by_behaviour(
     in_order = [rank for rank, _, _ in sorted(behaviour, key=lambda b: (b[2], b[0]))]
     stages = {rank: position // replicas for position, rank in enumerate(in_order)}
     notes.append(
-        f"pipeline: {pp} stages x {replicas} ranks, inferred from the order of first forwards"
+        f"pipeline: {pp} stages of {plural(replicas, 'rank')}, inferred from the order of first "
+        "forwards"
     )
     return stages, pp

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.derive import attempts as at
 from tracekit.derive import clocks as clock_offsets
-from tracekit.derive import communicators, correlation, gpus, hosts, ports, ranks
+from tracekit.derive import communicators, correlation, gpus, hosts, periods, ports, ranks
 from tracekit.derive.calls import read_calls
-from tracekit.derive.layout import coordinates, group_kinds
+from tracekit.derive.infer import contradictions
+from tracekit.derive.layout import Kind, coordinates, group_kinds
 from tracekit.derive.matching import group_table, match, match_table, read_groups
 from tracekit.derive.pipeline import derive_pipeline, fill_coordinates
 from tracekit.derive.sources import RANK_KINDS, USABLE, Source, read_sources
@@ -82,6 +83,8 @@ def derive(
     Raises AmbiguousInputError where the files cannot be one attempt of one job, naming the
     candidates.
     """
+    import pyarrow as pa
+
     remarks = notes if notes is not None else []
     sources = read_sources(con)
     _apply_devices(con, sources)
@@ -99,6 +102,11 @@ def derive(
     hashed = communicators.resolve(con, context, groups)
     groups = {a: [hashed.applied(a, g) for g in listed] for a, listed in groups.items()}
     matched = match(read_calls(con, context, hashed.table()), worlds, groups)
+    steps = derive_steps(con, context)
+    inferred = periods.infer_steps(con, context, steps, matched)
+    if inferred is not None:
+        steps = pa.concat_tables([steps, inferred])
+        matched.calls = matched.calls.with_steps(periods.call_steps(matched, inferred))
     offsets = clock_offsets.offsets(matched, used)
     moved = clock_offsets.by_source(offsets, used)
     beside = clock_offsets.by_clock(offsets, [s for s in sources if not s.is_used])
@@ -106,10 +114,9 @@ def derive(
         {s: (o.offset_ns, o.drift_ratio, o.origin_ns) for s, o in moved.items()}
     )
     errors = {o.clock_id: o.error_ns or 0 for listed in offsets.values() for o in listed}
-    kinds = group_kinds(matched)
+    kinds = _not_contradicted(group_kinds(matched), job)
     rank_rows = _rank_rows(used, job)
     coordinates(rank_rows, matched, kinds)
-    steps = derive_steps(con, context)
     operations = derive_pipeline(con, context, steps, job, remarks, rank_rows, moved)
     fill_coordinates(rank_rows, operations)
     rows: dict[str, list[dict[str, Any]]] = {
@@ -135,6 +142,8 @@ def derive(
     tables["comm_group"] = group_table(matched, kinds)
     tables["pipeline_op"] = operations
     tables["step"] = moved_table
+    if job is not None:
+        remarks += contradictions(con, tables, job)
     return tables
 
 
@@ -143,6 +152,17 @@ def _arrow(name: str, rows: list[dict[str, Any]]) -> pa.Table:
 
     schema = table(name).arrow_schema()
     return pa.table([pa.array([r.get(f.name) for r in rows], f.type) for f in schema], schema)
+
+
+def _not_contradicted(kinds: dict[str, Kind], job: JobDescription | None) -> dict[str, Kind]:
+    """The kinds of groups, less those guessed from behaviour that the job does not have.
+
+    Where dp is 1, an all-reduce of two stages' embeddings is nobody's data parallelism.
+    """
+    if job is None:
+        return kinds
+    absent = {d for d in ("tp", "dp", "ep") if getattr(job.parallelism, d) == 1}
+    return {g: k for g, k in kinds.items() if k[1] != "behaviour" or k[0] not in absent}
 
 
 def _step_context(used: list[Source]) -> pa.Table:

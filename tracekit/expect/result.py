@@ -24,6 +24,7 @@ def to_dict(found: Expectation) -> dict[str, Any]:
         "memory": asdict(found.memory),
         "utilisation": asdict(found.utilisation),
         "roofline": asdict(found.roofline),
+        "step_time": asdict(found.step_time) if found.step_time else None,
         "training_days": found.training_days,
         "unknown": found.unknown,
         "assumptions": found.assumptions,
@@ -41,7 +42,7 @@ def points_to_dict(points: Sequence[Point], notes: Sequence[str]) -> dict[str, A
 def to_csv(points: Sequence[Point]) -> str:
     """One row a group family, operation and point."""
     swept = list(points[0][0]) if points else []
-    names = list(TrafficRow.__dataclass_fields__)
+    names = [n for n in TrafficRow.__dataclass_fields__ if n not in ("choices", "assumed")]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([*swept, *names])
@@ -90,6 +91,11 @@ def _traffic_lines(found: Expectation) -> list[str]:
             f"   {_bytes(row.message_bytes):>10}   {_bytes(row.bytes_per_step):>10}"
             f"   {ideal:>10}  {row.domain or 'where?'}"
         )
+        lines += [
+            f"          {'':<10} {'':<15} {'':>10}   {'':>10}   {_bytes(c.bytes_per_step):>10}"
+            f"   if {c.words}"
+            for c in row.choices
+        ]
     known = [r for r in found.traffic if r.ideal_s_per_step is not None]
     if known:
         worst = max(known, key=lambda r: r.ideal_s_per_step or 0.0)
@@ -120,6 +126,15 @@ def _number_lines(found: Expectation) -> list[str]:
         if u.hfu_ratio is not None:
             parts.append(f"HFU {u.hfu_ratio:.1%} if activations are recomputed")
         lines.append("COMPUTE   " + "   ".join(parts))
+    t = found.step_time
+    if t is not None:
+        text = (
+            f"TIME      {t.serial_s:.3g} s a step with nothing overlapped: {t.compute_s:.3g} at "
+            f"peak + {t.communication_s:.3g} communication; {t.dominant} dominates"
+        )
+        if t.measured_s is not None and t.measured_ratio is not None:
+            text += f"; measured {t.measured_s:g} s, {t.measured_ratio:.1f}x"
+        lines.append(text)
     if r.data_parallel_network_tokens is not None:
         have = "?" if r.tokens_per_gpu is None else f"{r.tokens_per_gpu:.0f}"
         lines.append(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, date, datetime
 from typing import Any
 
+from tracekit.derive.ranks import ASSIGNED_WORDS
 from tracekit.findings import Finding, NotChecked, confidence_from, ordered, severity_of
 from tracekit.report.bounds import bounded
 from tracekit.report.budget import step_budget
@@ -26,11 +27,13 @@ from tracekit.report.model import (
     Report,
     RunInfo,
     StepTime,
+    Traffic,
     Window,
 )
 from tracekit.report.verdict import CAPTURE_STEPS, judge
 from tracekit.rules import RULES, Facts, Rule, configured
 from tracekit.rules.base import Row
+from tracekit.rules.low_mfu import waterfall
 from tracekit.rules.pipeline import ScheduleBubble, schedule_bubble
 from tracekit.rules.steps import utc
 from tracekit.rules.unbuilt import not_built
@@ -44,6 +47,13 @@ MARKED_RANGES = (
     "mark each step with an NVTX range (torch.cuda.nvtx.range_push('step 12')) and capture five "
     "or more after warm-up"
 )
+
+INFERRED = "its steps are inferred, not marked"
+"""Added to the grounds of a finding that stands on inferred steps."""
+
+END_SILENCE_NS = 30_000_000_000
+END_SILENCE_RATIO = 10
+"""Silence at the end of all captures that a report mentions, as collective-hang's thresholds."""
 
 SHOWN_NOTES = 4
 """Notes on how the run was made that stand in a report's head."""
@@ -65,7 +75,8 @@ def build_report(
     config = config or DiagnoseConfig()
     rules = configured(config.thresholds, config.select, config.ignore)
     found, not_checked, rules_run = _run(rules, facts)
-    linked = bounded(link_symptoms(rolled_up(fold(found), facts), facts), facts)
+    linked = _on_inferred_steps(link_symptoms(rolled_up(fold(found), facts), facts), facts)
+    linked = bounded(linked, facts)
     blames = {rule.name: rule.names_culprit for rule in RULES}
     # What is silenced still takes its time: it stays in the budget, under its id.
     bubble = schedule_bubble(facts)
@@ -77,6 +88,7 @@ def build_report(
     findings = ordered(kept, judgement.verdict.finding)
     if not config.select:
         not_checked += not_built(i.kind for i in inputs)
+    used = waterfall(facts)
     document = Document(
         schema_version=SCHEMA_VERSION,
         tracekit_version=__version__,
@@ -90,7 +102,11 @@ def build_report(
         verdict=judgement.verdict,
         step_budget=budget,
         metrics=Metrics(
-            step_time=_step_time(facts), overlap=_overlap(facts), bubble=_bubble(bubble)
+            step_time=_step_time(facts),
+            overlap=_overlap(facts),
+            bubble=_bubble(bubble),
+            mfu=used.to_dict() if used is not None else None,
+            traffic=_traffic(facts),
         ),
         findings=tuple(findings),
         not_checked=tuple(not_checked),
@@ -127,6 +143,18 @@ def _run(rules: Iterable[Rule], facts: Facts) -> tuple[list[Finding], list[NotCh
         if outcome.is_applicable and not outcome.not_checked:
             rules_run.append(rule.name)
     return findings, not_checked, rules_run
+
+
+def _on_inferred_steps(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
+    """What costs are stated a step says so where nothing marked the steps."""
+    if not facts.steps.inferred_ranks:
+        return list(findings)
+    return [
+        f
+        if f.impact.s_per_step is None
+        else replace(f, confidence=replace(f.confidence, basis=f"{f.confidence.basis}; {INFERRED}"))
+        for f in findings
+    ]
 
 
 def _silence(
@@ -225,6 +253,8 @@ def _can_cause(cause: Finding, symptom: Finding, facts: Facts) -> bool:
         # Its own rank's cause, at the same time.
         is_there = set(symptom.scope.ranks) <= set(cause.scope.ranks) and symptom.scope.ranks
         return bool(is_there) and _is_same_time(cause, symptom)
+    if symptom.rule == "gpu-outlier":
+        return bool(set(symptom.scope.devices) & set(cause.scope.devices))
     if symptom.rule != "exposed-communication":
         return True
     return set(cause.scope.ranks) < set(facts.steps.ranks)
@@ -314,6 +344,14 @@ def _bubble(found: ScheduleBubble | None) -> dict[str, Any] | None:
     }
 
 
+def _traffic(facts: Facts) -> tuple[Traffic, ...]:
+    names = [f.name for f in fields(Traffic)]
+    contents: list[dict[str, Any]] = [
+        {name: row.get(name) for name in names} for row in facts.of("traffic")
+    ]
+    return tuple(Traffic(**content) for content in contents)
+
+
 def _total(rows: Iterable[Row], column: str) -> int:
     return sum(int(row[column] or 0) for row in rows)
 
@@ -371,6 +409,14 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
             f"{plural(sizeless, 'collective')} without communicator and size, which nsys leaves "
             f"out unless asked: {EXPORT_COMMAND}"
         )
+    silence_s = _silence_at_end_s(facts)
+    if silence_s is not None:
+        lines.append(f"no rank communicates in the last {silence_s:.0f} s of its capture")
+    if facts.steps.inferred_ranks:
+        lines.append(
+            f"steps of {_ranks(facts.steps.inferred_ranks)} are not marked: inferred from the "
+            "period of the updates of the parameters"
+        )
     if facts.steps.warmup_keys:
         lines.append(f"{plural(len(facts.steps.warmup_keys), 'warm-up step')} left out")
     if facts.steps.partial_count:
@@ -384,14 +430,27 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
             f"{_ranks(guessed)} assigned by the order of files"
             + (f" (rank {guessed[0]}: {first})" if first else "")
         )
-    lines += facts.job.notes[:SHOWN_NOTES]
-    if len(facts.job.notes) > SHOWN_NOTES:
-        lines.append(f"and {plural(len(facts.job.notes) - SHOWN_NOTES, 'note')} more")
+    notes = [n for n in facts.job.notes if not (guessed and ASSIGNED_WORDS in n)]
+    lines += notes[:SHOWN_NOTES]
+    if len(notes) > SHOWN_NOTES:
+        lines.append(f"and {plural(len(notes) - SHOWN_NOTES, 'note')} more")
     return [*lines, *silenced]
 
 
 MUCH_ABOVE_MEAN = 1.2
 """The mean over sizes that nccl-tests prints says little where small sizes are in it."""
+
+
+def _silence_at_end_s(facts: Facts) -> float | None:
+    """How long all ranks communicated no more when their captures ended, where that is like no
+    pause before: the job may have ended, or it hangs in a call that no trace shows."""
+    rows = [r for r in facts.of("last_calls") if r["silence_ns"] is not None]
+    if not rows or any(r["longest_gap_ns"] is None for r in rows):
+        return None
+    silence_ns = min(int(r["silence_ns"]) for r in rows)
+    pause_ns = max(int(r["longest_gap_ns"]) for r in rows)
+    is_long = silence_ns >= END_SILENCE_NS and silence_ns >= END_SILENCE_RATIO * pause_ns
+    return silence_ns / 1e9 if is_long else None
 
 
 def nccl_lines(facts: Facts) -> list[str]:

@@ -17,6 +17,7 @@ from tracekit.findings import (
 )
 from tracekit.rules import RULES, ras_hang
 from tracekit.rules.base import HIDDEN_CAPTURE, Facts
+from tracekit.rules.low_mfu import waterfall
 from tracekit.rules.pipeline import schedule_bubble
 from tracekit.rules.steps import StepKey, Steps
 from tracekit.wording import plural, ranks_phrase, safe, seconds, share, some_ranges
@@ -84,7 +85,8 @@ def judge(
     step, or files left for want of time (not_enough_data); inherent. What a silenced finding may
     explain is not called unexplained. ``is_whole`` says that every input was read to its end;
     ``failed`` names the inputs on which our own reader failed: what they hold is not known, so
-    nothing is inherent.
+    nothing is inherent. Nor is waiting where a part of the traces is missing and calls could not
+    be matched without it.
     """
     hang = next((f for f in findings if f.rule in HANG_RULES), None)
     if hang is not None:
@@ -108,7 +110,7 @@ def judge(
         or _too_short(facts)
         or _failed(failed)
         or _unread(facts)
-        or _inherent(facts, rules_run, has_silenced, is_whole)
+        or _inherent(facts, rules_run, has_silenced, is_whole, findings)
     )
 
 
@@ -380,7 +382,11 @@ def _unread(facts: Facts) -> Judgement | None:
 
 
 def _inherent(
-    facts: Facts, rules_run: Sequence[str], has_silenced: bool, is_whole: bool
+    facts: Facts,
+    rules_run: Sequence[str],
+    has_silenced: bool,
+    is_whole: bool,
+    findings: Sequence[Finding] = (),
 ) -> Judgement:
     steps = facts.steps
     exposed = median(_waiting(facts).values())
@@ -397,11 +403,22 @@ def _inherent(
     if has_waiting:
         more = "" if bubble is None else "other "
         about += f", {share(exposed)} of it {more}communication that nothing hides"
+    if has_waiting and not is_whole and "late-rank" not in rules_run:
+        return _say(
+            "not_enough_data",
+            f"Cannot tell: {seconds(steps.step_ns / 1e9)} a step{about}, and with parts of the "
+            "traces missing it cannot be said who waits for whom.",
+            "give the whole traces again; --all lists the files that break off",
+        )
     missing = facts.missing_ranks
     where = f" on the {plural(len(facts.ranks), 'rank')} traced" if missing else ""
     beyond = " beyond what is silenced" if has_silenced else ""
     beyond += "" if is_whole else " in what could be read"
     network = ""
+    low = any(f.rule == "low-mfu" and f.impact.s_per_step for f in findings)
+    used = waterfall(facts) if low else None
+    if used is not None:
+        about += f", the model's arithmetic {share(used.mfu_ratio)} of the GPUs' peak"
     if has_waiting:
         network = " Whether the network should be faster was not checked."
     return _say(

@@ -129,6 +129,7 @@ class Impact:
     """What it costs the job: the mean over all steady steps, affected or not.
 
     ``gpu_hours_per_day`` is step_ratio x world size x 24 h: the whole job waits.
+    ``at_most_s_per_step`` is a bound where the cost itself is unknown.
     """
 
     s_per_step: float | None = None
@@ -136,6 +137,7 @@ class Impact:
     gpu_hours_per_day: float | None = None
     energy_joules: float | None = None
     cost: Cost = field(default_factory=Cost)
+    at_most_s_per_step: float | None = None
 
 
 def impact_of(s_per_step: float, step_s: float, gpus_count: int | None) -> Impact:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tracekit.ingest.base import Sink
 from tracekit.ingest.nccl.lines import without_launcher
-from tracekit.ingest.nccl.rows import Rows, as_int, as_int32
+from tracekit.ingest.nccl.rows import Rows, as_int, as_int32, name_of
 
 COLUMNS = (
     "place", "benchmark", "ranks_count", "message_bytes", "elements_count", "dtype", "reduction",
@@ -168,7 +168,7 @@ class BenchReader:
         fields = [
             f"rank={rank.decode()}", f"pid={pid.decode()}", f"host={host.decode()}",
             f"device={device.decode()}", f"pci={bus.decode()}",
-            f"model={model.decode('ascii', 'replace').strip()}",
+            f"model={name_of(model.decode('ascii', 'replace').strip())}",
         ]  # fmt: skip
         if group:
             fields.append(f"group={group.decode()}")

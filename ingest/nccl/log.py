@@ -15,7 +15,7 @@ from tracekit.ingest.base import IngestOptions, Sink, SourceFile
 from tracekit.ingest.nccl import bench, lines, messages, watchdog
 from tracekit.ingest.nccl.comms import COMM_COLUMNS, Comm, Comms
 from tracekit.ingest.nccl.lines import Message, Speaker, Splitter
-from tracekit.ingest.nccl.rows import Rows, as_int, as_int32, pointer, seconds_ns
+from tracekit.ingest.nccl.rows import Rows, as_int, as_int32, name_of, pointer, seconds_ns
 
 DTYPES = ("Int8", "UInt8", "Int32", "UInt32", "Int64", "UInt64", "Half", "Float", "Double",
           "BFloat16", "Float8_e4m3fn", "Float8_e5m2")  # fmt: skip
@@ -325,7 +325,7 @@ class LogReader:
         rank = int(found[3])
         is_send = found[4] == b"send"
         detail = DETAIL.match(found[5])
-        words = detail[0].decode().split("/", 1)[1] if detail else None
+        words = name_of(detail[0].decode()).split("/", 1)[1] if detail else None
         tail = (
             as_int32(found[1]), rank if is_send else None, None if is_send else rank, "COLLNET",
             words, None, b"GDRDMA" in found[5], found[4].decode(), as_int32(found[2]), None, None,
@@ -347,14 +347,16 @@ class LogReader:
             nics = self.comms.process(speaker).nics
             detail = f"{net[1].decode('ascii', 'replace')}/{net[2].decode()}{net[4].decode()}"
             nic = nics.get(device) if device is not None else None
-            return "NET", (detail, nic, b"GDRDMA" in net[4], device, as_int32(net[3]))
+            return "NET", (name_of(detail), nic, b"GDRDMA" in net[4], device, as_int32(net[3]))
         if way.startswith(b"direct shared memory"):
             return "SHM", (None, None, None, None, None)
         name, _, rest = way.partition(b"/")
         if name not in (b"P2P", b"SHM", b"NET", b"COLLNET", b"NVLS"):
             return None, (None, None, None, None, None)
         found = DETAIL.match(rest.strip())
-        return name.decode(), (found[0].decode() if found else None, None, None, None, None)
+        return name.decode(), (
+            name_of(found[0].decode()) if found else None, None, None, None, None,
+        )  # fmt: skip
 
     def _channels(self, speaker: Speaker, text: bytes) -> bool:
         totals = TOTALS.match(text)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from tracekit.ingest.nccl.rows import name_of
+
 MAX_VALUE = 120
 
 ENV_ALLOWED = frozenset(
@@ -240,13 +242,17 @@ def ib_fields(text: bytes, found: re.Match[bytes]) -> list[str]:
     return kept
 
 
+FREE = frozenset(("network", "assigned", "net", "what", "mode"))
+"""Fields with words that the pattern does not know."""
+
+
 def fields_of(found: re.Match[bytes]) -> list[str]:
     """``name=value`` of the groups that matched."""
     kept = []
     for name, value in found.groupdict().items():
         if value:
             text = value[:MAX_VALUE].decode("ascii", "replace").strip()
-            kept.append(f"{name}={text}")
+            kept.append(f"{name}={name_of(text) if name in FREE else text}")
     return kept
 
 

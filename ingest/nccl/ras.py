@@ -55,7 +55,7 @@ class _Reader:
         """The highest operation that the block of this communicator has named so far."""
         self.time_ns: int | None = None
         """Local time of the record at hand: RAS states no zone."""
-        self.times: list[int] = []
+        self.has_times = False
         self.is_dead = False
         self.versions: set[str] = set()
         self.broken = 0
@@ -85,9 +85,8 @@ class _Reader:
         self.sink.fact(
             producer="NCCL RAS",
             place_kind="line",
-            time_basis="local" if self.times else "none",
-            window_start_ns=min(self.times, default=None),
-            window_end_ns=max(self.times, default=None),
+            # Local times of one zone that nobody states: only their differences mean anything.
+            time_basis="relative" if self.has_times else "none",
             versions=sorted(self.versions) or None,
         )
         if not self.rows.count and not self.events.count:
@@ -151,8 +150,7 @@ class _Reader:
         if not isinstance(record, dict):
             return
         self.time_ns = _time_ns(record.get("timestamp"))
-        if self.time_ns is not None:
-            self.times.append(self.time_ns)
+        self.has_times |= self.time_ns is not None
         stated = record.get("nccl_version")
         if isinstance(stated, str) and _WORD.fullmatch(stated):
             self.versions.add(f"nccl={stated}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,6 +52,16 @@ class Rows:
 
 
 INT64_MAX = 2**63 - 1
+_CREDENTIAL = re.compile(r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{16,}|[A-Za-z0-9+/_=]{24,}")
+
+
+def name_of(text: str) -> str:
+    """A product's or plugin's name without what some other output left in it.
+
+    Torn lines mix foreign words into names with blanks. No name of a GPU or plugin has 16 letters
+    and digits in one piece; keys and tokens do.
+    """
+    return _CREDENTIAL.sub("***", text)
 
 
 def as_int(text: bytes | str | None, base: int = 10) -> int | None:

@@ -311,7 +311,7 @@ DEAD
     assert [e["pid"] for e in sink.events("ras_dead")] == ["9", "5"]
     noon_ns = 1_795_262_400_000_000_000  # 2026-11-21 12:00:00, in a zone that nobody states
     assert sink.rows("comm_snapshot", "time_ns") == [None, noon_ns, noon_ns, noon_ns]
-    assert sink.facts["time_basis"] == "local"
+    assert sink.facts["time_basis"] == "relative"
 
 
 # --- nccl-tests -------------------------------------------------------------------------------

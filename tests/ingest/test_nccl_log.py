@@ -398,3 +398,20 @@ def test_random_cuts_of_a_log_end_nothing() -> None:
         data = whole[:cut] + whole[cut + 31 :]
         if recognise(logs.source_of(data)).ingestor == "nccl":
             read(data)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        logs.info("Channel 00/0 : 0[0] -> 1[0] [send] via NET/AWS Libfabric/ {} 2/GDRDMA"),
+        logs.info("Using network AWS Libfabr {} ic"),
+        logs.info("NET/Plugin: Loaded collnet plugin SHA {} RP"),
+        "#  Rank  0 Pid   1 on   h1 device  0 [0000:81:00] A100-SXM {} 4-40GB",
+    ],
+)
+def test_a_secret_spliced_into_a_name_is_not_kept(line: str) -> None:
+    secret = "AKIAHUNTER2SECRET"  # noqa: S105  # the point of the test
+    head = "# nThread 1 nGpus 1 minBytes 8 maxBytes 16 step: 2(factor) warmup iters: 5 iters: 20\n"
+    text = logs.job("2.27.7") + "\n" + head + line.format(secret) + "\n"
+    assert secret not in logs.read(text).everything
+    assert "*" in logs.read(text).everything

@@ -10,6 +10,7 @@ from typing import Any
 
 from tracekit.derive.ranks import ASSIGNED_WORDS
 from tracekit.findings import Finding, NotChecked, confidence_from, ordered, severity_of
+from tracekit.report.bounds import bounded
 from tracekit.report.budget import step_budget
 from tracekit.report.config import DiagnoseConfig
 from tracekit.report.domains import rolled_up
@@ -75,6 +76,7 @@ def build_report(
     rules = configured(config.thresholds, config.select, config.ignore)
     found, not_checked, rules_run = _run(rules, facts)
     linked = _on_inferred_steps(link_symptoms(rolled_up(fold(found), facts), facts), facts)
+    linked = bounded(linked, facts)
     blames = {rule.name: rule.names_culprit for rule in RULES}
     # What is silenced still takes its time: it stays in the budget, under its id.
     bubble = schedule_bubble(facts)

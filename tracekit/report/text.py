@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tracekit.findings import BudgetPart, Evidence, Finding, NotChecked
+from tracekit.findings import HANG_RULES, BudgetPart, Evidence, Finding, NotChecked
 from tracekit.report.model import Document, Notes, Report
 from tracekit.report.page import MIN_WIDTH, Page
 from tracekit.rules import RULES
@@ -136,9 +136,18 @@ def _cause(page: Page, document: Document, notes: Notes) -> None:
 
 def cost_words(document: Document, cause: Finding) -> str:
     impact = cause.impact
-    if impact.s_per_step is None or impact.step_ratio is None:
-        return "unknown"
+    if cause.rule in HANG_RULES:
+        return "the whole job, until a timeout or somebody ends it."
     step_s = sum(p.s_per_step for p in document.step_budget)
+    if impact.s_per_step is None or impact.step_ratio is None:
+        most_s = impact.at_most_s_per_step
+        if most_s is None or step_s <= 0:
+            return "unknown"
+        return (
+            f"at most {seconds(most_s)} of every {seconds(step_s)} step "
+            f"({share(most_s / step_s)}): all communication that nothing hides; this finding's "
+            f"share of that is unknown."
+        )
     if step_s <= 0 and impact.step_ratio > 0:
         step_s = impact.s_per_step / impact.step_ratio  # timers give no steps of their own
     text = (

@@ -169,10 +169,11 @@ def _no_steps(facts: Facts) -> Judgement:
         )
     if not rows and (facts.of("nccl_comms") or facts.of("nccl_bench")):
         has_counters = bool(facts.of("gpu_counters") or facts.of("port_counters"))
+        logged = "NCCL logged" if facts.of("nccl_comms") else "nccl-tests measured"
         only = (
             "there are only NCCL's logs and counters"
             if has_counters
-            else ("there is only what NCCL logged")
+            else (f"there is only what {logged}")
         )
         read = "them" if has_counters else "it"
         return _say(

@@ -22,6 +22,7 @@ from tracekit.findings import (
     Severity,
     When,
     confidence_from,
+    finding_id,
 )
 from tracekit.rules.base import Facts, Row
 from tracekit.rules.nccl_facts import Signal, nccl_of
@@ -120,14 +121,15 @@ def hang(facts: Facts, min_silence_ns: int) -> Finding | None:
         hosts = sorted({safe(str(r["node"])) for r in named if r["node"] is not None})
     else:
         return None
+    scope = Scope(hosts=tuple(hosts[:MAX_HOSTS]), groups=groups, identity_source="log")
     return Finding(
-        id=f"{NAME}/ras",
+        id=finding_id(NAME, scope, ()) if hosts else f"{NAME}/ras",
         rule=NAME,
         severity=Severity.CRITICAL,
         confidence=confidence_from(["log"], "NCCL's RAS, which counts what each member launched"),
         summary=says,
         owner="platform",
-        scope=Scope(hosts=tuple(hosts[:MAX_HOSTS]), groups=groups, identity_source="log"),
+        scope=scope,
         when=When(),
         impact=Impact(),
         evidence=(

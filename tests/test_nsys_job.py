@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import csv
 import io
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +58,19 @@ def test_the_same_job_gives_the_same_diagnosis_through_either_door(
             reports.append(run.diagnose())
             assert [r["rank"] for r in rows(run, "overlap")] == [0, 1]
     kineto, nsys = (r.document for r in reports)
-    assert nsys.verdict == kineto.verdict
+    # This export is without payloads: what needs sizes says so, and one rule fewer could look.
+    ran = [set(r.notes.rules_run) for r in reports]
+    assert ran[0] - ran[1] == {"latency-bound-communication"}
+    said = [re.sub(r"\d+ of \d+ rules", "", r.document.verdict.sentence) for r in reports]
+    assert said[0] == said[1]
+    assert (nsys.verdict.kind, nsys.verdict.finding) == (
+        kineto.verdict.kind,
+        kineto.verdict.finding,
+    )
     assert [f.id for f in nsys.findings] == [f.id for f in kineto.findings]
     assert [f.impact for f in nsys.findings] == [f.impact for f in kineto.findings]
     assert nsys.step_budget == kineto.step_budget
-    assert nsys.metrics == kineto.metrics
+    assert replace(nsys.metrics, traffic=()) == replace(kineto.metrics, traffic=())
 
 
 def test_ranks_of_both_kinds_are_one_job(tmp_path: Path) -> None:

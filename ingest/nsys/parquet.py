@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracekit.ingest.nsys.database import BATCH_ROWS, Batch, DamagedError, Tables
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SUFFIX = "_pqtdir"
 """What nsys adds to the name of such a folder."""
@@ -17,8 +20,10 @@ MARKERS = (
     "TARGET_INFO_SESSION_START_TIME.parquet",
 )
 """Two of these make a folder an export."""
-_BLOBS = {"binaryData"}
-"""Declared as text and no text: DuckDB refuses to read them. Sizes of collectives stay unknown."""
+BLOB = "binaryData"
+"""Declared as text and no text, which DuckDB refuses to read: Arrow reads it, as bytes."""
+MAX_BLOBS_BYTES = 256 << 20
+"""Payloads of one table that are kept; beyond it the table counts as damaged."""
 _INTEGERS = {
     "UBIGINT",
     "BIGINT",
@@ -52,7 +57,7 @@ class ParquetTables(Tables):
                 self.damaged.append(f"{path.stem}: its file is damaged")
                 continue
             columns = {str(c[0]): str(c[1]) for c in described if '"' not in str(c[0])}
-            self._types[path.stem] = {k: v for k, v in columns.items() if k not in _BLOBS}
+            self._types[path.stem] = columns
         self.tables = {name: tuple(types) for name, types in self._types.items()}
         if not self.tables:
             self._con.close()
@@ -61,14 +66,39 @@ class ParquetTables(Tables):
     def __exit__(self, *_: object) -> None:
         self._con.close()
 
-    def _from(self, table: str) -> str:
+    def _from(self, table: str, *, has_blobs: bool = False) -> str:
         """The rows of a table with integers as signed ones: ids are unsigned in Parquet."""
         shown = [
             f'TRY_CAST("{c}" AS BIGINT) AS "{c}"' if t in _INTEGERS else f'"{c}"'
             for c, t in self._types[table].items()
+            if c != BLOB
         ]
         listed = ", ".join(["file_row_number AS rowid", *shown])
-        return f"(SELECT {listed} FROM read_parquet(?, file_row_number = true))"  # noqa: S608
+        rows = f"(SELECT {listed} FROM read_parquet(?, file_row_number = true))"  # noqa: S608
+        return f"({rows} LEFT JOIN nsys_blobs USING (rowid))" if has_blobs else rows
+
+    def _blobs(self, table: str) -> pa.Table:
+        """Row number and bytes of a table's payloads. ValueError where they are too many."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        found: list[pa.RecordBatch] = []
+        row = size = 0
+        with pq.ParquetFile(self._path(table)) as file:
+            for batch in file.iter_batches(BATCH_ROWS, columns=[BLOB]):
+                blobs = batch.column(0).cast(pa.binary())
+                good = blobs.is_valid()
+                numbers = pa.array(range(row, row + len(blobs)), pa.int64())
+                row += len(blobs)
+                if pc.any(good).as_py():
+                    kept = pa.record_batch([numbers, blobs], ["rowid", BLOB]).filter(good)
+                    size += kept.nbytes
+                    found.append(kept)
+                if size > MAX_BLOBS_BYTES:
+                    raise ValueError(table)
+        schema = pa.schema([("rowid", pa.int64()), (BLOB, pa.binary())])
+        return pa.Table.from_batches(found, schema)
 
     def _path(self, table: str) -> str:
         return str(self._folder / f"{table}.parquet")
@@ -82,14 +112,18 @@ class ParquetTables(Tables):
         present = [c for c in wanted if c in self.tables[table]]
         listed = ", ".join(["rowid", *(f'"{c}"' for c in present)])
         condition = f" WHERE {where}" if where else ""
-        sql = f"SELECT {listed} FROM {self._from(table)}{condition} ORDER BY rowid"  # noqa: S608
+        has_blobs = BLOB in self.tables[table] and (BLOB in present or BLOB in where)
+        rows_of = self._from(table, has_blobs=has_blobs)
+        sql = f"SELECT {listed} FROM {rows_of}{condition} ORDER BY rowid"  # noqa: S608
         cursor = self._con.cursor()
         try:
+            if has_blobs:
+                cursor.register("nsys_blobs", self._blobs(table))
             cursor.execute(sql, [self._path(table), *params])
             while rows := cursor.fetchmany(BATCH_ROWS):
                 rowids, *values = zip(*rows, strict=True)
                 yield Batch(rowids, dict(zip(present, values, strict=True)))
-        except self._error:
+        except (self._error, OSError, ValueError):  # Arrow's errors are of the latter two
             self.damaged.append(f"{table}: its file is damaged")
         finally:
             cursor.close()

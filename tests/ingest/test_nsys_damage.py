@@ -9,7 +9,14 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from nsys_exports import START_NS, Export, global_id
+from nsys_exports import (
+    ALL_REDUCE_SCHEMA,
+    INIT_SCHEMA,
+    START_NS,
+    Export,
+    global_id,
+    payload,
+)
 
 from tracekit.errors import InputError
 from tracekit.ingest import IngestOptions, SourceFile, ingestor, recognise
@@ -330,6 +337,39 @@ def test_a_folder_of_parquet_files_gives_the_same_rows(tmp_path: Path) -> None:
                 {k: v for k, v in r.items() if k != "place"} for r in theirs.rows(table)
             ] == wanted
             assert wanted
+
+
+def as_text(path: Path) -> None:
+    """Write a file's payloads as nsys 2026 does: declared as text, which they are not."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    blobs = table["binaryData"].combine_chunks().cast(pa.binary())
+    text = pa.Array.from_buffers(pa.string(), len(blobs), blobs.buffers(), blobs.null_count)
+    index = table.column_names.index("binaryData")
+    pq.write_table(table.set_column(index, "binaryData", text), path)
+
+
+@pytest.mark.parametrize("is_text", [False, True])
+def test_payloads_of_a_folder_are_decoded(tmp_path: Path, is_text: bool) -> None:
+    plain = tmp_path / "a.sqlite"
+    with Export(plain) as export:
+        export.nccl_schemas()
+        blob = payload(INIT_SCHEMA, "Qiii", 0x80FF, 4, 2, 0)
+        export.range("ncclCommInitRank", 0, 50, domain=1, binaryData=blob)
+        blob = payload(ALL_REDUCE_SCHEMA, "QQi", 0x80FF, 0xFFFE, 0)
+        export.range("ncclAllReduce", 100, 200, domain=1, binaryData=blob)
+        export.range("step 1", 0, 200)
+        export.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 110, 500, 50)
+    folder = parquet_folder(plain, tmp_path / "a_pqtdir")
+    if is_text:
+        as_text(folder / "NVTX_EVENTS.parquet")
+    ours, theirs = one(plain), one(folder)
+    assert theirs.facts["status"] == "ok"
+    columns = ("op", "group_id", "group_size", "group_rank", "message_bytes")
+    assert theirs.rows("collective", *columns) == ours.rows("collective", *columns)
+    assert theirs.rows("collective", "message_bytes") == [0xFFFE]
 
 
 def test_a_damaged_table_of_a_folder_is_said(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ from tracekit.simulate.catalogue import FAULTS
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "fixtures" / "recorded"
+READ = ("*.json.gz", "*.log", "*.prom", "*.counters_db.json", "tracekit-capture/**/*")
+"""Traces, logs and counters of a job."""
 
 
 def built_rules() -> tuple[str, ...]:
@@ -64,7 +66,7 @@ def diagnose(folder: Path, run: Path) -> tuple[str, tuple[Named, ...]]:
 
 def run_case(case: Case) -> Outcome:
     """Simulate one job and diagnose it."""
-    from tracekit.simulate import Request, write
+    from tracekit.simulate import Request, what_it_takes, write
 
     with tempfile.TemporaryDirectory(prefix="accuracy-") as name:
         folder = Path(name) / "job"

@@ -70,9 +70,11 @@ def run_case(case: Case) -> Outcome:
 
     with tempfile.TemporaryDirectory(prefix="accuracy-") as name:
         folder = Path(name) / "job"
+        steps, interval_s = what_it_takes(case.scenario)
         request = Request(
-            case.scenario, case.ranks, case.seed, case.layout, case.steps, layers=case.layers
-        )
+            case.scenario, case.ranks, case.seed, case.layout, max(steps, case.steps),
+            layers=case.layers, counters=case.counters, interval_s=interval_s,
+        )  # fmt: skip
         truth = write(request, folder)
         return _outcome(case.label, case.layout, case.ranks, case.seed, truth, folder, Path(name))
 

@@ -40,25 +40,11 @@ FAMILIES: tuple[Family, ...] = (
         "numa-misplacement",
     ),
     _family(
-        "latency, placement, experts",
-        "rules over matched collectives and layout (not built yet)",
+        "queues of the device",
+        "which hardware queue each stream has, which no trace records (not built yet)",
         None,
         (),
-        "latency-bound-communication",
-    ),
-    _family(
-        "balance, bubble, expected traffic",
-        "the parallel layout and its expected costs (not built yet)",
-        None,
-        (),
-        "low-mfu",
-    ),
-    _family(
-        "recompilation, allocator, offload",
-        "compile and allocator events (not built yet)",
-        None,
-        (),
-        "offload-bound false-dependency",
+        "false-dependency",
     ),
 )
 

@@ -144,6 +144,8 @@ def test_heat_that_costs_nothing_known_stays_unpriced(
 
 def test_a_replay_prices_better_than_the_difference(make_job: MakeJob) -> None:
     class Saving:
+        is_by_streams = False
+
         def saved_ns(self, ranks: Any) -> float:
             assert list(ranks) == [2]
             return 15e6

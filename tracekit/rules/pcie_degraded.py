@@ -124,7 +124,7 @@ def _down(facts: Facts, own: Mapping[str, Row], name: str) -> Finding:
     who = gpus.subject([row])
     said = f"{who} runs its PCIe link at {row['max_value']:.0f} of {could:.0f} {what}."
     # Half the lanes are half the bandwidth: no traffic of the host escapes that.
-    is_half = bool(could) and float(row["max_value"]) <= 0.5 * float(could)
+    is_half = float(row["max_value"]) <= 0.5 * evidence.threshold if evidence.threshold else False
     return _made(facts, row, said, evidence, Severity.MINOR if is_half else Severity.NOTE)
 
 

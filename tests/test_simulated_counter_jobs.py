@@ -111,3 +111,30 @@ def test_a_healthy_job_with_all_decoys_accuses_nobody(
     report = diagnosed(tmp_path, "none", ranks, seed, layout)
     assert not {f.rule for f in report.findings} & COUNTER_RULES
     assert all(f.severity.value in ("note", "minor") for f in report.findings)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "layout"),
+    [
+        ("incast", "ep8"),
+        ("ecmp-collision", "ddp"),
+        ("storage-interference", "fsdp"),
+        ("gpu-contention", "ddp"),
+        ("nic-error", "ddp"),
+    ],
+)
+def test_links_and_gpus_that_are_shared(tmp_path: Path, scenario: str, layout: str) -> None:
+    report = diagnosed(tmp_path, scenario, layout=layout)
+    cause = top(report)
+    assert cause.rule == scenario
+    assert cause.severity.value in ("major", "critical")
+    if scenario == "ecmp-collision":  # the uplink is at fault, nobody behind it
+        assert cause.scope.ranks == () and cause.scope.switches
+    else:
+        assert set(cause.scope.ranks) == culprits(scenario, layout=layout)
+
+
+def test_an_expert_that_gets_more_tokens_accuses_no_link(tmp_path: Path) -> None:
+    report = diagnosed(tmp_path, "hot-expert", layout="ep8")
+    accused = {f.rule for f in report.findings if f.severity.value in ("major", "critical")}
+    assert not accused & COUNTER_RULES

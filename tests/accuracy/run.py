@@ -27,6 +27,8 @@ from tracekit.simulate.catalogue import FAULTS
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "fixtures" / "recorded"
+READ = ("*.json.gz", "*.log", "*.prom", "*.counters_db.json", "tracekit-capture/**/*")
+"""Traces, logs and counters of a job."""
 
 
 def built_rules() -> tuple[str, ...]:
@@ -64,13 +66,15 @@ def diagnose(folder: Path, run: Path) -> tuple[str, tuple[Named, ...]]:
 
 def run_case(case: Case) -> Outcome:
     """Simulate one job and diagnose it."""
-    from tracekit.simulate import Request, write
+    from tracekit.simulate import Request, what_it_takes, write
 
     with tempfile.TemporaryDirectory(prefix="accuracy-") as name:
         folder = Path(name) / "job"
+        steps, interval_s = what_it_takes(case.scenario)
         request = Request(
-            case.scenario, case.ranks, case.seed, case.layout, case.steps, layers=case.layers
-        )
+            case.scenario, case.ranks, case.seed, case.layout, max(steps, case.steps),
+            layers=case.layers, counters=case.counters, interval_s=interval_s,
+        )  # fmt: skip
         truth = write(request, folder)
         return _outcome(case.label, case.layout, case.ranks, case.seed, truth, folder, Path(name))
 

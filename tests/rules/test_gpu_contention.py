@@ -135,8 +135,8 @@ def test_heat_is_charged_with_what_the_rank_computes_longer(make_job: MakeJob) -
 def test_heat_that_costs_nothing_known_stays_unpriced(
     make_job: MakeJob, given: dict[str, Any]
 ) -> None:
-    changed: dict[str, Any] = {"more": 0.0, "gpu_throttle": hot()} | given
-    facts = job_of(make_job, **changed)
+    merged: dict[str, Any] = {"more": 0.0, "gpu_throttle": hot()} | given
+    facts = job_of(make_job, **merged)
     (finding,) = rule("thermal-throttle").run(facts).findings
     assert finding.impact.s_per_step is None
     assert finding.confidence.level == "possible"
@@ -144,16 +144,14 @@ def test_heat_that_costs_nothing_known_stays_unpriced(
 
 def test_a_replay_prices_better_than_the_difference(make_job: MakeJob) -> None:
     class Saving:
+        is_by_streams = False
+
         def saved_ns(self, ranks: Any) -> float:
             assert list(ranks) == [2]
             return 15e6
 
         def slowdown(self, rank: int) -> float | None:
             return None
-
-        @property
-        def is_by_streams(self) -> bool:
-            return False
 
     facts = replace(job_of(make_job, more=0.0, gpu_throttle=hot()), replay=Saving())
     (finding,) = rule("thermal-throttle").run(facts).findings

@@ -308,6 +308,12 @@ def test_replays_count_when_they_stand_out(own: float, others: float, fires: boo
     assert bool(outcome.findings) is fires
 
 
+@pytest.mark.parametrize(("width", "severity"), [(8, Severity.MINOR), (12, Severity.NOTE)])
+def test_half_the_lanes_are_more_than_a_note(width: float, severity: Severity) -> None:
+    outcome = run("pcie-degraded", gpu_counters=link(width, 16, 1.0))
+    assert only(outcome).severity is severity
+
+
 # --- nvlink-fault ---------------------------------------------------------------------------------
 
 

@@ -274,6 +274,21 @@ def test_marks_are_congestion_only_where_steps_are_slower(
         assert outcome.findings[0].confidence.level == "likely"
 
 
+@pytest.mark.parametrize(("met", "is_fabric"), [(1, False), (2, True), (4, True)])
+def test_marks_at_most_hosts_are_the_fabric_and_blame_no_rank(met: int, is_fabric: bool) -> None:
+    rows, tests = [], []
+    for i in range(4):
+        one = marked(0.3 if i < met else 0.0, "cause").rows
+        rows += [{**r, "port": f"p{i}", "host": f"h{i}", "rank": i, "ranks": [i]}
+                 for r in one["port_counters"]]  # fmt: skip
+        tests += [{**t, "port": f"p{i}"} for t in one["network_correlation"]]
+    facts = Facts(rows={"port_counters": rows, "network_correlation": tests})
+    finding = only(rule("ecn-congestion").run(facts))
+    assert finding.id == ("ecn-congestion/fabric" if is_fabric else "ecn-congestion/0")
+    assert finding.scope.ranks == (() if is_fabric else (0,))
+    assert len(finding.scope.links) == met
+
+
 def test_no_notices_where_control_is_off_everywhere_accuse_nobody() -> None:
     rows = [
         row

@@ -29,7 +29,12 @@ def simulate(
     layout: Annotated[
         str | None, typer.Option("--layout", metavar="L", help="Such as ddp, fsdp, tp8-sp-pp4-m8.")
     ] = None,
-    steps: Annotated[int, typer.Option("--steps", min=1, max=100000, help="Captured steps.")] = 12,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            "--steps", min=1, max=100000, help="Captured steps; 12, or more where a fault needs it."
+        ),
+    ] = None,
     style: Annotated[
         str, typer.Option("--style", help="kineto, kineto-old, gloo, nsys or mixed.")
     ] = "kineto",
@@ -45,8 +50,11 @@ def simulate(
         ),
     ] = "auto",
     interval: Annotated[
-        float, typer.Option("--interval", metavar="S", help="Seconds between two readings.")
-    ] = 1.0,
+        float | None,
+        typer.Option(
+            "--interval", metavar="S", help="Seconds between readings; 1, or as a fault needs it."
+        ),
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace an earlier simulated job.")
     ] = False,
@@ -60,8 +68,11 @@ def simulate(
         raise UsageError(
             "simulate needs a SCENARIO and --output DIR", hint="tracekit simulate --list"
         )
-    from tracekit.simulate import Request, write
+    from tracekit.simulate import Request, what_it_takes, write
 
+    usual_steps, usual_interval = what_it_takes(scenario)
+    steps = steps or usual_steps
+    interval = usual_interval if interval is None else interval
     request = Request(scenario, ranks, seed, layout or "", steps, style, nccl=nccl,
                       counters=counters, interval_s=interval)  # fmt: skip
     with _bar(steps) as progress:

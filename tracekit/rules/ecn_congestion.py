@@ -4,7 +4,8 @@ What it means
 
 How it shows
     One packet in twenty marked at a port of the job, or congestion notices that slowed a sender,
-    and steps are slower when there is more of it (a cause by correlation).
+    and steps are slower when there is more of it (a cause by correlation). Where half of the job's
+    hosts or more meet it, it is the fabric, and no rank is named.
 
 Why it hurts
     A sender that slows down sends less than the link could carry.
@@ -23,12 +24,13 @@ Source
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from tracekit.findings import Evidence
+from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
 from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
-from tracekit.wording import share
+from tracekit.wording import plural, share
 
 NAME = "ecn-congestion"
 MARKS = (
@@ -45,51 +47,95 @@ class EcnCongestionThresholds(Thresholds):
 
     min_marked_ratio: float = threshold(0.05, "marked of all packets; fewer are control at work")
     min_notices_count: int = threshold(1000, "notices, where no marks are counted")
+    min_hosts_ratio: float = threshold(
+        0.5, "share of the job's hosts from which it is the fabric, and no link of it"
+    )
 
 
 def evaluate(facts: Facts, limits: EcnCongestionThresholds) -> RuleOutcome:
-    """One finding a port whose marks or notices go with slow steps."""
+    """One finding a link whose marks or notices go with slow steps; one for all if most do."""
     missing = at.why_not(facts, {*MARKS, *NOTICES})
     if missing is not None:
         return lacking(NAME, missing, at.CAPTURE)
-    findings = []
-    for port in at.ports(facts):
-        marked, notices = port.growth(MARKS), port.growth(NOTICES)
-        packets = port.growth(["tx_packets", "rx_packets", "tx_queue_packets"]) or 0.0
-        ratio = marked / packets if marked is not None and packets else None
-        test = at.tested(facts, [port], (*MARKS, *NOTICES))
-        is_much = (ratio or 0.0) >= limits.min_marked_ratio or (
-            ratio is None and (notices or 0.0) >= limits.min_notices_count
+    every = at.ports(facts)
+    found = [c for p in every if (c := _congested(facts, p, limits)) is not None]
+    ends = {p.host for p in every if p.host is not None and at.owners(p)}
+    met = {c.port.host for c in found if c.port.host is not None}
+    if len(met) > 1 and len(met) >= limits.min_hosts_ratio * len(ends):
+        return RuleOutcome((_finding(facts, limits, found, is_fabric=True),))
+    links = at.views(c.port for c in found)
+    own = [[c for c in found if c.port in link] for link in links]
+    return RuleOutcome(tuple(_finding(facts, limits, listed) for listed in own))
+
+
+@dataclass(frozen=True)
+class _Congested:
+    port: at.Port
+    ratio: float | None
+    """Marked of all packets; None where only notices are counted."""
+    notices: float
+
+
+def _congested(facts: Facts, port: at.Port, limits: EcnCongestionThresholds) -> _Congested | None:
+    marked, notices = port.growth(MARKS), port.growth(NOTICES) or 0.0
+    packets = port.growth(["tx_packets", "rx_packets", "tx_queue_packets"]) or 0.0
+    ratio = marked / packets if marked is not None and packets else None
+    test = at.tested(facts, [port], (*MARKS, *NOTICES))
+    is_much = (ratio or 0.0) >= limits.min_marked_ratio or (
+        ratio is None and notices >= limits.min_notices_count
+    )
+    is_cause = test is not None and test["verdict"] == "cause"
+    return _Congested(port, ratio, notices) if is_much and is_cause else None
+
+
+def _finding(
+    facts: Facts,
+    limits: EcnCongestionThresholds,
+    found: Sequence[_Congested],
+    *,
+    is_fabric: bool = False,
+) -> Finding:
+    """Of one link, or of the whole fabric: then nobody behind its ports is blamed."""
+    worst = max(found, key=lambda c: (c.ratio or 0.0, c.notices))
+    listed = at.proved_first(c.port for c in found)
+    rows = [r for p in listed for r in (*p.of(MARKS), *p.of(NOTICES))]
+    is_ratio = bool(worst.ratio)
+    said = (
+        f"{share(worst.ratio)} of its packets marked"
+        if worst.ratio
+        else f"{worst.notices:,.0f} congestion notices"
+    )
+    scope = at.scope_of(facts, listed)
+    if is_fabric:
+        summary = (
+            f"{plural(len(found), 'port')} of {plural(len(scope.hosts), 'host')} meet congestion "
+            f"in slow steps (at worst {said}): the fabric is loaded, not one link."
         )
-        if not is_much or test is None or test["verdict"] != "cause":
-            continue
-        rows = [*port.of(MARKS), *port.of(NOTICES)]
-        said = f"{share(ratio)} of its packets" if ratio else f"{notices:,.0f} congestion notices"
-        evidence = Evidence(
-            name="packets marked of all packets" if ratio else "congestion notices",
-            value=ratio if ratio is not None else float(notices or 0.0),
-            unit="ratio" if ratio is not None else "count",
-            threshold=limits.min_marked_ratio
-            if ratio is not None
-            else float(limits.min_notices_count),
-            query="port_counters",
-            rows=at.places(facts, rows),
-        )
-        findings.append(
-            at.finding(
-                facts,
-                NAME,
-                [port],
-                f"The {at.named(port)} meets congestion ({said} marked) in slow steps.",
-                [evidence],
-                rows=rows,
-                counters=(*MARKS, *NOTICES),
-                basis="marks and slow steps",
-                confirm="read marks, notices and queue depth of this port while the job runs",
-                remedy="spread the flows; tune marking and DCQCN; stagger collectives",
-            )
-        )
-    return RuleOutcome(tuple(findings))
+        scope = replace(scope, ranks=(), hosts=())
+    else:
+        summary = f"The {at.named(worst.port)} meets congestion in slow steps ({said})."
+    evidence = Evidence(
+        name="packets marked of all packets" if is_ratio else "congestion notices",
+        value=worst.ratio if worst.ratio else worst.notices,
+        unit="ratio" if is_ratio else "count",
+        threshold=limits.min_marked_ratio if is_ratio else float(limits.min_notices_count),
+        query="port_counters",
+        rows=at.places(facts, rows),
+    )
+    return at.finding(
+        facts,
+        NAME,
+        listed,
+        summary,
+        [evidence],
+        rows=rows,
+        counters=(*MARKS, *NOTICES),
+        basis="marks and slow steps",
+        scope=scope,
+        place="fabric" if is_fabric else None,
+        confirm="read marks, notices and queue depth of these ports while the job runs",
+        remedy="spread the flows; tune marking and DCQCN; stagger collectives",
+    )
 
 
 RULE = Rule(

@@ -18,6 +18,7 @@ from tracekit.findings import (
     severity_of,
 )
 from tracekit.rules.base import Facts, Row, RuleOutcome, lacking
+from tracekit.rules.lateness import replayed_ns
 from tracekit.wording import safe, some
 
 CAPTURE = "tracekit capture --what dcgm"
@@ -186,10 +187,7 @@ def cost(facts: Facts, ranks: Sequence[int]) -> Cost | None:
     longer = max(m.compute for m in mine) - median(m.compute for m in others)
     waited = median(m.exposed_comm for m in others) - min(m.exposed_comm for m in mine)
     measured = max(0.0, min(longer, waited))
-    saved = facts.replay.saved_ns(sorted(wanted & set(means))) if facts.replay else None
-    # A replay that sees no gain where ranks were seen to wait has missed what they waited for.
-    cost_ns = saved if saved is not None and saved >= 0.5 * measured else measured
-    cost_ns = min(cost_ns, steps.step_ns)
+    cost_ns = min(replayed_ns(facts, wanted & set(means), measured), steps.step_ns)
     evidence = Evidence(
         name="computing time over its peers' median",
         value=worst,

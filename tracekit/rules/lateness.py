@@ -9,7 +9,7 @@ than minor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -136,11 +136,18 @@ def price_ns(facts: Facts, members: Sequence[LateRank]) -> float:
     exposed delay of the worst of them; ranks that are late together are late side by side.
     """
     measured = max(late.cost_ns for late in members)
+    return replayed_ns(facts, [late.rank for late in members], measured)
+
+
+def replayed_ns(facts: Facts, ranks: Iterable[int], measured: float) -> float:
+    """What a step would gain by replay if these ranks did as their peers; else what was measured.
+
+    A replay that sees no gain where ranks were seen to wait has missed what they waited for, or
+    others would hold the step up just as long. A coarse one misses more.
+    """
     if facts.replay is None:
         return measured
-    saved = facts.replay.saved_ns(sorted(late.rank for late in members))
-    # A replay that sees no gain where ranks were seen to wait has missed what they waited for, or
-    # others would hold the step up just as long. A coarse one misses more.
+    saved = facts.replay.saved_ns(sorted(ranks))
     least = 0.1 if facts.replay.is_by_streams else 0.5
     if saved is None or saved < least * measured:
         return measured

@@ -123,7 +123,9 @@ def _down(facts: Facts, own: Mapping[str, Row], name: str) -> Finding:
     what = "lanes" if name == "pcie_width" else "PCIe generation"
     who = gpus.subject([row])
     said = f"{who} runs its PCIe link at {row['max_value']:.0f} of {could:.0f} {what}."
-    return _made(facts, row, said, evidence, Severity.NOTE)
+    # Half the lanes are half the bandwidth: no traffic of the host escapes that.
+    is_half = float(row["max_value"]) <= 0.5 * evidence.threshold if evidence.threshold else False
+    return _made(facts, row, said, evidence, Severity.MINOR if is_half else Severity.NOTE)
 
 
 def _replays(facts: Facts, limits: PcieDegradedThresholds, row: Row, usual: float) -> Finding:

@@ -31,9 +31,10 @@ over this rank's NIC."""
 
 IDLE_S = 20.0
 """Idle time at both ends of a series."""
-BEFORE_S = 50.0
-AFTER_S = 50.0
+AROUND_S = 50.0
 """How long the job runs before and after the captured steps."""
+USUAL_INTERVAL_S = 0.25
+"""Readings closer than this shorten both in proportion: nobody keeps minutes of them."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,10 @@ class Segment:
 class Activity:
     """Gathers what every rank did; ``finish`` lays the steps out in time."""
 
-    def __init__(self, network: Network, ranks_count: int) -> None:
+    def __init__(self, network: Network, ranks_count: int, interval_s: float = 1.0) -> None:
         self.network = network
+        part = min(1.0, interval_s / USUAL_INTERVAL_S)
+        self._idle_ns, self._around_ns = part * IDLE_S * 1e9, part * AROUND_S * 1e9
         self.ranks_count = ranks_count
         self.steps: list[int] = []
         self.starts_ns: list[int] = []
@@ -120,14 +123,14 @@ class Activity:
         ]
         before: list[Segment] = []
         at, turn = float(first), 0
-        while at > first - BEFORE_S * 1e9:
+        while at > first - self._around_ns:
             own = captured[half - 1 - turn % half]
             length = own.end_ns - own.start_ns
             before.append(Segment(at - length, at, own.index))
             at, turn = at - length, turn + 1
         after: list[Segment] = []
         at, turn = float(last), 0
-        while not is_hung and at < last + AFTER_S * 1e9:
+        while not is_hung and at < last + self._around_ns:
             own = captured[count - half + turn % half]
             length = own.end_ns - own.start_ns
             after.append(Segment(at, at + length, own.index))
@@ -150,8 +153,8 @@ class Activity:
 
     def ticks(self, interval_s: float, phase_s: float) -> Floats:
         """Moments of a collector: one every interval, from before the job to after it, ns."""
-        first = self.start_ns - IDLE_S * 1e9 + phase_s * 1e9
-        return np.arange(first, self.end_ns + IDLE_S * 1e9, interval_s * 1e9)
+        first = self.start_ns - self._idle_ns + phase_s * 1e9
+        return np.arange(first, self.end_ns + self._idle_ns, interval_s * 1e9)
 
     def grown(self, kind: str, rank: int, ticks: Floats, factors: Floats | None = None) -> Floats:
         """What a kind of activity of a rank has added up to at each tick.

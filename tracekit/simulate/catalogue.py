@@ -50,6 +50,10 @@ class Fault:
     is_of_host: bool = False
     """Whether it strikes a whole host, so that there must be others to compare it with."""
     is_hang: bool = False
+    steps_count: int = 12
+    """Captured steps that it takes to show: a correlation needs many."""
+    interval_s: float = 1.0
+    """Time between readings of a counter, likewise: twice a step."""
 
     @property
     def strength(self) -> float:
@@ -149,7 +153,8 @@ FAULTS: tuple[Fault, ...] = (
           ("link-degraded",), _WIRE, layouts=ACROSS_HOSTS, needs=_SWITCH, is_network=True),
     Fault("ecn-congestion", "marks slow the senders of a shared fabric", e.SharedFabric,
           "bandwidth_ratio", "ratio", (0.7, 0.5, 0.3), ("ecn-congestion",), (), _WIRE,
-          layouts=ACROSS_HOSTS, steps="window", needs=_SWITCH, is_network=True),
+          layouts=ACROSS_HOSTS, needs=_SWITCH, is_network=True, steps_count=42,
+          interval_s=0.05),
     Fault("incast", "many send to one at once", e.Incast,
           "bandwidth_ratio", "ratio", (0.5, 0.3, 0.15), ("incast",), ("link-degraded",), _WIRE,
           layouts=("ep8", "ep4"), needs=_SWITCH, is_network=True),

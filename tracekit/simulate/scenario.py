@@ -198,6 +198,13 @@ def prepare(request: Request) -> Scenario:
     return scenario
 
 
+def what_it_takes(scenario: str) -> tuple[int, float]:
+    """Captured steps, and seconds between readings, in which a scenario's faults can show."""
+    kinds = [kind for kind, _ in _kinds(scenario)]
+    steps = max((k.steps_count for k in kinds), default=DEFAULT_STEPS)
+    return steps, min((k.interval_s for k in kinds), default=1.0)
+
+
 def _kinds(text: str) -> list[tuple[catalogue.Fault, float]]:
     found: list[tuple[catalogue.Fault, float]] = []
     for word in text.split("+"):
@@ -372,7 +379,11 @@ def write(request: Request, output: Path, *, force: bool = False,
 
     writers = [writer(r) for r in range(request.ranks) if r not in scenario.unwritten]
     logs, said, wiring = _nccl(scenario, output, names, is_pods)
-    activity = Activity(job.engine.network, request.ranks) if scenario.counted else None
+    activity = (
+        Activity(job.engine.network, request.ranks, request.interval_s)
+        if scenario.counted
+        else None
+    )
     for done, records in enumerate(job.run(), 1):
         for one in writers:
             one.add(records[one.rank])

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from datetime import UTC, date, datetime
 from typing import Any
 
+from tracekit.derive.ranks import ASSIGNED_WORDS
 from tracekit.findings import Finding, NotChecked, confidence_from, ordered, severity_of
 from tracekit.report.budget import step_budget
 from tracekit.report.config import DiagnoseConfig
@@ -420,9 +421,10 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
             f"{_ranks(guessed)} assigned by the order of files"
             + (f" (rank {guessed[0]}: {first})" if first else "")
         )
-    lines += facts.job.notes[:SHOWN_NOTES]
-    if len(facts.job.notes) > SHOWN_NOTES:
-        lines.append(f"and {plural(len(facts.job.notes) - SHOWN_NOTES, 'note')} more")
+    notes = [n for n in facts.job.notes if not (guessed and ASSIGNED_WORDS in n)]
+    lines += notes[:SHOWN_NOTES]
+    if len(notes) > SHOWN_NOTES:
+        lines.append(f"and {plural(len(notes) - SHOWN_NOTES, 'note')} more")
     return [*lines, *silenced]
 
 

@@ -69,10 +69,10 @@ def test_every_rule_of_the_design_is_built_or_listed_as_not_built() -> None:
 
 def test_what_is_given_is_not_asked_for() -> None:
     without = {n.rule: n for n in not_built()}
-    given = {n.rule: n for n in not_built(["dcgm"])}
-    assert without["gpu-contention"].capture == "tracekit capture --what dcgm"
-    assert given["gpu-contention"].capture is None
-    assert "not built yet" in given["gpu-contention"].needs
+    given = {n.rule: n for n in not_built(["host"])}
+    assert without["numa-misplacement"].capture == "tracekit capture --what host"
+    assert given["numa-misplacement"].capture is None
+    assert "not built yet" in given["numa-misplacement"].needs
     assert topic_of("packet-loss") == "links, packet loss, pause"
     assert topic_of("gc-pause") == "gc-pause"
 

@@ -215,8 +215,12 @@ def is_job_description(file: SourceFile) -> bool:
 
 
 def has_unread(run: Path) -> bool:
-    """Whether a time budget left files of the run for another time."""
-    manifest = load(run)
+    """Whether a time budget left files of the run for another time; not of a damaged run, which
+    whoever opens it will meet."""
+    try:
+        manifest = load(run)
+    except StoreError:
+        return False
     return manifest is not None and bool(manifest.unread)
 
 

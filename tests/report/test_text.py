@@ -63,8 +63,8 @@ NOT CHECKED  collective-hang: needs collectives matched across ranks, Flight Rec
           watchdog's log
              collective-mismatch: needs collectives matched across ranks
              slow-gpu, slow-host, late-rank: needs collectives in the traces of two or more ranks
-             link-degraded: needs matched collectives, or NIC or switch counters
-          9 more lines: --all
+             storage-interference, ecmp-collision: needs NIC or switch counters
+          10 more lines: --all
 """
 
 HEALTHY = """\

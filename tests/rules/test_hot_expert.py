@@ -61,7 +61,7 @@ def test_the_rank_that_gets_the_tokens_is_named_with_what_it_costs(make_job: Mak
     assert finding.impact.s_per_step == pytest.approx(0.025)
     assert finding.severity is Severity.CRITICAL
     assert finding.confidence.level == "likely"
-    assert "2.0x the tokens and 2.0x the experts' computing time" in finding.summary
+    assert "2.0x the tokens and 2.0x the computing time of its peers' experts" in finding.summary
     assert finding.rules_out
 
 
@@ -96,6 +96,53 @@ def test_hot_experts_that_nobody_waits_for_cost_nothing(make_job: MakeJob) -> No
 def test_a_late_rank_with_its_share_of_tokens_is_another_rules(make_job: MakeJob) -> None:
     load = {"received_ratio": 1.0, "uneven_ratio": 1.0}
     assert HOT.run(moe_job(make_job, 2, **load).facts()) == RuleOutcome()
+
+
+def many_groups(make_job: MakeJob, delay_ms: int, received: float = 2.0) -> Any:
+    """Eight groups of two: the odd rank of each is hot and holds its group up."""
+    job = make_job(ranks_count=16)
+    for rank in range(16):
+        own = delay_ms if rank % 2 else 0
+        job.rows.setdefault("straggler", []).append(
+            {"rank": rank, "inflicted_wait_ns": own, "own_inflicted_wait_ns": own,
+             "late_count": 5 if own else 0, "lateness_ratio": 1 / 8 if own else 0.0,
+             "peer_ratio": 1.5 if own else 1.0, "compute_ratio": 1.5, "slowdown_ratio": None}
+        )  # fmt: skip
+        for step in job.steps:
+            job.rows.setdefault("late_steps", []).append(
+                {"rank": rank, "capture_id": 0, "step": step, "attempt": 1, "own_wait_ns": 0,
+                 "own_gap_ns": own * MS, "exposed_gap_ns": own * MS, "late_count": 3,
+                 "longest_ns": own * MS, "source_id": rank, "place": step}
+            )  # fmt: skip
+            job.add(rank, step, "compute" if own else "exposed_comm", delay_ms)
+        job.rows.setdefault("expert_load", []).append(
+            {"group_id": f"g{rank // 2}", "rank": rank, "kind": "ep", "attempt": 1,
+             "received_ratio": received if own else 2 - received, "uneven_ratio": None,
+             "other_ratio": 1.0}
+        )  # fmt: skip
+    job.rows["comm_summary"] = [{"rank": 0, "op": "all_to_all"}]
+    job.rows["match_coverage"] = [
+        {"group_id": "g", "is_trusted": True, "reason": "", "calls_count": 120, "attempt": 1}
+    ]
+    return job
+
+
+def test_an_expert_that_is_hot_in_every_group(make_job: MakeJob) -> None:
+    """Each of its ranks has an eighth of all waiting, too little to be called late alone."""
+    (finding,) = HOT.run(many_groups(make_job, 25).facts()).findings
+    assert finding.scope.ranks == tuple(range(1, 16, 2))
+    assert finding.impact.s_per_step == pytest.approx(0.025)
+    assert "get up to 2.0x the tokens" in finding.summary
+    assert HOT.run(many_groups(make_job, 5).facts()) == RuleOutcome()  # 5 of 105 ms
+    assert HOT.run(many_groups(make_job, 25, received=1.2).facts()) == RuleOutcome()
+
+
+def test_with_equal_shares_a_slow_gpu_can_be_told(make_job: MakeJob) -> None:
+    slow = rule("slow-gpu")
+    even = moe_job(make_job, 2, received_ratio=1.0, uneven_ratio=None)
+    assert [f.scope.ranks for f in slow.run(even.facts()).findings] == [(2,)]
+    for load in ({"received_ratio": 2.0}, {"received_ratio": None}):
+        assert slow.run(moe_job(make_job, 2, **load).facts()).not_checked
 
 
 def test_without_an_exchange_there_are_no_experts(make_job: MakeJob) -> None:

@@ -27,7 +27,9 @@ Source
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean, median
 
 from tracekit.findings import (
     Evidence,
@@ -56,8 +58,10 @@ from tracekit.rules.lateness import (
     matched_note,
     price_ns,
     score_evidence,
+    step_delays_ns,
     why_unmatched,
 )
+from tracekit.rules.steps import StepKey
 from tracekit.wording import ranks_phrase, seconds
 
 NAME = "hot-expert"
@@ -73,6 +77,9 @@ class HotExpertThresholds(LatenessThresholds):
     )
     max_other_ratio: float = threshold(
         1.10, "compute elsewhere over the peers': beyond that the GPU is slow, not its experts hot"
+    )
+    min_joint_share_ratio: float = threshold(
+        0.5, "share of all own inflicted waiting of the hot ranks of several groups together"
     )
 
 
@@ -91,13 +98,40 @@ def evaluate(facts: Facts, limits: HotExpertThresholds) -> RuleOutcome:
         rank = int(row["rank"])
         if rank not in loads or _load(row) > _load(loads[rank]):
             loads[rank] = row
-    hot = [
-        late for late in late_ranks(facts, limits)
-        if late.rank in loads and _is_hot(loads[late.rank], limits)
-    ]  # fmt: skip
-    if not hot:
+    loaded = [rank for rank, row in sorted(loads.items()) if _is_hot(row, limits)]
+    hot = [late for late in late_ranks(facts, limits) if late.rank in loaded]
+    # A popular expert is hot in every group; then each has a small part of all waiting.
+    together = _together(facts, limits, loaded)
+    if not hot and together is None:
         return RuleOutcome()
-    return RuleOutcome(findings=(_finding(facts, limits, hot, loads),))
+    ranks = loaded if together is not None else sorted(late.rank for late in hot)
+    return RuleOutcome(findings=(_finding(facts, limits, hot, ranks, together, loads),))
+
+
+def _together(
+    facts: Facts, limits: HotExpertThresholds, ranks: Sequence[int]
+) -> tuple[float, list[StepKey]] | None:
+    """What the hot ranks of several groups delay a mean step by, the worst of each step counting,
+    and the steps; None where they are not behind most of the waiting, or not at such a cost."""
+    share = sum(
+        float(r["lateness_ratio"] or 0) for r in facts.of("straggler") if r["rank"] in ranks
+    )
+    others = [r for r in facts.ranks if r not in ranks]
+    if len(ranks) < 2 or not others or share < limits.min_joint_share_ratio:
+        return None
+    delays = step_delays_ns(facts)
+    costs: dict[StepKey, float] = {}
+    for key in facts.steps.keys:
+        here = delays.get(key, {})
+        typical = median(here.get(r, 0) for r in others)
+        excess = max(here.get(r, 0) for r in ranks) - typical
+        costs[key] = min(max(0.0, excess), facts.steps.job_dur_ns(key))
+    cost_ns = fmean(costs.values())
+    late = [k for k, ns in costs.items() if ns >= limits.late_step_ratio * facts.steps.step_ns]
+    is_often = len(late) >= max(2, limits.persistent_ratio * len(facts.steps))
+    if cost_ns < limits.min_cost_ratio * facts.steps.step_ns or not is_often:
+        return None
+    return cost_ns, late
 
 
 def _has_exchange(facts: Facts) -> bool:
@@ -127,15 +161,21 @@ def _is_hot(row: Row, limits: HotExpertThresholds) -> bool:
 
 
 def _finding(
-    facts: Facts, limits: HotExpertThresholds, hot: list[LateRank], loads: dict[int, Row]
+    facts: Facts,
+    limits: HotExpertThresholds,
+    hot: list[LateRank],
+    ranks: list[int],
+    together: tuple[float, list[StepKey]] | None,
+    loads: dict[int, Row],
 ) -> Finding:
-    worst = hot[0]
-    row = loads[worst.rank]
-    ranks = sorted(late.rank for late in hot)
+    row = loads[hot[0].rank] if hot else max((loads[r] for r in ranks), key=_load)
     keys = sorted({key for late in hot for key in late.late_keys}) or facts.steps.keys
+    if together is not None:
+        keys = together[1]
     scope = facts.scope(ranks, keys)
     step_s = facts.steps.step_ns / 1e9
-    cost_ns = price_ns(facts, hot)
+    cost_ns = _cost_ns(facts, hot, ranks, together)
+    is_sure = any(late.is_sure for late in hot) or together is not None
     impact = impact_of(cost_ns / 1e9, step_s, facts.gpus_count)
     instruments: list[Instrument] = ["peers"]
     says = []
@@ -144,14 +184,17 @@ def _finding(
         says.append(f"{float(row['received_ratio']):.1f}x the tokens")
     if _computes_more(row, limits):
         instruments.append("GPU timeline" if facts.has_gpu else "host ranges")
-        says.append(f"{float(row['uneven_ratio']):.1f}x the experts' computing time of its peers")
+        whose = "its" if len(ranks) == 1 else "their"
+        says.append(
+            f"{float(row['uneven_ratio']):.1f}x the computing time of {whose} peers' experts"
+        )
     who = ranks_phrase(ranks, facts.ranks)
     verb = "gets" if len(ranks) == 1 else "get up to"
     return Finding(
         id=finding_id(NAME, scope, facts.ranks),
         rule=NAME,
         severity=severity_of(
-            impact.step_ratio, cap=Severity.CRITICAL if worst.is_sure else Severity.MINOR
+            impact.step_ratio, cap=Severity.CRITICAL if is_sure else Severity.MINOR
         ),
         confidence=confidence_from(
             instruments, f"its load and the waiting of the others agree; {matched_note(facts)}"
@@ -164,7 +207,10 @@ def _finding(
         scope=scope,
         when=facts.when(keys),
         impact=impact,
-        evidence=(*_evidence(row, limits), *score_evidence(facts, worst, limits)),
+        evidence=(
+            *_evidence(row, limits),
+            *(score_evidence(facts, hot[0], limits) if hot else ()),
+        ),
         confirm=("log the tokens of each expert for a few steps",),
         remedy=(
             "balance the router: auxiliary loss, bias on the gate, or a capacity factor",
@@ -172,6 +218,21 @@ def _finding(
         ),
         rules_out=_ruled_out(row, limits),
     )
+
+
+def _cost_ns(
+    facts: Facts,
+    hot: list[LateRank],
+    ranks: list[int],
+    together: tuple[float, list[StepKey]] | None,
+) -> float:
+    """By replay where it sees the gain, as for any late rank; else the measured delay."""
+    if together is None:
+        return price_ns(facts, hot)
+    saved = facts.replay.saved_ns(ranks) if facts.replay is not None else None
+    if saved is None or saved < 0.5 * together[0]:
+        return together[0]
+    return min(saved, facts.steps.step_ns)
 
 
 def _evidence(row: Row, limits: HotExpertThresholds) -> tuple[Evidence, ...]:

@@ -97,8 +97,12 @@ def evaluate(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
 
 
 def has_uneven_work(facts: Facts) -> bool:
-    """Whether the job deals out work unevenly by nature: it exchanges tokens all to all."""
-    return any(row["op"] == "all_to_all" for row in facts.of("comm_summary"))
+    """Whether the job may deal out work unevenly: it exchanges tokens all to all, and the traces
+    do not state that every rank receives as many."""
+    if not any(row["op"] == "all_to_all" for row in facts.of("comm_summary")):
+        return False
+    shares = [row["received_ratio"] for row in facts.of("expert_load")]
+    return not shares or any(s is None or not 0.9 <= float(s) <= 1.1 for s in shares)
 
 
 def is_slow(late: LateRank, ratios: Sequence[float], limits: SlowGpuThresholds) -> bool:
@@ -173,7 +177,7 @@ RULE = Rule(
     summary="A GPU takes longer than its peers for the same computation.",
     owner="hardware",
     thresholds=SlowGpuThresholds(),
-    queries=(*QUERIES, "kernel_summary", "comm_summary", gpus.COUNTERS),
+    queries=(*QUERIES, "kernel_summary", "comm_summary", "expert_load", gpus.COUNTERS),
     needs_kernels=True,
     evaluate=evaluate,
     doc=__doc__,

@@ -6,6 +6,9 @@ its own clock: the files have other clocks.
 
 from __future__ import annotations
 
+import gzip
+import json
+import re
 from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
@@ -65,6 +68,53 @@ def test_the_bubble_is_the_simulators(layout: str, tmp_path: Path) -> None:
     assert measured.keys() == truth.keys()
     for key, value in truth.items():
         assert measured[key] == pytest.approx(value, abs=0.01), key
+
+
+def without_names(folder: Path) -> None:
+    """Take the ranges of microbatches out of a job's traces."""
+    named = re.compile(r"PP:.*|forward|backward|weight_grad")
+    for path in folder.glob("*.pt.trace.json.gz"):
+        document = json.loads(gzip.decompress(path.read_bytes()))
+        kept = [
+            e
+            for e in document["traceEvents"]
+            if not ("annotation" in str(e.get("cat")) and named.fullmatch(str(e.get("name"))))
+        ]
+        assert len(kept) < len(document["traceEvents"])
+        document["traceEvents"] = kept
+        path.write_bytes(gzip.compress(json.dumps(document).encode(), 1))
+
+
+@pytest.mark.parametrize(
+    ("layout", "says"),
+    [
+        ("pp4-m8-gpipe-megatron", None),
+        ("pp2-m8-1f1b-fsdp-titan", None),
+        ("pp4-zbh1-m8-titan", "belongs to neither|different numbers|one kind"),
+        ("pp2-vpp2-m8-titan", " 0 can be told apart"),
+        ("cp2-fsdp", "ring|first differs|do not come in pairs"),
+    ],
+)
+def test_microbatches_that_nobody_named(layout: str, says: str | None, tmp_path: Path) -> None:
+    """The same bubble as with names where messages tell; where they do not, nothing."""
+    request = Request(ranks=8, seed=3, layout=layout, steps_count=2, decoys=(), nccl="none")
+    write(request, tmp_path / "job")
+    if "pp" in layout:
+        without_names(tmp_path / "job")
+    with api.open(tmp_path / "job") as run:
+        seen = run.query("bubble").group_by("stage", "step").agg(pl.col("bubble_ratio").mean())
+        operations = run.sql("SELECT count(*) FROM pipeline_op").item()
+        notes = [n for n in run.run.manifest.notes if "pipeline" in n]
+    if says is None:
+        measured = {(r["stage"], r["step"]): r["bubble_ratio"] for r in seen.to_dicts()}
+        truth = true_bubbles(request)
+        assert measured.keys() == truth.keys()
+        for key, value in truth.items():
+            assert measured[key] == pytest.approx(value, abs=0.01), key
+        assert any("the traces name none" in n for n in notes)
+    else:
+        assert operations == 0
+        assert re.search(says, " ".join(notes)), notes
 
 
 @pytest.mark.parametrize("layout", ["pp4-m8-gpipe-megatron", "pp2-vpp2-m8-titan"])

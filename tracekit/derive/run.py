@@ -116,7 +116,8 @@ def derive(
     kinds = group_kinds(matched)
     rank_rows = _rank_rows(used, job)
     coordinates(rank_rows, matched, kinds)
-    operations = derive_pipeline(con, context, steps, job, remarks, rank_rows, moved)
+    matches = match_table(matched, errors)
+    operations = derive_pipeline(con, context, steps, job, remarks, rank_rows, moved, matches)
     fill_coordinates(rank_rows, operations)
     rows: dict[str, list[dict[str, Any]]] = {
         "source_context": [
@@ -137,7 +138,7 @@ def derive(
         con, correlation.source_times(rows["source_context"], clocks), moved_table, rows["port"]
     )
     tables = {name: _arrow(name, content) for name, content in rows.items()}
-    tables["collective_match"] = match_table(matched, errors)
+    tables["collective_match"] = matches
     tables["comm_group"] = group_table(matched, kinds)
     tables["pipeline_op"] = operations
     tables["step"] = moved_table

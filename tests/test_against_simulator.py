@@ -89,7 +89,7 @@ def without_names(folder: Path) -> None:
     ("layout", "says"),
     [
         ("pp4-m8-gpipe-megatron", None),
-        ("pp2-m8-1f1b-fsdp-titan", None),
+        ("pp4-m8-1f1b-titan", None),
         ("pp4-zbh1-m8-titan", "belongs to neither|different numbers|one kind"),
         ("pp2-vpp2-m8-titan", " 0 can be told apart"),
         ("cp2-fsdp", "ring|first differs|do not come in pairs"),

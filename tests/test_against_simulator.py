@@ -193,16 +193,27 @@ def test_the_replay_without_the_culprit_is_the_twin(
         assert max(ratios, key=lambda r: ratios[r]) in culprits
 
 
-@pytest.mark.parametrize("layout", ["ddp", "tp4-sp-m2"])
-def test_a_link_that_all_use_is_not_priced(layout: str, tmp_path: Path) -> None:
-    """Every ring between the hosts passes the slow NIC: no call says what it should take."""
+@pytest.mark.parametrize("layout", ["ddp", "tp4-sp-m2", "tp2-fsdp"])
+def test_a_slow_link_is_priced_where_others_do_the_same(layout: str, tmp_path: Path) -> None:
+    """Groups of other ranks say what its transfers should take; where all pass the slow NIC, none.
+
+    With tensor parallelism four data-parallel rings go between the hosts, and one has the slow NIC.
+    """
     request = Request(
         scenario="link-degraded", ranks=8, seed=5, layout=layout, steps_count=STEPS, decoys=(),
         nccl="none",
     )  # fmt: skip
-    write(request, tmp_path / "job")
-    with api.open(tmp_path / "job") as run, pytest.raises(UsageError, match="no equal"):
-        run.whatif([parse_remove("link=1")])
+    truth: dict[str, Any] = write(request, tmp_path / "job")
+    (culprit,) = truth["faults"][0]["where"]["ranks"]
+    with api.open(tmp_path / "job") as run:
+        if layout == "ddp":
+            with pytest.raises(UsageError, match="no equal"):
+                run.whatif([parse_remove(f"link={culprit}")])
+            return
+        found = run.whatif([parse_remove(f"link={culprit}")])
+    twin_s = truth["measured"]["step_s_without_fault"]
+    assert found.causes[0].t_s == pytest.approx(twin_s, rel=0.03)
+    assert found.causes[0].t_s < 0.6 * found.t_base_s
 
 
 def test_a_healthy_job_has_no_straggler(tmp_path: Path) -> None:

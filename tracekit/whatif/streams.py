@@ -379,7 +379,7 @@ def _window(
         one.call[~(np.isin(one.call, numbers) & inside[rank])] = -1
         lost = inside[rank] & one.is_communication & (one.call < 0)
         window.unmatched_count += int(lost.sum())
-        share = _uncovered_ns(one, lost) / max(1, ends[rank] - begins[rank])
+        share = _uncovered_ns(one, lost, ends[rank]) / max(1, ends[rank] - begins[rank])
         window.unmatched_ratio = max(window.unmatched_ratio, share)
     prepared = []
     for rank, (one, _) in own.items():
@@ -429,11 +429,14 @@ def _calls(
     return {n: c for n, c in found.items() if len(c.starts) >= max(2, sizes[n]) and sizes[n]}
 
 
-def _uncovered_ns(rows: _Rows, lost: npt.NDArray[np.bool_]) -> float:
-    """Time of these operations during which nothing was computed."""
+def _uncovered_ns(rows: _Rows, lost: npt.NDArray[np.bool_], until_ns: int) -> float:
+    """Time of these operations, up to the window's end, during which nothing was computed."""
+    lost = lost & (rows.start < until_ns)
     if not lost.any():
         return 0.0
-    edges = [(t, 1, 0) for t in rows.start[lost]] + [(t, -1, 0) for t in rows.end[lost]]
+    edges = [(t, 1, 0) for t in rows.start[lost]] + [
+        (min(t, until_ns), -1, 0) for t in rows.end[lost]
+    ]
     other = rows.is_compute
     edges += [(t, 0, 1) for t in rows.start[other]] + [(t, 0, -1) for t in rows.end[other]]
     at = np.array(sorted(edges), np.int64)

@@ -216,6 +216,46 @@ def test_a_slow_link_is_priced_where_others_do_the_same(layout: str, tmp_path: P
     assert found.causes[0].t_s < 0.6 * found.t_base_s
 
 
+@pytest.mark.parametrize(
+    ("fault", "layout"),
+    [
+        ("slow-gpu", "pp4-m8-megatron"),
+        ("dataloader-stall", "fsdp"),
+        ("gc-pause", "tp2"),
+        ("checkpoint-stall", "ddp"),
+        ("slow-host", "hsdp2"),
+        ("none", "ep8"),
+    ],
+)
+def test_the_budget_sums_and_the_culprit_is_priced_as_it_cost(
+    fault: str, layout: str, tmp_path: Path
+) -> None:
+    """The parts are the median rank's step; the culprit's is what the twin did not take."""
+    request = Request(
+        scenario=fault, ranks=8, seed=5, layout=layout, steps_count=6, decoys=(), nccl="none"
+    )
+    truth: dict[str, Any] = write(request, tmp_path / "job")
+    with api.open(tmp_path / "job") as run:
+        document = run.diagnose().document
+        means = run.sql(
+            "SELECT rank, mean_ns FROM (SELECT rank, avg(dur_ns) AS mean_ns FROM step"
+            " WHERE NOT coalesce(is_warmup, false) AND NOT coalesce(is_partial, false)"
+            " GROUP BY rank) ORDER BY rank"
+        )["mean_ns"].to_list()
+    total = sum(p.s_per_step for p in document.step_budget)
+    assert min(means) / 1e9 <= total + 1e-9
+    assert total - 1e-9 <= max(means) / 1e9
+    assert all(p.s_per_step >= 0 for p in document.step_budget)
+    if fault in ("none", "slow-host"):  # ranks of a slow host are priced apart
+        return
+    cause = next(f for f in document.findings if f.id == document.verdict.finding)
+    assert cause.rule == fault
+    measured = truth["measured"]
+    lost_s = measured["step_s_with_fault"] - measured["step_s_without_fault"]
+    assert cause.impact.s_per_step == pytest.approx(lost_s, rel=0.05)
+    assert cause.impact.gpu_hours_per_day is not None
+
+
 def test_a_healthy_job_has_no_straggler(tmp_path: Path) -> None:
     request = Request(ranks=8, seed=9, layout="fsdp", steps_count=6, decoys=())
     write(request, tmp_path / "job")

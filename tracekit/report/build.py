@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, date, datetime
 from typing import Any
 
+from tracekit.derive.ranks import ASSIGNED_WORDS
 from tracekit.findings import Finding, NotChecked, confidence_from, ordered, severity_of
 from tracekit.report.budget import step_budget
 from tracekit.report.config import DiagnoseConfig
@@ -31,6 +33,7 @@ from tracekit.report.price import priced
 from tracekit.report.verdict import CAPTURE_STEPS, judge
 from tracekit.rules import RULES, Facts, Rule, configured
 from tracekit.rules.base import Row
+from tracekit.rules.low_mfu import waterfall
 from tracekit.rules.pipeline import ScheduleBubble, schedule_bubble
 from tracekit.rules.steps import utc
 from tracekit.rules.unbuilt import not_built
@@ -47,6 +50,10 @@ MARKED_RANGES = (
 
 INFERRED = "its steps are inferred, not marked"
 """Added to the grounds of a finding that stands on inferred steps."""
+
+END_SILENCE_NS = 30_000_000_000
+END_SILENCE_RATIO = 10
+"""Silence at the end of all captures that a report mentions, as collective-hang's thresholds."""
 
 SHOWN_NOTES = 4
 """Notes on how the run was made that stand in a report's head."""
@@ -81,6 +88,7 @@ def build_report(
     findings = ordered(kept, judgement.verdict.finding)
     if not config.select:
         not_checked += not_built(i.kind for i in inputs)
+    used = waterfall(facts)
     document = Document(
         schema_version=SCHEMA_VERSION,
         tracekit_version=__version__,
@@ -97,6 +105,7 @@ def build_report(
             step_time=_step_time(facts),
             overlap=_overlap(facts),
             bubble=_bubble(bubble),
+            mfu=used.to_dict() if used is not None else None,
             traffic=_traffic(facts),
         ),
         findings=tuple(findings),
@@ -244,6 +253,8 @@ def _can_cause(cause: Finding, symptom: Finding, facts: Facts) -> bool:
         # Its own rank's cause, at the same time.
         is_there = set(symptom.scope.ranks) <= set(cause.scope.ranks) and symptom.scope.ranks
         return bool(is_there) and _is_same_time(cause, symptom)
+    if symptom.rule == "gpu-outlier":
+        return bool(set(symptom.scope.devices) & set(cause.scope.devices))
     if symptom.rule != "exposed-communication":
         return True
     return set(cause.scope.ranks) < set(facts.steps.ranks)
@@ -398,6 +409,9 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
             f"{plural(sizeless, 'collective')} without communicator and size, which nsys leaves "
             f"out unless asked: {EXPORT_COMMAND}"
         )
+    silence_s = _silence_at_end_s(facts)
+    if silence_s is not None:
+        lines.append(f"no rank communicates in the last {silence_s:.0f} s of its capture")
     if facts.steps.inferred_ranks:
         lines.append(
             f"steps of {_ranks(facts.steps.inferred_ranks)} are not marked: inferred from the "
@@ -416,10 +430,27 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
             f"{_ranks(guessed)} assigned by the order of files"
             + (f" (rank {guessed[0]}: {first})" if first else "")
         )
-    lines += facts.job.notes[:SHOWN_NOTES]
-    if len(facts.job.notes) > SHOWN_NOTES:
-        lines.append(f"and {plural(len(facts.job.notes) - SHOWN_NOTES, 'note')} more")
+    notes = [n for n in facts.job.notes if not (guessed and ASSIGNED_WORDS in n)]
+    lines += notes[:SHOWN_NOTES]
+    if len(notes) > SHOWN_NOTES:
+        lines.append(f"and {plural(len(notes) - SHOWN_NOTES, 'note')} more")
     return [*lines, *silenced]
+
+
+MUCH_ABOVE_MEAN = 1.2
+"""The mean over sizes that nccl-tests prints says little where small sizes are in it."""
+
+
+def _silence_at_end_s(facts: Facts) -> float | None:
+    """How long all ranks communicated no more when their captures ended, where that is like no
+    pause before: the job may have ended, or it hangs in a call that no trace shows."""
+    rows = [r for r in facts.of("last_calls") if r["silence_ns"] is not None]
+    if not rows or any(r["longest_gap_ns"] is None for r in rows):
+        return None
+    silence_ns = min(int(r["silence_ns"]) for r in rows)
+    pause_ns = max(int(r["longest_gap_ns"]) for r in rows)
+    is_long = silence_ns >= END_SILENCE_NS and silence_ns >= END_SILENCE_RATIO * pause_ns
+    return silence_ns / 1e9 if is_long else None
 
 
 def nccl_lines(facts: Facts) -> list[str]:
@@ -431,7 +462,11 @@ def nccl_lines(facts: Facts) -> list[str]:
         largest = max(members, key=lambda m: int(m["group_size"]))
         hosts = {m["node"] for m in members if m["node"] is not None}
         seen = {m["group_rank"] for m in members if m["comm"] == largest["comm"]}
-        versions = {str(m["nccl_version"]) for m in members if m["nccl_version"]}
+        versions = {str(m["nccl_version"]) for m in members if m["nccl_version"]} or {
+            str(f).partition("=")[2]
+            for r in facts.of("nccl_signals") if r["code"] == "version"
+            for f in r["fields"] or () if str(f).startswith("nccl=")
+        }  # fmt: skip
         words = [
             plural(len(comms), "communicator"),
             f"the largest of {plural(int(largest['group_size']), 'rank')} ({len(seen)} seen)",
@@ -442,11 +477,15 @@ def nccl_lines(facts: Facts) -> list[str]:
         lines.append("NCCL logs: " + ", ".join(words))
     lines += _records(facts)
     for row in facts.of("nccl_bench")[:4]:
-        name = safe(str(row["benchmark"] or "nccl-tests (which is not said)"))
+        name = safe(str(row["benchmark"] or "nccl-tests (which, is not said)"))
+        if row["benchmark_source"] == "behaviour":
+            name += " (not named; only it fits busbw / algbw)"
         bus = row["average_bus_bytes_per_s"]
         if row["is_complete"] and bus:
             way = f" with {row['algorithm']}" if row["algorithm"] else ""
-            lines.append(f"{name}{way} {bus / 1e9:.1f} GB/s on average")
+            peak = float(row["peak_bus_bytes_per_s"] or 0)
+            more = f", {peak / 1e9:.1f} at most" if peak > MUCH_ABOVE_MEAN * bus else ""
+            lines.append(f"{name}{way} {bus / 1e9:.1f} GB/s on average{more}")
         else:
             of = row["expected_rows_count"]
             lines.append(
@@ -458,7 +497,7 @@ def nccl_lines(facts: Facts) -> list[str]:
 _RECORDS = {
     "flight_recorder": ("Flight Recorder", "dump", "call"),
     "nccl_inspector": ("Inspector", "file", "record"),
-    "nccl_ras": ("RAS", "snapshot", "member"),
+    "nccl_ras": ("RAS", "file", "member"),
 }
 
 
@@ -470,6 +509,8 @@ def _records(facts: Facts) -> list[str]:
         if not rows:
             continue
         count = sum(int(r["calls_count"]) + int(r["members_count"]) for r in rows)
+        if kind == "nccl_ras":  # files of one job show the same members again
+            count = max(int(r["members_count"]) for r in rows)
         if kind == "flight_recorder":
             count = sum(int(r["calls_count"]) for r in rows)
         words = [plural(len(rows), file), plural(count, item)]
@@ -483,8 +524,40 @@ def _records(facts: Facts) -> list[str]:
             words.append(f"states {', '.join(stated[:3])}")
         if behind or "MISMATCH" in stated:
             words.append("unequal counts, which are normal in one snapshot")
+        words += _inspected(facts) if kind == "nccl_inspector" else []
         lines.append(f"{name}: " + ", ".join(words))
     return lines
+
+
+MAX_DUR_RATIO = 1.25
+"""Inspector and the profiler time the same kernels: a quarter more or less is no rounding."""
+
+
+def _inspected(facts: Facts) -> list[str]:
+    """How Inspector's records stand beside the trace's calls."""
+    rows = facts.of("inspector_calls")
+    if not rows:
+        return ["no communicator of theirs is known in the traces"] if facts.ranks else []
+    matched = sum(int(r["matched_count"]) for r in rows)
+    if not matched:
+        why = next((str(r["reason"]) for r in rows if r["reason"]), "no call is in both")
+        words = [f"none matched with a call of the traces: {why}"]
+    else:
+        words = [f"{matched:,} matched with calls of the traces"]
+    apart = [r for r in rows if r["dur_ratio"] is not None and _is_apart(float(r["dur_ratio"]))]
+    if apart:
+        worst = max(apart, key=lambda r: abs(math.log(float(r["dur_ratio"]))))
+        words.append(
+            f"whose times disagree with the traces' kernels (up to {float(worst['dur_ratio']):.2f}x"
+            f" for {worst['op']} of {int(worst['message_bytes']) / 1e6:,.0f} MB)"
+        )
+    elif matched:
+        words.append("and their times agree")
+    return words
+
+
+def _is_apart(ratio: float) -> bool:
+    return ratio <= 0 or not 1 / MAX_DUR_RATIO <= ratio <= MAX_DUR_RATIO
 
 
 def _networks(facts: Facts) -> list[str]:

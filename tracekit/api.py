@@ -106,6 +106,7 @@ class OpenRun:
         manifest = self.run.manifest
         facts = replace(facts, notes=manifest.notes, unread=manifest.unread)
         facts = with_topology(facts, self.job)
+        facts = replace(facts, prices=self.job.prices if self.job is not None else None)
         settings = DiagnoseConfig.from_mapping(config or {}, select, ignore)
         return diagnose(con, facts, config=settings, filled=self.run.tables, description=self.job)
 

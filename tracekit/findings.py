@@ -118,7 +118,7 @@ class When:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Money, where prices are known."""
+    """Money a day, where prices are known."""
 
     amount: float | None = None
     currency: str | None = None
@@ -130,6 +130,7 @@ class Impact:
 
     ``gpu_hours_per_day`` is step_ratio x world size x 24 h: the whole job waits.
     ``at_most_s_per_step`` is a bound where the cost itself is unknown.
+    ``energy_joules`` and ``cost`` are a day's too, where power and prices are known.
     """
 
     s_per_step: float | None = None

@@ -1,6 +1,7 @@
 """Microbatch operations of pipeline stages: from timer files, or found in traces.
 
-In a trace a microbatch is a range that the framework named: torch pipelining (``PP:0F3``,
+In a trace a microbatch is a range that the framework named (or, where it named none, what lies
+between the messages of a stage: see ``unnamed``): torch pipelining (``PP:0F3``,
 ``Forward 3``), Megatron (``forward-compute``), DeepSpeed (``_exec_forward_pass``) or the loop's
 own ``pp_fwd mb3``. The range of an operation includes waiting for its input, so its start and
 end are taken from the work inside it: the kernels that it launched, or on a rank without a GPU
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracekit.derive.infer import group_dimension
+from tracekit.derive.unnamed import find_operations
 from tracekit.schema import table
 from tracekit.wording import plural
 
@@ -81,13 +83,15 @@ def derive_pipeline(
     notes: list[str],
     rank_rows: Sequence[Mapping[str, Any]] = (),
     moved: Mapping[int, Offset] | None = None,
+    matches: pa.Table | None = None,
 ) -> pa.Table:
     """The rows of ``pipeline_op``, on the job's clock.
 
     ``context`` holds source_id, attempt, rank, capture_id of the sources that are a rank's own
     trace; ``steps`` the rows of ``step`` on the sources' own clocks; ``rank_rows`` the rows of
     ``rank``, whose coordinates count where no range names its stage; ``moved`` how the sources'
-    clocks are corrected. What a reader should know is appended to ``notes``.
+    clocks are corrected; ``matches`` the rows of ``collective_match``, for traces that name no
+    microbatch. What a reader should know is appended to ``notes``.
     """
     import pyarrow as pa
 
@@ -100,6 +104,8 @@ def derive_pipeline(
     if rows.num_rows and ranges.num_rows:
         notes.append("pipeline operations: timer files are used, named ranges of traces are not")
     rows = rows if rows.num_rows else ranges
+    if not rows.num_rows and matches is not None:
+        rows = _from_messages(con, context, steps, matches, job, notes)
     return pa.table([rows[f.name].cast(f.type) for f in schema], schema=schema)
 
 
@@ -360,6 +366,74 @@ def _may_have_stages(
     return bool(_group_places(con.execute(_GROUPS).fetchall())["pp"])
 
 
+def _from_messages(
+    con: duckdb.DuckDBPyConnection,
+    context: pa.Table,
+    steps: pa.Table,
+    matches: pa.Table,
+    job: JobDescription | None,
+    notes: list[str],
+) -> pa.Table:
+    """Operations of traces that name none (see ``unnamed``)."""
+    import pyarrow as pa
+
+    schema = table("pipeline_op").arrow_schema()
+    registered = {"derive_context": context, "derive_step": steps, "derive_match": matches}
+    for name, rows in registered.items():
+        con.register(name, rows)
+    try:
+        found, stages = find_operations(con, notes)
+        groups = _group_places(con.execute(_GROUPS).fetchall()) if found else {}
+    finally:
+        for name in registered:
+            con.unregister(name)
+    if not found:
+        return schema.empty_table()
+    replicas = {c.rank: c.replica for c in _placed(stages, groups, job, 1 + max(stages.values()))}
+    places = {
+        (row["capture_id"], row["rank"]): row
+        for row in context.to_pylist()
+        if row["rank"] is not None
+    }
+
+    def moved(at_ns: int, row: Mapping[str, Any]) -> int:
+        return int(
+            at_ns + row["offset_ns"] + round(row["drift_ratio"] * (at_ns - row["origin_ns"]))
+        )
+
+    listed = []
+    for one in found:
+        place = places[one.capture, one.rank]
+        is_compute = one.operation in (FORWARD, BACKWARD)
+        listed.append(
+            {
+                "attempt": place["attempt"],
+                "rank": one.rank,
+                "capture_id": one.capture,
+                "dp_rank": replicas[one.rank],
+                "pp_rank": one.stage,
+                "step": one.step,
+                "operation": one.operation,
+                "sequence": one.sequence,
+                "microbatch": one.sequence if is_compute else None,
+                "chunk": 0 if is_compute else None,
+                "global_chunk": one.stage if is_compute else None,
+                "start_ns": moved(one.start_ns, place),
+                "end_ns": moved(one.end_ns, place),
+                "is_noop": None,
+            }
+        )
+    listed.sort(
+        key=lambda r: (r["attempt"], r["capture_id"], r["step"], r["rank"], r["start_ns"],
+                       r["operation"], r["sequence"])
+    )  # fmt: skip
+    notes.append(
+        f"pipeline: {1 + max(stages.values())} stages, microbatches found from messages and"
+        " kernels: the traces name none"
+    )
+    return pa.Table.from_pylist(listed, schema)
+
+
 # --- which stage a rank is ------------------------------------------------------------------------
 
 
@@ -419,6 +493,16 @@ def _coordinates(
     stages, pp = _stages(con, ranks, groups, behaviour, job, known, notes)
     if pp < 2:
         return []
+    return _placed(stages, groups, job, pp)
+
+
+def _placed(
+    stages: Mapping[int, int],
+    groups: Mapping[str, Mapping[int, tuple[int, int]]],
+    job: JobDescription | None,
+    pp: int,
+) -> list[Coordinate]:
+    """The replica of every rank: ranks of a stage in order, each replica as wide as tp."""
     tp = job.parallelism.tp if job and job.parallelism.tp else None
     result = []
     by_stage: dict[int, list[int]] = {}

@@ -126,7 +126,8 @@ def derive(
     kinds = _not_contradicted(group_kinds(matched), job)
     rank_rows = _rank_rows(used, job)
     coordinates(rank_rows, matched, kinds)
-    operations = derive_pipeline(con, context, steps, job, remarks, rank_rows, moved)
+    matches = match_table(matched, errors)
+    operations = derive_pipeline(con, context, steps, job, remarks, rank_rows, moved, matches)
     fill_coordinates(rank_rows, operations)
     rows: dict[str, list[dict[str, Any]]] = {
         "source_context": [
@@ -153,7 +154,7 @@ def derive(
     )
     remarks += [counter_clock.remark(r) for r in rows["counter_clock"] if r["verdict"] == "off"]
     tables = {name: _arrow(name, content) for name, content in rows.items()}
-    tables["collective_match"] = match_table(matched, errors)
+    tables["collective_match"] = matches
     tables["comm_group"] = group_table(matched, kinds)
     tables["pipeline_op"] = operations
     tables["step"] = moved_table

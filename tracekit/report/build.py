@@ -30,6 +30,7 @@ from tracekit.report.model import (
     Traffic,
     Window,
 )
+from tracekit.report.price import priced
 from tracekit.report.verdict import CAPTURE_STEPS, judge
 from tracekit.rules import RULES, Facts, Rule, configured
 from tracekit.rules.base import Row
@@ -77,6 +78,7 @@ def build_report(
     found, not_checked, rules_run = _run(rules, facts)
     linked = _on_inferred_steps(link_symptoms(rolled_up(fold(found), facts), facts), facts)
     linked = bounded(linked, facts)
+    linked = [priced(f, facts) for f in linked]
     blames = {rule.name: rule.names_culprit for rule in RULES}
     # What is silenced still takes its time: it stays in the budget, under its id.
     bubble = schedule_bubble(facts)

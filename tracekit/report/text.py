@@ -155,6 +155,10 @@ def cost_words(document: Document, cause: Finding) -> str:
     )
     if impact.gpu_hours_per_day is not None:
         text += f": {_hours(impact.gpu_hours_per_day)} a day while it lasts"
+    if impact.energy_joules is not None:
+        text += f", {impact.energy_joules / 3.6e6:,.0f} kWh"
+    if impact.cost.amount is not None:
+        text += f", {impact.cost.amount:,.0f} {impact.cost.currency or 'in the prices of job.toml'}"
     return text + "."
 
 

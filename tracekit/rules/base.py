@@ -18,7 +18,7 @@ from tracekit.rules.steps import StepKey, Steps, utc
 from tracekit.wording import runs
 
 if TYPE_CHECKING:
-    from tracekit.job import JobDescription
+    from tracekit.job import JobDescription, Prices
 
 Row = Mapping[str, Any]
 T = TypeVar("T")
@@ -62,6 +62,8 @@ class JobFacts:
     """Whether times count from the epoch; no UTC is printed otherwise."""
     start_ns: int | None = None
     end_ns: int | None = None
+    prices: Prices | None = None
+    """What job.toml says time costs."""
     notes: tuple[str, ...] = ()
     """What the making of the run had to assume, in words."""
     unread: tuple[str, ...] = ()

@@ -379,7 +379,7 @@ def _window(
         one.call[~(np.isin(one.call, numbers) & inside[rank])] = -1
         lost = inside[rank] & one.is_communication & (one.call < 0)
         window.unmatched_count += int(lost.sum())
-        share = _uncovered_ns(one, lost) / max(1, ends[rank] - begins[rank])
+        share = _uncovered_ns(one, lost, ends[rank]) / max(1, ends[rank] - begins[rank])
         window.unmatched_ratio = max(window.unmatched_ratio, share)
     prepared = []
     for rank, (one, _) in own.items():
@@ -429,11 +429,14 @@ def _calls(
     return {n: c for n, c in found.items() if len(c.starts) >= max(2, sizes[n]) and sizes[n]}
 
 
-def _uncovered_ns(rows: _Rows, lost: npt.NDArray[np.bool_]) -> float:
-    """Time of these operations during which nothing was computed."""
+def _uncovered_ns(rows: _Rows, lost: npt.NDArray[np.bool_], until_ns: int) -> float:
+    """Time of these operations, up to the window's end, during which nothing was computed."""
+    lost = lost & (rows.start < until_ns)
     if not lost.any():
         return 0.0
-    edges = [(t, 1, 0) for t in rows.start[lost]] + [(t, -1, 0) for t in rows.end[lost]]
+    edges = [(t, 1, 0) for t in rows.start[lost]] + [
+        (min(t, until_ns), -1, 0) for t in rows.end[lost]
+    ]
     other = rows.is_compute
     edges += [(t, 0, 1) for t in rows.start[other]] + [(t, 0, -1) for t in rows.end[other]]
     at = np.array(sorted(edges), np.int64)
@@ -772,17 +775,27 @@ def _share_waits(ranks: Sequence[_Prepared]) -> None:
 def _median(blocks: Sequence[_Block], like: _Block) -> tuple[Floats, Floats, Floats]:
     """Host time, work and lag, row by row, of blocks with the same rows.
 
-    Of two the one that took less: with one slow rank of two the mean is half slow.
+    Stalls that come to every rank, and to each at another row, are in no row's median: so the rows
+    are scaled to the median of the blocks' sums. Of two blocks the one that took less counts: with
+    one slow rank of two the mean is half slow.
     """
     if len(blocks) == 2:
         blocks = [min(blocks, key=_own_ns)]
     if not blocks:
         return like.host_ns, like.work_ns, like.lag_ns
-    return (
-        np.median([b.host_ns for b in blocks], axis=0),
-        np.median([b.work_ns for b in blocks], axis=0),
-        np.median([b.lag_ns for b in blocks], axis=0),
-    )
+    own = blocks[0].call < 0
+    host = np.stack([b.host_ns for b in blocks])
+    work = np.stack([b.work_ns for b in blocks])
+    typical_host, typical_work = np.median(host, axis=0), np.median(work, axis=0)
+    typical_host *= _to_sum(typical_host, host)
+    typical_work[own] *= _to_sum(typical_work[own], work[:, own])
+    return typical_host, typical_work, np.median([b.lag_ns for b in blocks], axis=0)
+
+
+def _to_sum(typical: Floats, several: Floats) -> float:
+    """Factor that gives typical rows the median of the sums."""
+    total = float(typical.sum())
+    return float(np.median(several.sum(axis=1))) / total if total > 0 else 1.0
 
 
 def _changed(block: _Block, shape: _Block, values: tuple[Floats, Floats, Floats]) -> _Block:

@@ -12,7 +12,7 @@ from tracekit.derive import attempts as at
 from tracekit.derive import clocks as clock_offsets
 from tracekit.derive import communicators, correlation, gpus, hosts, ports, ranks
 from tracekit.derive.calls import read_calls
-from tracekit.derive.layout import coordinates, group_kinds
+from tracekit.derive.layout import DIMENSIONS, coordinates, group_kinds
 from tracekit.derive.matching import group_table, match, match_table, read_groups
 from tracekit.derive.pipeline import derive_pipeline, fill_coordinates
 from tracekit.derive.sources import RANK_KINDS, USABLE, Source, read_sources
@@ -106,7 +106,7 @@ def derive(
         {s: (o.offset_ns, o.drift_ratio, o.origin_ns) for s, o in moved.items()}
     )
     errors = {o.clock_id: o.error_ns or 0 for listed in offsets.values() for o in listed}
-    kinds = group_kinds(matched)
+    kinds = group_kinds(matched, _sizes(job))
     rank_rows = _rank_rows(used, job)
     coordinates(rank_rows, matched, kinds)
     steps = derive_steps(con, context)
@@ -265,6 +265,14 @@ def _apply_devices(con: duckdb.DuckDBPyConnection, sources: list[Source]) -> Non
     found = {source_id: (device_id, model) for source_id, device_id, model in rows}
     for source in sources:
         source.device_id, source.gpu_model = found.get(source.source_id, (None, None))
+
+
+def _sizes(job: JobDescription | None) -> dict[str, int]:
+    """Sizes of the parallel dimensions that the job description gives."""
+    if job is None:
+        return {}
+    given = {name: getattr(job.parallelism, name) for name in DIMENSIONS}
+    return {name: size for name, size in given.items() if size is not None}
 
 
 def _rank_rows(used: list[Source], job: JobDescription | None) -> list[dict[str, Any]]:

@@ -180,6 +180,9 @@ class Decoder:
 
     def _single(self, raw: bytes, place: int, kept: Kept, decoded: Decoded) -> bool:
         """Take one event; whether it was odd, so that the next may be too."""
+        if b'"cat"' not in raw:  # metadata: no struct fits, and none needs to be made for it
+            decoded.odd.append((place, raw))
+            return True
         for fam in (self._text,) if self.is_text else (self._number, self._text):
             try:
                 (event,) = fam.decoder.decode(b"[" + raw + b"]")

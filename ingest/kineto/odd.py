@@ -12,7 +12,16 @@ from msgspec import Raw
 
 from tracekit.ingest.kineto import names, salvage, times
 from tracekit.ingest.kineto.decode import REFUSED, Group, group_events
-from tracekit.ingest.kineto.model import ARGS, CATEGORIES, CallArgs, Event, FrameArgs, Kind, family
+from tracekit.ingest.kineto.model import (
+    ARGS,
+    CATEGORIES,
+    CallArgs,
+    Event,
+    Family,
+    FrameArgs,
+    Kind,
+    family,
+)
 from tracekit.ingest.kineto.rows import as_int
 
 if TYPE_CHECKING:
@@ -40,7 +49,6 @@ class OddEvents:
     def __init__(self, sink: Sink, *, stacks: bool) -> None:
         self._sink = sink
         self._stacks = stacks
-        self._text = family(is_text=True, stacks=stacks)
         self.processes: dict[int, str | None] = {}
         self.events_count = 0
         self.lost = 0
@@ -65,12 +73,17 @@ class OddEvents:
                 members, ordinals = others.setdefault(category, ([], []))
                 members.append(event)
                 ordinals.append(place)
-        groups = group_events(events, places, self._text) or []
+        groups = (group_events(events, places, self._text) or []) if events else []
         for category, (members, ordinals) in sorted(others.items()):
             for group in group_events(members, ordinals, self._text) or []:
                 group.category, group.kind, group.word = category, Kind.CALL, category
                 groups.append(group)
         return groups
+
+    @property
+    def _text(self) -> Family:
+        """The structs; made once one is needed, for most traces have only metadata here."""
+        return family(is_text=True, stacks=self._stacks)
 
     def _fields(self, place: int, raw: bytes) -> dict[str, Raw] | None:
         if raw == b"{}":  # the place of a lost event

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -38,6 +40,9 @@ EPOCH_FROM_NS = 10**18
 STREAM_SYNC_TID = 1_000_000
 """Stream-sync rows have this added to their stream since 2026."""
 
+HELD_BATCHES = 2
+"""Decoded batches that may wait for the base time: while a thread still looks for it."""
+
 _NO_SYNC = SyncArgs()
 _NO_INSTANT = InstantArgs()
 
@@ -56,6 +61,9 @@ class TraceReader:
         self.place = 0
         self.events_count = 0
         self.base_ns = 0
+        self._held: list[Decoded] = []
+        self._find_late: Callable[[], int | None] | None = None
+        """Waits for the base time where a thread looks for it behind the events."""
         self.host = HostRows()
         self.gpu = GpuRows()
         self.launches = Launches()
@@ -81,10 +89,10 @@ class TraceReader:
             stream = TraceStream(
                 raw, self._take, self._take_damaged, salvage.is_event, self.chunk_bytes
             )
-            found = stream.read_header()
-            if found:
-                self.base_ns = self._find_base(stream)
+            if stream.read_header():
+                self._find_base(stream)
                 stream.run()
+                self._settle_base()
             problem = files.stream_problem(raw)
             if problem is None and 0 < self.source.file_bytes < files.stored_bytes(raw):
                 problem = "growing"
@@ -100,12 +108,26 @@ class TraceReader:
             why = error.strerror or type(error).__name__
             raise InputError(f"{self.source.path}: it cannot be read ({why})") from error
 
-    def _find_base(self, stream: TraceStream) -> int:
+    def _find_base(self, stream: TraceStream) -> None:
         """baseTimeNanoseconds: before the events, or after them in files before March 2025."""
         base = header.find_base(stream.header)
         if base is None and not stream.is_bare and sniff.looks_relative(stream.peek()):
-            base = self._scan_for_base()
-        return base or 0
+            # A second look through the file, mostly decompression: the first batches are decoded
+            # meanwhile.
+            pool = ThreadPoolExecutor(1, "base-time")
+            self._find_late = pool.submit(self._scan_for_base).result
+            pool.shutdown(wait=False)
+        self.base_ns = base or 0
+
+    def _settle_base(self) -> None:
+        """Wait for the base time, then add what waited for it."""
+        if self._find_late is None:
+            return
+        self.base_ns = self._find_late() or 0
+        self._find_late = None
+        held, self._held = self._held, []
+        for decoded in held:
+            self._add(decoded)
 
     def _scan_for_base(self) -> int | None:
         """Look through the file for the key; only where times look relative and none came yet."""
@@ -121,15 +143,22 @@ class TraceReader:
         return found
 
     def _take(self, document: memoryview) -> bool:
-        result = self.decoder.batch(document, self.place)
+        is_held = self._find_late is not None and len(self._held) < HELD_BATCHES
+        # What is held keeps parts of its text, and the stream's memory is used again.
+        result = self.decoder.batch(bytes(document) if is_held else document, self.place)
         if result is None:
             return False
         decoded, count = result
-        self._add(decoded)
+        if is_held:
+            self._held.append(decoded)
+        else:
+            self._settle_base()
+            self._add(decoded)
         self.place += count
         return True
 
     def _take_damaged(self, text: bytes, is_last: bool) -> None:
+        self._settle_base()
         fragments = salvage.fragments(text)
         if is_last and fragments:
             last = fragments.pop()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-ROW_GROUP_BYTES = 6 << 20
+ROW_GROUP_BYTES = 4 << 20
 """Arrow bytes buffered a table before a row group is written: bounds a worker's memory."""
 
 WAITING_COUNT = 2

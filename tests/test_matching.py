@@ -190,6 +190,23 @@ def test_equal_reductions_are_told_apart_by_when_they_come(
     assert [g["kind"] for g in groups] == [kind]
 
 
+@pytest.mark.parametrize(("size", "kind"), [(4096, "dp"), (2048, None)])
+def test_a_slow_group_is_of_the_kind_of_those_that_call_the_same(
+    size: int, kind: str | None
+) -> None:
+    """Its calls fill the step, so their times say nothing; another size would be another use."""
+    fast = stepwise([60 + 3.0 * i for i in range(12)])
+    slow = [
+        {**r, "source_id": r["source_id"] + 2, "group_id": "s", "group_name": "s"}
+        | {"message_bytes": size}
+        for r in stepwise([10 + 7.0 * i for i in range(12)])
+    ]
+    groups = [listed(r, [0, 1], "g", "g") for r in (0, 1)]
+    groups += [listed(r, [2, 3], "s", "s") for r in (2, 3)]
+    found = run(fast + slow, 4, groups)["comm_group"].to_pylist()
+    assert {tuple(g["ranks"]): g["kind"] for g in found} == {(0, 1): "dp", (2, 3): kind}
+
+
 def listed(rank: int, members: list[int], group: str, description: str) -> Row:
     return {
         "source_id": rank,

@@ -542,7 +542,7 @@ def test_just_below_nobody_is_late_side_by_side(
     make_job: MakeJob, saved_ms: float | None, slow: float, options: dict[str, Any]
 ) -> None:
     ranks = (4, 5, 6, 7)
-    saved = {} if saved_ms is None else {ranks: saved_ms}
+    saved: dict[tuple[int, ...], float] = {} if saved_ms is None else {ranks: saved_ms}
     facts = side_by_side(make_job, **options).facts()
     seen = replace(facts, replay=Replayed(saved, dict.fromkeys(ranks, slow)))
     assert LATE.run(seen) == RuleOutcome()

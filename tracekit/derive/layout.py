@@ -55,11 +55,44 @@ def group_kinds(matched: Matched, sizes: Mapping[str, int] | None = None) -> dic
             found[communicator.group_id] = kind
         elif communicator.members_count is not None:
             worlds[communicator.group_id] = communicator
+    found |= _like_siblings(matched, worlds, found)
     for group_id, communicator in worlds.items():
         group = communicator.group
         if group is not None and (group.description == "default_pg" or group.name == "0"):
             found.setdefault(group_id, ("world", "name"))
     return found
+
+
+def _like_siblings(
+    matched: Matched, unknown: Mapping[str, Communicator], known: Mapping[str, Kind]
+) -> dict[str, Kind]:
+    """Kinds of communicators that call what others of the same size and other members call.
+
+    A slow group does what its siblings do, but not at the same times: times alone would give it no
+    kind, and then nobody could compare it with them.
+    """
+    kinds: dict[tuple[object, ...], set[Kind]] = defaultdict(set)
+    taken: dict[tuple[object, ...], set[int]] = defaultdict(set)
+    for c in matched.communicators:
+        if c.group_id in known and not c.refusal and c.group is not None and c.group.is_complete:
+            kinds[_habit(matched, c)].add(known[c.group_id])
+            taken[_habit(matched, c)] |= set(c.group.ranks)
+    found: dict[str, Kind] = {}
+    for group_id, c in unknown.items():
+        if c.group is None or not c.group.is_complete:
+            continue
+        habit = _habit(matched, c)
+        if len(kinds[habit]) == 1 and not taken[habit] & set(c.group.ranks):
+            found[group_id] = (next(iter(kinds[habit]))[0], "behaviour")
+    return found
+
+
+def _habit(matched: Matched, communicator: Communicator) -> tuple[object, ...]:
+    """Attempt, size, and what the member with most calls calls."""
+    rows = max(communicator.lanes.values(), key=len)
+    calls = matched.calls
+    what = zip(calls["op"][rows].tolist(), calls["message_bytes"][rows].tolist(), strict=True)
+    return (communicator.attempt, communicator.members_count, frozenset(what))
 
 
 def _named(communicator: Communicator) -> Kind | None:

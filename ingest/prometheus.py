@@ -11,8 +11,7 @@ time, in that order. Several scrapes in one file without marks have one time for
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tracekit.errors import InputError
 from tracekit.ingest import exposition, files
@@ -26,11 +25,12 @@ from tracekit.ingest.net import times
 from tracekit.ingest.net.samples import Samples as NetSamples
 from tracekit.ingest.node_exporter import NicMetric, nic_metric
 
-NAME = "prometheus"
-VERSION = 1
-MAX_JSON_BYTES = 1 << 30
-"""Largest answer of the HTTP API that is read: a day of 64 GPUs is below it."""
+if TYPE_CHECKING:
+    import numpy as np
+    import polars as pl
 
+NAME = "prometheus"
+VERSION = 2
 _METRIC_LINE = re.compile(
     rb"(?m)^(?:# (?:HELP|TYPE) [A-Za-z_:][\w:]* .+|[A-Za-z_:][\w:]*(?:\{[^\n]*\})? [-+0-9.NIe]\S*"
     rb"(?: \d+)?)\r?$"
@@ -88,6 +88,8 @@ class _Writer:
         self.net = NetSamples(sink, source)
         self.unknown_count = 0
         self.known_count = 0
+        self.is_local = False
+        """Whether marks between scrapes state times without a zone."""
         self._meanings: dict[int, tuple[Series, Any]] = {}
         self._numbers: dict[tuple[int, str | None], tuple[Series, int]] = {}
 
@@ -137,7 +139,14 @@ class _Writer:
     def finish(self) -> None:
         """Write what is left, and count what no table has a place for."""
         if self.gpu.rows_count or self.gpu.blanks_count:
-            self.gpu.finish()
+            self.gpu.finish("local" if self.is_local else "epoch")
+        if self.is_local:
+            self.sink.count(
+                "local_time",
+                severity="info",
+                doc="Times without a zone. They mean nothing beside other files until job.toml "
+                "says [[source]] path, timezone.",
+            )
         if self.net.rows_count:
             self.net.finish()
         if self.unknown_count:
@@ -250,11 +259,12 @@ class _Dump:
             return False
         self.end(is_last=False)
         self._mark_ns = mark
+        self._writer.is_local |= isinstance(mark, times.Local)
         return True
 
     def put(self, sample: Sample) -> None:
         """A sample with its own time, or of the scrape that runs."""
-        if sample.time_ns is not None:
+        if sample.time_ns is not None and not self._writer.is_local:
             self._writer.put(sample, sample.time_ns, "content")
         elif self._mark_ns is not None:
             self._writer.put(sample, self._mark_ns, "content")
@@ -288,104 +298,115 @@ class _Dump:
 
 def _read_api(stream: BinaryIO, source: SourceFile, sink: Sink) -> None:
     """The series of a matrix or vector, with or without the envelope of the HTTP API."""
-    import msgspec
+    from tracekit.ingest.range_answers import Answer
 
-    data = stream.read(MAX_JSON_BYTES + 1)
-    if len(data) > MAX_JSON_BYTES:
-        raise InputError(
-            f"{source.path}: an answer of more than {MAX_JSON_BYTES} bytes is not read",
-            hint="query a shorter range, and give the answers as several files",
-        )
     writer = _Writer(source, sink)
     sink.fact(place_kind="row", producer="prometheus HTTP API")
-    try:
-        answer = msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise InputError(f"{source.path}: not valid JSON ({type(error).__name__})") from None
-    bad = 0
-    for place, entry in enumerate(_entries(answer), 1):
-        if not _entry(entry, place, writer):
-            bad += 1
-    if bad:
-        sink.count("bad_series", bad, doc="Series without a name, labels or values as they should.")
-    if isinstance(answer, dict) and answer.get("status") not in (None, "success"):
-        sink.fact(status="ok", reason="Prometheus answered with an error: there are no samples")
+    answer = Answer(stream)
+    bad_series: set[int] = set()
+    bad_pairs = 0
+    for part in answer.parts():
+        labels = dict(part.labels or {})
+        name = labels.pop("__name__", "")
+        bad_pairs += part.bad_count
+        if not name:
+            bad_series.add(part.place)
+        elif part.pairs.height:
+            bad_pairs += _put_pairs(part.place, Series(name, labels), part.pairs, writer)
+    if bad_series:
+        doc = "Series without a name, labels or samples as they should be."
+        sink.count("bad_series", len(bad_series), doc=doc)
+    if bad_pairs:
+        doc = "Samples of a series that are no time and number: left out."
+        sink.count("bad_sample", bad_pairs, doc=doc)
+    problem = files.stream_problem(stream)
     writer.finish()
-    if bad:
-        sink.fact(status="partial", reason=f"{bad} series could not be read")
+    if answer.is_cut or problem is not None:
+        sink.fact(is_truncated_end=True)
+    if problem is not None or answer.is_cut:
+        why = problem or "it ends in the middle of a series"
+        sink.fact(status="partial", reason=f"it breaks off ({why})")
+    elif bad_series or bad_pairs:
+        what = f"{len(bad_series)} series and {bad_pairs} samples could not be read"
+        sink.fact(status="partial", reason=what)
+    elif not answer.series_count:
+        _empty_answer(source, sink)
 
 
-def _entries(answer: Any) -> Iterator[Any]:
-    """The series, wherever the envelope holds them; several answers may follow each other."""
-    if isinstance(answer, list):
-        for item in answer:
-            yield from _entries(item) if isinstance(item, dict) and "metric" not in item else [item]
-    elif isinstance(answer, dict):
-        if "metric" in answer:
-            yield answer
-        for key in ("data", "result"):
-            if key in answer:
-                yield from _entries(answer[key])
+def _empty_answer(source: SourceFile, sink: Sink) -> None:
+    """Say what an answer without series is."""
+    with source.open() as stream:
+        head = stream.read(1 << 16)
+    if re.search(rb'"status"\s*:\s*"error"', head):
+        sink.fact(status="ok", reason="Prometheus answered with an error: there are no samples")
+    elif re.search(rb'"result"\s*:\s*\[\s*\]', head):
+        sink.fact(status="ok", reason="Prometheus found no series: there are no samples")
+    else:
+        raise InputError(
+            f"{source.path}: no series of an answer of Prometheus",
+            hint='each is {"metric": {...}, "values": [[seconds, "number"], ...]}',
+        )
 
 
-def _entry(entry: Any, place: int, writer: _Writer) -> bool:
+def _put_pairs(place: int, series: Series, pairs: pl.DataFrame, writer: _Writer) -> int:
+    """The samples of one series into their table; how many are no numbers."""
     import numpy as np
+    import polars as pl
 
-    if not isinstance(entry, dict) or not isinstance(entry.get("metric"), dict):
-        return False
-    labels = {str(k): str(v) for k, v in entry["metric"].items()}
-    name = labels.pop("__name__", "")
-    values = entry.get("values", [entry["value"]] if "value" in entry else None)
-    if not name or not isinstance(values, list):
-        return False
-    found = writer.meaning(Series(name, labels))
+    found = writer.meaning(series)
     if found is None:
-        writer.unknown_count += len(values)
-        return True
-    pairs = [v for v in values if isinstance(v, list) and len(v) == 2]
-    if not pairs:
-        return not values
-    stamps, texts = zip(*pairs, strict=True)
-    try:
-        # Milliseconds, as Prometheus has them: the float holds them exactly.
-        times_ms = np.array(stamps, dtype=np.float64)
-    except (TypeError, ValueError):
-        return False
-    if set(map(type, texts)) != {str}:
-        texts = tuple(str(t) for t in texts)
-    times_ns = np.round(times_ms * 1000).astype(np.int64) * 1_000_000
+        writer.unknown_count += pairs.height
+        return 0
+    # Milliseconds, as Prometheus has them: the float holds them exactly.
+    times_ms = np.round(pairs["seconds"].to_numpy() * 1000)
+    is_known = np.isfinite(times_ms) & (np.abs(times_ms) < 9.2e12)
+    if not is_known.all():
+        pairs, times_ms = pairs.filter(pl.Series(is_known)), times_ms[is_known]
+    bad = int((~is_known).sum())
+    times_ns = times_ms.astype(np.int64) * 1_000_000
+    texts = pairs["number"]
+    writer.known_count += len(texts)
     if isinstance(found, NicMetric):
-        writer.known_count += len(pairs)
         if found.node is not None:
             writer.net.of(found.node)
-        for time_ns, text in zip(times_ns.tolist(), texts, strict=True):
+        for time_ns, text in zip(times_ns.tolist(), texts.to_list(), strict=True):
             writer.net.at(time_ns)
             printed = _whole(text) if found.meaning.kind == "cumulative" else text
-            writer.net.add(place, found.port, found.meaning, printed, original=name)
-        return len(pairs) == len(values)
+            writer.net.add(place, found.port, found.meaning, printed, original=series.name)
+        return bad
     gpu, meaning = found
-    number = writer.gpu.series(gpu, meaning, "content")
-    writer.known_count += len(pairs)
+    plain = texts.cast(pl.Float64, strict=False)
+    is_word = plain.is_null()
+    if is_word.any():
+        words = texts.filter(is_word).str.to_lowercase()
+        no_numbers = int((~words.str.contains(r"^[-+]?(nan|inf|infinity)$")).sum())
+        bad += no_numbers
+        writer.gpu.blanks_count += len(words) - no_numbers
+    numbers = plain.fill_null(float("nan")).to_numpy()
+    writer.gpu.blanks_count += int((~np.isfinite(numbers)).sum()) - int(is_word.sum())
+    good = np.isfinite(numbers) & ~blanks(np.nan_to_num(numbers))
+    writer.gpu.blanks_count += int(np.isfinite(numbers).sum() - good.sum())
+    scaled = numbers * meaning.scale
+    counted: np.ndarray | None = None
     if meaning.kind == "cumulative":
-        for time_ns, text in zip(times_ns.tolist(), texts, strict=True):
-            counted = int(text) if text.isdecimal() else None
-            writer.gpu.add(number, meaning, place, time_ns, exposition.value_of(text), counted)
-        return len(pairs) == len(values)
-    try:
-        numbers = np.array(texts, dtype=np.float64)
-    except ValueError:
-        return False
-    good = np.isfinite(numbers) & ~blanks(numbers)
-    writer.gpu.blanks_count += int(len(numbers) - good.sum())
+        is_count = (scaled >= 0) & (scaled < 2.0**64)
+        writer.gpu.blanks_count += int((good & ~is_count).sum())
+        good &= is_count
+        counted = rounded = np.round(np.where(good, scaled, 0.0)).astype(np.uint64)
+        if meaning.scale == 1.0:
+            # Digits are exact where a double is not.
+            exact = texts.cast(pl.UInt64, strict=False)
+            counted = exact.fill_null(pl.Series(rounded)).to_numpy()
+    number = writer.gpu.series(gpu, meaning, "content")
     kept = int(good.sum())
     writer.gpu.add_many(
         np.full(kept, number, np.int32),
         np.full(kept, place, np.int64),
         times_ns[good],
-        numbers[good] * meaning.scale,
-        None,
+        scaled[good] if counted is None else None,
+        counted[good] if counted is not None else None,
     )
-    return len(pairs) == len(values)
+    return bad
 
 
 def blanks(numbers: Any) -> Any:

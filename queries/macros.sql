@@ -965,13 +965,14 @@ CREATE OR REPLACE MACRO host_name(name) AS
         split_part(rtrim(lower(trim(name)), '.'), '.', 1)
     );
 
--- GPU samples while the job ran, with their GPU: (attempt, gpu_id, host, counter, kind, unit,
--- source_id, place, time_ns, value, counted). The job's window is widened by slack_ns on both
--- sides: a collector that looks every 30 s may have looked just before and just after. Only samples
--- on a clock since the epoch stand beside the job; without traces all samples count. What
--- is part of a GPU (a MIG instance, one NVLink) is not the GPU and is left out.
-CREATE OR REPLACE MACRO gpu_readings(
-    gpu_sample_name, gpu_name, run_name, clock_name, slack_ns
+-- GPU samples while the job ran: (attempt, node, owner, device_id, nvml_index, counter, kind, unit,
+-- source_id, place, time_ns, value, counted); what names the GPU is as the samples have it, owner is
+-- the host of a sample that names none. The job's window is widened by slack_ns on both sides: a
+-- collector that looks every 30 s may have looked just before and just after. Only samples on a
+-- clock since the epoch stand beside the job; without traces all samples count. What is part of a
+-- GPU (a MIG instance, one NVLink) is not the GPU and is left out.
+CREATE OR REPLACE MACRO gpu_readings_raw(
+    gpu_sample_name, run_name, clock_name, slack_ns
 ) AS TABLE
 WITH
     windows AS (
@@ -980,35 +981,40 @@ WITH
         UNION ALL
         SELECT CAST(NULL AS INTEGER), CAST(NULL AS BIGINT), CAST(NULL AS BIGINT)
         WHERE NOT EXISTS (SELECT 1 FROM query_table(run_name))
-    ),
-    placed AS (
-        SELECT
-            windows.attempt,
-            if(samples.node IS NULL, samples.host, host_name(samples.node)) AS host,
-            samples.device_id,
-            samples.nvml_index,
-            samples.counter,
-            samples.kind,
-            samples.unit,
-            samples.source_id,
-            samples.place,
-            samples.time_ns,
-            samples.value,
-            samples.counted
-        FROM query_table(gpu_sample_name) AS samples
-        LEFT JOIN query_table(clock_name) AS clock USING (clock_id)
-        JOIN windows
-            ON windows.start_ns IS NULL
-            OR (
-                clock.basis = 'epoch'
-                AND samples.time_ns BETWEEN windows.start_ns AND windows.end_ns
-            )
-        WHERE samples.device_id IS NULL OR NOT contains(samples.device_id, '/')
     )
+SELECT
+    windows.attempt,
+    samples.node,
+    if(samples.node IS NULL, samples.host, NULL) AS owner,
+    samples.device_id,
+    samples.nvml_index,
+    samples.counter,
+    samples.kind,
+    samples.unit,
+    samples.source_id,
+    samples.place,
+    samples.time_ns,
+    samples.value,
+    samples.counted
+FROM query_table(gpu_sample_name) AS samples
+LEFT JOIN query_table(clock_name) AS clock USING (clock_id)
+JOIN windows
+    ON windows.start_ns IS NULL
+    OR (
+        clock.basis = 'epoch'
+        AND samples.time_ns BETWEEN windows.start_ns AND windows.end_ns
+    )
+WHERE samples.device_id IS NULL OR NOT contains(samples.device_id, '/');
+
+-- The same with their GPU: (attempt, gpu_id, host, counter, kind, unit, source_id, place, time_ns,
+-- value, counted). Who groups all samples of a day groups the raw ones and names the groups.
+CREATE OR REPLACE MACRO gpu_readings(
+    gpu_sample_name, gpu_name, run_name, clock_name, slack_ns
+) AS TABLE
 SELECT
     placed.attempt,
     gpu.gpu_id,
-    placed.host,
+    gpu.host,
     placed.counter,
     placed.kind,
     placed.unit,
@@ -1017,9 +1023,10 @@ SELECT
     placed.time_ns,
     placed.value,
     placed.counted
-FROM placed
+FROM gpu_readings_raw(gpu_sample_name, run_name, clock_name, slack_ns) AS placed
 JOIN query_table(gpu_name) AS gpu
     ON gpu.attempt IS NOT DISTINCT FROM placed.attempt
-    AND gpu.host IS NOT DISTINCT FROM placed.host
+    AND gpu.node IS NOT DISTINCT FROM placed.node
+    AND if(gpu.node IS NULL, gpu.host, NULL) IS NOT DISTINCT FROM placed.owner
     AND gpu.device_id IS NOT DISTINCT FROM placed.device_id
     AND gpu.nvml_index IS NOT DISTINCT FROM placed.nvml_index;

@@ -157,32 +157,48 @@ def true_bytes(request: Request) -> float:
     return total / request.ranks / request.steps_count
 
 
+GATHER, SCATTER, REDUCE = (("dp", o) for o in ("all_gather", "reduce_scatter", "all_reduce"))
+HALVES = (("tp", "all_gather"), ("tp", "reduce_scatter"))
+SENDS, RING, TOKENS = ("pp", "send"), ("cp", "send"), ("ep", "all_to_all")
+
+
 @pytest.mark.parametrize(
-    ("layout", "exact"),
+    ("layout", "ranks", "kinds"),
     [
-        ("fsdp", ()),
-        ("tp4-sp-m2", (("tp", "all_gather"), ("tp", "reduce_scatter"))),
-        ("pp4-m8-1f1b-titan", (("pp", "send"),)),
-        ("ep8", (("ep", "all_to_all"),)),
-        ("cp2", (("pp", "send"),)),
+        ("ddp", 8, (REDUCE,)),
+        ("zero2-m2", 8, (GATHER, SCATTER)),
+        ("fsdp-m2", 8, (GATHER, SCATTER)),
+        ("hsdp2-titan", 16, (GATHER, SCATTER, ("dp_replicate", "all_reduce"))),
+        ("tp4-m2", 8, (REDUCE, ("tp", "all_reduce"))),
+        ("tp2-sp-pp2-m4-titan", 8, (REDUCE, *HALVES, SENDS)),
+        ("pp4-m8-1f1b-titan", 8, (REDUCE, SENDS)),
+        ("pp2-vpp2-m8-titan", 8, (REDUCE, SENDS)),
+        ("pp4-zbh1-m8-titan", 8, (REDUCE, SENDS)),
+        ("zero1-pp2-m4", 8, (GATHER, SCATTER, SENDS)),
+        ("ep8", 8, (REDUCE, TOKENS)),
+        ("ep4", 16, (REDUCE, TOKENS, ("edp", "all_reduce"))),
+        ("cp2-fsdp", 8, (GATHER, SCATTER, RING)),
+        ("tp2-cp2-pp2-m4", 8, (REDUCE, RING, SENDS, ("tp", "all_reduce"))),
+        ("tp2-sp-pp2-m4-fsdp", 16, (GATHER, SCATTER, *HALVES, SENDS)),
     ],
 )
 def test_traffic_is_the_simulators_and_the_layouts(
-    layout: str, exact: tuple[tuple[str, str], ...], tmp_path: Path
+    layout: str, ranks: int, kinds: tuple[tuple[str, str], ...], tmp_path: Path
 ) -> None:
-    """Observed bytes are the simulator's; those of activations are what the layout needs.
+    """Observed bytes are the simulator's, and each family's what the layout needs.
 
-    Parameters are expected within 25 %: the simulator has one embedding (a fifth of what is not
-    an expert) and keeps the last layer gathered; the description does not say so.
+    Within 5 %: the simulator has one embedding and never gathers it anew. It leaves it out
+    between replicas, too: an eighth of what they share.
     """
-    request = Request(ranks=8, seed=4, layout=layout, steps_count=STEPS, decoys=())
+    request = Request(ranks=ranks, seed=4, layout=layout, steps_count=STEPS, decoys=())
     write(request, tmp_path / "job")
     with api.open(tmp_path / "job") as run:
         rows = run.query("traffic").to_dicts()
     seen = sum(r["bytes_per_step"] * r["ranks_count"] / request.ranks for r in rows)
-    assert seen == pytest.approx(true_bytes(request), rel=0.05)
+    assert seen == pytest.approx(true_bytes(request), rel=0.001)
     ratios = {(r["group_kind"], r["op"]): r["observed_ratio"] for r in rows}
-    for key in exact:
-        assert ratios[key] == pytest.approx(1, abs=1e-6)
-    known = [r for r in ratios.values() if r is not None]
-    assert known and all(0.75 < r < 1.15 for r in known)
+    assert {k for k, r in ratios.items() if r is not None} - {("embedding", "all_reduce")} == set(
+        kinds
+    )
+    for key in kinds:
+        assert ratios[key] == pytest.approx(1, abs=0.14 if key[0] == "dp_replicate" else 0.05), key

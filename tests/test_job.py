@@ -102,6 +102,7 @@ timezone = "Europe/Berlin"
 start = 2026-07-21T02:41:07+02:00
 interval = 0.25
 attempt = 2
+columns = { time = "t", power = "P \\"draw\\" [mW]" }
 """
 
 
@@ -129,6 +130,7 @@ def test_every_field_is_read() -> None:
     assert full.rank[0].base == "/jobs/a"
     assert full.source[0].start is not None
     assert full.source[0].start.isoformat() == "2026-07-21T02:41:07+02:00"
+    assert full.source[0].columns == {"time": "t", "power": 'P "draw" [mW]'}
 
 
 @pytest.mark.skipif(not LAB, reason="the shared samples are not here")
@@ -243,6 +245,24 @@ def test_is_job_file(name: str, head: bytes, expected: bool) -> None:
 
 
 # --- merging ------------------------------------------------------------------------------------
+
+
+def test_hosts_have_racks_and_leaf_switches(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    text = "[[host]]\nhost = 'a'\nrack = 'r1'\nleaf = 'l1'\n[[host]]\nhost = 'b'\nrack = 'r1'\n"
+    path.write_text(text)
+    job = load_job(path)
+    assert [(h.host, h.rack, h.leaf) for h in job.host] == [("a", "r1", "l1"), ("b", "r1", None)]
+    path.write_text(to_toml(job, {}))
+    assert load_job(path).host == job.host
+    other = tmp_path / "other.toml"
+    other.write_text("[[host]]\nhost = 'b'\nrack = 'r2'\n")
+    merged = load_jobs([path, other])
+    assert [h.rack for h in merged.host] == ["r1", "r2"]
+    assert any(n.startswith("host b: rack: 'r1' against 'r2'") for n in merged.notes)
+    path.write_text("[[host]]\nhost = 'a'\n[[host]]\nhost = 'a'\n")
+    with pytest.raises(InputError, match=r"\[\[host\]\] 'a' appears more than once"):
+        load_job(path)
 
 
 def test_later_files_win_and_contradictions_are_noted(tmp_path: Path) -> None:

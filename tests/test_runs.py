@@ -221,6 +221,40 @@ def test_a_job_description_among_the_paths_is_used(job: Path, run: Path) -> None
         assert opened.con.execute("SELECT job_name FROM run").fetchall() == [("found",)]
 
 
+COUNTERS = "zeit,karte,P,SM\n1700000000,0,350000,88\n1700000001,1,351000,90\n"
+
+
+def test_columns_of_a_table_are_what_the_job_description_says(run: Path, tmp_path: Path) -> None:
+    table = tmp_path / "gpu.csv"
+    table.write_text(COUNTERS)
+    job = tmp_path / "job.toml"
+    said = '[[source]]\npath = "gpu.csv"\ncolumns = { time = "zeit", gpu = "karte", %s }\n'
+
+    def rows() -> list[tuple[Any, ...]]:
+        with store.open_run(run) as opened:
+            return opened.con.execute(
+                "SELECT counter, nvml_index, value FROM gpu_sample ORDER BY ALL"
+            ).fetchall()
+
+    job.write_text(said % 'power = "P [mW]"')
+    first = runs.ingest([table], run, job_paths=[job])
+    assert rows() == [("power", 0, 350.0), ("power", 1, 351.0)]
+    assert runs.ingest([table], run) == first  # it is kept
+    job.write_text(said % 'sm_active = "SM [%]"')
+    second = runs.ingest([table], run, job_paths=[job])  # read again: the bytes are the same
+    assert rows() == [("sm_active", 0, 0.88), ("sm_active", 1, 0.9)]
+    other = tmp_path / "other.csv"
+    other.write_text("time,gpu,power_W\n1700000000,7,1\n")
+    job.write_text(said % 'power = "P [mW]"')
+    third = runs.ingest([other], run, job_paths=[job])  # that of a file that is not given again
+    assert rows() == [("power", 0, 350.0), ("power", 1, 351.0), ("power", 7, 1.0)]
+    assert [m.generation for m in (first, second, third)] == [1, 2, 3]
+    job.write_text(said % 'smactive = "SM"')
+    with pytest.raises(InputError, match=r"job\.toml: line 3: \[\[source\]\] 'gpu\.csv': columns:"):
+        runs.ingest([table], run, job_paths=[job])
+    assert load(run) == third
+
+
 # ---------------------------------------------------------------- other versions
 
 

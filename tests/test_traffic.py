@@ -45,6 +45,11 @@ SCHEMA = pa.schema(
         ("group_size", pa.int32()),
         ("ranks_count", pa.int64()),
         ("largest_bytes", pa.int64()),
+        ("dtype", pa.string()),
+        ("hosts_count", pa.int64()),
+        ("expected_most_bytes", pa.float64()),
+        ("expected_domain", pa.string()),
+        ("basis", pa.string()),
     ]
 )
 
@@ -83,7 +88,8 @@ def test_a_mean_rank_of_two_stages_sends_each_microbatch_once() -> None:
 
 
 def test_what_is_missing_gets_a_row_and_what_is_extra_expects_nothing() -> None:
-    found = beside(row("dp", "all_gather", 100.0))
+    job = description(JOB.replace("dp = 2", "dp = 2\nzero_stage = 0"))
+    found = beside(row("dp", "all_gather", 100.0), job=job)
     assert found["dp", "all_gather"]["expected_bytes"] is None
     assert found["dp", "all_gather"]["observed_ratio"] is None
     missing = found["dp", "all_reduce"]
@@ -120,3 +126,74 @@ def test_the_gradients_of_experts_are_not_those_of_all_ranks() -> None:
     every = beside(row("dp", "all_reduce", 1.0), job=description(whole))["dp", "all_reduce"]
     experts = 4 * 8 * 2 * 1024 * 4096 * 2 * 2 * 7 / 8
     assert every["expected_bytes"] - dense["expected_bytes"] == pytest.approx(experts)
+
+
+P = 4 * 12 * 1024**2 * (1 + 13 / (12 * 1024) + (32_000 + 2048) / (48 * 1024))
+"""Parameters with one table of embeddings; a GPU holds an eighth (tp 4, pp 2)."""
+OWN = P / 8 * 2
+
+
+def test_embeddings_are_tied_or_not_by_what_is_seen() -> None:
+    tied, two = OWN, (P + 32_000 * 1024) / 8 * 2
+    for sent, words in ((tied, None), (two, "embeddings not tied")):
+        found = beside(row("dp", "all_reduce", sent), job=given())["dp", "all_reduce"]
+        assert found["observed_ratio"] == pytest.approx(1)
+        assert found["basis"] == words
+        assert found["expected_most_bytes"] >= two
+    between = beside(row("dp", "all_reduce", 2 * two), job=given())["dp", "all_reduce"]
+    assert between["expected_bytes"] == pytest.approx(tied)  # what fits no choice settles nothing
+
+
+def given(text: str = "") -> JobDescription:
+    return description(JOB.replace("dp = 2", f"dp = 2\nzero_stage = 0\n{text}"))
+
+
+def test_a_zero_stage_that_is_not_given_is_the_one_that_fits() -> None:
+    scattered = row("dp", "reduce_scatter", OWN / 2)
+    for stage, gathered in ((1, OWN / 2), (3, 2 * 8 * OWN / 2)):
+        rows = (scattered, row("dp", "all_gather", gathered))
+        if stage == 3:
+            rows = (row("dp", "reduce_scatter", 8 * OWN / 2), rows[1])
+        found = beside(*rows)
+        assert found["dp", "all_gather"]["observed_ratio"] == pytest.approx(1), stage
+        assert "parallelism.zero_stage assumed" in found["dp", "all_gather"]["basis"]
+        assert ("dp", "all_reduce") not in found
+
+
+def test_shards_and_their_replicas() -> None:
+    text = JOB.replace("dp = 2", "dp = 8\ndp_replicate = 2\nzero_stage = 3")
+    found = beside(row("dp_replicate", "all_reduce", OWN / 4), job=description(text))
+    assert found["dp_replicate", "all_reduce"]["observed_ratio"] == pytest.approx(1)
+    gathers = found["dp", "all_gather"]
+    assert gathers["expected_bytes"] == pytest.approx(2 * 8 * OWN * 3 / 4)  # 4 ranks a shard
+    assert gathers["observed_ratio"] == 0
+
+
+def test_ranks_of_a_context_share_their_gradients() -> None:
+    text = JOB.replace("dp = 2", "dp = 2\ncp = 4\nzero_stage = 0")
+    found = beside(row("dp", "all_reduce", OWN * 2 * 7 / 8), job=description(text))
+    assert found["dp", "all_reduce"]["observed_ratio"] == pytest.approx(1)
+    # A group of eight of unknown kind is they, too.
+    other = beside(row(None, "all_reduce", OWN, group_size=8), job=description(text))
+    assert other[None, "all_reduce"]["expected_bytes"] is not None
+
+
+def test_what_behaviour_cannot_tell_apart_may_be_in_one() -> None:
+    text = JOB.replace("dp = 2", "dp = 8\nep = 4\nzero_stage = 0")
+    text = text.replace("layers = 4", "layers = 4\nexperts = 8\ntop_k = 2\nffn = 4096")
+    alone = beside(row("edp", "all_reduce", 1.0), job=description(text))
+    dense, experts = (alone[k, "all_reduce"]["expected_bytes"] for k in ("dp", "edp"))
+    both = beside(row("dp", "all_reduce", dense + experts), job=description(text))
+    assert both["dp", "all_reduce"]["observed_ratio"] == pytest.approx(1)
+    assert both["dp", "all_reduce"]["basis"] == "other gradients counted in"
+
+
+def test_a_dtype_that_is_not_given_is_named() -> None:
+    found = beside(row("tp", "all_reduce", 1.0), job=description(JOB.replace("dtype", "# dtype")))
+    assert found["tp", "all_reduce"]["basis"] == "model.dtype assumed"
+
+
+def test_messages_split_over_the_tensor_ranks() -> None:
+    found = beside(row("pp", "send", 8 * A / 4))["pp", "send"]
+    assert found["observed_ratio"] == pytest.approx(1)
+    assert found["basis"] == "split over the tensor-parallel ranks"

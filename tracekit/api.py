@@ -108,7 +108,7 @@ class OpenRun:
         facts = replace(facts, notes=manifest.notes, unread=manifest.unread)
         facts = with_topology(facts, self.job)
         settings = DiagnoseConfig.from_mapping(config or {}, select, ignore)
-        return diagnose(con, facts, config=settings, filled=self.run.tables)
+        return diagnose(con, facts, config=settings, filled=self.run.tables, description=self.job)
 
     def whatif(self, causes: Sequence[Cause] = ()) -> WhatIf | CollectivesWhatIf:
         """Replay the run, and take each cause out.

@@ -172,6 +172,8 @@ class Candidates:
 
     ranks: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
+    rails: tuple[int, ...] = ()
+    """Where job.toml says that each GPU of a host has a NIC of its own."""
     why: str | None = None
 
 

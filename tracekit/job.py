@@ -15,10 +15,14 @@ seconds. Paths are relative to the file that holds them and never lead outside i
     [[source]]
     path = "node1/*.json.gz"    # * stays in a folder, ** does not
     host = "gpu-12"
+    [[source]]
+    path = "gpu.csv"            # a table with headers of its own
+    columns = { time = "t", gpu = "card", power = "P [mW]", sm_active = "busy [%]" }
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import hashlib
@@ -79,6 +83,8 @@ class Parallelism(_Section, frozen=True, kw_only=True):
     """Pipeline parallel."""
     dp: Count | None = None
     """Data parallel (all of it: replicate times shard)."""
+    dp_replicate: Count | None = None
+    """Replicas of the shards (HSDP); divides dp."""
     ep: Count | None = None
     """Expert parallel."""
     cp: Count | None = None
@@ -178,6 +184,15 @@ class RankEntry(_Section, frozen=True, kw_only=True):
     """Folder of the job.toml that says so; not a key of the file."""
 
 
+class HostEntry(_Section, frozen=True, kw_only=True):
+    """A host: what it shares with its neighbours."""
+
+    host: Text
+    rack: Text | None = None
+    leaf: Text | None = None
+    """Switch that all its NICs lead to; where they lead to several, say it by port."""
+
+
 class PortEntry(_Section, frozen=True, kw_only=True):
     """Where a switch port or NIC leads."""
 
@@ -204,6 +219,11 @@ class SourceEntry(_Section, frozen=True, kw_only=True):
     """Seconds between its records."""
     rank: Index | None = None
     attempt: Count | None = None
+    columns: Annotated[dict[Text, Text], Meta(min_length=1, max_length=1000)] | None = None
+    """What the columns of a table of counters are: time, gpu (NVML index), uuid, pci, host, pod,
+    model, metric, value or a counter's name, and the header, with its unit in brackets where the
+    header does not state it. In a table with a number a row, a counter's name in its metric column.
+    """
     base: str = ""
     """Folder of the job.toml that says so; not a key of the file."""
 
@@ -226,6 +246,7 @@ class JobDescription(_Section, frozen=True, kw_only=True):
     prices: Prices = Prices()
     clocks: Clocks = Clocks()
     rank: tuple[RankEntry, ...] = ()
+    host: tuple[HostEntry, ...] = ()
     port: tuple[PortEntry, ...] = ()
     source: tuple[SourceEntry, ...] = ()
     files: tuple[str, ...] = ()
@@ -239,7 +260,7 @@ class JobDescription(_Section, frozen=True, kw_only=True):
         Equal for equal content: order of entries, comments and where the file lies do not count.
         """
         content = _plain(self)
-        for name in ("rank", "port", "source"):
+        for name in ("rank", "host", "port", "source"):
             if name in content:
                 content[name] = sorted(content[name], key=lambda e: json.dumps(e, sort_keys=True))
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -258,6 +279,7 @@ _SECTIONS: dict[str, type[_Section]] = {
 }
 _ENTRIES: dict[str, type[_Section]] = {
     "rank": RankEntry,
+    "host": HostEntry,
     "port": PortEntry,
     "source": SourceEntry,
 }
@@ -370,6 +392,20 @@ def parse_job(data: bytes, path: str) -> JobDescription:
     return job
 
 
+def place_of(files: Iterable[str], key: str) -> str:
+    """Path and line of the only place where job descriptions set a key; "" where unclear."""
+    found = []
+    for path in files:
+        with contextlib.suppress(OSError):
+            text = Path(path).read_bytes()[:MAX_BYTES].decode("utf-8", "replace")
+            pattern = re.compile(rf"(?<![\w-])\"?{re.escape(key)}\"?\s*=")
+            lines = text.replace("\r\n", "\n").split("\n")
+            found += [
+                f"{path}: line {n}: " for n, line in enumerate(lines, 1) if pattern.search(line)
+            ]
+    return found[0] if len(found) == 1 else ""
+
+
 def _shown(text: str, limit: int = 60) -> str:
     """Foreign text made fit for a terminal: printable, short."""
     clean = "".join(c if c.isprintable() else "?" for c in text)
@@ -470,6 +506,7 @@ def _check_meaning(job: JobDescription, path: str) -> None:
             _check_path(pattern, f"{path}: {place}.path")
     for name, keys in (
         ("rank", [str(e.rank) for e in job.rank if e.path is None]),
+        ("host", [e.host for e in job.host]),
         ("port", [f"{e.node} {e.port}" for e in job.port]),
         ("source", [e.path for e in job.source]),
     ):
@@ -538,7 +575,8 @@ def merge_jobs(first: JobDescription, second: JobDescription) -> JobDescription:
         changes: dict[str, Any] = {}
         for key, name in _keys(type(a)).items():
             old, new = getattr(a, name), getattr(b, name)
-            if isinstance(old, msgspec.Struct) or key in _ENTRIES or new is None or new == old:
+            is_table = isinstance(a, JobDescription) and key in _ENTRIES
+            if isinstance(old, msgspec.Struct) or is_table or new is None or new == old:
                 continue
             if old is not None:
                 notes.append(f"{place}{key}: {old!r} against {new!r} ({where}); the later is used")
@@ -560,6 +598,7 @@ def merge_jobs(first: JobDescription, second: JobDescription) -> JobDescription:
         result,
         **sections,
         rank=entries(first.rank, second.rank, "rank", "path", "rank"),
+        host=entries(first.host, second.host, "host", "host"),
         port=entries(first.port, second.port, "port", "node", "port"),
         source=entries(first.source, second.source, "source", "base", "path"),
         files=(*first.files, *second.files),
@@ -662,6 +701,8 @@ def _entries(job: JobDescription) -> Iterator[tuple[str, _Section, str]]:
     """Every [[entry]]: its table, itself, and the start of its places."""
     for rank in job.rank:
         yield "rank", rank, f"rank.{rank.rank}."
+    for host in job.host:
+        yield "host", host, f"host.{host.host}."
     for port in job.port:
         yield "port", port, f"port.{port.node}.{port.port}."
     for source in job.source:
@@ -696,4 +737,6 @@ def _toml(value: object) -> str:
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, tuple):
         return f"[{', '.join(_toml(v) for v in value)}]"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_toml(k)} = {_toml(v)}" for k, v in value.items()) + " }"
     return value.isoformat() if isinstance(value, datetime) else repr(value)

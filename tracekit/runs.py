@@ -165,6 +165,44 @@ def gather(
     return files, load_jobs(wanted)
 
 
+Columns = Callable[[str], tuple[tuple[str, str], ...]]
+"""What the job description says of the columns of a path; nothing, mostly."""
+
+
+def columns_of(job: JobDescription | None) -> Columns:
+    """What the job description says of the columns of tables.
+
+    InputError, with path and line, where it speaks of a counter that there is not.
+    """
+    entries = [e for e in job.source if e.columns] if job is not None else []
+    if not entries:
+        return lambda path: ()
+    from tracekit.ingest.gpu.table import UnknownColumnError, check_columns
+    from tracekit.job import PathMatcher, place_of
+
+    for entry in entries:
+        try:
+            check_columns(entry.columns or {})
+        except UnknownColumnError as error:
+            place = place_of(job.files if job else (), error.key)
+            raise InputError(
+                f"{place}[[source]] {entry.path!r}: {error}", hint=error.hint
+            ) from None
+    matcher = PathMatcher(entries)
+
+    def find(path: str) -> tuple[tuple[str, str], ...]:
+        entry = matcher.find(path)
+        return tuple((entry.columns or {}).items()) if entry is not None else ()
+
+    return find
+
+
+def explain(file: SourceFile, columns: Columns) -> SourceFile:
+    """The file with what the job description says of its columns."""
+    found = columns(file.path)
+    return replace(file, columns=found) if found else file
+
+
 def is_job_description(file: SourceFile) -> bool:
     """Whether a file among the paths is a job.toml; members of archives are not."""
     # Importing the job module costs start time: only where a name may be a description.
@@ -228,11 +266,12 @@ def _ingest_once(
 ) -> Manifest | None:
     """One attempt at the next generation; None if another writer came first."""
     previous = load(run)
-    files = _without_held_reports(files, previous)
+    explained = columns_of(job or (job_of(previous) if previous else None))
+    files = [explain(f, explained) for f in _without_held_reports(files, previous)]
     known = {s.path for s in previous.sources} if previous else set()
     first = files if until is None else [f for f in files if f.path in known]
     digests = _digests(first, previous)
-    held = _held(previous, digests, options)
+    held = _held(previous, digests, options, explained)
     new = _new_entries([*first, *held.again], digests, previous, held, options)
     if memory_bytes is not None:
         workers = _within(memory_bytes, workers)
@@ -330,7 +369,12 @@ class _Held:
     again: tuple[SourceFile, ...] = ()
 
 
-def _held(previous: Manifest | None, digests: Mapping[str, str], options: IngestOptions) -> _Held:
+def _held(
+    previous: Manifest | None,
+    digests: Mapping[str, str],
+    options: IngestOptions,
+    columns: Columns,
+) -> _Held:
     """Rows of older ingestors, and of a file that has since changed, are not served.
 
     They leave with their whole shard; the other sources of that shard are read again, which
@@ -341,7 +385,8 @@ def _held(previous: Manifest | None, digests: Mapping[str, str], options: Ingest
     # A report that was unreadable by itself makes room for what nsys made of it.
     split = {path.rpartition("!")[0] for path in digests}
     replaced = {s.source_id for s in previous.sources if s.path in split and "!" not in s.path}
-    stale = {s.source_id for s in previous.sources if _is_stale(s, digests, options)} | replaced
+    stale = {s.source_id for s in previous.sources if _is_stale(s, digests, options, columns)}
+    stale |= replaced
     shards = {Path(f.path).parts[1]: f for f in previous.files if f.table == "source"}
     dropped = {
         shard: range(file.min_source_id or 0, (file.max_source_id or 0) + 1)
@@ -357,15 +402,18 @@ def _held(previous: Manifest | None, digests: Mapping[str, str], options: Ingest
             for f in previous.files
             if f.path.startswith("data/") and Path(f.path).parts[1] not in dropped
         ),
-        tuple(_found_again(s) for s in lost),
+        tuple(explain(_found_again(s), columns) for s in lost),
     )
 
 
-def _is_stale(source: SourceEntry, digests: Mapping[str, str], options: IngestOptions) -> bool:
-    if source.path in digests:
-        wanted = {_entry_key(digests[source.path], source.path, stacks=options.stacks)}
+def _is_stale(
+    source: SourceEntry, digests: Mapping[str, str], options: IngestOptions, columns: Columns
+) -> bool:
+    path, said = source.path, _columns_text(columns(source.path))
+    if path in digests:
+        wanted = {_entry_key(digests[path], path, stacks=options.stacks, columns=said)}
     else:
-        wanted = {_entry_key(source.sha256, source.path, stacks=s) for s in (False, True)}
+        wanted = {_entry_key(source.sha256, path, stacks=s, columns=said) for s in (False, True)}
     return source.key not in wanted
 
 
@@ -447,13 +495,19 @@ def _digests(files: Sequence[SourceFile], previous: Manifest | None) -> dict[str
     }
 
 
-def _entry_key(digest: str, path: str, *, stacks: bool) -> str:
+def _entry_key(digest: str, path: str, *, stacks: bool, columns: str = "") -> str:
     """Content, name (a rank may be read from it), options and versions; rarely the folder."""
     from tracekit.ingest.files import identity_of
 
+    said = (columns,) if columns else ()
     return _hash(
-        digest, identity_of(path), f"stacks={stacks}", str(REGISTRY_VERSION), ingestor_versions()
-    )
+        digest, identity_of(path), f"stacks={stacks}", str(REGISTRY_VERSION), ingestor_versions(),
+        *said,
+    )  # fmt: skip
+
+
+def _columns_text(columns: tuple[tuple[str, str], ...]) -> str:
+    return json.dumps(sorted(columns)) if columns else ""
 
 
 def _new_entries(
@@ -474,10 +528,11 @@ def _new_entries(
     new: list[tuple[SourceEntry, SourceFile]] = []
     for file in files:
         digest = digests.get(file.path) or _content_hash(file, {})
-        key = _entry_key(digest, file.path, stacks=options.stacks)
+        said = _columns_text(file.columns)
+        key = _entry_key(digest, file.path, stacks=options.stacks, columns=said)
         if key in keys:
             continue
-        entry = SourceEntry(next_id, file.path, digest, file.file_bytes, file.mtime_ns, key)
+        entry = SourceEntry(next_id, file.path, digest, file.file_bytes, file.mtime_ns, key, said)
         new.append((entry, file))
         next_id += 1
     return new

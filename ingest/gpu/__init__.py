@@ -8,8 +8,10 @@ from tracekit.ingest.gpu.smi_xml import SmiXmlIngestor
 from tracekit.ingest.gpu.table import TableIngestor
 from tracekit.ingest.gpu.text import TextIngestor
 
+GPU_TABLES = TableIngestor()
+
 GPU_INGESTORS: tuple[Ingestor, ...] = (
-    TableIngestor(),
+    GPU_TABLES,
     SmiXmlIngestor(),
     KernelLogIngestor(),
     TextIngestor(),

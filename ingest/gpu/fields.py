@@ -360,6 +360,22 @@ GPU_BY_LETTERS = {name.replace("_", ""): name for name in GPU}
 """Canonical names without underscores."""
 
 
+def of_counter(counter: str, unit: str | None, header: str) -> Meaning:
+    """A column that job.toml names; its unit as said, else as its header ends, else canonical.
+
+    Raises ValueError for a unit that the counter cannot have; the message names those it can.
+    """
+    sizes = _TO.get(GPU[counter].unit, {})
+    if unit is None:
+        words = re.split(r"[^A-Za-z0-9%]+", header.strip())
+        unit = next((u for u in sizes if u.lower() == words[-1].lower()), None)
+    if unit is None or (not sizes and unit == GPU[counter].unit):
+        return Meaning(counter, 1.0, header[:80])
+    if unit not in sizes:
+        raise ValueError(", ".join(u for u in sizes if not u.startswith("GPM")) or "no unit")
+    return Meaning(counter, sizes[unit], header[:80])
+
+
 def _scaled(
     counter: str | None, unit: str | None, original: str, *, is_smi: bool = True
 ) -> Meaning | None:

@@ -231,8 +231,13 @@ class Samples:
             "counted": counted,
         }
         for name, described in zip(names, zip(*self._series, strict=True), strict=True):
-            type_ = pa.int32() if name == "nvml_index" else pa.string()
-            columns[name] = pa.array(described, type_).take(ids)
+            if name == "nvml_index":
+                columns[name] = pa.array(described, pa.int32()).take(ids)
+                continue
+            words = pa.array(described, pa.string()).dictionary_encode()
+            columns[name] = pa.DictionaryArray.from_arrays(
+                words.indices.take(ids), words.dictionary
+            )
         self._sink.write("gpu_sample", pa.table(columns))
 
     def finish(self, basis: str = "epoch") -> None:

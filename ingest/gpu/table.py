@@ -2,7 +2,8 @@
 
 Wide tables have a row a GPU and moment; their columns are recognised by nvidia-smi's and DCGM's
 names, or by plain words with a unit at the end (``temperature_C``). Long tables have a row a
-number, with its metric's name in a column.
+number, with its metric's name in a column. What is named otherwise is read as job.toml says
+(``[[source]] columns``).
 
 nvidia-smi writes local times without a zone: they are kept as they stand (``time_basis`` local)
 and mean nothing beside other files until job.toml names the zone.
@@ -11,13 +12,15 @@ and mean nothing beside other files until job.toml names the zone.
 from __future__ import annotations
 
 import csv
+import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from tracekit.errors import InputError
 from tracekit.ingest import files
 from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
+from tracekit.ingest.counters import GPU
 from tracekit.ingest.gpu import fields
 from tracekit.ingest.gpu.fields import Meaning
 from tracekit.ingest.gpu.moments import local_ns
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 NAME = "gpu_csv"
-VERSION = 1
+VERSION = 2
 BLOCK_BYTES = 8 << 20
 """Text that is parsed at a time."""
 MAX_COLUMNS = 1000
@@ -50,6 +53,23 @@ _MISSING = re.compile(
     r"requested functionality has been deprecated|gpu (?:is lost|requires reset)|)\]?|-+|null|none",
     re.I,
 )
+ROLES: dict[str, tuple[str, ...]] = {
+    "time": _TIME,
+    "nvml": _INDEX,
+    "uuid": _UUID,
+    "pci": _PCI,
+    "model": _MODEL,
+    "node": _NODE,
+    "pod": _POD,
+    "metric": _METRIC,
+    "value": _VALUE,
+}
+"""What a column can be, and the headers that say so."""
+SAID_ROLES = {
+    "time": "time", "gpu": "nvml", "uuid": "uuid", "pci": "pci", "model": "model", "host": "node",
+    "pod": "pod", "metric": "metric", "value": "value",
+}  # fmt: skip
+"""The same as job.toml names them; every canonical counter is a name too."""
 _WORDS = {"active": 1.0, "not active": 0.0, "yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0}
 
 
@@ -69,6 +89,8 @@ class Layout(NamedTuple):
     value: int | None
     counters: tuple[tuple[int, Meaning], ...]
     """Columns of counters in a wide table."""
+    metrics: tuple[tuple[str, Meaning], ...] = ()
+    """Names in the metric column that job.toml explains."""
 
 
 class TableIngestor:
@@ -87,6 +109,17 @@ class TableIngestor:
         what = "nvidia-smi --query-gpu" if is_smi else "a table of GPU counters"
         return Recognition(kind, f"{what}, {len(found.counters) or 1} counters", NAME)
 
+    def recognise(self, source: SourceFile, head: bytes) -> Recognition | None:
+        """A file whose columns job.toml explains. None where it explains none."""
+        if not source.columns:
+            return None
+        try:
+            mapped_layout(_first_line(head), source)
+        except InputError as error:
+            why = error.message.removeprefix(f"{source.path}: ")
+            return Recognition("gpu_csv", why, NAME, status="unreadable")
+        return Recognition("gpu_csv", "a table of counters, as job.toml explains it", NAME)
+
     def read(self, source: SourceFile, sink: Sink, options: IngestOptions) -> None:
         """Stream the table into gpu_sample."""
         with source.open() as stream:
@@ -98,11 +131,8 @@ def _first_line(head: bytes) -> str:
     return line[:65536].decode("utf-8", "replace").rstrip("\r")
 
 
-def layout_of(line: str) -> Layout | None:
-    """The layout that a header line declares; None where it is no table of GPU counters.
-
-    A wide table needs a known counter besides its GPU or time; a long one a metric and a value.
-    """
+def _header(line: str) -> tuple[str, list[str]] | None:
+    """Delimiter and names of a header line; None where it is none."""
     delimiter = max(",;\t", key=line.count)
     if not line.count(delimiter):
         return None
@@ -110,39 +140,162 @@ def layout_of(line: str) -> Layout | None:
         header = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))
     except (csv.Error, StopIteration):
         return None
-    if not 2 <= len(header) <= MAX_COLUMNS:
+    return (delimiter, header) if 2 <= len(header) <= MAX_COLUMNS else None
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"\s*\[.*", "", name.strip().lower())
+
+
+def layout_of(line: str) -> Layout | None:
+    """The layout that a header line declares; None where it is no table of GPU counters.
+
+    A wide table needs a known counter besides its GPU or time; a long one a metric and a value.
+    """
+    found = _header(line)
+    if found is None:
         return None
-    names = [h.strip().lower() for h in header]
-    bare = [re.sub(r"\s*\[.*", "", n) for n in names]
+    delimiter, header = found
+    layout = _layout(header, delimiter, {}, {})
+    has_gpu = any(i is not None for i in (layout.nvml, layout.uuid, layout.pci))
+    is_wide = bool(layout.counters) and (layout.time is not None or len(layout.counters) > 1)
+    return layout if has_gpu and (is_wide or layout.metric is not None) else None
 
-    def at(wanted: Sequence[str], taken: tuple[int | None, ...] = ()) -> int | None:
-        return next(
-            (bare.index(w) for w in wanted if w in bare and bare.index(w) not in taken), None
+
+def mapped_layout(line: str, source: SourceFile) -> Layout:
+    """The layout of a table whose columns job.toml explains; the rest by the usual headers.
+
+    InputError, with path and line, for a column that the file does not have.
+    """
+    found = _header(line)
+    if found is None:
+        raise InputError(
+            f"{source.path}: line 1 is no header of a table",
+            hint="[[source]] columns is for CSV whose first line names its columns",
         )
+    delimiter, header = found
+    roles: dict[str, int] = {}
+    counters: dict[int, Meaning] = {}
+    metrics: dict[str, Meaning] = {}
+    said = dict(source.columns)
+    is_long = "metric" in said or _layout(header, delimiter, {}, {}).metric is not None
+    for key, text in source.columns:
+        name, unit = _named(header, text)
+        meaning = None
+        if key not in SAID_ROLES:
+            meaning = fields.of_counter(key, unit, text)
+            if is_long:
+                metrics[text if unit is None else text.rpartition("[")[0].strip()] = meaning
+                continue
+        if name is None:
+            have = ", ".join(h.strip() for h in header)
+            raise InputError(
+                f"{source.path}: line 1 has no column {text[:80]!r}, which job.toml says is {key}; "
+                f"it has {have[:300]}"
+            )
+        if meaning is None:
+            roles[SAID_ROLES[key]] = name
+        else:
+            counters[name] = meaning
+    layout = _layout(header, delimiter, roles, counters)
+    layout = layout._replace(metrics=tuple(metrics.items()))
+    if layout.metric is None and not layout.counters:
+        raise InputError(
+            f"{source.path}: line 1 and job.toml name no counter",
+            hint='for example columns = { sm_active = "SM [%]" }',
+        )
+    return layout
 
-    time, value = at(_TIME), at(_VALUE)
-    metric = at(_METRIC) if value is not None else None
-    keys = {
-        "nvml": at(_INDEX),
-        "uuid": at(_UUID),
-        "pci": at(_PCI),
-        "model": at(_MODEL, (metric,)),
-        "node": at(_NODE),
-        "pod": at(_POD),
-    }
-    counters: list[tuple[int, Meaning]] = []
-    if metric is None:
-        used = {time, *keys.values()}
+
+class UnknownColumnError(ValueError):
+    """job.toml names a counter or a unit that there is not."""
+
+    def __init__(self, message: str, key: str, hint: str) -> None:
+        super().__init__(message)
+        self.key = key
+        self.hint = hint
+
+
+def check_columns(columns: Mapping[str, str]) -> None:
+    """Refuse what job.toml may not say of columns. Raises UnknownColumnError."""
+    known = [*SAID_ROLES, *GPU]
+    for key, text in columns.items():
+        if key not in known:
+            close = difflib.get_close_matches(key[:60].lower(), known, n=1, cutoff=0.5)
+            hint = f"parts: {', '.join(SAID_ROLES)}; counters: docs/counters.md"
+            raise UnknownColumnError(
+                f"columns: {key[:80]!r} is no counter and no part of a table",
+                key,
+                f"did you mean {close[0]}?" if close else hint,
+            )
+        if key in GPU:
+            try:
+                fields.of_counter(key, _unit(text), text)
+            except ValueError as error:
+                raise UnknownColumnError(
+                    f"columns: {key} is not measured in {_unit(text)!r}", key, f"its units: {error}"
+                ) from None
+
+
+def _unit(text: str) -> str | None:
+    """The unit in brackets at the end of a header."""
+    return text.rpartition("[")[2].rstrip("] ") if text.rstrip().endswith("]") else None
+
+
+def _named(header: Sequence[str], text: str) -> tuple[int | None, str | None]:
+    """The column that a text of job.toml means, and the unit that it adds in brackets."""
+    names = [h.strip() for h in header]
+    unit = _unit(text)
+    if text.strip() in names:
+        return names.index(text.strip()), unit
+    bare = text.rpartition("[")[0].strip() if unit is not None else None
+    return (names.index(bare) if bare in names else None), unit
+
+
+def _layout(
+    header: Sequence[str],
+    delimiter: str,
+    said: Mapping[str, int],
+    known: Mapping[int, Meaning],
+) -> Layout:
+    """What each column is: as said, else by the usual headers."""
+    bare = [_bare(h) for h in header]
+    taken = {*said.values(), *known}
+    roles: dict[str, int | None] = {}
+
+    def at(role: str) -> int | None:
+        if role not in said:
+            free = (bare.index(w) for w in ROLES[role] if w in bare)
+            return next((i for i in free if i not in taken), None)
+        return said[role]
+
+    roles["time"], roles["value"] = at("time"), at("value")
+    roles["metric"] = at("metric") if roles["value"] is not None else None
+    if roles["metric"] is not None:
+        taken.add(roles["metric"])
+    for role in ("nvml", "uuid", "pci", "model", "node", "pod"):
+        roles[role] = at(role)
+    counters = dict(known)
+    if roles["metric"] is None:
+        roles["value"] = None
+        used = {*roles.values(), *taken}
         for i, name in enumerate(header):
             meaning = fields.of_column(name) if i not in used else None
-            if meaning is not None and all(m.counter != meaning.counter for _, m in counters):
-                counters.append((i, meaning))
-    has_gpu = any(keys[k] is not None for k in ("nvml", "uuid", "pci"))
-    is_wide = bool(counters) and has_gpu and (time is not None or len(counters) > 1)
-    if not is_wide and not (metric is not None and has_gpu):
-        return None
+            if meaning is not None and all(m.counter != meaning.counter for m in counters.values()):
+                counters[i] = meaning
     return Layout(
-        tuple(header), delimiter, time, **keys, metric=metric, value=value, counters=tuple(counters)
+        header=tuple(header),
+        delimiter=delimiter,
+        time=roles["time"],
+        nvml=roles["nvml"],
+        uuid=roles["uuid"],
+        pci=roles["pci"],
+        model=roles["model"],
+        node=roles["node"],
+        pod=roles["pod"],
+        metric=roles["metric"],
+        value=roles["value"],
+        counters=tuple(sorted(counters.items())),
     )
 
 
@@ -180,7 +333,7 @@ class _Reader:
             )
         if self._bad_rows or self._bad_numbers or problem is not None:
             what = f"it breaks off ({problem})" if problem else ""
-            what = what or f"{self._bad_rows or self._bad_numbers} cells or rows could not be read"
+            what = what or f"{self._bad_rows + self._bad_numbers} cells or rows could not be read"
             self._sink.fact(status="partial", reason=what)
         elif not self._samples.rows_count:
             self._sink.fact(status="empty", reason="it holds no numbers")
@@ -205,7 +358,9 @@ class _Reader:
         if self._layout is None:
             head, _, block = block.lstrip(b"\xef\xbb\xbf\r\n \t").partition(b"\n")
             first_line += 1
-            self._layout = layout_of(_first_line(head))
+            line = _first_line(head)
+            is_mapped = bool(self._source.columns)
+            self._layout = mapped_layout(line, self._source) if is_mapped else layout_of(line)
             if self._layout is None:
                 raise InputError(f"{self._source.path}: its first line names no GPU counter")
         if block.strip():
@@ -213,14 +368,54 @@ class _Reader:
 
     def _rows(self, block: bytes, first_line: int) -> None:
         import numpy as np
-        import polars as pl
 
         layout = self._layout
         assert layout is not None  # noqa: S101 - set by _block
+        frame, lines = self._frame(block, first_line, layout)
+        keep = np.ones(frame.height, bool)
+        if layout.time is not None:
+            which, texts = _codes(frame[str(layout.time)])
+            moments = [self._at(t) for t in texts]
+            known = np.array([m is not None for m in moments], bool)[which]
+            # nvidia-smi that was started again writes its header again.
+            title = layout.header[layout.time].strip()
+            keep = np.array([t is None or t.strip() != title for t in texts], bool)[which]
+            self._bad_times += int((keep & ~known).sum())
+            keep &= known
+            times_ns = np.array([m or 0 for m in moments], np.int64)[which]
+        else:
+            time_ns, _ = self._samples.file_time
+            times_ns = np.full(frame.height, time_ns or 0, np.int64)
+        if not keep.all():
+            rows = np.flatnonzero(keep)
+            frame, lines, times_ns = frame[rows], lines[rows], times_ns[rows]
+        if not frame.height:
+            return
+        keys = [layout.nvml, layout.uuid, layout.pci, layout.model, layout.node, layout.pod]
+        source = "content" if layout.time is not None else self._samples.file_time[1]
+        which, gpus = self._who(frame, keys)
+        if layout.metric is not None and layout.value is not None:
+            self._long(frame, which, gpus, lines, times_ns, source)
+            return
+        for column_at, meaning in layout.counters:
+            self._column(frame[str(column_at)], meaning, which, gpus, lines, times_ns, source)
+
+    def _frame(
+        self, block: bytes, first_line: int, layout: Layout
+    ) -> tuple[pl.DataFrame, np.ndarray]:
+        """The cells of a block as text, and the line of each row.
+
+        Lines with an odd number of quotes would take the rows after them into one cell: where the
+        block is no table, they are left out.
+        """
+        import numpy as np
+        import polars as pl
+
         names = [str(i) for i in range(len(layout.header))]
-        try:
-            frame = pl.read_csv(
-                block,
+
+        def parsed(text: bytes) -> pl.DataFrame:
+            return pl.read_csv(
+                text,
                 has_header=False,
                 new_columns=names,
                 schema=dict.fromkeys(names, pl.String),
@@ -228,54 +423,49 @@ class _Reader:
                 truncate_ragged_lines=True,
                 encoding="utf8-lossy",
             )
+
+        try:
+            frame = parsed(block)
         except pl.exceptions.PolarsError:
-            self._bad_rows += 1
+            texts = block.removesuffix(b"\n").split(b"\n")
+            good = [i for i, text in enumerate(texts) if text.strip() and not text.count(b'"') % 2]
+            bad = {*range(len(texts))} - {*good}
+            bad -= {i for i in bad if not texts[i].strip()}
+            self._bad_rows += len(bad)
             self._sink.count(
-                "bad_block", doc="Lines that are no table (unbalanced quotes).", place=first_line
+                "bad_row",
+                len(bad),
+                doc="Rows that are not as their header says, or whose quotes do not pair.",
+                place=first_line + min(bad, default=0),
             )
-            return
-        frame = frame.with_columns(pl.all().str.strip_chars())
-        lines = np.arange(first_line, first_line + frame.height, dtype=np.int64)
-        keep = np.ones(frame.height, bool)
-        if layout.time is not None:
-            column = frame[names[layout.time]]
-            # nvidia-smi that was started again writes its header again.
-            keep &= (column != layout.header[layout.time].strip()).fill_null(False).to_numpy()
-            times_ns, known = self._times(column)
-            bad = keep & ~known
-            self._bad_times += int(bad.sum())
-            keep &= known
-        else:
-            time_ns, _ = self._samples.file_time
-            times_ns = np.full(frame.height, time_ns or 0, np.int64)
-        rows = np.flatnonzero(keep)
-        frame, lines, times_ns = frame[rows], lines[rows], times_ns[rows]
-        if not frame.height:
-            return
-        keys = [layout.nvml, layout.uuid, layout.pci, layout.model, layout.node, layout.pod]
-        source = "content" if layout.time is not None else self._samples.file_time[1]
-        if layout.metric is not None and layout.value is not None:
-            self._long(frame, keys, lines, times_ns, source)
-            return
-        which, gpus = self._who(frame, keys)
-        for column_at, meaning in layout.counters:
-            texts = frame[names[column_at]]
-            self._column(texts, meaning, which, gpus, lines, times_ns, source)
+            try:
+                frame = parsed(b"\n".join(texts[i] for i in good) + b"\n")
+            except pl.exceptions.PolarsError:
+                frame = pl.DataFrame(schema=dict.fromkeys(names, pl.String))
+            if frame.height == len(good):
+                return frame, first_line + np.array(good, np.int64)
+        return frame, np.arange(first_line, first_line + frame.height, dtype=np.int64)
 
     def _who(self, frame: pl.DataFrame, keys: Sequence[int | None]) -> tuple[np.ndarray, list[Gpu]]:
         """The GPU of each row, as numbers of a list."""
-        import polars as pl
+        import numpy as np
 
-        columns = [str(k) for k in keys if k is not None]
-        ids = frame.select(pl.struct(columns).rank("dense").alias("id"))["id"].to_numpy() - 1
-        firsts = frame.with_columns(id=pl.Series(ids)).unique("id", keep="first").sort("id")
+        which = np.zeros(frame.height, np.int64)
+        combined: list[tuple[str | None, ...]] = [()]
+        for key in keys:
+            if key is None:
+                combined = [(*c, None) for c in combined]
+                continue
+            codes, texts = _codes(frame[str(key)])
+            both, which = np.unique(which * len(texts) + codes, return_inverse=True)
+            pairs = (divmod(n, len(texts)) for n in both.tolist())
+            combined = [(*combined[a], texts[b]) for a, b in pairs]
         found = []
-        for row in firsts.iter_rows(named=True):
-            values = tuple(row[str(k)] if k is not None else None for k in keys)
+        for values in combined:
             if values not in self._gpus:
-                self._gpus[values] = _gpu(values)
+                self._gpus[values] = _gpu(tuple(v.strip() if v else None for v in values))
             found.append(self._gpus[values])
-        return ids, found
+        return which, found
 
     def _column(
         self,
@@ -314,7 +504,10 @@ class _Reader:
         scaled = np.where(np.isfinite(numbers), numbers, 0.0) * meaning.scale
         if meaning.scale != 1.0:
             return np.round(scaled).astype(np.uint64)
-        digits = texts.str.extract(r"^(\d{1,20})(?: .*)?$").cast(pl.UInt64, strict=False)
+        digits = texts.cast(pl.UInt64, strict=False)
+        if digits.null_count():
+            found = texts.str.extract(r"^\s*(\d{1,20})(?:\s.*)?$")
+            digits = digits.fill_null(found.cast(pl.UInt64, strict=False))
         rounded = pl.Series(np.round(scaled).astype(np.uint64))
         return digits.fill_null(rounded).to_numpy()
 
@@ -328,6 +521,9 @@ class _Reader:
         from tracekit.ingest.prometheus import blanks
 
         plain = texts.cast(pl.Float64, strict=False)
+        if plain.null_count():
+            texts = texts.str.strip_chars()
+            plain = texts.cast(pl.Float64, strict=False)
         if plain.null_count():
             parts = texts.str.extract_groups(
                 r"^P?(?<n>[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?) *(?<u>[A-Za-z%/]{1,8})?$"
@@ -384,15 +580,18 @@ class _Reader:
             self._sink.count(
                 "impossible_number",
                 len(at),
-                doc="A share above 1, or a count below 0: left out.",
+                doc="A share above 1 (where it is percent, the header or job.toml must say so: "
+                "[%]), or a count below 0: left out.",
                 place=int(lines[at[0]]),
             )
+            self._bad_numbers += len(at)
             numbers[at] = float("nan")
 
     def _long(
         self,
         frame: pl.DataFrame,
-        keys: Sequence[int | None],
+        which: np.ndarray,
+        gpus: Sequence[Gpu],
         lines: np.ndarray,
         times_ns: np.ndarray,
         source: str | None,
@@ -401,19 +600,21 @@ class _Reader:
 
         layout = self._layout
         assert layout is not None  # noqa: S101 - set by _block
-        metric = frame[str(layout.metric)]
+        said = dict(layout.metrics)
+        codes, names = _codes(frame[str(layout.metric)])
+        order = np.argsort(codes, kind="stable")
+        ends = np.cumsum(np.bincount(codes, minlength=len(names)))
+        texts = frame[str(layout.value)]
         unknown = 0
-        for name in metric.drop_nulls().unique().sort().to_list():
-            rows = np.flatnonzero((metric == name).fill_null(False).to_numpy())
-            meaning = fields.of_column(name)
+        for code, text in enumerate(names):
+            rows = order[ends[code - 1] if code else 0 : ends[code]]
+            name = (text or "").strip()
+            meaning = said.get(name) or fields.of_column(name)
             if meaning is None:
-                unknown += len(rows)
+                unknown += len(rows) if name else 0
                 continue
-            part = frame[rows]
-            which, gpus = self._who(part, keys)
-            self._column(
-                part[str(layout.value)], meaning, which, gpus, lines[rows], times_ns[rows], source
-            )
+            part = texts[rows]
+            self._column(part, meaning, which[rows], gpus, lines[rows], times_ns[rows], source)
         if unknown:
             self._sink.count(
                 "other_metric",
@@ -422,29 +623,37 @@ class _Reader:
                 doc="Samples of metrics that are no counter of a GPU, NIC or interface: not kept.",
             )
 
-    def _times(self, column: pl.Series) -> tuple[np.ndarray, np.ndarray]:
-        """Nanoseconds of each row, and where they are known; each different text is read once."""
-        import numpy as np
-        import polars as pl
-
-        for text in column.drop_nulls().unique().to_list():
-            if text not in self._clock:
-                if len(self._clock) > 1_000_000:
-                    self._clock.clear()
-                self._clock[text] = self._moment(text)
-        texts = column.to_list()
-        found = [self._clock.get(t) if t is not None else None for t in texts]
-        series = pl.Series(found, dtype=pl.Int64)
-        return series.fill_null(0).to_numpy(), np.asarray(series.is_not_null().to_numpy())
+    def _at(self, text: str | None) -> int | None:
+        """The moment of a text; each different one is read once."""
+        if text is None:
+            return None
+        if text not in self._clock:
+            if len(self._clock) > 1_000_000:
+                self._clock.clear()
+            self._clock[text] = self._moment(text)
+        return self._clock[text]
 
     def _moment(self, text: str) -> int | None:
         found = times.parse(text)
         if found is not None:
+            self._is_local |= isinstance(found, times.Local)
             return found
         found = local_ns(text)
         if found is not None:
             self._is_local = True
         return found
+
+
+def _codes(column: pl.Series) -> tuple[np.ndarray, list[str | None]]:
+    """The different texts of a column, and which of them each row holds."""
+    import numpy as np
+    import polars as pl
+
+    texts = column.unique(maintain_order=True)
+    codes = column.replace_strict(
+        texts, pl.Series(np.arange(len(texts), dtype=np.int32)), return_dtype=pl.Int32
+    )
+    return codes.to_numpy().astype(np.int64), texts.to_list()
 
 
 def _gpu(values: tuple[str | None, ...]) -> Gpu:

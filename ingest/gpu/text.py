@@ -23,7 +23,7 @@ from tracekit.ingest.lines import numbered_lines, shape
 from tracekit.ingest.net import times
 
 NAME = "gpu_text"
-VERSION = 1
+VERSION = 2
 
 _DCGMI = re.compile(r"#\s?Entity(?:Id)?\s+\S")
 _SMI_DMON = re.compile(r"#\s?(?:Date\s+Time\s+)?gpu\s+(?!pid\b)\S")
@@ -285,7 +285,7 @@ class _Reader:
                 series = self._samples.series(self._gpu, meaning, source if time_ns else None)
                 count = float(self._links.get(is_up, 0))
                 self._samples.add(series, meaning, self._links_place, time_ns, count)
-            self._basis = self._basis or "epoch"
+            self._basis = self._basis or ("local" if isinstance(time_ns, times.Local) else "epoch")
         self._gpu = None
         self._links = {}
 

@@ -2,15 +2,18 @@
 --
 -- Bytes are what one rank sends, ring factors included: 2 (n-1)/n of the message for an
 -- all-reduce, (n-1)/n for all-gather, reduce-scatter and all-to-all, all of it for the rest. Mean
--- over the ranks that do it. Of a message between two ranks the send counts. Operations outside
--- steady steps are left out.
+-- over the ranks that do it. Of a message between two ranks the send counts. An operation belongs
+-- to the step that asked for it: a GPU may run it later. Those outside steady steps are left out.
 --
 -- The expected columns follow from a job description (`tracekit expect`); they are filled in for
--- `tracekit query` and Python where one was given, and null in SQL.
+-- `tracekit query` and Python where one was given, and null in SQL. Where a description leaves a
+-- choice open (embeddings tied or not), the choice nearest to what was seen is taken and named in
+-- `basis`.
 --
--- reads: collective, collective_match, comm_group, step
+-- reads: collective, collective_match, comm_group, process_group, rank, step
 -- grain: attempt, group_kind, op
--- column: group_kind VARCHAR : tp, pp, dp, ep, cp, world; null where not known.
+-- column: group_kind VARCHAR : tp, pp, dp, ep, cp, dp_replicate (replicas of shards), edp (replicas
+--     of experts), embedding, world; null where not known.
 -- column: op VARCHAR : all_reduce, all_gather, ..., send.
 -- column: calls_per_step DOUBLE : Calls of a rank in a step.
 -- column: bytes_per_step DOUBLE : What it sends; null where the bytes of a call are unknowable.
@@ -21,6 +24,13 @@
 -- column: group_size INTEGER : Members of the largest such group; null where not known.
 -- column: ranks_count BIGINT : Ranks that do it.
 -- column: largest_bytes BIGINT : Largest message.
+-- column: dtype VARCHAR : Element type of most of the bytes; null where not known.
+-- column: hosts_count BIGINT : Hosts of the most spread-out group of the kind; null where a member
+--     or its host is not known.
+-- column: expected_most_bytes DOUBLE : The most that any choice of implementation would send.
+-- column: expected_domain VARCHAR : nvlink or network: where the layout puts these groups.
+-- column: basis VARCHAR : Choices that were taken, and fields that were assumed for want of being
+--     given; null where the expectation rests on nothing else.
 -- source: Diagnosis 3.6 and 3.8.
 WITH
     windows AS (
@@ -45,24 +55,107 @@ WITH
     steps AS (
         SELECT attempt, rank, count(*) AS steps_count FROM steady GROUP BY attempt, rank
     ),
+    -- Names say what a group is for; behaviour may take the embedding's pair for data parallel.
+    -- One set of ranks can be several groups, so the name in the rows decides which.
+    named AS (
+        SELECT
+            source_id,
+            group_id,
+            name,
+            any_value(upper(description) ORDER BY description) AS description
+        FROM process_group
+        WHERE description IS NOT NULL AND group_id IS NOT NULL
+        GROUP BY source_id, group_id, name
+    ),
+    families AS (
+        SELECT
+            source_id,
+            group_id,
+            name,
+            CASE
+                WHEN regexp_full_match(description, 'TENSOR_MODEL_PARALLEL_GROUP|MESH_TP') THEN 'tp'
+                WHEN regexp_full_match(description, 'CONTEXT_PARALLEL_GROUP|MESH_CP') THEN 'cp'
+                WHEN
+                    regexp_full_match(description, 'PIPELINE_MODEL_PARALLEL_GROUP|MESH_PP')
+                    THEN 'pp'
+                WHEN regexp_full_match(description, 'EXPERT_MODEL_PARALLEL_GROUP|MESH_EP') THEN 'ep'
+                WHEN regexp_full_match(description, 'EXPERT_DATA_PARALLEL_GROUP|MESH_.*_MOD_EP')
+                    THEN 'edp'
+                WHEN regexp_full_match(description, '(POSITION_)?EMBEDDING_GROUP|MESH_EMBEDDING')
+                    THEN 'embedding'
+                WHEN
+                    regexp_full_match(
+                        description,
+                        '(MESH_DP_)?REPLICATE|INTER_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP'
+                    )
+                    THEN 'dp_replicate'
+                WHEN
+                    regexp_full_match(
+                        description,
+                        '(INTRA_PARTIAL_)?DATA_PARALLEL_GROUP(_WITH_CP)?'
+                        || '|MESH_(DP|FSDP|DATA)|MESH_DP(_SHARD)?(_CP)?'
+                    )
+                    THEN 'dp'
+            END AS family
+        FROM named
+    ),
+    places AS (
+        SELECT attempt, rank, any_value(host ORDER BY host) AS host
+        FROM rank
+        GROUP BY attempt, rank
+    ),
+    members AS (
+        SELECT attempt, group_id, unnest(ranks) AS rank FROM comm_group WHERE ranks IS NOT NULL
+    ),
+    spread AS (
+        SELECT
+            attempt,
+            group_id,
+            if(count(host) = count(*), count(DISTINCT host), NULL) AS hosts_count
+        FROM members
+        LEFT JOIN places USING (attempt, rank)
+        GROUP BY attempt, group_id
+    ),
     calls AS (
         SELECT
             c.attempt,
             c.rank,
-            g.kind AS group_kind,
+            coalesce(f.family, g.kind) AS group_kind,
             c.op,
             c.message_bytes,
+            c.dtype,
+            w.hosts_count,
             nullif(coalesce(g.members_count, c.group_size), 0) AS members_count
-        FROM collective AS c
+        FROM (SELECT *, coalesce(enqueue_ns, start_ns) AS asked_ns FROM collective) AS c
         LEFT JOIN collective_match AS m USING (source_id, place)
         LEFT JOIN comm_group AS g ON g.attempt = c.attempt AND g.group_id = m.group_id
+        LEFT JOIN spread AS w ON w.attempt = c.attempt AND w.group_id = m.group_id
+        LEFT JOIN families AS f
+            ON
+                f.source_id = c.source_id
+                AND f.group_id = c.group_id
+                AND f.name IS NOT DISTINCT FROM c.group_name
         ASOF JOIN steady AS s
             ON
                 c.attempt = s.attempt
                 AND c.rank = s.rank
                 AND c.capture_id = s.capture_id
-                AND c.start_ns >= s.start_ns
-        WHERE c.start_ns < s.end_ns AND c.op IS NOT NULL AND c.op <> 'recv'
+                AND c.asked_ns >= s.start_ns
+        WHERE c.asked_ns < s.end_ns AND c.op IS NOT NULL AND c.op <> 'recv'
+    ),
+    types AS (
+        SELECT
+            attempt,
+            group_kind,
+            op,
+            arg_max(dtype, {'bytes': type_bytes, 'dtype': dtype}) AS dtype
+        FROM (
+            SELECT attempt, group_kind, op, dtype, sum(message_bytes) AS type_bytes
+            FROM calls
+            WHERE dtype IS NOT NULL AND message_bytes IS NOT NULL
+            GROUP BY attempt, group_kind, op, dtype
+        )
+        GROUP BY attempt, group_kind, op
     ),
     rank_calls AS (
         SELECT
@@ -73,6 +166,7 @@ WITH
             count(*) AS calls_count,
             max(members_count) AS group_size,
             max(message_bytes) AS largest_bytes,
+            if(count(hosts_count) = count(*), max(hosts_count), NULL) AS hosts_count,
             -- A sum passes over nulls: bytes that are not known are not zero.
             if(
                 count(message_bytes) = count(*)
@@ -91,18 +185,28 @@ WITH
         GROUP BY attempt, rank, group_kind, op
     )
 SELECT
-    group_kind,
-    op,
+    c.group_kind,
+    c.op,
     avg(calls_count / CAST(steps_count AS DOUBLE)) AS calls_per_step,
     if(count(sent_bytes) = count(*), avg(sent_bytes / steps_count), NULL) AS bytes_per_step,
     CAST(NULL AS DOUBLE) AS expected_calls,
     CAST(NULL AS DOUBLE) AS expected_bytes,
     CAST(NULL AS DOUBLE) AS observed_ratio,
-    attempt,
+    c.attempt,
     max(group_size) AS group_size,
     count(*) AS ranks_count,
-    max(largest_bytes) AS largest_bytes
-FROM rank_calls
+    max(largest_bytes) AS largest_bytes,
+    any_value(t.dtype) AS dtype,
+    if(count(hosts_count) = count(*), max(hosts_count), NULL) AS hosts_count,
+    CAST(NULL AS DOUBLE) AS expected_most_bytes,
+    CAST(NULL AS VARCHAR) AS expected_domain,
+    CAST(NULL AS VARCHAR) AS basis
+FROM rank_calls AS c
 INNER JOIN steps USING (attempt, rank)
-GROUP BY attempt, group_kind, op
-ORDER BY attempt, group_kind, op;
+LEFT JOIN types AS t
+    ON
+        t.attempt = c.attempt
+        AND t.group_kind IS NOT DISTINCT FROM c.group_kind
+        AND t.op = c.op
+GROUP BY c.attempt, c.group_kind, c.op
+ORDER BY c.attempt, c.group_kind, c.op;

@@ -2,7 +2,8 @@
 --
 -- A temperature, a clock or a power says little alone; beside GPUs of the same model that do the
 -- same work at the same moments it does. A moment is a usual sampling interval, at least a second,
--- at least a 2,000th of the time; a GPU is compared with the median of the others in each.
+-- at least a 720th of the time (two minutes of a day); a GPU is compared with the median of the
+-- others in each.
 --
 -- reads: gpu_sample, gpu, run, clock
 -- grain: attempt, gpu_id, counter
@@ -38,24 +39,47 @@
 -- column: place BIGINT : Its place in that file; null without times.
 -- column: attempt INTEGER : Attempt of the job; null where no trace was given.
 WITH
+    -- Grouped as the samples name their GPUs, and named afterwards: a day has 100 million of them.
     readings AS (
-        SELECT attempt, gpu_id, counter, unit, source_id, place, time_ns, value
-        FROM gpu_readings('gpu_sample', 'gpu', 'run', 'clock', $slack_ns)
+        SELECT
+            attempt, node, owner, device_id, nvml_index, counter, unit, source_id, place, time_ns,
+            value
+        FROM gpu_readings_raw('gpu_sample', 'run', 'clock', $slack_ns)
         WHERE kind = 'gauge' AND value IS NOT NULL
     ),
-    own AS MATERIALIZED (
+    own_raw AS (
         SELECT
-            attempt,
-            gpu_id,
-            counter,
+            attempt, node, owner, device_id, nvml_index, counter,
             min(unit) AS unit,
             count(*) AS samples_count,
+            count(time_ns) AS timed_count,
             min(time_ns) AS first_ns,
-            (max(time_ns) - min(time_ns)) / nullif(count(time_ns) - 1, 0) AS interval_ns,
+            max(time_ns) AS last_ns,
             min(value) AS min_value,
             max(value) AS max_value
         FROM readings
-        GROUP BY attempt, gpu_id, counter
+        GROUP BY attempt, node, owner, device_id, nvml_index, counter
+    ),
+    own AS MATERIALIZED (
+        SELECT
+            own_raw.attempt,
+            gpu.gpu_id,
+            own_raw.counter,
+            min(own_raw.unit) AS unit,
+            CAST(sum(own_raw.samples_count) AS BIGINT) AS samples_count,
+            min(own_raw.first_ns) AS first_ns,
+            (max(own_raw.last_ns) - min(own_raw.first_ns))
+            / nullif(sum(own_raw.timed_count) - 1, 0) AS interval_ns,
+            min(own_raw.min_value) AS min_value,
+            max(own_raw.max_value) AS max_value
+        FROM own_raw
+        JOIN gpu
+            ON gpu.attempt IS NOT DISTINCT FROM own_raw.attempt
+            AND gpu.node IS NOT DISTINCT FROM own_raw.node
+            AND if(gpu.node IS NULL, gpu.host, NULL) IS NOT DISTINCT FROM own_raw.owner
+            AND gpu.device_id IS NOT DISTINCT FROM own_raw.device_id
+            AND gpu.nvml_index IS NOT DISTINCT FROM own_raw.nvml_index
+        GROUP BY own_raw.attempt, gpu.gpu_id, own_raw.counter
     ),
     -- One length for all counters, so that a clock can be set beside a utilisation.
     steps AS (
@@ -65,24 +89,46 @@ WITH
             greatest(
                 1000000000,
                 CAST(coalesce(median(interval_ns), 0) AS BIGINT),
-                CAST(coalesce(max(interval_ns * samples_count), 0) / 2000 AS BIGINT)
+                CAST(coalesce(max(interval_ns * samples_count), 0) / 720 AS BIGINT)
             ) AS moment_ns
         FROM own
         GROUP BY attempt
     ),
-    moments AS MATERIALIZED (
+    moments_raw AS (
         SELECT
             readings.attempt,
-            readings.gpu_id,
+            readings.node,
+            readings.owner,
+            readings.device_id,
+            readings.nvml_index,
             readings.counter,
-            (readings.time_ns - steps.origin_ns) // steps.moment_ns AS moment,
-            avg(readings.value) AS value,
+            CAST((readings.time_ns - steps.origin_ns) // steps.moment_ns AS INTEGER) AS moment,
+            count(*) AS samples_count,
+            sum(readings.value) AS total,
             max(readings.value) AS max_value,
             min(readings.source_id * 1099511627776 + readings.place) AS spot
         FROM readings
         JOIN steps ON steps.attempt IS NOT DISTINCT FROM readings.attempt
         WHERE readings.time_ns IS NOT NULL
         GROUP BY ALL
+    ),
+    moments AS MATERIALIZED (
+        SELECT
+            moments_raw.attempt,
+            gpu.gpu_id,
+            moments_raw.counter,
+            moments_raw.moment,
+            sum(moments_raw.total) / sum(moments_raw.samples_count) AS value,
+            max(moments_raw.max_value) AS max_value,
+            min(moments_raw.spot) AS spot
+        FROM moments_raw
+        JOIN gpu
+            ON gpu.attempt IS NOT DISTINCT FROM moments_raw.attempt
+            AND gpu.node IS NOT DISTINCT FROM moments_raw.node
+            AND if(gpu.node IS NULL, gpu.host, NULL) IS NOT DISTINCT FROM moments_raw.owner
+            AND gpu.device_id IS NOT DISTINCT FROM moments_raw.device_id
+            AND gpu.nvml_index IS NOT DISTINCT FROM moments_raw.nvml_index
+        GROUP BY moments_raw.attempt, gpu.gpu_id, moments_raw.counter, moments_raw.moment
     ),
     names AS (
         SELECT

@@ -35,7 +35,8 @@ WITH
             source_id,
             place,
             clock_id,
-            if(node IS NULL, host, host_name(node)) AS host,
+            node,
+            if(node IS NULL, host, NULL) AS owner,
             device_id,
             nvml_index,
             time_ns,
@@ -52,7 +53,8 @@ WITH
             source_id,
             place,
             clock_id,
-            host,
+            CAST(NULL AS VARCHAR) AS node,
+            host AS owner,
             device_id,
             CAST(NULL AS INTEGER) AS nvml_index,
             time_ns,
@@ -63,7 +65,8 @@ WITH
         WHERE starts_with(code, 'xid-') AND device_id IS NOT NULL
         UNION ALL
         SELECT
-            source_id, place, clock_id, host, device_id, nvml_index, time_ns, xid, NULL, 'gauge'
+            source_id, place, clock_id, node, owner, device_id, nvml_index, time_ns, xid, NULL,
+            'gauge'
         FROM gauge
         WHERE xid > 0 AND last_xid IS NOT NULL AND xid <> last_xid
     ),
@@ -71,7 +74,7 @@ WITH
         SELECT
             windows.attempt,
             gpu.gpu_id,
-            events.host,
+            gpu.host,
             gpu.gpu_index,
             gpu.pci,
             gpu.rank,
@@ -93,7 +96,8 @@ WITH
         LEFT JOIN clock USING (clock_id)
         JOIN gpu
             ON gpu.attempt IS NOT DISTINCT FROM windows.attempt
-            AND gpu.host IS NOT DISTINCT FROM events.host
+            AND gpu.node IS NOT DISTINCT FROM events.node
+            AND if(gpu.node IS NULL, gpu.host, NULL) IS NOT DISTINCT FROM events.owner
             AND gpu.device_id IS NOT DISTINCT FROM events.device_id
             AND gpu.nvml_index IS NOT DISTINCT FROM events.nvml_index
         WHERE events.xid IS NOT NULL

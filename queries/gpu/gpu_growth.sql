@@ -20,38 +20,67 @@
 -- column: span_ns BIGINT : Time between the first and the last reading; null without times.
 -- column: last_value DOUBLE : Last reading.
 -- column: resets_count BIGINT : Resets: what was counted then is unknown.
--- column: source_id INTEGER : File of the reading after the largest growth.
+-- column: source_id INTEGER : File of the reading after the largest growth; of the first reading
+--     where nothing grew.
 -- column: place BIGINT : Its place in that file.
 -- column: attempt INTEGER : Attempt of the job; null where no trace was given.
 WITH
+    -- Most counters never move, and their readings need not be put in order: they are told first.
+    raw AS (
+        SELECT
+            attempt, node, owner, device_id, nvml_index, counter,
+            min(unit) AS unit,
+            count(*) AS samples_count,
+            min(counted) AS least,
+            max(counted) AS most,
+            min(time_ns) AS first_ns,
+            max(time_ns) AS last_ns,
+            min((source_id, place)) AS spot
+        FROM gpu_readings_raw('gpu_sample', 'run', 'clock', $slack_ns)
+        WHERE kind = 'cumulative'
+        GROUP BY attempt, node, owner, device_id, nvml_index, counter
+    ),
+    series AS MATERIALIZED (
+        SELECT
+            hash(raw.attempt, gpu.gpu_id, raw.counter) AS key,
+            raw.attempt,
+            gpu.gpu_id,
+            raw.counter,
+            min(raw.unit) AS unit,
+            CAST(sum(raw.samples_count) AS BIGINT) AS samples_count,
+            min(raw.least) AS least,
+            max(raw.most) AS most,
+            max(raw.last_ns) - min(raw.first_ns) AS span_ns,
+            min(raw.spot) AS spot
+        FROM raw
+        JOIN gpu
+            ON gpu.attempt IS NOT DISTINCT FROM raw.attempt
+            AND gpu.node IS NOT DISTINCT FROM raw.node
+            AND if(gpu.node IS NULL, gpu.host, NULL) IS NOT DISTINCT FROM raw.owner
+            AND gpu.device_id IS NOT DISTINCT FROM raw.device_id
+            AND gpu.nvml_index IS NOT DISTINCT FROM raw.nvml_index
+        GROUP BY raw.attempt, gpu.gpu_id, raw.counter
+    ),
+    moving AS (SELECT attempt, gpu_id, counter, key FROM series WHERE least < most),
     readings AS (
         SELECT
-            hash(attempt, gpu_id, counter) AS key,
-            attempt,
-            gpu_id,
-            counter,
-            unit,
-            source_id,
-            place,
-            time_ns,
-            counted,
+            moving.key,
+            placed.source_id,
+            placed.place,
+            placed.time_ns,
+            placed.counted,
             CAST(NULL AS UBIGINT) AS limit_count
-        FROM gpu_readings('gpu_sample', 'gpu', 'run', 'clock', $slack_ns)
-        WHERE kind = 'cumulative'
+        FROM gpu_readings('gpu_sample', 'gpu', 'run', 'clock', $slack_ns) AS placed
+        JOIN moving
+            ON moving.attempt IS NOT DISTINCT FROM placed.attempt
+            AND moving.gpu_id = placed.gpu_id
+            AND moving.counter = placed.counter
+        WHERE placed.kind = 'cumulative'
     ),
-    series AS (
-        SELECT
-            key, min(attempt) AS attempt, min(gpu_id) AS gpu_id, min(counter) AS counter,
-            min(unit) AS unit
-        FROM readings
-        GROUP BY key
-    ),
-    grown AS (
+    moved AS (
         SELECT
             key,
-            count(*) AS samples_count,
             CAST(sum(delta_count) AS DOUBLE) AS growth,
-            max(time_ns) - min(time_ns) AS span_ns,
             CAST(arg_max(counted, (coalesce(time_ns, 0), source_id, place)) AS DOUBLE)
                 AS last_value,
             count(*) FILTER (event = 'reset') AS resets_count,
@@ -60,6 +89,22 @@ WITH
             ) AS spot
         FROM counter_deltas('readings')
         GROUP BY key
+    ),
+    grown AS (
+        SELECT
+            series.key,
+            series.samples_count,
+            series.span_ns,
+            if(
+                moved.key IS NULL,
+                if(series.samples_count > 1, 0.0, NULL),
+                moved.growth
+            ) AS growth,
+            coalesce(moved.last_value, CAST(series.most AS DOUBLE)) AS last_value,
+            coalesce(moved.resets_count, 0) AS resets_count,
+            coalesce(moved.spot, series.spot) AS spot
+        FROM series
+        LEFT JOIN moved USING (key)
     ),
     names AS (
         SELECT

@@ -5,7 +5,7 @@
 -- would have been ahead by the time it waited, so the idle time after the call would shrink by
 -- that, and by no more: exposed_ns is the smaller of the two, summed over the calls. A call that
 -- found the GPU idle already waited for nothing and counts for nothing. Idle time inside a fetch,
--- a collection or a save is left to those. Only threads that launch work on the GPU are seen,
+-- a collection, a save, a compilation or an allocation is left to those. Only threads that launch work on the GPU are seen,
 -- where launches were recorded.
 --
 -- reads: host_op, gpu_op, step, annotation
@@ -88,8 +88,20 @@ WITH
             start_ns + dur_ns AS end_ns
         FROM annotation
         WHERE
-            domain IN ('python_input', 'python_gc', 'checkpoint')
+            (
+                domain IN ('python_input', 'python_gc', 'checkpoint')
+                OR (domain = 'user' AND contains(name, '(dynamo_timed)'))
+            )
             AND NOT coalesce(is_gpu_twin, FALSE)
+        UNION ALL
+        SELECT
+            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id},
+            start_ns,
+            start_ns + dur_ns
+        FROM host_op
+        WHERE
+            category IN ('runtime', 'driver')
+            AND name IN ('cudaMalloc', 'cudaFree', 'cuMemCreate', 'cuMemUnmap', 'hipMalloc', 'hipFree')
     ),
     gap_times AS (
         SELECT

@@ -13,6 +13,7 @@
 -- column: attempt INTEGER : Attempt of the job, from 1.
 -- column: is_warmup BOOLEAN : Before the job is steady; left out of statistics.
 -- column: is_partial BOOLEAN : Cut by the window; left out of statistics.
+-- column: is_inferred BOOLEAN : From the period of the updates: nothing marked it.
 SELECT
     rank,
     capture_id,
@@ -21,6 +22,7 @@ SELECT
     dur_ns,
     attempt,
     coalesce(is_warmup, FALSE) AS is_warmup,
-    coalesce(is_partial, FALSE) AS is_partial
+    coalesce(is_partial, FALSE) AS is_partial,
+    coalesce(step_source IN ('optimizer', 'period'), FALSE) AS is_inferred
 FROM step
 ORDER BY attempt, rank, capture_id, step;

@@ -29,6 +29,17 @@ CASES = (
     ("slow-gpu:1.7", "tp8"),
     ("slow-gpu:1.7", "hsdp64"),
     ("slow-gpu:1.7", "tp8-pp2-m4"),
+    ("slow-gpu:1.7", "tp4"),
+    ("slow-gpu:1.7", "tp16"),
+    ("slow-gpu:1.7", "hsdp4"),
+    ("slow-gpu:1.7", "tp2-fsdp"),
+    ("slow-gpu:1.7", "pp4-m8"),
+    ("slow-gpu:1.7", "tp4-sp-pp2-m4"),
+    ("slow-gpu:1.7", "ep8"),
+    ("slow-gpu:1.7", "cp2-tp8"),
+    ("gc-pause", "tp8"),
+    ("slow-host", "tp8"),
+    ("dataloader-stall", "tp8"),
     ("dataloader-stall", "ddp"),
     ("none", "ddp"),
     ("none", "tp8"),
@@ -139,7 +150,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"said nothing {sum(o.candidates is None for o in found)}, "
             f"captured rank accused {sum(bool(o.accused) for o in found)}, "
             f"next capture halves {sum(o.is_halving for o in found)}, "
-            f"candidates {sizes[len(sizes) // 2] if sizes else 0} (median), "
+            f"candidates {sizes[len(sizes) // 2] if sizes else 0} ({sizes[0] if sizes else 0} to "
+            f"{sizes[-1] if sizes else 0}) of {given.ranks - len(KEPT)}, "
             f"{time.monotonic() - started:.0f} s\n"
         )
         sys.stdout.flush()

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tracekit.ingest import ingestor, recognise
+from tracekit.errors import InputError
+from tracekit.ingest import ingestor, range_answers, recognise
 from tracekit.ingest.base import IngestOptions
 from tracekit.ingest.gpu import fields
 from tracekit.ingest.gpu.samples import pci_address
+from tracekit.ingest.gpu.table import UnknownColumnError, check_columns
 from tracekit.ingest.memory import MemorySink, source_of
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "counters"
 S = 10**9
 
 
-def ingest(text: str | bytes, name: str = "gpu.txt", kind: str | None = None) -> MemorySink:
+def ingest(
+    text: str | bytes,
+    name: str = "gpu.txt",
+    kind: str | None = None,
+    columns: dict[str, str] | None = None,
+) -> MemorySink:
     data = text.encode() if isinstance(text, str) else text
-    source = source_of(data, name)
+    source = replace(source_of(data, name), columns=tuple((columns or {}).items()))
     found = recognise(source)
     assert found.ingestor is not None, found
     if kind is not None:
@@ -161,6 +169,13 @@ def test_times_come_from_samples_then_marks_then_the_file() -> None:
     assert plain.counters["dump_without_time"] == 1
 
 
+def test_a_mark_without_a_zone_makes_the_scrapes_local() -> None:
+    local = ingest(f"# 2023-11-14 22:13:20\n{scrape(60)}# 2023-11-14 22:13:30\n{scrape(61)}")
+    assert (local.facts["time_basis"], local.counters["local_time"]) == ("local", 1)
+    zoned = ingest(f"# 2023-11-14 22:13:20Z\n{scrape(60)}")
+    assert (zoned.facts["time_basis"], "local_time" in zoned.counters) == ("epoch", False)
+
+
 def test_renamed_fields_and_labels_and_pods_are_understood() -> None:
     text = (
         'DCGM_FI_DEV_GPU_TEMP_CELSIUS{gpu="0",uuid="GPU-b",hostname="n1",exported_pod="p"} 50\n'
@@ -230,6 +245,96 @@ def test_a_damaged_series_costs_only_itself() -> None:
     assert sink.facts["status"] == "partial"
 
 
+def api(*result: dict[str, Any], indent: int | None = None) -> str:
+    return json.dumps(
+        {"status": "success", "data": {"resultType": "matrix", "result": result}}, indent=indent
+    )
+
+
+TEMPERATURE = [(1.0 + i, str(50 + i % 7)) for i in range(500)]
+
+
+@pytest.mark.parametrize("read_bytes", [1, 7, 100, 4096, 1 << 22])
+@pytest.mark.parametrize("indent", [None, 1])
+def test_an_answer_is_the_same_however_it_is_cut_into_blocks(
+    read_bytes: int, indent: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_answers, "READ_BYTES", read_bytes)
+    text = api(
+        answer("DCGM_FI_DEV_GPU_TEMP", TEMPERATURE),
+        answer("DCGM_FI_DEV_GPU_TEMP", []) | {"metric": {"__name__": "DCGM_FI_DEV_POWER_USAGE"}},
+        {"metric": {"__name__": "DCGM_FI_DEV_SM_CLOCK", "gpu": "1", "say": 'a "]]" \\ {}'},
+         "value": [2.5, "1980"]},
+        answer("something_else", [(1.0, "1"), (2.0, "2")]),
+        answer("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", [(1.0, "18446744073709551557"), (2.0, "7")]),
+        indent=indent,
+    )  # fmt: skip
+    sink = ingest(text)
+    rows = sink.rows("gpu_sample", "place", "time_ns", "counter", "value", "counted")
+    assert rows == [
+        *((1, int(t) * S, "gpu_temperature", float(v), None) for t, v in TEMPERATURE),
+        (3, 2_500_000_000, "sm_clock", 1.98e9, None),
+        # Beyond what 64 bits of DCGM can hold: one of its blanks.
+        (5, 2 * S, "energy", None, 7),
+    ]
+    assert sink.counters == {"no_value": 1, "other_metric": 2}
+    assert "status" not in sink.facts
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.9])
+def test_an_answer_that_breaks_off_gives_what_came_before(share: float) -> None:
+    text = api(answer("DCGM_FI_DEV_GPU_TEMP", TEMPERATURE))
+    sink = ingest(text[: int(len(text) * share)])
+    kept = values(sink, "gpu_temperature")
+    assert kept == [float(v) for _, v in TEMPERATURE[: len(kept)]]
+    assert abs(len(kept) - 500 * share) < 12
+    assert (sink.facts["status"], sink.facts["is_truncated_end"]) == ("partial", True)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "kept", "bad"),
+    [
+        ([[1, "50"], [2, "x"], [3, "52"]], [50, 52], 1),
+        ([[1, "50"], [2], [3, "52"]], [50, 52], 1),
+        ([[1, "50"], "y", [3, 52]], [50, 52], 1),
+        ([["1", "50"], [2, None], [3, "52"]], [52], 2),
+        ([[1, "50"], [2, "NaN"], [3, "+Inf"], [4, "-Inf"], [5, "5e1"]], [50, 50], 0),
+        ([[1, "50"], [1e300, "51"], [3, "52"]], [50, 52], 1),
+        ([[1, "50"], {"a": [1]}, [3, "52"]], [50, 52], 1),
+    ],
+)
+def test_bad_pairs_cost_only_themselves(pairs: list[Any], kept: list[float], bad: int) -> None:
+    good = answer("DCGM_FI_DEV_SM_CLOCK", [(1.0, "1980")])
+    sink = ingest(
+        api({"metric": answer("DCGM_FI_DEV_GPU_TEMP", [])["metric"], "values": pairs}, good)
+    )
+    assert values(sink, "gpu_temperature") == kept
+    assert values(sink, "sm_clock") == [1.98e9]
+    assert sink.counters.get("bad_sample", 0) == bad
+    assert sink.facts.get("status") == ("partial" if bad else None)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            '{"status":"error","errorType":"bad_data","error":"parse error"}',
+            "answered with an error",
+        ),
+        ('{"status":"success","data":{"resultType":"matrix","result":[]}}', "found no series"),
+    ],
+)
+def test_an_answer_without_series_says_why(text: str, reason: str) -> None:
+    assert reason in ingest(text).facts["reason"]
+
+
+def test_a_series_whose_samples_stand_elsewhere_is_counted() -> None:
+    odd = {"values": [[1, "50"]], "metric": {"__name__": "DCGM_FI_DEV_GPU_TEMP"}}
+    sink = ingest(api(answer("DCGM_FI_DEV_SM_CLOCK", [(1.0, "1980")]), odd))
+    assert sink.counters["bad_series"] == 1
+    assert sink.facts["status"] == "partial"
+
+
 # --- CSV ------------------------------------------------------------------------------------------
 
 
@@ -291,6 +396,117 @@ def test_a_share_above_one_is_refused() -> None:
     sink = ingest(text)
     assert values(sink, "gpu_utilisation") == []
     assert sink.counters["impossible_number"] == 1
+
+
+def test_a_share_that_may_be_percent_is_refused_as_a_bad_cell() -> None:
+    sink = ingest("time,gpu,sm_active,power_W\n1700000000,0,88,300\n")
+    assert values(sink, "sm_active") == []
+    assert (sink.counters["impossible_number"], sink.facts["status"]) == (1, "partial")
+
+
+@pytest.mark.parametrize("stamp", ["2026-07-21 03:01:07", "2026-07-21T03:01:07.5"])
+def test_a_time_without_a_zone_is_local(stamp: str) -> None:
+    sink = ingest(f"time,gpu,power_W\n{stamp},0,300\n")
+    assert (sink.facts["time_basis"], sink.counters["local_time"]) == ("local", 1)
+    assert ingest(f"time,gpu,power_W\n{stamp}Z,0,300\n").facts["time_basis"] == "epoch"
+
+
+def test_a_lone_quote_costs_its_own_row() -> None:
+    rows = [f"17000000{i:02d},{i % 2},{300 + i}" for i in range(50)]
+    rows[20] = '1700000020,0,"320'
+    sink = ingest("time,gpu,power_W\n" + "\n".join(rows) + "\n")
+    assert sorted(values(sink, "power")) == [300 + i for i in range(50) if i != 20]
+    assert sorted(sink.rows("gpu_sample", "place", "value"))[20] == (23, 321)
+    assert (sink.counters["bad_row"], sink.places["bad_row"]) == (1, 22)
+
+
+# --- columns as job.toml explains them ------------------------------------------------------------
+
+FOREIGN = """\
+t;karte;wer;P;busy;Joules
+1700000000;0;n1;350000;88;5
+1700000001;1;n1; 351000 ;90;6
+"""
+
+
+def test_columns_are_what_job_toml_says() -> None:
+    with pytest.raises(AssertionError):
+        ingest(FOREIGN)  # nobody knows its headers
+    said = {"time": "t", "gpu": "karte", "host": "wer", "power": "P [mW]", "sm_active": "busy [%]",
+            "energy": "Joules [J]"}  # fmt: skip
+    sink = ingest(FOREIGN, columns=said)
+    assert sorted(sink.rows("gpu_sample", "counter", "node", "nvml_index", "value", "counted")) == [
+        ("energy", "n1", 0, None, 5000),
+        ("energy", "n1", 1, None, 6000),
+        ("power", "n1", 0, 350.0, None),
+        ("power", "n1", 1, 351.0, None),
+        ("sm_active", "n1", 0, 0.88, None),
+        ("sm_active", "n1", 1, 0.9, None),
+    ]
+    assert {r["original_name"] for r in sink.rows("gpu_sample")} == {
+        "P [mW]", "busy [%]", "Joules [J]"}  # fmt: skip
+
+
+def test_what_job_toml_says_wins_and_the_rest_is_read_as_usual() -> None:
+    text = "timestamp,gpu,temperature_C,power_W,board_W\n1700000000,0,60,300,500\n"
+    sink = ingest(text, columns={"power": "board_W"})
+    assert (values(sink, "power"), values(sink, "gpu_temperature")) == ([500], [60])
+
+
+def test_metrics_of_a_long_table_are_what_job_toml_says() -> None:
+    text = "wann,was,gpu,zahl\n1700000000,watt,0,350\n1700000000,SM,1,99\n1700000000,neu,0,1\n"
+    said = {
+        "time": "wann",
+        "metric": "was",
+        "value": "zahl",
+        "power": "watt",
+        "sm_active": "SM [%]",
+    }
+    sink = ingest(text, columns=said)
+    assert sorted(sink.rows("gpu_sample", "counter", "nvml_index", "value", "place")) == [
+        ("power", 0, 350.0, 2),
+        ("sm_active", 1, 0.99, 3),
+    ]
+    assert sink.counters["other_metric"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "message"),
+    [
+        (
+            FOREIGN,
+            {"power": "Q"},
+            "line 1 has no column 'Q', which job.toml says is power; it has t",
+        ),
+        (FOREIGN, {"time": "t", "gpu": "karte"}, "line 1 and job.toml name no counter"),
+        ("no table at all", {"power": "Q"}, "line 1 is no header of a table"),
+    ],
+)
+def test_a_mapping_that_does_not_fit_says_so_with_its_line(
+    text: str, said: dict[str, str], message: str
+) -> None:
+    source = replace(source_of(text.encode(), "x.csv"), columns=tuple(said.items()))
+    found = recognise(source)
+    assert (found.status, found.reason[: len(message)]) == ("unreadable", message)
+    with pytest.raises(InputError, match=r"x\.csv: line 1"):
+        ingestor("gpu_csv").read(source, MemorySink(), IngestOptions())
+
+
+@pytest.mark.parametrize(
+    ("said", "message", "hint"),
+    [
+        ({"sm_actve": "a"}, "'sm_actve' is no counter", "did you mean sm_active?"),
+        ({"power": "P [MHz]"}, "power is not measured in 'MHz'", "its units: W, mW, watts, watt"),
+        ({"zzz": "a"}, "'zzz' is no counter", "parts: time, gpu, "),
+    ],
+)
+def test_counters_and_units_that_there_are_not_are_refused(
+    said: dict[str, str], message: str, hint: str
+) -> None:
+    with pytest.raises(UnknownColumnError, match=message) as caught:
+        check_columns(said)
+    assert caught.value.hint.startswith(hint)
+    check_columns({"power": "P [mW]", "xid": "x", "time": "t"})
 
 
 def test_a_long_table_is_read_by_metric() -> None:

@@ -113,3 +113,38 @@ def test_leaf_and_rail_come_from_the_job_description() -> None:
     assert facts.leaves == {0: "leaf-a", 1: "leaf-a", 3: "leaf-b"}
     assert facts.rails == {0: 0, 1: 1, 2: 0, 3: 1}
     assert with_topology(known, None) == known
+
+
+def test_ranks_without_a_trace_are_placed_and_racks_are_domains(make_job: MakeJob) -> None:
+    job = msgspec.convert(
+        {
+            "hardware": {"gpus_per_node": 2, "rails": 2},
+            "rank": [{"rank": r, "host": f"H{r // 2}.example"} for r in range(2, 6)],
+            "host": [
+                {"host": "h0", "rack": "r1", "leaf": "leaf-a"},
+                {"host": "h1", "rack": "r1", "leaf": "leaf-a"},
+                {"host": "h2.example", "rack": "r2"},
+            ],
+        },
+        JobDescription,
+    )
+    known = JobFacts(
+        world_size=6, hosts={0: "h0", 1: "h0"}, rank_sources=dict.fromkeys(range(2), "file")
+    )
+    facts = with_topology(known, job)
+    assert facts.placed_hosts == {0: "h0", 1: "h0", 2: "h1", 3: "h1", 4: "h2", 5: "h2"}
+    assert facts.racks == {0: "r1", 1: "r1", 2: "r1", 3: "r1", 4: "r2", 5: "r2"}
+    assert facts.leaves == dict.fromkeys(range(4), "leaf-a")
+    assert facts.rails == {r: r % 2 for r in range(6)}
+    assert facts.hosts == known.hosts
+
+
+def test_all_traced_ranks_of_a_rack_are_one_finding(make_job: MakeJob) -> None:
+    facts = make_job(ranks_count=8).facts(racks={r: "r1" if r < 4 else "r2" for r in range(8)})
+    (one,) = rolled_up([finding(r) for r in range(4)], facts)
+    assert (one.scope.racks, one.scope.switches) == (("r1",), ())
+    assert "All 4 traced ranks of rack r1 are hit and no other" in one.summary
+    assert "top-of-rack" in one.confirm[0]
+    # A host is smaller than its rack.
+    (one,) = rolled_up([finding(r) for r in (4, 5)], facts)
+    assert (one.scope.racks, "host h2" in one.summary) == ((), True)

@@ -64,7 +64,7 @@ NOT CHECKED  collective-hang: needs collectives matched across ranks, Flight Rec
              collective-mismatch: needs collectives matched across ranks
              slow-gpu, slow-host, late-rank: needs collectives in the traces of two or more ranks
              link-degraded: needs matched collectives, or NIC or switch counters
-          7 more lines: --all
+          9 more lines: --all
 """
 
 HEALTHY = """\

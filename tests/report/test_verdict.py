@@ -129,6 +129,36 @@ def test_a_damaged_input_narrows_the_claim(make_job: MakeJob) -> None:
     assert found.verdict.sentence.startswith("Nothing to fix in what could be read: 100 ms")
 
 
+def test_waiting_that_damage_keeps_from_being_matched_is_not_called_fit(make_job: MakeJob) -> None:
+    """Half a trace lost may unmatch all calls: who waits for whom is not known then."""
+    damaged = [InputFile(path="a", kind="kineto", status="partial", rows=1)]
+    facts = make_job(comm_ms=60).facts()
+    matched = replace(facts, rows={**facts.rows, "match_coverage": [MATCHED]})
+    unmatched = replace(facts, rows={**facts.rows, "match_coverage": [UNMATCHED]})
+    found = build_report(unmatched, damaged).verdict
+    assert found.kind == "not_enough_data"
+    assert "it cannot be said who waits for whom" in found.sentence
+    # Matched, or read whole: what is there can be judged.
+    assert build_report(matched, damaged).verdict.kind == "inherent"
+    assert build_report(unmatched).verdict.kind == "inherent"
+    little = make_job(comm_ms=5).facts()
+    little = replace(little, rows={**little.rows, "match_coverage": [UNMATCHED]})
+    assert build_report(little, damaged).verdict.kind == "inherent"
+
+
+MATCHED = {
+    "group_id": "g",
+    "method": "sequence",
+    "is_trusted": True,
+    "reason": "all members agree",
+    "calls_count": 100,
+    "instances_count": 25,
+    "ranks": [0, 1, 2, 3],
+    "attempt": 1,
+}
+UNMATCHED = MATCHED | {"group_id": None, "is_trusted": False, "reason": "the calls fit none"}
+
+
 def test_one_step_is_not_enough(make_job: MakeJob) -> None:
     found = report(make_job(steps_count=1))
     assert found.verdict.kind == "not_enough_data"

@@ -222,6 +222,119 @@ def test_groups_at_work_around_the_waiting_clear_their_members(make_job: MakeJob
     assert finding.candidates.ranks == (4, 5, 6)
 
 
+def test_waiting_that_only_members_can_cause_leaves_nobody_else(make_job: MakeJob) -> None:
+    """Threshold: 5 % of the 100 ms step, in calls before any other communicator was used."""
+    job = late_job(make_job, {})
+    for own_ms, candidates in ((5, (4, 6)), (4.9, (4, 5, 6, 7)), (None, (4, 5, 6, 7))):
+        own_ns = own_ms * MS if own_ms is not None else None
+        job.rows["absent_waits"] = [
+            absent("a", [4, 6], 30) | {"own_wait_per_step_ns": own_ns},
+        ]
+        (finding,) = LATE.run(job.facts(world_size=8)).findings
+        assert finding.candidates.ranks == candidates
+        if len(candidates) == 2:
+            assert "nobody outside" in (finding.candidates.why or "")
+            assert finding.next_capture == (
+                "profile rank 4 in the same steps: it halves the candidates",
+            )
+
+
+def test_one_culprit_is_where_several_such_communicators_meet(make_job: MakeJob) -> None:
+    job = late_job(make_job, {})
+    own = {"own_wait_per_step_ns": 20 * MS}
+    job.rows["absent_waits"] = [absent("a", [4, 6], 30) | own, absent("b", [6, 7], 30) | own]
+    (finding,) = LATE.run(job.facts(world_size=8)).findings
+    assert finding.candidates.ranks == (6,)
+    assert finding.next_capture == ("profile rank 6 in the same steps",)
+    # Nobody is in both: two culprits, each in one of them.
+    job.rows["absent_waits"] = [absent("a", [4], 30) | own, absent("b", [6, 7], 30) | own]
+    (finding,) = LATE.run(job.facts(world_size=8)).findings
+    assert finding.candidates.ranks == (4, 6, 7)
+
+
+def sibling(rank: int, excess_us: float, **changes: Any) -> dict[str, Any]:
+    """One of four communicators of a tensor rank each; 70 us more in 100 of work, as in all."""
+    row = absent(f"d{rank}", [rank + 4, rank + 8], 30)
+    return row | {
+        "members_count": 3,
+        "traced_ranks": [rank],
+        "steps_count": 8,
+        "own_wait_per_step_ns": 0,
+        "siblings_count": 4,
+        "excess_ns": excess_us * 1e3,
+        "last_ratio": 1.0 if excess_us > 50 else 0.0,
+        "tail_ns": 100e3,
+        "work_ns": 10 * MS,
+        "longest_ns": 7 * MS,
+        "clock_error_ns": 0,
+        **changes,
+    }
+
+
+def test_the_communicator_that_ends_last_by_its_share_of_the_work_holds_the_culprit(
+    make_job: MakeJob,
+) -> None:
+    job = late_job(make_job, {})
+    job.rows["absent_waits"] = [sibling(0, -5), sibling(1, 70), sibling(2, 3), sibling(3, -2)]
+    (finding,) = LATE.run(job.facts(world_size=12)).findings
+    assert finding.scope.ranks == ()
+    assert finding.candidates.ranks == (5, 9)
+    assert "of 4 communicators that are used alike, that of rank 1 ends" in (
+        finding.candidates.why or ""
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"last_ratio": 0.79},  # not in nearly every step
+        {"excess_ns": 34e3},  # less than half of what the work since then would add
+        {"excess_ns": 141e3},  # more than twice that: another cause
+        {"clock_error_ns": 80_000},  # the clocks may be that far apart
+        {"clock_error_ns": None},
+        {"steps_count": 2},
+        {"tail_ns": 0},
+    ],
+)
+def test_what_does_not_tell_siblings_apart_leaves_everybody(
+    make_job: MakeJob, changes: dict[str, Any]
+) -> None:
+    job = late_job(make_job, {})
+    others = [sibling(0, -5), sibling(2, 3), sibling(3, -2)]
+    job.rows["absent_waits"] = [sibling(1, 70, **changes), *others]
+    (finding,) = LATE.run(job.facts(world_size=12)).findings
+    assert finding.candidates.ranks == tuple(range(4, 12))
+    assert "nothing in these traces tells" in (finding.candidates.why or "")
+
+
+def test_siblings_that_scatter_or_are_missing_leave_everybody(make_job: MakeJob) -> None:
+    job = late_job(make_job, {})
+    for rows in (
+        [sibling(0, -30), sibling(1, 70), sibling(2, 40), sibling(3, 0)],  # 40 is half of 70
+        [sibling(0, 0), sibling(1, 70), sibling(2, 3)],  # the fourth does not wait
+        [sibling(0, 60), sibling(1, 70), sibling(2, 3), sibling(3, -2)],  # two stand out
+    ):
+        job.rows["absent_waits"] = rows
+        (finding,) = LATE.run(job.facts(world_size=12)).findings
+        assert finding.candidates.ranks == tuple(range(4, 12))
+
+
+def test_hosts_and_rails_of_absent_ranks_come_from_the_job_description(make_job: MakeJob) -> None:
+    job = late_job(make_job, {})
+    job.rows["absent_waits"] = [sibling(0, -5), sibling(1, 70), sibling(2, 3), sibling(3, -2)]
+    facts = job.facts(world_size=12)
+    placed = {r: f"h{r // 4}" for r in range(12)}
+    facts = replace(
+        facts, job=replace(facts.job, placed_hosts=placed, rails={r: r % 4 for r in range(12)})
+    )
+    (finding,) = LATE.run(facts).findings
+    assert (finding.candidates.hosts, finding.candidates.rails) == (("h1", "h2"), (1,))
+    assert "2 ranks without a trace (all on rail 1, on h1, h2)" in finding.summary
+    assert finding.next_capture == (
+        "profile rank 5 (h1) in the same steps: it halves the candidates",
+    )
+
+
 def test_one_rank_cannot_be_late_and_nothing_was_looked_at(make_job: MakeJob) -> None:
     outcome = LATE.run(make_job(ranks_count=1).facts(world_size=1))
     assert outcome == NOT_APPLICABLE

@@ -18,6 +18,8 @@ QUERY_OF = {
     "gc-pause": "gc_pause",
     "checkpoint-stall": "checkpoint_stall",
     "sync-stall": "sync_stall",
+    "recompile": "compile_stall",
+    "allocator-stall": "allocator_stall",
 }
 ALL = pytest.mark.parametrize("name", QUERY_OF)
 
@@ -284,3 +286,7 @@ def test_ranks_without_a_gpu_cannot_show_it(make_job: MakeJob) -> None:
     outcome = look("sync-stall", job)
     assert not outcome.findings
     assert "GPU timeline" in outcome.not_checked[0].needs
+
+
+def test_where_launches_were_recorded_no_allocation_is_none(make_job: MakeJob) -> None:
+    assert look("allocator-stall", make_job().launching()) == RuleOutcome()

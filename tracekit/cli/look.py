@@ -53,11 +53,17 @@ def sources(
     """What each file is recognised as, and why. One small read a file."""
     from tracekit.ingest import recognise
     from tracekit.ingest.files import expand
-    from tracekit.runs import is_job_description
+    from tracekit.runs import columns_of, explain, is_job_description
 
     files = expand(paths)
     if not files:
         raise InputError("no files in " + ", ".join(paths), hint="give files, folders or archives")
+    jobs = [file.path for file in files if is_job_description(file)]
+    if jobs:
+        from tracekit.job import load_jobs
+
+        explained = columns_of(load_jobs(jobs))
+        files = [explain(file, explained) for file in files]
     unknown = 0
     for file in files:
         if is_job_description(file):

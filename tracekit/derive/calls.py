@@ -71,6 +71,7 @@ WITH placed AS (
     FROM placed
 )
 SELECT source_id, place, attempt, capture, rank, clock_id, start_ns, start_ns + dur_ns AS end_ns,
+       if(timeline = 'host', start_ns, coalesce(enqueue_ns, start_ns)) AS asked_ns,
        lane_name, group_id, group_name, coalesce(group_size, -1) AS group_size,
        coalesce(sequence, -1) AS sequence, kind AS op, is_pair,
        coalesce(message_bytes, -1) AS message_bytes, coalesce(t.one, lower(dtype), '') AS dtype,
@@ -192,6 +193,13 @@ class Calls:
             )
             for rows in np.split(np.arange(len(self)), starts[1:])
         ]
+
+    def with_steps(self, steps: Ints) -> Calls:
+        """The same calls, those without a step with the ones given (NOBODY: none)."""
+        import numpy as np
+
+        known = self["step"]
+        return Calls(self.table, {**self.ints, "step": np.where(known == NOBODY, steps, known)})
 
     def moved(self, offsets: Mapping[int, tuple[int, float, int]]) -> Calls:
         """The same calls with times on the job's clock.

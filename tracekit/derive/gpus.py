@@ -59,12 +59,13 @@ def gpu_rows(
         for r in ranks:
             if r["attempt"] == attempt and r["host"] is not None:
                 on_host[r["host"]].add(int(r["rank"]))
-        for host, device_id, index in names:
+        for node, host, device_id, index in names:
             gpu = _find(known, host, device_id, index)
             rank, source = _rank_of(gpu, by_device, logged, on_host)
             rows.append(
                 {
                     "attempt": attempt,
+                    "node": node,
                     "host": host,
                     "device_id": device_id,
                     "nvml_index": index,
@@ -141,19 +142,21 @@ def _described(con: duckdb.DuckDBPyConnection, owners: Mapping[int, str | None])
 
 def _sample_names(
     con: duckdb.DuckDBPyConnection, owners: Mapping[int, str | None]
-) -> list[tuple[str | None, str | None, int | None]]:
-    """Host, device_id and NVML index, as samples and events name GPUs."""
+) -> list[tuple[str | None, str | None, str | None, int | None]]:
+    """Node, host, device_id and NVML index, as samples and events name GPUs."""
     rows = con.execute(
         "SELECT DISTINCT source_id, node, device_id, nvml_index FROM gpu_sample "
         "UNION SELECT DISTINCT source_id, NULL, device_id, NULL FROM log_event "
         "WHERE device_id IS NOT NULL AND code LIKE 'xid-%'"
     ).fetchall()
     found = {
-        (canonical(node) if node else owners[source_id], device_id, index)
+        (node, canonical(node) if node else owners[source_id], device_id, index)
         for source_id, node, device_id, index in rows
         if source_id in owners
     }
-    return sorted(found, key=lambda n: (n[0] or "", n[1] or "", -1 if n[2] is None else n[2]))
+    return sorted(
+        found, key=lambda n: (n[1] or "", n[2] or "", -1 if n[3] is None else n[3], n[0] or "")
+    )
 
 
 def _find(known: _Known, host: str | None, device_id: str | None, index: int | None) -> _Gpu:

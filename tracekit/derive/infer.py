@@ -38,6 +38,18 @@ _MEGATRON = {
 }
 """Megatron-LM's group descriptions, the names of its globals -> dimension."""
 
+_PURPOSES = {
+    "DATA_PARALLEL_GROUP_WITH_CP": "dp",
+    "INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP": "dp",
+    "EXPERT_DATA_PARALLEL_GROUP": "edp",
+    "MODEL_PARALLEL_GROUP": "mp",
+    "EMBEDDING_GROUP": "embedding",
+    "POSITION_EMBEDDING_GROUP": "embedding",
+    "MESH_DP_SHARD_CP": "dp",
+    "MESH_DP_SHARD_MOD_EP": "edp",
+}
+"""Groups whose size is no dimension's: they span two, or a part of one. mp is tp with pp."""
+
 _DIMENSIONS = ("tp", "pp", "dp", "ep", "cp")
 
 
@@ -60,6 +72,15 @@ def group_dimension(*names: str | None) -> str | None:
         if mesh[1] in _MESH:
             return _MESH[mesh[1]]
     return None
+
+
+def group_purpose(*names: str | None) -> str | None:
+    """What a group of this name is for: its dimension, or what joins parts of several."""
+    for name in names:
+        known = _PURPOSES.get(name.strip().upper().lstrip("_")) if name else None
+        if known is not None:
+            return known
+    return group_dimension(*names)
 
 
 def infer_job(

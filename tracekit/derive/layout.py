@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.derive.calls import NOBODY
 from tracekit.derive.groups import Communicator
-from tracekit.derive.infer import group_dimension
+from tracekit.derive.infer import group_dimension, group_purpose
 from tracekit.derive.matching import Matched
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _named(communicator: Communicator) -> Kind | None:
     group = communicator.group
     if group is None:
         return None
-    kind = group_dimension(group.description, group.name)
+    kind = group_purpose(group.description, group.name)
     return (kind, "name") if kind is not None else None
 
 

@@ -353,7 +353,8 @@ def _may_have_stages(
     """Whether anything could tell one stage from another: most traces with a forward have none."""
     if known or any(n.stage is not None for n in names) or (job and job.parallelism.pp):
         return True
-    if con.execute("FROM collective WHERE op IN ('send', 'recv') LIMIT 1").fetchone():
+    # All of it: a result that is not read to its end keeps the connection from other work.
+    if con.execute("FROM collective WHERE op IN ('send', 'recv') LIMIT 1").fetchall():
         return True
     return bool(_group_places(con.execute(_GROUPS).fetchall())["pp"])
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.derive import attempts as at
 from tracekit.derive import clocks as clock_offsets
-from tracekit.derive import communicators, correlation, gpus, hosts, ports, ranks
+from tracekit.derive import communicators, correlation, gpus, hosts, periods, ports, ranks
 from tracekit.derive.calls import read_calls
 from tracekit.derive.layout import DIMENSIONS, coordinates, group_kinds
 from tracekit.derive.matching import group_table, match, match_table, read_groups
@@ -82,6 +82,8 @@ def derive(
     Raises AmbiguousInputError where the files cannot be one attempt of one job, naming the
     candidates.
     """
+    import pyarrow as pa
+
     remarks = notes if notes is not None else []
     sources = read_sources(con)
     _apply_devices(con, sources)
@@ -99,6 +101,11 @@ def derive(
     hashed = communicators.resolve(con, context, groups)
     groups = {a: [hashed.applied(a, g) for g in listed] for a, listed in groups.items()}
     matched = match(read_calls(con, context, hashed.table()), worlds, groups)
+    steps = derive_steps(con, context)
+    inferred = periods.infer_steps(con, context, steps, matched)
+    if inferred is not None:
+        steps = pa.concat_tables([steps, inferred])
+        matched.calls = matched.calls.with_steps(periods.call_steps(matched, inferred))
     offsets = clock_offsets.offsets(matched, used)
     moved = clock_offsets.by_source(offsets, used)
     beside = clock_offsets.by_clock(offsets, [s for s in sources if not s.is_used])
@@ -109,7 +116,6 @@ def derive(
     kinds = group_kinds(matched, _sizes(job))
     rank_rows = _rank_rows(used, job)
     coordinates(rank_rows, matched, kinds)
-    steps = derive_steps(con, context)
     operations = derive_pipeline(con, context, steps, job, remarks, rank_rows, moved)
     fill_coordinates(rank_rows, operations)
     rows: dict[str, list[dict[str, Any]]] = {

@@ -12,7 +12,7 @@ n over the ranks of a capture. See ``warmup_count``.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -109,6 +109,20 @@ def warmup_count(durations: Sequence[float]) -> int:
     return k if k <= most else 0
 
 
+def warm_steps(
+    longest: Mapping[tuple[int, int], Mapping[int, float]],
+) -> set[tuple[int, int, int]]:
+    """Attempt, capture and number of warm-up steps.
+
+    ``longest``: by attempt and capture, the duration of each step on the rank that took longest.
+    """
+    return {
+        (*key, number)
+        for key, durations in longest.items()
+        for number in sorted(durations)[: warmup_count([durations[n] for n in sorted(durations)])]
+    }
+
+
 def derive_steps(con: duckdb.DuckDBPyConnection, context: pa.Table) -> pa.Table:
     """The rows of ``step``. ``context`` holds source_id, attempt, rank, capture_id of the
     sources that are a rank's own trace."""
@@ -126,11 +140,7 @@ def derive_steps(con: duckdb.DuckDBPyConnection, context: pa.Table) -> pa.Table:
             con.unregister("derive_step")
     finally:
         con.unregister("derive_context")
-    warm = {
-        (attempt, capture, number)
-        for attempt, capture, numbers, durations in longest
-        for number in numbers[: warmup_count(durations)]
-    }
+    warm = warm_steps({(a, c): dict(zip(numbers, d, strict=True)) for a, c, numbers, d in longest})
     keys = zip(*(steps[c].to_pylist() for c in ("attempt", "capture_id", "step")), strict=True)
     count = steps.num_rows
     columns = {name: steps[name] for name in steps.column_names}

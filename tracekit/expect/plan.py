@@ -6,7 +6,7 @@ named in ``unknown``, and what was assumed stands in ``assumptions``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 
 DEFAULT_ORDER = ("tp", "cp", "dp", "pp")
 """Megatron's order, from neighbours to farthest apart; ep lies inside dp."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a GPU sends in a step if an open question is answered otherwise."""
+
+    bytes_per_step: float
+    words: str
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,18 @@ class TrafficRow:
     ideal_s_per_step: float | None
     """Bandwidth and latency, one call after the other, nothing overlapped."""
     note: str = ""
+    choices: tuple[Choice, ...] = ()
+    """Other amounts that the same description allows: frameworks differ, embeddings may be tied."""
+    assumed: tuple[str, ...] = ()
+    """Fields of the job description that this rests on and that were not given."""
+
+    @property
+    def range_bytes(self) -> tuple[float, float] | None:
+        """Least and most bytes a step that the description allows."""
+        if self.bytes_per_step is None:
+            return None
+        amounts = [self.bytes_per_step, *(c.bytes_per_step for c in self.choices)]
+        return min(amounts), max(amounts)
 
 
 @dataclass(frozen=True)
@@ -107,6 +127,10 @@ class Expectation:
         return next((b for b in self.bubbles if b.schedule == schedule), None)
 
 
+_AXIS = {"ep": "dp", "edp": "dp", "dp_replicate": "dp", "embedding": "pp"}
+"""Families that lie within another dimension."""
+
+
 class _Plan:
     """A job description with what follows from it; notes every gap."""
 
@@ -114,6 +138,7 @@ class _Plan:
         self.job = job
         self.unknown: list[str] = []
         self.assumptions: list[str] = []
+        self.assumed: set[str] = set()
         p, hw = job.parallelism, job.hardware
         self.gpu = gpu_named(hw.gpu) if hw.gpu not in gpus else gpus[str(hw.gpu)]
         self.sizes = {d: getattr(p, d) or 1 for d in ("tp", "cp", "dp", "pp", "ep")}
@@ -125,13 +150,28 @@ class _Plan:
             self.assumptions.append(f"dp = {world // inner}: what is left of {world} ranks")
         self.world = world or inner * self.sizes["dp"]
         self.zero = p.zero_stage or 0
+        if p.zero_stage is None and self.sizes["dp"] > 1:
+            self.assume("parallelism.zero_stage", "ZeRO stage 0: parallelism.zero_stage not given")
+        self.replicas = p.dp_replicate or 1
+        if self.sizes["dp"] % self.replicas:
+            self.assumptions.append(
+                f"no replicas: dp_replicate {self.replicas} does not divide dp {self.sizes['dp']}"
+            )
+            self.replicas = 1
         self.element_bytes = DTYPE_BYTES.get((job.model.dtype or "").lower(), 0)
         if not self.element_bytes:
             self.element_bytes = 2
-            self.assumptions.append("2 bytes an element: model.dtype is not given")
+            known = job.model.dtype is None
+            why = "is not given" if known else f"{job.model.dtype!r} is not known"
+            self.assume("model.dtype", f"2 bytes an element: model.dtype {why}")
         self.microbatches = self._microbatches()
         self.shape = self._shape()
         self.parameters = self._parameters()
+
+    def assume(self, name: str, words: str) -> None:
+        """Note a field that was not given, and what is taken instead."""
+        self.assumed.add(name)
+        self.assumptions.append(words)
 
     def need(self, name: str, value: object) -> bool:
         """Whether a field is given; notes it where it is not."""
@@ -187,6 +227,21 @@ class _Plan:
             self.assumptions.append("input and output embeddings are separate, as in Llama")
         return flops.parameters_of(m, is_tied=not m.is_gated)
 
+    def embedding(self) -> float | None:
+        """Weights of one embedding (or of the output layer)."""
+        m = self.job.model
+        return float(m.vocabulary * m.hidden) if m.vocabulary and m.hidden else None
+
+    def parameter_choices(self) -> list[tuple[float, str]]:
+        """Other parameter counts that the shape allows, and what makes them so."""
+        table = self.embedding()
+        if self.job.model.parameters is not None or self.parameters is None or table is None:
+            return []
+        is_tied = self.shape is not None and not self.shape.is_gated
+        if is_tied:
+            return [(self.parameters + table, "embeddings not tied")]
+        return [(self.parameters - table, "embeddings tied")]
+
     # --- where groups live ------------------------------------------------------------------------
 
     def domain(self, kind: str) -> tuple[str | None, float | None]:
@@ -197,7 +252,7 @@ class _Plan:
             self.need("hardware.nvlink_domain", None)
             return None, None
         order = [d for d in (self.job.parallelism.order or DEFAULT_ORDER) if d != "ep"]
-        axis = {"ep": "dp", "edp": "dp", "embedding": "pp"}.get(kind, kind)
+        axis = _AXIS.get(kind, kind)
         stride = 1
         for one in order:
             if one == axis:
@@ -229,8 +284,10 @@ class _Plan:
         calls: float | None,
         message: float | None,
         note: str = "",
+        choices: Sequence[tuple[float, str]] = (),
+        rests_on: Sequence[str] = ("model.dtype",),
     ) -> TrafficRow:
-        """A row with its bytes, place and ideal time."""
+        """A row with its bytes, place and ideal time; ``choices`` are totals of messages a step."""
         where, speed = self.domain(kind)
         sent = ideal = None
         if calls is not None and message is not None:
@@ -245,7 +302,21 @@ class _Plan:
                     and ideal > calls * message / speed
                 ):
                     ideal = calls * (cost.in_network_all_reduce_s(message, speed) + latency)
-        return TrafficRow(kind, op, size, calls, message, sent, where, speed, ideal, note)
+        factor = cost.bus_factor(op, size)
+        return TrafficRow(
+            kind,
+            op,
+            size,
+            calls,
+            message,
+            sent,
+            where,
+            speed,
+            ideal,
+            note,
+            tuple(Choice(total * factor, words) for total, words in choices if sent is not None),
+            tuple(f for f in rests_on if f in self.assumed),
+        )
 
 
 def expect(
@@ -311,6 +382,7 @@ def _tensor(plan: _Plan) -> list[TrafficRow]:
         return []
     layers, m, a = _layers_per_rank(plan), plan.microbatches, _activation(plan)
     calls = 4 * layers * m if layers is not None and m is not None else None
+    recomputed = [(1.5 * calls * a, "activations recomputed")] if calls and a is not None else []
     return [
         plan.row(
             "tp",
@@ -320,64 +392,135 @@ def _tensor(plan: _Plan) -> list[TrafficRow]:
             a,
             "or as many all-gathers and reduce-scatters with sequence parallelism: up to 1.25x"
             " the bytes; 1.5x with full recomputation",
+            recomputed,
         )
     ]
 
 
-def _own_parameter_bytes(plan: _Plan) -> tuple[float, float] | None:
-    """Bytes of a GPU's parameters that all data-parallel ranks share, and of its experts."""
+@dataclass(frozen=True)
+class _Own:
+    """Bytes of a GPU's parameters, a mean stage: shared by all data-parallel ranks, its experts'
+    share, and what of the former is embeddings."""
+
+    dense: float
+    experts: float
+    head: float
+    words: str = ""
+
+
+def _own_parameters(plan: _Plan) -> list[_Own]:
+    """What the description gives, first as it is taken, then with open questions answered."""
     if plan.parameters is None:
-        return None
+        return []
     experts, shape = 0.0, plan.shape
     if plan.sizes["ep"] > 1 and shape is not None and shape.experts:
         matrices = 3 if shape.is_gated else 2
         each = matrices * shape.hidden * (shape.ffn or 4 * shape.hidden)
         experts = min(float(shape.layers * shape.experts * each), plan.parameters)
     unit = plan.element_bytes / (plan.sizes["tp"] * plan.sizes["pp"])
-    return (plan.parameters - experts) * unit, experts / plan.sizes["ep"] * unit
+    table = plan.embedding() or 0.0
+    least = min([plan.parameters, *(n for n, _ in plan.parameter_choices())])
+    found = []
+    for count, words in [(plan.parameters, ""), *plan.parameter_choices()]:
+        head = table + count - least if plan.parameter_choices() else 0.0
+        found.append(
+            _Own((count - experts) * unit, experts / plan.sizes["ep"] * unit, head * unit, words)
+        )
+    return found
 
 
 def _data(plan: _Plan) -> list[TrafficRow]:
-    dp = plan.sizes["dp"]
+    """Gradients and parameters. Context-parallel ranks hold the same weights: they share them."""
+    dp = plan.sizes["dp"] * plan.sizes["cp"]
     if dp == 1:
         return []
-    sizes, m = _own_parameter_bytes(plan), plan.microbatches
-    own, experts = sizes if sizes is not None else (None, None)
+    n = dp // plan.replicas
+    owns, m = _own_parameters(plan), plan.microbatches
+    rests_on = ("model.dtype", "parallelism.zero_stage")
+    if not owns or (plan.zero > 1 and m is None):
+        ops = ("all_reduce",) if plan.zero == 0 else ("all_gather", "reduce_scatter")
+        return [plan.row("dp", op, n, None, None, rests_on=rests_on) for op in ops]
+    rows = _sharded(plan, "dp", n, [(o.dense, o.head, o.words) for o in owns], m or 1, rests_on)
+    if owns[0].experts and dp > plan.sizes["ep"]:
+        size = dp // plan.sizes["ep"]
+        rows += _sharded(plan, "edp", size, [(owns[0].experts, 0.0, "")], m or 1, rests_on)
+    if plan.zero and plan.replicas > 1:
+        shards = [((o.dense + o.experts) / n, o.words) for o in owns]
+        note = "gradients of a shard, among its replicas, in buckets"
+        rows.append(
+            plan.row("dp_replicate", "all_reduce", plan.replicas, 1.0, shards[0][0], note,
+                     shards[1:], rests_on)
+        )  # fmt: skip
+    return rows
+
+
+def _sharded(
+    plan: _Plan,
+    kind: str,
+    n: int,
+    owns: Sequence[tuple[float, float, str]],
+    microbatches: int,
+    rests_on: Sequence[str],
+) -> list[TrafficRow]:
+    """Rows of weights that n ranks hold together; ``owns`` are (bytes, of them head, words)."""
+    who = "the experts' " if kind == "edp" else ""
+    m, own = microbatches, owns[0][0]
+    if plan.zero == 0 and kind == "dp":
+        n *= plan.replicas  # without shards every rank is a replica
+    if n == 1:
+        return []
+
+    def row(
+        op: str, calls: float, message: float, note: str, choices: Sequence[tuple[float, str]]
+    ) -> TrafficRow:
+        return plan.row(kind, op, n, calls, message, who + note, choices, rests_on)
+
+    others = [(total, words) for total, _, words in owns[1:]]
     if plan.zero == 0:
-        rows = [plan.row("dp", "all_reduce", dp, 1.0, own, "gradients, once a step, in buckets")]
-        if experts and dp > plan.sizes["ep"]:
-            note = "gradients of the experts, among the replicas of each"
-            rows.append(plan.row("edp", "all_reduce", dp // plan.sizes["ep"], 1.0, experts, note))
-        return rows
-    if experts and own is not None:
-        own += experts
-        plan.assumptions.append("experts are sharded over all data-parallel ranks")
-    if plan.zero < 3:
+        return [row("all_reduce", 1.0, own, "gradients, once a step, in buckets", others)]
+    if plan.zero == 1:
         return [
-            plan.row("dp", "reduce_scatter", dp, 1.0, own, "gradients, once a step, in buckets"),
-            plan.row("dp", "all_gather", dp, 1.0, own, "parameters, once a step, in buckets"),
+            row("reduce_scatter", 1.0, own, "gradients, once a step, in buckets", others),
+            row("all_gather", 1.0, own, "parameters, once a step, in buckets", others),
         ]
-    layers = _layers_per_rank(plan)
-    if own is None or layers is None or m is None:
-        return [plan.row("dp", op, dp, None, None) for op in ("all_gather", "reduce_scatter")]
+    once = [] if m == 1 else [(own, "gradients kept between microbatches")]
+    each = [(m * total, words) for total, words in others]
+    if plan.zero == 2:
+        again = [] if m == 1 else [(m * own, "parameters gathered every microbatch")]
+        return [
+            row("reduce_scatter", float(m), own, "gradients, every microbatch", [*each, *once]),
+            row("all_gather", 1.0, own, "parameters, once a step, in buckets", [*others, *again]),
+        ]
+    layers = _layers_per_rank(plan) or 1
+    gathers: list[tuple[float, str]] = []
+    for total, head, words in owns:
+        said = [words] if words else []
+        gathers.append((2 * m * total, ", ".join(said)))
+        if head:
+            outer = [*said, "the outermost unit gathered once"]
+            gathers.append((m * (2 * total - head), ", ".join(outer)))
+    gathers.append((m * own, "parameters stay gathered for the backward"))
     return [
-        plan.row("dp", "all_gather", dp, 2 * layers * m, own / layers, "a layer at a time, twice"),
-        plan.row("dp", "reduce_scatter", dp, layers * m, own / layers, "a layer at a time"),
+        row("all_gather", 2 * layers * m, own / layers, "a layer at a time, twice", gathers[1:]),
+        row("reduce_scatter", layers * m, own / layers, "a layer at a time", [*each, *once]),
     ]
 
 
 def _pipeline(plan: _Plan) -> list[TrafficRow]:
-    pp = plan.sizes["pp"]
+    pp, tp = plan.sizes["pp"], plan.sizes["tp"]
     if pp == 1:
         return []
     a, m = _activation(plan), plan.microbatches
     calls = 2.0 * m * plan.sizes["vpp"] if m is not None else None
-    rows = [plan.row("pp", "send", 2, calls, a, "a middle stage; a t-th with scatter/gather")]
+    split = []
+    if tp > 1 and calls is not None and a is not None:
+        split = [(calls * a / tp, "split over the tensor-parallel ranks")]
+    rows = [
+        plan.row("pp", "send", 2, calls, a, "a middle stage; a t-th with scatter/gather", split)
+    ]
     model = plan.job.model
     if model.vocabulary and model.hidden:
-        size = traffic.embedding_bytes(
-            model.vocabulary, model.hidden, plan.sizes["tp"], plan.element_bytes
-        )
+        size = traffic.embedding_bytes(model.vocabulary, model.hidden, tp, plan.element_bytes)
         note = "tied embedding, first and last stage only"
         rows.append(plan.row("embedding", "all_reduce", 2, 1.0, size, note))
     return rows

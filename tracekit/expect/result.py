@@ -41,7 +41,7 @@ def points_to_dict(points: Sequence[Point], notes: Sequence[str]) -> dict[str, A
 def to_csv(points: Sequence[Point]) -> str:
     """One row a group family, operation and point."""
     swept = list(points[0][0]) if points else []
-    names = list(TrafficRow.__dataclass_fields__)
+    names = [n for n in TrafficRow.__dataclass_fields__ if n not in ("choices", "assumed")]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([*swept, *names])
@@ -90,6 +90,11 @@ def _traffic_lines(found: Expectation) -> list[str]:
             f"   {_bytes(row.message_bytes):>10}   {_bytes(row.bytes_per_step):>10}"
             f"   {ideal:>10}  {row.domain or 'where?'}"
         )
+        lines += [
+            f"          {'':<10} {'':<15} {'':>10}   {'':>10}   {_bytes(c.bytes_per_step):>10}"
+            f"   if {c.words}"
+            for c in row.choices
+        ]
     known = [r for r in found.traffic if r.ideal_s_per_step is not None]
     if known:
         worst = max(known, key=lambda r: r.ideal_s_per_step or 0.0)

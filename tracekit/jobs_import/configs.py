@@ -160,6 +160,7 @@ def torchtitan(text: str) -> JobDescription | None:
             "parallelism": {
                 **sizes,
                 "dp": dp,
+                "dp_replicate": replicas if dp and shard > 1 and replicas > 1 else None,
                 "zero_stage": 3 if shard != 1 else 0,
             },
             "schedule": {"kind": schedule if pp > 1 else None, "microbatches": microbatches},

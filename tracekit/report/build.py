@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -24,6 +24,7 @@ from tracekit.report.model import (
     Report,
     RunInfo,
     StepTime,
+    Traffic,
     Window,
 )
 from tracekit.report.verdict import CAPTURE_STEPS, judge
@@ -42,6 +43,9 @@ MARKED_RANGES = (
     "mark each step with an NVTX range (torch.cuda.nvtx.range_push('step 12')) and capture five "
     "or more after warm-up"
 )
+
+INFERRED = "its steps are inferred, not marked"
+"""Added to the grounds of a finding that stands on inferred steps."""
 
 SHOWN_NOTES = 4
 """Notes on how the run was made that stand in a report's head."""
@@ -63,7 +67,7 @@ def build_report(
     config = config or DiagnoseConfig()
     rules = configured(config.thresholds, config.select, config.ignore)
     found, not_checked, rules_run = _run(rules, facts)
-    linked = link_symptoms(rolled_up(fold(found), facts), facts)
+    linked = _on_inferred_steps(link_symptoms(rolled_up(fold(found), facts), facts), facts)
     blames = {rule.name: rule.names_culprit for rule in RULES}
     # What is silenced still takes its time: it stays in the budget, under its id.
     bubble = schedule_bubble(facts)
@@ -88,7 +92,10 @@ def build_report(
         verdict=judgement.verdict,
         step_budget=budget,
         metrics=Metrics(
-            step_time=_step_time(facts), overlap=_overlap(facts), bubble=_bubble(bubble)
+            step_time=_step_time(facts),
+            overlap=_overlap(facts),
+            bubble=_bubble(bubble),
+            traffic=_traffic(facts),
         ),
         findings=tuple(findings),
         not_checked=tuple(not_checked),
@@ -125,6 +132,18 @@ def _run(rules: Iterable[Rule], facts: Facts) -> tuple[list[Finding], list[NotCh
         if outcome.is_applicable and not outcome.not_checked:
             rules_run.append(rule.name)
     return findings, not_checked, rules_run
+
+
+def _on_inferred_steps(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
+    """What costs are stated a step says so where nothing marked the steps."""
+    if not facts.steps.inferred_ranks:
+        return list(findings)
+    return [
+        f
+        if f.impact.s_per_step is None
+        else replace(f, confidence=replace(f.confidence, basis=f"{f.confidence.basis}; {INFERRED}"))
+        for f in findings
+    ]
 
 
 def _silence(
@@ -312,6 +331,14 @@ def _bubble(found: ScheduleBubble | None) -> dict[str, Any] | None:
     }
 
 
+def _traffic(facts: Facts) -> tuple[Traffic, ...]:
+    names = [f.name for f in fields(Traffic)]
+    contents: list[dict[str, Any]] = [
+        {name: row.get(name) for name in names} for row in facts.of("traffic")
+    ]
+    return tuple(Traffic(**content) for content in contents)
+
+
 def _total(rows: Iterable[Row], column: str) -> int:
     return sum(int(row[column] or 0) for row in rows)
 
@@ -368,6 +395,11 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
         lines.append(
             f"{plural(sizeless, 'collective')} without communicator and size, which nsys leaves "
             f"out unless asked: {EXPORT_COMMAND}"
+        )
+    if facts.steps.inferred_ranks:
+        lines.append(
+            f"steps of {_ranks(facts.steps.inferred_ranks)} are not marked: inferred from the "
+            "period of the updates of the parameters"
         )
     if facts.steps.warmup_keys:
         lines.append(f"{plural(len(facts.steps.warmup_keys), 'warm-up step')} left out")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,11 +19,18 @@ from tracekit.runs import available_cpus
 if TYPE_CHECKING:
     import duckdb
 
-BASE_QUERIES = ("step_breakdown", "step_time", "step_time_summary", "overlap", "hidden_kernels")
+    from tracekit.job import JobDescription
+
+BASE_QUERIES = (
+    *("step_breakdown", "step_time", "step_time_summary", "overlap", "hidden_kernels"),
+    "comm_summary",
+)
 OPTIONAL_QUERIES = ("exposed_comm_by_op", "comm_records")
 """Better sentences, no verdict: a report does without them."""
 QUERY_THREADS = 4
 """Queries of a small run that run at a time: more share too little memory."""
+ONLY_WITH = {"expert_load": "all_to_all"}
+"""Queries that are asked only where comm_summary shows the operation: they walk all kernels."""
 
 
 def diagnose(
@@ -32,27 +39,32 @@ def diagnose(
     inputs: Sequence[InputFile] | None = None,
     config: DiagnoseConfig | None = None,
     filled: Collection[str] | None = None,
+    description: JobDescription | None = None,
 ) -> Report:
     """Diagnose the run that the connection shows (views of all tables, macros loaded).
 
     ``job`` and ``inputs`` default to what the run's own tables say; give ``job`` to add what a
     job.toml knows (``dataclasses.replace(job_facts(con), world_size=64)``). Rows of other
     attempts than ``job.attempt`` are left out. ``filled`` names the tables that have rows, so that
-    queries which can find nothing are not planned; None: ask them all.
+    queries which can find nothing are not planned; None: ask them all. ``description`` is what the
+    user says of the job.
     """
     job = job if job is not None else job_facts(con)
     inputs = inputs if inputs is not None else input_files(con)
-    return build_report(gather(con, job, filled), inputs, config)
+    return build_report(gather(con, job, filled, description), inputs, config)
 
 
 def gather(
-    con: duckdb.DuckDBPyConnection, job: JobFacts, filled: Collection[str] | None = None
+    con: duckdb.DuckDBPyConnection,
+    job: JobFacts,
+    filled: Collection[str] | None = None,
+    description: JobDescription | None = None,
 ) -> Facts:
     """Run every query that a rule needs, for the job's attempt.
 
     A query that fails is recorded as unavailable: its rules then say that they did not check.
     """
-    from tracekit import catalog
+    from tracekit import catalog, traffic
 
     names = dict.fromkeys((*BASE_QUERIES, *(q for r in RULES for q in r.queries)))
     names |= dict.fromkeys(OPTIONAL_QUERIES)
@@ -65,17 +77,28 @@ def gather(
             rows[name] = []
         else:
             asked.append(name)
-    for name, found in _answers(con, asked):
-        if isinstance(found, QueryError):
-            unavailable[name] = found.message.splitlines()[0]
-        else:
-            rows[name] = [r for r in found if r.get("attempt") in (None, job.attempt)]
+    # What another query's answer can spare comes last.
+    gated = [name for name in asked if name in ONLY_WITH]
+
+    def take(answers: Iterable[tuple[str, list[dict[str, Any]] | QueryError]]) -> None:
+        for name, found in answers:
+            if isinstance(found, QueryError):
+                unavailable[name] = found.message.splitlines()[0]
+            else:
+                rows[name] = [r for r in found if r.get("attempt") in (None, job.attempt)]
+
+    take(_answers(con, [name for name in asked if name not in ONLY_WITH]))
+    seen = {row["op"] for row in rows.get("comm_summary", ())}
+    rows |= {name: [] for name in gated if ONLY_WITH[name] not in seen}
+    take(_answers(con, [name for name in gated if ONLY_WITH[name] in seen]))
+    rows["traffic"] = list(traffic.beside(rows.get("traffic", ()), description))
     paths = _rows(con, "job_sources")
     return Facts(
         job=job,
         rows=rows,
         unavailable=unavailable,
         sources={int(r["source_id"]): str(r["path"]) for r in paths},
+        description=description,
         replay=RankReplay(con),
     )
 
@@ -101,6 +124,8 @@ def _answers(
             local.con = con.cursor()  # the same database; a connection serves one query at a time
         return answer(name, local.con)
 
+    if not names:
+        return
     ((threads,),) = con.execute("SELECT current_setting('threads')").fetchall()
     count = min(QUERY_THREADS, available_cpus()) if threads == 1 else 1
     if count == 1:

@@ -2,7 +2,7 @@
 
 Eight slow GPUs of one host are one fault (its power, its cooling), not eight. Findings of one rule
 become one where the ranks that they name are exactly the traced ranks of a domain, and there are
-others. Racks are not in the job description, so none is named.
+others. Racks and what else no trace can tell come from job.toml.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from tracekit.derive.hosts import canonical
 from tracekit.findings import Finding, Scope, finding_id
 from tracekit.rules.base import Facts, JobFacts
 from tracekit.wording import runs
@@ -24,6 +25,7 @@ SHARED = {
     "host": "its power, cooling, CPU and PCIe switches",
     "rail": "the leaf switch and the optics of its NICs",
     "leaf switch": "its uplinks, buffers and firmware",
+    "rack": "its power, cooling and top-of-rack switch",
 }
 """What the members of a domain share, smallest domain first."""
 
@@ -38,29 +40,43 @@ class Domain:
 
 
 def with_topology(facts: JobFacts, job: JobDescription | None) -> JobFacts:
-    """The facts with the leaf switch and the rail of each rank, where job.toml tells.
+    """The facts with the host, leaf switch, rail and rack of each rank, where job.toml tells.
 
     The switch is the one whose port leads to the rank, or the only one that leads to its host. The
-    rail is the rank's index on its host where each GPU has a NIC of its own.
+    rail is the rank's index on its host where each GPU has a NIC of its own. Ranks without a trace
+    are placed too: the culprit may be among them.
     """
     if job is None:
         return facts
+    given = {e.rank: canonical(e.host) for e in job.rank if e.host is not None}
+    placed = {**given, **facts.hosts}
     by_rank = {p.rank: p.node for p in job.port if p.rank is not None and p.node != p.host}
     by_host: dict[str, set[str]] = defaultdict(set)
     for port in job.port:
         if port.host is not None and port.node != port.host:
-            by_host[port.host].add(port.node)
+            by_host[canonical(port.host)].add(port.node)
+    for entry in job.host:
+        if entry.leaf is not None:
+            by_host[canonical(entry.host)].add(entry.leaf)
     leaves = {
         rank: next(iter(by_host[host]))
-        for rank, host in facts.hosts.items()
+        for rank, host in placed.items()
         if len(by_host.get(host, ())) == 1
     }
+    by_rack = {canonical(e.host): e.rack for e in job.host if e.rack is not None}
     hardware = job.hardware
     gpus = hardware.gpus_per_node
     rails: dict[int, int] = {}
     if gpus is not None and gpus > 1 and gpus == (hardware.rails or hardware.nics_per_node):
-        rails = {rank: rank % gpus for rank in facts.rank_sources}
-    return replace(facts, leaves={**leaves, **by_rank}, rails=rails)
+        known = {*facts.rank_sources, *range(facts.world_size or 0)}
+        rails = {rank: rank % gpus for rank in sorted(known)}
+    return replace(
+        facts,
+        leaves={**leaves, **by_rank},
+        rails=rails,
+        racks={rank: by_rack[host] for rank, host in placed.items() if host in by_rack},
+        placed_hosts=placed,
+    )
 
 
 def domains(facts: Facts) -> list[Domain]:
@@ -71,6 +87,7 @@ def domains(facts: Facts) -> list[Domain]:
         ("host", facts.job.hosts),
         ("rail", facts.job.rails),
         ("leaf switch", facts.job.leaves),
+        ("rack", facts.job.racks),
     )
     for kind, names in kinds:
         members: dict[str, set[int]] = defaultdict(set)
@@ -124,6 +141,7 @@ def _merged(findings: Sequence[Finding], domain: Domain, facts: Facts) -> Findin
         groups=tuple(dict.fromkeys(chain(*(s.groups for s in scopes)))),
         rails=(int(domain.name),) if domain.kind == "rail" else (),
         switches=(domain.name,) if domain.kind == "leaf switch" else (),
+        racks=(domain.name,) if domain.kind == "rack" else (),
         steps=runs(steps),
         identity_source=", ".join(sources) or None,
     )

@@ -102,6 +102,32 @@ class Overlap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What a rank sends in a steady step, by kind of group and operation, beside what the job
+    description implies; as the query ``traffic`` has it.
+
+    Null is unknown: bytes that the trace does not state, or what no description implies. A row
+    with 0 calls is expected and was not seen.
+    """
+
+    group_kind: str | None
+    op: str
+    calls_per_step: float
+    bytes_per_step: float | None
+    expected_calls: float | None
+    expected_bytes: float | None
+    observed_ratio: float | None
+    group_size: int | None
+    ranks_count: int
+    largest_bytes: int | None
+    dtype: str | None
+    hosts_count: int | None
+    expected_most_bytes: float | None
+    expected_domain: str | None
+    basis: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
     """Figures of the run, null where their inputs are absent."""
 
@@ -109,7 +135,7 @@ class Metrics:
     overlap: Overlap | None
     bubble: dict[str, Any] | None = None
     mfu: dict[str, Any] | None = None
-    traffic: tuple[dict[str, Any], ...] = ()
+    traffic: tuple[Traffic, ...] = ()
     clock: dict[str, Any] | None = None
 
 

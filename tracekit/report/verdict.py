@@ -84,7 +84,8 @@ def judge(
     step, or files left for want of time (not_enough_data); inherent. What a silenced finding may
     explain is not called unexplained. ``is_whole`` says that every input was read to its end;
     ``failed`` names the inputs on which our own reader failed: what they hold is not known, so
-    nothing is inherent.
+    nothing is inherent. Nor is waiting where a part of the traces is missing and calls could not
+    be matched without it.
     """
     hang = next((f for f in findings if f.rule in HANG_RULES), None)
     if hang is not None:
@@ -396,6 +397,13 @@ def _inherent(
     if has_waiting:
         more = "" if bubble is None else "other "
         about += f", {share(exposed)} of it {more}communication that nothing hides"
+    if has_waiting and not is_whole and "late-rank" not in rules_run:
+        return _say(
+            "not_enough_data",
+            f"Cannot tell: {seconds(steps.step_ns / 1e9)} a step{about}, and with parts of the "
+            "traces missing it cannot be said who waits for whom.",
+            "give the whole traces again; --all lists the files that break off",
+        )
     missing = facts.missing_ranks
     where = f" on the {plural(len(facts.ranks), 'rank')} traced" if missing else ""
     beyond = " beyond what is silenced" if has_silenced else ""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from tracekit.errors import UsageError
 from tracekit.rules import (
+    allocator_stall,
     bad_node,
     channel_collapse,
     checkpoint_stall,
@@ -21,6 +22,7 @@ from tracekit.rules import (
     gc_pause,
     gpu_memory_fault,
     gpu_outlier,
+    hot_expert,
     init_straggler,
     late_rank,
     launch_bound,
@@ -33,6 +35,7 @@ from tracekit.rules import (
     pcie_degraded,
     pfc_storm,
     power_brake,
+    recompile,
     sequence_imbalance,
     shm_instead_of_p2p,
     slow_gpu,
@@ -42,6 +45,7 @@ from tracekit.rules import (
     sync_stall,
     tensor_group_spans_hosts,
     thermal_throttle,
+    traffic_mismatch,
     unsuitable_algorithm,
     wrong_nic,
 )
@@ -53,6 +57,8 @@ RULES: tuple[Rule, ...] = (
     checkpoint_stall.RULE,
     gc_pause.RULE,
     sync_stall.RULE,
+    recompile.RULE,
+    allocator_stall.RULE,
     launch_bound.RULE,
     stage_imbalance.RULE,
     sequence_imbalance.RULE,
@@ -64,6 +70,7 @@ RULES: tuple[Rule, ...] = (
     power_brake.RULE,
     pcie_degraded.RULE,
     nvlink_fault.RULE,
+    hot_expert.RULE,
     slow_gpu.RULE,
     slow_host.RULE,
     pfc_storm.RULE,
@@ -80,6 +87,7 @@ RULES: tuple[Rule, ...] = (
     shm_instead_of_p2p.RULE,
     wrong_nic.RULE,
     cross_rail_traffic.RULE,
+    traffic_mismatch.RULE,
     unsuitable_algorithm.RULE,
     init_straggler.RULE,
     config_mismatch.RULE,

@@ -10,12 +10,15 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tracekit.errors import UsageError
 from tracekit.findings import Finding, Level, NotChecked, Owner, Scope, Severity, When
 from tracekit.rules.steps import StepKey, Steps, utc
 from tracekit.wording import runs
+
+if TYPE_CHECKING:
+    from tracekit.job import JobDescription
 
 Row = Mapping[str, Any]
 T = TypeVar("T")
@@ -44,7 +47,11 @@ class JobFacts:
     leaves: Mapping[int, str] = field(default_factory=dict)
     """Rank to leaf switch, as far as job.toml says."""
     rails: Mapping[int, int] = field(default_factory=dict)
-    """Rank to rail, as far as job.toml says."""
+    """Rank to rail, as far as job.toml says; ranks without a trace too."""
+    racks: Mapping[int, str] = field(default_factory=dict)
+    """Rank to rack, as far as job.toml says."""
+    placed_hosts: Mapping[int, str] = field(default_factory=dict)
+    """Rank to host, with the ranks that only job.toml places: they have no trace."""
     rank_sources: Mapping[int, str] = field(default_factory=dict)
     """Rank to where its number came from (IDENTITY_SOURCES)."""
     rank_files: Mapping[int, str] = field(default_factory=dict)
@@ -83,6 +90,8 @@ class Facts:
     sources: Mapping[int, str] = field(default_factory=dict)
     """Path by source_id, for the places that evidence points to."""
 
+    description: JobDescription | None = None
+    """What the user says of the job; nothing in it was inferred from the traces."""
     replay: Replay | None = None
     """Asked for prices only: it costs time, so a rule asks once it has something to price."""
 

@@ -27,12 +27,10 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from tracekit.findings import (
-    Candidates,
     Evidence,
     Finding,
     Instrument,
@@ -41,6 +39,13 @@ from tracekit.findings import (
     finding_id,
     impact_of,
     severity_of,
+)
+from tracekit.rules.absent import (
+    AbsentThresholds,
+    as_candidates,
+    next_captures,
+    suspects,
+    where,
 )
 from tracekit.rules.base import (
     COUNTER_CAUSES,
@@ -63,19 +68,16 @@ from tracekit.rules.lateness import (
     score_evidence,
     why_unmatched,
 )
-from tracekit.wording import plural, ranges, ranks_phrase, seconds, share
+from tracekit.wording import plural, ranks_phrase, seconds, share
 
 NAME = "late-rank"
 CAPTURE = "profile all ranks in the same steps, with a PyTorch that records collective metadata"
 
 
 @dataclass(frozen=True)
-class LateRankThresholds(LatenessThresholds):
+class LateRankThresholds(AbsentThresholds, LatenessThresholds):
     """When a rank is late, and when absent ranks may be."""
 
-    min_estimated_ratio: float = threshold(
-        0.10, "waiting of the traced ranks for absent ones, over the step; as exposed comm (D27)"
-    )
     min_inherited_ratio: float = threshold(
         0.5, "share of all waiting that one rank is last in without being its cause"
     )
@@ -262,8 +264,7 @@ def _absent(facts: Facts, limits: LateRankThresholds) -> Finding | None:
     ]
     if not heavy:
         return None
-    candidates = _candidates(facts, heavy, [r for r in rows if r not in heavy])
-    half = candidates[: (len(candidates) + 1) // 2]
+    found = suspects(facts, heavy, [r for r in rows if r not in heavy], limits)
     cost_ns = fmean(float(r["wait_per_step_ns"]) for r in heavy)
     traced = sorted({int(rank) for r in heavy for rank in r["traced_ranks"]})
     scope = facts.scope([], facts.steps.keys)
@@ -277,7 +278,7 @@ def _absent(facts: Facts, limits: LateRankThresholds) -> Finding | None:
         summary=(
             f"{ranks_phrase(traced, facts.ranks)} wait about {seconds(cost_ns / 1e9)} of each "
             f"{seconds(step_s)} step for members that were not captured: the culprit is among "
-            f"{plural(len(candidates), 'rank')} without a trace."
+            f"{plural(len(found.ranks), 'rank')} without a trace{where(facts, found.ranks)}."
         ),
         owner="platform",
         scope=scope,
@@ -292,38 +293,9 @@ def _absent(facts: Facts, limits: LateRankThresholds) -> Finding | None:
                 query="absent_waits",
             ),
         ),
-        candidates=Candidates(
-            ranks=tuple(candidates),
-            hosts=(),
-            why="every rank without a trace can hold up those that the traced ranks wait for; left "
-            "out are members of communicators in which no traced rank waits, though they are used "
-            "before and after the waiting",
-        ),
-        next_capture=(
-            f"profile ranks {ranges([*half])} in the same steps: it halves the candidates",
-        ),
+        candidates=as_candidates(facts, found),
+        next_capture=next_captures(facts, found.ranks),
     )
-
-
-def _candidates(facts: Facts, heavy: Sequence[Row], calm: Sequence[Row]) -> list[int]:
-    """Ranks that may be the late one.
-
-    Not only the members that the traced ranks wait for: those may wait themselves, for ranks of
-    other groups (of the same tensor group, or further down the pipeline) that no traced rank
-    belongs to. A rank is cleared where a traced one shares a calm communicator with it whose calls
-    surround the waiting: a late member would have been seen there. A communicator that is only
-    used later proves nothing, since by then everybody is late.
-    """
-    everybody = {int(rank) for r in (*heavy, *calm) for rank in r["missing_ranks"]}
-    everybody |= set(facts.missing_ranks)
-    moments = [float(r["wait_after_ns"]) for r in heavy if r["wait_after_ns"] is not None]
-    cleared: set[int] = set()
-    for row in calm:
-        first, last = row["first_after_ns"], row["last_after_ns"]
-        if moments and first is not None and first <= min(moments) and max(moments) <= last:
-            cleared |= set(row["missing_ranks"])
-    waited_for = {int(rank) for r in heavy for rank in r["missing_ranks"]}
-    return sorted(everybody - (cleared - waited_for)) or sorted(everybody)
 
 
 RULE = Rule(
@@ -342,6 +314,9 @@ RULE = Rule(
         "gc-pause",
         "checkpoint-stall",
         "sync-stall",
+        "recompile",
+        "allocator-stall",
+        "hot-expert",
         "link-degraded",
         *COUNTER_CAUSES,
     ),

@@ -52,7 +52,10 @@ from tracekit.rules.base import (
 from tracekit.wording import seconds, share
 
 NAME = "launch-bound"
-STALL_QUERIES = ("sync_stall", "input_stall", "gc_pause", "checkpoint_stall")
+STALL_QUERIES = (
+    *("sync_stall", "input_stall", "gc_pause", "checkpoint_stall"),
+    *("compile_stall", "allocator_stall"),
+)
 NEEDS = "launches joined to GPU operations in a trace"
 CAPTURE = "profile with activities CPU and CUDA, without Python stacks"
 

@@ -58,7 +58,10 @@ from tracekit.rules.slow_gpu import has_uneven_work
 from tracekit.wording import ranks_phrase, seconds
 
 NAME = "slow-host"
-STALL_QUERIES = ("input_stall", "gc_pause", "checkpoint_stall", "sync_stall")
+STALL_QUERIES = (
+    *("input_stall", "gc_pause", "checkpoint_stall", "sync_stall"),
+    *("compile_stall", "allocator_stall"),
+)
 
 
 @dataclass(frozen=True)

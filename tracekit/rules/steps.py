@@ -65,6 +65,8 @@ class Steps:
     spans: Mapping[StepKey, tuple[int, int]]
     warmup_keys: frozenset[StepKey]
     partial_count: int
+    inferred_ranks: tuple[int, ...] = ()
+    """Ranks whose steps nothing marked: they are from one update of the parameters to the next."""
 
     @classmethod
     def from_rows(
@@ -87,13 +89,16 @@ class Steps:
         steady = {k: by_key[k] for k in sorted(by_key) if k not in warmup}
         spans: dict[StepKey, tuple[int, int]] = {}
         by_capture = {(k.capture_id, k.step): k for k in steady}
+        inferred: set[int] = set()
         for row in times:
+            if row.get("is_inferred"):
+                inferred.add(int(row["rank"]))
             found = by_capture.get((int(row["capture_id"] or 0), int(row["step"])))
             if found is not None and row["start_ns"] is not None:
                 start, end = int(row["start_ns"]), int(row["start_ns"]) + int(row["dur_ns"])
                 first, last = spans.get(found, (start, end))
                 spans[found] = (min(first, start), max(last, end))
-        return cls(steady, spans, frozenset(warmup), partial_count)
+        return cls(steady, spans, frozenset(warmup), partial_count, tuple(sorted(inferred)))
 
     def only(self, keys: Iterable[StepKey]) -> Steps:
         """Some of the steady steps."""

@@ -69,21 +69,21 @@ FAMILIES: tuple[Family, ...] = (
         "rules over matched collectives and layout (not built yet)",
         None,
         (),
-        "latency-bound-communication hot-expert",
+        "latency-bound-communication",
     ),
     _family(
         "balance, bubble, expected traffic",
         "the parallel layout and its expected costs (not built yet)",
         None,
         (),
-        "traffic-mismatch low-mfu",
+        "low-mfu",
     ),
     _family(
         "recompilation, allocator, offload",
         "compile and allocator events (not built yet)",
         None,
         (),
-        "recompile allocator-stall offload-bound false-dependency",
+        "offload-bound false-dependency",
     ),
 )
 

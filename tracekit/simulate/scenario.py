@@ -392,6 +392,7 @@ def job_toml(scenario: Scenario) -> str:
     lines = [
         f'name = "{scenario.name}"', "", "[parallelism]", f"tp = {layout.tp}", f"pp = {layout.pp}",
         f"dp = {layout.dp}", f"ep = {layout.ep}", f"cp = {layout.cp}",
+        *([f"dp_replicate = {layout.replicate}"] if layout.replicate > 1 else []),
         f"zero_stage = {layout.zero_stage}",
     ]  # fmt: skip
     if layout.chunks > 1:

@@ -26,6 +26,8 @@ class SourceEntry:
     file_bytes: int
     mtime_ns: int
     key: str
+    columns: str = ""
+    """What the job description says of its columns, as JSON; empty where nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -303,12 +303,18 @@ def _views(
         "max(greatest(end_ns, coalesce(gpu_end_ns, end_ns))) AS end_ns FROM all_step "
         f"WHERE {_ranges_filter('step', selection.steps)} GROUP BY source_id"
     )
+    con.execute(
+        "CREATE TABLE inferred_step AS SELECT source_id, step, start_ns, end_ns FROM all_step "
+        f"WHERE {_INFERRED}"
+    )
+    found = con.execute("SELECT count(*) FROM inferred_step").fetchone()
+    is_inferred = bool(found and found[0])
     statements: dict[str, str] = {}
     for table in TABLES:
         if table.name == "source_context":
             continue
         select = (
-            _source_view(table, by_table, selection, is_moved)
+            _source_view(table, by_table, selection, is_moved, is_inferred)
             if any(c.is_context for c in table.columns) or table.name == "source"
             else _derived_view(table, by_table, selection)
         )
@@ -335,7 +341,11 @@ def _ranges_filter(column: str, ranges: Sequence[tuple[int, int]]) -> str:
 
 
 def _source_view(
-    table: Table, by_table: dict[str, list[str]], selection: Selection, is_moved: bool
+    table: Table,
+    by_table: dict[str, list[str]],
+    selection: Selection,
+    is_moved: bool,
+    is_inferred: bool,
 ) -> str:
     columns = []
     for column in table.columns:
@@ -356,6 +366,8 @@ def _source_view(
         f" {join} source_context c USING (source_id)"
     )
     names = {c.name for c in table.columns}
+    if is_inferred and table.name in _ASKED:
+        select = _with_inferred_steps(select, _ASKED[table.name])
     clauses = _time_clauses(names, selection)
     if selection.steps and "step_source" in names:
         clauses.append(_ranges_filter("step", selection.steps))
@@ -367,6 +379,27 @@ def _source_view(
     if not clauses:
         return select
     return f"SELECT * FROM ({select}) v WHERE {' AND '.join(clauses)}"
+
+
+_INFERRED = "step_source IN ('optimizer', 'period')"
+"""Steps that no row of the source itself knows of: derived, so their rows get them in views."""
+_ASKED = {
+    "gpu_op": "coalesce(v.launch_start_ns, v.start_ns)",
+    "collective": "if(v.timeline = 'host', v.start_ns, coalesce(v.enqueue_ns, v.start_ns))",
+}
+"""By table: when a row was asked for, which says to what step it belongs."""
+
+
+def _with_inferred_steps(select: str, asked: str) -> str:
+    """The rows with the inferred step that asked for them, where the source marks none."""
+    is_within = f"v.step IS NULL AND {asked} < s.end_ns"
+    return (
+        "SELECT v.* REPLACE ("
+        f"CASE WHEN {is_within} THEN s.step ELSE v.step END AS step, "
+        f"CASE WHEN {is_within} THEN 'period' ELSE v.step_source END AS step_source) "
+        f"FROM ({select}) v ASOF LEFT JOIN inferred_step s "
+        f"ON v.source_id = s.source_id AND {asked} >= s.start_ns"
+    )
 
 
 def _time_clauses(names: set[str], selection: Selection) -> list[str]:

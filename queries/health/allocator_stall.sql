@@ -1,0 +1,71 @@
+-- How long each step of each rank was in calls that allocate or free device memory, and how much
+-- nothing hid.
+--
+-- The evidence of allocator-stall. A caching allocator makes such calls in its first steps only;
+-- later ones mean that it gives blocks back and asks for others. Freeing waits for the device: that
+-- part is hidden and does not count.
+--
+-- reads: host_op, annotation, step, gpu_op, collective
+-- grain: attempt, rank, capture_id, step
+-- column: rank INTEGER : Global rank.
+-- column: capture_id INTEGER : Capture window of the rank, from 0.
+-- column: step BIGINT : Job-level step; steps without such a call are absent.
+-- column: stall_ns BIGINT : Time of the step inside such calls; their union.
+-- column: exposed_ns BIGINT : The part of it that nothing hid.
+-- column: ranges_count BIGINT : Calls that reach into the step.
+-- column: longest_ns BIGINT : The longest of them, whole.
+-- column: source_id INTEGER : Source of the longest.
+-- column: place BIGINT : Place of the longest in its source.
+-- column: attempt INTEGER : Attempt of the job, from 1.
+WITH
+    loop_threads AS (
+        SELECT source_id, min(thread) AS thread
+        FROM annotation
+        WHERE domain = 'profiler_step' AND NOT coalesce(is_gpu_twin, FALSE)
+        GROUP BY source_id
+    ),
+    marks AS (
+        SELECT
+            attempt, rank, capture_id, domain, source_id, place, thread, start_ns, dur_ns,
+            is_gpu_twin
+        FROM annotation
+        WHERE domain IN ('profiler_step', 'checkpoint')
+        UNION ALL
+        -- The backward's thread allocates too, so a call counts on whatever thread it was made.
+        SELECT
+            attempt,
+            rank,
+            capture_id,
+            'allocator',
+            source_id,
+            place,
+            coalesce(loop_threads.thread, host_op.thread),
+            start_ns,
+            dur_ns,
+            FALSE
+        FROM host_op
+        LEFT JOIN loop_threads USING (source_id)
+        WHERE
+            category IN ('runtime', 'driver')
+            AND name IN (
+                'cudaMalloc', 'cudaFree', 'cudaHostAlloc', 'cudaFreeHost', 'cudaMallocHost',
+                'cuMemAlloc_v2', 'cuMemFree_v2', 'cuMemCreate', 'cuMemMap', 'cuMemSetAccess',
+                'cuMemUnmap', 'cuMemRelease', 'hipMalloc', 'hipFree', 'hipHostMalloc', 'hipHostFree'
+            )
+    )
+SELECT
+    rank,
+    capture_id,
+    step,
+    stall_ns,
+    exposed_ns,
+    ranges_count,
+    longest_ns,
+    source_id,
+    place,
+    attempt
+FROM host_stalls(
+    'marks', 'step', 'gpu_op', 'collective',
+    'allocator', ['checkpoint'], ['compute', 'communication', 'memory', 'other']
+)
+ORDER BY attempt, rank, capture_id, step;

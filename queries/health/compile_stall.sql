@@ -1,0 +1,45 @@
+-- How long compiling stopped each step of each rank, and how much nothing hid.
+--
+-- The evidence of recompile: ranges of torch.compile (dynamo_timed) on the thread that runs the
+-- steps. What compiled code does when it runs has other names and does not count. Compiling costs
+-- nothing while the GPU still has work queued.
+--
+-- reads: annotation, step, gpu_op, collective
+-- grain: attempt, rank, capture_id, step
+-- column: rank INTEGER : Global rank.
+-- column: capture_id INTEGER : Capture window of the rank, from 0.
+-- column: step BIGINT : Job-level step; steps without such a range are absent.
+-- column: stall_ns BIGINT : Time of the step inside such ranges; their union.
+-- column: exposed_ns BIGINT : The part of it that nothing hid.
+-- column: ranges_count BIGINT : Ranges that reach into the step; nested ones count too.
+-- column: longest_ns BIGINT : The longest of them, whole.
+-- column: source_id INTEGER : Source of the longest.
+-- column: place BIGINT : Place of the longest in its source.
+-- column: attempt INTEGER : Attempt of the job, from 1.
+WITH
+    marks AS (
+        SELECT * REPLACE (
+            if(
+                domain = 'user' AND contains(name, '(dynamo_timed)'),
+                'compile',
+                domain
+            ) AS domain
+        )
+        FROM annotation
+    )
+SELECT
+    rank,
+    capture_id,
+    step,
+    stall_ns,
+    exposed_ns,
+    ranges_count,
+    longest_ns,
+    source_id,
+    place,
+    attempt
+FROM host_stalls(
+    'marks', 'step', 'gpu_op', 'collective',
+    'compile', ['checkpoint'], ['compute', 'communication', 'memory', 'other']
+)
+ORDER BY attempt, rank, capture_id, step;

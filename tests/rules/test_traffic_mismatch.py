@@ -1,0 +1,236 @@
+"""traffic-mismatch: what a layout does not need, and nothing on the strength of a guess."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tracekit import traffic
+from tracekit.findings import Severity
+from tracekit.job import JobDescription, parse_job
+from tracekit.rules import rule
+from tracekit.rules.base import Facts, RuleOutcome
+
+MakeJob = Callable[..., Any]
+RULE = rule("traffic-mismatch")
+JOB = """
+[parallelism]
+tp = 2
+dp = 2
+zero_stage = 0
+[schedule]
+microbatches = 4
+[model]
+layers = 1
+hidden = 1024
+heads = 16
+sequence = 2048
+parameters = 50_000_000
+dtype = "bfloat16"
+[batch]
+micro = 1
+[hardware]
+gpus_per_node = 2
+nvlink_domain = 2
+nvlink_bytes_per_s = 400e9
+nic_bytes_per_s = 50e9
+"""
+TENSOR = 4 * 1 * 4 * 2048 * 1024 * 2.0
+"""Bytes of the activations: 2 (t-1)/t = 1 of each message."""
+GRADIENTS = 50_000_000 / 2 * 2.0
+
+
+def row(kind: str | None, op: str, sent: float | None, **more: Any) -> dict[str, Any]:
+    given = {"group_kind": kind, "op": op, "calls_per_step": 1.0, "bytes_per_step": sent}
+    size = {"group_size": 2, "hosts_count": 1, "dtype": "BFloat16", "largest_bytes": 1}
+    return {**given, **size, "attempt": 1, "ranks_count": 4, **more}
+
+
+def healthy() -> list[dict[str, Any]]:
+    return [row("tp", "all_reduce", TENSOR), row("dp", "all_reduce", GRADIENTS)]
+
+
+def facts(
+    make_job: MakeJob,
+    *rows: dict[str, Any],
+    text: str = JOB,
+    comm_ms: int = 40,
+    shares: dict[str, int] | None = None,
+    **job: Any,
+) -> Facts:
+    """Every rank exposes 40 of its 100 ms, all of it in all-reduces unless said."""
+    made = make_job(comm_ms=comm_ms)
+    description = parse_job(text.encode(), "/data/job.toml") if text else None
+    made.rows["traffic"] = traffic.beside(list(rows), description)
+    made.rows["exposed_comm_by_op"] = [
+        {"rank": rank, "op": op, "exposed_comm_ns": ns}
+        for rank in range(4)
+        for op, ns in (shares or {"all_reduce": 100}).items()
+    ]
+    found: Facts = made.facts(**job)
+    return Facts(**{**found.__dict__, "description": description})
+
+
+def test_what_the_layout_needs_is_no_finding(make_job: MakeJob) -> None:
+    assert RULE.run(facts(make_job, *healthy())) == RuleOutcome()
+
+
+def test_gradients_in_32_bits_are_said_with_what_they_cost(make_job: MakeJob) -> None:
+    wide = row("dp", "all_reduce", 2 * GRADIENTS, dtype="Float")
+    (finding,) = RULE.run(facts(make_job, healthy()[0], wide)).findings
+    assert finding.id == "traffic-mismatch/dp-oversized"
+    assert "2.00x): its elements are Float" in finding.summary
+    part = 2 * GRADIENTS / (2 * GRADIENTS + TENSOR)
+    assert finding.impact.s_per_step == pytest.approx(0.040 * part / 2)
+    assert finding.severity is Severity.MAJOR
+    assert "reduce_dtype" in finding.remedy[0]
+
+
+def test_a_reduction_every_microbatch_is_known_by_its_calls(make_job: MakeJob) -> None:
+    often = row("dp", "all_reduce", 4 * GRADIENTS, calls_per_step=4.0)
+    (finding,) = RULE.run(facts(make_job, healthy()[0], often)).findings
+    assert "no_sync()" in finding.remedy[0]
+
+
+@pytest.mark.parametrize(("ratio", "is_said"), [(1.25, True), (1.24, False)])
+def test_a_quarter_more_than_any_implementation(
+    make_job: MakeJob, ratio: float, is_said: bool
+) -> None:
+    dp = row("dp", "all_reduce", ratio * GRADIENTS)
+    assert bool(RULE.run(facts(make_job, healthy()[0], dp)).findings) is is_said
+
+
+def test_recomputation_is_one_way_to_implement_it(make_job: MakeJob) -> None:
+    tp = row("tp", "all_reduce", 1.5 * TENSOR)
+    assert RULE.run(facts(make_job, tp, healthy()[1])) == RuleOutcome()
+
+
+def test_an_excess_that_is_small_beside_the_rest_is_not_said(make_job: MakeJob) -> None:
+    big = [row("tp", "all_reduce", TENSOR), row("dp", "all_reduce", 1.3 * GRADIENTS)]
+    assert RULE.run(facts(make_job, *big)).findings
+    text = JOB.replace("layers = 1", "layers = 10")
+    big[0] = row("tp", "all_reduce", 10 * TENSOR)
+    assert RULE.run(facts(make_job, *big, text=text)) == RuleOutcome()
+
+
+def test_hidden_traffic_costs_nothing_and_is_a_note(make_job: MakeJob) -> None:
+    wide = row("dp", "all_reduce", 2 * GRADIENTS)
+    (finding,) = RULE.run(facts(make_job, healthy()[0], wide, comm_ms=0)).findings
+    assert finding.severity is Severity.NOTE
+    assert finding.impact.s_per_step is None
+
+
+def test_on_an_assumed_field_nothing_is_accused_and_the_field_is_named(make_job: MakeJob) -> None:
+    text = JOB.replace('dtype = "bfloat16"', "")
+    wide = row("dp", "all_reduce", 2 * GRADIENTS, dtype="Float")
+    (finding,) = RULE.run(facts(make_job, healthy()[0], wide, text=text)).findings
+    assert finding.severity is Severity.NOTE
+    assert finding.impact.s_per_step is None
+    assert "Give model.dtype in the job description to settle it" in finding.summary
+
+
+def test_operations_that_the_layout_has_no_use_for(make_job: MakeJob) -> None:
+    rows = [*healthy(), row("pp", "send", GRADIENTS)]
+    text = JOB.replace("dp = 2", "dp = 2\npp = 1")
+    (finding,) = RULE.run(facts(make_job, *rows, text=text)).findings
+    assert finding.id == "traffic-mismatch/pp-extra"
+    assert "the job description says pp = 1" in finding.summary
+    # Where pp is not given, that is what would settle it.
+    (open_,) = RULE.run(facts(make_job, *rows)).findings
+    assert "Give parallelism.pp" in open_.summary
+    small = [*healthy(), row("pp", "send", 0.04 * (GRADIENTS + TENSOR))]
+    assert RULE.run(facts(make_job, *small, text=text)) == RuleOutcome()
+
+
+@pytest.mark.parametrize("kind", [None, "world"])
+def test_groups_without_a_known_purpose_accuse_nobody(make_job: MakeJob, kind: str | None) -> None:
+    rows = [*healthy(), row(kind, "all_gather", GRADIENTS, group_size=4)]
+    assert RULE.run(facts(make_job, *rows)) == RuleOutcome()
+
+
+def test_broadcasts_are_used_beside_every_layout(make_job: MakeJob) -> None:
+    rows = [*healthy(), row("dp", "broadcast", GRADIENTS)]
+    assert RULE.run(facts(make_job, *rows)) == RuleOutcome()
+
+
+def test_what_is_missing_is_a_contradiction_not_a_cost(make_job: MakeJob) -> None:
+    (finding,) = RULE.run(facts(make_job, healthy()[0])).findings
+    assert finding.id == "traffic-mismatch/dp-missing"
+    assert finding.severity is Severity.NOTE
+    assert "no dp all-reduce" in finding.summary
+
+
+def test_nothing_is_missing_where_it_may_be_elsewhere(make_job: MakeJob) -> None:
+    unknown = row(None, "all_reduce", GRADIENTS, group_size=4)
+    assert RULE.run(facts(make_job, healthy()[0], unknown)) == RuleOutcome()
+    assert RULE.run(facts(make_job, healthy()[0], world_size=8)) == RuleOutcome()
+
+
+def test_a_zero_stage_that_the_traces_contradict(make_job: MakeJob) -> None:
+    halves = [row("dp", op, GRADIENTS / 2) for op in ("all_gather", "reduce_scatter")]
+    found = RULE.run(facts(make_job, healthy()[0], *halves)).findings
+    assert {f.id for f in found} == {"traffic-mismatch/dp-extra", "traffic-mismatch/dp-missing"}
+    assert any("all-gather and reduce-scatter is there instead" in f.summary for f in found)
+    assert all(f.severity is Severity.NOTE for f in found)
+    # A stage that is not given is no statement to contradict.
+    text = JOB.replace("zero_stage = 0", "")
+    assert RULE.run(facts(make_job, healthy()[0], *halves, text=text)) == RuleOutcome()
+
+
+def test_groups_of_another_size_than_said(make_job: MakeJob) -> None:
+    rows = [row("tp", "all_reduce", 2 * TENSOR, group_size=4), healthy()[1]]
+    (finding,) = RULE.run(facts(make_job, *rows)).findings
+    assert finding.id == "traffic-mismatch/tp-contradicted"
+    assert "says tp = 2; the traces show tp groups of 4 ranks" in finding.summary
+
+
+def spread(**more: Any) -> list[dict[str, Any]]:
+    return [row("tp", "all_reduce", TENSOR, hosts_count=2, **more), healthy()[1]]
+
+
+def test_a_family_that_crosses_hosts_though_it_fits_one(make_job: MakeJob) -> None:
+    (finding,) = RULE.run(facts(make_job, *spread())).findings
+    assert finding.id == "traffic-mismatch/tp-misplaced"
+    part = TENSOR / (TENSOR + GRADIENTS)
+    assert finding.impact.s_per_step == pytest.approx(0.040 * part * (1 - 50 / 400))
+
+
+@pytest.mark.parametrize(
+    ("text", "job"),
+    [
+        (JOB, {"hosts": {r: f"pod{r}" for r in range(4)}}),  # one-GPU pods
+        (JOB.replace("gpus_per_node = 2", ""), {}),
+        (JOB.replace("nvlink_domain = 2", "nvlink_domain = 72"), {}),  # a rack of NVLink
+    ],
+    ids=["pods", "unknown", "rack"],
+)
+def test_hosts_that_are_no_separate_machines(
+    make_job: MakeJob, text: str, job: dict[str, Any]
+) -> None:
+    assert RULE.run(facts(make_job, *spread(), text=text, **job)) == RuleOutcome()
+
+
+def test_nccl_s_own_count_of_hosts_comes_first(make_job: MakeJob) -> None:
+    found = facts(make_job, *spread())
+    rows = {**found.rows, "nccl_groups": [{"kind": "tp"}]}
+    assert RULE.run(Facts(**{**found.__dict__, "rows": rows})) == RuleOutcome()
+
+
+def test_without_a_description_or_its_model_it_says_what_it_needs(make_job: MakeJob) -> None:
+    outcome = RULE.run(facts(make_job, *healthy(), text=""))
+    assert "job description" in outcome.not_checked[0].needs
+    outcome = RULE.run(facts(make_job, *healthy(), text="[parallelism]\ntp = 2\ndp = 2\n"))
+    assert not outcome.findings
+    assert "model.layers" in outcome.not_checked[0].needs
+    assert RULE.run(facts(make_job)).not_checked[0].needs == "collectives in steady steps"
+
+
+def test_unknown_bytes_accuse_nobody(make_job: MakeJob) -> None:
+    rows = [row("tp", "all_reduce", None), row("dp", "all_reduce", None)]
+    assert not RULE.run(facts(make_job, *rows)).findings
+
+
+def test_descriptions_are_typed() -> None:
+    assert isinstance(parse_job(JOB.encode(), "job.toml"), JobDescription)

@@ -1,0 +1,81 @@
+"""
+What it means
+    The model is compiled again in the middle of the run: a shape, a type or a Python value is not
+    what the compiled code was made for.
+
+How it shows
+    Ranges of torch.compile (``dynamo_timed``) on the thread that runs the steps, in steady steps,
+    with the GPU idle meanwhile. The first steps, where everything is compiled once, are left out.
+
+Why it hurts
+    A compilation takes seconds; all ranks wait for the one that compiles. After
+    ``recompile_limit`` variants the code runs uncompiled, and slowly, for good.
+
+Remedy
+    ``TORCH_LOGS=recompiles`` names the guard that failed. Pad sequences to a few lengths,
+    ``torch._dynamo.mark_dynamic`` for sizes that vary, keep Python numbers that change out of the
+    compiled code; keep the cache (``TORCHINDUCTOR_CACHE_DIR``) on a disk that survives restarts.
+
+When this is wrong
+    A window that begins with the job holds the first compilations: where no step is marked as
+    warm-up they look the same, and the finding says which steps it means. An evaluation inside the
+    window compiles its own variant once. Triton kernels that tune themselves without
+    torch.compile leave no such range.
+
+Source
+    Diagnosis D14 and D15.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.stalls import StallSummary, StallText, StallThresholds, evaluate_stalls
+from tracekit.wording import seconds
+
+
+@dataclass(frozen=True)
+class RecompileThresholds(StallThresholds):
+    """When compiling is a stall: the defaults of all stalls."""
+
+
+def _says(found: StallSummary) -> str:
+    verb = "compiles" if found.subject.startswith("Rank ") else "compile"
+    return (
+        f"{found.subject} {verb} the model again {found.often}, for "
+        f"{seconds(found.mean_stall_s)} with an idle GPU, and the job waits."
+    )
+
+
+TEXT = StallText(
+    rule="recompile",
+    query="compile_stall",
+    owner="model",
+    says=_says,
+    noun="compilation",
+    needs="compilations recorded in a trace (torch.compile's own ranges)",
+    capture="profile with activities CPU and CUDA",
+    confirm=("TORCH_LOGS=recompiles for 50 steps: it names each guard that failed",),
+    remedy=(
+        "pad inputs to a few lengths, or mark the sizes that vary as dynamic",
+        "keep Python numbers that change from step to step out of compiled code",
+    ),
+)
+
+
+def evaluate(facts: Facts, limits: RecompileThresholds) -> RuleOutcome:
+    """The ranks whose compilations delay the job."""
+    return evaluate_stalls(facts, limits, TEXT)
+
+
+RULE = Rule(
+    name=TEXT.rule,
+    summary="The model is compiled again in the middle of the run.",
+    owner=TEXT.owner,
+    thresholds=RecompileThresholds(),
+    queries=("step_breakdown", TEXT.query),
+    evaluate=evaluate,
+    doc=__doc__,
+    needs=TEXT.needs,
+)

@@ -1,0 +1,399 @@
+"""
+What it means
+    The job does not send what its layout needs: more bytes, operations that the layout has no use
+    for, none where there must be some, or through the network what should stay on NVLink.
+
+How it shows
+    Bytes that a rank sends in a steady step, by kind of group and operation, beside what follows
+    from the job description. *Oversized*: 1.25 times the most that any known way to implement the
+    layout sends. *Extra* and *missing*: 5 % of all bytes, in a family that the description rules
+    out or demands. *Misplaced*: groups that fit an NVLink domain span several hosts.
+
+Why it hurts
+    Bytes take time where nothing hides them. Gradients reduced in 32 bits instead of 16 take
+    twice the time; a reduction after every microbatch instead of every step takes it m times.
+
+Remedy
+    By what is oversized: reduce gradients in 16 bits, accumulate with ``no_sync()``, give each
+    rank its order in the launcher so that tensor-parallel neighbours share a host. Where the
+    description is wrong, correct it: everything else that is expected follows from it.
+
+When this is wrong
+    Where a field was not given, something was assumed: then this is a note that names the field.
+    Models with layers of several kinds, heads of their own or frozen parts send other amounts than
+    a plain transformer. Steps of an accumulation that end in no synchronisation look as if it were
+    missing. Hosts are taken for machines only where each has as many ranks as a node has GPUs.
+
+Source
+    Diagnosis 3.8; ZeRO (2020) and Megatron-LM (2021, 2022) for what each layout sends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from tracekit.expect import expect
+from tracekit.findings import (
+    Evidence,
+    Finding,
+    Impact,
+    Scope,
+    Severity,
+    confidence_from,
+    finding_id,
+    impact_of,
+    severity_of,
+)
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.wording import listed, safe, seconds
+
+NAME = "traffic-mismatch"
+NEEDS = "the job's layout and model in a job description"
+CAPTURE = "tracekit job PATH -o job.toml; correct it and give it with --job"
+STATED = ("tp", "cp", "ep")
+"""Families whose size the traces show without doubt: others share their groups or pair up."""
+NEVER = ("broadcast", "barrier", "gather", "scatter", "reduce", "recv", "unknown")
+"""Operations that frameworks use beside every layout."""
+
+
+@dataclass(frozen=True)
+class TrafficMismatchThresholds(Thresholds):
+    """When traffic is not what the layout needs."""
+
+    min_oversize_ratio: float = threshold(
+        1.25, "over the most that any known implementation sends; equal within 5 % is confirmed"
+    )
+    min_bytes_ratio: float = threshold(
+        0.05, "of all bytes of a step: norms, losses and counters are far smaller"
+    )
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """One thing about one family that is not as the layout has it."""
+
+    kind: str
+    op: str
+    what: str
+    """oversized, extra, missing, misplaced or contradicted."""
+    says: str
+    row: Row
+    saved_ratio: float = 0.0
+    """Share of the operation's exposed time that would be gone without it."""
+    value: float = 0.0
+    unit: str = "bytes"
+    expected: float | None = None
+    assumed: tuple[str, ...] = ()
+    remedy: tuple[str, ...] = ()
+
+
+def evaluate(facts: Facts, limits: TrafficMismatchThresholds) -> RuleOutcome:
+    """One finding for each family of groups that does not send what it should."""
+    rows = facts.of("traffic")
+    if not any(row["calls_per_step"] for row in rows):
+        return lacking(NAME, "collectives in steady steps", "profile five or more steps")
+    if facts.description is None or all(
+        getattr(facts.description.parallelism, d) is None for d in ("tp", "pp", "dp", "ep", "cp")
+    ):
+        return lacking(NAME, NEEDS, CAPTURE)
+    contradicted = _contradicted(facts, rows)
+    wrong = {m.kind for m in contradicted}
+    found = [
+        *contradicted,
+        *(m for row in rows if (m := _oversized(row, rows, limits)) and m.kind not in wrong),
+        *(m for m in _extra_and_missing(facts, rows, limits) if m.kind not in wrong),
+        *(m for row in rows if (m := _misplaced(facts, row)) and m.kind not in wrong),
+    ]
+    if not found and all(row["expected_bytes"] is None for row in rows):
+        unknown = expect(facts.description).unknown
+        what = f"{NEEDS}: {listed(unknown[:6])}" if unknown else "sizes of messages in the traces"
+        return lacking(NAME, what, CAPTURE)
+    by_kind: dict[tuple[str, str], list[Mismatch]] = defaultdict(list)
+    for mismatch in found:
+        by_kind[mismatch.kind, mismatch.what].append(mismatch)
+    return RuleOutcome(
+        findings=tuple(_finding(facts, limits, several) for several in by_kind.values())
+    )
+
+
+def _total(rows: Sequence[Row]) -> float:
+    """Bytes of a mean rank and step, as far as known."""
+    return sum(float(row["bytes_per_step"] or 0.0) for row in rows)
+
+
+def _assumed(row: Row) -> tuple[str, ...]:
+    """Fields that the expectation took for want of being given."""
+    parts = str(row["basis"] or "").split("; ")
+    return tuple(p.removesuffix(" assumed") for p in parts if p.endswith(" assumed"))
+
+
+def _named(row: Row) -> str:
+    return f"{safe(str(row['group_kind']))} {str(row['op']).replace('_', '-')}"
+
+
+def _contradicted(facts: Facts, rows: Sequence[Row]) -> list[Mismatch]:
+    """Families whose groups have another size than the description says."""
+    assert facts.description is not None  # noqa: S101  # evaluate has looked
+    parallelism = facts.description.parallelism
+    found = []
+    for kind in STATED:
+        said = getattr(parallelism, kind)
+        own = [r for r in rows if r["group_kind"] == kind and r["group_size"] and r["ranks_count"]]
+        if said is None or not own or kind == "cp":
+            continue
+        seen = max(int(r["group_size"]) for r in own)
+        if seen != said:
+            says = (
+                f"The job description says {kind} = {said}; the traces show {kind} groups of "
+                f"{seen} ranks."
+            )
+            found.append(
+                Mismatch(kind, str(own[0]["op"]), "contradicted", says, own[0], 0.0,
+                         float(seen), "count", float(said),
+                         remedy=("correct the job description: what is expected rests on it",))
+            )  # fmt: skip
+    return found
+
+
+def _oversized(row: Row, rows: Sequence[Row], limits: TrafficMismatchThresholds) -> Mismatch | None:
+    seen, most = row["bytes_per_step"], row["expected_most_bytes"]
+    expected = row["expected_bytes"]
+    if not seen or not most or not expected or seen < limits.min_oversize_ratio * most:
+        return None
+    if seen - most < limits.min_bytes_ratio * _total(rows):
+        return None
+    ratio = seen / expected
+    why, remedy = _why_oversized(row, ratio)
+    says = (
+        f"The {_named(row)} sends {_bytes(seen)} a rank and step, expected {_bytes(expected)} "
+        f"({ratio:.2f}x){why}."
+    )
+    return Mismatch(
+        kind=str(row["group_kind"]),
+        op=str(row["op"]),
+        what="oversized",
+        says=says,
+        row=row,
+        saved_ratio=1 - most / seen,
+        value=float(seen),
+        expected=float(expected),
+        assumed=_assumed(row),
+        remedy=remedy,
+    )
+
+
+_WIDE = {"float", "float32", "double", "float64"}
+
+
+def _why_oversized(row: Row, ratio: float) -> tuple[str, tuple[str, ...]]:
+    calls, wanted = row["calls_per_step"], row["expected_calls"]
+    if str(row["dtype"] or "").lower() in _WIDE and 1.8 <= ratio <= 2.2:
+        return (
+            f": its elements are {safe(str(row['dtype']))}",
+            ("reduce in 16 bits: Megatron without --accumulate-allreduce-grads-in-fp32, FSDP "
+             "MixedPrecision(reduce_dtype=torch.bfloat16)",),
+        )  # fmt: skip
+    if row["group_kind"] == "dp" and calls and wanted and calls >= 1.8 * wanted:
+        return "", ("synchronise once a step: no_sync() in all but the last microbatch",)
+    return "", ("compare the sizes of its messages with the model: tracekit query RUN traffic",)
+
+
+def _extra_and_missing(
+    facts: Facts, rows: Sequence[Row], limits: TrafficMismatchThresholds
+) -> list[Mismatch]:
+    """Operations that the description rules out, and those that it demands and nobody did."""
+    total = _total(rows)
+    least = limits.min_bytes_ratio * total
+    extra = [
+        r for r in rows
+        if r["group_kind"] not in (None, "world", "edp", "embedding", "dp_replicate")
+        and r["op"] not in NEVER
+        and r["expected_bytes"] is None and r["basis"] is None
+        and float(r["bytes_per_step"] or 0.0) >= max(least, 1.0)
+    ]  # fmt: skip
+    # Groups that nobody could name may do what seems to be missing; so may ranks without a trace.
+    is_whole = not facts.missing_ranks and all(r["group_kind"] is not None for r in rows)
+    missing = [
+        r for r in rows
+        if not r["calls_per_step"] and (r["expected_bytes"] or 0.0) >= max(least, 1.0) and is_whole
+    ]  # fmt: skip
+    found = [_extra(facts, r) for r in extra]
+    return found + [_missing(r, extra) for r in missing]
+
+
+def _extra(facts: Facts, row: Row) -> Mismatch:
+    assert facts.description is not None  # noqa: S101  # evaluate has looked
+    kind = str(row["group_kind"])
+    size = getattr(facts.description.parallelism, kind, None)
+    stage = facts.description.parallelism.zero_stage
+    if kind == "dp" and (size or 0) > 1:
+        why = f"ZeRO stage {stage} has no use for it" if stage is not None else "no use is known"
+        settles = ("parallelism.zero_stage",)
+    else:
+        why = f"the job description says {kind} = {size}" if size else f"{kind} is not given"
+        settles = (f"parallelism.{kind}",)
+    says = f"The {_named(row)} sends {_bytes(row['bytes_per_step'])} a rank and step: {why}."
+    is_given = size is not None if kind != "dp" else stage is not None
+    return Mismatch(
+        kind=kind,
+        op=str(row["op"]),
+        what="extra",
+        says=says,
+        row=row,
+        saved_ratio=0.0,
+        value=float(row["bytes_per_step"]),
+        assumed=() if is_given else settles,
+        remedy=("correct the job description, or find what sends it",),
+    )
+
+
+def _missing(row: Row, extra: Sequence[Row]) -> Mismatch:
+    kind = str(row["group_kind"])
+    instead = sorted({str(r["op"]).replace("_", "-") for r in extra if r["group_kind"] == kind})
+    says = (
+        f"The traces show no {_named(row)}, of which this layout needs "
+        f"{_bytes(row['expected_bytes'])} a rank and step"
+        + (f"; {listed(instead)} is there instead." if instead else ".")
+    )
+    return Mismatch(
+        kind=kind,
+        op=str(row["op"]),
+        what="missing",
+        says=says,
+        row=row,
+        value=0.0,
+        expected=float(row["expected_bytes"]),
+        assumed=_assumed(row),
+        remedy=("correct the job description, or capture a step in which the groups synchronise",),
+    )
+
+
+def _misplaced(facts: Facts, row: Row) -> Mismatch | None:
+    """A family that fits the NVLink domain and whose groups span several machines."""
+    kind, spread = row["group_kind"], row["hosts_count"]
+    if kind not in STATED or row["expected_domain"] != "nvlink" or (spread or 1) < 2:
+        return None
+    assert facts.description is not None  # noqa: S101  # evaluate has looked
+    hardware = facts.description.hardware
+    per_host = set(Counter(facts.job.hosts.values()).values())
+    if hardware.gpus_per_node is None or per_host != {hardware.gpus_per_node}:
+        return None  # pods are no machines
+    if (hardware.nvlink_domain or 0) > hardware.gpus_per_node:
+        return None  # a rack of NVLink
+    if kind == "tp" and any(r["kind"] == "tp" for r in facts.of("nccl_groups")):
+        return None  # tensor-group-spans-hosts knows it from NCCL itself
+    slow, fast = hardware.nic_bytes_per_s, hardware.nvlink_bytes_per_s
+    ratio = 1 - slow / fast if slow and fast and slow < fast else 0.5
+    says = (
+        f"The {_named(row)} crosses {int(spread)} hosts a group: its groups of "
+        f"{row['group_size']} would fit one."
+    )
+    return Mismatch(
+        kind=str(kind),
+        op=str(row["op"]),
+        what="misplaced",
+        says=says,
+        row=row,
+        saved_ratio=ratio,
+        value=float(spread),
+        unit="count",
+        expected=1.0,
+        remedy=("launch so that the ranks of a group share a host; see parallelism.order",),
+    )
+
+
+def _bytes(value: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return ""
+
+
+# ---------------------------------------------------------------- what it costs
+
+
+def _exposed_ns(facts: Facts, row: Row) -> float:
+    """Exposed time of a mean steady step that this family's operation takes, median rank.
+
+    The operation's share of all exposed communication, and of that its family's share of bytes.
+    """
+    own: dict[int, float] = defaultdict(float)
+    every: dict[int, float] = defaultdict(float)
+    for one in facts.of("exposed_comm_by_op"):
+        ns = float(one["exposed_comm_ns"] or 0.0)
+        every[int(one["rank"])] += ns
+        if one["op"] == row["op"]:
+            own[int(one["rank"])] += ns
+    means = facts.steps.rank_means
+    shares = [
+        own[rank] / ns * means[rank].exposed_comm
+        for rank, ns in every.items()
+        if ns > 0 and rank in means
+    ]
+    alike = sum(
+        float(r["bytes_per_step"] or 0.0) for r in facts.of("traffic") if r["op"] == row["op"]
+    )
+    part = float(row["bytes_per_step"] or 0.0) / alike if alike else 0.0
+    return median(shares) * part if shares else 0.0
+
+
+def _finding(
+    facts: Facts, limits: TrafficMismatchThresholds, several: Sequence[Mismatch]
+) -> Finding:
+    worst = max(several, key=lambda m: (m.value, m.op))
+    assumed = sorted({name for m in several for name in m.assumed})
+    steps = facts.steps
+    cost_ns = sum(_exposed_ns(facts, m.row) * m.saved_ratio for m in several)
+    impact = Impact()
+    if cost_ns > 0 and steps.step_ns > 0:
+        impact = impact_of(cost_ns / 1e9, steps.step_ns / 1e9, facts.gpus_count)
+    cap = Severity.NOTE if assumed else Severity.MAJOR
+    settle = f" Give {listed(assumed)} in the job description to settle it." if assumed else ""
+    cost = f" {seconds(cost_ns / 1e9)} a step are not hidden." if impact.s_per_step else ""
+    scope = Scope(groups=(worst.kind,))
+    return Finding(
+        id=f"{finding_id(NAME, scope, facts.ranks)}-{worst.what}",
+        rule=NAME,
+        severity=severity_of(impact.step_ratio, cap=cap),
+        confidence=confidence_from(
+            ["host ranges"], "sizes in the traces against the job description"
+        ),
+        summary=" ".join(m.says for m in several) + cost + settle,
+        owner="framework",
+        scope=scope,
+        when=facts.when(steps.keys),
+        impact=impact if not assumed else Impact(),
+        evidence=tuple(_evidence(m, limits) for m in several),
+        confirm=("tracekit query RUN traffic", "tracekit expect --job job.toml"),
+        remedy=tuple(dict.fromkeys(r for m in several for r in m.remedy)),
+    )
+
+
+def _evidence(mismatch: Mismatch, limits: TrafficMismatchThresholds) -> Evidence:
+    limit = mismatch.expected
+    if mismatch.what == "oversized":
+        limit = limits.min_oversize_ratio * float(mismatch.row["expected_most_bytes"])
+    name = {
+        "contradicted": f"members of {mismatch.kind} groups",
+        "misplaced": f"hosts of a {mismatch.kind} group",
+    }.get(mismatch.what, f"{_named(mismatch.row)}, bytes a rank and step")
+    return Evidence(
+        name=name, value=mismatch.value, unit=mismatch.unit, threshold=limit, query="traffic"
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    summary="The job sends other traffic than its layout needs.",
+    owner="framework",
+    thresholds=TrafficMismatchThresholds(),
+    queries=("traffic", "step_breakdown"),
+    evaluate=evaluate,
+    doc=__doc__,
+    cap=Severity.MAJOR,
+    needs=NEEDS,
+)

@@ -14,7 +14,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tracekit import api
+from tracekit import api, replays
+from tracekit.errors import UsageError
 from tracekit.simulate import Request, prepare, write
 from tracekit.whatif import CollectivesWhatIf, WhatIf, parse_remove
 
@@ -95,12 +96,21 @@ def test_operations_of_a_device_pipeline_are_whole_and_replayed(
 TWINS = [
     ("slow-gpu", "ddp", 8),
     ("slow-gpu", "fsdp", 16),
-    ("slow-gpu", "zero2-m2", 16),
     ("slow-gpu:1.12", "zero1", 8),
-    ("slow-gpu", "tp4-sp-m2", 8),
+    ("slow-gpu", "hsdp2", 8),
+    ("slow-gpu", "ep8", 8),
+    ("slow-gpu", "cp2", 8),
+    ("slow-gpu", "pp4-m8-gpipe", 8),
+    ("slow-gpu", "pp4-zbh1-m8-titan", 8),
+    ("slow-host", "fsdp", 8),
+    ("slow-host", "tp8-sp", 8),
+    ("slow-host", "tp2", 8),
+    ("slow-host", "tp2-pp2-m4", 8),
     ("dataloader-stall:0.06", "ddp", 8),
-    ("gc-pause:0.25", "fsdp", 8),
+    ("dataloader-stall", "pp2-vpp2-m8-titan", 8),
+    ("gc-pause:0.25", "tp2-fsdp", 8),
     ("allocator-stall", "ddp", 8),
+    ("checkpoint-stall", "zero1", 8),
 ]
 
 
@@ -109,23 +119,40 @@ def test_the_replay_without_the_culprit_is_the_twin(
     fault: str, layout: str, ranks: int, tmp_path: Path
 ) -> None:
     """Within 3 % of the step of the same job and seed without the fault."""
-    request = Request(scenario=fault, ranks=ranks, seed=5, layout=layout, steps_count=6, decoys=())
+    request = Request(
+        scenario=fault, ranks=ranks, seed=5, layout=layout, steps_count=6, decoys=(), nccl="none"
+    )
     truth: dict[str, Any] = write(request, tmp_path / "job")
     culprits = [r for f in truth["faults"] for r in f["where"]["ranks"]]
     cause = parse_remove("rank=" + ",".join(map(str, culprits)))
     with api.open(tmp_path / "job") as run:
-        found = run.whatif([cause])
+        found = replays.replay_of_calls(run.con).analyse([cause])
+        named = run.whatif([cause]).causes[0]
         straggler = run.query("straggler")
-    assert isinstance(found, CollectivesWhatIf)
+    assert found.refused is None
     assert found.simulation_error_ratio < 0.001
     twin_s = truth["measured"]["step_s_without_fault"]
     with_s = truth["measured"]["step_s_with_fault"]
     assert found.t_base_s == pytest.approx(with_s, rel=0.01)
     assert found.causes[0].t_s == pytest.approx(twin_s, rel=0.03)
-    worst = max(found.slowdown_by_rank, key=lambda r: found.slowdown_by_rank[r])
-    assert worst in culprits
-    ratios = dict(straggler.select("rank", "slowdown_ratio").iter_rows())
-    assert max(ratios, key=lambda r: ratios[r]) in culprits
+    assert named == found.causes[0]
+    if len(culprits) == 1:
+        worst = max(found.slowdown_by_rank, key=lambda r: found.slowdown_by_rank[r])
+        assert worst in culprits
+        ratios = dict(straggler.select("rank", "slowdown_ratio").iter_rows())
+        assert max(ratios, key=lambda r: ratios[r]) in culprits
+
+
+@pytest.mark.parametrize("layout", ["ddp", "tp4-sp-m2"])
+def test_a_link_that_all_use_is_not_priced(layout: str, tmp_path: Path) -> None:
+    """Every ring between the hosts passes the slow NIC: no call says what it should take."""
+    request = Request(
+        scenario="link-degraded", ranks=8, seed=5, layout=layout, steps_count=STEPS, decoys=(),
+        nccl="none",
+    )  # fmt: skip
+    write(request, tmp_path / "job")
+    with api.open(tmp_path / "job") as run, pytest.raises(UsageError, match="no equal"):
+        run.whatif([parse_remove("link=1")])
 
 
 def test_a_healthy_job_has_no_straggler(tmp_path: Path) -> None:

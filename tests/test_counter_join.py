@@ -387,3 +387,27 @@ def test_without_steps_there_is_nothing_to_correlate() -> None:
     con = database(source=[counters(5)])
     empty = pa.Table.from_pylist([], table("step").arrow_schema())
     assert counter_tables(con, {}, empty, []) == {"counter_step": [], "network_correlation": []}
+
+
+def test_the_process_that_a_log_and_a_trace_share_says_whose_gpu_it_is() -> None:
+    """By host and pid; a pid on another host, or one of two ranks, says nothing."""
+
+    def process(source_id: int, pid: int) -> dict[str, Any]:
+        return {"source_id": source_id, "pid": pid, "domain": "profiler_step", "name": "S#1"}
+
+    con = database(
+        source=[*TRACES, counters(5, "/d/dcgm.prom"), counters(9, "/d/nccl.log", kind="nccl")],
+        annotation=[process(0, 41), process(1, 42), process(2, 43)],
+        device=[
+            {"source_id": 5, "node": "n1", "uuid": f"GPU-{i}", "pci": f"00000000:9{i}:00.0"}
+            for i in range(3)
+        ],
+        gpu_sample=[gpu_sample(5, node="n1", device_id=f"GPU-{i}") for i in range(3)],
+        nccl_comm=[
+            {"source_id": 9, "node": "n1.cluster", "pid": 42, "pci": "00000000:90:00.0"},
+            {"source_id": 9, "node": "n0", "pid": 43, "pci": "00000000:91:00.0"},
+            {"source_id": 9, "node": "n1", "pid": 44, "pci": "00000000:92:00.0"},
+        ],
+    )
+    found = pick(run(con)["gpu"], "gpu_id", "rank", "rank_source")
+    assert found == [("GPU-0", 1, "log"), ("GPU-1", None, None), ("GPU-2", None, None)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,10 @@ def test_nvls_and_ring_of_the_same_gpus(tmp_path: Path) -> None:
 @needs_shared
 def test_sixteen_ranks_over_libfabric(tmp_path: Path) -> None:
     text, document = told(tmp_path, real("03*"))
-    assert "16 ranks (16 seen), 2 hosts, AWS Libfabric with GPUDirect" in text
+    assert "16 ranks (16 seen), 2 hosts, NCCL 2.9.9, AWS Libfabric with GPUDirect" in text
+    assert "all_reduce_perf (not named; only it fits busbw / algbw) 11.2 GB/s on average" in (
+        " ".join(text.split())
+    )
     assert not document.findings
 
 
@@ -74,7 +78,6 @@ def test_sixteen_ranks_over_libfabric(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pattern", "line"),
     [
-        ("30*", "RAS: 1 snapshot, 20 members"),
         ("31*", "Inspector: 1 file, 5 records, up to 678.3 GB/s"),
         ("32*", "Flight Recorder: 1 dump, 1 call"),
     ],
@@ -85,6 +88,75 @@ def test_records_alone_are_named_and_accuse_nobody(pattern: str, line: str, tmp_
     assert not document.findings
     assert document.verdict.kind == "not_enough_data"
     assert "rules that read traces: no trace was given" in text
+
+
+@needs_shared
+def test_a_process_that_ras_calls_dead_is_named(tmp_path: Path) -> None:
+    text, document = told(tmp_path, real("30*"))
+    assert "RAS: 1 file, 15 members" in text
+    (finding,) = document.findings
+    assert "considers process 3487984 on 172.16.64.213 dead" in finding.summary
+    assert finding.scope.hosts == ("172.16.64.213",)
+
+
+def ras(counts: list[int], time: str = "02:41:00") -> str:
+    """A snapshot of NCCL's RAS: what each rank launched."""
+    ranks = [
+        {"rank": rank, "host": f"10.0.0.{rank}", "pid": 10 + rank, "status": {"init_state": 1},
+         "collective_counts": {"AllReduce": count, "AllGather": 3}}
+        for rank, count in enumerate(counts)
+    ]  # fmt: skip
+    comm = {"hash": "0xae", "size": len(counts), "ranks": ranks, "missing_ranks": []}
+    record = {"nccl_version": "2.29.1", "timestamp": f"2026-07-21 {time}", "communicators": [comm]}
+    return json.dumps(record) + "\n"
+
+
+BEHIND = [7, 7, 6, 7]
+RAS_TEXT = """Job summary
+===========
+
+Communicators... (0.00s)
+
+#0-0 (27a079b828ff1a75) MISMATCH
+  Communicator ranks have different collective operation counts
+  3 ranks have launched up to operation 6650
+  1 rank has launched up to operation 6649
+  Rank 2 -- GPU 2 managed by process 4 on node 10.0.0.1
+"""
+
+
+@pytest.mark.parametrize("is_one_file", [True, False])
+def test_counts_that_stand_still_are_a_hang(tmp_path: Path, is_one_file: bool) -> None:
+    first, second = ras(BEHIND), ras(BEHIND, "02:41:30")
+    paths = [tmp_path / "a.json", tmp_path / "b.json"]
+    paths[0].write_text(first + (second if is_one_file else ""))
+    paths[1].write_text(second)
+    text, document = told(tmp_path, *paths[: 1 if is_one_file else 2])
+    (finding,) = document.findings
+    assert document.verdict.kind == "hang"
+    assert "0xae stood still for 30.0 s: rank 2 (on 10.0.0.2) launched 9 of the 10" in text
+    assert finding.scope.hosts == ("10.0.0.2",)
+    assert finding.scope.ranks == ()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (ras(BEHIND), ras(BEHIND, "02:41:29"), "only 29.0 s apart"),
+        (ras(BEHIND), ras([8, 8, 7, 8], "02:42:00"), "no member stood still behind others"),
+        (ras(BEHIND), ras([8, 7, 6, 7], "02:42:00"), "no member stood still behind others"),
+        (ras([7] * 4), ras([7] * 4, "02:42:00"), "no member stood still behind others"),
+        (ras(BEHIND), "", "one RAS snapshot shows no hang"),
+        (RAS_TEXT, RAS_TEXT, "They state no times"),
+        (RAS_TEXT, RAS_TEXT.replace("66", "67"), "no member stood still behind others"),
+    ],
+)
+def test_other_snapshots_are_no_hang(first: str, second: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "ras.txt"
+    path.write_text(first + second)
+    text, document = told(tmp_path, path)
+    assert not document.findings
+    assert said in text.replace("\n          ", " ")
 
 
 def test_a_secret_in_a_jobs_output_is_nowhere(tmp_path: Path) -> None:
@@ -135,3 +207,45 @@ def test_every_call_of_the_trace_is_found_in_the_log(tmp_path: Path) -> None:
     whole = {(r["group_id"], r["rank"]): r["traced_count"] for r in calls}
     assert best == whole
     assert {rank for _, rank in best} == {0, 1, 2, 3}
+
+
+def inspected(run: Any, slower: float) -> str:
+    """What Inspector would have written of a job's calls, with its times so much longer."""
+    rows = run.sql(
+        "SELECT c.rank, c.sequence, c.op, c.message_bytes, c.dur_ns, g.ranks "
+        "FROM collective AS c JOIN comm_group AS g USING (group_id) ORDER BY c.rank, c.sequence"
+    ).to_dicts()
+    first = min(r["sequence"] for r in rows)
+    lines = []
+    for row in rows:
+        ranks = row["ranks"]
+        time_us = round(row["dur_ns"] / 1e3 * slower)
+        algbw = row["message_bytes"] / time_us / 1e3
+        head = {"id": "0xab", "rank": ranks.index(row["rank"]), "n_ranks": len(ranks), "nnodes": 1}
+        perf = {
+            "coll": "AllReduce", "coll_sn": row["sequence"] - first, "coll_algobw_gbs": algbw,
+            "coll_msg_size_bytes": row["message_bytes"], "coll_exec_time_us": time_us,
+            "coll_busbw_gbs": algbw * 2 * (len(ranks) - 1) / len(ranks),
+        }  # fmt: skip
+        about = {"inspector_output_format_version": "v4.0", "dump_timestamp_us": 1748030377748202}
+        lines.append(json.dumps({"header": head, "metadata": about, "coll_perf": perf}))
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("slower", "said"),
+    [
+        (1.0, "72 matched with calls of the traces, and their times agree"),
+        (1.5, "72 matched with calls of the traces, whose times disagree with the traces' kernels"),
+    ],
+)
+def test_inspectors_records_stand_beside_the_calls(
+    slower: float, said: str, tmp_path: Path
+) -> None:
+    write(Request("none", 4, 4, "ddp", 2, nccl="none", decoys=()), tmp_path / "job")
+    paths = [p for p in sorted((tmp_path / "job").iterdir()) if p.name != "truth.json"]
+    records = tmp_path / "inspector.jsonl"
+    with tracekit.ingest(paths, run=tmp_path / "first") as run:  # type: ignore[operator]
+        records.write_text(inspected(run, slower))
+    text, _ = told(tmp_path, *paths, records)
+    assert said in " ".join(text.split())

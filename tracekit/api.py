@@ -114,17 +114,15 @@ class OpenRun:
         """Replay the run, and take each cause out.
 
         By its pipeline operations, with the published metrics; where there are none, or their
-        replay is refused and that of the matched collectives is not, by those. InputError where
-        the run holds neither.
+        replay is refused and that of the matched collectives is not, by those. A cause of a
+        pipeline is taken out of its launches and streams where these are known, since they hold
+        what the named operations leave out, unless it names operations. InputError where the run
+        holds neither.
         """
         from tracekit import replays
 
         dp = self.job.parallelism.dp if self.job is not None else None
-        if not replays.has_pipeline(self.con):
-            return replays.replay_of_calls(self.con).analyse(causes)
-        found = replays.replay_pipeline(self.con, dp, causes)
-        coarse = replays.believed_calls(self.con) if found.refused else None
-        return found if coarse is None else coarse.analyse(causes)
+        return replays.whatif(self.con, dp, causes)
 
     def timeline(
         self,

@@ -7,6 +7,7 @@ by its matched collectives.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,14 @@ from tracekit.errors import InputError
 from tracekit.whatif import (
     Cause,
     CollectiveReplay,
+    CollectivesWhatIf,
     Layout,
+    Places,
+    StreamReplay,
     WhatIf,
     analyse,
     from_pipeline_rows,
+    uses_operations,
 )
 
 if TYPE_CHECKING:
@@ -40,6 +45,53 @@ LEFT JOIN collective_match m USING (source_id, place)
 LEFT JOIN comm_group g ON g.attempt = c.attempt AND g.group_id = m.group_id
 WHERE c.rank IS NOT NULL AND c.start_ns IS NOT NULL AND c.dur_ns IS NOT NULL
 ORDER BY c.capture_id, c.start_ns, c.rank, c.source_id, c.place
+"""
+
+MAX_UNLAUNCHED_RATIO = 0.01
+"""Share of GPU operations whose launch may be missing: those in flight when the window begins."""
+
+_LAUNCHES = """
+SELECT count(*), count(launch_start_ns), count(*) FILTER (
+    WHERE launch_start_ns IS NULL AND NOT EXISTS (
+        SELECT 1 FROM step s WHERE s.rank = g.rank AND s.capture_id = g.capture_id
+            AND coalesce(s.is_warmup, false) AND g.start_ns < s.start_ns + s.dur_ns))
+FROM gpu_op g WHERE rank IS NOT NULL AND category <> 'graph'
+"""
+
+_OPERATIONS = """
+SELECT g.capture_id, g.rank,
+       hash(g.device, g.context, g.stream) >> 1 AS stream,
+       g.class = 'compute' AS is_compute, g.class = 'communication' AS is_communication,
+       hash(g.name) >> 1 AS name,
+       g.launch_start_ns AS launch_ns, g.start_ns, g.start_ns + g.dur_ns AS end_ns,
+       if(m.is_trusted, m.instance_id, NULL) AS instance_id, c.op,
+       m.group_id, k.kind, k.members_count, c.root, c.message_bytes
+FROM gpu_op g
+LEFT JOIN collective c ON c.source_id = g.source_id AND c.gpu_op_place = g.place
+LEFT JOIN collective_match m ON m.source_id = c.source_id AND m.place = c.place
+LEFT JOIN comm_group k ON k.attempt = c.attempt AND k.group_id = m.group_id
+WHERE g.rank IS NOT NULL AND g.launch_start_ns IS NOT NULL AND g.category <> 'graph'
+QUALIFY row_number() OVER (PARTITION BY g.source_id, g.place ORDER BY c.place) = 1
+"""
+
+# The clock that others are told against has no row of its own; of a clock without a row nothing
+# is known, and it is left alone.
+_CLOCKS = """
+SELECT g.rank, any_value(g.clock_id), any_value(coalesce(o.error_ns, 0))
+FROM (SELECT DISTINCT rank, clock_id FROM gpu_op WHERE rank IS NOT NULL) g
+LEFT JOIN (SELECT clock_id, max(error_ns) AS error_ns FROM clock_offset GROUP BY clock_id) o
+  USING (clock_id)
+GROUP BY g.rank HAVING count(*) = 1 ORDER BY g.rank
+"""
+
+# Calls in which the host waits for the device. What they waited for is not recorded.
+_SYNCS = r"""
+SELECT capture_id, rank, contains(lower(name), 'device') OR contains(lower(name), 'ctxsync')
+           AS is_device,
+       start_ns, start_ns + dur_ns AS end_ns
+FROM host_op
+WHERE category IN ('runtime', 'driver') AND rank IS NOT NULL AND dur_ns > 0
+  AND regexp_matches(name, '(?i)synchronize|^cudaMemcpy(_v\d+)?$|^cuda(Free|HostAlloc|MallocHost)')
 """
 
 _STALLS = """
@@ -79,28 +131,67 @@ def replay_pipeline(
     return analyse(from_pipeline_rows(rows, Layout(dp=dp)), causes)
 
 
-def replay_of_calls(con: duckdb.DuckDBPyConnection) -> CollectiveReplay:
-    """The matched collectives, ready to be replayed.
+def replay_of_calls(con: duckdb.DuckDBPyConnection) -> CollectiveReplay | StreamReplay:
+    """The matched collectives, ready to be replayed: by launches and streams where all are known.
 
     InputError where none are matched in steady steps. Macros must be loaded, and the connection
     must show one attempt.
     """
-    stages = con.sql("SELECT rank, pp_rank FROM rank WHERE pp_rank IS NOT NULL").fetchall()
+    places = _places(con)
+    steps = con.sql(_STEPS).to_arrow_table()
+    operations, known, unlaunched = con.sql(_LAUNCHES).fetchall()[0]
+    if operations and known and unlaunched <= MAX_UNLAUNCHED_RATIO * operations:
+        return StreamReplay(
+            con.sql(_OPERATIONS).to_arrow_table(),
+            con.sql(_SYNCS).to_arrow_table(),
+            steps,
+            places,
+        )
     return CollectiveReplay(
-        con.sql(_CALLS).to_arrow_table(),
-        con.sql(_STALLS).to_arrow_table(),
-        con.sql(_STEPS).to_arrow_table(),
-        {int(r): int(s) for r, s in stages},
+        con.sql(_CALLS).to_arrow_table(), con.sql(_STALLS).to_arrow_table(), steps, places
     )
 
 
-def believed_calls(con: duckdb.DuckDBPyConnection) -> CollectiveReplay | None:
+def _places(con: duckdb.DuckDBPyConnection) -> Places:
+    rows = con.sql(
+        "SELECT rank, any_value(pp_rank), any_value(dp_rank), any_value(host) FROM rank"
+        " WHERE rank IS NOT NULL GROUP BY rank ORDER BY rank"
+    ).fetchall()
+    clocks = con.sql(_CLOCKS).fetchall()
+    return Places(
+        {int(r): int(s) for r, s, _, _ in rows if s is not None},
+        {int(r): int(d) for r, _, d, _ in rows if d is not None},
+        {int(r): str(h) for r, _, _, h in rows if h is not None},
+        {int(r): (int(c), int(error)) for r, c, error in clocks},
+    )
+
+
+def believed_calls(con: duckdb.DuckDBPyConnection) -> CollectiveReplay | StreamReplay | None:
     """The matched collectives, if their replay gives the measured time back."""
     try:
         found = replay_of_calls(con)
         return None if found.refused else found
     except InputError:
         return None
+
+
+def whatif(
+    con: duckdb.DuckDBPyConnection, dp: int | None = None, causes: Sequence[Cause] = ()
+) -> WhatIf | CollectivesWhatIf:
+    """Replay an open run by what it holds, and take each cause out (see ``OpenRun.whatif``)."""
+    if not has_pipeline(con):
+        return replay_of_calls(con).analyse(causes)
+    found = replay_pipeline(con, dp)
+    coarse = believed_calls(con) if causes or found.refused else None
+    if coarse is None:
+        return replay_pipeline(con, dp, causes) if causes else found
+    if found.refused:
+        return coarse.analyse(causes)
+    by_streams = [c for c in causes if isinstance(coarse, StreamReplay) and not uses_operations(c)]
+    rest = [c for c in causes if c not in by_streams]
+    results = {c.cause: c for c in replay_pipeline(con, dp, rest).causes}
+    results |= {c.cause: c for c in (coarse.analyse(by_streams).causes if by_streams else ())}
+    return replace(found, causes=tuple(results[c.text] for c in causes))
 
 
 class RankReplay:
@@ -113,7 +204,7 @@ class RankReplay:
         self._con = con
 
     @cached_property
-    def _replay(self) -> CollectiveReplay | None:
+    def _replay(self) -> CollectiveReplay | StreamReplay | None:
         return believed_calls(self._con)
 
     @cached_property
@@ -126,6 +217,11 @@ class RankReplay:
         if replay is None or not set(ranks) <= set(replay.ranks):
             return None
         return (replay.step_s - replay.step_s_without(ranks)) * 1e9
+
+    @property
+    def is_by_streams(self) -> bool:
+        """Whether launches and streams are replayed, which shows what a delay hides behind."""
+        return isinstance(self._replay, StreamReplay)
 
     def slowdown(self, rank: int) -> float | None:
         """The ideal step with only this rank's delays, over the ideal step."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-REGISTRY_VERSION = 5
+REGISTRY_VERSION = 6
 """Raised when the meaning or the set of columns changes; part of every run's key."""
 
 UNIT_SUFFIXES = {
@@ -750,6 +750,11 @@ _NCCL_TABLES = (
         _c("last_enqueued", "BIGINT", "Last sequence enqueued."),
         _c("last_started", "BIGINT", "Last sequence started."),
         _c("last_completed", "BIGINT", "Last sequence completed."),
+        _c(
+            "peers_enqueued",
+            "BIGINT",
+            "Last that any member had enqueued then; null if unsaid.",
+        ),
         _c("status", "VARCHAR", "As stated."),
         _c("world_rank", "INTEGER", "Global rank; null unless the record states it."),
         _c("node", "VARCHAR", "Host that the record states.", "name"),

@@ -38,6 +38,11 @@ _BOUNDS = re.compile(rb"# Out of bounds values\s*: (\d+) (\w+)")
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|N/A|-?nan|inf")
 _DATE = re.compile(rb"\[?\d{4}-\d\d-\d\d[T ]?")
 
+MAX_HELD_ROWS = 10_000
+MIN_RATED = 5.0
+"""GB/s of algbw from which on two decimals give the ratio to about 0.2 %."""
+RATIO_TOLERANCE = 0.01
+
 Event = Callable[[int, str, str, list[str]], None]
 
 
@@ -59,6 +64,12 @@ class Section:
     out_of_bounds: int | None = None
     partial: list[bytes] = field(default_factory=list)
     partial_place: int = 0
+    held: list[tuple[object, ...]] = field(default_factory=list)
+    """Rows that wait for the benchmark's name, of which the table itself may be the only proof."""
+    ratios: list[float] = field(default_factory=list)
+    """busbw over algbw of each row that has digits enough to tell."""
+    kinds: set[tuple[bool, bool]] = field(default_factory=set)
+    """Of each row: whether it names a reduction, and a root."""
 
     @property
     def lead(self) -> int:
@@ -168,11 +179,20 @@ class BenchReader:
         if section is None:
             return
         self._end_row(section)
+        is_inferred = section.benchmark is None
+        if is_inferred:
+            section.benchmark = benchmark_of(section)
+        self._release(section)
         expected = section.expected_rows
         is_complete = section.average is not None and (expected is None or section.rows >= expected)
         fields = {
             "start": section.place,
             "benchmark": section.benchmark,
+            "named_by": None
+            if section.benchmark is None
+            else "behaviour"
+            if is_inferred
+            else "file",
             "version": section.version,
             "ranks": section.ranks or None,
             "min_bytes": section.min_bytes,
@@ -237,10 +257,15 @@ class BenchReader:
         self.rows_count += 1
         root = as_int32(named.get(b"root"))
         reduction = named.get(b"redop")
-        self.rows.add(
+        algbw, busbw = _float(values.get(b"algbw")), _float(values.get(b"busbw"))
+        if algbw is not None and busbw is not None and algbw >= MIN_RATED:
+            section.ratios.append(busbw / algbw)
+        section.kinds.add((reduction in _REDUCTIONS - {b"none"}, root is not None and root >= 0))
+        if len(section.held) >= MAX_HELD_ROWS:
+            self._release(section)
+        section.held.append(
             (
                 section.partial_place,
-                section.benchmark,
                 section.ranks or None,
                 as_int(named.get(b"size")),
                 as_int(named.get(b"count")),
@@ -255,6 +280,11 @@ class BenchReader:
             )
         )  # fmt: skip
 
+    def _release(self, section: Section) -> None:
+        for place, *rest in section.held:
+            self.rows.add((place, section.benchmark, *rest))
+        section.held.clear()
+
     def finish(self, place: int) -> None:
         """The end of the file: what is open is incomplete."""
         self._close(place)
@@ -265,6 +295,40 @@ class BenchReader:
             doc="Rows of an nccl-tests table that were cut off or torn apart.",
             place=self.odd_place,
         )
+
+
+def benchmark_of(section: Section) -> str | None:
+    """The benchmark that alone fits an unnamed table; None where several do.
+
+    busbw / algbw is 2(n-1)/n for an all-reduce of n ranks, (n-1)/n for a reduce-scatter and all
+    that gather or scatter, 1 for the rest (nccl-tests, doc/PERFORMANCE.md). Reductions and roots
+    tell more: sendrecv_perf prints a reduction too, which it does not do.
+    """
+    n = section.ranks
+    if n < 2 or not section.ratios or len(section.kinds) != 1:
+        return None
+    low, high = min(section.ratios), max(section.ratios)
+    ((reduces, has_root),) = section.kinds
+    known = {
+        ("all_reduce_perf", True, False): 2 * (n - 1) / n,
+        ("reduce_scatter_perf", True, False): (n - 1) / n,
+        ("sendrecv_perf", True, False): 1.0,
+        ("reduce_perf", True, True): 1.0,
+        ("broadcast_perf", False, True): 1.0,
+        ("gather_perf", False, True): (n - 1) / n,
+        ("scatter_perf", False, True): (n - 1) / n,
+        ("all_gather_perf", False, False): (n - 1) / n,
+        ("alltoall_perf", False, False): (n - 1) / n,
+        ("hypercube_perf", False, False): 1.0,
+    }
+    fitting = [
+        name
+        for (name, *kind), ratio in known.items()
+        if kind == [reduces, has_root]
+        and abs(low / ratio - 1) <= RATIO_TOLERANCE
+        and abs(high / ratio - 1) <= RATIO_TOLERANCE
+    ]
+    return fitting[0] if len(fitting) == 1 and fitting[0] != "hypercube_perf" else None
 
 
 def _is_row_start(words: list[bytes]) -> bool:

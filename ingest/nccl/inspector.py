@@ -15,6 +15,8 @@ from tracekit.ingest.nccl.log import OPS
 from tracekit.ingest.nccl.rows import Rows, as_int32
 
 MAX_OBJECT_BYTES = 4 << 20
+SIZE_TOLERANCE = 0.1
+"""Execution times are whole microseconds: of the 8 KiB that are the least recorded, a tenth."""
 
 CALL = (
     "place", "group_name", "comm_hash", "group_rank", "sequence", "p2p_sequence", "op", "state",
@@ -134,6 +136,10 @@ class _Reader:
         sequence = as_whole(perf.get(f"{kind}_sn"))
         duration = _number(perf.get(f"{kind}_exec_time_us"))
         bus = _number(perf.get(f"{kind}_busbw_gbs"))
+        size = as_whole(perf.get(f"{kind}_msg_size_bytes"))
+        if kind == "coll":
+            size = _total(size, as_whole(head.get("n_ranks")),
+                          _number(perf.get("coll_algobw_gbs")), duration)  # fmt: skip
         start, end = _kernel_span(_dict(perf.get("event_trace_ts")))
         self.calls.add(
             (
@@ -147,7 +153,7 @@ class _Reader:
                 "completed",
                 start,
                 end,
-                as_whole(perf.get(f"{kind}_msg_size_bytes")),
+                size,
                 bus * 1e9 if bus is not None else None,
                 as_int32(str(head.get("n_ranks", ""))),
                 round(duration * 1000) if duration is not None and duration < 1e12 else None,
@@ -184,6 +190,23 @@ class _Reader:
                 _name(labels.get("node")),
             )
         )  # fmt: skip
+
+
+def _total(
+    size: int | None, ranks: int | None, algbw: float | None, dur_us: float | None
+) -> int | None:
+    """The total size S that algbw was taken of: the stated size, or that of each of the ranks.
+
+    Inspector states what one rank gives or gets; of an all-gather or a reduce-scatter S is that
+    times the ranks, and S / t is the algbw beside it. None where neither fits.
+    """
+    if size is None or not algbw or not dur_us:
+        return size
+    bytes_moved = algbw * 1e3 * dur_us
+    for total in (size, size * (ranks or 1)):
+        if abs(total - bytes_moved) <= SIZE_TOLERANCE * bytes_moved:
+            return total if total < 2**63 else None
+    return None
 
 
 def _kernel_span(trace: dict[str, Any]) -> tuple[int | None, int | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 from tracekit.ingest.base import IngestOptions, Sink, SourceFile
@@ -15,7 +16,8 @@ from tracekit.ingest.nccl.rows import Rows, as_int, as_int32
 MAX_JSON_BYTES = 256 << 20
 
 SNAPSHOT = (
-    "place", "time_ns", "comm_hash", "group_rank", "op", "last_enqueued", "status", "node",
+    "place", "time_ns", "comm_hash", "group_rank", "op", "last_enqueued", "peers_enqueued",
+    "status", "node",
 )  # fmt: skip
 EVENT = ("place", "time_ns", "node", "code", "severity", "fields")
 _COMM = re.compile(rb"#(\d+)-(\d+) \(([0-9a-fA-F]{4,20})\) (MISMATCH|INCOMPLETE|ABORT|\w{2,20})")
@@ -49,6 +51,11 @@ class _Reader:
         self.hash: str | None = None
         self.status: str | None = None
         self.operation: int | None = None
+        self.most: int | None = None
+        """The highest operation that the block of this communicator has named so far."""
+        self.time_ns: int | None = None
+        """Local time of the record at hand: RAS states no zone."""
+        self.times: list[int] = []
         self.is_dead = False
         self.versions: set[str] = set()
         self.broken = 0
@@ -78,7 +85,9 @@ class _Reader:
         self.sink.fact(
             producer="NCCL RAS",
             place_kind="line",
-            time_basis="none",
+            time_basis="local" if self.times else "none",
+            window_start_ns=min(self.times, default=None),
+            window_end_ns=max(self.times, default=None),
             versions=sorted(self.versions) or None,
         )
         if not self.rows.count and not self.events.count:
@@ -90,9 +99,11 @@ class _Reader:
         if found := _COMM.match(line):
             self.hash = "0x" + found[3].decode().lower()
             self.status, self.operation, self.is_dead = found[4].decode(), None, False
+            self.most = None
             self._event(place, f"ras_{self.status.lower()}", [f"comm_hash={self.hash}"])
         elif found := _UP_TO.match(line):
             self.operation = as_int(found[2])
+            self.most = max(self.most or 0, self.operation or 0)
             self.status = "MISMATCH"
             self._event(
                 place, "ras_operations",
@@ -103,8 +114,8 @@ class _Reader:
             self.status, self.operation = found[2].decode(), None
         elif found := _RANK.match(line):
             self.rows.add(
-                (place, None, self.hash, as_int32(found[1]), None, self.operation, self.status,
-                 found[4].decode())
+                (place, None, self.hash, as_int32(found[1]), None, self.operation, self.most,
+                 self.status, found[4].decode())
             )  # fmt: skip
         elif found := _MONITOR.match(line):
             self._event(
@@ -118,14 +129,16 @@ class _Reader:
             )  # fmt: skip
         elif found := _MISSING.match(line):
             for rank in re.findall(rb"\d+", found[1]):
-                self.rows.add((place, None, self.hash, as_int32(rank), None, None, "MISSING", None))
+                self.rows.add(
+                    (place, None, self.hash, as_int32(rank), None, None, None, "MISSING", None)
+                )
         elif line.strip() in (b"DEAD", b"TIMEOUT", b"INCOMPLETE"):
             self.is_dead = line.strip() == b"DEAD"
             self.hash = None
 
     def _event(self, place: int, code: str, fields: list[str], node: str | None = None) -> None:
         severity = "error" if "dead" in code or "incomplete" in code else "warning"
-        self.events.add((place, None, node, code, severity, fields))
+        self.events.add((place, self.time_ns, node, code, severity, fields))
 
     # --- JSON ----------------------------------------------------------------------------------
 
@@ -137,6 +150,9 @@ class _Reader:
             return
         if not isinstance(record, dict):
             return
+        self.time_ns = _time_ns(record.get("timestamp"))
+        if self.time_ns is not None:
+            self.times.append(self.time_ns)
         stated = record.get("nccl_version")
         if isinstance(stated, str) and _WORD.fullmatch(stated):
             self.versions.add(f"nccl={stated}")
@@ -152,32 +168,62 @@ class _Reader:
 
     def _comm(self, place: int, comm: dict[str, Any]) -> None:
         name = _word(comm.get("hash"))
-        for rank in comm.get("ranks") or ():
-            if isinstance(rank, dict):
-                self._rank(place, name, rank)
+        ranks = [r for r in comm.get("ranks") or () if isinstance(r, dict)]
+        most: dict[str, int] = {}
+        for rank in ranks:
+            for kind, count in _counts(rank).items():
+                most[kind] = max(most.get(kind, 0), count)
+        for rank in ranks:
+            self._rank(place, name, rank, most)
         for rank in comm.get("missing_ranks") or ():
             if isinstance(rank, dict):
                 status = rank.get("status")
                 is_dead = isinstance(status, dict) and bool(status.get("considered_dead"))
+                if is_dead:
+                    gpu = as_whole(rank.get("nvml_dev"))
+                    pid = as_whole(rank.get("pid"))
+                    self._event(place, "ras_dead", [f"pid={pid}", f"gpu={gpu}"],
+                                _word(rank.get("host")))  # fmt: skip
                 self.rows.add(
-                    (place, None, name, as_int32(str(rank.get("rank"))), None, None,
+                    (place, self.time_ns, name, as_int32(str(rank.get("rank"))), None, None, None,
                      "DEAD" if is_dead else "MISSING", _word(rank.get("host")))
                 )  # fmt: skip
 
-    def _rank(self, place: int, name: str | None, rank: dict[str, Any]) -> None:
+    def _rank(
+        self, place: int, name: str | None, rank: dict[str, Any], most: dict[str, int]
+    ) -> None:
         status = rank.get("status")
         state = status.get("init_state") if isinstance(status, dict) else None
         if isinstance(status, dict) and status.get("abort_flag"):
             state = 3
-        counts = rank.get("collective_counts")
-        for op, count in counts.items() if isinstance(counts, dict) else ():
-            kind = OPS.get(str(op).encode())
-            if kind:
-                self.rows.add(
-                    (place, None, name, as_int32(str(rank.get("rank"))), kind, as_whole(count),
-                     _STATES.get(state) if isinstance(state, int) else None,
-                     _word(rank.get("host")))
-                )  # fmt: skip
+        for kind, count in _counts(rank).items():
+            self.rows.add(
+                (place, self.time_ns, name, as_int32(str(rank.get("rank"))), kind, count,
+                 most[kind], _STATES.get(state) if isinstance(state, int) else None,
+                 _word(rank.get("host")))
+            )  # fmt: skip
+
+
+def _counts(rank: dict[str, Any]) -> dict[str, int]:
+    """Calls of a rank by operation, as far as they are known and numbers."""
+    stated = rank.get("collective_counts")
+    found = {}
+    for op, value in stated.items() if isinstance(stated, dict) else ():
+        kind, count = OPS.get(str(op).encode()), as_whole(value)
+        if kind and count is not None:
+            found[kind] = count
+    return found
+
+
+def _time_ns(value: object) -> int | None:
+    """A local time without a zone as ns since 1970 there; None for anything else."""
+    if not isinstance(value, str) or len(value) > 40:
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return int(moment.replace(tzinfo=UTC).timestamp()) * 10**9
 
 
 def _word(value: object) -> str | None:

@@ -59,6 +59,7 @@ def _write(sink: Sink, record: dict[str, Any]) -> None:
     summary: dict[str, object] = {
         "start": 1,
         "benchmark": name,
+        "named_by": None if name is None else "file",
         "version": word(record.get("version")),
         "ranks": len(devices) or None,
         "rows": len(record["results"]),

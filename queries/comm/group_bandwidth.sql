@@ -13,6 +13,8 @@
 -- column: instances_count BIGINT : Trusted instances.
 -- column: steps_count BIGINT : Steps of the file that they are in.
 -- column: transfer_p50_ns DOUBLE : Transfer, median.
+-- column: stuck_count BIGINT : Instances whose transfer took three times the median or more.
+-- column: stuck_ns DOUBLE : What those took beyond the median, summed.
 -- column: algorithm_bytes_per_s DOUBLE : Size over the median transfer; null where that is 0.
 -- column: bus_bytes_per_s DOUBLE : The same times the operation's factor; null where the operation
 --     has none.
@@ -41,6 +43,15 @@ WITH
             AND op IN ('all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all')
         GROUP BY attempt, capture_id, group_id, instance_id
     ),
+    usual AS (
+        SELECT
+            *,
+            quantile_cont(CAST(transfer_ns AS DOUBLE), 0.5) OVER (
+                PARTITION BY attempt, group_id, op, message_bytes
+            ) AS transfer_p50_ns
+        FROM instances
+        WHERE message_bytes > 0
+    ),
     sized AS (
         SELECT
             attempt,
@@ -51,9 +62,12 @@ WITH
             count(DISTINCT step) AS steps_count,
             any_value(timeline ORDER BY timeline) AS timeline,
             max(ranks_count) AS ranks_count,
-            quantile_cont(CAST(transfer_ns AS DOUBLE), 0.5) AS transfer_p50_ns
-        FROM instances
-        WHERE message_bytes > 0
+            min(transfer_p50_ns) AS transfer_p50_ns,
+            count(*) FILTER (transfer_ns >= 3 * transfer_p50_ns) AS stuck_count,
+            coalesce(
+                sum(transfer_ns - transfer_p50_ns) FILTER (transfer_ns >= 3 * transfer_p50_ns), 0
+            ) AS stuck_ns
+        FROM usual
         GROUP BY attempt, group_id, op, message_bytes
     ),
     timed AS (
@@ -85,6 +99,8 @@ SELECT
     instances_count,
     steps_count,
     transfer_p50_ns,
+    stuck_count,
+    stuck_ns,
     algorithm_bytes_per_s,
     bus_bytes_per_s,
     if(peers_count > 1, bus_bytes_per_s / nullif(usual_bytes_per_s, 0), NULL) AS peer_ratio,

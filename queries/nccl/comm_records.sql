@@ -28,17 +28,19 @@ WITH
     members AS (
         SELECT
             *,
-            max(last_enqueued) OVER (
+            {'comm': coalesce(comm_hash, group_name), 'world': world_rank, 'group': group_rank}
+                AS member,
+            coalesce(peers_enqueued, max(last_enqueued) OVER (
                 PARTITION BY source_id, coalesce(comm_hash, group_name)
-            ) AS most_enqueued
+            )) AS most_enqueued
         FROM comm_snapshot
     ),
     snapshots AS (
         SELECT
             source_id,
             attempt,
-            count(*) AS members_count,
-            count(*) FILTER (last_enqueued < most_enqueued) AS behind_count,
+            count(DISTINCT member) AS members_count,
+            count(DISTINCT member) FILTER (last_enqueued < most_enqueued) AS behind_count,
             list(DISTINCT status ORDER BY status) FILTER (status IS NOT NULL) AS statuses
         FROM members
         GROUP BY source_id, attempt

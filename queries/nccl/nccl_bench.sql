@@ -6,6 +6,8 @@
 -- reads: nccl_event, bench_result, nccl_choice
 -- grain: source_id, place
 -- column: benchmark VARCHAR : all_reduce_perf, ...; null where the output does not say.
+-- column: benchmark_source VARCHAR : file, or behaviour: only this one has such a ratio of busbw to
+--     algbw on so many ranks, with or without a reduction and a root.
 -- column: ranks_count INTEGER : Ranks.
 -- column: hosts VARCHAR[] : Hosts of the ranks.
 -- column: devices VARCHAR[] : host/PCI of each rank's GPU, sorted.
@@ -100,6 +102,7 @@ WITH
     )
 SELECT
     given['benchmark'] AS benchmark,
+    given['named_by'] AS benchmark_source,
     TRY_CAST(given['ranks'] AS INTEGER) AS ranks_count,
     machines.hosts AS hosts,
     machines.devices AS devices,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nccl_logs import read, source_of
+from nccl_logs import KeptSink, read, source_of
 from tracekit.errors import InputError
 from tracekit.ingest import recognise
 from tracekit.ingest.nccl import pickles
@@ -292,20 +292,26 @@ def test_ras_text_and_json() -> None:
   Rank 2 -- GPU 2 managed by process 4 on node 10.0.0.1
 DEAD
   Process 9 on node 10.0.0.2 managing GPU 5
-{"nccl_version": "2.29.1", "communicators_count": 1, "communicators": [{"hash": "0xae", "size": 2,
+{"nccl_version": "2.29.1", "timestamp": "2026-11-21 12:00:00",
+ "communicators": [{"hash": "0xae", "size": 3,
  "ranks": [{"rank": 0, "host": "10.0.0.1", "status": {"init_state": 1},
- "collective_counts": {"AllReduce": 7}}],
- "missing_ranks": [{"rank": 1, "host": "10.0.0.1", "status": {"considered_dead": true}}]}]
+ "collective_counts": {"AllReduce": 7}},
+ {"rank": 1, "status": {"init_state": 1}, "collective_counts": {"AllReduce": 8, "Broadcast": "x"}}],
+ "missing_ranks": [{"rank": 2, "pid": 5, "status": {"considered_dead": true}}]}]
 }
 """
     sink = read(text, "ras.txt")
-    columns = ("comm_hash", "group_rank", "op", "last_enqueued", "status")
+    columns = ("comm_hash", "group_rank", "op", "last_enqueued", "peers_enqueued", "status")
     assert sink.rows("comm_snapshot", *columns) == [
-        ("0x27a079b828ff1a75", 2, None, 6649, "MISMATCH"),
-        ("0xae", 0, "all_reduce", 7, "RUNNING"),
-        ("0xae", 1, None, None, "DEAD"),
+        ("0x27a079b828ff1a75", 2, None, 6649, 6650, "MISMATCH"),
+        ("0xae", 0, "all_reduce", 7, 8, "RUNNING"),
+        ("0xae", 1, "all_reduce", 8, 8, "RUNNING"),
+        ("0xae", 2, None, None, None, "DEAD"),
     ]
-    assert [e["pid"] for e in sink.events("ras_dead")] == ["9"]
+    assert [e["pid"] for e in sink.events("ras_dead")] == ["9", "5"]
+    noon_ns = 1_795_262_400_000_000_000  # 2026-11-21 12:00:00, in a zone that nobody states
+    assert sink.rows("comm_snapshot", "time_ns") == [None, noon_ns, noon_ns, noon_ns]
+    assert sink.facts["time_basis"] == "local"
 
 
 # --- nccl-tests -------------------------------------------------------------------------------
@@ -319,6 +325,47 @@ WITH_ROOT = (
     "#  size  count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong\n"
 )
 NO_ROOT = "#  size  count  type  redop  time  algbw  busbw  error  time  algbw  busbw  error\n"
+
+
+def unnamed(ranks: int, ratio: float, reduction: str, root: str, algbw: float = 100.0) -> KeptSink:
+    """An nccl-tests table of two sizes that does not say which benchmark it is."""
+    devices = "".join(
+        f"#  Rank {r:2d} Group  0 Pid   1 on   h1 device {r:2d} [0000:81:00] NVIDIA A100\n"
+        for r in range(ranks)
+    )
+    bus = f"{algbw:.2f} {algbw * ratio:.2f} 0"
+    rows = "".join(f"{size} 2 float {reduction} {root} 10.5 {bus} 11.5 {bus}\n" for size in (8, 16))
+    head, _, _ = HEADER.partition("#  Rank")
+    return read(head + devices + WITH_ROOT + rows + "# Avg bus bandwidth : 1.0\n", "t.log")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "ratio", "reduction", "root", "name"),
+    [
+        (8, 1.75, "sum", "-1", "all_reduce_perf"),
+        (8, 1.77, "sum", "-1", None),  # no benchmark has this ratio
+        (8, 0.875, "sum", "-1", "reduce_scatter_perf"),
+        (8, 0.875, "none", "-1", None),  # gathers all, or is an all-to-all
+        (8, 1.0, "sum", "-1", "sendrecv_perf"),
+        (8, 1.0, "sum", "0", "reduce_perf"),
+        (8, 1.0, "none", "0", "broadcast_perf"),
+        (2, 1.0, "sum", "-1", None),  # of two ranks an all-reduce looks like send and receive
+        (2, 0.5, "sum", "-1", "reduce_scatter_perf"),
+        (1, 1.0, "sum", "-1", None),
+    ],
+)
+def test_a_table_without_a_name_is_the_one_that_alone_fits(
+    ranks: int, ratio: float, reduction: str, root: str, name: str | None
+) -> None:
+    sink = unnamed(ranks, ratio, reduction, root)
+    assert sink.rows("bench_result", "benchmark") == [name] * 4
+    (given,) = sink.events("bench")
+    assert given.get("benchmark") == name
+    assert given.get("named_by") == ("behaviour" if name else None)
+
+
+def test_small_sizes_are_too_coarse_to_name_a_table() -> None:
+    assert unnamed(8, 1.75, "sum", "-1", algbw=4.9).rows("bench_result", "benchmark") == [None] * 4
 
 
 @pytest.mark.parametrize(

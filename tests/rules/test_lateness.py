@@ -582,9 +582,13 @@ class Replayed:
     """A replay that answers as it is told; keys are the ranks that go."""
 
     def __init__(
-        self, saved_ms: Mapping[tuple[int, ...], float], slow: Mapping[int, float] | None = None
+        self,
+        saved_ms: Mapping[tuple[int, ...], float],
+        slow: Mapping[int, float] | None = None,
+        is_by_streams: bool = False,
     ) -> None:
         self.saved_ms, self.slow = saved_ms, slow or {}
+        self.is_by_streams = is_by_streams
         self.asked: list[tuple[int, ...]] = []
 
     def saved_ns(self, ranks: Sequence[int]) -> float | None:
@@ -609,6 +613,16 @@ def test_a_late_rank_costs_what_the_replay_saves(
     (finding,) = LATE.run(facts).findings
     assert finding.impact.s_per_step == pytest.approx(cost_s)
     assert replay.asked == [(2,)]
+
+
+@pytest.mark.parametrize(("saved_ms", "cost_s"), [(10.0, 0.010), (2.0, 0.025)])
+def test_a_replay_of_streams_is_believed_that_most_of_a_delay_hides(
+    make_job: MakeJob, saved_ms: float, cost_s: float
+) -> None:
+    replay = Replayed({(2,): saved_ms}, is_by_streams=True)
+    facts = replace(late_job(make_job, {2: 25}).facts(), replay=replay)
+    (finding,) = LATE.run(facts).findings
+    assert finding.impact.s_per_step == pytest.approx(cost_s)
 
 
 def test_the_replay_is_the_third_score(make_job: MakeJob) -> None:

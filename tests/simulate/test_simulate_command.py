@@ -20,7 +20,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("simulate", "--list") == 0
     text = capsys.readouterr().out
     assert "slow-gpu" in text and "hidden-wait" in text
-    assert "needs files not simulated yet: dcgm" in text
+    assert "needs files not simulated yet: host" in text
 
 
 def test_writes_a_job_and_says_what_it_cost(

@@ -36,6 +36,17 @@ def simulate(
     nccl: Annotated[
         str, typer.Option("--nccl", help="NCCL logs beside the traces: none, info or coll.")
     ] = "info",
+    counters: Annotated[
+        str,
+        typer.Option(
+            "--counters",
+            help="Counters beside the traces: none, gpu, net or all; auto: those that the fault "
+            "shows in.",
+        ),
+    ] = "auto",
+    interval: Annotated[
+        float, typer.Option("--interval", metavar="S", help="Seconds between two readings.")
+    ] = 1.0,
     force: Annotated[
         bool, typer.Option("--force", help="Replace an earlier simulated job.")
     ] = False,
@@ -51,7 +62,8 @@ def simulate(
         )
     from tracekit.simulate import Request, write
 
-    request = Request(scenario, ranks, seed, layout or "", steps, style, nccl=nccl)
+    request = Request(scenario, ranks, seed, layout or "", steps, style, nccl=nccl,
+                      counters=counters, interval_s=interval)  # fmt: skip
     with _bar(steps) as progress:
         truth = write(request, output, force=force, progress=progress)
     measured = truth["measured"]

@@ -25,11 +25,19 @@ def whatif(
     paths: o.TargetsArg,
     remove: Annotated[
         list[str] | None,
-        typer.Option("--remove", metavar="CAUSE", help="rank=7, stage=3, dp=1, op=..., comm=pp."),
+        typer.Option(
+            "--remove",
+            metavar="CAUSE",
+            help="rank=7, stage=3, dp=1, host=gpu-01, link=7, op=..., comm=pp.",
+        ),
     ] = None,
     scale: Annotated[
         list[str] | None,
-        typer.Option("--scale", metavar="CAUSE", help="stage=3:forward=0.5, rank=7:all=1.2."),
+        typer.Option(
+            "--scale",
+            metavar="CAUSE",
+            help="stage=3:forward=0.5, rank=7:host=0.8, comm=dp=2.",
+        ),
     ] = None,
     format_: Annotated[
         WhatIfFormat, typer.Option("--format", help="How the result is written.")

@@ -1,9 +1,10 @@
 """Which GPU a counter is about, and whose rank uses it.
 
 Counter files name a GPU by UUID, PCI address or NVML index, each in its own way; one file that
-states two of them joins the others. A rank's GPU is known from job.toml, from NCCL's log (PCI and
-NVML index of each communicator's rank) or from its own trace. An ordinal is never taken for an
-NVML index, and a local rank neither: where nothing says whose a GPU is, nobody is named.
+states two of them joins the others. A rank's GPU is known from job.toml, or from NCCL's log, which
+has PCI address and NVML index of each process: whose the process is the log proves, or the trace of
+the same process (host and pid) states. An ordinal is never taken for an NVML index, and a local
+rank neither: where nothing says whose a GPU is, nobody is named.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def gpu_rows(
     """
     owners = {s.source_id: s.host for s in sources}
     known = _described(con, owners)
-    logged = _logged(con, owners)
+    members = _members(con, owners)
     numbers: list[int | None] = [int(a["attempt"]) for a in attempts] or [None]
     names = _sample_names(con, owners)
     rows = []
@@ -59,6 +60,7 @@ def gpu_rows(
         for r in ranks:
             if r["attempt"] == attempt and r["host"] is not None:
                 on_host[r["host"]].add(int(r["rank"]))
+        logged = _logged(members, [r for r in ranks if r["attempt"] == attempt])
         for node, host, device_id, index in names:
             gpu = _find(known, host, device_id, index)
             rank, source = _rank_of(gpu, by_device, logged, on_host)
@@ -171,21 +173,50 @@ def _find(known: _Known, host: str | None, device_id: str | None, index: int | N
     return _Gpu(host, indices={index} if index is not None else set())
 
 
-def _logged(
+_Logged = tuple[int, str | None, str | None, int | None]
+"""World rank, host, PCI address and NVML index of a GPU, as NCCL logged it."""
+
+
+def _members(
     con: duckdb.DuckDBPyConnection, owners: Mapping[int, str | None]
-) -> list[tuple[int, str | None, str | None, int | None]]:
-    """World rank, host, PCI address and NVML index of each GPU, as NCCL logged it."""
+) -> list[tuple[int | None, str | None, int | None, str | None, int | None]]:
+    """World rank (where the log proves it), host, pid, PCI address and NVML index."""
     rows = con.execute(
-        "SELECT DISTINCT source_id, world_rank, pci, nvml_index FROM nccl_comm "
-        "WHERE world_rank IS NOT NULL"
+        "SELECT DISTINCT source_id, world_rank, node, pid, pci, nvml_index FROM nccl_comm "
+        "WHERE pci IS NOT NULL OR nvml_index IS NOT NULL"
     ).fetchall()
-    return [(int(rank), owners.get(source_id), pci, index) for source_id, rank, pci, index in rows]
+    return [
+        (rank, canonical(node) if node else owners.get(source_id), pid, pci, index)
+        for source_id, rank, node, pid, pci, index in rows
+    ]
+
+
+def _logged(
+    members: Iterable[tuple[int | None, str | None, int | None, str | None, int | None]],
+    ranks: Sequence[Mapping[str, Any]],
+) -> list[_Logged]:
+    """By the world rank that a log proves; else by the process, whose rank its trace states.
+
+    A process is a host and a pid; one that drives several ranks tells nothing.
+    """
+    processes: dict[tuple[str, int], set[int]] = defaultdict(set)
+    for row in ranks:
+        if row.get("host") is not None and row.get("pid") is not None:
+            processes[row["host"], int(row["pid"])].add(int(row["rank"]))
+    found: list[_Logged] = []
+    for rank, host, pid, pci, index in members:
+        if rank is not None:
+            found.append((int(rank), host, pci, index))
+        elif host is not None and pid is not None:
+            same = processes.get((host, int(pid)), set())
+            found += [(r, host, pci, index) for r in same if len(same) == 1]
+    return found
 
 
 def _rank_of(
     gpu: _Gpu,
     by_device: Mapping[str, tuple[int, Mapping[str, Any]]],
-    logged: Sequence[tuple[int, str | None, str | None, int | None]],
+    logged: Sequence[_Logged],
     on_host: Mapping[str, set[int]],
 ) -> tuple[int | None, str | None]:
     """The rank that uses the GPU, and where that is known from."""

@@ -25,8 +25,10 @@ BASE_QUERIES = (
     *("step_breakdown", "step_time", "step_time_summary", "overlap", "hidden_kernels"),
     "comm_summary",
 )
-OPTIONAL_QUERIES = ("exposed_comm_by_op", "comm_records")
+OPTIONAL_QUERIES = ("exposed_comm_by_op", "comm_records", "inspector_calls")
 """Better sentences, no verdict: a report does without them."""
+STARTS_FROM = {"inspector_calls": "comm_call", "open_calls": "open_collective"}
+"""Queries over many tables that find nothing without rows of this one: most runs have none."""
 QUERY_THREADS = 4
 """Queries of a small run that run at a time: more share too little memory."""
 ONLY_WITH = {"expert_load": "all_to_all"}
@@ -73,7 +75,11 @@ def gather(
     unavailable: dict[str, str] = {}
     asked: list[str] = []
     for name in names:
-        if filled is not None and catalog.finds_nothing(catalog.find(name), filled):
+        start = STARTS_FROM.get(name)
+        if filled is not None and (
+            catalog.finds_nothing(catalog.find(name), filled)
+            or (start is not None and start not in filled)
+        ):
             rows[name] = []
         else:
             asked.append(name)

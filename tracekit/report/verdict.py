@@ -15,7 +15,7 @@ from tracekit.findings import (
     VerdictKind,
     ordered,
 )
-from tracekit.rules import RULES
+from tracekit.rules import RULES, ras_hang
 from tracekit.rules.base import HIDDEN_CAPTURE, Facts
 from tracekit.rules.pipeline import schedule_bubble
 from tracekit.rules.steps import StepKey, Steps
@@ -174,14 +174,14 @@ def _no_steps(facts: Facts) -> Judgement:
             capture,
         )
     if not rows and (records := facts.of("comm_records")):
-        is_ras = all(r["kind"] == "nccl_ras" for r in records)
+        if all(r["kind"] == "nccl_ras" for r in records):
+            says, advice = ras_hang.told(facts)
+            return _say("not_enough_data", f"Cannot tell: {says}", advice)
         return _say(
             "not_enough_data",
             "Cannot tell: records of communication alone, and the rules that read them found no "
             "fault.",
-            "take a second snapshot a minute later: who has not moved, hangs"
-            if is_ras
-            else "add the dumps of all ranks (/tmp/nccl_trace_rank_*), or their traces",
+            "add the dumps of all ranks (/tmp/nccl_trace_rank_*), or their traces",
         )
     if not rows:
         return _say("not_enough_data", "Cannot tell: no file holds a usable trace.", capture)

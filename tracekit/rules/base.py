@@ -77,6 +77,10 @@ class Replay(Protocol):
     def slowdown(self, rank: int) -> float | None:
         """The ideal step with only this rank's delays, over the ideal step."""
 
+    @property
+    def is_by_streams(self) -> bool:
+        """Whether launches and streams are replayed, which shows what a delay hides behind."""
+
 
 @dataclass(frozen=True)
 class Facts:

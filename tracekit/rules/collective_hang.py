@@ -12,6 +12,8 @@ How it shows
     PyTorch's watchdog and Flight Recorder say the same by sequence numbers, and are believed first;
     where the traces of the same group agree, the finding has both as evidence, and where they name
     somebody else, that is said against it.
+    NCCL's RAS counts what each member launched: where two snapshots show the same counts, some
+    members behind others, those are waited for. A process that it calls dead needs no second one.
 
 Why it hurts
     Nothing is computed until a timeout ends the job.
@@ -34,7 +36,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracekit.findings import (
     Evidence,
@@ -44,13 +46,14 @@ from tracekit.findings import (
     Severity,
     confidence_from,
 )
-from tracekit.rules import nccl_hang, open_hang
+from tracekit.rules import nccl_hang, open_hang, ras_hang
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
 from tracekit.rules.open_hang import Traced
 from tracekit.rules.sources import agreed, contradicted
 from tracekit.wording import ranges, ranks_phrase, seconds
 
 NAME = "collective-hang"
+RAS_CAPTURE = "ncclras -f json"
 
 
 @dataclass(frozen=True)
@@ -69,15 +72,31 @@ def evaluate(facts: Facts, limits: CollectiveHangThresholds) -> RuleOutcome:
     """The communicators in which members stopped at different calls, for good."""
     logged = nccl_hang.hang(facts)
     traced = _traced(facts, limits)
+    counted = ras_hang.hang(facts, limits.min_silence_ns)
     if logged is not None:
-        return RuleOutcome(findings=_joined(facts, logged, traced))
-    if traced is None and not nccl_hang.has_evidence(facts):
+        return RuleOutcome(findings=_with(counted, _joined(facts, logged, traced)))
+    has_other = traced is not None or nccl_hang.has_evidence(facts)
+    if counted is None and not has_other and facts.of(ras_hang.QUERY):
+        if ras_hang.is_single(facts):
+            return lacking(NAME, "a second snapshot of NCCL's RAS, a minute later", RAS_CAPTURE)
+        return RuleOutcome()
+    if counted is None and not has_other:
         return lacking(
             NAME,
             "collectives matched across ranks, Flight Recorder or a watchdog's log",
             "set TORCH_NCCL_TRACE_BUFFER_SIZE and TORCH_NCCL_DUMP_ON_TIMEOUT",
         )
-    return RuleOutcome(findings=tuple(t.finding for t in (traced or ())[:1]))
+    return RuleOutcome(findings=_with(counted, [t.finding for t in (traced or ())[:1]]))
+
+
+def _with(counted: Finding | None, found: Sequence[Finding]) -> tuple[Finding, ...]:
+    """What RAS counted is evidence of the hang that others tell, or the finding itself."""
+    if counted is None or not found:
+        return (*found, *((counted,) if counted is not None else ()))
+    first, *rest = found
+    # RAS numbers the members of a communicator: whether it means the same ranks is not known.
+    seen = tuple(replace(e, name=f"RAS: {e.name}") for e in counted.evidence)
+    return (replace(first, evidence=first.evidence + seen), *rest)
 
 
 def _traced(facts: Facts, limits: CollectiveHangThresholds) -> list[Traced] | None:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracekit.findings import Evidence, Finding, Severity, confidence_from, severity_of
+from tracekit.findings import Evidence
 from tracekit.rules import ports as at
 from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
 from tracekit.wording import share
@@ -63,40 +63,30 @@ def evaluate(facts: Facts, limits: EcnCongestionThresholds) -> RuleOutcome:
         )
         if not is_much or test is None or test["verdict"] != "cause":
             continue
-        scope = at.scope_of(facts, [port])
         rows = [*port.of(MARKS), *port.of(NOTICES)]
-        against = at.unproved(rows)
-        impact = at.impact(facts, test)
         said = f"{share(ratio)} of its packets" if ratio else f"{notices:,.0f} congestion notices"
+        evidence = Evidence(
+            name="packets marked of all packets" if ratio else "congestion notices",
+            value=ratio if ratio is not None else float(notices or 0.0),
+            unit="ratio" if ratio is not None else "count",
+            threshold=limits.min_marked_ratio
+            if ratio is not None
+            else float(limits.min_notices_count),
+            query="port_counters",
+            rows=at.places(facts, rows),
+        )
         findings.append(
-            Finding(
-                id=f"{NAME}/{at.where(scope)}",
-                rule=NAME,
-                severity=Severity.NOTE if against else severity_of(impact.step_ratio),
-                confidence=confidence_from(
-                    ["counters", "step times"], "marks and slow steps" + at.tested_words(test)
-                ),
-                summary=f"The {at.named(port)} meets congestion ({said} marked) in slow steps.",
-                owner="network",
-                scope=scope,
-                when=at.when(facts),
-                impact=impact,
-                evidence=(
-                    Evidence(
-                        name="packets marked of all packets" if ratio else "congestion notices",
-                        value=ratio if ratio is not None else float(notices or 0.0),
-                        unit="ratio" if ratio is not None else "count",
-                        threshold=limits.min_marked_ratio
-                        if ratio is not None
-                        else float(limits.min_notices_count),
-                        query="port_counters",
-                        rows=at.places(facts, rows),
-                    ),
-                    *at.tested_evidence(test),
-                ),
-                counter_evidence=against,
-                confirm=("read marks, notices and queue depth of this port while the job runs",),
-                remedy=("spread the flows; tune marking and DCQCN; stagger collectives",),
+            at.finding(
+                facts,
+                NAME,
+                [port],
+                f"The {at.named(port)} meets congestion ({said} marked) in slow steps.",
+                [evidence],
+                rows=rows,
+                counters=(*MARKS, *NOTICES),
+                basis="marks and slow steps",
+                confirm="read marks, notices and queue depth of this port while the job runs",
+                remedy="spread the flows; tune marking and DCQCN; stagger collectives",
             )
         )
     return RuleOutcome(tuple(findings))

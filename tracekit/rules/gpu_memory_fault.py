@@ -70,7 +70,8 @@ def evaluate(facts: Facts, limits: GpuMemoryFaultThresholds) -> RuleOutcome:
     for row in facts.of(gpus.COUNTERS):
         if row["counter"] in FLAGS and row["max_value"] >= 1:
             rows.setdefault(str(row["gpu_id"]), []).append(row)
-    return RuleOutcome(tuple(_finding(facts, limits, own) for _, own in sorted(rows.items())))
+    found = (_finding(facts, limits, own) for _, own in sorted(rows.items()))
+    return RuleOutcome(tuple(gpus.priced(facts, f) for f in found))
 
 
 def _in_time(row: Row) -> tuple[bool, int, int]:
@@ -159,7 +160,8 @@ RULE = Rule(
     summary="A GPU reports that its memory, its firmware or itself has failed.",
     owner="hardware",
     thresholds=GpuMemoryFaultThresholds(),
-    queries=("step_breakdown", gpus.EVENTS, gpus.GROWTH, gpus.COUNTERS),
+    queries=("step_breakdown", *gpus.TRACE_QUERIES, gpus.EVENTS, gpus.GROWTH, gpus.COUNTERS),
+    kernel_queries=gpus.TRACE_QUERIES,
     evaluate=evaluate,
     doc=__doc__,
     needs=gpus.NEEDS,

@@ -147,5 +147,6 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs=gpus.NEEDS,
+    symptom_of=("thermal-throttle", "power-brake", "gpu-contention"),
     cap=Severity.NOTE,
 )

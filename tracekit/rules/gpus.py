@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
 
-from tracekit.findings import Candidates, Evidence, EvidenceRow, Scope
+from tracekit.findings import (
+    Candidates,
+    Evidence,
+    EvidenceRow,
+    Finding,
+    Impact,
+    Scope,
+    confidence_from,
+    impact_of,
+    severity_of,
+)
 from tracekit.rules.base import Facts, Row, RuleOutcome, lacking
 from tracekit.wording import safe, some
 
@@ -14,6 +26,8 @@ COUNTERS = "gpu_counters"
 THROTTLE = "gpu_throttle"
 GROWTH = "gpu_growth"
 EVENTS = "gpu_events"
+TRACE_QUERIES = ("straggler", "comm_summary")
+"""What ``cost`` asks besides the steps; CUDA graphs hide it."""
 
 XIDS: Mapping[int, str] = {
     48: "uncorrectable memory error",
@@ -132,6 +146,79 @@ def current_events(facts: Facts, xids: frozenset[int]) -> list[Row]:
         if row["xid"] in xids
         and (row["is_in_window"] or (row["is_in_window"] is None and not facts.ranks))
     ]
+
+
+MIN_COMPUTE_RATIO = 1.05
+"""Computing time over the peers' from which a GPU's trouble shows: the clock that D2 calls lost."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What GPUs that their own counters call slow cost a step, and how that is known."""
+
+    impact: Impact
+    evidence: Evidence
+
+
+def cost(facts: Facts, ranks: Sequence[int]) -> Cost | None:
+    """What a step would gain if these ranks computed as their peers do; None where it is not so.
+
+    The counters say why the GPUs are slow, the traces whether they are: where the ranks compute no
+    longer than their peers of the same stage nothing is charged, and where work is uneven by nature
+    (experts) nothing can be. By replay; else the computing time beyond the other ranks', as far as
+    those wait longer than these.
+    """
+    steps, wanted = facts.steps, set(ranks)
+    means = steps.rank_means
+    others = [m for r, m in means.items() if r not in wanted]
+    mine = [m for r, m in means.items() if r in wanted]
+    is_uneven = any(row["op"] == "all_to_all" for row in facts.of("comm_summary"))
+    if not mine or not others or not facts.has_gpu or facts.hidden_ranks or is_uneven:
+        return None
+    ratios = {
+        int(r["rank"]): float(r["compute_ratio"])
+        for r in facts.of("straggler")
+        if r["rank"] in wanted and r["compute_ratio"] is not None
+    }
+    worst = max(ratios.values(), default=0.0)
+    if worst < MIN_COMPUTE_RATIO:
+        return None
+    longer = max(m.compute for m in mine) - median(m.compute for m in others)
+    waited = median(m.exposed_comm for m in others) - min(m.exposed_comm for m in mine)
+    measured = max(0.0, min(longer, waited))
+    saved = facts.replay.saved_ns(sorted(wanted & set(means))) if facts.replay else None
+    # A replay that sees no gain where ranks were seen to wait has missed what they waited for.
+    cost_ns = saved if saved is not None and saved >= 0.5 * measured else measured
+    cost_ns = min(cost_ns, steps.step_ns)
+    evidence = Evidence(
+        name="computing time over its peers' median",
+        value=worst,
+        unit="ratio",
+        threshold=MIN_COMPUTE_RATIO,
+        query="straggler",
+    )
+    impact = impact_of(cost_ns / 1e9, steps.step_ns / 1e9, facts.gpus_count)
+    return Cost(impact, evidence)
+
+
+def priced(facts: Facts, finding: Finding) -> Finding:
+    """The finding with what the traces say of its ranks: steps, cost, a second kind of evidence."""
+    price = cost(facts, finding.scope.ranks)
+    if price is None:
+        return finding
+    measured = severity_of(price.impact.step_ratio)
+    base = facts.scope(finding.scope.ranks, facts.steps.keys)
+    return replace(
+        finding,
+        severity=max(finding.severity, measured, key=lambda s: s.weight),
+        confidence=confidence_from(
+            ["counters", "GPU timeline"],
+            "the GPU's own counters, and the traces: it computes longer",
+        ),
+        scope=replace(finding.scope, hosts=finding.scope.hosts or base.hosts, steps=base.steps),
+        impact=price.impact,
+        evidence=(*finding.evidence, price.evidence),
+    )
 
 
 def clock_of(facts: Facts, rank: int) -> tuple[Evidence, ...]:

@@ -232,8 +232,10 @@ def price_ns(facts: Facts, members: Sequence[LateRank]) -> float:
     if facts.replay is None:
         return measured
     saved = facts.replay.saved_ns(sorted(late.rank for late in members))
-    # A replay that sees no gain where ranks were seen to wait has missed what they waited for.
-    if saved is None or saved < 0.5 * measured:
+    # A replay that sees no gain where ranks were seen to wait has missed what they waited for, or
+    # others would hold the step up just as long. A coarse one misses more.
+    least = 0.1 if facts.replay.is_by_streams else 0.5
+    if saved is None or saved < least * measured:
         return measured
     return min(saved, facts.steps.step_ns)
 

@@ -28,7 +28,9 @@ from tracekit.wording import ranges, safe
 HANG = "collective-hang"
 MISMATCH = "collective-mismatch"
 QUERIES = ("watchdog", "flight_calls")
-HANG_QUERIES = (*QUERIES, "last_calls", "enqueued_calls", "open_calls")
+HANG_QUERIES = (
+    *QUERIES, "last_calls", "enqueued_calls", "open_calls", "ras_growth", "nccl_signals",
+)  # fmt: skip
 MIN_SILENCE_NS = 30_000_000_000
 """A trace that goes on for so long after its rank's last call was not cut there."""
 VARIABLE_SIZES = frozenset({"all_to_all", "coalesced", "gather", "scatter", "unknown"})

@@ -5,7 +5,8 @@ What it means
 How it shows
     While the job ran: damaged frames (checksum, uncorrectable codewords) at one in a million or
     more, ten times as many as at the other ports; a link that went down; connections given up after
-    all retries; a NIC that stalled past its timeout.
+    all retries; a NIC that stalled past its timeout. It costs what transfers took beyond the time
+    that the port's bytes need at the usual speed of the job's links.
 
 Why it hurts
     A damaged packet is lost and sent again; a link that goes down stops the job for seconds; a
@@ -24,10 +25,10 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tracekit.findings import Evidence, Finding, Severity, confidence_from, severity_of
+from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import ports as at
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
 from tracekit.wording import listed
@@ -61,13 +62,13 @@ class NicErrorThresholds(Thresholds):
 
 
 def evaluate(facts: Facts, limits: NicErrorThresholds) -> RuleOutcome:
-    """One finding a port."""
+    """One finding a link, from all its views."""
     missing = at.why_not(facts, {*DAMAGE, *DOWN})
     if missing is not None:
         return lacking(NAME, missing, at.CAPTURE)
     found = at.ports(facts)
     damage = {p.link: p.growth(DAMAGE) or 0.0 for p in found}
-    findings = []
+    bad: dict[str, list[Row]] = {}
     for port in found:
         rows = [
             r
@@ -85,58 +86,52 @@ def evaluate(facts: Facts, limits: NicErrorThresholds) -> RuleOutcome:
         ):
             rows += [r for r in port.of(DAMAGE) if r["growth"]]
         if rows:
-            findings.append(_finding(facts, limits, port, rows))
-    return RuleOutcome(tuple(findings))
+            bad[port.link] = rows
+    links = at.views(p for p in found if p.link in bad)
+    return RuleOutcome(tuple(_finding(facts, limits, link, bad) for link in links))
 
 
 def _finding(
-    facts: Facts, limits: NicErrorThresholds, port: at.Port, rows: Sequence[Row]
+    facts: Facts,
+    limits: NicErrorThresholds,
+    link: Sequence[at.Port],
+    bad: Mapping[str, Sequence[Row]],
 ) -> Finding:
-    scope = at.scope_of(facts, [port])
-    names = [str(r["counter"]) for r in rows]
-    test = at.tested(facts, [port], names)
-    impact = at.impact(facts, test)
-    against = at.unproved(rows)
-    words = [f"{r['growth']:,.0f} {({**DAMAGE, **DOWN})[r['counter']]}" for r in rows[:3]]
-    is_down = any(name in DOWN for name in names) and port.rank is not None
-    severity = max(
-        Severity.MINOR if is_down else Severity.NOTE,
-        severity_of(impact.step_ratio),
-        key=lambda s: s.weight,
+    """One finding for all views of a link, worst view first."""
+    found = sorted(
+        at.proved_first(link), key=lambda p: -max(float(r["growth"]) for r in bad[p.link])
     )
-    name = at.named(port)
-    return Finding(
-        id=f"{NAME}/{at.where(scope)}",
-        rule=NAME,
-        severity=Severity.NOTE if against else severity,
-        confidence=confidence_from(
-            ["counters", "step times"] if impact.s_per_step is not None else ["counters"],
-            "the port's own counters" + at.tested_words(test),
-        ),
-        summary=f"The {name} counts {listed(words)} while the job runs.",
-        owner="network",
-        scope=scope,
-        when=at.when(facts),
-        impact=impact,
-        evidence=(
-            *(
-                Evidence(
-                    name=str(r["counter"]),
-                    value=float(r["growth"]),
-                    unit="count",
-                    threshold=float(
-                        limits.min_downs_count if r["counter"] in DOWN else limits.min_damage_count
-                    ),
-                    query="port_counters",
-                    rows=at.places(facts, [r]),
-                )
-                for r in rows[:4]
+    rows = [r for p in found for r in bad[p.link]]
+    first = bad[found[0].link]
+    names = [str(r["counter"]) for r in rows]
+    words = [f"{r['growth']:,.0f} {({**DAMAGE, **DOWN})[r['counter']]}" for r in first[:3]]
+    is_down = any(name in DOWN for name in names) and found[0].rank is not None
+    evidence = [
+        Evidence(
+            name=str(r["counter"]),
+            value=float(r["growth"]),
+            unit="count",
+            threshold=float(
+                limits.min_downs_count if r["counter"] in DOWN else limits.min_damage_count
             ),
-            *at.tested_evidence(test),
-        ),
-        counter_evidence=against,
-        confirm=("ethtool -S, ethtool -m (light), mlxlink -c   on the host, twice",),
-        remedy=("clean or replace cable and optic; then the NIC",),
+            query="port_counters",
+            rows=at.places(facts, [r]),
+        )
+        for r in rows[:4]
+    ]
+    return at.finding(
+        facts,
+        NAME,
+        found,
+        f"The {at.named(found[0])} counts {listed(words)} while the job runs.",
+        evidence,
+        rows=rows,
+        counters=names,
+        basis="the port's own counters",
+        least=Severity.MINOR if is_down else Severity.NOTE,
+        lost_ns=at.slowed_ns(facts, found),
+        confirm="ethtool -S, ethtool -m (light), mlxlink -c   on the host, twice",
+        remedy="clean or replace cable and optic; then the NIC",
     )
 
 
@@ -145,7 +140,8 @@ RULE = Rule(
     summary="A NIC or its link damages packets, goes down, or gives up on connections.",
     owner="network",
     thresholds=NicErrorThresholds(),
-    queries=("step_breakdown", *at.QUERIES),
+    queries=("step_breakdown", *at.QUERIES, *at.TRANSFER_QUERIES, "port_levels"),
+    kernel_queries=at.TRANSFER_QUERIES,
     evaluate=evaluate,
     doc=__doc__,
     needs=at.NEEDS,

@@ -4,8 +4,9 @@ What it means
 
 How it shows
     Drops of one port while the job ran, one packet in 10,000 or more, and at most a tenth of that
-    on the other ports. Where the trace shows that the rank behind the port always gets its data
-    late, both are one finding, with the trace's cost.
+    on the other ports. It costs what goes with slow steps, or the time of transfers of these ranks
+    that took three times the usual, as far as no computation hides it. Where the trace shows that
+    the rank behind the port always gets its data late, both are one finding.
 
 Why it hurts
     A lost packet costs a retransmission: milliseconds on TCP, up to half a second where only a
@@ -29,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracekit.findings import Evidence, Finding, Severity, confidence_from, severity_of
+from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
 from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
 from tracekit.wording import plural, share
@@ -78,7 +79,10 @@ def evaluate(facts: Facts, limits: PacketLossThresholds) -> RuleOutcome:
         worst[loss.port.link] = max(loss.ratio, worst.get(loss.port.link, 0.0))
     singled = [loss for loss in bad if _stands_out(loss, worst, limits)]
     if singled:
-        return RuleOutcome(tuple(_finding(facts, limits, [loss], worst) for loss in singled))
+        # The switch's port and the NIC may both count the same drops: one link, one finding.
+        links = at.views({loss.port.link: loss.port for loss in singled}.values())
+        own = [[loss for loss in singled if loss.port in link] for link in links]
+        return RuleOutcome(tuple(_finding(facts, limits, losses, worst) for losses in own))
     return RuleOutcome((_finding(facts, limits, bad, worst),))
 
 
@@ -107,13 +111,10 @@ def _finding(
     found = [loss.port for loss in losses]
     scope = at.scope_of(facts, list({p.link: p for p in found}.values()))
     rows = [r for loss in losses for r in loss.port.of(at.DROPPED, loss.direction) if r["growth"]]
-    against = at.unproved(rows)
-    test = at.tested(facts, found, at.DROPPED)
-    impact = at.impact(facts, test)
     first = max(losses, key=lambda loss: loss.ratio)
     usual = at.others_median(worst, first.port.link)
-    dropped = sum(loss.dropped for loss in losses)
-    if len(scope.links) == 1:
+    dropped = max(loss.dropped for loss in losses)
+    if len(at.views(found)) == 1:
         who = f"The {at.named(first.port, first.direction)} drops"
         rest = _contrast(worst, first)
         said = (
@@ -121,48 +122,45 @@ def _finding(
         )
         where = scope.links[0]
     else:
+        dropped = sum(loss.dropped for loss in losses)
         said = (
             f"{plural(len(scope.links), 'port')} drop packets while the job runs "
             f"({dropped:,.0f}; up to {share(first.ratio)}): {at.links_phrase(found)}."
         )
         where = "all" if set(scope.links) == set(worst) else scope.links[0]
-    return Finding(
-        id=f"{NAME}/{','.join(map(str, scope.ranks)) if len(scope.ranks) == 1 else where}",
-        rule=NAME,
-        severity=Severity.NOTE if against else severity_of(impact.step_ratio),
-        confidence=confidence_from(
-            ["counters", "step times"] if impact.s_per_step is not None else ["counters"],
-            "the port's own counters" + at.tested_words(test),
+    evidence = (
+        Evidence(
+            name="packets dropped of all packets",
+            value=first.ratio,
+            unit="ratio",
+            threshold=max(limits.min_loss_ratio, limits.min_ahead_ratio * (usual or 0.0)),
+            query="port_counters",
+            rows=at.places(facts, rows),
         ),
-        summary=said,
-        owner="network",
+        Evidence(
+            name="packets dropped while the job ran",
+            value=dropped,
+            unit="packets",
+            threshold=float(limits.min_drops_count),
+            query="port_counters",
+        ),
+    )
+    return at.finding(
+        facts,
+        NAME,
+        found,
+        said,
+        evidence,
+        rows=rows,
+        counters=at.DROPPED,
+        basis="the port's own counters",
         scope=scope,
-        when=at.when(facts),
-        impact=impact,
-        evidence=(
-            Evidence(
-                name="packets dropped of all packets",
-                value=first.ratio,
-                unit="ratio",
-                threshold=max(limits.min_loss_ratio, limits.min_ahead_ratio * (usual or 0.0)),
-                query="port_counters",
-                rows=at.places(facts, rows),
-            ),
-            Evidence(
-                name="packets dropped while the job ran",
-                value=dropped,
-                unit="packets",
-                threshold=float(limits.min_drops_count),
-                query="port_counters",
-            ),
-            *at.tested_evidence(test),
-        ),
-        counter_evidence=against,
-        confirm=(
-            "read the port's drops and queue twice, a minute apart, while the job runs",
-            "tc -s qdisc, ethtool -S or the switch's queue counters say which queue is full",
-        ),
-        remedy=("give the queue room or the port its speed back; on RoCE, check PFC and ECN",),
+        place=str(scope.ranks[0]) if len(scope.ranks) == 1 else where,
+        # A transfer whose lost packet only a timer notices takes many times as long as the others.
+        lost_ns=at.stuck_ns(facts, scope.ranks),
+        confirm="read the port's drops and queue twice, a minute apart, while the job runs: "
+        "tc -s qdisc, ethtool -S or the switch's queue counters say which queue is full",
+        remedy="give the queue room or the port its speed back; on RoCE, check PFC and ECN",
     )
 
 
@@ -180,7 +178,8 @@ RULE = Rule(
     summary="A port throws packets away while the job runs.",
     owner="network",
     thresholds=PacketLossThresholds(),
-    queries=("step_breakdown", *at.QUERIES),
+    queries=("step_breakdown", *at.QUERIES, *at.TRANSFER_QUERIES),
+    kernel_queries=at.TRANSFER_QUERIES,
     evaluate=evaluate,
     doc=__doc__,
     needs=at.NEEDS,

@@ -14,6 +14,7 @@ Remedy
     before pause does.
 
 When this is wrong
+    Ports that are told to pause are victims: the finding shows them and blames no rank behind them.
     Short pauses in every step are how a lossless fabric works. A watchdog's count may be of another
     day where readings do not say: only growth while the job ran counts, or a storm that holds.
 
@@ -24,9 +25,9 @@ Source
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tracekit.findings import Evidence, Finding, Severity, confidence_from, severity_of
+from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import ports as at
 from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
 from tracekit.wording import plural, share
@@ -66,12 +67,9 @@ def _finding(
     held: Sequence[tuple[at.Port, at.Pause]],
 ) -> Finding:
     involved = list({p.link: p for p in (*stormed, *(p for p, _ in held))}.values())
-    scope = at.scope_of(facts, involved)
-    test = at.tested(facts, involved, at.PAUSES)
-    impact = at.impact(facts, test)
     rows = [r for p in stormed for r in p.of(STORMS)] + [r for _, x in held for r in x.rows]
-    against = at.unproved(rows)
     storms = sum(p.growth(STORMS) or 0.0 for p in stormed)
+    most = max((x.ratio or 0.0 for _, x in held), default=0.0)
     words = []
     evidence = []
     if stormed:
@@ -87,9 +85,9 @@ def _finding(
             )
         )
     if held:
-        most = max(x.ratio or 0.0 for _, x in held)
-        who = plural(len(held), "port")
-        words.append(f"{who} stood paused for up to {share(most)} of the time")
+        words.append(
+            f"{plural(len(held), 'port')} stood paused for up to {share(most)} of the time"
+        )
         evidence.append(
             Evidence(
                 name="time that a port was told to pause",
@@ -100,26 +98,29 @@ def _finding(
                 rows=at.places(facts, rows),
             )
         )
-    least = Severity.MAJOR if stormed else Severity.NOTE
-    severity = max(least, severity_of(impact.step_ratio), key=lambda s: s.weight)
     said = " and ".join(words)
-    return Finding(
-        id=f"{NAME}/{at.where(scope)}",
-        rule=NAME,
-        severity=Severity.NOTE if against else severity,
-        confidence=confidence_from(
-            ["counters", "step times"] if impact.s_per_step is not None else ["counters"],
-            "the ports' own counters" + at.tested_words(test),
-        ),
-        summary=f"{said[0].upper()}{said[1:]}: {at.links_phrase(involved)}.",
-        owner="network",
+    # A port in a storm was paused without end by what hangs on it. Ports that were told to pause
+    # are victims: they are shown, and nobody behind them is blamed.
+    blamed = at.scope_of(facts, stormed)
+    scope = replace(
+        blamed,
+        links=tuple(p.link for p in involved),
+        switches=at.scope_of(facts, involved).switches,
+    )
+    return at.finding(
+        facts,
+        NAME,
+        involved,
+        f"{said[0].upper()}{said[1:]}: {at.links_phrase(involved)}.",
+        evidence,
+        rows=rows,
+        counters=at.PAUSES,
+        basis="the ports' own counters",
         scope=scope,
-        when=at.when(facts),
-        impact=impact,
-        evidence=(*evidence, *at.tested_evidence(test)),
-        counter_evidence=against,
-        confirm=("show pfc counters; show pfcwd stats   on the switches, twice",),
-        remedy=("find the host that pauses first and mend it; keep the watchdog on",),
+        least=Severity.MAJOR if stormed else Severity.NOTE,
+        lost_ns=most * facts.steps.step_ns,
+        confirm="show pfc counters; show pfcwd stats   on the switches, twice",
+        remedy="find the host that pauses first and mend it; keep the watchdog on",
     )
 
 
@@ -132,4 +133,5 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs=at.NEEDS,
+    symptom_of=("slow-receiver", "incast"),
 )

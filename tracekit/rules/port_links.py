@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from tracekit.findings import Evidence, Finding, Impact, Severity, confidence_from
+from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
 from tracekit.rules.base import Facts, Row
 
@@ -46,30 +46,26 @@ def slow_links(facts: Facts, rule: str) -> list[Finding]:
 
 def _finding(facts: Facts, rule: str, port: at.Port, row: Row, usual: float) -> Finding:
     unit, verb = SPEEDS[row["counter"]]
-    scope = at.scope_of(facts, [port])
     shown = [f"{_shown(v, unit)}" for v in (float(row["max_value"]), usual)]
-    return Finding(
-        id=f"{rule}/{at.where(scope)}",
-        rule=rule,
-        severity=Severity.NOTE,
-        confidence=confidence_from(["counters"], "the port's own word"),
-        summary=f"The {at.named(port)} {verb} {shown[0]}; the job's other ports {shown[1]}.",
-        owner="network",
-        scope=scope,
-        when=at.when(facts),
-        impact=Impact(),
-        evidence=(
-            Evidence(
-                name=str(row["counter"]),
-                value=float(row["max_value"]),
-                unit=unit,
-                threshold=MAX_SPEED_RATIO * usual,
-                query="port_levels",
-            ),
-        ),
-        counter_evidence=at.unproved([row]),
-        confirm=("read speed and width of this port and of a peer; then its cable and optic",),
-        remedy=("replace cable or optic, or lift the limit; drain the machine until then",),
+    evidence = Evidence(
+        name=str(row["counter"]),
+        value=float(row["max_value"]),
+        unit=unit,
+        threshold=MAX_SPEED_RATIO * usual,
+        query="port_levels",
+    )
+    return at.finding(
+        facts,
+        rule,
+        [port],
+        f"The {at.named(port)} {verb} {shown[0]}; the job's other ports {shown[1]}.",
+        [evidence],
+        rows=[row],
+        counters=(),
+        basis="the port's own word",
+        lost_ns=at.slowed_ns(facts, [port]),
+        confirm="read speed and width of this port and of a peer; then its cable and optic",
+        remedy="replace cable or optic, or lift the limit; drain the machine until then",
     )
 
 

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tracekit.findings import Evidence, EvidenceRow, Impact, Scope, When, impact_of
+from tracekit.findings import (
+    Evidence,
+    EvidenceRow,
+    Finding,
+    Impact,
+    Instrument,
+    Owner,
+    Scope,
+    Severity,
+    When,
+    confidence_from,
+    impact_of,
+    severity_of,
+)
 from tracekit.rules.base import UNPROVED, Facts, Row
 from tracekit.wording import safe, some
 
 QUERIES = ("port_counters", "network_correlation")
+TRANSFER_QUERIES = ("group_bandwidth", "match_coverage")
+"""What ``stuck_ns`` and ``slowed_ns`` ask of the traces; CUDA graphs hide it."""
+TRAFFIC = ("tx_bytes", "rx_bytes")
+REACHED_RATIO = 0.8
+"""Of a link's speed that large transfers reach: what is above it is not called lost."""
 CAPTURE = "tracekit capture --what nic"
 NEEDS = "NIC or switch counters"
+MIN_COST_RATIO = 0.01
+"""Of the step: a cost below it is no second witness."""
 MIN_COVERAGE_RATIO = 0.5
 """Less of the window than this, and counters say little about the job."""
 
@@ -143,11 +163,11 @@ def where(scope: Scope) -> str:
     return scope.links[0] if len(scope.links) == 1 else "several"
 
 
-def host_named(port: Port) -> str:
-    """The host of a port as a sentence begins with it: ``Host h1 (rank 1)``."""
-    who = owners(port)
-    ranks = f" (rank{'s' if len(who) > 1 else ''} {', '.join(map(str, who[:4]))})" if who else ""
-    return f"Host {safe(port.host or '?')}{ranks}"
+def host_named(found: Sequence[Port]) -> str:
+    """The host of some ports as a sentence begins with it: ``Host h1 (rank 1)``."""
+    who = sorted({r for p in found for r in owners(p)})
+    ranks = f" (rank{'s' if len(who) > 1 else ''} {some([str(r) for r in who])})" if who else ""
+    return f"Host {safe(found[0].host or '?')}{ranks}"
 
 
 def why_not(facts: Facts, counters: Iterable[str] | None = None) -> str | None:
@@ -215,9 +235,17 @@ def places(facts: Facts, rows: Iterable[Row]) -> tuple[EvidenceRow, ...]:
 
 
 def unproved(rows: Iterable[Row]) -> tuple[Evidence, ...]:
-    """Evidence against: files in a format that no real sample proved; empty where none is."""
-    files = {r["source_id"] for r in rows if r.get("is_from_documentation")}
-    return (Evidence(name=UNPROVED, value=float(len(files)), unit="count"),) if files else ()
+    """Evidence against: nothing but files in a format that no real sample proved; else empty."""
+    listed = list(rows)
+    if not listed or not all(r.get("is_from_documentation") for r in listed):
+        return ()
+    files = {r["source_id"] for r in listed}
+    return (Evidence(name=UNPROVED, value=float(len(files)), unit="count"),)
+
+
+def proved_first(found: Iterable[Port]) -> list[Port]:
+    """Ports in their order, those of formats that a real sample proved before the others."""
+    return sorted(found, key=lambda p: all(r.get("is_from_documentation") for r in p.rows))
 
 
 def others_median(values: Mapping[str, float], own: str) -> float | None:
@@ -271,12 +299,157 @@ def tested_evidence(row: Row | None) -> tuple[Evidence, ...]:
     )
 
 
-def impact(facts: Facts, row: Row | None) -> Impact:
-    """What a cause costs: the mean step above steps with least of the counter; else unknown."""
-    if row is None or row["verdict"] != "cause" or not len(facts.steps):
-        return Impact()
-    step_s = facts.steps.step_ns / 1e9
-    return impact_of(float(row["cost_ratio"] or 0.0) * step_s, step_s, facts.gpus_count)
+@dataclass(frozen=True)
+class Cost:
+    """What a network's trouble costs a step, and how that is known."""
+
+    impact: Impact
+    instruments: tuple[Instrument, ...]
+    evidence: tuple[Evidence, ...] = ()
+
+
+def cost(facts: Facts, row: Row | None, lost_ns: float = 0.0) -> Cost:
+    """By correlation with the step's time where that was found; else by the time that was lost.
+
+    ``lost_ns``: time of a mean step that transfers lost. Only what no computation hides costs;
+    where in a step it was lost the counters do not say, so it is taken to be hidden like all
+    communication. Nothing known: an impact that is unknown.
+    """
+    steps = facts.steps
+    if row is not None and row["verdict"] == "cause":
+        impact = Impact()
+        if len(steps):
+            step_s = steps.step_ns / 1e9
+            impact = impact_of(float(row["cost_ratio"] or 0.0) * step_s, step_s, facts.gpus_count)
+        return Cost(impact, ("counters", "step times"), tested_evidence(row))
+    parts = [s for ranks in steps.by_key.values() for s in ranks.values()]
+    comm_ns = sum(s.comm_ns for s in parts)
+    if not lost_ns or not comm_ns or facts.hidden_ranks:
+        return Cost(Impact(), ("counters",), tested_evidence(row))
+    exposed_ns = sum(s.exposed_comm_ns for s in parts)
+    cost_ns = min(lost_ns * exposed_ns / comm_ns, exposed_ns / len(parts))
+    evidence = Evidence(
+        name="time of a step lost in transfers that no computation hid",
+        value=cost_ns / 1e9,
+        unit="s",
+    )
+    impact = impact_of(cost_ns / 1e9, steps.step_ns / 1e9, facts.gpus_count)
+    is_worth_it = (impact.step_ratio or 0.0) >= MIN_COST_RATIO
+    return Cost(
+        impact,
+        ("counters", "step times") if is_worth_it else ("counters",),
+        (evidence, *tested_evidence(row)),
+    )
+
+
+def finding(
+    facts: Facts,
+    rule: str,
+    found: Sequence[Port],
+    summary: str,
+    evidence: Sequence[Evidence],
+    *,
+    rows: Sequence[Row],
+    counters: Iterable[str],
+    basis: str,
+    confirm: str,
+    remedy: str,
+    scope: Scope | None = None,
+    place: str | None = None,
+    owner: Owner = "network",
+    least: Severity = Severity.NOTE,
+    lost_ns: float = 0.0,
+) -> Finding:
+    """A finding over ports: what its counters go with, what it costs, what speaks against it.
+
+    ``rows`` are the readings that it rests on, ``counters`` those that may go with slow steps,
+    ``least`` the severity that the counters alone carry.
+    """
+    test = tested(facts, found, counters)
+    price = cost(facts, test, lost_ns)
+    against = unproved(rows)
+    severity = max(least, severity_of(price.impact.step_ratio), key=lambda s: s.weight)
+    scope = scope or scope_of(facts, found)
+    return Finding(
+        id=f"{rule}/{place or where(scope)}",
+        rule=rule,
+        severity=Severity.NOTE if against else severity,
+        confidence=confidence_from(price.instruments, basis + tested_words(test)),
+        summary=summary,
+        owner=owner,
+        scope=scope,
+        when=when(facts),
+        impact=price.impact,
+        evidence=(*evidence, *price.evidence),
+        counter_evidence=against,
+        confirm=(confirm,),
+        remedy=(remedy,),
+    )
+
+
+def _of_groups(facts: Facts, ranks: Iterable[int], value: Callable[[Row], float]) -> float:
+    """A time of a step, summed by group of these ranks: the largest sum.
+
+    Groups that transfer at the same time do so side by side, so the sums are not added up.
+    """
+    members = {r["group_id"]: set(r["ranks"] or ()) for r in facts.of("match_coverage")}
+    wanted = set(ranks)
+    totals: dict[str, float] = {}
+    for row in facts.of("group_bandwidth"):
+        own = members.get(row["group_id"], set())
+        is_between = len({facts.job.hosts.get(r, r) for r in own}) > 1
+        if row["timeline"] == "device" and own & wanted and is_between:
+            each = value(row) / max(1, int(row["steps_count"]))
+            totals[row["group_id"]] = totals.get(row["group_id"], 0.0) + each
+    return max(totals.values(), default=0.0)
+
+
+def stuck_ns(facts: Facts, ranks: Iterable[int]) -> float:
+    """Time of a step beyond the usual in transfers of these ranks that took three times as long."""
+    return _of_groups(facts, ranks, lambda row: float(row["stuck_ns"] or 0.0))
+
+
+def slowed_ns(facts: Facts, found: Sequence[Port]) -> float:
+    """Time of a step that transfers took beyond what the usual speed of the job's links allows.
+
+    The bytes that these ports counted, at the share of the speed that large transfers reach,
+    against the transfers of the ranks behind them (waiting not counted). 0 where no port says at
+    what speed it runs.
+    """
+    named = {(p.node, p.port) for p in ports(facts) if owners(p)}
+    speeds = [
+        float(r["max_value"]) / 8
+        for r in facts.of("port_levels")
+        if r["counter"] == "link_speed" and (r["node"], r["port"]) in named and r["max_value"]
+    ]
+    rates = [
+        float(row["growth"]) / span_s
+        for port in found
+        for row in port.of(TRAFFIC)
+        if (span_s := _span_s(row)) is not None
+    ]
+    if not speeds or not rates:
+        return 0.0
+    needed_ns = max(rates) * facts.steps.step_ns / (REACHED_RATIO * median(speeds))
+    took_ns = _of_groups(
+        facts,
+        {r for p in found for r in owners(p)},
+        lambda row: float(row["transfer_p50_ns"]) * int(row["instances_count"]),
+    )
+    return max(0.0, took_ns - needed_ns)
+
+
+def views(found: Iterable[Port]) -> list[list[Port]]:
+    """Ports by link: a NIC, its interface and the switch's port towards it are three views of one.
+
+    By host and rank; a port that leads nowhere known, or to a host whose rank is not told, is a
+    link of its own.
+    """
+    links: dict[tuple[object, ...], list[Port]] = {}
+    for port in found:
+        key = (port.host, port.rank) if port.rank is not None else (None, port.link)
+        links.setdefault(key, []).append(port)
+    return list(links.values())
 
 
 def links_phrase(found: Sequence[Port]) -> str:

@@ -67,7 +67,7 @@ def evaluate(facts: Facts, limits: PowerBrakeThresholds) -> RuleOutcome:
         clock = counters.get(gpu, {}).get("sm_clock")
         if gpu not in named and clock is not None and _is_capped(events, clock, limits):
             found.append(_cap(facts, limits, events["sw_power_cap"], counters[gpu]))
-    return RuleOutcome(tuple(found))
+    return RuleOutcome(tuple(gpus.priced(facts, f) for f in found))
 
 
 def _is_held(row: Row, limits: PowerBrakeThresholds) -> bool:
@@ -189,7 +189,8 @@ RULE = Rule(
     summary="Power holds a GPU's clock down: a brake, or a limit below its peers'.",
     owner="hardware",
     thresholds=PowerBrakeThresholds(),
-    queries=("step_breakdown", gpus.THROTTLE, gpus.COUNTERS),
+    queries=("step_breakdown", *gpus.TRACE_QUERIES, gpus.THROTTLE, gpus.COUNTERS),
+    kernel_queries=gpus.TRACE_QUERIES,
     evaluate=evaluate,
     doc=__doc__,
     needs=gpus.NEEDS,

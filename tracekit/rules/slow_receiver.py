@@ -5,7 +5,8 @@ What it means
 How it shows
     Pause frames that the host sent while the job ran (the switch receives them, the NIC sends
     them), for 1 % of the time or 1,000 a second, and ten times as many as from the other hosts.
-    Where PCIe stalls of the same NIC grew as well, that is where it is slow.
+    Where PCIe stalls of the same NIC grew as well, that is where it is slow. It costs the time that
+    its worst port stood paused, as far as no computation hides communication.
 
 Why it hurts
     A paused port fills the switch behind it; the pause spreads to ports that serve other hosts.
@@ -26,9 +27,11 @@ Source
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
-from tracekit.findings import Evidence, Finding, Severity, confidence_from, severity_of
+from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
 from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
 from tracekit.wording import share
@@ -51,80 +54,86 @@ class SlowReceiverThresholds(Thresholds):
 
 
 def evaluate(facts: Facts, limits: SlowReceiverThresholds) -> RuleOutcome:
-    """One finding a host that pauses the switch more than the others do."""
+    """One finding a host whose ports pause their switches more than the others' do."""
     every = [(p, pause) for p in at.ports(facts) if (pause := at.paused(facts, p, is_by_host=True))]
     if not every:
         needs = at.why_not(facts, at.PAUSES) or f"{at.NEEDS} of pause frames"
         return lacking(NAME, needs, at.CAPTURE)
-    found = []
+    hosts: dict[str, list[tuple[at.Port, at.Pause]]] = {}
     for port, pause in every:
-        if port.host is None:
-            continue
-        ratio, rate = pause.ratio, pause.frames_per_s
-        is_much = (
-            ratio >= limits.min_paused_ratio
-            if ratio is not None
-            else (rate or 0.0) >= limits.min_frames_count
-        )
-        shares = {p.link: other.measure for p, other in every}
-        usual = at.others_median(shares, port.link)
-        if is_much and pause.measure >= limits.min_ahead_ratio * (usual or 0.0):
-            found.append(_finding(facts, limits, port, pause, usual))
+        if port.host is not None:
+            hosts.setdefault(port.host, []).append((port, pause))
+    found = []
+    for host, own in sorted(hosts.items()):
+        much = [(p, x) for p, x in own if _is_much(x, limits) and _is_ahead(x, host, hosts, limits)]
+        if much:
+            found.append(_finding(facts, limits, much, own))
     return RuleOutcome(tuple(found))
+
+
+def _is_much(pause: at.Pause, limits: SlowReceiverThresholds) -> bool:
+    if pause.ratio is not None:
+        return pause.ratio >= limits.min_paused_ratio
+    return (pause.frames_per_s or 0.0) >= limits.min_frames_count
+
+
+def _is_ahead(
+    pause: at.Pause,
+    host: str,
+    hosts: Mapping[str, Sequence[tuple[at.Port, at.Pause]]],
+    limits: SlowReceiverThresholds,
+) -> bool:
+    """Ten times what the other hosts pause, each by its worst port, in the same unit."""
+    others = []
+    for name, own in hosts.items():
+        alike = [x.measure for _, x in own if (x.ratio is None) == (pause.ratio is None)]
+        if name != host and alike:
+            others.append(max(alike))
+    return not others or pause.measure >= limits.min_ahead_ratio * median(others)
 
 
 def _finding(
     facts: Facts,
     limits: SlowReceiverThresholds,
-    port: at.Port,
-    pause: at.Pause,
-    usual: float | None,
+    much: Sequence[tuple[at.Port, at.Pause]],
+    own: Sequence[tuple[at.Port, at.Pause]],
 ) -> Finding:
-    scope = at.scope_of(facts, [port])
-    test = at.tested(facts, [port], at.PAUSES)
-    impact = at.impact(facts, test)
-    against = at.unproved(pause.rows)
-    stalls = port.growth(STALLS)
-    much = (
-        f"{share(pause.ratio)} of the time"
-        if pause.ratio is not None
-        else f"{pause.frames_per_s or 0.0:,.0f} pause frames a second"
+    """One finding for all ports of a host, seen from the switch and from the host."""
+    timed = [(p, x) for p, x in much if x.ratio is not None] or list(much)
+    worst = max(timed, key=lambda m: (not at.unproved(m[1].rows), m[1].measure))[1]
+    found = at.proved_first(p for p, _ in much)
+    stalls = max((p.growth(STALLS) or 0.0 for p, _ in own), default=0.0)
+    is_timed = worst.ratio is not None
+    said = (
+        f"{share(worst.ratio)} of the time"
+        if worst.ratio is not None
+        else f"{worst.frames_per_s or 0.0:,.0f} pause frames a second"
     )
     behind = f"; its PCIe stalled {stalls:,.0f} times" if stalls else ""
-    return Finding(
-        id=f"{NAME}/{at.where(scope)}",
-        rule=NAME,
-        severity=Severity.NOTE if against else severity_of(impact.step_ratio),
-        confidence=confidence_from(
-            ["counters", "step times"] if impact.s_per_step is not None else ["counters"],
-            "who sent the pauses" + at.tested_words(test),
-        ),
-        summary=f"{at.host_named(port)} pauses the switch, {much}{behind}.",
+    rows = [r for _, x in much for r in x.rows]
+    least = limits.min_paused_ratio if is_timed else float(limits.min_frames_count)
+    evidence = Evidence(
+        name="time paused, worst port" if is_timed else "pause frames sent, worst port",
+        value=worst.measure,
+        unit="ratio" if is_timed else "count/s",
+        threshold=least,
+        query="port_counters",
+        rows=at.places(facts, worst.rows),
+    )
+    return at.finding(
+        facts,
+        NAME,
+        found,
+        f"{at.host_named(found)} pauses the switch, {said}{behind}.",
+        [evidence],
+        rows=rows,
+        counters=at.PAUSES,
+        basis="who sent the pauses",
         owner="hardware",
-        scope=scope,
-        when=at.when(facts),
-        impact=impact,
-        evidence=(
-            Evidence(
-                name="time paused" if pause.ratio is not None else "pause frames sent",
-                value=pause.measure,
-                unit="ratio" if pause.ratio is not None else "count/s",
-                threshold=max(
-                    limits.min_paused_ratio
-                    if pause.ratio is not None
-                    else float(limits.min_frames_count),
-                    limits.min_ahead_ratio * (usual or 0.0),
-                ),
-                query="port_counters",
-                rows=at.places(facts, pause.rows),
-            ),
-            *at.tested_evidence(test),
-        ),
-        counter_evidence=against,
-        confirm=(
-            "ethtool -S on the host: tx pause, outbound PCIe stalls; lspci -vv: width and speed",
-        ),
-        remedy=("mend the host's PCIe, memory or NUMA placement; drain it if that takes time",),
+        lost_ns=(worst.ratio or 0.0) * facts.steps.step_ns,
+        confirm="ethtool -S on the host: tx pause, outbound PCIe stalls; lspci -vv: width and "
+        "speed",
+        remedy="mend the host's PCIe, memory or NUMA placement; drain it if that takes time",
     )
 
 

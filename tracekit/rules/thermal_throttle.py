@@ -71,7 +71,8 @@ def evaluate(facts: Facts, limits: ThermalThrottleThresholds) -> RuleOutcome:
     for gpu, events in sorted(throttle.items()):
         reason = _reason(events, counters.get(gpu, {}), limits)
         if reason is not None:
-            found.append(_finding(facts, limits, events[reason], counters.get(gpu, {})))
+            own = _finding(facts, limits, events[reason], counters.get(gpu, {}))
+            found.append(gpus.priced(facts, own))
     return RuleOutcome(tuple(found))
 
 
@@ -180,7 +181,8 @@ RULE = Rule(
     summary="A GPU is too hot and its clock is held down.",
     owner="hardware",
     thresholds=ThermalThrottleThresholds(),
-    queries=("step_breakdown", gpus.THROTTLE, gpus.COUNTERS),
+    queries=("step_breakdown", *gpus.TRACE_QUERIES, gpus.THROTTLE, gpus.COUNTERS),
+    kernel_queries=gpus.TRACE_QUERIES,
     evaluate=evaluate,
     doc=__doc__,
     needs=gpus.NEEDS,

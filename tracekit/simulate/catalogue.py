@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tracekit.simulate import effects as e
 
-WRITERS = ("kineto", "nsys", "nccl")
+WRITERS = ("kineto", "nsys", "nccl", "dcgm", "nic", "switch")
 """Formats that the simulator writes today."""
 
 DENSE = ("ddp", "fsdp", "zero1", "tp4-sp-m2", "pp4-m8")
@@ -69,13 +69,13 @@ _WIRE = ("exposed-communication", "late-rank", "latency-bound-communication", "t
 FAULTS: tuple[Fault, ...] = (
     Fault("slow-gpu", "one GPU computes slower than its peers", e.SlowGpu,
           "compute_ratio", "ratio", (1.12, 1.3, 1.7), ("slow-gpu",), ("late-rank",), _LATE),
-    Fault("thermal-throttle", "one GPU is hot and clocks down for a while", e.SlowGpu,
+    Fault("thermal-throttle", "one GPU is hot and clocks down for a while", e.ThermalThrottle,
           "compute_ratio", "ratio", (1.15, 1.4, 1.7), ("thermal-throttle",), ("slow-gpu",), _LATE,
           steps="window", needs=_DCGM),
-    Fault("power-brake", "a host's power supply brakes all its GPUs", e.SlowGpusOfHost,
+    Fault("power-brake", "a host's power supply brakes all its GPUs", e.PowerBrake,
           "compute_ratio", "ratio", (1.15, 1.3, 1.6), ("power-brake",), ("slow-gpu",), _LATE,
           needs=_DCGM, is_of_host=True),
-    Fault("gpu-memory-fault", "a GPU's memory reports uncorrectable errors (XID)", e.SlowGpu,
+    Fault("gpu-memory-fault", "a GPU's memory reports uncorrectable errors (XID)", e.MemoryFault,
           "compute_ratio", "ratio", (1.1, 1.2, 1.4), ("gpu-memory-fault",), ("slow-gpu",), _LATE,
           needs=_DCGM),
     Fault("slow-host", "a busy host launches late", e.SlowHost,
@@ -108,12 +108,18 @@ FAULTS: tuple[Fault, ...] = (
     Fault("hot-expert", "one rank's experts get more tokens", e.HotExpert,
           "load_ratio", "ratio", (1.5, 2.0, 3.0), ("hot-expert",), (), _LATE,
           layouts=("ep8", "ep4")),
-    Fault("link-degraded", "one NIC has lost bandwidth", e.SlowLink,
+    Fault("link-degraded", "one NIC has lost bandwidth", e.TrainedDown,
           "bandwidth_ratio", "ratio", (0.5, 0.3, 0.15), ("link-degraded",), (), _WIRE,
           layouts=("tp4-sp-m2", "tp2-zero1", "ddp"), is_network=True),
     Fault("packet-loss", "transfers over one NIC time out now and then", e.PacketLoss,
           "loss_ratio", "ratio", (0.05, 0.15, 0.4), ("packet-loss",), ("link-degraded",), _WIRE,
           layouts=ACROSS_HOSTS, needs=_NIC, is_network=True),
+    Fault("nic-error", "a cable damages packets, which are sent again", e.NicError,
+          "bandwidth_ratio", "ratio", (0.7, 0.5, 0.3), ("nic-error",), ("link-degraded",), _WIRE,
+          layouts=ACROSS_HOSTS, needs=_NIC, is_network=True),
+    Fault("gpu-contention", "somebody else's program computes on one GPU", e.GpuContention,
+          "compute_ratio", "ratio", (1.15, 1.4, 1.8), ("gpu-contention",), ("slow-gpu",), _LATE,
+          needs=_DCGM),
     Fault("tensor-group-spans-hosts", "a tensor-parallel group is wider than NVLink",
           e.TensorGroupSpansHosts, "hosts_per_group", "count", (2.0,),
           ("tensor-group-spans-hosts",), (), _WIRE, layouts=("tp8-sp", "tp8-pp2-m4")),
@@ -127,28 +133,28 @@ FAULTS: tuple[Fault, ...] = (
           e.CollectiveMismatch, "ranks_count", "count", (1.0,), ("collective-mismatch",),
           ("collective-hang",), (), layouts=FIRST_DENSE, steps="one", is_hang=True),
     Fault("storage-interference", "reads share the network of one host for a while",
-          e.SlowLinksOfHost, "bandwidth_ratio", "ratio", (0.5, 0.3, 0.2),
+          e.StorageInterference, "bandwidth_ratio", "ratio", (0.5, 0.3, 0.2),
           ("storage-interference",), ("link-degraded",), _WIRE, layouts=ACROSS_HOSTS,
           steps="window", needs=_HOST, is_network=True),
     Fault("init-straggler", "one rank comes late to its initialisation", e.LateStart,
           "late_s", "s", (15.0, 60.0, 300.0), ("init-straggler",), (), _LATE, layouts=FIRST_DENSE,
           needs=_NCCL),
-    Fault("nvlink-fault", "a GPU's NVLink has lost lanes", e.SlowNvlink,
+    Fault("nvlink-fault", "a GPU's NVLink has lost lanes", e.BrokenNvlink,
           "bandwidth_ratio", "ratio", (0.5, 0.3, 0.15), ("nvlink-fault",), ("link-degraded",),
           _WIRE, layouts=("tp8-sp", "tp4-sp-m2"), needs=_DCGM),
-    Fault("pcie-degraded", "a GPU's PCIe link has fewer lanes", e.SlowLink,
+    Fault("pcie-degraded", "a GPU's PCIe link has fewer lanes", e.PcieDegraded,
           "bandwidth_ratio", "ratio", (0.5, 0.3, 0.15), ("pcie-degraded",), ("link-degraded",),
           _WIRE, layouts=ACROSS_HOSTS, needs=_DCGM, is_network=True),
-    Fault("pfc-storm", "a slow receiver's pause frames hold up the fabric", e.SlowLinksOfHost,
+    Fault("pfc-storm", "a slow receiver's pause frames hold up the fabric", e.SlowReceiver,
           "bandwidth_ratio", "ratio", (0.5, 0.3, 0.15), ("pfc-storm", "slow-receiver"),
           ("link-degraded",), _WIRE, layouts=ACROSS_HOSTS, needs=_SWITCH, is_network=True),
-    Fault("ecn-congestion", "marks slow the senders of a shared fabric", e.SlowLinksEverywhere,
+    Fault("ecn-congestion", "marks slow the senders of a shared fabric", e.SharedFabric,
           "bandwidth_ratio", "ratio", (0.7, 0.5, 0.3), ("ecn-congestion",), (), _WIRE,
           layouts=ACROSS_HOSTS, steps="window", needs=_SWITCH, is_network=True),
-    Fault("incast", "many send to one at once", e.SlowLink,
+    Fault("incast", "many send to one at once", e.Incast,
           "bandwidth_ratio", "ratio", (0.5, 0.3, 0.15), ("incast",), ("link-degraded",), _WIRE,
           layouts=("ep8", "ep4"), needs=_SWITCH, is_network=True),
-    Fault("ecmp-collision", "two flows share one uplink", e.SlowLink,
+    Fault("ecmp-collision", "two flows share one uplink", e.EcmpCollision,
           "bandwidth_ratio", "ratio", (0.6, 0.5, 0.4), ("ecmp-collision",), ("link-degraded",),
           _WIRE, layouts=ACROSS_HOSTS, needs=_SWITCH, is_network=True),
     Fault("nccl-socket-fallback", "NCCL fell back to sockets", e.SlowLinksEverywhere,
@@ -181,6 +187,12 @@ class Decoy:
     summary: str
     forbidden: tuple[str, ...]
     needs: tuple[str, ...] = _KINETO
+
+    @property
+    def counters(self) -> frozenset[str]:
+        """Counters (gpu, net) that it is in whenever those are written; empty: by chance."""
+        kinds = {"dcgm": "gpu", "nic": "net", "switch": "net"}
+        return frozenset(kinds[n] for n in self.needs if n in kinds)
 
     @property
     def missing_writers(self) -> tuple[str, ...]:

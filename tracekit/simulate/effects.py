@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from tracekit.simulate import health as h
 from tracekit.simulate import program as p
 from tracekit.simulate.engine import Conditions
+from tracekit.simulate.health import Health
 from tracekit.simulate.job import Plan
 from tracekit.simulate.model import STREAMS, ModelShape
 from tracekit.simulate.network import LinkState
@@ -78,6 +80,9 @@ class Effect:
     def links(self, state: LinkState, step: int) -> None:
         """Change the network in a step."""
 
+    def counters(self, health: Health, step: int) -> None:
+        """Change what counters see of GPUs and ports in a step."""
+
     def where(self) -> Where:
         """The culprit's place."""
         return place(ranks=self.ranks)
@@ -104,6 +109,51 @@ class SlowGpusOfHost(SlowGpu):
 
     def where(self) -> Where:
         return place(ranks=self.ranks, hosts=[self.host])
+
+
+class ThermalThrottle(SlowGpu):
+    """A GPU is hot: the driver lowers its clock, or the hardware halves it."""
+
+    def counters(self, health: Health, step: int) -> None:
+        for rank in self.ranks:
+            # It has been getting hotter for a while before anything slows it down.
+            health.heat_celsius[rank] = 26.0
+            if step in self.steps:
+                is_half = self.strength >= 1.9
+                health.slowness[rank] = self.strength
+                health.held[rank] = 1.0
+                health.reasons[rank] = h.SLOWDOWN | h.HARDWARE_HEAT if is_half else h.SOFTWARE_HEAT
+
+
+class PowerBrake(SlowGpusOfHost):
+    """A power supply halves the clocks of a host's GPUs, again and again."""
+
+    def counters(self, health: Health, step: int) -> None:
+        if step in self.steps:
+            for rank in self.ranks:
+                # At half the clock for a share of the time: so much slower on average.
+                health.held[rank] = min(1.0, 2 * (1 - 1 / self.strength))
+                health.slowness[rank] = 2.0
+                health.reasons[rank] = h.SLOWDOWN | h.BRAKE
+
+
+class MemoryFault(SlowGpu):
+    """A GPU's memory fails: rows are replaced, and what reads them waits."""
+
+    def counters(self, health: Health, step: int) -> None:
+        if step in self.steps:
+            for rank in self.ranks:
+                health.xids[rank] = (48, 63)
+                health.memory_errors[rank] = 2
+
+
+class GpuContention(SlowGpu):
+    """A program of somebody else computes on the same GPU: the job gets what is left."""
+
+    def counters(self, health: Health, step: int) -> None:
+        if step in self.steps:
+            for rank in self.ranks:
+                health.neighbour[rank] = 1 - 1 / self.strength
 
 
 SMALL = ModelShape(layers=24, hidden=2048, heads=16, kv_heads=8, ffn=5632, vocabulary=8192,
@@ -270,12 +320,108 @@ class SlowLink(Effect):
         return place(ranks=self.ranks, hosts=sorted({top.host(r) for r in self.ranks}), links=links)
 
 
+class TrainedDown(SlowLink):
+    """It came up with fewer lanes, and says so."""
+
+    def counters(self, health: Health, step: int) -> None:
+        if step in self.steps:
+            for rank in self.ranks:
+                health.speed_ratio[rank] = self.strength
+
+
+class NicError(SlowLink):
+    """A bad cable damages packets, which are sent again."""
+
+    def counters(self, health: Health, step: int) -> None:
+        if step in self.steps:
+            for rank in self.ranks:
+                health.damage_ratio[rank] = 1e-4
+
+
+class PcieDegraded(SlowLink):
+    """A GPU's PCIe link came up with fewer lanes; its NIC is behind the same bridge."""
+
+    def counters(self, health: Health, step: int) -> None:
+        if step in self.steps:
+            for rank in self.ranks:
+                width = 16
+                while width > 1 and width > 16 * self.strength:
+                    width //= 2
+                health.pcie_width[rank] = width
+                health.stalls_per_s[rank] = 40.0
+
+
+class Incast(SlowLink):
+    """Senders of an exchange all reach one receiver at once: its port's queue fills."""
+
+    def counters(self, health: Health, step: int) -> None:
+        if step not in self.steps:
+            return
+        top = self.plan.topology
+        for rank in range(self.plan.layout.world_size):
+            if rank in self.ranks:
+                health.marked[rank] = 0.35
+                health.queue_bytes[rank] = 9e6
+            elif any(top.host(rank) != top.host(r) for r in self.ranks):
+                # What does not fit is held back at the senders.
+                health.paused[rank] = 0.5 * (1 - self.strength)
+
+
+class EcmpCollision(SlowLink):
+    """The flows of a leaf all hash onto one of its uplinks; another stands idle."""
+
+    def choose(self) -> None:
+        super().choose()
+        top = self.plan.topology
+        rail = top.rail(self.ranks[0])
+        self.ranks = [r for r in range(self.plan.layout.world_size) if top.rail(r) == rail]
+
+    def counters(self, health: Health, step: int) -> None:
+        if step in self.steps:
+            health.colliding = health.colliding | frozenset(self.ranks)
+
+    def changed(self, plan: Plan) -> Plan:
+        return self.without(plan)
+
+    def without(self, plan: Plan) -> Plan:
+        """Hosts under different leaves, so that rings pass the spine."""
+        top = plan.topology
+        per_pod = max(1, len(top.hosts) // 2)
+        return replace(plan, topology=replace(top, hosts_per_pod=per_pod, oversubscription=1.0))
+
+
 class SlowLinksOfHost(SlowLink):
     """All NICs of a host have."""
 
     def choose(self) -> None:
         super().choose()
         self.ranks = self.plan.topology.ranks_of_host(self.host)
+
+
+class SlowReceiver(SlowLinksOfHost):
+    """A host cannot take in what it is sent: its NICs pause their switch, and that the senders."""
+
+    def counters(self, health: Health, step: int) -> None:
+        if step not in self.steps:
+            return
+        held = 1 - self.strength
+        for rank in range(self.plan.layout.world_size):
+            if rank in self.ranks:
+                health.pausing[rank] = held
+                health.stalls_per_s[rank] = 200.0
+            else:
+                # The switch's buffer takes in a part before it pauses those who send.
+                health.paused[rank] = 0.8 * held
+
+
+class StorageInterference(SlowLinksOfHost):
+    """Reads of a data set share the NICs of a host with its collectives."""
+
+    def counters(self, health: Health, step: int) -> None:
+        if step in self.steps:
+            for rank in self.ranks:
+                nic = self.plan.topology.nic_bytes_per_s
+                health.foreign_bytes_per_s[rank] = (1 - self.strength) * nic
 
 
 class SlowLinksEverywhere(SlowLink):
@@ -288,6 +434,26 @@ class SlowLinksEverywhere(SlowLink):
         return place()
 
 
+class SharedFabric(SlowLinksEverywhere):
+    """Other jobs load the fabric, now more, now less: marks slow this one's senders down."""
+
+    def load(self, step: int) -> float:
+        """How much of the full effect a step meets, 0..1."""
+        return float(generator(self.plan.seed, "fabric", step).beta(0.6, 0.6))
+
+    def links(self, state: LinkState, step: int) -> None:
+        if step in self.steps:
+            left = 1 - (1 - self.strength) * self.load(step)
+            for rank in self.ranks:
+                state.nic_factor[rank] = state.nic_factor.get(rank, 1.0) * left
+
+    def counters(self, health: Health, step: int) -> None:
+        if step in self.steps:
+            for rank in self.ranks:
+                health.marked[rank] = 0.5 * (1 - self.strength) * self.load(step)
+                health.queue_bytes[rank] = 2e6 * self.load(step)
+
+
 class SlowNvlink(Effect):
     """NVLink of one GPU is slower; ``strength`` is what is left of it."""
 
@@ -295,6 +461,16 @@ class SlowNvlink(Effect):
         if step in self.steps:
             for rank in self.ranks:
                 state.nvlink_factor[rank] = self.strength
+
+
+class BrokenNvlink(SlowNvlink):
+    """Lanes of it failed: what they damage is sent again, and the driver says so."""
+
+    def counters(self, health: Health, step: int) -> None:
+        if step in self.steps:
+            for rank in self.ranks:
+                health.nvlink_errors_per_s[rank] = 300.0
+                health.xids[rank] = (74,)
 
 
 class SlowNvlinkOfHost(SlowNvlink):
@@ -317,6 +493,18 @@ class PacketLoss(SlowLink):
         if step in self.steps:
             for rank in self.ranks:
                 state.loss[rank] = (self.strength, self.timeout_ns)
+
+    def counters(self, health: Health, step: int) -> None:
+        # A receiver asks for most lost packets again at once. Only where the last one of a message
+        # or what was sent again is lost does a timer run out: for each such, many others are lost.
+        if step not in self.steps:
+            return
+        top = self.plan.topology
+        for rank in range(self.plan.layout.world_size):
+            if rank in self.ranks:
+                health.loss_per_timeout[rank] = 150.0
+            elif any(top.rail(rank) == top.rail(r) for r in self.ranks):
+                health.paused[rank] = 0.02
 
 
 class TensorGroupSpansHosts(Effect):

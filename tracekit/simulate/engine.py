@@ -92,7 +92,7 @@ class Operation:
 class Transfer:
     """One collective or message: its members so far."""
 
-    __slots__ = ("dead", "latest", "members", "missing", "ranks", "sizes")
+    __slots__ = ("dead", "latest", "lost_at", "members", "missing", "ranks", "sizes")
 
     def __init__(self, ranks: tuple[int, ...]) -> None:
         self.ranks = ranks
@@ -101,6 +101,8 @@ class Transfer:
         self.members: list[tuple[int, Operation]] = []
         self.sizes: set[tuple[str, int]] = set()
         self.dead = False
+        self.lost_at: int | None = None
+        """The rank over whose NIC it timed out."""
 
 
 HostRecord = tuple[str, Any, int, int, int, int, Any]
@@ -496,7 +498,7 @@ class Engine:
         lossy = self.network.lossy(transfer.ranks, self.links)
         lost = 0.0
         if lossy is not None and next(noises[1]) < lossy[0]:
-            lost = lossy[1]
+            lost, transfer.lost_at = lossy[1], lossy[2]
         end = transfer.latest + int(base * factor + lost)
         # In order of ranks, so that who came first changes nobody's noise.
         for owner, operation in sorted(transfer.members, key=lambda m: m[0]):

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import log2
+from typing import NamedTuple
 
 from tracekit.simulate.hardware import Topology
 
@@ -28,6 +29,18 @@ class LinkState:
 
 
 CLEAN = LinkState()
+
+
+class Wire(NamedTuple):
+    """Bytes of one rank in one operation."""
+
+    sent: float
+    """By its NIC."""
+    received: float
+    through_spine: float
+    """Of those sent."""
+    inside: float
+    """Over its NVLinks."""
 
 
 class Network:
@@ -109,18 +122,57 @@ class Network:
             wire = top.gpu.nvlink_bytes_per_s * factor
             delay = top.latency.base_ns + top.latency.nvlink_hop_ns
         else:
-            is_spine = top.rail(src) != top.rail(dst) or top.pod(src) != top.pod(dst)
+            is_spine = self._is_spine(src, dst)
             wire = top.spine_bytes_per_s if is_spine else top.nic_bytes_per_s
             wire *= min(state.nic_factor.get(src, 1.0), state.nic_factor.get(dst, 1.0))
             delay = top.latency.base_ns + top.latency.network_hop_ns * (2 if is_spine else 1)
         return delay + size_bytes / (wire * top.efficiency) * 1e9
 
-    def lossy(self, ranks: Sequence[int], state: LinkState) -> tuple[float, float] | None:
-        """The loss that a transfer among ``ranks`` meets, if its path crosses such a link."""
+    def lossy(self, ranks: Sequence[int], state: LinkState) -> tuple[float, float, int] | None:
+        """Chance, time-out and rank of the loss that a transfer meets on its path."""
         if not state.loss or self.shape(tuple(ranks)).domains < 2:
             return None
-        met = [state.loss[r] for r in ranks if r in state.loss]
+        met = [(*state.loss[r], r) for r in ranks if r in state.loss]
         return max(met) if met else None
+
+    def wire_bytes(
+        self, op: str, total: float, ranks: tuple[int, ...], rank: int,
+        routing: Sequence[float] = (),
+    ) -> Wire:  # fmt: skip
+        """What a rank's NIC and NVLinks carry in a collective, as ``collective_ns`` times it."""
+        shape, top = self.shape(ranks), self.topology
+        n = shape.size
+        if n < 2:
+            return Wire(0.0, 0.0, 0.0, 0.0)
+        own = next(i for i, members in enumerate(shape.members) if rank in members)
+        here = shape.members[own]
+        if op == "all_to_all":
+            shares = routing or (1 / n,) * n
+            share = dict(zip(ranks, shares, strict=True))
+            far = [r for r in ranks if r not in here]
+            sent = total * sum(share[r] for r in far)
+            spine = total * sum(share[r] for r in far if self._is_spine(rank, r))
+            return Wire(sent, total * share[rank] * len(far), spine, total * (len(here) - 1) / n)
+        passes = 2.0 if op == "all_reduce" else 1.0
+        inside = passes * total * (len(here) - 1) / len(here)
+        if shape.domains < 2:
+            return Wire(0.0, 0.0, 0.0, inside)
+        sent = passes * total * (shape.domains - 1) / shape.domains / len(here)
+        following = shape.members[(own + 1) % shape.domains]
+        is_far = rank in shape.crossing or top.pod(rank) != top.pod(following[0])
+        return Wire(sent, sent, sent if is_far else 0.0, inside)
+
+    def message_bytes(self, src: int, dst: int, size: float, rank: int) -> Wire:
+        """Likewise in a message."""
+        if self.topology.domain(src) == self.topology.domain(dst):
+            return Wire(0.0, 0.0, 0.0, size)
+        if rank == dst:
+            return Wire(0.0, size, 0.0, 0.0)
+        return Wire(size, 0.0, size if self._is_spine(src, dst) else 0.0, 0.0)
+
+    def _is_spine(self, src: int, dst: int) -> bool:
+        top = self.topology
+        return top.rail(src) != top.rail(dst) or top.pod(src) != top.pod(dst)
 
 
 @dataclass(frozen=True)

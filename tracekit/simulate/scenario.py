@@ -13,17 +13,22 @@ from typing import Any
 from tracekit.errors import UsageError
 from tracekit.simulate import catalogue, nccl
 from tracekit.simulate import program as p
+from tracekit.simulate.activity import Activity
 from tracekit.simulate.effects import Effect, MissingRank
 from tracekit.simulate.engine import Conditions, HostModel
+from tracekit.simulate.gpu_counters import GpuCounters, gpu_job_toml
 from tracekit.simulate.hardware import GB, GPUS, Topology
+from tracekit.simulate.health import Health
 from tracekit.simulate.job import Job, Plan
 from tracekit.simulate.kineto import STYLES as TRACE_STYLES
 from tracekit.simulate.kineto import GroupNames, HostClock, RankWriter
 from tracekit.simulate.layout import Layout, parse
 from tracekit.simulate.model import ModelShape
+from tracekit.simulate.net_counters import NetCounters
 from tracekit.simulate.network import LinkState
 from tracekit.simulate.noise import REALISTIC, NoiseModel, generator
 from tracekit.simulate.nsys import NsysWriter
+from tracekit.simulate.telemetry import Telemetry
 from tracekit.version import __version__
 
 EPOCH_NS = 1_784_601_667 * 10**9
@@ -33,6 +38,8 @@ STYLES = (*TRACE_STYLES, "nsys", "mixed")
 DEFAULT_STEPS = 12
 HANG_NS = 60 * 10**9
 """How long the profiler goes on after a job has stopped."""
+COUNTERS = ("auto", "none", "gpu", "net", "all")
+MIN_INTERVAL_S = 0.05
 Progress = Callable[[int, int], None]
 
 
@@ -53,6 +60,10 @@ class Request:
     """None: by chance, from the seed."""
     nccl: str = "info"
     """What NCCL logs beside the traces: none, info or coll. Jobs without a GPU have none."""
+    counters: str = "auto"
+    """Counters beside the traces: none, gpu, net or all; ``auto``: those that show the faults."""
+    interval_s: float = 1.0
+    """Time between two readings of a counter."""
     layers: int = 0
     """Layers of the model; 0: as many as the layout makes sense with."""
 
@@ -98,6 +109,28 @@ class Scenario:
             effect.links(state, step)
         return state
 
+    def health(self, step: int) -> Health:
+        """What counters see in a step."""
+        found = Health()
+        for _, effect in self.faults:
+            effect.counters(found, step)
+        return found
+
+    @property
+    def counted(self) -> frozenset[str]:
+        """What has counters: gpu, net, both or nothing. Jobs without a GPU have none."""
+        said = self.request.counters
+        if said == "none" or self.request.style == "gloo":
+            return frozenset()
+        if said != "auto":
+            return frozenset(("gpu", "net") if said == "all" else (said,))
+        needs = {n for f, _ in self.faults for n in f.needs}
+        return frozenset(
+            what
+            for what, writers in (("gpu", {"dcgm"}), ("net", {"nic", "switch"}))
+            if needs & writers
+        )
+
     def job(self) -> Job:
         """The job itself."""
         return Job(self.plan, self.conditions, self.links)
@@ -124,6 +157,12 @@ def prepare(request: Request) -> Scenario:
         raise UsageError(
             f"there is no NCCL log {request.nccl!r}", hint=f"one of: {', '.join(nccl.DETAILS)}"
         )
+    if request.counters not in COUNTERS:
+        raise UsageError(
+            f"there are no counters {request.counters!r}", hint=f"one of: {', '.join(COUNTERS)}"
+        )
+    if not MIN_INTERVAL_S <= request.interval_s <= 60:
+        raise UsageError(f"counters are read every {MIN_INTERVAL_S} to 60 seconds")
     if request.ranks < 2 or request.steps_count < 1:
         raise UsageError("a job needs at least 2 ranks and 1 step")
     if request.layers < 0:
@@ -153,7 +192,10 @@ def prepare(request: Request) -> Scenario:
         plan, twin = effect.changed(plan), effect.without(twin)
         faults.append((kind, effect))
     decoys = _decoys(request, base, {f.name for f, _ in faults})
-    return Scenario(request, plan, twin, faults, decoys, _clocks(request, plan))
+    scenario = Scenario(request, plan, twin, faults, decoys, _clocks(request, plan))
+    if request.decoys is None:
+        scenario.decoys += [(d, None) for d in catalogue.DECOYS if d.counters & scenario.counted]
+    return scenario
 
 
 def _kinds(text: str) -> list[tuple[catalogue.Fault, float]]:
@@ -329,7 +371,8 @@ def write(request: Request, output: Path, *, force: bool = False,
         return RankWriter(path, plan, rank, style, names, clock, EPOCH_NS, host_name)
 
     writers = [writer(r) for r in range(request.ranks) if r not in scenario.unwritten]
-    logs, said = _nccl(scenario, output, names, is_pods)
+    logs, said, wiring = _nccl(scenario, output, names, is_pods)
+    activity = Activity(job.engine.network, request.ranks) if scenario.counted else None
     for done, records in enumerate(job.run(), 1):
         for one in writers:
             one.add(records[one.rank])
@@ -338,6 +381,8 @@ def write(request: Request, output: Path, *, force: bool = False,
         if said is not None:
             for record in records:
                 said.add(record)
+        if activity is not None:
+            activity.add(records)
         records.clear()  # or they would stay while the next step is simulated
         if progress is not None:
             progress(done, request.steps_count)
@@ -345,19 +390,51 @@ def write(request: Request, output: Path, *, force: bool = False,
         one.close(HANG_NS if job.is_hung else 0)
     if said is not None and job.is_hung:
         (output / "train.log").write_text("".join(f"{line}\n" for line in said.lines()))
+    more = _counters(scenario, output, activity, wiring, job) if activity is not None else []
     truth = truth_of(scenario, job)
     (output / "truth.json").write_text(json.dumps(truth, indent=2) + "\n")
-    (output / "job.toml").write_text(job_toml(scenario))
+    text = job_toml(scenario) + "".join(f"{line}\n" for line in more)
+    (output / "job.toml").write_text(text)
     return truth
+
+
+def _counters(
+    scenario: Scenario, output: Path, activity: Activity, wiring: nccl.Wiring | None, job: Job
+) -> list[str]:
+    """Writes the counters; returns what a user would know of them, as lines of job.toml."""
+    request, plan = scenario.request, scenario.plan
+    activity.finish(is_hung=job.is_hung)
+    is_pods = any(d.name == "one-gpu-pods" for d, _ in scenario.decoys)
+    nics = wiring.nics if wiring is not None else {}
+    telemetry = Telemetry(
+        plan,
+        activity,
+        [scenario.health(step) for step in activity.steps],
+        scenario.clocks,
+        EPOCH_NS,
+        request.interval_s,
+        lambda rank: f"trainer-{rank}" if is_pods else plan.topology.host(rank),
+        frozenset(d.name for d, _ in scenario.decoys),
+        lambda rank: nics.get(rank, plan.topology.rail(rank)),
+    )
+    lines: list[str] = []
+    if "gpu" in scenario.counted:
+        GpuCounters(telemetry).write(output)
+        lines += gpu_job_toml(telemetry, is_known=wiring is not None and not is_pods)
+    if "net" in scenario.counted:
+        network = NetCounters(telemetry)
+        network.write(output)
+        lines += network.job_toml()
+    return lines
 
 
 def _nccl(
     scenario: Scenario, output: Path, names: GroupNames, is_pods: bool
-) -> tuple[list[nccl.Log], nccl.JobOutput | None]:
-    """A log of each process whose files are there, and the job's own output."""
+) -> tuple[list[nccl.Log], nccl.JobOutput | None, nccl.Wiring | None]:
+    """A log of each process whose files are there, the job's own output, and its wiring."""
     request, plan = scenario.request, scenario.plan
     if request.nccl == "none" or not plan.host.is_device:
-        return [], None
+        return [], None, None
     wiring = nccl.wiring_of(
         plan, [(f.name, e) for f, e in scenario.faults], [d.name for d, _ in scenario.decoys]
     )
@@ -368,7 +445,7 @@ def _nccl(
         if rank not in scenario.unwritten:
             path = output / f"nccl.{host}.{20_000 + rank}.log"
             logs.append(nccl.Log(path, plan, rank, wiring, groups, request.nccl, host))
-    return logs, nccl.JobOutput(plan, names)
+    return logs, nccl.JobOutput(plan, names), wiring
 
 
 def _make_folder(output: Path, force: bool) -> None:

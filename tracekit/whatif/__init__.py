@@ -1,8 +1,9 @@
 """What-if replay: what a step would have taken without a cause (see ``analysis``)."""
 
 from tracekit.whatif.analysis import WhatIf, analyse
-from tracekit.whatif.causes import Cause, parse_remove, parse_scale
-from tracekit.whatif.collectives import CollectiveReplay, CollectivesWhatIf
+from tracekit.whatif.calls import CollectivesWhatIf, Places
+from tracekit.whatif.causes import Cause, parse_remove, parse_scale, uses_operations
+from tracekit.whatif.collectives import CollectiveReplay
 from tracekit.whatif.operations import (
     Layout,
     Operations,
@@ -12,6 +13,7 @@ from tracekit.whatif.operations import (
     layout_from_meta,
 )
 from tracekit.whatif.result import calls_to_dict, calls_to_text, to_dict, to_text
+from tracekit.whatif.streams import StreamReplay
 
 __all__ = [
     "Cause",
@@ -19,6 +21,8 @@ __all__ = [
     "CollectivesWhatIf",
     "Layout",
     "Operations",
+    "Places",
+    "StreamReplay",
     "WhatIf",
     "analyse",
     "calls_to_dict",
@@ -31,4 +35,5 @@ __all__ = [
     "parse_scale",
     "to_dict",
     "to_text",
+    "uses_operations",
 ]

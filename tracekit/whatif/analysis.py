@@ -59,6 +59,11 @@ class CauseResult:
     t_s: float
     speedup_ratio: float
     saved_s_per_step: float
+    """Against the same replay with the cause in it."""
+    method: str = "pipeline"
+    """Which replay says so: pipeline, streams or collectives."""
+    simulation_error_ratio: float = 0.0
+    """Of that replay."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +186,13 @@ def analyse(operations: Operations, causes: Sequence[Cause] = ()) -> WhatIf:
     def result(text: str, t: Floats) -> CauseResult:
         mean = float(t.mean())
         base = float(no_delay.mean())
-        return CauseResult(text, mean, _ratio(base, mean), base - mean)
+        return CauseResult(
+            text,
+            mean,
+            _ratio(base, mean),
+            base - mean,
+            simulation_error_ratio=abs(_ratio(float(replay.base_s.mean()), base) - 1),
+        )
 
     def per_step(t: Floats) -> dict[int, float]:
         return dict(zip(replay.steps, t.tolist(), strict=True))

@@ -37,11 +37,14 @@ GROUP_KINDS = ("tp", "pp", "dp", "ep", "cp", "world", "unknown")
 SHORT: dict[str, tuple[str, ...] | None] = {
     "forward": (o.FORWARD,),
     "backward": (o.BACKWARD,),
+    "weight": (o.WEIGHT,),
     "compute": o.COMPUTE,
     "all": None,
 }
-_HINT = "rank=7, stage=3, dp=1, op=forward-compute or comm=pp"
-_SCALE = re.compile(r"(rank|stage|dp|op)=([\w-]+)(?::([\w-]+))?[=:]([\d.]+(?:e-?\d+)?)")
+_HINT = "rank=7, stage=3, dp=1, host=gpu-01, link=7, op=all_reduce or comm=pp"
+_SCALE = re.compile(
+    r"(rank|stage|dp|host|op|comm)=([\w.,-]+?)(?::([A-Za-z][\w-]*))?[=:]([\d.]+(?:e-?\d+)?)"
+)
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class Cause:
 def parse_remove(text: str) -> Cause:
     """``rank=7`` and the like; UsageError says what can be removed."""
     kind, _, value = text.strip().partition("=")
-    if kind not in ("rank", "stage", "dp", "op", "comm") or not value:
+    if kind not in ("rank", "stage", "dp", "host", "link", "op", "comm") or not value:
         raise UsageError(f"--remove: cannot read {text!r}", hint=f"--remove {_HINT}")
     if kind == "comm" and value not in (*COMM, *GROUP_KINDS):
         raise UsageError(
@@ -85,20 +88,33 @@ def parse_scale(text: str) -> Cause:
 
 
 def changed_work(replay: Replay, cause: Cause) -> Floats:
-    """The job's work with the cause changed. UsageError where it names nothing of the job."""
+    """The job's work with the cause changed. UsageError where it names nothing of the job.
+
+    What is removed takes the ideal of its operation type, as in the published method: the mean over
+    all stages, which for a stage that has more to do by design is less than it can do.
+    """
     chosen = _chosen(replay, cause)
     if not chosen.any():
         raise UsageError(
             f"{cause.text}: this job has no such operations",
-            hint=f"it has stages {_some(replay.stages)}, replicas {_some(replay.dp_ranks)}, "
-            f"ranks {_some(sorted(int(r) for r in replay.ranks.ravel() if r >= 0))}, "
-            f"operations {', '.join(sorted(replay.ideal_by_type))}",
+            hint=f"it has operations {', '.join(sorted(replay.ideal_by_type))}",
         )
     if cause.factor is not None:
         return np.where(chosen, replay.work_s * cause.factor, replay.work_s)
     if cause.kind == "comm":
         return np.where(chosen, 0.0, replay.work_s)
     return np.where(chosen, replay.ideal_s, replay.work_s)
+
+
+def uses_operations(cause: Cause) -> bool:
+    """Whether a cause names operations that only a pipeline's replay knows."""
+    names = {*SHORT, *o.COMPUTE, *o.P2P, *(t for types in COMM.values() for t in types)}
+    names |= {o.GC, o.OPTIMIZER}
+    if cause.kind == "comm":
+        return cause.value == "embedding"
+    if cause.kind == "op":
+        return cause.value in names
+    return cause.operation in names - {"all", "compute"}
 
 
 def _some(values: list[int]) -> str:
@@ -117,21 +133,35 @@ def _chosen(replay: Replay, cause: Cause) -> Mask:
         return _wide(replay.ops_where(optypes=COMM[cause.value]), shape)
     if cause.kind == "op":
         return _wide(replay.ops_where(optypes=_optypes(cause.value)), shape)
-    if not cause.value.isdecimal():
-        raise UsageError(f"{cause.text}: {cause.value!r} is no number", hint=_HINT)
-    number = int(cause.value)
+    if cause.kind in ("host", "link"):
+        raise UsageError(
+            f"{cause.text}: a pipeline's replay does not know which {cause.kind} is which",
+            hint="name ranks: rank=0,1",
+        )
     optypes = None if cause.operation is None else _optypes(cause.operation)
-    if cause.kind == "stage":
-        return _wide(replay.ops_where(optypes=optypes, stage=number), shape)
+    known = {
+        "stage": list(replay.stages),
+        "dp": list(replay.dp_ranks),
+        "rank": sorted(int(r) for r in replay.ranks.ravel() if r >= 0),
+    }[cause.kind]
     chosen = np.zeros(shape, dtype=np.bool_)
-    if cause.kind == "dp":
-        if number in replay.dp_ranks:
+    for value in cause.value.split(","):
+        if not value.isdecimal() or int(value) not in known:
+            word = "replica" if cause.kind == "dp" else cause.kind
+            hint = f"it has {word} {_some(known)}; several as {cause.kind}=A,B"
+            if cause.kind == "rank":
+                hint += "; of a tensor-parallel group the first rank stands for all"
+            raise UsageError(f"{cause.text}: this job has no {word} {value!r}", hint=hint)
+        number = int(value)
+        if cause.kind == "stage":
+            chosen |= _wide(replay.ops_where(optypes=optypes, stage=number), shape)
+        elif cause.kind == "dp":
             position = replay.dp_ranks.index(number)
-            chosen[:, :, position] = replay.ops_where(optypes=optypes)[:, None]
-        return chosen
-    for i, position in np.argwhere(replay.ranks == number):
-        mask = replay.ops_where(optypes=optypes, stage=replay.stages[i])
-        chosen[:, :, position] |= mask[:, None]
+            chosen[:, :, position] |= replay.ops_where(optypes=optypes)[:, None]
+        else:
+            for i, position in np.argwhere(replay.ranks == number):
+                mask = replay.ops_where(optypes=optypes, stage=replay.stages[i])
+                chosen[:, :, position] |= mask[:, None]
     return chosen
 
 

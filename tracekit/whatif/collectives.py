@@ -25,21 +25,34 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.errors import InputError, UsageError
-from tracekit.whatif.analysis import MAX_SIMULATION_ERROR_RATIO, CauseResult
+from tracekit.whatif.analysis import CauseResult
+from tracekit.whatif.calls import (
+    OF_RANKS,
+    Call,
+    CollectivesWhatIf,
+    Floats,
+    Places,
+    Scenarios,
+    calls_of,
+    change_transfers,
+    class_of,
+    error_ratio,
+    ideal_transfers,
+    leave,
+    refused_because,
+    unbroken,
+)
 from tracekit.whatif.causes import Cause
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Floats = npt.NDArray[np.float64]
 
 MAX_ITEMS = 600_000
 """Calls, stops and steps of a replay; later steps are left out beyond it."""
@@ -57,86 +70,6 @@ MAX_SINGLE_RANKS = 256
 """Ranks that are each replayed alone: those with the most own time beyond their peers'."""
 
 _BOUNDARY, _WAIT, _ENTER = 0, 1, 2
-_ROOT_FIRST = frozenset(("broadcast", "scatter"))
-_ROOT_LAST = frozenset(("reduce", "gather"))
-
-
-@dataclass(frozen=True)
-class CollectivesWhatIf:
-    """What the replay says. Times are means over steps, in seconds."""
-
-    steps: tuple[int, ...]
-    dropped_steps: tuple[int, ...]
-    ranks: tuple[int, ...]
-    t_base_s: float
-    t_no_delay_s: float
-    t_ideal_s: float
-    slowdown_by_rank: dict[int, float]
-    """The ideal job with the own time of one rank put back, over the ideal job."""
-    saved_s_by_rank: dict[int, float]
-    """Seconds a step saved if this one rank did what its peers do; the worst ranks only."""
-    slowdown_by_optype: dict[str, float]
-    """The same for computing and waiting of all ranks (``own``) and the transfers of a kind."""
-    per_step: dict[int, tuple[float, float, float]]
-    """Measured, replayed and ideal seconds of each step."""
-    causes: tuple[CauseResult, ...] = ()
-    calls_count: int = 0
-    unmatched_count: int = 0
-
-    @property
-    def slowdown(self) -> float:
-        """S: the replayed job over the ideal one."""
-        return self.t_no_delay_s / self.t_ideal_s if self.t_ideal_s > 0 else 1.0
-
-    @property
-    def simulation_error_ratio(self) -> float:
-        """How far the replay of what was measured is from what was measured."""
-        return _error_ratio(self.t_base_s, self.t_no_delay_s)
-
-    @property
-    def refused(self) -> str | None:
-        """Why the replay must not be believed; None where it may."""
-        return _refused(self.t_base_s, self.t_no_delay_s)
-
-
-def _error_ratio(base_s: float, replayed_s: float) -> float:
-    return abs(base_s / replayed_s - 1) if replayed_s > 0 else 0.0
-
-
-def _refused(base_s: float, replayed_s: float) -> str | None:
-    error = _error_ratio(base_s, replayed_s)
-    if error <= MAX_SIMULATION_ERROR_RATIO:
-        return None
-    return (
-        f"the replay misses the measured step time by {error:.1%} (limit "
-        f"{MAX_SIMULATION_ERROR_RATIO:.0%}): ranks depend on each other in ways that the matched "
-        "collectives do not show"
-    )
-
-
-@dataclass(slots=True)
-class _Call:
-    """One matched collective (or a pair of send and receive)."""
-
-    op: str
-    kind: str
-    lane: str
-    size_bytes: int
-    root: int | None
-    timeline: str
-    starts: dict[int, int] = field(default_factory=dict)
-    ends: dict[int, int] = field(default_factory=dict)
-    sends: set[int] = field(default_factory=set)
-
-    def needed(self, rank: int) -> Iterable[int]:
-        """Members that must have entered before this one can leave."""
-        if self.op in _ROOT_FIRST and self.root in self.starts:
-            return {rank, self.root} if self.root is not None else {rank}
-        if self.op in _ROOT_LAST and self.root in self.starts and rank != self.root:
-            return (rank,)
-        if self.sends and self.timeline == "host" and rank in self.sends:
-            return (rank,)
-        return self.starts
 
 
 @dataclass(slots=True)
@@ -162,7 +95,7 @@ class _Window:
     """One capture: its calls, and what each rank did in order."""
 
     capture: int
-    calls: dict[int, _Call]
+    calls: dict[int, Call]
     items: dict[int, list[_Item]]
     starts: dict[int, int]
     steps: list[int]
@@ -176,8 +109,8 @@ class CollectiveReplay:
     ``calls``: capture_id, rank, instance_id (null where not matched), op, group_id, kind (of the
     communicator), members_count, root, message_bytes, timeline, start_ns, end_ns. ``stalls``:
     capture_id, rank, start_ns, end_ns, disjoint: no computation ran and communication did.
-    ``steps``: capture_id, rank, step, start_ns, end_ns of steady steps. ``stages`` by rank keeps
-    pipeline stages from being taken for peers.
+    ``steps``: capture_id, rank, step, start_ns, end_ns of steady steps. ``places``: ranks of
+    one stage only are taken for peers.
 
     Raises InputError where no collective of the steady steps is matched on two ranks or more.
     """
@@ -187,9 +120,10 @@ class CollectiveReplay:
         calls: pa.Table,
         stalls: pa.Table,
         steps: pa.Table,
-        stages: Mapping[int, int] | None = None,
+        places: Places | None = None,
     ) -> None:
-        self._stages = stages or {}
+        self._places = places or Places()
+        self._stages = self._places.stages
         self._windows = _windows(calls.to_pylist(), stalls.to_pylist(), steps.to_pylist())
         if not any(w.calls for w in self._windows):
             raise InputError(
@@ -212,7 +146,7 @@ class CollectiveReplay:
     @property
     def refused(self) -> str | None:
         """Why the replay must not be believed; None where it may."""
-        return _refused(float(np.mean(_measured(self._windows))) / 1e9, self.step_s)
+        return refused_because(float(np.mean(_measured(self._windows))) / 1e9, self.step_s)
 
     def step_s_without(self, ranks: Iterable[int]) -> float:
         """Length of a step if these ranks did what their peers do, in s."""
@@ -223,7 +157,7 @@ class CollectiveReplay:
 
         UsageError where a cause names nothing of the job.
         """
-        return _analyse(self._windows, self._stages, causes)
+        return _analyse(self._windows, self._places, causes)
 
 
 # --- what each rank did ---------------------------------------------------------------------------
@@ -261,7 +195,7 @@ def _window(
     room: int,
 ) -> _Window | None:
     common = sorted(set.intersection(*(set(s) for s in spans.values())))
-    run = _unbroken(common, spans)
+    run = unbroken(common, spans)
     everything = sorted({s for one in spans.values() for s in one})
     allowed = max(1, room // max(1, 2 * len(rows) // max(1, len(everything)) + len(spans)))
     kept = run[:allowed]
@@ -269,7 +203,7 @@ def _window(
         return None
     begins = {r: s[kept[0]][0] for r, s in spans.items()}
     ends = {r: s[kept[-1]][1] for r, s in spans.items()}
-    found, unmatched = _calls(rows, begins, ends)
+    found, unmatched = calls_of(rows, begins, ends)
     window = _Window(
         capture, found, {}, begins, kept, [s for s in everything if s not in kept], unmatched
     )
@@ -284,68 +218,6 @@ def _window(
         )
         _mark_queued(window, rank, stops)
     return window
-
-
-def _unbroken(
-    steps: Sequence[int], spans: Mapping[int, Mapping[int, tuple[int, int]]]
-) -> list[int]:
-    """The longest run of steps without a hole, in which each begins where the last ended."""
-    best: list[int] = []
-    run: list[int] = []
-    for step in steps:
-        if run and step != run[-1] + 1:
-            run = []
-        run.append(step)
-        if len(run) > len(best):
-            best = list(run)
-    return best
-
-
-def _calls(
-    rows: Sequence[Mapping[str, Any]], begins: Mapping[int, int], ends: Mapping[int, int]
-) -> tuple[dict[int, _Call], int]:
-    """Calls whose members are all recorded and lie in the window, and how many others there are."""
-    found: dict[int, _Call] = {}
-    broken: set[int] = set()
-    unmatched = 0
-    for row in rows:
-        number, rank = row["instance_id"], row["rank"]
-        if rank not in begins:
-            continue
-        is_inside = begins[rank] <= row["start_ns"] and row["end_ns"] <= ends[rank]
-        if number is None:
-            unmatched += is_inside
-            continue
-        if not is_inside:
-            broken.add(number)
-        op = str(row["op"] or "unknown")
-        is_pair = op in ("send", "recv")
-        call = found.setdefault(
-            number,
-            _Call(
-                op="send_recv" if is_pair else op,
-                kind=str(row["kind"] or ("pp" if is_pair else "unknown")),
-                lane=str(row["group_id"]),
-                size_bytes=int(row["message_bytes"] or 0),
-                root=row["root"],
-                timeline=str(row["timeline"]),
-            ),
-        )
-        if op == "send":
-            call.sends.add(rank)
-        call.starts[rank], call.ends[rank] = int(row["start_ns"]), int(row["end_ns"])
-        members = 2 if is_pair else row["members_count"]
-        if members is None:
-            broken.add(number)
-    sizes = {
-        row["instance_id"]: 2 if row["op"] in ("send", "recv") else row["members_count"]
-        for row in rows
-    }
-    whole = {
-        n: c for n, c in found.items() if n not in broken and len(c.starts) >= max(2, sizes[n] or 0)
-    }
-    unmatched += sum(len(c.starts) for n, c in found.items() if n not in whole)
-    return whole, unmatched
 
 
 def _items(
@@ -598,22 +470,11 @@ def _work(window: _Window, rank: int, calls: Sequence[int]) -> _Signature:
 # --- replay ---------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Scenarios:
-    """Per scenario (columns): how much of the own and of the ideal time counts."""
-
-    own: dict[int, tuple[Floats, Floats]]
-    """By rank: factors of own and of ideal time."""
-    transfer: dict[str, tuple[Floats, Floats]]
-    """By kind of communication: factors of the measured and of the ideal transfer."""
-    count: int
-
-
 class _Replay:
     """One window in all scenarios at once."""
 
     def __init__(
-        self, window: _Window, ideal: Mapping[int, Mapping[int, float]], how: _Scenarios
+        self, window: _Window, ideal: Mapping[int, Mapping[int, float]], how: Scenarios
     ) -> None:
         self.window, self.ideal, self.how = window, ideal, how
         self.origin = min(window.starts.values())
@@ -679,82 +540,27 @@ class _Replay:
                 for rank, (now, lag_ns, b) in entered.items()
             }
             del self.entered[one]
-            self.left[one] = _leave(one, self.window.calls[one], times, self.ideal, self.how)
+            self.left[one] = leave(one, self.window.calls[one], times, self.ideal, self.how)
             self.todo += self.waiting.pop(one, ())
             ready += self.held.pop(one, ())
-
-
-def _transfers(call: _Call) -> dict[int, int]:
-    """Per member: measured end less the last start that it had to wait for."""
-    found = {}
-    for rank, end_ns in call.ends.items():
-        last = max(call.starts[m] for m in call.needed(rank))
-        found[rank] = end_ns - (last if last <= end_ns else call.starts[rank])
-    return found
-
-
-def _leave(
-    number: int,
-    call: _Call,
-    entered: Mapping[int, Floats],
-    ideal: Mapping[int, Mapping[int, float]],
-    how: _Scenarios,
-) -> dict[int, Floats]:
-    measured_how, ideal_how = how.transfer[_class_of(call)]
-    transfers = _transfers(call)
-    latest = np.maximum.reduce(list(entered.values()))
-    found = {}
-    for rank, transfer_ns in transfers.items():
-        took = transfer_ns * measured_how + ideal[number][rank] * ideal_how
-        needed = call.needed(rank)
-        last = max(call.starts[m] for m in needed)
-        if last > call.ends[rank]:
-            found[rank] = entered[rank] + took  # it did not wait for the last
-        elif len(list(needed)) == len(entered):
-            found[rank] = latest + took
-        else:
-            found[rank] = np.maximum.reduce([entered[m] for m in needed]) + took
-    return found
-
-
-def _class_of(call: _Call) -> str:
-    return f"{call.kind}:{call.op}"
-
-
-def _ideal_transfers(windows: Sequence[_Window]) -> list[dict[int, dict[int, float]]]:
-    """The median transfer of calls with the same operation, size and number of members."""
-    samples: dict[tuple[str, str, int, int], list[float]] = defaultdict(list)
-    measured = []
-    for window in windows:
-        own = {n: _transfers(c) for n, c in window.calls.items()}
-        measured.append(own)
-        for number, call in window.calls.items():
-            samples[_alike(call)] += [float(t) for t in own[number].values()]
-    typical = {k: float(np.median(v)) for k, v in samples.items()}
-    return [
-        {n: dict.fromkeys(own[n], typical[_alike(c)]) for n, c in w.calls.items()}
-        for w, own in zip(windows, measured, strict=True)
-    ]
-
-
-def _alike(call: _Call) -> tuple[str, str, int, int]:
-    return call.kind, call.op, call.size_bytes, len(call.starts)
 
 
 # --- scenarios ------------------------------------------------------------------------------------
 
 
 def _analyse(
-    windows: Sequence[_Window], stages: Mapping[int, int], causes: Sequence[Cause]
+    windows: Sequence[_Window], places: Places, causes: Sequence[Cause]
 ) -> CollectivesWhatIf:
     ranks = sorted({r for w in windows for r in w.items})
-    kinds = sorted({_class_of(c) for w in windows for c in w.calls.values()})
+    kinds = sorted({class_of(c) for w in windows for c in w.calls.values()})
     excess = dict.fromkeys(ranks, 0.0)
     for window in windows:
         for rank, items in window.items.items():
             excess[rank] += sum(i.own_ns - i.ideal_ns for i in items)
     single = sorted(sorted(ranks, key=lambda r: (-excess[r], r))[:MAX_SINGLE_RANKS])
-    removed = {c: _removed_ranks(c, ranks) for c in causes if c.kind == "rank" and c.factor is None}
+    stages = places.stages
+    chosen = {c: places.ranks_of(c, ranks) for c in causes if c.kind in OF_RANKS}
+    removed = {c: found for c, found in chosen.items() if c.factor is None}
     scaled = [c for c in causes if c not in removed]
     groups = ["own", *kinds]
     first_rank = 2 + len(groups)
@@ -766,18 +572,18 @@ def _analyse(
     for one in (*own.values(), *transfer.values()):
         one[0][1:first_cause], one[1][1:first_cause] = 0.0, 1.0
     put_back = [[*own.values()], *([transfer[k]] for k in kinds), *([own[r]] for r in single)]
-    for column, chosen in enumerate(put_back, start=2):
-        for one in chosen:
+    for column, several in enumerate(put_back, start=2):
+        for one in several:
             one[0][column], one[1][column] = 1.0, 0.0
     for column, cause in enumerate(scaled, start=first_cause):
-        _change(cause, own, transfer, column)
-    ends = _step_times(windows, _Scenarios(own, transfer, count)) / 1e9
+        _change(cause, own, transfer, chosen.get(cause, ()), column)
+    ends = _step_times(windows, Scenarios(own, transfer, count)) / 1e9
     mean = ends.mean(axis=0)
     t_now, t_ideal = float(mean[0]), float(mean[1])
     alone = {r: float(mean[first_rank + i]) / t_ideal for i, r in enumerate(single)}
     worst = sorted((r for r in single if alone[r] >= MIN_SLOWDOWN), key=lambda r: (-alone[r], r))
     times = {c: float(mean[first_cause + i]) for i, c in enumerate(scaled)}
-    times |= {c: _time_without(windows, chosen, stages) for c, chosen in removed.items()}
+    times |= {c: _time_without(windows, found, stages) for c, found in removed.items()}
     base = _measured(windows)
     steps = [s for w in windows for s in w.steps]
     return CollectivesWhatIf(
@@ -797,10 +603,19 @@ def _analyse(
             for s, b, row in zip(steps, base, ends, strict=True)
         },
         causes=tuple(
-            CauseResult(c.text, times[c], t_now / times[c], t_now - times[c]) for c in causes
+            CauseResult(
+                c.text,
+                times[c],
+                t_now / times[c],
+                t_now - times[c],
+                "collectives",
+                error_ratio(float(np.mean(base)) / 1e9, t_now),
+            )
+            for c in causes
         ),
         calls_count=sum(len(c.starts) for w in windows for c in w.calls.values()),
         unmatched_count=sum(w.unmatched_count for w in windows),
+        refused=refused_because(float(np.mean(base)) / 1e9, t_now),
     )
 
 
@@ -811,25 +626,13 @@ def _time_without(
     chosen = list(ranks)
     changed = [_without(w, chosen, stages) for w in windows]
     one, none = np.ones(1), np.zeros(1)
-    how = _Scenarios(defaultdict(lambda: (one, none)), defaultdict(lambda: (one, none)), 1)
+    how = Scenarios(defaultdict(lambda: (one, none)), defaultdict(lambda: (one, none)), 1)
     return float(_step_times(changed, how).mean()) / 1e9
 
 
-def _removed_ranks(cause: Cause, ranks: Sequence[int]) -> list[int]:
-    found = []
-    for value in cause.value.split(","):
-        if not value.isdecimal() or int(value) not in ranks:
-            raise UsageError(
-                f"{cause.text}: this job has no rank {value!r}",
-                hint=f"ranks {ranks[0]} to {ranks[-1]}; several as rank=1,2",
-            )
-        found.append(int(value))
-    return found
-
-
-def _step_times(windows: Sequence[_Window], how: _Scenarios) -> Floats:
+def _step_times(windows: Sequence[_Window], how: Scenarios) -> Floats:
     """Length of each step in each scenario, in ns."""
-    ideal = _ideal_transfers(windows)
+    ideal = ideal_transfers([w.calls for w in windows])
     parts = []
     for window, typical in zip(windows, ideal, strict=True):
         ends = _Replay(window, typical, how).run()
@@ -858,31 +661,17 @@ def _change(
     cause: Cause,
     own: Mapping[int, tuple[Floats, Floats]],
     transfer: Mapping[str, tuple[Floats, Floats]],
+    chosen: Sequence[int],
     column: int,
 ) -> None:
     """Set one scenario to the job without (or with another amount of) a cause."""
-    factor = cause.factor
-    if cause.kind == "rank":
-        for rank in _removed_ranks(cause, sorted(own)):
-            own[rank][0][column] = factor
+    if cause.kind not in OF_RANKS:
+        change_transfers(cause, transfer, column)
         return
-    chosen = [
-        k
-        for k in transfer
-        if (cause.kind == "comm" and cause.value in (k.split(":")[0], "all"))
-        or (cause.kind == "op" and cause.value in (k, k.split(":")[1]))
-    ]
-    if not chosen:
+    if cause.operation not in (None, "all"):
         raise UsageError(
-            f"{cause.text}: this job has no such operations",
-            hint=f"rank=N, comm=all or comm={'|'.join(sorted({k.split(':')[0] for k in transfer}))}"
-            f", op={'|'.join(sorted({k.split(':')[1] for k in transfer}))}",
+            f"{cause.text}: without GPU operations host and compute cannot be told apart",
+            hint=f"{cause.kind}={cause.value}:all=...",
         )
-    for kind in chosen:
-        one = transfer[kind]
-        if factor is not None:
-            one[0][column] = factor
-        elif cause.kind == "comm":
-            one[0][column] = 0.0
-        else:
-            one[0][column], one[1][column] = 0.0, 1.0
+    for rank in chosen:
+        own[rank][0][column] = cause.factor

@@ -98,7 +98,7 @@ def _stage_edges(
     edges = set(_chain(compute))
     for kind in o.P2P:
         edges |= set(_chain(by_type[kind]))
-    for kind in o.COMPUTE:
+    for kind in o.DIRECTIONS:
         edges |= _transfer_edges(by_type, kind, stage, last_stage, chunks_count)
     edges |= _first_backward_edges(by_type, compute)
     if has_dp:

@@ -24,7 +24,11 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 FORWARD, BACKWARD = "forward-compute", "backward-compute"
-COMPUTE = (FORWARD, BACKWARD)
+WEIGHT = "weight-compute"
+"""The weights' part of a backward that a zero-bubble schedule splits."""
+COMPUTE = (FORWARD, BACKWARD, WEIGHT)
+DIRECTIONS = (FORWARD, BACKWARD)
+"""Computations that receive from one neighbour and send to the other."""
 FORWARD_SEND, FORWARD_RECV = "forward-send", "forward-recv"
 BACKWARD_SEND, BACKWARD_RECV = "backward-send", "backward-recv"
 P2P = (FORWARD_SEND, FORWARD_RECV, BACKWARD_SEND, BACKWARD_RECV)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tracekit.whatif.analysis import MAX_SIMULATION_ERROR_RATIO, CauseResult, Share, WhatIf
-from tracekit.whatif.collectives import CollectivesWhatIf
+from tracekit.whatif.calls import CollectivesWhatIf
 
 SCHEMA_VERSION = 1
 
@@ -83,7 +83,7 @@ def calls_to_dict(found: CollectivesWhatIf) -> dict[str, Any]:
     return _plain(  # type: ignore[no-any-return]  # a dict stays one
         {
             "schema_version": SCHEMA_VERSION,
-            "method": "collectives",
+            "method": found.method,
             "slowdown": kept(found.slowdown),
             "waste_ratio": kept(1 - 1 / found.slowdown if found.slowdown > 0 else 0.0),
             "t_base_s": found.t_base_s,
@@ -134,7 +134,7 @@ def calls_to_text(found: CollectivesWhatIf) -> str:
         + (f", {len(found.dropped_steps)} left out" if found.dropped_steps else "")
         + f"; {found.calls_count} matched calls, {found.unmatched_count} others count as own time)",
     ]
-    lines += [f"CAUSE     {_cause(c)}" for c in found.causes]
+    lines += [f"CAUSE     {_cause(c, found.method)}" for c in found.causes]
     lines += ["BY RANK   alone in an ideal job, and saved without it"]
     for rank, value in slowest:
         saved = found.saved_s_by_rank.get(rank)
@@ -197,9 +197,11 @@ def to_text(found: WhatIf) -> str:
         f"   ({len(found.steps)} steps"
         + (f", {len(found.dropped_steps)} left out)" if found.dropped_steps else ")"),
     ]
-    lines += [f"CAUSE     {_cause(c)}" for c in found.causes]
-    lines.append(f"          {_cause(found.no_pp_comm)}")
-    lines.append(f"          {_cause(found.no_dp_comm)}")
+    lines += [f"CAUSE     {_cause(c, 'pipeline')}" for c in found.causes]
+    named = {c.cause for c in found.causes}
+    for one in (found.no_pp_comm, found.no_dp_comm):
+        if one.cause not in named:
+            lines.append(f"CAUSE     {_cause(one, 'pipeline')}")
     worst = sorted(found.slowdown_by_optype.items(), key=lambda i: -i[1])[:4]
     lines.append("BY TYPE   " + "   ".join(f"{name} {value:.4f}" for name, value in worst))
     for share, name in ((found.m_w, "slowest ranks"), (found.m_s, "last stage")):
@@ -213,11 +215,15 @@ def to_text(found: WhatIf) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cause(cause: CauseResult) -> str:
-    return (
-        f"{cause.cause}: {cause.t_s:.4f} s a step, {cause.saved_s_per_step:+.4f} s saved,"
-        f" {cause.speedup_ratio:.4f}x as fast"
-    )
+def _cause(cause: CauseResult, method: str) -> str:
+    """Before, after and the difference; of which replay, where it is not the one above."""
+    before = cause.t_s + cause.saved_s_per_step
+    share = cause.saved_s_per_step / before if before > 0 else 0.0
+    text = f"{cause.cause}: {before:.4f} s a step becomes {cause.t_s:.4f}"
+    text += f" ({-cause.saved_s_per_step:+.4f} s, {-share:+.1%})" if abs(share) >= 5e-4 else ""
+    if cause.method == method:
+        return text
+    return f"{text}; of the whole step, by {cause.method}, error {cause.simulation_error_ratio:.1%}"
 
 
 def _heat_lines(found: WhatIf, columns: int = 12) -> list[str]:

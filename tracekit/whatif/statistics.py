@@ -51,7 +51,7 @@ class Statistics:
     idle_ratio_by_stage: Mapping[int, float]
     """Idle share of the window from the first forward to the last backward of the replica."""
     expected_idle_ratio: float | None
-    """(p-1) / (v m + p - 1), what GPipe and 1F1B cannot avoid."""
+    """(p-1) / (v m + p - 1), what GPipe and 1F1B cannot avoid; null where backwards are split."""
     waiting_by_optype: Mapping[str, Waiting]
     last_arriver_by_optype: Mapping[str, LastArriver]
 
@@ -69,6 +69,7 @@ def describe(replay: Replay) -> Statistics:
     forwards = [op for op in replay.template.ops if op.optype == o.FORWARD]
     microbatches = len([op for op in forwards if op.stage == replay.stages[0]]) // chunks
     p = len(replay.stages)
+    is_split = any(op.optype == o.WEIGHT for op in replay.template.ops)
     return Statistics(
         step_cv_ratio=float(base.std(ddof=1) / base.mean()) if len(base) > 1 else None,
         step_p50_s=p50,
@@ -78,7 +79,9 @@ def describe(replay: Replay) -> Statistics:
         outlier_steps=outliers,
         microbatches_count=microbatches,
         idle_ratio_by_stage=_idle(replay),
-        expected_idle_ratio=(p - 1) / (chunks * microbatches + p - 1) if microbatches else None,
+        expected_idle_ratio=(p - 1) / (chunks * microbatches + p - 1)
+        if microbatches and not is_split
+        else None,
         waiting_by_optype=_waiting(replay),
         last_arriver_by_optype={
             t: one for t in (o.GRADS_SCATTER, o.PARAMS_GATHER) if (one := _last(replay, t))

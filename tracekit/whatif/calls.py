@@ -1,0 +1,351 @@
+"""Matched collectives as a replay sees them: members, transfers, and what the replays found.
+
+The transfer of a member is its measured end less the last start that it had to wait for: the
+recorded duration of a collective includes waiting.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.errors import UsageError
+from tracekit.whatif.analysis import MAX_SIMULATION_ERROR_RATIO, CauseResult
+from tracekit.whatif.causes import Cause
+
+Floats = npt.NDArray[np.float64]
+
+MAX_CLOCK_SPREAD_NS = 20_000.0
+"""Ends of calls that differ by more between two clocks do not tell how far these are apart."""
+
+_ROOT_FIRST = frozenset(("broadcast", "scatter"))
+_ROOT_LAST = frozenset(("reduce", "gather"))
+
+
+@dataclass(frozen=True)
+class CollectivesWhatIf:
+    """What the replay says. Times are means over steps, in seconds."""
+
+    steps: tuple[int, ...]
+    dropped_steps: tuple[int, ...]
+    ranks: tuple[int, ...]
+    t_base_s: float
+    t_no_delay_s: float
+    t_ideal_s: float
+    slowdown_by_rank: dict[int, float]
+    """The ideal job with the own time of one rank put back, over the ideal job."""
+    saved_s_by_rank: dict[int, float]
+    """Seconds a step saved if this one rank did what its peers do; the worst ranks only."""
+    slowdown_by_optype: dict[str, float]
+    """The same for computing and waiting of all ranks (``own``) and the transfers of a kind."""
+    per_step: dict[int, tuple[float, float, float]]
+    """Measured, replayed and ideal seconds of each step."""
+    causes: tuple[CauseResult, ...] = ()
+    calls_count: int = 0
+    unmatched_count: int = 0
+    refused: str | None = None
+    """Why the replay must not be believed; None where it may."""
+    method: str = "collectives"
+    """``streams`` where launches and streams are known, else ``collectives``."""
+
+    @property
+    def slowdown(self) -> float:
+        """S: the replayed job over the ideal one."""
+        return self.t_no_delay_s / self.t_ideal_s if self.t_ideal_s > 0 else 1.0
+
+    @property
+    def simulation_error_ratio(self) -> float:
+        """How far the replay of what was measured is from what was measured."""
+        return error_ratio(self.t_base_s, self.t_no_delay_s)
+
+
+def error_ratio(base_s: float, replayed_s: float) -> float:
+    return abs(base_s / replayed_s - 1) if replayed_s > 0 else 0.0
+
+
+def refused_because(base_s: float, replayed_s: float) -> str | None:
+    error = error_ratio(base_s, replayed_s)
+    if error <= MAX_SIMULATION_ERROR_RATIO:
+        return None
+    return (
+        f"the replay misses the measured step time by {error:.1%} (limit "
+        f"{MAX_SIMULATION_ERROR_RATIO:.0%}): ranks depend on each other in ways that the matched "
+        "collectives do not show"
+    )
+
+
+@dataclass(slots=True)
+class Call:
+    """One matched collective (or a pair of send and receive)."""
+
+    op: str
+    kind: str
+    lane: str
+    size_bytes: int
+    root: int | None
+    timeline: str
+    starts: dict[int, int] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)
+    sends: set[int] = field(default_factory=set)
+    transfers: dict[int, int] | None = None
+    """Kept once they have been asked for."""
+
+    def needed(self, rank: int) -> Iterable[int]:
+        """Members that must have entered before this one can leave."""
+        if self.op in _ROOT_FIRST and self.root in self.starts:
+            return {rank, self.root} if self.root is not None else {rank}
+        if self.op in _ROOT_LAST and self.root in self.starts and rank != self.root:
+            return (rank,)
+        if self.sends and self.timeline == "host" and rank in self.sends:
+            return (rank,)
+        return self.starts
+
+
+def calls_of(
+    rows: Sequence[Mapping[str, Any]], begins: Mapping[int, int], ends: Mapping[int, int]
+) -> tuple[dict[int, Call], int]:
+    """Calls whose members are all recorded and lie in the window, and how many others there are."""
+    found: dict[int, Call] = {}
+    broken: set[int] = set()
+    unmatched = 0
+    for row in rows:
+        number, rank = row["instance_id"], row["rank"]
+        if rank not in begins:
+            continue
+        is_inside = begins[rank] <= row["start_ns"] and row["end_ns"] <= ends[rank]
+        if number is None:
+            unmatched += is_inside
+            continue
+        if not is_inside:
+            broken.add(number)
+        op = str(row["op"] or "unknown")
+        is_pair = op in ("send", "recv")
+        call = found.setdefault(
+            number,
+            Call(
+                op="send_recv" if is_pair else op,
+                kind=str(row["kind"] or ("pp" if is_pair else "unknown")),
+                lane=str(row["group_id"]),
+                size_bytes=int(row["message_bytes"] or 0),
+                root=row["root"],
+                timeline=str(row["timeline"]),
+            ),
+        )
+        if op == "send":
+            call.sends.add(rank)
+        call.starts[rank], call.ends[rank] = int(row["start_ns"]), int(row["end_ns"])
+        members = 2 if is_pair else row["members_count"]
+        if members is None:
+            broken.add(number)
+    sizes = {
+        row["instance_id"]: 2 if row["op"] in ("send", "recv") else row["members_count"]
+        for row in rows
+    }
+    whole = {
+        n: c for n, c in found.items() if n not in broken and len(c.starts) >= max(2, sizes[n] or 0)
+    }
+    unmatched += sum(len(c.starts) for n, c in found.items() if n not in whole)
+    return whole, unmatched
+
+
+def unbroken(steps: Sequence[int], spans: Mapping[int, Mapping[int, tuple[int, int]]]) -> list[int]:
+    """The longest run of steps without a hole, in which each begins where the last ended."""
+    best: list[int] = []
+    run: list[int] = []
+    for step in steps:
+        if run and step != run[-1] + 1:
+            run = []
+        run.append(step)
+        if len(run) > len(best):
+            best = list(run)
+    return best
+
+
+@dataclass
+class Scenarios:
+    """Per scenario (columns): how much of the own and of the ideal time counts."""
+
+    own: dict[int, tuple[Floats, Floats]]
+    """By rank: factors of own and of ideal time."""
+    transfer: dict[str, tuple[Floats, Floats]]
+    """By kind of communication: factors of the measured and of the ideal transfer."""
+    count: int
+
+
+def transfers_of(call: Call) -> dict[int, int]:
+    """Per member: measured end less the last start that it had to wait for."""
+    if call.transfers is not None:
+        return call.transfers
+    found = call.transfers = {}
+    for rank, end_ns in call.ends.items():
+        last = max(call.starts[m] for m in call.needed(rank))
+        found[rank] = end_ns - (last if last <= end_ns else call.starts[rank])
+    return found
+
+
+def leave(
+    number: int,
+    call: Call,
+    entered: Mapping[int, Floats],
+    ideal: Mapping[int, Mapping[int, float]],
+    how: Scenarios,
+) -> dict[int, Floats]:
+    measured_how, ideal_how = how.transfer[class_of(call)]
+    transfers = transfers_of(call)
+    latest = np.maximum.reduce(list(entered.values()))
+    found = {}
+    for rank, transfer_ns in transfers.items():
+        took = transfer_ns * measured_how + ideal[number][rank] * ideal_how
+        needed = call.needed(rank)
+        last = max(call.starts[m] for m in needed)
+        if last > call.ends[rank]:
+            found[rank] = entered[rank] + took  # it did not wait for the last
+        elif len(list(needed)) == len(entered):
+            found[rank] = latest + took
+        else:
+            found[rank] = np.maximum.reduce([entered[m] for m in needed]) + took
+    return found
+
+
+def settled_clocks(calls: Iterable[Call], clocks: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+    """By clock, what to add to its times, in ns: within its known error and no more.
+
+    A transfer between two clocks would be wrong by what they disagree, in every call. All members
+    leave an all-reduce and the like together, give or take what does not depend on the clocks, so
+    the usual difference of their ends is the clocks', if the differences agree with each other.
+    """
+    spread: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for call in calls:
+        if call.sends or call.op in _ROOT_FIRST or call.op in _ROOT_LAST:
+            continue
+        ends: dict[int, list[int]] = defaultdict(list)
+        for rank, end_ns in call.ends.items():
+            if rank in clocks:
+                ends[clocks[rank][0]].append(end_ns)
+        several = sorted((c, sorted(v)[len(v) // 2]) for c, v in ends.items())
+        for i, (one, at) in enumerate(several):
+            for other, later in several[i + 1 :]:
+                spread[one, other].append(float(later - at))
+    errors = dict(sorted(clocks.values()))
+    if not errors:
+        return {}
+    found = {min(errors, key=lambda c: (errors[c], c)): 0}
+    todo = list(found)
+    while todo:
+        known = todo.pop()
+        for (one, other), values in sorted(spread.items()):
+            sign = 1 if one == known else -1
+            clock = other if one == known else one
+            if known not in (one, other) or clock in found:
+                continue
+            low, middle, high = np.percentile(values, [25, 50, 75])
+            if high - low > max(MAX_CLOCK_SPREAD_NS, abs(middle) / 2):
+                continue
+            error = errors[clock]
+            shift = found[known] - sign * round(float(middle))
+            found[clock] = max(-error, min(error, shift))
+            todo.append(clock)
+    return {c: ns for c, ns in found.items() if ns}
+
+
+def class_of(call: Call) -> str:
+    return f"{call.kind}:{call.op}"
+
+
+def ideal_transfers(windows: Sequence[Mapping[int, Call]]) -> list[dict[int, dict[int, float]]]:
+    """The median transfer of calls with the same operation, size and number of members."""
+    samples: dict[tuple[str, str, int, int], list[float]] = defaultdict(list)
+    measured = []
+    for window in windows:
+        own = {n: transfers_of(c) for n, c in window.items()}
+        measured.append(own)
+        for number, call in window.items():
+            samples[alike(call)] += [float(t) for t in own[number].values()]
+    typical = {k: float(np.median(v)) for k, v in samples.items()}
+    return [
+        {n: dict.fromkeys(own[n], typical[alike(c)]) for n, c in w.items()}
+        for w, own in zip(windows, measured, strict=True)
+    ]
+
+
+def alike(call: Call) -> tuple[str, str, int, int]:
+    return call.kind, call.op, call.size_bytes, len(call.starts)
+
+
+OF_RANKS = frozenset(("rank", "stage", "dp", "host"))
+"""Causes that name ranks."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where ranks are, as far as it is known."""
+
+    stages: Mapping[int, int] = field(default_factory=dict)
+    replicas: Mapping[int, int] = field(default_factory=dict)
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    clocks: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """By rank its clock, and by how many ns that may be wrong against the reference's."""
+
+    def ranks_of(self, cause: Cause, ranks: Sequence[int]) -> list[int]:
+        """The ranks that a cause names; UsageError where the job has none such."""
+        if cause.kind in ("rank", "link"):
+            known: Mapping[int, Any] = {r: r for r in ranks}
+        else:
+            known = {"stage": self.stages, "dp": self.replicas, "host": self.hosts}[cause.kind]
+        by_name: dict[str, list[int]] = defaultdict(list)
+        for rank in ranks:
+            if rank in known:
+                by_name[str(known[rank])].append(rank)
+        word = {"link": "rank", "dp": "replica"}.get(cause.kind, cause.kind)
+        found: list[int] = []
+        for value in cause.value.split(","):
+            if value not in by_name:
+                raise UsageError(
+                    f"{cause.text}: this job has no {word} {value!r}",
+                    hint=f"it has {word} {_some(list(by_name))}; several as {cause.kind}=A,B"
+                    if by_name
+                    else f"which rank is which {word} is not known of this job",
+                )
+            found += by_name[value]
+        return sorted(set(found))
+
+
+def _some(names: list[str], count: int = 8) -> str:
+    names.sort(key=lambda n: (0, int(n), n) if n.isdecimal() else (1, 0, n))
+    return ", ".join(names[:count]) + (f", ... {names[-1]}" if len(names) > count else "")
+
+
+def change_transfers(
+    cause: Cause, transfer: Mapping[str, tuple[Floats, Floats]], column: int
+) -> None:
+    """Set one scenario's transfers to those without (or with another amount of) a cause.
+
+    ``transfer``: by kind of call, the factors of its measured and of its ideal time. UsageError
+    where the cause names nothing of the job.
+    """
+    factor = cause.factor
+    chosen = [
+        k
+        for k in transfer
+        if (cause.kind == "comm" and cause.value in (k.split(":")[0], "all"))
+        or (cause.kind == "op" and cause.value in (k, k.split(":")[1]))
+    ]
+    if not chosen:
+        raise UsageError(
+            f"{cause.text}: this job has no such communication",
+            hint=f"rank=N, comm=all or comm={'|'.join(sorted({k.split(':')[0] for k in transfer}))}"
+            f", op={'|'.join(sorted({k.split(':')[1] for k in transfer}))}",
+        )
+    for kind in chosen:
+        measured_how, ideal_how = transfer[kind]
+        if factor is not None:
+            measured_how[column] = factor
+        elif cause.kind == "comm":
+            measured_how[column] = 0.0
+        else:
+            measured_how[column], ideal_how[column] = 0.0, 1.0

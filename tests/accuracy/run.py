@@ -72,8 +72,9 @@ def run_case(case: Case) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="accuracy-") as name:
         folder = Path(name) / "job"
         request = Request(
-            case.scenario, case.ranks, case.seed, case.layout, case.steps, layers=case.layers
-        )
+            case.scenario, case.ranks, case.seed, case.layout, case.steps,
+            counters=case.counters, layers=case.layers,
+        )  # fmt: skip
         truth = write(request, folder)
         return _outcome(case.label, case.layout, case.ranks, case.seed, truth, folder, Path(name))
 

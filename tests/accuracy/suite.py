@@ -38,12 +38,15 @@ class Case:
     steps: int = 10
     layers: int = 0
     """Of the model; 0: the simulator's own."""
+    counters: str = "auto"
+    """Which counters lie beside the traces; auto: those that show the faults."""
 
     @property
     def key(self) -> str:
         """What tells one case from all others, whatever suite it is in."""
         size = f"{self.ranks}r{self.steps}s{self.layers}l"
-        return f"{self.scenario} {self.layout} {size} {self.seed}"
+        more = "" if self.counters == "auto" else f" {self.counters}"
+        return f"{self.scenario} {self.layout} {size} {self.seed}{more}"
 
     @property
     def label(self) -> str:
@@ -90,7 +93,9 @@ def build(
             # What is fine in twelve steps must be fine in a window of eight.
             steps = 8 + 2 * (turn % 3)
             size = _size(turn, layout)
-            cases.append(Case("none", (), layout, size, own, steps, _layers(layout)))
+            # Counters bring decoys of their own: a power cap, pause frames, an old XID, a reset.
+            counters = "all" if turn % 2 else "none"
+            cases.append(Case("none", (), layout, size, own, steps, _layers(layout), counters))
         for j, fault in enumerate(FAULTS):
             if is_checkable(fault, rules) or is_all:
                 cases += _fault_cases(fault, seed, i + j)

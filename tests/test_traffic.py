@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from tracekit import api
 from tracekit.job import JobDescription, parse_job
+from tracekit.simulate import Request, write
 from tracekit.traffic import with_expected
 
 JOB = """
@@ -197,3 +200,54 @@ def test_messages_split_over_the_tensor_ranks() -> None:
     found = beside(row("pp", "send", 8 * A / 4))["pp", "send"]
     assert found["observed_ratio"] == pytest.approx(1)
     assert found["basis"] == "split over the tensor-parallel ranks"
+
+
+# --- what a user says beside what the traces show, end to end ------------------------------------
+
+
+def test_any_description_will_do_and_what_it_contradicts_is_said(tmp_path: Path) -> None:
+    write(Request(ranks=8, seed=1, layout="tp4", steps_count=3, decoys=()), tmp_path / "job")
+    (tmp_path / "args.txt").write_text(
+        "torchrun train.py --tensor-model-parallel-size 8 --num-layers 8\n"
+    )
+    with api.open(tmp_path / "job", job=[tmp_path / "args.txt"]) as run:
+        report = run.diagnose()
+    lines = "   ".join(report.notes.data_lines)
+    assert "parallelism.tp: 4 against 8" in lines
+    assert "job description: parallelism.tp 8, the traces show 4" in lines
+    assert "traffic-mismatch/tp-contradicted" in {f.id for f in report.findings}
+
+
+def test_the_json_of_diagnose_holds_the_traffic(tmp_path: Path) -> None:
+    write(Request(ranks=8, seed=1, layout="tp4", steps_count=3, decoys=()), tmp_path / "job")
+    with api.open(tmp_path / "job") as run:
+        rows = run.diagnose().metrics.traffic
+        query = run.query("traffic").to_dicts()
+    assert [(r.group_kind, r.op) for r in rows] == [(r["group_kind"], r["op"]) for r in query]
+    assert [r.bytes_per_step for r in rows] == [r["bytes_per_step"] for r in query]
+    ratios = {r.group_kind: r.observed_ratio for r in rows}
+    assert ratios["tp"] == pytest.approx(1) and ratios["dp"] == pytest.approx(1, abs=0.05)
+
+
+def test_names_of_groups_mean_the_same_in_sql_and_in_derivation() -> None:
+    """The query has its own table of names: where derivation knows one, both must agree."""
+    import re
+
+    from tracekit import catalog
+    from tracekit.derive.infer import group_dimension
+
+    sql = re.sub(r"\s+", " ", catalog.find("traffic").sql)
+    cases = re.findall(
+        r"regexp_full_match\( ?description, ((?:'[^']+'(?: \|\| )?)+) ?\) THEN '(\w+)'", sql
+    )
+    assert len(cases) >= 8
+    patterns = [("".join(re.findall(r"'([^']+)'", p)), family) for p, family in cases]
+    for name in (
+        *("TENSOR_MODEL_PARALLEL_GROUP", "PIPELINE_MODEL_PARALLEL_GROUP", "mesh_dp", "mesh_tp"),
+        *("CONTEXT_PARALLEL_GROUP", "EXPERT_MODEL_PARALLEL_GROUP", "mesh_cp", "mesh_pp", "mesh_ep"),
+        *("DATA_PARALLEL_GROUP", "mesh_dp_shard", "mesh_dp_replicate", "mesh_fsdp"),
+    ):
+        family = next(f for p, f in patterns if re.fullmatch(p, name.upper()))
+        known = group_dimension(name)
+        assert known is not None
+        assert family == {"dp_shard": "dp"}.get(known, known), name

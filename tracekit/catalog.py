@@ -49,6 +49,7 @@ QUERY_FILES: tuple[str, ...] = (
     "gpu/launch_stats",
     "gpu/kernel_summary",
     "gpu/memcpy_summary",
+    "gpu/gemm_efficiency",
     "comm/comm_summary",
     "comm/traffic",
     "comm/expert_load",

@@ -103,6 +103,8 @@ class Schedule(_Section, frozen=True, kw_only=True):
     kind: ScheduleKind | None = None
     microbatches: Count | None = None
     """Microbatches a step and replica."""
+    recompute: Literal["none", "selective", "full"] | None = None
+    """Activations that the backward computes again: of attention, or of whole layers."""
 
 
 class Model(_Section, frozen=True, kw_only=True):
@@ -154,6 +156,12 @@ class Hardware(_Section, frozen=True, kw_only=True):
     rails: Count | None = None
     oversubscription: Annotated[float, Meta(ge=1)] | None = None
     """Downlink over uplink bandwidth of a leaf switch."""
+    leaf_gpus: Count | None = None
+    """GPUs below one leaf switch (or scalable unit): among them nothing is over-subscribed."""
+    spine_oversubscription: Annotated[float, Meta(ge=1)] | None = None
+    """The same of the level above the leaves."""
+    spine_gpus: Count | None = None
+    """GPUs below one switch of that level: among them its over-subscription costs nothing."""
 
 
 class Prices(_Section, frozen=True, kw_only=True):

@@ -160,9 +160,9 @@ def gather(
     wanted = [*found_jobs, *(str(p) for p in job_paths)]
     if not wanted:
         return files, None
-    from tracekit.job import load_jobs
+    from tracekit.jobs_import import load_descriptions
 
-    return files, load_jobs(wanted)
+    return files, load_descriptions(wanted)
 
 
 Columns = Callable[[str], tuple[tuple[str, str], ...]]

@@ -163,3 +163,88 @@ def test_the_command(tmp_path: Path) -> None:
     nothing = run("expect")
     assert nothing.returncode == 2
     assert "hint:" in nothing.stderr
+
+
+def test_each_level_has_an_over_subscription_of_its_own() -> None:
+    def speed(**fields: str) -> float | None:
+        job = changed(gpt3(), list(fields.items()))
+        return next(r.bytes_per_s for r in expect(job).traffic if r.group_kind == "dp")
+
+    thin = {"oversubscription": "2", "spine_oversubscription": "3"}
+    # A data-parallel group reaches over tp 8 x dp 8 = 64 GPUs.
+    assert speed() == 25e9
+    assert speed(**thin) == pytest.approx(25e9 / 6)
+    assert speed(**thin, spine_gpus="64") == 12.5e9
+    assert speed(**thin, spine_gpus="63") == pytest.approx(25e9 / 6)
+    assert speed(**thin, leaf_gpus="64", spine_gpus="256") == 25e9
+    assert speed(**thin, leaf_gpus="32", spine_gpus="256") == 12.5e9
+    points = list(sweep(changed(gpt3(), [("leaf_gpus", "8")]), ["oversubscription=1,2,4"]))
+    swept = [next(r for r in expect(j).traffic if r.group_kind == "dp") for _, j in points]
+    assert [r.bytes_per_s for r in swept] == [25e9, 12.5e9, 6.25e9]
+
+
+def test_a_step_may_be_several_pipelines_of_microbatches() -> None:
+    base = changed(gpt3(), [("microbatches", "8"), ("global", "256")])  # 4 x 8 x dp 8
+    found = expect(base)
+    assert found.microbatches == 32
+    once = expect(changed(gpt3(), [("microbatches", "8"), ("global", "64")]))
+    for one, many in zip(once.traffic, found.traffic, strict=True):
+        times = 4 if one.group_kind in ("tp", "pp") else 1
+        assert many.bytes_per_step == pytest.approx(times * (one.bytes_per_step or 0))
+    # The bubble is each pipeline's.
+    assert [b.bubble_ratio for b in found.bubbles] == [b.bubble_ratio for b in once.bubbles]
+    odd = expect(changed(base, [("global", "100")]))
+    assert odd.microbatches == 8
+    assert any("no multiple" in a for a in odd.assumptions)
+
+
+def test_the_least_time_of_a_step_stands_beside_the_measured_one() -> None:
+    found = expect(gpt3(), step_s=20.0)
+    t = found.step_time
+    assert t is not None
+    bubble_s = t.compute_s * 7 / 8  # 1F1B: (p-1)/m of the busy time
+    assert t.serial_s == pytest.approx(t.compute_s + t.communication_s + bubble_s)
+    assert t.measured_ratio == pytest.approx(20 / t.serial_s)
+    assert "measured 20 s" in to_text([({}, found)], ())
+    assert expect(changed(gpt3(), [("gpu", "unheard of")])).step_time is None
+
+
+def test_recomputation_is_said_or_open() -> None:
+    def tensor(**fields: str) -> tuple[float | None, int]:
+        rows = expect(changed(gpt3(), list(fields.items()))).traffic
+        row = next(r for r in rows if r.group_kind == "tp")
+        return row.calls_per_step, len(row.choices)
+
+    assert tensor() == (4 * 12 * 8, 1)
+    assert tensor(recompute="full") == (6 * 12 * 8, 0)
+    assert tensor(recompute="selective") == (4 * 12 * 8, 0)
+
+
+def test_what_is_open_is_a_range() -> None:
+    row = next(r for r in expect(gpt3()).traffic if r.group_kind == "dp")
+    own = 2 * 7 / 8 * 2 / 64
+    assert row.range_bytes == pytest.approx(
+        (own * 174_615_822_336, own * (174_615_822_336 + 51200 * 12288))
+    )
+    assert [c.words for c in row.choices] == ["embeddings not tied"]
+    exact = changed(gpt3(), [("parameters", "175000000000"), ("zero", "0")])
+    row = next(r for r in expect(exact).traffic if r.group_kind == "dp")
+    assert row.choices == ()
+    assert row.assumed == ()
+
+
+def test_a_gpu_is_known_by_its_whole_name() -> None:
+    from tracekit.expect.hardware import gpu_named
+
+    for text, peak in (
+        ("NVIDIA H100 80GB HBM3", 990e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA A100-PCIE-40GB", 312e12),
+        ("H200", 990e12),
+    ):
+        found = gpu_named(text)
+        assert found is not None and found.bf16_flops_per_s == peak, text
+    assert gpu_named("NVIDIA H20") is None
+    h100 = gpu_named("H100")
+    assert h100 is not None and h100.bf16_flops_per_clock is not None
+    assert h100.bf16_flops_per_clock * 1.83e9 == pytest.approx(989e12, rel=1e-3)

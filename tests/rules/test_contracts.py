@@ -95,7 +95,7 @@ def test_rules_can_be_selected_and_ignored_and_a_misspelt_name_is_corrected() ->
         rule("gc-pauses")
     assert error.value.hint == "did you mean gc-pause?"
     with pytest.raises(UsageError, match="not built yet"):
-        rule("incast")
+        rule("numa-misplacement")
 
 
 def test_the_rules_page_is_current() -> None:

@@ -33,7 +33,7 @@ TargetsArg = Annotated[
 TargetArg = Annotated[str, typer.Argument(metavar="RUN", help="A run, or a file or folder.")]
 JobOpt = Annotated[
     list[str] | None,
-    typer.Option("--job", metavar="F", help="Job description (job.toml); may be repeated."),
+    typer.Option("--job", metavar="F", help="Job description, or one to import; repeatable."),
 ]
 WorkersOpt = Annotated[
     int | None,

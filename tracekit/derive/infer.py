@@ -147,6 +147,38 @@ def infer_job(
     return merged, _relevant(merged, {**said, **_given(job)})
 
 
+SUPERSEDED = "; the later is used"
+"""How a note of ``merge_jobs`` about two descriptions ends."""
+
+
+def contradictions(
+    con: duckdb.DuckDBPyConnection, derived: Mapping[str, pa.Table], job: JobDescription
+) -> list[str]:
+    """What the user's description says and the traces (or two descriptions) deny, in words.
+
+    The user's word stands, so a reader must know. The world size is compared where it is decided.
+    """
+    from tracekit.expect.hardware import gpu_named
+
+    seen, _ = infer_job(con, derived)
+    found = [note for note in job.notes if note.endswith(SUPERSEDED)]
+    pairs = [
+        (f"parallelism.{d}", getattr(job.parallelism, d), getattr(seen.parallelism, d))
+        for d in _DIMENSIONS
+    ]
+    pairs.append(
+        ("hardware.gpus_per_node", job.hardware.gpus_per_node, seen.hardware.gpus_per_node)
+    )
+    said, shown = (gpu_named(one.hardware.gpu) for one in (job, seen))
+    if said is not None and shown is not None:
+        pairs.append(("hardware.gpu", said.name, shown.name))
+    return found + [
+        f"job description: {place} {mine}, the traces show {theirs}"
+        for place, mine, theirs in pairs
+        if mine is not None and theirs is not None and mine != theirs
+    ]
+
+
 _WHERE = {
     "file": "the file itself",
     "name": "the file's name",

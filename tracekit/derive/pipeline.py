@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.derive.infer import group_dimension
 from tracekit.schema import table
+from tracekit.wording import plural
 
 if TYPE_CHECKING:
     import duckdb
@@ -490,6 +491,7 @@ def _by_behaviour(
     in_order = [rank for rank, _, _ in sorted(behaviour, key=lambda b: (b[2], b[0]))]
     stages = {rank: position // replicas for position, rank in enumerate(in_order)}
     notes.append(
-        f"pipeline: {pp} stages x {replicas} ranks, inferred from the order of first forwards"
+        f"pipeline: {pp} stages of {plural(replicas, 'rank')}, inferred from the order of first "
+        "forwards"
     )
     return stages, pp

@@ -13,6 +13,9 @@ from tracekit.errors import AmbiguousInputError
 if TYPE_CHECKING:
     from tracekit.job import JobDescription
 
+ASSIGNED_WORDS = "numbers were assigned in order of paths"
+"""In the note on ranks that no file states."""
+
 
 def apply_job(sources: list[Source], job: JobDescription | None, notes: list[str]) -> None:
     """Ranks, hosts and attempts that job.toml gives for files; then ranks that files state.
@@ -96,7 +99,7 @@ def assign_missing(group: Group, notes: list[str]) -> None:
         first = min(assigned, key=lambda s: s.order)
         count = f"{len(assigned)} files state" if len(assigned) > 1 else "1 file states"
         notes.append(
-            f"{count} no rank; numbers were assigned in order of paths "
+            f"{count} no rank; {ASSIGNED_WORDS} "
             f"({first.path} is rank {first.rank})"
         )
 

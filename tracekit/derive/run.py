@@ -12,6 +12,7 @@ from tracekit.derive import attempts as at
 from tracekit.derive import clocks as clock_offsets
 from tracekit.derive import communicators, correlation, gpus, hosts, periods, ports, ranks
 from tracekit.derive.calls import read_calls
+from tracekit.derive.infer import contradictions
 from tracekit.derive.layout import DIMENSIONS, coordinates, group_kinds
 from tracekit.derive.matching import group_table, match, match_table, read_groups
 from tracekit.derive.pipeline import derive_pipeline, fill_coordinates
@@ -141,6 +142,8 @@ def derive(
     tables["comm_group"] = group_table(matched, kinds)
     tables["pipeline_op"] = operations
     tables["step"] = moved_table
+    if job is not None:
+        remarks += contradictions(con, tables, job)
     return tables
 
 

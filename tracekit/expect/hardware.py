@@ -23,6 +23,8 @@ class Gpu:
     nvlink_bytes_per_s: float | None
     """To all peers of its NVLink domain together, one direction."""
     nvlink_domain: int = 8
+    bf16_flops_per_clock: float | None = None
+    """Dense operations of all SMs in a clock; peak = this times the clock. None: not published."""
 
     @property
     def critical_intensity(self) -> float | None:
@@ -32,14 +34,19 @@ class Gpu:
         return self.bf16_flops_per_s / self.hbm_bytes_per_s
 
 
+A100_SMS, H100_SMS = 108, 132
+"""Streaming multiprocessors; 16-bit tensor cores of one do 2048 and 4096 dense FLOP a clock
+(vendor's architecture papers: 108 x 2048 x 1.41 GHz = 312 TFLOP/s, 132 x 4096 x 1.83 = 989)."""
+
 GPUS: Mapping[str, Gpu] = {
     g.name: g
     for g in (
         Gpu("V100", 32e9, 0.9e12, None, None, 150e9),
-        Gpu("A100", 80e9, 2.0e12, 312e12, None, 300e9),
-        Gpu("H100", 80e9, 3.35e12, 990e12, 1979e12, 450e9),
-        Gpu("H200", 141e9, 4.8e12, 990e12, 1979e12, 450e9),
-        Gpu("H800", 80e9, 3.35e12, 990e12, 1979e12, 200e9),
+        Gpu("A100", 80e9, 2.0e12, 312e12, None, 300e9, 8, A100_SMS * 2048),
+        Gpu("H100", 80e9, 3.35e12, 990e12, 1979e12, 450e9, 8, H100_SMS * 4096),
+        Gpu("H100 PCIE", 80e9, 2.0e12, 756e12, 1513e12, None, 1),
+        Gpu("H200", 141e9, 4.8e12, 990e12, 1979e12, 450e9, 8, H100_SMS * 4096),
+        Gpu("H800", 80e9, 3.35e12, 990e12, 1979e12, 200e9, 8, H100_SMS * 4096),
         Gpu("B100", 192e9, 8e12, 1800e12, 3500e12, 900e9),
         Gpu("B200", 192e9, 8e12, 2250e12, 4500e12, 900e9),
         Gpu("GB200", 192e9, 8e12, 2250e12, 4500e12, 900e9, 72),
@@ -104,7 +111,9 @@ def gpu_named(text: str | None) -> Gpu | None:
         return None
     words = text.upper().replace("-", " ").split()
     for name in sorted(GPUS, key=len, reverse=True):
-        if name in words or any(w.startswith(name) and not w[len(name) :].isalpha() for w in words):
+        first, *rest = name.split()
+        is_named = any(w.startswith(first) and not w[len(first) :].isalpha() for w in words)
+        if (first in words or is_named) and set(rest) <= set(words):
             return GPUS[name]
     return None
 

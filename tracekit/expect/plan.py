@@ -107,6 +107,23 @@ class Roofline:
     critical_intensity: float | None = None
 
 
+@dataclass(frozen=True)
+class StepTime:
+    """The least time of a step if nothing overlaps, beside a measured one."""
+
+    compute_s: float
+    """Arithmetic at peak."""
+    communication_s: float
+    """All traffic, one call after the other."""
+    serial_s: float
+    """Their sum, with the bubble of the given schedule."""
+    dominant: str
+    """compute, or the family and operation that takes longest."""
+    measured_s: float | None = None
+    measured_ratio: float | None = None
+    """Measured over serial: what neither arithmetic nor links explain, if above 1."""
+
+
 @dataclass
 class Expectation:
     """All that a job description implies."""
@@ -118,6 +135,7 @@ class Expectation:
     memory: Memory = field(default_factory=Memory)
     utilisation: Utilisation = field(default_factory=Utilisation)
     roofline: Roofline = field(default_factory=Roofline)
+    step_time: StepTime | None = None
     training_days: float | None = None
     unknown: list[str] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=list)
@@ -164,7 +182,8 @@ class _Plan:
             known = job.model.dtype is None
             why = "is not given" if known else f"{job.model.dtype!r} is not known"
             self.assume("model.dtype", f"2 bytes an element: model.dtype {why}")
-        self.microbatches = self._microbatches()
+        self.pipelined = self._microbatches()
+        self.microbatches = self._accumulated()
         self.shape = self._shape()
         self.parameters = self._parameters()
 
@@ -191,6 +210,24 @@ class _Plan:
             whole = (job.batch.micro or 1) * self.sizes["dp"]
             return max(1, (job.batch.global_ or 0) // whole)
         return None
+
+    def _accumulated(self) -> int | None:
+        """Microbatches of a whole step: several pipelines' where the global batch holds more."""
+        batch, m = self.job.batch, self.job.schedule.microbatches
+        if m is None or batch.global_ is None or batch.micro is None:
+            return self.pipelined
+        once = m * batch.micro * self.sizes["dp"]
+        if batch.global_ == once:
+            return m
+        if batch.global_ % once == 0:
+            times = batch.global_ // once
+            self.assumptions.append(f"{times} x {m} microbatches a step make the global batch")
+            return m * times
+        self.assumptions.append(
+            f"batch.global {batch.global_} is no multiple of {m} microbatches x {batch.micro} x dp "
+            f"{self.sizes['dp']}: taken are the {m}"
+        )
+        return m
 
     def _shape(self) -> flops.Shape | None:
         m = self.job.model
@@ -264,17 +301,25 @@ class _Plan:
         reach = stride * 2 if kind == "pp" else stride * size
         if reach <= domain and nvlink:
             return "nvlink", nvlink
-        return "network", self.network_bytes_per_s()
+        return "network", self.network_bytes_per_s(reach)
 
-    def network_bytes_per_s(self) -> float | None:
-        """A GPU's share of its node's NICs, after over-subscription."""
+    def network_bytes_per_s(self, reach: int | None = None) -> float | None:
+        """A GPU's share of its node's NICs, after the over-subscription of each level that groups
+        of ``reach`` GPUs cross; None: all of them."""
         hw = self.job.hardware
         if not self.need("hardware.nic_bytes_per_s", hw.nic_bytes_per_s):
             return None
         gpus = hw.gpus_per_node or 1
         nics = hw.nics_per_node if hw.nics_per_node is not None else gpus
         share = (hw.nic_bytes_per_s or 0.0) * nics / gpus
-        return share / (hw.oversubscription or 1.0)
+        levels = (
+            (hw.leaf_gpus, hw.oversubscription),
+            (hw.spine_gpus, hw.spine_oversubscription),
+        )
+        for below, ratio in levels:
+            if reach is None or below is None or reach > below:
+                share /= ratio or 1.0
+        return share
 
     def row(
         self,
@@ -344,6 +389,7 @@ def expect(
     found.memory = _memory(plan)
     found.utilisation = _utilisation(plan, step_s)
     found.roofline = _roofline(plan)
+    found.step_time = _step_time(found, step_s)
     peak = _peak(plan)
     if tokens and plan.parameters and found.utilisation.mfu_ratio and peak:
         achieved = found.utilisation.mfu_ratio * peak
@@ -382,7 +428,12 @@ def _tensor(plan: _Plan) -> list[TrafficRow]:
         return []
     layers, m, a = _layers_per_rank(plan), plan.microbatches, _activation(plan)
     calls = 4 * layers * m if layers is not None and m is not None else None
-    recomputed = [(1.5 * calls * a, "activations recomputed")] if calls and a is not None else []
+    recomputed: list[tuple[float, str]] = []
+    kind = plan.job.schedule.recompute
+    if kind == "full" and calls is not None:
+        calls *= 1.5
+    elif kind is None and calls is not None and a is not None:
+        recomputed = [(1.5 * calls * a, "activations recomputed")]
     return [
         plan.row(
             "tp",
@@ -560,8 +611,26 @@ def _context(plan: _Plan) -> list[TrafficRow]:
     return [plan.row("cp", "send", cp, calls, message, "ring of keys and values")]
 
 
+def _step_time(found: Expectation, measured_s: float | None) -> StepTime | None:
+    """Sums of what is known; None where a term is not."""
+    compute_s = found.utilisation.ideal_compute_s
+    times = [row.ideal_s_per_step for row in found.traffic]
+    if compute_s is None or any(t is None for t in times):
+        return None
+    communication_s = sum(t or 0.0 for t in times)
+    given = next((b for b in found.bubbles if b.is_given), None)
+    bubble_s = compute_s * given.bubble_overhead_ratio if given else 0.0
+    worst = max(found.traffic, key=lambda r: r.ideal_s_per_step or 0.0, default=None)
+    dominant = "compute"
+    if worst is not None and (worst.ideal_s_per_step or 0.0) > compute_s:
+        dominant = f"{worst.group_kind} {worst.op}"
+    serial_s = compute_s + communication_s + bubble_s
+    ratio = measured_s / serial_s if measured_s else None
+    return StepTime(compute_s, communication_s, serial_s, dominant, measured_s, ratio)
+
+
 def _bubbles(plan: _Plan) -> list[Bubble]:
-    pp, m = plan.sizes["pp"], plan.microbatches
+    pp, m = plan.sizes["pp"], plan.pipelined
     if pp == 1 or m is None:
         return []
     given = plan.job.schedule.kind

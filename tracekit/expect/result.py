@@ -24,6 +24,7 @@ def to_dict(found: Expectation) -> dict[str, Any]:
         "memory": asdict(found.memory),
         "utilisation": asdict(found.utilisation),
         "roofline": asdict(found.roofline),
+        "step_time": asdict(found.step_time) if found.step_time else None,
         "training_days": found.training_days,
         "unknown": found.unknown,
         "assumptions": found.assumptions,
@@ -125,6 +126,15 @@ def _number_lines(found: Expectation) -> list[str]:
         if u.hfu_ratio is not None:
             parts.append(f"HFU {u.hfu_ratio:.1%} if activations are recomputed")
         lines.append("COMPUTE   " + "   ".join(parts))
+    t = found.step_time
+    if t is not None:
+        text = (
+            f"TIME      {t.serial_s:.3g} s a step with nothing overlapped: {t.compute_s:.3g} at peak"
+            f" + {t.communication_s:.3g} communication; {t.dominant} dominates"
+        )
+        if t.measured_s is not None and t.measured_ratio is not None:
+            text += f"; measured {t.measured_s:g} s, {t.measured_ratio:.1f}x"
+        lines.append(text)
     if r.data_parallel_network_tokens is not None:
         have = "?" if r.tokens_per_gpu is None else f"{r.tokens_per_gpu:.0f}"
         lines.append(

@@ -65,7 +65,12 @@ def load_description(path: str | os.PathLike[str]) -> JobDescription:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = data.decode("latin-1")
-    return import_description(text, shown)[1]
+    try:
+        return import_description(text, shown)[1]
+    except InputError:
+        if not shown.lower().endswith(".toml"):
+            raise
+    return parse_job(data, shown)  # its errors name the line
 
 
 def load_descriptions(paths: Sequence[str | os.PathLike[str]]) -> JobDescription:

@@ -103,9 +103,12 @@ def from_arguments(found: Mapping[str, Any]) -> JobDescription:
         parallelism["zero_stage"] = 3
     if switch(found.get("sequence_parallel")):
         notes.append("sequence parallel: all-gathers and reduce-scatters instead of all-reduces")
-    recompute = found.get("recompute_granularity")
-    if recompute and str(recompute).lower() != "none":
-        notes.append(f"activations are recomputed ({str(recompute)[:20]}): count HFU, not MFU")
+    recompute = str(found.get("recompute_granularity") or "").lower()
+    if recompute in ("full", "selective"):
+        sections["schedule"]["recompute"] = recompute
+        notes.append(f"activations are recomputed ({recompute}): count HFU, not MFU")
+    elif switch(found.get("gradient_checkpointing")):
+        sections["schedule"]["recompute"] = "full"
     is_megatron = "tensor_model_parallel_size" in found or "num_layers" in found
     return described(
         sections,

@@ -150,6 +150,7 @@ def torchtitan(text: str) -> JobDescription | None:
         notes.append(f"pipeline_parallel_schedule {kind[:30]!r} is not known")
     sizes: dict[str, Any] = {short: whole(degrees.get(name)) for name, short in _DEGREES.items()}
     pp = sizes["pp"] or 1
+    recompute = _part(content, "activation_checkpoint").get("mode")
     micro = whole(degrees.get("pipeline_parallel_microbatch_size"))
     local = whole(training.get("local_batch_size")) or whole(training.get("batch_size"))
     microbatches = None
@@ -163,7 +164,11 @@ def torchtitan(text: str) -> JobDescription | None:
                 "dp_replicate": replicas if dp and shard > 1 and replicas > 1 else None,
                 "zero_stage": 3 if shard != 1 else 0,
             },
-            "schedule": {"kind": schedule if pp > 1 else None, "microbatches": microbatches},
+            "schedule": {
+                "kind": schedule if pp > 1 else None,
+                "microbatches": microbatches,
+                "recompute": recompute if recompute in ("none", "selective", "full") else None,
+            },
             "model": {"sequence": whole(training.get("seq_len"))},
             "batch": {
                 "micro": micro if pp > 1 and micro else local,

@@ -28,6 +28,8 @@ from tracekit.rules.steps import Parts, Steps
 
 COMM_RULES = frozenset({"exposed-communication"})
 IDLE_RULES = frozenset({"launch-bound"})
+ROLL_UPS = frozenset({"low-mfu"})
+"""Their impact is the sum of parts that stand in the budget already."""
 
 
 def step_budget(
@@ -95,7 +97,10 @@ class _Buckets:
 
 
 def _in_turn(findings: Sequence[Finding], blames: Mapping[str, bool]) -> list[Finding]:
-    open_ones = [f for f in findings if not f.explained_by and f.impact.s_per_step]
+    open_ones = [
+        f for f in findings
+        if not f.explained_by and f.impact.s_per_step and f.rule not in ROLL_UPS
+    ]  # fmt: skip
     return sorted(
         open_ones,
         key=lambda f: (not blames.get(f.rule, True), -(f.impact.s_per_step or 0.0), f.id),

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from datetime import UTC, date, datetime
 from typing import Any
 
+from tracekit.derive.ranks import ASSIGNED_WORDS
 from tracekit.findings import Finding, NotChecked, benched, confidence_from, ordered, severity_of
 from tracekit.report.budget import step_budget
 from tracekit.report.config import DiagnoseConfig
@@ -31,6 +32,7 @@ from tracekit.report.model import (
 from tracekit.report.verdict import CAPTURE_STEPS, judge
 from tracekit.rules import RULES, Facts, Rule, configured
 from tracekit.rules.base import Row
+from tracekit.rules.low_mfu import waterfall
 from tracekit.rules.pipeline import ScheduleBubble, schedule_bubble
 from tracekit.rules.steps import utc
 from tracekit.rules.unbuilt import not_built
@@ -83,6 +85,7 @@ def build_report(
     ]
     if not config.select:
         not_checked += not_built(i.kind for i in inputs)
+    used = waterfall(facts)
     document = Document(
         schema_version=SCHEMA_VERSION,
         tracekit_version=__version__,
@@ -99,6 +102,7 @@ def build_report(
             step_time=_step_time(facts),
             overlap=_overlap(facts),
             bubble=_bubble(bubble),
+            mfu=used.to_dict() if used is not None else None,
             traffic=_traffic(facts),
         ),
         findings=tuple(findings),
@@ -420,9 +424,10 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
             f"{_ranks(guessed)} assigned by the order of files"
             + (f" (rank {guessed[0]}: {first})" if first else "")
         )
-    lines += facts.job.notes[:SHOWN_NOTES]
-    if len(facts.job.notes) > SHOWN_NOTES:
-        lines.append(f"and {plural(len(facts.job.notes) - SHOWN_NOTES, 'note')} more")
+    notes = [n for n in facts.job.notes if not (guessed and ASSIGNED_WORDS in n)]
+    lines += notes[:SHOWN_NOTES]
+    if len(notes) > SHOWN_NOTES:
+        lines.append(f"and {plural(len(notes) - SHOWN_NOTES, 'note')} more")
     return [*lines, *silenced]
 
 

@@ -17,6 +17,7 @@ from tracekit.findings import (
 )
 from tracekit.rules import RULES, ras_hang
 from tracekit.rules.base import HIDDEN_CAPTURE, Facts
+from tracekit.rules.low_mfu import waterfall
 from tracekit.rules.pipeline import schedule_bubble
 from tracekit.rules.steps import StepKey, Steps
 from tracekit.wording import plural, ranks_phrase, safe, seconds, share, some_ranges
@@ -109,7 +110,7 @@ def judge(
         or _too_short(facts)
         or _failed(failed)
         or _unread(facts)
-        or _inherent(facts, rules_run, has_silenced, is_whole)
+        or _inherent(facts, rules_run, has_silenced, is_whole, findings)
     )
 
 
@@ -380,7 +381,11 @@ def _unread(facts: Facts) -> Judgement | None:
 
 
 def _inherent(
-    facts: Facts, rules_run: Sequence[str], has_silenced: bool, is_whole: bool
+    facts: Facts,
+    rules_run: Sequence[str],
+    has_silenced: bool,
+    is_whole: bool,
+    findings: Sequence[Finding] = (),
 ) -> Judgement:
     steps = facts.steps
     exposed = median(_waiting(facts).values())
@@ -409,6 +414,10 @@ def _inherent(
     beyond = " beyond what is silenced" if has_silenced else ""
     beyond += "" if is_whole else " in what could be read"
     network = ""
+    low = any(f.rule == "low-mfu" and f.impact.s_per_step for f in findings)
+    used = waterfall(facts) if low else None
+    if used is not None:
+        about += f", the model's arithmetic {share(used.mfu_ratio)} of the GPUs' peak"
     if has_waiting:
         network = " Whether the network should be faster was not checked."
     return _say(

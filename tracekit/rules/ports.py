@@ -141,15 +141,15 @@ def paused(facts: Facts, port: Port, *, is_by_host: bool) -> Pause | None:
     if not times and not frames:
         return None
     rows = times or frames
-    span_s = _span_s(rows[0])
-    if span_s is None:
+    seconds = span_s(rows[0])
+    if seconds is None:
         return None
-    ratio = max(float(r["growth"]) for r in times) / 1e6 / span_s if times else None
-    rate = sum(float(r["growth"]) for r in frames) / span_s if frames else None
+    ratio = max(float(r["growth"]) for r in times) / 1e6 / seconds if times else None
+    rate = sum(float(r["growth"]) for r in frames) / seconds if frames else None
     return Pause(ratio, rate, tuple(r for r in rows if r["growth"]))
 
 
-def _span_s(row: Row) -> float | None:
+def span_s(row: Row) -> float | None:
     """Seconds that the growth of a row covers; None where its readings have no times."""
     if row["interval_ns"] is None or not row["intervals_count"]:
         return None
@@ -157,10 +157,11 @@ def _span_s(row: Row) -> float | None:
 
 
 def where(scope: Scope) -> str:
-    """The last part of a finding's id: the only rank, else the only link, else all."""
+    """The last part of a finding's id: the only rank, link or host; else several."""
     if len(scope.ranks) == 1:
         return str(scope.ranks[0])
-    return scope.links[0] if len(scope.links) == 1 else "several"
+    only = scope.links if len(scope.links) == 1 else scope.hosts
+    return only[0] if len(only) == 1 else "several"
 
 
 def host_named(found: Sequence[Port]) -> str:
@@ -409,28 +410,35 @@ def stuck_ns(facts: Facts, ranks: Iterable[int]) -> float:
     return _of_groups(facts, ranks, lambda row: float(row["stuck_ns"] or 0.0))
 
 
-def slowed_ns(facts: Facts, found: Sequence[Port]) -> float:
-    """Time of a step that transfers took beyond what the usual speed of the job's links allows.
-
-    The bytes that these ports counted, at the share of the speed that large transfers reach,
-    against the transfers of the ranks behind them (waiting not counted). 0 where no port says at
-    what speed it runs.
-    """
+def usual_speed(facts: Facts) -> float | None:
+    """Bytes a second that the job's links run at (median); None where no port says so."""
     named = {(p.node, p.port) for p in ports(facts) if owners(p)}
     speeds = [
         float(r["max_value"]) / 8
         for r in facts.of("port_levels")
         if r["counter"] == "link_speed" and (r["node"], r["port"]) in named and r["max_value"]
     ]
+    return median(speeds) if speeds else None
+
+
+def slowed_ns(facts: Facts, found: Sequence[Port], foreign_per_s: float = 0.0) -> float:
+    """Time of a step that transfers took beyond what the usual speed of the job's links allows.
+
+    The bytes that these ports counted (less those a second that are not the job's), at the share of
+    the speed that large transfers reach, against the transfers of the ranks behind them (waiting
+    not counted). 0 where no port says at what speed it runs.
+    """
+    speed = usual_speed(facts)
     rates = [
-        float(row["growth"]) / span_s
+        float(row["growth"]) / seconds
         for port in found
         for row in port.of(TRAFFIC)
-        if (span_s := _span_s(row)) is not None
+        if (seconds := span_s(row)) is not None
     ]
-    if not speeds or not rates:
+    if not speed or not rates:
         return 0.0
-    needed_ns = max(rates) * facts.steps.step_ns / (REACHED_RATIO * median(speeds))
+    own = max(0.0, max(rates) - foreign_per_s)
+    needed_ns = own * facts.steps.step_ns / (REACHED_RATIO * speed)
     took_ns = _of_groups(
         facts,
         {r for p in found for r in owners(p)},

@@ -33,57 +33,18 @@ def _family(
 
 FAMILIES: tuple[Family, ...] = (
     _family(
-        "GPU health",
-        "GPU counters (DCGM, nvidia-smi or XID logs)",
-        "tracekit capture --what dcgm",
-        ("dcgm", "nvidia_smi", "gpu_csv", "xid"),
-        "gpu-contention",
-    ),
-    _family(
-        "links, packet loss, pause",
-        "NIC or switch counters",
-        "tracekit capture --what nic",
-        (
-            "linux_net",
-            "nic",
-            "infiniband",
-            "sonic_cli",
-            "sonic_db",
-            "switch_json",
-            "nxos",
-            "gnmi",
-            "optics",
-            "prometheus",
-        ),
-        "incast ecmp-collision",
-    ),
-    _family(
-        "host CPU, memory, storage",
-        "host counters (CPU, NUMA, storage)",
+        "host CPU, memory",
+        "host counters (CPU, NUMA)",
         "tracekit capture --what host",
         ("host",),
-        "numa-misplacement storage-interference",
+        "numa-misplacement",
     ),
     _family(
-        "latency, placement, experts",
-        "rules over matched collectives and layout (not built yet)",
+        "queues of the device",
+        "which hardware queue each stream has, which no trace records (not built yet)",
         None,
         (),
-        "latency-bound-communication",
-    ),
-    _family(
-        "balance, bubble, expected traffic",
-        "the parallel layout and its expected costs (not built yet)",
-        None,
-        (),
-        "low-mfu",
-    ),
-    _family(
-        "recompilation, allocator, offload",
-        "compile and allocator events (not built yet)",
-        None,
-        (),
-        "offload-bound false-dependency",
+        "false-dependency",
     ),
 )
 
@@ -114,11 +75,13 @@ def not_built(kinds_present: Iterable[str] = ()) -> list[NotChecked]:
 _GPU_RULES = frozenset(
     """
     thermal-throttle power-brake gpu-memory-fault pcie-degraded nvlink-fault gpu-outlier
+    gpu-contention
     """.split()  # noqa: SIM905  # a list that is read by eye
 )
 _NET_RULES = frozenset(
     """
     packet-loss pfc-storm slow-receiver ecn-congestion nic-error fabric-misconfigured
+    incast ecmp-collision storage-interference
     """.split()  # noqa: SIM905  # a list that is read by eye
 )
 _NCCL_RULES = frozenset(

@@ -23,7 +23,6 @@ _NCCL = ("kineto", "nccl")
 _DCGM = ("kineto", "dcgm")
 _NIC = ("kineto", "nic")
 _SWITCH = ("kineto", "nic", "switch")
-_HOST = ("kineto", "host")
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("storage-interference", "reads share the network of one host for a while",
           e.StorageInterference, "bandwidth_ratio", "ratio", (0.5, 0.3, 0.2),
           ("storage-interference",), ("link-degraded",), _WIRE, layouts=ACROSS_HOSTS,
-          steps="window", needs=_HOST, is_network=True),
+          steps="window", needs=_SWITCH, is_network=True),
     Fault("init-straggler", "one rank comes late to its initialisation", e.LateStart,
           "late_s", "s", (15.0, 60.0, 300.0), ("init-straggler",), (), _LATE, layouts=FIRST_DENSE,
           needs=_NCCL),

@@ -380,6 +380,9 @@ class EcmpCollision(SlowLink):
         if step in self.steps:
             health.colliding = health.colliding | frozenset(self.ranks)
 
+    def where(self) -> Where:
+        return place(links=[f"uplinks of rail {self.plan.topology.rail(self.ranks[0])}"])
+
     def changed(self, plan: Plan) -> Plan:
         return self.without(plan)
 

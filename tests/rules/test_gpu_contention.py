@@ -1,0 +1,155 @@
+"""gpu-contention, and what GPUs that their own counters accuse cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from conftest import JobRows
+
+from tracekit.findings import Severity
+from tracekit.rules import Facts, RuleOutcome, rule
+
+MakeJob = Callable[..., JobRows]
+GIB = 2.0**30
+NAME = "gpu-contention"
+
+
+def gauge(index: int, counter: str, value: float, peers: float) -> dict[str, Any]:
+    return {
+        "gpu_id": f"GPU-{index}", "host": f"h{index // 2}", "gpu_index": index % 2, "pci": None,
+        "model": "A", "rank": index, "rank_source": "log", "host_ranks": None, "source_id": 0,
+        "place": index, "counter": counter, "unit": "", "p50_value": value, "max_value": value,
+        "peer_value": peers, "peers_count": 3, "peer_ratio": value / peers,
+        "busy_peer_ratio": value / peers, "attempt": 1,
+    }  # fmt: skip
+
+
+def job_of(
+    make_job: MakeJob, *, more: float = 2.0, compute: int = 20, clock: float = 1.0, **rows: Any
+) -> Facts:
+    """Four ranks; rank 2 computes so many ms longer, and its GPU holds so many GiB more."""
+    job = make_job(4)
+    for step in job.steps:
+        job.add(2, step, "compute", compute)
+        for rank in (0, 1, 3):
+            job.add(rank, step, "exposed_comm", compute)
+    job.rows["gpu_counters"] = [
+        row
+        for i in range(4)
+        for row in (
+            gauge(i, "memory_used", (20 + (more if i == 2 else 0.0)) * GIB, 20 * GIB),
+            gauge(i, "sm_clock", 1.9e9 * (clock if i == 2 else 1.0), 1.9e9),
+        )
+    ]
+    job.rows["straggler"] = [
+        {"rank": r, "compute_ratio": 1 + (compute / 80 if r == 2 else 0.0)} for r in range(4)
+    ]
+    for name, listed in rows.items():
+        job.rows[name] = listed
+    return job.facts()
+
+
+def test_a_slow_gpu_with_foreign_memory_at_full_clock(make_job: MakeJob) -> None:
+    (finding,) = rule(NAME).run(job_of(make_job)).findings
+    assert finding.id == "gpu-contention/2"
+    assert finding.scope.ranks == (2,)
+    assert finding.confidence.level == "possible"  # nobody counted processes
+    assert finding.impact.s_per_step == pytest.approx(0.020)
+    assert "2.0 GiB more" in finding.summary
+
+
+def throttled(event: str) -> list[dict[str, Any]]:
+    return [{"gpu_id": "GPU-2", "event": event, "active_count": 3, "held_ns": None}]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param({"more": 0.999}, id="just below 1 GiB"),
+        pytest.param({"compute": 3}, id="it computes no longer"),
+        pytest.param({"clock": 0.94}, id="its clock is why"),
+        pytest.param({"gpu_throttle": throttled("sw_thermal")}, id="heat is why"),
+        pytest.param({"comm_summary": [{"rank": 0, "op": "all_to_all"}]}, id="experts"),
+    ],
+)
+def test_what_is_no_contention(make_job: MakeJob, given: dict[str, Any]) -> None:
+    assert rule(NAME).run(job_of(make_job, **given)) == RuleOutcome()
+
+
+def test_a_power_cap_at_full_clock_exempts_nobody(make_job: MakeJob) -> None:
+    facts = job_of(make_job, gpu_throttle=throttled("sw_power_cap"))
+    assert len(rule(NAME).run(facts).findings) == 1
+
+
+@pytest.mark.parametrize(("count", "fires"), [(2.0, True), (1.0, False)])
+def test_a_second_process_is_said_even_where_it_costs_nothing(
+    make_job: MakeJob, count: float, fires: bool
+) -> None:
+    rows = [gauge(i, "compute_processes", count if i == 2 else 1.0, 1.0) for i in range(4)]
+    outcome = rule(NAME).run(job_of(make_job, compute=0, gpu_counters=rows))
+    assert [f.severity for f in outcome.findings] == ([Severity.NOTE] if fires else [])
+
+
+def test_processes_on_every_gpu_are_the_job_s_way(make_job: MakeJob) -> None:
+    rows = [gauge(i, "compute_processes", 2.0, 2.0) for i in range(4)]
+    assert rule(NAME).run(job_of(make_job, gpu_counters=rows)) == RuleOutcome()
+
+
+def test_without_memory_or_processes_it_says_what_it_needs(make_job: MakeJob) -> None:
+    rows = [gauge(0, "sm_clock", 1.0, 1.0)]
+    (missing,) = rule(NAME).run(job_of(make_job, gpu_counters=rows)).not_checked
+    assert "memory in use" in missing.needs
+
+
+# --- what a throttled GPU costs -------------------------------------------------------------------
+
+
+def hot(**more: Any) -> list[dict[str, Any]]:
+    row = gauge(2, "sm_clock", 1.4e9, 1.9e9) | {
+        "event": "sw_thermal", "samples_count": 100, "active_count": 50, "active_ratio": 0.5,
+        "held_ns": None, "held_ratio": None,
+    }  # fmt: skip
+    return [row | more]
+
+
+def test_heat_is_charged_with_what_the_rank_computes_longer(make_job: MakeJob) -> None:
+    facts = job_of(make_job, more=0.0, gpu_throttle=hot())
+    (finding,) = rule("thermal-throttle").run(facts).findings
+    assert finding.impact.s_per_step == pytest.approx(0.020)
+    assert finding.severity is Severity.MAJOR
+    assert finding.confidence.level == "likely"
+    assert finding.scope.steps == ((1, 10),)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param({"compute": 3}, id="it computes no longer than its peers"),
+        pytest.param({"comm_summary": [{"rank": 0, "op": "all_to_all"}]}, id="uneven work"),
+        pytest.param({"gpu_throttle": hot(rank=None)}, id="nobody knows whose GPU it is"),
+    ],
+)
+def test_heat_that_costs_nothing_known_stays_unpriced(
+    make_job: MakeJob, given: dict[str, Any]
+) -> None:
+    facts = job_of(make_job, **({"more": 0.0, "gpu_throttle": hot()} | given))
+    (finding,) = rule("thermal-throttle").run(facts).findings
+    assert finding.impact.s_per_step is None
+    assert finding.confidence.level == "possible"
+
+
+def test_a_replay_prices_better_than_the_difference(make_job: MakeJob) -> None:
+    class Saving:
+        def saved_ns(self, ranks: Any) -> float:
+            assert list(ranks) == [2]
+            return 15e6
+
+        def slowdown(self, rank: int) -> float | None:
+            return None
+
+    facts = replace(job_of(make_job, more=0.0, gpu_throttle=hot()), replay=Saving())
+    (finding,) = rule("thermal-throttle").run(facts).findings
+    assert finding.impact.s_per_step == pytest.approx(0.015)

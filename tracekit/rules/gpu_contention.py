@@ -1,0 +1,167 @@
+"""
+What it means
+    Another program computes on a GPU of the job, which gets what is left.
+
+How it shows
+    Two or more processes compute on the GPU while its peers have one. Or, where processes are not
+    counted: its rank computes 1.05 times as long as its peers or more, at a clock like theirs, with
+    nothing that holds the clock down, and the GPU holds 1 GiB and 5 % more memory than any of them.
+
+Why it hurts
+    Two programs take turns on the multiprocessors, and every rank waits for the slower one.
+
+Remedy
+    Stop what does not belong there (nvidia-smi shows its process); give each job whole GPUs
+    (exclusive mode, device plugins that do not share).
+
+When this is wrong
+    A rank may hold more memory because it does more (a stage of a pipeline, an embedding): it is
+    compared in computing time with ranks of its own stage only, and a job with experts is left out.
+    Memory alone, or a slow GPU alone, is no contention. Processes of MPS or of the job itself (data
+    loaders that use the GPU) count too.
+
+Source
+    Diagnosis D1 (the peer ratio of computing time) beside what nvidia-smi lists as processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tracekit.findings import Evidence, Finding, Impact, Severity, confidence_from
+from tracekit.rules import gpus
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.thermal_throttle import clock_lost
+
+NAME = "gpu-contention"
+GIB = 2.0**30
+
+
+@dataclass(frozen=True)
+class GpuContentionThresholds(Thresholds):
+    """When somebody else is on the GPU."""
+
+    min_processes_count: int = threshold(2, "the job itself is one")
+    min_more_memory_bytes: int = threshold(
+        2**30, "beyond every peer: a program holds a context of 0.5 GiB, and its data"
+    )
+    min_more_memory_ratio: float = threshold(0.05, "likewise; allocators differ by 1 or 2 %")
+    min_clock_ratio: float = threshold(0.95, "clock over its peers': below, the clock is why (D2)")
+    min_peers_count: int = threshold(3, "GPUs of its model, to say what is usual")
+
+
+def evaluate(facts: Facts, limits: GpuContentionThresholds) -> RuleOutcome:
+    """One finding a GPU that is shared."""
+    counters = gpus.by_gpu(facts, gpus.COUNTERS, "counter")
+    if not any({"compute_processes", "memory_used"} & set(c) for c in counters.values()):
+        return gpus.lacking_counters(
+            facts, NAME, "the GPUs' processes or memory in use (DCGM 252, nvidia-smi)"
+        )
+    throttled = {
+        gpu
+        for gpu, events in gpus.by_gpu(facts, gpus.THROTTLE, "event").items()
+        if any(events[e]["active_count"] or events[e]["held_ns"] for e in HELD if e in events)
+    }
+    found = []
+    for gpu, own in sorted(counters.items()):
+        row = own.get("compute_processes")
+        if row is not None:
+            if row["max_value"] >= limits.min_processes_count > (row["peer_value"] or 0.0):
+                found.append(gpus.priced(facts, _by_processes(facts, limits, row)))
+        elif gpu not in throttled and _has_more(gpu, counters, limits):
+            made = gpus.priced(facts, _by_memory(facts, limits, own["memory_used"]))
+            if made.impact.s_per_step is not None:  # memory alone accuses nobody
+                found.append(replace(made, confidence=replace(made.confidence, level="possible")))
+    return RuleOutcome(tuple(found))
+
+
+HELD = ("hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake")
+
+
+def _has_more(
+    gpu: str, counters: Mapping[str, Mapping[str, Row]], limits: GpuContentionThresholds
+) -> bool:
+    """Whether a GPU holds more memory than every other of its model, at a clock like theirs."""
+    own = counters[gpu].get("memory_used")
+    if own is None or own["p50_value"] is None:
+        return False
+    others = [
+        float(c["memory_used"]["p50_value"])
+        for g, c in counters.items()
+        if g != gpu
+        and "memory_used" in c
+        and c["memory_used"]["model"] == own["model"]
+        and c["memory_used"]["p50_value"] is not None
+    ]
+    lost = clock_lost(counters[gpu])
+    if len(others) < limits.min_peers_count or lost is None or lost[0] < limits.min_clock_ratio:
+        return False
+    more = float(own["p50_value"]) - max(others)
+    return bool(
+        more >= limits.min_more_memory_bytes and more >= limits.min_more_memory_ratio * max(others)
+    )
+
+
+def _by_processes(facts: Facts, limits: GpuContentionThresholds, row: Row) -> Finding:
+    evidence = Evidence(
+        name="processes that compute on it",
+        value=float(row["max_value"]),
+        unit="count",
+        threshold=float(limits.min_processes_count),
+        query=gpus.COUNTERS,
+        rows=gpus.places(facts, [row]),
+    )
+    said = f"{row['max_value']:.0f} processes compute on {gpus.subject([row])}; on its peers one."
+    return _made(facts, row, said, evidence)
+
+
+def _by_memory(facts: Facts, limits: GpuContentionThresholds, row: Row) -> Finding:
+    more = float(row["p50_value"]) - float(row["peer_value"] or 0.0)
+    evidence = Evidence(
+        name="memory in use beyond its peers' median",
+        value=more,
+        unit="bytes",
+        threshold=float(limits.min_more_memory_bytes),
+        query=gpus.COUNTERS,
+        rows=gpus.places(facts, [row]),
+    )
+    said = (
+        f"Another program seems to be on {gpus.subject([row])}: it holds {more / GIB:.1f} GiB more "
+        f"than its peers and computes for longer at their clock."
+    )
+    return _made(facts, row, said, evidence)
+
+
+def _made(facts: Facts, row: Row, summary: str, evidence: Evidence) -> Finding:
+    scope = gpus.scope_of(facts, [row])
+    return Finding(
+        id=f"{NAME}/{gpus.finding_where(scope)}",
+        rule=NAME,
+        severity=Severity.NOTE,
+        confidence=confidence_from(["counters"], "one kind of evidence: the GPU's own counters"),
+        summary=summary,
+        owner="platform",
+        scope=scope,
+        when=facts.when(facts.steps.keys),
+        impact=Impact(),
+        evidence=(evidence,),
+        candidates=gpus.candidates_of([row]),
+        confirm=("nvidia-smi pmon -c 5; nvidia-smi --query-compute-apps=pid,name,used_memory "
+                 "--format=csv   on its host",),
+        remedy=("stop the other program; give each job whole GPUs",),
+    )  # fmt: skip
+
+
+RULE = Rule(
+    name=NAME,
+    summary="Another program computes on a GPU of the job.",
+    owner="platform",
+    thresholds=GpuContentionThresholds(),
+    queries=("step_breakdown", *gpus.TRACE_QUERIES, gpus.COUNTERS, gpus.THROTTLE),
+    kernel_queries=gpus.TRACE_QUERIES,
+    evaluate=evaluate,
+    doc=__doc__,
+    needs=gpus.NEEDS,
+    absorbs=("slow-gpu",),
+)

@@ -1,0 +1,238 @@
+"""
+What it means
+    Messages are so small that the time of a collective is its latency, not its bytes: more
+    bandwidth would change nothing.
+
+How it shows
+    Collectives of up to 4 MB whose transfer takes at least twice what their bytes take at the best
+    bandwidth that the same family of groups reaches with other sizes (or at 70 % of the link's
+    speed, where the job description gives it). What exceeds the bytes' time, as far as nothing
+    hides it, is at least 5 % of the step. It names no culprit: it is a property of the program.
+
+Why it hurts
+    A ring of n ranks takes n-1 hops however little it carries; thousands of small calls a step add
+    up to time in which neither the GPUs nor the links work.
+
+Remedy
+    Fewer and larger messages: larger gradient buckets, fused norms and losses, coalesced
+    point-to-point; a larger micro-batch; tensor parallelism over fewer ranks; hierarchical or tree
+    algorithms; CUDA graphs where the launch is the latency.
+
+When this is wrong
+    Groups that are slower than others of their kind have a link to blame, and are left out. Where
+    a family has messages of one size only and the description gives no speed, nothing can be said.
+    Host-side traces (gloo) measure threads, not links, and are left out.
+
+Source
+    The latency and bandwidth model of NCCL's tuner; "How to Scale Your Model", GPU chapter.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from tracekit.findings import (
+    Evidence,
+    Finding,
+    Scope,
+    Severity,
+    confidence_from,
+    finding_id,
+    impact_of,
+    severity_of,
+)
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.wording import listed, safe, seconds, share
+
+NAME = "latency-bound-communication"
+NEEDS = "collectives of known size, matched across the ranks of a GPU job"
+CAPTURE = "profile all ranks in the same steps, with a PyTorch that records collective metadata"
+
+
+@dataclass(frozen=True)
+class LatencyBoundCommunicationThresholds(Thresholds):
+    """When communication is bound by latency."""
+
+    max_message_bytes: int = threshold(
+        4_000_000, "latencies of 10 to 100 us are as long as 0.5 to 5 MB on a 50 GB/s link"
+    )
+    max_bandwidth_ratio: float = threshold(
+        0.5, "the bytes' own time over the transfer: below half, latency is what takes the time"
+    )
+    min_step_ratio: float = threshold(0.05, "exposed latency over the step, as any major cost")
+    link_ratio: float = threshold(
+        0.7, "of a link's speed is what large collectives reach in practice"
+    )
+    min_peer_ratio: float = threshold(
+        0.8, "bandwidth over other groups of the kind: below that a link is slow (D16)"
+    )
+
+
+@dataclass(frozen=True)
+class Small:
+    """Small messages of one family and operation: what a rank loses in a mean step."""
+
+    kind: str | None
+    op: str
+    calls: float
+    message_bytes: float
+    transfer_ns: float
+    latency_ns: float
+    """Beyond the bytes' own time, exposed, a step."""
+
+
+def evaluate(facts: Facts, limits: LatencyBoundCommunicationThresholds) -> RuleOutcome:
+    """One finding for the job if latency takes a good part of its step."""
+    steps = facts.steps
+    if not steps.rank_means:
+        return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
+    rows = [
+        r for r in facts.of("group_bandwidth")
+        if r["timeline"] == "device" and r["transfer_p50_ns"] and r["bus_bytes_per_s"]
+    ]  # fmt: skip
+    if not rows:
+        return lacking(NAME, NEEDS, CAPTURE)
+    small = [one for key in _families(rows) if (one := _small(facts, limits, rows, key))]
+    found = [one for one in small if one.latency_ns > 0]
+    means = steps.median_parts
+    total_ns = min(sum(one.latency_ns for one in found), means.exposed_comm if means else 0.0)
+    if not found or total_ns < limits.min_step_ratio * steps.step_ns:
+        return RuleOutcome()
+    return RuleOutcome(findings=(_finding(facts, limits, found, total_ns),))
+
+
+def _families(rows: Sequence[Row]) -> list[tuple[str | None, str]]:
+    return sorted({(r["kind"], str(r["op"])) for r in rows}, key=str)
+
+
+def _reference(
+    facts: Facts,
+    limits: LatencyBoundCommunicationThresholds,
+    rows: Sequence[Row],
+    kind: str | None,
+) -> float:
+    """The bus bandwidth that this family could reach: the best seen, or the link's."""
+    best = max(float(r["bus_bytes_per_s"]) for r in rows if r["kind"] == kind)
+    where = {r["expected_domain"] for r in facts.of("traffic") if r["group_kind"] == kind}
+    hardware = facts.description.hardware if facts.description is not None else None
+    if hardware is None or len(where) != 1:
+        return best
+    speed = {"nvlink": hardware.nvlink_bytes_per_s, "network": hardware.nic_bytes_per_s}
+    link = speed.get(str(where.pop()))
+    return max(best, limits.link_ratio * link) if link else best
+
+
+def _small(
+    facts: Facts,
+    limits: LatencyBoundCommunicationThresholds,
+    rows: Sequence[Row],
+    key: tuple[str | None, str],
+) -> Small | None:
+    """What a mean group of the family loses to latency in a step; None where nothing does."""
+    kind, op = key
+    reference = _reference(facts, limits, rows, kind)
+    exposed = _exposed_ratio(facts, op)
+    lost: dict[str, float] = defaultdict(float)
+    calls: dict[str, float] = defaultdict(float)
+    sizes: list[float] = []
+    times: list[float] = []
+    for row in rows:
+        if (row["kind"], row["op"]) != key:
+            continue
+        group = str(row["group_id"])
+        lost[group] += 0.0
+        peer = row["peer_ratio"]
+        if float(row["message_bytes"]) > limits.max_message_bytes:
+            continue
+        if peer is not None and float(peer) < limits.min_peer_ratio:
+            continue
+        transfer_ns = float(row["transfer_p50_ns"])
+        bytes_ns = transfer_ns * float(row["bus_bytes_per_s"]) / reference
+        if bytes_ns > limits.max_bandwidth_ratio * transfer_ns:
+            continue
+        each = float(row["instances_count"]) / max(1.0, float(row["steps_count"] or 1))
+        lost[group] += each * (transfer_ns - bytes_ns) * exposed
+        calls[group] += each
+        sizes.append(float(row["message_bytes"]))
+        times.append(transfer_ns)
+    if not sizes:
+        return None
+    return Small(
+        kind, op, fmean(calls.values()), median(sizes), median(times), fmean(lost.values())
+    )
+
+
+def _exposed_ratio(facts: Facts, op: str) -> float:
+    """Share of an operation's time that nothing hides; all of it where it is not known."""
+    own = [r for r in facts.of("exposed_comm_by_op") if r["op"] == op]
+    whole = sum(float(r["comm_ns"] or 0.0) for r in own)
+    return sum(float(r["exposed_comm_ns"] or 0.0) for r in own) / whole if whole else 1.0
+
+
+def _finding(
+    facts: Facts,
+    limits: LatencyBoundCommunicationThresholds,
+    found: Sequence[Small],
+    total_ns: float,
+) -> Finding:
+    steps = facts.steps
+    worst = sorted(found, key=lambda one: (-one.latency_ns, one.op))[:3]
+    impact = impact_of(total_ns / 1e9, steps.step_ns / 1e9, facts.gpus_count)
+    scope = Scope(groups=tuple(sorted({safe(str(o.kind or "unknown")) for o in worst})))
+    what = listed(
+        [
+            f"{o.calls:.0f} {safe(str(o.kind or ''))} {o.op.replace('_', '-')} of "
+            f"{o.message_bytes / 1e3:.0f} kB ({seconds(o.transfer_ns / 1e9)} each)"
+            for o in worst
+        ]
+    )
+    return Finding(
+        id=finding_id(NAME, scope, facts.ranks),
+        rule=NAME,
+        severity=severity_of(impact.step_ratio, cap=Severity.MINOR),
+        confidence=confidence_from(
+            ["GPU timeline"], "transfers of matched collectives, by size within a family"
+        ),
+        summary=(
+            f"{seconds(total_ns / 1e9)} of each step ({share(total_ns / steps.step_ns)}) is the "
+            f"latency of small messages that nothing hides: {what}."
+        ),
+        owner="framework",
+        scope=scope,
+        when=facts.when(steps.keys),
+        impact=impact,
+        evidence=tuple(
+            Evidence(
+                name=f"latency of {safe(str(o.kind or 'unknown'))} {o.op} a step, not hidden",
+                value=o.latency_ns / 1e9,
+                unit="s",
+                threshold=limits.min_step_ratio * steps.step_ns / 1e9,
+                query="group_bandwidth",
+            )
+            for o in worst
+        ),
+        confirm=("nccl-tests over the same ranks, -b 8 -e 128M: where does the time stop growing",),
+        remedy=(
+            "larger buckets and fused calls: fewer, larger messages",
+            "a larger micro-batch, or tensor parallelism over fewer ranks",
+        ),
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    summary="Messages are so small that latency, not bandwidth, takes the time.",
+    owner="framework",
+    thresholds=LatencyBoundCommunicationThresholds(),
+    queries=("step_breakdown", "group_bandwidth", "traffic"),
+    needs_kernels=True,
+    evaluate=evaluate,
+    doc=__doc__,
+    cap=Severity.MINOR,
+    names_culprit=False,
+    needs=NEEDS,
+    symptom_of=("late-rank", "slow-host", "link-degraded", "tensor-group-spans-hosts"),
+)

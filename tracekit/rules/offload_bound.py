@@ -1,0 +1,200 @@
+"""
+What it means
+    Parameters, optimizer states or activations live in host memory, and the GPU waits for the
+    copies over PCIe. It names no culprit: it is how the job is configured.
+
+How it shows
+    On most ranks, in the median step, copies between host and device run for at least 5 % of the
+    step while the GPU computes nothing and communicates nothing, and they move at least 100 MB a
+    step: far more than an input.
+
+Why it hurts
+    PCIe moves 16 to 64 GB/s, GPU memory 2,000 to 8,000. A GPU that waits for its weights is bought
+    and not used.
+
+Remedy
+    Keep in GPU memory what fits: more sharding (a higher ZeRO stage, more ranks), recomputation,
+    8-bit optimizer states, instead of offloading. Else pin the host's memory, overlap copies with
+    computing (``overlap_comm``, prefetch), and bind each process to the CPU socket of its GPU.
+
+When this is wrong
+    A checkpoint copies everything, too: the median step leaves steps with a save out. An optimizer
+    that runs on the CPU leaves the GPU idle besides; that time is not counted here.
+
+Source
+    The measurements of Llama-3-8B with ZeRO-3 and CPU offload that the transports are compared on.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from statistics import median
+
+from tracekit.findings import (
+    Evidence,
+    Finding,
+    Severity,
+    confidence_from,
+    finding_id,
+    impact_of,
+    severity_of,
+)
+from tracekit.rules.base import (
+    NO_GPU,
+    Facts,
+    Rule,
+    RuleOutcome,
+    Thresholds,
+    lacking,
+    threshold,
+)
+from tracekit.wording import seconds, share
+
+NAME = "offload-bound"
+NEEDS = "copies between host and device in a trace"
+CAPTURE = "profile with activities CPU and CUDA"
+KINDS = ("HtoD", "DtoH")
+
+
+@dataclass(frozen=True)
+class OffloadBoundThresholds(Thresholds):
+    """When copies to and from the host hold up the job."""
+
+    min_step_ratio: float = threshold(
+        0.05, "share of the median step in copies that nothing hides; a major cost"
+    )
+    min_step_bytes: int = threshold(
+        100_000_000, "host copies of a rank and step; inputs of language models are under 10 MB"
+    )
+    min_copies_ratio: float = threshold(
+        0.5, "share of the copying time that goes to or comes from the host"
+    )
+    min_ranks_ratio: float = threshold(0.5, "share of the ranks; fewer are no configuration")
+
+
+@dataclass(frozen=True)
+class RankCopies:
+    """What a rank copies in a step."""
+
+    rank: int
+    exposed_ns: float
+    step_bytes: float
+    bytes_per_s: float
+
+
+def evaluate(facts: Facts, limits: OffloadBoundThresholds) -> RuleOutcome:
+    """One finding for the job if most of its ranks wait for copies."""
+    if not facts.has_gpu:
+        return lacking(NAME, NO_GPU, CAPTURE)
+    if not facts.steps.rank_means:
+        return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
+    if not facts.of("memcpy_summary"):
+        return lacking(NAME, NEEDS, CAPTURE)
+    ranks = _copies(facts, limits)
+    if len(ranks) < max(1.0, limits.min_ranks_ratio * len(facts.steps.ranks)):
+        return RuleOutcome()
+    return RuleOutcome(findings=(_finding(facts, limits, ranks),))
+
+
+def _copies(facts: Facts, limits: OffloadBoundThresholds) -> list[RankCopies]:
+    """Ranks that wait for copies between host and device."""
+    exposed: dict[int, list[int]] = defaultdict(list)
+    durs: dict[int, list[int]] = defaultdict(list)
+    for by_rank in facts.steps.by_key.values():
+        for rank, step in by_rank.items():
+            exposed[rank].append(step.memory_ns)
+            durs[rank].append(step.dur_ns)
+    spans = {int(r["rank"]): float(r["span_ns"] or 0) for r in facts.of("overlap")}
+    host: dict[int, list[float]] = {}
+    every: dict[int, float] = defaultdict(float)
+    for row in facts.of("memcpy_summary"):
+        rank, busy_ns = int(row["rank"]), float(row["busy_ns"] or 0)
+        every[rank] += busy_ns
+        if row["copy_kind"] in KINDS:
+            sums = host.setdefault(rank, [0.0, 0.0])
+            sums[0] += busy_ns
+            sums[1] += float(row["total_bytes"] or 0)
+    found = []
+    for rank, (busy_ns, moved) in sorted(host.items()):
+        if rank not in exposed or not spans.get(rank) or busy_ns <= 0:
+            continue
+        dur_ns, exposed_ns = median(durs[rank]), median(exposed[rank])
+        # The summary covers the whole window: its share of a step.
+        step_bytes = moved * dur_ns / spans[rank]
+        if (
+            exposed_ns >= limits.min_step_ratio * dur_ns
+            and step_bytes >= limits.min_step_bytes
+            and busy_ns >= limits.min_copies_ratio * every[rank]
+        ):
+            found.append(RankCopies(rank, exposed_ns, step_bytes, moved * 1e9 / busy_ns))
+    return found
+
+
+def _finding(facts: Facts, limits: OffloadBoundThresholds, ranks: list[RankCopies]) -> Finding:
+    steps = facts.steps
+    scope = facts.scope([r.rank for r in ranks], steps.keys)
+    cost_ns = median(r.exposed_ns for r in ranks)
+    impact = impact_of(cost_ns / 1e9, steps.step_ns / 1e9, facts.gpus_count)
+    rate = median(r.bytes_per_s for r in ranks)
+    moved = median(r.step_bytes for r in ranks)
+    return Finding(
+        id=finding_id(NAME, scope, facts.ranks),
+        rule=NAME,
+        severity=severity_of(impact.step_ratio, cap=Severity.MAJOR),
+        confidence=confidence_from(
+            ["GPU timeline"],
+            f"copies with an otherwise idle GPU on {len(ranks)} of {len(steps.ranks)} ranks",
+        ),
+        summary=(
+            f"The GPU waits {seconds(cost_ns / 1e9)} of each step "
+            f"({share(cost_ns / steps.step_ns)}) for copies to and from host memory: "
+            f"{moved / 1e9:.2f} GB a rank and step at {rate / 1e9:.1f} GB/s."
+        ),
+        owner="framework",
+        scope=scope,
+        when=facts.when(steps.keys),
+        impact=impact,
+        evidence=(
+            Evidence(
+                name="copies that nothing hides, median step and rank",
+                value=cost_ns / 1e9,
+                unit="s",
+                threshold=limits.min_step_ratio * steps.step_ns / 1e9,
+                query="step_breakdown",
+            ),
+            Evidence(
+                name="bytes between host and device a step, median rank",
+                value=moved,
+                unit="bytes",
+                threshold=limits.min_step_bytes,
+                query="memcpy_summary",
+            ),
+            Evidence(
+                name="speed of these copies, median rank",
+                value=rate,
+                unit="bytes/s",
+                query="memcpy_summary",
+            ),
+        ),
+        confirm=("one run with offload_optimizer and offload_param off, if it fits",),
+        remedy=(
+            "keep in GPU memory what fits: more sharding, recomputation, 8-bit optimizer states",
+            "pin host memory and overlap the copies (prefetch, overlap_comm)",
+            "bind each process to the CPU socket of its GPU",
+        ),
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    summary="The GPU waits for copies to and from host memory.",
+    owner="framework",
+    thresholds=OffloadBoundThresholds(),
+    queries=("step_breakdown", "memcpy_summary", "overlap"),
+    needs_kernels=True,
+    evaluate=evaluate,
+    doc=__doc__,
+    cap=Severity.MAJOR,
+    needs=NEEDS,
+)

@@ -1,0 +1,181 @@
+"""
+What it means
+    Traffic of another class, such as reads of a data set, takes the job's links from it.
+
+How it shows
+    A port of the job carried a tenth or more of its link's speed, and a fifth of its bytes, in
+    another class (priority or queue) than the job's own, ten times as much as the other hosts'
+    ports or everywhere alike; and the job's transfers took longer than their bytes need. It costs
+    that time, and never more than the foreign bytes need themselves.
+
+Why it hurts
+    Links are shared by the byte: what storage takes, collectives wait for.
+
+Remedy
+    A network of its own for storage; a share for each class (ETS, QoS); reads spread over hosts and
+    over time, prefetched before the step.
+
+When this is wrong
+    The class with most bytes over all ports of the job is taken for the job's own: a job that
+    trains over TCP in the same class as its storage shows nothing. Without slow transfers there is
+    no finding: a link that is shared and not full costs nothing.
+
+Source
+    Diagnosis D31.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from tracekit.findings import Evidence, Finding
+from tracekit.rules import ports as at
+from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.wording import safe, share, some
+
+NAME = "storage-interference"
+CLASSES = {
+    "rx_priority_bytes": "priority",
+    "tx_priority_bytes": "priority",
+    "tx_queue_bytes": "queue",
+    "rx_queue_bytes": "queue",
+}
+"""Counters of bytes by class, and the column that has the class."""
+NEEDS = "bytes by priority or queue of the job's ports, and the speed of their links"
+
+
+@dataclass(frozen=True)
+class StorageInterferenceThresholds(Thresholds):
+    """When foreign traffic takes the link."""
+
+    min_link_ratio: float = threshold(0.10, "foreign bytes over what the link could carry")
+    min_bytes_ratio: float = threshold(0.20, "foreign bytes over the port's")
+    min_ahead_ratio: float = threshold(
+        10.0, "times the other hosts' median; else all hosts of the job must be above the rest"
+    )
+    min_lost_ratio: float = threshold(
+        0.01, "of the step that transfers lose: a link that is not full costs nothing"
+    )
+
+
+@dataclass(frozen=True)
+class _Foreign:
+    port: at.Port
+    counter: str
+    bytes_per_s: float
+    own_per_s: float
+    link_ratio: float
+
+
+def evaluate(facts: Facts, limits: StorageInterferenceThresholds) -> RuleOutcome:
+    """One finding a host; one for all where all are alike."""
+    found = [p for p in at.ports(facts) if at.owners(p) and p.host is not None]
+    missing = at.why_not(facts, CLASSES)
+    speed = at.usual_speed(facts)
+    if missing is not None or not speed or not any(p.of(CLASSES) for p in found):
+        return lacking(NAME, missing or NEEDS, at.CAPTURE)
+    own = _own_classes(found)
+    every = [f for p in found for f in _foreign(p, own, speed)]
+    worst: dict[str, float] = {}
+    for one in every:
+        host = str(one.port.host)
+        worst[host] = max(worst.get(host, 0.0), one.link_ratio)
+    hosts: dict[str, list[_Foreign]] = defaultdict(list)
+    for one in every:
+        is_much = one.link_ratio >= limits.min_link_ratio and (
+            one.bytes_per_s >= limits.min_bytes_ratio * (one.bytes_per_s + one.own_per_s)
+        )
+        others = [v for h, v in worst.items() if h != one.port.host]
+        is_one = not others or one.link_ratio >= limits.min_ahead_ratio * median(others)
+        is_all = bool(others) and min(worst.values()) >= limits.min_link_ratio
+        if is_much and (is_one or is_all):
+            hosts[str(one.port.host)].append(one)
+    findings = [f for _, own_ in sorted(hosts.items()) if (f := _finding(facts, limits, own_))]
+    return RuleOutcome(tuple(findings))
+
+
+def _own_classes(found: Sequence[at.Port]) -> dict[str, int | None]:
+    """The class of each counter in which most of the job's bytes are."""
+    totals: dict[str, dict[int | None, float]] = defaultdict(lambda: defaultdict(float))
+    for port in found:
+        for row in port.of(CLASSES):
+            name = str(row["counter"])
+            totals[name][row[CLASSES[name]]] += float(row["growth"])
+    return {name: max(by, key=lambda c: by[c]) for name, by in totals.items()}
+
+
+def _foreign(port: at.Port, own: dict[str, int | None], speed: float) -> list[_Foreign]:
+    """Bytes of other classes a second, by counter."""
+    rates: dict[str, list[float]] = {}
+    for row in port.of(CLASSES):
+        name, span_s = str(row["counter"]), at.span_s(row)
+        if span_s is not None:
+            pair = rates.setdefault(name, [0.0, 0.0])
+            pair[row[CLASSES[name]] == own[name]] += float(row["growth"]) / span_s
+    return [_Foreign(port, n, other, mine, other / speed) for n, (other, mine) in rates.items()]
+
+
+def _finding(
+    facts: Facts, limits: StorageInterferenceThresholds, own: Sequence[_Foreign]
+) -> Finding | None:
+    first = max(own, key=lambda f: (not at.unproved(f.port.of([f.counter])), f.link_ratio))
+    found = at.proved_first({f.port.link: f.port for f in own}.values())
+    step_ns = facts.steps.step_ns
+    lost_ns = min(
+        at.slowed_ns(facts, found, foreign_per_s=first.bytes_per_s), first.link_ratio * step_ns
+    )
+    if not step_ns or lost_ns < limits.min_lost_ratio * step_ns:
+        return None
+    rows = [r for f in own for r in f.port.of([f.counter])]
+    total = first.bytes_per_s + first.own_per_s
+    links = some([safe(p.link) for p in found])
+    evidence = (
+        Evidence(
+            name="bytes of other classes over what the link could carry",
+            value=first.link_ratio,
+            unit="ratio",
+            threshold=limits.min_link_ratio,
+            query="port_counters",
+            rows=at.places(facts, rows),
+        ),
+        Evidence(
+            name="bytes of other classes over the port's",
+            value=first.bytes_per_s / total,
+            unit="ratio",
+            threshold=limits.min_bytes_ratio,
+            query="port_counters",
+        ),
+    )
+    return at.finding(
+        facts,
+        NAME,
+        found,
+        f"{at.host_named(found)} shares its links with other traffic: "
+        f"{first.bytes_per_s / 1e9:.2g} GB/s in another class than the job's, "
+        f"{share(first.link_ratio)} of the link ({links}).",
+        evidence,
+        rows=rows,
+        counters=(),
+        basis="bytes by class, and transfers that take longer than their bytes need",
+        owner="platform",
+        lost_ns=lost_ns,
+        confirm="nfsstat, lustre or object-store clients on the host while the job runs; the "
+        "port's bytes by class, twice",
+        remedy="give storage its own network or share; spread and prefetch the reads",
+    )
+
+
+RULE = Rule(
+    name=NAME,
+    summary="Traffic of another class takes the job's links from it.",
+    owner="platform",
+    thresholds=StorageInterferenceThresholds(),
+    queries=("step_breakdown", *at.QUERIES, *at.TRANSFER_QUERIES, "port_levels"),
+    kernel_queries=at.TRANSFER_QUERIES,
+    evaluate=evaluate,
+    doc=__doc__,
+    needs=NEEDS,
+)

@@ -212,7 +212,8 @@ def _rules(scores: Scores, outcome: Outcome, checkable: set[str]) -> None:
         scores.decoys_named += any(
             n.rule in forbidden
             and (not place or place & set(n.ranks))
-            and not any(is_right_rule(n, f) for f in faults)
+            # What a fault causes is no decoy taken for one.
+            and not any(is_right_rule(n, f) or n.rule in f["symptom_rules"] for f in faults)
             for n in outcome.named
         )
     for named in outcome.named:

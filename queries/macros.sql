@@ -241,6 +241,43 @@ SELECT
     attempt, rank, capture_id, 'host', class, op, start_ns, end_ns, start_ns, NULL, NULL
 FROM host_work(gpu_op_name, host_op_name, collective_name, annotation_name);
 
+-- When each rank computed: (key, start_ns, end_ns), disjoint; key is capture_key(...). Tables are
+-- named by the caller, as in rank_work.
+CREATE OR REPLACE MACRO rank_compute(gpu_op_name, host_op_name, collective_name, annotation_name)
+AS TABLE
+WITH
+    compute_work AS (
+        SELECT
+            capture_key(attempt, rank, capture_id) AS key,
+            start_ns,
+            end_ns
+        FROM rank_work(gpu_op_name, host_op_name, collective_name, annotation_name)
+        WHERE class = 'compute'
+    )
+SELECT key, start_ns, end_ns
+FROM merged_intervals('compute_work');
+
+-- When each rank was in a collective and computed nothing: (key, start_ns, end_ns), disjoint; a
+-- send on the host's timeline lasts until somebody asks for it and holds up nobody.
+CREATE OR REPLACE MACRO exposed_calls(
+    gpu_op_name, host_op_name, collective_name, annotation_name
+) AS TABLE
+WITH
+    all_calls AS (
+        SELECT
+            capture_key(attempt, rank, capture_id) AS key,
+            start_ns,
+            start_ns + dur_ns AS end_ns
+        FROM query_table(collective_name)
+        WHERE rank IS NOT NULL AND NOT (coalesce(op, '') = 'send' AND timeline = 'host')
+    ),
+    while_computing AS MATERIALIZED (
+        SELECT key, start_ns, end_ns
+        FROM rank_compute(gpu_op_name, host_op_name, collective_name, annotation_name)
+    )
+SELECT key, start_ns, end_ns
+FROM difference_intervals('all_calls', 'while_computing');
+
 -- How much of each key's stretches lies before given moments: (key, time_ns, covered_ns), one row
 -- for each distinct moment of moments_name, which has the columns key and time_ns. Stretches must
 -- be disjoint within a key, as merged_intervals gives them.
@@ -747,24 +784,12 @@ WITH
         WHERE wait_ns > error_ns AND holder_rank <> rank
     ),
     compute AS MATERIALIZED (
-        SELECT
-            capture_key(attempt, rank, capture_id) AS key,
-            start_ns,
-            end_ns
-        FROM rank_work(gpu_op_name, host_op_name, collective_name, annotation_name)
-        WHERE class = 'compute'
-    ),
-    communication AS (
-        -- A send on the host's timeline lasts until somebody asks for it: it holds up nobody.
-        SELECT
-            capture_key(attempt, rank, capture_id) AS key,
-            start_ns,
-            start_ns + dur_ns AS end_ns
-        FROM query_table(collective_name)
-        WHERE rank IS NOT NULL AND NOT (coalesce(op, '') = 'send' AND timeline = 'host')
+        SELECT key, start_ns, end_ns
+        FROM rank_compute(gpu_op_name, host_op_name, collective_name, annotation_name)
     ),
     exposed AS MATERIALIZED (
-        SELECT key, start_ns, end_ns FROM difference_intervals('communication', 'compute')
+        SELECT key, start_ns, end_ns
+        FROM exposed_calls(gpu_op_name, host_op_name, collective_name, annotation_name)
     ),
     exits AS (
         SELECT key, group_id, instance_id, end_ns FROM usable

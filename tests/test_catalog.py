@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import duckdb
@@ -138,6 +139,54 @@ def test_running_gives_the_declared_columns(con: duckdb.DuckDBPyConnection) -> N
     table = catalog.run(con, "step_time")
     assert table.column_names == [c.name for c in catalog.find("step_time").columns]
     assert [row["dur_ns"] for row in table.to_pylist()] == [7, None]
+
+
+def test_what_several_queries_derive_is_derived_once_and_is_the_same(
+    con: duckdb.DuckDBPyConnection,
+) -> None:
+    calls = [
+        {"source_id": r, "rank": r, "place": p, "op": "all_reduce", "timeline": "device",
+         "start_ns": start, "dur_ns": 10, "clock_id": 0, "attempt": 1, "capture_id": 0}
+        for r in (0, 1) for p, start in ((1, 0), (2, 60 + 40 * r), (3, 160))
+    ]  # fmt: skip
+    catalog.create_table(con, "collective", calls)
+    catalog.create_table(
+        con,
+        "collective_match",
+        [{"source_id": c["source_id"], "place": c["place"], "instance_id": c["place"],
+          "call_index": c["place"], "is_trusted": True, "group_id": "g"} for c in calls],
+    )  # fmt: skip
+    catalog.create_table(con, "comm_group", [{"attempt": 1, "group_id": "g", "members_count": 2}])
+    catalog.create_table(con, "rank", [{"attempt": 1, "rank": 0}, {"attempt": 1, "rank": 1}])
+    names = ("straggler", "late_steps", "delay_matrix", "exposed_comm_by_op", "overlap")
+    alone = {name: catalog.run(con, name).to_pylist() for name in names}
+    assert alone["straggler"][1]["late_count"] == 1
+    tables = "SELECT count(*) FROM duckdb_tables() WHERE table_name LIKE 'shared_%'"
+    with catalog.shared(con, names):
+        assert con.execute(tables).fetchall() == [(5,)]
+        assert {name: catalog.run(con, name).to_pylist() for name in names} == alone
+    assert con.execute(tables).fetchall() == [(0,)]
+    assert {name: catalog.run(con, name).to_pylist() for name in names} == alone
+    # One query alone shares nothing; what cannot be derived is left to the query to say.
+    with catalog.shared(con, ["straggler"]):
+        assert con.execute(tables).fetchall() == [(0,)]
+    con.execute("DROP TABLE collective")
+    with catalog.shared(con, names), pytest.raises(QueryError, match="straggler"):
+        catalog.run(con, "straggler")
+
+
+def test_every_query_gives_shared_macros_the_same_tables() -> None:
+    for query in catalog.queries():
+        for name, tables in catalog.SHARED_MACROS.items():
+            for given in re.findall(rf"\b{name}\(([^)]*)\)", query.sql):
+                assert tuple(re.findall(r"'(\w+)'", given)) == tables, (query.name, name)
+
+
+def test_who_completes_a_query_is_one_of_a_closed_list() -> None:
+    by = {q.name: q.completed for q in catalog.queries() if q.completed}
+    assert by == {"straggler": "replay", "traffic": "job"}
+    with pytest.raises(ValueError, match="completed by replay or job, not 'magic'"):
+        _query(TEXT.replace("-- source: nowhere.", "-- completed: magic"))
 
 
 def test_what_duckdb_refuses_is_a_query_error(con: duckdb.DuckDBPyConnection) -> None:

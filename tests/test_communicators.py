@@ -16,14 +16,24 @@ Claim = tuple[int, str, int, int]
 """Rank of a source, communicator, its size, the number within."""
 
 
-def resolved(claims: Sequence[Claim], listed: Sequence[Group] = ()) -> Communicators:
+def resolved(
+    claims: Sequence[Claim],
+    listed: Sequence[Group] = (),
+    uses: Sequence[tuple[str, str, str]] = (),
+) -> Communicators:
+    """``uses``: group, its name, operation, of source 0."""
     con = duckdb.connect()
     con.execute(
-        "CREATE TABLE collective (source_id INT, group_id VARCHAR, group_size INT, group_rank INT)"
+        "CREATE TABLE collective (source_id INT, group_id VARCHAR, group_size INT, group_rank INT,"
+        " group_name VARCHAR, op VARCHAR)"
     )
+    for group, name, op in uses:
+        con.execute("INSERT INTO collective VALUES (0, ?, NULL, NULL, ?, ?)", [group, name, op])
     con.execute("CREATE TABLE process_group (group_id VARCHAR, comm_hash VARCHAR)")
     for source, (_, name, size, number) in enumerate(claims):
-        con.execute("INSERT INTO collective VALUES (?, ?, ?, ?)", [source, name, size, number])
+        con.execute(
+            "INSERT INTO collective VALUES (?, ?, ?, ?, NULL, NULL)", [source, name, size, number]
+        )
         con.execute("INSERT INTO process_group VALUES (?, 'ab')", [name])
     context = pa.table(
         {
@@ -86,3 +96,16 @@ def test_of_two_listed_groups_that_fit_none_is_taken() -> None:
     twins = [Group("k", (0, 1), "5", size=2), Group("k", (0, 1), "6", size=2)]
     one = resolved([(0, "nccl-a", 2, 0)], twins).found[1, "nccl-a"]
     assert (one.group_id, one.name) == ("k", None)
+
+
+def test_of_two_groups_of_the_same_ranks_it_is_the_one_that_does_the_same() -> None:
+    """Sends and receives are matched by the group's name: a pipeline's ranks are also the world."""
+    pair = group_id([0, 1])
+    claims = [(0, "nccl-a", 2, 0), (1, "nccl-a", 2, 1)]
+    own = [("nccl-a", "ab", "send"), ("nccl-a", "ab", "recv")]
+    pipeline = [(pair, "1", "send"), (pair, "1", "recv")]
+    world = [(pair, "0", "all_reduce")]
+    assert resolved(claims, uses=own + pipeline + world).found[1, "nccl-a"].name == "1"
+    assert resolved(claims, uses=own + world).found[1, "nccl-a"].name is None
+    twice = [(pair, "2", "send"), (pair, "2", "recv")]
+    assert resolved(claims, uses=own + pipeline + twice).found[1, "nccl-a"].name is None

@@ -213,3 +213,70 @@ def test_without_one_file_no_captured_rank_is_blamed(missing: int, tmp_path: Pat
         assert finding.scope.ranks == ()
     else:
         assert found == {}
+
+
+MAIMED = {
+    "kineto/megatron-tp8": {0, 6},
+    "lab/moe-hot-expert-rank1": {1},
+    "lab/ddp-badlink-host1": {1},
+    "ddp-slow-rank": {2},
+    "ddp-dataloader-stall": {1},
+    "ddp-gc-pause": {3},
+    "pp-uneven-stages": {3},
+}
+"""Jobs, and the ranks that may be accused in them."""
+
+
+def maimed(source: Path, target: Path, number: int, way: str) -> Path:
+    """A copy of the traces without one file, half of its bytes, or half of its events."""
+    target.mkdir()
+    traces = sorted(p for p in source.glob("*.json.gz") if "switch" not in p.name)
+    for index, path in enumerate(traces):
+        text = gzip.decompress(path.read_bytes())
+        if index == number and way == "without":
+            continue
+        if index == number and way == "first half":
+            text = text[: len(text) // 2]
+        if index == number and way == "later half":
+            trace = json.loads(text)
+            timed = [e for e in trace["traceEvents"] if e.get("ph") == "X"]
+            middle = sorted(float(e["ts"]) for e in timed)[len(timed) // 2]
+            trace["traceEvents"] = [
+                e for e in trace["traceEvents"] if e.get("ph") != "X" or float(e["ts"]) >= middle
+            ]
+            text = json.dumps(trace).encode()
+        (target / path.name).write_bytes(gzip.compress(text, 1))
+    return target
+
+
+HALVED = ("kineto/megatron-tp8", "lab/moe-hot-expert-rank1", "ddp-slow-rank")
+"""Those of which halves are tried too: the others behave like one of them, and time is short."""
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "way"),
+    [
+        (name, rank, way)
+        for name in MAIMED
+        for rank in range(8 if name.startswith("kineto") else 4)
+        for way in ("without", *(("first half", "later half") if name in HALVED else ()))
+    ],
+)
+def test_a_file_or_half_of_one_less_never_accuses_the_innocent(
+    name: str, number: int, way: str, tmp_path: Path
+) -> None:
+    """Confidence and coverage may go; nobody is named who is not at fault, and none is hidden."""
+    source = sample(name) if "/" in name else RECORDED / name
+    with tracekit.open(maimed(source, tmp_path / "maimed", number, way)) as run:
+        document = run.diagnose().document
+    right = MAIMED[name]
+    blamed_ranks = {r for f in document.findings if f.rule in BLAMING for r in f.scope.ranks}
+    assert blamed_ranks <= right
+    suspected = [f.candidates.ranks for f in document.findings if f.rule in BLAMING]
+    assert all(set(ranks) & right for ranks in suspected if ranks)
+    if way == "without":
+        assert document.coverage.ranks_traced == (7 if name.startswith("kineto") else 3)
+        assert not blamed_ranks & {number}
+    else:
+        assert document.coverage.ranks_traced == (8 if name.startswith("kineto") else 4)
+    assert document.verdict.kind not in ("inherent", "hang")

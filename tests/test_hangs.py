@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -189,3 +191,36 @@ def test_a_simulated_hang_is_found_with_and_without_logs(tmp_path: Path, nccl: s
     (finding,) = [f for f in document.findings if f.rule == "collective-hang"]
     assert list(finding.scope.ranks) == truth["where"]["ranks"]
     assert finding.confidence.level == ("possible" if nccl == "none" else "likely")
+
+
+def without_payloads(folder: Path) -> None:
+    """As nsys exports them unless it is asked for blobs."""
+    for path in folder.glob("*.sqlite"):
+        with closing(sqlite3.connect(path)) as con:
+            con.execute("UPDATE NVTX_EVENTS SET binaryData = NULL")
+            con.commit()
+
+
+@pytest.mark.parametrize("style", ["nsys", "mixed"])
+def test_a_hang_is_the_same_through_every_door(tmp_path: Path, style: str) -> None:
+    """A rank of an export asked for its calls as well: its own ranges tell."""
+    request = Request("collective-hang", 4, 11, "", 4, style, decoys=(), nccl="none")
+    write(request, tmp_path / "job")
+    (truth,) = json.loads((tmp_path / "job" / "truth.json").read_text())["faults"]
+    with tracekit.open(tmp_path / "job") as run:
+        (finding,) = [f for f in run.diagnose().document.findings if f.rule == "collective-hang"]
+    assert list(finding.scope.ranks) == truth["where"]["ranks"]
+
+
+@pytest.mark.parametrize("style", ["nsys", "mixed"])
+def test_a_rank_whose_trace_cannot_tell_is_not_accused(tmp_path: Path, style: str) -> None:
+    request = Request("collective-hang", 4, 11, "", 4, style, decoys=(), nccl="none")
+    write(request, tmp_path / "job")
+    without_payloads(tmp_path / "job")
+    with tracekit.open(tmp_path / "job") as run:
+        report = run.diagnose()
+    found = [f for f in report.document.findings if f.rule == "collective-hang"]
+    assert not any(f.scope.ranks for f in found)
+    if style == "mixed":
+        assert "whose traces do not show it may not have joined" in found[0].summary
+    assert "no rank communicates in the last 6" in " ".join(report.to_text().split())

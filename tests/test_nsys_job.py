@@ -15,6 +15,7 @@ from tracekit import api
 from tracekit.cli import main
 from tracekit.cli.output import _csv
 from tracekit.errors import InputError, UsageError
+from tracekit.simulate import Request, write
 from tracekit.store.manifest import load
 from traces import make_trace, write_job, write_trace
 
@@ -281,3 +282,12 @@ def test_a_report_that_nsys_refuses_is_an_error_with_the_command(tmp_path: Path)
     with pytest.raises(InputError, match="exit code 1") as refused:
         api.ingest([report], run=tmp_path / "run", nsys="/bin/false")
     assert "nsys export --type=sqlite" in (refused.value.hint or "")
+
+
+def test_a_guess_does_not_contradict_the_job_description(tmp_path: Path) -> None:
+    """An export names no groups: two stages' embeddings look like data parallelism, which is 1."""
+    request = Request("stage-imbalance", 4, 11, "pp4-m8-1f1b-titan", 4, "nsys", nccl="none")
+    write(request, tmp_path / "job")
+    with api.open([tmp_path / "job"]) as run:
+        assert "traffic-mismatch" not in {f.rule for f in run.diagnose().document.findings}
+        assert {r["group_kind"] for r in rows(run, "traffic")} == {None, "pp"}

@@ -71,10 +71,9 @@ class OpenRun:
         if not self._has_macros:
             catalog.load_macros(con, query.sql)
         rows = catalog.run(con, name, **params)
-        # What no SQL can know: a replay, and what the job description implies.
-        if name == "straggler":
+        if query.completed == "replay":
             return replays.with_slowdowns(self.con, rows)
-        return traffic.with_expected(rows, self.job) if name == "traffic" else rows
+        return traffic.with_expected(rows, self.job) if query.completed == "job" else rows
 
     def query(self, name: str, **params: object) -> pl.DataFrame:
         """Rows of a named query as a Polars frame."""

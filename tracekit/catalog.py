@@ -11,6 +11,7 @@ A query is one file ``queries/<subject>/<name>.sql``: a header of comment lines,
     -- param: rounding VARCHAR = 'none' | 'hta' : What it does; the default comes first.
     -- column: rank INTEGER : What it is, with unit and range. Names with blanks stand in "".
     --     A line that is indented further continues the one before.
+    -- completed: replay | job (optional): what fills in the columns that SQL leaves null.
     -- source: Where a formula comes from (optional).
     SELECT ...
 
@@ -23,11 +24,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from tracekit.errors import QueryError, UsageError
 from tracekit.schema import TABLES, table
@@ -118,6 +120,9 @@ QUERY_FILES: tuple[str, ...] = (
 
 ParamValue = str | int | float | bool
 
+Completion = Literal["replay", "job"]
+"""By a replay of the run, or by what its job description implies."""
+
 
 @dataclass(frozen=True, slots=True)
 class Param:
@@ -171,6 +176,8 @@ class Query:
     columns: tuple[QueryColumn, ...]
     source: str | None
     sql: str
+    completed: Completion | None = None
+    """What fills in the columns that no SQL can know; they are null without."""
 
     def bind(self, given: Mapping[str, object]) -> dict[str, ParamValue]:
         """Every declared parameter with its given or default value; UsageError on an unknown."""
@@ -255,6 +262,56 @@ def load_macros(con: duckdb.DuckDBPyConnection, text: str | None = None) -> None
             con.execute(statement)
 
 
+SHARED_MACROS = {
+    "host_work": ("gpu_op", "host_op", "collective", "annotation"),
+    "rank_compute": ("gpu_op", "host_op", "collective", "annotation"),
+    "exposed_calls": ("gpu_op", "host_op", "collective", "annotation"),
+    "collective_calls": ("collective", "collective_match", "comm_group", "clock_offset"),
+    "inflicted_waits": (
+        "gpu_op", "host_op", "collective", "annotation",
+        "collective_match", "comm_group", "clock_offset",
+    ),
+}  # fmt: skip
+"""Macros that derive rows which several queries of a diagnosis need, with the tables that every
+query gives them; in an order in which none needs a later one."""
+
+
+@contextmanager
+def shared(con: duckdb.DuckDBPyConnection, names: Iterable[str]) -> Iterator[None]:
+    """Within it, what two or more of the named queries would each derive is derived once.
+
+    Macros must be loaded. Rows are the same: a macro with the tables that all queries give it is
+    read from a table in memory (spilled like any other) instead of being expanded again.
+    """
+    texts = [find(name).sql for name in names]
+    used = [_macros_in(text) for text in texts]
+    worth = [m for m in SHARED_MACROS if sum(m in words for words in used) > 1]
+    made: list[str] = []
+    try:
+        for name in worth:
+            if _share(con, name, SHARED_MACROS[name]):
+                made.append(name)
+        yield
+    finally:
+        for name in made:
+            con.execute(_macros()[name])
+            con.execute(f"DROP TABLE shared_{name}")
+
+
+def _share(con: duckdb.DuckDBPyConnection, name: str, tables: Sequence[str]) -> bool:
+    """Whether the macro reads a table from now on; where it cannot be made, queries say why."""
+    import duckdb
+
+    arguments = ", ".join(f"'{each}'" for each in tables)
+    markers = ", ".join(f"p{number}" for number in range(len(tables)))
+    try:
+        con.execute(f"CREATE TABLE shared_{name} AS FROM {name}({arguments})")
+    except duckdb.Error:
+        return False
+    con.execute(f"CREATE OR REPLACE MACRO {name}({markers}) AS TABLE FROM shared_{name}")
+    return True
+
+
 def run(con: duckdb.DuckDBPyConnection, name: str, **params: object) -> pa.Table:
     """Run a named query over the connection's views; macros must be loaded.
 
@@ -296,7 +353,7 @@ def execute(
 
 # ---------------------------------------------------------------- header
 
-_KEY = re.compile(r"-- (reads|grain|param|column|source): (.*)")
+_KEY = re.compile(r"-- (reads|grain|param|column|completed|source): (.*)")
 _PARAM = re.compile(r"(\w+) (\w+) = (.+?) : (.+)")
 _COLUMN = re.compile(r"""(\w+|"[^"]+") ([\w\[\]]+) : (.+)""")
 
@@ -320,7 +377,16 @@ def parse(path: str, text: str) -> Query:
         columns=tuple(_column(path, value) for key, value in entries if key == "column"),
         source=next((value for key, value in entries if key == "source"), None),
         sql=text,
+        completed=_completion(path, entries),
     )
+
+
+def _completion(path: str, entries: Iterable[tuple[str, str]]) -> Completion | None:
+    by = next((value for key, value in entries if key == "completed"), None)
+    known: tuple[Completion, ...] = get_args(Completion)
+    if by is not None and by not in known:
+        raise ValueError(f"{path}: completed by {' or '.join(known)}, not {by!r}")
+    return next((word for word in known if word == by), None)
 
 
 def _header(path: str, text: str) -> tuple[str, str, list[tuple[str, str]]]:

@@ -209,10 +209,14 @@ class DeviceRows:
         """What NCCL's payloads say of each kernel's call."""
         threads, starts = rows["launch_thread"].to_pylist(), rows["launch_start_ns"].to_pylist()
         payloads = self.reader.payloads
-        return [
+        heard = [
             payloads.of_launch(t, s) if t is not None and s is not None else nccl.Said()
             for t, s in zip(threads, starts, strict=True)
         ]
+        for said, start in zip(heard, starts, strict=True):
+            if said.comm is not None and start is not None:
+                payloads.finished[said.comm] = max(start, payloads.finished.get(said.comm, start))
+        return heard
 
     def _collectives(self, columns: dict[str, Any], is_comm: Bools) -> None:
         mask = pa.array(is_comm)

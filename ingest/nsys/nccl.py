@@ -51,6 +51,7 @@ class Call(NamedTuple):
     root: int | None = None
     ranks_count: int | None = None
     rank: int | None = None
+    place: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,8 @@ class Payloads:
     schemas: dict[tuple[int, int], list[Entry]] = field(default_factory=dict)
     unreadable: int = 0
     communicators: dict[str, Communicator] = field(default_factory=dict)
+    finished: dict[str, int] = field(default_factory=dict)
+    """By communicator: when the last call that has a kernel was launched."""
     _calls: dict[int, list[Call]] = field(default_factory=lambda: defaultdict(list))
     _starts: dict[int, list[int]] = field(default_factory=dict)
 
@@ -113,7 +116,9 @@ class Payloads:
                 fields[entry.name] = struct.unpack_from(f"<{entry.code}", body, entry.offset)[0]
         return fields
 
-    def add(self, thread: int, start: int, end: int, name: str, blob: object) -> None:
+    def add(
+        self, thread: int, start: int, end: int, name: str, blob: object, place: int = -1
+    ) -> None:
         """Remember a call. Calls of NCCL without a payload (groups) matter as well."""
         fields = self.decode(blob) if blob is not None else {}
         comm = _whole(fields, "NCCL communicator ID")
@@ -127,6 +132,7 @@ class Payloads:
             _whole(fields, "Root"),
             _whole(fields, "No. of ranks"),
             _whole(fields, "Rank"),
+            place,
         )
         self._calls[thread].append(call)
         if call.comm and call.ranks_count and call.rank is not None and "Init" in name:
@@ -143,6 +149,20 @@ class Payloads:
         """Whether no payload named a communicator or a size."""
         calls = (c for listed in self._calls.values() for c in listed)
         return not any(c.comm or c.size_bytes is not None for c in calls)
+
+    def open_calls(self) -> list[Call]:
+        """Operations that were asked for after the last one of their communicator that a kernel
+        shows: a kernel that never ends is in no export. One without any kernel says nothing."""
+        calls = [c for listed in self._calls.values() for c in listed]
+        found = [
+            c
+            for c in calls
+            if c.comm in self.finished
+            and c.start > self.finished[c.comm]
+            and op_of(c.name) != "unknown"
+            and c.ranks_count is None
+        ]
+        return sorted(found, key=lambda c: (c.start, c.place))
 
     def of_launch(self, thread: int, moment: int) -> Said:
         """What is said of the kernel that a thread launched at a moment."""
@@ -177,14 +197,14 @@ class Payloads:
         comm = comms.pop() if comms else None
         if len(calls) == 1:
             call = calls[0]
-            return Said(_op(call.name), comm, call.size_bytes, call.peer, call.root)
-        ops = {_op(c.name) for c in calls}
+            return Said(op_of(call.name), comm, call.size_bytes, call.peer, call.root)
+        ops = {op_of(c.name) for c in calls}
         if ops == {"send", "recv"}:
             op: str | None = "all_to_all" if self._is_exchange(calls, comm) else "send_recv"
         else:
             op = ops.pop() if len(ops) == 1 else None
         counted = [
-            c for c in calls if op not in ("send_recv", "all_to_all") or _op(c.name) == "send"
+            c for c in calls if op not in ("send_recv", "all_to_all") or op_of(c.name) == "send"
         ]
         sizes = [c.size_bytes for c in counted]
         total = None if None in sizes or not sizes else sum(s for s in sizes if s is not None)
@@ -197,8 +217,8 @@ class Payloads:
         if known is None:
             return False
         everybody = set(range(known.ranks_count))
-        sent = {c.peer for c in calls if _op(c.name) == "send"}
-        received = {c.peer for c in calls if _op(c.name) == "recv"}
+        sent = {c.peer for c in calls if op_of(c.name) == "send"}
+        received = {c.peer for c in calls if op_of(c.name) == "recv"}
         others = everybody - {known.rank}
         return len(others) > 1 and others <= sent <= everybody and others <= received <= everybody
 
@@ -226,7 +246,8 @@ def is_call(name: str | None) -> bool:
     return bool(name) and str(name).startswith("nccl") and str(name)[4:5].isupper()
 
 
-def _op(name: str) -> str:
+def op_of(name: str) -> str:
+    """The operation that a call of NCCL's interface asks for."""
     return collective_name(name.removeprefix("nccl"))
 
 

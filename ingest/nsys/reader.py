@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from tracekit.errors import InputError
 from tracekit.ingest.base import Sink, SourceFile, Status
 from tracekit.ingest.kineto import names
+from tracekit.ingest.kineto.collectives import POINT_TO_POINT
 from tracekit.ingest.kineto.links import Launches, Ranges
 from tracekit.ingest.kineto.rows import constant, constant_int, int32s, ints, texts
 from tracekit.ingest.nsys import meta as m
@@ -96,6 +97,7 @@ class Reader:
             ranges.write(device.launched())
         finally:
             ranges.close()
+        self._open_calls()
         self._syncs()
         samples.read(self)
         self._processes()
@@ -185,16 +187,44 @@ class Reader:
         )
         for batch in self.batches(m.NVTX, wanted, where):
             shown = self.strings.take(ints(batch["textId"])).to_pylist()
-            rows = zip(*(batch[c] for c in wanted), shown, strict=True)
-            for start, end, tid, text, _, blob, registered in rows:
+            places = self.places(m.NVTX, batch).to_pylist()
+            rows = zip(*(batch[c] for c in wanted), shown, places, strict=True)
+            for start, end, tid, text, _, blob, registered, place in rows:
                 name = registered if registered is not None else text
                 if nccl.is_call(name) and isinstance(start, int) and isinstance(end, int):
                     offset = self.meta.offset_ns
-                    self.payloads.add(tid & TID_MASK, start + offset, end + offset, name, blob)
+                    times = (start + offset, end + offset)
+                    self.payloads.add(tid & TID_MASK, *times, name, blob, place)
         self.payloads.finish()
         if self.payloads.unreadable:
             doc = "Payloads of NCCL's ranges that do not have the shape that their schema states."
             self.sink.count("unreadable_payload", self.payloads.unreadable, doc=doc)
+
+    def _open_calls(self) -> None:
+        """What the host asked NCCL for and no kernel shows: where a job hangs, the call it is."""
+        calls = self.payloads.open_calls()
+        if not calls:
+            return
+        known = self.payloads.communicators
+        sizes = [known[c.comm].ranks_count if c.comm in known else None for c in calls]
+        ops = [nccl.op_of(c.name) for c in calls]
+        totals = [
+            nccl.message_bytes(op, c.size_bytes, size)
+            for op, c, size in zip(ops, calls, sizes, strict=True)
+        ]
+        table = pa.table(
+            {
+                "place": ints([c.place for c in calls]),
+                "enqueue_ns": ints([c.start for c in calls]),
+                "group_id": texts([nccl.group_id(c.comm or "") for c in calls]),
+                "group_name": texts([c.comm for c in calls]),
+                "group_size": int32s(sizes),
+                "op": texts(ops),
+                "is_p2p": pa.array([op in POINT_TO_POINT for op in ops], pa.bool_()),
+                "message_bytes": ints(totals),
+            }
+        )
+        self.sink.write("open_collective", table)
 
     # --- host calls and synchronisation --------------------------------------------------------
 

@@ -19,19 +19,18 @@ WITH
         SELECT
             capture_key(attempt, rank, capture_id) AS key,
             measured_on,
-            class,
             op,
             start_ns,
             end_ns,
             source_id,
             place
         FROM rank_work('gpu_op', 'host_op', 'collective', 'annotation')
-        WHERE class IN ('compute', 'communication')
+        WHERE class = 'communication'
     ),
-    compute AS (
-        SELECT key, start_ns, end_ns FROM work WHERE class = 'compute'
+    compute_stretches AS (
+        SELECT key, start_ns, end_ns
+        FROM rank_compute('gpu_op', 'host_op', 'collective', 'annotation')
     ),
-    compute_stretches AS (SELECT key, start_ns, end_ns FROM merged_intervals('compute')),
     kernel_ops AS (
         SELECT source_id, gpu_op_place AS place, any_value(op ORDER BY op) AS op
         FROM collective
@@ -47,7 +46,6 @@ WITH
             end_ns
         FROM work
         LEFT JOIN kernel_ops USING (source_id, place)
-        WHERE class = 'communication'
     ),
     -- An operation counts from where all that started before it have ended.
     pieces AS (

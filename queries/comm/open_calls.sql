@@ -23,6 +23,8 @@
 -- column: standing_ns BIGINT : From its last collective, its first open call and its last work on
 --     the device, whichever came last, to the end of its trace; null when unknown.
 -- column: longest_gap_ns BIGINT : Longest time between two of its finished calls; null with one.
+-- column: is_told BOOLEAN : Whether its trace states the communicator of its calls: else a call that
+--     it asked for and that no kernel finished cannot be seen.
 -- column: is_cut BOOLEAN : Whether its trace is truncated or was read in part.
 -- column: source_id INTEGER : Source of its first open call, else of its last finished one.
 -- column: place BIGINT : Its place there.
@@ -67,6 +69,7 @@ WITH
             max(sequence) AS last_sequence,
             max(end_ns) AS end_ns,
             max(gap_ns) AS longest_gap_ns,
+            bool_or(stated_id IS NOT NULL OR group_name IS NOT NULL) AS is_told,
             max({'end_ns': end_ns, 'source_id': source_id, 'place': place}) AS last
         FROM calls
         WHERE NOT is_p2p
@@ -149,6 +152,7 @@ WITH
             opened.first.op AS op,
             greatest(f.end_ns, opened.enqueue_ns, busy.end_ns) AS still_since_ns,
             f.longest_gap_ns,
+            f.is_told,
             coalesce(opened.first.source_id, f.last.source_id) AS source_id,
             coalesce(opened.first.place, f.last.place) AS place
         FROM finished AS f
@@ -187,6 +191,7 @@ SELECT
     m.op AS op,
     s.window_end_ns - m.still_since_ns AS standing_ns,
     m.longest_gap_ns AS longest_gap_ns,
+    m.is_told AS is_told,
     coalesce(s.is_truncated_end, FALSE) OR coalesce(s.status <> 'ok', TRUE) AS is_cut,
     m.source_id AS source_id,
     m.place AS place,

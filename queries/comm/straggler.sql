@@ -32,6 +32,7 @@
 --     once: about what the job would gain without it.
 -- column: own_ns BIGINT : Own time that peer_ratio compares.
 -- column: compute_ns BIGINT : Computing time that compute_ratio compares.
+-- completed: replay
 -- source: Diagnosis 3.11 and D29.
 WITH
     waits AS MATERIALIZED (
@@ -77,23 +78,12 @@ WITH
         GROUP BY attempt, rank, capture_id
     ),
     compute AS MATERIALIZED (
-        SELECT
-            capture_key(attempt, rank, capture_id) AS key,
-            start_ns,
-            end_ns
-        FROM rank_work('gpu_op', 'host_op', 'collective', 'annotation')
-        WHERE class = 'compute'
-    ),
-    communication AS (
-        SELECT
-            capture_key(attempt, rank, capture_id) AS key,
-            start_ns,
-            start_ns + dur_ns AS end_ns
-        FROM collective
-        WHERE rank IS NOT NULL AND NOT (coalesce(op, '') = 'send' AND timeline = 'host')
+        SELECT key, start_ns, end_ns
+        FROM rank_compute('gpu_op', 'host_op', 'collective', 'annotation')
     ),
     exposed AS MATERIALIZED (
-        SELECT key, start_ns, end_ns FROM difference_intervals('communication', 'compute')
+        SELECT key, start_ns, end_ns
+        FROM exposed_calls('gpu_op', 'host_op', 'collective', 'annotation')
     ),
     edges AS (
         SELECT

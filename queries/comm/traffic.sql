@@ -31,6 +31,7 @@
 -- column: expected_domain VARCHAR : nvlink or network: where the layout puts these groups.
 -- column: basis VARCHAR : Choices that were taken, and fields that were assumed for want of being
 --     given; null where the expectation rests on nothing else.
+-- completed: job
 -- source: Diagnosis 3.6 and 3.8.
 WITH
     windows AS (

@@ -135,7 +135,8 @@ def test_heat_is_charged_with_what_the_rank_computes_longer(make_job: MakeJob) -
 def test_heat_that_costs_nothing_known_stays_unpriced(
     make_job: MakeJob, given: dict[str, Any]
 ) -> None:
-    facts = job_of(make_job, **({"more": 0.0, "gpu_throttle": hot()} | given))
+    changed: dict[str, Any] = {"more": 0.0, "gpu_throttle": hot()} | given
+    facts = job_of(make_job, **changed)
     (finding,) = rule("thermal-throttle").run(facts).findings
     assert finding.impact.s_per_step is None
     assert finding.confidence.level == "possible"
@@ -149,6 +150,10 @@ def test_a_replay_prices_better_than_the_difference(make_job: MakeJob) -> None:
 
         def slowdown(self, rank: int) -> float | None:
             return None
+
+        @property
+        def is_by_streams(self) -> bool:
+            return False
 
     facts = replace(job_of(make_job, more=0.0, gpu_throttle=hot()), replay=Saving())
     (finding,) = rule("thermal-throttle").run(facts).findings

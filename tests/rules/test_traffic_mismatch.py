@@ -144,6 +144,17 @@ def test_operations_that_the_layout_has_no_use_for(make_job: MakeJob) -> None:
     assert RULE.run(facts(make_job, *small, text=text)) == RuleOutcome()
 
 
+def test_one_communicator_may_be_two_families(make_job: MakeJob) -> None:
+    """Experts over all replicas: the gradients' all-reduce runs on the experts' group."""
+    tensor, gradients = healthy()
+    instead = row("ep", "all_reduce", GRADIENTS, group_size=2)
+    unseen = {**gradients, "calls_per_step": 0.0, "bytes_per_step": 0.0, "expected_bytes": None}
+    text = JOB.replace("dp = 2", "dp = 2\nep = 2")
+    assert RULE.run(facts(make_job, tensor, instead, unseen, text=text)) == RuleOutcome()
+    (finding,) = RULE.run(facts(make_job, tensor, gradients, instead, text=text)).findings
+    assert finding.id == "traffic-mismatch/ep-extra"
+
+
 @pytest.mark.parametrize("kind", [None, "world"])
 def test_groups_without_a_known_purpose_accuse_nobody(make_job: MakeJob, kind: str | None) -> None:
     rows = [*healthy(), row(kind, "all_gather", GRADIENTS, group_size=4)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tracekit.derive.groups import Group
@@ -28,6 +28,13 @@ SELECT DISTINCT x.attempt, c.group_id, c.group_size, c.group_rank, x.rank
 FROM collective c JOIN derive_context x USING (source_id)
 WHERE c.group_id LIKE 'nccl-%'
   AND c.group_rank IS NOT NULL AND c.group_size IS NOT NULL AND x.rank IS NOT NULL
+ORDER BY ALL
+"""
+
+_USES = """
+SELECT DISTINCT x.attempt, c.group_id, c.group_name, c.op
+FROM collective c JOIN derive_context x USING (source_id)
+WHERE c.group_id IS NOT NULL AND c.group_name IS NOT NULL AND c.op IS NOT NULL
 ORDER BY ALL
 """
 
@@ -87,17 +94,37 @@ def resolve(
     con.register("derive_context", context)
     try:
         rows = con.execute(_MEMBERS).fetchall()
+        used = con.execute(_USES).fetchall() if rows else []
     finally:
         con.unregister("derive_context")
     claims: dict[Key, list[tuple[int, int, int]]] = defaultdict(list)
     for attempt, group_id, size, number, rank in rows:
         claims[attempt, group_id].append((size, number, rank))
+    uses: dict[int, dict[tuple[str, str | None], set[str]]] = defaultdict(lambda: defaultdict(set))
+    for attempt, group_id, name, op in used:
+        uses[attempt][group_id, name].add(op)
+        uses[attempt][group_id, None].add(op)
     resolved = Communicators()
     for (attempt, group_id), stated in claims.items():
         one = _resolved(stated, listed.get(attempt, ()))
         if one is not None:
+            if one.name is None:
+                one = replace(one, name=_name(group_id, one.group_id, uses[attempt]))
             resolved.found[attempt, group_id] = one
     return resolved
+
+
+def _name(
+    group_id: str, resolved_id: str, uses: Mapping[tuple[str, str | None], set[str]]
+) -> str | None:
+    """The one name under which other sources do the same operations among these ranks."""
+    own = uses.get((group_id, None), set())
+    names = [
+        name
+        for (listed, name), ops in uses.items()
+        if listed == resolved_id and name is not None and ops == own
+    ]
+    return names[0] if len(names) == 1 else None
 
 
 def _resolved(stated: Sequence[tuple[int, int, int]], listed: Sequence[Group]) -> Resolved | None:

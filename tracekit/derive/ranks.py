@@ -98,10 +98,7 @@ def assign_missing(group: Group, notes: list[str]) -> None:
     if assigned:
         first = min(assigned, key=lambda s: s.order)
         count = f"{len(assigned)} files state" if len(assigned) > 1 else "1 file states"
-        notes.append(
-            f"{count} no rank; {ASSIGNED_WORDS} "
-            f"({first.path} is rank {first.rank})"
-        )
+        notes.append(f"{count} no rank; {ASSIGNED_WORDS} ({first.path} is rank {first.rank})")
 
 
 def _is_same_window(a: Source, b: Source) -> bool:

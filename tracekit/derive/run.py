@@ -13,7 +13,7 @@ from tracekit.derive import clocks as clock_offsets
 from tracekit.derive import communicators, correlation, gpus, hosts, periods, ports, ranks
 from tracekit.derive.calls import read_calls
 from tracekit.derive.infer import contradictions
-from tracekit.derive.layout import DIMENSIONS, coordinates, group_kinds
+from tracekit.derive.layout import DIMENSIONS, Kind, coordinates, group_kinds
 from tracekit.derive.matching import group_table, match, match_table, read_groups
 from tracekit.derive.pipeline import derive_pipeline, fill_coordinates
 from tracekit.derive.sources import RANK_KINDS, USABLE, Source, read_sources
@@ -114,7 +114,7 @@ def derive(
         {s: (o.offset_ns, o.drift_ratio, o.origin_ns) for s, o in moved.items()}
     )
     errors = {o.clock_id: o.error_ns or 0 for listed in offsets.values() for o in listed}
-    kinds = group_kinds(matched, _sizes(job))
+    kinds = _not_contradicted(group_kinds(matched, _sizes(job)), job)
     rank_rows = _rank_rows(used, job)
     coordinates(rank_rows, matched, kinds)
     operations = derive_pipeline(con, context, steps, job, remarks, rank_rows, moved)
@@ -152,6 +152,17 @@ def _arrow(name: str, rows: list[dict[str, Any]]) -> pa.Table:
 
     schema = table(name).arrow_schema()
     return pa.table([pa.array([r.get(f.name) for r in rows], f.type) for f in schema], schema)
+
+
+def _not_contradicted(kinds: dict[str, Kind], job: JobDescription | None) -> dict[str, Kind]:
+    """The kinds of groups, less those guessed from behaviour that the job does not have.
+
+    Where dp is 1, an all-reduce of two stages' embeddings is nobody's data parallelism.
+    """
+    if job is None:
+        return kinds
+    absent = {d for d in ("tp", "dp", "ep") if getattr(job.parallelism, d) == 1}
+    return {g: k for g, k in kinds.items() if k[1] != "behaviour" or k[0] not in absent}
 
 
 def _step_context(used: list[Source]) -> pa.Table:

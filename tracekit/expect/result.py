@@ -129,8 +129,8 @@ def _number_lines(found: Expectation) -> list[str]:
     t = found.step_time
     if t is not None:
         text = (
-            f"TIME      {t.serial_s:.3g} s a step with nothing overlapped: {t.compute_s:.3g} at peak"
-            f" + {t.communication_s:.3g} communication; {t.dominant} dominates"
+            f"TIME      {t.serial_s:.3g} s a step with nothing overlapped: {t.compute_s:.3g} at "
+            f"peak + {t.communication_s:.3g} communication; {t.dominant} dominates"
         )
         if t.measured_s is not None and t.measured_ratio is not None:
             text += f"; measured {t.measured_s:g} s, {t.measured_ratio:.1f}x"

@@ -50,6 +50,10 @@ MARKED_RANGES = (
 INFERRED = "its steps are inferred, not marked"
 """Added to the grounds of a finding that stands on inferred steps."""
 
+END_SILENCE_NS = 30_000_000_000
+END_SILENCE_RATIO = 10
+"""Silence at the end of all captures that a report mentions, as collective-hang's thresholds."""
+
 SHOWN_NOTES = 4
 """Notes on how the run was made that stand in a report's head."""
 
@@ -406,6 +410,9 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
             f"{plural(sizeless, 'collective')} without communicator and size, which nsys leaves "
             f"out unless asked: {EXPORT_COMMAND}"
         )
+    silence_s = _silence_at_end_s(facts)
+    if silence_s is not None:
+        lines.append(f"no rank communicates in the last {silence_s:.0f} s of its capture")
     if facts.steps.inferred_ranks:
         lines.append(
             f"steps of {_ranks(facts.steps.inferred_ranks)} are not marked: inferred from the "
@@ -433,6 +440,18 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
 
 MUCH_ABOVE_MEAN = 1.2
 """The mean over sizes that nccl-tests prints says little where small sizes are in it."""
+
+
+def _silence_at_end_s(facts: Facts) -> float | None:
+    """How long all ranks communicated no more when their captures ended, where that is like no
+    pause before: the job may have ended, or it hangs in a call that no trace shows."""
+    rows = [r for r in facts.of("last_calls") if r["silence_ns"] is not None]
+    if not rows or any(r["longest_gap_ns"] is None for r in rows):
+        return None
+    silence_ns = min(int(r["silence_ns"]) for r in rows)
+    pause_ns = max(int(r["longest_gap_ns"]) for r in rows)
+    is_long = silence_ns >= END_SILENCE_NS and silence_ns >= END_SILENCE_RATIO * pause_ns
+    return silence_ns / 1e9 if is_long else None
 
 
 def nccl_lines(facts: Facts) -> list[str]:

@@ -93,10 +93,11 @@ def gather(
             else:
                 rows[name] = [r for r in found if r.get("attempt") in (None, job.attempt)]
 
-    take(_answers(con, [name for name in asked if name not in ONLY_WITH]))
-    seen = {row["op"] for row in rows.get("comm_summary", ())}
-    rows |= {name: [] for name in gated if ONLY_WITH[name] not in seen}
-    take(_answers(con, [name for name in gated if ONLY_WITH[name] in seen]))
+    with catalog.shared(con, asked):
+        take(_answers(con, [name for name in asked if name not in ONLY_WITH]))
+        seen = {row["op"] for row in rows.get("comm_summary", ())}
+        rows |= {name: [] for name in gated if ONLY_WITH[name] not in seen}
+        take(_answers(con, [name for name in gated if ONLY_WITH[name] in seen]))
     rows["traffic"] = list(traffic.beside(rows.get("traffic", ()), description))
     paths = _rows(con, "job_sources")
     return Facts(

@@ -51,6 +51,9 @@ class Standing:
     roots: tuple[int, ...]
     """Of them, those that wait in no call themselves: the others are held up elsewhere."""
     untraced: tuple[int, ...]
+    """Members without a trace, or with one that does not show what was asked for."""
+    is_untold: bool
+    """Whether there are any of the latter."""
     is_complete: bool
     """Whether all members are known to have a trace."""
     still_ns: int
@@ -96,21 +99,25 @@ def _standing(rows: Sequence[Row], min_silence_ns: int, min_ratio: float) -> Sta
     gap_ns = max(int(r["longest_gap_ns"] or 0) for r in rows)
     if gap_ns == 0 or still_ns < min_silence_ns or still_ns < min_ratio * gap_ns:
         return None
-    firsts = {int(r["rank"]): _first(r, rows) for r in rows if r["open_count"]}
+    told = [r for r in rows if r.get("is_told", True)]
+    firsts = {int(r["rank"]): _first(r, told) for r in told if r["open_count"]}
+    if not firsts:
+        return None
     number = min(firsts.values())
-    asked = {int(r["rank"]): _asked(r, rows) for r in rows}
+    asked = {int(r["rank"]): _asked(r, told) for r in told}
     absent = sorted(rank for rank, last in asked.items() if last < number)
     free = {int(r["rank"]) for r in rows if not r["elsewhere_count"]}
     members = rows[0]["members"]
     count = rows[0]["members_count"]
-    untraced = sorted({int(m) for m in members or ()} - set(asked))
+    everybody = {int(m) for m in members or ()} | {int(r["rank"]) for r in rows}
     return Standing(
-        rows,
+        told,
         number,
         tuple(sorted(set(asked) - set(absent))),
         tuple(absent),
         tuple(r for r in absent if r in free),
-        tuple(untraced),
+        tuple(sorted(everybody - set(asked))),
+        len(told) < len(rows),
         count is not None and len(asked) == int(count),
         still_ns,
     )
@@ -155,13 +162,15 @@ def _finding(facts: Facts, hang: Standing, min_silence_ns: int) -> Finding:
         )
     elif kind == "untraced":
         who = f"ranks {ranges(hang.untraced)}" if hang.untraced else "members"
+        is_traced = hang.is_untold or set(hang.untraced) & set(facts.ranks)
+        lacking = "whose traces do not show it" if is_traced else "without a trace"
         says = (
             f"{waiting.capitalize()} asked for {call} and it has not ended for {still}; {who} "
-            f"without a trace may not have joined."
+            f"{lacking} may not have joined."
         )
         hosts = sorted({facts.job.hosts[r] for r in hang.untraced if r in facts.job.hosts})
         candidates = Candidates(
-            ranks=hang.untraced, hosts=tuple(hosts), why="the only members without a trace"
+            ranks=hang.untraced, hosts=tuple(hosts), why=f"the only members {lacking}"
         )  # fmt: skip
     else:
         says = (

@@ -207,21 +207,40 @@ def _extra_and_missing(
     """Operations that the description rules out, and those that it demands and nobody did."""
     total = _total(rows)
     least = limits.min_bytes_ratio * total
-    extra = [
+    unplanned = [
         r for r in rows
         if r["group_kind"] not in (None, "world", "edp", "embedding", "dp_replicate")
         and r["op"] not in NEVER
         and r["expected_bytes"] is None and r["basis"] is None
         and float(r["bytes_per_step"] or 0.0) >= max(least, 1.0)
     ]  # fmt: skip
+    extra = [r for r in unplanned if not _stands_in(facts, r, rows)]
     # Groups that nobody could name may do what seems to be missing; so may ranks without a trace.
     is_whole = not facts.missing_ranks and all(r["group_kind"] is not None for r in rows)
     missing = [
         r for r in rows
         if not r["calls_per_step"] and (r["expected_bytes"] or 0.0) >= max(least, 1.0) and is_whole
+        and not any(_stands_in(facts, other, [r]) for other in unplanned)
     ]  # fmt: skip
     found = [_extra(facts, r) for r in extra]
     return found + [_missing(r, extra) for r in missing]
+
+
+def _stands_in(facts: Facts, row: Row, rows: Sequence[Row]) -> bool:
+    """Whether its groups may be those of a family as large that shows no traffic of its own.
+
+    Where experts are spread over all replicas, one communicator is both the experts' and the
+    data-parallel one, and has one name.
+    """
+    assert facts.description is not None  # noqa: S101  # evaluate has looked
+    sizes = facts.description.parallelism
+    return any(
+        r["op"] == row["op"]
+        and r["group_kind"] != row["group_kind"]
+        and not r["calls_per_step"]
+        and getattr(sizes, str(r["group_kind"]), None) == row["group_size"]
+        for r in rows
+    )
 
 
 def _extra(facts: Facts, row: Row) -> Mismatch:

@@ -84,7 +84,8 @@ bench: $(READY) .venv-bench/.stamp  ## measure speed and memory beside the peers
 	@touch $@
 
 accuracy: $(READY)  ## how often cause and culprit are right, on simulated jobs (ARGS="--count 1")
-	@PYTHONPATH=tests $(RUN) -m accuracy.run --docs docs/accuracy.md $(ARGS)
+	@PYTHONPATH=tests $(RUN) -m accuracy.run --docs docs/accuracy.md \
+		--reliability tracekit/reliability.json $(ARGS)
 
 bundle: $(READY)  ## dist/*.tar.gz for a machine without network: ARCH=x86_64|aarch64 [PY=3.12]
 	@$(RUN) .ci/bundle.py --arch "$(ARCH)" $(if $(PY),--python $(PY))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import duckdb
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tracekit.derive import derive
+from tracekit.job import JobDescription, Parallelism
 from tracekit.schema import table
 
 MS = 1_000_000
@@ -22,7 +24,13 @@ READ = (
 Row = dict[str, Any]
 
 
-def run(calls: list[Row], ranks: int, groups: list[Row] = (), **source: Any) -> dict[str, pa.Table]:  # type: ignore[assignment]
+def run(
+    calls: list[Row],
+    ranks: int,
+    groups: Sequence[Row] = (),
+    job: JobDescription | None = None,
+    **source: Any,
+) -> dict[str, pa.Table]:
     sources = [
         {
             "source_id": rank,
@@ -45,7 +53,7 @@ def run(calls: list[Row], ranks: int, groups: list[Row] = (), **source: Any) -> 
             con.register("given", rows)
             con.execute(f"CREATE TABLE {name} AS FROM given")
             con.unregister("given")
-        return derive(con)
+        return derive(con, job)
 
 
 def call(rank: int, index: int, start: float, end: float, **facts: Any) -> Row:
@@ -149,6 +157,54 @@ def test_listed_groups_are_told_apart_by_who_waits_for_whom() -> None:
     assert kinds == {(0, 1): "tp", (2, 3): "tp", (0, 2): "dp", (1, 3): "dp"}
     places = [(r["tp_rank"], r["dp_rank"]) for r in result["rank"].to_pylist()]
     assert places == [(0, 0), (1, 0), (0, 1), (1, 1)]
+
+
+def stepwise(calls_ms: Sequence[float]) -> list[Row]:
+    """Six steps of 100 ms in which two ranks reduce equal messages at these times."""
+    rows = []
+    for step in range(6):
+        for index, at in enumerate(calls_ms):
+            now = 100 * step + at
+            facts = {"message_bytes": 4096, "group_id": "g", "group_name": "g", "group_size": 2}
+            place = step * len(calls_ms) + index
+            rows += [call(r, place, now, now + 1, step=step, **facts) for r in (0, 1)]
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("calls_ms", "tp", "kind"),
+    [
+        ([4.0 * i for i in range(24)], None, "tp"),  # all over the step
+        ([4.0 * i for i in range(24)], 2, "tp"),
+        ([4.0 * i for i in range(24)], 1, None),  # the job has none
+        ([40 + 2.0 * i for i in range(24)], None, None),  # a bucket a layer, in backward
+        ([60 + 3.0 * i for i in range(12)], None, "dp"),
+        ([60 + 3.0 * i for i in range(12)], 1, "dp"),
+    ],
+)
+def test_equal_reductions_are_told_apart_by_when_they_come(
+    calls_ms: list[float], tp: int | None, kind: str | None
+) -> None:
+    job = JobDescription(parallelism=Parallelism(tp=tp))
+    groups = run(stepwise(calls_ms), 2, job=job)["comm_group"].to_pylist()
+    assert [g["kind"] for g in groups] == [kind]
+
+
+@pytest.mark.parametrize(("size", "kind"), [(4096, "dp"), (2048, None)])
+def test_a_slow_group_is_of_the_kind_of_those_that_call_the_same(
+    size: int, kind: str | None
+) -> None:
+    """Its calls fill the step, so their times say nothing; another size would be another use."""
+    fast = stepwise([60 + 3.0 * i for i in range(12)])
+    slow = [
+        {**r, "source_id": r["source_id"] + 2, "group_id": "s", "group_name": "s"}
+        | {"message_bytes": size}
+        for r in stepwise([10 + 7.0 * i for i in range(12)])
+    ]
+    groups = [listed(r, [0, 1], "g", "g") for r in (0, 1)]
+    groups += [listed(r, [2, 3], "s", "s") for r in (2, 3)]
+    found = run(fast + slow, 4, groups)["comm_group"].to_pylist()
+    assert {tuple(g["ranks"]): g["kind"] for g in found} == {(0, 1): "dp", (2, 3): kind}
 
 
 def listed(rank: int, members: list[int], group: str, description: str) -> Row:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
+from tracekit.reliability import KINDS, counted, precision
 from tracekit.wording import ranges
 
 Owner = Literal["network", "hardware", "framework", "model", "platform", "data"]
@@ -68,25 +69,52 @@ def severity_of(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BenchCount:
+    """Findings of this rule at this level that the accuracy bench saw, and how many were right."""
+
+    jobs: Literal["simulated", "recorded"]
+    right_count: int
+    findings_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Confidence:
     """How sure, and on what grounds.
 
-    ``bench_precision`` is what the accuracy bench measured for this rule at this level of
-    evidence; null until it has.
+    ``bench_precision`` is the share of this rule's findings at this level of evidence that were
+    right on the accuracy bench's simulated jobs; null where it made too few to say. ``bench`` has
+    the counts, of simulated and of recorded jobs apart.
     """
 
     level: Level
     basis: str
     bench_precision: float | None = None
+    bench: tuple[BenchCount, ...] = ()
 
 
 def confidence_from(instruments: Iterable[Instrument], basis: str) -> Confidence:
     """Likely for two independent kinds of evidence, else possible.
 
-    Never certain: that level is earned on the accuracy bench, not claimed.
+    Never certain: simulated jobs cannot earn that level, and recorded ones are too few.
     """
     level: Level = "likely" if len(set(instruments)) >= 2 else "possible"
     return Confidence(level=level, basis=basis)
+
+
+def benched(rule: str, confidence: Confidence) -> Confidence:
+    """The confidence with what the accuracy bench saw of the rule at its level."""
+    counts = []
+    for jobs in KINDS:
+        seen = counted(rule, confidence.level, jobs)
+        if seen.findings_count:
+            counts.append(
+                BenchCount(
+                    jobs=jobs, right_count=seen.right_count, findings_count=seen.findings_count
+                )
+            )
+    return replace(
+        confidence, bench_precision=precision(rule, confidence.level), bench=tuple(counts)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

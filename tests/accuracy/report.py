@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from accuracy.score import Outcome, Scores, is_right_place, is_right_rule
 from accuracy.suite import is_checkable
 from tracekit.simulate.catalogue import DECOYS, FAULTS
+from tracekit.version import __version__
 
 
 def markdown(
@@ -15,8 +16,13 @@ def markdown(
     seeds: Sequence[int],
     kind: str,
     rules: Sequence[str],
+    cases_count: int | None = None,
+    recorded_scores: Scores | None = None,
 ) -> str:
-    """All tables."""
+    """All tables. ``cases_count``: of the whole suite, where not all of it was run."""
+    partly = ""
+    if cases_count is not None and scores.jobs < cases_count:
+        partly = f" The time ran out: {scores.jobs} of {cases_count} cases, in no order."
     parts = [
         "# Accuracy",
         "",
@@ -25,7 +31,7 @@ def markdown(
         "the rules do what was meant, not that they are right about the world.",
         "",
         f"Simulated: {scores.jobs} jobs of 8 to 64 ranks, seeds {seeds[0]} to {seeds[-1]} "
-        f"({'reporting seeds, never tuned on' if kind == 'report' else 'TUNING seeds'}).",
+        f"({'reporting seeds, never tuned on' if kind == 'report' else 'TUNING seeds'}).{partly}",
         "",
         *_summary(scores),
         "",
@@ -37,7 +43,8 @@ def markdown(
         "",
         "How often a finding was right, by rule and confidence: what `bench_precision` may quote.",
         "",
-        *_levels(scores),
+        *_levels("simulated", scores),
+        *(_levels("recorded", recorded_scores)[2:] if recorded_scores is not None else ()),
         "",
         "## Confusion",
         "",
@@ -101,11 +108,35 @@ def _rules(s: Scores, rules: Sequence[str]) -> list[str]:
     return lines
 
 
-def _levels(s: Scores) -> list[str]:
-    lines = ["| rule | confidence | right | of | ratio |", "|---|---|---|---|---|"]
+def _levels(jobs: str, s: Scores) -> list[str]:
+    lines = ["| jobs | rule | confidence | right | of | ratio |", "|---|---|---|---|---|---|"]
     for (rule, level), (right, total) in sorted(s.levels.items()):
-        lines.append(f"| {rule} | {level} | {right} | {total} | {right / total:.2f} |")
+        lines.append(f"| {jobs} | {rule} | {level} | {right} | {total} | {right / total:.2f} |")
     return lines
+
+
+def reliability(
+    simulated: Scores, recorded: Scores, seeds: Sequence[int], kind: str
+) -> dict[str, object]:
+    """The table that a finding's confidence quotes: counts by rule and level, jobs apart."""
+    return {
+        "schema_version": 1,
+        "tracekit_version": __version__,
+        "simulated": {
+            "seeds": list(seeds),
+            "seeds_kind": kind,
+            "jobs": simulated.jobs,
+            "rules": _counts(simulated),
+        },
+        "recorded": {"jobs": recorded.jobs, "rules": _counts(recorded)},
+    }
+
+
+def _counts(s: Scores) -> dict[str, dict[str, dict[str, int]]]:
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for (rule, level), (right, total) in s.levels.items():
+        found.setdefault(rule, {})[level] = {"right": right, "of": total}
+    return found
 
 
 def _confusion(s: Scores) -> list[str]:

@@ -8,14 +8,17 @@ as they come, by the code's hash: the same command goes on where a stopped one w
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import math
 import multiprocessing
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -105,31 +108,46 @@ def _all(
     kept: Kept, what: str,
 ) -> list[Outcome]:  # fmt: skip
     """The outcome of every item, by key; what ``kept`` holds is not done again."""
-    left = {key: item for key, item in items.items() if key not in kept.outcomes}
+    left = [(key, item) for key, item in items.items() if key not in kept.outcomes]
+    # In no order: where the time runs out, what was done is a sample of all.
+    left.sort(key=lambda pair: hashlib.sha256(pair[0].encode()).digest())
     began = time.monotonic()
+    until = began + 60 * options.minutes if options.minutes else math.inf
     if len(left) < len(items):
         print(f"{what}: {len(items) - len(left)} of {len(items)} kept", file=sys.stderr)
-    for done, (key, outcome) in enumerate(_outcomes(function, left, options.workers), 1):
+    outcomes = _outcomes(function, left, options.workers, until)
+    for done, (key, outcome) in enumerate(outcomes, 1):
         kept.add(key, outcome)
         if done % 20 == 0 or done == len(left):
             took = time.monotonic() - began
             print(f"{what}: {done} of {len(left)} ({took:.0f} s)", file=sys.stderr)
-    return [kept.outcomes[key] for key in items]
+    return [kept.outcomes[key] for key in items if key in kept.outcomes]
 
 
 def _outcomes(
-    function: Callable[[Any], Outcome], items: Mapping[str, Any], workers: int
-) -> Iterator[tuple[str, Outcome]]:
-    """As they are done, so that none waits for a slow one to be kept."""
+    function: Callable[[Any], Outcome], items: Sequence[tuple[str, Any]], workers: int,
+    until: float,
+) -> Iterator[tuple[str, Outcome]]:  # fmt: skip
+    """As they are done, so that none waits for a slow one to be kept; none begins after ``until``
+    (of the monotonic clock)."""
     if workers == 1:
-        for key, item in items.items():
+        for key, item in items:
+            if time.monotonic() >= until:
+                return
             yield key, function(item)
         return
     context = multiprocessing.get_context("spawn")
+    left = iter(items)
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        futures = {pool.submit(function, item): key for key, item in items.items()}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
+        running = {pool.submit(function, item): key for key, item in islice(left, 2 * workers)}
+        while running:
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield running.pop(future), future.result()
+            if time.monotonic() < until:
+                running |= {
+                    pool.submit(function, item): key for key, item in islice(left, len(done))
+                }
 
 
 def below_bar(scores: Scores, options: argparse.Namespace) -> list[str]:
@@ -159,6 +177,10 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--all", action="store_true", help="also all jobs of rules not built")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--only", default="", help="only cases whose key holds these words")
+    parser.add_argument("--minutes", type=float, help="begin no case after so long; report then")
+    parser.add_argument(
+        "--reliability", type=Path, help="write what findings quote (tracekit/reliability.json)"
+    )
     parser.add_argument("--keep", type=Path, default=FOLDER, help="where outcomes are kept")
     parser.add_argument("--min-top1", type=float, default=0.95)
     parser.add_argument("--max-false-major", type=float, default=0.01)
@@ -180,8 +202,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = sorted(p.parent.name for p in RECORDED.glob("*/truth.json"))
     recorded = _all(run_recorded, {f"recorded {n}": n for n in names}, options, kept, "recorded")
     scores = score(outcomes, checkable)
-    text = report.markdown(scores, recorded, seeds, options.seeds, rules)
+    known = {f["fault"] for o in recorded for f in o.truth["faults"]}
+    seen = score(recorded, known)
+    text = report.markdown(
+        scores, recorded, seeds, options.seeds, rules, cases_count=len(cases), recorded_scores=seen
+    )
     print(text)
+    if options.reliability is not None:
+        found = report.reliability(scores, seen, seeds, options.seeds)
+        options.reliability.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
     if options.docs is not None:
         options.docs.write_text(text)
     failures = below_bar(scores, options)

@@ -212,7 +212,8 @@ def _rules(scores: Scores, outcome: Outcome, checkable: set[str]) -> None:
         scores.decoys_named += any(
             n.rule in forbidden
             and (not place or place & set(n.ranks))
-            and not any(is_right_rule(n, f) for f in faults)
+            # What a fault causes is no decoy taken for one.
+            and not any(is_right_rule(n, f) or n.rule in f["symptom_rules"] for f in faults)
             for n in outcome.named
         )
     for named in outcome.named:
@@ -220,7 +221,7 @@ def _rules(scores: Scores, outcome: Outcome, checkable: set[str]) -> None:
             continue
         if any(is_right_rule(named, f) and is_right_place(named, f, outcome.truth) for f in faults):
             is_right = True
-        elif named.rule in inherent or any(named.rule in f["symptom_rules"] for f in faults):
+        elif named.rule in inherent or _is_symptom(named, outcome):
             continue
         else:
             is_right = False
@@ -240,6 +241,15 @@ def _rules(scores: Scores, outcome: Outcome, checkable: set[str]) -> None:
             scores.rules[name].found += any(
                 n.rule == name and is_right_place(n, fault, outcome.truth) for n in outcome.named
             )
+
+
+def _is_symptom(named: Named, outcome: Outcome) -> bool:
+    """Whether a finding says what a fault causes, and accuses nobody else of it."""
+    return any(
+        named.rule in f["symptom_rules"]
+        and (not named.ranks or is_right_place(named, f, outcome.truth))
+        for f in outcome.truth["faults"]
+    )
 
 
 def _story(outcome: Outcome, what: str) -> str:

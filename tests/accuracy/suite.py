@@ -126,4 +126,5 @@ def _case(fault: Fault, strength: float, seed: int, turn: int) -> Case:
     # A fault that comes and goes needs steps with and without it.
     steps = 12 if fault.steps in ("some", "window") else 8
     name = f"{fault.name}:{strength:g}"
-    return Case(name, (fault.name,), layout, size, seed, steps, _layers(layout))
+    counters = "all" if turn % 2 else "auto"
+    return Case(name, (fault.name,), layout, size, seed, steps, _layers(layout), counters)

@@ -19,8 +19,8 @@ def found(label: str) -> Outcome:
     return Outcome(label, "ddp", 8, 1, {"faults": [], "measured": {}}, "culprit", (named,))
 
 
-def options() -> argparse.Namespace:
-    return argparse.Namespace(workers=1)
+def options(minutes: float | None = None) -> argparse.Namespace:
+    return argparse.Namespace(workers=1, minutes=minutes)
 
 
 def test_what_was_kept_is_read_back_whole(tmp_path: Path) -> None:
@@ -58,15 +58,24 @@ def test_only_what_is_missing_is_run(tmp_path: Path) -> None:
 
 def test_what_was_done_before_a_crash_is_kept(tmp_path: Path) -> None:
     kept = Kept(tmp_path / "kept.jsonl")
+    ran: list[str] = []
 
     def run(item: str) -> Outcome:
-        if item == "2":
+        if ran:
             raise KeyboardInterrupt
+        ran.append(item)
         return found(item)
 
     with pytest.raises(KeyboardInterrupt):
         _all(run, {"one": "1", "two": "2"}, options(), kept, "test")
-    assert list(Kept(kept.path).outcomes) == ["one"]
+    assert len(Kept(kept.path).outcomes) == 1
+
+
+def test_when_the_time_is_over_no_case_begins(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "kept.jsonl")
+    kept.add("one", found("kept"))
+    outcomes = _all(found, {"one": "1", "two": "2"}, options(1e-9), kept, "test")
+    assert [o.label for o in outcomes] == ["kept"]
 
 
 def test_the_hash_follows_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,12 @@ def test_symptoms_and_inherent_rules_are_no_mistakes() -> None:
     assert set(found.rules) == {"gc-pause"}
 
 
+def test_a_symptom_at_an_innocent_rank_is_a_mistake() -> None:
+    late = named("late-rank", 5, top=False)
+    found = one(outcome(truth(("gc-pause", [2])), named("gc-pause", 2), late))
+    assert found.rules["late-rank"].precision == 0
+
+
 def test_healthy_jobs_must_not_be_accused() -> None:
     found = one(outcome(truth(), named("slow-gpu", 1)), outcome(truth()))
     assert found.false_major == 0.5

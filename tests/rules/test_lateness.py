@@ -635,6 +635,65 @@ def test_the_replay_is_the_third_score(make_job: MakeJob) -> None:
         assert any("replay" in e.name and e.value == slowdown for e in finding.evidence)
 
 
+# --- late side by side -------------------------------------------------------------------------
+
+
+def side_by_side(make_job: MakeJob, ranks: Sequence[int] = (4, 5, 6, 7), **options: Any) -> Any:
+    """Ranks that are equally late: each a hair behind the last, so that no gap shows."""
+    own = dict.fromkeys(ranks, 3.0)
+    return late_job(make_job, own, ranks_count=12, **options)
+
+
+def test_ranks_that_are_late_side_by_side_are_found_together(make_job: MakeJob) -> None:
+    ranks = (4, 5, 6, 7)
+    facts = side_by_side(make_job).facts()
+    assert LATE.run(facts) == RuleOutcome(), "without a replay nothing shows what they cost"
+    seen = replace(facts, replay=Replayed({ranks: 30.0}, dict.fromkeys(ranks, 1.3)))
+    found = LATE.run(seen).findings
+    assert [f.scope.ranks for f in found] == [(4,), (5,), (6,), (7,)]
+    assert {f.impact.s_per_step for f in found} == {0.030}
+    assert "(100 % of all such waiting, ranks 5-7 included)" in found[0].summary
+
+
+@pytest.mark.parametrize(
+    ("saved_ms", "slow", "options"),
+    [
+        (4.0, 1.3, {}),  # under a twentieth of the step
+        (30.0, 1.04, {}),  # none alone would hold the step up
+        (30.0, 1.3, {"peer": 1.09}),  # their own time is their peers'
+        (30.0, 1.3, {"steps": range(1, 5)}),  # in less than half of the steps
+        (None, 1.3, {}),  # the replay cannot say
+    ],
+)
+def test_just_below_nobody_is_late_side_by_side(
+    make_job: MakeJob, saved_ms: float | None, slow: float, options: dict[str, Any]
+) -> None:
+    ranks = (4, 5, 6, 7)
+    saved: dict[tuple[int, ...], float] = {} if saved_ms is None else {ranks: saved_ms}
+    facts = side_by_side(make_job, **options).facts()
+    seen = replace(facts, replay=Replayed(saved, dict.fromkeys(ranks, slow)))
+    assert LATE.run(seen) == RuleOutcome()
+
+
+def test_more_than_half_are_not_the_slow_ones(make_job: MakeJob) -> None:
+    ranks = tuple(range(7))
+    facts = side_by_side(make_job, ranks).facts()
+    seen = replace(facts, replay=Replayed({ranks: 30.0}, dict.fromkeys(ranks, 1.3)))
+    assert LATE.run(seen) == RuleOutcome()
+
+
+def test_who_is_far_behind_is_named_alone(make_job: MakeJob) -> None:
+    """Rank 2 is somewhat slow too, but rank 1 accounts for the waiting."""
+    job = late_job(make_job, {1: 30, 2: 3}, ranks_count=8)
+    slow = {1: 1.3, 2: 1.1}
+    alone = Replayed({(1, 2): 32.0, (1,): 30.0}, slow)
+    found = LATE.run(replace(job.facts(), replay=alone)).findings
+    assert [f.scope.ranks for f in found] == [(1,)]
+    both = Replayed({(1, 2): 32.0, (1,): 10.0}, slow)
+    found = LATE.run(replace(job.facts(), replay=both)).findings
+    assert [f.scope.ranks for f in found] == [(1,), (2,)]
+
+
 def test_a_healthy_job_is_not_replayed(make_job: MakeJob) -> None:
     replay = Replayed({})
     assert LATE.run(replace(late_job(make_job, {}).facts(), replay=replay)) == RuleOutcome()

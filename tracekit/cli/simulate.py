@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from tracekit.cli.state import STATE, note
 from tracekit.errors import UsageError
+from tracekit.wording import listed, ranges
 
 
 def simulate(
@@ -79,8 +80,7 @@ def simulate(
         truth = write(request, output, force=force, progress=progress)
     measured = truth["measured"]
     for fault in truth["faults"]:
-        strength = fault["strength"]
-        note(f"{fault['fault']}: {strength['name']} {strength['value']:g} {strength['unit']}")
+        note(_said(fault, request.ranks))
     if measured["missing_writers"]:
         wanted = ", ".join(measured["missing_writers"])
         note(f"traces alone may not show it: files of {wanted} are not simulated yet")
@@ -89,7 +89,7 @@ def simulate(
     elif measured["step_s_with_fault"] is not None:
         with_s, without_s = measured["step_s_with_fault"], measured["step_s_without_fault"]
         note(f"{with_s * 1e3:.1f} ms a step, {without_s * 1e3:.1f} ms without the fault")
-    note(f"job: {output}  (diagnose never reads its truth.json)")
+    note(f"next: tracekit diagnose {output}  (it never reads truth.json, where the answer is)")
 
 
 @contextmanager
@@ -102,13 +102,41 @@ def _bar(steps: int) -> Iterator[Callable[[int, int], None] | None]:
         yield lambda done, total: bar.update(1)
 
 
+def _said(fault: Mapping[str, Any], ranks_count: int) -> str:
+    """What is wrong, where, since when and how strong, from the truth."""
+    where, strength = fault["where"], fault["strength"]
+    places = {
+        "rank": where["ranks"] if len(where["ranks"]) < ranks_count else [],
+        "stage": where["stages"],
+        "group": where["groups"],
+    }
+    named = [
+        f"{kind}{'s' if len(found) > 1 else ''} "
+        f"{listed(found) if kind == 'group' else ranges(found)}"
+        for kind, found in places.items()
+        if found
+    ]
+    unit = "" if strength["unit"] in ("ratio", "count") else f" {strength['unit']}"
+    when = f"step{'s' if len(fault['steps']) > 1 else ''} {ranges(fault['steps'])}"
+    return (
+        f"{fault['fault']}: {', '.join(named) or 'the whole job'}, {when}, "
+        f"{strength['name']} {strength['value']:g}{unit}"
+    )
+
+
 def _list() -> None:
+    from tracekit.rules import RULES
     from tracekit.simulate.catalogue import DECOYS, FAULTS
 
+    built = {rule.name for rule in RULES}
+    typer.echo("Faults, with the name of their strength and its usual values from weak to strong.")
+    typer.echo("The middle one is taken if none is given: slow-gpu, slow-gpu:1.12.")
+    typer.echo("")
     typer.echo(f"{'none':26} nothing is wrong")
     for fault in FAULTS:
-        marks = f"  [needs files not simulated yet: {', '.join(fault.missing_writers)}]"
-        text = marks if fault.missing_writers else ""
+        lacks = [f"files of {writer} are not simulated yet" for writer in fault.missing_writers]
+        lacks += [] if built & set(fault.rules) else ["no rule finds it yet"]
+        text = f"  [{'; '.join(lacks)}]" if lacks else ""
         strengths = "/".join(f"{s:g}" for s in fault.strengths)
         typer.echo(f"{fault.name:26} {fault.summary} ({fault.strength_name} {strengths}){text}")
     typer.echo("")

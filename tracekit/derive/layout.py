@@ -2,8 +2,9 @@
 
 Names win: DeviceMesh dimensions and Megatron's group names say it. Without a name behaviour may:
 pairs that send to each other are a pipeline, all-to-all is expert parallelism, many equal
-all-reduces a step are tensor parallelism, few all-reduces of the gradients data parallelism.
-Where it cannot be told it stays unknown.
+all-reduces all over a step are tensor parallelism, all-reduces in one stretch of it the gradients
+of data parallelism. Where it cannot be told it stays unknown, and a dimension that the job
+description gives the size 1 is no communicator's.
 """
 
 from __future__ import annotations
@@ -34,27 +35,64 @@ TENSOR_SHARE = 0.8
 EXPERT_SHARE = 0.3
 """Share of all-to-all from which a communicator is taken for expert parallelism."""
 
-DATA_CALLS = 64
-"""Buckets of gradients a step; far fewer than activations are reduced."""
 
+def group_kinds(matched: Matched, sizes: Mapping[str, int] | None = None) -> dict[str, Kind]:
+    """The kind of every communicator that has one, by group_id.
 
-def group_kinds(matched: Matched) -> dict[str, Kind]:
-    """The kind of every communicator that has one, by group_id."""
+    ``sizes``: of the parallel dimensions, as far as the job description gives them.
+    """
+    absent = {dimension for dimension, size in (sizes or {}).items() if size == 1}
     found: dict[str, Kind] = {}
     worlds: dict[str, Communicator] = {}
     for communicator in matched.communicators:
         if communicator.refusal or communicator.group_id in found:
             continue
-        kind = _named(communicator) or _behaving(matched, communicator)
+        kind = _named(communicator)
+        if kind is None:
+            kind = _behaving(matched, communicator)
+            kind = None if kind is not None and kind[0] in absent else kind
         if kind is not None:
             found[communicator.group_id] = kind
         elif communicator.members_count is not None:
             worlds[communicator.group_id] = communicator
+    found |= _like_siblings(matched, worlds, found)
     for group_id, communicator in worlds.items():
         group = communicator.group
         if group is not None and (group.description == "default_pg" or group.name == "0"):
             found.setdefault(group_id, ("world", "name"))
     return found
+
+
+def _like_siblings(
+    matched: Matched, unknown: Mapping[str, Communicator], known: Mapping[str, Kind]
+) -> dict[str, Kind]:
+    """Kinds of communicators that call what others of the same size and other members call.
+
+    A slow group does what its siblings do, but not at the same times: times alone would give it no
+    kind, and then nobody could compare it with them.
+    """
+    kinds: dict[tuple[object, ...], set[Kind]] = defaultdict(set)
+    taken: dict[tuple[object, ...], set[int]] = defaultdict(set)
+    for c in matched.communicators:
+        if c.group_id in known and not c.refusal and c.group is not None and c.group.is_complete:
+            kinds[_habit(matched, c)].add(known[c.group_id])
+            taken[_habit(matched, c)] |= set(c.group.ranks)
+    found: dict[str, Kind] = {}
+    for group_id, c in unknown.items():
+        if c.group is None or not c.group.is_complete:
+            continue
+        habit = _habit(matched, c)
+        if len(kinds[habit]) == 1 and not taken[habit] & set(c.group.ranks):
+            found[group_id] = (next(iter(kinds[habit]))[0], "behaviour")
+    return found
+
+
+def _habit(matched: Matched, communicator: Communicator) -> tuple[object, ...]:
+    """Attempt, size, and what the member with most calls calls."""
+    rows = max(communicator.lanes.values(), key=len)
+    calls = matched.calls
+    what = zip(calls["op"][rows].tolist(), calls["message_bytes"][rows].tolist(), strict=True)
+    return (communicator.attempt, communicator.members_count, frozenset(what))
 
 
 def _named(communicator: Communicator) -> Kind | None:
@@ -84,10 +122,12 @@ def _behaving(matched: Matched, communicator: Communicator) -> Kind | None:
     if not steps_count:
         return None
     per_step = len(rows) / steps_count
-    if per_step >= TENSOR_CALLS and _one_size(calls["message_bytes"][rows]) >= TENSOR_SHARE:
-        return ("tp", "behaviour")
     is_late = _is_late_in_step(matched, rows, steps)
-    return ("dp", "behaviour") if per_step < TENSOR_CALLS and is_late else None
+    if per_step < TENSOR_CALLS:
+        return ("dp", "behaviour") if is_late else None
+    # A bucket a layer, all alike: as many calls, but none in forward. Then it is not clear.
+    is_alike = _one_size(calls["message_bytes"][rows]) >= TENSOR_SHARE
+    return ("tp", "behaviour") if is_alike and not is_late else None
 
 
 def _one_size(sizes: Ints) -> float:

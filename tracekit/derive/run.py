@@ -22,7 +22,7 @@ from tracekit.derive import (
 )
 from tracekit.derive.calls import read_calls
 from tracekit.derive.infer import contradictions
-from tracekit.derive.layout import Kind, coordinates, group_kinds
+from tracekit.derive.layout import DIMENSIONS, Kind, coordinates, group_kinds
 from tracekit.derive.matching import group_table, match, match_table, read_groups
 from tracekit.derive.pipeline import derive_pipeline, fill_coordinates
 from tracekit.derive.sources import RANK_KINDS, USABLE, Source, read_sources
@@ -123,7 +123,7 @@ def derive(
         {s: (o.offset_ns, o.drift_ratio, o.origin_ns) for s, o in moved.items()}
     )
     errors = {o.clock_id: o.error_ns or 0 for listed in offsets.values() for o in listed}
-    kinds = _not_contradicted(group_kinds(matched), job)
+    kinds = _not_contradicted(group_kinds(matched, _sizes(job)), job)
     rank_rows = _rank_rows(used, job)
     coordinates(rank_rows, matched, kinds)
     matches = match_table(matched, errors)
@@ -301,6 +301,14 @@ def _apply_devices(con: duckdb.DuckDBPyConnection, sources: list[Source]) -> Non
     found = {source_id: (device_id, model) for source_id, device_id, model in rows}
     for source in sources:
         source.device_id, source.gpu_model = found.get(source.source_id, (None, None))
+
+
+def _sizes(job: JobDescription | None) -> dict[str, int]:
+    """Sizes of the parallel dimensions that the job description gives."""
+    if job is None:
+        return {}
+    given = {name: getattr(job.parallelism, name) for name in DIMENSIONS}
+    return {name: size for name, size in given.items() if size is not None}
 
 
 def _rank_rows(used: list[Source], job: JobDescription | None) -> list[dict[str, Any]]:

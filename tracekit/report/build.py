@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from tracekit.derive.ranks import ASSIGNED_WORDS
-from tracekit.findings import Finding, NotChecked, confidence_from, ordered, severity_of
+from tracekit.findings import Finding, NotChecked, benched, confidence_from, ordered, severity_of
 from tracekit.report.bounds import bounded
 from tracekit.report.budget import step_budget
 from tracekit.report.config import DiagnoseConfig
@@ -87,7 +87,10 @@ def build_report(
     is_whole = all(i.status not in ("partial", "unreadable") for i in inputs)
     failed = [i.path for i in inputs if any(j.name == "ingestor_failed" for j in i.issues)]
     judgement = judge(facts, kept, budget, blames, rules_run, bool(silenced), is_whole, failed)
-    findings = ordered(kept, judgement.verdict.finding)
+    findings = [
+        replace(f, confidence=benched(f.rule, f.confidence))
+        for f in ordered(kept, judgement.verdict.finding)
+    ]
     if not config.select:
         not_checked += not_built(i.kind for i in inputs)
     used = waterfall(facts)

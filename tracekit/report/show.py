@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tracekit.findings import Evidence, Finding
 from tracekit.report.model import Report
 from tracekit.report.page import Page
-from tracekit.report.text import cost_words, evidence_words, sure_words
+from tracekit.report.text import bench_words, cost_words, evidence_words, sure_words
 from tracekit.wording import ranges
 
 
@@ -22,6 +22,8 @@ def show_finding(report: Report, finding: Finding, target: str = "RUN", width: i
         page.say("WHEN", f"{finding.when.start_utc} to {finding.when.end_utc}")
     page.say("COST", cost_words(report.document, finding))
     page.say("SURE", sure_words(finding))
+    if finding.confidence.bench:
+        page.say("BENCH", bench_words(finding))
     if finding.explains:
         page.say("EXPLAINS", ", ".join(finding.explains))
     if finding.explained_by:

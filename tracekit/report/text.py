@@ -174,6 +174,15 @@ def sure_words(cause: Finding) -> str:
     return text
 
 
+def bench_words(cause: Finding) -> str:
+    """How often such findings were right on the accuracy bench; empty where it saw none."""
+    parts = [
+        f"{c.right_count} of {c.findings_count} such findings on {c.jobs} jobs"
+        for c in cause.confidence.bench
+    ]
+    return f"right in {', '.join(parts)}" if parts else ""
+
+
 def _do(page: Page, cause: Finding) -> None:
     lines = [("confirm", text) for text in cause.confirm[:1]]
     lines += [("act", text) for text in cause.remedy[:2]]
@@ -293,6 +302,8 @@ def _details(page: Page, finding: Finding) -> None:
     page.say("", finding.summary, lead="   ")
     for evidence in finding.evidence:
         page.say("", evidence_words(evidence), lead="   ")
+    if finding.confidence.bench:
+        page.say("", f"accuracy bench: {bench_words(finding)}", lead="   ")
 
 
 def evidence_words(evidence: Evidence) -> str:

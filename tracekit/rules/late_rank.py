@@ -61,6 +61,7 @@ from tracekit.rules.lateness import (
     QUERIES,
     LatenessThresholds,
     LateRank,
+    beside,
     late_ranks,
     matched_note,
     price_ns,
@@ -125,7 +126,8 @@ def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Findin
         summary=(
             f"{ranks_phrase([late.rank], facts.ranks)} makes the others wait "
             f"{seconds(cost_ns / 1e9)} of each {seconds(step_s)} step by its own doing "
-            f"({share(late.share_ratio)} of all such waiting){_nature(late, limits)}."
+            f"({share(late.share_ratio)} of all such waiting{beside(late)})"
+            f"{_nature(late, limits)}."
         ),
         owner="platform",
         scope=scope,

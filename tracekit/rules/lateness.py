@@ -9,6 +9,7 @@ than minor.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -17,6 +18,7 @@ from tracekit.findings import Evidence, EvidenceRow
 from tracekit.rules.base import Facts, Row, Thresholds, threshold
 from tracekit.rules.stalls import episode_lengths
 from tracekit.rules.steps import StepKey
+from tracekit.wording import some_ranges
 
 QUERIES = ("step_breakdown", "straggler", "late_steps", "match_coverage")
 MAX_PLACES = 10
@@ -53,6 +55,14 @@ class LatenessThresholds(Thresholds):
         "scaled median absolute deviations beyond the other ranks' delays: ranks that share"
         " cores scatter widely (3.2)",
     )
+    min_together_ratio: float = threshold(
+        0.5,
+        "share of the steady steps in which ranks that are late together caused the waiting: chance"
+        " does not choose the same ones each time",
+    )
+    max_named_ratio: float = threshold(
+        0.5, "share of the cost of ranks that are late together which single ones account for"
+    )
     min_late_count: int = threshold(
         3, "collectives that waited for it; where one step is all there is, this shows persistence"
     )
@@ -77,6 +87,8 @@ class LateRank:
     slowdown_ratio: float | None
     """The ideal step with only its delays, over the ideal step, by replay."""
     row: Row
+    together: tuple[int, ...] = ()
+    """Other ranks that are late side by side with it: cost and share are of all of them."""
 
     @property
     def is_sure(self) -> bool:
@@ -116,8 +128,8 @@ def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
                 cost_ns=cost_ns,
                 cost_ratio=cost_ratio,
                 share_ratio=share,
-                peer_ratio=None if peer is None else float(peer),
-                compute_ratio=None if row["compute_ratio"] is None else float(row["compute_ratio"]),
+                peer_ratio=_ratio(row, "peer_ratio"),
+                compute_ratio=_ratio(row, "compute_ratio"),
                 late_count=int(row["late_count"]),
                 late_keys=tuple(late),
                 scores_count=sum(scores),
@@ -126,7 +138,88 @@ def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
                 row=row,
             )
         )
-    return sorted(found, key=lambda r: (-r.cost_ns, r.rank))
+    together = _late_together(facts, limits, rows, [late.rank for late in found])
+    alone = [late for late in found if late.rank not in {t.rank for t in together}]
+    return sorted(alone + together, key=lambda r: (-r.cost_ns, r.rank))
+
+
+def _late_together(
+    facts: Facts, limits: LatenessThresholds, rows: Mapping[int, Row], named: Sequence[int]
+) -> list[LateRank]:
+    """Ranks that are equally late, as all of a host are: each comes just before or after another,
+    so that none is far behind, and each by itself seems to delay nobody.
+
+    Together they must be late by the same limits, and each in its own time and by replay. Nothing
+    is said where calls cannot be replayed: no other measure sees them together.
+    """
+    replay, steps = facts.replay, facts.steps
+    if replay is None:
+        return []
+    slow = [
+        r for r, row in rows.items() if float(row["peer_ratio"] or 0.0) >= limits.min_peer_ratio
+    ]
+    # Of more than half it cannot be said that they are slow, and not the others fast.
+    if not 1 < len(slow) <= len(rows) / 2:
+        return []
+    slowdowns = {r: replay.slowdown(r) or 0.0 for r in slow}
+    members = sorted(r for r in slow if slowdowns[r] >= 1 + limits.min_cost_ratio)
+    share = sum(float(rows[r]["lateness_ratio"] or 0.0) for r in members)
+    fair = len(members) / len(rows)
+    least = min(0.75, max(limits.min_share_ratio, limits.min_times_fair_ratio * fair))
+    if len(members) < 2 or share < least:
+        return []
+    saved_ns = replay.saved_ns(members)
+    if saved_ns is None or saved_ns < limits.min_cost_ratio * steps.step_ns:
+        return []
+    # Where those that are far behind account for most of it, the others are late beside them.
+    if named and (replay.saved_ns(sorted(named)) or 0.0) >= limits.max_named_ratio * saved_ns:
+        return []
+    late = _keys_together(facts, members, least)
+    if len(late) < limits.min_together_ratio * len(steps):
+        return []
+    return [
+        LateRank(
+            rank=rank,
+            cost_ns=min(saved_ns, steps.step_ns),
+            cost_ratio=min(saved_ns / steps.step_ns, 1.0),
+            share_ratio=share,
+            peer_ratio=_ratio(rows[rank], "peer_ratio"),
+            compute_ratio=_ratio(rows[rank], "compute_ratio"),
+            late_count=int(rows[rank]["late_count"]),
+            late_keys=tuple(late),
+            scores_count=3,
+            available_count=3,
+            slowdown_ratio=slowdowns[rank],
+            row=rows[rank],
+            together=tuple(r for r in members if r != rank),
+        )
+        for rank in members
+    ]
+
+
+def _keys_together(facts: Facts, members: Sequence[int], least: float) -> list[StepKey]:
+    """Steady steps in which the members together caused at least that share of all own waiting."""
+    ours: dict[StepKey, int] = defaultdict(int)
+    total: dict[StepKey, int] = defaultdict(int)
+    for row in facts.of("late_steps"):
+        key = StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
+        waited = int(row["own_wait_ns"] or 0)
+        total[key] += waited
+        ours[key] += waited if int(row["rank"]) in members else 0
+    return [key for key in facts.steps.keys if total[key] and ours[key] >= least * total[key]]
+
+
+def beside(late: LateRank) -> str:
+    """The ranks that are late side by side with it, to go into a sentence; empty where alone."""
+    if not late.together:
+        return ""
+    return (
+        f", {'ranks' if len(late.together) > 1 else 'rank'} {some_ranges(late.together)} included"
+    )
+
+
+def _ratio(row: Row, name: str) -> float | None:
+    return None if row[name] is None else float(row[name])
 
 
 def price_ns(facts: Facts, members: Sequence[LateRank]) -> float:

@@ -45,6 +45,7 @@ from tracekit.rules.lateness import (
     QUERIES,
     LatenessThresholds,
     LateRank,
+    beside,
     late_ranks,
     matched_note,
     price_ns,
@@ -146,7 +147,8 @@ def _finding(
         ),
         summary=(
             f"{ranks_phrase([late.rank], facts.ranks)} computes {ratio:.2f}x as long as its peers, "
-            f"which wait {seconds(cost_ns / 1e9)} of each {seconds(step_s)} step for it."
+            f"which wait {seconds(cost_ns / 1e9)} of each {seconds(step_s)} step for it"
+            f"{beside(late)}."
         ),
         owner="hardware",
         scope=scope,

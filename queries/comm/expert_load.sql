@@ -55,9 +55,8 @@ WITH
     ),
     busy_ranks AS (SELECT DISTINCT attempt_of(key) AS attempt, rank_of(key) AS rank FROM exchanges),
     -- Ranks without an all-to-all need no timeline.
-    own_gpu_ops AS (SELECT * FROM gpu_op SEMI JOIN busy_ranks USING (attempt, rank)),
+    own_gpu_ops AS (FROM gpu_op SEMI JOIN busy_ranks USING (attempt, rank)),
     own_host_ops AS (
-        SELECT *
         FROM host_op
         SEMI JOIN busy_ranks USING (attempt, rank)
         ANTI JOIN own_gpu_ops USING (attempt, rank)

@@ -23,8 +23,8 @@
 -- column: standing_ns BIGINT : From its last collective, its first open call and its last work on
 --     the device, whichever came last, to the end of its trace; null when unknown.
 -- column: longest_gap_ns BIGINT : Longest time between two of its finished calls; null with one.
--- column: is_told BOOLEAN : Whether its trace states the communicator of its calls: else a call that
---     it asked for and that no kernel finished cannot be seen.
+-- column: is_told BOOLEAN : Whether its trace states the communicator of its calls: else a
+--     call that it asked for and that no kernel finished cannot be seen.
 -- column: is_cut BOOLEAN : Whether its trace is truncated or was read in part.
 -- column: source_id INTEGER : Source of its first open call, else of its last finished one.
 -- column: place BIGINT : Its place there.

@@ -127,7 +127,7 @@ WITH
             c.dtype,
             w.hosts_count,
             nullif(coalesce(g.members_count, c.group_size), 0) AS members_count
-        FROM (SELECT *, coalesce(enqueue_ns, start_ns) AS asked_ns FROM collective) AS c
+        FROM (SELECT collective.*, coalesce(enqueue_ns, start_ns) AS asked_ns FROM collective) AS c
         LEFT JOIN collective_match AS m USING (source_id, place)
         LEFT JOIN comm_group AS g ON g.attempt = c.attempt AND g.group_id = m.group_id
         LEFT JOIN spread AS w ON w.attempt = c.attempt AND w.group_id = m.group_id

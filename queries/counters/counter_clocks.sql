@@ -1,9 +1,9 @@
 -- How far the clock of each switch's or host's counters is from the traces'.
 --
--- Bytes conserve: what a port carries is what its host's collectives moved. The offset is where both
--- go together best, and is named only where it stands out from the next best: a steady job's traffic
--- repeats with its steps. A clock that is off is put right where counters are read off at steps
--- (counter_step, network_correlation); no other table moves.
+-- Bytes conserve: what a port carries is what its host's collectives moved. The offset is where
+-- both go together best, and is named only where it stands out from the next best: a steady job's
+-- traffic repeats with its steps. A clock that is off is put right where counters are read off at
+-- steps (counter_step, network_correlation); no other table moves.
 --
 -- reads: counter_clock
 -- grain: attempt, node

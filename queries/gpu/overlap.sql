@@ -38,8 +38,10 @@ WITH
             capture_key(work.attempt, work.rank, work.capture_id) AS key,
             -- Short codes: this is the largest intermediate of the query.
             measured_on = 'host' AS is_host,
-            CAST(CASE class WHEN 'compute' THEN 0 WHEN 'communication' THEN 1 ELSE 2 END AS UTINYINT)
-                AS code,
+            CAST(
+                CASE class WHEN 'compute' THEN 0 WHEN 'communication' THEN 1 ELSE 2 END
+                AS UTINYINT
+            ) AS code,
             CASE $rounding WHEN 'hta' THEN (work.start_ns + 999) // 1000 * 1000
                 ELSE work.start_ns END AS start_ns,
             CASE $rounding WHEN 'hta' THEN work.end_ns // 1000 * 1000

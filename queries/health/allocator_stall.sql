@@ -1,5 +1,4 @@
--- How long each step of each rank was in calls that allocate or free device memory, and how much
--- nothing hid.
+-- How long each step of each rank was in calls that allocate or free device memory.
 --
 -- The evidence of allocator-stall. A caching allocator makes such calls in its first steps only;
 -- later ones mean that it gives blocks back and asks for others. Freeing waits for the device: that

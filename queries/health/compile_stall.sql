@@ -18,7 +18,7 @@
 -- column: attempt INTEGER : Attempt of the job, from 1.
 WITH
     marks AS (
-        SELECT * REPLACE (
+        SELECT annotation.* REPLACE (
             if(
                 domain = 'user' AND contains(name, '(dynamo_timed)'),
                 'compile',

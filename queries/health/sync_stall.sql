@@ -5,8 +5,8 @@
 -- would have been ahead by the time it waited, so the idle time after the call would shrink by
 -- that, and by no more: exposed_ns is the smaller of the two, summed over the calls. A call that
 -- found the GPU idle already waited for nothing and counts for nothing. Idle time inside a fetch,
--- a collection, a save, a compilation or an allocation is left to those. Only threads that launch work on the GPU are seen,
--- where launches were recorded.
+-- a collection, a save, a compilation or an allocation is left to those. Only threads that launch
+-- work on the GPU are seen, where launches were recorded.
 --
 -- reads: host_op, gpu_op, step, annotation
 -- grain: attempt, rank, capture_id, step
@@ -101,7 +101,9 @@ WITH
         FROM host_op
         WHERE
             category IN ('runtime', 'driver')
-            AND name IN ('cudaMalloc', 'cudaFree', 'cuMemCreate', 'cuMemUnmap', 'hipMalloc', 'hipFree')
+            AND name IN (
+                'cudaMalloc', 'cudaFree', 'cuMemCreate', 'cuMemUnmap', 'hipMalloc', 'hipFree'
+            )
     ),
     gap_times AS (
         SELECT

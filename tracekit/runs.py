@@ -670,7 +670,9 @@ def _result(future: Future[list[ShardFile]]) -> list[ShardFile]:
     except BrokenProcessPool:
         raise StoreError(
             "a worker process was killed; the usual reason is that memory ran out",
-            hint="try again with fewer --workers; what is finished is kept",
+            hint="try again with fewer --workers; what is finished is kept. A script of "
+            "your own must call tracekit below 'if __name__ == \"__main__\":', because workers "
+            "import it",
         ) from None
 
 

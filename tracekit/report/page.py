@@ -59,9 +59,17 @@ class Page:
     def _styled(self, text: str, sgr: str) -> str:
         return f"\x1b[{sgr}m{text}\x1b[0m" if self._color and sgr else text
 
-    def text(self, limit: int | None) -> str:
+    @property
+    def count(self) -> int:
+        """Lines so far."""
+        return len(self._lines)
+
+    def text(self, limit: int | None, keep_from: int | None = None) -> str:
+        """At most ``limit`` lines; those from ``keep_from`` on are not what is left out."""
         lines = self._lines
         if limit is not None and len(lines) > limit:
-            left_out = len(lines) - limit + 1
-            lines = [*lines[: limit - 1], f"{'':<{INDENT}}{left_out} more lines: --all"]
+            end = lines[keep_from:] if keep_from is not None else []
+            shown = max(0, limit - 1 - len(end))
+            left_out = len(lines) - len(end) - shown
+            lines = [*lines[:shown], f"{'':<{INDENT}}{left_out} more lines: --all", *end]
         return "\n".join(lines) + "\n"

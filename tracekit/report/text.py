@@ -54,9 +54,10 @@ def to_text(
         _step(page, document, notes)
         _findings(page, document, everything=everything)
     _not_checked(page, document, everything=everything)
+    end = page.count
     if document.findings and (not is_healthy or everything):
         _more(page, document)
-    return page.text(None if everything else MAX_LINES)
+    return page.text(None if everything else MAX_LINES, end)
 
 
 def _head(page: Page, document: Document, notes: Notes) -> None:

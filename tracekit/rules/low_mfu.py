@@ -33,13 +33,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from tracekit.expect import expect
-from tracekit.expect.hardware import Gpu, gpu_named
-from tracekit.expect.plan import Expectation
 from tracekit.findings import (
     Evidence,
     Finding,
@@ -62,6 +57,10 @@ from tracekit.rules.base import (
     threshold,
 )
 from tracekit.wording import listed, seconds, share
+
+if TYPE_CHECKING:
+    from tracekit.expect.hardware import Gpu
+    from tracekit.expect.plan import Expectation
 
 NAME = "low-mfu"
 NEEDS = "the model's shape, the batch and the GPU in a job description"
@@ -126,6 +125,10 @@ def expectation(facts: Facts) -> Expectation | None:
     job = facts.description
     if job is None or not facts.steps.step_ns:
         return None
+    import msgspec
+
+    from tracekit.expect import expect
+
     hardware = job.hardware
     if hardware.gpu is None:
         model = next((r["gpu_model"] for r in facts.of("gemm_efficiency") if r["gpu_model"]), None)
@@ -186,6 +189,8 @@ def _world(facts: Facts) -> int:
 
 
 def _gpu(facts: Facts) -> Gpu | None:
+    from tracekit.expect.hardware import gpu_named
+
     said = facts.description.hardware.gpu if facts.description is not None else None
     seen = next((r["gpu_model"] for r in facts.of("gemm_efficiency") if r["gpu_model"]), None)
     return gpu_named(said or seen)

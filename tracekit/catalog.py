@@ -86,6 +86,7 @@ QUERY_FILES: tuple[str, ...] = (
     "counters/port_counters",
     "counters/network_correlation",
     "counters/counter_clocks",
+    "counters/activity_steps",
     "gpu/gpu_counters",
     "gpu/gpu_throttle",
     "gpu/gpu_growth",

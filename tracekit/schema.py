@@ -160,6 +160,7 @@ def _derived(name: str, doc: str, grain: tuple[str, ...], *columns: Column) -> T
 
 
 _ATTEMPT = _c("attempt", "INTEGER", "Attempt (restart) of the job, from 1.")
+_COUNTED_ATTEMPT = _c("attempt", "INTEGER", "Attempt of the job; null where no trace was given.")
 _RANK = _c("rank", "INTEGER", "Global rank.")
 _CAPTURE = _c("capture_id", "INTEGER", "Capture window of the rank, from 0.")
 _START = _t("start_ns", "Start.")
@@ -870,7 +871,7 @@ _JOIN_TABLES = (
         "counter_step",
         "What a counter of a port grew by in each steady step; only counters that moved.",
         ("attempt", "capture_id", "step", "node", "port", "counter"),
-        _ATTEMPT,
+        _COUNTED_ATTEMPT,
         _CAPTURE,
         _c("step", "BIGINT", "Job-level step: from its first start to its last end."),
         _c("node", "VARCHAR", "As in port.", "name"),
@@ -883,7 +884,7 @@ _JOIN_TABLES = (
         "network_correlation",
         "Whether a counter of a port goes with slow steps; only counters that moved.",
         ("attempt", "node", "port", "counter"),
-        _ATTEMPT,
+        _COUNTED_ATTEMPT,
         _c("node", "VARCHAR", "As in port.", "name"),
         _c("port", "VARCHAR", "As in port."),
         _c("counter", "VARCHAR", "Canonical name; its priorities and queues are added up."),
@@ -925,6 +926,32 @@ _JOIN_TABLES = (
         _c("intervals_count", "BIGINT", "Intervals between readings that the traces cover."),
         _c("strength_ratio", "DOUBLE", "Correlation of bytes and collectives at the offset."),
         _c("next_ratio", "DOUBLE", "The same at the best offset elsewhere: steps repeat."),
+    ),
+    _derived(
+        "activity_period",
+        "Whether GPU counters show the steps of a job without traces; empty where traces do.",
+        ("attempt",),
+        _COUNTED_ATTEMPT,
+        _c("counter", "VARCHAR", "Canonical name of the counter that was looked at last."),
+        _c("verdict", "VARCHAR", "steps or none."),
+        _c("reason", "VARCHAR", "What the steps rest on, or why there are none."),
+        _c("period_ns", "DOUBLE", "Its period, taken as the step; may be an echo where none."),
+        _c("interval_ns", "DOUBLE", "Usual time between readings."),
+        _c("gpus_count", "BIGINT", "GPUs whose readings vary."),
+        _c("steps_count", "BIGINT", "Boundaries between steps, less one."),
+        _c("strength_ratio", "DOUBLE", "Autocorrelation at the period and at twice it, the less."),
+        _c("p_value", "DOUBLE", "How often noise of the same persistence repeats as strongly."),
+    ),
+    _derived(
+        "activity_step",
+        "A step that the period of GPU counters shows, of a job without traces.",
+        ("attempt", "step"),
+        _COUNTED_ATTEMPT,
+        _c("step", "BIGINT", "Number, from 0 at the first boundary that was found."),
+        _t("start_ns", "Where activity is least: the end of the step before."),
+        _DUR,
+        _c("error_ns", "BIGINT", "How exact both ends are, about: the sampling interval."),
+        _c("step_source", "VARCHAR", "counters."),
     ),
 )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tracekit.derive import attempts as at
 from tracekit.derive import clocks as clock_offsets
 from tracekit.derive import (
+    activity,
     communicators,
     correlation,
     counter_clock,
@@ -145,12 +146,17 @@ def derive(
     }
     moved_table = clock_offsets.moved_steps(steps, moved)
     host_of = {(r["attempt"], r["rank"]): r["host"] for r in rank_rows}
+    times = correlation.source_times(rows["source_context"], clocks)
+    rows |= {"activity_period": [], "activity_step": []}
+    if not used:
+        rows |= activity.activity_tables(con, times)
     rows |= correlation.counter_tables(
         con,
-        correlation.source_times(rows["source_context"], clocks),
+        times,
         moved_table,
         rows["port"],
         lambda origin_ns: counter_clock.traffic(matched, host_of, origin_ns),
+        rows["activity_step"],
     )
     remarks += [counter_clock.remark(r) for r in rows["counter_clock"] if r["verdict"] == "off"]
     tables = {name: _arrow(name, content) for name, content in rows.items()}

@@ -58,8 +58,8 @@ def true_bubbles(request: Request) -> dict[tuple[int, int], float]:
             busy[place["dp"], place["pp"], record.step].append(took)
     ratios: dict[tuple[int, int], list[float]] = defaultdict(list)
     for (replica, stage, step), times in busy.items():
-        own = spans[replica, step]
-        window = max(end for _, end in own) - min(start for start, _ in own)
+        whole = spans[replica, step]
+        window = max(end for _, end in whole) - min(start for start, _ in whole)
         ratios[stage, step].append(1 - fmean(times) / window)
     return {key: fmean(values) for key, values in ratios.items()}
 

@@ -476,8 +476,10 @@ def _own_parameters(plan: _Plan) -> list[_Own]:
     for count, words in [(plan.parameters, ""), *plan.parameter_choices()]:
         output = count - least
         head = table + output if plan.parameter_choices() else 0.0
-        amounts = (count - experts, experts / plan.sizes["ep"], head, output)
-        found.append(_Own(*(n * unit for n in amounts), words))
+        spread = experts / plan.sizes["ep"]
+        found.append(
+            _Own((count - experts) * unit, spread * unit, head * unit, output * unit, words)
+        )
     return found
 
 

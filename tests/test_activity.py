@@ -1,4 +1,4 @@
-"""Steps from GPU counters alone: found where they show, refused where something faster would too."""
+"""Steps from GPU counters alone: found where they show, refused where a faster one would too."""
 
 from __future__ import annotations
 
@@ -141,7 +141,6 @@ def test_noise_that_wanders_has_no_period(phi: float) -> None:
         walks[:, i] += phi * walks[:, i - 1]
     found = [rhythm(w) for w in walks]
     false = sum(f is not None and f.p_value <= MAX_P_VALUE for f in found)
-    print(f"phi {phi}: {false} of 200 called periodic")
     assert false <= 8
 
 

@@ -144,10 +144,10 @@ def read(
     timed = {s: c for s, c in context.items() if c["is_epoch"]}
     if not timed:
         return [], 0
-    (last,) = con.execute(
+    ((last,),) = con.execute(
         "SELECT max(time_ns) FROM gpu_sample WHERE counter = ? AND list_contains(?, source_id)",
         [counter, sorted(timed)],
-    ).fetchone() or (None,)
+    ).fetchall()
     if last is None:
         return [], 0
     found = con.sql(
@@ -213,9 +213,9 @@ def _ceiling(con: duckdb.DuckDBPyConnection, counter: str) -> float:
     """What a reading can swing by: 1 for a share, else the highest power that is known."""
     if counter not in ("energy", "power"):
         return ACTIVE
-    (most,) = con.execute(
+    ((most,),) = con.execute(
         "SELECT max(value) FROM gpu_sample WHERE counter IN ('power', 'power_limit')"
-    ).fetchone() or (None,)
+    ).fetchall()
     return float(most) if most is not None else float("inf")
 
 
@@ -262,13 +262,13 @@ def period_row(
         "strength_ratio": found.strength,
         "p_value": found.p_value,
     }
-    if not (counter in MEANS and _is_too_large_for_an_echo(moving, period, interval, ceiling)):
-        if not _agree_in_phase(moving, period, interval):
-            why = (
-                f"{name} repeats every {period:.3g} s, but sampled every {interval:.3g} s so do "
-                f"steps of {1 / (1 / interval - 1 / period):.3g} s and shorter ones"
-            )
-            return _none(why, **about), nothing
+    is_large = counter in MEANS and _is_too_large_for_an_echo(moving, period, interval, ceiling)
+    if not is_large and not _agree_in_phase(moving, period, interval):
+        why = (
+            f"{name} repeats every {period:.3g} s, but sampled every {interval:.3g} s so do "
+            f"steps of {1 / (1 / interval - 1 / period):.3g} s and shorter ones"
+        )
+        return _none(why, **about), nothing
     starts = boundaries(mean, found.period_s) * interval + float(grid[0])
     about |= {"verdict": "steps", "reason": f"the period of {name} of {len(moving)} GPUs"}
     return _none("") | about, starts

@@ -8,8 +8,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tracekit.derive import attempts as at
-from tracekit.derive import clocks as clock_offsets
 from tracekit.derive import (
     activity,
     communicators,
@@ -21,6 +19,8 @@ from tracekit.derive import (
     ports,
     ranks,
 )
+from tracekit.derive import attempts as at
+from tracekit.derive import clocks as clock_offsets
 from tracekit.derive.calls import read_calls
 from tracekit.derive.infer import contradictions
 from tracekit.derive.layout import DIMENSIONS, Kind, coordinates, group_kinds

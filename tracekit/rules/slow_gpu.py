@@ -44,8 +44,8 @@ from tracekit.findings import (
     impact_of,
     severity_of,
 )
-from tracekit.rules import gpus
 from tracekit.rules import busiest as active
+from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Rule, RuleOutcome, lacking, threshold
 from tracekit.rules.lateness import (
     QUERIES,

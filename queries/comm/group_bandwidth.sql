@@ -3,7 +3,7 @@
 -- From the transfer, never from the duration: waiting for a late rank is no slow network. Bus
 -- bandwidth is what nccl-tests calls busbw, comparable over group sizes.
 --
--- reads: collective, collective_match, comm_group, clock_offset
+-- reads: collective, collective_match, comm_group, clock_offset, clock_pair
 -- grain: attempt, group_id, op, message_bytes
 -- column: group_id VARCHAR : Communicator; see comm_group.
 -- column: kind VARCHAR : tp, pp, dp, ...; null where it cannot be told.
@@ -37,7 +37,9 @@ WITH
             any_value(timeline ORDER BY timeline) AS timeline,
             max(ranks_count) AS ranks_count,
             median(greatest(0, end_ns - holder_start_ns)) AS transfer_ns
-        FROM collective_calls('collective', 'collective_match', 'comm_group', 'clock_offset')
+        FROM collective_calls(
+            'collective', 'collective_match', 'comm_group', 'clock_offset', 'clock_pair'
+        )
         WHERE
             is_trusted AND is_complete AND error_ns IS NOT NULL
             AND op IN ('all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all')

@@ -64,7 +64,7 @@ class OpenRun:
 
     def table(self, name: str, **params: object) -> pa.Table:
         """Rows of a named query as an Arrow table. UsageError for a query that is not there."""
-        from tracekit import catalog, replays, traffic
+        from tracekit import catalog
 
         query = catalog.find(name)
         con = self.run.prepare(query.reads)
@@ -72,8 +72,14 @@ class OpenRun:
             catalog.load_macros(con, query.sql)
         rows = catalog.run(con, name, **params)
         if query.completed == "replay":
+            from tracekit import replays
+
             return replays.with_slowdowns(self.con, rows)
-        return traffic.with_expected(rows, self.job) if query.completed == "job" else rows
+        if query.completed == "job":
+            from tracekit import traffic
+
+            return traffic.with_expected(rows, self.job)
+        return rows
 
     def query(self, name: str, **params: object) -> pl.DataFrame:
         """Rows of a named query as a Polars frame."""

@@ -833,8 +833,10 @@ def _derive(
         files = [store.write_table(work, name, rows) for name, rows in sorted(tables.items())]
         target.parent.mkdir(parents=True, exist_ok=True)
         work.rename(target)
+        del con, tables
     finally:
         shutil.rmtree(work, ignore_errors=True)
+        _release_memory()
     return [
         ShardFile(f.table, f"derived/{target.name}/{f.path}", f.rows_count, f.file_bytes)
         for f in files

@@ -124,7 +124,8 @@ def derive(
         {s: (o.offset_ns, o.drift_ratio, o.origin_ns) for s, o in moved.items()}
     )
     errors = {o.clock_id: o.error_ns or 0 for listed in offsets.values() for o in listed}
-    kinds = _not_contradicted(group_kinds(matched, _sizes(job)), job)
+    sizes = _sizes(job)
+    kinds = _not_contradicted(group_kinds(matched, sizes), sizes)
     rank_rows = _rank_rows(used, job)
     coordinates(rank_rows, matched, kinds)
     matches = match_table(matched, errors)
@@ -172,14 +173,12 @@ def _arrow(name: str, rows: list[dict[str, Any]]) -> pa.Table:
     return pa.table([pa.array([r.get(f.name) for r in rows], f.type) for f in schema], schema)
 
 
-def _not_contradicted(kinds: dict[str, Kind], job: JobDescription | None) -> dict[str, Kind]:
+def _not_contradicted(kinds: dict[str, Kind], sizes: dict[str, int]) -> dict[str, Kind]:
     """The kinds of groups, less those guessed from behaviour that the job does not have.
 
     Where dp is 1, an all-reduce of two stages' embeddings is nobody's data parallelism.
     """
-    if job is None:
-        return kinds
-    absent = {d for d in ("tp", "dp", "ep") if getattr(job.parallelism, d) == 1}
+    absent = {d for d in ("tp", "dp", "ep") if sizes.get(d) == 1}
     return {g: k for g, k in kinds.items() if k[1] != "behaviour" or k[0] not in absent}
 
 

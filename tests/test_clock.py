@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tracekit import clock
+from tracekit import clock as clock_module
 from tracekit.clock import EARLY, LATE, UNKNOWN, Instances, Offset, align
 
 MS = 1_000_000
@@ -208,14 +208,14 @@ def test_contradicting_bounds_compare_nothing() -> None:
 def test_no_more_pairs_than_the_limit_and_small_groups_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(clock, "MAX_PAIRS", 6)
+    monkeypatch.setattr(clock_module, "MAX_PAIRS", 6)
     found = align(two_nodes([0] * 8), range(8))
     kept = {(a, b) for a, b, _ in found.pairs([range(8), (4, 5, 6, 7)])}
     assert kept == {(4, 5), (4, 6), (4, 7), (5, 6), (5, 7), (6, 7)}
 
 
 def test_many_clocks_are_bound_by_fewer_instances(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock, "MAX_ROOMS", 0)
+    monkeypatch.setattr(clock_module, "MAX_ROOMS", 0)
     skews = [0, 7 * MS, -7 * MS]
     found = align([collectives(skews)], range(3))
     for offset, skew in zip(found.offsets, skews[1:], strict=True):

@@ -102,7 +102,9 @@ def _by_clock(clocks: tuple[int, ...], start: Ints, end: Ints, size: Ints) -> In
     )
 
 
-def offset_rows(found: Mapping[Key, Sequence[Offset]], used: Sequence[Source]) -> list[dict[str, Any]]:
+def offset_rows(
+    found: Mapping[Key, Sequence[Offset]], used: Sequence[Source]
+) -> list[dict[str, Any]]:
     """The rows of ``clock_offset``."""
     rows = []
     for key, listed in sorted(found.items()):
@@ -161,9 +163,7 @@ def by_source(
     return result
 
 
-def by_clock(
-    found: Mapping[Key, Sequence[Offset]], sources: Iterable[Source]
-) -> dict[int, Offset]:
+def by_clock(found: Mapping[Key, Sequence[Offset]], sources: Iterable[Source]) -> dict[int, Offset]:
     """The offset of counters and logs on a clock that some capture corrected, by source_id.
 
     Where captures correct the clock differently, none: it is not known which holds.

@@ -23,8 +23,8 @@
 -- column: peers_count BIGINT : Those groups, itself included.
 -- column: attempt INTEGER : Attempt of the job, from 1.
 -- column: timeline VARCHAR : device (kernels) or host (worker threads, whose times are noisy).
--- column: error_ns BIGINT : By how much the clocks may make its transfer differ from the usual one of
---     those groups: how far the members' clocks may be apart (median), its own and the others'.
+-- column: error_ns BIGINT : By how much the clocks may make its transfer differ from the usual one
+--     of those groups: how far the members' clocks may be apart (median), its own and the others'.
 -- source: Diagnosis 3.6 and D16; factors of nccl-tests.
 WITH
     instances AS (

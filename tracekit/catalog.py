@@ -269,10 +269,12 @@ SHARED_MACROS = {
     "host_work": ("gpu_op", "host_op", "collective", "annotation"),
     "rank_compute": ("gpu_op", "host_op", "collective", "annotation"),
     "exposed_calls": ("gpu_op", "host_op", "collective", "annotation"),
-    "collective_calls": ("collective", "collective_match", "comm_group", "clock_offset"),
+    "collective_calls": (
+        "collective", "collective_match", "comm_group", "clock_offset", "clock_pair",
+    ),
     "inflicted_waits": (
         "gpu_op", "host_op", "collective", "annotation",
-        "collective_match", "comm_group", "clock_offset",
+        "collective_match", "comm_group", "clock_offset", "clock_pair",
     ),
 }  # fmt: skip
 """Macros that derive rows which several queries of a diagnosis need, with the tables that every

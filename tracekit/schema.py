@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-REGISTRY_VERSION = 7
+REGISTRY_VERSION = 8
 """Raised when the meaning or the set of columns changes; part of every run's key."""
 
 UNIT_SUFFIXES = {
@@ -276,6 +276,17 @@ _IDENTITY_TABLES = (
         _c("error_ns", "BIGINT", "Half the width of the causal interval."),
         _c("method", "VARCHAR", "How it was found."),
         _c("reference_clock_id", "INTEGER", "Clock that it is corrected to."),
+    ),
+    _derived(
+        "clock_pair",
+        "How far two clocks whose ranks share a communicator may be apart once both are corrected; "
+        "only where that is less than their errors in clock_offset added up.",
+        ("attempt", "capture_id", "clock_id", "other_clock_id"),
+        _ATTEMPT,
+        _c("capture_id", "INTEGER", "Capture window, from 0."),
+        _c("clock_id", "INTEGER", "Clock."),
+        _c("other_clock_id", "INTEGER", "The other one, with the higher id."),
+        _c("error_ns", "BIGINT", "How far the difference of the two may be wrong."),
     ),
     _source(
         "process",

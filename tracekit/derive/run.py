@@ -117,7 +117,8 @@ def derive(
     if inferred is not None:
         steps = pa.concat_tables([steps, inferred])
         matched.calls = matched.calls.with_steps(periods.call_steps(matched, inferred))
-    offsets = clock_offsets.offsets(matched, used)
+    aligned = clock_offsets.alignments(matched, used)
+    offsets = {key: alignment.offsets for key, alignment in aligned.items()}
     moved = clock_offsets.by_source(offsets, used)
     beside = clock_offsets.by_clock(offsets, [s for s in sources if not s.is_used])
     matched.calls = matched.calls.moved(
@@ -141,6 +142,7 @@ def derive(
         "host_alias": aliases,
         "clock": clocks,
         "clock_offset": clock_offsets.offset_rows(offsets, used),
+        "clock_pair": clock_offsets.pair_rows(aligned, matched),
         "run": attempt_rows,
         "gpu": gpus.gpu_rows(con, sources, rank_rows, attempt_rows),
         "port": ports.port_rows(con, sources, rank_rows, attempt_rows, job),

@@ -223,6 +223,9 @@ def _slow_groups(facts: Facts, limits: LinkDegradedThresholds, named: set[int]) 
         cost_ns = lost_ns * int(row["instances_count"]) / int(row["steps_count"])
         if cost_ns < limits.min_step_ratio * facts.steps.step_ns or named & set(ranks):
             continue
+        # A transfer begins on one clock and ends on others.
+        if lost_ns <= int(row["error_ns"]):
+            continue
         findings.append(_slow_group(facts, row, ranks, cost_ns, limits))
     return findings
 

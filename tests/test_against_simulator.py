@@ -26,40 +26,52 @@ STEPS = 4
 
 
 def true_bubbles(request: Request) -> dict[tuple[int, int], float]:
-    """Idle over window by (stage, step), mean over replicas: from kernels inside named ranges."""
+    """Idle over window by (stage, step), mean over replicas.
+
+    A stage is idle while none of its operations is under way: an operation lasts from the first
+    to the last kernel of its range, and what it waits for in between (tensor parallelism, gathers,
+    launches) is part of it, as it is of the F and B of every published formula.
+    """
     scenario = prepare(request)
     layout = scenario.plan.layout
     spans: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    busy: dict[tuple[int, int, int], int] = defaultdict(int)
+    busy: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for records in scenario.job().run():
         for record in records:
             place = layout.coordinates(record.rank)
-            ranges = [
-                (h[2], h[2] + h[3])
-                for h in record.host
-                if h[0] == "user_annotation"
-                and (str(h[1]).startswith("PP:") or h[1] in ("forward", "backward"))
-            ]
-            for o in record.operations:
-                if o.transfer is not None or o.spec.kind != "kernel":
+            launches = sorted(
+                (o.launch, o.start, o.end)
+                for o in record.operations
+                if o.transfer is None and o.spec.kind == "kernel"
+            )
+            took = 0
+            for h in record.host:
+                name = str(h[1])
+                if h[0] != "user_annotation" or not (
+                    name.startswith("PP:") or name in ("forward", "backward")
+                ):
                     continue
-                if any(start <= o.launch < end for start, end in ranges):
-                    spans[place["dp"], record.step].append((o.start, o.end))
-                    busy[place["dp"], place["pp"], record.step] += o.end - o.start
+                own = [o for o in launches if h[2] <= o[0] < h[2] + h[3]]
+                span = min(start for _, start, _ in own), max(end for *_, end in own)
+                spans[place["dp"], record.step].append(span)
+                took += span[1] - span[0]
+            busy[place["dp"], place["pp"], record.step].append(took)
     ratios: dict[tuple[int, int], list[float]] = defaultdict(list)
-    for (replica, stage, step), ns in busy.items():
-        own = spans[replica, step]
-        window = max(end for _, end in own) - min(start for start, _ in own)
-        ratios[stage, step].append(1 - ns / window)
+    for (replica, stage, step), times in busy.items():
+        whole = spans[replica, step]
+        window = max(end for _, end in whole) - min(start for start, _ in whole)
+        ratios[stage, step].append(1 - fmean(times) / window)
     return {key: fmean(values) for key, values in ratios.items()}
 
 
+SCHEDULES = ["pp4-m8-gpipe-megatron", "pp4-m8-1f1b-titan", "pp2-vpp2-m8-titan", "pp4-zbh1-m8-titan"]
+
+
 @pytest.mark.parametrize(
-    "layout",
-    ["pp4-m8-gpipe-megatron", "pp4-m8-1f1b-titan", "pp2-vpp2-m8-titan", "pp4-zbh1-m8-titan"],
+    "layout", [*SCHEDULES, *(f"{s}-fsdp" for s in SCHEDULES), "tp2-sp-pp2-m8-fsdp", "ep2-pp2-m4"]
 )
 def test_the_bubble_is_the_simulators(layout: str, tmp_path: Path) -> None:
-    request = Request(ranks=8, seed=3, layout=layout, steps_count=STEPS, decoys=())
+    request = Request(ranks=8, seed=3, layout=layout, steps_count=2, decoys=(), nccl="none")
     write(request, tmp_path / "job")
     with api.open(tmp_path / "job") as run:
         seen = run.query("bubble").group_by("stage", "step").agg(pl.col("bubble_ratio").mean())
@@ -67,7 +79,7 @@ def test_the_bubble_is_the_simulators(layout: str, tmp_path: Path) -> None:
     truth = true_bubbles(request)
     assert measured.keys() == truth.keys()
     for key, value in truth.items():
-        assert measured[key] == pytest.approx(value, abs=0.01), key
+        assert measured[key] == pytest.approx(value, abs=0.001), key
 
 
 def without_names(folder: Path) -> None:
@@ -286,6 +298,8 @@ def true_bytes(request: Request) -> float:
 
 
 GATHER, SCATTER, REDUCE = (("dp", o) for o in ("all_gather", "reduce_scatter", "all_reduce"))
+SHARDS = (GATHER, SCATTER)
+EXPERTS = (("edp", "all_gather"), ("edp", "reduce_scatter"))
 HALVES = (("tp", "all_gather"), ("tp", "reduce_scatter"))
 SENDS, RING, TOKENS = ("pp", "send"), ("cp", "send"), ("ep", "all_to_all")
 
@@ -305,7 +319,11 @@ SENDS, RING, TOKENS = ("pp", "send"), ("cp", "send"), ("ep", "all_to_all")
         ("zero1-pp2-m4", 8, (GATHER, SCATTER, SENDS)),
         ("ep8", 8, (REDUCE, TOKENS)),
         ("ep4", 16, (REDUCE, TOKENS, ("edp", "all_reduce"))),
+        ("ep4-fsdp", 8, (*SHARDS, TOKENS, *EXPERTS)),
+        ("ep4-zero1", 8, (*SHARDS, TOKENS, *EXPERTS)),
+        ("hsdp2-tp2-m2", 8, (*SHARDS, ("tp", "all_reduce"), ("dp_replicate", "all_reduce"))),
         ("cp2-fsdp", 8, (GATHER, SCATTER, RING)),
+        ("pp4-m8-fsdp-titan", 8, (GATHER, SCATTER, SENDS)),
         ("tp2-cp2-pp2-m4", 8, (REDUCE, RING, SENDS, ("tp", "all_reduce"))),
         ("tp2-sp-pp2-m4-fsdp", 16, (GATHER, SCATTER, *HALVES, SENDS)),
     ],
@@ -313,11 +331,7 @@ SENDS, RING, TOKENS = ("pp", "send"), ("cp", "send"), ("ep", "all_to_all")
 def test_traffic_is_the_simulators_and_the_layouts(
     layout: str, ranks: int, kinds: tuple[tuple[str, str], ...], tmp_path: Path
 ) -> None:
-    """Observed bytes are the simulator's, and each family's what the layout needs.
-
-    Within 5 %: the simulator has one embedding and never gathers it anew. It leaves it out
-    between replicas, too: an eighth of what they share.
-    """
+    """Observed bytes are the simulator's, and each family's what the layout needs, within 5 %."""
     request = Request(ranks=ranks, seed=4, layout=layout, steps_count=STEPS, decoys=())
     write(request, tmp_path / "job")
     with api.open(tmp_path / "job") as run:
@@ -329,4 +343,4 @@ def test_traffic_is_the_simulators_and_the_layouts(
         kinds
     )
     for key in kinds:
-        assert ratios[key] == pytest.approx(1, abs=0.14 if key[0] == "dp_replicate" else 0.05), key
+        assert ratios[key] == pytest.approx(1, abs=0.05), key

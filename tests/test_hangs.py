@@ -13,6 +13,7 @@ import pytest
 
 import tracekit
 from tracekit.findings import Finding
+from tracekit.report.model import Report
 from tracekit.simulate import Request, write
 from traces import BASE_NS, Document, write_trace
 
@@ -212,15 +213,98 @@ def test_a_hang_is_the_same_through_every_door(tmp_path: Path, style: str) -> No
     assert list(finding.scope.ranks) == truth["where"]["ranks"]
 
 
-@pytest.mark.parametrize("style", ["nsys", "mixed"])
-def test_a_rank_whose_trace_cannot_tell_is_not_accused(tmp_path: Path, style: str) -> None:
-    request = Request("collective-hang", 4, 11, "", 4, style, decoys=(), nccl="none")
-    write(request, tmp_path / "job")
-    without_payloads(tmp_path / "job")
-    with tracekit.open(tmp_path / "job") as run:
+def without_ranges(folder: Path) -> None:
+    """As nsys exports them where NVTX was not traced, or NCCL was built without it."""
+    for path in folder.glob("*.sqlite"):
+        with closing(sqlite3.connect(path)) as con:
+            ids = "SELECT id FROM StringIds WHERE value LIKE 'nccl%'"
+            con.execute(f"DELETE FROM NVTX_EVENTS WHERE textId IN ({ids})")
+            con.commit()
+
+
+def told(folder: Path) -> tuple[Report, list[Finding]]:
+    with tracekit.open(folder) as run:
         report = run.diagnose()
-    found = [f for f in report.document.findings if f.rule == "collective-hang"]
-    assert not any(f.scope.ranks for f in found)
-    if style == "mixed":
-        assert "whose traces do not show it may not have joined" in found[0].summary
+    return report, [f for f in report.document.findings if f.rule == "collective-hang"]
+
+
+def hung(folder: Path, style: str, layout: str = "") -> int:
+    """Writes a job whose exports have no payloads; the rank that stays away."""
+    request = Request("collective-hang", 4, 11, layout, 4, style, decoys=(), nccl="none")
+    write(request, folder)
+    (truth,) = json.loads((folder / "truth.json").read_text())["faults"]
+    without_payloads(folder)
+    (rank,) = truth["where"]["ranks"]
+    return int(rank)
+
+
+def test_calls_without_payloads_are_of_the_one_communicator(tmp_path: Path) -> None:
+    rank = hung(tmp_path / "job", "nsys", "ddp")
+    report, (finding,) = told(tmp_path / "job")
+    assert finding.scope.ranks == (rank,)
+    assert "never asked for the all_reduce" in finding.summary
     assert "no rank communicates in the last 6" in " ".join(report.to_text().split())
+
+
+@pytest.mark.parametrize("layout", ["tp2", "fsdp", "pp2-m4"])
+def test_of_several_communicators_without_payloads_no_rank_is_accused(
+    tmp_path: Path, layout: str
+) -> None:
+    rank = hung(tmp_path / "job", "nsys", layout)
+    report, (finding,) = told(tmp_path / "job")
+    assert report.document.verdict.kind == "hang"
+    assert finding.scope.ranks == ()
+    assert finding.candidates.ranks == (rank,)
+    assert "asked for an all_" in finding.summary
+    assert "--include-blobs=true" in finding.next_capture[0]
+
+
+def test_launches_alone_show_that_devices_stand_still(tmp_path: Path) -> None:
+    rank = hung(tmp_path / "job", "nsys", "ddp")
+    without_ranges(tmp_path / "job")
+    _, (finding,) = told(tmp_path / "job")
+    assert finding.scope.ranks == ()
+    assert finding.candidates.ranks == (rank,)
+    assert "asked for work on the device that has not ended" in finding.summary
+
+
+def test_a_rank_whose_trace_cannot_tell_is_not_accused(tmp_path: Path) -> None:
+    hung(tmp_path / "job", "mixed")
+    _, (finding,) = told(tmp_path / "job")
+    assert finding.scope.ranks == ()
+    assert "whose traces do not show it may not have joined" in finding.summary
+
+
+@pytest.mark.parametrize("has_ranges", [True, False])
+@pytest.mark.parametrize("layout", ["ddp", "tp2"])
+def test_a_healthy_export_with_launches_in_flight_is_no_hang(
+    tmp_path: Path, layout: str, has_ranges: bool
+) -> None:
+    """The capture was stopped: what had been launched is not there, on every rank another part."""
+    folder = tmp_path / "job"
+    write(Request("none", 4, 11, layout, 4, "nsys", decoys=(), nccl="none"), folder)
+    without_payloads(folder)
+    if not has_ranges:
+        without_ranges(folder)
+    kernels = "CUPTI_ACTIVITY_KIND_KERNEL"
+    for rank in range(4):
+        with closing(sqlite3.connect(folder / f"rank{rank}.sqlite")) as con:
+            starts = f"SELECT start FROM {kernels} ORDER BY start DESC LIMIT 1 OFFSET {5 * rank}"
+            con.execute(f"DELETE FROM {kernels} WHERE start >= ({starts})")
+            con.commit()
+    report, found = told(folder)
+    assert not found
+    assert report.document.verdict.kind != "hang"
+
+
+def test_a_capture_that_goes_on_after_the_job_has_ended_is_no_hang(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    write(Request("none", 4, 11, "tp2", 4, "nsys", decoys=(), nccl="none"), folder)
+    without_payloads(folder)
+    for path in folder.glob("*.sqlite"):
+        with closing(sqlite3.connect(path)) as con:
+            con.execute("UPDATE ANALYSIS_DETAILS SET duration = duration + 90000000000")
+            con.commit()
+    report, found = told(folder)
+    assert not found
+    assert "no rank communicates in the last 9" in " ".join(report.to_text().split())

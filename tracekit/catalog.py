@@ -81,6 +81,7 @@ QUERY_FILES: tuple[str, ...] = (
     "comm/match_coverage",
     "comm/last_calls",
     "comm/open_calls",
+    "comm/standing",
     "comm/enqueued_calls",
     "comm/absent_waits",
     "counters/port_counters",

@@ -64,6 +64,8 @@ class DeviceRows:
         self.reader = reader
         self.used: set[int] = set()
         self.collectives = 0
+        self.comm_launches: list[tuple[Int64s, Int64s]] = []
+        """Thread and start of the calls that launched kernels of communication."""
         self._first = np.zeros(0, np.int64)
         self._last = np.zeros(0, np.int64)
         self._classes: dict[int | None, names.KernelClass] = {}
@@ -223,6 +225,10 @@ class DeviceRows:
         rows = pa.table(columns).filter(mask)
         said = [self._classes[one] for one in self._kernel_ids.filter(mask).to_pylist()]
         n = rows.num_rows
+        launched = rows.filter(pc.is_valid(rows["launch_start_ns"]))
+        self.comm_launches.append(
+            (launched["launch_thread"].to_numpy(), launched["launch_start_ns"].to_numpy())
+        )
         heard = self._heard(rows)
         ops = [_agreed(c.op, h.op) for c, h in zip(said, heard, strict=True)]
         known = self.reader.payloads.communicators

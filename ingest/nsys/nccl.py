@@ -10,9 +10,12 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from tracekit.ingest.kineto.names import collective_name
 from tracekit.ingest.nsys.database import Tables
@@ -52,6 +55,7 @@ class Call(NamedTuple):
     ranks_count: int | None = None
     rank: int | None = None
     place: int = -1
+    thread: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,7 @@ class Payloads:
             _whole(fields, "No. of ranks"),
             _whole(fields, "Rank"),
             place,
+            thread,
         )
         self._calls[thread].append(call)
         if call.comm and call.ranks_count and call.rank is not None and "Init" in name:
@@ -149,6 +154,12 @@ class Payloads:
         """Whether no payload named a communicator or a size."""
         calls = (c for listed in self._calls.values() for c in listed)
         return not any(c.comm or c.size_bytes is not None for c in calls)
+
+    @property
+    def names_communicators(self) -> bool:
+        """Whether payloads tell which communicator an operation is of."""
+        calls = (c for listed in self._calls.values() for c in listed)
+        return any(c.comm and c.ranks_count is None for c in calls)
 
     def open_calls(self) -> list[Call]:
         """Operations that were asked for after the last one of their communicator that a kernel
@@ -227,6 +238,30 @@ class Payloads:
         most = max((c.ranks_count for c in self.communicators.values()), default=0)
         ranks = {c.rank for c in self.communicators.values() if c.ranks_count == most}
         return Communicator(most, ranks.pop()) if len(ranks) == 1 and most > 1 else None
+
+
+def unfinished(
+    calls: Iterable[Call], launched: Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
+) -> list[Call]:
+    """Operations that end after the last launch of a kernel of communication, and hold none.
+
+    What can be said where no payload names communicators: of these no kernel is there. Before that
+    moment a call without a kernel may be of a communicator that stands still, or a lost record.
+    ``launched``: threads and starts of the launches, in parts.
+    """
+    threads = np.concatenate([t for t, _ in launched])
+    starts = np.concatenate([s for _, s in launched])
+    last = int(starts.max())
+    of_thread = {int(t): np.sort(starts[threads == t]) for t in np.unique(threads)}
+    found = []
+    for call in calls:
+        if call.end < last or op_of(call.name) == "unknown":
+            continue
+        own = of_thread.get(call.thread, starts[:0])
+        at = int(np.searchsorted(own, call.start, side="left"))
+        if at == len(own) or own[at] > call.end:
+            found.append(call)
+    return sorted(found, key=lambda c: (c.start, c.place))
 
 
 def message_bytes(op: str, in_bytes: int | None, ranks_count: int | None) -> int | None:

@@ -97,7 +97,7 @@ class Reader:
             ranges.write(device.launched())
         finally:
             ranges.close()
-        self._open_calls()
+        self._open_calls(device)
         self._syncs()
         samples.read(self)
         self._processes()
@@ -180,11 +180,7 @@ class Reader:
             return
         self.payloads.load(self.database)
         wanted = ("start", "end", "globalTid", "text", "textId", "binaryData")
-        registered_ids = ", ".join(str(i) for i in self.strings.starting("nccl")[:1000])
-        where = (
-            f"eventType IN ({PUSH_POP}, 70) AND (binaryData IS NOT NULL OR \"text\" LIKE 'nccl%' "
-            f"OR textId IN ({registered_ids}))"
-        )
+        where = f"eventType IN ({PUSH_POP}, 70) AND (binaryData IS NOT NULL OR {self._is_nccl()})"
         for batch in self.batches(m.NVTX, wanted, where):
             shown = self.strings.take(ints(batch["textId"])).to_pylist()
             places = self.places(m.NVTX, batch).to_pylist()
@@ -200,9 +196,45 @@ class Reader:
             doc = "Payloads of NCCL's ranges that do not have the shape that their schema states."
             self.sink.count("unreadable_payload", self.payloads.unreadable, doc=doc)
 
-    def _open_calls(self) -> None:
+    def _is_nccl(self) -> str:
+        """Condition on NVTX_EVENTS: ranges whose names begin as NCCL's do."""
+        columns = self.database.tables[m.NVTX]
+        registered_ids = ", ".join(str(i) for i in self.strings.starting("nccl")[:1000])
+        conditions = [f"textId IN ({registered_ids})"] if "textId" in columns else []
+        conditions += ["\"text\" LIKE 'nccl%'"] if "text" in columns else []
+        return f"({' OR '.join(conditions) or 'FALSE'})"
+
+    def _unnamed_calls(self, device: DeviceRows) -> list[nccl.Call]:
+        """The calls without a kernel where no payload tells their communicator."""
+        launched = [part for part in device.comm_launches if len(part[0])]
+        if not launched or self.payloads.names_communicators:
+            return []
+        if not self.database.has(m.NVTX, "start", "end", "eventType", "globalTid"):
+            return []
+        offset = self.meta.offset_ns
+        last = max(int(starts.max()) for _, starts in launched) - offset
+        where = (
+            f'eventType IN ({PUSH_POP}, 70) AND ("end" >= {last} OR "end" IS NULL)'
+            f" AND {self._is_nccl()}"
+        )
+        calls: list[nccl.Call] = []
+        wanted = ("start", "end", "globalTid", "text", "textId")
+        for batch in self.batches(m.NVTX, wanted, where):
+            shown = self.strings.take(ints(batch["textId"])).to_pylist()
+            places = self.places(m.NVTX, batch).to_pylist()
+            rows = zip(*(batch[c] for c in wanted), shown, places, strict=True)
+            for start, end, tid, text, _, registered, place in rows:
+                name = registered if registered is not None else text
+                if nccl.is_call(name) and isinstance(start, int) and isinstance(tid, int):
+                    until = end + offset if isinstance(end, int) else 2**62
+                    thread = tid & TID_MASK
+                    call = nccl.Call(start + offset, until, name, place=place, thread=thread)
+                    calls.append(call)
+        return nccl.unfinished(calls, launched)
+
+    def _open_calls(self, device: DeviceRows) -> None:
         """What the host asked NCCL for and no kernel shows: where a job hangs, the call it is."""
-        calls = self.payloads.open_calls()
+        calls = self.payloads.open_calls() or self._unnamed_calls(device)
         if not calls:
             return
         known = self.payloads.communicators
@@ -216,7 +248,7 @@ class Reader:
             {
                 "place": ints([c.place for c in calls]),
                 "enqueue_ns": ints([c.start for c in calls]),
-                "group_id": texts([nccl.group_id(c.comm or "") for c in calls]),
+                "group_id": texts([nccl.group_id(c.comm) if c.comm else None for c in calls]),
                 "group_name": texts([c.comm for c in calls]),
                 "group_size": int32s(sizes),
                 "op": texts(ops),

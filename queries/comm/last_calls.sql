@@ -16,6 +16,8 @@
 -- column: usual_dur_ns DOUBLE : Median duration of its calls.
 -- column: silence_ns BIGINT : From the end of the last to the end of its trace; null when unknown.
 -- column: longest_gap_ns BIGINT : Longest time between two of its calls; null with one.
+-- column: is_told BOOLEAN : Whether its trace states the communicator of its calls: else the
+--     members are guessed by behaviour.
 -- column: source_id INTEGER : Source of the last call.
 -- column: place BIGINT : Its place there.
 -- column: attempt INTEGER : Attempt of the job, from 1.
@@ -28,6 +30,7 @@ WITH
             c.capture_id,
             c.rank,
             c.op,
+            c.group_id IS NOT NULL OR c.group_name IS NOT NULL AS is_told,
             c.source_id,
             c.place,
             c.start_ns,
@@ -53,7 +56,8 @@ WITH
             group_id,
             rank,
             median(dur_ns) AS usual_dur_ns,
-            max(gap_ns) AS longest_gap_ns
+            max(gap_ns) AS longest_gap_ns,
+            bool_or(is_told) AS is_told
         FROM calls
         GROUP BY attempt, capture_id, group_id, rank
     )
@@ -69,6 +73,7 @@ SELECT
     usual_dur_ns,
     window_end_ns - end_ns AS silence_ns,
     longest_gap_ns,
+    usual.is_told AS is_told,
     source_id,
     place,
     attempt

@@ -4,7 +4,10 @@
 -- Only communicators with such a call, all members with a trace. Point-to-point calls only
 -- count as open elsewhere: who waits for whom in them is not told by counting.
 --
--- reads: open_collective, collective, collective_match, comm_group, gpu_op, source
+-- An export without NCCL's payloads names no communicator. Its calls are of the one that its rank
+-- communicates on if the trace shows its process creating one and no other.
+--
+-- reads: open_collective, collective, collective_match, comm_group, gpu_op, annotation, source
 -- grain: attempt, capture_id, group_id, rank
 -- column: group_id VARCHAR : Communicator; see comm_group.
 -- column: group_name VARCHAR : Its name; null when none.
@@ -23,7 +26,7 @@
 -- column: standing_ns BIGINT : From its last collective, its first open call and its last work on
 --     the device, whichever came last, to the end of its trace; null when unknown.
 -- column: longest_gap_ns BIGINT : Longest time between two of its finished calls; null with one.
--- column: is_told BOOLEAN : Whether its trace states the communicator of its calls: else a
+-- column: is_told BOOLEAN : Whether its trace tells the communicator of its calls: else a
 --     call that it asked for and that no kernel finished cannot be seen.
 -- column: is_cut BOOLEAN : Whether its trace is truncated or was read in part.
 -- column: source_id INTEGER : Source of its first open call, else of its last finished one.
@@ -69,17 +72,47 @@ WITH
             max(sequence) AS last_sequence,
             max(end_ns) AS end_ns,
             max(gap_ns) AS longest_gap_ns,
-            bool_or(stated_id IS NOT NULL OR group_name IS NOT NULL) AS is_told,
             max({'end_ns': end_ns, 'source_id': source_id, 'place': place}) AS last
         FROM calls
         WHERE NOT is_p2p
         GROUP BY attempt, capture_id, group_id, rank
     ),
-    stated AS (
-        SELECT DISTINCT attempt, capture_id, rank, stated_id, group_name, group_id
+    seen AS (
+        SELECT DISTINCT
+            attempt,
+            capture_id,
+            rank,
+            stated_id,
+            group_name,
+            group_id,
+            stated_id IS NOT NULL OR group_name IS NOT NULL AS is_named
         FROM calls
         WHERE NOT is_p2p
     ),
+    -- Ranks of which the trace shows how each communicator came to be, and there is one.
+    single AS (
+        SELECT attempt, capture_id, rank
+        FROM annotation
+        SEMI JOIN captures USING (attempt, capture_id)
+        WHERE name LIKE 'ncclComm%' AND regexp_matches(name, '^ncclComm(Init|Split|Shrink|Grow)')
+        GROUP BY attempt, capture_id, rank
+        HAVING count(*) = 1 AND bool_and(name LIKE 'ncclCommInitRank%')
+    ),
+    alone AS (
+        SELECT attempt, capture_id, rank
+        FROM (SELECT DISTINCT attempt, capture_id, rank, group_id, is_named FROM seen)
+        SEMI JOIN single USING (attempt, capture_id, rank)
+        GROUP BY attempt, capture_id, rank
+        HAVING count(*) = 1 AND NOT bool_or(is_named)
+    ),
+    stated AS (
+        FROM seen
+        WHERE is_named
+        UNION ALL
+        FROM seen
+        SEMI JOIN alone USING (attempt, capture_id, rank)
+    ),
+    told AS (SELECT DISTINCT attempt, capture_id, rank, group_id FROM stated),
     opened AS (
         SELECT
             o.attempt,
@@ -152,7 +185,7 @@ WITH
             opened.first.op AS op,
             greatest(f.end_ns, opened.enqueue_ns, busy.end_ns) AS still_since_ns,
             f.longest_gap_ns,
-            f.is_told,
+            told.rank IS NOT NULL AS is_told,
             coalesce(opened.first.source_id, f.last.source_id) AS source_id,
             coalesce(opened.first.place, f.last.place) AS place
         FROM finished AS f
@@ -170,6 +203,11 @@ WITH
             AND elsewhere.capture_id = f.capture_id
             AND elsewhere.group_id = f.group_id
             AND elsewhere.rank = f.rank
+        LEFT JOIN told
+            ON told.attempt = f.attempt
+            AND told.capture_id = f.capture_id
+            AND told.group_id = f.group_id
+            AND told.rank = f.rank
         LEFT JOIN busy
             ON busy.attempt = f.attempt
             AND busy.capture_id = f.capture_id

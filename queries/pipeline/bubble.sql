@@ -2,9 +2,13 @@
 --
 -- The window is the replica's: from its first forward to its last backward. Gradient reduction
 -- and the optimizer lie outside. bubble_ratio is idle over window, bubble_overhead_ratio idle
--- over busy; they are never the same number. Busy is the mean of the stage's ranks, which do the
--- same work (tensor parallel). Theory is GPipe's, 1F1B's and the interleaved schedule's; where
--- weight gradients run apart it is ZB-H1's with forward, backward and weight part taken as equal.
+-- over busy; they are never the same number. A stage is busy while one of its operations is
+-- under way, from the operation's first to its last kernel: what an operation waits for in between
+-- (tensor parallelism, the gathers of FSDP, launches) is communication that nothing hides, not
+-- bubble; what it waits for before its first kernel is idle time. Busy is the mean of the stage's
+-- ranks, which do the same work (tensor parallel). Theory is GPipe's, 1F1B's and the interleaved
+-- schedule's; where weight gradients run apart it is ZB-H1's with forward, backward and weight part
+-- taken as equal.
 --
 -- reads: pipeline_op, step
 -- grain: attempt, capture_id, replica, stage, step

@@ -420,6 +420,43 @@ def test_payloads_that_make_no_sense_are_counted(tmp_path: Path) -> None:
     assert sink.counters["unreadable_payload"] == 4
 
 
+def test_calls_without_a_kernel_are_open_where_no_payload_names_their_communicator(
+    tmp_path: Path,
+) -> None:
+    def call(export: Export, name: str, start: int, end: int | None, tid: int = 7) -> None:
+        export.range(name, start, end, domain=1, tid=tid, is_registered=tid == 7)
+
+    def fill(export: Export) -> None:
+        call(export, "ncclAllReduce", 100, 200)  # lost its kernel: a later one is there
+        call(export, "ncclGroupStart", 300, 305)
+        call(export, "ncclAllGather", 310, 315)  # its kernel is the group's
+        call(export, "ncclGroupEnd", 320, 400)
+        export.launch(NCCL, 330, 500, 50)
+        call(export, "ncclReduceScatter", 340, 360, 8)
+        export.launch(NCCL, 350, 560, 50, tid=8)
+        call(export, "ncclReduce", 345, 700, 9)  # began before the last launch that ran
+        export.launch("gemm", 400, 700, 50)
+        call(export, "ncclCommCount", 600, 610)
+        call(export, "ncclAllReduce", 620, 650)
+        export.call("cudaLaunchKernelExC_v11060", 630, 10)
+        call(export, "ncclBroadcast", 660, None)  # the host itself never came back
+
+    sink = one(tmp_path, fill)
+    columns = ("enqueue_ns", "op", "group_id", "group_name", "message_bytes", "is_p2p")
+    assert sink.rows("open_collective", *columns) == [
+        (START_NS + at, op, None, None, None, False)
+        for at, op in ((345, "reduce"), (620, "all_reduce"), (660, "broadcast"))
+    ]
+
+
+def test_without_any_kernel_of_communication_no_call_is_open(tmp_path: Path) -> None:
+    def fill(export: Export) -> None:
+        export.launch("gemm", 10, 20, 50)
+        export.range("ncclAllReduce", 100, 200, domain=1)
+
+    assert not one(tmp_path, fill).rows("open_collective")
+
+
 def test_sizes_that_were_not_exported_are_unknown_and_said(tmp_path: Path) -> None:
     def fill(export: Export) -> None:
         export.range("ncclAllReduce", 100, 200, domain=1)

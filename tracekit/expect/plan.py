@@ -451,11 +451,12 @@ def _tensor(plan: _Plan) -> list[TrafficRow]:
 @dataclass(frozen=True)
 class _Own:
     """Bytes of a GPU's parameters, a mean stage: shared by all data-parallel ranks, its experts'
-    share, and what of the former is embeddings."""
+    share, and what of the former is embeddings, and the output layer alone (0: tied)."""
 
     dense: float
     experts: float
     head: float
+    output: float
     words: str = ""
 
 
@@ -473,9 +474,11 @@ def _own_parameters(plan: _Plan) -> list[_Own]:
     least = min([plan.parameters, *(n for n, _ in plan.parameter_choices())])
     found = []
     for count, words in [(plan.parameters, ""), *plan.parameter_choices()]:
-        head = table + count - least if plan.parameter_choices() else 0.0
+        output = count - least
+        head = table + output if plan.parameter_choices() else 0.0
+        spread = experts / plan.sizes["ep"]
         found.append(
-            _Own((count - experts) * unit, experts / plan.sizes["ep"] * unit, head * unit, words)
+            _Own((count - experts) * unit, spread * unit, head * unit, output * unit, words)
         )
     return found
 
@@ -491,16 +494,21 @@ def _data(plan: _Plan) -> list[TrafficRow]:
     if not owns or (plan.zero > 1 and m is None):
         ops = ("all_reduce",) if plan.zero == 0 else ("all_gather", "reduce_scatter")
         return [plan.row("dp", op, n, None, None, rests_on=rests_on) for op in ops]
-    rows = _sharded(plan, "dp", n, [(o.dense, o.head, o.words) for o in owns], m or 1, rests_on)
+    rows = _sharded(plan, "dp", n, owns, m or 1, rests_on)
     if owns[0].experts and dp > plan.sizes["ep"]:
         size = dp // plan.sizes["ep"]
-        rows += _sharded(plan, "edp", size, [(owns[0].experts, 0.0, "")], m or 1, rests_on)
+        experts = [_Own(owns[0].experts, 0.0, 0.0, 0.0)]
+        rows += _sharded(plan, "edp", size, experts, m or 1, rests_on)
     if plan.zero and plan.replicas > 1:
         shards = [((o.dense + o.experts) / n, o.words) for o in owns]
-        note = "gradients of a shard, among its replicas, in buckets"
+        note = "gradients of a shard, among its replicas, as often as they are scattered"
+        times = float(m or 1) if plan.zero > 1 else 1.0
+        choices = [(times * size, words) for size, words in shards[1:]]
+        if times > 1:
+            choices.append((shards[0][0], "gradients kept between microbatches"))
         rows.append(
-            plan.row("dp_replicate", "all_reduce", plan.replicas, 1.0, shards[0][0], note,
-                     shards[1:], rests_on)
+            plan.row("dp_replicate", "all_reduce", plan.replicas, times, shards[0][0], note,
+                     choices, rests_on)
         )  # fmt: skip
     return rows
 
@@ -509,13 +517,13 @@ def _sharded(
     plan: _Plan,
     kind: str,
     n: int,
-    owns: Sequence[tuple[float, float, str]],
+    owns: Sequence[_Own],
     microbatches: int,
     rests_on: Sequence[str],
 ) -> list[TrafficRow]:
-    """Rows of weights that n ranks hold together; ``owns`` are (bytes, of them head, words)."""
+    """Rows of weights that n ranks hold together: the ``dense`` ones of ``owns``."""
     who = "the experts' " if kind == "edp" else ""
-    m, own = microbatches, owns[0][0]
+    m, own = microbatches, owns[0].dense
     if plan.zero == 0 and kind == "dp":
         n *= plan.replicas  # without shards every rank is a replica
     if n == 1:
@@ -526,7 +534,7 @@ def _sharded(
     ) -> TrafficRow:
         return plan.row(kind, op, n, calls, message, who + note, choices, rests_on)
 
-    others = [(total, words) for total, _, words in owns[1:]]
+    others = [(o.dense, o.words) for o in owns[1:]]
     if plan.zero == 0:
         return [row("all_reduce", 1.0, own, "gradients, once a step, in buckets", others)]
     if plan.zero == 1:
@@ -544,13 +552,18 @@ def _sharded(
         ]
     layers = _layers_per_rank(plan) or 1
     gathers: list[tuple[float, str]] = []
-    for total, head, words in owns:
-        said = [words] if words else []
-        gathers.append((2 * m * total, ", ".join(said)))
-        if head:
-            outer = [*said, "the outermost unit gathered once"]
-            gathers.append((m * (2 * total - head), ", ".join(outer)))
+    for o in owns:
+        for kept, what in (
+            (0.0, ""),
+            (o.head, "the outermost unit gathered once"),
+            (o.output, "the output layer gathered once"),
+        ):
+            if kept or not what:
+                words = ", ".join(w for w in (o.words, what) if w)
+                gathers.append((m * (2 * o.dense - kept), words))
     gathers.append((m * own, "parameters stay gathered for the backward"))
+    if m > 1:
+        gathers.append((own, "parameters stay gathered for the whole step"))
     return [
         row("all_gather", 2 * layers * m, own / layers, "a layer at a time, twice", gathers[1:]),
         row("reduce_scatter", layers * m, own / layers, "a layer at a time", [*each, *once]),

@@ -33,6 +33,9 @@ QUERY_THREADS = 4
 """Queries of a small run that run at a time: more share too little memory."""
 ONLY_WITH = {"expert_load": "all_to_all"}
 """Queries that are asked only where comm_summary shows the operation: they walk all kernels."""
+AFTER_SILENCE_NS = {"standing": 10**9}
+"""Queries over all work and calls of hosts, asked only where no rank communicates at the end of its
+capture for so long: no limit of silence in the rules is that short."""
 
 
 def diagnose(
@@ -84,7 +87,7 @@ def gather(
         else:
             asked.append(name)
     # What another query's answer can spare comes last.
-    gated = [name for name in asked if name in ONLY_WITH]
+    gated = {name for name in asked if name in ONLY_WITH or name in AFTER_SILENCE_NS}
 
     def take(answers: Iterable[tuple[str, list[dict[str, Any]] | QueryError]]) -> None:
         for name, found in answers:
@@ -94,10 +97,10 @@ def gather(
                 rows[name] = [r for r in found if r.get("attempt") in (None, job.attempt)]
 
     with catalog.shared(con, asked):
-        take(_answers(con, [name for name in asked if name not in ONLY_WITH]))
-        seen = {row["op"] for row in rows.get("comm_summary", ())}
-        rows |= {name: [] for name in gated if ONLY_WITH[name] not in seen}
-        take(_answers(con, [name for name in gated if ONLY_WITH[name] in seen]))
+        take(_answers(con, [name for name in asked if name not in gated]))
+        spared = {name for name in gated if _is_spared(name, rows)}
+        rows |= {name: [] for name in spared}
+        take(_answers(con, [name for name in asked if name in gated - spared]))
     rows["traffic"] = list(traffic.beside(rows.get("traffic", ()), description))
     paths = _rows(con, "job_sources")
     return Facts(
@@ -108,6 +111,16 @@ def gather(
         description=description,
         replay=RankReplay(con),
     )
+
+
+def _is_spared(name: str, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
+    """Whether other answers show that a query would find nothing of use."""
+    operations = {row["op"] for row in rows.get("comm_summary", ())}
+    if name in ONLY_WITH:
+        return ONLY_WITH[name] not in operations
+    # Calls that could not be matched are not among the last ones: then silence is not known.
+    silences = [row["silence_ns"] or 0 for row in rows.get("last_calls", ())]
+    return not operations or min(silences, default=AFTER_SILENCE_NS[name]) < AFTER_SILENCE_NS[name]
 
 
 def _answers(

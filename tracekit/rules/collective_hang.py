@@ -9,6 +9,9 @@ How it shows
     The kernel that hangs never ends and is in no trace, but the host's call for it is: a member
     whose host did not ask for the call that others have open did not join. If all asked, no rank is
     named. Who waits elsewhere is held up, not holding up.
+    An export of Nsight Systems without NCCL's payloads names no communicator. If each process
+    created only one, its calls are of that one. Else it is only said that work was asked for and
+    never ended, and which ranks asked for nothing more.
     PyTorch's watchdog and Flight Recorder say the same by sequence numbers, and are believed first;
     where the traces of the same group agree, the finding has both as evidence, and where they name
     somebody else, that is said against it.
@@ -24,7 +27,8 @@ Remedy
 When this is wrong
     A trace that ends with an evaluation or a checkpoint without collectives is silent too, but then
     all members stopped at the same call. The end of a capture leaves calls open on every rank:
-    devices worked until then, so nothing is said; nor where a trace is cut. Ranks outside a
+    devices worked until then, so nothing is said; nor where a trace is cut. A process that was
+    killed while its capture went on leaves the same. Ranks outside a
     subgroup never call it. A hung job rarely leaves traces; Flight Recorder or the watchdog's log
     say more.
 
@@ -46,7 +50,7 @@ from tracekit.findings import (
     Severity,
     confidence_from,
 )
-from tracekit.rules import nccl_hang, open_hang, ras_hang
+from tracekit.rules import nccl_hang, open_hang, ras_hang, standing_hang
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
 from tracekit.rules.open_hang import Traced
 from tracekit.rules.sources import agreed, contradicted
@@ -75,6 +79,10 @@ def evaluate(facts: Facts, limits: CollectiveHangThresholds) -> RuleOutcome:
     counted = ras_hang.hang(facts, limits.min_silence_ns)
     if logged is not None:
         return RuleOutcome(findings=_with(counted, _joined(facts, logged, traced)))
+    if counted is None and not traced:
+        stands = standing_hang.hang(facts, limits.min_silence_ns, limits.min_silence_ratio)
+        if stands is not None:
+            return RuleOutcome(findings=(stands,))
     has_other = traced is not None or nccl_hang.has_evidence(facts)
     if counted is None and not has_other and facts.of(ras_hang.QUERY):
         if ras_hang.is_single(facts):
@@ -141,6 +149,8 @@ def _hang(facts: Facts, rows: Sequence[Row], limits: CollectiveHangThresholds) -
     last = {int(r["rank"]): int(r["last_call"]) for r in rows}
     behind = sorted(rank for rank, call in last.items() if call < max(last.values()))
     stuck = [r for r in rows if int(r["last_dur_ns"]) >= limits.min_silence_ns]
+    if behind and not all(row.get("is_told", True) for row in rows):
+        return None  # guessed members may be those of two groups, of which one came further
     if not behind and len(stuck) < len(rows):
         # All stopped after the same call: the job ended or does something without collectives.
         return None
@@ -214,8 +224,8 @@ RULE = Rule(
     summary="The job stands still in a collective that some member never entered.",
     owner="platform",
     thresholds=CollectiveHangThresholds(),
-    queries=nccl_hang.HANG_QUERIES,
-    kernel_queries=("last_calls", open_hang.QUERY),
+    queries=(*nccl_hang.HANG_QUERIES, standing_hang.QUERY),
+    kernel_queries=("last_calls", open_hang.QUERY, standing_hang.QUERY),
     evaluate=evaluate,
     doc=__doc__,
 )

@@ -20,7 +20,8 @@ Remedy
 When this is wrong
   Where only the host was recorded, ranges include what Python does between operators, and
   nothing is claimed. Stages that were not captured change the number of stages. Warm-up steps
-  are left out.
+  are left out. With FSDP an operation may wait for the gather of its first layer before its first
+  kernel: idle time too, and no fault of the schedule.
 
 Source
   Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters (SC 2021).

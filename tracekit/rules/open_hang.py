@@ -161,7 +161,8 @@ def _finding(facts: Facts, hang: Standing, min_silence_ns: int) -> Finding:
             f"network or a GPU, not a rank that stayed away."
         )
     elif kind == "untraced":
-        who = f"ranks {ranges(hang.untraced)}" if hang.untraced else "members"
+        who = f"rank{'' if len(hang.untraced) == 1 else 's'} {ranges(hang.untraced)}"
+        who = who if hang.untraced else "members"
         is_traced = hang.is_untold or set(hang.untraced) & set(facts.ranks)
         lacking = "whose traces do not show it" if is_traced else "without a trace"
         says = (

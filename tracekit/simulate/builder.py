@@ -10,9 +10,11 @@ from tracekit.simulate.layout import Layout
 from tracekit.simulate.model import STREAMS, Costs, Deferred, Item, ModelShape, Ring
 from tracekit.simulate.schedules import SCHEDULES
 
-BUCKET_LAYERS = 1
-"""Layers whose gradients share a bucket."""
 COMPUTE = STREAMS["compute"]
+
+EMBEDDING, HEAD = "embedding", "head"
+Unit = int | str
+"""What is gathered and reduced together: a layer of the chunk, the embedding, the output layer."""
 
 
 class StepBuilder:
@@ -92,16 +94,19 @@ class StepBuilder:
         if v > 0:
             self._message("f", is_send=False)
         is_first_work = m == 0 and chunk == 0
+        units = self._units(v)
         if v == 0:
+            self._gather(EMBEDDING, units)
             self._items(self.costs.first(), m)
         count = self.layers[v]
         for layer in range(count):
             self._add(p.MARK, "layer")
             if is_first_work and layer == count // 2:
                 self._add(p.MARK, "forward")
-            self._gather(layer, count, is_backward=False)
+            self._gather(layer, units)
             self._items(self.costs.forward(), m)
         if v == self._last_virtual:
+            self._gather(HEAD, units)
             self._items(self.costs.last(), m)
         else:
             self._message("f", is_send=True)
@@ -121,19 +126,25 @@ class StepBuilder:
             self._message("b", is_send=False)
         self._add(p.THREAD, p.AUTOGRAD_THREAD)
         self._add(p.MARK, "backward_start")
-        if v == self._last_virtual:
-            self._items(self.costs.last_backward(), m, skip_deferred=is_split)
         is_last = m == self.layout.microbatches - 1
+        units = self._units(v)[::-1]
+        if v == self._last_virtual:
+            self._gather(HEAD, units)
+            self._items(self.costs.last_backward(), m, skip_deferred=is_split)
+            if not is_split:
+                self._reduce(HEAD, is_last=is_last)
         count = self.layers[v]
         for layer in reversed(range(count)):
             if layer == count // 2 and m == 0:
                 self._add(p.MARK, "backward")
-            self._gather(layer, count, is_backward=True)
+            self._gather(layer, units)
             self._items(self.costs.backward(), m, skip_deferred=is_split)
             if not is_split:
                 self._reduce(layer, is_last=is_last)
-        if v == 0 and is_last and not is_split:
-            self._reduce_head()
+        if v == 0:
+            self._gather(EMBEDDING, units)
+            if not is_split:
+                self._reduce(EMBEDDING, is_last=is_last)
         self._add(p.THREAD, p.MAIN_THREAD)
         if v > 0:
             self._message("b", is_send=True)
@@ -143,14 +154,15 @@ class StepBuilder:
         self._open("W", m, self.stage)
         self._add(p.THREAD, p.AUTOGRAD_THREAD)
         v = self.stage
-        items = list(self.costs.last_backward()) if v == self._last_virtual else []
-        self._deferred(items, m)
         is_last = m == self.layout.microbatches - 1
+        if v == self._last_virtual:
+            self._deferred(self.costs.last_backward(), m)
+            self._reduce(HEAD, is_last=is_last)
         for layer in reversed(range(self.layers[v])):
             self._deferred(self.costs.backward(), m)
             self._reduce(layer, is_last=is_last)
-        if v == 0 and is_last:
-            self._reduce_head()
+        if v == 0:
+            self._reduce(EMBEDDING, is_last=is_last)
         self._add(p.THREAD, p.MAIN_THREAD)
         self._add(p.END)
 
@@ -197,41 +209,48 @@ class StepBuilder:
             message = p.Message("cp", offset, is_send, "cp", ring.size_bytes, stream)
             self._add(p.MESSAGE, message)
 
-    def _gather(self, layer: int, count: int, *, is_backward: bool) -> None:
-        """FSDP: this layer's parameters, and the next one's ahead of time."""
+    def _units(self, v: int) -> list[Unit]:
+        """Units of a virtual stage in the order of the forward."""
+        first: list[Unit] = [EMBEDDING] if v == 0 else []
+        return [*first, *range(self.layers[v]), *([HEAD] if v == self._last_virtual else [])]
+
+    def _gather(self, unit: Unit, units: Sequence[Unit]) -> None:
+        """FSDP: this unit's parameters, and the next one's ahead of time.
+
+        As torchtitan wraps a model: each layer, the embedding and the output layer on their own.
+        The output layer, last in the forward and first in the backward, stays gathered between.
+        """
         if self.layout.zero_stage < 3:
             return
-        size = self.costs.dense_bytes
-        stream = STREAMS["dp"]
-        following = layer - 1 if is_backward else layer + 1
-        first = layer == (count - 1 if is_backward else 0)
-        gather = p.Collective("dp", "all_gather", size, stream)
-        if first:
-            self._add(p.COLLECTIVE, gather)
-            self._add(p.RECORD, ("gathered", layer), stream)
-        if 0 <= following < count:
-            self._add(p.COLLECTIVE, gather)
-            self._add(p.RECORD, ("gathered", following), stream)
-        self._add(p.WAIT_SLOT, COMPUTE, ("gathered", layer))
+        position = units.index(unit)
+        is_kept = unit == HEAD and position == 0
+        ahead = units[position + 1 : position + 2]
+        for one in [unit, *ahead] if position == 0 and not is_kept else ahead:
+            for role, size in self._shared_bytes(one):
+                self._collective(role, "all_gather", size)
+                self._add(p.RECORD, ("gathered", role, one), STREAMS[role])
+        if not is_kept:
+            for role, _ in self._shared_bytes(unit):
+                self._add(p.WAIT_SLOT, COMPUTE, ("gathered", role, unit))
 
-    def _reduce(self, layer: int, *, is_last: bool) -> None:
-        """Gradients of a layer, where this microbatch reduces them."""
+    def _reduce(self, unit: Unit, *, is_last: bool) -> None:
+        """Gradients of a unit, where this microbatch reduces them."""
         layout = self.layout
         if layout.zero_stage < 2 and not is_last:
             return
-        if layer % BUCKET_LAYERS == 0:
-            size = self.costs.dense_bytes * BUCKET_LAYERS
-            op = "reduce_scatter" if layout.zero_stage else "all_reduce"
-            self._collective("dp", op, size)
-            if layout.replicate > 1:
-                shard = layout.dp // layout.replicate
+        op = "reduce_scatter" if layout.zero_stage else "all_reduce"
+        for role, size in self._shared_bytes(unit):
+            self._collective(role, op, size)
+            if role == "dp" and layout.replicate > 1:
+                shard = layout.dp * layout.cp // layout.replicate
                 self._collective("replicate", "all_reduce", size // max(1, shard))
-        if self.costs.expert_bytes and is_last:
-            self._collective("edp", "all_reduce", self.costs.expert_bytes)
 
-    def _reduce_head(self) -> None:
-        op = "reduce_scatter" if self.layout.zero_stage else "all_reduce"
-        self._collective("dp", op, self.costs.head_bytes)
+    def _shared_bytes(self, unit: Unit) -> list[tuple[str, int]]:
+        """Groups that hold a unit's parameters together, and bytes: experts have fewer ranks."""
+        if unit in (EMBEDDING, HEAD):
+            return [("dp", self.costs.head_bytes)]
+        experts = self.costs.expert_bytes
+        return [("dp", self.costs.dense_bytes), *([("edp", experts)] if experts else [])]
 
     def _collective(self, role: str, op: str, size: int, dtype: str = "BFloat16") -> None:
         if role in self.layout.roles:
@@ -246,10 +265,12 @@ class StepBuilder:
             self._add(p.WAIT, COMPUTE, STREAMS["embedding"])
         for role in ("dp", "edp", "replicate"):
             self._add(p.WAIT, COMPUTE, STREAMS[role])
-        parameters = self._parameter_bytes() / 2
-        shards = layout.dp * layout.cp // layout.replicate if layout.zero_stage else 1
+        held = self._held_bytes()
+        copies = {"dp": layout.dp * layout.cp // layout.replicate, "edp": layout.dp * layout.cp}
+        copies["edp"] //= layout.ep
+        own_bytes = sum(n / (copies[r] if layout.zero_stage else 1) for r, n in held.items())
         norm = self.costs.memory(
-            parameters * 2 / shards,
+            own_bytes,
             "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<LpNormFunctor>",
             "aten::_foreach_norm",
         )
@@ -266,27 +287,26 @@ class StepBuilder:
         self._add(p.BEGIN, "Optimizer.step#AdamW.step", "user_annotation")
         for _ in range(3):
             kernel = self.costs.memory(
-                parameters * 16 / 3 / shards,
+                own_bytes * 8 / 3,
                 "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>",
                 "aten::_fused_adamw_",
             )
             self._add(p.KERNEL, kernel, COMPUTE, -1)
         self._add(p.END)
         if layout.zero_stage in (1, 2):
-            self._collective("dp", "all_gather", int(parameters * 2))
-            self._add(p.WAIT, COMPUTE, STREAMS["dp"])
+            for role, size in held.items():
+                self._collective(role, "all_gather", size)
+                self._add(p.WAIT, COMPUTE, STREAMS[role])
         self._add(p.MARK, "step_end")
 
-    def _parameter_bytes(self) -> float:
-        layers = sum(
-            self.layers[c * self.layout.pp + self.stage] for c in range(self.layout.chunks)
-        )
-        size = layers * (self.costs.dense_bytes + self.costs.expert_bytes)
-        if self.stage == 0:
-            size += self.costs.head_bytes
-        if self.stage == self.layout.pp - 1:
-            size += self.costs.head_bytes
-        return float(size)
+    def _held_bytes(self) -> dict[str, int]:
+        """Bytes of the stage's parameters by the group that shares them."""
+        held: dict[str, int] = {}
+        for chunk in range(self.layout.chunks):
+            for unit in self._units(self._virtual(chunk)):
+                for role, size in self._shared_bytes(unit):
+                    held[role] = held.get(role, 0) + size
+        return held
 
 
 class FixedBuilder(StepBuilder):

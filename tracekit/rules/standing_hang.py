@@ -1,0 +1,116 @@
+"""Hangs where no trace tells which communicator a call is of: work asked for that never ended.
+
+An export of Nsight Systems without NCCL's payloads names no communicator, so that calls of several
+cannot be told apart. What is proved all the same: devices were asked for work, it never ended, and
+nobody did anything since. A rank that asked for nothing more is a candidate, not a culprit: it may
+hold up the others, or be done with what it had to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracekit.findings import (
+    Candidates,
+    Evidence,
+    EvidenceRow,
+    Finding,
+    Impact,
+    Severity,
+    confidence_from,
+)
+from tracekit.rules.base import Facts, Row
+from tracekit.wording import plural, ranges, ranks_phrase, safe, seconds
+
+NAME = "collective-hang"
+QUERY = "standing"
+CAPTURE = (
+    "nsys export --type=sqlite --include-blobs=true rank0.nsys-rep    # of each rank: NCCL 2.25 "
+    "or later names the communicators there"
+)
+
+
+def hang(facts: Facts, min_silence_ns: int, min_silence_ratio: float) -> Finding | None:
+    """All ranks of a capture stand still and some wait for work; None where that is not so, where
+    a trace is cut, or where all traces tell communicators (then other evidence says more)."""
+    latest = max((int(r["capture_id"]) for r in facts.of(QUERY)), default=0)
+    rows = [r for r in facts.of(QUERY) if int(r["capture_id"]) == latest]
+    if all(r["is_told"] is not False for r in rows):
+        return None
+    if any(r["is_cut"] or r["standing_ns"] is None for r in rows):
+        return None
+    still_ns = min(int(r["standing_ns"]) for r in rows)
+    gap_ns = max(int(r["longest_gap_ns"] or 0) for r in rows)
+    if gap_ns == 0 or still_ns < min_silence_ns or still_ns < min_silence_ratio * gap_ns:
+        return None
+    waiting = [r for r in rows if r["launches_count"] or r["calls_count"]]
+    return _finding(facts, rows, waiting, still_ns, min_silence_ns) if waiting else None
+
+
+def _finding(
+    facts: Facts, rows: Sequence[Row], waiting: Sequence[Row], still_ns: int, limit_ns: int
+) -> Finding:
+    who = sorted(int(r["rank"]) for r in waiting)
+    free = sorted({int(r["rank"]) for r in rows} - set(who))
+    still = seconds(still_ns / 1e9)
+    called = [r for r in waiting if r["calls_count"]]
+    ops = sorted({safe(str(r["op"])) for r in called if r["op"]})
+    # The operation is told only if all that wait asked for the same one first.
+    what = "a collective" if len(called) == len(waiting) else "work on the device"
+    if len(called) == len(waiting) and len(ops) == 1:
+        what = f"an {ops[0]}" if ops[0][0] in "aeiou" else f"a {ops[0]}"
+    says = (
+        f"{ranks_phrase(who, facts.ranks)} asked for {what} that has not ended for {still}, in "
+        f"which no rank did anything"
+    )
+    candidates = Candidates()
+    if free:
+        says += (
+            f"; {ranks_phrase(free, facts.ranks).lower()} asked for nothing more and may be what "
+            f"the others wait for."
+        )
+        hosts = sorted({facts.job.hosts[r] for r in free if r in facts.job.hosts})
+        candidates = Candidates(
+            ranks=tuple(free), hosts=tuple(hosts), why="all others wait for work of their devices"
+        )
+    else:
+        says += "; who did not join cannot be told without NCCL's payloads."
+    count = sum(int(r["launches_count"]) + int(r["calls_count"]) for r in waiting)
+    return Finding(
+        id=f"{NAME}/{ranges(free) or 'all'}",
+        rule=NAME,
+        severity=Severity.CRITICAL,
+        confidence=confidence_from(
+            ["peers"],
+            "calls of the hosts that nothing on a device finished; whose they are, no trace tells",
+        ),
+        summary=says,
+        owner="platform",
+        scope=facts.scope([], []),
+        when=facts.when([]),
+        impact=Impact(),
+        evidence=(
+            Evidence(
+                name=f"time in which no rank did anything, rank with least "
+                f"({plural(count, 'call')} unfinished)",
+                value=still_ns / 1e9,
+                unit="s",
+                threshold=limit_ns / 1e9,
+                query=QUERY,
+                rows=tuple(
+                    EvidenceRow(
+                        source=facts.sources.get(int(r["source_id"]), f"source {r['source_id']}"),
+                        place=str(r["place"]),
+                    )
+                    for r in waiting[:10]
+                ),
+            ),
+        ),
+        candidates=candidates,
+        confirm=("py-spy dump --pid PID on the hosts of all ranks",),
+        remedy=("fix what keeps a rank from the call; see their stacks",),
+        next_capture=(CAPTURE,),
+    )
+
+
+__all__ = ["QUERY", "hang"]

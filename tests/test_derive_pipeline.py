@@ -207,6 +207,37 @@ def test_ranges_named_forward_in_a_job_without_transfers_are_no_pipeline() -> No
     assert traces.derive() == []
 
 
+def accumulating(microbatches: int, backwards: int | None = None) -> Traces:
+    """Two ranks without a pipeline; each forward launches a kernel of 4 ns that waits for 2 ns."""
+    traces = Traces(2)
+    for rank in (0, 1):
+        for step in (1, 2):
+            for m in range(microbatches):
+                at = 1000 * step + 100 * m
+                traces.range(rank, "forward", at, at + 10)
+                traces.add("gpu_op", rank, start_ns=at + 1, dur_ns=2, launch_start_ns=at,
+                           **{"class": "compute"})  # fmt: skip
+                traces.add("gpu_op", rank, start_ns=at + 5, dur_ns=2, launch_start_ns=at + 1,
+                           **{"class": "compute"})  # fmt: skip
+                if m < (microbatches if backwards is None else backwards):
+                    traces.range(rank, "backward", at + 20, at + 40)
+    return traces
+
+
+def test_steps_of_several_microbatches_are_one_stage() -> None:
+    rows = accumulating(2).derive()
+    assert len(rows) == 2 * 2 * 4
+    assert {(r["pp_rank"], r["dp_rank"], r["rank"]) for r in rows} == {(0, 0, 0), (0, 1, 1)}
+    forward = next(r for r in rows if r["operation"] == F)
+    assert (forward["start_ns"], forward["end_ns"], forward["compute_ns"]) == (1001, 1007, 4)
+    assert next(r for r in rows if r["operation"] == B)["compute_ns"] is None
+
+
+@pytest.mark.parametrize(("microbatches", "backwards"), [(1, 1), (2, 1), (3, 0)])
+def test_one_microbatch_or_forwards_alone_are_none(microbatches: int, backwards: int) -> None:
+    assert accumulating(microbatches, backwards).derive() == []
+
+
 def test_stages_from_who_sends_how_often_and_begins_when() -> None:
     traces = Traces(4)
     notes: list[str] = []

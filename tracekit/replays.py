@@ -229,8 +229,8 @@ class RankReplay:
 
 
 def has_pipeline(con: duckdb.DuckDBPyConnection) -> bool:
-    """Whether the run holds pipeline operations."""
-    rows = con.execute("SELECT count(*) FROM pipeline_op").fetchall()
+    """Whether the run holds operations of a pipeline: of more than one stage."""
+    rows = con.execute("SELECT count(*) FROM pipeline_op WHERE pp_rank > 0").fetchall()
     return bool(rows[0][0])
 
 

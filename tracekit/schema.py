@@ -640,6 +640,12 @@ _TRACE_TABLES = (
         _t("start_ns", "Start."),
         _t("end_ns", "End."),
         _c("is_noop", "BOOLEAN", "A send or receive that moved nothing."),
+        _c(
+            "compute_ns",
+            "BIGINT",
+            "Time of the kernels inside a computation, without what they waited for; null where "
+            "only its start and end are known.",
+        ),
     ),
 )
 

@@ -22,6 +22,7 @@ WITH
         GROUP BY ALL
     ),
     compute AS (
+        SELECT *, coalesce(compute_ns, end_ns - start_ns) AS busy_ns
         FROM pipeline_op
         ANTI JOIN unsteady USING (attempt, capture_id, step)
         WHERE operation IN ('forward-compute', 'backward-compute')
@@ -36,9 +37,9 @@ WITH
             step,
             coalesce(chunk, 0) AS chunk,
             coalesce(microbatch, sequence) AS microbatch,
-            CAST(sum(end_ns - start_ns) FILTER (WHERE operation = 'forward-compute') AS DOUBLE)
+            CAST(sum(busy_ns) FILTER (WHERE operation = 'forward-compute') AS DOUBLE)
                 AS forward_ns,
-            CAST(sum(end_ns - start_ns) FILTER (WHERE operation = 'backward-compute') AS DOUBLE)
+            CAST(sum(busy_ns) FILTER (WHERE operation = 'backward-compute') AS DOUBLE)
                 AS backward_ns
         FROM compute
         GROUP BY ALL

@@ -26,7 +26,7 @@ WITH
             step,
             dp_rank AS replica,
             rank,
-            sum(end_ns - start_ns) AS compute_ns
+            sum(coalesce(compute_ns, end_ns - start_ns)) AS compute_ns
         FROM pipeline_op
         ANTI JOIN unsteady USING (attempt, capture_id, step)
         WHERE operation IN ('forward-compute', 'backward-compute', 'weight-compute')

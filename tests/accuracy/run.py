@@ -61,6 +61,7 @@ def diagnose(folder: Path, run: Path) -> tuple[str, tuple[Named, ...]]:
             f.id == top,
             bool(f.explained_by),
             f.impact.step_ratio,
+            f.candidates.ranks,
         )
         for f in document.findings
     )

@@ -26,6 +26,8 @@ class Named:
     is_symptom: bool
     step_ratio: float | None = None
     """What it is said to cost, as a share of the step."""
+    candidates: tuple[int, ...] = ()
+    """Ranks among which it says that the culprit is, where it accuses none."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,13 @@ def is_right_place(named: Named, fault: dict[str, Any], truth: dict[str, Any]) -
     if where["hosts"] and named.hosts:
         return set(named.hosts) <= set(where["hosts"])
     return True
+
+
+def is_narrowed(named: Named, fault: dict[str, Any], truth: dict[str, Any]) -> bool:
+    """Whether a finding that accuses nobody holds the culprit among fewer than all ranks."""
+    culprits, held = set(fault["where"]["ranks"]), set(named.candidates)
+    is_open = not named.ranks and not named.hosts and len(held) < truth["world_size"]
+    return is_open and bool(culprits) and culprits <= held
 
 
 def _ranks_of_stages(stages: Sequence[int], truth: dict[str, Any]) -> set[int]:
@@ -219,7 +228,11 @@ def _rules(scores: Scores, outcome: Outcome, checkable: set[str]) -> None:
     for named in outcome.named:
         if named.severity == "note" or named.is_symptom:
             continue
-        if any(is_right_rule(named, f) and is_right_place(named, f, outcome.truth) for f in faults):
+        if any(
+            is_right_rule(named, f)
+            and (is_right_place(named, f, outcome.truth) or is_narrowed(named, f, outcome.truth))
+            for f in faults
+        ):
             is_right = True
         elif named.rule in inherent or _is_symptom(named, outcome):
             continue

@@ -61,6 +61,20 @@ def test_right_cause_at_the_wrong_place_is_no_success() -> None:
     assert both.top1 == 0, "accusing an innocent too is wrong"
 
 
+def test_a_set_that_holds_the_culprit_is_no_mistake_and_names_nobody() -> None:
+    def held(*candidates: int) -> Scores:
+        finding = Named(
+            "gc-pause", "minor", "possible", (), (), ("g",), True, False, 0.1, candidates
+        )
+        return one(outcome(truth(("gc-pause", [2])), finding))
+
+    found = held(0, 2, 4)
+    assert (found.cause_right, found.top1) == (1, 0)
+    assert (found.rules["gc-pause"].precision, found.rules["gc-pause"].recall) == (1, 0)
+    for wrong in (held(0, 4), held(*range(8)), held()):
+        assert wrong.rules["gc-pause"].precision == 0
+
+
 def test_only_the_verdict_counts_as_first() -> None:
     found = one(outcome(truth(("gc-pause", [2])), named("gc-pause", 2, top=False)))
     assert (found.top1, found.rules["gc-pause"].recall) == (0, 1)

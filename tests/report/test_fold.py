@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tracekit.findings import (
+    Candidates,
     Evidence,
     Finding,
     Impact,
@@ -94,3 +95,19 @@ def test_a_finding_of_an_unproved_format_absorbs_nothing() -> None:
 def test_the_order_of_findings_does_not_matter(order: tuple[int, int]) -> None:
     both = (HOT, SLOW)
     assert fold([both[i] for i in order]) == fold([HOT, SLOW])
+
+
+GROUP = replace(
+    finding("link-degraded", "g", Severity.MINOR, groups=("g",)),
+    candidates=Candidates(ranks=(1, 3, 5)),
+    impact=Impact(s_per_step=0.8, step_ratio=0.27),
+)
+
+
+def test_a_slow_group_is_what_is_wrong_with_one_of_its_members() -> None:
+    loss = finding("packet-loss", "3", Severity.MINOR, ranks=(3,), hosts=("h",))
+    (found,) = fold([loss, GROUP])
+    assert (found.rule, found.scope.ranks) == ("packet-loss", (3,))
+    assert found.impact == GROUP.impact
+    elsewhere = replace(loss, id="packet-loss/4", scope=replace(loss.scope, ranks=(4,)))
+    assert fold([elsewhere, GROUP]) == [elsewhere, GROUP]

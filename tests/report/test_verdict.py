@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -202,6 +202,51 @@ def test_a_symptom_points_to_its_cause_and_back(make_job: MakeJob) -> None:
     cause, symptom = found.findings
     assert cause.explains == ("exposed-communication/all",)
     assert symptom.explained_by == ("dataloader-stall/1",)
+
+
+def braked(make_job: MakeJob, gpus: Sequence[int], stage_ratio: float = 1.4) -> Report:
+    """Four stages of two ranks; ranks 0 to 3 compute 30 ms longer, and the others wait."""
+    job = make_job(ranks_count=8, comm_ms=40)
+    for step in job.steps:
+        for rank in range(8):
+            job.add(rank, step, *(("compute", 30) if rank < 4 else ("exposed_comm", 30)))
+    job.rows["stage_balance"] = [
+        {"stage": s, "attempt": 1, "ranks": [2 * s, 2 * s + 1], "compute_ns": 1e7 * ratio,
+         "compute_ratio": ratio, "forward_ratio": ratio, "backward_ratio": ratio,
+         "steps_count": 10, "slow_steps_count": 10, "microbatches_count": 4.0,
+         "replicas_count": 2}
+        for s, ratio in enumerate((stage_ratio, stage_ratio, 1.0, 1.0))
+    ]  # fmt: skip
+    job.rows["gpu_throttle"] = [
+        {"gpu_id": f"h0 GPU {g}", "host": "h0", "gpu_index": g, "pci": None, "model": "A",
+         "rank": g, "rank_source": "log", "host_ranks": [0, 1, 2, 3], "source_id": 0, "place": g,
+         "attempt": 1, "event": "hw_power_brake", "samples_count": 100, "active_count": 60,
+         "active_ratio": 0.6, "held_ns": None, "held_ratio": None}
+        for g in gpus
+    ]  # fmt: skip
+    return report(job)
+
+
+def test_a_brake_on_whole_stages_is_why_they_are_heavy(make_job: MakeJob) -> None:
+    """No rank of theirs is left to compare with; the other stages are."""
+    found = braked(make_job, range(4))
+    assert found.verdict.finding is not None
+    assert found.verdict.finding.startswith("power-brake/")
+    heavy = next(f for f in found.findings if f.rule == "stage-imbalance")
+    assert heavy.explained_by == (found.verdict.finding,)
+
+
+def test_a_brake_on_half_a_stage_or_none_explains_no_heavy_stage(make_job: MakeJob) -> None:
+    for gpus in ((1,), ()):
+        found = braked(make_job, gpus)
+        heavy = next(f for f in found.findings if f.rule == "stage-imbalance")
+        assert heavy.explained_by == ()
+
+
+def test_a_stage_that_is_hardly_heavier_charges_no_brake(make_job: MakeJob) -> None:
+    found = braked(make_job, range(4), stage_ratio=1.09)
+    brake = next(f for f in found.findings if f.rule == "power-brake")
+    assert brake.impact.s_per_step is None
 
 
 def test_a_stall_of_all_ranks_explains_no_waiting_for_each_other(make_job: MakeJob) -> None:

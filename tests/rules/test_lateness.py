@@ -510,6 +510,47 @@ def test_a_group_is_slow_beside_enough_of_its_kind(
     assert len(LINK.run(job.facts()).findings) == count
 
 
+def test_a_slow_group_accuses_none_of_its_members(make_job: MakeJob) -> None:
+    """One finding for all its operations: a ring is as slow as its slowest link, wherever it is."""
+    job = link_job(make_job, 0)
+    job.rows["group_bandwidth"] = [
+        bandwidth("g", 0.7),
+        bandwidth("g", 0.6, op="all_gather"),
+        bandwidth("h", 1.0),
+    ]
+    job.rows["match_coverage"] = [coverage()]
+    (finding,) = LINK.run(job.facts()).findings
+    assert finding.id == "link-degraded/g"
+    assert finding.scope.ranks == () and finding.scope.hosts == ()
+    assert finding.scope.groups == ("g",)
+    assert finding.candidates.ranks == (0, 1, 2, 3)
+    # 10 calls a step of 5 ms each, of which 0.3 and 0.4 are lost.
+    assert finding.impact.s_per_step == pytest.approx(0.035)
+    assert finding.severity is Severity.MINOR
+
+
+def test_a_slow_port_in_a_slow_group_is_one_finding_of_its_rank(make_job: MakeJob) -> None:
+    job = link_job(make_job, 0)
+    job.rows["group_bandwidth"] = [bandwidth("g", 0.5)]
+    job.rows["match_coverage"] = [coverage()]
+    job.rows["port_counters"] = [
+        {"node": f"h{r}", "port": "mlx5_0", "host": f"h{r}", "host_source": "file", "rank": r,
+         "ranks": [r], "is_on_host": True, "counter": "rx_bytes", "direction": "rx",
+         "growth": 1e9, "interval_ns": 1e9, "intervals_count": 10, "coverage_ratio": 1.0,
+         "source_id": 0, "place": r, "is_from_documentation": False}
+        for r in range(4)
+    ]  # fmt: skip
+    job.rows["port_levels"] = [
+        {"node": f"h{r}", "port": "mlx5_0", "counter": "link_speed", "source_id": 0, "place": r,
+         "max_value": 1e11 if r == 2 else 2e11, "is_from_documentation": False}
+        for r in range(4)
+    ]  # fmt: skip
+    (finding,) = LINK.run(job.facts()).findings
+    assert finding.scope.ranks == (2,)
+    assert finding.confidence.level == "likely"
+    assert "The traces agree: the dp group of ranks 0-3" in finding.summary
+
+
 # --- collective-mismatch and collective-hang ----------------------------------------------------
 
 MISMATCH, HANG = rule("collective-mismatch"), rule("collective-hang")

@@ -54,6 +54,7 @@ def bubble_rows(*idle_ratio: float, window_ms: float = 80.0) -> list[dict[str, A
             "expected_bubble_overhead_ratio": 0.75,
             "stages_count": 4,
             "microbatches_count": 4,
+            "chunks_count": 1,
             "is_warmup": False,
         }
         for stage, idle in enumerate(idle_ratio)
@@ -246,3 +247,15 @@ def test_one_replica_has_nobody_to_wait_for(make_job: MakeJob) -> None:
 def test_few_microbatches_prove_nothing(make_job: MakeJob) -> None:
     outcome = SEQUENCE.run(lengths(make_job(), microbatches=7))
     assert outcome.not_checked
+
+
+def test_stages_that_wait_for_a_long_microbatch_are_part_of_the_price(make_job: MakeJob) -> None:
+    job = make_job()
+    job.rows["bubble"] = bubble_rows(0.6, 0.6, 0.6, 0.6)
+    (finding,) = SEQUENCE.run(lengths(job)).findings
+    # 80 ms: 32 busy and 48 idle, of which 1.15 x 24 are the schedule's.
+    assert finding.impact.s_per_step == pytest.approx(0.006 + 0.0204)
+    assert "replicas and stages wait" in finding.summary
+    job.rows["bubble"] = bubble_rows(3 / 7, 3 / 7, 3 / 7, 3 / 7)
+    (finding,) = SEQUENCE.run(lengths(job)).findings
+    assert finding.impact.s_per_step == pytest.approx(0.006)

@@ -130,6 +130,14 @@ def test_drops_at_a_queue_count_as_marks_do(make_job: MakeJob) -> None:
         assert bool(rule("incast").run(job_of(make_job, rows + dropped)).findings) is fires
 
 
+def test_drops_where_switches_mark_are_a_loss_and_no_crowd(make_job: MakeJob) -> None:
+    rows = [
+        *crowd(marked=0.0, others=1e-5),
+        port("p3", "tx_queue_dropped_packets", 5000.0),
+    ]
+    assert rule("incast").run(job_of(make_job, rows)) == RuleOutcome()
+
+
 def test_a_port_that_is_slower_than_the_others_is_no_incast(make_job: MakeJob) -> None:
     levels = [
         {"node": "leaf", "port": f"p{i}", "counter": "link_speed", "source_id": 0,

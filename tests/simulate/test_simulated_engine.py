@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tracekit.errors import UsageError
 from tracekit.simulate import program as p
 from tracekit.simulate.catalogue import FAULTS
-from tracekit.simulate.engine import Operation
+from tracekit.simulate.engine import Operation, Transfer
 from tracekit.simulate.hardware import Topology
 from tracekit.simulate.job import StepRecord
 from tracekit.simulate.layout import parse
@@ -38,8 +38,7 @@ def check(steps: list[list[StepRecord]]) -> None:
                 assert operation.start >= operation.launch
                 assert operation.end >= operation.start
                 if operation.transfer is not None:
-                    members = [o for _, o in operation.transfer.members]
-                    assert operation.end >= max(m.start for m in members)
+                    assert operation.end >= operation.transfer.latest >= operation.start
                 key = (record.rank, operation.stream)
                 assert operation.start >= last[key], "two operations overlap on one stream"
                 last[key] = operation.end
@@ -65,13 +64,15 @@ def test_every_layout_runs_to_its_end(layout: str) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_all_members_take_part_in_the_same_collectives(layout: str) -> None:
     for records in run(Request("none", 8, 5, layout, steps_count=2)):
+        members: dict[Transfer, list[tuple[int, Operation]]] = defaultdict(list)
         for record in records:
             for operation in record.operations:
-                transfer = operation.transfer
-                if transfer is None:
-                    continue
-                assert sorted(r for r, _ in transfer.members) == sorted(transfer.ranks)
-                assert len({(o.sequence, o.size_bytes) for _, o in transfer.members}) == 1
+                if operation.transfer is not None:
+                    members[operation.transfer].append((record.rank, operation))
+        for transfer, came in members.items():
+            assert sorted(r for r, _ in came) == sorted(transfer.ranks)
+            assert len({(o.sequence, o.size_bytes) for _, o in came}) == 1
+            assert transfer.latest == max(o.start for _, o in came)
 
 
 def test_steps_follow_each_other_on_the_host() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import os
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -192,3 +195,34 @@ def test_a_fault_needs_its_layout() -> None:
 
 def test_links_are_clean_without_faults() -> None:
     assert prepare(Request("none", 8)).links(10) == LinkState()
+
+
+_DIGEST = """
+import hashlib, sys
+from pathlib import Path
+from tracekit.simulate import Request, write
+
+root = Path(sys.argv[1])
+for style, layout in (("mixed", "tp2-pp2-m2"), ("kineto-old", "ep4")):
+    out = root / style
+    write(
+        Request("slow-gpu", 8, 4, layout, 2, style, nccl="coll", counters="all", layers=4), out
+    )
+digest = hashlib.sha256()
+for path in sorted(p for p in root.rglob("*") if p.is_file()):
+    digest.update(f"{path.relative_to(root)} ".encode() + path.read_bytes())
+print(digest.hexdigest())
+"""
+
+
+def test_the_same_seed_gives_the_same_bytes_in_another_process(tmp_path: Path) -> None:
+    """All writers: profiler traces, nsys exports, NCCL logs with calls, all counters."""
+    found = []
+    for salt in ("0", "1", "4242"):
+        command = [sys.executable, "-c", _DIGEST, str(tmp_path / salt)]
+        environment = {**os.environ, "PYTHONHASHSEED": salt}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        found.append(done.stdout)
+    names = {p.suffix for p in tmp_path.rglob("*") if p.is_file()}
+    assert names >= {".gz", ".sqlite", ".log", ".prom", ".json", ".txt"}
+    assert len(set(found)) == 1

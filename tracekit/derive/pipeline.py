@@ -142,7 +142,8 @@ def fill_coordinates(rank_rows: Sequence[dict[str, Any]], operations: pa.Table) 
 
 _TIMERS = """
 SELECT 1 AS attempt, global_rank AS rank, 0 AS capture_id, dp_rank, pp_rank, step, operation,
-       sequence, microbatch, chunk, global_chunk, start_ns, end_ns, NULL AS is_noop
+       sequence, microbatch, chunk, global_chunk, start_ns, end_ns, NULL AS is_noop,
+       NULL AS compute_ns
 FROM pipeline_timer
 QUALIFY row_number() OVER (
     PARTITION BY global_rank, step, operation, sequence ORDER BY source_id, place) = 1
@@ -191,14 +192,14 @@ WITH ranges AS (SELECT source_id, place, start_ns, end_ns, thread FROM derive_ra
                 WHERE is_compute),
 gpu AS (
     SELECT r.source_id, r.place, min(g.start_ns) AS start_ns,
-           max(g.start_ns + g.dur_ns) AS end_ns
+           max(g.start_ns + g.dur_ns) AS end_ns, CAST(sum(g.dur_ns) AS BIGINT) AS compute_ns
     FROM gpu_op g ASOF JOIN ranges r
       ON g.source_id = r.source_id AND g.launch_start_ns >= r.start_ns
     WHERE g.launch_start_ns < r.end_ns AND g.class = 'compute'
     GROUP BY r.source_id, r.place
 ), host AS (
     SELECT r.source_id, r.place, min(h.start_ns) AS start_ns,
-           max(h.start_ns + h.dur_ns) AS end_ns
+           max(h.start_ns + h.dur_ns) AS end_ns, CAST(NULL AS BIGINT) AS compute_ns
     FROM host_op h ASOF JOIN ranges r
       ON h.source_id = r.source_id AND h.thread = r.thread AND h.start_ns >= r.start_ns
     WHERE h.start_ns + h.dur_ns <= r.end_ns AND h.category = 'operator'
@@ -208,6 +209,28 @@ gpu AS (
 )
 SELECT * FROM gpu UNION ALL SELECT * FROM host
 """
+
+# Sources that name forwards and backwards, two of each or more: without pipeline stages, steps
+# that gather the gradients of several microbatches.
+_REPEATED = """
+SELECT a.source_id FROM annotation a JOIN derive_name n USING (name)
+WHERE NOT coalesce(a.is_gpu_twin, false) AND contains(n.operation, 'compute')
+GROUP BY a.source_id
+HAVING count(*) FILTER (n.operation = 'forward-compute') > 1
+   AND count(*) FILTER (n.operation = 'backward-compute') > 1
+LIMIT 1
+"""
+
+# Steps with two forwards or more and a backward to each, of all steps with ranges.
+_ACCUMULATED = """
+SELECT count(*) FILTER (forwards = backwards AND forwards > 1), count(*) FROM (
+    SELECT source_id, step,
+           count(*) FILTER (operation = 'forward-compute') AS forwards,
+           count(*) FILTER (operation = 'backward-compute') AS backwards
+    FROM derive_range WHERE is_compute GROUP BY source_id, step)
+"""
+MIN_ACCUMULATED_RATIO = 0.9
+"""Of the steps: a window may cut the first and the last."""
 
 # A transfer belongs to the range that posted it, else a send to the compute before it and a
 # receive to the compute after it. On the host a receive that was posted early is recorded until
@@ -247,15 +270,15 @@ _OPS = """
 WITH compute AS (
     SELECT r.source_id, r.attempt, r.rank, r.capture_id, r.step, r.operation, r.microbatch, r.stage,
            coalesce(e.start_ns, r.start_ns) AS start_ns, coalesce(e.end_ns, r.end_ns) AS end_ns,
-           false AS is_host
+           e.compute_ns, false AS is_host
     FROM derive_range r LEFT JOIN derive_extent e USING (source_id, place)
     WHERE r.is_compute
 ), transfer AS (
     SELECT c.source_id, c.attempt, c.rank, c.capture_id, t.step,
            split_part(t.near_operation, '-', 1) || '-' || t.op AS operation,
-           NULL AS microbatch, NULL AS stage, t.start_ns, t.end_ns, t.is_host
+           NULL AS microbatch, NULL AS stage, t.start_ns, t.end_ns, NULL AS compute_ns, t.is_host
     FROM derive_transfer t JOIN derive_context c USING (source_id)
-    WHERE t.near_operation IS NOT NULL
+    WHERE t.near_operation IS NOT NULL AND (SELECT max(pp_rank) FROM derive_coordinate) > 0
 ), everything AS (
     SELECT * FROM compute UNION ALL SELECT * FROM transfer
 ), numbered AS (
@@ -289,7 +312,7 @@ SELECT attempt, rank, capture_id, dp_rank, pp_rank, step, operation, sequence,
            AS microbatch,
        CASE WHEN contains(operation, 'compute') THEN chunk END AS chunk,
        CASE WHEN contains(operation, 'compute') THEN coalesce(stage, pp_rank) END AS global_chunk,
-       start_ns, done_ns AS end_ns, CAST(NULL AS BOOLEAN) AS is_noop
+       start_ns, done_ns AS end_ns, CAST(NULL AS BOOLEAN) AS is_noop, compute_ns
 FROM ended
 QUALIFY row_number() OVER (
     PARTITION BY attempt, capture_id, rank, step, operation, sequence ORDER BY done_ns) = 1
@@ -313,8 +336,9 @@ def _from_ranges(
         con.register(name, rows)
     try:
         names = {n: found for (n,) in con.sql(_NAMES).fetchall() if (found := read_name(n))}
-        if not names or not _may_have_stages(con, names.values(), job, known):
+        if not names:
             return empty
+        may_have_stages = _may_have_stages(con, names.values(), job, known)
         con.register(
             "derive_name",
             pa.table(
@@ -327,6 +351,8 @@ def _from_ranges(
             ),
         )
         registered["derive_name"] = context
+        if not may_have_stages and not con.execute(_REPEATED).fetchall():
+            return empty
         for statement in (_RANGES, _EXTENTS, _TRANSFERS):
             con.execute(statement)
         coordinates = _coordinates(con, job, known, notes)
@@ -421,6 +447,7 @@ def _from_messages(
                 "start_ns": moved(one.start_ns, place),
                 "end_ns": moved(one.end_ns, place),
                 "is_noop": None,
+                "compute_ns": None,
             }
         )
     listed.sort(
@@ -491,9 +518,26 @@ def _coordinates(
     ranks = [int(rank) for rank, _, _ in behaviour]
     groups = _group_places(con.execute(_GROUPS).fetchall())
     stages, pp = _stages(con, ranks, groups, behaviour, job, known, notes)
-    if pp < 2:
-        return []
-    return _placed(stages, groups, job, pp)
+    if pp < 2 and _is_one_stage(con, groups, behaviour, job):
+        return _placed(dict.fromkeys(ranks, 0), groups, job, 1)
+    return _placed(stages, groups, job, pp) if pp > 1 else []
+
+
+def _is_one_stage(
+    con: duckdb.DuckDBPyConnection,
+    groups: Mapping[str, Mapping[int, tuple[int, int]]],
+    behaviour: Sequence[tuple[int, int, float]],
+    job: JobDescription | None,
+) -> bool:
+    """Whether this is no pipeline, and its steps are made of several microbatches."""
+    stated = job.parallelism.pp if job is not None else None
+    is_stated = stated == 1
+    if (stated or 1) > 1 or any(size > 1 for _, size in groups["pp"].values()):
+        return False
+    if not is_stated and any(transfers for _, transfers, _ in behaviour):
+        return False
+    whole, every = con.execute(_ACCUMULATED).fetchall()[0]
+    return bool(every and whole >= MIN_ACCUMULATED_RATIO * every)
 
 
 def _placed(

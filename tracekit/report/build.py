@@ -242,11 +242,12 @@ def _can_slow(cause: Finding, symptom: Finding, facts: Facts) -> bool:
     """
     if any(e.query == "nccl_signals" for e in symptom.evidence):
         return False  # NCCL's own errors are a cause, not what a setting makes slow
-    theirs, hosts = set(cause.scope.hosts), set(symptom.scope.hosts)
+    theirs = set(cause.scope.hosts)
+    hosts = set(symptom.scope.hosts or symptom.candidates.hosts)
     everywhere = set(facts.job.hosts.values())
     if not hosts or not hosts <= theirs or (theirs >= everywhere and len(everywhere) > 1):
         return False
-    is_inside = len(hosts) == 1 and len(symptom.scope.ranks) > 1
+    is_inside = len(hosts) == 1 and len(symptom.scope.ranks or symptom.candidates.ranks) > 1
     inside = ("shm-instead-of-p2p", "channel-collapse", "config-mismatch")
     between = ("wrong-nic", "no-gpudirect", "nccl-socket-fallback", "config-mismatch")
     return cause.rule in (inside if is_inside else between)
@@ -257,8 +258,13 @@ def _can_cause(cause: Finding, symptom: Finding, facts: Facts) -> bool:
         return _can_slow(cause, symptom, facts)
     if symptom.rule == "late-rank":
         # Its own rank's cause, at the same time.
-        is_there = set(symptom.scope.ranks) <= set(cause.scope.ranks) and symptom.scope.ranks
+        theirs = cause.scope.ranks
+        if cause.rule == "link-degraded" and not theirs:
+            theirs = cause.candidates.ranks  # all members of a slow group leave it late
+        is_there = set(symptom.scope.ranks) <= set(theirs) and symptom.scope.ranks
         return bool(is_there) and _is_same_time(cause, symptom)
+    if symptom.rule == "stage-imbalance":
+        return set(symptom.scope.ranks) <= set(cause.scope.ranks)
     if symptom.rule == "gpu-outlier":
         return bool(set(symptom.scope.devices) & set(cause.scope.devices))
     if symptom.rule != "exposed-communication":

@@ -46,9 +46,14 @@ def _began_as(finding: Finding, root: Finding) -> bool:
 
 
 def _is_same(root: Finding, other: Finding, findings: Sequence[Finding]) -> bool:
-    """Whether both sit in the same place; by the host only if nothing else there is like them."""
+    """Whether both sit in the same place; by the host only if nothing else there is like them.
+
+    A slow group names no member: it is the same as what is wrong with one of them.
+    """
     if other.scope.devices and other.scope.devices == root.scope.devices:
         return True
+    if other.scope.groups and not other.scope.ranks:
+        return bool(set(root.scope.ranks) & set(other.candidates.ranks))
     if not other.scope.ranks or (root.scope.steps and not _meet(root.scope, other.scope)):
         return False
     if root.scope.ranks:

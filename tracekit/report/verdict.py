@@ -126,8 +126,8 @@ def _named(facts: Facts, finding: Finding) -> Verdict:
     is_whole_job = finding.rule in PROGRAM_RULES or (names_all_ranks and not names_a_part)
     kind: VerdictKind = "configuration" if is_whole_job else "culprit"
     if finding.candidates.ranks and not scope.ranks:
-        # It is known that somebody is to blame and that it was not captured.
-        kind = "not_enough_data"
+        # It is known that somebody is to blame: of a group that is, or that was not captured.
+        kind = "culprit" if scope.groups else "not_enough_data"
     return Verdict(kind=kind, finding=finding.id, sentence=finding.summary)
 
 

@@ -255,11 +255,10 @@ class Rule:
         return "\n".join(lines) + "\n"
 
 
+GPU_CAUSES = ("thermal-throttle", "power-brake", "gpu-memory-fault", "gpu-contention")
+"""Rules over counters that say why a GPU computes slowly."""
 COUNTER_CAUSES = (
-    "thermal-throttle",
-    "power-brake",
-    "gpu-memory-fault",
-    "gpu-contention",
+    *GPU_CAUSES,
     "pcie-degraded",
     "nvlink-fault",
     "packet-loss",
@@ -297,6 +296,7 @@ def lacking(rule: str, needs: str, capture: str | None = None) -> RuleOutcome:
 __all__ = [
     "COUNTER_CAUSES",
     "DOC_HEADINGS",
+    "GPU_CAUSES",
     "HIDDEN",
     "HIDDEN_CAPTURE",
     "NOT_APPLICABLE",

@@ -17,6 +17,7 @@ from tracekit.findings import (
     impact_of,
     severity_of,
 )
+from tracekit.rules import pipeline
 from tracekit.rules.base import Facts, Row, RuleOutcome, lacking
 from tracekit.rules.lateness import replayed_ns
 from tracekit.wording import safe, some
@@ -27,7 +28,7 @@ COUNTERS = "gpu_counters"
 THROTTLE = "gpu_throttle"
 GROWTH = "gpu_growth"
 EVENTS = "gpu_events"
-TRACE_QUERIES = ("straggler", "comm_summary")
+TRACE_QUERIES = ("straggler", "comm_summary", "stage_balance")
 """What ``cost`` asks besides the steps; CUDA graphs hide it."""
 
 XIDS: Mapping[int, str] = {
@@ -151,6 +152,8 @@ def current_events(facts: Facts, xids: frozenset[int]) -> list[Row]:
 
 MIN_COMPUTE_RATIO = 1.05
 """Computing time over the peers' from which a GPU's trouble shows: the clock that D2 calls lost."""
+MIN_STAGE_RATIO = 1.10
+"""The same over the median stage's: stages differ more (as for stage-imbalance)."""
 
 
 @dataclass(frozen=True)
@@ -165,9 +168,9 @@ def cost(facts: Facts, ranks: Sequence[int]) -> Cost | None:
     """What a step would gain if these ranks computed as their peers do; None where it is not so.
 
     The counters say why the GPUs are slow, the traces whether they are: where the ranks compute no
-    longer than their peers of the same stage nothing is charged, and where work is uneven by nature
-    (experts) nothing can be. By replay; else the computing time beyond the other ranks', as far as
-    those wait longer than these.
+    longer than their peers of the same stage (than the other stages, where all of it are named)
+    nothing is charged, and where work is uneven by nature (experts) nothing can be. By replay; else
+    the computing time beyond the other ranks', as far as those wait longer than these.
     """
     steps, wanted = facts.steps, set(ranks)
     means = steps.rank_means
@@ -180,6 +183,13 @@ def cost(facts: Facts, ranks: Sequence[int]) -> Cost | None:
         int(r["rank"]): float(r["compute_ratio"])
         for r in facts.of("straggler")
         if r["rank"] in wanted and r["compute_ratio"] is not None
+    }
+    # Where all of a stage are named, none of its ranks is left to compare with: other stages are.
+    ratios |= {
+        rank: stage.compute_ratio
+        for stage in pipeline.stages(facts)
+        if set(stage.ranks) <= wanted and stage.compute_ratio >= MIN_STAGE_RATIO
+        for rank in stage.ranks
     }
     worst = max(ratios.values(), default=0.0)
     if worst < MIN_COMPUTE_RATIO:

@@ -3,10 +3,11 @@ What it means
     Many senders reach one receiver at once: the queue of its port fills, and they are held back.
 
 How it shows
-    One packet in twenty towards a rank is marked as having met congestion at its port (or one in
-    10,000 is dropped there), ten times as many as at the other ports; the switch pauses two or more
-    other ports of the job meanwhile, or the job exchanges all to all; and the host itself pauses
-    nobody. It costs what transfers took beyond the time that the port's bytes need.
+    One packet in twenty towards a rank is marked as having met congestion at its port (where the
+    switches mark none at all: one in 10,000 is dropped there), ten times as many as at the other
+    ports; the switch pauses two or more other ports of the job meanwhile, or the job exchanges all
+    to all; and the host itself pauses nobody. It costs what transfers took beyond the time that
+    the port's bytes need.
 
 Why it hurts
     The port can send no faster than its link; what comes faster waits, and holds up all who send.
@@ -18,7 +19,8 @@ Remedy
 When this is wrong
     A host that pauses its switch is slow itself (slow-receiver). A port that runs slower than the
     others fills its queue without any incast (link-degraded). Marks everywhere are a fabric's load
-    (ecn-congestion). A long queue alone, without marks or drops, accuses nobody.
+    (ecn-congestion). A long queue alone, without marks or drops, accuses nobody; nor do drops
+    where switches mark: a queue that fills is marked long before it drops (packet-loss).
 
 Source
     Diagnosis D18; the truth table of directions in the research on counters, section 5.
@@ -65,7 +67,8 @@ def evaluate(facts: Facts, limits: IncastThresholds) -> RuleOutcome:
     if not switch:
         return lacking(NAME, "counters of switch ports that lead to ranks", at.CAPTURE)
     slow = {f.scope.ranks for f in port_links.slow_links(facts, NAME)}
-    shares = {p.link: _congested(p, limits) for p in switch}
+    is_marking = any(p.growth(MARKS, "tx") for p in switch)
+    shares = {p.link: _congested(p, limits, is_marking=is_marking) for p in switch}
     found = []
     for port in switch:
         usual = at.others_median(shares, port.link) or 0.0
@@ -85,9 +88,10 @@ def _ratio(port: at.Port, counters: Sequence[str]) -> float | None:
     return count / packets if count is not None and packets else None
 
 
-def _congested(port: at.Port, limits: IncastThresholds) -> float:
-    """How many times what is marked or dropped at the port is above its threshold."""
-    marked, dropped = _ratio(port, MARKS), _ratio(port, QUEUE_DROPS)
+def _congested(port: at.Port, limits: IncastThresholds, *, is_marking: bool) -> float:
+    """How many times what is marked (or dropped, if nobody marks) is above its threshold."""
+    marked = _ratio(port, MARKS)
+    dropped = None if is_marking else _ratio(port, QUEUE_DROPS)
     return max(
         (marked or 0.0) / limits.min_marked_ratio, (dropped or 0.0) / limits.min_dropped_ratio
     )

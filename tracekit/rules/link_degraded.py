@@ -19,6 +19,7 @@ Remedy
     optic, or drain the machine.
 
 When this is wrong
+    A slow group has a slow link somewhere; its members are candidates and none is accused.
     Members need not leave together: rooted operations and trees release some earlier by design.
     Small messages are bound by latency, not by the link. A congested switch looks the same.
     Without counters of the port or NCCL's own errors this is a suspicion: at most minor.
@@ -31,9 +32,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracekit.findings import (
+    Candidates,
     Evidence,
     Finding,
     Severity,
@@ -94,7 +96,8 @@ def evaluate(facts: Facts, limits: LinkDegradedThresholds) -> RuleOutcome:
 
 
 def _joined(broken: Sequence[Finding], found: Sequence[Finding]) -> list[Finding]:
-    """NCCL's errors first; a member that leaves late on the host that they name is the same."""
+    """What NCCL or a port says first; a member that leaves late on the host that it names, or a
+    slow group of the rank that it names, is the same."""
     joined, left = [], list(found)
     for error in broken:
         merged = error
@@ -104,6 +107,10 @@ def _joined(broken: Sequence[Finding], found: Sequence[Finding]) -> list[Finding
             for late in [f for f in leavers if f.scope.hosts == error.scope.hosts]:
                 merged = agreed(merged, late)
                 left.remove(late)
+        if len(error.scope.ranks) == 1:
+            for slow in [f for f in left if set(error.scope.ranks) <= set(f.candidates.ranks)]:
+                merged = agreed(merged, slow)
+                left.remove(slow)
         joined.append(merged)
     return joined + left
 
@@ -204,8 +211,9 @@ def _peer_ratio(facts: Facts, rank: int) -> float | None:
 
 
 def _slow_groups(facts: Facts, limits: LinkDegradedThresholds, named: set[int]) -> list[Finding]:
-    findings = []
+    """One finding a group: its operations pass the same links, one after the other."""
     members = {r["group_id"]: sorted(r["ranks"] or ()) for r in facts.of("match_coverage")}
+    slow: dict[str, list[tuple[float, Row]]] = defaultdict(list)
     for row in facts.of("group_bandwidth"):
         if (
             row["peer_ratio"] is None
@@ -218,15 +226,20 @@ def _slow_groups(facts: Facts, limits: LinkDegradedThresholds, named: set[int]) 
             or int(row["instances_count"]) < limits.min_calls_count
         ):
             continue
-        ranks = members.get(row["group_id"], [])
         lost_ns = float(row["transfer_p50_ns"]) * (1 - float(row["peer_ratio"]))
-        cost_ns = lost_ns * int(row["instances_count"]) / int(row["steps_count"])
-        if cost_ns < limits.min_step_ratio * facts.steps.step_ns or named & set(ranks):
-            continue
         # A transfer begins on one clock and ends on others.
         if lost_ns <= int(row["error_ns"]):
             continue
-        findings.append(_slow_group(facts, row, ranks, cost_ns, limits))
+        cost_ns = lost_ns * int(row["instances_count"]) / int(row["steps_count"])
+        slow[str(row["group_id"])].append((cost_ns, row))
+    findings = []
+    for group, rows in sorted(slow.items()):
+        ranks = members.get(group, [])
+        cost_ns = sum(cost for cost, _ in rows)
+        if cost_ns < limits.min_step_ratio * facts.steps.step_ns or named & set(ranks):
+            continue
+        _, worst = max(rows, key=lambda r: r[0])
+        findings.append(_slow_group(facts, worst, ranks, cost_ns, limits))
     return findings
 
 
@@ -239,7 +252,10 @@ def _transports(facts: Facts, group_id: object) -> list[str]:
 def _slow_group(
     facts: Facts, row: Row, ranks: Sequence[int], cost_ns: float, limits: LinkDegradedThresholds
 ) -> Finding:
-    scope = facts.scope(ranks, facts.steps.keys)
+    # A ring is as fast as its slowest link, so the transfer says which group it is in and never at
+    # which member: none of them is accused.
+    behind = facts.scope(ranks, facts.steps.keys)
+    scope = replace(behind, ranks=(), hosts=(), groups=(str(row["group_id"]),))
     step_s = facts.steps.step_ns / 1e9
     impact = impact_of(cost_ns / 1e9, step_s, facts.gpus_count)
     ways = _transports(facts, row["group_id"])
@@ -254,7 +270,8 @@ def _slow_group(
         summary=(
             f"The {row['kind'] or ''} group of {ranks_phrase(ranks, ()).lower()} moves its "
             f"{row['op']} at {float(row['bus_bytes_per_s']) / 1e9:.2f} GB/s, "
-            f"{float(row['peer_ratio']):.2f} of what groups of its kind reach{over}."
+            f"{float(row['peer_ratio']):.2f} of what groups of its kind reach{over}; which of its "
+            "links is slow, the traces do not say."
         ).replace("  ", " "),
         owner="network",
         scope=scope,
@@ -268,6 +285,11 @@ def _slow_group(
                 threshold=limits.max_bandwidth_ratio,
                 query="group_bandwidth",
             ),
+        ),
+        candidates=Candidates(
+            ranks=behind.ranks,
+            hosts=behind.hosts,
+            why="one slow link slows every member of its group alike",
         ),
         confirm=("run a bandwidth test between the hosts of this group, pair by pair",),
         remedy=("if a pair is slow there too: replace cable or optic, or drain the machine",),

@@ -10,8 +10,10 @@ How it shows
   slowest replica changes from step to step.
 
 Why it hurts
-  Replicas meet when gradients are reduced: all wait for the longest. The price stated is what
-  the longest replica computes beyond the mean of all, each step.
+  Replicas meet when gradients are reduced: all wait for the longest. In a pipeline a long
+  microbatch also holds up every stage behind it. The price stated is what the longest replica
+  computes beyond the mean of all, each step, and the idle time of the stages that is more than
+  1.15 times what the schedule makes.
 
 Remedy
   Balance the sum of squared lengths over replicas, pack sequences to equal cost, sort within the
@@ -64,6 +66,9 @@ class SequenceImbalanceThresholds(Thresholds):
     )
     min_microbatches_count: int = threshold(8, "fewer pairs correlate by chance")
     min_impact_ratio: float = threshold(0.01, "under 1 % of the step nobody should be called")
+    usual_theory_ratio: float = threshold(
+        1.15, "idle time of stages over theory that is not charged (as for excess-bubble)"
+    )
 
 
 def evaluate(facts: Facts, limits: SequenceImbalanceThresholds) -> RuleOutcome:
@@ -92,9 +97,19 @@ def evaluate(facts: Facts, limits: SequenceImbalanceThresholds) -> RuleOutcome:
     if same > limits.max_same_replica_ratio:
         return RuleOutcome()
     lost_ns = fmean(float(r["longest_ns"]) - float(r["mean_ns"]) for r in balance)
+    lost_ns += _held_stages_ns(facts, limits)
     if lost_ns < limits.min_impact_ratio * step_ns:
         return RuleOutcome()
     return RuleOutcome(findings=(_finding(facts, limits, rows, varying, same, lost_ns, step_ns),))
+
+
+def _held_stages_ns(facts: Facts, limits: SequenceImbalanceThresholds) -> float:
+    """Idle time of a mean step in which stages wait for a microbatch; 0 without a pipeline."""
+    bubble = pipeline.schedule_bubble(facts)
+    if bubble is None:
+        return 0.0
+    idle_ns = bubble.window_ns * bubble.bubble_ratio
+    return max(0.0, idle_ns - limits.usual_theory_ratio * bubble.allowed_ns)
 
 
 def _finding(
@@ -120,7 +135,7 @@ def _finding(
         ),
         summary=(
             f"Microbatches differ in length: forwards vary by {share(spread)}, backwards with "
-            f"them (correlation {correlation:.2f}), and replicas wait "
+            f"them (correlation {correlation:.2f}), and replicas{_stages_too(facts)} wait "
             f"{seconds(lost_ns / 1e9)} a step ({share(lost_ns / step_ns)}) for the longest."
         ),
         owner="data",
@@ -167,6 +182,10 @@ def _finding(
         ),
         rules_out=("a slow rank: the slowest replica changes from step to step",),
     )
+
+
+def _stages_too(facts: Facts) -> str:
+    return " and stages" if pipeline.schedule_bubble(facts) is not None else ""
 
 
 RULE = Rule(

@@ -21,8 +21,9 @@ Remedy
 When this is wrong
   A stage with a single slow GPU looks the same where there is one replica only: compare the
   GPU's clocks before moving layers. With replicas the lower median of the stage's ranks is
-  used. Recomputation that only some stages do, and experts that draw tokens, also make stages
-  differ.
+  used. A host that holds whole stages and whose counters say that it is braked, hot or shared
+  makes them heavy: then this is its symptom. Recomputation that only some stages do, and
+  experts that draw tokens, also make stages differ.
 
 Source
   Understanding Stragglers in Large Model Training Using What-if Analysis (OSDI 2025): the last
@@ -44,7 +45,15 @@ from tracekit.findings import (
     severity_of,
 )
 from tracekit.rules import pipeline
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import (
+    GPU_CAUSES,
+    Facts,
+    Rule,
+    RuleOutcome,
+    Thresholds,
+    lacking,
+    threshold,
+)
 from tracekit.wording import ranks_phrase, seconds, share
 
 NAME = "stage-imbalance"
@@ -188,4 +197,5 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs=pipeline.NEEDS,
+    symptom_of=GPU_CAUSES,
 )

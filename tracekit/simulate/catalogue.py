@@ -113,7 +113,7 @@ FAULTS: tuple[Fault, ...] = (
           layouts=("ep8", "ep4")),
     Fault("link-degraded", "one NIC has lost bandwidth", e.TrainedDown,
           "bandwidth_ratio", "ratio", (0.5, 0.3, 0.15), ("link-degraded",), (), _WIRE,
-          layouts=("tp4-sp-m2", "tp2-zero1", "ddp"), is_network=True),
+          layouts=("tp4-sp-m2", "tp2-zero1", "ddp"), needs=_NIC, is_network=True),
     Fault("packet-loss", "transfers over one NIC time out now and then", e.PacketLoss,
           "loss_ratio", "ratio", (0.05, 0.15, 0.4), ("packet-loss",), ("link-degraded",), _WIRE,
           layouts=ACROSS_HOSTS, needs=_NIC, is_network=True),

@@ -99,6 +99,8 @@ class Transfer:
         self.missing = len(ranks)
         self.latest = 0
         self.members: list[tuple[int, Operation]] = []
+        """Who has come; empty again once it is complete, or members and transfer would hold each
+        other and a step's operations would stay until a collector finds the cycle."""
         self.sizes: set[tuple[str, int]] = set()
         self.dead = False
         self.lost_at: int | None = None
@@ -504,6 +506,7 @@ class Engine:
         for owner, operation in sorted(transfer.members, key=lambda m: m[0]):
             operation.end = end + int(next(noises[1]) * self.exit_spread_ns)
             self._wake(owner, operation, todo)
+        transfer.members.clear()
 
     exit_spread_ns = 3_000.0
     """Members leave a collective within this."""

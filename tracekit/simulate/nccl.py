@@ -17,6 +17,7 @@ import numpy as np
 
 from tracekit.simulate import program as p
 from tracekit.simulate.effects import Effect
+from tracekit.simulate.engine import Operation
 from tracekit.simulate.job import Plan, StepRecord
 from tracekit.simulate.kineto import GroupNames
 from tracekit.simulate.noise import generator
@@ -427,20 +428,20 @@ class JobOutput:
     def __init__(self, plan: Plan, names: GroupNames) -> None:
         self.plan = plan
         self.names = names
-        self._last: dict[int, StepRecord] = {}
+        self._stuck: dict[int, list[Operation]] = {}
 
     def add(self, record: StepRecord) -> None:
-        """The latest step of a rank."""
-        self._last[record.rank] = record
+        """A step of a rank: of a whole one nothing is kept, or it would stay for the next."""
+        stuck = [o for o in record.operations if o.transfer is not None and o.end < 0]
+        if stuck:
+            self._stuck[record.rank] = stuck
 
     def lines(self) -> Iterator[str]:
         """A time-out and the progress of each rank that waits."""
-        for rank, record in sorted(self._last.items()):
-            stuck = [o for o in record.operations if o.transfer is not None and o.end < 0]
-            if stuck:
-                first = min(stuck, key=lambda o: (o.launch, o.correlation))
-                same = [o for o in stuck if o.spec.role == first.spec.role]
-                yield from self._rank(rank, first, max(o.sequence or 0 for o in same))
+        for rank, stuck in sorted(self._stuck.items()):
+            first = min(stuck, key=lambda o: (o.launch, o.correlation))
+            same = [o for o in stuck if o.spec.role == first.spec.role]
+            yield from self._rank(rank, first, max(o.sequence or 0 for o in same))
 
     def _rank(self, rank: int, call: Any, enqueued: int) -> Iterator[str]:
         spec = call.spec

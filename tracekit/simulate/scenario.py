@@ -513,8 +513,8 @@ def truth_of(scenario: Scenario, job: Job) -> dict[str, Any]:
     layout = plan.layout
     twin = scenario.twin_job() if scenario.faults else None
     if twin is not None:
-        for _ in twin.run():
-            pass
+        for records in twin.run():
+            records.clear()
     ran = [n for n in job.tally.step_ns if n]
     last = plan.first_step + max((len(n) for n in ran), default=1) - 1
     mean = _mean_step_s(job)

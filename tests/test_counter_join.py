@@ -395,6 +395,19 @@ def test_what_merely_follows_the_load_is_none() -> None:
     assert controlled["reason"] == "load controlled for"
 
 
+def test_a_job_that_moves_the_same_bytes_in_every_step_has_no_load_to_control_for() -> None:
+    """Its rate of bytes is the step's time turned over: all of the effect would be taken off."""
+    trouble = np.exp(noise(1))
+    durations = S * (1 + 0.2 * trouble)
+    same = correlated(durations, {"p0": 1000 * trouble}, load={"p0": 1e9 * S / durations})["p0"]
+    assert (same["verdict"], same["reason"]) == ("cause", "load equal in all steps")
+    # Marks that come with the bytes, as many in every step, go with nothing.
+    usual = correlated(
+        durations, {"p0": 1000 * S / durations}, load={"p0": 1e9 * S / durations}
+    )["p0"]  # fmt: skip
+    assert usual["verdict"] != "cause"
+
+
 @pytest.mark.parametrize(("steps", "verdict"), [(29, "not_testable"), (30, "cause")])
 def test_too_few_steps_are_not_testable(steps: int, verdict: str) -> None:
     trouble = np.exp(noise(1))[:steps]

@@ -5,9 +5,9 @@ totals between two readings, with the share of the step that readings cover. Whe
 less often than twice a step, steps are taken together until it does, and the result says so.
 
 Whether a counter goes with slow steps is judged as tracekit.stats does, with the port's own traffic
-as a control (pauses rise with load), over all ports and counters at once, and beside ports that are
-not on the job's path: what those show too is not this job's. Too few steps, or a counter that
-stirred in too few of them, is ``not_testable``: an answer of its own.
+as a control where it differs from step to step (pauses rise with load), over all ports and counters
+at once, and beside ports that are not on the job's path: what those show too is not this job's. Too
+few steps, or a counter that stirred in too few of them, is ``not_testable``: an answer of its own.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ MIN_COVERAGE_RATIO = 0.8
 MAX_Q = 0.05
 MIN_RHO = 0.3
 MIN_EFFECT_RATIO = 0.01
+MIN_LOAD_SPREAD = 0.01
+"""Standard deviation of a step's bytes over their mean: below it the load is equal."""
 MAX_TESTS = 500
 """Series that are tested, of ports on the job's path first; more would cost minutes."""
 MARGIN_NS = 300_000_000_000
@@ -377,9 +379,17 @@ def _test(
     elif active < MIN_ACTIVE:
         row["reason"] = f"it stirred in {active} of {len(stretches)}; a test needs {MIN_ACTIVE}"
     else:
-        control = np.array([load[s].mean() for s in stretches]) / y if load is not None else None
-        if control is not None and not np.ptp(control):
-            control = None
+        control, how = None, "load unknown"
+        if load is not None:
+            carried = np.array([load[s].sum() for s in stretches])
+            # A job moves the same bytes in every step: its rate is the step's time turned over, and
+            # to control for that would control the effect away. Interpolation puts what passes
+            # within half a reading of a boundary on its wrong side: that far bytes are the same.
+            same = max(MIN_LOAD_SPREAD, 0.5 * one.interval_ns / (together * usual_ns))
+            if np.std(carried) > same * np.mean(carried):
+                control, how = carried / y, "load controlled for"
+            else:
+                how = "load equal in all steps"
         # The rate, not the amount: a longer step collects more of anything.
         result = _lag_test(len(x))(rate, y, control)
         row |= {
@@ -388,8 +398,7 @@ def _test(
             "p_value": result.p_value,
             "effect_ratio": quartile_effect(rate, y),
             "cost_ratio": _cost(rate, y),
-            "reason": ("load controlled for" if control is not None else "load unknown")
-            + (f"; {INFERRED}" if windows[0].attempt is None else ""),
+            "reason": how + (f"; {INFERRED}" if windows[0].attempt is None else ""),
         }
     return row
 

@@ -235,8 +235,8 @@ def inspected(run: Any, slower: float) -> str:
 @pytest.mark.parametrize(
     ("slower", "said"),
     [
-        (1.0, "72 matched with calls of the traces, and their times agree"),
-        (1.5, "72 matched with calls of the traces, whose times disagree with the traces' kernels"),
+        (1.0, "80 matched with calls of the traces, and their times agree"),
+        (1.5, "80 matched with calls of the traces, whose times disagree with the traces' kernels"),
     ],
 )
 def test_inspectors_records_stand_beside_the_calls(

@@ -22,7 +22,9 @@ WITH
         GROUP BY ALL
     ),
     compute AS (
-        SELECT *, coalesce(compute_ns, end_ns - start_ns) AS busy_ns
+        SELECT
+            attempt, rank, pp_rank, dp_rank, capture_id, step, chunk, microbatch, sequence,
+            operation, coalesce(compute_ns, end_ns - start_ns) AS busy_ns
         FROM pipeline_op
         ANTI JOIN unsteady USING (attempt, capture_id, step)
         WHERE operation IN ('forward-compute', 'backward-compute')

@@ -587,11 +587,28 @@ LEFT JOIN places AS starts
     ON starts.comm = members.comm AND starts.group_rank = edges.from_group_rank
 LEFT JOIN places AS ends
     ON ends.comm = members.comm AND ends.group_rank = edges.to_group_rank;
+-- How far each clock may be off against the reference: (clock_id, error_ns); -1 where it was not
+-- compared in every capture. Clocks without a row were never in doubt.
+CREATE OR REPLACE MACRO clock_errors(offset_name) AS TABLE
+SELECT clock_id, if(count(error_ns) = count(*), max(error_ns), -1) AS error_ns
+FROM query_table(offset_name)
+GROUP BY clock_id;
+
+-- How far two clocks may be apart: by their own pair where that is known, else both errors against
+-- the reference; -1 where they were never compared.
+CREATE OR REPLACE MACRO clocks_apart(clock_id, other_clock_id, pair_error_ns, error_ns, other_ns) AS
+CASE
+    WHEN clock_id IS NOT DISTINCT FROM other_clock_id THEN 0
+    WHEN pair_error_ns IS NOT NULL THEN pair_error_ns
+    WHEN least(coalesce(error_ns, 0), coalesce(other_ns, 0)) < 0 THEN -1
+    ELSE coalesce(error_ns, 0) + coalesce(other_ns, 0)
+END;
+
 -- Every matched call with whom it waited for and how long: (attempt, capture_id, group_id,
--- sequence, instance_id, rank, source_id, place, op, message_bytes, timeline, step, start_ns,
--- end_ns, is_trusted, is_complete, ranks_count, members_count, holder_rank, holder_start_ns,
--- wait_ns, error_ns). Tables are named by the caller: collective_calls('collective',
--- 'collective_match', 'comm_group', 'clock_offset').
+-- sequence, instance_id, rank, clock_id, source_id, place, op, message_bytes, timeline, step,
+-- start_ns, end_ns, is_trusted, is_complete, ranks_count, members_count, holder_rank,
+-- holder_start_ns, wait_ns, error_ns). Tables are named by the caller: collective_calls('collective',
+-- 'collective_match', 'comm_group', 'clock_offset', 'clock_pair').
 --
 -- Who can hold up whom follows from the operation: all-reduce, all-gather, reduce-scatter, barrier
 -- and all-to-all: everyone everyone; broadcast and scatter: the root the leaves; reduce and gather:
@@ -600,17 +617,14 @@ LEFT JOIN places AS ends
 -- has entered, and never beyond its own end.
 --
 -- is_complete: every member of the communicator has a call in a trace; else the one that arrived
--- last may be missing and nobody is named. error_ns is what the members' clocks may be apart
--- beyond what was corrected; null where their clocks were never compared.
+-- last may be missing and nobody is named. error_ns is what the call's clock and that of the rank
+-- that it waited for may be apart beyond what was corrected; for calls that waited for nobody the
+-- largest of the instance; null in all of an instance where clocks were never compared.
 CREATE OR REPLACE MACRO collective_calls(
-    collective_name, match_name, group_name, offset_name
+    collective_name, match_name, group_name, offset_name, pair_name
 ) AS TABLE
 WITH
-    clock_errors AS (
-        SELECT clock_id, coalesce(max(error_ns), -1) AS error_ns
-        FROM query_table(offset_name)
-        GROUP BY clock_id
-    ),
+    clock_errors AS (FROM clock_errors(offset_name)),
     calls AS (
         SELECT
             c.attempt,
@@ -630,13 +644,11 @@ WITH
             c.start_ns + c.dur_ns AS end_ns,
             coalesce(m.is_trusted, FALSE) AS is_trusted,
             g.members_count,
-            c.clock_id,
-            coalesce(e.error_ns, 0) AS clock_error_ns
+            c.clock_id
         FROM query_table(collective_name) AS c
         JOIN query_table(match_name) AS m USING (source_id, place)
         LEFT JOIN query_table(group_name) AS g
             ON g.attempt = c.attempt AND g.group_id = m.group_id
-        LEFT JOIN clock_errors AS e USING (clock_id)
         WHERE m.instance_id IS NOT NULL AND c.rank IS NOT NULL
     ),
     ordered AS (
@@ -656,65 +668,82 @@ WITH
             count(*) AS ranks_count,
             max(rank) FILTER (lateness = 1) AS last_rank,
             max(start_ns) AS last_start_ns,
+            max(clock_id) FILTER (lateness = 1) AS last_clock_id,
             max(rank) FILTER (lateness = 2) AS second_rank,
             max(start_ns) FILTER (lateness = 2) AS second_start_ns,
+            max(clock_id) FILTER (lateness = 2) AS second_clock_id,
             max(start_ns) FILTER (rank = root) AS root_start_ns,
+            max(clock_id) FILTER (rank = root) AS root_clock_id,
             max(start_ns) FILTER (rank <> root) AS leaf_start_ns,
             arg_min(rank, lateness) FILTER (rank <> root) AS leaf_rank,
+            arg_min(clock_id, lateness) FILTER (rank <> root) AS leaf_clock_id,
             max(start_ns) FILTER (op = 'send') AS send_start_ns,
-            max(rank) FILTER (op = 'send') AS send_rank
+            max(rank) FILTER (op = 'send') AS send_rank,
+            max(clock_id) FILTER (op = 'send') AS send_clock_id
         FROM ordered
-        GROUP BY attempt, capture_id, instance_id
-    ),
-    instance_clocks AS (
-        SELECT
-            attempt,
-            capture_id,
-            instance_id,
-            count(*) AS clocks_count,
-            min(clock_error_ns) AS least_error_ns,
-            list_sum(max(clock_error_ns, 2)) AS clocks_error_ns
-        FROM (
-            SELECT DISTINCT attempt, capture_id, instance_id, clock_id, clock_error_ns
-            FROM calls
-        )
         GROUP BY attempt, capture_id, instance_id
     ),
     entered AS (
         SELECT
             ordered.*,
             instances.* EXCLUDE (attempt, capture_id, instance_id),
-            clocks_count,
-            least_error_ns,
-            clocks_error_ns
+            -- Who holds this call up: the root, the last of the leaves, the sender, the last of
+            -- all, or the last of the others.
+            CASE
+                WHEN op IN ('broadcast', 'scatter') THEN if(rank <> root, 'root', NULL)
+                WHEN op IN ('reduce', 'gather') THEN if(rank = root, 'leaf', NULL)
+                WHEN op = 'recv' THEN 'sender'
+                WHEN op = 'send' AND timeline <> 'device' THEN NULL
+                WHEN op = 'send' AND last_rank = rank THEN 'second'
+                ELSE 'last'
+            END AS holder
         FROM ordered
         JOIN instances USING (attempt, capture_id, instance_id)
-        JOIN instance_clocks USING (attempt, capture_id, instance_id)
     ),
     held AS (
         SELECT
             *,
-            CASE
-                WHEN op IN ('broadcast', 'scatter') THEN if(rank <> root, root, NULL)
-                WHEN op IN ('reduce', 'gather') THEN if(rank = root, leaf_rank, NULL)
-                WHEN op = 'recv' THEN send_rank
-                WHEN op = 'send'
-                    THEN if(timeline = 'device', if(last_rank = rank, second_rank, last_rank), NULL)
-                ELSE last_rank
+            CASE holder
+                WHEN 'root' THEN root
+                WHEN 'leaf' THEN leaf_rank
+                WHEN 'sender' THEN send_rank
+                WHEN 'second' THEN second_rank
+                WHEN 'last' THEN last_rank
             END AS holder_rank,
-            CASE
-                WHEN op IN ('broadcast', 'scatter') THEN if(rank <> root, root_start_ns, NULL)
-                WHEN op IN ('reduce', 'gather') THEN if(rank = root, leaf_start_ns, NULL)
-                WHEN op = 'recv' THEN send_start_ns
-                WHEN op = 'send'
-                    THEN if(
-                        timeline = 'device',
-                        if(last_rank = rank, second_start_ns, last_start_ns),
-                        NULL
-                    )
-                ELSE last_start_ns
-            END AS holder_start_ns
+            CASE holder
+                WHEN 'root' THEN root_start_ns
+                WHEN 'leaf' THEN leaf_start_ns
+                WHEN 'sender' THEN send_start_ns
+                WHEN 'second' THEN second_start_ns
+                WHEN 'last' THEN last_start_ns
+            END AS holder_start_ns,
+            CASE holder
+                WHEN 'root' THEN root_clock_id
+                WHEN 'leaf' THEN leaf_clock_id
+                WHEN 'sender' THEN send_clock_id
+                WHEN 'second' THEN second_clock_id
+                WHEN 'last' THEN last_clock_id
+            END AS holder_clock_id
         FROM entered
+    ),
+    -- Two calls that neither holds up, as two leaves of a broadcast, are not compared.
+    compared AS (
+        SELECT
+            held.*,
+            if(
+                holder_clock_id IS NULL,
+                0,
+                clocks_apart(held.clock_id, holder_clock_id, p.error_ns, e.error_ns, h.error_ns)
+            ) AS apart_ns
+        FROM held
+        LEFT JOIN query_table(pair_name) AS p
+            ON
+                p.attempt = held.attempt
+                AND p.capture_id = held.capture_id
+                AND p.clock_id = least(held.clock_id, holder_clock_id)
+                AND p.other_clock_id = greatest(held.clock_id, holder_clock_id)
+        LEFT JOIN clock_errors AS e ON e.clock_id = held.clock_id
+        LEFT JOIN clock_errors AS h ON h.clock_id = holder_clock_id
     )
 SELECT
     attempt,
@@ -723,6 +752,7 @@ SELECT
     sequence,
     instance_id,
     rank,
+    clock_id,
     source_id,
     place,
     op,
@@ -742,11 +772,12 @@ SELECT
         holder_start_ns IS NULL, 0, greatest(0, least(holder_start_ns, end_ns) - start_ns)
     ) AS wait_ns,
     CASE
-        WHEN clocks_count < 2 THEN 0
-        WHEN least_error_ns < 0 THEN NULL
-        ELSE clocks_error_ns
+        WHEN min(apart_ns) OVER instance < 0 THEN NULL
+        WHEN holder_rank <> rank THEN apart_ns
+        ELSE max(apart_ns) OVER instance
     END AS error_ns
-FROM held;
+FROM compared
+WINDOW instance AS (PARTITION BY attempt, capture_id, instance_id);
 
 -- Who waited for whom, and why: one row a waiting call of a trusted, complete instance:
 -- (attempt, capture_id, group_id, instance_id, step, op, rank, holder_rank, start_ns,
@@ -764,14 +795,15 @@ FROM held;
 -- without the holder's delay the operation would have begun then. gap_ns is that waiter's exposed_ns
 -- with each moment counted once over all communicators of the holder: what the job loses.
 CREATE OR REPLACE MACRO inflicted_waits(
-    gpu_op_name, host_op_name, collective_name, annotation_name, match_name, group_name, offset_name
+    gpu_op_name, host_op_name, collective_name, annotation_name, match_name, group_name,
+    offset_name, pair_name
 ) AS TABLE
 WITH
     calls AS MATERIALIZED (
         SELECT
             * REPLACE (if(op = 'send' AND timeline = 'host', start_ns, end_ns) AS end_ns),
             capture_key(attempt, rank, capture_id) AS key
-        FROM collective_calls(collective_name, match_name, group_name, offset_name)
+        FROM collective_calls(collective_name, match_name, group_name, offset_name, pair_name)
     ),
     usable AS (SELECT * FROM calls WHERE is_trusted AND is_complete AND error_ns IS NOT NULL),
     waiting AS MATERIALIZED (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tracekit.clock import EARLY, LATE, Instances, Offset, align
+from tracekit import clock as clock_module
+from tracekit.clock import EARLY, LATE, UNKNOWN, Instances, Offset, align
 
 MS = 1_000_000
 BASE = 1_784_602_867_000_000_000
@@ -41,7 +42,7 @@ def run(*groups: Instances, **options: bool) -> dict[int, Offset]:
     first = min(int(g.start_ns[g.start_ns > EARLY].min()) for g in groups)
     last = max(int(g.end_ns[g.end_ns < LATE].max()) for g in groups)
     found = align(groups, clocks, start_ns=first, end_ns=last, **options)
-    return {o.clock_id: o for o in found}
+    return {o.clock_id: o for o in found.offsets}
 
 
 @pytest.mark.parametrize("skew_ms", [-50, 5, 50, 1000])
@@ -129,4 +130,93 @@ def test_clocks_without_an_epoch_are_moved_to_the_middle() -> None:
 
 
 def test_one_clock_needs_nothing() -> None:
-    assert align([], [3]) == []
+    assert align([], [3]).offsets == []
+
+
+# --- pairs of clocks ------------------------------------------------------------------------------
+
+
+def rounds(clocks: tuple[int, ...], skews_ns: list[int], transfer_ns: int, seed: int) -> Instances:
+    """Collectives of some clocks of a job, each entered within 2 ms and left ``transfer_ns`` after
+    the last entry."""
+    every = collectives(
+        [skews_ns[c] for c in clocks], count=100, transfer_ns=transfer_ns, seed=seed
+    )
+    return Instances(clocks, every.start_ns, every.end_ns, every.size_bytes)
+
+
+def two_nodes(skews_ns: list[int]) -> list[Instances]:
+    """Clocks 0-3 and 4-7 meet in short operations; 0 and 4 in long ones."""
+    return [
+        rounds((0, 1, 2, 3), skews_ns, 50_000, 1),
+        rounds((4, 5, 6, 7), skews_ns, 50_000, 2),
+        rounds((0, 4), skews_ns, 3 * MS, 3),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_clocks_that_meet_in_short_operations_are_told_apart_far_from_the_reference(
+    seed: int,
+) -> None:
+    skews = [int(s) for s in np.random.default_rng(seed).integers(-50 * MS, 50 * MS, 8)]
+    groups = two_nodes(skews)
+    found = align(groups, range(8), is_epoch=bool(seed % 2))
+    offsets = {0: 0} | {o.clock_id: o.offset_ns for o in found.offsets}
+    errors = {0: 0} | {o.clock_id: o.error_ns or 0 for o in found.offsets}
+    assert min(errors[c] for c in (4, 5, 6, 7)) > 1 * MS
+    for a in range(8):
+        for b in range(8):
+            apart = int(found.apart_ns[a, b])
+            off = (skews[a] + offsets[a]) - (skews[b] + offsets[b])
+            assert abs(off) <= apart <= errors[a] + errors[b] + 2
+    assert max(int(found.apart_ns[a, b]) for a in (4, 5, 6, 7) for b in (4, 5, 6, 7)) < 200_000
+    # Only clocks of one group are kept, and only where that says more than the reference does.
+    kept = {(a, b): e for a, b, e in found.pairs([(4, 5, 6, 7), (0, 4), (0, 1, 2, 3)])}
+    assert {(4, 5), (4, 6), (4, 7), (5, 6), (5, 7), (6, 7)} <= set(kept)
+    assert not {(a, b) for a, b in kept if a < 4 <= b}
+    assert all(kept[a, b] == found.apart_ns[a, b] for a, b in kept)
+
+
+def test_the_interval_of_a_pair_is_the_shortest_way_and_no_wider_than_its_own_bounds() -> None:
+    """Against bounds by hand: 1 and 2 meet, 0 meets both."""
+    start = np.array([[0, 0, EARLY], [0, EARLY, 0], [EARLY, 0, 0]]) + 0
+    end = np.array([[100, 300, LATE], [200, LATE, 200], [LATE, 30, 50]])
+    one = Instances((0, 1, 2), start, end, np.full(3, 8))
+    apart = align([one], range(3)).apart_ns
+    # 1 may exceed 0 by 100, 2 by min(200, 50 + 100); 0 may exceed 1 by min(300, 200 + 30).
+    assert apart.tolist() == [[0, 230, 200], [230, 0, 50], [200, 50, 0]]
+
+
+def test_clocks_that_meet_each_other_but_not_the_reference_are_compared() -> None:
+    found = align([rounds((1, 2), [0, 0, 20_000], 50_000, 1)], range(3))
+    assert [o.error_ns for o in found.offsets] == [None, None]
+    assert found.apart_ns[0].tolist() == [0, UNKNOWN, UNKNOWN]
+    ((one, other, apart),) = found.pairs([(0, 1, 2)])
+    assert (one, other) == (1, 2)
+    assert 20_000 <= apart < 200_000
+
+
+def test_contradicting_bounds_compare_nothing() -> None:
+    start = np.array([[0, 900_000]])
+    end = np.array([[100_000, 1_000_000]])
+    back = Instances((0, 1), start[:, ::-1].copy(), end[:, ::-1].copy(), np.full(1, 8))
+    found = align([Instances((0, 1), start, end, np.full(1, 8)), back], range(2))
+    assert found.apart_ns[0, 1] == UNKNOWN
+    assert list(found.pairs([(0, 1)])) == []
+
+
+def test_no_more_pairs_than_the_limit_and_small_groups_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(clock_module, "MAX_PAIRS", 6)
+    found = align(two_nodes([0] * 8), range(8))
+    kept = {(a, b) for a, b, _ in found.pairs([range(8), (4, 5, 6, 7)])}
+    assert kept == {(4, 5), (4, 6), (4, 7), (5, 6), (5, 7), (6, 7)}
+
+
+def test_many_clocks_are_bound_by_fewer_instances(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock_module, "MAX_ROOMS", 0)
+    skews = [0, 7 * MS, -7 * MS]
+    found = align([collectives(skews)], range(3))
+    for offset, skew in zip(found.offsets, skews[1:], strict=True):
+        assert abs(offset.offset_ns + skew) <= (offset.error_ns or 0) < 3 * MS

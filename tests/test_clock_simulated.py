@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tracekit import api
+from tracekit.clock import Alignment
 from tracekit.simulate import Request, prepare
 from tracekit.simulate.kineto import GroupNames, HostClock, RankWriter
 from tracekit.simulate.scenario import EPOCH_NS
@@ -99,6 +101,89 @@ def test_clocks_that_drift_by_100_ppm_over_a_minute(tmp_path: Path) -> None:
         )
     assert span_s > 60
     assert drifts == pytest.approx([0, -1e-4, 1e-4, -3e-5], abs=2e-6)
+
+
+# --- pods: every rank names a host of its own -----------------------------------------------------
+
+
+def pods(folder: Path, fault: str, seed: int, clocks: Sequence[HostClock]) -> list[int]:
+    """Two tensor groups of eight, each rank a pod with a clock of its own; returns the culprits."""
+    found = prepare(Request(fault, len(clocks), seed, "tp8", 8, decoys=()))
+    names = GroupNames(found.plan)
+    writers = [
+        RankWriter(
+            folder / f"rank{r}.pt.trace.json.gz", found.plan, r, "kineto", names, shown, EPOCH_NS,
+            f"trainer-{r}",
+        )
+        for r, shown in enumerate(clocks)
+    ]  # fmt: skip
+    for records in found.job().run():
+        for writer in writers:
+            writer.add(records[writer.rank])
+        records.clear()
+    for writer in writers:
+        writer.close(0)
+    api.ingest(folder, run=folder / "run", workers=1).close()
+    return sorted({r for _, effect in found.faults for r in effect.ranks})
+
+
+def skewed(seed: int) -> list[HostClock]:
+    """Sixteen clocks up to 20 ms off."""
+    rng = np.random.default_rng(seed)
+    return [HostClock(int(rng.integers(-20 * MS, 20 * MS))) for _ in range(16)]
+
+
+def blamed(run: Path) -> set[str]:
+    """The findings that blame somebody."""
+    with api.open(run) as opened:
+        found = opened.diagnose().findings
+    return {
+        f.id for f in found if f.rule in ("late-rank", "slow-gpu", "slow-host", "link-degraded")
+    }
+
+
+def test_among_pods_a_late_rank_is_named_in_a_group_far_from_the_reference(tmp_path: Path) -> None:
+    clocks = skewed(1)
+    assert pods(tmp_path, "slow-gpu:1.3", 1, clocks) == [14]
+    errors = check(tmp_path / "run", clocks)
+    assert blamed(tmp_path / "run") == {"late-rank/14", "slow-gpu/14"}
+    with api.open(tmp_path / "run") as run:
+        skew = run.query("collective_skew")
+        within = [
+            r for r in skew.to_dicts() if r["ranks_count"] == 8 and r["last_rank"] is not None
+        ]
+        assert {r["last_rank"] for r in within if r["gap_ns"] > 200_000} == {14}
+        # Against the reference they are known many times worse than among themselves.
+        assert min(errors[8:]) > 5 * max(r["error_ns"] for r in within if r["last_rank"] == 14)
+        # What a pair may be apart is true of the clocks that were put in.
+        apart = run.sql(
+            "SELECT a.rank, b.rank AS other, p.error_ns, a.offset_ns - b.offset_ns AS moved"
+            " FROM clock_pair p"
+            " JOIN source_context a USING (clock_id)"
+            " JOIN source_context b ON b.clock_id = p.other_clock_id ORDER BY ALL"
+        ).rows()
+    assert len(apart) >= 28
+    for a, b, error, corrected in apart:
+        assert abs(clocks[a].read(0) - clocks[b].read(0) + corrected) <= error + 1
+
+
+def test_a_late_rank_within_the_error_of_the_pair_is_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above, where the members' clocks may be 10 ms apart."""
+
+    def wide(self: Alignment, groups: object) -> Iterator[tuple[int, int, int]]:
+        count = len(self.clock_ids)
+        return ((a, b, 10 * MS) for a in range(count) for b in range(a + 1, count))
+
+    monkeypatch.setattr(Alignment, "pairs", wide)
+    assert pods(tmp_path, "slow-gpu:1.3", 1, skewed(1)) == [14]
+    assert blamed(tmp_path / "run") == set()
+
+
+def test_healthy_pods_blame_nobody(tmp_path: Path) -> None:
+    assert pods(tmp_path, "none", 3, skewed(3)) == []
+    assert blamed(tmp_path / "run") == set()
 
 
 def test_good_clocks_are_left_alone(tmp_path: Path) -> None:

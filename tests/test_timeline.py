@@ -90,7 +90,9 @@ def check(document: dict[str, Any]) -> dict[str, Any]:
         points.sort(key=lambda p: (p[0], "stf".index(p[1])))
         phases = "".join(p[1] for p in points)
         assert phases == "s" + "t" * (len(points) - 2) + "f", phases
-        assert len({p[2]["pid"] for p in points}) > 1
+        # Each point lies in a slice of the same call, and each on a rank of its own.
+        assert len({p[2]["pid"] for p in points}) == len(points) > 1
+        assert len({(p[2]["args"]["group_id"], p[2]["args"]["sequence"]) for p in points}) == 1
         assert len({p[2]["args"]["op"] for p in points} - {"send", "recv"}) <= 1
     return {"slices": slices, "arrows": len(flows), "flows": flows}
 

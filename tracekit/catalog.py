@@ -87,6 +87,7 @@ QUERY_FILES: tuple[str, ...] = (
     "counters/port_counters",
     "counters/network_correlation",
     "counters/counter_clocks",
+    "counters/activity_steps",
     "gpu/gpu_counters",
     "gpu/gpu_throttle",
     "gpu/gpu_growth",
@@ -268,10 +269,12 @@ SHARED_MACROS = {
     "host_work": ("gpu_op", "host_op", "collective", "annotation"),
     "rank_compute": ("gpu_op", "host_op", "collective", "annotation"),
     "exposed_calls": ("gpu_op", "host_op", "collective", "annotation"),
-    "collective_calls": ("collective", "collective_match", "comm_group", "clock_offset"),
+    "collective_calls": (
+        "collective", "collective_match", "comm_group", "clock_offset", "clock_pair",
+    ),
     "inflicted_waits": (
         "gpu_op", "host_op", "collective", "annotation",
-        "collective_match", "comm_group", "clock_offset",
+        "collective_match", "comm_group", "clock_offset", "clock_pair",
     ),
 }  # fmt: skip
 """Macros that derive rows which several queries of a diagnosis need, with the tables that every

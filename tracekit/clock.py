@@ -8,13 +8,17 @@ zero, to the middle: what its own time leaves possible is no reason to doubt it.
 distance to the farther end of the interval (half of it, once moved), and no lateness below that
 may be claimed. Rows of one clock are never moved against each other.
 
+The bounds are a system of difference constraints, so the tightest interval between any two clocks
+is the shortest path between them, both ways, and need not lead through the reference: two clocks
+that meet in short operations are told apart sharply, however far both are from the reference.
+
 Equal ends are no law: a ring leaves a slow link last, every time. They only narrow an interval
 where they scatter little and do not depend on the size of the operation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,6 +43,15 @@ MAX_DRIFT_RATIO = 500e-6
 
 MAX_INSTANCES = 4000
 """Instances of one communicator that bound clocks; the shortest, which bound tightest."""
+
+MAX_ROOMS = 300_000_000
+"""Members squared times instances: of many clocks fewer instances are taken, for bounded time."""
+
+MIN_INSTANCES = 16
+"""As many are taken in any case."""
+
+MAX_PAIRS = 1_000_000
+"""Pairs of clocks whose error is kept; those of small groups first."""
 
 MIN_ENDS = 3
 """Instances of each size class from which equal ends may be concluded."""
@@ -77,6 +90,40 @@ class Offset:
     method: str
 
 
+@dataclass(frozen=True)
+class Alignment:
+    """The offsets of a capture's clocks, and how far any two of them may still be apart."""
+
+    offsets: list[Offset]
+    """One for each clock but the reference."""
+    clock_ids: tuple[int, ...]
+    apart_ns: Ints
+    """By clock and clock, in the order of clock_ids: the error of their difference once both are
+    corrected; UNKNOWN where nothing bounds it from both sides."""
+
+    def pairs(self, groups: Iterable[Iterable[int]]) -> Iterator[tuple[int, int, int]]:
+        """Clocks that share one of the groups and how far they may be apart, each pair once: only
+        where that is less than what both may be off against the reference, and MAX_PAIRS at most,
+        the smallest groups first."""
+        errors = {o.clock_id: o.error_ns for o in self.offsets}
+        at = {clock: i for i, clock in enumerate(self.clock_ids)}
+        seen: set[tuple[int, int]] = set()
+        for group in sorted({tuple(sorted(set(g))) for g in groups}, key=lambda g: (len(g), g)):
+            for i, one in enumerate(group):
+                for other in group[i + 1 :]:
+                    if (one, other) in seen:
+                        continue
+                    if len(seen) >= MAX_PAIRS:
+                        return
+                    seen.add((one, other))
+                    apart = int(self.apart_ns[at[one], at[other]])
+                    through = errors.get(one, 0), errors.get(other, 0)
+                    is_tighter = None in through or apart < sum(e or 0 for e in through)
+                    if apart != UNKNOWN and is_tighter:
+                        yield one, other, apart
+
+
+UNKNOWN = -1
 EARLY = -(2**62)
 LATE = 2**62
 UNBOUND = float("inf")
@@ -89,7 +136,7 @@ def align(
     is_epoch: bool = True,
     start_ns: int = 0,
     end_ns: int = 0,
-) -> list[Offset]:
+) -> Alignment:
     """Offsets of all clocks but the reference, which is the first. Empty with one clock.
 
     ``is_epoch``: the clocks count from the epoch, so zero is a good guess; else any correction
@@ -99,29 +146,43 @@ def align(
 
     ids = sorted(set(clock_ids))
     if len(ids) < 2:
-        return []
+        return Alignment([], tuple(ids), np.zeros((len(ids), len(ids)), np.int64))
     bounds = _bounds(instances, ids)
     if end_ns - start_ns >= DRIFT_WINDOW_NS:
-        drifting = _drifting(instances, ids, start_ns, end_ns, is_epoch)
+        drifting = _drifting(instances, ids, bounds, start_ns, end_ns, is_epoch)
         if drifting is not None:
             return drifting
     closed, slack_ns = _closed(bounds)
     if closed is None:
-        return [
-            Offset(c, ids[0], 0, 0.0, 0, None, "the bounds contradict each other") for c in ids[1:]
-        ]
+        why = "the bounds contradict each other"
+        offsets = [Offset(c, ids[0], 0, 0.0, 0, None, why) for c in ids[1:]]
+        unknown = np.full((len(ids), len(ids)), UNKNOWN)
+        np.fill_diagonal(unknown, 0)
+        return Alignment(offsets, tuple(ids), unknown)
     closed = _narrowed(instances, ids, closed)
-    lower, upper = -closed[0], closed[:, 0]
-    values = _choose(closed, is_epoch)
-    found = []
+    values = np.rint(_choose(closed, is_epoch))
+    apart = _apart(closed, values, slack_ns)
+    offsets = []
     for i, clock in enumerate(ids[1:], start=1):
-        if not np.isfinite(lower[i]) or not np.isfinite(upper[i]):
-            found.append(Offset(clock, ids[0], 0, 0.0, 0, None, "not connected"))
+        if apart[0, i] == UNKNOWN:
+            offsets.append(Offset(clock, ids[0], 0, 0.0, 0, None, "not connected"))
             continue
-        value = round(float(values[i]))
-        error = max(upper[i] - value, value - lower[i]) + slack_ns
-        method = "causality" if value else "wall clock, within the bounds of causality"
-        found.append(Offset(clock, ids[0], value, 0.0, 0, int(np.ceil(error)), method))
+        method = "causality" if values[i] else "wall clock, within the bounds of causality"
+        offsets.append(Offset(clock, ids[0], int(values[i]), 0.0, 0, int(apart[0, i]), method))
+    return Alignment(offsets, tuple(ids), apart)
+
+
+def _apart(closed: Floats, values: Floats, slack_ns: float) -> Ints:
+    """How far the difference of two corrected clocks may be off: to the farther end of what
+    ``closed`` leaves of it."""
+    import numpy as np
+
+    room = closed - (values[:, None] - values[None, :])
+    room = np.maximum(room, room.T)
+    known = np.isfinite(room)
+    found = np.full(room.shape, UNKNOWN, np.int64)
+    found[known] = np.ceil(room[known] + slack_ns)
+    np.fill_diagonal(found, 0)
     return found
 
 
@@ -135,14 +196,15 @@ def _bounds(instances: Sequence[Instances], ids: Sequence[int]) -> Floats:
     for group in instances:
         columns = [position[c] for c in group.clocks]
         start, end = _shortest(group)
+        is_whole = bool((start > EARLY).all() and (end < LATE).all())
         for i, c in enumerate(columns):
             if group.is_pair and i == 1:
                 continue
             # Entered on clock c, left on clock d: start + offset c <= end + offset d.
             room = end - start[:, i : i + 1]
-            least = np.where((start[:, i : i + 1] > EARLY) & (end < LATE), room, LATE).min(
-                axis=0, initial=LATE
-            )
+            if not is_whole:
+                room = np.where((start[:, i : i + 1] > EARLY) & (end < LATE), room, LATE)
+            least = room.min(axis=0, initial=LATE)
             for j, d in enumerate(columns):
                 if c != d and least[j] < LATE // 2:
                     bounds[c, d] = min(bounds[c, d], float(least[j]))
@@ -152,11 +214,12 @@ def _bounds(instances: Sequence[Instances], ids: Sequence[int]) -> Floats:
 def _shortest(group: Instances) -> tuple[Ints, Ints]:
     import numpy as np
 
-    if len(group.start_ns) <= MAX_INSTANCES:
+    most = min(MAX_INSTANCES, max(MIN_INSTANCES, MAX_ROOMS // len(group.clocks) ** 2))
+    if len(group.start_ns) <= most:
         return group.start_ns, group.end_ns
     # The room of an instance, whoever was last: from the last known entry to the first exit.
     length = group.end_ns.min(axis=1) - group.start_ns.max(axis=1)
-    chosen = np.sort(np.argpartition(np.abs(length), MAX_INSTANCES)[:MAX_INSTANCES])
+    chosen = np.sort(np.argpartition(np.abs(length), most)[:most])
     return group.start_ns[chosen], group.end_ns[chosen]
 
 
@@ -165,11 +228,15 @@ def _closed(bounds: Floats) -> tuple[Floats | None, float]:
     import numpy as np
 
     slack = 0.0
+    room = np.empty_like(bounds)
     while slack <= MAX_SLACK_NS:
         closed = bounds + slack * (1 - np.eye(len(bounds)))
         for k in range(len(closed)):
-            closed = np.minimum(closed, closed[:, k : k + 1] + closed[k : k + 1, :])
-        if (np.diag(closed) >= 0).all():
+            np.add(closed[:, k : k + 1], closed[k : k + 1, :], out=room)
+            np.minimum(closed, room, out=closed)
+            if closed.diagonal().min() < 0:
+                break
+        else:
             return closed, slack
         slack = max(1_000.0, slack * 2)
     return None, 0.0
@@ -179,21 +246,20 @@ def _choose(closed: Floats, is_epoch: bool) -> Floats:
     """Offsets that keep all bounds: zero where it may stay, else the middle of what is possible."""
     import numpy as np
 
-    closed = closed.copy()
     count = len(closed)
+    # Bounds against the reference and all that stay with it, which is one clock then.
+    upper, lower = closed[:, 0].copy(), -closed[0]
     moving = np.zeros(count, bool)
     for i in range(1, count):
-        lower, upper = -closed[0, i], closed[i, 0]
-        if not is_epoch or lower > 0 or upper < 0:
-            moving[i] = bool(np.isfinite(lower) and np.isfinite(upper))
+        if not is_epoch or lower[i] > 0 or upper[i] < 0:
+            moving[i] = bool(np.isfinite(lower[i]) and np.isfinite(upper[i]))
             continue
         # It stays: the others must go with that.
-        closed[i, 0] = closed[0, i] = 0.0
-        closed = np.minimum(closed, closed[:, i : i + 1] + closed[i : i + 1, :])
-        closed = np.minimum(closed, closed[:, :1] + closed[:1, :])
+        upper = np.minimum(upper, closed[:, i])
+        lower = np.maximum(lower, -closed[i])
     values = np.zeros(count)
     # The mean of two solutions (all as late, all as early as can be) is a solution.
-    values[moving] = (closed[moving, 0] - closed[0, moving]) / 2
+    values[moving] = (upper[moving] + lower[moving]) / 2
     return values
 
 
@@ -256,61 +322,39 @@ def _equal_ends(group: Instances, base: int, column: int) -> tuple[float, float]
 def _drifting(
     instances: Sequence[Instances],
     ids: Sequence[int],
+    bounds: Floats,
     start_ns: int,
     end_ns: int,
     is_epoch: bool,
-) -> list[Offset] | None:
+) -> Alignment | None:
     """Offsets with drift; None where constant ones explain the bounds as well."""
     import numpy as np
 
-    constant, _ = _closed(_bounds(instances, ids))
-    if constant is not None and not _has_trend(instances, ids, constant, start_ns, end_ns):
-        return None
     drifts = _drifts(instances, ids, start_ns, end_ns)
     if drifts is None:
         return None
+    constant, _ = _closed(bounds)
+    if constant is not None:
+        # Whether drift would matter beside the error of constant offsets.
+        width = constant[1:, 0] + constant[0, 1:]
+        if not (np.abs(drifts[1:]) * (end_ns - start_ns) > 2 * width).any():
+            return None
     straight = [_straightened(g, dict(zip(ids, drifts, strict=True)), start_ns) for g in instances]
     closed, slack = _closed(_bounds(straight, ids))
     if closed is None:
         return None
-    values = _choose(closed, is_epoch)
-    found = []
+    values = np.rint(_choose(closed, is_epoch))
+    # What is left of the drift tilts the line within the interval.
+    apart = _apart(closed, values, slack + 1)
+    offsets = []
     for i, clock in enumerate(ids[1:], start=1):
-        lower, upper = -closed[0, i], closed[i, 0]
-        if not np.isfinite(lower) or not np.isfinite(upper):
-            found.append(Offset(clock, ids[0], 0, 0.0, 0, None, "not connected"))
+        if apart[0, i] == UNKNOWN:
+            offsets.append(Offset(clock, ids[0], 0, 0.0, 0, None, "not connected"))
             continue
-        # What is left of the drift tilts the line within the interval.
-        error = max(upper - values[i], values[i] - lower) + slack
-        found.append(
-            Offset(
-                clock,
-                ids[0],
-                round(float(values[i])),
-                float(drifts[i]),
-                start_ns,
-                int(np.ceil(error)) + 1,
-                "causality, drift",
-            )
-        )
-    return found
-
-
-def _has_trend(
-    instances: Sequence[Instances],
-    ids: Sequence[int],
-    constant: Floats,
-    start_ns: int,
-    end_ns: int,
-) -> bool:
-    """Whether drift would matter beside the error of constant offsets."""
-    import numpy as np
-
-    drifts = _drifts(instances, ids, start_ns, end_ns)
-    if drifts is None:
-        return False
-    width = constant[1:, 0] + constant[0, 1:]
-    return bool((np.abs(drifts[1:]) * (end_ns - start_ns) > 2 * width).any())
+        value, error = int(values[i]), int(apart[0, i])
+        method = "causality, drift"
+        offsets.append(Offset(clock, ids[0], value, float(drifts[i]), start_ns, error, method))
+    return Alignment(offsets, tuple(ids), apart)
 
 
 def _drifts(

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-REGISTRY_VERSION = 7
+REGISTRY_VERSION = 8
 """Raised when the meaning or the set of columns changes; part of every run's key."""
 
 UNIT_SUFFIXES = {
@@ -160,6 +160,7 @@ def _derived(name: str, doc: str, grain: tuple[str, ...], *columns: Column) -> T
 
 
 _ATTEMPT = _c("attempt", "INTEGER", "Attempt (restart) of the job, from 1.")
+_COUNTED_ATTEMPT = _c("attempt", "INTEGER", "Attempt of the job; null where no trace was given.")
 _RANK = _c("rank", "INTEGER", "Global rank.")
 _CAPTURE = _c("capture_id", "INTEGER", "Capture window of the rank, from 0.")
 _START = _t("start_ns", "Start.")
@@ -275,6 +276,17 @@ _IDENTITY_TABLES = (
         _c("error_ns", "BIGINT", "Half the width of the causal interval."),
         _c("method", "VARCHAR", "How it was found."),
         _c("reference_clock_id", "INTEGER", "Clock that it is corrected to."),
+    ),
+    _derived(
+        "clock_pair",
+        "How far two clocks whose ranks share a communicator may be apart once both are corrected; "
+        "only where that is less than their errors in clock_offset added up.",
+        ("attempt", "capture_id", "clock_id", "other_clock_id"),
+        _ATTEMPT,
+        _c("capture_id", "INTEGER", "Capture window, from 0."),
+        _c("clock_id", "INTEGER", "Clock."),
+        _c("other_clock_id", "INTEGER", "The other one, with the higher id."),
+        _c("error_ns", "BIGINT", "How far the difference of the two may be wrong."),
     ),
     _source(
         "process",
@@ -876,7 +888,7 @@ _JOIN_TABLES = (
         "counter_step",
         "What a counter of a port grew by in each steady step; only counters that moved.",
         ("attempt", "capture_id", "step", "node", "port", "counter"),
-        _ATTEMPT,
+        _COUNTED_ATTEMPT,
         _CAPTURE,
         _c("step", "BIGINT", "Job-level step: from its first start to its last end."),
         _c("node", "VARCHAR", "As in port.", "name"),
@@ -889,7 +901,7 @@ _JOIN_TABLES = (
         "network_correlation",
         "Whether a counter of a port goes with slow steps; only counters that moved.",
         ("attempt", "node", "port", "counter"),
-        _ATTEMPT,
+        _COUNTED_ATTEMPT,
         _c("node", "VARCHAR", "As in port.", "name"),
         _c("port", "VARCHAR", "As in port."),
         _c("counter", "VARCHAR", "Canonical name; its priorities and queues are added up."),
@@ -931,6 +943,32 @@ _JOIN_TABLES = (
         _c("intervals_count", "BIGINT", "Intervals between readings that the traces cover."),
         _c("strength_ratio", "DOUBLE", "Correlation of bytes and collectives at the offset."),
         _c("next_ratio", "DOUBLE", "The same at the best offset elsewhere: steps repeat."),
+    ),
+    _derived(
+        "activity_period",
+        "Whether GPU counters show the steps of a job without traces; empty where traces do.",
+        ("attempt",),
+        _COUNTED_ATTEMPT,
+        _c("counter", "VARCHAR", "Canonical name of the counter that was looked at last."),
+        _c("verdict", "VARCHAR", "steps or none."),
+        _c("reason", "VARCHAR", "What the steps rest on, or why there are none."),
+        _c("period_ns", "DOUBLE", "Its period, taken as the step; may be an echo where none."),
+        _c("interval_ns", "DOUBLE", "Usual time between readings."),
+        _c("gpus_count", "BIGINT", "GPUs whose readings vary."),
+        _c("steps_count", "BIGINT", "Boundaries between steps, less one."),
+        _c("strength_ratio", "DOUBLE", "Autocorrelation at the period and at twice it, the less."),
+        _c("p_value", "DOUBLE", "How often noise of the same persistence repeats as strongly."),
+    ),
+    _derived(
+        "activity_step",
+        "A step that the period of GPU counters shows, of a job without traces.",
+        ("attempt", "step"),
+        _COUNTED_ATTEMPT,
+        _c("step", "BIGINT", "Number, from 0 at the first boundary that was found."),
+        _t("start_ns", "Where activity is least: the end of the step before."),
+        _DUR,
+        _c("error_ns", "BIGINT", "How exact both ends are, about: the sampling interval."),
+        _c("step_source", "VARCHAR", "counters."),
     ),
 )
 

@@ -11,7 +11,7 @@
 -- excess_ns: of communicators whose traced members work together (one a tensor rank, say) the
 -- waiting ends later in the one whose absent member is slow since it last met its own mates.
 --
--- reads: collective, collective_match, comm_group, step, clock_offset
+-- reads: collective, collective_match, comm_group, step, clock_offset, clock_pair
 -- grain: attempt, group_id
 -- column: group_id VARCHAR : Communicator; see comm_group.
 -- column: kind VARCHAR : tp, pp, dp, ...; null where it cannot be told.
@@ -45,11 +45,6 @@ WITH
     partial_groups AS (
         FROM comm_group
         WHERE len(traced_ranks) < members_count
-    ),
-    clock_errors AS (
-        SELECT clock_id, coalesce(max(error_ns), -1) AS error_ns
-        FROM clock_offset
-        GROUP BY clock_id
     ),
     piped AS (
         SELECT DISTINCT attempt FROM collective WHERE op IN ('send', 'recv', 'send_recv')
@@ -236,6 +231,27 @@ WITH
         JOIN worked USING (attempt, capture_id, group_id, instance_id)
         GROUP BY attempt, group_id
     ),
+    clocks AS (SELECT DISTINCT attempt, capture_id, clock_id FROM compared),
+    clock_errors AS (FROM clock_errors('clock_offset')),
+    apart AS (
+        SELECT
+            a.attempt,
+            min(clocks_apart(a.clock_id, b.clock_id, p.error_ns, e.error_ns, h.error_ns))
+                AS least_error_ns,
+            max(clocks_apart(a.clock_id, b.clock_id, p.error_ns, e.error_ns, h.error_ns))
+                AS error_ns
+        FROM clocks AS a
+        JOIN clocks AS b ON b.attempt = a.attempt AND b.capture_id = a.capture_id
+        LEFT JOIN clock_pair AS p
+            ON
+                p.attempt = a.attempt
+                AND p.capture_id = a.capture_id
+                AND p.clock_id = least(a.clock_id, b.clock_id)
+                AND p.other_clock_id = greatest(a.clock_id, b.clock_id)
+        LEFT JOIN clock_errors AS e ON e.clock_id = a.clock_id
+        LEFT JOIN clock_errors AS h ON h.clock_id = b.clock_id
+        GROUP BY a.attempt
+    ),
     ranked AS (
         SELECT
             attempt,
@@ -279,11 +295,12 @@ SELECT
     if(
         clocks_count < 2,
         0,
-        (SELECT if(min(error_ns) < 0, NULL, 2 * max(error_ns)) FROM clock_errors)
+        if(apart.least_error_ns < 0, NULL, apart.error_ns)
     ) AS clock_error_ns,
     ranked.attempt
 FROM ranked
 JOIN partial_groups USING (attempt, group_id)
 LEFT JOIN told_apart USING (attempt, group_id)
 LEFT JOIN piped ON piped.attempt = ranked.attempt
+LEFT JOIN apart ON apart.attempt = ranked.attempt
 ORDER BY ranked.attempt, group_id;

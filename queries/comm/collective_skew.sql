@@ -8,7 +8,7 @@
 -- waiting is estimated from the traced members' own durations, less the shortest at equal group,
 -- operation and size.
 --
--- reads: collective, collective_match, comm_group, clock_offset
+-- reads: collective, collective_match, comm_group, clock_offset, clock_pair
 -- grain: attempt, capture_id, group_id, sequence
 -- column: group_id VARCHAR : Communicator; see comm_group.
 -- column: sequence BIGINT : Ordinal of the call within it: the trace's own number where it has one.
@@ -16,7 +16,7 @@
 -- column: message_bytes BIGINT : Total size as nccl-tests defines it; null where unknowable.
 -- column: ranks_count BIGINT : Members with a call in a trace.
 -- column: last_rank INTEGER : Rank that the others waited for; null where members have no trace, or
---     it was not later than the next one by more than the clocks' error.
+--     it was not later than each other one by more than the error of their two clocks.
 -- column: gap_ns BIGINT : By how much it was later than the next one; null where members are
 --     missing.
 -- column: wait_ns BIGINT : Waiting of all traced members, summed.
@@ -33,7 +33,8 @@
 -- column: shortest_ns BIGINT : Shortest duration over members.
 -- column: is_estimated BOOLEAN : Members are missing: waiting and transfer are estimates.
 -- column: is_trusted BOOLEAN : Whether the match may carry a claim.
--- column: error_ns BIGINT : Error of differences between the members' clocks; null when unknown.
+-- column: error_ns BIGINT : Largest error of the differences between the members' clocks and that
+--     of the rank that they waited for; null when unknown.
 -- column: start_ns BIGINT : First entry, on the job's clock.
 -- column: timeline VARCHAR : device (kernels) or host (worker threads).
 -- source: Diagnosis 3.5; the wait of a call is the last entry less its own.
@@ -45,7 +46,9 @@ WITH
             min(end_ns - start_ns) FILTER (is_trusted) OVER (
                 PARTITION BY attempt, group_id, op, message_bytes
             ) AS usual_ns
-        FROM collective_calls('collective', 'collective_match', 'comm_group', 'clock_offset')
+        FROM collective_calls(
+            'collective', 'collective_match', 'comm_group', 'clock_offset', 'clock_pair'
+        )
     ),
     instances AS (
         SELECT
@@ -62,6 +65,8 @@ WITH
             bool_and(is_trusted) AS is_trusted,
             bool_and(is_complete) AS is_complete,
             max(error_ns) AS error_ns,
+            bool_and(holder_start_ns - start_ns >= error_ns) FILTER (holder_rank <> rank)
+                AS is_after_all,
             min(start_ns) AS start_ns,
             max(start_ns) - min(start_ns) AS skew_ns,
             max(end_ns) - min(end_ns) AS end_spread_ns,
@@ -102,7 +107,13 @@ SELECT
     message_bytes,
     ranks_count,
     CAST(
-        if(is_complete AND gap_ns >= error_ns AND seen_wait_ns > 0, holder_rank, NULL) AS INTEGER
+        if(
+            is_complete
+            AND seen_wait_ns > 0
+            AND if(holder_start_ns < last_start_ns, gap_ns >= error_ns, is_after_all),
+            holder_rank,
+            NULL
+        ) AS INTEGER
     ) AS last_rank,
     gap_ns,
     CAST(if(is_complete, seen_wait_ns, estimated_wait_ns) AS BIGINT) AS wait_ns,

@@ -2,7 +2,8 @@
 --
 -- A column of one rank that all others wait for is a rank; a single cell is a link or a pair.
 --
--- reads: collective, collective_match, comm_group, clock_offset, gpu_op, host_op, annotation
+-- reads: collective, collective_match, comm_group, clock_offset, clock_pair, gpu_op, host_op,
+--     annotation
 -- grain: attempt, group_id, late_rank, waiting_rank
 -- column: group_id VARCHAR : Communicator; see comm_group.
 -- column: late_rank INTEGER : Rank that was waited for.
@@ -23,7 +24,7 @@ SELECT
     attempt
 FROM inflicted_waits(
     'gpu_op', 'host_op', 'collective', 'annotation',
-    'collective_match', 'comm_group', 'clock_offset'
+    'collective_match', 'comm_group', 'clock_offset', 'clock_pair'
 )
 GROUP BY attempt, group_id, holder_rank, rank
 ORDER BY attempt, group_id, late_rank, waiting_rank;

@@ -3,7 +3,7 @@
 -- From the transfer, never from the duration: waiting for a late rank is no slow network. Bus
 -- bandwidth is what nccl-tests calls busbw, comparable over group sizes.
 --
--- reads: collective, collective_match, comm_group, clock_offset
+-- reads: collective, collective_match, comm_group, clock_offset, clock_pair
 -- grain: attempt, group_id, op, message_bytes
 -- column: group_id VARCHAR : Communicator; see comm_group.
 -- column: kind VARCHAR : tp, pp, dp, ...; null where it cannot be told.
@@ -23,6 +23,8 @@
 -- column: peers_count BIGINT : Those groups, itself included.
 -- column: attempt INTEGER : Attempt of the job, from 1.
 -- column: timeline VARCHAR : device (kernels) or host (worker threads, whose times are noisy).
+-- column: error_ns BIGINT : By how much the clocks may make its transfer differ from the usual one
+--     of those groups: how far the members' clocks may be apart (median), its own and the others'.
 -- source: Diagnosis 3.6 and D16; factors of nccl-tests.
 WITH
     instances AS (
@@ -36,8 +38,12 @@ WITH
             max(step) AS step,
             any_value(timeline ORDER BY timeline) AS timeline,
             max(ranks_count) AS ranks_count,
-            median(greatest(0, end_ns - holder_start_ns)) AS transfer_ns
-        FROM collective_calls('collective', 'collective_match', 'comm_group', 'clock_offset')
+            median(greatest(0, end_ns - holder_start_ns)) AS transfer_ns,
+            -- The one that was waited for is timed by its own clock alone.
+            median(if(rank = holder_rank, 0, error_ns)) AS error_ns
+        FROM collective_calls(
+            'collective', 'collective_match', 'comm_group', 'clock_offset', 'clock_pair'
+        )
         WHERE
             is_trusted AND is_complete AND error_ns IS NOT NULL
             AND op IN ('all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all')
@@ -63,6 +69,7 @@ WITH
             any_value(timeline ORDER BY timeline) AS timeline,
             max(ranks_count) AS ranks_count,
             min(transfer_p50_ns) AS transfer_p50_ns,
+            max(error_ns) AS error_ns,
             count(*) FILTER (transfer_ns >= 3 * transfer_p50_ns) AS stuck_count,
             coalesce(
                 sum(transfer_ns - transfer_p50_ns) FILTER (transfer_ns >= 3 * transfer_p50_ns), 0
@@ -86,6 +93,7 @@ WITH
             *,
             algorithm_bytes_per_s * factor AS bus_bytes_per_s,
             median(algorithm_bytes_per_s * factor) OVER alike AS usual_bytes_per_s,
+            median(error_ns) OVER alike AS usual_error_ns,
             count(*) OVER alike AS peers_count
         FROM timed
         WINDOW alike AS (PARTITION BY attempt, kind, ranks_count, op, message_bytes)
@@ -106,6 +114,7 @@ SELECT
     if(peers_count > 1, bus_bytes_per_s / nullif(usual_bytes_per_s, 0), NULL) AS peer_ratio,
     peers_count,
     attempt,
-    timeline
+    timeline,
+    CAST(error_ns + usual_error_ns AS BIGINT) AS error_ns
 FROM compared
 ORDER BY attempt, kind, op, message_bytes, group_id;

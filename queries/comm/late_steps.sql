@@ -3,7 +3,8 @@
 -- The evidence of late-rank, slow-gpu and slow-host: a fault is there in many steps, noise is
 -- everywhere a little. Parts as in straggler, by step.
 --
--- reads: collective, collective_match, comm_group, clock_offset, gpu_op, host_op, annotation, step
+-- reads: collective, collective_match, comm_group, clock_offset, clock_pair, gpu_op, host_op,
+--     annotation, step
 -- grain: attempt, capture_id, step, rank
 -- column: rank INTEGER : Rank that the others waited for.
 -- column: capture_id INTEGER : Capture window, from 0.
@@ -20,7 +21,7 @@ WITH
     waits AS MATERIALIZED (
         FROM inflicted_waits(
             'gpu_op', 'host_op', 'collective', 'annotation',
-            'collective_match', 'comm_group', 'clock_offset'
+            'collective_match', 'comm_group', 'clock_offset', 'clock_pair'
         )
     ),
     numbered AS (

@@ -9,7 +9,8 @@
 -- between the end of the first and the start of the last matched collective: a late rank with a
 -- high peer_ratio and a compute_ratio near 1 is held up by its host.
 --
--- reads: collective, collective_match, comm_group, clock_offset, rank, gpu_op, host_op, annotation
+-- reads: collective, collective_match, comm_group, clock_offset, clock_pair, rank, gpu_op, host_op,
+--     annotation
 -- grain: attempt, rank
 -- column: rank INTEGER : Global rank.
 -- column: inflicted_wait_ns BIGINT : Peers' waiting booked to the last arriver.
@@ -38,11 +39,13 @@ WITH
     waits AS MATERIALIZED (
         FROM inflicted_waits(
             'gpu_op', 'host_op', 'collective', 'annotation',
-            'collective_match', 'comm_group', 'clock_offset'
+            'collective_match', 'comm_group', 'clock_offset', 'clock_pair'
         )
     ),
     calls AS MATERIALIZED (
-        FROM collective_calls('collective', 'collective_match', 'comm_group', 'clock_offset')
+        FROM collective_calls(
+            'collective', 'collective_match', 'comm_group', 'clock_offset', 'clock_pair'
+        )
         WHERE is_trusted AND is_complete AND error_ns IS NOT NULL
     ),
     booked AS (

@@ -29,6 +29,8 @@
 -- column: peer_value DOUBLE : Median over those moments of the others' median.
 -- column: peer_ratio DOUBLE : Median over those moments of its value over the others' median; null
 --     where that is 0.
+-- column: total_ratio DOUBLE : Sum of its values over those moments, over the sum of the others'
+--     medians: what it did in all, where moments are shorter than a step.
 -- column: below_ratio DOUBLE : Share of those moments in which it is 5 % or more below.
 -- column: above_ratio DOUBLE : Share of those moments in which it is 5 % or more above.
 -- column: highest_ratio DOUBLE : Share of those moments in which no other is as high.
@@ -222,6 +224,7 @@ WITH
             count(*) AS moments_count,
             median(others) AS peer_value,
             median(value / nullif(others, 0)) AS peer_ratio,
+            sum(value) / nullif(sum(others), 0) AS total_ratio,
             avg(CAST(value <= 0.95 * others AS INTEGER)) AS below_ratio,
             avg(CAST(value >= 1.05 * others AS INTEGER)) AS above_ratio,
             avg(CAST(value >= highest AS INTEGER)) AS highest_ratio,
@@ -271,6 +274,7 @@ SELECT
     coalesce(peers.moments_count, 0) AS moments_count,
     peers.peer_value,
     peers.peer_ratio,
+    peers.total_ratio,
     peers.below_ratio,
     peers.above_ratio,
     peers.highest_ratio,

@@ -5,7 +5,8 @@
 -- operation; where numbers meet and sizes then differ, nothing is matched. Inspector's bandwidth is
 -- that of the whole kernel, waiting for late members included; the transfer's is without.
 --
--- reads: comm_call, source, collective, collective_match, comm_group, clock_offset, process_group
+-- reads: comm_call, source, collective, collective_match, comm_group, clock_offset, clock_pair,
+--     process_group
 -- reads: nccl_comm, nccl_op, rank
 -- grain: attempt, group_id, op, message_bytes
 -- column: group_id VARCHAR : Communicator of the traces; see comm_group.
@@ -116,7 +117,9 @@ WITH
                 THEN greatest(0, k.end_ns - k.holder_start_ns)
             END AS transfer_ns,
             k.ranks_count
-        FROM collective_calls('collective', 'collective_match', 'comm_group', 'clock_offset') AS k
+        FROM collective_calls(
+            'collective', 'collective_match', 'comm_group', 'clock_offset', 'clock_pair'
+        ) AS k
         JOIN collective AS c ON c.source_id = k.source_id AND c.place = k.place
         WHERE k.timeline = 'device' AND k.message_bytes > 0
     ),

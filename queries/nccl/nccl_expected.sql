@@ -4,7 +4,8 @@
 -- shows what the machines can do when nothing else runs; NCCL's own model says what its chosen
 -- algorithm should take. Neither is a verdict: a job shares its links with its own computation.
 --
--- reads: collective, collective_match, comm_group, clock_offset, bench_result, process_group
+-- reads: collective, collective_match, comm_group, clock_offset, clock_pair, bench_result,
+--     process_group
 -- reads: nccl_comm, nccl_choice, rank
 -- grain: attempt, group_id, op, message_bytes
 -- column: group_id VARCHAR : Communicator; see comm_group.
@@ -31,7 +32,9 @@ WITH
             max(message_bytes) AS message_bytes,
             max(ranks_count) AS ranks_count,
             median(greatest(0, end_ns - holder_start_ns)) AS transfer_ns
-        FROM collective_calls('collective', 'collective_match', 'comm_group', 'clock_offset')
+        FROM collective_calls(
+            'collective', 'collective_match', 'comm_group', 'clock_offset', 'clock_pair'
+        )
         WHERE
             is_trusted AND is_complete AND error_ns IS NOT NULL AND message_bytes > 0
             AND op IN ('all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all')

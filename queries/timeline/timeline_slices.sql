@@ -6,7 +6,7 @@
 -- the receiver. Copies of host ranges on the GPU's timeline are left out.
 --
 -- reads: step, gpu_op, sync_op, host_op, annotation, collective, collective_match, comm_group,
---     clock_offset
+--     clock_offset, clock_pair
 -- grain: rank, track_order, device, track, source_id, place
 -- param: detail VARCHAR = 'all' | 'device' : device leaves out operators and runtime calls.
 -- column: rank INTEGER : Global rank.
@@ -33,7 +33,9 @@
 -- column: flow_after_ns BIGINT : Where the arrow passes, after the slice's start.
 WITH
     calls AS MATERIALIZED (
-        FROM collective_calls('collective', 'collective_match', 'comm_group', 'clock_offset')
+        FROM collective_calls(
+            'collective', 'collective_match', 'comm_group', 'clock_offset', 'clock_pair'
+        )
     ),
     drawn AS MATERIALIZED (
         SELECT

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tracekit.findings import Finding, Severity
+from tracekit.report.fold import fold
 from tracekit.rules import Facts, RuleOutcome, rule
 
 GPUS = 4
@@ -47,6 +48,7 @@ def gauge(
         "moments_count": 10 if peers is not None else 0,
         "peer_value": peers,
         "peer_ratio": ratio,
+        "total_ratio": ratio,
         "below_ratio": float(value <= 0.95 * peers) if peers is not None else None,
         "above_ratio": float(value >= 1.05 * peers) if peers is not None else None,
         "highest_ratio": float(value >= peers) if peers is not None else None,
@@ -383,3 +385,103 @@ def test_a_wide_spread_makes_no_outlier() -> None:
     for index, value in enumerate((25.0, 45.0, 60.0)):
         rows[index] |= {"p50_value": value}
     assert run("gpu-outlier", gpu_counters=rows) == RuleOutcome()
+
+
+# --- slow-gpu: the busiest, by counters alone -----------------------------------------------------
+
+
+def active(ratio: float = 1.4, below: float = 0.0, **more: Any) -> list[dict[str, Any]]:
+    """Four GPUs; the last is so many times as active as the others."""
+    found = [gauge(i, "sm_active", 0.6, 0.6) for i in range(3)]
+    own = gauge(3, "sm_active", 0.6 * ratio, 0.6) | {"below_ratio": below}
+    return [*found, own | more]
+
+
+SLOW = gauge(3, "sm_clock", 1500 * MHZ, 1980 * MHZ)
+
+
+def test_the_busiest_beside_a_lost_clock_is_a_suspect() -> None:
+    found = only(run("slow-gpu", gpu_counters=[*active(), SLOW]))
+    assert found.severity is Severity.MINOR
+    assert found.confidence.level == "possible"
+    assert found.impact.s_per_step is None
+    assert found.scope.devices == ("h0 GPU 3",) and not found.scope.ranks
+    assert found.candidates.ranks == (0, 1)
+    assert found.summary == (
+        "GPU 3 of h0 does not wait for its peers (1.40x as active as they are), and its clock is "
+        "1500 MHz against 1980."
+    )
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        {"gpu_counters": [gauge(3, "power", 540, 600)]},
+        {"gpu_throttle": [reason(3, "hw_power_brake", 50)]},
+        {"gpu_throttle": [reason(3, "sw_thermal", 0, held=0.05)]},
+        {"gpu_growth": [growth(3, "remapped_rows_uncorrectable", 1.0)]},
+        {"gpu_events": [xid(3, 63)]},
+    ],
+)
+def test_power_heat_and_memory_are_reasons_too(evidence: dict[str, Any]) -> None:
+    given = {**evidence, "gpu_counters": [*active(), *evidence.get("gpu_counters", ())]}
+    assert only(run("slow-gpu", **given)).scope.devices == ("h0 GPU 3",)
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        {},
+        {"gpu_counters": [gauge(3, "sm_clock", 1900 * MHZ, 1980 * MHZ)]},
+        {"gpu_counters": [gauge(3, "power", 560, 600)]},
+        {"gpu_counters": [gauge(2, "sm_clock", 1500 * MHZ, 1980 * MHZ)]},  # another's reason
+        {"gpu_throttle": [reason(3, "sw_power_cap", 100)]},  # normal at full load
+        {"gpu_throttle": [reason(3, "hw_thermal", 4)]},
+        {"gpu_growth": [growth(3, "ecc_sbe_volatile", 500.0)]},  # corrected: normal
+        {"gpu_events": [xid(3, 13)]},  # the program's
+        {"gpu_events": [xid(3, 63, is_in_window=False)]},
+    ],
+)
+def test_the_busiest_without_a_reason_is_nobody_s_fault(evidence: dict[str, Any]) -> None:
+    given = {**evidence, "gpu_counters": [*active(), *evidence.get("gpu_counters", ())]}
+    outcome = run("slow-gpu", **given)
+    assert not outcome.findings and not outcome.not_checked
+
+
+@pytest.mark.parametrize(
+    "compared",
+    [
+        active(ratio=1.09),
+        active(below=0.21),
+        active(moments_count=9),
+        active(peers_count=2),
+        active(total_ratio=None),
+        [gauge(i, "sm_active", 0.6, 0.6) for i in range(4)],  # healthy twin
+    ],
+)
+def test_just_below_the_busiest_is_silent(compared: list[dict[str, Any]]) -> None:
+    assert not run("slow-gpu", gpu_counters=[*compared, SLOW]).findings
+
+
+def test_utilisation_proves_nothing() -> None:
+    (lack,) = run("slow-gpu", gpu_counters=[gauge(3, "gpu_utilisation", 1, 0.5), SLOW]).not_checked
+    assert lack.needs == "a GPU timeline, or the SM activity of GPUs (DCGM 1002)"
+
+
+def test_without_counters_it_needs_a_timeline() -> None:
+    (lack,) = run("slow-gpu").not_checked
+    assert lack.needs == "a GPU timeline (these ranks show none)"
+
+
+def test_heat_that_the_gpu_reports_is_one_finding_under_its_own_name() -> None:
+    hot = {"gpu_counters": [*active(), SLOW], "gpu_throttle": [reason(3, "hw_thermal", 60)]}
+    findings = [only(run(name, **hot)) for name in ("thermal-throttle", "slow-gpu")]
+    (one,) = fold(findings)
+    assert one.rule == "thermal-throttle"
+    assert one.confidence.level == "possible"  # counters alone, twice
+    assert one.confidence.basis.endswith("its peers wait and it does not")
+    assert "activity over its peers'" in [e.name for e in one.evidence]
+    other = [f for f in findings if f.rule == "slow-gpu"] + [
+        only(run("thermal-throttle", **{**hot, "gpu_throttle": [reason(2, "hw_thermal", 60)]}))
+    ]
+    assert len(fold(other)) == 2

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tracekit.clock import EARLY, LATE, Instances, Offset, align
+from tracekit.clock import EARLY, LATE, Alignment, Instances, Offset, align
 from tracekit.derive.calls import Calls
 from tracekit.derive.matching import Matched
 from tracekit.derive.pairs import HOST_SLACK_NS, is_on_host
@@ -21,12 +21,12 @@ Key = tuple[int, int]
 """Attempt and capture."""
 
 
-def offsets(matched: Matched, used: Sequence[Source]) -> dict[Key, list[Offset]]:
-    """Offsets by capture; nothing where all its files share one clock."""
+def alignments(matched: Matched, used: Sequence[Source]) -> dict[Key, Alignment]:
+    """What aligns each capture; nothing where all its files share one clock."""
     members: dict[Key, list[Source]] = defaultdict(list)
     for source in used:
         members[source.attempt or 0, source.capture_id or 0].append(source)
-    found: dict[Key, list[Offset]] = {}
+    found: dict[Key, Alignment] = {}
     for key, sources in sorted(members.items()):
         clocks = sorted({s.clock_id for s in sources if s.clock_id is not None})
         if len(clocks) < 2:
@@ -102,7 +102,9 @@ def _by_clock(clocks: tuple[int, ...], start: Ints, end: Ints, size: Ints) -> In
     )
 
 
-def offset_rows(found: dict[Key, list[Offset]], used: Sequence[Source]) -> list[dict[str, Any]]:
+def offset_rows(
+    found: Mapping[Key, Sequence[Offset]], used: Sequence[Source]
+) -> list[dict[str, Any]]:
     """The rows of ``clock_offset``."""
     rows = []
     for key, listed in sorted(found.items()):
@@ -127,7 +129,29 @@ def offset_rows(found: dict[Key, list[Offset]], used: Sequence[Source]) -> list[
     return rows
 
 
-def by_source(found: dict[Key, list[Offset]], sources: Iterable[Source]) -> dict[int, Offset]:
+def pair_rows(found: Mapping[Key, Alignment], matched: Matched) -> list[dict[str, Any]]:
+    """The rows of ``clock_pair``: clocks of the members of one communicator."""
+    groups: dict[Key, list[set[int]]] = defaultdict(list)
+    for communicator in matched.communicators:
+        if not communicator.refusal:
+            key = (communicator.attempt, communicator.capture)
+            groups[key].append(set(communicator.clocks.values()))
+    return [
+        {
+            "attempt": attempt,
+            "capture_id": capture,
+            "clock_id": one,
+            "other_clock_id": other,
+            "error_ns": error_ns,
+        }
+        for (attempt, capture), alignment in sorted(found.items())
+        for one, other, error_ns in alignment.pairs(groups[attempt, capture])
+    ]
+
+
+def by_source(
+    found: Mapping[Key, Sequence[Offset]], sources: Iterable[Source]
+) -> dict[int, Offset]:
     """The offset of each source that has one, by source_id."""
     by_clock = {(key, o.clock_id): o for key, listed in found.items() for o in listed}
     result = {}
@@ -139,7 +163,7 @@ def by_source(found: dict[Key, list[Offset]], sources: Iterable[Source]) -> dict
     return result
 
 
-def by_clock(found: dict[Key, list[Offset]], sources: Iterable[Source]) -> dict[int, Offset]:
+def by_clock(found: Mapping[Key, Sequence[Offset]], sources: Iterable[Source]) -> dict[int, Offset]:
     """The offset of counters and logs on a clock that some capture corrected, by source_id.
 
     Where captures correct the clock differently, none: it is not known which holds.

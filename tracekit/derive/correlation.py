@@ -50,6 +50,8 @@ MARGIN_NS = 300_000_000_000
 """Readings before and after the steps that are looked at."""
 MAX_STEP_ROWS = 200_000
 """Rows of counter_step that are kept."""
+INFERRED = "steps inferred from GPU counters"
+"""What the reason of a test says where no trace shows the steps."""
 MAX_LENGTH = 1_000
 """Steps of a series that are tested: the last ones."""
 
@@ -82,7 +84,8 @@ class Series:
 class Window:
     """A job-level step: when, and how long."""
 
-    attempt: int
+    attempt: int | None
+    """None: steps that counters show, of a job without traces."""
     capture_id: int
     step: int
     start_ns: int
@@ -95,8 +98,11 @@ def counter_tables(
     steps: pa.Table,
     ports: Sequence[Mapping[str, Any]],
     traffic: Callable[[int], Mapping[tuple[int, str], Curve]] | None = None,
+    inferred: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, list[dict[str, Any]]]:
     """The rows of ``counter_step``, ``network_correlation`` and ``counter_clock``.
+
+    ``inferred``: rows of ``activity_step``, which serve where ``steps`` has none.
 
     ``traffic`` gives what the collectives of each attempt and host moved, since an origin in ns:
     with it, a node whose clock is known to be off is read at the job's time.
@@ -104,7 +110,9 @@ def counter_tables(
     ``context`` has the offset of each source (offset_ns, drift_ratio, drift_origin_ns, host and
     whether its clock counts from the epoch).
     """
-    windows = _windows(steps)
+    windows = _windows(steps) or [
+        Window(None, 0, r["step"], r["start_ns"], r["start_ns"] + r["dur_ns"]) for r in inferred
+    ]
     found: dict[str, list[dict[str, Any]]] = {
         "counter_step": [],
         "network_correlation": [],
@@ -114,18 +122,19 @@ def counter_tables(
         return found
     origin_ns = min(w.start_ns for w in windows)
     series = _series(con, context, origin_ns, max(w.end_ns for w in windows))
-    by_attempt: dict[int, list[Window]] = defaultdict(list)
+    by_attempt: dict[int | None, list[Window]] = defaultdict(list)
     for window in windows:
         by_attempt[window.attempt].append(window)
-    if traffic is not None and series:
+    timed = {a: w for a, w in by_attempt.items() if a is not None}
+    if traffic is not None and series and timed:
         curves = traffic(origin_ns)
-        found["counter_clock"] = counter_clock.rows_of(series, ports, curves, by_attempt, origin_ns)
+        found["counter_clock"] = counter_clock.rows_of(series, ports, curves, timed, origin_ns)
     off = {
         (r["attempt"], r["node"]): r["offset_ns"]
         for r in found["counter_clock"]
         if r["verdict"] == "off"
     }
-    for attempt, own in sorted(by_attempt.items()):
+    for attempt, own in sorted(by_attempt.items(), key=lambda a: a[0] or 0):
         on_path = {
             (p["node"], p["port"])
             for p in ports
@@ -389,7 +398,7 @@ def _test(
             "p_value": result.p_value,
             "effect_ratio": quartile_effect(rate, y),
             "cost_ratio": _cost(rate, y),
-            "reason": how,
+            "reason": how + (f"; {INFERRED}" if windows[0].attempt is None else ""),
         }
     return row
 
@@ -432,7 +441,7 @@ def _lag_test(length: int) -> LagTest:
     return LagTest(length, permutations=PERMUTATIONS if length <= 400 else 4_999)
 
 
-def _judged(tests: list[dict[str, Any]], attempt: int) -> list[dict[str, Any]]:
+def _judged(tests: list[dict[str, Any]], attempt: int | None) -> list[dict[str, Any]]:
     """q-values over all that could be tested, and the verdicts."""
     from tracekit.stats import false_discovery
 

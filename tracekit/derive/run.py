@@ -8,9 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tracekit.derive import attempts as at
-from tracekit.derive import clocks as clock_offsets
 from tracekit.derive import (
+    activity,
     communicators,
     correlation,
     counter_clock,
@@ -20,6 +19,8 @@ from tracekit.derive import (
     ports,
     ranks,
 )
+from tracekit.derive import attempts as at
+from tracekit.derive import clocks as clock_offsets
 from tracekit.derive.calls import read_calls
 from tracekit.derive.infer import contradictions
 from tracekit.derive.layout import DIMENSIONS, Kind, coordinates, group_kinds
@@ -116,7 +117,8 @@ def derive(
     if inferred is not None:
         steps = pa.concat_tables([steps, inferred])
         matched.calls = matched.calls.with_steps(periods.call_steps(matched, inferred))
-    offsets = clock_offsets.offsets(matched, used)
+    aligned = clock_offsets.alignments(matched, used)
+    offsets = {key: alignment.offsets for key, alignment in aligned.items()}
     moved = clock_offsets.by_source(offsets, used)
     beside = clock_offsets.by_clock(offsets, [s for s in sources if not s.is_used])
     matched.calls = matched.calls.moved(
@@ -140,18 +142,24 @@ def derive(
         "host_alias": aliases,
         "clock": clocks,
         "clock_offset": clock_offsets.offset_rows(offsets, used),
+        "clock_pair": clock_offsets.pair_rows(aligned, matched),
         "run": attempt_rows,
         "gpu": gpus.gpu_rows(con, sources, rank_rows, attempt_rows),
         "port": ports.port_rows(con, sources, rank_rows, attempt_rows, job),
     }
     moved_table = clock_offsets.moved_steps(steps, moved)
     host_of = {(r["attempt"], r["rank"]): r["host"] for r in rank_rows}
+    times = correlation.source_times(rows["source_context"], clocks)
+    rows |= {"activity_period": [], "activity_step": []}
+    if not used:
+        rows |= activity.activity_tables(con, times)
     rows |= correlation.counter_tables(
         con,
-        correlation.source_times(rows["source_context"], clocks),
+        times,
         moved_table,
         rows["port"],
         lambda origin_ns: counter_clock.traffic(matched, host_of, origin_ns),
+        rows["activity_step"],
     )
     remarks += [counter_clock.remark(r) for r in rows["counter_clock"] if r["verdict"] == "off"]
     tables = {name: _arrow(name, content) for name, content in rows.items()}

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, date, datetime
+from statistics import median
 from typing import Any
 
 from tracekit.derive.ranks import ASSIGNED_WORDS
@@ -39,7 +40,7 @@ from tracekit.rules.pipeline import ScheduleBubble, schedule_bubble
 from tracekit.rules.steps import utc
 from tracekit.rules.unbuilt import not_built
 from tracekit.version import __version__
-from tracekit.wording import listed, plural, runs, safe, some, some_ranges
+from tracekit.wording import listed, plural, runs, safe, seconds, some, some_ranges
 
 SIZES_NOT_EXPORTED = "sizes_not_exported"
 """What the reader of nsys exports counts collectives under whose payloads were left out."""
@@ -428,6 +429,7 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
             f"steps of {_ranks(facts.steps.inferred_ranks)} are not marked: inferred from the "
             "period of the updates of the parameters"
         )
+    lines += _activity_lines(facts)
     if facts.steps.warmup_keys:
         lines.append(f"{plural(len(facts.steps.warmup_keys), 'warm-up step')} left out")
     if facts.steps.partial_count:
@@ -450,6 +452,18 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
 
 MUCH_ABOVE_MEAN = 1.2
 """The mean over sizes that nccl-tests prints says little where small sizes are in it."""
+
+
+def _activity_lines(facts: Facts) -> list[str]:
+    """The steps that counters show of a job without traces, or why they show none."""
+    rows = facts.of("activity_steps")
+    durs = [r["dur_ns"] for r in rows if r["dur_ns"] is not None]
+    if durs:
+        return [
+            f"{plural(len(durs), 'step')} of about {seconds(median(durs) / 1e9)} inferred from "
+            f"{rows[0]['reason']}: nothing marked them"
+        ]
+    return [f"no steps: {rows[0]['reason']}"] if rows else []
 
 
 def _silence_at_end_s(facts: Facts) -> float | None:

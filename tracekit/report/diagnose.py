@@ -25,7 +25,7 @@ BASE_QUERIES = (
     *("step_breakdown", "step_time", "step_time_summary", "overlap", "hidden_kernels"),
     "comm_summary",
 )
-OPTIONAL_QUERIES = ("exposed_comm_by_op", "comm_records", "inspector_calls")
+OPTIONAL_QUERIES = ("exposed_comm_by_op", "comm_records", "inspector_calls", "activity_steps")
 """Better sentences, no verdict: a report does without them."""
 STARTS_FROM = {"inspector_calls": "comm_call", "open_calls": "open_collective"}
 """Queries over many tables that find nothing without rows of this one: most runs have none."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from tracekit.findings import Finding, Scope, finding_id, severity_of
 from tracekit.rules import RULES
 from tracekit.rules.base import UNPROVED
+from tracekit.rules.busiest import is_counters_alone
 
 
 def fold(findings: Sequence[Finding]) -> list[Finding]:
@@ -49,6 +50,8 @@ def _is_same(root: Finding, other: Finding, findings: Sequence[Finding]) -> bool
 
     A slow group names no member: it is the same as what is wrong with one of them.
     """
+    if other.scope.devices and other.scope.devices == root.scope.devices:
+        return True
     if other.scope.groups and not other.scope.ranks:
         return bool(set(root.scope.ranks) & set(other.candidates.ranks))
     if not other.scope.ranks or (root.scope.steps and not _meet(root.scope, other.scope)):
@@ -84,15 +87,20 @@ def merge(root: Finding, other: Finding) -> Finding:
     severity = max(
         root.severity, other.severity, severity_of(impact.step_ratio), key=lambda s: s.weight
     )
+    agreed = replace(
+        root.confidence,
+        level="likely",
+        basis=f"counters and traces agree: {root.confidence.basis}",
+    )
+    if is_counters_alone(other.evidence):  # the same instrument once more
+        agreed = replace(
+            root.confidence, basis=f"{root.confidence.basis}; its peers wait and it does not"
+        )
     return replace(
         root,
         id=root.id if root.scope.ranks else finding_id(root.rule, scope, ()),
         severity=severity,
-        confidence=replace(
-            root.confidence,
-            level="likely",
-            basis=f"counters and traces agree: {root.confidence.basis}",
-        ),
+        confidence=agreed,
         scope=scope,
         when=root.when if root.when.start_utc else other.when,
         impact=impact,

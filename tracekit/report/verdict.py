@@ -171,7 +171,7 @@ def _no_steps(facts: Facts) -> Judgement:
         has_counters = bool(facts.of("gpu_counters") or facts.of("port_counters"))
         logged = "NCCL logged" if facts.of("nccl_comms") else "nccl-tests measured"
         only = (
-            "there are only NCCL's logs and counters"
+            f"there are only NCCL's logs and counters, {_shown(facts)}"
             if has_counters
             else (f"there is only what {logged}")
         )
@@ -195,7 +195,7 @@ def _no_steps(facts: Facts) -> Judgement:
     if not rows and (facts.of("gpu_counters") or facts.of("port_counters")):
         return _say(
             "not_enough_data",
-            "Cannot tell what a step costs: there are only counters, which show no steps, and the "
+            f"Cannot tell what a step costs: there are only counters, {_shown(facts)}, and the "
             "rules that read them found no fault.",
             capture,
         )
@@ -216,6 +216,14 @@ def _no_steps(facts: Facts) -> Judgement:
         f"{seconds(max(r['span_ns'] for r in rows) / 1e9)}: {shares}.",
         capture,
     )
+
+
+def _shown(facts: Facts) -> str:
+    """What GPU counters say of the steps of a job without traces."""
+    durs = [r["dur_ns"] for r in facts.of("activity_steps") if r["dur_ns"] is not None]
+    if not durs:
+        return "which show no steps"
+    return f"which show steps of about {seconds(median(durs) / 1e9)} and not what is in them"
 
 
 def _waiting(facts: Facts) -> dict[int, float]:

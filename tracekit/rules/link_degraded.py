@@ -227,6 +227,9 @@ def _slow_groups(facts: Facts, limits: LinkDegradedThresholds, named: set[int]) 
         ):
             continue
         lost_ns = float(row["transfer_p50_ns"]) * (1 - float(row["peer_ratio"]))
+        # A transfer begins on one clock and ends on others.
+        if lost_ns <= int(row["error_ns"]):
+            continue
         cost_ns = lost_ns * int(row["instances_count"]) / int(row["steps_count"])
         slow[str(row["group_id"])].append((cost_ns, row))
     findings = []

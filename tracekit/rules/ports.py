@@ -322,7 +322,9 @@ def cost(facts: Facts, row: Row | None, lost_ns: float = 0.0) -> Cost:
         if len(steps):
             step_s = steps.step_ns / 1e9
             impact = impact_of(float(row["cost_ratio"] or 0.0) * step_s, step_s, facts.gpus_count)
-        return Cost(impact, ("counters", "step times"), tested_evidence(row))
+        is_timed = row.get("attempt", 1) is not None  # else the steps are from counters as well
+        kinds: tuple[Instrument, ...] = ("counters", "step times") if is_timed else ("counters",)
+        return Cost(impact, kinds, tested_evidence(row))
     parts = [s for ranks in steps.by_key.values() for s in ranks.values()]
     comm_ns = sum(s.comm_ns for s in parts)
     if not lost_ns or not comm_ns or facts.hidden_ranks:

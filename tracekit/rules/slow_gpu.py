@@ -5,7 +5,9 @@ What it means
 How it shows
     Its computing time is 1.10 times its peers' median or more in four of five steady steps (peers:
     ranks of the same pipeline stage), and the others wait for it by its own doing. It runs as many
-    kernels as they do.
+    kernels as they do. Without traces: its multiprocessors are active 1.10 times as much as its
+    peers' and below theirs in one of five moments at most, so it does not wait, and its clock, its
+    power or its memory gives a reason.
 
 Why it hurts
     Every rank waits for it in every step; one GPU sets the pace of all.
@@ -17,7 +19,9 @@ Remedy
 When this is wrong
     More work is no slower GPU: a rank with more kernels, the ranks of a job with experts (the
     router deals out tokens unevenly), and stages of a pipeline that are not known are left out.
-    Longer sequences move from rank to rank; this fault does not.
+    Longer sequences move from rank to rank; this fault does not. The busiest GPU may just have more
+    to do (a stage of a pipeline, an expert): with counters alone it is named only beside a reason
+    of its own, as a possible cause whose cost is unknown.
 
 Source
     Diagnosis D1 and 3.11.
@@ -33,12 +37,14 @@ from statistics import median
 from tracekit.findings import (
     Evidence,
     Finding,
+    Impact,
     Severity,
     confidence_from,
     finding_id,
     impact_of,
     severity_of,
 )
+from tracekit.rules import busiest as active
 from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Rule, RuleOutcome, lacking, threshold
 from tracekit.rules.lateness import (
@@ -53,7 +59,7 @@ from tracekit.rules.lateness import (
     step_ratios,
     why_unmatched,
 )
-from tracekit.wording import ranks_phrase, seconds
+from tracekit.wording import listed, ranks_phrase, seconds
 
 NAME = "slow-gpu"
 CLOCK_RATIO = 0.95
@@ -73,10 +79,26 @@ class SlowGpuThresholds(LatenessThresholds):
     max_calls_ratio: float = threshold(
         1.05, "its kernels over its peers'; more kernels are more work, not a slower GPU"
     )
+    min_activity_ratio: float = threshold(
+        1.10, "counters alone: its activity over its peers', as for computing time"
+    )
+    max_below_ratio: float = threshold(
+        0.20, "counters alone: share of moments in which it is less active, as of steps"
+    )
+    max_clock_ratio: float = threshold(
+        CLOCK_RATIO, "counters alone: clock over its busy peers' that is a reason (D2)"
+    )
+    max_power_ratio: float = threshold(
+        0.90, "counters alone: less power than peers that do less; boards differ by some 5 %"
+    )
+    min_peers_count: int = threshold(3, "counters alone: GPUs of its model to compare with")
+    min_moments_count: int = threshold(10, "counters alone: moments to compare in")
 
 
 def evaluate(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
     """One finding for each GPU that computes more slowly than its peers."""
+    if not facts.has_gpu and facts.of(gpus.COUNTERS):
+        return _by_counters(facts, limits)
     if not facts.has_gpu:
         return lacking(
             NAME,
@@ -95,6 +117,62 @@ def evaluate(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
         if is_slow(late, ratios, limits) and not _has_more_calls(facts, late.rank, limits):
             found.append(_finding(facts, limits, late, ratios))
     return RuleOutcome(findings=tuple(found))
+
+
+def _by_counters(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
+    """The GPU that does not wait, where its own counters say why it may be slow."""
+    if not active.has_activity(facts):
+        return lacking(NAME, "a GPU timeline, or the SM activity of GPUs (DCGM 1002)", gpus.CAPTURE)
+    found = active.busiest(
+        facts,
+        min_activity_ratio=limits.min_activity_ratio,
+        max_below_ratio=limits.max_below_ratio,
+        max_clock_ratio=limits.max_clock_ratio,
+        max_power_ratio=limits.max_power_ratio,
+        min_peers_count=limits.min_peers_count,
+        min_moments_count=limits.min_moments_count,
+    )
+    return RuleOutcome(tuple(_suspect(facts, limits, one) for one in found))
+
+
+def _suspect(facts: Facts, limits: SlowGpuThresholds, one: active.Busiest) -> Finding:
+    row = one.row
+    scope = gpus.scope_of(facts, [row])
+    index = row["gpu_index"] if row["gpu_index"] is not None else row["pci"] or "N"
+    return Finding(
+        id=f"{NAME}/{gpus.finding_where(scope)}",
+        rule=NAME,
+        severity=Severity.MINOR,
+        confidence=confidence_from(
+            ["counters"], "one kind of evidence: counters; no trace shows who waits for whom"
+        ),
+        summary=(
+            f"{gpus.subject([row])} does not wait for its peers "
+            f"({row['total_ratio']:.2f}x as active as they are), and {listed(one.reasons)}."
+        ),
+        owner="hardware",
+        scope=scope,
+        when=facts.when(facts.steps.keys),
+        impact=Impact(),
+        evidence=(
+            Evidence(
+                name="activity over its peers'",
+                value=float(row["total_ratio"]),
+                unit="ratio",
+                threshold=limits.min_activity_ratio,
+                query=gpus.COUNTERS,
+                rows=gpus.places(facts, [row]),
+            ),
+            *one.evidence,
+        ),
+        candidates=gpus.candidates_of([row]),
+        confirm=(
+            f"nvidia-smi -i {index} -q -d PERFORMANCE,TEMPERATURE,CLOCK,ECC   on its host",
+            "run the same GEMM on this GPU and on a peer",
+        ),
+        remedy=("if the GEMM is slow there too: drain the machine and hand it to hardware",),
+        next_capture=("profile this rank and a peer: traces say what it costs",),
+    )
 
 
 def has_uneven_work(facts: Facts) -> bool:
@@ -179,7 +257,7 @@ RULE = Rule(
     summary="A GPU takes longer than its peers for the same computation.",
     owner="hardware",
     thresholds=SlowGpuThresholds(),
-    queries=(*QUERIES, "kernel_summary", "comm_summary", "expert_load", gpus.COUNTERS),
+    queries=(*QUERIES, "kernel_summary", "comm_summary", "expert_load", *active.QUERIES),
     needs_kernels=True,
     evaluate=evaluate,
     doc=__doc__,

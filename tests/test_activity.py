@@ -1,0 +1,221 @@
+"""Steps from GPU counters alone: found where they show, refused where a faster one would too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import tracekit
+from tracekit.derive.activity import MAX_P_VALUE, Readings, period_row, rhythm
+
+Floats = NDArray[np.float64]
+START_S = 1_784_601_666
+MOMENTS = tuple(np.random.default_rng(1).random(8).tolist())
+"""Of an interval, in which each of eight collectors reads."""
+
+
+def borders(step_s: float, length_s: float, spread: float, seed: int) -> Floats:
+    durs = step_s * (1 + spread * np.random.default_rng(seed).normal(size=int(length_s / step_s)))
+    return np.concatenate([[0.0], np.cumsum(durs)])
+
+
+def activity(step_s: float, length_s: float = 900.0, spread: float = 0.02, seed: int = 0) -> Floats:
+    """Every 10 ms: 0.9 while a step computes, 0.35 in its last third."""
+    edges = borders(step_s, 1.1 * length_s, spread, seed)
+    fine = np.arange(0, length_s, 0.01)
+    at = np.searchsorted(edges, fine, "right") - 1
+    phase = (fine - edges[at]) / np.diff(edges)[np.minimum(at, len(edges) - 2)]
+    return np.where(phase < 0.7, 0.9, 0.35)
+
+
+def sampled(
+    fine: Floats, interval: float = 1.0, *, is_mean: bool = True, moments: Any = (0.0,) * 8,
+    scale: float = 1.0,
+) -> list[Readings]:  # fmt: skip
+    """What collectors read of it: the mean since their last reading, or the moment."""
+    rng = np.random.default_rng(7)
+    total = np.concatenate([[0.0], np.cumsum(fine) * 0.01])
+    ends = np.arange(len(total)) * 0.01
+    found = []
+    for gpu, moment in enumerate(moments):
+        times = np.arange(5 + moment * interval, ends[-1] - 5, interval)
+        times = times + np.minimum(rng.exponential(0.004, len(times)), 0.05)
+        if is_mean:
+            values = (
+                np.interp(times, ends, total) - np.interp(times - interval, ends, total)
+            ) / interval
+        else:
+            values = fine[(times / 0.01).astype(int)]
+        noise = rng.normal(0, 0.03, len(times))
+        found.append(Readings(f"g{gpu}", times, scale * (values + noise)))
+    return found
+
+
+@pytest.mark.parametrize(("step_s", "length_s"), [(4.5, 900), (5.3, 900), (8, 900), (30, 3600)])
+def test_the_mean_activity_shows_the_steps(step_s: float, length_s: float) -> None:
+    row, starts = period_row(sampled(activity(step_s, length_s)), "sm_active", 1.0)
+    assert row["verdict"] == "steps"
+    assert row["period_ns"] == pytest.approx(step_s * 1e9, rel=0.01)
+    assert row["gpus_count"] == 8 and row["interval_ns"] == pytest.approx(1e9, rel=0.01)
+    durs = np.diff(starts)
+    assert np.nanmedian(durs) == pytest.approx(step_s, rel=0.02)
+    assert len(durs) > 0.9 * length_s / step_s
+    # Where they begin is where the steps do, give or take a sampling interval.
+    edges = borders(step_s, 1.1 * length_s, 0.02, 0)
+    away = [min(abs(edges - s)) for s in starts[~np.isnan(starts)]]
+    assert np.median(away) < 0.25 * step_s
+
+
+@pytest.mark.parametrize("step_s", [0.3, 0.31, 0.76, 1.37])
+@pytest.mark.parametrize("is_mean", [True, False])
+def test_steps_too_short_for_the_sampling_are_not_mistaken_for_slow_ones(
+    step_s: float, is_mean: bool
+) -> None:
+    """Their echo repeats as clearly as a step would: only its size or its phase betrays it."""
+    counter, scale = ("sm_active", 1.0) if is_mean else ("power", 600.0)
+    moments = (0.0,) * 8 if is_mean else MOMENTS
+    readings = sampled(activity(step_s, spread=0.0), is_mean=is_mean, moments=moments, scale=scale)
+    row, starts = period_row(readings, counter, 700.0 if counter == "power" else 1.0)
+    assert row["verdict"] == "none" and not len(starts)
+    assert "so do steps of" in row["reason"] or "no clear period" in row["reason"]
+
+
+def test_power_at_a_moment_needs_collectors_that_read_at_different_moments() -> None:
+    together = sampled(activity(8), is_mean=False, scale=600.0)
+    row, _ = period_row(together, "power", 700.0)
+    assert row["verdict"] == "none"
+    assert "sampled every 1 s so do steps of 1.14 s and shorter ones" in row["reason"]
+    apart = sampled(activity(8), is_mean=False, moments=MOMENTS, scale=600.0)
+    row, starts = period_row(apart, "power", 700.0)
+    assert row["verdict"] == "steps"
+    assert np.nanmedian(np.diff(starts)) == pytest.approx(8, rel=0.02)
+
+
+def test_ten_repetitions_are_enough_and_nine_are_not() -> None:
+    row, _ = period_row(sampled(activity(8, 115)), "sm_active", 1.0)
+    assert row["verdict"] == "steps"
+    row, _ = period_row(sampled(activity(8, 80)), "sm_active", 1.0)
+    assert row["verdict"] == "none"
+    row, _ = period_row(sampled(activity(8, 45)), "sm_active", 1.0)
+    assert row["reason"].startswith("35 readings of SM activity; a period needs 40")
+
+
+def test_an_exporter_that_repeats_itself_is_as_slow_as_its_changes() -> None:
+    """Asked every second, it reads every ten: steps of 8 s do not show."""
+    slow = sampled(activity(8, 3600), interval=10.0)
+    often = []
+    for one in slow:
+        times = np.arange(one.times[0], one.times[-1], 1.0)
+        held = one.values[np.searchsorted(one.times, times, "right") - 1]
+        often.append(Readings(one.gpu, times, held))
+    row, _ = period_row(often, "sm_active", 1.0)
+    assert row["interval_ns"] == pytest.approx(10e9, rel=0.01)
+    assert row["verdict"] == "none"
+
+
+def test_a_pause_between_steps_is_no_step() -> None:
+    before, after = activity(8, 400, seed=1), activity(8, 400, seed=2)
+    fine = np.concatenate([before, np.full(4_000, 0.05), after])
+    row, starts = period_row(sampled(fine), "sm_active", 1.0)
+    assert row["verdict"] == "steps"
+    durs = np.diff(starts)
+    assert np.nanmax(durs) < 20.0
+
+
+def test_what_does_not_vary_has_no_period() -> None:
+    flat = [Readings("g", np.arange(100.0), np.full(100, 0.9) + 1e-6 * np.arange(100))]
+    row, _ = period_row(flat, "sm_active", 1.0)
+    assert (row["verdict"], row["reason"]) == ("none", "SM activity does not vary")
+
+
+@pytest.mark.parametrize("phi", [0.0, 0.5, 0.9, 0.98])
+def test_noise_that_wanders_has_no_period(phi: float) -> None:
+    """Null study: 200 series of 200 samples; at a nominal 1 % at most 8 (chance: 1 in 2,000)."""
+    rng = np.random.default_rng(20_261_121)
+    walks = rng.normal(size=(200, 200))
+    for i in range(1, walks.shape[1]):
+        walks[:, i] += phi * walks[:, i - 1]
+    found = [rhythm(w) for w in walks]
+    false = sum(f is not None and f.p_value <= MAX_P_VALUE for f in found)
+    assert false <= 8
+
+
+# --- files to report ------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def scrapes(step_s: float, length_s: float = 400.0, busiest: int | None = None) -> str:
+    """What eight exporters say, one GPU a host; the busiest does not wait, at a lower clock."""
+    lines = []
+    readings = sampled(activity(step_s, length_s, spread=0.01))
+    for gpu, one in enumerate(readings):
+        own = f'{{gpu="0",UUID="GPU-{gpu}",pci_bus_id="00000000:1A:00.0",Hostname="t{gpu}"}}'
+        is_slow = gpu == busiest
+        for time, value in zip(one.times.tolist(), one.values.tolist(), strict=True):
+            at = round((START_S + time) * 1000)
+            active = 0.9 if is_slow else value
+            lines += [
+                (at, f"DCGM_FI_PROF_SM_ACTIVE{own} {max(active, 0):.4f} {at}"),
+                (at, f"DCGM_FI_DEV_SM_CLOCK{own} {1500 if is_slow else 1980} {at}"),
+                (at, f"DCGM_FI_DEV_GPU_UTIL{own} 99 {at}"),
+            ]
+    return "\n".join(text for _, text in sorted(lines)) + "\n"
+
+
+def nccl_log() -> str:
+    return "".join(
+        f"t{r}:{900 + r}:{950 + r} [0] NCCL INFO ncclCommInitRankConfig comm 0x55b6aa640{r} "
+        f"rank {r} nranks 8 cudaDev 0 nvmlDev 0 busId 1a000 commId 0x54fe282d32a87d85 - Init "
+        "COMPLETE\n"
+        for r in range(8)
+    )
+
+
+def opened(tmp_path: Path, **files: str) -> Any:
+    paths = []
+    for name, text in files.items():
+        paths.append(tmp_path / name.replace("_", "."))
+        paths[-1].write_text(text)
+    return tracekit.open(paths)
+
+
+def test_nccl_logs_and_dcgm_are_enough_to_start(tmp_path: Path) -> None:
+    with opened(tmp_path, nccl_log=nccl_log(), dcgm_prom=scrapes(8.0)) as run:
+        report = run.diagnose()
+        rows = run.query("activity_steps")
+        ranks = run.sql("SELECT DISTINCT rank, rank_source FROM gpu ORDER BY rank").rows()
+    assert ranks == [(r, "log") for r in range(8)]
+    assert set(rows["step_source"]) == {"counters"}
+    assert float(rows["dur_ns"].median() or 0) == pytest.approx(8e9, rel=0.03)
+    assert not report.findings
+    assert "which show steps of about 8.0" in report.verdict.sentence
+    assert any("inferred from the period of SM activity" in n for n in report.notes.data_lines)
+
+
+def test_counters_that_cannot_show_steps_say_so(tmp_path: Path) -> None:
+    with opened(tmp_path, dcgm_prom=scrapes(0.3)) as run:
+        report = run.diagnose()
+        rows = run.query("activity_steps")
+    assert rows["verdict"].to_list() == ["none"]
+    assert "there are only counters, which show no steps" in report.verdict.sentence
+    (line,) = (n for n in report.notes.data_lines if n.startswith("no steps: SM activity"))
+    assert "sampled every 1 s" in line
+
+
+def test_the_gpu_that_does_not_wait_is_a_suspect_beside_its_clock(tmp_path: Path) -> None:
+    with opened(tmp_path, nccl_log=nccl_log(), dcgm_prom=scrapes(8.0, busiest=3)) as run:
+        report = run.diagnose()
+    (finding,) = report.findings
+    assert (finding.id, finding.confidence.level) == ("slow-gpu/3", "possible")
+    assert finding.scope.identity_source == "log"
+    assert "does not wait for its peers" in finding.summary
+    assert "1500 MHz against 1980" in finding.summary
+    assert finding.impact.s_per_step is None

@@ -1,0 +1,547 @@
+"""Steps from GPU counters alone: the period of SM activity or of power, or why there is none.
+
+A training job does the same again and again, and all its GPUs do it together: the mean of their
+standardised readings repeats with the step. The period is the first lag at which the
+autocorrelation peaks nearly as high as anywhere and does so again at twice the lag. It must stand
+out beside first-order autoregressive noise of the same persistence (1 in 100), which wanders much
+as a loaded GPU does.
+
+What a collector samples too slowly it cannot show. A period needs four samples, and ten
+repetitions. And a faster rhythm that is sampled regularly looks like a slow one (steps of 0.3 s at
+one sample a second seem to last 3 s), so a period counts only where it cannot be such an echo:
+
+- the readings are means over their interval (SM activity, energy) and swing further than the mean
+  of anything faster could: what changes between 0 and R has no Fourier amplitude above 2 R / pi,
+  and a mean over one interval of d leaves sin(pi f d) / (pi f d) of it, which is most at the lowest
+  frequency that could be mistaken, f = 1 / d - 1 / period; or
+- GPUs that are read at different moments of the interval agree on when the period begins, which
+  the echo of a faster one would not.
+
+The boundary between two steps is where activity is least. Whether the period is the step, a
+microbatch or several steps, no counter tells: it is called a period, and taken as the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import duckdb
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+MIN_SAMPLES = 4
+"""Samples of a period."""
+MIN_CYCLES = 10
+"""Repetitions that the readings must hold."""
+MIN_STRENGTH = 0.4
+"""Autocorrelation at the period and at twice the period: what is weaker has no clear boundaries."""
+MAX_P_VALUE = 0.01
+FIRST_RATIO = 0.85
+"""The first peak that is so high beside the highest is the period; those after repeat it."""
+SURROGATES = 299
+MAX_SPAN_S = 7_200
+"""Only the last part of the readings is looked at: a step takes seconds to minutes."""
+MAX_GPUS = 64
+MAX_POINTS = 2_000_000
+"""Readings of one counter that are looked at."""
+MIN_COVERED = 0.8
+"""Share of the time that readings must cover."""
+FINE = 4
+"""Lags in a sample: a period is rarely a whole number of samples."""
+MIN_RANGE = {"sm_active": 0.02, "tensor_active": 0.02, "energy": 5.0, "power": 5.0}
+"""Least standard deviation (ratio, W) to speak of: what does not vary has no period."""
+SPREAD_LIMIT = 0.7
+"""Resultant of the moments of sampling from which they count as spread out."""
+AGREE_LIMIT = 0.9
+"""Resultant of the GPUs' phases from which they agree."""
+WORDS = {
+    "sm_active": "SM activity",
+    "tensor_active": "tensor activity",
+    "energy": "power (energy counter)",
+    "power": "power",
+}
+MEANS = ("sm_active", "tensor_active", "energy")
+"""Counters whose readings are means over their interval; power is read at a moment."""
+ACTIVE = 1.0
+"""What a share of activity can swing by."""
+
+
+@dataclass(frozen=True)
+class Readings:
+    """One counter of one GPU."""
+
+    gpu: str
+    times: Floats
+    """s since the first reading of all, ascending."""
+    values: Floats
+
+
+class Period(NamedTuple):
+    """A rhythm, whether or not it may be called the step."""
+
+    period_s: float
+    strength: float
+    p_value: float
+
+
+def activity_tables(
+    con: duckdb.DuckDBPyConnection, context: Mapping[int, Mapping[str, Any]]
+) -> dict[str, list[dict[str, Any]]]:
+    """Rows of ``activity_period`` and ``activity_step`` of a job whose steps nothing else shows.
+
+    Empty where no GPU was sampled. ``context`` as for ``correlation.counter_tables``.
+    """
+    tables: dict[str, list[dict[str, Any]]] = {"activity_period": [], "activity_step": []}
+    sampled = {
+        str(name): int(count)
+        for name, count in con.execute(
+            "SELECT counter, count(time_ns) FROM gpu_sample GROUP BY counter"
+        ).fetchall()
+    }
+    if not sampled:
+        return tables
+    looked_at: list[dict[str, Any]] = []
+    for counter in (c for c in WORDS if sampled.get(c)):
+        readings, origin_ns = read(con, context, counter)
+        row, starts = period_row(readings, counter, _ceiling(con, counter))
+        looked_at.append(row)
+        if row["verdict"] == "steps":
+            row |= {"steps_count": max(0, len(starts) - 1)}
+            tables["activity_step"] = step_rows(starts, row, origin_ns)
+            break
+    if not looked_at:
+        looked_at = [_none("no power, energy or SM activity of the GPUs was sampled")]
+    # One answer a job: the counter that shows steps, else the first that could have.
+    chosen = next((r for r in looked_at if r["verdict"] == "steps"), looked_at[0])
+    tables["activity_period"] = [chosen | {"attempt": None}]
+    return tables
+
+
+def _none(reason: str, **more: Any) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(
+        ("counter", "period_ns", "interval_ns", "strength_ratio", "p_value")
+    )
+    return row | {"gpus_count": 0, "steps_count": 0, "verdict": "none", "reason": reason} | more
+
+
+# --- readings ------------------------------------------------------------------------------------
+
+
+def read(
+    con: duckdb.DuckDBPyConnection, context: Mapping[int, Mapping[str, Any]], counter: str
+) -> tuple[list[Readings], int]:
+    """The readings of the last two hours by GPU, and the moment (epoch ns) that times count from.
+
+    Energy becomes the mean power between two readings, in W, at the middle between them.
+    """
+    import numpy as np
+
+    timed = {s: c for s, c in context.items() if c["is_epoch"]}
+    if not timed:
+        return [], 0
+    ((last,),) = con.execute(
+        "SELECT max(time_ns) FROM gpu_sample WHERE counter = ? AND list_contains(?, source_id)",
+        [counter, sorted(timed)],
+    ).fetchall()
+    if last is None:
+        return [], 0
+    found = con.sql(
+        """
+        SELECT source_id, coalesce(node, '') || ' ' || coalesce(device_id, 'GPU ' || nvml_index)
+                   AS gpu,
+               time_ns, coalesce(value, counted) AS value
+        FROM gpu_sample
+        WHERE counter = $counter AND list_contains($sources, source_id) AND time_ns > $since_ns
+              AND coalesce(device_id, CAST(nvml_index AS VARCHAR)) IS NOT NULL
+              AND NOT coalesce(contains(device_id, '/'), false)
+        ORDER BY time_ns DESC, source_id, place LIMIT $most
+        """,
+        params={
+            "counter": counter,
+            "sources": sorted(timed),
+            "since_ns": last - MAX_SPAN_S * 10**9 - _widest_ns(timed),
+            "most": MAX_POINTS,
+        },
+    ).to_arrow_table()
+    if not len(found):
+        return [], 0
+    sources = found["source_id"].to_numpy()
+    moved = found["time_ns"].to_numpy().copy()
+    for source_id in np.unique(sources).tolist():
+        own, where = sources == source_id, timed[source_id]
+        drift = where["drift_ratio"] * (moved[own] - where["drift_origin_ns"])
+        moved[own] += where["offset_ns"] + np.round(drift).astype(np.int64)
+    origin_ns = max(int(moved.min()), int(moved.max()) - MAX_SPAN_S * 10**9)
+    times = (moved - origin_ns) / 1e9
+    values = found["value"].to_numpy(zero_copy_only=False).astype(float)
+    # Two files of unknown machines may each have a GPU 0: names join within a host.
+    hosts = [str(timed[s]["host"] or s) for s in sources.tolist()]
+    listed = [f"{h} {g}" for h, g in zip(hosts, found["gpu"].to_pylist(), strict=True)]
+    names, codes = np.unique(np.array(listed), return_inverse=True)
+    readings = []
+    for code, name in enumerate(names.tolist()[:MAX_GPUS]):
+        at = np.flatnonzero((codes == code) & (times >= 0))
+        own_times, first = np.unique(times[at], return_index=True)
+        own_values = values[at][first]
+        if counter == "energy":
+            own_times, own_values = _rates(own_times, own_values)
+        if len(own_times) > 1:
+            readings.append(Readings(name, own_times, own_values))
+    return readings, origin_ns
+
+
+def _widest_ns(context: Mapping[int, Mapping[str, Any]]) -> int:
+    """How far clocks were put right: a window must not lose what is moved into it."""
+    return max((abs(int(c["offset_ns"])) for c in context.values()), default=0)
+
+
+def _rates(times: Floats, totals_mj: Floats) -> tuple[Floats, Floats]:
+    """Mean power in W between readings of an energy counter; a reset is no interval."""
+    import numpy as np
+
+    grown, spans = np.diff(totals_mj), np.diff(times)
+    good = grown >= 0
+    return (times[1:] - spans / 2)[good], (grown / spans / 1e3)[good]
+
+
+def _ceiling(con: duckdb.DuckDBPyConnection, counter: str) -> float:
+    """What a reading can swing by: 1 for a share, else the highest power that is known."""
+    if counter not in ("energy", "power"):
+        return ACTIVE
+    ((most,),) = con.execute(
+        "SELECT max(value) FROM gpu_sample WHERE counter IN ('power', 'power_limit')"
+    ).fetchall()
+    return float(most) if most is not None else float("inf")
+
+
+# --- the period ----------------------------------------------------------------------------------
+
+
+def period_row(
+    readings: Sequence[Readings], counter: str, ceiling: float
+) -> tuple[dict[str, Any], Floats]:
+    """A row of ``activity_period`` for one counter, and where its steps begin (s)."""
+    import numpy as np
+
+    nothing = np.zeros(0)
+    name = WORDS[counter]
+    interval = _interval_s(readings)
+    if interval is None:
+        return _none(f"{name} was sampled, but not at times that can be compared"), nothing
+    moving = [r for r in readings if float(np.std(r.values)) >= MIN_RANGE[counter]]
+    about: dict[str, Any] = {
+        "counter": counter,
+        "interval_ns": interval * 1e9,
+        "gpus_count": len(moving),
+    }
+    if not moving:
+        return _none(f"{name} does not vary", **about), nothing
+    grid, mean = _together(moving, interval)
+    needed = MIN_SAMPLES * MIN_CYCLES
+    if len(mean) < needed:
+        why = f"{len(mean)} readings of {name}; a period needs {needed}"
+        return _none(why, **about), nothing
+    found = rhythm(mean)
+    shortest = MIN_SAMPLES * interval
+    if found is None or found.p_value > MAX_P_VALUE or found.strength < MIN_STRENGTH:
+        why = (
+            f"{name} has no clear period: sampled every {interval:.3g} s it would show steps from "
+            f"{shortest:.3g} s on, and shorter ones not"
+        )
+        if found is not None:
+            about |= {"strength_ratio": found.strength, "p_value": found.p_value}
+        return _none(why, **about), nothing
+    period = found.period_s * interval
+    about |= {
+        "period_ns": period * 1e9,
+        "strength_ratio": found.strength,
+        "p_value": found.p_value,
+    }
+    is_large = counter in MEANS and _is_too_large_for_an_echo(moving, period, interval, ceiling)
+    if not is_large and not _agree_in_phase(moving, period, interval):
+        why = (
+            f"{name} repeats every {period:.3g} s, but sampled every {interval:.3g} s so do "
+            f"steps of {1 / (1 / interval - 1 / period):.3g} s and shorter ones"
+        )
+        return _none(why, **about), nothing
+    starts = boundaries(mean, found.period_s) * interval + float(grid[0])
+    about |= {"verdict": "steps", "reason": f"the period of {name} of {len(moving)} GPUs"}
+    return _none("") | about, starts
+
+
+def _interval_s(readings: Sequence[Readings]) -> float | None:
+    """The usual time between readings, or between their changes where they repeat themselves.
+
+    An exporter that is asked more often than it reads answers the same again.
+    """
+    import numpy as np
+
+    found = []
+    for one in readings:
+        gaps = np.diff(one.times)
+        changes = int((np.diff(one.values) != 0).sum())
+        if len(gaps) and changes:
+            usual = float(np.median(gaps))
+            repeats = len(gaps) / changes
+            found.append(usual * (repeats if repeats >= 1.5 else 1.0))
+    return float(np.median(found)) if found else None
+
+
+def _together(readings: Sequence[Readings], interval: float) -> tuple[Floats, Floats]:
+    """The mean of standardised readings on a regular grid: the stretch that most GPUs cover."""
+    import numpy as np
+
+    low = float(np.median([r.times[0] for r in readings]))
+    high = float(np.median([r.times[-1] for r in readings]))
+    grid = np.arange(low, high, interval)
+    total, seen = np.zeros(len(grid)), np.zeros(len(grid))
+    for one in readings:
+        # A reading is worth an interval on both sides: a gap is no line between its ends.
+        after = np.searchsorted(one.times, grid).clip(1, len(one.times) - 1)
+        near = np.minimum(abs(one.times[after] - grid), abs(grid - one.times[after - 1]))
+        good = near <= 1.5 * interval
+        spread = float(np.std(one.values))
+        standard = (np.interp(grid, one.times, one.values) - one.values.mean()) / spread
+        total += np.where(good, standard, 0.0)
+        seen += good
+    covered = float((seen > 0).mean()) if len(grid) else 0.0
+    mean = np.divide(total, seen, out=np.zeros_like(total), where=seen > 0)
+    return (grid, mean) if covered >= MIN_COVERED else (grid[:0], mean[:0])
+
+
+def rhythm(series: Floats) -> Period | None:
+    """The strongest rhythm of a regular series, its period in samples; None: no candidate.
+
+    ``p_value``: how often autoregressive noise of the same persistence has one as strong.
+    """
+    import numpy as np
+
+    from tracekit.stats import ar1
+
+    steady = _detrended(series)
+    if not np.any(steady):
+        return None
+    own = _peak(_autocorrelation(steady))
+    if own is None:
+        return None
+    lag, strength = own
+    rng = np.random.default_rng(20_260_721)
+    phi = float(ar1(series[None, :])[0])
+    noise = rng.normal(size=(SURROGATES, len(series)))
+    walks = noise.copy()
+    for i in range(1, len(series)):
+        walks[:, i] += phi * walks[:, i - 1]
+    as_strong = 0
+    for walk in walks:
+        chance = _peak(_autocorrelation(_detrended(walk)))
+        as_strong += chance is not None and chance[1] >= strength
+    p_value = (as_strong + 1) / (SURROGATES + 1)
+    return Period(_refined(_autocorrelation(steady), lag), strength, p_value)
+
+
+def _detrended(series: Floats) -> Floats:
+    """Less its running mean over twice the longest period that is looked for."""
+    import numpy as np
+
+    width = 2 * (len(series) // MIN_CYCLES) + 1
+    half = width // 2
+    sums = np.concatenate([[0.0], np.cumsum(series)])
+    low = np.maximum(np.arange(len(series)) - half, 0)
+    high = np.minimum(np.arange(len(series)) + half + 1, len(series))
+    return np.asarray(series - (sums[high] - sums[low]) / (high - low))
+
+
+def _autocorrelation(series: Floats) -> Floats:
+    """At lags from 0 to a quarter of the length, ``FINE`` a sample, each over what overlaps."""
+    import numpy as np
+
+    n = len(series)
+    spectrum = abs(np.fft.rfft(series - series.mean(), 2 * n)) ** 2
+    raw = FINE * np.fft.irfft(spectrum, 2 * n * FINE)[: n * FINE // 4 + 1]
+    grown = raw / (n - np.arange(len(raw)) / FINE)
+    return np.asarray(grown / grown[0])
+
+
+def _peak(r: Floats) -> tuple[int, float] | None:
+    """The first lag that peaks nearly as high as any, and the lesser of it and its double."""
+    import numpy as np
+
+    longest = 4 * (len(r) - 1) // MIN_CYCLES
+    fallen = np.flatnonzero(r < 0)
+    first = max(MIN_SAMPLES * FINE - 1, int(fallen[0]) if len(fallen) else len(r))
+    lags = np.arange(first, min(longest, (len(r) - 2) // 2) + 1)
+    if not len(lags):
+        return None
+    lags = lags[(r[lags] >= r[lags - 1]) & (r[lags] >= r[lags + 1])]
+    if not len(lags):
+        return None
+    twice = np.array([r[2 * k - 2 : 2 * k + 3].max() for k in lags.tolist()])
+    strengths = np.minimum(r[lags], twice)
+    if strengths.max() <= 0:
+        return None
+    at = int(np.flatnonzero(strengths >= FIRST_RATIO * strengths.max())[0])
+    return int(lags[at]), float(strengths[at])
+
+
+def _refined(r: Floats, lag: int) -> float:
+    """The period in samples by the farthest multiple that still peaks: its error is shared."""
+    import numpy as np
+
+    period, times = _vertex(r, lag), 1
+    while True:
+        centre = round(period * 2 * times)
+        reach = max(1, round(period / 4))
+        if centre + reach + 1 >= len(r):
+            return period / FINE
+        window = r[centre - reach : centre + reach + 1]
+        top = centre - reach + int(np.argmax(window))
+        if r[top] < 0.5 * r[lag]:
+            return period / FINE
+        times *= 2
+        period = _vertex(r, top) / times
+
+
+def _vertex(r: Floats, at: int) -> float:
+    """Where a parabola through three neighbours has its top."""
+    if not 0 < at < len(r) - 1:
+        return float(at)
+    before, here, after = (float(v) for v in r[at - 1 : at + 2])
+    bend = before - 2 * here + after
+    return at + (0.5 * (before - after) / bend if bend < 0 else 0.0)
+
+
+# --- echoes of something faster ------------------------------------------------------------------
+
+
+def _is_too_large_for_an_echo(
+    readings: Sequence[Readings], period: float, interval: float, ceiling: float
+) -> bool:
+    """Whether the usual GPU swings further than the means of anything faster could."""
+    import numpy as np
+
+    swings = [2 * abs(_fourier(one, period)) for one in readings]
+    cycles = 1 - interval / period  # of the lowest frequency that looks the same, in an interval
+    most = 2 * ceiling / np.pi * np.sin(np.pi * cycles) / (np.pi * cycles)
+    return float(np.median(swings)) > float(most)
+
+
+def _fourier(one: Readings, period: float) -> complex:
+    import numpy as np
+
+    turns = np.exp(-2j * np.pi * one.times / period)
+    return complex(np.mean((one.values - one.values.mean()) * turns))
+
+
+def _agree_in_phase(readings: Sequence[Readings], period: float, interval: float) -> bool:
+    """Whether GPUs that are read at different moments agree on when the period begins."""
+    import numpy as np
+
+    moments = []
+    for one in readings:
+        turn = complex(np.mean(np.exp(2j * np.pi * one.times / interval)))
+        if abs(turn) < AGREE_LIMIT:
+            return False  # its moments wander: nothing is known of what an echo would do
+        moments.append(turn / abs(turn))
+    spread = [abs(np.mean(np.array(moments) ** k)) for k in range(1, 6)]
+    if max(spread) > SPREAD_LIMIT:
+        return False
+    phases = np.array([_fourier(one, period) for one in readings])
+    return bool(abs(np.mean(phases / abs(phases))) >= AGREE_LIMIT)
+
+
+# --- steps ---------------------------------------------------------------------------------------
+
+
+def boundaries(series: Floats, period: float) -> Floats:
+    """Where one repetition ends and the next begins, in samples; NaN between those lost.
+
+    Each repetition is laid over the mean of all, from 0.6 to 2.5 periods after the one before;
+    what fits nowhere (an evaluation, a checkpoint) is left out.
+    """
+    import numpy as np
+
+    steady = _detrended(series)
+    template = _folded(steady, period)
+    fine = np.arange(len(template)) / len(template) * period
+    starts = np.arange(0.0, len(series) - period, 0.25)
+    windows = np.interp(starts[:, None] + fine, np.arange(len(series)), steady)
+    windows -= windows.mean(axis=1, keepdims=True)
+    scale = np.sqrt((windows * windows).sum(axis=1) * (template * template).sum())
+    fit = np.divide(windows @ template, scale, out=np.zeros(len(starts)), where=scale > 0)
+    found: list[float] = []
+    first = int(np.argmax(fit[: max(1, int(4 * period))]))
+    at = starts[first] if len(starts) else float("inf")
+    is_first = True
+    while at <= len(series) - period:
+        if is_first:
+            found.append(float(at))
+            is_first = False
+        low, high = np.searchsorted(starts, [at + 0.6 * period, at + 2.5 * period])
+        window = fit[low:high]
+        best = float(window.max(initial=0.0))
+        if best < 0.5:
+            found.append(float("nan"))
+            at += 2 * period
+            low, high = np.searchsorted(starts, [at - 0.5 * period, at + 0.5 * period])
+            if high <= low:
+                break
+            at = float(starts[low + int(np.argmax(fit[low:high]))])
+            is_first = True
+            continue
+        good = np.flatnonzero(window >= max(0.5, 0.8 * best))
+        # The top of the first hill that is nearly as high as any.
+        end = int(good[0])
+        while end + 1 < len(window) and window[end + 1] >= window[end]:
+            end += 1
+        at = float(starts[low + end])
+        found.append(at)
+    return np.array(found)
+
+
+def _folded(series: Floats, period: float) -> Floats:
+    """The mean repetition, less its mean, beginning where activity is least."""
+    import numpy as np
+
+    bins = max(8, round(4 * period))
+    place = ((np.arange(len(series)) % period) / period * bins).astype(int).clip(0, bins - 1)
+    sums = np.bincount(place, series, bins)
+    counts = np.bincount(place, minlength=bins)
+    seen = np.flatnonzero(counts)
+    means = np.interp(np.arange(bins), seen, sums[seen] / counts[seen])
+    width = max(1, bins // 8)
+    ring = np.concatenate([means, means[:width]])
+    smooth = np.convolve(ring, np.ones(width) / width, "valid")[:bins]
+    least = int(np.argmin(smooth)) + width // 2
+    rolled = np.roll(means, -least)
+    return np.asarray(rolled - rolled.mean())
+
+
+def step_rows(starts: Floats, row: Mapping[str, Any], origin_ns: int) -> list[dict[str, Any]]:
+    """The rows of ``activity_step``: from one boundary to the next, where both are known."""
+    import numpy as np
+
+    rows = []
+    for number in range(len(starts) - 1):
+        if np.isnan(starts[number : number + 2]).any():
+            continue
+        start_ns = origin_ns + round(float(starts[number]) * 1e9)
+        end_ns = origin_ns + round(float(starts[number + 1]) * 1e9)
+        rows.append(
+            {
+                "attempt": None,
+                "step": number,
+                "start_ns": start_ns,
+                "dur_ns": end_ns - start_ns,
+                "error_ns": round(float(row["interval_ns"])),
+                "step_source": "counters",
+            }
+        )
+    return rows
+
+
+__all__ = ["activity_tables", "period_row", "rhythm"]

@@ -1,0 +1,158 @@
+"""The GPU that does not wait, as its counters show it where no trace does.
+
+Whoever waits in a collective leaves most of its multiprocessors idle; who is waited for does not.
+The busiest GPU may also just have more to do, so it is a suspect only where its own clock, power
+or memory gives a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tracekit.findings import Evidence
+from tracekit.rules import gpus
+from tracekit.rules.base import Facts, Row
+from tracekit.rules.gpu_memory_fault import GROWN
+from tracekit.rules.thermal_throttle import WORDS, ThermalThrottleThresholds, clock_lost, is_held
+from tracekit.wording import share
+
+ACTIVITY = ("sm_active", "graphics_active")
+"""How busy a GPU is, best first; not its utilisation, which counts a waiting kernel as work."""
+HELD = ("hw_thermal", "sw_thermal", "thermal", "hw_slowdown", "hw_power_brake")
+QUERIES = (gpus.COUNTERS, gpus.THROTTLE, gpus.GROWTH, gpus.EVENTS)
+
+
+@dataclass(frozen=True)
+class Busiest:
+    """A GPU that is busier than its peers, and why it may be slow."""
+
+    row: Row
+    reasons: tuple[str, ...]
+    evidence: tuple[Evidence, ...]
+
+
+def has_activity(facts: Facts) -> bool:
+    """Whether the activity of GPUs can be compared at all."""
+    return any(
+        row["counter"] in ACTIVITY and row["moments_count"] for row in facts.of(gpus.COUNTERS)
+    )
+
+
+def busiest(
+    facts: Facts, *, min_activity_ratio: float, max_below_ratio: float, max_clock_ratio: float,
+    max_power_ratio: float, min_peers_count: int, min_moments_count: int,
+) -> list[Busiest]:  # fmt: skip
+    """The GPUs that are busier than their peers and have a reason to be slow."""
+    counters = gpus.by_gpu(facts, gpus.COUNTERS, "counter")
+    throttle = gpus.by_gpu(facts, gpus.THROTTLE, "event")
+    growth = gpus.by_gpu(facts, gpus.GROWTH, "counter")
+    failed = {str(r["gpu_id"]): r for r in gpus.current_events(facts, gpus.MEMORY_XIDS)}
+    found = []
+    for gpu, own in sorted(counters.items()):
+        row = next((own[c] for c in ACTIVITY if c in own), None)
+        if (
+            row is None
+            or row["total_ratio"] is None
+            or row["peers_count"] < min_peers_count
+            or row["moments_count"] < min_moments_count
+            or row["total_ratio"] < min_activity_ratio
+            or row["below_ratio"] > max_below_ratio
+        ):
+            continue
+        given = [
+            *_clock(facts, own, max_clock_ratio, max_power_ratio),
+            *_held(facts, throttle.get(gpu, {})),
+            *_memory(facts, growth.get(gpu, {}), failed.get(gpu)),
+        ]
+        if given:
+            reasons, evidence = zip(*given, strict=True)
+            found.append(Busiest(row, tuple(reasons), tuple(evidence)))
+    return found
+
+
+def _clock(
+    facts: Facts, own: Mapping[str, Row], max_clock_ratio: float, max_power_ratio: float
+) -> list[tuple[str, Evidence]]:
+    """A clock below the busy peers', or less power than peers that do less."""
+    found = []
+    lost = clock_lost(own)
+    if lost is not None and lost[0] <= max_clock_ratio:
+        mhz, peers = (float(lost[1][k] or 0.0) / 1e6 for k in ("p50_value", "peer_value"))
+        said = f"its clock is {mhz:.0f} MHz against {peers:.0f}"
+        found.append((said, _ratio(facts, "clock", lost[0], max_clock_ratio, lost[1])))
+    power = own.get("power")
+    if power is not None and power["peer_ratio"] is not None:
+        ratio = float(power["peer_ratio"])
+        if ratio <= max_power_ratio:
+            said = f"it draws {power['p50_value']:.0f} W against {power['peer_value']:.0f}"
+            found.append((said, _ratio(facts, "power", ratio, max_power_ratio, power)))
+    return found
+
+
+def _ratio(facts: Facts, what: str, value: float, limit: float, row: Row) -> Evidence:
+    return Evidence(
+        name=f"{what} over its peers', median moment",
+        value=value,
+        unit="ratio",
+        threshold=limit,
+        query=gpus.COUNTERS,
+        rows=gpus.places(facts, [row]),
+    )
+
+
+def _held(facts: Facts, events: Mapping[str, Row]) -> list[tuple[str, Evidence]]:
+    """What holds its clock down; the software power cap is no reason: it is normal at full load."""
+    limits = ThermalThrottleThresholds()
+    held = next((events[e] for e in HELD if e in events and is_held(events[e], limits)), None)
+    if held is None:
+        return []
+    by_counter = held["held_ratio"] is not None
+    ratio = float(held["held_ratio"] if by_counter else held["active_ratio"])
+    of = "time" if by_counter else "samples"
+    name = WORDS.get(str(held["event"]), "hardware power brake")
+    evidence = Evidence(
+        name=f"{name}, share of the {of}",
+        value=ratio,
+        unit="ratio",
+        threshold=limits.min_held_ratio if by_counter else limits.min_active_ratio,
+        query=gpus.THROTTLE,
+        rows=gpus.places(facts, [held]),
+    )
+    return [(f"{name} {share(ratio)} of the {of}", evidence)]
+
+
+def _memory(
+    facts: Facts, growth: Mapping[str, Row], event: Row | None
+) -> list[tuple[str, Evidence]]:
+    """Memory errors that were not corrected; corrected ones are normal."""
+    grown = next((growth[c] for c in GROWN if c in growth and growth[c]["growth"]), None)
+    if grown is not None:
+        name = GROWN[str(grown["counter"])]
+        evidence = Evidence(
+            name=f"{name} while the job ran",
+            value=float(grown["growth"]),
+            unit="count",
+            threshold=1.0,
+            query=gpus.GROWTH,
+            rows=gpus.places(facts, [grown]),
+        )
+        return [(f"it has {name}", evidence)]
+    if event is None:
+        return []
+    evidence = Evidence(
+        name=f"XID {event['xid']}",
+        value=float(event["xid"]),
+        unit="XID",
+        query=gpus.EVENTS,
+        rows=gpus.places(facts, [event]),
+    )
+    return [(f"XID {event['xid']} ({gpus.XIDS[int(event['xid'])]})", evidence)]
+
+
+def is_counters_alone(evidence: Sequence[Evidence]) -> bool:
+    """Whether a finding stands on GPU counters and nothing else."""
+    return all(e.query in QUERIES for e in evidence)
+
+
+__all__ = ["ACTIVITY", "QUERIES", "Busiest", "busiest", "has_activity", "is_counters_alone"]

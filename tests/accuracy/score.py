@@ -9,6 +9,8 @@ from typing import Any
 
 MIN_COST_RATIO = 0.05
 """Single faults below this share of the step need not be named."""
+AT_START = frozenset({"init-straggler"})
+"""Faults whose price is paid before the steps."""
 MAJOR = ("major", "critical")
 
 
@@ -244,10 +246,10 @@ def _rules(scores: Scores, outcome: Outcome, checkable: set[str]) -> None:
         level = scores.levels[named.rule, named.confidence]
         level[0] += is_right
         level[1] += 1
-    if outcome.cost_ratio < MIN_COST_RATIO:
-        return
     for fault in faults:
-        if fault["fault"] not in checkable:
+        # What strikes before the first step costs no step anything and is due all the same.
+        is_worth_it = outcome.cost_ratio >= MIN_COST_RATIO or fault["fault"] in AT_START
+        if fault["fault"] not in checkable or not is_worth_it:
             continue
         for name in fault["expected_rules"]:
             scores.rules[name].due += 1

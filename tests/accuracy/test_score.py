@@ -84,6 +84,14 @@ def test_cheap_faults_need_not_be_named() -> None:
     assert one(outcome(truth(("gc-pause", [2]), slow_s=1.02))).single == 0
 
 
+def test_what_strikes_before_the_steps_is_due_though_it_costs_none() -> None:
+    facts = truth(("init-straggler", [2]), slow_s=1.0)
+    found = score([outcome(facts, named("init-straggler", 2))], {"init-straggler"})
+    assert (found.single, found.rules["init-straggler"].recall) == (0, 1)
+    silent = score([outcome(facts)], {"init-straggler"})
+    assert silent.rules["init-straggler"].recall == 0
+
+
 def test_symptoms_and_inherent_rules_are_no_mistakes() -> None:
     found = one(
         outcome(

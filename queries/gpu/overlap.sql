@@ -53,7 +53,7 @@ WITH
             AND ($steps = 'all' OR last_start_ns IS NULL OR launch_ns < last_start_ns)
     ),
     -- One walk in order of start: how far each layer was covered when a row began. What a row adds
-    -- to a layer's union is what it has beyond that (as merged_intervals does, without keeping the stretches).
+    -- to a layer's union is what it has beyond that: merged_intervals, with no stretches to keep.
     covered AS (
         SELECT
             key,

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-REGISTRY_VERSION = 8
+REGISTRY_VERSION = 9
 """Raised when the meaning or the set of columns changes; part of every run's key."""
 
 UNIT_SUFFIXES = {

@@ -81,7 +81,8 @@ class Counter(NamedTuple):
     """What a column's numbers are, and what they are multiplied by."""
 
     meaning: Meaning
-    scale: Fraction
+    """Its scale is 1: ``scale`` has it."""
+    scale: int | Fraction
     original: str
 
 
@@ -99,15 +100,19 @@ class Layout(NamedTuple):
 
 def counter_of(name: str, unit: str | None, original: str) -> Counter:
     """A canonical counter in a unit. ValueError with the units that there are; KeyError."""
-    what = meaning(name)
+    return _counter(meaning(name), unit, original)
+
+
+def _counter(what: Meaning, unit: str | None, original: str) -> Counter:
     scales = _SCALES.get(what.unit or "", {})
+    own = what._replace(scale=1)
     if unit is None:
-        return Counter(what, Fraction(1), original)
+        return Counter(own, what.scale, original)
     wanted = {u.lower() if what.unit != "bits/s" else u: s for u, s in scales.items()}
     scale = scales.get(unit) or wanted.get(unit.lower())
     if scale is None:
         raise ValueError(", ".join(scales) or "none")
-    return Counter(what, scale, original)
+    return Counter(own, int(scale) if scale.denominator == 1 else scale, original)
 
 
 def sniff(head: bytes, name: str) -> Recognition | None:
@@ -229,7 +234,7 @@ def _by_header(name: str) -> Counter | None:
         except ValueError:
             return None
     if rdma_names.is_port_counter(name.strip()):
-        return Counter(rdma_names.port_meaning(name.strip()), Fraction(1), name.strip())
+        return _counter(rdma_names.port_meaning(name.strip()), None, name.strip())
     return None
 
 
@@ -286,8 +291,16 @@ class _Table:
                     shape=shape(text),
                 )
                 continue
-            what = counter.meaning._replace(scale=1)
-            self.samples.add(place, port, what, number, original=counter.original, **which)  # type: ignore[arg-type]
+            self.samples.add(
+                place,
+                port,
+                counter.meaning,
+                number,
+                original=counter.original,
+                priority=which.get("priority"),
+                queue=which.get("queue"),
+                lane=which.get("lane"),
+            )
 
     def _numbers(self, cells: Sequence[str], layout: Layout) -> Iterator[tuple[str, Counter]]:
         if "metric" not in layout.roles or "value" not in layout.roles:
@@ -314,14 +327,16 @@ def _number(text: str, counter: Counter) -> int | float | str | None:
     Counts are multiplied as fractions: a float of 10^16 bytes is off by some.
     """
     bare = text.strip()
+    if bare.isdecimal() and bare.isascii() and len(bare) < 20 and type(counter.scale) is int:
+        counted = int(bare) * counter.scale
+        return counted if counted < 2**64 else bare
     if is_missing(bare):
         return None
     if counter.meaning.unit == "1 or 0" and bare.lower() in _WORDS:
         return _WORDS[bare.lower()]
     if not bare or not _NUMBER.fullmatch(bare) or not any(c.isdigit() for c in bare):
         return bare
-    scale = counter.scale * counter.meaning.scale
-    exact = Fraction(bare.replace(",", "")) * scale
+    exact = Fraction(bare.replace(",", "")) * counter.scale
     if counter.meaning.kind == "cumulative":
         return round(exact) if 0 <= exact < 2**64 else bare
     return float(exact)

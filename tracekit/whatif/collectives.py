@@ -468,9 +468,7 @@ def _work(window: _Window, rank: int, calls: Sequence[int]) -> _Signature:
 class _Replay:
     """One window in all scenarios at once."""
 
-    def __init__(
-        self, window: _Window, ideal: Mapping[int, Mapping[int, float]], how: Scenarios
-    ) -> None:
+    def __init__(self, window: _Window, ideal: Mapping[int, float], how: Scenarios) -> None:
         self.window, self.ideal, self.how = window, ideal, how
         self.origin = min(window.starts.values())
         self.left: dict[int, dict[int, Floats]] = {}
@@ -535,7 +533,15 @@ class _Replay:
                 for rank, (now, lag_ns, b) in entered.items()
             }
             del self.entered[one]
-            self.left[one] = leave(one, self.window.calls[one], times, self.ideal, self.how)
+            members = list(times)
+            left = leave(
+                self.window.calls[one],
+                members,
+                np.stack([times[r] for r in members]),
+                self.ideal[one],
+                self.how,
+            )
+            self.left[one] = dict(zip(members, left, strict=True))
             self.todo += self.waiting.pop(one, ())
             ready += self.held.pop(one, ())
 

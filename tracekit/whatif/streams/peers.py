@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,10 +57,10 @@ def with_times(block: Block, shape: Block, values: tuple[Floats, Floats, Floats]
 class Peers:
     """Who does the same work in a step."""
 
-    def __init__(self, window: Window, stages: Mapping[int, int]) -> None:
+    def __init__(self, window: Window) -> None:
         self.groups: dict[Any, list[tuple[int, Block]]] = defaultdict(list)
         self.own: dict[Any, list[Block]] = defaultdict(list)
-        self.window, self.stages = window, stages
+        self.window = window
         self._names: dict[Any, _Names] = {}
         for rank, one in window.ranks.items():
             for position, block in enumerate(one.blocks):
@@ -68,7 +68,7 @@ class Peers:
                 self.own[rank, block.signature].append(block)
 
     def _key(self, rank: int, position: int, block: Block) -> Any:
-        return position, self.stages.get(rank), tuple(sorted(block.signature))
+        return position, self.window.ranks[rank].stage, tuple(sorted(block.signature))
 
     def ideal(self, rank: int, position: int) -> Block:
         """The block's own rows with the times that peers take for them."""

@@ -74,6 +74,7 @@ class RankBlocks:
     """A rank in one capture."""
 
     rank: int
+    stage: int | None
     begin_ns: int
     blocks: list[Block]
     busy_until_ns: dict[int, float]
@@ -188,7 +189,7 @@ class RankRows:
             return -1
         return int(self.call_rows[k - wait.back][wait.number])
 
-    def finish(self) -> RankBlocks:
+    def finish(self, stage: int | None) -> RankBlocks:
         """The blocks of the steps."""
         lag = np.where(self.kind == OP, self.start - self.free_at(), 0.0)
         work = (self.end - self.start).astype(np.float64)
@@ -215,7 +216,7 @@ class RankRows:
         ]
         busy = {s: float(t) for s, t in self.busy_until.items()}
         return RankBlocks(
-            self.rank, self.begin_ns, blocks, busy, self.compute_stream, self.latency_ns,
+            self.rank, stage, self.begin_ns, blocks, busy, self.compute_stream, self.latency_ns,
             self.gap_ns,
         )  # fmt: skip
 

@@ -21,6 +21,7 @@ from tracekit.whatif.calls import (
     alike,
     change_transfers,
     ideal_transfers,
+    last_starts,
     refused_because,
     transfers_of,
 )
@@ -29,7 +30,7 @@ from tracekit.whatif.columns import Columns, Replayed
 from tracekit.whatif.streams.peers import Peers, own_ns, with_times
 from tracekit.whatif.streams.replay import WindowReplay, compile_rank
 from tracekit.whatif.streams.rows import CLOSE_NS, OP, Block, Ints
-from tracekit.whatif.streams.windows import Event, Window, windows_of
+from tracekit.whatif.streams.windows import Program, Window, windows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +66,7 @@ class StreamReplay:
         places: Places | None = None,
     ) -> None:
         self._places = places or Places()
-        self.windows = windows_of(operations, syncs, steps, self._places.clocks)
+        self.windows = windows_of(operations, syncs, steps, self._places)
         if not any(w.calls for w in self.windows):
             raise InputError(
                 "nothing to replay: no collectives of steady steps are matched across ranks",
@@ -89,7 +90,7 @@ class StreamReplay:
 
     def step_s_without(self, ranks: Iterable[int]) -> float:
         """Length of a step if these ranks did what their peers do, in s."""
-        return _time_without(self.windows, set(ranks), self._places.stages)
+        return _time_without(self.windows, set(ranks))
 
     def analyse(self, causes: Sequence[Cause] = ()) -> CollectivesWhatIf:
         """Replay in all the ways that the metrics need.
@@ -130,7 +131,7 @@ def _explained(block: Block) -> Block:
 
 def _step_times(
     windows: Sequence[Window],
-    events: Sequence[Mapping[int, list[Event]]],
+    events: Sequence[Mapping[int, Program]],
     variant: Mapping[int, Ints],
     how: Scenarios,
 ) -> Floats:
@@ -143,7 +144,7 @@ def _step_times(
     return np.concatenate(parts)
 
 
-def _one_time(windows: Sequence[Window], events: Sequence[Mapping[int, list[Event]]]) -> float:
+def _one_time(windows: Sequence[Window], events: Sequence[Mapping[int, Program]]) -> float:
     """Seconds a step with measured transfers."""
     nothing = {r: np.zeros(1, np.int64) for w in windows for r in w.ranks}
     one, none = np.ones(1), np.zeros(1)
@@ -205,8 +206,7 @@ def _time_without_link(
             typical = usual.get(what(call))
             known, lost = known + (typical is not None) * took, lost + (typical is None) * took
             if typical is not None:
-                last = {r: max(call.starts[m] for m in call.needed(r)) for r in call.starts}
-                ends = {r: round(t + typical) for r, t in last.items()}
+                ends = {r: round(t + typical) for r, t in last_starts(call).items()}
                 calls[number] = replace(call, ends=ends, transfers=None)
         changed.append(replace(window, calls=calls))
     if lost > MAX_UNEQUAL_RATIO * (lost + known):
@@ -216,15 +216,15 @@ def _time_without_link(
             "should take",
             hint="--scale comm=KIND=FACTOR asks for a given speed; tracekit expect has the ideal",
         )
-    return _time_without(changed, set(), places.stages)
+    return _time_without(changed, set())
 
 
-def _time_without(windows: Sequence[Window], removed: set[int], stages: Mapping[int, int]) -> float:
+def _time_without(windows: Sequence[Window], removed: set[int]) -> float:
     """Seconds a step with these ranks doing what their peers do."""
     events = []
     for window in windows:
-        peers = Peers(window, stages) if removed else None
-        own: dict[int, list[Event]] = {}
+        peers = Peers(window) if removed else None
+        own: dict[int, Program] = {}
         for rank, one in window.ranks.items():
             if peers is not None and rank in removed:
                 blocks = [peers.typical(rank, k, removed) for k in range(len(one.blocks))]
@@ -240,7 +240,6 @@ def _time_without(windows: Sequence[Window], removed: set[int], stages: Mapping[
 def _analyse(
     windows: Sequence[Window], places: Places, causes: Sequence[Cause]
 ) -> CollectivesWhatIf:
-    stages = places.stages
     job = _replayed(windows)
     excess = dict.fromkeys(sorted({r for w in windows for r in w.ranks}), 0.0)
     ranks = [*excess]
@@ -249,8 +248,8 @@ def _analyse(
     scales = sorted({_work_scale(c) for c in changed if c in chosen})
     events = []
     for window in windows:
-        peers = Peers(window, stages)
-        own: dict[int, list[Event]] = {}
+        peers = Peers(window)
+        own: dict[int, Program] = {}
         for rank, one in window.ranks.items():
             measured = [_explained(b) for b in one.blocks]
             ideal = [_explained(peers.ideal(rank, k)) for k in range(len(measured))]
@@ -274,14 +273,14 @@ def _analyse(
     def without(cause: Cause) -> float:
         if cause.kind == "link":
             return _time_without_link(windows, places, ranks, cause)
-        return _time_without(windows, set(chosen[cause]), stages)
+        return _time_without(windows, set(chosen[cause]))
 
     return columns.result(
         times,
         job,
         causes,
         without,
-        lambda rank: _time_without(windows, {rank}, stages),
+        lambda rank: _time_without(windows, {rank}),
         method="streams",
         refused=_refused(windows, job.base_s, float(times[:, 0].mean())),
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.whatif.calls import Call, settled_clocks, unbroken
+from tracekit.whatif.calls import Call, Floats, Places, settled_clocks, unbroken
 from tracekit.whatif.streams.rows import CLOSE_NS, Ints, RankBlocks, Rows, rank_rows
 from tracekit.whatif.streams.waits import learn_waits
 
@@ -24,7 +24,21 @@ MAX_OPERATIONS = 2_000_000
 MAX_EVENTS = 400_000
 """Collectives, waits and steps of a replay; later steps are left out beyond it."""
 
-Event = tuple[Any, ...]
+Event = tuple[int, int, int, bool, tuple[tuple[bool, int], ...]]
+"""What, stream, which call or step or marked row, whether it follows the compute, what it waits
+for: see ``replay``."""
+
+
+@dataclass
+class Program:
+    """What a rank does in a window, as events with times of its variants."""
+
+    events: tuple[Event, ...]
+    calls: Ints
+    """Numbers of its collectives in order."""
+    first: Floats
+    second: Floats
+    """Times of the events in ns: (event, variant)."""
 
 
 @dataclass
@@ -38,15 +52,15 @@ class Window:
     unmatched_count: int = 0
     unmatched_ratio: float = 0.0
     """Of the step, for which an unmatched collective ran and nothing was computed; worst rank."""
-    compiled: dict[int, list[Event]] = field(default_factory=dict)
-    """By rank its events as it was, without what is unexplained."""
+    compiled: dict[int, Program] = field(default_factory=dict)
+    """By rank what it did, without what is unexplained."""
 
 
 def windows_of(
     operations: pa.Table,
     syncs: pa.Table,
     steps: pa.Table,
-    clocks: Mapping[int, tuple[int, int]],
+    places: Places,
 ) -> list[Window]:
     spans: dict[int, dict[int, dict[int, tuple[int, int]]]] = defaultdict(lambda: defaultdict(dict))
     for row in steps.to_pylist():
@@ -60,7 +74,7 @@ def windows_of(
     found = []
     room = 1.0
     for capture, ranks in sorted(spans.items()):
-        window = _window(capture, ranks, table, stops, clocks, room)
+        window = _window(capture, ranks, table, stops, places, room)
         if window is not None:
             room -= _size(window)
             found.append(window)
@@ -115,7 +129,7 @@ def _window(
     spans: Mapping[int, Mapping[int, tuple[int, int]]],
     table: _Table,
     stops: Mapping[tuple[int, int], list[tuple[int, int, bool]]],
-    clocks: Mapping[int, tuple[int, int]],
+    places: Places,
     room: float,
 ) -> Window | None:
     common = sorted(set.intersection(*(set(s) for s in spans.values())))
@@ -132,6 +146,7 @@ def _window(
     ends = {r: s[kept[-1]][1] for r, s in spans.items()}
     inside = {r: (one.launch >= begins[r]) & (one.launch < ends[r]) for r, (one, _) in own.items()}
     found = _calls(own, inside, table.facts)
+    clocks = places.clocks
     shifts = settled_clocks(found.values(), clocks)
     moved = {r: shifts.get(clocks[r][0], 0) if r in clocks else 0 for r in own}
     if shifts:
@@ -173,7 +188,7 @@ def _window(
             ready.latency_ns = min(usual, CLOSE_NS)
     learn_waits(prepared, found)
     for ready in prepared:
-        window.ranks[ready.rank] = ready.finish()
+        window.ranks[ready.rank] = ready.finish(places.stages.get(ready.rank))
     return window
 
 
@@ -182,9 +197,10 @@ def _calls(
     inside: Mapping[int, npt.NDArray[np.bool_]],
     facts: Mapping[int, Mapping[str, Any]],
 ) -> dict[int, Call]:
-    """Calls whose members are all launched within the window."""
+    """Calls whose members are all launched, once each, within the window."""
     found: dict[int, Call] = {}
     sizes: dict[int, int] = {}
+    twice: set[int] = set()
     for rank, (rows, first) in own.items():
         for i in np.flatnonzero((rows.call >= 0) & inside[rank]).tolist():
             fact, number = facts[first + i], int(rows.call[i])
@@ -203,8 +219,14 @@ def _calls(
                 sizes[number] = 2 if is_pair else int(fact["members_count"] or 0)
             if op == "send":
                 call.sends.add(rank)
+            if rank in call.starts:
+                twice.add(number)
             call.starts[rank], call.ends[rank] = int(rows.start[i]), int(rows.end[i])
-    return {n: c for n, c in found.items() if len(c.starts) >= max(2, sizes[n]) and sizes[n]}
+    return {
+        n: c
+        for n, c in found.items()
+        if n not in twice and len(c.starts) >= max(2, sizes[n]) and sizes[n]
+    }
 
 
 def _uncovered_ns(rows: Rows, lost: npt.NDArray[np.bool_], until_ns: int) -> float:

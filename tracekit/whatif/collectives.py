@@ -154,6 +154,10 @@ class CollectiveReplay:
         """
         return _analyse(self._windows, self._places, causes)
 
+    def slowdown_by_rank(self) -> dict[int, float]:
+        """As in the analysis, which takes longer: it replays the job without each of the worst."""
+        return _analyse(self._windows, self._places, (), is_whole=False).slowdown_by_rank
+
 
 # --- what each rank did ---------------------------------------------------------------------------
 
@@ -550,7 +554,7 @@ class _Replay:
 
 
 def _analyse(
-    windows: Sequence[_Window], places: Places, causes: Sequence[Cause]
+    windows: Sequence[_Window], places: Places, causes: Sequence[Cause], *, is_whole: bool = True
 ) -> CollectivesWhatIf:
     stages = places.stages
     job = Replayed(
@@ -578,7 +582,7 @@ def _analyse(
         job,
         causes,
         lambda cause: _time_without(windows, chosen[cause], stages),
-        lambda rank: _time_without(windows, [rank], stages),
+        (lambda rank: _time_without(windows, [rank], stages)) if is_whole else None,
         method="collectives",
         refused=refused_because(job.base_s, float(times[:, 0].mean())),
     )

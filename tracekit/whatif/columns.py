@@ -95,7 +95,7 @@ class Columns:
         job: Replayed,
         causes: Sequence[Cause],
         without: Callable[[Cause], float],
-        without_rank: Callable[[int], float],
+        without_rank: Callable[[int], float] | None,
         *,
         method: str,
         refused: str | None,
@@ -103,7 +103,7 @@ class Columns:
         """The metrics. ``times``: (steps, columns), in s.
 
         ``without`` replays a cause that has no column, ``without_rank`` the job with one rank doing
-        what its peers do, both in seconds a step.
+        what its peers do, both in seconds a step; None where nobody asks for that.
         """
         mean = times.mean(axis=0)
         t_now, t_ideal = float(mean[0]), float(mean[1])
@@ -122,7 +122,9 @@ class Columns:
             t_no_delay_s=t_now,
             t_ideal_s=t_ideal,
             slowdown_by_rank=alone,
-            saved_s_by_rank={r: t_now - without_rank(r) for r in worst[:MAX_REMOVED_RANKS]},
+            saved_s_by_rank={
+                r: t_now - without_rank(r) for r in worst[:MAX_REMOVED_RANKS] if without_rank
+            },
             slowdown_by_optype={g: float(mean[2 + i]) / t_ideal for i, g in enumerate(self.groups)},
             per_step={
                 s: (b / 1e9, float(row[0]), float(row[1]))

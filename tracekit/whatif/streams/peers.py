@@ -62,6 +62,7 @@ class Peers:
         self.own: dict[Any, list[Block]] = defaultdict(list)
         self.window = window
         self._names: dict[Any, _Names] = {}
+        self._usual: dict[Any, tuple[Floats, Floats, Floats] | None] = {}
         for rank, one in window.ranks.items():
             for position, block in enumerate(one.blocks):
                 self.groups[self._key(rank, position, block)].append((rank, block))
@@ -73,13 +74,17 @@ class Peers:
     def ideal(self, rank: int, position: int) -> Block:
         """The block's own rows with the times that peers take for them."""
         block = self.window.ranks[rank].blocks[position]
-        group = [b for _, b in self.groups[self._key(rank, position, block)]]
+        who = self._key(rank, position, block)
+        group = [b for _, b in self.groups[who]]
         if len(group) < 2:
-            group = self.own[rank, block.signature]
-        same = [b for b in group if b.key == block.key]
-        if 2 * len(same) <= len(group):
-            return self._scaled(block, group)
-        return with_times(block, block, _median(same, block))
+            who = rank, block.signature
+            group = self.own[who]
+        if (who, block.key) not in self._usual:
+            same = [b for b in group if b.key == block.key]
+            is_most = 2 * len(same) > len(group)
+            self._usual[who, block.key] = _median(same, block) if is_most else None
+        usual = self._usual[who, block.key]
+        return self._scaled(block, group) if usual is None else with_times(block, block, usual)
 
     def typical(self, rank: int, position: int, without: set[int]) -> Block:
         """What peers do in this step; else what others do for operations of the same name in the

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +28,7 @@ MAX_GAP_NS = 10_000
 OP, SYNC, END = 0, 1, 2
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(NamedTuple):
     """What a row waits for: the k-th call of a step, or a row of the same step."""
 
     is_call: bool
@@ -138,10 +136,8 @@ class RankRows:
     tail: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """The compute launched last before each row; -1: none in the window."""
     follows: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    waits: dict[int, set[int]] = field(default_factory=dict)
-    """Rows that a row waits for."""
-    seen_rows: list[list[int]] = field(default_factory=list)
-    """By step, rows that were seen to wait."""
+    waits: Ints = field(default_factory=lambda: np.zeros((0, 2), np.int64))
+    """(row, row that it waits for)."""
     waits_told: list[dict[int, list[Wait]]] = field(default_factory=list)
     """By step, the waits of each row told by their places."""
 
@@ -157,45 +153,18 @@ class RankRows:
         if explained:
             follows = self.follows & (self.tail >= 0)
             known[follows] = np.maximum(known[follows], self.end[self.tail[follows]])
-            for row, others in self.waits.items():
-                if self.kind[row] == OP:
-                    known[row] = max(known[row], *(self.end[o] for o in others))
+            row, other = self.waits[self.kind[self.waits[:, 0]] == OP].T
+            np.maximum.at(known, row, self.end[other])
         return np.asarray(known, np.float64)
-
-    @cached_property
-    def step_of(self) -> Ints:
-        """Which of the steps each row belongs to."""
-        return np.asarray(
-            np.searchsorted(self.edges, np.arange(len(self.kind)), side="right") - 1, np.int64
-        )
-
-    @cached_property
-    def call_rows(self) -> list[Ints]:
-        """Rows of the calls of each step."""
-        return [a + np.flatnonzero(self.call[a:b] >= 0) for a, b in pairwise(self.edges)]
-
-    def told(self, row: int, other: int) -> Wait | None:
-        """A wait by its place in the step; None for a row of an earlier step that is no call."""
-        k, j = int(self.step_of[row]), int(self.step_of[other])
-        if self.call[other] >= 0:
-            return Wait(True, k - j, int(np.searchsorted(self.call_rows[j], other)))
-        return Wait(False, 0, other - self.edges[k]) if j == k else None
-
-    def row_of(self, k: int, wait: Wait) -> int:
-        """The row that a wait of the k-th step means; -1: outside the window."""
-        if not wait.is_call:
-            return self.edges[k] + wait.number
-        if wait.back > k or wait.number >= len(self.call_rows[k - wait.back]):
-            return -1
-        return int(self.call_rows[k - wait.back][wait.number])
 
     def finish(self, stage: int | None) -> RankBlocks:
         """The blocks of the steps."""
         lag = np.where(self.kind == OP, self.start - self.free_at(), 0.0)
         work = (self.end - self.start).astype(np.float64)
-        for row in np.flatnonzero(self.kind == SYNC).tolist():
-            until = max((self.end[o] for o in self.waits.get(row, ())), default=self.moment[row])
-            work[row] = max(0, self.end[row] - max(until, self.moment[row]))
+        until = self.moment.copy()
+        np.maximum.at(until, self.waits[:, 0], self.end[self.waits[:, 1]])
+        is_stop = self.kind == SYNC
+        work[is_stop] = np.maximum(0, self.end - until)[is_stop]
         work[self.kind == END] = 0.0
         blocks = [
             Block(

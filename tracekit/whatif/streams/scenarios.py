@@ -99,6 +99,10 @@ class StreamReplay:
         """
         return _analyse(self.windows, self._places, causes)
 
+    def slowdown_by_rank(self) -> dict[int, float]:
+        """As in the analysis, which takes longer: it replays the job without each of the worst."""
+        return _analyse(self.windows, self._places, (), is_whole=False).slowdown_by_rank
+
 
 def raw_step_s(replay: StreamReplay) -> float:
     """Replayed length of a step with everything as it was, unexplained delays included.
@@ -238,7 +242,7 @@ def _time_without(windows: Sequence[Window], removed: set[int]) -> float:
 
 
 def _analyse(
-    windows: Sequence[Window], places: Places, causes: Sequence[Cause]
+    windows: Sequence[Window], places: Places, causes: Sequence[Cause], *, is_whole: bool = True
 ) -> CollectivesWhatIf:
     job = _replayed(windows)
     excess = dict.fromkeys(sorted({r for w in windows for r in w.ranks}), 0.0)
@@ -280,7 +284,7 @@ def _analyse(
         job,
         causes,
         without,
-        lambda rank: _time_without(windows, {rank}),
+        (lambda rank: _time_without(windows, {rank})) if is_whole else None,
         method="streams",
         refused=_refused(windows, job.base_s, float(times[:, 0].mean())),
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from tracekit.ingest.files import stream_problem
+
 READ_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 20
 """Longest line that is kept; of a longer one the rest is dropped."""
@@ -32,7 +34,8 @@ def numbered_lines(stream: BinaryIO, max_bytes: int = MAX_LINE_BYTES) -> Iterato
                 number += 1
                 yield number, _text(rest[:max_bytes], number)
             is_cut, rest = True, b""
-    if rest and not is_cut:
+    # Where the bytes break off, so does the last line: a number cut short looks like a smaller one.
+    if rest and not is_cut and stream_problem(stream) is None:
         yield number + 1, _text(rest, number + 1)
 
 

@@ -1,10 +1,12 @@
-"""NIC and interface metrics of node_exporter, as the network counters that they are."""
+"""NIC and interface metrics of node_exporter and UFM, as the network counters that they are."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from tracekit.ingest.exposition import Series
+from tracekit.ingest.net import ufm_names
+from tracekit.ingest.net.infiniband import node_and_prefix
 from tracekit.ingest.net.samples import Meaning
 from tracekit.ingest.net.vocabulary import meaning, own
 
@@ -57,6 +59,8 @@ class NicMetric(NamedTuple):
     port: str
     meaning: Meaning
     priority: int | None = None
+    is_documented: bool = False
+    """Whether it is read from documentation alone (UFM's)."""
 
 
 def nic_metric(series: Series) -> NicMetric | None:
@@ -64,6 +68,8 @@ def nic_metric(series: Series) -> NicMetric | None:
     for prefix, known in (("node_network_", _NETWORK), ("node_infiniband_", _INFINIBAND)):
         if series.name.startswith(prefix):
             return _metric(series, series.name.removeprefix(prefix), known)
+    if "port_num" in series.labels and "node_guid" in series.labels:
+        return _ufm_metric(series)
     if series.name.startswith("node_ethtool_") and series.name.endswith("_total"):
         port = series.labels.get("device")
         name = series.name.removeprefix("node_ethtool_").removesuffix("_total")
@@ -79,6 +85,18 @@ def _metric(series: Series, rest: str, known: dict[str, str]) -> NicMetric | Non
     if series.labels.get("port"):
         port = f"{port}/{series.labels['port']}"
     return NicMetric(_node(series), port[:200], meaning(name))
+
+
+def _ufm_metric(series: Series) -> NicMetric | None:
+    """A port's counter of UFM Telemetry, which names the port by its node's GUID."""
+    what = ufm_names.of_ufm(series.name)
+    guid = ufm_names.guid(series.labels["node_guid"])
+    number = series.labels["port_num"]
+    if what is None or guid is None or not number.isdecimal() or len(number) > 5:
+        return None
+    described = series.labels.get("node_description") or series.labels.get("device_name") or ""
+    node, prefix = node_and_prefix(described[:200], guid)
+    return NicMetric(node, f"{prefix}{int(number)}", what, is_documented=True)
 
 
 def _node(series: Series) -> str | None:

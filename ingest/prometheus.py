@@ -23,6 +23,7 @@ from tracekit.ingest.gpu.samples import Gpu, Samples, pci_address, uuid_of
 from tracekit.ingest.lines import numbered_lines, shape
 from tracekit.ingest.net import times
 from tracekit.ingest.net.samples import Samples as NetSamples
+from tracekit.ingest.net.status import count_documented
 from tracekit.ingest.node_exporter import NicMetric, nic_metric
 
 if TYPE_CHECKING:
@@ -30,12 +31,15 @@ if TYPE_CHECKING:
     import polars as pl
 
 NAME = "prometheus"
-VERSION = 2
+VERSION = 3
 _METRIC_LINE = re.compile(
     rb"(?m)^(?:# (?:HELP|TYPE) [A-Za-z_:][\w:]* .+|[A-Za-z_:][\w:]*(?:\{[^\n]*\})? [-+0-9.NIe]\S*"
     rb"(?: \d+)?)\r?$"
 )
-_OURS = re.compile(rb"(?m)^(?:# (?:HELP|TYPE) )?(?:DCGM_|dcgm_|node_|nvidia_smi_|gnmic_)")
+_OURS = re.compile(
+    rb"(?m)^(?:# (?:HELP|TYPE) )?(?:DCGM_|dcgm_|node_|nvidia_smi_|gnmic_"
+    rb"|[^\n{]*\{[^\n]*\bnode_guid=\")"
+)
 _API = re.compile(rb'^\s*\{\s*"status"\s*:\s*"|"resultType"\s*:\s*"(?:matrix|vector)"')
 _BARE = re.compile(rb'"metric"\s*:\s*\{[^}]*"__name__"')
 
@@ -90,6 +94,8 @@ class _Writer:
         self.known_count = 0
         self.is_local = False
         """Whether marks between scrapes state times without a zone."""
+        self.is_documented = False
+        """Whether a counter was read whose format no real file has proved."""
         self._meanings: dict[int, tuple[Series, Any]] = {}
         self._numbers: dict[tuple[int, str | None], tuple[Series, int]] = {}
 
@@ -111,6 +117,7 @@ class _Writer:
             return
         self.known_count += 1
         if isinstance(found, NicMetric):
+            self.is_documented |= found.is_documented
             if found.node is not None:
                 self.net.of(found.node)
             self.net.at(time_ns if time_source == "content" else None)
@@ -149,6 +156,8 @@ class _Writer:
             )
         if self.net.rows_count:
             self.net.finish()
+        if self.is_documented:
+            count_documented(self.sink, "Telemetry of UFM")
         if self.unknown_count:
             self.sink.count(
                 "other_metric",
@@ -367,6 +376,7 @@ def _put_pairs(place: int, series: Series, pairs: pl.DataFrame, writer: _Writer)
     texts = pairs["number"]
     writer.known_count += len(texts)
     if isinstance(found, NicMetric):
+        writer.is_documented |= found.is_documented
         if found.node is not None:
             writer.net.of(found.node)
         for time_ns, text in zip(times_ns.tolist(), texts.to_list(), strict=True):

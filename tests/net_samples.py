@@ -93,6 +93,46 @@ SAMPLES: tuple[Sample, ...] = (
         "0x1,0x1,1,12,3456\nEND_PM_INFO\n",
         2,
     ),
+    Sample(
+        "ufm",
+        "telemetry",
+        "ufm.csv",
+        "timestamp,source_id,tag,node_guid,port_guid,port_num,PortXmitDataExtended,PortXmitPkts\n"
+        "1795227155033276,0x1c3,,0x1c3,0x1c3,7,1234,56\n",
+        2,
+    ),
+    Sample(
+        "ufm",
+        "answers of its REST API",
+        "ufm.json",
+        json.dumps(
+            {
+                "data": {
+                    "1795227155": {
+                        "Port": {
+                            "ec0d9a03007d7f0a_1": {
+                                "name": "gpu-11 mlx5_0",
+                                "statistics": {
+                                    "Infiniband_SymbolErrors": 123,
+                                    "Infiniband_CBW": 0.5,
+                                },
+                            }
+                        }
+                    }
+                }
+            }
+        ),
+        2,
+    ),
+    Sample(
+        "prometheus",
+        "metrics of its telemetry",
+        "ufm.prom",
+        "# TYPE PortXmitPktsExtended counter\n"
+        'PortXmitPktsExtended{source="0x1c3",node_guid="1c3",port_num="2"} 11882 1795227155033\n'
+        'PortRcvDataExtended{source="0x1c3",node_guid="1c3",port_num="2"} 456 1795227155033\n',
+        2,
+    ),
     Sample("nic", "tree of files", "port_rcv_data", "922159499\n", 1),
     Sample(
         "nic",
@@ -228,5 +268,12 @@ SAMPLES: tuple[Sample, ...] = (
         "-----------  --------------  --------------  ------------  -----------------\n"
         "Ethernet0    gpu-11          eth0            R             none\n",
         0,
+    ),
+    Sample(
+        "net_csv",
+        "wide and long tables",
+        "ports.csv",
+        "time,host,port,tx_bytes,rx_pfc_packets [frames]\n1795227155,leaf01,swp1,4242,17\n",
+        2,
     ),
 )

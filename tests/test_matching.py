@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import duckdb
@@ -205,6 +206,59 @@ def test_a_slow_group_is_of_the_kind_of_those_that_call_the_same(
     groups += [listed(r, [2, 3], "s", "s") for r in (2, 3)]
     found = run(fast + slow, 4, groups)["comm_group"].to_pylist()
     assert {tuple(g["ranks"]): g["kind"] for g in found} == {(0, 1): "dp", (2, 3): kind}
+
+
+@pytest.mark.parametrize(("size", "kind"), [(4096, "embedding"), (2048, "dp")])
+def test_a_group_without_a_name_is_of_the_kind_of_named_ones_that_call_the_same(
+    size: int, kind: str
+) -> None:
+    """Files of one kind name their groups, those of another do not; times alone would say dp."""
+    late = [60 + 3.0 * i for i in range(12)]
+    rows = stepwise(late)
+    rows += [
+        {**r, "source_id": r["source_id"] + 2, "group_id": "s", "group_name": "s"}
+        | {"message_bytes": size}
+        for r in stepwise(late)
+    ]
+    groups = [listed(r, [0, 1], "g", "EMBEDDING_GROUP") for r in (0, 1)]
+    groups += [listed(r, [2, 3], "s", "s") for r in (2, 3)]
+    found = run(rows, 4, groups)["comm_group"].to_pylist()
+    assert {tuple(g["ranks"]): g["kind"] for g in found} == {(0, 1): "embedding", (2, 3): kind}
+
+
+@pytest.mark.parametrize(
+    ("has_messages", "has_replicas", "kind"),
+    [(True, True, None), (False, True, "dp"), (True, False, "dp")],
+)
+def test_what_stages_reduce_together_is_not_data_parallelism(
+    has_messages: bool, has_replicas: bool, kind: str | None
+) -> None:
+    """Of ranks that send to each other and have replicas besides; else it is as good as any."""
+    rows: list[Row] = []
+    groups: list[Row] = []
+    late = [60 + 3.0 * i for i in range(12)]
+    uses = [("dp", [[0, 1], [2, 3]], 4096)] if has_replicas else []
+    for word, members, size in [*uses, ("pp", [[0, 2], [1, 3]], 512)]:
+        for number, ranks in enumerate(members):
+            name = f"{word}{number}"
+            facts = {"group_id": name, "group_name": name, "message_bytes": size}
+            rows += [
+                {**r, "source_id": ranks[r["source_id"]], "place": r["place"] + size} | facts
+                for r in stepwise(late)
+            ]
+            groups += [listed(r, ranks, name, name) for r in ranks]
+    for place, (step, micro) in enumerate(product(range(6), range(4))):
+        at = 100 * step + 10 * micro
+        for src, dst in ((0, 2), (1, 3)) if has_messages else ():
+            peers = {"group_id": f"pp{src}", "group_name": f"pp{src}", "is_p2p": True}
+            peers |= {"step": step, "group_size": 2, "src_rank": src, "dst_rank": dst}
+            rows.append(call(src, place, at, at + 1, op="send", **peers))
+            rows.append(call(dst, place, at, at + 1, op="recv", **peers))
+    found = run(rows, 4, groups)["comm_group"].to_pylist()
+    kinds = {(tuple(g["ranks"]), g["kind"]) for g in found if g["name"]}
+    replicas = {((0, 1), "dp"), ((2, 3), "dp")} if has_replicas else set()
+    assert kinds == replicas | {((0, 2), kind), ((1, 3), kind)}
+    assert {g["kind"] for g in found if not g["name"]} == ({"pp"} if has_messages else set())
 
 
 def listed(rank: int, members: list[int], group: str, description: str) -> Row:

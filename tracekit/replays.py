@@ -62,7 +62,7 @@ _OPERATIONS = """
 SELECT g.capture_id, g.rank,
        hash(g.device, g.context, g.stream) >> 1 AS stream,
        g.class = 'compute' AS is_compute, g.class = 'communication' AS is_communication,
-       hash(g.name) >> 1 AS name,
+       hash(if(g.category = 'memcpy', coalesce(g.copy_kind, g.name), g.name)) >> 1 AS name,
        g.launch_start_ns AS launch_ns, g.start_ns, g.start_ns + g.dur_ns AS end_ns,
        if(m.is_trusted, m.instance_id, NULL) AS instance_id, c.op,
        m.group_id, k.kind, k.members_count, c.root, c.message_bytes
@@ -209,7 +209,7 @@ class RankReplay:
 
     @cached_property
     def _slowdowns(self) -> Mapping[int, float]:
-        return self._replay.analyse().slowdown_by_rank if self._replay is not None else {}
+        return self._replay.slowdown_by_rank() if self._replay is not None else {}
 
     def saved_ns(self, ranks: Sequence[int]) -> float | None:
         """ns a step that would be saved if these ranks did what their peers do."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-REGISTRY_VERSION = 8
+REGISTRY_VERSION = 9
 """Raised when the meaning or the set of columns changes; part of every run's key."""
 
 UNIT_SUFFIXES = {
@@ -378,6 +378,22 @@ _IDENTITY_TABLES = (
         _c("nic", "VARCHAR", "Its NIC."),
         _c("peer_rank", "INTEGER", "Rank that uses it; null when several."),
         _src("link_source", "the mapping"),
+    ),
+    _source(
+        "host_link",
+        "What connects a GPU to another device of its host, as nvidia-smi or NCCL lists it.",
+        ("source_id", "place", "gpu", "peer"),
+        _c("node", "VARCHAR", "Host as the file's name states it; null elsewhere.", "name"),
+        _c("gpu", "VARCHAR", "GPU, as the topology calls it: GPU0."),
+        _c("nvml_index", "INTEGER", "Its NVML index."),
+        _c("pci", "VARCHAR", "dddddddd:bb:dd.f, lower case; null where the source lacks it."),
+        _c("peer", "VARCHAR", "The other device: a GPU, or a NIC by its name."),
+        _c("peer_kind", "VARCHAR", "gpu or nic."),
+        _c("connection", "VARCHAR", "X (itself), NV and lanes, PIX, PXB, PHB, NODE, SYS."),
+        _c("nvlinks_count", "INTEGER", "NVLink lanes between them; null over PCIe."),
+        _c("is_nearest", "BOOLEAN", "Whether no NIC is nearer to the GPU; null for a GPU."),
+        _c("cpu_affinity", "VARCHAR", "CPUs beside the GPU."),
+        _c("numa_node", "INTEGER", "NUMA node of the GPU."),
     ),
 )
 

@@ -7,6 +7,7 @@ from tracekit.ingest.gpu.kernel_log import KernelLogIngestor
 from tracekit.ingest.gpu.smi_xml import SmiXmlIngestor
 from tracekit.ingest.gpu.table import TableIngestor
 from tracekit.ingest.gpu.text import TextIngestor
+from tracekit.ingest.gpu.topology import TopologyIngestor
 
 GPU_TABLES = TableIngestor()
 
@@ -15,5 +16,6 @@ GPU_INGESTORS: tuple[Ingestor, ...] = (
     SmiXmlIngestor(),
     KernelLogIngestor(),
     TextIngestor(),
+    TopologyIngestor(),
 )
 """In the order in which they are asked."""

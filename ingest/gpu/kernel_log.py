@@ -17,7 +17,7 @@ from tracekit.ingest.lines import numbered_lines, shape
 from tracekit.ingest.net import times
 
 NAME = "kernel_log"
-VERSION = 1
+VERSION = 2
 
 _XID = re.compile(
     r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{5,20})\): (\d{1,4}),?"

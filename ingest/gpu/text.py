@@ -15,22 +15,24 @@ from typing import NamedTuple
 from tracekit.ingest import files
 from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
 from tracekit.ingest.exposition import value_of
-from tracekit.ingest.gpu import fields
+from tracekit.ingest.gpu import fields, topology
 from tracekit.ingest.gpu.fields import Meaning
 from tracekit.ingest.gpu.moments import local_ns
 from tracekit.ingest.gpu.samples import Gpu, Samples, uuid_of
 from tracekit.ingest.lines import numbered_lines, shape
 from tracekit.ingest.net import times
+from tracekit.ingest.net.samples import node_of_path
 
 NAME = "gpu_text"
-VERSION = 2
+VERSION = 3
 
 _DCGMI = re.compile(r"#\s?Entity(?:Id)?\s+\S")
 _SMI_DMON = re.compile(r"#\s?(?:Date\s+Time\s+)?gpu\s+(?!pid\b)\S")
 """pmon, which lists processes, begins its header with a pid."""
 _GPU = re.compile(r"GPU (\d{1,4}): (.{1,120}?) \(UUID: ((?:GPU|MIG)-[0-9A-Za-z/-]+)\)")
 _LINK = re.compile(r"\s+Link (\d{1,3}): (?:([\d.]+) GB/s|<?inactive>?)", re.I)
-_TOPO = re.compile(r"\s*(?:\x1b\[4m)?\s*GPU0\s.*(?:CPU Affinity|GPU\d|mlx5|NIC)")
+MAX_MATRIX_LINES = 2000
+"""Longest matrix with its legend."""
 _COLLECTED = re.compile(r"(?:collected_at|timestamp|date)\s*[:=]\s*(.{9,40})", re.I)
 _ENTITY = re.compile(
     r"(GPU-I|GPU-CI|GPU|Switch|SW|CPU|CPU Core)\s+(\d{1,5})(?:\s+LINK\s+(\d{1,3}))?", re.I
@@ -64,7 +66,7 @@ class TextIngestor:
                 return Recognition("nvidia_smi", "nvidia-smi dmon", NAME)
             if _GPU.match(line):
                 return Recognition("nvidia_smi", "nvidia-smi, a list of GPUs or links", NAME)
-            if _TOPO.match(line):
+            if topology.is_matrix_header(line):
                 return Recognition("nvidia_smi", "nvidia-smi topo -m", NAME)
         return None
 
@@ -92,6 +94,9 @@ class _Reader:
         self._links: dict[bool, int] = {}
         self._links_place = 0
         self._basis: str | None = None
+        self._matrix: list[str] = []
+        self._matrix_place = 0
+        self._node = node_of_path(source.path)
         self._bad = 0
         self._other = 0
         self._tables = 0
@@ -116,18 +121,26 @@ class _Reader:
             self._links[is_up] = self._links.get(is_up, 0) + 1
         elif self._columns and line.strip() and not line.startswith("#"):
             self._row(number, line)
-        elif _TOPO.match(line):
+        elif topology.is_matrix_header(line):
+            self._end_list()
+            self._end_matrix()
             self._tables += 1
             self._columns = []
+            self._matrix, self._matrix_place = [line], number
+        elif self._matrix and not line.startswith("#" * 5):
+            if len(self._matrix) < MAX_MATRIX_LINES:
+                self._matrix.append(line)
         elif stated := _COLLECTED.match(line.strip()):
             found_ns = times.parse(stated[1])
             self._stated_ns = found_ns if found_ns is not None else self._stated_ns
         elif line.startswith(("#" * 5, "# gpu", "#gpu")):
             self._columns = []
+            self._end_matrix()
 
     def finish(self, problem: str | None) -> None:
         """Write what is left and the facts."""
         self._end_list()
+        self._end_matrix()
         self._samples.finish(self._basis or "epoch")
         self._sink.fact(place_kind="line", is_truncated_end=problem is not None)
         if self._other:
@@ -271,6 +284,15 @@ class _Reader:
         self._sink.count(
             "bad_row", doc="A row that is not as its header says.", place=number, shape=shape(text)
         )
+
+    # --- topo -m
+
+    def _end_matrix(self) -> None:
+        if self._matrix:
+            found = topology.from_matrix("\n".join(self._matrix), self._matrix_place)
+            if found is not None:
+                topology.write_links(self._sink, found, self._node)
+        self._matrix = []
 
     # --- nvlink -s
 

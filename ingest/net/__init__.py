@@ -30,11 +30,13 @@ NET_INGESTORS: tuple[Ingestor, ...] = (
     NetIngestor("sonic_db", 1, "sonic_db"),
     NetIngestor("sonic_cli", 1, "sonic_cli"),
     NetIngestor("infiniband", 1, "infiniband"),
+    NetIngestor("ufm", 1, "ufm"),
     NetIngestor("nic", 1, "nic"),
     NetIngestor("switch_json", 1, "switch_json"),
     NetIngestor("nxos", 1, "nxos"),
     NetIngestor("gnmi", 1, "gnmi"),
     NetIngestor("optics", 1, "optics"),
     NetIngestor("lldp", 1, "lldp"),
+    NetIngestor("net_csv", 1, "table"),
 )
 """In the order in which they are asked."""

@@ -124,7 +124,7 @@ def plain(name: str) -> str:
         text = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])", "_", text)
     text = text.lower().replace("vl15dropped", "vl15_dropped").replace("qp1dropped", "qp1_dropped")
     text = text.removeprefix("port_").removesuffix("_counter")
-    text = re.sub(r"pkts$", "packets", text)
+    text = re.sub(r"pkts$", "packets", text).replace("_cast_", "cast_")
     return re.sub(r"^(xmit|rcv)_(unicast|multicast)_", r"\2_\1_", text)
 
 

@@ -10,6 +10,16 @@ if TYPE_CHECKING:
     from tracekit.ingest.net.samples import Samples
 
 
+def count_documented(sink: Sink, what: str) -> None:
+    """Say that a format was never seen in a real file."""
+    sink.count(
+        "parsed_from_documentation",
+        severity="info",
+        doc=f"{what} is read as its documentation describes it; no real file was at hand to "
+        "prove that. Findings that rest on it are notes.",
+    )
+
+
 class Reading:
     """Counts what could be read of one file, and says at the end what it was worth."""
 
@@ -47,12 +57,7 @@ class Reading:
 
     def from_documentation(self, what: str) -> None:
         """The format was never seen in a real file: rules may raise at most a note on it."""
-        self._sink.count(
-            "parsed_from_documentation",
-            severity="info",
-            doc=f"{what} is read as its documentation describes it; no real file was at hand to "
-            "prove that. Findings that rest on it are notes.",
-        )
+        count_documented(self._sink, what)
 
     def finish(self, samples: Samples, problem: str | None = None) -> None:
         """Write what is left and set the facts of the source."""

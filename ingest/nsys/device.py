@@ -51,6 +51,15 @@ _COPY_KINDS: dict[int, tuple[str, str | None]] = {
 }
 """Number of a copy's kind -> what nsys prints, and the registry's word."""
 
+_DTYPES = {
+    "i8": "Char", "int8_t": "Char", "u8": "Byte", "uint8_t": "Byte", "i32": "Int", "int32_t": "Int",
+    "u32": "UInt32", "uint32_t": "UInt32", "i64": "Long", "int64_t": "Long", "u64": "UInt64",
+    "uint64_t": "UInt64", "f16": "Half", "half": "Half", "f32": "Float", "float": "Float",
+    "f64": "Double", "double": "Double", "bf16": "BFloat16", "__nv_bfloat16": "BFloat16",
+    "f8e4m3": "Float8_e4m3fn", "f8e5m2": "Float8_e5m2",
+}  # fmt: skip
+"""A type in the name of NCCL's kernel -> the word of profiler traces."""
+
 _HIDDEN = (
     "CUDA graphs that were recorded as a whole: the kernels in them, collectives included, are "
     "not in the export. Capture again with nsys profile --cuda-graph-trace=node."
@@ -261,8 +270,7 @@ class DeviceRows:
                     "enqueue_ns": rows["launch_start_ns"],
                     "op": texts(ops),
                     "reduction": texts([c.reduction for c in said]),
-                    # Kernels that only move bytes are all named for int8 in old versions.
-                    "dtype": texts([c.dtype if c.reduction else None for c in said]),
+                    "dtype": texts([_dtype(c) for c in said]),
                     "is_p2p": pa.array(
                         [None if o == "unknown" else o in POINT_TO_POINT for o in ops], pa.bool_()
                     ),
@@ -286,11 +294,17 @@ class DeviceRows:
                             for h, o in zip(heard, ops, strict=True)
                         ]
                     ),
-                    # A reduce-scatter's call states what each member gets of it.
+                    # These calls state what each member gets of it.
                     "in_bytes": ints(
                         [
-                            total if op == "reduce_scatter" else h.in_bytes
+                            total if op in ("reduce_scatter", "scatter") else h.in_bytes
                             for op, h, total in zip(ops, heard, totals, strict=True)
+                        ]
+                    ),
+                    "out_bytes": ints(
+                        [
+                            nccl.out_bytes(op, h, size)
+                            for op, h, size in zip(ops, heard, sizes, strict=True)
                         ]
                     ),
                     "message_bytes": ints(totals),
@@ -311,6 +325,11 @@ def _agreed(shown: str | None, heard: str | None) -> str:
         shown == "send_recv" and heard in ("send", "recv", "all_to_all", "scatter", "gather")
     )
     return heard if is_same else shown or "unknown"
+
+
+def _dtype(said: names.KernelClass) -> str | None:
+    """Kernels that only move bytes are all named for int8 in old versions."""
+    return _DTYPES.get(said.dtype, said.dtype) if said.reduction and said.dtype else None
 
 
 def _triples(batch: Batch, *axes: str) -> pa.Array:

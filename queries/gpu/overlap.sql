@@ -33,10 +33,10 @@ WITH
         GROUP BY attempt, rank, capture_id
         HAVING count(*) > 1
     ),
-    chosen AS MATERIALIZED (
+    chosen AS (
         SELECT
             capture_key(work.attempt, work.rank, work.capture_id) AS key,
-            -- Short codes: this is the largest intermediate of the query.
+            -- Short codes: all rows are sorted at once.
             measured_on = 'host' AS is_host,
             CAST(
                 CASE class WHEN 'compute' THEN 0 WHEN 'communication' THEN 1 ELSE 2 END
@@ -52,33 +52,47 @@ WITH
             class <> 'blocked'
             AND ($steps = 'all' OR last_start_ns IS NULL OR launch_ns < last_start_ns)
     ),
-    compute AS (SELECT key, start_ns, end_ns FROM chosen WHERE code = 0),
-    comm AS (SELECT key, start_ns, end_ns FROM chosen WHERE code = 1),
-    compute_merged AS MATERIALIZED (SELECT key, start_ns, end_ns FROM merged_intervals('compute')),
-    comm_merged AS MATERIALIZED (SELECT key, start_ns, end_ns FROM merged_intervals('comm')),
-    either AS (
-        SELECT key, start_ns, end_ns FROM compute_merged
-        UNION ALL
-        SELECT key, start_ns, end_ns FROM comm_merged
-    ),
-    either_merged AS MATERIALIZED (SELECT key, start_ns, end_ns FROM merged_intervals('either')),
-    anything AS (
-        SELECT key, start_ns, end_ns FROM either_merged
-        UNION ALL
-        SELECT key, start_ns, end_ns FROM chosen WHERE code = 2
-    ),
-    layer_times AS (
-        SELECT key, 'compute' AS layer, end_ns - start_ns AS layer_ns, NULL AS is_host
-        FROM compute_merged
-        UNION ALL
-        SELECT key, 'comm', end_ns - start_ns, NULL FROM comm_merged
-        UNION ALL
-        SELECT key, 'either', end_ns - start_ns, NULL FROM either_merged
-        UNION ALL
-        SELECT key, 'anything', end_ns - start_ns, NULL FROM merged_intervals('anything')
-        UNION ALL
-        SELECT key, 'span', greatest(max(end_ns) - min(start_ns), 0), any_value(is_host)
+    -- One walk in order of start: how far each layer was covered when a row began. What a row adds
+    -- to a layer's union is what it has beyond that: merged_intervals, with no stretches to keep.
+    covered AS (
+        SELECT
+            key,
+            is_host,
+            code,
+            start_ns,
+            end_ns,
+            coalesce(max(end_ns) FILTER (WHERE code = 0) OVER earlier, start_ns) AS compute_end_ns,
+            coalesce(max(end_ns) FILTER (WHERE code = 1) OVER earlier, start_ns) AS comm_end_ns,
+            coalesce(max(end_ns) OVER earlier, start_ns) AS any_end_ns
         FROM chosen
+        WINDOW earlier AS (
+            PARTITION BY key ORDER BY start_ns, end_ns
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        )
+    ),
+    added AS (
+        SELECT
+            key,
+            is_host,
+            code,
+            start_ns,
+            end_ns,
+            greatest(end_ns - greatest(start_ns, compute_end_ns), 0) AS compute_ns,
+            greatest(end_ns - greatest(start_ns, comm_end_ns), 0) AS comm_ns,
+            greatest(end_ns - greatest(start_ns, compute_end_ns, comm_end_ns), 0) AS either_ns,
+            greatest(end_ns - greatest(start_ns, any_end_ns), 0) AS busy_ns
+        FROM covered
+    ),
+    capture_times AS (
+        SELECT
+            key,
+            any_value(is_host) AS is_host,
+            greatest(max(end_ns) - min(start_ns), 0) AS span_ns,
+            coalesce(sum(compute_ns) FILTER (WHERE code = 0), 0) AS compute_ns,
+            coalesce(sum(comm_ns) FILTER (WHERE code = 1), 0) AS comm_ns,
+            coalesce(sum(either_ns) FILTER (WHERE code < 2), 0) AS either_ns,
+            sum(busy_ns) AS busy_ns
+        FROM added
         GROUP BY key
     ),
     rank_times AS (
@@ -86,16 +100,13 @@ WITH
             attempt_of(key) AS attempt,
             rank_of(key) AS rank,
             if(any_value(is_host), 'host', 'gpu') AS measured_on,
-            count(*) FILTER (WHERE layer = 'span') AS captures_count,
-            CAST(coalesce(sum(layer_ns) FILTER (WHERE layer = 'span'), 0) AS BIGINT) AS span_ns,
-            CAST(coalesce(sum(layer_ns) FILTER (WHERE layer = 'compute'), 0) AS BIGINT)
-                AS compute_ns,
-            CAST(coalesce(sum(layer_ns) FILTER (WHERE layer = 'comm'), 0) AS BIGINT) AS comm_ns,
-            CAST(coalesce(sum(layer_ns) FILTER (WHERE layer = 'either'), 0) AS BIGINT)
-                AS either_ns,
-            CAST(coalesce(sum(layer_ns) FILTER (WHERE layer = 'anything'), 0) AS BIGINT)
-                AS busy_ns
-        FROM layer_times
+            count(*) AS captures_count,
+            CAST(sum(span_ns) AS BIGINT) AS span_ns,
+            CAST(sum(compute_ns) AS BIGINT) AS compute_ns,
+            CAST(sum(comm_ns) AS BIGINT) AS comm_ns,
+            CAST(sum(either_ns) AS BIGINT) AS either_ns,
+            CAST(sum(busy_ns) AS BIGINT) AS busy_ns
+        FROM capture_times
         GROUP BY attempt_of(key), rank_of(key)
     ),
     hidden AS (

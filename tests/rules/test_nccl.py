@@ -9,6 +9,7 @@ from typing import Any
 
 import duckdb
 import pytest
+import topologies as topology
 
 import nccl_logs as logs
 from nccl_logs import info
@@ -20,7 +21,7 @@ from tracekit.rules.nccl_facts import majority
 
 QUERIES = (
     "nccl_comms", "nccl_topology", "nccl_signals", "nccl_bench", "nccl_choices", "nccl_nics",
-    "nccl_rails", "nccl_groups", "watchdog", "flight_calls",
+    "nccl_rails", "nccl_groups", "watchdog", "flight_calls", "host_topology",
 )  # fmt: skip
 Build = Callable[..., Facts]
 
@@ -35,7 +36,8 @@ def build(con: duckdb.DuckDBPyConnection) -> Build:
         for source_id, given in enumerate(texts):
             name, text = given if isinstance(given, tuple) else (f"{source_id}.log", given)
             paths[source_id] = name
-            for table, rows in logs.read(text, name).tables.items():
+            for table, rows in (topology.rows(text, name[:-5] or None) if name.endswith(".topo")
+                                else logs.read(text, name).tables).items():  # fmt: skip
                 tables.setdefault(table, []).extend({**r, "source_id": source_id} for r in rows)
         if groups:
             tables["process_group"] = [{"source_id": 0, **g} for g in groups]
@@ -294,6 +296,67 @@ def test_a_nic_slower_than_half_of_the_fastest(speed: int, count: int, build: Bu
     assert len([f for f in findings("wrong-nic", facts) if f.scope.devices]) == count
 
 
+def matrix(near: Sequence[int], host: str | None = "h0", far: str = "SYS") -> tuple[str, str]:
+    """GPUs 0 to 3 and NICs 0 to 3: each GPU has its own NIC behind one switch."""
+    nics = [f"NIC{n}" for n in range(4)]
+    lines = ["\t" + "\t".join([*(f"GPU{g}" for g in range(4)), *nics, "CPU Affinity"])]
+    for gpu in range(4):
+        words = ["X" if g == gpu else "NV18" for g in range(4)]
+        words += ["PIX" if near[gpu] == n else far for n in range(4)]
+        lines.append("\t".join([f"GPU{gpu}", *words, "0-31"]))
+    legend = "\n".join(f"  NIC{n}: mlx5_{n}" for n in range(4))
+    name = f"{host or ''}.topo"
+    return name, "\n".join(lines) + "\n\nNIC Legend:\n" + legend + "\n"
+
+
+FOUR = "NET/IB : Using " + " ".join(f"[{n}]mlx5_{n}:1/IB" for n in range(4)) + " [RO]; OOB eth0"
+
+
+def test_ranks_that_pass_the_nic_beside_them_by(build: Build) -> None:
+    lines = text(say(FOUR, 0, "h0"), eight([1, 0, 3, 2]))
+    assert not findings("wrong-nic", build(lines))  # nobody says which NIC is near
+    (finding,) = findings("wrong-nic", build(lines, matrix([0, 1, 2, 3])))
+    assert finding.summary == (
+        "4 of 4 GPUs on h0 pass a nearer NIC by: GPU0 sends over mlx5_1 (SYS), with mlx5_0 beside "
+        "it (PIX)."
+    )
+    assert finding.severity is Severity.MINOR
+    assert finding.evidence[1].rows[0].source == "h0.topo"
+    (finding,) = findings("wrong-nic", build(lines, matrix([0, 1, 2, 3], host=None)))
+    assert "taken for this one" in finding.confidence.basis
+
+
+@pytest.mark.parametrize(("devices", "severity"), [([1, 0, 2, 3], Severity.MINOR),
+                                                   ([1, 1, 2, 3], Severity.NOTE)])  # fmt: skip
+def test_few_ranks_that_pass_it_by_are_a_note(
+    devices: list[int], severity: Severity, build: Build
+) -> None:
+    lines = text(say(FOUR, 0, "h0"), eight(devices))
+    (finding,) = findings("wrong-nic", build(lines, matrix([0, 1, 2, 3])))
+    assert finding.severity is severity
+
+
+def test_nics_that_are_as_near_as_may_be_pass_nobody_by(build: Build) -> None:
+    own = matrix([0, 1, 2, 3])
+    used = text(say(FOUR, 0, "h0"), eight([0, 1, 2, 3]))
+    assert not findings("wrong-nic", build(used, own))
+    swapped = text(say(FOUR, 0, "h0"), eight([1, 0, 3, 2]))
+    # Several switches are no CPU; no NIC is near; the host is another; NCCL lists other NICs.
+    assert not findings("wrong-nic", build(swapped, matrix([0, 1, 2, 3], far="PXB")))
+    assert not findings("wrong-nic", build(swapped, matrix([9, 9, 9, 9])))
+    assert not findings("wrong-nic", build(swapped, matrix([0, 1, 2, 3], host="h7")))
+    other = text(say(FOUR.replace("mlx5", "bnxt"), 0, "h0"), eight([1, 0, 3, 2]))
+    assert not findings("wrong-nic", build(other, own))
+    # A NIC that NCCL does not list (filtered, or for storage) is none that it could have used.
+    two = "NET/IB : Using [0]mlx5_2:1/IB [1]mlx5_3:1/IB [RO]; OOB eth0:10.0.0.1<0>"
+    assert not findings("wrong-nic", build(text(say(two, 0, "h0"), eight([0, 1, 0, 1])), own))
+
+
+def test_without_every_gpu_an_index_is_no_address(build: Build) -> None:
+    few = text(say(FOUR, 0, "h0"), eight([1, 0, 3], 3))
+    assert not findings("wrong-nic", build(few, matrix([0, 1, 2, 3])))
+
+
 def crossing(count: int, of: int = 10, pxn: str = "") -> list[str]:
     lines = list(PAIR)
     for channel in range(of):
@@ -313,6 +376,21 @@ def test_rails_are_left_by_a_tenth_of_the_channels(build: Build) -> None:
     assert not findings("cross-rail-traffic", build(text(crossing(1, 11))))
     # PXN lends another rank's NIC; the device that is named is the one that sends.
     assert findings("cross-rail-traffic", build(text(crossing(5, 10, "(3)"))))
+
+
+def test_a_rail_is_the_gpu_a_nic_is_near_where_the_topology_is_known(build: Build) -> None:
+    """h1 lists its NICs in another order: its device 1 is on the rail of h0's device 0."""
+    lists = [say(FOUR, 0, "h0"), say(FOUR, 1, "h1")]
+    lines = text(lists, crossing(10))
+    (finding,) = findings("cross-rail-traffic", build(lines))
+    assert finding.confidence.basis.startswith("device indices")
+    plans = (matrix([0, 1, 2, 3]), matrix([1, 0, 2, 3], host="h1"))
+    assert not findings("cross-rail-traffic", build(lines, *plans))
+    straight = text(lists, crossing(0))
+    (finding,) = findings("cross-rail-traffic", build(straight, *plans))
+    assert finding.confidence.basis.startswith("rails by the GPU")
+    # One host alone tells no rail of the other.
+    assert not findings("cross-rail-traffic", build(straight, plans[1]))
 
 
 @pytest.mark.parametrize(("exposed_ns", "severity"), [(10, Severity.MINOR), (9, Severity.NOTE)])

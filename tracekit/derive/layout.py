@@ -43,18 +43,29 @@ def group_kinds(matched: Matched, sizes: Mapping[str, int] | None = None) -> dic
     """
     absent = {dimension for dimension, size in (sizes or {}).items() if size == 1}
     found: dict[str, Kind] = {}
-    worlds: dict[str, Communicator] = {}
+    unnamed: dict[str, Communicator] = {}
     for communicator in matched.communicators:
         if communicator.refusal or communicator.group_id in found:
             continue
         kind = _named(communicator)
-        if kind is None:
-            kind = _behaving(matched, communicator)
-            kind = None if kind is not None and kind[0] in absent else kind
         if kind is not None:
             found[communicator.group_id] = kind
+        else:
+            unnamed[communicator.group_id] = communicator
+    # Some ranks' files may name their groups and others' not: the same calls are the same kind.
+    found |= _like_siblings(matched, unnamed, found)
+    worlds: dict[str, Communicator] = {}
+    for group_id, communicator in unnamed.items():
+        if group_id in found:
+            continue
+        kind = _behaving(matched, communicator)
+        if kind is not None and kind[0] not in absent:
+            found[group_id] = kind
         elif communicator.members_count is not None:
-            worlds[communicator.group_id] = communicator
+            worlds[group_id] = communicator
+    for group_id in _of_the_pipeline(matched, found):
+        worlds[group_id] = unnamed[group_id]
+        del found[group_id]
     found |= _like_siblings(matched, worlds, found)
     for group_id, communicator in worlds.items():
         group = communicator.group
@@ -84,6 +95,29 @@ def _like_siblings(
         habit = _habit(matched, c)
         if len(kinds[habit]) == 1 and not taken[habit] & set(c.group.ranks):
             found[group_id] = (next(iter(kinds[habit]))[0], "behaviour")
+    return found
+
+
+def _of_the_pipeline(matched: Matched, kinds: Mapping[str, Kind]) -> list[str]:
+    """Guessed for data parallelism, but of ranks that send to each other and have another such.
+
+    The stages of a pipeline also reduce something together when a step ends: embeddings that the
+    first and the last share, norms of gradients, the loss.
+    """
+    members: dict[int, dict[str, frozenset[int]]] = defaultdict(dict)
+    pairs: dict[int, set[frozenset[int]]] = defaultdict(set)
+    for c in matched.communicators:
+        if c.refusal or c.group is None:
+            continue
+        if c.is_pair:
+            pairs[c.attempt].add(frozenset(c.group.ranks))
+        elif c.group.is_complete and kinds.get(c.group_id) == ("dp", "behaviour"):
+            members[c.attempt][c.group_id] = frozenset(c.group.ranks)
+    found: list[str] = []
+    for attempt, groups in members.items():
+        inside = {g for g, ranks in groups.items() if any(p <= ranks for p in pairs[attempt])}
+        others = set().union(*(ranks for g, ranks in groups.items() if g not in inside))
+        found += [g for g in groups if g in inside and groups[g] <= others]
     return found
 
 

@@ -14,8 +14,10 @@ Remedy
     NCCL_CROSS_NIC=0, PXN on, the same NIC order on all hosts.
 
 When this is wrong
-    Fabrics without rails do not care. Device indices are rails only if all hosts list their NICs in
-    the same order. NCCL chooses crossing rings on purpose where it believes the fabric flat.
+    Fabrics without rails do not care. A rail is the GPU that a NIC is nearest to, where the hosts'
+    topology is among the files (nvidia-smi topo -m, NCCL_TOPO_DUMP_FILE). Else it is the device's
+    index, and those are rails only if all hosts list their NICs in the same order. NCCL chooses
+    crossing rings on purpose where it believes the fabric flat.
 
 Source
     NVIDIA/nccl issues 1114, 1479, 1697, 1933, 2193.
@@ -28,6 +30,7 @@ from dataclasses import dataclass
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
 from tracekit.rules.nccl_facts import CAPTURE, Nccl, nccl_finding, nccl_of, no_logs
+from tracekit.rules.nearness import TOPOLOGY, listed_nics, nearness
 from tracekit.wording import plural, share
 
 NAME = "cross-rail-traffic"
@@ -64,8 +67,10 @@ def evaluate(facts: Facts, limits: CrossRailTrafficThresholds) -> RuleOutcome:
         if nccl.spanning() or any(nccl.nodes_count(c) is None for c in nccl.comms):
             return lacking(NAME, "both ends of the connections in NCCL logs of all ranks", CAPTURE)
         return RuleOutcome()
-    devices = {int(r["from_device"]) for r in rows} | {int(r["to_device"]) for r in rows}
-    crossing = [r for r in rows if r["from_device"] != r["to_device"]]
+    rails = _rails(facts, nccl, {str(r[k]) for r in rows for k in ("from_node", "to_node")})
+    ends = [_ends(r, rails) for r in rows]
+    devices = {rail for pair in ends for rail in pair}
+    crossing = [r for r, (start, end) in zip(rows, ends, strict=True) if start != end]
     every = sum(int(r["edges_count"]) for r in rows)
     across = sum(int(r["edges_count"]) for r in crossing)
     is_much = (
@@ -75,7 +80,29 @@ def evaluate(facts: Facts, limits: CrossRailTrafficThresholds) -> RuleOutcome:
     )
     if not warned and not is_much:
         return RuleOutcome()
-    return RuleOutcome(findings=(_finding(facts, nccl, limits, crossing, across, every),))
+    return RuleOutcome(findings=(_finding(facts, nccl, limits, crossing, across, every, rails),))
+
+
+def _rails(facts: Facts, nccl: Nccl, nodes: set[str]) -> dict[str, dict[int, int]]:
+    """The rail of each device of each host; empty where one host's topology is not known."""
+    found: dict[str, dict[int, int]] = {}
+    for node in sorted(nodes):
+        listed = {i: name for i, (name, _, _) in listed_nics(nccl, node).items()}
+        near = nearness(facts, node, listed.values()) if listed else None
+        if near is None:
+            return {}
+        rails = {i: near.rail(name, listed.values()) for i, name in listed.items()}
+        found[node] = {i: r for i, r in rails.items() if r is not None}
+    return found
+
+
+def _ends(row: Row, rails: dict[str, dict[int, int]]) -> tuple[int, int]:
+    """The rails of a connection's ends: by the topology where it knows both, else by index."""
+    start = rails.get(str(row["from_node"]), {}).get(int(row["from_device"]))
+    end = rails.get(str(row["to_node"]), {}).get(int(row["to_device"]))
+    if start is None or end is None:
+        return int(row["from_device"]), int(row["to_device"])
+    return start, end
 
 
 def _exposed_ratio(facts: Facts) -> float | None:
@@ -94,6 +121,7 @@ def _finding(
     crossing: list[Row],
     across: int,
     every: int,
+    rails: dict[str, dict[int, int]],
 ) -> Finding:
     warned = nccl.of("rail_mismatch")
     nodes = {str(r[k]) for r in crossing for k in ("from_node", "to_node")}
@@ -128,7 +156,9 @@ def _finding(
                         unit="ratio", threshold=limits.min_exposed_ratio, query="overlap")]
               if exposed is not None and is_costly else []),
         ],
-        basis="NCCL's own warning" if warned else "device indices, taken for rails",
+        basis="NCCL's own warning" if warned
+        else "rails by the GPU that each NIC is nearest to" if rails
+        else "device indices, taken for rails",
         # Two orders that differ do not say which of them is the odd one.
         hosts=sorted({s.node for s in warned if s.node is not None}) if warned else (),
         confirm=("compare the order of NICs (ibdev2netdev) on the hosts",),
@@ -141,7 +171,7 @@ RULE = Rule(
     summary="Traffic between machines enters the fabric on one rail and leaves it on another.",
     owner="network",
     thresholds=CrossRailTrafficThresholds(),
-    queries=("nccl_comms", "nccl_rails", "nccl_signals", "overlap"),
+    queries=("nccl_comms", "nccl_rails", "nccl_signals", "overlap", TOPOLOGY),
     kernel_queries=("overlap",),
     evaluate=evaluate,
     doc=__doc__,

@@ -5,6 +5,8 @@ What it means
 How it shows
     Either all ranks of a machine send over one device although NCCL lists several that are alike,
     or they use a device that is much slower than the fastest listed (a storage or management NIC).
+    Where the host's topology is among the files (nvidia-smi topo -m, NCCL_TOPO_DUMP_FILE): ranks
+    use only NICs that their GPU reaches over the CPU, though NCCL lists one within PCIe switches.
 
 Why it hurts
     One NIC's bandwidth is shared by all GPUs, or the wrong network carries the traffic.
@@ -15,10 +17,11 @@ Remedy
 
 When this is wrong
     A machine may have several ports of one NIC that NCCL joins to one device. A small communicator
-    needs no more than one. Speeds are what NCCL states (2.24 and later).
+    needs no more than one. Speeds are what NCCL states (2.24 and later). A topology that names no
+    host is taken for every host with its NICs; NICs that NCCL joined to one are not compared.
 
 Source
-    NVIDIA/nccl issue 1519.
+    NVIDIA/nccl issue 1519; the words of nvidia-smi topo -m.
 """
 
 from __future__ import annotations
@@ -26,9 +29,10 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from tracekit.findings import Finding, Severity
+from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
-from tracekit.rules.nccl_facts import CAPTURE, Nccl, Signal, nccl_finding, nccl_of, no_logs, number
+from tracekit.rules.nccl_facts import CAPTURE, Nccl, nccl_finding, nccl_of, no_logs
+from tracekit.rules.nearness import FAR, TOPOLOGY, listed_nics, nearness
 from tracekit.wording import safe
 
 NAME = "wrong-nic"
@@ -40,6 +44,9 @@ class WrongNicThresholds(Thresholds):
 
     min_ranks_count: int = threshold(
         4, "ranks of one machine on the network; two or three may share a NIC by design"
+    )
+    min_far_ratio: float = threshold(
+        0.5, "of a machine's ranks that pass a nearer NIC by: fewer are a note"
     )
     max_speed_ratio: float = threshold(
         0.5, "of the fastest device's speed; generations differ by a factor of two"
@@ -62,31 +69,16 @@ def evaluate(facts: Facts, limits: WrongNicThresholds) -> RuleOutcome:
             by_node[str(row["node"])].append(row)
     found = [
         f for node, used in sorted(by_node.items())
-        if (f := _slow(facts, nccl, limits, node, used) or _single(facts, nccl, limits, node, used))
+        if (f := _slow(facts, nccl, limits, node, used) or _single(facts, nccl, limits, node, used)
+             or _far(facts, nccl, limits, node, used))
     ]  # fmt: skip
     return RuleOutcome(findings=tuple(found))
-
-
-def _listed(nccl: Nccl, node: str) -> dict[int, tuple[str, float | None, Signal]]:
-    """Devices that a machine lists: index to name, speed in Mb/s, and the line."""
-    found: dict[int, tuple[str, float | None, Signal]] = {}
-    for signal in nccl.of("net_devices"):
-        if signal.node == node and signal.given.get("net") != "Socket":
-            for key, value in signal.given.items():
-                if key.isdecimal():
-                    found[int(key)] = (value.split(":")[0], None, signal)
-    for signal in nccl.of("nic"):
-        device = signal.given.get("device", "")
-        if signal.node == node and device.isdecimal():
-            speed = number(signal.given, "speed_mbit")
-            found[int(device)] = (signal.given.get("nic", "?"), speed, signal)
-    return found
 
 
 def _slow(
     facts: Facts, nccl: Nccl, limits: WrongNicThresholds, node: str, used: list[Row]
 ) -> Finding | None:
-    listed = _listed(nccl, node)
+    listed = listed_nics(nccl, node)
     speeds = {i: s for i, (_, s, _) in listed.items() if s}
     if not speeds:
         return None
@@ -120,7 +112,7 @@ def _slow(
 def _single(
     facts: Facts, nccl: Nccl, limits: WrongNicThresholds, node: str, used: list[Row]
 ) -> Finding | None:
-    listed = {i: v for i, v in _listed(nccl, node).items() if "+" not in v[0]}
+    listed = {i: v for i, v in listed_nics(nccl, node).items() if "+" not in v[0]}
     devices = {int(r["net_device"]) for r in used}
     ranks = {(r["comm"], r["group_rank"]) for r in used}
     most = max(sum(1 for c, _ in ranks if c == comm) for comm, _ in ranks)
@@ -148,12 +140,74 @@ def _single(
     )  # fmt: skip
 
 
+def _far(
+    facts: Facts, nccl: Nccl, limits: WrongNicThresholds, node: str, used: list[Row]
+) -> Finding | None:
+    """Ranks whose every NIC is farther from their GPU than one that NCCL lists."""
+    listed = listed_nics(nccl, node)
+    if not listed or any("+" in name for name, _, _ in listed.values()):
+        return None
+    names = {name for name, _, _ in listed.values()}
+    near = nearness(facts, node, names)
+    if near is None:
+        return None
+    members = [m for m in nccl.members if m.node == node and m.group_rank is not None]
+    addresses = {m.pci for m in members if m.pci is not None}
+    by_rank: dict[tuple[str, int], set[str]] = defaultdict(set)
+    for row in used:
+        if row["group_rank"] is not None and int(row["net_device"]) in listed:
+            name = listed[int(row["net_device"])][0]
+            by_rank[str(row["comm"]), int(row["group_rank"])].add(name)
+    passed: dict[str, tuple[set[str], tuple[str, ...]]] = {}
+    judged: set[str] = set()
+    for member in members:
+        devices = by_rank.get((member.comm, member.group_rank or 0))
+        gpu = near.gpu(member.pci, addresses)
+        if not devices or gpu is None:
+            continue
+        judged.add(gpu)
+        best, words = near.nearest(gpu, names), near.words[gpu]
+        # A word that is not known is no distance: such a NIC passes nobody by.
+        is_far = all(FAR.get(words.get(d, ""), 0) > 0 for d in devices)
+        if best and FAR[words[best[0]]] == 0 and is_far:
+            passed[gpu] = (devices, best)
+    if not passed:
+        return None
+    gpu, (devices, best) = next(iter(sorted(passed.items())))
+    word = near.words[gpu][min(devices)]
+    share = len(passed) / len(judged)
+    assumed = "; the topology names no host and is taken for this one" if near.is_assumed else ""
+    return nccl_finding(
+        facts, NAME,
+        severity=Severity.MINOR if share >= limits.min_far_ratio else Severity.NOTE,
+        owner="platform",
+        summary=f"{len(passed)} of {len(judged)} GPUs on {safe(node)} pass a nearer NIC by: "
+        f"{safe(gpu)} sends over {safe(', '.join(sorted(devices)))} ({word}), with "
+        f"{safe(', '.join(best))} beside it ({near.words[gpu][best[0]]}).",
+        evidence=[
+            nccl.evidence("GPUs that pass a nearer NIC by, of those that use the network", share,
+                          "ratio", "nccl_nics",
+                          [listed[i][2] for i, v in listed.items() if v[0] in devices],
+                          limits.min_far_ratio),
+            Evidence(name="distances to NICs", value=float(len(near.rows)), unit="pairs",
+                     query=TOPOLOGY,
+                     rows=tuple(nccl.place(r["source_id"], r["place"])
+                                for r in near.rows if r["gpu"] == gpu)[:1]),
+        ],
+        basis="the host's topology against the connections" + assumed,
+        hosts=(safe(node),), devices=tuple(safe(d) for d in sorted(devices)),
+        confirm=("nvidia-smi topo -m   on the host: which NIC is near which GPU",),
+        remedy=("pass the PCI topology into the container (or NCCL_TOPO_FILE), and keep every NIC "
+                "of the compute network in NCCL_IB_HCA",),
+    )  # fmt: skip
+
+
 RULE = Rule(
     name=NAME,
     summary="Ranks use fewer or slower network devices than their machine offers.",
     owner="platform",
     thresholds=WrongNicThresholds(),
-    queries=("nccl_comms", "nccl_nics", "nccl_signals"),
+    queries=("nccl_comms", "nccl_nics", "nccl_signals", TOPOLOGY),
     evaluate=evaluate,
     doc=__doc__,
     needs="NCCL logs",

@@ -146,6 +146,17 @@ _CALLS = {
     "send": "ncclSend",
     "recv": "ncclRecv",
 }
+_OPERATORS = {
+    "all_reduce": "c10d::allreduce_",
+    "all_gather": "c10d::_allgather_base_",
+    "reduce_scatter": "c10d::_reduce_scatter_base_",
+    "all_to_all": "c10d::alltoall_base_",
+    "broadcast": "c10d::broadcast_",
+    "send": "c10d::send",
+    "recv": "c10d::recv_",
+}
+_SHOWN = {"all_gather": "_all_gather_base", "reduce_scatter": "_reduce_scatter_base"}
+"""Where PyTorch names its range of a collective for what it calls."""
 _COPIES = {"HtoD": (1, 1, 2), "DtoH": (2, 2, 1), "DtoD": (8, 2, 2)}
 """Kind, and where from and to (1 pinned, 2 device)."""
 _VERSIONS = {"cudaLaunchKernel": "_v7000", "cudaLaunchKernelExC": "_v11060"}
@@ -307,9 +318,10 @@ class NsysWriter:
         kind, name, start, dur, thread, external, _ = item
         if kind in ("collective", "message"):
             op = operation_name(name)
-            self._range(f"c10d::{op}_", start, start + dur, thread, external)
-            part = dur // 10
-            self._range(f"nccl:{op}", start + part, start + dur - part, thread, external + 2)
+            self._range(_OPERATORS[op], start, start + dur, thread, external)
+            part = 2 * (dur // 10)
+            shown = f"nccl:{_SHOWN.get(op, op)}"
+            self._range(shown, start + part, start + dur - part, thread, external + 2)
         elif kind == "cuda_runtime":
             self._call(name, start, dur, thread, external)
         else:

@@ -209,7 +209,7 @@ class RankReplay:
 
     @cached_property
     def _slowdowns(self) -> Mapping[int, float]:
-        return self._replay.analyse().slowdown_by_rank if self._replay is not None else {}
+        return self._replay.slowdown_by_rank() if self._replay is not None else {}
 
     def saved_ns(self, ranks: Sequence[int]) -> float | None:
         """ns a step that would be saved if these ranks did what their peers do."""

@@ -160,23 +160,32 @@ def test_the_verdict_is_the_last_stage(found: WhatIf) -> None:
 
 
 def scaled(stage: int, dp: int, factor: float) -> Operations:
-    """The job with one rank's computation longer, everything after it moved accordingly."""
+    """The job with one rank's computation longer; starts stay as they were recorded."""
     ops = operations()
     chosen = (ops.stage == stage) & (ops.dp_rank == dp) & ops.is_type(*COMPUTE)
     longer = np.where(chosen, ops.duration_s * factor, ops.duration_s)
     return Operations(**{**ops.__dict__, "duration_s": longer})
 
 
-@pytest.mark.parametrize("factor", [1.2, 1.5, 2.0])
-@pytest.mark.parametrize(("stage", "dp"), [(0, 0), (1, 1), (2, 0), (3, 1)])
+PLACES = [(stage, dp) for stage in range(4) for dp in range(2)]
+
+
+@pytest.mark.parametrize("factor", [1.2, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize(("stage", "dp"), PLACES)
 def test_one_slow_rank_is_the_verdict(stage: int, dp: int, factor: float) -> None:
+    """Also in the last stage, which has twice as much to do as the others."""
     judgement = analyse(scaled(stage, dp, factor)).judgement
     assert judgement.kind == "slow_rank"
-    assert judgement.ranks == (2 * stage + dp,)
+    assert (judgement.ranks, judgement.stage, judgement.dp_rank) == ((2 * stage + dp,), stage, dp)
+    ratios = judgement.symptoms.peer_ratio_by_rank
+    assert ratios[2 * stage + dp] == pytest.approx(factor, rel=0.015)
 
 
-def test_a_rank_that_is_hardly_slower_is_not() -> None:
-    assert analyse(scaled(1, 1, 1.05)).judgement.kind == "stage_imbalance"
+@pytest.mark.parametrize(("stage", "dp"), PLACES)
+def test_a_rank_that_is_hardly_slower_is_not(stage: int, dp: int) -> None:
+    """Just below 1.10; the imbalance of stages stays the verdict."""
+    judgement = analyse(scaled(stage, dp, 1.085)).judgement
+    assert (judgement.kind, judgement.stage) == ("stage_imbalance", 3)
 
 
 def test_causes(found: WhatIf) -> None:

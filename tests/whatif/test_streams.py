@@ -292,3 +292,64 @@ def test_any_job_is_given_back(
     found = job.analyse("rank=0,1,2")
     slowest = max(replayed for _, replayed, _ in found.per_step.values())
     assert 0 < found.causes[0].t_s <= slowest * 1.02
+
+
+class Chain(Job):
+    """Each rank receives from the one before, computes, and sends to the next; all reduce."""
+
+    def __init__(self, ranks: int = 4, steps: int = 3) -> None:
+        self.operations, self.syncs, self.steps = [], [], []
+        now = 0.0
+        for step in range(steps):
+            begin = now
+            arrived = 0.0
+            for rank in range(ranks):
+                launch = begin + 50
+                start = launch + LATENCY
+                if rank:
+                    self._pass(step, rank, "recv", launch, start, arrived)
+                    start = arrived
+                end = start + 1000
+                self._add(rank, COMPUTE, 1, launch + 10, start, end, {})
+                if rank < ranks - 1:
+                    arrived = end + 200
+                    self._pass(step, rank, "send", launch + 20, end, arrived)
+            now = end + 500
+            for rank in range(ranks):
+                ready = begin + 50 + LATENCY + 1000 * (rank + 1) + 200 * rank
+                self._add(
+                    rank, COMM + 1, 3, begin + 80, ready, now - 5, {}, instance_id=10 * step + 9,
+                    op="all_reduce", group_id="world", kind="dp", members_count=ranks,
+                    message_bytes=4096,
+                )  # fmt: skip
+                who = {"capture_id": 0, "rank": rank}
+                self.syncs.append({**who, "is_device": False, **self._span(begin + 90, now, 0)})
+                self.steps.append({**who, "step": step, **self._span(begin, now, 0)})
+        self.step_us = now / steps
+
+    def _pass(self, step: int, rank: int, op: str, launch: float, start: float, end: float) -> None:
+        pair = rank - (op == "recv")
+        self._add(
+            rank, COMM, 2, launch, start, end, {}, instance_id=10 * step + pair, op=op,
+            group_id=f"pair{pair}", kind="pp", members_count=2, message_bytes=4096,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("places", [None, Places(stages={r: r for r in range(4)})])
+def test_equal_ranks_may_wait_for_each_other(places: Places | None) -> None:
+    """Ranks 1 and 2 do the same, but one after the other: they cannot be replayed together."""
+    job = Chain()
+    found = job.replay(places)
+    assert raw_step_s(found) == pytest.approx(job.step_us / 1e6, rel=1e-4)
+    assert found.refused is None
+    faster = found.analyse([parse_scale("rank=2:compute=0.5")]).causes[0]
+    assert faster.saved_s_per_step == pytest.approx(500e-6, rel=0.02)
+
+
+def test_a_collective_that_a_rank_is_in_twice_is_no_call() -> None:
+    job = Job({})
+    again = next(o for o in job.operations if o.get("instance_id") == 1)
+    job.operations.append({**again, "launch_ns": again["launch_ns"] + US})
+    found = job.replay()
+    assert [w.unmatched_count for w in found.windows] == [4]
+    assert found.step_s > 0

@@ -95,6 +95,12 @@ class Call:
     transfers: dict[int, int] | None = None
     """Kept once they have been asked for."""
 
+    @property
+    def all_needed(self) -> bool:
+        """Whether nobody can leave before all have entered."""
+        is_rooted = self.op in _ROOT_FIRST or self.op in _ROOT_LAST
+        return not is_rooted and not (self.sends and self.timeline == "host")
+
     def needed(self, rank: int) -> Iterable[int]:
         """Members that must have entered before this one can leave."""
         if self.op in _ROOT_FIRST and self.root in self.starts:
@@ -182,33 +188,36 @@ def transfers_of(call: Call) -> dict[int, int]:
     if call.transfers is not None:
         return call.transfers
     found = call.transfers = {}
+    last = last_starts(call)
     for rank, end_ns in call.ends.items():
-        last = max(call.starts[m] for m in call.needed(rank))
-        found[rank] = end_ns - (last if last <= end_ns else call.starts[rank])
+        found[rank] = end_ns - (last[rank] if last[rank] <= end_ns else call.starts[rank])
     return found
 
 
+def last_starts(call: Call) -> dict[int, int]:
+    """Per member: the last start that it had to wait for."""
+    if call.all_needed:
+        return dict.fromkeys(call.starts, max(call.starts.values()))
+    return {r: max(call.starts[m] for m in call.needed(r)) for r in call.starts}
+
+
 def leave(
-    number: int,
-    call: Call,
-    entered: Mapping[int, Floats],
-    ideal: Mapping[int, Mapping[int, float]],
-    how: Scenarios,
-) -> dict[int, Floats]:
+    call: Call, members: Sequence[int], entered: Floats, ideal_ns: float, how: Scenarios
+) -> Floats:
+    """When the members leave a call that they enter so: (member, scenario), in ns."""
     measured_how, ideal_how = how.transfer[class_of(call)]
-    transfers = transfers_of(call)
-    latest = np.maximum.reduce(list(entered.values()))
-    found = {}
-    for rank, transfer_ns in transfers.items():
-        took = transfer_ns * measured_how + ideal[number][rank] * ideal_how
-        needed = call.needed(rank)
-        last = max(call.starts[m] for m in needed)
-        if last > call.ends[rank]:
-            found[rank] = entered[rank] + took  # it did not wait for the last
-        elif len(list(needed)) == len(entered):
-            found[rank] = latest + took
-        else:
-            found[rank] = np.maximum.reduce([entered[m] for m in needed]) + took
+    transfers, last = transfers_of(call), last_starts(call)
+    measured = np.array([[float(transfers[r])] for r in members])
+    took = measured * measured_how + ideal_ns * ideal_how
+    # Who left before the last had entered did not wait for it.
+    alone = np.array([last[r] > call.ends[r] for r in members])
+    if call.all_needed:
+        found: Floats = entered.max(axis=0) + took
+    else:
+        row = {r: i for i, r in enumerate(members)}
+        needed = [[row[m] for m in call.needed(r)] for r in members]
+        found = np.stack([entered[rows].max(axis=0) for rows in needed]) + took
+    found[alone] = entered[alone] + took[alone]
     return found
 
 
@@ -257,20 +266,14 @@ def class_of(call: Call) -> str:
     return f"{call.kind}:{call.op}"
 
 
-def ideal_transfers(windows: Sequence[Mapping[int, Call]]) -> list[dict[int, dict[int, float]]]:
-    """The median transfer of calls with the same operation, size and number of members."""
+def ideal_transfers(windows: Sequence[Mapping[int, Call]]) -> list[dict[int, float]]:
+    """By call the median transfer of calls with the same operation, size and members, in ns."""
     samples: dict[tuple[str, str, int, int], list[float]] = defaultdict(list)
-    measured = []
     for window in windows:
-        own = {n: transfers_of(c) for n, c in window.items()}
-        measured.append(own)
-        for number, call in window.items():
-            samples[alike(call)] += [float(t) for t in own[number].values()]
+        for call in window.values():
+            samples[alike(call)] += [float(t) for t in transfers_of(call).values()]
     typical = {k: float(np.median(v)) for k, v in samples.items()}
-    return [
-        {n: dict.fromkeys(own[n], typical[alike(c)]) for n, c in w.items()}
-        for w, own in zip(windows, measured, strict=True)
-    ]
+    return [{n: typical[alike(c)] for n, c in w.items()} for w in windows]
 
 
 def alike(call: Call) -> tuple[str, str, int, int]:

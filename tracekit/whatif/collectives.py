@@ -32,7 +32,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracekit.errors import InputError, UsageError
-from tracekit.whatif.analysis import CauseResult
 from tracekit.whatif.calls import (
     OF_RANKS,
     Call,
@@ -42,14 +41,13 @@ from tracekit.whatif.calls import (
     Scenarios,
     calls_of,
     change_transfers,
-    class_of,
-    error_ratio,
     ideal_transfers,
     leave,
     refused_because,
     unbroken,
 )
 from tracekit.whatif.causes import Cause
+from tracekit.whatif.columns import Columns, Replayed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,9 +60,6 @@ MAX_QUEUE_GAP_NS = 10_000
 
 MIN_STOP_NS = 10_000
 """Shorter pauses are the gaps between kernels, whatever happens to end in them."""
-
-MIN_SLOWDOWN, MAX_REMOVED_RANKS = 1.02, 8
-"""The job without one rank is replayed for the worst ranks that slow it down by this much."""
 
 MAX_SINGLE_RANKS = 256
 """Ranks that are each replayed alone: those with the most own time beyond their peers'."""
@@ -158,6 +153,10 @@ class CollectiveReplay:
         UsageError where a cause names nothing of the job.
         """
         return _analyse(self._windows, self._places, causes)
+
+    def slowdown_by_rank(self) -> dict[int, float]:
+        """As in the analysis, which takes longer: it replays the job without each of the worst."""
+        return _analyse(self._windows, self._places, (), is_whole=False).slowdown_by_rank
 
 
 # --- what each rank did ---------------------------------------------------------------------------
@@ -473,9 +472,7 @@ def _work(window: _Window, rank: int, calls: Sequence[int]) -> _Signature:
 class _Replay:
     """One window in all scenarios at once."""
 
-    def __init__(
-        self, window: _Window, ideal: Mapping[int, Mapping[int, float]], how: Scenarios
-    ) -> None:
+    def __init__(self, window: _Window, ideal: Mapping[int, float], how: Scenarios) -> None:
         self.window, self.ideal, self.how = window, ideal, how
         self.origin = min(window.starts.values())
         self.left: dict[int, dict[int, Floats]] = {}
@@ -540,7 +537,15 @@ class _Replay:
                 for rank, (now, lag_ns, b) in entered.items()
             }
             del self.entered[one]
-            self.left[one] = leave(one, self.window.calls[one], times, self.ideal, self.how)
+            members = list(times)
+            left = leave(
+                self.window.calls[one],
+                members,
+                np.stack([times[r] for r in members]),
+                self.ideal[one],
+                self.how,
+            )
+            self.left[one] = dict(zip(members, left, strict=True))
             self.todo += self.waiting.pop(one, ())
             ready += self.held.pop(one, ())
 
@@ -549,73 +554,37 @@ class _Replay:
 
 
 def _analyse(
-    windows: Sequence[_Window], places: Places, causes: Sequence[Cause]
+    windows: Sequence[_Window], places: Places, causes: Sequence[Cause], *, is_whole: bool = True
 ) -> CollectivesWhatIf:
-    ranks = sorted({r for w in windows for r in w.items})
-    kinds = sorted({class_of(c) for w in windows for c in w.calls.values()})
-    excess = dict.fromkeys(ranks, 0.0)
+    stages = places.stages
+    job = Replayed(
+        [s for w in windows for s in w.steps],
+        [s for w in windows for s in w.dropped],
+        [c for w in windows for c in w.calls.values()],
+        _measured(windows),
+        sum(w.unmatched_count for w in windows),
+    )
+    excess = dict.fromkeys(sorted({r for w in windows for r in w.items}), 0.0)
     for window in windows:
         for rank, items in window.items.items():
             excess[rank] += sum(i.own_ns - i.ideal_ns for i in items)
-    single = sorted(sorted(ranks, key=lambda r: (-excess[r], r))[:MAX_SINGLE_RANKS])
-    stages = places.stages
-    chosen = {c: places.ranks_of(c, ranks) for c in causes if c.kind in OF_RANKS}
-    removed = {c: found for c, found in chosen.items() if c.factor is None}
-    scaled = [c for c in causes if c not in removed]
-    groups = ["own", *kinds]
-    first_rank = 2 + len(groups)
-    first_cause = first_rank + len(single)
-    count = first_cause + len(scaled)
-    own = {r: (np.ones(count), np.zeros(count)) for r in ranks}
-    transfer = {k: (np.ones(count), np.zeros(count)) for k in kinds}
-    # Column 0 is what was measured, 1 the ideal; then the ideal with one thing put back.
-    for one in (*own.values(), *transfer.values()):
-        one[0][1:first_cause], one[1][1:first_cause] = 0.0, 1.0
-    put_back = [[*own.values()], *([transfer[k]] for k in kinds), *([own[r]] for r in single)]
-    for column, several in enumerate(put_back, start=2):
-        for one in several:
-            one[0][column], one[1][column] = 1.0, 0.0
-    for column, cause in enumerate(scaled, start=first_cause):
+    chosen = {c: places.ranks_of(c, [*excess]) for c in causes if c.kind in OF_RANKS}
+    scaled = [c for c in causes if c not in chosen or c.factor is not None]
+    columns = Columns(job.kinds, excess, MAX_SINGLE_RANKS, scaled)
+    measured = {r: at.astype(np.float64) for r, at in columns.is_own_measured.items()}
+    own = {r: (at, 1.0 - at) for r, at in measured.items()}
+    transfer = columns.transfers
+    for column, cause in enumerate(scaled, start=columns.first_cause):
         _change(cause, own, transfer, chosen.get(cause, ()), column)
-    ends = _step_times(windows, Scenarios(own, transfer, count)) / 1e9
-    mean = ends.mean(axis=0)
-    t_now, t_ideal = float(mean[0]), float(mean[1])
-    alone = {r: float(mean[first_rank + i]) / t_ideal for i, r in enumerate(single)}
-    worst = sorted((r for r in single if alone[r] >= MIN_SLOWDOWN), key=lambda r: (-alone[r], r))
-    times = {c: float(mean[first_cause + i]) for i, c in enumerate(scaled)}
-    times |= {c: _time_without(windows, found, stages) for c, found in removed.items()}
-    base = _measured(windows)
-    steps = [s for w in windows for s in w.steps]
-    return CollectivesWhatIf(
-        steps=tuple(steps),
-        dropped_steps=tuple(s for w in windows for s in w.dropped),
-        ranks=tuple(ranks),
-        t_base_s=float(np.mean(base)) / 1e9,
-        t_no_delay_s=t_now,
-        t_ideal_s=t_ideal,
-        slowdown_by_rank=alone,
-        saved_s_by_rank={
-            r: t_now - _time_without(windows, [r], stages) for r in worst[:MAX_REMOVED_RANKS]
-        },
-        slowdown_by_optype={g: float(mean[2 + i]) / t_ideal for i, g in enumerate(groups)},
-        per_step={
-            s: (b / 1e9, float(row[0]), float(row[1]))
-            for s, b, row in zip(steps, base, ends, strict=True)
-        },
-        causes=tuple(
-            CauseResult(
-                c.text,
-                times[c],
-                t_now / times[c],
-                t_now - times[c],
-                "collectives",
-                error_ratio(float(np.mean(base)) / 1e9, t_now),
-            )
-            for c in causes
-        ),
-        calls_count=sum(len(c.starts) for w in windows for c in w.calls.values()),
-        unmatched_count=sum(w.unmatched_count for w in windows),
-        refused=refused_because(float(np.mean(base)) / 1e9, t_now),
+    times = _step_times(windows, Scenarios(own, transfer, columns.count)) / 1e9
+    return columns.result(
+        times,
+        job,
+        causes,
+        lambda cause: _time_without(windows, chosen[cause], stages),
+        (lambda rank: _time_without(windows, [rank], stages)) if is_whole else None,
+        method="collectives",
+        refused=refused_because(job.base_s, float(times[:, 0].mean())),
     )
 
 

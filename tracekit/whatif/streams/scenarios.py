@@ -1,0 +1,300 @@
+"""What is asked of a replay: the job as it was, ideal, with one thing put back, without a cause."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracekit.errors import InputError, UsageError
+from tracekit.whatif.calls import (
+    OF_RANKS,
+    Call,
+    CollectivesWhatIf,
+    Floats,
+    Places,
+    Scenarios,
+    alike,
+    change_transfers,
+    ideal_transfers,
+    last_starts,
+    refused_because,
+    transfers_of,
+)
+from tracekit.whatif.causes import Cause
+from tracekit.whatif.columns import Columns, Replayed
+from tracekit.whatif.streams.peers import Peers, own_ns, with_times
+from tracekit.whatif.streams.replay import WindowReplay, compile_rank
+from tracekit.whatif.streams.rows import CLOSE_NS, OP, Block, Ints
+from tracekit.whatif.streams.windows import Program, Window, windows_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAX_SINGLE_RANKS = 64
+"""Ranks that are each replayed alone: those with the most own time beyond their peers'."""
+
+MAX_UNEQUAL_RATIO = 0.1
+"""Share of a link's transfers that may have no equal elsewhere when the link is taken out."""
+
+MAX_UNMATCHED_RATIO = 0.05
+"""Share of the step that unmatched collectives may stop computing for."""
+
+
+class StreamReplay:
+    """One attempt of a GPU job, ready to be replayed.
+
+    ``operations``: capture_id, rank, stream (any number that tells a rank's streams apart),
+    is_compute, is_communication, name (a number), launch_ns, start_ns, end_ns, instance_id (null
+    where not matched), op, group_id, kind (of the communicator), members_count, root,
+    message_bytes. ``syncs``: capture_id, rank, is_device, start_ns, end_ns of the host's waits.
+    ``steps``: capture_id, rank, step, start_ns, end_ns of steady steps, on the host. ``places``:
+    ranks of one stage only are taken for peers; hosts tell collectives within one from others.
+
+    Raises InputError where no collective of the steady steps is matched on two ranks or more.
+    """
+
+    def __init__(
+        self,
+        operations: pa.Table,
+        syncs: pa.Table,
+        steps: pa.Table,
+        places: Places | None = None,
+    ) -> None:
+        self._places = places or Places()
+        self.windows = windows_of(operations, syncs, steps, self._places)
+        if not any(w.calls for w in self.windows):
+            raise InputError(
+                "nothing to replay: no collectives of steady steps are matched across ranks",
+                hint="profile all ranks in the same steps; tracekit query RUN match_coverage",
+            )
+
+    @property
+    def ranks(self) -> list[int]:
+        """All ranks that are replayed."""
+        return sorted({r for w in self.windows for r in w.ranks})
+
+    @cached_property
+    def step_s(self) -> float:
+        """Replayed length of a step as it was."""
+        return self.step_s_without([])
+
+    @property
+    def refused(self) -> str | None:
+        """Why the replay must not be believed; None where it may."""
+        return _refused(self.windows, _replayed(self.windows).base_s, self.step_s)
+
+    def step_s_without(self, ranks: Iterable[int]) -> float:
+        """Length of a step if these ranks did what their peers do, in s."""
+        return _time_without(self.windows, set(ranks))
+
+    def analyse(self, causes: Sequence[Cause] = ()) -> CollectivesWhatIf:
+        """Replay in all the ways that the metrics need.
+
+        UsageError where a cause names nothing of the job.
+        """
+        return _analyse(self.windows, self._places, causes)
+
+    def slowdown_by_rank(self) -> dict[int, float]:
+        """As in the analysis, which takes longer: it replays the job without each of the worst."""
+        return _analyse(self.windows, self._places, (), is_whole=False).slowdown_by_rank
+
+
+def raw_step_s(replay: StreamReplay) -> float:
+    """Replayed length of a step with everything as it was, unexplained delays included.
+
+    For tests: it must be what was measured.
+    """
+    windows = replay.windows
+    return _one_time(
+        windows,
+        [{r: compile_rank(one, [one.blocks]) for r, one in w.ranks.items()} for w in windows],
+    )
+
+
+def _refused(windows: Sequence[Window], base_s: float, replayed_s: float) -> str | None:
+    share = max(w.unmatched_ratio for w in windows)
+    if share > MAX_UNMATCHED_RATIO:
+        return (
+            f"for {share:.1%} of the step (limit {MAX_UNMATCHED_RATIO:.0%}) a rank computed nothing"
+            " while a collective ran that is not matched across ranks: nobody knows for whom it"
+            " waited"
+        )
+    return refused_because(base_s, replayed_s)
+
+
+def _explained(block: Block) -> Block:
+    """A step without what begins late for no known reason."""
+    lag = np.where(block.lag_ns > CLOSE_NS, 0.0, block.lag_ns)
+    return with_times(block, block, (block.host_ns, block.work_ns, lag))
+
+
+def _step_times(
+    windows: Sequence[Window],
+    events: Sequence[Mapping[int, Program]],
+    variant: Mapping[int, Ints],
+    how: Scenarios,
+) -> Floats:
+    """Length of each step in each scenario, in ns."""
+    ideal = ideal_transfers([w.calls for w in windows])
+    parts = []
+    for window, own, typical in zip(windows, events, ideal, strict=True):
+        ends = WindowReplay(window, own, variant, typical, how).run()
+        parts.append(np.diff(ends, axis=0, prepend=np.zeros((1, how.count))))
+    return np.concatenate(parts)
+
+
+def _one_time(windows: Sequence[Window], events: Sequence[Mapping[int, Program]]) -> float:
+    """Seconds a step with measured transfers."""
+    nothing = {r: np.zeros(1, np.int64) for w in windows for r in w.ranks}
+    one, none = np.ones(1), np.zeros(1)
+    how = Scenarios(defaultdict(lambda: (one, none)), defaultdict(lambda: (one, none)), 1)
+    return float(_step_times(windows, events, nothing, how).mean()) / 1e9
+
+
+def _work_scale(cause: Cause) -> tuple[float, float]:
+    """Factors of a rank's time on the host and on the GPU."""
+    factor = 1.0 if cause.factor is None else cause.factor
+    if cause.operation in (None, "all"):
+        return factor, factor
+    if cause.operation == "compute":
+        return 1.0, factor
+    if cause.operation == "host":
+        return factor, 1.0
+    raise UsageError(
+        f"{cause.text}: a replay of streams knows no operation {cause.operation!r}",
+        hint=f"{cause.kind}={cause.value}:all=..., :compute=... or :host=...",
+    )
+
+
+def _scaled(block: Block, factors: tuple[float, float]) -> Block:
+    """The step with other times on the host and on the GPU."""
+    host, gpu = factors
+    is_gpu = (block.kind == OP) & (block.call < 0)
+    work = block.work_ns * np.where(is_gpu, gpu, host)
+    return with_times(block, block, (block.host_ns * host, work, block.lag_ns))
+
+
+def _time_without_link(
+    windows: Sequence[Window], places: Places, ranks: Sequence[int], cause: Cause
+) -> float:
+    """Seconds a step if calls of these ranks took what equal calls without them take.
+
+    Equal: operation, size, members, and how many hosts they span. UsageError where other ranks
+    make no such calls: a trace cannot say then what the link should do.
+    """
+    chosen = set(places.ranks_of(cause, ranks))
+
+    def what(call: Call) -> tuple[object, ...]:
+        spanned = {places.hosts.get(r) for r in call.starts}
+        return (*alike(call), len(spanned))
+
+    samples: dict[tuple[object, ...], list[float]] = defaultdict(list)
+    lost, known = 0.0, 0.0
+    for window in windows:
+        for call in window.calls.values():
+            if not chosen & set(call.starts):
+                samples[what(call)] += map(float, transfers_of(call).values())
+    usual = {k: float(np.median(v)) for k, v in samples.items()}
+    changed = []
+    for window in windows:
+        calls = dict(window.calls)
+        for number, call in window.calls.items():
+            if not chosen & set(call.starts):
+                continue
+            took = max(transfers_of(call).values())
+            typical = usual.get(what(call))
+            known, lost = known + (typical is not None) * took, lost + (typical is None) * took
+            if typical is not None:
+                ends = {r: round(t + typical) for r, t in last_starts(call).items()}
+                calls[number] = replace(call, ends=ends, transfers=None)
+        changed.append(replace(window, calls=calls))
+    if lost > MAX_UNEQUAL_RATIO * (lost + known):
+        raise UsageError(
+            f"{cause.text}: {lost / (lost + known):.0%} of the transfers through rank "
+            f"{cause.value} have no equal among other ranks, so the trace does not say what they "
+            "should take",
+            hint="--scale comm=KIND=FACTOR asks for a given speed; tracekit expect has the ideal",
+        )
+    return _time_without(changed, set())
+
+
+def _time_without(windows: Sequence[Window], removed: set[int]) -> float:
+    """Seconds a step with these ranks doing what their peers do."""
+    events = []
+    for window in windows:
+        peers = Peers(window) if removed else None
+        own: dict[int, Program] = {}
+        for rank, one in window.ranks.items():
+            if peers is not None and rank in removed:
+                blocks = [peers.typical(rank, k, removed) for k in range(len(one.blocks))]
+                own[rank] = compile_rank(one, [[_explained(b) for b in blocks]])
+                continue
+            if rank not in window.compiled:
+                window.compiled[rank] = compile_rank(one, [[_explained(b) for b in one.blocks]])
+            own[rank] = window.compiled[rank]
+        events.append(own)
+    return _one_time(windows, events)
+
+
+def _analyse(
+    windows: Sequence[Window], places: Places, causes: Sequence[Cause], *, is_whole: bool = True
+) -> CollectivesWhatIf:
+    job = _replayed(windows)
+    excess = dict.fromkeys(sorted({r for w in windows for r in w.ranks}), 0.0)
+    ranks = [*excess]
+    chosen = {c: places.ranks_of(c, ranks) for c in causes if c.kind in OF_RANKS}
+    changed = [c for c in causes if c.kind != "link" and (c not in chosen or c.factor is not None)]
+    scales = sorted({_work_scale(c) for c in changed if c in chosen})
+    events = []
+    for window in windows:
+        peers = Peers(window)
+        own: dict[int, Program] = {}
+        for rank, one in window.ranks.items():
+            measured = [_explained(b) for b in one.blocks]
+            ideal = [_explained(peers.ideal(rank, k)) for k in range(len(measured))]
+            for mine, theirs in zip(measured, ideal, strict=True):
+                excess[rank] += own_ns(mine) - own_ns(theirs)
+            scaled = [[_scaled(b, s) for b in measured] for s in scales]
+            own[rank] = compile_rank(one, [measured, ideal, *scaled])
+        events.append(own)
+    columns = Columns(job.kinds, excess, MAX_SINGLE_RANKS, changed)
+    # Variant 0 of a rank is what was measured, 1 the ideal, then each scale.
+    variant = {r: np.where(at, 0, 1) for r, at in columns.is_own_measured.items()}
+    transfer = columns.transfers
+    for column, cause in enumerate(changed, start=columns.first_cause):
+        if cause in chosen:
+            for rank in chosen[cause]:
+                variant[rank][column] = 2 + scales.index(_work_scale(cause))
+        else:
+            change_transfers(cause, transfer, column)
+    times = _step_times(windows, events, variant, Scenarios({}, transfer, columns.count)) / 1e9
+
+    def without(cause: Cause) -> float:
+        if cause.kind == "link":
+            return _time_without_link(windows, places, ranks, cause)
+        return _time_without(windows, set(chosen[cause]))
+
+    return columns.result(
+        times,
+        job,
+        causes,
+        without,
+        (lambda rank: _time_without(windows, {rank})) if is_whole else None,
+        method="streams",
+        refused=_refused(windows, job.base_s, float(times[:, 0].mean())),
+    )
+
+
+def _replayed(windows: Sequence[Window]) -> Replayed:
+    return Replayed(
+        [s for w in windows for s in w.steps],
+        [s for w in windows for s in w.dropped],
+        [c for w in windows for c in w.calls.values()],
+        [v for w in windows for v in w.base_ns],
+        sum(w.unmatched_count for w in windows),
+    )

@@ -19,7 +19,7 @@ from tracekit.ingest.base import (
     SourceFile,
     Splitter,
 )
-from tracekit.ingest.gpu import GPU_INGESTORS, GPU_TABLES
+from tracekit.ingest.gpu import GPU_INGESTORS
 from tracekit.ingest.kineto import KinetoIngestor
 from tracekit.ingest.nccl import (
     FLIGHT_RECORDER,
@@ -107,7 +107,7 @@ def recognise(source: SourceFile) -> Recognition:
                 "unreadable", f"it cannot be unpacked ({problem})", status="unreadable"
             )
         return Recognition("empty", "it holds no bytes", status="empty")
-    found = GPU_TABLES.recognise(source, head) if source.columns else _sniff(head, source)
+    found = _mapped(head, source) if source.columns else _sniff(head, source)
     if found is None and len(head) >= files.HEAD_BYTES and head.lstrip()[:1] in (b"{", b"["):
         # Keys of anyone's may stand before those that tell what a JSON file is.
         try:
@@ -125,6 +125,12 @@ def _sniff(head: bytes, source: SourceFile) -> Recognition | None:
     if head.startswith(PARQUET_MAGIC):
         return PipelineTimersIngestor().recognise(source)  # its columns stand at its end
     return None
+
+
+def _mapped(head: bytes, source: SourceFile) -> Recognition | None:
+    from tracekit.ingest.columns import recognise_mapped
+
+    return recognise_mapped(source, head)
 
 
 def _why(error: Exception) -> str:

@@ -269,4 +269,11 @@ SAMPLES: tuple[Sample, ...] = (
         "Ethernet0    gpu-11          eth0            R             none\n",
         0,
     ),
+    Sample(
+        "net_csv",
+        "wide and long tables",
+        "ports.csv",
+        "time,host,port,tx_bytes,rx_pfc_packets [frames]\n1795227155,leaf01,swp1,4242,17\n",
+        2,
+    ),
 )

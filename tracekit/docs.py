@@ -96,12 +96,19 @@ def _query_parts(query: catalog.Query) -> list[str]:
     return parts
 
 
+def _status(is_proved: bool | None) -> str:
+    if is_proved is None:
+        return "as you say"
+    return "proved" if is_proved else "from documentation"
+
+
 def counters_page() -> str:
     """docs/counters.md: formats of counters, and what their canonical names mean."""
     from tracekit.ingest.counters import GPU
     from tracekit.ingest.gpu.formats import FORMATS as GPU_FORMATS
     from tracekit.ingest.gpu.table import SAID_ROLES
     from tracekit.ingest.net.formats import FORMATS
+    from tracekit.ingest.net.table import ROLES as NET_ROLES
     from tracekit.ingest.net.vocabulary import WORDS
 
     parts = [
@@ -122,7 +129,7 @@ def counters_page() -> str:
                     f.name,
                     f"`{f.origin}`",
                     f.family,
-                    "proved" if f.is_proved else "from documentation",
+                    _status(f.is_proved),
                     f.time,
                 )
                 for f in GPU_FORMATS
@@ -130,13 +137,20 @@ def counters_page() -> str:
         ),
         "### Tables with headers of their own",
         "A CSV whose columns nobody knows is explained in job.toml. The key is a part of the table "
-        f"({', '.join(SAID_ROLES)}) or a counter's name from the table below; the value is the "
+        f"(of GPUs: {', '.join(SAID_ROLES)}; of a network: {', '.join(NET_ROLES)}) or a counter's "
+        "name from the tables below; the value is the "
         "header, with its unit in brackets where the header does not state it. `gpu` is the NVML "
         "index. In a table with a number a row (`metric` and `value`), a counter's value is the "
         "text in its metric column. What is not named is read by the usual headers; a column that "
-        "the file lacks, a counter or a unit that there is not, is an error with path and line.",
+        "the file lacks, a counter or a unit that there is not, is an error with path and line. "
+        "A table is one of GPUs or one of a network: a port, or a counter of one, says which. "
+        "Network counters count up from some beginning, as everywhere; what happened since the "
+        "last row is none. A table whose headers are `port` and names of network counters needs "
+        "no words.",
         '```toml\n[[source]]\npath = "gpu.csv"\ncolumns = { time = "t", gpu = "card", '
-        'power = "P [mW]", sm_active = "busy [%]" }\n```',
+        'power = "P [mW]", sm_active = "busy [%]" }\n'
+        '[[source]]\npath = "ports.csv"\ncolumns = { time = "t", host = "sw", port = "if", '
+        'tx_bytes = "out [MB]", rx_pfc_packets = "xoff" }\n```',
         "### Whose a GPU is",
         "A rank's GPU is known from job.toml, from NCCL's log where a launcher's task number is "
         "proved to be the rank, or, where every communicator in the logs shows all its members, "
@@ -186,7 +200,7 @@ def counters_page() -> str:
                     f.name,
                     f"`{f.origin}`",
                     f.family,
-                    "proved" if f.is_proved else "from documentation",
+                    _status(f.is_proved),
                     f.time,
                 )
                 for f in FORMATS

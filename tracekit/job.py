@@ -18,6 +18,9 @@ seconds. Paths are relative to the file that holds them and never lead outside i
     [[source]]
     path = "gpu.csv"            # a table with headers of its own
     columns = { time = "t", gpu = "card", power = "P [mW]", sm_active = "busy [%]" }
+    [[source]]
+    path = "ports.csv"
+    columns = { time = "t", host = "switch", port = "if", tx_bytes = "out [MB]" }
 """
 
 from __future__ import annotations
@@ -229,8 +232,9 @@ class SourceEntry(_Section, frozen=True, kw_only=True):
     attempt: Count | None = None
     columns: Annotated[dict[Text, Text], Meta(min_length=1, max_length=1000)] | None = None
     """What the columns of a table of counters are: time, gpu (NVML index), uuid, pci, host, pod,
-    model, metric, value or a counter's name, and the header, with its unit in brackets where the
-    header does not state it. In a table with a number a row, a counter's name in its metric column.
+    model, port, priority, queue, lane, metric, value or a counter's name, and the header, with its
+    unit in brackets where the header does not state it. In a table with a number a row, a counter's
+    name in its metric column.
     """
     base: str = ""
     """Folder of the job.toml that says so; not a key of the file."""

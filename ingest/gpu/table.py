@@ -12,7 +12,6 @@ and mean nothing beside other files until job.toml names the zone.
 from __future__ import annotations
 
 import csv
-import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from tracekit.errors import InputError
 from tracekit.ingest import files
 from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
-from tracekit.ingest.counters import GPU
 from tracekit.ingest.gpu import fields
 from tracekit.ingest.gpu.fields import Meaning
 from tracekit.ingest.gpu.moments import local_ns
@@ -101,7 +99,7 @@ class TableIngestor:
 
     def sniff(self, head: bytes, name: str) -> Recognition | None:
         """Recognise a table by its first line."""
-        found = layout_of(_first_line(head))
+        found = layout_of(header_line(head))
         if found is None:
             return None
         is_smi = any(m.original and m.original.startswith("nvidia-smi") for _, m in found.counters)
@@ -114,7 +112,7 @@ class TableIngestor:
         if not source.columns:
             return None
         try:
-            mapped_layout(_first_line(head), source)
+            mapped_layout(header_line(head), source)
         except InputError as error:
             why = error.message.removeprefix(f"{source.path}: ")
             return Recognition("gpu_csv", why, NAME, status="unreadable")
@@ -126,12 +124,13 @@ class TableIngestor:
             _Reader(source, sink, stream).run()
 
 
-def _first_line(head: bytes) -> str:
+def header_line(head: bytes) -> str:
+    """The first line of a text file."""
     line = head.lstrip(b"\xef\xbb\xbf\r\n \t").split(b"\n", 1)[0]
     return line[:65536].decode("utf-8", "replace").rstrip("\r")
 
 
-def _header(line: str) -> tuple[str, list[str]] | None:
+def header_of(line: str) -> tuple[str, list[str]] | None:
     """Delimiter and names of a header line; None where it is none."""
     delimiter = max(",;\t", key=line.count)
     if not line.count(delimiter):
@@ -143,7 +142,8 @@ def _header(line: str) -> tuple[str, list[str]] | None:
     return (delimiter, header) if 2 <= len(header) <= MAX_COLUMNS else None
 
 
-def _bare(name: str) -> str:
+def bare_name(name: str) -> str:
+    """A header in lower case, without its unit in brackets."""
     return re.sub(r"\s*\[.*", "", name.strip().lower())
 
 
@@ -152,7 +152,7 @@ def layout_of(line: str) -> Layout | None:
 
     A wide table needs a known counter besides its GPU or time; a long one a metric and a value.
     """
-    found = _header(line)
+    found = header_of(line)
     if found is None:
         return None
     delimiter, header = found
@@ -167,7 +167,7 @@ def mapped_layout(line: str, source: SourceFile) -> Layout:
 
     InputError, with path and line, for a column that the file does not have.
     """
-    found = _header(line)
+    found = header_of(line)
     if found is None:
         raise InputError(
             f"{source.path}: line 1 is no header of a table",
@@ -180,7 +180,7 @@ def mapped_layout(line: str, source: SourceFile) -> Layout:
     said = dict(source.columns)
     is_long = "metric" in said or _layout(header, delimiter, {}, {}).metric is not None
     for key, text in source.columns:
-        name, unit = _named(header, text)
+        name, unit = column_of(header, text)
         meaning = None
         if key not in SAID_ROLES:
             meaning = fields.of_counter(key, unit, text)
@@ -207,45 +207,15 @@ def mapped_layout(line: str, source: SourceFile) -> Layout:
     return layout
 
 
-class UnknownColumnError(ValueError):
-    """job.toml names a counter or a unit that there is not."""
-
-    def __init__(self, message: str, key: str, hint: str) -> None:
-        super().__init__(message)
-        self.key = key
-        self.hint = hint
-
-
-def check_columns(columns: Mapping[str, str]) -> None:
-    """Refuse what job.toml may not say of columns. Raises UnknownColumnError."""
-    known = [*SAID_ROLES, *GPU]
-    for key, text in columns.items():
-        if key not in known:
-            close = difflib.get_close_matches(key[:60].lower(), known, n=1, cutoff=0.5)
-            hint = f"parts: {', '.join(SAID_ROLES)}; counters: docs/counters.md"
-            raise UnknownColumnError(
-                f"columns: {key[:80]!r} is no counter and no part of a table",
-                key,
-                f"did you mean {close[0]}?" if close else hint,
-            )
-        if key in GPU:
-            try:
-                fields.of_counter(key, _unit(text), text)
-            except ValueError as error:
-                raise UnknownColumnError(
-                    f"columns: {key} is not measured in {_unit(text)!r}", key, f"its units: {error}"
-                ) from None
-
-
-def _unit(text: str) -> str | None:
+def unit_of(text: str) -> str | None:
     """The unit in brackets at the end of a header."""
     return text.rpartition("[")[2].rstrip("] ") if text.rstrip().endswith("]") else None
 
 
-def _named(header: Sequence[str], text: str) -> tuple[int | None, str | None]:
+def column_of(header: Sequence[str], text: str) -> tuple[int | None, str | None]:
     """The column that a text of job.toml means, and the unit that it adds in brackets."""
     names = [h.strip() for h in header]
-    unit = _unit(text)
+    unit = unit_of(text)
     if text.strip() in names:
         return names.index(text.strip()), unit
     bare = text.rpartition("[")[0].strip() if unit is not None else None
@@ -259,7 +229,7 @@ def _layout(
     known: Mapping[int, Meaning],
 ) -> Layout:
     """What each column is: as said, else by the usual headers."""
-    bare = [_bare(h) for h in header]
+    bare = [bare_name(h) for h in header]
     taken = {*said.values(), *known}
     roles: dict[str, int | None] = {}
 
@@ -358,7 +328,7 @@ class _Reader:
         if self._layout is None:
             head, _, block = block.lstrip(b"\xef\xbb\xbf\r\n \t").partition(b"\n")
             first_line += 1
-            line = _first_line(head)
+            line = header_line(head)
             is_mapped = bool(self._source.columns)
             self._layout = mapped_layout(line, self._source) if is_mapped else layout_of(line)
             if self._layout is None:

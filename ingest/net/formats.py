@@ -17,8 +17,9 @@ class Format(NamedTuple):
     name: str
     origin: str
     """What writes it."""
-    is_proved: bool
-    """Whether the numbers of real files were compared with what those files print."""
+    is_proved: bool | None
+    """Whether the numbers of real files were compared with what those files print; None where it
+    means what the user says."""
     time: str
     """Where its times come from before the file's name and modification time are asked."""
 
@@ -50,4 +51,5 @@ FORMATS: tuple[Format, ...] = (
     Format("gnmi", "telemetry", "gnmic, format json or event", False, "timestamp of each"),
     Format("optics", "transceivers", "ethtool -m, SONiC eeprom --dom", False, "time lines"),
     Format("lldp", "neighbours", "show lldp table, EOS and lldpcli in JSON", False, "none needed"),
+    Format("net_csv", "wide and long tables", "a port, and counters by name", None, "a column"),
 )

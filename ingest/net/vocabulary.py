@@ -222,6 +222,11 @@ def is_word(name: str) -> bool:
     return name in _BY_NAME
 
 
+def words() -> tuple[str, ...]:
+    """Every canonical name."""
+    return tuple(_BY_NAME)
+
+
 @cache
 def _own(name: str, kind: str) -> Meaning:
     plain = _OTHER.sub("_", name.lower()).strip("_")[:100]

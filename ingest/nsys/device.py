@@ -294,11 +294,17 @@ class DeviceRows:
                             for h, o in zip(heard, ops, strict=True)
                         ]
                     ),
-                    # A reduce-scatter's call states what each member gets of it.
+                    # These calls state what each member gets of it.
                     "in_bytes": ints(
                         [
-                            total if op == "reduce_scatter" else h.in_bytes
+                            total if op in ("reduce_scatter", "scatter") else h.in_bytes
                             for op, h, total in zip(ops, heard, totals, strict=True)
+                        ]
+                    ),
+                    "out_bytes": ints(
+                        [
+                            nccl.out_bytes(op, h, size)
+                            for op, h, size in zip(ops, heard, sizes, strict=True)
                         ]
                     ),
                     "message_bytes": ints(totals),

@@ -30,7 +30,9 @@ _FORMATS = {
     23: "Q",
 }  # fmt: skip
 """Entry types of NVTX's extended payloads -> struct codes (little endian)."""
-_SIZED_BY_GROUP = {"all_gather", "reduce_scatter"}
+_SIZED_BY_GROUP = {"all_gather", "reduce_scatter", "gather", "scatter"}
+"""NCCL states one rank's part of these, as of an all-to-all that is one call."""
+_GETS_WHAT_IS_STATED = {"all_reduce", "broadcast", "reduce_scatter", "scatter", "send", "recv"}
 MAX_PAYLOAD_BYTES = 1 << 16
 
 
@@ -67,6 +69,8 @@ class Said:
     in_bytes: int | None = None
     peer: int | None = None
     root: int | None = None
+    received_bytes: int | None = None
+    """Of an all-to-all, which states what it sends and what it receives."""
 
 
 @dataclass(slots=True)
@@ -208,19 +212,25 @@ class Payloads:
         comm = comms.pop() if comms else None
         if len(calls) == 1:
             call = calls[0]
-            return Said(op_of(call.name), comm, call.size_bytes, call.peer, call.root)
+            op = op_of(call.name)
+            if op == "all_to_all":
+                known = self.communicators.get(comm or "")
+                total = asked_bytes(op, call.size_bytes, known.ranks_count if known else None)
+                return Said(op, comm, total, received_bytes=total)
+            return Said(op, comm, call.size_bytes, call.peer, call.root)
         ops = {op_of(c.name) for c in calls}
         if ops == {"send", "recv"}:
             op: str | None = "all_to_all" if self._is_exchange(calls, comm) else "send_recv"
         else:
             op = ops.pop() if len(ops) == 1 else None
-        counted = [
-            c for c in calls if op not in ("send_recv", "all_to_all") or op_of(c.name) == "send"
-        ]
-        sizes = [c.size_bytes for c in counted]
-        total = None if None in sizes or not sizes else sum(s for s in sizes if s is not None)
+        is_pairs = op in ("send_recv", "all_to_all")
+        total = _sum_bytes(c for c in calls if not is_pairs or op_of(c.name) == "send")
+        received = None
+        if op == "all_to_all":
+            received = _sum_bytes(c for c in calls if op_of(c.name) == "recv")
         peers = {c.peer for c in calls}
-        return Said(op, comm, total, peers.pop() if len(peers) == 1 else None)
+        peer = peers.pop() if len(peers) == 1 else None
+        return Said(op, comm, total, peer, received_bytes=received)
 
     def _is_exchange(self, calls: list[Call], comm: str | None) -> bool:
         """Whether a group of sends and receives reaches every member: an all-to-all."""
@@ -264,11 +274,33 @@ def unfinished(
     return sorted(found, key=lambda c: (c.start, c.place))
 
 
+def _sum_bytes(calls: Iterable[Call]) -> int | None:
+    """Of all calls; None where one does not say it."""
+    sizes = [c.size_bytes for c in calls]
+    return sum(s for s in sizes if s is not None) if sizes and None not in sizes else None
+
+
+def out_bytes(op: str, said: Said, ranks_count: int | None) -> int | None:
+    """What one rank gets; None where NCCL does not tell it."""
+    if op == "all_to_all":
+        return said.received_bytes
+    if op == "all_gather":
+        return message_bytes(op, said.in_bytes, ranks_count)
+    return said.in_bytes if op in _GETS_WHAT_IS_STATED else None
+
+
 def message_bytes(op: str, in_bytes: int | None, ranks_count: int | None) -> int | None:
-    """Total size of nccl-tests; NCCL states one rank's part of all-gather and reduce-scatter."""
+    """Total size as nccl-tests defines it, of what payloads say of a kernel."""
     if op not in _SIZED_BY_GROUP or in_bytes is None:
         return in_bytes
     return in_bytes * ranks_count if ranks_count else None
+
+
+def asked_bytes(op: str, size_bytes: int | None, ranks_count: int | None) -> int | None:
+    """The same of one call, as it was asked for."""
+    if op != "all_to_all" or size_bytes is None:
+        return message_bytes(op, size_bytes, ranks_count)
+    return size_bytes * ranks_count if ranks_count else None
 
 
 def group_id(comm: str) -> str:

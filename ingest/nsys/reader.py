@@ -241,7 +241,7 @@ class Reader:
         sizes = [known[c.comm].ranks_count if c.comm in known else None for c in calls]
         ops = [nccl.op_of(c.name) for c in calls]
         totals = [
-            nccl.message_bytes(op, c.size_bytes, size)
+            nccl.asked_bytes(op, c.size_bytes, size)
             for op, c, size in zip(ops, calls, sizes, strict=True)
         ]
         table = pa.table(

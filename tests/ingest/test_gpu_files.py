@@ -12,9 +12,9 @@ import pytest
 from tracekit.errors import InputError
 from tracekit.ingest import ingestor, range_answers, recognise
 from tracekit.ingest.base import IngestOptions
+from tracekit.ingest.columns import UnknownColumnError, check_columns
 from tracekit.ingest.gpu import fields
 from tracekit.ingest.gpu.samples import pci_address
-from tracekit.ingest.gpu.table import UnknownColumnError, check_columns
 from tracekit.ingest.memory import MemorySink, source_of
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "counters"

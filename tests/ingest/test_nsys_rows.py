@@ -401,11 +401,40 @@ def test_a_group_that_reaches_every_member_is_an_all_to_all(tmp_path: Path) -> N
 
     sink = one(tmp_path, fill)
     # To itself or not: both are all-to-all; one of two others is a plain exchange.
-    assert sink.rows("collective", "op", "message_bytes", "peer_group_rank") == [
-        ("all_to_all", 1500, None),
-        ("all_to_all", 1000, None),
-        ("send_recv", 500, 0),
+    assert sink.rows("collective", "op", "message_bytes", "out_bytes", "peer_group_rank") == [
+        ("all_to_all", 1500, 1500, None),
+        ("all_to_all", 1000, 1000, None),
+        ("send_recv", 500, None, 0),
     ]
+
+
+@pytest.mark.parametrize(
+    ("call", "kernel", "sizes"),
+    [
+        ("ncclAllReduce", NCCL, (800, 800, 800)),
+        ("ncclAllGather", NCCL.replace("AllReduce_Sum_f32", "AllGather"), (3200, 800, 3200)),
+        ("ncclReduceScatter", NCCL.replace("AllReduce", "ReduceScatter"), (3200, 3200, 800)),
+        ("ncclBroadcast", NCCL.replace("AllReduce_Sum_f32", "Broadcast"), (800, 800, 800)),
+        ("ncclAlltoAll", SEND_RECV, (3200, 3200, 3200)),  # one call since NCCL 2.28
+        ("ncclScatter", SEND_RECV, (3200, 3200, 800)),
+        ("ncclGather", SEND_RECV, (3200, 800, None)),  # all or nothing, as the root or not
+    ],
+)
+def test_a_call_states_one_part_or_all(
+    tmp_path: Path, call: str, kernel: str, sizes: tuple[int | None, ...]
+) -> None:
+    def fill(export: Export) -> None:
+        export.nccl_schemas()
+        _init(export, 4, 2)
+        blob = payload(ALL_REDUCE_SCHEMA, "QQi", 0xABC, 800, 0)
+        for at in (100, 1000):
+            export.range(call, at, at + 100, domain=1, binaryData=blob)
+        export.launch(kernel, 110, 500, 50)
+
+    sink = one(tmp_path, fill)
+    assert sink.rows("collective", "message_bytes", "in_bytes", "out_bytes") == [sizes]
+    # The second call was asked for, and its kernel is in no export.
+    assert sink.rows("open_collective", "message_bytes") == [sizes[0]]
 
 
 def test_payloads_that_make_no_sense_are_counted(tmp_path: Path) -> None:

@@ -144,10 +144,11 @@ def cost_words(document: Document, cause: Finding) -> str:
         most_s = impact.at_most_s_per_step
         if most_s is None or step_s <= 0:
             return "unknown"
+        what = "communication and copies" if cause.rule == "pcie-degraded" else "communication"
         return (
             f"at most {seconds(most_s)} of every {seconds(step_s)} step "
-            f"({share(most_s / step_s)}): all communication that nothing hides; this finding's "
-            f"share of that is unknown."
+            f"({share(most_s / step_s)}): all {what} that nothing hides; this finding's share of "
+            f"that is unknown."
         )
     if step_s <= 0 and impact.step_ratio > 0:
         step_s = impact.s_per_step / impact.step_ratio  # timers give no steps of their own

@@ -8,7 +8,14 @@ How it shows
     167.
 
 Why it hurts
-    Copies to and from the host take longer, and network traffic through the host bridge too.
+    Copies to and from the host take longer, and all that the GPU sends to or gets from its NIC.
+
+What it costs
+    Copies: those of its ranks that nothing hides, beyond their peers', as far as the peers wait.
+    Else traffic: what its groups' transfers take beyond what the bytes that crossed the link
+    (DCGM 1009, 1010) need on a whole one, where the NIC's speed is known, where the clocks of the
+    hosts let transfers be timed, and where the narrow link explains at least half of them. Else it
+    is bounded: no more than the communication and copies that nothing hides.
 
 Remedy
     Reseat the card or the riser; update firmware; drain the machine if it trains down again.
@@ -18,20 +25,34 @@ When this is wrong
     count. A slot may be narrower by design: then its peers' are too.
 
 Source
-    Diagnosis D5.
+    Diagnosis D5. Lane rates: the PCI Express base specification, after its line code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 
-from tracekit.findings import Evidence, Finding, Impact, Severity, confidence_from
+from tracekit.findings import (
+    Evidence,
+    Finding,
+    Impact,
+    Severity,
+    confidence_from,
+    impact_of,
+    severity_of,
+)
 from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 
 NAME = "pcie-degraded"
+LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+"""Bytes a second, lane and direction, by generation."""
+MIN_COST_RATIO = 0.01
+"""Of a step: less is no price worth a name."""
+REACHED_RATIO = 0.85
+"""Share of a link's rate that large transfers reach: headers and acknowledgements take the rest."""
 LINK = {"pcie_width": "lanes", "pcie_generation": "generation"}
 
 
@@ -44,6 +65,15 @@ class PcieDegradedThresholds(Thresholds):
     )
     min_replays_count: int = threshold(10, "replays while the job ran; one is chance")
     min_ahead_ratio: float = threshold(10.0, "times the other GPUs' median growth")
+    min_copies_ratio: float = threshold(
+        1.5, "exposed copies over its peers': half the lanes double them; less is chance"
+    )
+    max_error_ratio: float = threshold(
+        0.2, "clocks' error over a transfer: beyond it a transfer cannot be timed"
+    )
+    min_explained_ratio: float = threshold(
+        0.5, "of the transfers that the bytes need on the narrow link: else it is not why"
+    )
 
 
 def evaluate(facts: Facts, limits: PcieDegradedThresholds) -> RuleOutcome:
@@ -61,7 +91,7 @@ def evaluate(facts: Facts, limits: PcieDegradedThresholds) -> RuleOutcome:
     for gpu, own in sorted(counters.items()):
         for name in LINK:
             if name in own and _is_down(own, name, limits):
-                found.setdefault(gpu, _down(facts, own, name))
+                found.setdefault(gpu, _priced(facts, limits, own, _down(facts, own, name)))
     replays = {
         gpu: float(own["pcie_replays"]["growth"] or 0.0)
         for gpu, own in growth.items()
@@ -128,6 +158,138 @@ def _down(facts: Facts, own: Mapping[str, Row], name: str) -> Finding:
     return _made(facts, row, said, evidence, Severity.MINOR if is_half else Severity.NOTE)
 
 
+def _priced(
+    facts: Facts, limits: PcieDegradedThresholds, own: Mapping[str, Row], made: Finding
+) -> Finding:
+    """The finding with what the narrow link costs, or the most that it can, and why no more."""
+    steps, ranks = facts.steps, made.scope.ranks
+    mine = [m for r, m in steps.rank_means.items() if r in ranks]
+    if not mine or not facts.has_gpu or facts.hidden_ranks:
+        why = "no step of its rank on a GPU's timeline was traced"
+        return _said(made, f"not priced: {why}")
+    price = _copies(facts, limits, ranks)
+    why = ""
+    if price is None:
+        found = _traffic(facts, limits, own, ranks)
+        price, why = (None, found) if isinstance(found, str) else (found, "")
+    if price is not None:
+        cost_ns, evidence = price
+        impact = impact_of(cost_ns / 1e9, steps.step_ns / 1e9, facts.gpus_count)
+        return replace(
+            made,
+            severity=max(made.severity, severity_of(impact.step_ratio), key=lambda s: s.weight),
+            confidence=confidence_from(
+                ["counters", "GPU timeline"],
+                "the GPU's own counters, and the traces: what crosses the link takes longer",
+            ),
+            impact=impact,
+            evidence=(*made.evidence, evidence),
+        )
+    most_ns = max(m.exposed_comm + m.memory for m in mine)
+    bounded = replace(made, impact=Impact(at_most_s_per_step=most_ns / 1e9))
+    return _said(bounded, f"not priced: {why}")
+
+
+def _said(made: Finding, words: str) -> Finding:
+    basis = f"{made.confidence.basis}; {words}"
+    return replace(made, confidence=replace(made.confidence, basis=basis))
+
+
+def _copies(
+    facts: Facts, limits: PcieDegradedThresholds, ranks: Sequence[int]
+) -> tuple[float, Evidence] | None:
+    """What its ranks copy longer than the others, as far as the others wait for that."""
+    means = facts.steps.rank_means
+    mine = [m for r, m in means.items() if r in ranks]
+    others = [m for r, m in means.items() if r not in ranks]
+    if not others:
+        return None
+    usual = median(m.memory for m in others)
+    most = max(m.memory for m in mine)
+    waited = median(m.exposed_comm for m in others) - min(m.exposed_comm for m in mine)
+    cost_ns = min(most - usual, waited)
+    if most < limits.min_copies_ratio * usual or cost_ns < MIN_COST_RATIO * facts.steps.step_ns:
+        return None
+    evidence = Evidence(
+        name="copies of a step that nothing hides",
+        value=most / 1e9,
+        unit="s",
+        threshold=limits.min_copies_ratio * usual / 1e9,
+        query="step_breakdown",
+    )
+    return cost_ns, evidence
+
+
+def _traffic(
+    facts: Facts, limits: PcieDegradedThresholds, own: Mapping[str, Row], ranks: Sequence[int]
+) -> tuple[float, Evidence] | str:
+    """What transfers take beyond what a whole link would need; words where that cannot be said."""
+    speeds = _speeds(facts, own)
+    if isinstance(speeds, str):
+        return speeds
+    narrow, whole = speeds
+    step_ns = facts.steps.step_ns
+    rates = [own[n] for n in ("pcie_tx", "pcie_rx") if n in own and own[n]["p50_value"] is not None]
+    if not rates:
+        return "nobody counted the bytes on its link (DCGM 1009, 1010)"
+    if any((r["interval_ns"] or 0) < step_ns for r in rates):
+        return "its link was read more than once a step, so that a median is no mean"
+    moved = max(float(r["p50_value"]) for r in rates) * step_ns / 1e9
+    taken = _transfers(facts, limits, ranks)
+    if taken is None:
+        return "transfers between the hosts were not seen, or their clocks are too far apart"
+    needed_ns = moved / (REACHED_RATIO * whole) * 1e9
+    if moved / (REACHED_RATIO * narrow) * 1e9 < limits.min_explained_ratio * taken:
+        return "its transfers take longer than even the narrow link explains"
+    exposed = min(m.exposed_comm for r, m in facts.steps.rank_means.items() if r in ranks)
+    cost_ns = min(taken - needed_ns, exposed)
+    if cost_ns < MIN_COST_RATIO * step_ns:
+        return "its transfers take no longer than a whole link would need"
+    evidence = Evidence(
+        name="transfers of a step, which a whole link needs the threshold for",
+        value=taken / 1e9,
+        unit="s",
+        threshold=needed_ns / 1e9,
+        query="group_bandwidth",
+    )
+    return cost_ns, evidence
+
+
+def _speeds(facts: Facts, own: Mapping[str, Row]) -> tuple[float, float] | str:
+    """Bytes a second that its link carries, and that a whole one and the NIC would; or words."""
+    said = facts.description.hardware.nic_bytes_per_s if facts.description is not None else None
+    width, most = own.get("pcie_width"), own.get("pcie_width_max")
+    gen, best = own.get("pcie_generation"), own.get("pcie_generation_max")
+    if said is None:
+        return "nobody says how fast its NIC is (job.toml: hardware.nic_bytes_per_s)"
+    if width is None or gen is None:
+        return "nobody says the width and the generation of its link (DCGM 235 to 238)"
+    lanes = LANE_BYTES_PER_S.get(int(gen["max_value"]))
+    could = LANE_BYTES_PER_S.get(int((best or gen)["max_value"]))
+    widest = (most or width)["max_value"]
+    widest = width["peer_value"] if width["peer_value"] is not None else widest
+    if lanes is None or could is None:
+        return "its generation of PCIe is not known here"
+    return lanes * float(width["max_value"]), min(could * float(widest), float(said))
+
+
+def _transfers(facts: Facts, limits: PcieDegradedThresholds, ranks: Sequence[int]) -> float | None:
+    """Transfer a step of the group of these ranks that spans hosts and transfers longest."""
+    members = {r["group_id"]: set(r["ranks"] or ()) for r in facts.of("match_coverage")}
+    totals: dict[str, float] = {}
+    for row in facts.of("group_bandwidth"):
+        group = members.get(row["group_id"], set())
+        hosts = {facts.job.hosts.get(r, r) for r in group}
+        if row["timeline"] != "device" or not group & set(ranks) or len(hosts) < 2:
+            continue
+        each = float(row["transfer_p50_ns"])
+        if int(row["error_ns"] or 0) > limits.max_error_ratio * each:
+            return None
+        a_step = each * int(row["instances_count"]) / max(1, int(row["steps_count"]))
+        totals[row["group_id"]] = totals.get(row["group_id"], 0.0) + a_step
+    return max(totals.values(), default=None)
+
+
 def _replays(facts: Facts, limits: PcieDegradedThresholds, row: Row, usual: float) -> Finding:
     evidence = Evidence(
         name="PCIe replays while the job ran",
@@ -161,7 +323,15 @@ RULE = Rule(
     summary="A GPU's PCIe link runs narrower or slower than it could, or repeats itself.",
     owner="hardware",
     thresholds=PcieDegradedThresholds(),
-    queries=("step_breakdown", gpus.COUNTERS, gpus.GROWTH, gpus.EVENTS),
+    queries=(
+        "step_breakdown",
+        "group_bandwidth",
+        "match_coverage",
+        gpus.COUNTERS,
+        gpus.GROWTH,
+        gpus.EVENTS,
+    ),
+    kernel_queries=("group_bandwidth", "match_coverage"),
     evaluate=evaluate,
     doc=__doc__,
     needs=gpus.NEEDS,

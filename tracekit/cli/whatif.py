@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -43,6 +44,14 @@ def whatif(
         WhatIfFormat, typer.Option("--format", help="How the result is written.")
     ] = WhatIfFormat.text,
     output: o.OutputOpt = None,
+    heat_map: Annotated[
+        Path | None,
+        typer.Option(
+            "--heat-map",
+            metavar="F",
+            help="Also draw the slowdown by stage and replica: .png, .svg or .pdf.",
+        ),
+    ] = None,
     force: o.ForceOpt = False,
     job: o.JobOpt = None,
     workers: o.WorkersOpt = None,
@@ -66,8 +75,12 @@ def whatif(
         to_dict,
         to_text,
     )
+    from tracekit.whatif.figure import check_name, write_heat_map
 
     check_target(output, force)
+    if heat_map is not None:
+        check_name(heat_map)
+        check_target(heat_map, force)
     causes = [*map(parse_remove, remove or ()), *map(parse_scale, scale or ())]
     chosen = o.selection(ranks, hosts, steps, None, None, attempt, window)
     with open_target(paths, job, chosen, workers, memory) as run:
@@ -84,3 +97,6 @@ def whatif(
     if is_json:
         text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     write_text(text, output)
+    if heat_map is not None:
+        write_heat_map(found, heat_map)
+        note(f"wrote {heat_map}")

@@ -40,11 +40,9 @@ from tracekit.findings import (
     Scope,
     Severity,
     confidence_from,
-    finding_id,
-    impact_of,
-    severity_of,
 )
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.roll_up import job_finding
 from tracekit.wording import listed, safe, seconds, share
 
 NAME = "latency-bound-communication"
@@ -180,7 +178,6 @@ def _finding(
 ) -> Finding:
     steps = facts.steps
     worst = sorted(found, key=lambda one: (-one.latency_ns, one.op))[:3]
-    impact = impact_of(total_ns / 1e9, steps.step_ns / 1e9, facts.gpus_count)
     scope = Scope(groups=tuple(sorted({safe(str(o.kind or "unknown")) for o in worst})))
     what = listed(
         [
@@ -189,21 +186,19 @@ def _finding(
             for o in worst
         ]
     )
-    return Finding(
-        id=finding_id(NAME, scope, facts.ranks),
-        rule=NAME,
-        severity=severity_of(impact.step_ratio, cap=Severity.MINOR),
-        confidence=confidence_from(
-            ["GPU timeline"], "transfers of matched collectives, by size within a family"
-        ),
-        summary=(
+    return job_finding(
+        facts,
+        NAME,
+        scope,
+        total_ns / 1e9,
+        (
             f"{seconds(total_ns / 1e9)} of each step ({share(total_ns / steps.step_ns)}) is the "
             f"latency of small messages that nothing hides: {what}."
         ),
-        owner="framework",
-        scope=scope,
-        when=facts.when(steps.keys),
-        impact=impact,
+        cap=Severity.MINOR,
+        confidence=confidence_from(
+            ["GPU timeline"], "transfers of matched collectives, by size within a family"
+        ),
         evidence=tuple(
             Evidence(
                 name=f"latency of {safe(str(o.kind or 'unknown'))} {o.op} a step, not hidden",
@@ -227,7 +222,7 @@ RULE = Rule(
     summary="Messages are so small that latency, not bandwidth, takes the time.",
     owner="framework",
     thresholds=LatencyBoundCommunicationThresholds(),
-    queries=("step_breakdown", "group_bandwidth", "traffic"),
+    queries=("step_breakdown", "group_bandwidth", "traffic", "exposed_comm_by_op"),
     needs_kernels=True,
     evaluate=evaluate,
     doc=__doc__,

@@ -36,9 +36,6 @@ from tracekit.findings import (
     Finding,
     Severity,
     confidence_from,
-    finding_id,
-    impact_of,
-    severity_of,
 )
 from tracekit.rules.base import (
     NO_GPU,
@@ -49,6 +46,7 @@ from tracekit.rules.base import (
     lacking,
     threshold,
 )
+from tracekit.rules.roll_up import job_finding
 from tracekit.wording import seconds, share
 
 NAME = "launch-bound"
@@ -197,25 +195,22 @@ def _finding(facts: Facts, limits: LaunchBoundThresholds, bound: list[RankLaunch
     cost_ns = median(r.launch_idle_ns for r in bound)
     kernel_ns = median(r.kernel_ns for r in bound)
     queue_ns = median(r.queue_ns for r in bound)
-    impact = impact_of(cost_ns / 1e9, steps.step_ns / 1e9, facts.gpus_count)
-    return Finding(
-        id=finding_id(NAME, scope, facts.ranks),
-        rule=NAME,
-        severity=severity_of(impact.step_ratio, cap=Severity.MINOR),
+    return job_finding(
+        facts,
+        NAME,
+        scope,
+        cost_ns / 1e9,
+        (
+            f"The GPU waits {seconds(cost_ns / 1e9)} of each step "
+            f"({share(cost_ns / steps.step_ns)}) for the host to launch work; "
+            f"the median kernel takes {seconds(kernel_ns / 1e9)}."
+        ),
+        cap=Severity.MINOR,
         confidence=confidence_from(
             ["host ranges", "GPU timeline"],
             f"launch times and GPU timeline agree on {len(bound)} of {len(steps.ranks)} ranks; "
             "a profiler slows launches",
         ),
-        summary=(
-            f"The GPU waits {seconds(cost_ns / 1e9)} of each step "
-            f"({share(cost_ns / steps.step_ns)}) for the host to launch work; "
-            f"the median kernel takes {seconds(kernel_ns / 1e9)}."
-        ),
-        owner="framework",
-        scope=scope,
-        when=facts.when(steps.keys),
-        impact=impact,
         evidence=(
             Evidence(
                 name="GPU idle for want of a launch, median rank",

@@ -42,8 +42,6 @@ from tracekit.findings import (
     Severity,
     confidence_from,
     finding_id,
-    impact_of,
-    severity_of,
 )
 from tracekit.rules import pipeline
 from tracekit.rules.base import (
@@ -56,6 +54,7 @@ from tracekit.rules.base import (
     lacking,
     threshold,
 )
+from tracekit.rules.roll_up import job_finding
 from tracekit.wording import listed, seconds, share
 
 if TYPE_CHECKING:
@@ -254,24 +253,21 @@ def _finding(facts: Facts, limits: LowMfuThresholds, found: Waterfall) -> Findin
     largest = sorted(lost.items(), key=lambda item: -item[1])[:3]
     words = ", ".join(f"{WORDS[k]} {share(v / found.step_s)}" for k, v in largest)
     saved_s = found.step_s * (1 - found.mfu_ratio / limits.min_mfu_ratio)
-    impact = impact_of(saved_s, found.step_s, facts.gpus_count)
-    return Finding(
-        id=finding_id(NAME, scope, facts.ranks),
-        rule=NAME,
-        severity=severity_of(impact.step_ratio, cap=Severity.MINOR),
+    return job_finding(
+        facts,
+        NAME,
+        scope,
+        saved_s,
+        (
+            f"The model's arithmetic takes {share(found.mfu_ratio)} of the {seconds(found.step_s)} "
+            f"step at the GPU's peak (MFU). The rest: {words}{_gemm_words(found)}."
+        ),
+        cap=Severity.MINOR,
         confidence=confidence_from(
             ["GPU timeline"],
             "operations that the job description implies, over the measured step; "
             + _peak_words(found),
         ),
-        summary=(
-            f"The model's arithmetic takes {share(found.mfu_ratio)} of the {seconds(found.step_s)} "
-            f"step at the GPU's peak (MFU). The rest: {words}{_gemm_words(found)}."
-        ),
-        owner="framework",
-        scope=scope,
-        when=facts.when(facts.steps.keys),
-        impact=impact,
         evidence=_evidence(limits, found),
         confirm=("tracekit expect --job job.toml --step-time S: the same from the description",),
         remedy=_remedies(largest),

@@ -36,9 +36,6 @@ from tracekit.findings import (
     Finding,
     Severity,
     confidence_from,
-    finding_id,
-    impact_of,
-    severity_of,
 )
 from tracekit.rules.base import (
     NO_GPU,
@@ -49,6 +46,7 @@ from tracekit.rules.base import (
     lacking,
     threshold,
 )
+from tracekit.rules.roll_up import job_finding
 from tracekit.wording import seconds, share
 
 NAME = "offload-bound"
@@ -135,26 +133,23 @@ def _finding(facts: Facts, limits: OffloadBoundThresholds, ranks: list[RankCopie
     steps = facts.steps
     scope = facts.scope([r.rank for r in ranks], steps.keys)
     cost_ns = median(r.exposed_ns for r in ranks)
-    impact = impact_of(cost_ns / 1e9, steps.step_ns / 1e9, facts.gpus_count)
     rate = median(r.bytes_per_s for r in ranks)
     moved = median(r.step_bytes for r in ranks)
-    return Finding(
-        id=finding_id(NAME, scope, facts.ranks),
-        rule=NAME,
-        severity=severity_of(impact.step_ratio, cap=Severity.MAJOR),
-        confidence=confidence_from(
-            ["GPU timeline"],
-            f"copies with an otherwise idle GPU on {len(ranks)} of {len(steps.ranks)} ranks",
-        ),
-        summary=(
+    return job_finding(
+        facts,
+        NAME,
+        scope,
+        cost_ns / 1e9,
+        (
             f"The GPU waits {seconds(cost_ns / 1e9)} of each step "
             f"({share(cost_ns / steps.step_ns)}) for copies to and from host memory: "
             f"{moved / 1e9:.2f} GB a rank and step at {rate / 1e9:.1f} GB/s."
         ),
-        owner="framework",
-        scope=scope,
-        when=facts.when(steps.keys),
-        impact=impact,
+        cap=Severity.MAJOR,
+        confidence=confidence_from(
+            ["GPU timeline"],
+            f"copies with an otherwise idle GPU on {len(ranks)} of {len(steps.ranks)} ranks",
+        ),
         evidence=(
             Evidence(
                 name="copies that nothing hides, median step and rank",

@@ -1,0 +1,149 @@
+"""How a job is made, from traces to the report: each rule on a simulated job and its healthy twin.
+
+The simulator has no such faults, so its traces are rewritten: as a job would have left them that
+is the same but for this.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracekit import api
+from tracekit.findings import Finding
+from tracekit.simulate import Request, write
+
+Document = dict[str, Any]
+STEP_GAP_NS = 3_000_000
+
+
+def simulated(folder: Path, layout: str, ranks: int = 8) -> Path:
+    write(
+        Request(ranks=ranks, seed=3, layout=layout, steps_count=6, decoys=(), nccl="none"), folder
+    )
+    return folder
+
+
+def rewritten(folder: Path, change: Callable[[Document], None]) -> None:
+    for path in folder.glob("*.pt.trace.json.gz"):
+        document = json.loads(gzip.decompress(path.read_bytes()))
+        change(document)
+        path.write_bytes(gzip.compress(json.dumps(document).encode(), 1))
+
+
+def findings(folder: Path) -> dict[str, Finding]:
+    with api.open(folder) as run:
+        return {f.rule: f for f in run.diagnose().document.findings}
+
+
+# --- latency-bound-communication ------------------------------------------------------------------
+
+
+def small_messages(share: int) -> Callable[[Document], None]:
+    """All but the first of so many tensor-parallel messages carry a hundredth in the same time."""
+
+    def change(document: Document) -> None:
+        for event in document["traceEvents"]:
+            args = event.get("args") or {}
+            if args.get("Process Group Description") != "TENSOR_MODEL_PARALLEL_GROUP":
+                continue
+            if args["Seq"] % share:
+                for name in ("In msg nelems", "Out msg nelems"):
+                    args[name] //= 100
+
+    return change
+
+
+def test_messages_that_cost_their_latency(tmp_path: Path) -> None:
+    folder = simulated(tmp_path / "job", "tp8")
+    assert "latency-bound-communication" not in findings(folder)
+    rewritten(folder, small_messages(8))
+    found = findings(folder)["latency-bound-communication"]
+    assert "tp all-reduce of 336 kB" in found.summary
+    assert (found.impact.step_ratio or 0) > 0.05
+    assert found.scope.ranks == ()
+
+
+# --- offload-bound --------------------------------------------------------------------------------
+
+
+def host_copies(gap_us: float, copied: int) -> Callable[[Document], None]:
+    """Each step is longer by ``gap_us`` at its end, in which so many bytes go to the host."""
+
+    def change(document: Document) -> None:
+        events = document["traceEvents"]
+        steps = sorted(
+            (e for e in events if str(e.get("name")).startswith("ProfilerStep#")),
+            key=lambda e: float(e["ts"]),
+        )
+        begins = [float(e["ts"]) for e in steps]
+        for event in events:
+            if "ts" in event:
+                at = float(event["ts"])
+                event["ts"] = at + gap_us * sum(1 for b in begins[1:] if at >= b)
+        example = next(e for e in events if e.get("cat") == "gpu_memcpy")
+        runtime = next(e for e in events if e.get("name") == "cudaMemcpyAsync")
+        for number, step in enumerate(steps, start=10_000_000):
+            step["dur"] = float(step["dur"]) + gap_us
+            start = float(step["ts"]) + float(step["dur"]) - gap_us
+            args = {**example["args"], "correlation": number, "bytes": copied}
+            # Its own stream, as DeepSpeed and FSDP offload on one.
+            events.append(
+                {**example, "name": "Memcpy DtoH (Device -> Pinned)", "tid": 33, "ts": start + 9.0,
+                 "dur": gap_us - 20.0, "args": {**args, "stream": 33}}
+            )  # fmt: skip
+            own = {**runtime["args"], "correlation": number}
+            events.append({**runtime, "ts": start + 2.0, "dur": 5.0, "args": own})
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("gap_us", "copied", "is_said"),
+    [(12_000.0, 250_000_000, True), (1_000.0, 120_000_000, False), (12_000.0, 1_000_000, False)],
+)
+def test_copies_to_the_host(tmp_path: Path, gap_us: float, copied: int, is_said: bool) -> None:
+    """Not where they are short, nor where they carry no more than an input."""
+    folder = simulated(tmp_path / "job", "fsdp")
+    assert "offload-bound" not in findings(folder)
+    rewritten(folder, host_copies(gap_us, copied))
+    found = findings(folder)
+    assert ("offload-bound" in found) == is_said
+    if is_said:
+        finding = found["offload-bound"]
+        assert "0.25 GB a rank and step at 20.9 GB/s" in finding.summary
+        assert finding.impact.s_per_step == pytest.approx(0.012, rel=0.05)
+        assert finding.scope.ranks == tuple(range(8))
+
+
+# --- traffic-mismatch, misplaced ------------------------------------------------------------------
+
+
+def on_other_hosts(truth: dict[str, Any]) -> Callable[[Document], None]:
+    """Odd ranks on one host, even ones on the other: every tensor group crosses both."""
+    offsets = truth["measured"]["host_clock_offset_s"]
+
+    def change(document: Document) -> None:
+        rank = document["distributedInfo"]["rank"]
+        was, now = document["host_name"], f"gpu-0{rank % 2}"
+        document["host_name"] = now
+        for event in document["traceEvents"]:
+            if "ts" in event:
+                event["ts"] = float(event["ts"]) + 1e6 * (offsets[now] - offsets[was])
+
+    return change
+
+
+def test_tensor_groups_across_hosts(tmp_path: Path) -> None:
+    folder = simulated(tmp_path / "job", "tp8", ranks=16)
+    assert "traffic-mismatch" not in findings(folder)
+    rewritten(folder, on_other_hosts(json.loads((folder / "truth.json").read_text())))
+    found = findings(folder)["traffic-mismatch"]
+    assert "crosses 2 hosts a group: its groups of 8 would fit one" in found.summary
+    assert found.scope.groups == ("tp",)
+    assert (found.impact.s_per_step or 0) > 0

@@ -68,6 +68,7 @@ class Judgement:
     next_step: str | None = None
 
 
+COUNTER_QUERIES = ("gpu_counters", "port_counters", "port_levels")
 CAPTURE_STEPS = "profile five or more steps after warm-up, with a schedule that marks steps"
 
 
@@ -106,7 +107,7 @@ def judge(
         return _hidden(facts)
     if not facts.steps.rank_means:
         # A log alone has no step to weigh a finding against; what it shows is all there is.
-        return Judgement(_named(facts, cause)) if cause is not None else _no_steps(facts)
+        return Judgement(_named(facts, cause)) if cause is not None else _no_steps(facts, rules_run)
     is_open = not has_silenced
     return (
         _missing(facts, cause)
@@ -154,7 +155,7 @@ def _hidden(facts: Facts) -> Judgement:
     )
 
 
-def _no_steps(facts: Facts) -> Judgement:
+def _no_steps(facts: Facts, rules_run: Sequence[str]) -> Judgement:
     capture = CAPTURE_STEPS
     rows = [r for r in facts.of("overlap") if r["span_ns"]]
     warm = len(facts.steps.warmup_keys)
@@ -200,13 +201,8 @@ def _no_steps(facts: Facts) -> Judgement:
             "fault.",
             "add the dumps of all ranks (/tmp/nccl_trace_rank_*), or their traces",
         )
-    if not rows and (facts.of("gpu_counters") or facts.of("port_counters")):
-        return _say(
-            "not_enough_data",
-            f"Cannot tell what a step costs: there are only counters, {_shown(facts)}, and the "
-            "rules that read them found no fault.",
-            capture,
-        )
+    if not rows and any(facts.of(query) for query in COUNTER_QUERIES):
+        return _counters_alone(facts, rules_run)
     if not rows:
         return _say("not_enough_data", "Cannot tell: no file holds a usable trace.", capture)
     span = sum(r["span_ns"] for r in rows)
@@ -223,6 +219,28 @@ def _no_steps(facts: Facts) -> Judgement:
         f"Cannot tell what a step costs: the traces mark no steps. Over the window of "
         f"{seconds(max(r['span_ns'] for r in rows) / 1e9)}: {shares}.",
         capture,
+    )
+
+
+def _counters_alone(facts: Facts, rules_run: Sequence[str]) -> Judgement:
+    """Counters without a trace: what the rules that could read them found, if any could."""
+    only = f"there are only counters, {_shown(facts)}"
+    readers = {r.name for r in RULES if set(r.queries) & set(COUNTER_QUERIES)}
+    if readers & set(rules_run):
+        sentence = f"Cannot tell what a step costs: {only}, and the rules that could read them"
+        return _say("not_enough_data", f"{sentence} found no fault.", CAPTURE_STEPS)
+    rows = [row for query in COUNTER_QUERIES for row in facts.of(query)]
+    if all((row["samples_count"] or 0) <= 1 for row in rows):
+        return _say(
+            "not_enough_data",
+            "Cannot tell: there are only counters, each read once. What they count began at a time "
+            "that nobody knows; how much of it is the job's only a second reading shows.",
+            "read them again while the job runs, and give both (tracekit capture --what nic,dcgm)",
+        )
+    return _say(
+        "not_enough_data",
+        f"Cannot tell: {only}, and none that a rule reads.",
+        "capture those that rules read: tracekit capture --what nic,dcgm",
     )
 
 

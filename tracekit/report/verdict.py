@@ -61,6 +61,11 @@ class Judgement:
     next_step: str | None = None
 
 
+CAPTURE_DEVICES = (
+    "record the devices too: nsys profile --trace=cuda,nvtx, or torch.profiler with "
+    "ProfilerActivity.CUDA"
+)
+MIN_SHOWN_SHARE = 0.01
 CAPTURE_STEPS = "profile five or more steps after warm-up, with a schedule that marks steps"
 
 
@@ -199,17 +204,25 @@ def _no_steps(facts: Facts) -> Judgement:
             "rules that read them found no fault.",
             capture,
         )
+    if not rows and facts.ranks:
+        return _say(
+            "not_enough_data",
+            "Cannot tell: the traces hold no work of a device.",
+            CAPTURE_DEVICES,
+        )
     if not rows:
         return _say("not_enough_data", "Cannot tell: no file holds a usable trace.", capture)
     span = sum(r["span_ns"] for r in rows)
-    shares = ", ".join(
-        f"{word} {share(sum(r[column] or 0 for r in rows) / span)}"
-        for word, column in (
-            ("computing", "compute_ns"),
-            ("communication not hidden", "exposed_comm_ns"),
-            ("idle", "idle_ns"),
-        )
-    )
+    words = {
+        "compute_ns": "computing",
+        "exposed_comm_ns": "communication not hidden",
+        "idle_ns": "idle",
+    }
+    parts = {column: sum(r[column] or 0 for r in rows) / span for column in words}
+    shares = ", ".join(f"{word} {share(parts[column])}" for column, word in words.items())
+    rest = 1 - sum(parts.values())
+    if rest >= MIN_SHOWN_SHARE:
+        shares += f", copies and other work {share(rest)}"
     return _say(
         "not_enough_data",
         f"Cannot tell what a step costs: the traces mark no steps. Over the window of "

@@ -43,6 +43,11 @@ _NO_SIZES = (
 )
 
 
+_LOST = f"none ended, or {m.KERNEL} was not exported"
+_NO_KERNELS = (
+    "Calls that launched kernels, in an export without any kernel: none ended, or their table was "
+    "left out."
+)
 _NO_NAMES = (
     "Kernels whose names are not in the export, in its table StringIds: nobody knows whether they "
     "compute or communicate."
@@ -82,6 +87,7 @@ class Reader:
         self.rows = 0
         self.collectives = 0
         self.unnamed_kernels = 0
+        self.lost_launches = 0
         self.payloads = nccl.Payloads()
 
     def run(self) -> None:
@@ -112,6 +118,11 @@ class Reader:
         self._devices(device.used)
         self.collectives = device.collectives
         self.unnamed_kernels = device.unnamed
+        # What is captured into a graph is launched and runs as a part of the graph.
+        is_told = device.kernels > 0 or self.database.has(m.GRAPH, "start")
+        self.lost_launches = 0 if is_told else self._kernel_launches()
+        if self.lost_launches:
+            self.sink.count("launches_without_kernels", self.lost_launches, doc=_NO_KERNELS)
         if device.unnamed:
             self.sink.count("kernels_without_names", device.unnamed, doc=_NO_NAMES)
         if device.collectives and self.payloads.is_empty:
@@ -299,6 +310,15 @@ class Reader:
                 np.asarray(threads.fill_null(-1))[linked],
                 np.asarray(pids.fill_null(-1))[linked],
             )
+
+    def _kernel_launches(self) -> int:
+        """Calls that launched kernels, by their names."""
+        if not self.database.has(m.RUNTIME, "nameId"):
+            return 0
+        launching = self.strings.matching(r"^cu(da)?Launch(Cooperative)?Kernel")
+        ids = pa.array(launching, pa.int64())
+        parts = self.batches(m.RUNTIME, ("nameId",))
+        return sum(pc.sum(pc.is_in(ints(b["nameId"]), ids)).as_py() or 0 for b in parts)
 
     def _syncs(self) -> None:
         wanted = (
@@ -506,6 +526,8 @@ class Reader:
             count = sum(map(len, self.database.too_long.values()))
             limit = f"a value longer than {MAX_VALUE_BYTES >> 20} MiB"
             return "partial", f"rows with {limit} left out: {count}"
+        if self.lost_launches:
+            return "partial", f"{self.lost_launches} launches of kernels and no kernel: {_LOST}"
         if self.unnamed_kernels:
             return "partial", f"{self.unnamed_kernels} kernels have no name; export all tables"
         if self.database.missing_bytes:

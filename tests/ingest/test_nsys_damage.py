@@ -107,6 +107,32 @@ def test_a_table_of_nothing_but_long_values_ends(
     )
 
 
+@pytest.mark.parametrize(
+    ("calls", "graphs", "status"), [(2, 0, "partial"), (0, 0, "ok"), (2, 1, "ok")]
+)
+def test_launches_without_any_kernel_are_said(
+    tmp_path: Path, calls: int, graphs: int, status: str
+) -> None:
+    """Their table was left out, or the first never ended. Copies alone are no such case, nor are
+    launches into a graph."""
+    path = tmp_path / "a.sqlite"
+    with Export(path) as export:
+        export.call("cudaMemcpyAsync_v3020", 100, 10, correlation=1)
+        for index in range(calls):
+            export.call("cudaLaunchKernel_v7000", 200 + 100 * index, 10, correlation=2 + index)
+        for _ in range(graphs):
+            export.put(
+                "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", start=600, end=700, deviceId=0, contextId=1,
+                streamId=7, correlationId=2, globalPid=global_id(7), graphId=1, graphExecId=1,
+            )  # fmt: skip
+    if not graphs:
+        with sqlite3.connect(path) as con:
+            con.execute("DROP TABLE IF EXISTS CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
+    found, reason = said(path)
+    assert found == status
+    assert str(reason).startswith("2 launches of kernels and no kernel") == (status != "ok")
+
+
 def test_kernels_without_names_are_neither_computing_nor_communicating(tmp_path: Path) -> None:
     path = make(tmp_path / "a.sqlite")
     con = sqlite3.connect(path)

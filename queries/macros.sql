@@ -793,8 +793,7 @@ WINDOW instance AS (PARTITION BY attempt, capture_id, instance_id);
 -- A waiter that runs ahead has its next calls in a queue: each starts as soon as the one before
 -- ends, and the time between says nothing of its work, which it did long before. What the holder
 -- caused must then also be there since the exit at which that queue began, or a rank that some
--- other communicator held up would be blamed for work that all ranks do. Of a queue that is older
--- than the recording this cannot be asked.
+-- other communicator held up would be blamed for work that all ranks do.
 --
 -- exposed_ns is the part of own_ns in which the waiter computed nothing and was not yet waiting for
 -- the same rank in an earlier call. is_second marks the waiter that entered last before the holder:
@@ -880,7 +879,7 @@ WITH
             AND left_by.capture_id = since.capture_id
             AND left_by.instance_id = since.exit_instance
             AND left_by.rank = since.holder_rank
-        LEFT JOIN usable AS began_at
+        JOIN usable AS began_at
             ON began_at.attempt = since.attempt
             AND began_at.capture_id = since.capture_id
             AND began_at.instance_id = since.queue_instance
@@ -891,13 +890,13 @@ WITH
         UNION
         SELECT key, exit_ns FROM shared
         UNION
-        SELECT key, queue_exit_ns FROM shared WHERE queue_exit_ns IS NOT NULL
+        SELECT key, queue_exit_ns FROM shared
         UNION
         SELECT holder_key, holder_start_ns FROM shared
         UNION
         SELECT holder_key, holder_exit_ns FROM shared
         UNION
-        SELECT holder_key, holder_queue_exit_ns FROM shared WHERE holder_queue_exit_ns IS NOT NULL
+        SELECT holder_key, holder_queue_exit_ns FROM shared
     ),
     lost AS MATERIALIZED (
         SELECT key, time_ns, covered_ns FROM covered_before('exposed', 'moments')

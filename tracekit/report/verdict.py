@@ -69,6 +69,10 @@ class Judgement:
 
 
 COUNTER_QUERIES = ("gpu_counters", "port_counters", "port_levels")
+CAPTURE_DEVICES = (
+    "record the devices too: nsys profile --trace=cuda,nvtx, or torch.profiler with "
+    "ProfilerActivity.CUDA"
+)
 CAPTURE_STEPS = "profile five or more steps after warm-up, with a schedule that marks steps"
 
 
@@ -203,17 +207,25 @@ def _no_steps(facts: Facts, rules_run: Sequence[str]) -> Judgement:
         )
     if not rows and any(facts.of(query) for query in COUNTER_QUERIES):
         return _counters_alone(facts, rules_run)
+    if not rows and facts.ranks:
+        return _say(
+            "not_enough_data",
+            "Cannot tell: the traces hold no work of a device.",
+            CAPTURE_DEVICES,
+        )
     if not rows:
         return _say("not_enough_data", "Cannot tell: no file holds a usable trace.", capture)
     span = sum(r["span_ns"] for r in rows)
-    shares = ", ".join(
-        f"{word} {share(sum(r[column] or 0 for r in rows) / span)}"
-        for word, column in (
-            ("computing", "compute_ns"),
-            ("communication not hidden", "exposed_comm_ns"),
-            ("idle", "idle_ns"),
-        )
-    )
+    words = {
+        "compute_ns": "computing",
+        "exposed_comm_ns": "communication not hidden",
+        "idle_ns": "idle",
+    }
+    parts = {column: sum(r[column] or 0 for r in rows) / span for column in words}
+    shares = ", ".join(f"{word} {share(parts[column])}" for column, word in words.items())
+    rest = 1 - sum(parts.values())
+    if rest >= MIN_SHOWN_SHARE:
+        shares += f", copies and other work {share(rest)}"
     return _say(
         "not_enough_data",
         f"Cannot tell what a step costs: the traces mark no steps. Over the window of "

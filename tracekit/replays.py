@@ -22,6 +22,7 @@ from tracekit.whatif import (
     WhatIf,
     analyse,
     from_pipeline_rows,
+    parse_scale,
     uses_operations,
 )
 
@@ -217,6 +218,18 @@ class RankReplay:
         if replay is None or not set(ranks) <= set(replay.ranks):
             return None
         return (replay.step_s - replay.step_s_without(ranks)) * 1e9
+
+    def saved_by_operations_ns(self, rank: int) -> float | None:
+        """ns a step that would be saved if this rank of a pipeline computed as its peers do."""
+        try:
+            found = replay_pipeline(self._con)
+            ratio = found.judgement.symptoms.peer_ratio_by_rank.get(rank)
+            if found.refused or not ratio:
+                return None
+            cause = parse_scale(f"rank={rank}:compute={1 / ratio:.9f}")
+            return replay_pipeline(self._con, causes=[cause]).causes[0].saved_s_per_step * 1e9
+        except InputError:
+            return None
 
     @property
     def is_by_streams(self) -> bool:

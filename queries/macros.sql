@@ -790,6 +790,11 @@ WINDOW instance AS (PARTITION BY attempt, capture_id, instance_id);
 -- others meanwhile (a receive from a late rank), is inherited and not counted. Nothing is counted
 -- before the first common exit, nor waiting below the clocks' error.
 --
+-- A waiter that runs ahead has its next calls in a queue: each starts as soon as the one before
+-- ends, and the time between says nothing of its work, which it did long before. What the holder
+-- caused must then also be there since the exit at which that queue began, or a rank that some
+-- other communicator held up would be blamed for work that all ranks do.
+--
 -- exposed_ns is the part of own_ns in which the waiter computed nothing and was not yet waiting for
 -- the same rank in an earlier call. is_second marks the waiter that entered last before the holder:
 -- without the holder's delay the operation would have begun then. gap_ns is that waiter's exposed_ns
@@ -806,13 +811,31 @@ WITH
         FROM collective_calls(collective_name, match_name, group_name, offset_name, pair_name)
     ),
     usable AS (SELECT * FROM calls WHERE is_trusted AND is_complete AND error_ns IS NOT NULL),
+    followed AS (
+        SELECT
+            *,
+            -- In a tenth of its own duration after the one before: it stood in a queue.
+            10 * (start_ns - lag(end_ns) OVER (
+                PARTITION BY key, group_id ORDER BY start_ns, instance_id
+            )) <= end_ns - start_ns AS is_queued
+        FROM usable
+    ),
+    queues AS (
+        SELECT
+            * EXCLUDE (is_queued),
+            max(if(is_queued, NULL, start_ns)) OVER (
+                PARTITION BY key, group_id ORDER BY start_ns, instance_id
+                ROWS UNBOUNDED PRECEDING
+            ) AS queue_start_ns
+        FROM followed
+    ),
     waiting AS MATERIALIZED (
         SELECT
             *,
             row_number() OVER (
                 PARTITION BY attempt, capture_id, instance_id ORDER BY start_ns DESC, rank
             ) = 1 AS is_second
-        FROM usable
+        FROM queues
         WHERE wait_ns > error_ns AND holder_rank <> rank
     ),
     compute AS MATERIALIZED (
@@ -828,33 +851,51 @@ WITH
     ),
     since AS MATERIALIZED (
         SELECT
-            waiting.*,
+            ahead.*,
             exits.end_ns AS exit_ns,
-            capture_key(waiting.attempt, holder_rank, waiting.capture_id) AS holder_key,
-            exits.instance_id AS exit_instance
-        FROM waiting
+            capture_key(ahead.attempt, holder_rank, ahead.capture_id) AS holder_key,
+            exits.instance_id AS exit_instance,
+            began.end_ns AS queue_exit_ns,
+            began.instance_id AS queue_instance
+        FROM waiting AS ahead
         ASOF JOIN exits
-            ON waiting.key = exits.key
-            AND waiting.group_id = exits.group_id
-            AND waiting.start_ns >= exits.end_ns
+            ON ahead.key = exits.key
+            AND ahead.group_id = exits.group_id
+            AND ahead.start_ns >= exits.end_ns
+        ASOF JOIN exits AS began
+            ON ahead.key = began.key
+            AND ahead.group_id = began.group_id
+            AND ahead.queue_start_ns >= began.end_ns
     ),
     shared AS MATERIALIZED (
-        SELECT since.*, left_by.end_ns AS holder_exit_ns
+        SELECT
+            since.*,
+            left_by.end_ns AS holder_exit_ns,
+            began_at.end_ns AS holder_queue_exit_ns
         FROM since
         JOIN usable AS left_by
             ON left_by.attempt = since.attempt
             AND left_by.capture_id = since.capture_id
             AND left_by.instance_id = since.exit_instance
             AND left_by.rank = since.holder_rank
+        JOIN usable AS began_at
+            ON began_at.attempt = since.attempt
+            AND began_at.capture_id = since.capture_id
+            AND began_at.instance_id = since.queue_instance
+            AND began_at.rank = since.holder_rank
     ),
     moments AS (
         SELECT key, start_ns AS time_ns FROM shared
         UNION
         SELECT key, exit_ns FROM shared
         UNION
+        SELECT key, queue_exit_ns FROM shared
+        UNION
         SELECT holder_key, holder_start_ns FROM shared
         UNION
         SELECT holder_key, holder_exit_ns FROM shared
+        UNION
+        SELECT holder_key, holder_queue_exit_ns FROM shared
     ),
     lost AS MATERIALIZED (
         SELECT key, time_ns, covered_ns FROM covered_before('exposed', 'moments')
@@ -867,7 +908,9 @@ WITH
                 least(
                     wait_ns,
                     (holder_start_ns - holder_exit_ns - h1.covered_ns + h0.covered_ns)
-                    - (start_ns - exit_ns - s1.covered_ns + s0.covered_ns)
+                    - (start_ns - exit_ns - s1.covered_ns + s0.covered_ns),
+                    (holder_start_ns - holder_queue_exit_ns - h1.covered_ns + hq.covered_ns)
+                    - (start_ns - queue_exit_ns - s1.covered_ns + sq.covered_ns)
                 )
             ) AS own_ns
         -- Each row has exactly one partner. Outer joins, because the optimiser puts inner ones in an
@@ -877,6 +920,9 @@ WITH
         LEFT JOIN lost AS s0 ON s0.key = shared.key AND s0.time_ns = shared.exit_ns
         LEFT JOIN lost AS h1 ON h1.key = shared.holder_key AND h1.time_ns = shared.holder_start_ns
         LEFT JOIN lost AS h0 ON h0.key = shared.holder_key AND h0.time_ns = shared.holder_exit_ns
+        LEFT JOIN lost AS sq ON sq.key = shared.key AND sq.time_ns = shared.queue_exit_ns
+        LEFT JOIN lost AS hq
+            ON hq.key = shared.holder_key AND hq.time_ns = shared.holder_queue_exit_ns
     ),
     -- Several calls may wait for one rank at the same time: each moment counts for the first.
     pieces AS MATERIALIZED (

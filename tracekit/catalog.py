@@ -92,6 +92,7 @@ QUERY_FILES: tuple[str, ...] = (
     "gpu/gpu_throttle",
     "gpu/gpu_growth",
     "gpu/gpu_events",
+    "gpu/gpu_processes",
     "gpu/host_topology",
     "comm/rank_clocks",
     "timeline/timeline_load",

@@ -827,6 +827,19 @@ _SAMPLE = (
 
 _COUNTER_TABLES = (
     _source(
+        "gpu_process",
+        "A process on a GPU, as nvidia-smi lists it; never its command line.",
+        ("source_id", "place", "device_id", "nvml_index", "pid"),
+        _c("node", "VARCHAR", "Host as the source states it; null where it does not.", "name"),
+        _c("device_id", "VARCHAR", "UUID or PCI address; null when only an index is known."),
+        _c("nvml_index", "INTEGER", "NVML index."),
+        _c("pid", "BIGINT", "Process id, as the host counts."),
+        _c("kind", "VARCHAR", "C computes, G draws, M+C computes under MPS; null: computes."),
+        _c("name", "VARCHAR", "File name of its executable; null where it may be none.", "name"),
+        _c("readings_count", "BIGINT", "Readings in which it was listed."),
+        _c("memory_bytes", "BIGINT", "Most GPU memory that it held; null where not stated."),
+    ),
+    _source(
         "gpu_sample",
         "One GPU counter at one moment.",
         (*_PLACE_GRAIN, "counter", "device_id", "nvml_index", "node"),

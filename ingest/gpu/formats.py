@@ -14,6 +14,8 @@ FORMATS: tuple[Format, ...] = (
     Format("gpu_text", "list of GPUs", "nvidia-smi -L and captures of several", True, "the same"),
     Format("gpu_text", "dmon", "nvidia-smi dmon", False, "Date and Time, local; else rounds"),
     Format("gpu_text", "dmon", "dcgmi dmon", False, "rounds: job.toml says start and interval"),
+    Format("gpu_text", "processes", "nvidia-smi pmon", False, "Date and Time, local; else rounds"),
+    Format("gpu_text", "processes", "nvidia-smi --query-compute-apps", False, "timestamp, local"),
     Format("gpu_text", "matrix", "nvidia-smi topo -m", True, "none: it is a description"),
     Format("topology", "XML", "NCCL_TOPO_DUMP_FILE", False, "none: it is a description"),
     Format("nvidia_smi_xml", "XML", "nvidia-smi -q -x", True, "timestamp, local"),

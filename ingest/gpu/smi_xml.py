@@ -14,10 +14,11 @@ from tracekit.ingest import files
 from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
 from tracekit.ingest.gpu.fields import Meaning, scale_of
 from tracekit.ingest.gpu.moments import local_ns
+from tracekit.ingest.gpu.processes import Processes
 from tracekit.ingest.gpu.samples import Gpu, Samples, pci_address, uuid_of
 
 NAME = "nvidia_smi_xml"
-VERSION = 1
+VERSION = 2
 MAX_DEPTH = 32
 MAX_TEXT = 4096
 READ_BYTES = 1 << 16
@@ -88,10 +89,10 @@ class SmiXmlIngestor:
         return None
 
     def read(self, source: SourceFile, sink: Sink, options: IngestOptions) -> None:
-        """Stream the documents into gpu_sample and device."""
+        """Stream the documents into gpu_sample, gpu_process and device."""
         with source.open() as stream:
             samples = Samples(sink, source)
-            state = _State()
+            state = _State(Processes(sink, samples))
             bad = 0
             for place, document in enumerate(_documents(stream), 1):
                 if not _Document(samples, sink, state, place).read(document):
@@ -101,6 +102,8 @@ class SmiXmlIngestor:
                         doc="XML that breaks off or is none: the GPUs before the break are kept.",
                         place=place,
                     )
+                state.processes.end_reading()
+            state.processes.finish()
             samples.finish("local" if state.is_local else "epoch")
             problem = files.stream_problem(stream)
             sink.fact(place_kind="event", is_truncated_end=problem is not None)
@@ -117,7 +120,9 @@ class SmiXmlIngestor:
 
 
 class _State:
-    is_local = False
+    def __init__(self, processes: Processes) -> None:
+        self.is_local = False
+        self.processes = processes
 
 
 def _documents(stream: BinaryIO) -> Iterator[Iterator[bytes]]:
@@ -142,6 +147,9 @@ class _Document:
         self._gpu: dict[str, Any] | None = None
         self._values: list[tuple[str, str]] = []
         self._index = -1
+        self._processes = state.processes
+        self._listed: list[dict[str, str]] | None = None
+        self._process: dict[str, str] = {}
 
     def read(self, pieces: Iterator[bytes]) -> bool:
         """False where the XML is damaged; what came before counts."""
@@ -171,6 +179,7 @@ class _Document:
             self._index += 1
             self._gpu = {"pci": pci_address(attributes.get("id", ""))}
             self._values = []
+            self._listed = None
 
     def _characters(self, text: str) -> None:
         if len(self._text) < 64:
@@ -187,10 +196,46 @@ class _Document:
         elif self._gpu is not None and "mig_device" not in self._path:
             if path in ("uuid", "product_name", "minor_number"):
                 self._gpu[path] = text
+            elif path.startswith("processes"):
+                self._of_process(path, text)
             elif text:
                 self._values.append((path, text))
         self._path.pop()
         self._text = []
+
+    def _of_process(self, path: str, text: str) -> None:
+        """Of a list that is not given (N/A) nothing is known; an empty one says nobody."""
+        if path == "processes":
+            if not text:
+                self._listed = self._listed or []
+        elif path == "processes/process_info":
+            self._listed = [*(self._listed or []), self._process]
+            self._process = {}
+        elif path.startswith("processes/process_info/"):
+            self._process[path.rpartition("/")[2]] = text
+
+    def _write_processes(self, gpu: Gpu, time_ns: int | None, source: str) -> None:
+        said = source if time_ns is not None else None
+        if self._listed is None:
+            return
+        whole = [p for p in self._listed if not p.get("gpu_instance_id", "").isdecimal()]
+        if not whole:
+            if not self._listed:
+                self._processes.nobody(self._place, gpu, time_ns, said)
+            return  # of a GPU that is cut into instances, each has its own
+        for one in whole:
+            used = re.fullmatch(r"(\d{1,9}) MiB", one.get("used_memory", ""))
+            if one.get("pid", "").isdecimal() and len(one["pid"]) < 10:
+                self._processes.one(
+                    self._place,
+                    gpu,
+                    int(one["pid"]),
+                    time_ns,
+                    said,
+                    kind=one.get("type", "")[:8] or None,
+                    name=one.get("process_name"),
+                    memory_bytes=int(used[1]) << 20 if used else None,
+                )
 
     def _write(self) -> None:
         found = self._gpu or {}
@@ -204,6 +249,7 @@ class _Document:
         if time_ns is None:
             time_ns, file_source = self._samples.file_time
             source = file_source or source
+        self._write_processes(gpu, time_ns, source)
         summed: dict[str, float] = {}
         seen: set[str] = set()
         for path, text in self._values:

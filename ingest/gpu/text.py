@@ -1,4 +1,4 @@
-"""Texts of nvidia-smi and dcgmi: ``dcgmi dmon``, ``nvidia-smi dmon``, ``nvlink -s``, ``topo -m``.
+"""Texts of nvidia-smi and dcgmi: dmon of both, ``nvlink -s``, ``topo -m``, and lists of processes.
 
 Several outputs may follow each other in one file, as collectors write them. ``dmon`` states no
 time unless ``-o DT`` asked for it (a local one): a file that holds nothing else counts its rows'
@@ -18,7 +18,8 @@ from tracekit.ingest.exposition import value_of
 from tracekit.ingest.gpu import fields, topology
 from tracekit.ingest.gpu.fields import Meaning
 from tracekit.ingest.gpu.moments import local_ns
-from tracekit.ingest.gpu.samples import Gpu, Samples, uuid_of
+from tracekit.ingest.gpu.processes import Processes
+from tracekit.ingest.gpu.samples import Gpu, Samples, pci_address, uuid_of
 from tracekit.ingest.lines import numbered_lines, shape
 from tracekit.ingest.net import times
 from tracekit.ingest.net.samples import node_of_path
@@ -28,9 +29,14 @@ VERSION = 3
 
 _DCGMI = re.compile(r"#\s?Entity(?:Id)?\s+\S")
 _SMI_DMON = re.compile(r"#\s?(?:Date\s+Time\s+)?gpu\s+(?!pid\b)\S")
+_PMON = re.compile(r"#\s?(?:Date\s+Time\s+)?gpu\s+pid\s+type\b")
 """pmon, which lists processes, begins its header with a pid."""
+_APPS = re.compile(r"(?=.*\bpid\b)(?=.*\bgpu_(?:uuid|bus_id)\b)[\w., \[\]%]{8,400}")
+"""Header of ``--query-compute-apps``, in any order of its fields; accounted ones are over."""
 _GPU = re.compile(r"GPU (\d{1,4}): (.{1,120}?) \(UUID: ((?:GPU|MIG)-[0-9A-Za-z/-]+)\)")
 _LINK = re.compile(r"\s+Link (\d{1,3}): (?:([\d.]+) GB/s|<?inactive>?)", re.I)
+SAME_READING_NS = 100_000_000
+"""Rows about one GPU that are nearer to each other are of one reading: it takes milliseconds."""
 MAX_MATRIX_LINES = 2000
 """Longest matrix with its legend."""
 _COLLECTED = re.compile(r"(?:collected_at|timestamp|date)\s*[:=]\s*(.{9,40})", re.I)
@@ -64,6 +70,10 @@ class TextIngestor:
                 return Recognition("dcgm", "dcgmi dmon", NAME)
             if _SMI_DMON.match(line):
                 return Recognition("nvidia_smi", "nvidia-smi dmon", NAME)
+            if _PMON.match(line):
+                return Recognition("nvidia_smi", "nvidia-smi pmon", NAME)
+            if _is_apps(line):
+                return Recognition("nvidia_smi", "nvidia-smi --query-compute-apps", NAME)
             if _GPU.match(line):
                 return Recognition("nvidia_smi", "nvidia-smi, a list of GPUs or links", NAME)
             if topology.is_matrix_header(line):
@@ -71,7 +81,7 @@ class TextIngestor:
         return None
 
     def read(self, source: SourceFile, sink: Sink, options: IngestOptions) -> None:
-        """Stream the lines into gpu_sample and device."""
+        """Stream the lines into gpu_sample, gpu_process, host_link and device."""
         with source.open() as stream:
             reader = _Reader(source, sink)
             for number, line in numbered_lines(stream):
@@ -94,6 +104,11 @@ class _Reader:
         self._links: dict[bool, int] = {}
         self._links_place = 0
         self._basis: str | None = None
+        self._processes = Processes(sink, self._samples)
+        self._is_pmon = False
+        self._apps: list[str] | None = None
+        self._newest_gpu = -1
+        self._newest_moment: int | None = None
         self._matrix: list[str] = []
         self._matrix_place = 0
         self._node = node_of_path(source.path)
@@ -105,8 +120,16 @@ class _Reader:
         """One line, whatever it belongs to."""
         if _DCGMI.match(line):
             self._header(line, is_dcgmi=True)
-        elif _SMI_DMON.match(line):
+        elif _SMI_DMON.match(line) or _PMON.match(line):
             self._header(line, is_dcgmi=False)
+        elif _is_apps(line):
+            self._end_list()
+            self._end_matrix()
+            self._columns, self._tables = [], self._tables + 1
+            self._processes.end_reading()  # asked again
+            self._apps = _cells_of(line)
+        elif self._apps is not None and line.strip() and not line.startswith("#"):
+            self._app(number, line)
         elif self._is_unit_line:
             self._units(line)
         elif found := _GPU.fullmatch(line.strip()):
@@ -135,12 +158,14 @@ class _Reader:
             self._stated_ns = found_ns if found_ns is not None else self._stated_ns
         elif line.startswith(("#" * 5, "# gpu", "#gpu")):
             self._columns = []
+            self._apps = None
             self._end_matrix()
 
     def finish(self, problem: str | None) -> None:
         """Write what is left and the facts."""
         self._end_list()
         self._end_matrix()
+        self._processes.finish()
         self._samples.finish(self._basis or "epoch")
         self._sink.fact(place_kind="line", is_truncated_end=problem is not None)
         if self._other:
@@ -176,6 +201,9 @@ class _Reader:
     def _header(self, line: str, *, is_dcgmi: bool) -> None:
         """Column names. dcgmi prints blanks for what it lacks, so its columns are by position."""
         self._end_list()
+        self._end_matrix()
+        self._apps = None
+        self._is_pmon = _PMON.match(line) is not None
         self._is_dcgmi, self._is_unit_line, self._tables = is_dcgmi, True, self._tables + 1
         self._has_time = "Date" in line and "Time" in line
         body = re.sub(r"^#\s?(?:Entity(?:Id)?|(?:Date\s+Time\s+)?gpu)", _spaces, line)
@@ -193,7 +221,7 @@ class _Reader:
 
     def _units(self, line: str) -> None:
         self._is_unit_line = False
-        if self._is_dcgmi:
+        if self._is_dcgmi or self._is_pmon:
             return
         body = re.sub(r"^#\s?(?:YYYYMMDD\s+HH:MM:SS\s+)?Idx", _spaces, line)
         units = body.split()
@@ -221,6 +249,9 @@ class _Reader:
                     self._bad_row(number, line)
                     return
                 parts = parts[2:]
+            if self._is_pmon:
+                self._process(number, line, parts, moment)
+                return
             if not parts or not parts[0].isdecimal() or len(parts) > len(self._columns) + 1:
                 self._bad_row(number, line)
                 return
@@ -243,16 +274,7 @@ class _Reader:
         if gpu.instance is not None:
             self._other += len(cells)
             return
-        time_ns: int | None
-        if moment is not None:
-            time_ns, source, basis = moment, "content", "local"
-        elif self._stated_ns is not None:
-            time_ns, source, basis = None, None, "epoch"
-        else:
-            time_ns, source, basis = self._round, None, "ticks"
-        self._basis = self._basis or basis
-        if basis != self._basis:
-            time_ns, source = None, None
+        time_ns, source = self._when(moment)
         for column, cell in zip(self._columns, cells, strict=False):
             if column.meaning is None:
                 self._other += 1
@@ -274,6 +296,81 @@ class _Reader:
             series = self._samples.series(gpu, column.meaning, source)
             counted = int(cell) if cell.isdecimal() else None
             self._samples.add(series, column.meaning, number, time_ns, value, counted)
+
+    def _when(self, moment: int | None) -> tuple[int | None, str | None]:
+        """The time of a row and where it is from: its own, else the number of its round."""
+        time_ns: int | None
+        if moment is not None:
+            time_ns, source, basis = moment, "content", "local"
+        elif self._stated_ns is not None:
+            time_ns, source, basis = None, None, "epoch"
+        else:
+            time_ns, source, basis = self._round, None, "ticks"
+        self._basis = self._basis or basis
+        return (time_ns, source) if basis == self._basis else (None, None)
+
+    # --- processes
+
+    def _process(self, number: int, line: str, parts: list[str], moment: int | None) -> None:
+        """A row of pmon: GPU, process, type, then loads, and the command at its end."""
+        if len(parts) < 3 or not parts[0].isdecimal() or not re.fullmatch(r"\d{1,9}|-", parts[1]):
+            self._bad_row(number, line)
+            return
+        index = int(parts[0])
+        key = ("GPU", index, None if parts[1] == "-" else int(parts[1]))
+        if index < self._newest_gpu or moment != self._newest_moment:
+            self._processes.end_reading()
+            self._seen.clear()
+        if not self._seen or key in self._seen:
+            self._round += 1
+        self._seen.add(key)
+        self._newest_gpu, self._newest_moment = index, moment
+        gpu = Gpu(nvml_index=index)
+        time_ns, source = self._when(moment)
+        if key[2] is None:
+            self._processes.nobody(number, gpu, time_ns, source)
+            return
+        at = len(self._columns)
+        name = parts[at] if len(parts) > at else parts[-1]
+        self._processes.one(number, gpu, key[2], time_ns, source, kind=parts[2][:8], name=name)
+
+    def _app(self, number: int, line: str) -> None:
+        """A process as a row of CSV; only its name may hold a comma."""
+        names = self._apps or []
+        cells = [c.strip() for c in line.split(",")]
+        if len(cells) == 1 and "," not in line:
+            self._apps = None  # another output begins
+            return
+        more = len(cells) - len(names)
+        at = next((i for i, n in enumerate(names) if n in ("process_name", "name")), None)
+        if more > 0 and at is not None:
+            cells = [*cells[:at], ",".join(cells[at : at + more + 1]), *cells[at + more + 1 :]]
+        row = dict(zip(names, cells, strict=False))
+        gpu = Gpu(uuid=uuid_of(row.get("gpu_uuid")), pci=pci_address(row.get("gpu_bus_id", "")))
+        pid = row.get("pid", "")
+        if len(cells) != len(names) or gpu.device_id is None or not re.fullmatch(r"\d{1,9}", pid):
+            self._bad_row(number, "0")
+            return
+        moment = local_ns(row["timestamp"]) if "timestamp" in row else None
+        time_ns, source = moment, "content"
+        if moment is None:
+            time_ns, file_source = self._samples.file_time
+            source = file_source or source
+        self._basis = self._basis or ("local" if moment is not None else "epoch")
+        first_ns = self._processes.since(gpu)
+        if moment is not None and first_ns is not None and moment - first_ns >= SAME_READING_NS:
+            self._processes.end_reading()
+        said = row.get("used_gpu_memory", row.get("used_memory", ""))
+        used = re.fullmatch(r"(\d{1,9})(?: MiB)?", said)
+        self._processes.one(
+            number,
+            gpu,
+            int(pid),
+            time_ns,
+            source if time_ns is not None else None,
+            name=cells[at] if at is not None else None,
+            memory_bytes=int(used[1]) << 20 if used else None,
+        )
 
     def _bad_row(self, number: int, text: str) -> None:
         # dmon ends with a sentence, and may print errors: not rows, and no damage.
@@ -310,6 +407,20 @@ class _Reader:
             self._basis = self._basis or ("local" if isinstance(time_ns, times.Local) else "epoch")
         self._gpu = None
         self._links = {}
+
+
+def _cells_of(line: str) -> list[str]:
+    """Names of a header's fields, without units."""
+    return [re.sub(r"\s*\[.*", "", c.strip()) for c in line.split(",")]
+
+
+def _is_apps(line: str) -> bool:
+    """Whether a line is the header of ``--query-compute-apps``."""
+    if "pid" not in line or not _APPS.fullmatch(line.strip()):
+        return False
+    names = set(_cells_of(line))
+    is_listed = bool(names & {"process_name", "name", "used_gpu_memory", "used_memory"})
+    return "pid" in names and bool(names & {"gpu_uuid", "gpu_bus_id"}) and is_listed
 
 
 def _spaces(found: re.Match[str]) -> str:

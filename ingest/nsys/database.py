@@ -1,8 +1,8 @@
 """Reading a SQLite export that nobody vouches for: read-only, real tables only, within limits.
 
-The standard library's driver is used and not a faster one (adbc-driver-sqlite reads two to three
-times as many rows a second): only this one takes a progress handler and a length limit, and so
-can be stopped by a damaged file whose pages lead in circles.
+The standard library's driver is used and not a faster one (adbc-driver-sqlite takes a quarter of
+the CPU time; docs/nsys.md): only this one takes a progress handler and a length limit, and so can be
+stopped where a damaged file's pages lead in circles.
 """
 
 from __future__ import annotations

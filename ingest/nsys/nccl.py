@@ -212,12 +212,12 @@ class Payloads:
         comm = comms.pop() if comms else None
         if len(calls) == 1:
             call = calls[0]
-            op = op_of(call.name)
-            if op == "all_to_all":
+            said = op_of(call.name)
+            if said == "all_to_all":
                 known = self.communicators.get(comm or "")
-                total = asked_bytes(op, call.size_bytes, known.ranks_count if known else None)
-                return Said(op, comm, total, received_bytes=total)
-            return Said(op, comm, call.size_bytes, call.peer, call.root)
+                total = asked_bytes(said, call.size_bytes, known.ranks_count if known else None)
+                return Said(said, comm, total, received_bytes=total)
+            return Said(said, comm, call.size_bytes, call.peer, call.root)
         ops = {op_of(c.name) for c in calls}
         if ops == {"send", "recv"}:
             op: str | None = "all_to_all" if self._is_exchange(calls, comm) else "send_recv"

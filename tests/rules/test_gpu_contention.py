@@ -22,8 +22,8 @@ def gauge(index: int, counter: str, value: float, peers: float) -> dict[str, Any
         "gpu_id": f"GPU-{index}", "host": f"h{index // 2}", "gpu_index": index % 2, "pci": None,
         "model": "A", "rank": index, "rank_source": "log", "host_ranks": None, "source_id": 0,
         "place": index, "counter": counter, "unit": "", "p50_value": value, "max_value": value,
-        "peer_value": peers, "peers_count": 3, "peer_ratio": value / peers,
-        "busy_peer_ratio": value / peers, "attempt": 1,
+        "peer_value": peers, "peers_count": 3, "peer_ratio": value / peers if peers else None,
+        "busy_peer_ratio": value / peers if peers else None, "attempt": 1,
     }  # fmt: skip
 
 
@@ -159,3 +159,21 @@ def test_a_replay_prices_better_than_the_difference(make_job: MakeJob) -> None:
     facts = replace(job_of(make_job, more=0.0, gpu_throttle=hot()), replay=Saving())
     (finding,) = rule("thermal-throttle").run(facts).findings
     assert finding.impact.s_per_step == pytest.approx(0.015)
+
+
+def test_names_of_processes_are_told_and_a_container_that_sees_none_is_no_answer(
+    make_job: MakeJob,
+) -> None:
+    shared = [gauge(i, "compute_processes", 2.0 if i == 2 else 1.0, 1.0) for i in range(4)]
+    listed = [
+        {"gpu_id": "GPU-2", "name": name, "pid": pid, "readings_count": count}
+        for name, pid, count in (("ffmpeg", 7, 2), ("python3", 5, 9), (None, 6, 1))
+    ]
+    facts = job_of(make_job, gpu_counters=shared, gpu_processes=listed)
+    (finding,) = rule(NAME).run(facts).findings
+    assert "(python3 5, ffmpeg 7); on its peers one." in finding.summary
+    plain = job_of(make_job)
+    none = [gauge(i, "compute_processes", 0.0, 0.0) for i in range(4)]
+    blind = replace(plain, rows={**plain.rows, "gpu_counters": [*plain.of("gpu_counters"), *none]})
+    (by_memory,) = rule(NAME).run(blind).findings
+    assert "2.0 GiB more" in by_memory.summary

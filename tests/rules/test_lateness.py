@@ -812,6 +812,34 @@ def test_more_than_half_are_not_the_slow_ones(make_job: MakeJob) -> None:
     assert LATE.run(seen) == RuleOutcome()
 
 
+@pytest.mark.parametrize(
+    ("fast", "slow", "is_found"),
+    [
+        (0.92, 1.08, True),  # 1.17 times the others'; the median of all lies between the two halves
+        (0.96, 1.04, False),  # 1.08 times
+    ],
+)
+def test_where_half_of_all_are_late_the_other_half_is_what_is_usual(
+    make_job: MakeJob, fast: float, slow: float, is_found: bool
+) -> None:
+    ranks = (4, 5, 6, 7)
+    job = late_job(make_job, dict.fromkeys(ranks, 3.0), ranks_count=8)
+    for step in job.steps:
+        for rank in ranks:
+            job.add(rank, step, "idle", 20)
+    for row in job.rows["straggler"]:
+        row["peer_ratio"] = slow if row["rank"] in ranks else fast
+    facts = job.facts(hosts={r: f"h{r // 4}" for r in range(8)})
+    seen = replace(facts, replay=Replayed({ranks: 20.0}, dict.fromkeys(ranks, 1.2)))
+    assert [f.scope.ranks for f in HOST.run(seen).findings] == ([ranks] if is_found else [])
+    assert [f.scope.ranks for f in LATE.run(seen).findings] == (
+        [(4,), (5,), (6,), (7,)] if is_found else []
+    )
+    if is_found:
+        (finding,) = HOST.run(seen).findings
+        assert "(all of h1) take 1.2x as long as their peers" in finding.summary
+
+
 def test_who_is_far_behind_is_named_alone(make_job: MakeJob) -> None:
     """Rank 2 is somewhat slow too, but rank 1 accounts for the waiting."""
     job = late_job(make_job, {1: 30, 2: 3}, ranks_count=8)

@@ -923,6 +923,23 @@ def test_traces_of_another_group_stay_a_finding_of_their_own(build: Build) -> No
     assert second.scope.ranks == (3,)
 
 
+@pytest.mark.parametrize("behind", [None, 3])
+def test_a_call_that_members_disagree_on_is_no_hang_of_its_own(
+    behind: int | None, build: Build
+) -> None:
+    """All asked for it and it never ends: their sizes differ, so no link or GPU is suspected. A
+    member that came less far did stay away."""
+    lines = [timeout(r, numel=11 if r == 2 else 10) for r in range(4)]
+    facts = with_traces(build(text(lines)), last_calls=last_calls(behind))
+    (mismatch,) = findings("collective-mismatch", facts)
+    assert mismatch.scope.ranks == (2,)
+    assert [f.scope.ranks for f in findings("collective-hang", facts)] == (
+        [] if behind is None else [(3,)]
+    )
+    agreeing = with_traces(Facts(), last_calls=last_calls(None))
+    assert findings("collective-hang", agreeing)
+
+
 def test_traces_cannot_tell_a_rank_whom_the_log_shows_waiting(build: Build) -> None:
     facts = with_traces(build(text(timeout(0), timeout(1))), last_calls=last_calls(0))
     (finding,) = findings("collective-hang", facts)

@@ -193,6 +193,26 @@ def test_a_fault_needs_its_layout() -> None:
         prepare(Request("hot-expert", 8, 0, "ddp"))
 
 
+def test_the_truth_names_hosts_as_the_files_do(tmp_path: Path) -> None:
+    for decoys, hosts in (
+        ((), ["gpu-00", "gpu-01"]),
+        (("one-gpu-pods",), [f"trainer-{r}" for r in range(8)]),
+    ):
+        request = Request("power-brake", 8, 1, "ddp", steps_count=2, decoys=decoys, layers=2)
+        truth = write(request, tmp_path / "-".join(("job", *decoys)))
+        where = truth["faults"][0]["where"]
+        assert where["hosts"] and set(where["hosts"]) < set(hosts)
+        if decoys:
+            assert where["hosts"] == [f"trainer-{r}" for r in where["ranks"]]
+
+
+@pytest.mark.parametrize("fault", ["wrong-nic", "shm-instead-of-p2p"])
+def test_what_shows_by_a_shared_machine_is_not_hidden_in_pods(fault: str) -> None:
+    jobs = [prepare(Request(fault, 8, seed)) for seed in range(40)]
+    assert not any(job.is_pods for job in jobs)
+    assert any(job.is_pods for job in (prepare(Request("slow-gpu", 8, s)) for s in range(40)))
+
+
 def test_links_are_clean_without_faults() -> None:
     assert prepare(Request("none", 8)).links(10) == LinkState()
 

@@ -15,6 +15,8 @@ How it shows
     PyTorch's watchdog and Flight Recorder say the same by sequence numbers, and are believed first;
     where the traces of the same group agree, the finding has both as evidence, and where they name
     somebody else, that is said against it.
+    Where they say that members called different operations or sizes, that is why the call does not
+    end (collective-mismatch): a call that all members asked for is then no hang of its own.
     NCCL's RAS counts what each member launched: where two snapshots show the same counts, some
     members behind others, those are waited for. A process that it calls dead needs no second one.
 
@@ -75,7 +77,7 @@ class CollectiveHangThresholds(Thresholds):
 def evaluate(facts: Facts, limits: CollectiveHangThresholds) -> RuleOutcome:
     """The communicators in which members stopped at different calls, for good."""
     logged = nccl_hang.hang(facts)
-    traced = _traced(facts, limits)
+    traced = _unexplained(facts, _traced(facts, limits))
     counted = ras_hang.hang(facts, limits.min_silence_ns)
     if logged is not None:
         return RuleOutcome(findings=_with(counted, _joined(facts, logged, traced)))
@@ -95,6 +97,15 @@ def evaluate(facts: Facts, limits: CollectiveHangThresholds) -> RuleOutcome:
             "set TORCH_NCCL_TRACE_BUFFER_SIZE and TORCH_NCCL_DUMP_ON_TIMEOUT",
         )
     return RuleOutcome(findings=_with(counted, [t.finding for t in (traced or ())[:1]]))
+
+
+def _unexplained(facts: Facts, traced: list[Traced] | None) -> list[Traced] | None:
+    """Without the groups that no member stayed away from, where logs say that they disagree."""
+    told = nccl_hang.mismatch(facts)
+    if told is None or not traced:
+        return traced
+    everybody = frozenset(facts.ranks)
+    return [t for t in traced if t.behind or not told.is_group(t.members, everybody)]
 
 
 def _with(counted: Finding | None, found: Sequence[Finding]) -> tuple[Finding, ...]:

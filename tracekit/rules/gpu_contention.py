@@ -33,6 +33,7 @@ from tracekit.findings import Evidence, Finding, Impact, Severity, confidence_fr
 from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.rules.thermal_throttle import clock_lost
+from tracekit.wording import safe, some
 
 NAME = "gpu-contention"
 GIB = 2.0**30
@@ -66,7 +67,8 @@ def evaluate(facts: Facts, limits: GpuContentionThresholds) -> RuleOutcome:
     found = []
     for gpu, own in sorted(counters.items()):
         row = own.get("compute_processes")
-        if row is not None:
+        # A container shows nobody the processes of others, its own among them: none is no answer.
+        if row is not None and row["max_value"] >= 1:
             if row["max_value"] >= limits.min_processes_count > (row["peer_value"] or 0.0):
                 found.append(gpus.priced(facts, _by_processes(facts, limits, row)))
         elif gpu not in throttled and _has_more(gpu, counters, limits):
@@ -112,8 +114,19 @@ def _by_processes(facts: Facts, limits: GpuContentionThresholds, row: Row) -> Fi
         query=gpus.COUNTERS,
         rows=gpus.places(facts, [row]),
     )
-    said = f"{row['max_value']:.0f} processes compute on {gpus.subject([row])}; on its peers one."
+    names = _names(facts, row)
+    said = (
+        f"{row['max_value']:.0f} processes compute on {gpus.subject([row])}"
+        f"{f' ({names})' if names else ''}; on its peers one."
+    )
     return _made(facts, row, said, evidence)
+
+
+def _names(facts: Facts, row: Row) -> str:
+    """The executables on a GPU, where they are listed: most often seen first."""
+    rows = [r for r in facts.of("gpu_processes") if r["gpu_id"] == row["gpu_id"] and r["name"]]
+    rows.sort(key=lambda r: (-int(r["readings_count"]), str(r["name"]), int(r["pid"])))
+    return some([f"{safe(str(r['name']))} {r['pid']}" for r in rows])
 
 
 def _by_memory(facts: Facts, limits: GpuContentionThresholds, row: Row) -> Finding:
@@ -158,7 +171,7 @@ RULE = Rule(
     summary="Another program computes on a GPU of the job.",
     owner="platform",
     thresholds=GpuContentionThresholds(),
-    queries=("step_breakdown", *gpus.TRACE_QUERIES, gpus.COUNTERS, gpus.THROTTLE),
+    queries=("step_breakdown", *gpus.TRACE_QUERIES, gpus.COUNTERS, gpus.THROTTLE, "gpu_processes"),
     kernel_queries=gpus.TRACE_QUERIES,
     evaluate=evaluate,
     doc=__doc__,

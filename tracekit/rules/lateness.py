@@ -147,7 +147,8 @@ def _late_together(
     facts: Facts, limits: LatenessThresholds, rows: Mapping[int, Row], named: Sequence[int]
 ) -> list[LateRank]:
     """Ranks that are equally late, as all of a host are: each comes just before or after another,
-    so that none is far behind, and each by itself seems to delay nobody.
+    so that none is far behind, and each by itself seems to delay nobody. Their peers are the ranks
+    that are not late with them.
 
     Together they must be late by the same limits, and each in its own time and by replay. Nothing
     is said where calls cannot be replayed: no other measure sees them together.
@@ -155,9 +156,13 @@ def _late_together(
     replay, steps = facts.replay, facts.steps
     if replay is None:
         return []
-    slow = [
-        r for r, row in rows.items() if float(row["peer_ratio"] or 0.0) >= limits.min_peer_ratio
-    ]
+    ratios = {r: float(x) for r, row in rows.items() if (x := row["peer_ratio"]) is not None}
+    if not ratios:
+        return []
+    # Where half of all are slow, the median of all is half slow too: the faster half says what is
+    # usual.
+    usual = median(sorted(ratios.values())[: (len(ratios) + 1) // 2])
+    slow = [r for r, ratio in ratios.items() if ratio >= limits.min_peer_ratio * usual]
     # Of more than half it cannot be said that they are slow, and not the others fast.
     if not 1 < len(slow) <= len(rows) / 2:
         return []
@@ -175,6 +180,7 @@ def _late_together(
     if named and (replay.saved_ns(sorted(named)) or 0.0) >= limits.max_named_ratio * saved_ns:
         return []
     late = _keys_together(facts, members, least)
+    others = [row for r, row in rows.items() if r not in members]
     if len(late) < limits.min_together_ratio * len(steps):
         return []
     return [
@@ -183,8 +189,8 @@ def _late_together(
             cost_ns=min(saved_ns, steps.step_ns),
             cost_ratio=min(saved_ns / steps.step_ns, 1.0),
             share_ratio=share,
-            peer_ratio=_ratio(rows[rank], "peer_ratio"),
-            compute_ratio=_ratio(rows[rank], "compute_ratio"),
+            peer_ratio=_ratio_to(rows[rank], others, "peer_ratio"),
+            compute_ratio=_ratio_to(rows[rank], others, "compute_ratio"),
             late_count=int(rows[rank]["late_count"]),
             late_keys=tuple(late),
             scores_count=3,
@@ -220,6 +226,14 @@ def beside(late: LateRank) -> str:
 
 def _ratio(row: Row, name: str) -> float | None:
     return None if row[name] is None else float(row[name])
+
+
+def _ratio_to(row: Row, others: Sequence[Row], name: str) -> float | None:
+    """A rank's ratio to those that are not late with it, all being ratios to one median."""
+    known = [float(o[name]) for o in others if o[name] is not None]
+    if row[name] is None or not known or median(known) <= 0:
+        return None
+    return float(row[name]) / median(known)
 
 
 def price_ns(facts: Facts, members: Sequence[LateRank]) -> float:
@@ -307,6 +321,14 @@ def _is_persistent(
     if len(late) >= max(2, limits.persistent_ratio * len(facts.steps)):
         return True
     return max(episode_lengths(late, facts.steps.keys)) >= limits.persistent_steps_count
+
+
+def step_ratios_of(facts: Facts, late: LateRank, part: str) -> list[float]:
+    """As step_ratios, of one late rank to those that are not late with it."""
+    if not late.together:
+        return step_ratios(facts, [late.rank], part)[late.rank]
+    peers = [r for r in facts.ranks if r not in late.together]
+    return step_ratios(facts, [late.rank], part, peers)[late.rank]
 
 
 def step_ratios(

@@ -59,7 +59,7 @@ from tracekit.rules.lateness import (
     matched_note,
     price_ns,
     score_evidence,
-    step_ratios,
+    step_ratios_of,
     why_unmatched,
 )
 from tracekit.wording import listed, ranks_phrase, seconds
@@ -119,7 +119,7 @@ def evaluate(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
         return lacking(NAME, "the work of each rank: experts get unequal shares of the tokens")
     found = []
     for late in late_ranks(facts, limits):
-        ratios = step_ratios(facts, [late.rank], "compute")[late.rank]
+        ratios = step_ratios_of(facts, late, "compute")
         if is_slow(late, ratios, limits) and not _has_more_calls(facts, late.rank, limits):
             found.append(_finding(facts, limits, late, ratios))
     return RuleOutcome(findings=tuple(found))

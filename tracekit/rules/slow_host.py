@@ -51,7 +51,7 @@ from tracekit.rules.lateness import (
     matched_note,
     price_ns,
     score_evidence,
-    step_ratios,
+    step_ratios_of,
     why_unmatched,
 )
 from tracekit.rules.slow_gpu import has_uneven_work
@@ -106,7 +106,7 @@ def _is_slow(facts: Facts, late: LateRank, limits: SlowHostThresholds) -> bool:
         late.compute_ratio is None or late.compute_ratio >= limits.max_compute_ratio
     ):
         return False
-    ratios = step_ratios(facts, [late.rank], "own")[late.rank]
+    ratios = step_ratios_of(facts, late, "own")
     slow = sum(1 for r in ratios if r >= limits.min_peer_ratio)
     if not ratios or slow < limits.min_steps_ratio * len(ratios):
         return False
@@ -177,7 +177,7 @@ def _finding(
             for evidence in (
                 Evidence(
                     name=f"own time over its peers' median, median step, rank {late.rank}",
-                    value=median(step_ratios(facts, [late.rank], "own")[late.rank]),
+                    value=median(step_ratios_of(facts, late, "own")),
                     unit="ratio",
                     threshold=limits.min_peer_ratio,
                     query="step_breakdown",

@@ -156,7 +156,8 @@ FAULTS: tuple[Fault, ...] = (
           layouts=ACROSS_HOSTS, needs=_SWITCH, is_network=True, steps_count=42,
           interval_s=0.05),
     Fault("incast", "many send to one at once", e.Incast,
-          "bandwidth_ratio", "ratio", (0.5, 0.3, 0.15), ("incast",), ("link-degraded",), _WIRE,
+          "bandwidth_ratio", "ratio", (0.5, 0.3, 0.15), ("incast",), ("link-degraded",),
+          (*_WIRE, "pfc-storm"),  # a full queue pauses who sends
           layouts=("ep8", "ep4"), needs=_SWITCH, is_network=True),
     Fault("ecmp-collision", "two flows share one uplink", e.EcmpCollision,
           "bandwidth_ratio", "ratio", (0.6, 0.5, 0.4), ("ecmp-collision",), ("link-degraded",),

@@ -14,7 +14,7 @@ from tracekit.errors import UsageError
 from tracekit.simulate import catalogue, nccl
 from tracekit.simulate import program as p
 from tracekit.simulate.activity import Activity
-from tracekit.simulate.effects import Effect, MissingRank
+from tracekit.simulate.effects import Effect, MissingRank, Where
 from tracekit.simulate.engine import Conditions, HostModel
 from tracekit.simulate.gpu_counters import GpuCounters, gpu_job_toml
 from tracekit.simulate.hardware import GB, GPUS, Topology
@@ -85,6 +85,15 @@ class Scenario:
         """A name for folder and job."""
         faults = "-and-".join(f.name for f, _ in self.faults) or "healthy"
         return f"{faults}-{self.request.seed}"
+
+    @property
+    def is_pods(self) -> bool:
+        """Whether each rank names a host of its own."""
+        return any(d.name == "one-gpu-pods" for d, _ in self.decoys)
+
+    def host_name(self, rank: int) -> str:
+        """The host (or pod) that a rank's files name."""
+        return f"trainer-{rank}" if self.is_pods else self.plan.topology.host(rank)
 
     # --- what is special about a rank in a step -------------------------------------------------
 
@@ -308,6 +317,9 @@ def _decoys(
             names = [n for n in names if n != "hidden-wait"]  # nothing hides waits there
         if faults & {"collective-hang", "collective-mismatch", "tensor-group-spans-hosts"}:
             names = [n for n in names if n not in ("missing-rank", "one-gpu-pods")]
+        if faults & {"wrong-nic", "shm-instead-of-p2p"}:
+            # They show only by who shares a machine, which the logs of pods do not say.
+            names = [n for n in names if n != "one-gpu-pods"]
     else:
         names = list(request.decoys)
     found: list[tuple[catalogue.Decoy, Effect | None]] = []
@@ -364,12 +376,11 @@ def write(request: Request, output: Path, *, force: bool = False,
     plan = scenario.plan
     job = scenario.job()
     names = GroupNames(plan)
-    is_pods = any(d.name == "one-gpu-pods" for d, _ in scenario.decoys)
     top = plan.topology
 
     def writer(rank: int) -> RankWriter | NsysWriter:
         clock = scenario.clocks[top.host(rank)]
-        host_name = f"trainer-{rank}" if is_pods else top.host(rank)
+        host_name = scenario.host_name(rank)
         if request.style == "nsys" or (request.style == "mixed" and rank % 2):
             path = output / f"rank{rank}.sqlite"
             return NsysWriter(path, plan, rank, clock, EPOCH_NS, host_name)
@@ -378,7 +389,7 @@ def write(request: Request, output: Path, *, force: bool = False,
         return RankWriter(path, plan, rank, style, names, clock, EPOCH_NS, host_name)
 
     writers = [writer(r) for r in range(request.ranks) if r not in scenario.unwritten]
-    logs, said, wiring = _nccl(scenario, output, names, is_pods)
+    logs, said, wiring = _nccl(scenario, output, names)
     activity = (
         Activity(job.engine.network, request.ranks, request.interval_s)
         if scenario.counted
@@ -415,7 +426,6 @@ def _counters(
     """Writes the counters; returns what a user would know of them, as lines of job.toml."""
     request, plan = scenario.request, scenario.plan
     activity.finish(is_hung=job.is_hung)
-    is_pods = any(d.name == "one-gpu-pods" for d, _ in scenario.decoys)
     nics = wiring.nics if wiring is not None else {}
     telemetry = Telemetry(
         plan,
@@ -424,14 +434,14 @@ def _counters(
         scenario.clocks,
         EPOCH_NS,
         request.interval_s,
-        lambda rank: f"trainer-{rank}" if is_pods else plan.topology.host(rank),
+        scenario.host_name,
         frozenset(d.name for d, _ in scenario.decoys),
         lambda rank: nics.get(rank, plan.topology.rail(rank)),
     )
     lines: list[str] = []
     if "gpu" in scenario.counted:
         GpuCounters(telemetry).write(output)
-        lines += gpu_job_toml(telemetry, is_known=wiring is not None and not is_pods)
+        lines += gpu_job_toml(telemetry, is_known=wiring is not None and not scenario.is_pods)
     if "net" in scenario.counted:
         network = NetCounters(telemetry)
         network.write(output)
@@ -440,7 +450,7 @@ def _counters(
 
 
 def _nccl(
-    scenario: Scenario, output: Path, names: GroupNames, is_pods: bool
+    scenario: Scenario, output: Path, names: GroupNames
 ) -> tuple[list[nccl.Log], nccl.JobOutput | None, nccl.Wiring | None]:
     """A log of each process whose files are there, the job's own output, and its wiring."""
     request, plan = scenario.request, scenario.plan
@@ -452,7 +462,7 @@ def _nccl(
     groups = nccl.groups_of(plan)
     logs = []
     for rank in range(request.ranks):
-        host = f"trainer-{rank}" if is_pods else plan.topology.host(rank)
+        host = scenario.host_name(rank)
         if rank not in scenario.unwritten:
             path = output / f"nccl.{host}.{20_000 + rank}.log"
             logs.append(nccl.Log(path, plan, rank, wiring, groups, request.nccl, host))
@@ -529,7 +539,7 @@ def truth_of(scenario: Scenario, job: Job) -> dict[str, Any]:
             "tp": layout.tp, "pp": layout.pp, "dp": layout.dp, "ep": layout.ep, "cp": layout.cp,
         },
         "steps": {"first": plan.first_step, "last": last},
-        "faults": [_fault(kind, effect) for kind, effect in scenario.faults],
+        "faults": [_fault(scenario, kind, effect) for kind, effect in scenario.faults],
         "decoys": [_truth_decoy(d, effect, plan) for d, effect in scenario.decoys],
         "inherent_rules": ["exposed-communication", "excess-bubble", "low-mfu"],
         "measured": {
@@ -552,10 +562,20 @@ def _mean_step_s(job: Job) -> float | None:
     return round(sum(times) / len(times) / 1e9, 9) if times else None
 
 
-def _fault(kind: catalogue.Fault, effect: Effect) -> dict[str, Any]:
+def _where(scenario: Scenario, effect: Effect) -> Where:
+    """The place of a fault, with hosts as the files name them."""
+    found, top = effect.where(), scenario.plan.topology
+    if scenario.is_pods:
+        ranks = [r for h in found["hosts"] for r in top.ranks_of_host(str(h))]
+        struck = effect.ranks or ranks
+        found["hosts"] = [scenario.host_name(r) for r in ranks if r in struck]
+    return found
+
+
+def _fault(scenario: Scenario, kind: catalogue.Fault, effect: Effect) -> dict[str, Any]:
     return {
         "fault": kind.name,
-        "where": effect.where(),
+        "where": _where(scenario, effect),
         "first_step": effect.steps[0],
         "last_step": effect.steps[-1],
         "steps": effect.steps,

@@ -85,6 +85,11 @@ LEFT JOIN (SELECT clock_id, max(error_ns) AS error_ns FROM clock_offset GROUP BY
 GROUP BY g.rank HAVING count(*) = 1 ORDER BY g.rank
 """
 
+_CLOCK_PAIRS = """
+SELECT clock_id, other_clock_id, max(error_ns) FROM clock_pair
+GROUP BY ALL ORDER BY clock_id, other_clock_id
+"""
+
 # Calls in which the host waits for the device. What they waited for is not recorded.
 _SYNCS = r"""
 SELECT capture_id, rank, contains(lower(name), 'device') OR contains(lower(name), 'ctxsync')
@@ -164,6 +169,7 @@ def _places(con: duckdb.DuckDBPyConnection) -> Places:
         {int(r): int(d) for r, _, d, _ in rows if d is not None},
         {int(r): str(h) for r, _, _, h in rows if h is not None},
         {int(r): (int(c), int(error)) for r, c, error in clocks},
+        {(int(a), int(b)): int(e) for a, b, e in con.sql(_CLOCK_PAIRS).fetchall()},
     )
 
 

@@ -73,6 +73,7 @@ CAPTURE_DEVICES = (
     "record the devices too: nsys profile --trace=cuda,nvtx, or torch.profiler with "
     "ProfilerActivity.CUDA"
 )
+MIN_SHOWN_SHARE = 0.01
 CAPTURE_STEPS = "profile five or more steps after warm-up, with a schedule that marks steps"
 
 

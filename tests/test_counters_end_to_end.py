@@ -166,3 +166,22 @@ def test_an_answer_without_numbers_says_what_it_is(tmp_path: Path) -> None:
     with tracekit.open([tmp_path / "pfc.txt"]) as run:
         report = run.diagnose()
     assert any("without numbers" in n and "not enabled" in n for n in report.notes.data_lines)
+
+
+UFM = """\
+timestamp,node_guid,port_num,node_description,PortXmitDataExtended,PortXmitDiscardsExtended
+1795227155000000,0xb0,1,MF0;leaf01:MQM9700/U1,1000000000,0
+1795227185000000,0xb0,1,MF0;leaf01:MQM9700/U1,2000000000,5000
+"""
+
+
+def test_what_rests_on_documentation_is_a_note_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "ufm.csv").write_text(UFM)
+    port = '[[port]]\nnode = "leaf01"\nport = "1"\nhost = "gpu-11"\nrank = 0\n'
+    (tmp_path / "job.toml").write_text(port)
+    with tracekit.open([tmp_path]) as run:
+        report = run.diagnose()
+    (finding,) = report.findings
+    assert (finding.rule, finding.severity.value) == ("packet-loss", "note")
+    assert finding.counter_evidence
+    assert "found nothing above a note" in report.verdict.sentence

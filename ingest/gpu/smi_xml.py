@@ -18,7 +18,7 @@ from tracekit.ingest.gpu.processes import Processes
 from tracekit.ingest.gpu.samples import Gpu, Samples, pci_address, uuid_of
 
 NAME = "nvidia_smi_xml"
-VERSION = 2
+VERSION = 3
 MAX_DEPTH = 32
 MAX_TEXT = 4096
 READ_BYTES = 1 << 16

@@ -25,7 +25,7 @@ from tracekit.ingest.net import times
 from tracekit.ingest.net.samples import node_of_path
 
 NAME = "gpu_text"
-VERSION = 3
+VERSION = 4
 
 _DCGMI = re.compile(r"#\s?Entity(?:Id)?\s+\S")
 _SMI_DMON = re.compile(r"#\s?(?:Date\s+Time\s+)?gpu\s+(?!pid\b)\S")
@@ -107,6 +107,8 @@ class _Reader:
         self._processes = Processes(sink, self._samples)
         self._is_pmon = False
         self._apps: list[str] | None = None
+        self._app_moments: dict[Gpu, int] = {}
+        """When each GPU was listed first in the reading that runs."""
         self._newest_gpu = -1
         self._newest_moment: int | None = None
         self._matrix: list[str] = []
@@ -126,7 +128,7 @@ class _Reader:
             self._end_list()
             self._end_matrix()
             self._columns, self._tables = [], self._tables + 1
-            self._processes.end_reading()  # asked again
+            self._processes.end_output()
             self._apps = _cells_of(line)
         elif self._apps is not None and line.strip() and not line.startswith("#"):
             self._app(number, line)
@@ -203,6 +205,7 @@ class _Reader:
         self._end_list()
         self._end_matrix()
         self._apps = None
+        self._processes.end_output()  # a header stands between two readings, wherever it stands
         self._is_pmon = _PMON.match(line) is not None
         self._is_dcgmi, self._is_unit_line, self._tables = is_dcgmi, True, self._tables + 1
         self._has_time = "Date" in line and "Time" in line
@@ -356,10 +359,15 @@ class _Reader:
         if moment is None:
             time_ns, file_source = self._samples.file_time
             source = file_source or source
-        self._basis = self._basis or ("local" if moment is not None else "epoch")
-        first_ns = self._processes.since(gpu)
-        if moment is not None and first_ns is not None and moment - first_ns >= SAME_READING_NS:
-            self._processes.end_reading()
+        basis = "local" if moment is not None else "epoch"
+        self._basis = self._basis or basis
+        if basis != self._basis:
+            time_ns = None
+        if moment is not None:
+            first_ns = self._app_moments.setdefault(gpu, moment)
+            if moment - first_ns >= SAME_READING_NS:
+                self._processes.end_reading()
+                self._app_moments = {gpu: moment}
         said = row.get("used_gpu_memory", row.get("used_memory", ""))
         used = re.fullmatch(r"(\d{1,9})(?: MiB)?", said)
         self._processes.one(

@@ -140,10 +140,16 @@ def build_report(
 
 def _next_step(inputs: Sequence[InputFile], judged: str | None) -> str | None:
     """The judgement's next step, in the words of the kind of files that were given."""
-    usable = {i.kind for i in inputs if i.status in ("ok", "partial")}
+    usable = {i.kind for i in inputs if i.status in ("ok", "partial")} - {"nsys_report"}
     if not usable:
         reports = [i for i in inputs if i.kind == "nsys_report"]
-        return (reports[0].reason or "").partition(": ")[2] if reports else judged
+        if reports:
+            return (reports[0].reason or "").partition(": ")[2]
+        exports = [i for i in inputs if i.kind == "nsys" and i.status == "unreadable"]
+        if exports:
+            wait = (exports[0].reason or "").partition("; ")[2]
+            return wait or f"export it again: {EXPORT_COMMAND}"
+        return judged
     return MARKED_RANGES if judged == CAPTURE_STEPS and usable == {"nsys"} else judged
 
 
@@ -450,8 +456,9 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
     guessed = [r for r in facts.ranks if facts.job.rank_sources.get(r) in ("order", "assigned")]
     if guessed:
         first = facts.job.rank_files.get(guessed[0])
+        are_parts = all("!device=" in facts.job.rank_files.get(r, "") for r in guessed)
         lines.append(
-            f"{_ranks(guessed)} assigned by the order of files"
+            f"{_ranks(guessed)} assigned by the order of {'devices' if are_parts else 'files'}"
             + (f" (rank {guessed[0]}: {first})" if first else "")
         )
     notes = [n for n in facts.job.notes if not (guessed and ASSIGNED_WORDS in n)]

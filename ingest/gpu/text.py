@@ -23,6 +23,7 @@ from tracekit.ingest.gpu.samples import Gpu, Samples, pci_address, uuid_of
 from tracekit.ingest.lines import numbered_lines, shape
 from tracekit.ingest.net import times
 from tracekit.ingest.net.samples import node_of_path
+from tracekit.wording import plural
 
 NAME = "gpu_text"
 VERSION = 4
@@ -194,7 +195,9 @@ class _Reader:
         if problem is not None:
             self._sink.fact(status="partial", reason=f"it breaks off ({problem})")
         elif self._bad:
-            self._sink.fact(status="partial", reason=f"{self._bad} rows could not be read")
+            self._sink.fact(
+                status="partial", reason=f"{plural(self._bad, 'row')} could not be read"
+            )
         elif not self._tables:
             self._sink.fact(status="empty", reason="it holds no table of a GPU")
 

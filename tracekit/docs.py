@@ -155,6 +155,19 @@ def counters_page() -> str:
         "A rank's GPU is known from job.toml, from NCCL's log where a launcher's task number is "
         "proved to be the rank, or, where every communicator in the logs shows all its members, "
         "from the one that holds all GPUs. An NVML index is never taken for a local rank.",
+        "### Processes and topology",
+        "Lists of processes (`nvidia-smi -q -x`, `--query-compute-apps`, `pmon`) give the counter "
+        "`compute_processes` and table [gpu_process](tables.md#gpu_process). Of a command line "
+        "only the file name of its executable is kept. Where nothing separates two readings (no "
+        "times, one GPU) and the list changes, it is not counted: a process that followed another "
+        "would look like its neighbour. A container shows no process of others, so none is no "
+        "answer.",
+        "`nvidia-smi topo -m` and the file of NCCL_TOPO_DUMP_FILE give table "
+        "[host_link](tables.md#host_link), query `host_topology`. Rules wrong-nic and "
+        "cross-rail-traffic read it beside NCCL's logs. Whose it is, its file's or folder's name "
+        "says (`gpu-11/topo.txt`) or `[[source]] path, host`; one without a host is taken for every "
+        "host whose log lists its NICs. NCCL's graph file (NCCL_GRAPH_DUMP_FILE) is recognised and "
+        "not read: its log says the same.",
         "### The counters' clock",
         "Query `counter_clocks`: bytes of a port that leads to a rank, beside what the collectives "
         "of its host moved between hosts, over offsets of two minutes both ways. An offset is "
@@ -200,6 +213,10 @@ def counters_page() -> str:
         "none. A line that is nothing but a time stamps what follows it, and a prompt such as "
         "`admin@leaf01:~$ show pfc counters` names the machine. Times without a zone are local: "
         "say `[[source]] path, timezone` in job.toml.",
+        "InfiniBand counts data in words of four bytes, and they become bytes. So does UFM's "
+        "telemetry, though its list of fields says bytes: in NVIDIA's own example every packet has "
+        "72 units, and a management datagram has 288 bytes. `Infiniband_MBOut` and `MBIn` of UFM's "
+        "REST API keep their names without a unit, for their name and their text differ.",
         "### Formats",
         "*proved*: the numbers of real files were compared with what those files print. *from "
         "documentation*: read as described, without a real file at hand; what rests on such a "

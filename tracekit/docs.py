@@ -166,8 +166,8 @@ def counters_page() -> str:
         "[host_link](tables.md#host_link), query `host_topology`. Rules wrong-nic and "
         "cross-rail-traffic read it beside NCCL's logs. Whose it is, its file's or folder's name "
         "says (`gpu-11/topo.txt`) or `[[source]] path, host`; one without a host is taken for "
-        "every host whose log lists its NICs. NCCL's graph file (NCCL_GRAPH_DUMP_FILE) is recognised and "
-        "not read: its log says the same.",
+        "every host whose log lists its NICs. NCCL's graph file (NCCL_GRAPH_DUMP_FILE) is "
+        "recognised and not read: its log says the same.",
         "### The counters' clock",
         "Query `counter_clocks`: bytes of a port that leads to a rank, beside what the collectives "
         "of its host moved between hosts, over offsets of two minutes both ways. An offset is "

@@ -119,7 +119,8 @@ def counters_page() -> str:
         "Counters of GPUs become rows of [gpu_sample](tables.md#gpu_sample), one a number. A "
         "field of DCGM is known by its old and its renamed name. N/A and DCGM's blanks are no "
         "samples; units are put right before a number is kept. nvidia-smi, the kernel and ISO "
-        "times without a zone are local: say `[[source]] path, timezone` in job.toml. *proved*: "
+        "times without a zone are local: say `[[source]] path, timezone` in job.toml, or name the "
+        "file `*.utc.*` where nvidia-smi ran with TZ=UTC (as `tracekit capture` does). *proved*: "
         "the numbers of real files were compared with what is read; the others are read as "
         "documented, and no rule asks which.",
         _markdown_table(

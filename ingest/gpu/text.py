@@ -17,7 +17,7 @@ from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
 from tracekit.ingest.exposition import value_of
 from tracekit.ingest.gpu import fields, topology
 from tracekit.ingest.gpu.fields import Meaning
-from tracekit.ingest.gpu.moments import local_ns
+from tracekit.ingest.gpu.moments import local_ns, says_utc
 from tracekit.ingest.gpu.processes import Processes
 from tracekit.ingest.gpu.samples import Gpu, Samples, pci_address, uuid_of
 from tracekit.ingest.lines import numbered_lines, shape
@@ -26,7 +26,7 @@ from tracekit.ingest.net.samples import node_of_path
 from tracekit.wording import plural
 
 NAME = "gpu_text"
-VERSION = 4
+VERSION = 5
 
 _DCGMI = re.compile(r"#\s?Entity(?:Id)?\s+\S")
 _SMI_DMON = re.compile(r"#\s?(?:Date\s+Time\s+)?gpu\s+(?!pid\b)\S")
@@ -105,6 +105,7 @@ class _Reader:
         self._links: dict[bool, int] = {}
         self._links_place = 0
         self._basis: str | None = None
+        self._local = "epoch" if says_utc(source.name) else "local"
         self._processes = Processes(sink, self._samples)
         self._is_pmon = False
         self._apps: list[str] | None = None
@@ -307,7 +308,7 @@ class _Reader:
         """The time of a row and where it is from: its own, else the number of its round."""
         time_ns: int | None
         if moment is not None:
-            time_ns, source, basis = moment, "content", "local"
+            time_ns, source, basis = moment, "content", self._local
         elif self._stated_ns is not None:
             time_ns, source, basis = None, None, "epoch"
         else:
@@ -362,7 +363,7 @@ class _Reader:
         if moment is None:
             time_ns, file_source = self._samples.file_time
             source = file_source or source
-        basis = "local" if moment is not None else "epoch"
+        basis = self._local if moment is not None else "epoch"
         self._basis = self._basis or basis
         if basis != self._basis:
             time_ns = None

@@ -322,8 +322,7 @@ def test_a_report_beside_its_export_needs_no_nsys(
 
 def test_two_exports_of_one_capture_are_one(tmp_path: Path) -> None:
     """Exported again with payloads, as the report asks: the better export counts."""
-    options = {"steps_count": 4, "decoys": (), "nccl": "none", "style": "nsys"}
-    write(Request("slow-gpu:1.7", 2, 5, "ddp", **options), tmp_path / "job")
+    write(Request("slow-gpu:1.7", 2, 5, "ddp", 4, "nsys", nccl="none", decoys=()), tmp_path / "job")
     with api.open([tmp_path / "job"]) as run:
         alone = run.diagnose().document
     for rank in range(2):

@@ -814,11 +814,11 @@ WITH
     followed AS (
         SELECT
             *,
-            -- In a tenth of its own duration after the one before: it stood in a queue.
-            10 * (start_ns - lag(end_ns) OVER (
-                PARTITION BY key, group_id ORDER BY start_ns, instance_id
-            )) <= end_ns - start_ns AS is_queued
+            -- It stood in a queue: it began when the one before had ended, and within a tenth of its
+            -- own duration. One that begins while another runs waits for nobody in its own rank.
+            start_ns - lag(end_ns) OVER ordered BETWEEN 0 AND (end_ns - start_ns) / 10 AS is_queued
         FROM usable
+        WINDOW ordered AS (PARTITION BY key, group_id ORDER BY start_ns, instance_id)
     ),
     queues AS (
         SELECT
@@ -855,14 +855,15 @@ WITH
             exits.end_ns AS exit_ns,
             capture_key(ahead.attempt, holder_rank, ahead.capture_id) AS holder_key,
             exits.instance_id AS exit_instance,
-            began.end_ns AS queue_exit_ns,
-            began.instance_id AS queue_instance
+            -- No queue is older than the first common exit.
+            coalesce(began.end_ns, exits.end_ns) AS queue_exit_ns,
+            coalesce(began.instance_id, exits.instance_id) AS queue_instance
         FROM waiting AS ahead
         ASOF JOIN exits
             ON ahead.key = exits.key
             AND ahead.group_id = exits.group_id
             AND ahead.start_ns >= exits.end_ns
-        ASOF JOIN exits AS began
+        ASOF LEFT JOIN exits AS began
             ON ahead.key = began.key
             AND ahead.group_id = began.group_id
             AND ahead.queue_start_ns >= began.end_ns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,32 @@ def test_healthy_counters_alone_say_what_they_cannot_show(tmp_path: Path) -> Non
         report = run.diagnose()
     assert (report.findings, report.verdict.kind) == ((), "not_enough_data")
     assert "there are only counters, which show no steps" in report.verdict.sentence
+
+
+LINK = {
+    "ifname": "swp1", "operstate": "UP",
+    "stats64": {"rx": {"bytes": 5, "packets": 1}, "tx": {"bytes": 9, "packets": 2, "dropped": 7}},
+}  # fmt: skip
+
+
+def test_counters_read_once_are_not_called_healthy(tmp_path: Path) -> None:
+    """A dump of a switch that has dropped packets: since when, and for whom, it does not say."""
+    (tmp_path / "links.json").write_text(json.dumps([LINK]))
+    with tracekit.open([tmp_path / "links.json"]) as run:
+        report = run.diagnose()
+    assert (report.findings, report.verdict.kind) == ((), "not_enough_data")
+    assert "there are only counters, each read once" in report.verdict.sentence
+    assert "no fault" not in report.verdict.sentence
+    listed = json.loads(report.to_json())["not_checked"]
+    needs = {n["rule"]: n["needs"] for n in listed}
+    assert "those given hold one reading" in needs["packet-loss"]
+    assert "those given hold one reading" in needs["link-degraded"]
+
+
+def test_an_answer_without_numbers_says_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "pfc.txt").write_text(
+        "admin@leaf01:~$ show pfcwd config\nPFC is not enabled on port\n"
+    )
+    with tracekit.open([tmp_path / "pfc.txt"]) as run:
+        report = run.diagnose()
+    assert any("without numbers" in n and "not enabled" in n for n in report.notes.data_lines)

@@ -163,7 +163,17 @@ def counters_page() -> str:
         "of the sampling interval. Steps repeat, so for a steady job it is unknown. Of 120 "
         "simulated jobs beside another's traffic at most 2 may be given one (a test). A clock that "
         "is off is put right where counters are read off at steps, and the report says so; totals "
-        "over the job's window keep the source's clock.",
+        "over the job's window keep the source's clock. That offsets are found is proved on made "
+        "series. On five recorded jobs of four processes (12 steps, a switch read every 0.25 s) "
+        "the answer is unknown, and a test holds that none is given a wrong one: the best offset "
+        "was right within 0.1 s on one of them and 0.7 to 2.2 s wrong on the other four.",
+        "### Readings that are far apart",
+        "Where a counter is read less often than twice a step, `network_correlation` judges "
+        "stretches of steps instead of steps (`steps_together`): as many as two readings need. "
+        "A simulated job with steps of 0.32 s that is read every 0.4 s is judged by stretches of "
+        "three; the port that drops is found and those of others are not (a test). Thirty "
+        "stretches are needed, so few recorded jobs can be tested at all: the recorded ones have "
+        "12 steps and are `not_testable`.",
         "### Steps from counters alone",
         "Where nothing marks steps, query `activity_steps` gives the period of SM or tensor "
         "activity, energy or power, or says why there is none. It needs four samples a period, ten "
@@ -173,7 +183,9 @@ def counters_page() -> str:
         "GPUs that are read at different moments agree in phase. Synthetic steps of 4.5, 5.3, 8 "
         "and 30 s are found within 1 %, those of 0.3 to 1.4 s are refused; a single boundary is "
         "exact to a sample or two. No counter tells a step from a microbatch. Proved on made "
-        "series: no real file with counters and known steps was at hand.",
+        "series: no real file with counters and known steps was at hand. A recorded training run "
+        "(nanoGPT, eight GPUs read every 0.24 s) shows no period: steps under 0.95 s cannot show "
+        "at that rate, and the answer says so.",
         "### Names of GPU counters",
         _markdown_table(
             ("counter", "unit", "kind", "meaning"),

@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from tracekit.findings import Finding
 from tracekit.report import DiagnoseConfig, InputFile, Report, Silence, build_report
+from tracekit.report.verdict import judge
 from tracekit.rules import Facts
 
 MakeJob = Callable[..., Any]
@@ -61,6 +64,22 @@ def test_waiting_for_ranks_without_a_trace_is_not_enough_data(make_job: MakeJob)
     assert found.verdict.kind == "not_enough_data"
     assert "4 ranks that it may be waiting for left no trace" in found.verdict.sentence
     assert found.notes.next_step == "profile ranks 4-7 in the same steps"
+
+
+@pytest.mark.parametrize(("rule", "is_named"), [("cross-rail-traffic", True), ("gc-pause", False)])
+def test_a_stated_cause_of_slow_communication_leads_where_ranks_left_no_trace(
+    make_job: MakeJob, rule: str, is_named: bool
+) -> None:
+    """It is there whatever the absent ranks did; a pause of 3 ms is not why 30 ms are lost."""
+    facts = make_job(comm_ms=30).stall("gc_pause", [1], range(1, 11), 3).facts(world_size=8)
+    found = build_report(facts)
+    (minor,) = (f for f in found.findings if f.rule == "gc-pause")
+    verdict = judge(
+        facts, [replace(minor, rule=rule)], found.document.step_budget, {}, []
+    ).verdict  # fmt: skip
+    assert verdict.kind == "not_enough_data"
+    assert verdict.finding == (minor.id if is_named else None)
+    assert "4 ranks that it may be waiting for left no trace" in verdict.sentence
 
 
 def test_missing_ranks_of_a_job_that_does_not_wait_do_no_harm(make_job: MakeJob) -> None:
@@ -193,6 +212,10 @@ def test_a_window_without_steps_is_still_described() -> None:
     assert found.verdict.kind == "not_enough_data"
     assert "computing 50 %, communication not hidden 25 %, idle 25 %" in found.verdict.sentence
     assert found.document.step_budget == ()
+    assert "copies" not in found.verdict.sentence
+    rows[0]["idle_ns"] = 300_000_000
+    found = build_report(Facts(rows={"overlap": rows}))
+    assert "idle 15 %, copies and other work 10 %." in found.verdict.sentence
     assert found.metrics.overlap is not None
     assert found.metrics.overlap.overlap_ratio == 0.0
 

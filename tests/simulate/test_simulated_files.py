@@ -155,6 +155,16 @@ def test_a_missing_rank_is_not_written(tmp_path: Path) -> None:
     assert len(list((tmp_path / "job").glob("*.gz"))) == 3
 
 
+def test_the_missing_rank_is_not_the_culprit() -> None:
+    missing = [
+        (job.unwritten, set(job.faults[0][1].ranks))
+        for seed in range(60)
+        if (job := prepare(Request("slow-gpu", 4, seed, "ddp"))).unwritten
+    ]
+    assert len(missing) > 1
+    assert not any(unwritten & culprits for unwritten, culprits in missing)
+
+
 def test_pods_name_hosts_of_their_own(tmp_path: Path) -> None:
     request = Request("none", 4, 1, "ddp", steps_count=2, decoys=("one-gpu-pods",))
     write(request, tmp_path / "job")

@@ -49,6 +49,13 @@ class VerdictThresholds:
 
 PROGRAM_RULES = frozenset({"launch-bound"})
 """Rules that blame nobody and yet are more than what the layout allows."""
+STATED_CAUSES = frozenset(
+    """
+    nccl-socket-fallback channel-collapse no-gpudirect shm-instead-of-p2p wrong-nic config-mismatch
+    cross-rail-traffic tensor-group-spans-hosts pcie-degraded
+    """.split()  # noqa: SIM905  # a list that is read by eye
+)
+"""Rules that logs or counters prove without a price, and whose cause slows communication."""
 LIMITS = VerdictThresholds()
 REASONS = {f.name: f.metadata["reason"] for f in fields(VerdictThresholds)}
 
@@ -61,6 +68,12 @@ class Judgement:
     next_step: str | None = None
 
 
+COUNTER_QUERIES = ("gpu_counters", "port_counters", "port_levels")
+CAPTURE_DEVICES = (
+    "record the devices too: nsys profile --trace=cuda,nvtx, or torch.profiler with "
+    "ProfilerActivity.CUDA"
+)
+MIN_SHOWN_SHARE = 0.01
 CAPTURE_STEPS = "profile five or more steps after warm-up, with a schedule that marks steps"
 
 
@@ -77,16 +90,17 @@ def judge(
     """The verdict over all findings. The first that applies:
 
     hang; a major finding that names a cause (culprit if it sits on part of the job, else
-    configuration); kernels hidden in CUDA graphs or no step (not_enough_data); waiting for
-    ranks without a trace (not_enough_data); unequal waiting that no finding explains
-    (unexplained); a program that launches too slowly (configuration: it blames nobody, but has
-    a remedy); idle time or slow steps that no finding explains (unexplained); a minor finding
-    that names a cause (it would mislead to lead with 1 % while 40 % is unexplained); a single
-    step, or files left for want of time (not_enough_data); inherent. What a silenced finding may
-    explain is not called unexplained. ``is_whole`` says that every input was read to its end;
-    ``failed`` names the inputs on which our own reader failed: what they hold is not known, so
-    nothing is inherent. Nor is waiting where a part of the traces is missing and calls could not
-    be matched without it.
+    configuration); kernels hidden in CUDA graphs or no step (not_enough_data); waiting that may
+    be for ranks without a trace (not_enough_data, with the cause that logs state for slow
+    communication, if any: it is there, only its share is not known); unequal waiting that no
+    finding explains (unexplained); a program that launches too slowly (configuration: it blames
+    nobody, but has a remedy); idle time or slow steps that no finding explains (unexplained); a
+    minor finding that names a cause (it would mislead to lead with 1 % while 40 % is
+    unexplained); a single step, or files left for want of time (not_enough_data); inherent.
+    What a silenced finding may explain is not called unexplained. ``is_whole`` says that every
+    input was read to its end; ``failed`` names the inputs on which our own reader failed: what
+    they hold is not known, so nothing is inherent. Nor is waiting where a part of the traces is
+    missing and calls could not be matched without it.
     """
     hang = next((f for f in findings if f.rule in HANG_RULES), None)
     if hang is not None:
@@ -98,10 +112,10 @@ def judge(
         return _hidden(facts)
     if not facts.steps.rank_means:
         # A log alone has no step to weigh a finding against; what it shows is all there is.
-        return Judgement(_named(facts, cause)) if cause is not None else _no_steps(facts)
+        return Judgement(_named(facts, cause)) if cause is not None else _no_steps(facts, rules_run)
     is_open = not has_silenced
     return (
-        _missing(facts)
+        _missing(facts, cause)
         or (_unequal_waiting(facts) if is_open else None)
         or _program(facts, findings)
         or (_idle(facts, budget) if is_open else None)
@@ -146,7 +160,7 @@ def _hidden(facts: Facts) -> Judgement:
     )
 
 
-def _no_steps(facts: Facts) -> Judgement:
+def _no_steps(facts: Facts, rules_run: Sequence[str]) -> Judgement:
     capture = CAPTURE_STEPS
     rows = [r for r in facts.of("overlap") if r["span_ns"]]
     warm = len(facts.steps.warmup_keys)
@@ -192,29 +206,54 @@ def _no_steps(facts: Facts) -> Judgement:
             "fault.",
             "add the dumps of all ranks (/tmp/nccl_trace_rank_*), or their traces",
         )
-    if not rows and (facts.of("gpu_counters") or facts.of("port_counters")):
+    if not rows and any(facts.of(query) for query in COUNTER_QUERIES):
+        return _counters_alone(facts, rules_run)
+    if not rows and facts.ranks:
         return _say(
             "not_enough_data",
-            f"Cannot tell what a step costs: there are only counters, {_shown(facts)}, and the "
-            "rules that read them found no fault.",
-            capture,
+            "Cannot tell: the traces hold no work of a device.",
+            CAPTURE_DEVICES,
         )
     if not rows:
         return _say("not_enough_data", "Cannot tell: no file holds a usable trace.", capture)
     span = sum(r["span_ns"] for r in rows)
-    shares = ", ".join(
-        f"{word} {share(sum(r[column] or 0 for r in rows) / span)}"
-        for word, column in (
-            ("computing", "compute_ns"),
-            ("communication not hidden", "exposed_comm_ns"),
-            ("idle", "idle_ns"),
-        )
-    )
+    words = {
+        "compute_ns": "computing",
+        "exposed_comm_ns": "communication not hidden",
+        "idle_ns": "idle",
+    }
+    parts = {column: sum(r[column] or 0 for r in rows) / span for column in words}
+    shares = ", ".join(f"{word} {share(parts[column])}" for column, word in words.items())
+    rest = 1 - sum(parts.values())
+    if rest >= MIN_SHOWN_SHARE:
+        shares += f", copies and other work {share(rest)}"
     return _say(
         "not_enough_data",
         f"Cannot tell what a step costs: the traces mark no steps. Over the window of "
         f"{seconds(max(r['span_ns'] for r in rows) / 1e9)}: {shares}.",
         capture,
+    )
+
+
+def _counters_alone(facts: Facts, rules_run: Sequence[str]) -> Judgement:
+    """Counters without a trace: what the rules that could read them found, if any could."""
+    only = f"there are only counters, {_shown(facts)}"
+    readers = {r.name for r in RULES if set(r.queries) & set(COUNTER_QUERIES)}
+    if readers & set(rules_run):
+        sentence = f"Cannot tell what a step costs: {only}, and the rules that could read them"
+        return _say("not_enough_data", f"{sentence} found no fault.", CAPTURE_STEPS)
+    rows = [row for query in COUNTER_QUERIES for row in facts.of(query)]
+    if all((row["samples_count"] or 0) <= 1 for row in rows):
+        return _say(
+            "not_enough_data",
+            "Cannot tell: there are only counters, each read once. What they count began at a time "
+            "that nobody knows; how much of it is the job's only a second reading shows.",
+            "read them again while the job runs, and give both (tracekit capture --what nic,dcgm)",
+        )
+    return _say(
+        "not_enough_data",
+        f"Cannot tell: {only}, and none that a rule reads.",
+        "capture those that rules read: tracekit capture --what nic,dcgm",
     )
 
 
@@ -232,16 +271,26 @@ def _waiting(facts: Facts) -> dict[int, float]:
     return {rank: p.exposed_comm / steps.step_ns for rank, p in steps.rank_means.items()}
 
 
-def _missing(facts: Facts) -> Judgement | None:
+def _missing(facts: Facts, cause: Finding | None) -> Judgement | None:
     missing = facts.missing_ranks
     waiting = median(_waiting(facts).values())
     if not missing or waiting < LIMITS.min_waiting_ratio:
         return None
+    advice = f"profile ranks {some_ranges(missing)} in the same steps"
+    if cause is not None and cause.rule in STATED_CAUSES:
+        says = (
+            f"{cause.summary} How much of the {share(waiting)} of the step that is communication "
+            f"which nothing hides it explains cannot be told: {plural(len(missing), 'rank')} that "
+            f"it may be waiting for left no trace."
+        )
+        return Judgement(
+            Verdict(kind="not_enough_data", finding=cause.id, sentence=says), advice
+        )  # fmt: skip
     return _say(
         "not_enough_data",
         f"Cannot tell: {share(waiting)} of the step is communication that nothing hides, and "
         f"{plural(len(missing), 'rank')} that it may be waiting for left no trace.",
-        f"profile ranks {some_ranges(missing)} in the same steps",
+        advice,
     )
 
 

@@ -200,7 +200,7 @@ def prepare(request: Request) -> Scenario:
         taken |= set(effect.ranks) if len(effect.ranks) == 1 else set()
         plan, twin = effect.changed(plan), effect.without(twin)
         faults.append((kind, effect))
-    decoys = _decoys(request, base, {f.name for f, _ in faults})
+    decoys = _decoys(request, base, {f.name for f, _ in faults}, taken)
     scenario = Scenario(request, plan, twin, faults, decoys, _clocks(request, plan))
     if request.decoys is None:
         scenario.decoys += [(d, None) for d in catalogue.DECOYS if d.counters & scenario.counted]
@@ -308,8 +308,9 @@ _DECOY_CHANCE = {
 
 
 def _decoys(
-    request: Request, plan: Plan, faults: set[str]
+    request: Request, plan: Plan, faults: set[str], culprits: set[int]
 ) -> list[tuple[catalogue.Decoy, Effect | None]]:
+    """Decoys; the rank whose file is missing is none of ``culprits``, or nothing could be found."""
     if request.decoys is None:
         chance = generator(request.seed, "decoys")
         names = [n for n, share in _DECOY_CHANCE.items() if chance.random() < share]
@@ -333,6 +334,8 @@ def _decoys(
         effect: Effect | None = None
         if name == "missing-rank":
             effect = MissingRank(plan, 1.0, [], rng)
+            while culprits & effect.unwritten and len(culprits) < request.ranks:
+                effect = MissingRank(plan, 1.0, [], rng)
         elif name == "hidden-wait":
             effect = Effect(plan, 0.06, list(plan.steps), rng)
         found.append((decoy, effect))

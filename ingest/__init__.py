@@ -107,6 +107,8 @@ def recognise(source: SourceFile) -> Recognition:
                 "unreadable", f"it cannot be unpacked ({problem})", status="unreadable"
             )
         return Recognition("empty", "it holds no bytes", status="empty")
+    if source.export:
+        return Recognition("nsys_report", f"its export {source.export} is read")
     found = _mapped(head, source) if source.columns else _sniff(head, source)
     if found is None and len(head) >= files.HEAD_BYTES and head.lstrip()[:1] in (b"{", b"["):
         # Keys of anyone's may stand before those that tell what a JSON file is.

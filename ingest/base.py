@@ -44,6 +44,8 @@ class SourceFile:
     """File on disk that holds the bytes of ``open``, where ``path`` is another (a report)."""
     part: str = ""
     """What of the file this source is, where an ingestor split it: ``path`` ends with !part."""
+    export: str = ""
+    """Of a report that only its program can read: the name of its export among the files."""
     columns: tuple[tuple[str, str], ...] = ()
     """What job.toml says of its columns: role or counter, and header; for tables of counters."""
 

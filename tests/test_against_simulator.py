@@ -48,7 +48,7 @@ def true_bubbles(request: Request) -> dict[tuple[int, int], float]:
             for h in record.host:
                 name = str(h[1])
                 if h[0] != "user_annotation" or not (
-                    name.startswith("PP:") or name in ("forward", "backward")
+                    name.startswith("PP:") or name in ("forward", "backward", "weight_grad")
                 ):
                     continue
                 own = [o for o in launches if h[2] <= o[0] < h[2] + h[3]]
@@ -64,7 +64,13 @@ def true_bubbles(request: Request) -> dict[tuple[int, int], float]:
     return {key: fmean(values) for key, values in ratios.items()}
 
 
-SCHEDULES = ["pp4-m8-gpipe-megatron", "pp4-m8-1f1b-titan", "pp2-vpp2-m8-titan", "pp4-zbh1-m8-titan"]
+SCHEDULES = [
+    "pp4-m8-gpipe-megatron",
+    "pp4-m8-1f1b-titan",
+    "pp2-vpp2-m8-titan",
+    "pp4-zbh1-m8-titan",
+    "pp4-zbh1-m8-megatron",
+]
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,24 @@ F, B, W = "forward-compute", "backward-compute", "weight-compute"
         ("forward-compute", RangeName(F)),
         ("backward_step", RangeName(B)),
         ("PipelineEngine._exec_forward_pass", RangeName(F)),
+        ("weight_grad", RangeName(W)),
+        ("weight-grad-compute", RangeName(W)),
+        ("weight_grad mb3", RangeName(W, None, 3)),
+        ("wgrad", RangeName(W)),
+        ("Weight 7", RangeName(W, None, 7)),
+        ("backward_dw", RangeName(W)),
+        ("bwd_weight mb2", RangeName(W, None, 2)),
+        ("TransformerLayer.backward_dw", RangeName(W)),
+        ("F3.0.0", RangeName(F, None, 3)),
+        ("B3.0", RangeName(B, None, 3)),
+        ("BW3.0", RangeName(B, None, 3)),
+        ("W12.0.0", RangeName(W, None, 12)),
+        ("W12.1.0", None),
+        ("W12", None),
+        ("weight", None),
+        ("weight_3", None),
+        ("aten::weight_norm", None),
+        ("clip_grad", None),
         ("PP:1UNSHARD", None),
         ("PP:0F", None),
         ("forward", RangeName("forward-compute")),
@@ -164,6 +182,35 @@ def test_a_receive_posted_early_is_waited_for_from_the_compute_before() -> None:
     # A send on the host lasts until somebody asks: the receive tells when the data was there.
     assert found[0, "forward-send", 0] == (1050, 1052)
     assert found[0, "forward-send", 1] == (1100, 1151)
+
+
+def test_the_weights_part_of_a_backward_sends_and_receives_nothing() -> None:
+    """What is asked for between a backward and its weights' part belongs to what follows."""
+    traces = Traces(2)
+    for rank in (0, 1):
+        names = ("forward-compute", "backward-compute", "weight_grad", "forward-compute")
+        for k, name in enumerate(names):
+            traces.range(rank, name, 1000 + 100 * k, 1090 + 100 * k)
+    traces.add("process_group", 0, name="1", description="PIPELINE_MODEL_PARALLEL_GROUP",
+               ranks=[0, 1], is_ranks_complete=True)  # fmt: skip
+    traces.add("collective", 1, op="recv", start_ns=1195, dur_ns=50, timeline="host")
+    traces.add("collective", 0, op="send", start_ns=1250, dur_ns=50, timeline="host")
+    rows = traces.derive(parse_job(b"[parallelism]\npp = 2\n", "job.toml"))
+    assert {r["operation"] for r in rows if r["pp_rank"] == 1} == {F, B, W, "forward-recv"}
+    assert {r["operation"] for r in rows if r["pp_rank"] == 0} == {F, B, W, "backward-send"}
+
+
+def test_chunks_whose_stage_no_name_tells_are_no_pipeline() -> None:
+    """Zero-bubble Megatron names the chunk, and where it sits depends on the schedule."""
+    for chunks, count in ((1, 6), (2, 0)):
+        traces = Traces(2)
+        for rank in (0, 1):
+            for k, name in enumerate(f"{o}0.{c}.0" for c in range(chunks) for o in "FBW"):
+                traces.range(rank, name, 1000 + 20 * k, 1010 + 20 * k)
+        notes: list[str] = []
+        rows = traces.derive(parse_job(b"[parallelism]\npp = 2\n", "job.toml"), notes)
+        assert len(rows) == count
+        assert any("several chunks" in n for n in notes) == (count == 0)
 
 
 def test_two_chunks_of_a_rank() -> None:

@@ -3,9 +3,13 @@ figures, and nothing of the environment."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
+import os
 import re
+import shutil
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -271,6 +275,79 @@ def test_one_usable_file_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture
     assert command("diagnose", str(tmp_path / "job")) == 0
     assert "rank1.sqlite (its header is zeroed" in " ".join(capsys.readouterr().out.split())
     assert command("diagnose", str(tmp_path / "job"), "--strict") == 2
+
+
+@pytest.mark.parametrize(("damage", "advice"), [
+    (None, "record the devices too: nsys profile --trace=cuda,nvtx"),
+    (100, "export it again: nsys export --type=sqlite --include-blobs=true"),
+])  # fmt: skip
+def test_what_to_do_with_an_export_that_does_not_serve(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: int | None, advice: str
+) -> None:
+    path = tmp_path / "a.sqlite"
+    with Export(path) as export:
+        export.range("forward", 100, 200)
+    if damage:
+        path.write_bytes(bytes(damage) + path.read_bytes()[damage:])
+    assert command("diagnose", str(path)) == (2 if damage else 0)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert advice in shown
+    assert ("no file holds a usable trace" in shown) == bool(damage)
+
+
+@pytest.mark.parametrize(
+    ("age_s", "head", "is_read"), [(10, b"", True), (-10, b"", False), (10, bytes(100), False)]
+)
+def test_a_report_beside_its_export_needs_no_nsys(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    age_s: int,
+    head: bytes,
+    is_read: bool,
+) -> None:
+    """But for an export that is older than the report, or was interrupted."""
+    report, export = tmp_path / "job.nsys-rep", tmp_path / "job.sqlite"
+    report.write_bytes(b"\x10\x20report")
+    export_of([make_trace(0)], export)
+    export.write_bytes(head + export.read_bytes()[len(head) :])
+    at = report.stat().st_mtime
+    os.utime(export, (at + age_s, at + age_s))
+    code = command("diagnose", str(tmp_path), "--strict")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (code == 0) == is_read
+    assert ("only nsys itself can read its reports" in shown) != is_read
+    assert command("sources", str(tmp_path)) == 0
+    assert ("its export job.sqlite is read" in capsys.readouterr().out) == is_read
+
+
+def test_two_exports_of_one_capture_are_one(tmp_path: Path) -> None:
+    """Exported again with payloads, as the report asks: the better export counts."""
+    write(Request("slow-gpu:1.7", 2, 5, "ddp", 4, "nsys", nccl="none", decoys=()), tmp_path / "job")
+    with api.open([tmp_path / "job"]) as run:
+        alone = run.diagnose().document
+    for rank in range(2):
+        old = tmp_path / "job" / f"a-first-export-of-rank{rank}.sqlite"
+        shutil.copyfile(tmp_path / "job" / f"rank{rank}.sqlite", old)
+        with contextlib.closing(sqlite3.connect(old)) as con:
+            con.execute("UPDATE NVTX_EVENTS SET binaryData = NULL")
+            con.commit()
+    with api.open([tmp_path / "job"]) as run:
+        report = run.diagnose()
+        used = {r["path"].rsplit("/", 1)[-1] for r in rows(run, "job_ranks")}
+    assert used == {"rank0.sqlite", "rank1.sqlite"}
+    assert report.document.verdict == alone.verdict
+    assert report.document.findings == alone.findings
+    text = " ".join(report.to_text().split())
+    assert "rank0.sqlite: counted once" in text
+    assert "without communicator and size" not in text
+
+
+def test_equal_pids_of_two_containers_are_two_ranks(tmp_path: Path) -> None:
+    for index in range(2):
+        with Export(tmp_path / f"{index}.sqlite") as export:
+            export.launch("gemm", 100 + index, 500, 50)
+    with api.open([tmp_path]) as run:
+        assert len(rows(run, "job_ranks")) == 2
 
 
 def test_sizes_that_nsys_left_out_are_said_with_the_command(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tracekit.whatif import (
     WhatIf,
     analyse,
     from_pipeline_rows,
+    parse_scale,
     uses_operations,
 )
 
@@ -82,6 +83,11 @@ FROM (SELECT DISTINCT rank, clock_id FROM gpu_op WHERE rank IS NOT NULL) g
 LEFT JOIN (SELECT clock_id, max(error_ns) AS error_ns FROM clock_offset GROUP BY clock_id) o
   USING (clock_id)
 GROUP BY g.rank HAVING count(*) = 1 ORDER BY g.rank
+"""
+
+_CLOCK_PAIRS = """
+SELECT clock_id, other_clock_id, max(error_ns) FROM clock_pair
+GROUP BY ALL ORDER BY clock_id, other_clock_id
 """
 
 # Calls in which the host waits for the device. What they waited for is not recorded.
@@ -163,6 +169,7 @@ def _places(con: duckdb.DuckDBPyConnection) -> Places:
         {int(r): int(d) for r, _, d, _ in rows if d is not None},
         {int(r): str(h) for r, _, _, h in rows if h is not None},
         {int(r): (int(c), int(error)) for r, c, error in clocks},
+        {(int(a), int(b)): int(e) for a, b, e in con.sql(_CLOCK_PAIRS).fetchall()},
     )
 
 
@@ -217,6 +224,18 @@ class RankReplay:
         if replay is None or not set(ranks) <= set(replay.ranks):
             return None
         return (replay.step_s - replay.step_s_without(ranks)) * 1e9
+
+    def saved_by_operations_ns(self, rank: int) -> float | None:
+        """ns a step that would be saved if this rank of a pipeline computed as its peers do."""
+        try:
+            found = replay_pipeline(self._con)
+            ratio = found.judgement.symptoms.peer_ratio_by_rank.get(rank)
+            if found.refused or not ratio:
+                return None
+            cause = parse_scale(f"rank={rank}:compute={1 / ratio:.9f}")
+            return replay_pipeline(self._con, causes=[cause]).causes[0].saved_s_per_step * 1e9
+        except InputError:
+            return None
 
     @property
     def is_by_streams(self) -> bool:

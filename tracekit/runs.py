@@ -152,6 +152,10 @@ def gather(
             found_jobs.append(file.path)
         else:
             files.append(file)
+    if has_reports(files):
+        from tracekit.ingest.nsys.report import with_exports
+
+        files = with_exports(files)
     if not files:
         raise InputError(
             "nothing to read in " + ", ".join(str(p) for p in paths),

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
 
 NAME = "nsys"
-VERSION = 1
+VERSION = 2
 
 
 class NsysIngestor:

@@ -1,8 +1,8 @@
 """Reading a SQLite export that nobody vouches for: read-only, real tables only, within limits.
 
 The standard library's driver is used and not a faster one (adbc-driver-sqlite takes a quarter of
-the CPU time; docs/nsys.md): only this one takes a progress handler and a length limit, and so can be
-stopped where a damaged file's pages lead in circles.
+the CPU time; docs/nsys.md): only this one takes a progress handler and a length limit, and so can
+be stopped where a damaged file's pages lead in circles.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ BATCH_ROWS = 1 << 16
 """Rows that are fetched at a time."""
 MAX_VALUE_BYTES = 16 << 20
 """Longest string or blob that is read."""
+MAX_LONG_ROWS = 100
+"""Rows of a table that are left out for too long a value; with more it counts as damaged."""
+_BEFORE_ALL = -(1 << 63)
 MAX_COPY_BYTES = 64 << 30
 """Largest temporary copy of an archive member or compressed file."""
 TIME_LIMIT_S = 300.0
@@ -70,6 +73,10 @@ class Tables(ABC):
         """Tables that broke off, in the order in which they were read."""
         self.missing_bytes = 0
         """Bytes that the file promises and does not hold."""
+        self.unreal: list[str] = []
+        """Names of what is no table of rows of its own: views, virtual tables."""
+        self.too_long: dict[str, set[int]] = {}
+        """By table, rows with a value that is too long to be read; they are left out."""
 
     def __enter__(self) -> Self:
         return self
@@ -151,6 +158,11 @@ class Database(Tables):
         named = self._con.execute(
             "SELECT name, sql FROM sqlite_schema WHERE type = 'table' AND rootpage > 0"
         ).fetchall()
+        others = self._con.execute(
+            "SELECT name FROM sqlite_schema WHERE type = 'view'"
+            " OR type = 'table' AND coalesce(rootpage, 0) <= 0"
+        ).fetchall()
+        self.unreal = [name for (name,) in others if isinstance(name, str)]
         found: dict[str, tuple[str, ...]] = {}
         for name, sql in named:
             if not isinstance(name, str) or '"' in name or "WITHOUT ROWID" in str(sql).upper():
@@ -167,15 +179,66 @@ class Database(Tables):
             return
         present = [c for c in wanted if c in self.tables[table]]
         listed = ", ".join(["rowid", *(f'"{c}"' for c in present)])
-        condition = f" WHERE {where}" if where else ""
-        sql = f'SELECT {listed} FROM "{table}"{condition}'  # noqa: S608 - checked names
+        condition = f" AND ({where})" if where else ""
+
+        def batch(rows: Sequence[tuple[Any, ...]]) -> Batch:
+            rowids, *values = zip(*rows, strict=True)
+            return Batch(rowids, dict(zip(present, values, strict=True)))
+
+        last = _BEFORE_ALL
+        while True:
+            known = ", ".join(map(str, sorted(self.too_long.get(table, ()))))
+            rest = f"rowid > ? AND rowid NOT IN ({known}){condition}"
+            sql = f'SELECT {listed} FROM "{table}" WHERE {rest}'  # noqa: S608 - checked names
+            try:
+                cursor = self._con.execute(sql, [last, *params])
+                while rows := cursor.fetchmany(BATCH_ROWS):
+                    last = int(rows[-1][0])
+                    yield batch(rows)
+                return
+            except _FAILURES as error:
+                failure = error
+            if rows := self._until_failure(sql, [last, *params]):
+                last = int(rows[-1][0])
+                yield batch(rows)
+            if not self._leaves_out(failure, table, rest, listed, [last, *params]):
+                self.damaged.append(f"{table}: {self._why(failure)}")
+                return
+
+    def _until_failure(self, sql: str, params: Sequence[object]) -> list[tuple[Any, ...]]:
+        """The rows of a batch that cannot be read whole: those before the one that fails, but for
+        the last, since Python reads a row ahead."""
+        rows: list[tuple[Any, ...]] = []
         try:
-            cursor = self._con.execute(sql, params)
-            while rows := cursor.fetchmany(BATCH_ROWS):
-                rowids, *values = zip(*rows, strict=True)
-                yield Batch(rowids, dict(zip(present, values, strict=True)))
-        except _FAILURES as error:
-            self.damaged.append(f"{table}: {self._why(error)}")
+            for row in self._con.execute(sql, params):
+                rows.append(row)
+                if len(rows) >= BATCH_ROWS:
+                    break
+        except _FAILURES:
+            pass
+        return rows
+
+    def _leaves_out(
+        self, error: Exception, table: str, rest: str, listed: str, params: Sequence[object]
+    ) -> bool:
+        """Whether a row with too long a value ended a batch, and is left out from now on."""
+        known = self.too_long.get(table, set())
+        if not _is_too_long(error) or len(known) >= MAX_LONG_ROWS:
+            return False
+        one = f'SELECT {listed} FROM "{table}" WHERE rowid = ?'  # noqa: S608 - checked names
+        try:
+            sql = f'SELECT rowid FROM "{table}" WHERE {rest} ORDER BY rowid LIMIT 2'  # noqa: S608
+            for (rowid,) in self._con.execute(sql, params).fetchall():
+                try:
+                    self._con.execute(one, [rowid]).fetchall()
+                except sqlite3.Error as why_not:
+                    if not _is_too_long(why_not):
+                        return False
+                    self.too_long.setdefault(table, set()).add(int(rowid))
+                    return True
+        except _FAILURES:
+            pass
+        return False
 
     def _integers(self, table: str, select: str) -> list[tuple[Any, ...]]:
         try:
@@ -186,6 +249,10 @@ class Database(Tables):
 
     def _why(self, error: Exception) -> str:
         return why(error, missing_bytes=self.missing_bytes)
+
+
+def _is_too_long(error: Exception) -> bool:
+    return str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_TOOBIG")
 
 
 def why(error: Exception, *, missing_bytes: int = 0) -> str:
@@ -228,7 +295,10 @@ def _connect(path: Path) -> sqlite3.Connection:
     log = Path(f"{path}-wal")
     is_wal = head[18:20] == b"\x02\x02"
     if is_wal and log.exists() and log.stat().st_size:
-        raise DamagedError("a write-ahead log lies beside it: another program is writing it")
+        raise DamagedError(
+            "a write-ahead log lies beside it: another program is writing it; wait until its "
+            "export is done"
+        )
     if is_wal:
         return _open(path, "mode=ro&immutable=1")
     try:

@@ -73,6 +73,8 @@ class DeviceRows:
         self.reader = reader
         self.used: set[int] = set()
         self.collectives = 0
+        self.kernels = 0
+        self.unnamed = 0
         self.comm_launches: list[tuple[Int64s, Int64s]] = []
         """Thread and start of the calls that launched kernels of communication."""
         self._first = np.zeros(0, np.int64)
@@ -203,8 +205,12 @@ class DeviceRows:
         codes = encoded.indices
         known = np.asarray(codes.is_valid())
         rows = known & (is_comm[np.asarray(codes.fill_null(0))] if len(is_comm) else False)
-        columns["name"] = pa.array(shown, pa.string()).take(codes)
-        columns["class"] = pa.array(np.where(rows, "communication", "compute"))
+        name = columns["name"] = pa.array(shown, pa.string()).take(codes)
+        self.kernels += len(batch)
+        is_named = np.asarray(name.is_valid())
+        self.unnamed += int((~is_named).sum())
+        kinds = np.where(rows, "communication", np.where(is_named, "compute", "other"))
+        columns["class"] = pa.array(kinds)
         columns["class_source"] = constant("name", len(batch))
         self._kernel_ids = ids
         columns["grid"] = _triples(batch, "gridX", "gridY", "gridZ")

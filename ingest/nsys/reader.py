@@ -19,7 +19,7 @@ from tracekit.ingest.kineto.links import Launches, Ranges
 from tracekit.ingest.kineto.rows import constant, constant_int, int32s, ints, texts
 from tracekit.ingest.nsys import meta as m
 from tracekit.ingest.nsys import nccl, samples, sniff
-from tracekit.ingest.nsys.database import Batch, OnDisk, Tables
+from tracekit.ingest.nsys.database import MAX_VALUE_BYTES, Batch, OnDisk, Tables
 from tracekit.ingest.nsys.device import DeviceRows
 from tracekit.ingest.nsys.ranges import PUSH_POP, HostRanges
 from tracekit.ingest.nsys.strings import Strings
@@ -37,9 +37,21 @@ _API_VERSION = re.compile(r"_v\d{4,5}$")
 _DRIVER = re.compile(r"cu[A-Z]")
 _SYNC_KINDS = {1: "event", 2: "stream_wait_event", 3: "stream", 4: "context"}
 _NO_EVENT = 2**32 - 1
+"""Of events and streams: none."""
 _NO_SIZES = (
     "Collectives whose communicator and size are unknown: nsys leaves them out unless asked. "
     f"Export again with {sniff.export_command()}"
+)
+
+
+_LOST = f"none ended, or {m.KERNEL} was not exported"
+_NO_KERNELS = (
+    "Calls that launched kernels, in an export without any kernel: none ended, or their table was "
+    "left out."
+)
+_NO_NAMES = (
+    "Kernels whose names are not in the export, in its table StringIds: nobody knows whether they "
+    "compute or communicate."
 )
 
 
@@ -75,6 +87,8 @@ class Reader:
         self.window: list[int] = []
         self.rows = 0
         self.collectives = 0
+        self.unnamed_kernels = 0
+        self.lost_launches = 0
         self.payloads = nccl.Payloads()
 
     def run(self) -> None:
@@ -104,6 +118,14 @@ class Reader:
         self._groups()
         self._devices(device.used)
         self.collectives = device.collectives
+        self.unnamed_kernels = device.unnamed
+        # What is captured into a graph is launched and runs as a part of the graph.
+        is_told = device.kernels > 0 or self.database.has(m.GRAPH, "start")
+        self.lost_launches = 0 if is_told else self._kernel_launches()
+        if self.lost_launches:
+            self.sink.count("launches_without_kernels", self.lost_launches, doc=_NO_KERNELS)
+        if device.unnamed:
+            self.sink.count("kernels_without_names", device.unnamed, doc=_NO_NAMES)
         if device.collectives and self.payloads.is_empty:
             self.sink.count(
                 "sizes_not_exported", device.collectives, severity="info", doc=_NO_SIZES
@@ -290,6 +312,15 @@ class Reader:
                 np.asarray(pids.fill_null(-1))[linked],
             )
 
+    def _kernel_launches(self) -> int:
+        """Calls that launched kernels, by their names."""
+        if not self.database.has(m.RUNTIME, "nameId"):
+            return 0
+        launching = self.strings.matching(r"^cu(da)?Launch(Cooperative)?Kernel")
+        ids = pa.array(launching, pa.int64())
+        parts = self.batches(m.RUNTIME, ("nameId",))
+        return sum(pc.sum(pc.is_in(ints(b["nameId"]), ids)).as_py() or 0 for b in parts)
+
     def _syncs(self) -> None:
         wanted = (
             "start", "end", "deviceId", "contextId", "streamId", "correlationId", "syncType",
@@ -313,7 +344,7 @@ class Reader:
                 "name": texts(kinds),
                 "device": int32s(batch["deviceId"]),
                 "context": ints(batch["contextId"]),
-                "stream": ints(batch["streamId"]),
+                "stream": ints([None if s == _NO_EVENT else s for s in batch["streamId"]]),
                 "correlation": ints(batch["correlationId"]),
                 "wait_on_stream": ints(
                     [r[0] if w else None for r, w in zip(records, waits, strict=True)]
@@ -459,6 +490,22 @@ class Reader:
 
     def _status(self) -> tuple[Status, str]:
         damaged = self.database.damaged
+        unreal = sorted(set(self.database.unreal) & {*m.KNOWN_TABLES, *PLACES})
+        for table in unreal:
+            self.sink.count(
+                "table_is_a_view",
+                severity="error",
+                doc="What has a table's name and is a view or a virtual table is never read.",
+                shape=table,
+            )
+        for table, rows in self.database.too_long.items():
+            self.sink.count(
+                "value_too_long",
+                len(rows),
+                severity="error",
+                doc=f"Rows with a value longer than {MAX_VALUE_BYTES >> 20} MiB, left out.",
+                shape=table,
+            )
         for text in damaged:
             table, _, why = text.partition(": ")
             self.sink.count(
@@ -471,7 +518,19 @@ class Reader:
             _, _, why = damaged[0].partition(": ")
             if not self.rows:
                 return "unreadable", why
-            return "partial", f"{len(damaged)} tables break off ({why})"
+            tables = list(dict.fromkeys(t.partition(": ")[0] for t in damaged))
+            more = f" and {len(tables) - 1} more" if len(tables) > 1 else ""
+            return "partial", f"{tables[0]}{more} cannot be read to the end: {why}"
+        if unreal:
+            return "partial", f"{', '.join(unreal)}: a view or virtual table, which is never read"
+        if self.database.too_long:
+            count = sum(map(len, self.database.too_long.values()))
+            limit = f"a value longer than {MAX_VALUE_BYTES >> 20} MiB"
+            return "partial", f"rows with {limit} left out: {count}"
+        if self.lost_launches:
+            return "partial", f"{self.lost_launches} launches of kernels and no kernel: {_LOST}"
+        if self.unnamed_kernels:
+            return "partial", f"{self.unnamed_kernels} kernels have no name; export all tables"
         if self.database.missing_bytes:
             missing = f"it is cut off: {self.database.missing_bytes:,} bytes are missing"
             return ("partial" if self.rows else "unreadable"), missing

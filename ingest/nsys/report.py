@@ -17,6 +17,26 @@ EXPORT_LIMIT_S = 3600
 """Longest that one export may take."""
 
 
+def with_exports(sources: Sequence[SourceFile]) -> list[SourceFile]:
+    """The sources; of each report whose export is among them, which that is.
+
+    Only an export that was begun after the report was written: an older one is of another report.
+    """
+    if not any(sniff.is_report(s.name) for s in sources):
+        return list(sources)
+    written = {s.path.partition("!device=")[0]: s for s in sources if not sniff.is_report(s.name)}
+
+    def export(report: SourceFile) -> str:
+        for path in sniff.export_paths(report.path):
+            found = written.get(path)
+            if found is None or found.mtime_ns < report.mtime_ns or not sniff.is_whole(found):
+                continue
+            return Path(path).name
+        return ""
+
+    return [replace(s, export=export(s)) if sniff.is_report(s.name) else s for s in sources]
+
+
 def export_reports(sources: Sequence[SourceFile], nsys: str, folder: Path) -> list[SourceFile]:
     """The sources, with every report replaced by what its export in ``folder`` holds.
 
@@ -24,7 +44,8 @@ def export_reports(sources: Sequence[SourceFile], nsys: str, folder: Path) -> li
     """
     found: list[SourceFile] = []
     for number, source in enumerate(sources):
-        if not sniff.is_report(source.name) or not Path(source.path).is_file():
+        is_exported = bool(source.export)
+        if is_exported or not sniff.is_report(source.name) or not Path(source.path).is_file():
             found.append(source)
             continue
         target = folder / f"{number}.sqlite"

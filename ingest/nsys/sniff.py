@@ -21,6 +21,8 @@ _TABLES = re.compile(
 )
 MAX_PROCESSES = 1024
 """Sources that one export may become: a damaged one may name a process a row."""
+_HEADER_BYTES = 100
+"""Of a SQLite file; nsys writes it last."""
 _NAMED = re.compile(r"\.(?:sqlite3?|db3?)$", re.I)
 _REPORT = re.compile(r"\.(?:nsys-rep|qdrep)$", re.I)
 
@@ -35,6 +37,20 @@ def export_command(report: str = "REPORT.nsys-rep") -> str:
 def is_report(name: str) -> bool:
     """Whether a file is a report that only nsys itself can read."""
     return bool(_REPORT.search(name))
+
+
+def export_paths(report: str) -> list[str]:
+    """Where nsys writes the exports of a report that it is given no name for."""
+    return [_REPORT.sub(ending, report) for ending in (".sqlite", SUFFIX)]
+
+
+def is_whole(source: SourceFile) -> bool:
+    """Whether an export has the head of one that was written to its end."""
+    try:
+        with source.open() as raw:
+            return source.name.endswith(SUFFIX) or raw.read(len(MAGIC)) == MAGIC
+    except (OSError, InputError):
+        return False
 
 
 def sniff(head: bytes, name: str) -> Recognition | None:
@@ -54,8 +70,8 @@ def sniff(head: bytes, name: str) -> Recognition | None:
             + export_command(name)
         )
         return Recognition("nsys_report", reason, status="unreadable")
-    if _NAMED.search(name) and head and not head[:4096].strip(b"\0"):
-        reason = "its header is zeroed: the export was interrupted; run it again"
+    if _NAMED.search(name) and head and not head[:_HEADER_BYTES].strip(b"\0"):
+        reason = "its header is zeroed: the export was interrupted"
         return Recognition("nsys", reason, status="unreadable")
     return None
 

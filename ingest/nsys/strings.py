@@ -46,6 +46,12 @@ class Strings:
         ids: list[int] = self._ids[np.asarray(found)].tolist()
         return ids
 
+    def matching(self, pattern: str) -> list[int]:
+        """Ids of the strings in which a regular expression of Arrow's is found."""
+        found = pc.match_substring_regex(self.values, pattern).fill_null(False)
+        ids: list[int] = self._ids[np.asarray(found)].tolist()
+        return ids
+
     def text(self, one: int | None) -> str | None:
         """One string."""
         if one is None:

@@ -10,13 +10,14 @@
 -- column: kind VARCHAR : What it was recognised as; null when not at all.
 -- column: status VARCHAR : ok, partial, empty, unreadable or unrecognised.
 -- column: rows_count BIGINT : Rows written from it over all tables.
--- column: reason VARCHAR : Why it was not read whole, or not at all; null where it was.
+-- column: reason VARCHAR : Why it was not read whole, or not at all, or what it says where it
+--     gave no row; null elsewhere.
 SELECT
     source_id,
     path,
     kind,
     coalesce(status, 'ok') AS status,
     coalesce(rows_count, 0) AS rows_count,
-    CASE WHEN status <> 'ok' THEN reason END AS reason
+    CASE WHEN status <> 'ok' OR coalesce(rows_count, 0) = 0 THEN reason END AS reason
 FROM source
 ORDER BY path, source_id;

@@ -212,6 +212,10 @@ def test_a_window_without_steps_is_still_described() -> None:
     assert found.verdict.kind == "not_enough_data"
     assert "computing 50 %, communication not hidden 25 %, idle 25 %" in found.verdict.sentence
     assert found.document.step_budget == ()
+    assert "copies" not in found.verdict.sentence
+    rows[0]["idle_ns"] = 300_000_000
+    found = build_report(Facts(rows={"overlap": rows}))
+    assert "idle 15 %, copies and other work 10 %." in found.verdict.sentence
     assert found.metrics.overlap is not None
     assert found.metrics.overlap.overlap_ratio == 0.0
 

@@ -723,6 +723,9 @@ class Replayed:
         saved = self.saved_ms.get(tuple(ranks))
         return None if saved is None else saved * MS
 
+    def saved_by_operations_ns(self, rank: int) -> float | None:
+        return None
+
     def slowdown(self, rank: int) -> float | None:
         return self.slow.get(rank)
 

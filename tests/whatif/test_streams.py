@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tracekit.errors import InputError, UsageError
 from tracekit.whatif import CollectivesWhatIf, Places, StreamReplay, parse_remove, parse_scale
+from tracekit.whatif.calls import Call, settled_clocks
 from tracekit.whatif.streams import raw_step_s
 
 US = 1000
@@ -273,6 +274,44 @@ def test_clocks_are_settled_within_their_error() -> None:
         found = Job(always(1, 1700), skew={2: 90}).analyse("rank=1", places=places)
         same = found.causes[0].t_s == pytest.approx(exact.causes[0].t_s, abs=3e-6)
         assert same is is_settled
+
+
+def reduced(ends: Mapping[int, float], count: int = 5) -> list[Call]:
+    """All-reduces that the ranks leave at these times, in us."""
+    return [
+        Call(
+            "all_reduce", "dp", "g", 4096, None, "device",
+            dict.fromkeys(ends, 1000 * US * k),
+            {r: round((1000 * k + at) * US) for r, at in ends.items()},
+        )
+        for k in range(count)
+    ]  # fmt: skip
+
+
+CLOCKS = {0: (0, 0), 1: (1, 100 * US), 2: (2, 100 * US)}
+
+
+@pytest.mark.parametrize(
+    ("pairs", "shifts"),
+    [
+        ({}, {1: -50, 2: -90}),
+        ({(1, 2): 10 * US}, {1: -50, 2: -60}),
+        ({(1, 2): 60 * US}, {1: -50, 2: -90}),
+        ({(0, 2): 30 * US, (1, 2): 10 * US}, {1: -20, 2: -30}),
+    ],
+)
+def test_clocks_that_are_known_to_agree_stay_together(
+    pairs: Mapping[tuple[int, int], int], shifts: Mapping[int, int]
+) -> None:
+    """Rank 2 always leaves 40 us after rank 1, which says nothing of two clocks that agree."""
+    found = settled_clocks(reduced({0: 500, 1: 550, 2: 590}), CLOCKS, pairs)
+    assert found == {clock: us * US for clock, us in shifts.items()}
+
+
+def test_clocks_without_a_call_in_common_are_settled_over_a_third() -> None:
+    calls = [*reduced({0: 500, 1: 550}), *reduced({1: 500, 2: 470})]
+    assert settled_clocks(calls, CLOCKS, {}) == {1: -50 * US, 2: -20 * US}
+    assert settled_clocks(reduced({1: 500, 2: 470}), CLOCKS, {}) == {}
 
 
 @settings(max_examples=25, deadline=None)

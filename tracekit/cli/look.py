@@ -53,9 +53,10 @@ def sources(
     """What each file is recognised as, and why. One small read a file."""
     from tracekit.ingest import recognise
     from tracekit.ingest.files import expand
+    from tracekit.ingest.nsys.report import with_exports
     from tracekit.runs import columns_of, explain, is_job_description
 
-    files = expand(paths)
+    files = with_exports(expand(paths))
     if not files:
         raise InputError("no files in " + ", ".join(paths), hint="give files, folders or archives")
     jobs = [file.path for file in files if is_job_description(file)]

@@ -31,6 +31,8 @@ MAX_INTERVALS = 1_500
 MAX_LAGS = 3_000
 MIN_STRENGTH = 0.6
 """Correlation of traffic and collectives below which neither follows the other."""
+REPEATS_RATIO = 0.8
+"""Correlation elsewhere over the best one from which the traffic is said to repeat."""
 MIN_LEAD = 3.0
 """Standard errors by which the best offset beats the next one."""
 
@@ -140,9 +142,11 @@ def estimate(
         why = f"traffic does not follow the collectives (correlation {whole.strength:.2f})"
         return said("unknown", why)
     if whole.lead < MIN_LEAD:
+        repeats = whole.runner_up >= REPEATS_RATIO * whole.strength
+        few = f"for which {whole.intervals_count} readings are too few"
         why = (
-            "no offset stands out, as traffic repeats with the steps (best correlation "
-            f"{whole.strength:.2f}, elsewhere {whole.runner_up:.2f})"
+            f"no offset stands out, {'as traffic repeats with the steps' if repeats else few} "
+            f"(best correlation {whole.strength:.2f}, elsewhere {whole.runner_up:.2f})"
         )
         return said("unknown", why)
     for direction in ("rx", "tx"):

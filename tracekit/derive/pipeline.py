@@ -2,10 +2,10 @@
 
 In a trace a microbatch is a range that the framework named (or, where it named none, what lies
 between the messages of a stage: see ``unnamed``): torch pipelining (``PP:0F3``,
-``Forward 3``), Megatron (``forward-compute``), DeepSpeed (``_exec_forward_pass``) or the loop's
-own ``pp_fwd mb3``. The range of an operation includes waiting for its input, so its start and
-end are taken from the work inside it: the kernels that it launched, or on a rank without a GPU
-the first and the last operator that is not communication.
+``Forward 3``), Megatron (``forward-compute``, ``weight_grad``, ``W3.0``), DeepSpeed
+(``_exec_forward_pass``) or the loop's own ``pp_fwd mb3``. The range of an operation includes
+waiting for its input, so its start and end are taken from the work inside it: the kernels that it
+launched, or on a rank without a GPU the first and the last operator that is not communication.
 
 Which stage a rank is, in order of trust: the stage in the range's name, a process group that is
 named for the pipeline, the job description, and the order in which ranks begin their first
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from tracekit.derive.infer import group_dimension
 from tracekit.derive.unnamed import find_operations
 from tracekit.schema import table
-from tracekit.wording import plural
+from tracekit.wording import plural, safe
 
 if TYPE_CHECKING:
     import duckdb
@@ -42,6 +42,17 @@ _NUMBERED = re.compile(
 _UNNUMBERED = re.compile(
     r"(?:[\w.]*\.)?_?(?:exec_)?(forward|backward)(?:[-_](?:compute|step|pass))?", re.IGNORECASE
 )
+# The weights' part of a split backward.
+_WEIGHT = re.compile(
+    r"(?:[\w.]*\.)?_?(?:exec_)?"
+    r"(?:weight[-_]?grad(?:ient)?s?|wgrad|weight[-_]compute|"
+    r"b(?:ack)?wa?r?d[-_](?:weights?|wgrad|dw))(?:[-_](?:compute|step|pass))?"
+    r"(?:[_ :-]*(?:mb|micro_?batch)[_ :#-]*(\d+))?|Weight (\d+)",
+    re.IGNORECASE,
+)
+# Zero-bubble Megatron: kind and microbatch, then chunk and part of the sequence.
+_CHUNKED = re.compile(r"(F|BW?|W)(\d+)\.(\d+)(?:\.(\d+))?")
+_CHUNKED_KINDS = {"F": FORWARD, "B": BACKWARD, "BW": BACKWARD, "W": WEIGHT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +75,26 @@ def read_name(name: str) -> RangeName | None:
         if word is None:
             return None
         return RangeName(f"{word}-{direction.lower()}", int(stage), int(microbatch))
+    weight = _WEIGHT.fullmatch(name)
+    if weight:
+        microbatch = weight[1] or weight[2]
+        return RangeName(WEIGHT, None, int(microbatch) if microbatch else None)
+    chunked = _CHUNKED.fullmatch(name)
+    if chunked:
+        return (
+            None if _is_part(name) else RangeName(_CHUNKED_KINDS[chunked[1]], None, int(chunked[2]))
+        )
     numbered = _NUMBERED.fullmatch(name)
     if numbered:
         return RangeName(_kind(numbered[1]), None, int(numbered[2]))
     unnumbered = _UNNUMBERED.fullmatch(name)
     return RangeName(_kind(unnumbered[1])) if unnumbered else None
+
+
+def _is_part(name: str) -> bool:
+    """Whether a range is one of several chunks or parts: which stage that is, it does not say."""
+    chunked = _CHUNKED.fullmatch(name)
+    return chunked is not None and any(int(part) for part in chunked.groups()[2:] if part)
 
 
 def _kind(word: str) -> str:
@@ -160,7 +186,7 @@ def _from_timers(con: duckdb.DuckDBPyConnection) -> pa.Table:
 _NAMES = """
 SELECT DISTINCT a.name FROM annotation a JOIN derive_context USING (source_id)
 WHERE NOT coalesce(a.is_gpu_twin, false) AND a.name IS NOT NULL
-  AND regexp_matches(a.name, '(?i)^PP:|f(or)?wa?r?d|b(ack)?wa?r?d')
+  AND regexp_matches(a.name, '(?i)^PP:|f(or)?wa?r?d|b(ack)?wa?r?d|weight|wgrad|^[FBW]+[0-9]+[.]')
 """
 
 # Ranges with the step that they begin in. Nested ranges of one name family (a forward inside
@@ -234,7 +260,8 @@ MIN_ACCUMULATED_RATIO = 0.9
 
 # A transfer belongs to the range that posted it, else a send to the compute before it and a
 # receive to the compute after it. On the host a receive that was posted early is recorded until
-# somebody asks for it: it is waited for only from the end of the compute before.
+# somebody asks for it: it is waited for only from the end of the compute before. The weights' part
+# of a backward sends and receives nothing.
 _TRANSFERS = """
 CREATE OR REPLACE TEMP TABLE derive_transfer AS
 WITH moved AS (
@@ -247,11 +274,13 @@ WITH moved AS (
       AND c.source_id IN (SELECT source_id FROM derive_range)
 ), before AS (
     SELECT m.*, r.operation AS before_operation, r.end_ns AS before_end_ns
-    FROM moved m ASOF LEFT JOIN derive_range r
+    FROM moved m ASOF LEFT JOIN
+         (SELECT * FROM derive_range WHERE operation <> 'weight-compute') r
       ON m.source_id = r.source_id AND m.asked_ns >= r.start_ns
 ), around AS (
     SELECT b.*, r.operation AS after_operation
-    FROM before b ASOF LEFT JOIN (SELECT * FROM derive_range WHERE is_compute) r
+    FROM before b ASOF LEFT JOIN
+         (SELECT * FROM derive_range WHERE is_compute AND operation <> 'weight-compute') r
       ON b.source_id = r.source_id AND b.asked_ns <= r.start_ns
 )
 SELECT a.source_id, a.op, a.end_ns, a.is_host, s.step, CASE
@@ -335,8 +364,16 @@ def _from_ranges(
     for name, rows in registered.items():
         con.register(name, rows)
     try:
-        names = {n: found for (n,) in con.sql(_NAMES).fetchall() if (found := read_name(n))}
+        seen = [str(n) for (n,) in con.sql(_NAMES).fetchall()]
+        names = {n: found for n in seen if (found := read_name(n))}
         if not names:
+            return empty
+        parts = sorted(n for n in seen if _is_part(n))
+        if parts:
+            notes.append(
+                f"pipeline: ranges such as {safe(parts[0])} name several chunks or parts a rank,"
+                " but not their stages: no bubble is measured"
+            )
             return empty
         may_have_stages = _may_have_stages(con, names.values(), job, known)
         con.register(

@@ -11,6 +11,7 @@ from typing import Any
 
 from tracekit.derive.ranks import ASSIGNED_WORDS
 from tracekit.findings import Finding, NotChecked, benched, confidence_from, ordered, severity_of
+from tracekit.ingest.net import NET_INGESTORS
 from tracekit.report.bounds import bounded
 from tracekit.report.budget import step_budget
 from tracekit.report.config import DiagnoseConfig
@@ -56,6 +57,14 @@ INFERRED = "its steps are inferred, not marked"
 END_SILENCE_NS = 30_000_000_000
 END_SILENCE_RATIO = 10
 """Silence at the end of all captures that a report mentions, as collective-hang's thresholds."""
+
+COUNTER_KINDS = frozenset(
+    (
+        *(one.name for one in NET_INGESTORS), "dcgm", "nvidia_smi", "gpu_csv", "prometheus",
+        "prometheus_api",
+    )
+)  # fmt: skip
+"""Kinds of files whose answer may hold no number on purpose, and says why."""
 
 SHOWN_NOTES = 4
 """Notes on how the run was made that stand in a report's head."""
@@ -131,10 +140,16 @@ def build_report(
 
 def _next_step(inputs: Sequence[InputFile], judged: str | None) -> str | None:
     """The judgement's next step, in the words of the kind of files that were given."""
-    usable = {i.kind for i in inputs if i.status in ("ok", "partial")}
+    usable = {i.kind for i in inputs if i.status in ("ok", "partial")} - {"nsys_report"}
     if not usable:
         reports = [i for i in inputs if i.kind == "nsys_report"]
-        return (reports[0].reason or "").partition(": ")[2] if reports else judged
+        if reports:
+            return (reports[0].reason or "").partition(": ")[2]
+        exports = [i for i in inputs if i.kind == "nsys" and i.status == "unreadable"]
+        if exports:
+            wait = (exports[0].reason or "").partition("; ")[2]
+            return wait or f"export it again: {EXPORT_COMMAND}"
+        return judged
     return MARKED_RANGES if judged == CAPTURE_STEPS and usable == {"nsys"} else judged
 
 
@@ -403,6 +418,8 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
     for file in inputs:
         if file.status == "unrecognised":
             by_status.setdefault(file.status, []).append(file.path)
+        elif file.kind in COUNTER_KINDS and file.status == "ok" and not file.rows and file.reason:
+            by_status.setdefault("without numbers", []).append(f"{file.path} ({file.reason})")
         elif file.status != "ok":
             why = f" ({file.reason})" if file.reason else ""
             by_status.setdefault(file.status, []).append(f"{file.path}{why}")
@@ -415,7 +432,13 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
         more = f" and {len(others) - 2} more" if len(others) > 2 else ""
         names = ", ".join(path.rsplit("/", 1)[-1] for path in others[:2])
         lines.append(f"{plural(len(others), 'file')} of other kinds not read: {names}{more}")
-    sizeless = sum(i.count for f in inputs for i in f.issues if i.name == SIZES_NOT_EXPORTED)
+    used = set(facts.job.rank_files.values())
+    sizeless = sum(
+        i.count
+        for f in inputs
+        for i in f.issues
+        if i.name == SIZES_NOT_EXPORTED and (not used or f.path in used)
+    )
     if sizeless:
         lines.append(
             f"{plural(sizeless, 'collective')} without communicator and size, which nsys leaves "
@@ -439,8 +462,9 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
     guessed = [r for r in facts.ranks if facts.job.rank_sources.get(r) in ("order", "assigned")]
     if guessed:
         first = facts.job.rank_files.get(guessed[0])
+        are_parts = all("!device=" in facts.job.rank_files.get(r, "") for r in guessed)
         lines.append(
-            f"{_ranks(guessed)} assigned by the order of files"
+            f"{_ranks(guessed)} assigned by the order of {'devices' if are_parts else 'files'}"
             + (f" (rank {guessed[0]}: {first})" if first else "")
         )
     notes = [n for n in facts.job.notes if not (guessed and ASSIGNED_WORDS in n)]

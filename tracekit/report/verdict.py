@@ -68,6 +68,12 @@ class Judgement:
     next_step: str | None = None
 
 
+COUNTER_QUERIES = ("gpu_counters", "port_counters", "port_levels")
+CAPTURE_DEVICES = (
+    "record the devices too: nsys profile --trace=cuda,nvtx, or torch.profiler with "
+    "ProfilerActivity.CUDA"
+)
+MIN_SHOWN_SHARE = 0.01
 CAPTURE_STEPS = "profile five or more steps after warm-up, with a schedule that marks steps"
 
 
@@ -106,7 +112,11 @@ def judge(
         return _hidden(facts)
     if not facts.steps.rank_means:
         # A log alone has no step to weigh a finding against; what it shows is all there is.
-        return Judgement(_named(facts, cause)) if cause is not None else _no_steps(facts)
+        return (
+            Judgement(_named(facts, cause))
+            if cause is not None
+            else _no_steps(facts, rules_run, findings)
+        )
     is_open = not has_silenced
     return (
         _missing(facts, cause)
@@ -154,7 +164,7 @@ def _hidden(facts: Facts) -> Judgement:
     )
 
 
-def _no_steps(facts: Facts) -> Judgement:
+def _no_steps(facts: Facts, rules_run: Sequence[str], findings: Sequence[Finding]) -> Judgement:
     capture = CAPTURE_STEPS
     rows = [r for r in facts.of("overlap") if r["span_ns"]]
     warm = len(facts.steps.warmup_keys)
@@ -200,29 +210,57 @@ def _no_steps(facts: Facts) -> Judgement:
             "fault.",
             "add the dumps of all ranks (/tmp/nccl_trace_rank_*), or their traces",
         )
-    if not rows and (facts.of("gpu_counters") or facts.of("port_counters")):
+    if not rows and any(facts.of(query) for query in COUNTER_QUERIES):
+        return _counters_alone(facts, rules_run, findings)
+    if not rows and facts.ranks:
         return _say(
             "not_enough_data",
-            f"Cannot tell what a step costs: there are only counters, {_shown(facts)}, and the "
-            "rules that read them found no fault.",
-            capture,
+            "Cannot tell: the traces hold no work of a device.",
+            CAPTURE_DEVICES,
         )
     if not rows:
         return _say("not_enough_data", "Cannot tell: no file holds a usable trace.", capture)
     span = sum(r["span_ns"] for r in rows)
-    shares = ", ".join(
-        f"{word} {share(sum(r[column] or 0 for r in rows) / span)}"
-        for word, column in (
-            ("computing", "compute_ns"),
-            ("communication not hidden", "exposed_comm_ns"),
-            ("idle", "idle_ns"),
-        )
-    )
+    words = {
+        "compute_ns": "computing",
+        "exposed_comm_ns": "communication not hidden",
+        "idle_ns": "idle",
+    }
+    parts = {column: sum(r[column] or 0 for r in rows) / span for column in words}
+    shares = ", ".join(f"{word} {share(parts[column])}" for column, word in words.items())
+    rest = 1 - sum(parts.values())
+    if rest >= MIN_SHOWN_SHARE:
+        shares += f", copies and other work {share(rest)}"
     return _say(
         "not_enough_data",
         f"Cannot tell what a step costs: the traces mark no steps. Over the window of "
         f"{seconds(max(r['span_ns'] for r in rows) / 1e9)}: {shares}.",
         capture,
+    )
+
+
+def _counters_alone(
+    facts: Facts, rules_run: Sequence[str], findings: Sequence[Finding]
+) -> Judgement:
+    """Counters without a trace: what the rules that could read them found, if any could."""
+    only = f"there are only counters, {_shown(facts)}"
+    readers = {r.name for r in RULES if set(r.queries) & set(COUNTER_QUERIES)}
+    if readers & set(rules_run):
+        sentence = f"Cannot tell what a step costs: {only}, and the rules that could read them"
+        what = "nothing above a note" if findings else "no fault"
+        return _say("not_enough_data", f"{sentence} found {what}.", CAPTURE_STEPS)
+    rows = [row for query in COUNTER_QUERIES for row in facts.of(query)]
+    if all((row["samples_count"] or 0) <= 1 for row in rows):
+        return _say(
+            "not_enough_data",
+            "Cannot tell: there are only counters, each read once. What they count began at a time "
+            "that nobody knows; how much of it is the job's only a second reading shows.",
+            "read them again while the job runs, and give both (tracekit capture --what nic,dcgm)",
+        )
+    return _say(
+        "not_enough_data",
+        f"Cannot tell: {only}, and none that a rule reads.",
+        "capture those that rules read: tracekit capture --what nic,dcgm",
     )
 
 

@@ -76,6 +76,9 @@ class Replay(Protocol):
     def saved_ns(self, ranks: Sequence[int]) -> float | None:
         """ns a step that would be saved if these ranks did what their peers do."""
 
+    def saved_by_operations_ns(self, rank: int) -> float | None:
+        """The same for one rank of a pipeline, by its operations."""
+
     def slowdown(self, rank: int) -> float | None:
         """The ideal step with only this rank's delays, over the ideal step."""
 

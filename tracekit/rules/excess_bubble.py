@@ -161,5 +161,11 @@ RULE = Rule(
     cap=Severity.MAJOR,
     names_culprit=False,
     needs=pipeline.NEEDS,
-    symptom_of=("stage-imbalance", "sequence-imbalance", "gc-pause", "dataloader-stall"),
+    symptom_of=(
+        "stage-imbalance",
+        "slow-gpu",
+        "sequence-imbalance",
+        "gc-pause",
+        "dataloader-stall",
+    ),
 )

@@ -102,13 +102,13 @@ def _finding(facts: Facts, limits: GpuMemoryFaultThresholds, rows: Sequence[Row]
     severity = Severity.CRITICAL if is_fatal else Severity.MINOR if xids else Severity.NOTE
     evidence = [
         Evidence(
-            name=f"XID {r['xid']}",
-            value=float(r["xid"]),
-            unit="XID",
+            name=f"messages of XID {number}",
+            value=float(sum(1 for r in xids if r["xid"] == number)),
+            unit="count",
             query=gpus.EVENTS,
-            rows=gpus.places(facts, [r]),
+            rows=gpus.places(facts, [r for r in xids if r["xid"] == number][:3]),
         )
-        for r in xids[:3]
+        for number in list(dict.fromkeys(r["xid"] for r in xids))[:3]
     ]
     evidence += [
         Evidence(

@@ -44,7 +44,7 @@ from tracekit.findings import (
     impact_of,
     severity_of,
 )
-from tracekit.rules import nccl_links, port_links
+from tracekit.rules import nccl_links, port_links, ports
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
 from tracekit.rules.sources import agreed
 from tracekit.wording import listed, ranks_phrase, safe, seconds, share
@@ -83,7 +83,7 @@ def evaluate(facts: Facts, limits: LinkDegradedThresholds) -> RuleOutcome:
     rows = facts.of("exit_lateness")
     if not rows:
         return RuleOutcome(findings=tuple(broken)) if broken else lacking(
-            NAME, "matched collectives, or NIC or switch counters", CAPTURE
+            NAME, f"matched collectives, or {_counters_needed(facts)}", CAPTURE
         )  # fmt: skip
     if not len(facts.steps):
         return RuleOutcome(findings=tuple(broken)) if broken else lacking(
@@ -93,6 +93,12 @@ def evaluate(facts: Facts, limits: LinkDegradedThresholds) -> RuleOutcome:
     named = {rank for finding in found for rank in finding.scope.ranks}
     found += _slow_groups(facts, limits, named)
     return RuleOutcome(findings=tuple(_joined(broken, found)))
+
+
+def _counters_needed(facts: Facts) -> str:
+    """What counters would have to be there, beside those that are."""
+    given = {str(r["counter"]) for r in facts.of("port_counters")}
+    return ports.why_not(facts, given) or "NIC or switch counters of errors and speed"
 
 
 def _joined(broken: Sequence[Finding], found: Sequence[Finding]) -> list[Finding]:

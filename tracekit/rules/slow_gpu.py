@@ -6,8 +6,10 @@ How it shows
     Its computing time is 1.10 times its peers' median or more in four of five steady steps (peers:
     ranks of the same pipeline stage), and the others wait for it by its own doing. It runs as many
     kernels as they do. Where every call has a member without a trace, who came last is not known:
-    then the others stand in communication for longer than it does, and that is the cost, of which
-    a part would remain if the absent rank is slower still. Without traces: its multiprocessors are active 1.10 times as much as its
+    then the others stand in communication for longer than it does, and that is the cost, of which a
+    part would remain if the absent rank is slower still. With timers of pipeline operations alone:
+    its forwards and backwards take 1.10 times as long as its peers' in four of five steps; what
+    that costs is replayed. Without either: its multiprocessors are active 1.10 times as much as its
     peers' and below theirs in one of five moments at most, so it does not wait, and its clock, its
     power or its memory gives a reason.
 
@@ -21,9 +23,10 @@ Remedy
 When this is wrong
     More work is no slower GPU: a rank with more kernels, the ranks of a job with experts (the
     router deals out tokens unevenly), and stages of a pipeline that are not known are left out.
-    Longer sequences move from rank to rank; this fault does not. The busiest GPU may just have more
-    to do (a stage of a pipeline, an expert): with counters alone it is named only beside a reason
-    of its own, as a possible cause whose cost is unknown.
+    Longer sequences move from rank to rank; this fault does not. Timers do not tell the GPU from
+    its host: a peer's clock or a test must confirm it. The busiest GPU may just have more to do (a
+    stage of a pipeline, an expert): with counters alone it is named only beside a reason of its
+    own, as a possible cause whose cost is unknown.
 
 Source
     Diagnosis D1 and 3.11.
@@ -47,8 +50,8 @@ from tracekit.findings import (
     severity_of,
 )
 from tracekit.rules import busiest as active
-from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Rule, RuleOutcome, lacking, threshold
+from tracekit.rules import gpus, pipeline
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, lacking, threshold
 from tracekit.rules.lateness import (
     QUERIES,
     LatenessThresholds,
@@ -66,6 +69,7 @@ from tracekit.rules.lateness import (
 from tracekit.wording import listed, ranks_phrase, seconds
 
 NAME = "slow-gpu"
+OPERATIONS = "pipeline_heat_map"
 CLOCK_RATIO = 0.95
 """Clock over its peers' that counts as lost (D2)."""
 
@@ -101,6 +105,8 @@ class SlowGpuThresholds(LatenessThresholds):
 
 def evaluate(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
     """One finding for each GPU that computes more slowly than its peers."""
+    if _has_timers_only(facts):
+        return RuleOutcome(_by_operations(facts, limits))
     if not facts.has_gpu and facts.of(gpus.COUNTERS):
         return _by_counters(facts, limits)
     if not facts.has_gpu:
@@ -121,6 +127,81 @@ def evaluate(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
         if is_slow(late, ratios, limits) and not _has_more_calls(facts, late.rank, limits):
             found.append(_finding(facts, limits, late, ratios))
     return RuleOutcome(findings=tuple(found))
+
+
+def _has_timers_only(facts: Facts) -> bool:
+    """Whether operations of peers are known and nothing of GPUs, hosts and collectives is."""
+    if facts.has_gpu or facts.of("match_coverage") or len(facts.steps):
+        return False
+    return any(row["peer_ratio"] is not None for row in facts.of(OPERATIONS))
+
+
+def _by_operations(facts: Facts, limits: SlowGpuThresholds) -> tuple[Finding, ...]:
+    """A finding for each rank whose operations take longer than those of its stage's others."""
+    job = facts.description
+    if job is not None and (job.parallelism.ep or 1) > 1:
+        return ()
+    slow = [
+        row
+        for row in facts.of(OPERATIONS)
+        if row["peer_ratio"] is not None
+        and row["peer_ratio"] >= limits.min_compute_ratio
+        and row["slow_steps_ratio"] >= limits.min_steps_ratio
+    ]
+    return tuple(_of_operations(facts, limits, row) for row in slow)
+
+
+def _of_operations(facts: Facts, limits: SlowGpuThresholds, row: Row) -> Finding:
+    rank, ratio = int(row["rank"]), float(row["peer_ratio"])
+    scope = facts.scope([rank], facts.steps.keys)
+    step_ns = pipeline.step_ns(facts, pipeline.steady_bubbles(facts))
+    saved_ns = facts.replay.saved_by_operations_ns(rank) if facts.replay is not None else None
+    impact, costs = Impact(), ""
+    if saved_ns is not None and step_ns > 0:
+        impact = impact_of(max(0.0, saved_ns) / 1e9, step_ns / 1e9, facts.gpus_count)
+        costs = (
+            f", which costs {seconds(max(0.0, saved_ns) / 1e9)} of each {seconds(step_ns / 1e9)}"
+        )
+    return Finding(
+        id=finding_id(NAME, scope, facts.ranks),
+        rule=NAME,
+        severity=severity_of(impact.step_ratio),
+        confidence=confidence_from(
+            ["host ranges", "peers"],
+            "timers of operations against the other replicas of the stage; they do not tell the "
+            "GPU from its host",
+        ),
+        summary=(
+            f"{ranks_phrase([rank], facts.ranks)} (stage {row['stage']}, replica {row['replica']})"
+            f" computes {ratio:.2f}x as long as its peers at the same stage{costs}."
+        ),
+        owner="hardware",
+        scope=scope,
+        when=facts.when(facts.steps.keys),
+        impact=impact,
+        evidence=(
+            Evidence(
+                name="computing time over its peers' median, median step",
+                value=ratio,
+                unit="ratio",
+                threshold=limits.min_compute_ratio,
+                query=OPERATIONS,
+            ),
+            Evidence(
+                name="share of steps in which it is that slow",
+                value=float(row["slow_steps_ratio"]),
+                unit="ratio",
+                threshold=limits.min_steps_ratio,
+                query=OPERATIONS,
+            ),
+        ),
+        confirm=(
+            "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,CLOCK on its host, while the job runs",
+            "run the same GEMM on this GPU and on a peer",
+        ),
+        remedy=("if the GEMM is slow there too: drain the machine and hand it to hardware",),
+        next_capture=("profile this rank and a peer: kernels tell the GPU from its host",),
+    )
 
 
 def _by_counters(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
@@ -262,7 +343,11 @@ RULE = Rule(
     summary="A GPU takes longer than its peers for the same computation.",
     owner="hardware",
     thresholds=SlowGpuThresholds(),
-    queries=(*QUERIES, "kernel_summary", "comm_summary", "expert_load", *active.QUERIES),
+    queries=(
+        *QUERIES,
+        *("kernel_summary", "comm_summary", "expert_load", OPERATIONS, "bubble"),
+        *active.QUERIES,
+    ),
     needs_kernels=True,
     evaluate=evaluate,
     doc=__doc__,

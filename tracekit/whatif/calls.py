@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -221,13 +222,25 @@ def leave(
     return found
 
 
-def settled_clocks(calls: Iterable[Call], clocks: Mapping[int, tuple[int, int]]) -> dict[int, int]:
-    """By clock, what to add to its times, in ns: within its known error and no more.
+def settled_clocks(
+    calls: Iterable[Call],
+    clocks: Mapping[int, tuple[int, int]],
+    pairs: Mapping[tuple[int, int], int],
+) -> dict[int, int]:
+    """By clock, what to add to its times, in ns: within what is known of it and no more.
 
-    A transfer between two clocks would be wrong by what they disagree, in every call. All members
-    leave an all-reduce and the like together, give or take what does not depend on the clocks, so
-    the usual difference of their ends is the clocks', if the differences agree with each other.
+    ``clocks`` and ``pairs`` as in Places. A transfer between two clocks would be wrong by what they
+    disagree, in every call. All members leave an all-reduce and the like together, give or take
+    what does not depend on the clocks, so the usual difference of their ends is the clocks', if the
+    differences agree with each other. Clocks are settled one after another, each against the one
+    that bounds it best: two that are known to agree stay together, whatever their ends say.
     """
+    errors = dict(sorted(clocks.values()))
+    if not errors:
+        return {}
+    partners: dict[int, list[int]] = defaultdict(list)
+    for one, other in sorted(pairs):
+        partners[one].append(other)
     spread: dict[tuple[int, int], list[float]] = defaultdict(list)
     for call in calls:
         if call.sends or call.op in _ROOT_FIRST or call.op in _ROOT_LAST:
@@ -236,29 +249,31 @@ def settled_clocks(calls: Iterable[Call], clocks: Mapping[int, tuple[int, int]])
         for rank, end_ns in call.ends.items():
             if rank in clocks:
                 ends[clocks[rank][0]].append(end_ns)
-        several = sorted((c, sorted(v)[len(v) // 2]) for c, v in ends.items())
-        for i, (one, at) in enumerate(several):
-            for other, later in several[i + 1 :]:
-                spread[one, other].append(float(later - at))
-    errors = dict(sorted(clocks.values()))
-    if not errors:
-        return {}
-    found = {min(errors, key=lambda c: (errors[c], c)): 0}
-    todo = list(found)
-    while todo:
-        known = todo.pop()
-        for (one, other), values in sorted(spread.items()):
-            sign = 1 if one == known else -1
-            clock = other if one == known else one
-            if known not in (one, other) or clock in found:
-                continue
-            low, middle, high = np.percentile(values, [25, 50, 75])
-            if high - low > max(MAX_CLOCK_SPREAD_NS, abs(middle) / 2):
-                continue
-            error = errors[clock]
-            shift = found[known] - sign * round(float(middle))
-            found[clock] = max(-error, min(error, shift))
-            todo.append(clock)
+        middle = {c: sorted(v)[len(v) // 2] for c, v in ends.items()}
+        best = min(middle, key=lambda c: (errors[c], c), default=-1)
+        known = {(best, c) if best < c else (c, best) for c in middle if c != best}
+        known |= {(c, o) for c in middle for o in partners[c] if o in middle}
+        for one, other in known:
+            spread[one, other].append(float(middle[other] - middle[one]))
+    edges: dict[int, list[tuple[int, float, int, int]]] = defaultdict(list)
+    for (one, other), values in sorted(spread.items()):
+        low, usual, high = np.percentile(values, [25, 50, 75])
+        if high - low <= max(MAX_CLOCK_SPREAD_NS, abs(usual) / 2):
+            bound = pairs.get((one, other), errors[one] + errors[other])
+            later = round(float(usual))
+            edges[one].append((bound, float(high - low), other, -later))
+            edges[other].append((bound, float(high - low), one, later))
+    first = min(errors, key=lambda c: (errors[c], c))
+    found: dict[int, int] = {}
+    heap = [(0, 0.0, first, 0, first)]
+    while heap:
+        bound, _, clock, by, against = heappop(heap)
+        if clock in found:
+            continue
+        shift = found.get(against, 0) + max(-bound, min(bound, by))
+        found[clock] = max(-errors[clock], min(errors[clock], shift))
+        for edge in edges[clock]:
+            heappush(heap, (*edge, clock))
     return {c: ns for c, ns in found.items() if ns}
 
 
@@ -293,6 +308,9 @@ class Places:
     hosts: Mapping[int, str] = field(default_factory=dict)
     clocks: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     """By rank its clock, and by how many ns that may be wrong against the reference's."""
+    pairs: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    """By two clocks, the lower first, by how many ns their difference may be wrong; where that is
+    less than their errors added up."""
 
     def ranks_of(self, cause: Cause, ranks: Sequence[int]) -> list[int]:
         """The ranks that a cause names; UsageError where the job has none such."""

@@ -147,7 +147,7 @@ def _window(
     inside = {r: (one.launch >= begins[r]) & (one.launch < ends[r]) for r, (one, _) in own.items()}
     found = _calls(own, inside, table.facts)
     clocks = places.clocks
-    shifts = settled_clocks(found.values(), clocks)
+    shifts = settled_clocks(found.values(), clocks, places.pairs)
     moved = {r: shifts.get(clocks[r][0], 0) if r in clocks else 0 for r in own}
     if shifts:
         for rank, (one, _) in own.items():

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tracekit.findings import Finding
+from tracekit.findings import Finding, Impact, Severity
 from tracekit.report import DiagnoseConfig, InputFile, Report, Silence, build_report
+from tracekit.report.build import link_symptoms
 from tracekit.report.verdict import judge
 from tracekit.rules import Facts
 
@@ -290,8 +291,6 @@ def test_a_silenced_finding_is_left_out_and_said(make_job: MakeJob) -> None:
 
 
 def test_a_hang_comes_before_everything(make_job: MakeJob) -> None:
-    from tracekit.report.verdict import judge
-
     facts = make_job().stall("input_stall", [1], range(1, 11), 50).facts()
     stall = build_report(facts).findings[0]
     hang: Finding = replace(stall, id="collective-hang/2", rule="collective-hang")
@@ -318,3 +317,24 @@ def test_what_the_making_of_the_run_assumed_is_said(make_job: MakeJob) -> None:
     text = report(make_job(), notes=notes).to_text()
     assert "note 1   note 2   note 3   note 4   and 2 notes more" in text
     assert "note" not in report(make_job()).to_text()
+
+
+def test_an_overwhelmed_receiver_has_the_price_of_the_pauses_that_it_causes(
+    make_job: MakeJob,
+) -> None:
+    """Counters prove it; what it costs is what the senders' pauses cost."""
+    facts = make_job(comm_ms=30).stall("gc_pause", [1], range(1, 11), 20).facts()
+    (priced,) = (f for f in build_report(facts).findings if f.rule == "gc-pause")
+    storm = replace(priced, rule="pfc-storm", id="pfc-storm/several")
+    note = replace(priced, rule="incast", id="incast/2", severity=Severity.NOTE, impact=Impact())
+    cause, symptom = link_symptoms([note, storm], facts)
+    assert symptom.explained_by == ("incast/2",)
+    assert cause.impact == storm.impact
+    assert cause.severity is Severity.MAJOR
+
+    unproved = replace(note, counter_evidence=storm.evidence)
+    assert not link_symptoms([unproved, storm], facts)[1].explained_by
+    other = replace(note, id="incast/3")
+    assert all(f.impact == Impact() for f in link_symptoms([note, other, storm], facts)[:2])
+    dear = replace(storm, rule="slow-receiver", id="slow-receiver/1")
+    assert link_symptoms([note, dear, storm], facts)[0].impact == Impact()

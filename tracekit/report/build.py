@@ -212,6 +212,9 @@ def link_symptoms(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
         ]
         cost = sum(f.impact.s_per_step or 0.0 for f in causes)
         is_stated = symptom.rule == "link-degraded"  # the logs state a cause, never a cost
+        if symptom.rule == "pfc-storm" and all(f.impact.s_per_step is None for f in causes):
+            # One receiver that is overwhelmed pauses who sends: its price is that of the pauses.
+            is_stated = len(causes) == 1 and not causes[0].counter_evidence
         if causes and (
             is_stated or cost >= EXPLAINED_RATIO * (symptom.impact.s_per_step or 0.0)
         ):  # fmt: skip
@@ -224,7 +227,7 @@ def link_symptoms(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
         )
         for f in findings
     ]
-    by_id = {f.id: f for f in findings}
+    by_id = {f.id: f for f in linked}
     return [_priced(f, [by_id[s] for s in f.explains]) for f in linked]
 
 
@@ -233,17 +236,25 @@ def _priced(cause: Finding, symptoms: Sequence[Finding]) -> Finding:
 
     The groups of a host are slow at the same time, so the costliest counts, not the sum.
     """
-    slow = [s for s in symptoms if s.rule == "link-degraded" and s.impact.s_per_step is not None]
+    slow = [
+        s
+        for s in symptoms
+        if s.impact.s_per_step is not None
+        and (s.rule == "link-degraded" or (s.rule, s.explained_by) == ("pfc-storm", (cause.id,)))
+    ]
     if cause.impact.s_per_step is not None or not slow:
         return cause
     worst = max(slow, key=lambda s: s.impact.s_per_step or 0.0)
     measured = severity_of(worst.impact.step_ratio)
+    is_paused = worst.rule == "pfc-storm"
+    shown = "the pauses of those who send" if is_paused else "slow transfers there"
     return replace(
         cause,
         impact=worst.impact,
         severity=max(cause.severity, measured, key=lambda s: s.weight),
         confidence=confidence_from(
-            ["log", "peers"], f"{cause.confidence.basis}; the traces show slow transfers there"
+            ["counters" if is_paused else "log", "peers"],
+            f"{cause.confidence.basis}; the traces show {shown}",
         ),
         evidence=cause.evidence + worst.evidence[:1],
     )

@@ -7,8 +7,8 @@
 -- (tensor parallelism, the gathers of FSDP, launches) is communication that nothing hides, not
 -- bubble; what it waits for before its first kernel is idle time. Busy is the mean of the stage's
 -- ranks, which do the same work (tensor parallel). Theory is GPipe's, 1F1B's and the interleaved
--- schedule's; where weight gradients run apart it is ZB-H1's with forward, backward and weight part
--- taken as equal.
+-- schedule's; where weight gradients run apart it is ZB-H1's, (p-1)(F + B - W), with the replica's
+-- mean times of forward F, backward for inputs B and weight part W: with all alike a third.
 --
 -- reads: pipeline_op, step
 -- grain: attempt, capture_id, replica, stage, step
@@ -21,8 +21,10 @@
 -- column: busy_ns BIGINT : Forward, backward and weight computation of the stage.
 -- column: bubble_ratio DOUBLE : Idle over window.
 -- column: bubble_overhead_ratio DOUBLE : Idle over busy; null where nothing ran.
--- column: expected_bubble_ratio DOUBLE : (p-1) / (v m + p-1).
--- column: expected_bubble_overhead_ratio DOUBLE : (p-1) / (v m).
+-- column: expected_bubble_ratio DOUBLE : (p-1) / (v m + p-1); with weight parts apart the next
+--     over one more than itself.
+-- column: expected_bubble_overhead_ratio DOUBLE : (p-1) / (v m); with weight parts apart times
+--     (F + B - W) / (F + B + W).
 -- column: stages_count BIGINT : p, stages that were seen in the step.
 -- column: microbatches_count BIGINT : m, forwards of a chunk.
 -- column: chunks_count BIGINT : v, model chunks of a stage.
@@ -57,7 +59,9 @@ WITH
             replica,
             max(end_ns) - min(start_ns) AS window_ns,
             count(DISTINCT stage) AS stages_count,
-            bool_or(operation = 'weight-compute') AS is_split
+            avg(end_ns - start_ns) FILTER (operation = 'forward-compute') AS forward_ns,
+            avg(end_ns - start_ns) FILTER (operation = 'backward-compute') AS backward_ns,
+            avg(end_ns - start_ns) FILTER (operation = 'weight-compute') AS weight_ns
         FROM compute
         GROUP BY ALL
     ),
@@ -78,7 +82,13 @@ WITH
     theory AS (
         SELECT
             *,
-            CAST(stages_count - 1 AS DOUBLE) * if(is_split, 1 / 3, 1.0)
+            CAST(stages_count - 1 AS DOUBLE)
+            * if(
+                weight_ns > 0,
+                greatest(0, forward_ns + backward_ns - weight_ns)
+                / (forward_ns + backward_ns + weight_ns),
+                1.0
+            )
             / nullif(microbatches_count * chunks_count, 0) AS expected_bubble_overhead_ratio
         FROM stages
         INNER JOIN windows USING (attempt, capture_id, step, replica)

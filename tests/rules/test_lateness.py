@@ -765,6 +765,53 @@ def test_the_replay_is_the_third_score(make_job: MakeJob) -> None:
         assert any("replay" in e.name and e.value == slowdown for e in finding.evidence)
 
 
+# --- ranks without a trace in every call -------------------------------------------------------
+
+
+def uncalled(make_job: MakeJob, *, own_ms: float = 25, **options: Any) -> Any:
+    """A job whose calls all miss a member: own time and waiting are known, who came last is not."""
+    job = late_job(make_job, {2: own_ms}, peer=1.3, **options)
+    job.rows.pop("late_steps")
+    for row in job.rows["straggler"]:
+        nothing = ("matched_count", "inflicted_wait_ns", "own_inflicted_wait_ns", "late_count")
+        row.update(dict.fromkeys(nothing, 0), lateness_ratio=None)
+    return job
+
+
+def test_a_slow_rank_is_named_by_own_time_and_waiting_where_a_rank_left_no_trace(
+    make_job: MakeJob,
+) -> None:
+    (host,) = HOST.run(uncalled(make_job).facts(world_size=5)).findings
+    assert host.scope.ranks == (2,)
+    assert host.impact.s_per_step == pytest.approx(0.025)
+    assert "a rank without a trace may be slower still" in host.confidence.basis
+    slow = uncalled(make_job, compute=1.3, compute_ms={2: 25}).facts(world_size=5)
+    (gpu,) = GPU.run(slow).findings
+    assert gpu.scope.ranks == (2,)
+    assert gpu.impact.s_per_step == pytest.approx(0.025), "as far as the others wait longer"
+    assert LATE.run(slow).findings == ()
+
+
+def test_own_time_alone_names_nobody_where_a_rank_left_no_trace(make_job: MakeJob) -> None:
+    # Nobody is missing: then the calls are not matched for another reason.
+    assert not HOST.run(uncalled(make_job).facts(world_size=4)).findings
+    # Under a twentieth of the step.
+    assert not HOST.run(uncalled(make_job, own_ms=4).facts(world_size=5)).findings
+    # The others do not wait for longer than it does.
+    even = uncalled(make_job)
+    for step in even.steps:
+        even.add(2, step, "exposed_comm", 25)
+    assert not HOST.run(even.facts(world_size=5)).findings
+    # Stages of a pipeline wait for one another.
+    piped = uncalled(make_job)
+    piped.rows["comm_summary"] = [{"op": "send", "rank": 0}]
+    assert not HOST.run(piped.facts(world_size=5)).findings
+    # Some calls have all their members: then those tell who is late.
+    whole = uncalled(make_job)
+    whole.rows["straggler"][0]["matched_count"] = 30
+    assert not HOST.run(whole.facts(world_size=5)).findings
+
+
 # --- late side by side -------------------------------------------------------------------------
 
 

@@ -89,6 +89,8 @@ class LateRank:
     row: Row
     together: tuple[int, ...] = ()
     """Other ranks that are late side by side with it: cost and share are of all of them."""
+    is_matched: bool = True
+    """False where who entered last is not known: share and late_count say nothing then."""
 
     @property
     def is_sure(self) -> bool:
@@ -203,6 +205,52 @@ def _late_together(
     ]
 
 
+def slower_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
+    """Ranks that take longer than their peers, which stand in communication for longer meanwhile.
+
+    For jobs in which no call has all its members, because some left no trace: who enters last is
+    not known there. The cost is the lesser of both differences; an absent rank may be slower still,
+    and then a part of it would remain. Not told in a pipeline, whose stages wait for one another.
+    """
+    steps = facts.steps
+    rows = {int(r["rank"]): r for r in facts.of("straggler")}
+    has_whole_calls = any(int(r["matched_count"]) for r in rows.values())
+    is_piped = any(r["op"] in ("send", "recv", "send_recv") for r in facts.of("comm_summary"))
+    ratios = {r: float(x) for r, row in rows.items() if (x := row["peer_ratio"]) is not None}
+    if not facts.missing_ranks or has_whole_calls or is_piped or len(ratios) < 3:
+        return []
+    usual = median(sorted(ratios.values())[: (len(ratios) + 1) // 2])
+    means = steps.rank_means
+    slow = [r for r, x in ratios.items() if x >= limits.min_peer_ratio * usual and r in means]
+    others = [r for r in ratios if r not in slow and r in means]
+    if not slow or len(slow) > len(ratios) / 2 or not others or steps.step_ns <= 0:
+        return []
+    own = {r: p.dur - p.exposed_comm for r, p in means.items()}
+    others_own = median(own[r] for r in others)
+    others_wait = median(means[r].exposed_comm for r in others)
+    costs = {r: min(own[r] - others_own, others_wait - means[r].exposed_comm) for r in slow}
+    members = [r for r in slow if costs[r] >= limits.min_cost_ratio * steps.step_ns]
+    return [
+        LateRank(
+            rank=rank,
+            cost_ns=costs[rank],
+            cost_ratio=costs[rank] / steps.step_ns,
+            share_ratio=0.0,
+            peer_ratio=_ratio_to(rows[rank], [rows[r] for r in others], "peer_ratio"),
+            compute_ratio=_ratio_to(rows[rank], [rows[r] for r in others], "compute_ratio"),
+            late_count=0,
+            late_keys=tuple(steps.keys),
+            scores_count=2,
+            available_count=2,
+            slowdown_ratio=None,
+            row=rows[rank],
+            together=tuple(r for r in members if r != rank),
+            is_matched=False,
+        )
+        for rank in sorted(members, key=lambda r: (-costs[r], r))
+    ]
+
+
 def _keys_together(facts: Facts, members: Sequence[int], least: float) -> list[StepKey]:
     """Steady steps in which the members together caused at least that share of all own waiting."""
     ours: dict[StepKey, int] = defaultdict(int)
@@ -243,6 +291,8 @@ def price_ns(facts: Facts, members: Sequence[LateRank]) -> float:
     exposed delay of the worst of them; ranks that are late together are late side by side.
     """
     measured = max(late.cost_ns for late in members)
+    if not all(late.is_matched for late in members):
+        return measured  # what is replayed are calls that have all their members
     return replayed_ns(facts, [late.rank for late in members], measured)
 
 
@@ -367,35 +417,47 @@ def score_evidence(
 ) -> tuple[Evidence, ...]:
     """The numbers behind a late rank."""
     name = f"rank {late.rank}"
-    found = [
-        Evidence(
-            name=f"exposed delay by {name}, mean of all steady steps",
-            value=late.cost_ns / 1e9,
-            unit="s",
-            threshold=limits.min_cost_ratio * facts.steps.step_ns / 1e9,
-            query="late_steps",
-            rows=places(facts, [late.rank]),
-        ),
-        Evidence(
-            name=f"share of all own inflicted waiting, {name}",
-            value=late.share_ratio,
-            unit="ratio",
-            threshold=limits.min_share_ratio,
-            query="straggler",
-        ),
-        Evidence(
-            name=f"waiting inflicted on peers by {name}, whole window",
-            value=int(late.row["inflicted_wait_ns"]) / 1e9,
-            unit="s",
-            query="straggler",
-        ),
-        Evidence(
-            name=f"collectives that waited for {name}",
-            value=late.late_count,
-            unit="count",
-            query="straggler",
-        ),
-    ]
+    found = (
+        [
+            Evidence(
+                name=f"own time of {name} beyond its peers', as far as they wait longer, mean step",
+                value=late.cost_ns / 1e9,
+                unit="s",
+                threshold=limits.min_cost_ratio * facts.steps.step_ns / 1e9,
+                query="step_breakdown",
+            )
+        ]
+        if not late.is_matched
+        else [
+            Evidence(
+                name=f"exposed delay by {name}, mean of all steady steps",
+                value=late.cost_ns / 1e9,
+                unit="s",
+                threshold=limits.min_cost_ratio * facts.steps.step_ns / 1e9,
+                query="late_steps",
+                rows=places(facts, [late.rank]),
+            ),
+            Evidence(
+                name=f"share of all own inflicted waiting, {name}",
+                value=late.share_ratio,
+                unit="ratio",
+                threshold=limits.min_share_ratio,
+                query="straggler",
+            ),
+            Evidence(
+                name=f"waiting inflicted on peers by {name}, whole window",
+                value=int(late.row["inflicted_wait_ns"]) / 1e9,
+                unit="s",
+                query="straggler",
+            ),
+            Evidence(
+                name=f"collectives that waited for {name}",
+                value=late.late_count,
+                unit="count",
+                query="straggler",
+            ),
+        ]
+    )
     if late.slowdown_ratio is not None:
         found.append(
             Evidence(
@@ -426,6 +488,11 @@ def score_evidence(
             )
         )
     return tuple(found)
+
+
+def absent_note(late: LateRank) -> str:
+    """What may be wrong where ranks without a trace belong to every call."""
+    return "" if late.is_matched else "; a rank without a trace may be slower still"
 
 
 def matched_note(facts: Facts) -> str | None:

@@ -5,9 +5,11 @@ What it means
 How it shows
     Its computing time is 1.10 times its peers' median or more in four of five steady steps (peers:
     ranks of the same pipeline stage), and the others wait for it by its own doing. It runs as many
-    kernels as they do. With timers of pipeline operations alone: its forwards and backwards take
-    1.10 times as long as its peers' in four of five steps; what that costs is replayed. Without
-    either: its multiprocessors are active 1.10 times as much as its
+    kernels as they do. Where every call has a member without a trace, who came last is not known:
+    then the others stand in communication for longer than it does, and that is the cost, of which a
+    part would remain if the absent rank is slower still. With timers of pipeline operations alone:
+    its forwards and backwards take 1.10 times as long as its peers' in four of five steps; what
+    that costs is replayed. Without either: its multiprocessors are active 1.10 times as much as its
     peers' and below theirs in one of five moments at most, so it does not wait, and its clock, its
     power or its memory gives a reason.
 
@@ -54,11 +56,13 @@ from tracekit.rules.lateness import (
     QUERIES,
     LatenessThresholds,
     LateRank,
+    absent_note,
     beside,
     late_ranks,
     matched_note,
     price_ns,
     score_evidence,
+    slower_ranks,
     step_ratios_of,
     why_unmatched,
 )
@@ -118,7 +122,7 @@ def evaluate(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
     if has_uneven_work(facts):
         return lacking(NAME, "the work of each rank: experts get unequal shares of the tokens")
     found = []
-    for late in late_ranks(facts, limits):
+    for late in late_ranks(facts, limits) or slower_ranks(facts, limits):
         ratios = step_ratios_of(facts, late, "compute")
         if is_slow(late, ratios, limits) and not _has_more_calls(facts, late.rank, limits):
             found.append(_finding(facts, limits, late, ratios))
@@ -302,7 +306,8 @@ def _finding(
         ),
         confidence=confidence_from(
             ["GPU timeline", "peers"],
-            f"its kernels are slow and the others wait for it; {matched_note(facts)}",
+            f"its kernels are slow and the others wait for it; {matched_note(facts)}"
+            f"{absent_note(late)}",
         ),
         summary=(
             f"{ranks_phrase([late.rank], facts.ranks)} computes {ratio:.2f}x as long as its peers, "

@@ -6,7 +6,9 @@ What it means
 How it shows
     The rank's own time (without exposed communication) is 1.10 times its peers' or more in four of
     five steady steps, its computing time is not, and the others wait for it by its own doing. Input
-    waits, collections, checkpoints and synchronisations that a trace names do not explain it.
+    waits, collections, checkpoints and synchronisations that a trace names do not explain it. Where
+    every call has a member without a trace, who came last is not known: then the others stand in
+    communication for longer than it does by that time, which is the cost.
 
 Why it hurts
     All ranks wait for the one whose CPU is busy elsewhere.
@@ -16,9 +18,10 @@ Remedy
     frequency and the container's CPU quota.
 
 When this is wrong
-    A profiler that records Python stacks on one rank only slows that one. Work that differs by rank
-    (logging on rank 0, evaluation) is the program's, not the host's. A stall that no trace names
-    (a collection without events) looks the same if it comes in every step.
+    A rank without a trace may be slower still. A profiler that records Python stacks on one rank
+    only slows that one. Work that differs by rank (logging on rank 0, evaluation) is the program's,
+    not the host's. A stall that no trace names (a collection without events) looks the same if it
+    comes in every step.
 
 Source
     Diagnosis D7 and 3.11: on a Megatron job two ranks had 2.4 times their peers' own time at equal
@@ -47,10 +50,12 @@ from tracekit.rules.lateness import (
     QUERIES,
     LatenessThresholds,
     LateRank,
+    absent_note,
     late_ranks,
     matched_note,
     price_ns,
     score_evidence,
+    slower_ranks,
     step_ratios_of,
     why_unmatched,
 )
@@ -87,7 +92,8 @@ def evaluate(facts: Facts, limits: SlowHostThresholds) -> RuleOutcome:
         return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
     if not facts.has_gpu and has_uneven_work(facts):
         return lacking(NAME, "the work of each rank: experts get unequal shares of the tokens")
-    found = [late for late in late_ranks(facts, limits) if _is_slow(facts, late, limits)]
+    slow = late_ranks(facts, limits) or slower_ranks(facts, limits)
+    found = [late for late in slow if _is_slow(facts, late, limits)]
     whole = _whole_hosts(facts, [late.rank for late in found])
     findings = []
     for host, ranks in sorted(whole.items()):
@@ -160,7 +166,8 @@ def _finding(
             impact.step_ratio, cap=Severity.CRITICAL if worst.is_sure else Severity.MINOR
         ),
         confidence=confidence_from(
-            kinds, f"own time and peers' waiting agree; {matched_note(facts)}"
+            kinds,
+            f"own time and peers' waiting agree; {matched_note(facts)}{absent_note(worst)}",
         ),
         summary=(
             f"{subject} {'takes' if is_one else 'take'} {worst.peer_ratio or 0.0:.1f}x as long as "

@@ -101,8 +101,43 @@ def test_a_slow_last_stage() -> None:
 
 def test_original_delays_give_the_original_times() -> None:
     replay = prepare(two_stages(1.5, replicas=2))
-    (times,) = replay.run([replay.work_s], with_delays=True)
+    (times,) = replay.run([replay.work_s], delays=[replay.delay_s])
     assert times == pytest.approx(replay.base_s)
+
+
+def test_a_receive_that_was_posted_early_does_not_begin_the_step() -> None:
+    """A stage that finished the step before early asks for its input while others still work."""
+    ops = two_stages()
+    early = (ops.stage == 1) & ops.is_type("forward-recv") & (ops.sequence == 0)
+    start = np.where(early, -4.0, ops.start_s)
+    duration = np.where(early, 5.0, ops.duration_s)
+    found = analyse(Operations(**{**ops.__dict__, "start_s": start, "duration_s": duration}))
+    assert found.t_base_s == pytest.approx(9.0)
+    assert found.refused is None
+    assert found.replay_error_s == pytest.approx(0.0)
+
+
+def test_a_refusal_says_before_which_operations_the_time_passed() -> None:
+    """The host of stage 1 begins its first forward 2 s after the input came."""
+    ops = two_stages()
+    first = (ops.stage == 0) & ops.is_type("forward-compute", "forward-send")
+    first |= ops.is_type("forward-recv") & (ops.sequence == 0)
+    waits = (ops.stage == 0) & (ops.sequence == 1) & ops.is_type("forward-send")
+    waits |= (ops.stage == 0) & (ops.sequence == 0) & ops.is_type("backward-recv")
+    start = ops.start_s + np.where(first | waits, 0.0, 2.0)
+    duration = ops.duration_s + np.where(waits, 2.0, 0.0)
+    found = analyse(Operations(**{**ops.__dict__, "start_s": start, "duration_s": duration}))
+    assert found.t_base_s == pytest.approx(11.0)
+    assert found.unplaced_by_optype_s["forward-compute"] == pytest.approx(2.0)
+    assert found.unplaced_by_optype_s["backward-compute"] == pytest.approx(0.0)
+    assert found.unplaced_by_stage_s == {0: pytest.approx(0.0), 1: pytest.approx(2.0)}
+    assert found.refused is not None
+    assert found.refused.endswith(
+        "2.00 s a step pass between operations: 2.00 s before forward-compute, most on stage 1"
+    )
+    content = to_dict(found)
+    assert content["unplaced_s_by_stage"]["1"] == pytest.approx(2.0)
+    assert to_dict(analyse(two_stages()))["unplaced_s_by_optype"] == {}
 
 
 def test_an_operation_waits_for_all_members_of_its_group() -> None:

@@ -20,6 +20,7 @@ from tracekit.whatif.operations import Floats, Mask, Operations
 from tracekit.whatif.replay import Replay, prepare
 from tracekit.whatif.statistics import Statistics, describe
 from tracekit.whatif.symptoms import Judgement, judge
+from tracekit.wording import listed, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -98,6 +99,10 @@ class WhatIf:
     replay_error_s: float = 0.0
     """Largest difference of a step replayed with its original delays; checks the dependencies."""
     slowdown_per_step: dict[int, float] = field(default_factory=dict)
+    unplaced_by_optype_s: dict[str, float] = field(default_factory=dict)
+    """What a step would save if operations of a type began as soon as they could; only of a replay
+    that is refused."""
+    unplaced_by_stage_s: dict[int, float] = field(default_factory=dict)
 
     @property
     def slowdown(self) -> float:
@@ -127,7 +132,21 @@ class WhatIf:
         return (
             f"the replay misses the measured step time by {self.simulation_error_ratio:.1%}"
             f" (limit {MAX_SIMULATION_ERROR_RATIO:.0%}): something that was not recorded takes time"
+            + self._unplaced_words()
         )
+
+    def _unplaced_words(self) -> str:
+        """Before which operations the time passes that the replay cannot place."""
+        by_type, by_stage = (
+            sorted(((s, k) for k, s in one.items() if s > 0), key=lambda e: (-e[0], str(e[1])))
+            for one in (self.unplaced_by_optype_s, self.unplaced_by_stage_s)
+        )
+        if not by_type:
+            return ""
+        lost_s = self.t_base_s - self.t_no_delay_s
+        what = listed([f"{seconds(s)} before {k}" for s, k in by_type[:3]])
+        where = f", most on stage {by_stage[0][1]}" if by_stage and len(self.stages) > 1 else ""
+        return f"; {seconds(lost_s)} a step pass between operations: {what}{where}"
 
     def slowdown_of(self, stage: int, dp_rank: int) -> float:
         """S of a rank, estimated from its stage and its replica."""
@@ -155,7 +174,7 @@ def analyse(operations: Operations, causes: Sequence[Cause] = ()) -> WhatIf:
     """
     replay = prepare(operations)
     work, ideal = replay.work_s, np.broadcast_to(replay.ideal_s, replay.work_s.shape)
-    (original,) = replay.run([work], with_delays=True)
+    (original,) = replay.run([work], delays=[replay.delay_s])
     shifted = original - replay.base_s
     groups = _optype_groups(replay)
     by_type = [np.where(mask[:, None, None], work, ideal) for mask in groups.values()]
@@ -182,6 +201,12 @@ def analyse(operations: Operations, causes: Sequence[Cause] = ()) -> WhatIf:
     stage_s = {s: _ratio(float(t.mean()), t_ideal) for s, t in stage_t.items()}
     dp_s = {d: _ratio(float(t.mean()), t_ideal) for d, t in dp_t.items()}
     m_w, m_s = _shares(replay, stage_s, dp_s, float(no_delay.mean()), t_ideal)
+
+    is_believed = (
+        abs(_ratio(float(replay.base_s.mean()), float(no_delay.mean())) - 1)
+        <= MAX_SIMULATION_ERROR_RATIO
+    )
+    unplaced = ({}, {}) if is_believed else _unplaced(replay, original)
 
     def result(text: str, t: Floats) -> CauseResult:
         mean = float(t.mean())
@@ -224,13 +249,32 @@ def analyse(operations: Operations, causes: Sequence[Cause] = ()) -> WhatIf:
             float(no_delay.mean()) / t_ideal if t_ideal > 0 else math.nan,
             stage_s,
             m_s.remove,
-            is_believed=abs(_ratio(float(replay.base_s.mean()), float(no_delay.mean())) - 1)
-            <= MAX_SIMULATION_ERROR_RATIO,
+            is_believed=is_believed,
         ),
         statistics=describe(replay),
         causes=tuple(result(c.text, t) for c, t in zip(causes, named_t, strict=True)),
         replay_error_s=float(np.abs(shifted - shifted.mean()).max()) if len(shifted) > 1 else 0.0,
         slowdown_per_step=per_step(no_delay / ideal_t),
+        unplaced_by_optype_s=unplaced[0],
+        unplaced_by_stage_s=unplaced[1],
+    )
+
+
+def _unplaced(replay: Replay, original: Floats) -> tuple[dict[str, float], dict[int, float]]:
+    """Seconds a step that go if operations of a type, or of a stage, are launched at once.
+
+    ``original``: the steps with all launch delays. Delays of several groups may hide each other.
+    """
+    masks = [
+        *(replay.ops_where(optypes=(t,)) for t in replay.ideal_by_type),
+        *(replay.ops_where(stage=s) for s in replay.stages),
+    ]
+    delays = [np.where(m[:, None, None], 0.0, replay.delay_s) for m in masks]
+    times = replay.run([replay.work_s] * len(delays), delays=delays)
+    saved = [float((original - t).mean()) for t in times]
+    return (
+        dict(zip(replay.ideal_by_type, saved, strict=False)),
+        dict(zip(replay.stages, saved[len(replay.ideal_by_type) :], strict=True)),
     )
 
 

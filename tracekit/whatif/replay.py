@@ -56,9 +56,9 @@ class Replay:
 
     @property
     def base_s(self) -> Floats:
-        """Measured time of each step: last end less first start."""
+        """Measured time of each step: last end less its begin."""
         return np.asarray(
-            self.end_s.max(axis=(0, 2)) - self.start_s.min(axis=(0, 2)), dtype=np.float64
+            self.end_s.max(axis=(0, 2)) - _begins(self.template, self.start_s), dtype=np.float64
         )
 
     def ops_where(self, *, optypes: Iterable[str] | None = None, stage: int | None = None) -> Mask:
@@ -72,18 +72,24 @@ class Replay:
             dtype=np.bool_,
         )
 
-    def run(self, scenarios: list[Floats], *, with_delays: bool = False) -> list[Floats]:
-        """Time of each step for each scenario's work (broadcast to the shape of ``work_s``)."""
+    def run(self, scenarios: list[Floats], *, delays: list[Floats] | None = None) -> list[Floats]:
+        """Time of each step for each scenario's work (broadcast to the shape of ``work_s``).
+
+        ``delays``: of each scenario, how late each operation is launched; none without.
+        """
         results: list[Floats] = []
         at_once = max(1, BATCH_BYTES // (2 * self.work_s.nbytes))
         for first in range(0, len(scenarios), at_once):
-            batch = scenarios[first : first + at_once]
-            shape = self.work_s.shape
-            work = np.stack([np.broadcast_to(s, shape) for s in batch], axis=1)
-            results += list(self._simulate(work, with_delays))
+            part = slice(first, first + at_once)
+            work = self._beside(scenarios[part])
+            late = None if delays is None else self._beside(delays[part])
+            results += list(self._simulate(work, late))
         return results
 
-    def _simulate(self, work: Floats, with_delays: bool) -> Floats:
+    def _beside(self, scenarios: list[Floats]) -> Floats:
+        return np.stack([np.broadcast_to(s, self.work_s.shape) for s in scenarios], axis=1)
+
+    def _simulate(self, work: Floats, delays: Floats | None) -> Floats:
         """Step times (scenario, step) of work (operation, scenario, step, replica)."""
         deps = self.template.deps
         end = np.zeros_like(work)
@@ -100,8 +106,8 @@ class Replay:
                     start = end[before[0]]
                     for other in before[1:]:
                         start = np.maximum(start, end[other])
-                if with_delays:
-                    start = start + self.delay_s[member]
+                if delays is not None:
+                    start = start + delays[member]
                 latest = start if latest is None else np.maximum(latest, start)
             if latest is None:
                 continue
@@ -225,7 +231,7 @@ def _work(template: Template, start: Floats, end: Floats) -> tuple[Floats, Float
     """Own work of each operation, and how late it was launched."""
     work = end - start
     delay = np.empty_like(start)
-    step_start = start.min(axis=(0, 2))[:, None]
+    step_start = _begins(template, start)[:, None]
     for members, is_dp_synced in template.groups:
         latest = start[list(members)].max(axis=0)
         if is_dp_synced:
@@ -240,6 +246,16 @@ def _work(template: Template, start: Floats, end: Floats) -> tuple[Floats, Float
     grouped = np.array([op.optype in GROUPED for op in template.ops])
     work[grouped[:, None, None] & (work <= IMPLAUSIBLE_S)] = 0.0
     return work, delay
+
+
+def _begins(template: Template, start: Floats) -> Floats:
+    """When each step begins: with the first operation that is no receive.
+
+    A receive that was posted before waits for it, maybe since the end of the step before: ranks
+    that finish early begin the next step early.
+    """
+    own = np.array([op.optype not in (o.FORWARD_RECV, o.BACKWARD_RECV) for op in template.ops])
+    return np.asarray((start[own] if own.any() else start).min(axis=(0, 2)), np.float64)
 
 
 def _ideal(template: Template, work: Floats) -> dict[str, float]:

@@ -49,6 +49,8 @@ def to_dict(found: WhatIf) -> dict[str, Any]:
         "base_over_no_delay": found.base_over_no_delay,
         "max_simulation_error_ratio": MAX_SIMULATION_ERROR_RATIO,
         "refused": found.refused,
+        "unplaced_s_by_optype": found.unplaced_by_optype_s,
+        "unplaced_s_by_stage": _texted(found.unplaced_by_stage_s),
         "verdict": judgement,
         "slowdown_by_optype": kept(found.slowdown_by_optype),
         "slowdown_by_stage": kept(_texted(found.slowdown_by_stage)),

@@ -103,7 +103,7 @@ SAMPLES: tuple[Sample, ...] = (
     ),
     Sample(
         "ufm",
-        "answers of its REST API",
+        "answers of UFM's REST API",
         "ufm.json",
         json.dumps(
             {
@@ -126,7 +126,7 @@ SAMPLES: tuple[Sample, ...] = (
     ),
     Sample(
         "prometheus",
-        "metrics of its telemetry",
+        "metrics of UFM",
         "ufm.prom",
         "# TYPE PortXmitPktsExtended counter\n"
         'PortXmitPktsExtended{source="0x1c3",node_guid="1c3",port_num="2"} 11882 1795227155033\n'

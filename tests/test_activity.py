@@ -219,3 +219,13 @@ def test_the_gpu_that_does_not_wait_is_a_suspect_beside_its_clock(tmp_path: Path
     assert "does not wait for its peers" in finding.summary
     assert "1500 MHz against 1980" in finding.summary
     assert finding.impact.s_per_step is None
+
+
+def test_one_reading_and_a_reading_that_never_changes_have_reasons_of_their_own() -> None:
+    def reason(times: list[float]) -> str:
+        one = Readings("g", np.array(times), np.full(len(times), 300.0))
+        return str(period_row([one], "power", 700.0)[0]["reason"])
+
+    assert "was read once" in reason([1.0])
+    assert "was read 3 times and never changed" in reason([1.0, 2.0, 3.0])
+    assert "not at times" in str(period_row([], "power", 700.0)[0]["reason"])

@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import subprocess
+import time
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -13,6 +15,9 @@ import pytest
 
 from tracekit.capture import KINDS, script
 from tracekit.errors import UsageError
+from tracekit.ingest import files, ingestor, recognise
+from tracekit.ingest.base import IngestOptions
+from tracekit.ingest.memory import MemorySink
 
 SH = shutil.which("sh")
 pytestmark = pytest.mark.skipif(SH is None, reason="there is no sh")
@@ -69,6 +74,50 @@ def test_samples_of_interfaces_are_json_with_their_time(tmp_path: Path) -> None:
         assert row["ts"] > 1.7e9
         assert row["host"] == host.name
         assert all("stats64" in link for link in row["link"])
+
+
+FAKE_SMI = """\
+#!/bin/sh
+now=$(date '+%Y/%m/%d %H:%M:%S.000')
+case "$1" in
+--query-gpu*) echo "timestamp, index, uuid, power.draw [W]"; echo "$now, 0, GPU-a, 300.00 W";;
+--query-comp*) echo "timestamp, gpu_uuid, pid, process_name"; echo "$now, GPU-a, 7, /bin/py --k";;
+-q) echo "<?xml version='1.0'?><nvidia_smi_log><timestamp>$(LC_ALL=C date '+%a %b %d %H:%M:%S %Y')"
+    echo "</timestamp><gpu><uuid>GPU-a</uuid><processes/></gpu></nvidia_smi_log>";;
+esac
+"""
+
+
+def test_times_of_nvidia_smi_are_utc_wherever_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nvidia-smi prints no zone: what is captured in Tokyo needs no job.toml."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "nvidia-smi").write_text(FAKE_SMI)
+    (tools / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("TZ", "JST-9")
+    began = time.time()
+    done = shell(script(("dcgm",), seconds=1), str(tmp_path / "out"),
+                 path=f"{tools}:{os.environ['PATH']}")  # fmt: skip
+    assert done.returncode == 0
+    (host,) = (tmp_path / "out").iterdir()
+    names = {"nvidia-smi.utc.csv", "gpu-processes.utc.csv", "nvidia-smi.utc.xml"}
+    assert names <= {p.name for p in host.iterdir()}
+    for name in names:
+        (source,) = files.expand([host / name])
+        found = recognise(source)
+        assert found.ingestor is not None
+        sink = MemorySink()
+        ingestor(found.ingestor).read(source, sink, IngestOptions())
+        assert sink.facts["time_basis"] == "epoch"
+        assert "local_time" not in sink.counters
+        for moment in sink.rows("gpu_sample", "time_ns"):
+            assert began - 2 <= moment / 1e9 <= time.time() + 2
+        # Under any other name nobody knows the zone.
+        plain = replace(source, name=name.replace(".utc", ""))
+        ingestor(found.ingestor).read(plain, (other := MemorySink()), IngestOptions())
+        assert other.facts["time_basis"] == "local"
 
 
 def test_what_it_cannot_capture_is_refused() -> None:

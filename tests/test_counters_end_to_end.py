@@ -166,3 +166,76 @@ def test_an_answer_without_numbers_says_what_it_is(tmp_path: Path) -> None:
     with tracekit.open([tmp_path / "pfc.txt"]) as run:
         report = run.diagnose()
     assert any("without numbers" in n and "not enabled" in n for n in report.notes.data_lines)
+
+
+UFM = """\
+timestamp,node_guid,port_num,node_description,PortXmitDataExtended,PortXmitDiscardsExtended
+1795227155000000,0xb0,1,MF0;leaf01:MQM9700/U1,1000000000,0
+1795227185000000,0xb0,1,MF0;leaf01:MQM9700/U1,2000000000,5000
+"""
+
+
+def test_what_rests_on_documentation_is_a_note_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "ufm.csv").write_text(UFM)
+    port = '[[port]]\nnode = "leaf01"\nport = "1"\nhost = "gpu-11"\nrank = 0\n'
+    (tmp_path / "job.toml").write_text(port)
+    with tracekit.open([tmp_path]) as run:
+        report = run.diagnose()
+    (finding,) = report.findings
+    assert (finding.rule, finding.severity.value) == ("packet-loss", "note")
+    assert finding.counter_evidence
+    assert "found nothing above a note" in report.verdict.sentence
+
+
+def sends_over(devices: tuple[int, ...], host: str, size: int) -> str:
+    """Ranks of one host, a GPU each, that send to another host over these NICs."""
+    lines = []
+    nics = " ".join(f"[{n}]mlx5_{n}:1/IB" for n in range(4))
+    for rank, device in enumerate(devices):
+        head = f"{host}:{100 + rank}:{100 + rank} [{rank}] NCCL INFO"
+        comm = (
+            f"comm 0x7f{rank}0 rank {rank} nranks {size} cudaDev {rank} nvmlDev {rank} "
+            f"busId {0x17 + rank:x}000 commId 0xaa"
+        )
+        lines += [
+            f"{head} NCCL version 2.27.5+cuda12.4",
+            f"{head} NET/IB : Using {nics} [RO]; OOB eth0:10.0.0.1<0>",
+            f"{head} {comm} - Init START",
+            f"{head} comm 0x7f{rank}0 rank {rank} nRanks {size} nNodes 2 localRanks 4 "
+            f"localRank {rank} MNNVL 0",
+            f"{head} Channel 00/0 : {rank}[{rank}] -> {rank + 4}[{rank}] [send] via NET/IB/"
+            f"{device}/GDRDMA",
+            f"{head} {comm} - Init COMPLETE",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def matrix() -> str:
+    """Four GPUs, each with a NIC of its own behind one switch."""
+    names = [*(f"GPU{n}" for n in range(4)), *(f"NIC{n}" for n in range(4))]
+    rows = [
+        "\t".join(
+            [f"GPU{g}", *("X" if g == n else "NV18" for n in range(4))]
+            + ["PIX" if g == n else "SYS" for n in range(4)]
+        )
+        for g in range(4)
+    ]
+    legend = [f"  NIC{n}: mlx5_{n}" for n in range(4)]
+    return "\n".join(["\t" + "\t".join([*names, "CPU Affinity"]), *rows, "", *legend]) + "\n"
+
+
+@pytest.mark.parametrize(("devices", "count"), [((1, 0, 3, 2), 1), ((0, 1, 2, 3), 0)])
+def test_a_topology_beside_the_logs_shows_who_passes_his_nic_by(
+    tmp_path: Path, devices: tuple[int, ...], count: int
+) -> None:
+    (tmp_path / "gpu-11").mkdir()
+    (tmp_path / "gpu-11/topo.txt").write_text(matrix())
+    (tmp_path / "nccl.gpu-11.log").write_text(sends_over(devices, "gpu-11", 8))
+    with tracekit.open([tmp_path]) as run:
+        report = run.diagnose()
+    found = [f for f in report.findings if f.rule == "wrong-nic"]
+    assert len(found) == count
+    for finding in found:
+        assert finding.scope.hosts == ("gpu-11",)
+        assert "4 of 4 GPUs" in finding.summary
+        assert any(r.source.endswith("topo.txt") for e in finding.evidence for r in e.rows)

@@ -238,6 +238,26 @@ def test_stages_from_groups_that_are_named_for_them() -> None:
                       4: (1, 0), 5: (1, 0), 6: (1, 1), 7: (1, 1)}  # fmt: skip
 
 
+@pytest.mark.parametrize("missing", [4, 6])
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_missing_rank_does_not_move_its_stage_into_another_replica(
+    missing: int, is_named: bool
+) -> None:
+    """By the groups of pipelines, else by blocks of ranks."""
+    traces = Traces(8)
+    for rank in (r for r in range(8) if r != missing):
+        traces.range(rank, "pp_fwd mb0", 1000, 1010)
+        ranks = [rank % 4, rank % 4 + 4]
+        if is_named:
+            traces.add("process_group", rank, group_id=f"pp{ranks}", name="mesh_pp",
+                       description="mesh_pp", ranks=ranks, is_ranks_complete=True)  # fmt: skip
+    text = b"world_size = 8\n[parallelism]\npp = 2\n"
+    places = {r["rank"]: (r["pp_rank"], r["dp_rank"]) for r in traces.derive(
+        None if is_named else parse_job(text, "job.toml")
+    )}  # fmt: skip
+    assert places == {r: (r // 4, r % 4) for r in range(8) if r != missing}
+
+
 def test_stages_from_the_job_description() -> None:
     traces = Traces(4)
     for rank in range(4):

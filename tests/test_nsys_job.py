@@ -3,10 +3,13 @@ figures, and nothing of the environment."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
 import re
+import shutil
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -315,6 +318,36 @@ def test_a_report_beside_its_export_needs_no_nsys(
     assert ("only nsys itself can read its reports" in shown) != is_read
     assert command("sources", str(tmp_path)) == 0
     assert ("its export job.sqlite is read" in capsys.readouterr().out) == is_read
+
+
+def test_two_exports_of_one_capture_are_one(tmp_path: Path) -> None:
+    """Exported again with payloads, as the report asks: the better export counts."""
+    write(Request("slow-gpu:1.7", 2, 5, "ddp", 4, "nsys", nccl="none", decoys=()), tmp_path / "job")
+    with api.open([tmp_path / "job"]) as run:
+        alone = run.diagnose().document
+    for rank in range(2):
+        old = tmp_path / "job" / f"a-first-export-of-rank{rank}.sqlite"
+        shutil.copyfile(tmp_path / "job" / f"rank{rank}.sqlite", old)
+        with contextlib.closing(sqlite3.connect(old)) as con:
+            con.execute("UPDATE NVTX_EVENTS SET binaryData = NULL")
+            con.commit()
+    with api.open([tmp_path / "job"]) as run:
+        report = run.diagnose()
+        used = {r["path"].rsplit("/", 1)[-1] for r in rows(run, "job_ranks")}
+    assert used == {"rank0.sqlite", "rank1.sqlite"}
+    assert report.document.verdict == alone.verdict
+    assert report.document.findings == alone.findings
+    text = " ".join(report.to_text().split())
+    assert "rank0.sqlite: counted once" in text
+    assert "without communicator and size" not in text
+
+
+def test_equal_pids_of_two_containers_are_two_ranks(tmp_path: Path) -> None:
+    for index in range(2):
+        with Export(tmp_path / f"{index}.sqlite") as export:
+            export.launch("gemm", 100 + index, 500, 50)
+    with api.open([tmp_path]) as run:
+        assert len(rows(run, "job_ranks")) == 2
 
 
 def test_sizes_that_nsys_left_out_are_said_with_the_command(tmp_path: Path) -> None:

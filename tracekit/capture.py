@@ -81,7 +81,8 @@ _DCGM = """\
 
 # --- dcgm: clocks, power, temperature, throttle reasons, ECC, links ---
 if have nvidia-smi; then
-    once nvidia-smi.xml nvidia-smi -q -x
+    # nvidia-smi prints times without a zone: TZ makes them UTC, and the files' names say so.
+    once nvidia-smi.utc.xml env TZ=UTC nvidia-smi -q -x
     once topo.txt nvidia-smi topo -m
     once nvlink.txt nvidia-smi nvlink -s
     fields=timestamp,index,uuid,pci.bus_id,name,pstate,clocks.current.sm,clocks.max.sm
@@ -90,9 +91,12 @@ if have nvidia-smi; then
     fields=$fields,pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current
     fields=$fields,pcie.link.width.max,clocks_event_reasons.active
     fields=$fields,ecc.errors.corrected.volatile.total,ecc.errors.uncorrected.volatile.total
-    # Its times have no zone: TZ makes them UTC.
     TZ=UTC nvidia-smi --query-gpu="$fields" --format=csv -lms $(( interval * 1000 )) \\
-        >"$out/nvidia-smi.csv" 2>/dev/null &
+        >"$out/nvidia-smi.utc.csv" 2>/dev/null &
+    pids="$pids $!"
+    fields=timestamp,gpu_uuid,pid,process_name,used_gpu_memory
+    TZ=UTC nvidia-smi --query-compute-apps="$fields" --format=csv -lms $(( interval * 10000 )) \\
+        >"$out/gpu-processes.utc.csv" 2>/dev/null &
     pids="$pids $!"
 fi
 if have dmesg; then

@@ -119,7 +119,8 @@ def counters_page() -> str:
         "Counters of GPUs become rows of [gpu_sample](tables.md#gpu_sample), one a number. A "
         "field of DCGM is known by its old and its renamed name. N/A and DCGM's blanks are no "
         "samples; units are put right before a number is kept. nvidia-smi, the kernel and ISO "
-        "times without a zone are local: say `[[source]] path, timezone` in job.toml. *proved*: "
+        "times without a zone are local: say `[[source]] path, timezone` in job.toml, or name the "
+        "file `*.utc.*` where nvidia-smi ran with TZ=UTC (as `tracekit capture` does). *proved*: "
         "the numbers of real files were compared with what is read; the others are read as "
         "documented, and no rule asks which.",
         _markdown_table(
@@ -146,7 +147,7 @@ def counters_page() -> str:
         "A table is one of GPUs or one of a network: a port, or a counter of one, says which. "
         "Network counters count up from some beginning, as everywhere; what happened since the "
         "last row is none. A table whose headers are `port` and names of network counters needs "
-        "no words.",
+        "no words. Network tables (and UFM's) are read at 0.3 million values a second and core.",
         '```toml\n[[source]]\npath = "gpu.csv"\ncolumns = { time = "t", gpu = "card", '
         'power = "P [mW]", sm_active = "busy [%]" }\n'
         '[[source]]\npath = "ports.csv"\ncolumns = { time = "t", host = "sw", port = "if", '
@@ -155,6 +156,19 @@ def counters_page() -> str:
         "A rank's GPU is known from job.toml, from NCCL's log where a launcher's task number is "
         "proved to be the rank, or, where every communicator in the logs shows all its members, "
         "from the one that holds all GPUs. An NVML index is never taken for a local rank.",
+        "### Processes and topology",
+        "Lists of processes (`nvidia-smi -q -x`, `--query-compute-apps`, `pmon`) give the counter "
+        "`compute_processes` and table [gpu_process](tables.md#gpu_process). Of a command line "
+        "only the file name of its executable is kept. Where nothing separates two readings (no "
+        "times, one GPU) and the list changes, it is not counted: a process that followed another "
+        "would look like its neighbour. A container shows no process of others, so none is no "
+        "answer.",
+        "`nvidia-smi topo -m` and the file of NCCL_TOPO_DUMP_FILE give table "
+        "[host_link](tables.md#host_link), query `host_topology`. Rules wrong-nic and "
+        "cross-rail-traffic read it beside NCCL's logs. Whose it is, its file's or folder's name "
+        "says (`gpu-11/topo.txt`) or `[[source]] path, host`; one without a host is taken for "
+        "every host whose log lists its NICs. NCCL's graph file (NCCL_GRAPH_DUMP_FILE) is "
+        "recognised and not read: its log says the same.",
         "### The counters' clock",
         "Query `counter_clocks`: bytes of a port that leads to a rank, beside what the collectives "
         "of its host moved between hosts, over offsets of two minutes both ways. An offset is "
@@ -200,6 +214,10 @@ def counters_page() -> str:
         "none. A line that is nothing but a time stamps what follows it, and a prompt such as "
         "`admin@leaf01:~$ show pfc counters` names the machine. Times without a zone are local: "
         "say `[[source]] path, timezone` in job.toml.",
+        "InfiniBand counts data in words of four bytes, and they become bytes. So does UFM's "
+        "telemetry, though its list of fields says bytes: in NVIDIA's own example every packet has "
+        "72 units, and a management datagram has 288 bytes. `Infiniband_MBOut` and `MBIn` of UFM's "
+        "REST API keep their names without a unit, for their name and their text differ.",
         "### Formats",
         "*proved*: the numbers of real files were compared with what those files print. *from "
         "documentation*: read as described, without a real file at hand; what rests on such a "

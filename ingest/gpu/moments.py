@@ -42,3 +42,11 @@ def _ns(parts: list[int], fraction: str) -> int | None:
     except ValueError:
         return None
     return int(moment.timestamp()) * 10**9 + int(fraction.ljust(9, "0") or 0)
+
+
+def says_utc(name: str) -> bool:
+    """Whether a file's name says that its times without a zone are UTC: nvidia-smi.utc.csv.
+
+    ``tracekit capture`` names its files so: it runs nvidia-smi with TZ=UTC, which prints no zone.
+    """
+    return ".utc." in name.lower()

@@ -41,16 +41,20 @@ class _Seen(NamedTuple):
 class Processes:
     """The processes of one file, gathered into readings; ``finish`` writes them.
 
-    The reader says where a reading ends. Where a process comes again before it did, the file does
-    not tell its readings apart: a process that followed another would look like its neighbour, so
-    no counts are written.
+    The reader says where a reading ends. Where a process comes again before it did, the output does
+    not tell its readings apart, and a process that followed another would look like its neighbour:
+    then a GPU's counts are kept only if all its readings in that output list the same processes.
     """
 
     def __init__(self, sink: Sink, samples: Samples) -> None:
         self._sink = sink
         self._samples = samples
-        self._is_unsure = False
-        self._readings: list[tuple[Gpu, int, int | None, str | None, int]] = []
+        self._unsure: set[Gpu] = set()
+        self._lists: dict[Gpu, set[frozenset[int]]] = {}
+        """Different lists of processes of a GPU, two at most."""
+        self._unsure_count = 0
+        self._kept: list[tuple[Gpu, int, int | None, str | None, int]] = []
+        self._readings: list[tuple[Gpu, int, int | None, str | None, frozenset[int]]] = []
         self._now: dict[Gpu, tuple[int, int | None, str | None, set[int]]] = {}
         self._seen: dict[tuple[Gpu, int], _Seen] = {}
         self._counts: dict[tuple[Gpu, int], list[int]] = {}
@@ -76,7 +80,7 @@ class Processes:
         """A process on a GPU. ``kind`` is nvidia-smi's type; None where all that compute."""
         held = self._now.get(gpu)
         if held is not None and pid in held[3]:
-            self._is_unsure = True
+            self._unsure.add(gpu)
             self.end_reading()
             held = None
         if held is None:
@@ -93,32 +97,38 @@ class Processes:
         counts[0] += 1
         counts[1] = max(counts[1], memory_bytes or 0)
 
-    def since(self, gpu: Gpu) -> int | None:
-        """The time at which the reading that runs first saw a GPU."""
-        held = self._now.get(gpu)
-        return held[1] if held is not None else None
-
     def end_reading(self) -> None:
         """Every GPU has been listed."""
         for gpu, (place, time_ns, source, pids) in self._now.items():
-            if not self._is_unsure:
-                self._readings.append((gpu, place, time_ns, source, len(pids)))
+            listed = frozenset(pids)
+            known = self._lists.setdefault(gpu, {listed})
+            if len(known) < 2:
+                known.add(listed)
+            self._readings.append((gpu, place, time_ns, source, listed))
         self._now = {}
 
+    def end_output(self) -> None:
+        """Another output begins: what is unsure about this one touches no other."""
+        self.end_reading()
+        unsure = {gpu for gpu in self._unsure if len(self._lists[gpu]) > 1}
+        self._unsure_count += len(unsure)
+        self._kept += [(*r[:4], len(r[4])) for r in self._readings if r[0] not in unsure]
+        self._readings, self._unsure, self._lists = [], set(), {}
+
     def finish(self) -> None:
-        """Write the last reading, and the processes by name."""
+        """Write the readings, and the processes by name."""
         import pyarrow as pa
 
-        self.end_reading()
-        if self._is_unsure:
+        self.end_output()
+        if self._unsure_count:
             self._sink.count(
                 "reading_without_time",
+                self._unsure_count,
                 severity="info",
-                doc="Lists of processes whose readings nothing separates: their counts were not "
-                "kept. With --query-compute-apps=timestamp,... or pmon -o DT they are.",
+                doc="GPUs whose list of processes changes and whose readings nothing separates: "
+                "not counted. With --query-compute-apps=timestamp,... or pmon -o DT they are.",
             )
-            self._readings = []
-        for gpu, place, time_ns, source, count in self._readings:
+        for gpu, place, time_ns, source, count in self._kept:
             series = self._samples.series(gpu, COUNT, source if time_ns is not None else None)
             self._samples.add(series, COUNT, place, time_ns, float(count))
         if not self._seen:

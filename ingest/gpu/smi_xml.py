@@ -13,12 +13,12 @@ from xml.parsers import expat
 from tracekit.ingest import files
 from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
 from tracekit.ingest.gpu.fields import Meaning, scale_of
-from tracekit.ingest.gpu.moments import local_ns
+from tracekit.ingest.gpu.moments import local_ns, says_utc
 from tracekit.ingest.gpu.processes import Processes
 from tracekit.ingest.gpu.samples import Gpu, Samples, pci_address, uuid_of
 
 NAME = "nvidia_smi_xml"
-VERSION = 2
+VERSION = 4
 MAX_DEPTH = 32
 MAX_TEXT = 4096
 READ_BYTES = 1 << 16
@@ -92,7 +92,7 @@ class SmiXmlIngestor:
         """Stream the documents into gpu_sample, gpu_process and device."""
         with source.open() as stream:
             samples = Samples(sink, source)
-            state = _State(Processes(sink, samples))
+            state = _State(Processes(sink, samples), is_utc=says_utc(source.name))
             bad = 0
             for place, document in enumerate(_documents(stream), 1):
                 if not _Document(samples, sink, state, place).read(document):
@@ -120,8 +120,9 @@ class SmiXmlIngestor:
 
 
 class _State:
-    def __init__(self, processes: Processes) -> None:
+    def __init__(self, processes: Processes, *, is_utc: bool) -> None:
         self.is_local = False
+        self.is_utc = is_utc
         self.processes = processes
 
 
@@ -190,7 +191,7 @@ class _Document:
         text = "".join(self._text).strip()[:MAX_TEXT]
         if self._path == ["nvidia_smi_log", "timestamp"]:
             self._time_ns = local_ns(text)
-            self._state.is_local |= self._time_ns is not None
+            self._state.is_local |= self._time_ns is not None and not self._state.is_utc
         elif self._path == ["nvidia_smi_log", "gpu"]:
             self._write()
         elif self._gpu is not None and "mig_device" not in self._path:

@@ -21,7 +21,7 @@ from tracekit.ingest import files
 from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
 from tracekit.ingest.gpu import fields
 from tracekit.ingest.gpu.fields import Meaning
-from tracekit.ingest.gpu.moments import local_ns
+from tracekit.ingest.gpu.moments import local_ns, says_utc
 from tracekit.ingest.gpu.samples import Gpu, Samples, pci_address, uuid_of
 from tracekit.ingest.lines import shape
 from tracekit.ingest.net import times
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 NAME = "gpu_csv"
-VERSION = 2
+VERSION = 3
 BLOCK_BYTES = 8 << 20
 """Text that is parsed at a time."""
 MAX_COLUMNS = 1000
@@ -278,6 +278,7 @@ class _Reader:
         self._layout: Layout | None = None
         self._line = 0
         self._is_local = False
+        self._is_utc = says_utc(source.name)
         self._clock: dict[str, int | None] = {}
         self._gpus: dict[tuple[str | None, ...], Gpu] = {}
         self._bad_rows = 0
@@ -606,11 +607,11 @@ class _Reader:
     def _moment(self, text: str) -> int | None:
         found = times.parse(text)
         if found is not None:
-            self._is_local |= isinstance(found, times.Local)
+            self._is_local |= isinstance(found, times.Local) and not self._is_utc
             return found
         found = local_ns(text)
         if found is not None:
-            self._is_local = True
+            self._is_local |= not self._is_utc
         return found
 
 

@@ -17,15 +17,16 @@ from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
 from tracekit.ingest.exposition import value_of
 from tracekit.ingest.gpu import fields, topology
 from tracekit.ingest.gpu.fields import Meaning
-from tracekit.ingest.gpu.moments import local_ns
+from tracekit.ingest.gpu.moments import local_ns, says_utc
 from tracekit.ingest.gpu.processes import Processes
 from tracekit.ingest.gpu.samples import Gpu, Samples, pci_address, uuid_of
 from tracekit.ingest.lines import numbered_lines, shape
 from tracekit.ingest.net import times
 from tracekit.ingest.net.samples import node_of_path
+from tracekit.wording import plural
 
 NAME = "gpu_text"
-VERSION = 3
+VERSION = 5
 
 _DCGMI = re.compile(r"#\s?Entity(?:Id)?\s+\S")
 _SMI_DMON = re.compile(r"#\s?(?:Date\s+Time\s+)?gpu\s+(?!pid\b)\S")
@@ -104,9 +105,12 @@ class _Reader:
         self._links: dict[bool, int] = {}
         self._links_place = 0
         self._basis: str | None = None
+        self._local = "epoch" if says_utc(source.name) else "local"
         self._processes = Processes(sink, self._samples)
         self._is_pmon = False
         self._apps: list[str] | None = None
+        self._app_moments: dict[Gpu, int] = {}
+        """When each GPU was listed first in the reading that runs."""
         self._newest_gpu = -1
         self._newest_moment: int | None = None
         self._matrix: list[str] = []
@@ -126,7 +130,7 @@ class _Reader:
             self._end_list()
             self._end_matrix()
             self._columns, self._tables = [], self._tables + 1
-            self._processes.end_reading()  # asked again
+            self._processes.end_output()
             self._apps = _cells_of(line)
         elif self._apps is not None and line.strip() and not line.startswith("#"):
             self._app(number, line)
@@ -192,7 +196,9 @@ class _Reader:
         if problem is not None:
             self._sink.fact(status="partial", reason=f"it breaks off ({problem})")
         elif self._bad:
-            self._sink.fact(status="partial", reason=f"{self._bad} rows could not be read")
+            self._sink.fact(
+                status="partial", reason=f"{plural(self._bad, 'row')} could not be read"
+            )
         elif not self._tables:
             self._sink.fact(status="empty", reason="it holds no table of a GPU")
 
@@ -203,6 +209,7 @@ class _Reader:
         self._end_list()
         self._end_matrix()
         self._apps = None
+        self._processes.end_output()  # a header stands between two readings, wherever it stands
         self._is_pmon = _PMON.match(line) is not None
         self._is_dcgmi, self._is_unit_line, self._tables = is_dcgmi, True, self._tables + 1
         self._has_time = "Date" in line and "Time" in line
@@ -301,7 +308,7 @@ class _Reader:
         """The time of a row and where it is from: its own, else the number of its round."""
         time_ns: int | None
         if moment is not None:
-            time_ns, source, basis = moment, "content", "local"
+            time_ns, source, basis = moment, "content", self._local
         elif self._stated_ns is not None:
             time_ns, source, basis = None, None, "epoch"
         else:
@@ -356,10 +363,15 @@ class _Reader:
         if moment is None:
             time_ns, file_source = self._samples.file_time
             source = file_source or source
-        self._basis = self._basis or ("local" if moment is not None else "epoch")
-        first_ns = self._processes.since(gpu)
-        if moment is not None and first_ns is not None and moment - first_ns >= SAME_READING_NS:
-            self._processes.end_reading()
+        basis = self._local if moment is not None else "epoch"
+        self._basis = self._basis or basis
+        if basis != self._basis:
+            time_ns = None
+        if moment is not None:
+            first_ns = self._app_moments.setdefault(gpu, moment)
+            if moment - first_ns >= SAME_READING_NS:
+                self._processes.end_reading()
+                self._app_moments = {gpu: moment}
         said = row.get("used_gpu_memory", row.get("used_memory", ""))
         used = re.fullmatch(r"(\d{1,9})(?: MiB)?", said)
         self._processes.one(

@@ -35,8 +35,10 @@ FORMATS: tuple[Format, ...] = (
     Format("infiniband", "error report", "ibqueryerrors", False, "time lines"),
     Format("infiniband", "db_csv", "ibdiagnet", False, "none"),
     Format("ufm", "telemetry", "UFM Telemetry, /csv/...", False, "timestamp of each row"),
-    Format("ufm", "answers of its REST API", "/ufmRest/telemetry, /monitoring", False, "each time"),
-    Format("prometheus", "metrics of its telemetry", "UFM Telemetry, /metrics", False, "samples"),
+    Format(
+        "ufm", "answers of UFM's REST API", "/ufmRest/telemetry, /monitoring", False, "each time"
+    ),
+    Format("prometheus", "metrics of UFM", "UFM Telemetry, /metrics", False, "samples"),
     Format("nic", "tree of files", "/sys/class/infiniband", True, "none"),
     Format("nic", "files with values", "grep -r . /sys/class/...", True, "time lines"),
     Format("nic", "NIC statistics", "ethtool -S (mlx5, bnxt, ENA)", False, "time lines"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, BinaryIO
 
 from tracekit.ingest.base import Sink
+from tracekit.wording import plural
 
 if TYPE_CHECKING:
     from tracekit.ingest.net.samples import Samples
@@ -67,7 +68,7 @@ class Reading:
         if is_cut:
             status, reason = "partial", f"it breaks off ({problem})"
         elif self.bad_count:
-            status, reason = "partial", f"{self.bad_count} records could not be read"
+            status, reason = "partial", f"{plural(self.bad_count, 'record')} could not be read"
         elif not samples.rows_count and self.answer is None and not self.good_count:
             status, reason = "empty", "it holds no numbers"
         elif self.answer is not None and not samples.rows_count:

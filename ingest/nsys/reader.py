@@ -37,6 +37,7 @@ _API_VERSION = re.compile(r"_v\d{4,5}$")
 _DRIVER = re.compile(r"cu[A-Z]")
 _SYNC_KINDS = {1: "event", 2: "stream_wait_event", 3: "stream", 4: "context"}
 _NO_EVENT = 2**32 - 1
+"""Of events and streams: none."""
 _NO_SIZES = (
     "Collectives whose communicator and size are unknown: nsys leaves them out unless asked. "
     f"Export again with {sniff.export_command()}"
@@ -343,7 +344,7 @@ class Reader:
                 "name": texts(kinds),
                 "device": int32s(batch["deviceId"]),
                 "context": ints(batch["contextId"]),
-                "stream": ints(batch["streamId"]),
+                "stream": ints([None if s == _NO_EVENT else s for s in batch["streamId"]]),
                 "correlation": ints(batch["correlationId"]),
                 "wait_on_stream": ints(
                     [r[0] if w else None for r, w in zip(records, waits, strict=True)]

@@ -7,7 +7,8 @@
 --
 -- peer_ratio and compute_ratio compare with the ranks of the same pipeline stage, over the time
 -- between the end of the first and the start of the last matched collective: a late rank with a
--- high peer_ratio and a compute_ratio near 1 is held up by its host.
+-- high peer_ratio and a compute_ratio near 1 is held up by its host. They need no waiting, so they
+-- are there too where members left no trace or clocks were never compared; nobody is late then.
 --
 -- reads: collective, collective_match, comm_group, clock_offset, clock_pair, rank, gpu_op, host_op,
 --     annotation
@@ -46,7 +47,7 @@ WITH
         FROM collective_calls(
             'collective', 'collective_match', 'comm_group', 'clock_offset', 'clock_pair'
         )
-        WHERE is_trusted AND is_complete AND error_ns IS NOT NULL
+        WHERE is_trusted
     ),
     booked AS (
         SELECT
@@ -55,7 +56,7 @@ WITH
             CAST(sum(wait_ns) AS BIGINT) AS inflicted_wait_ns,
             count(DISTINCT {'capture_id': capture_id, 'instance_id': instance_id}) AS late_count
         FROM calls
-        WHERE holder_rank <> rank AND wait_ns > error_ns
+        WHERE is_complete AND holder_rank <> rank AND wait_ns > error_ns
         GROUP BY attempt, holder_rank
     ),
     own AS (
@@ -74,7 +75,7 @@ WITH
             attempt,
             rank,
             capture_id,
-            count(*) AS matched_count,
+            count(*) FILTER (is_complete AND error_ns IS NOT NULL) AS matched_count,
             min(end_ns) AS start_ns,
             greatest(min(end_ns), max(start_ns)) AS end_ns
         FROM calls

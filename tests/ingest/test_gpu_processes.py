@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tracekit.ingest import ingestor, recognise
+from tracekit.ingest import files, ingestor, recognise
 from tracekit.ingest.base import IngestOptions
 from tracekit.ingest.gpu.processes import executable, is_compute
 from tracekit.ingest.memory import MemorySink, source_of
 
+SHARED = Path(__file__).resolve().parents[3] / "shared/data/counters/nvidia_smi"
 SECRET = "hunter2-Passw0rd"  # noqa: S105 - planted
 
 
@@ -88,6 +91,8 @@ def test_apps_count_by_reading() -> None:
 
 def test_readings_that_nothing_separates_are_not_counted() -> None:
     text = "gpu_uuid, pid, process_name\n" + "".join(f"GPU-a, {p}, x\n" for p in (1, 1, 2, 2))
+    same = text.replace("2, x", "1, x")  # whoever repeats himself follows nobody
+    assert counts(read(same, "apps.csv", "gpu_text")) == [("GPU-a", 1, n) for n in (2, 3, 4, 5)]
     sink = read(text, "apps.csv", "gpu_text")
     assert counts(sink) == []
     assert sink.counters["reading_without_time"] == 1
@@ -95,7 +100,8 @@ def test_readings_that_nothing_separates_are_not_counted() -> None:
     # A header that comes again separates them; one reading alone is whole.
     again = text.replace("GPU-a, 2", "gpu_uuid, pid, process_name\nGPU-a, 2", 1)
     once = "gpu_uuid, pid, process_name\nGPU-a, 1, x\nGPU-a, 2, y\n"
-    assert counts(read(again.replace("GPU-a, 1, x\n", "", 1), "a.csv", "gpu_text")) == []
+    apart = counts(read(again, "a.csv", "gpu_text"))
+    assert apart == [("GPU-a", 1, n) for n in (2, 3, 5, 6)]
     assert counts(read(once, "apps.csv", "gpu_text")) == [("GPU-a", 2, 2)]
     two = once + once.replace("GPU-a, 2, y\n", "")
     assert counts(read(two, "apps.csv", "gpu_text")) == [("GPU-a", 2, 2), ("GPU-a", 1, 5)]
@@ -201,3 +207,26 @@ def test_xml_counts_each_document_by_itself() -> None:
 def test_instances_of_a_gpu_are_not_the_whole() -> None:
     parts = f"<processes>{process(1, 'C', '1')}{process(2, 'C', '2')}</processes>"
     assert counts(read(dump(parts), "smi.xml", "nvidia_smi_xml")) == []
+
+
+def test_recorded_h100_under_load() -> None:
+    """Two programs that hold memory and one that burns, as nvidia-smi 590 lists them twice."""
+    path = SHARED / "linux-x86_64__nvidia-h100-80gb-hbm3__590.48.01.txt"
+    if not path.exists():
+        pytest.skip("the captures of nvidia-smi are not here (../shared/data/counters)")
+    sink = MemorySink()
+    (source,) = files.expand([path])
+    ingestor("gpu_text").read(source, sink, IngestOptions())
+    assert counts(sink) == [
+        *((0, 0.0, place) for place in range(1773, 1778)),
+        ("GPU-00000000-0000-0000-0000-000000000000", 3.0, 2113),
+        *((0, 3.0, place) for place in range(2140, 2155, 3)),
+    ]
+    assert [row[2:] for row in names(sink)] == [
+        ("memhog", 1, 2566 << 20),
+        ("memhog", 1, 1542 << 20),
+        ("gpu_burn", 1, 15690 << 20),
+        ("memhog", 5, None),
+        ("memhog", 5, None),
+        ("gpu_burn", 5, None),
+    ]

@@ -155,10 +155,11 @@ def test_a_wait_names_the_stream_and_call_that_recorded_its_event(tmp_path: Path
                 "CUPTI_ACTIVITY_KIND_CUDA_EVENT", deviceId=0, contextId=1, streamId=stream,
                 correlationId=correlation, globalPid=global_id(7), eventId=9, eventSyncId=sync,
             )  # fmt: skip
-        for kind, event, sync in ((2, 9, 2), (3, 2**32 - 1, 0)):
+        none = 2**32 - 1
+        for kind, event, sync, stream in ((2, 9, 2, 7), (3, none, 0, 7), (1, 9, 1, none)):
             export.put(
                 "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", start=10, end=20, deviceId=0, contextId=1,
-                streamId=7, correlationId=500, globalPid=global_id(7), syncType=kind,
+                streamId=stream, correlationId=500, globalPid=global_id(7), syncType=kind,
                 eventId=event, eventSyncId=sync,
             )  # fmt: skip
         export.launch("gemm", 0, 10, 10)
@@ -168,6 +169,7 @@ def test_a_wait_names_the_stream_and_call_that_recorded_its_event(tmp_path: Path
     assert sink.rows("sync_op", *columns) == [
         ("stream_wait_event", 7, 21, 9, 401),
         ("stream", 7, None, None, None),
+        ("event", None, 20, 9, 400),  # the host waits, no stream does
     ]
 
 

@@ -177,3 +177,10 @@ def test_names_of_processes_are_told_and_a_container_that_sees_none_is_no_answer
     blind = replace(plain, rows={**plain.rows, "gpu_counters": [*plain.of("gpu_counters"), *none]})
     (by_memory,) = rule(NAME).run(blind).findings
     assert "2.0 GiB more" in by_memory.summary
+
+
+def test_a_gpu_without_peers_is_compared_with_none(make_job: MakeJob) -> None:
+    alone = [gauge(2, "compute_processes", 3.0, 1.0) | {"peer_value": None}]
+    (finding,) = rule(NAME).run(job_of(make_job, gpu_counters=alone)).findings
+    assert finding.summary.startswith("3 processes compute on ")
+    assert "peers" not in finding.summary

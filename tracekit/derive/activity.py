@@ -232,6 +232,11 @@ def period_row(
     name = WORDS[counter]
     interval = _interval_s(readings)
     if interval is None:
+        most = max((len(r.times) for r in readings), default=0)
+        if most == 1:
+            return _none(f"{name} was read once: a period needs many readings"), nothing
+        if most:
+            return _none(f"{name} was read {most} times and never changed"), nothing
         return _none(f"{name} was sampled, but not at times that can be compared"), nothing
     moving = [r for r in readings if float(np.std(r.values)) >= MIN_RANGE[counter]]
     about: dict[str, Any] = {

@@ -583,25 +583,42 @@ def _placed(
     job: JobDescription | None,
     pp: int,
 ) -> list[Coordinate]:
-    """The replica of every rank: ranks of a stage in order, each replica as wide as tp."""
+    """The replica of every rank: pipelines in order, each replica as wide as tp.
+
+    Pipelines are told by their group, which names members without a trace too; else by the place in
+    the stage, where stages are blocks of ranks; else ranks of a stage are counted.
+    """
     tp = job.parallelism.tp if job and job.parallelism.tp else None
+    world = job.world_size if job is not None and job.world_size else 0
+    block = world // pp if world and world % pp == 0 else 0
+    first = groups.get("first", {})
+    firsts = sorted({first[r][0] for r in stages if r in first})
     result = []
     by_stage: dict[int, list[int]] = {}
     for rank in sorted(stages):
         by_stage.setdefault(stages[rank], []).append(rank)
+    if pp > 1 and all(r in first for r in stages):
+        places = {r: firsts.index(first[r][0]) for r in stages}
+    elif pp > 1 and block and all(r // block == stage for r, stage in stages.items()):
+        places = {r: r % block for r in stages}
+    else:
+        places = {r: i for members in by_stage.values() for i, r in enumerate(members)}
     for stage, members in by_stage.items():
         width = tp or max((groups["tp"][r][1] for r in members if r in groups["tp"]), default=1)
-        result += [Coordinate(r, stage, i // width, pp) for i, r in enumerate(members)]
+        result += [Coordinate(r, stage, places[r] // width, pp) for r in members]
     return result
 
 
 def _group_places(rows: Iterable[Sequence[Any]]) -> dict[str, dict[int, tuple[int, int]]]:
-    """Per dimension: rank -> its index within its group, and the group's size."""
-    places: dict[str, dict[int, tuple[int, int]]] = {"pp": {}, "tp": {}}
+    """Per dimension: rank -> its index within its group, and the group's size; under "first" the
+    smallest member of its pipeline instead of the index."""
+    places: dict[str, dict[int, tuple[int, int]]] = {"pp": {}, "tp": {}, "first": {}}
     for rank, name, description, ranks in rows:
         dimension = group_dimension(name, description)
-        if dimension in places:
+        if dimension in ("pp", "tp"):
             places[dimension][rank] = (sorted(ranks).index(rank), len(ranks))
+        if dimension == "pp":
+            places["first"][rank] = (min(ranks), len(ranks))
     return places
 
 

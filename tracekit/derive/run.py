@@ -215,6 +215,36 @@ def _choose_used(
         else:
             source.is_left_out = True
             notes.append(f"{source.path} holds the same bytes as {twin.path}: counted once")
+    _leave_out_other_exports(sources, notes)
+
+
+def _leave_out_other_exports(sources: list[Source], notes: list[str]) -> None:
+    """Of several exports of one capture, all but the one that holds most.
+
+    A report may be exported more than once, with payloads and without: the same process began at
+    the same nanosecond. Equal pids alone are equal in every container.
+    """
+    same: dict[tuple[object, ...], list[Source]] = defaultdict(list)
+    for source in sources:
+        if source.is_used and source.kind == "nsys" and source.pids and source.start_ns:
+            same[source.host_name, source.pids, source.start_ns].append(source)
+    for group in same.values():
+        best = min(
+            group,
+            key=lambda s: (
+                s.status != "ok",
+                s.file_rank is None,
+                s.world_size is None,
+                -(s.rows_count or 0),
+                s.order,
+            ),
+        )
+        for source in group:
+            if source is not best:
+                source.is_used, source.is_left_out = False, True
+                notes.append(
+                    f"{source.path} is another export of the capture in {best.path}: counted once"
+                )
 
 
 def _touches(source: Source, window_ns: tuple[int | None, int | None]) -> bool:

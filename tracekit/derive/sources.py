@@ -40,6 +40,7 @@ class Source:
     host_name: str | None
     job_name: str | None
     trace_id: str | None
+    rows_count: int | None = None
     versions: tuple[str, ...] = ()
     pids: frozenset[int] = frozenset()
     local_rank: int | None = None
@@ -94,7 +95,7 @@ def read_sources(con: duckdb.DuckDBPyConnection) -> list[Source]:
         """
         SELECT source_id, coalesce(path, ''), kind, sha256, time_basis, time_resolution_ns,
                window_start_ns, window_end_ns, status, file_rank, name_rank, world_size,
-               host_name, job_name, trace_id, versions
+               host_name, job_name, trace_id, rows_count, versions
         FROM source
         """
     ).fetchall()

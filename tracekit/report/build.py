@@ -432,7 +432,13 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
         more = f" and {len(others) - 2} more" if len(others) > 2 else ""
         names = ", ".join(path.rsplit("/", 1)[-1] for path in others[:2])
         lines.append(f"{plural(len(others), 'file')} of other kinds not read: {names}{more}")
-    sizeless = sum(i.count for f in inputs for i in f.issues if i.name == SIZES_NOT_EXPORTED)
+    used = set(facts.job.rank_files.values())
+    sizeless = sum(
+        i.count
+        for f in inputs
+        for i in f.issues
+        if i.name == SIZES_NOT_EXPORTED and (not used or f.path in used)
+    )
     if sizeless:
         lines.append(
             f"{plural(sizeless, 'collective')} without communicator and size, which nsys leaves "

@@ -113,7 +113,11 @@ def judge(
         return _hidden(facts)
     if not facts.steps.rank_means:
         # A log alone has no step to weigh a finding against; what it shows is all there is.
-        return Judgement(_named(facts, cause)) if cause is not None else _no_steps(facts, rules_run)
+        return (
+            Judgement(_named(facts, cause))
+            if cause is not None
+            else _no_steps(facts, rules_run, findings)
+        )
     is_open = not has_silenced
     return (
         _missing(facts, cause)
@@ -161,7 +165,7 @@ def _hidden(facts: Facts) -> Judgement:
     )
 
 
-def _no_steps(facts: Facts, rules_run: Sequence[str]) -> Judgement:
+def _no_steps(facts: Facts, rules_run: Sequence[str], findings: Sequence[Finding]) -> Judgement:
     capture = CAPTURE_STEPS
     rows = [r for r in facts.of("overlap") if r["span_ns"]]
     warm = len(facts.steps.warmup_keys)
@@ -208,7 +212,7 @@ def _no_steps(facts: Facts, rules_run: Sequence[str]) -> Judgement:
             "add the dumps of all ranks (/tmp/nccl_trace_rank_*), or their traces",
         )
     if not rows and any(facts.of(query) for query in COUNTER_QUERIES):
-        return _counters_alone(facts, rules_run)
+        return _counters_alone(facts, rules_run, findings)
     if not rows and facts.ranks:
         return _say(
             "not_enough_data",
@@ -236,13 +240,16 @@ def _no_steps(facts: Facts, rules_run: Sequence[str]) -> Judgement:
     )
 
 
-def _counters_alone(facts: Facts, rules_run: Sequence[str]) -> Judgement:
+def _counters_alone(
+    facts: Facts, rules_run: Sequence[str], findings: Sequence[Finding]
+) -> Judgement:
     """Counters without a trace: what the rules that could read them found, if any could."""
     only = f"there are only counters, {_shown(facts)}"
     readers = {r.name for r in RULES if set(r.queries) & set(COUNTER_QUERIES)}
     if readers & set(rules_run):
         sentence = f"Cannot tell what a step costs: {only}, and the rules that could read them"
-        return _say("not_enough_data", f"{sentence} found no fault.", CAPTURE_STEPS)
+        what = "nothing above a note" if findings else "no fault"
+        return _say("not_enough_data", f"{sentence} found {what}.", CAPTURE_STEPS)
     rows = [row for query in COUNTER_QUERIES for row in facts.of(query)]
     if all((row["samples_count"] or 0) <= 1 for row in rows):
         return _say(

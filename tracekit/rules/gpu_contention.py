@@ -117,7 +117,8 @@ def _by_processes(facts: Facts, limits: GpuContentionThresholds, row: Row) -> Fi
     names = _names(facts, row)
     said = (
         f"{row['max_value']:.0f} processes compute on {gpus.subject([row])}"
-        f"{f' ({names})' if names else ''}; on its peers one."
+        f"{f' ({names})' if names else ''}"
+        f"{'; on its peers one' if row['peer_value'] is not None else ''}."
     )
     return _made(facts, row, said, evidence)
 

@@ -276,7 +276,8 @@ def _absent(facts: Facts, limits: LateRankThresholds) -> Finding | None:
         severity=severity_of(impact.step_ratio, cap=Severity.MINOR),
         confidence=confidence_from(["peers"], "estimated from the traced members' durations"),
         summary=(
-            f"{ranks_phrase(traced, facts.ranks)} wait about {seconds(cost_ns / 1e9)} of each "
+            f"{ranks_phrase(traced, facts.ranks)} wait{'s' if len(traced) == 1 else ''} about "
+            f"{seconds(cost_ns / 1e9)} of each "
             f"{seconds(step_s)} step for members that were not captured: the culprit is among "
             f"{plural(len(found.ranks), 'rank')} without a trace{where(facts, found.ranks)}."
         ),

@@ -4,9 +4,10 @@ What it means
 
 How it shows
     Matched collectives: the waiting of every member until the last has entered is booked to that
-    one, less what it inherited (it left the collective before late, or waited for another rank
-    meanwhile). The rank causes a fifth or more of all such waiting, and the delay that the others
-    could not fill with computing is 5 % of the step or more, beyond what the typical rank causes.
+    one, less what it inherited (it left the collective before late, waited for another rank
+    meanwhile, or stood in slow transfers of another communicator while the others ran ahead). The
+    rank causes a fifth or more of all such waiting, and the delay that the others could not fill
+    with computing is 5 % of the step or more, beyond what the typical rank causes.
 
 Why it hurts
     A synchronous job is as slow as its slowest rank, and every rank looks equally slow.

@@ -320,6 +320,26 @@ def test_a_report_beside_its_export_needs_no_nsys(
     assert ("its export job.sqlite is read" in capsys.readouterr().out) == is_read
 
 
+@pytest.mark.parametrize(
+    "wanted",
+    [("query", "cuda_gpu_kern_sum"), ("sql", "SELECT count(*) FROM gpu_op"), ("timeline", "-o")],
+)
+def test_rows_of_a_broken_export_come_with_a_word_of_what_they_lack(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wanted: tuple[str, str]
+) -> None:
+    name, argument = wanted
+    given = [argument, str(tmp_path / "t.json")] if name == "timeline" else [argument]
+    export_of([make_trace(0)], tmp_path / "job" / "rank0.sqlite")
+    assert command(name, str(tmp_path / "job"), *given) == 0
+    assert "note:" not in capsys.readouterr().err
+    (tmp_path / "job" / "rank1.sqlite").write_bytes(bytes(100_000))
+    more = ["--force"] if name == "timeline" else []
+    assert command(name, str(tmp_path / "job"), *given, *more) == 0
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "note: unreadable:" in shown
+    assert "rank1.sqlite (its header is zeroed: the export was interrupted)" in shown
+
+
 def test_two_exports_of_one_capture_are_one(tmp_path: Path) -> None:
     """Exported again with payloads, as the report asks: the better export counts."""
     write(Request("slow-gpu:1.7", 2, 5, "ddp", 4, "nsys", nccl="none", decoys=()), tmp_path / "job")

@@ -338,7 +338,7 @@ class _Reader:
             self._processes.nobody(number, gpu, time_ns, source)
             return
         at = len(self._columns)
-        name = parts[at] if len(parts) > at else parts[-1]
+        name = parts[at] if len(parts) > at else None  # a row that lacks cells may end in anything
         self._processes.one(number, gpu, key[2], time_ns, source, kind=parts[2][:8], name=name)
 
     def _app(self, number: int, line: str) -> None:

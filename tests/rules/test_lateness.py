@@ -768,10 +768,13 @@ def test_the_replay_is_the_third_score(make_job: MakeJob) -> None:
 # --- ranks without a trace in every call -------------------------------------------------------
 
 
-def uncalled(make_job: MakeJob, *, own_ms: float = 25, **options: Any) -> Any:
+def uncalled(
+    make_job: MakeJob, *, own_ms: float = 25, absent_ns: float | None = 1e6, **options: Any
+) -> Any:
     """A job whose calls all miss a member: own time and waiting are known, who came last is not."""
     job = late_job(make_job, {2: own_ms}, peer=1.3, **options)
     job.rows.pop("late_steps")
+    job.rows["absent_waits"] = [{"missing_ranks": [4], "wait_per_step_ns": absent_ns}]
     for row in job.rows["straggler"]:
         nothing = ("matched_count", "inflicted_wait_ns", "own_inflicted_wait_ns", "late_count")
         row.update(dict.fromkeys(nothing, 0), lateness_ratio=None)
@@ -790,6 +793,16 @@ def test_a_slow_rank_is_named_by_own_time_and_waiting_where_a_rank_left_no_trace
     assert gpu.scope.ranks == (2,)
     assert gpu.impact.s_per_step == pytest.approx(0.025), "as far as the others wait longer"
     assert LATE.run(slow).findings == ()
+
+
+def test_a_traced_rank_that_waits_for_an_absent_one_is_not_the_slowest(make_job: MakeJob) -> None:
+    step_ns = uncalled(make_job).facts(world_size=5).steps.step_ns
+    assert HOST.run(uncalled(make_job, absent_ns=0.049 * step_ns).facts(world_size=5)).findings
+    assert not HOST.run(uncalled(make_job, absent_ns=0.051 * step_ns).facts(world_size=5)).findings
+    # Nothing tells whether it waits: no major finding.
+    (unknown,) = HOST.run(uncalled(make_job, absent_ns=None).facts(world_size=5)).findings
+    (known,) = HOST.run(uncalled(make_job).facts(world_size=5)).findings
+    assert (unknown.severity, known.severity) == (Severity.MINOR, Severity.CRITICAL)
 
 
 def test_own_time_alone_names_nobody_where_a_rank_left_no_trace(make_job: MakeJob) -> None:

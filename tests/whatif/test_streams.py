@@ -14,6 +14,7 @@ from tracekit.errors import InputError, UsageError
 from tracekit.whatif import CollectivesWhatIf, Places, StreamReplay, parse_remove, parse_scale
 from tracekit.whatif.calls import Call, settled_clocks
 from tracekit.whatif.streams import raw_step_s
+from tracekit.whatif.streams.replay import WindowReplay
 
 US = 1000
 COMPUTE, COMM = 7, 20
@@ -383,6 +384,25 @@ def test_equal_ranks_may_wait_for_each_other(places: Places | None) -> None:
     assert found.refused is None
     faster = found.analyse([parse_scale("rank=2:compute=0.5")]).causes[0]
     assert faster.saved_s_per_step == pytest.approx(500e-6, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("job", "cause"),
+    [
+        (Job({**always(1, 1700), (0, 2): 400}, always(2, 120), ranks=5), "rank=1:host=0.5"),
+        (Job({}, always(3, 900), ranks=5, stray=60), "comm=dp=0.5"),
+    ],
+)
+def test_together_is_the_same_as_one_by_one(
+    job: Job, cause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    causes = [parse_scale(cause), parse_remove("rank=1")]
+    together = job.replay().analyse(causes)
+    run = WindowReplay._run
+    monkeypatch.setattr(
+        WindowReplay, "_run", lambda self, teams: run(self, [[r] for t in teams for r in t])
+    )
+    assert job.replay().analyse(causes) == together
 
 
 def test_a_collective_that_a_rank_is_in_twice_is_no_call() -> None:

@@ -46,6 +46,23 @@ def open_target(
         )
 
 
+SHOWN_LOSSES = 2
+_LOSSES = """
+SELECT path, status, reason FROM source WHERE status IN ('empty', 'partial', 'unreadable')
+ORDER BY status DESC, path, source_id
+"""
+
+
+def tell_losses(run: OpenRun) -> None:
+    """Which files were not read, or not whole, on stderr: rows do not show what they lack."""
+    lost = run.rows(_LOSSES).to_pylist()
+    for row in lost[:SHOWN_LOSSES]:
+        reason = f" ({safe(row['reason'])})" if row["reason"] else ""
+        note(f"note: {row['status']}: {safe(row['path'])}{reason}")
+    if len(lost) > SHOWN_LOSSES:
+        note(f"note: and {len(lost) - SHOWN_LOSSES} more files; tracekit query RUN job_sources")
+
+
 def sources(
     paths: o.PathsArg,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a file.")] = False,
@@ -117,6 +134,7 @@ def query(
     check_target(output, force)
     chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
     with open_target([target], job, chosen, workers, memory) as run:
+        tell_losses(run)
         write_rows(run.table(name, **_params(param)), format_, output)
 
 
@@ -160,6 +178,7 @@ def sql(
     text = _statement(statement, file)
     chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
     with open_target([target], job, chosen, workers, memory) as run:
+        tell_losses(run)
         write_rows(run.rows(text), format_, output)
 
 

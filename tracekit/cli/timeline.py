@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tracekit.cli import options as o
-from tracekit.cli.look import open_target
+from tracekit.cli.look import open_target, tell_losses
 from tracekit.cli.output import check_target
 from tracekit.cli.state import note
 from tracekit.errors import UsageError
@@ -58,6 +58,7 @@ def timeline(
     check_target(output, force)
     chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
     with open_target([target], job, chosen, workers, memory) as run:
+        tell_losses(run)
         written = run.timeline(
             output,
             max_slices=max_slices,

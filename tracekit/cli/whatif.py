@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tracekit.cli import options as o
-from tracekit.cli.look import open_target
+from tracekit.cli.look import open_target, tell_losses
 from tracekit.cli.output import check_target, write_text
 from tracekit.cli.state import note
 
@@ -84,6 +84,7 @@ def whatif(
     causes = [*map(parse_remove, remove or ()), *map(parse_scale, scale or ())]
     chosen = o.selection(ranks, hosts, steps, None, None, attempt, window)
     with open_target(paths, job, chosen, workers, memory) as run:
+        tell_losses(run)
         found = run.whatif(causes)
     if found.dropped_steps:
         note(f"{len(found.dropped_steps)} steps are left out of the replay")

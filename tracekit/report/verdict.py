@@ -47,7 +47,7 @@ class VerdictThresholds:
     )
 
 
-PROGRAM_RULES = frozenset({"launch-bound"})
+PROGRAM_RULES = frozenset({"launch-bound", "latency-bound-communication"})
 """Rules that blame nobody and yet are more than what the layout allows."""
 STATED_CAUSES = frozenset(
     """
@@ -93,10 +93,11 @@ def judge(
     configuration); kernels hidden in CUDA graphs or no step (not_enough_data); waiting that may
     be for ranks without a trace (not_enough_data, with the cause that logs state for slow
     communication, if any: it is there, only its share is not known); unequal waiting that no
-    finding explains (unexplained); a program that launches too slowly (configuration: it blames
-    nobody, but has a remedy); idle time or slow steps that no finding explains (unexplained); a
-    minor finding that names a cause (it would mislead to lead with 1 % while 40 % is
-    unexplained); a single step, or files left for want of time (not_enough_data); inherent.
+    finding explains (unexplained); a program that launches too slowly or sends too little at a
+    time (configuration: it blames nobody, but has a remedy); idle time or slow steps that no
+    finding explains (unexplained); a minor finding that names a cause (it would mislead to lead
+    with 1 % while 40 % is unexplained); a single step, or files left for want of time
+    (not_enough_data); inherent.
     What a silenced finding may explain is not called unexplained. ``is_whole`` says that every
     input was read to its end; ``failed`` names the inputs on which our own reader failed: what
     they hold is not known, so nothing is inherent. Nor is waiting where a part of the traces is

@@ -21,6 +21,7 @@ from tracekit.rules.steps import StepKey
 from tracekit.wording import some_ranges
 
 QUERIES = ("step_breakdown", "straggler", "late_steps", "match_coverage")
+ABSENT_WAITS = "absent_waits"
 MAX_PLACES = 10
 
 
@@ -209,8 +210,10 @@ def slower_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
     """Ranks that take longer than their peers, which stand in communication for longer meanwhile.
 
     For jobs in which no call has all its members, because some left no trace: who enters last is
-    not known there. The cost is the lesser of both differences; an absent rank may be slower still,
-    and then a part of it would remain. Not told in a pipeline, whose stages wait for one another.
+    not known there. The cost is the lesser of both differences. Where the traced rank that comes
+    last waits for the absent ones (absent_waits), they are slower still: to mend a traced one would
+    gain nothing, and nobody is named. Where that cannot be estimated, it is no major finding. Not
+    told in a pipeline, whose stages wait for one another.
     """
     steps = facts.steps
     rows = {int(r["rank"]): r for r in facts.of("straggler")}
@@ -218,6 +221,10 @@ def slower_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
     is_piped = any(r["op"] in ("send", "recv", "send_recv") for r in facts.of("comm_summary"))
     ratios = {r: float(x) for r, row in rows.items() if (x := row["peer_ratio"]) is not None}
     if not facts.missing_ranks or has_whole_calls or is_piped or len(ratios) < 3:
+        return []
+    absent = [r["wait_per_step_ns"] for r in facts.of(ABSENT_WAITS) if r["missing_ranks"]]
+    known = [float(ns) for ns in absent if ns is not None]
+    if max(known, default=0.0) >= limits.min_cost_ratio * steps.step_ns:
         return []
     usual = median(sorted(ratios.values())[: (len(ratios) + 1) // 2])
     means = steps.rank_means
@@ -240,7 +247,7 @@ def slower_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
             compute_ratio=_ratio_to(rows[rank], [rows[r] for r in others], "compute_ratio"),
             late_count=0,
             late_keys=tuple(steps.keys),
-            scores_count=2,
+            scores_count=2 if known and len(known) == len(absent) else 1,
             available_count=2,
             slowdown_ratio=None,
             row=rows[rank],

@@ -6,12 +6,12 @@ How it shows
     Its computing time is 1.10 times its peers' median or more in four of five steady steps (peers:
     ranks of the same pipeline stage), and the others wait for it by its own doing. It runs as many
     kernels as they do. Where every call has a member without a trace, who came last is not known:
-    then the others stand in communication for longer than it does, and that is the cost, of which a
-    part would remain if the absent rank is slower still. With timers of pipeline operations alone:
-    its forwards and backwards take 1.10 times as long as its peers' in four of five steps; what
-    that costs is replayed. Without either: its multiprocessors are active 1.10 times as much as its
-    peers' and below theirs in one of five moments at most, so it does not wait, and its clock, its
-    power or its memory gives a reason.
+    then the others stand in communication for longer than it does, and that is the cost; nobody is
+    named where the last of them to come waits too, because an absent rank is slower still. With
+    timers of pipeline operations alone: its forwards and backwards take 1.10 times as long as its
+    peers' in four of five steps; what that costs is replayed. Without either: its multiprocessors
+    are active 1.10 times as much as its peers' and below theirs in one of five moments at most, so
+    it does not wait, and its clock, its power or its memory gives a reason.
 
 Why it hurts
     Every rank waits for it in every step; one GPU sets the pace of all.
@@ -53,6 +53,7 @@ from tracekit.rules import busiest as active
 from tracekit.rules import gpus, pipeline
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, lacking, threshold
 from tracekit.rules.lateness import (
+    ABSENT_WAITS,
     QUERIES,
     LatenessThresholds,
     LateRank,
@@ -345,7 +346,7 @@ RULE = Rule(
     thresholds=SlowGpuThresholds(),
     queries=(
         *QUERIES,
-        *("kernel_summary", "comm_summary", "expert_load", OPERATIONS, "bubble"),
+        *("kernel_summary", "comm_summary", "expert_load", OPERATIONS, "bubble", ABSENT_WAITS),
         *active.QUERIES,
     ),
     needs_kernels=True,

@@ -47,6 +47,7 @@ from tracekit.findings import (
 )
 from tracekit.rules.base import Facts, Rule, RuleOutcome, lacking, threshold
 from tracekit.rules.lateness import (
+    ABSENT_WAITS,
     QUERIES,
     LatenessThresholds,
     LateRank,
@@ -208,7 +209,7 @@ RULE = Rule(
     summary="A rank is late because its host is slow, not its GPU.",
     owner="platform",
     thresholds=SlowHostThresholds(),
-    queries=(*QUERIES, "comm_summary", *STALL_QUERIES),
+    queries=(*QUERIES, ABSENT_WAITS, "comm_summary", *STALL_QUERIES),
     needs_kernels=True,
     evaluate=evaluate,
     doc=__doc__,

@@ -204,7 +204,7 @@ def test_where_clocks_are_not_sure_nobody_is_accused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", [0, 3, 6])
-def test_without_one_file_no_captured_rank_is_blamed(missing: int, tmp_path: Path) -> None:
+def test_without_one_file_nobody_is_blamed_for_the_absent(missing: int, tmp_path: Path) -> None:
     keep = set(range(8)) - {missing}
     found = blamed(copied(sample("kineto/megatron-tp8"), tmp_path / "part", {}, keep))
     if missing in (0, 6):
@@ -212,7 +212,9 @@ def test_without_one_file_no_captured_rank_is_blamed(missing: int, tmp_path: Pat
         assert finding.candidates.ranks == (missing,)
         assert finding.scope.ranks == ()
     else:
-        assert found == {}
+        # Every call lacks a member. Own time and the others' waiting still tell the two apart from
+        # the rest, rank 2 among it, which is slower than most and behind both.
+        assert {f.scope.ranks for f in found.values()} == {(0,), (6,)}
 
 
 MAIMED = {

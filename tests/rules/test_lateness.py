@@ -769,10 +769,16 @@ def test_the_replay_is_the_third_score(make_job: MakeJob) -> None:
 
 
 def uncalled(
-    make_job: MakeJob, *, own_ms: float = 25, absent_ns: float | None = 1e6, **options: Any
+    make_job: MakeJob,
+    *,
+    own_ms: float = 25,
+    other_ms: float | None = None,
+    absent_ns: float | None = 1e6,
+    **options: Any,
 ) -> Any:
     """A job whose calls all miss a member: own time and waiting are known, who came last is not."""
-    job = late_job(make_job, {2: own_ms}, peer=1.3, **options)
+    late = {2: own_ms} if other_ms is None else {2: own_ms, 1: other_ms}
+    job = late_job(make_job, late, peer=1.3, **options)
     job.rows.pop("late_steps")
     job.rows["absent_waits"] = [{"missing_ranks": [4], "wait_per_step_ns": absent_ns}]
     for row in job.rows["straggler"]:
@@ -803,6 +809,13 @@ def test_a_traced_rank_that_waits_for_an_absent_one_is_not_the_slowest(make_job:
     (unknown,) = HOST.run(uncalled(make_job, absent_ns=None).facts(world_size=5)).findings
     (known,) = HOST.run(uncalled(make_job).facts(world_size=5)).findings
     assert (unknown.severity, known.severity) == (Severity.MINOR, Severity.CRITICAL)
+
+
+def test_a_delay_that_a_longer_one_may_cover_names_nobody(make_job: MakeJob) -> None:
+    for other_ms, named in ((13, {1, 2}), (12, {2})):
+        job = uncalled(make_job, own_ms=25, other_ms=other_ms)
+        found = HOST.run(job.facts(world_size=5)).findings
+        assert {r for f in found for r in f.scope.ranks} == named
 
 
 def test_own_time_alone_names_nobody_where_a_rank_left_no_trace(make_job: MakeJob) -> None:

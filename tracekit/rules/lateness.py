@@ -22,6 +22,8 @@ from tracekit.wording import some_ranges
 
 QUERIES = ("step_breakdown", "straggler", "late_steps", "match_coverage")
 ABSENT_WAITS = "absent_waits"
+HIDDEN_RATIO = 0.5
+"""Of the slowest rank's delay: a smaller one may be covered by it; no call tells who was last."""
 MAX_PLACES = 10
 
 
@@ -236,7 +238,9 @@ def slower_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
     others_own = median(own[r] for r in others)
     others_wait = median(means[r].exposed_comm for r in others)
     costs = {r: min(own[r] - others_own, others_wait - means[r].exposed_comm) for r in slow}
-    members = [r for r in slow if costs[r] >= limits.min_cost_ratio * steps.step_ns]
+    # What is behind the worst one is hidden by it for the most part.
+    least = max(limits.min_cost_ratio * steps.step_ns, HIDDEN_RATIO * max(costs.values()))
+    members = [r for r in slow if costs[r] >= least]
     return [
         LateRank(
             rank=rank,

@@ -816,6 +816,9 @@ def test_a_delay_that_a_longer_one_may_cover_names_nobody(make_job: MakeJob) -> 
         job = uncalled(make_job, own_ms=25, other_ms=other_ms)
         found = HOST.run(job.facts(world_size=5)).findings
         assert {r for f in found for r in f.scope.ranks} == named
+        # What each of several costs alone is not known.
+        severity = Severity.CRITICAL if len(named) == 1 else Severity.MINOR
+        assert {f.severity for f in found} == {severity}
 
 
 def test_own_time_alone_names_nobody_where_a_rank_left_no_trace(make_job: MakeJob) -> None:

@@ -251,8 +251,8 @@ def slower_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
             compute_ratio=_ratio_to(rows[rank], [rows[r] for r in others], "compute_ratio"),
             late_count=0,
             late_keys=tuple(steps.keys),
-            # Several that take turns share the waiting, and nothing tells in what parts: each cost is
-            # then an upper bound (megatron-tp8 without a file: 223 ms for 153), and no major finding.
+            # Several that take turns share the waiting, and nothing tells in what parts: each cost
+            # is then an upper bound (megatron-tp8 without a file: 223 ms for 153), and not major.
             scores_count=2 if len(members) == 1 and known and len(known) == len(absent) else 1,
             available_count=2,
             slowdown_ratio=None,

@@ -33,8 +33,6 @@ STALL_S = 60.0
 MEMORY_BYTES = 1 << 30
 """What the program may allocate: a batch of ordinary rows takes a hundredth of it."""
 _MAX_MESSAGE_BYTES = 1 << 30
-_MAX_ROW_OVERHEAD_BYTES = 4096
-"""What a row takes beside its texts and blobs, at most."""
 _PIPE_BYTES = 1 << 20
 _PROGRAM = Path(__file__).with_name("adbc_program.py")
 _WHY = {
@@ -61,7 +59,7 @@ def is_there() -> bool:
 @dataclass(frozen=True, slots=True)
 class Query:
     """A statement whose answer has a row too many in front, and the columns between a row's id and
-    the last one, which tells whether the row is long."""
+    the last one, which tells whether a text is too long."""
 
     sql: str
     is_text: dict[str, bool]
@@ -78,7 +76,7 @@ def query(
     A column of this driver has the type of the values in its first batch, nulls are integers, and
     a later value of another type is an error. So integers are asked for as they are; texts come as
     bytes, since the driver passes on what is no UTF-8, and after a row of ours that makes them
-    bytes. Rows that are about as long as sqlite3 may read are told, for it to decide.
+    bytes. A text that is longer than sqlite3 may read is not read here either, but told.
     """
     columns, first, is_text = ["rowid"], ["0"], {}
     for name in (c for c in wanted if c in types):
@@ -94,13 +92,8 @@ def query(
             is_read = f"typeof({shown}) = 'text' AND octet_length({shown}) <= {max_value_bytes}"
             shown = f"CASE WHEN {is_read} THEN CAST({shown} AS BLOB) END"
         columns.append(shown)
-    lengths = [
-        f'coalesce(octet_length("{name}"), 0)'
-        for name, declared in types.items()
-        if _affinity(declared) != "integer"
-    ]
-    most = max_value_bytes - _MAX_ROW_OVERHEAD_BYTES
-    columns.append(f"{' + '.join(lengths)} > {most}" if lengths else "0")
+    lengths = [f'coalesce(octet_length("{name}"), 0)' for name, is_it in is_text.items() if is_it]
+    columns.append(" OR ".join(f"{one} > {max_value_bytes}" for one in lengths) or "0")
     condition = f" WHERE {where}" if where else ""
     rows = f'SELECT {", ".join(columns)} FROM "{table}" NOT INDEXED{condition}'  # noqa: S608
     return Query(f"SELECT {', '.join([*first, '0'])} UNION ALL {rows}", is_text)
@@ -155,12 +148,12 @@ class Adbc:
                 rows = batch if number else batch.slice(1)
                 if not rows.num_rows:
                     continue
-                ids, *columns, is_long = rows.columns
+                ids, *columns, is_too_long = rows.columns
                 rowids = np.asarray(ids)
                 if (last is not None and rowids[0] <= last) or (rowids[1:] <= rowids[:-1]).any():
                     raise TroubleError("its rows are not in order")
-                if np.asarray(is_long).any():
-                    raise TroubleError("a value is very long")
+                if np.asarray(is_too_long).any():
+                    raise TroubleError("a text is too long")
                 shown = [_as_text(c) if c.type == pa.binary() else c for c in columns]
                 yield Batch(rowids, dict(zip(query.is_text, shown, strict=True)))
                 last = rowids[-1]

@@ -13,7 +13,9 @@ import sqlite3
 import tempfile
 import time
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from operator import itemgetter, lt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 from urllib.parse import quote
@@ -91,6 +93,10 @@ class Tables(ABC):
     def stream(self, table: str, wanted: Sequence[str], where: str = "") -> Iterator[Batch]:
         """The same rows, read in the fastest way that there is: for tables that may be large."""
         yield from self.batches(table, wanted, where)
+
+    def _broke_off(self, table: str, why: str) -> None:
+        if (text := f"{table}: {why}") not in self.damaged:
+            self.damaged.append(text)
 
     @abstractmethod
     def _integers(self, table: str, select: str) -> list[tuple[Any, ...]]:
@@ -172,6 +178,9 @@ class Database(Tables):
                 continue
             columns = self._con.execute(f'PRAGMA table_xinfo("{name}")').fetchall()
             types = {str(c[1]): str(c[2]) for c in columns if c[6] == 0 and '"' not in str(c[1])}
+            if any(column.lower() == "rowid" for column in types):
+                self.unreal.append(name)  # nsys makes none, and rows could not be told apart
+                continue
             self._types[name] = types
             found[name] = tuple(types)
         return found
@@ -205,41 +214,52 @@ class Database(Tables):
     def _batches(
         self, table: str, wanted: Sequence[str], where: str, params: Sequence[object], after: int
     ) -> Iterator[Batch]:
-        """Rows with larger ids than ``after``."""
+        """Rows with larger ids than ``after``. Those before are read as well: in damaged pages a
+        search for a row may lead elsewhere than reading on."""
         from tracekit.ingest.nsys.batch import Batch
 
         if table not in self.tables:
             return
         present = [c for c in wanted if c in self.tables[table]]
+        for rows in self._in_parts(table, present, where, params):
+            new = rows[bisect_right(rows, after, key=itemgetter(0)) :]
+            if new:
+                rowids, *values = zip(*new, strict=True)
+                yield Batch(rowids, dict(zip(present, values, strict=True)))
+
+    def _in_parts(
+        self, table: str, present: Sequence[str], where: str, params: Sequence[object]
+    ) -> Iterator[list[tuple[Any, ...]]]:
+        """Row ids and columns, in the order of the ids, up to the first damage."""
         listed = ", ".join(["rowid", *(f'"{c}"' for c in present)])
         condition = f" AND ({where})" if where else ""
-        if after > _BEFORE_ALL:
-            # By a look at each row and not by a search, which damaged pages would lead elsewhere.
-            condition += f" AND +rowid > {after}"
-
-        def batch(rows: Sequence[tuple[Any, ...]]) -> Batch:
-            rowids, *values = zip(*rows, strict=True)
-            return Batch(rowids, dict(zip(present, values, strict=True)))
-
         last = _BEFORE_ALL
         while True:
             known = ", ".join(map(str, sorted(self.too_long.get(table, ()))))
             rest = f"rowid > ? AND rowid NOT IN ({known}){condition}"
             # No index of the file's: its order may differ, and its pages be damaged.
             sql = f'SELECT {listed} FROM "{table}" NOT INDEXED WHERE {rest}'  # noqa: S608 - checked
+            failure: Exception | None = None
+            is_in_order = True
             try:
                 cursor = self._con.execute(sql, [last, *params])
-                while rows := cursor.fetchmany(BATCH_ROWS):
-                    last = int(rows[-1][0])
-                    yield batch(rows)
-                return
+                while is_in_order and (rows := cursor.fetchmany(BATCH_ROWS)):
+                    rising = _rising(rows, last)
+                    is_in_order = len(rising) == len(rows)
+                    if rising:
+                        last = rising[-1][0]
+                        yield rising
             except _FAILURES as error:
                 failure = error
-            if rows := self._until_failure(sql, [last, *params]):
-                last = int(rows[-1][0])
-                yield batch(rows)
+            if failure is None:
+                if not is_in_order:
+                    self._broke_off(table, "its pages are damaged")
+                return
+            if rows := _rising(self._until_failure(sql, [last, *params]), last):
+                last = rows[-1][0]
+                yield rows
             if not self._leaves_out(failure, table, rest, listed, [last, *params]):
-                self.damaged.append(f"{table}: {self._why(failure)}")
+                self._broke_off(table, self._why(failure))
                 return
 
     def _is_for_adbc(self, table: str) -> bool:
@@ -293,11 +313,22 @@ class Database(Tables):
         try:
             return self._con.execute(f'SELECT {select} FROM "{table}"').fetchall()  # noqa: S608
         except _FAILURES as error:
-            self.damaged.append(f"{table}: {self._why(error)}")
+            self._broke_off(table, self._why(error))
             return []
 
     def _why(self, error: Exception) -> str:
         return why(error, missing_bytes=self.missing_bytes)
+
+
+def _rising(rows: list[tuple[Any, ...]], last: int) -> list[tuple[Any, ...]]:
+    """The rows up to the first whose id is not larger than the one before: damaged pages may lead
+    to the same rows again."""
+    ids = [row[0] for row in rows]
+    if ids and ids[0] > last and all(map(lt, ids, ids[1:])):
+        return rows
+    before = [last, *ids]
+    count = next((i for i, one in enumerate(ids) if one <= before[i]), len(ids))
+    return rows[:count]
 
 
 def _is_too_long(error: Exception) -> bool:

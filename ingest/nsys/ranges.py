@@ -68,8 +68,10 @@ class HostRanges:
             return
         markers: list[steps.Marker] = []
         latest: int | None = None
+        is_asked = False
         for batch in reader.batches(m.NVTX, _WANTED, _TYPES):
-            if latest is None and batch.has_null("end"):
+            if not is_asked and batch.has_null("end"):
+                is_asked = True
                 latest = reader.database.largest(m.NVTX, "start", "end")
             self._keep(batch, latest, markers)
         self._steps = steps.choose(markers)

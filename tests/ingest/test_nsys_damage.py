@@ -25,6 +25,8 @@ from tracekit.ingest.memory import MemorySink
 from tracekit.ingest.nsys import database, sniff
 from tracekit.ingest.nsys.database import Database
 
+pytestmark = pytest.mark.usefixtures("nsys_reader")
+
 
 def make(path: Path, kernels: int = 3) -> Path:
     with Export(path) as export:

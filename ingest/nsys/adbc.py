@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tracekit.ingest.nsys.batch import Batch
 
-BATCH_ROWS = 1 << 16
+BATCH_ROWS = 1 << 14
 """Rows of a batch."""
 STALL_S = 60.0
 """How long a batch may take to come: a disk may be slow, but pages in circles give none."""

@@ -30,9 +30,9 @@ BATCH_ROWS = 1 << 14
 """Rows of a batch."""
 STALL_S = 60.0
 """How long a batch may take to come: a disk may be slow, but pages in circles give none."""
-MEMORY_BYTES = 1 << 30
+MEMORY_BYTES = 512 << 20
 """What the program may allocate: a batch of ordinary rows takes a hundredth of it."""
-_MAX_MESSAGE_BYTES = 1 << 30
+_MAX_MESSAGE_BYTES = 256 << 20
 _PIPE_BYTES = 1 << 20
 _PROGRAM = Path(__file__).with_name("adbc_program.py")
 _WHY = {
@@ -84,9 +84,8 @@ def query(
         if kind not in ("integer", "text"):
             return None
         is_text[name] = kind == "text"
-        first.append(
-            "x'00'" if is_text[name] else "0"
-        )  # of an empty blob the driver makes an error
+        # Of a batch of nothing but empty blobs the driver makes an error.
+        first.append("x'00'" if is_text[name] else "0")
         shown = f'"{name}"'
         if is_text[name]:
             is_read = f"typeof({shown}) = 'text' AND octet_length({shown}) <= {max_value_bytes}"
@@ -118,6 +117,7 @@ class Adbc:
         self._uri = uri
         self._deadline = deadline
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_busy = False
 
     def close(self) -> None:
         """End the program at once, whatever it does."""
@@ -162,6 +162,9 @@ class Adbc:
         """The answer to a statement. TroubleError where it ends too early."""
         import pyarrow as pa
 
+        if self._is_busy:
+            raise TroubleError("it was still reading another table")
+        self._is_busy = True
         is_whole = False
         try:
             pipe = _Pipe(self._ask(sql), self._deadline)
@@ -177,6 +180,7 @@ class Adbc:
         except (OSError, ValueError) as error:  # Arrow's errors are of the latter
             raise TroubleError(self._why()) from error
         finally:
+            self._is_busy = False
             if not is_whole:  # also where nobody wants the rest
                 self.close()
 

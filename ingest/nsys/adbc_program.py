@@ -88,7 +88,5 @@ def _limit(cpu_s: int, memory_bytes: int) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):  # nobody reads any more
-        status = main()
-        sys.stderr.close()
-        os._exit(status)
+    with contextlib.suppress(KeyboardInterrupt):  # tracekit says what there is to say
+        os._exit(main())

@@ -475,6 +475,16 @@ def test_a_program_that_is_killed_between_batches_costs_no_row(
         assert RUNTIME not in opened.read_again
 
 
+def test_two_tables_at_a_time_are_not_mixed_up(export: Path) -> None:
+    with Database(export) as opened:
+        kernels, calls = opened.stream(KERNEL, ("start",)), opened.stream(RUNTIME, ("start",))
+        counts = [len(next(kernels)), len(next(calls))]
+        counts[1] += sum(len(b) for b in calls)
+        counts[0] += sum(len(b) for b in kernels)
+        assert counts == [100, 201]
+        assert opened.read_again == {RUNTIME: "it was still reading another table"}
+
+
 def test_memory_is_limited(export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adbc, "MEMORY_BYTES", 64 << 20)
     monkeypatch.setattr(adbc, "BATCH_ROWS", 10_000_000)

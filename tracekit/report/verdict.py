@@ -56,6 +56,8 @@ STATED_CAUSES = frozenset(
     """.split()  # noqa: SIM905  # a list that is read by eye
 )
 """Rules that logs or counters prove without a price, and whose cause slows communication."""
+PORT_FAULTS = frozenset({"packet-loss", "nic-error", "link-degraded"})
+"""Rules of ports whose counters show harm whatever it costs: no job makes it by running."""
 LIMITS = VerdictThresholds()
 REASONS = {f.name: f.metadata["reason"] for f in fields(VerdictThresholds)}
 
@@ -97,7 +99,8 @@ def judge(
     time (configuration: it blames nobody, but has a remedy); idle time or slow steps that no
     finding explains (unexplained); a minor finding that names a cause (it would mislead to lead
     with 1 % while 40 % is unexplained); a single step, or files left for want of time
-    (not_enough_data); inherent.
+    (not_enough_data); a port that loses or damages what is sent, at a price that nothing tells,
+    beside communication that nothing hides (not_enough_data); inherent.
     What a silenced finding may explain is not called unexplained. ``is_whole`` says that every
     input was read to its end; ``failed`` names the inputs on which our own reader failed: what
     they hold is not known, so nothing is inherent. Nor is waiting where a part of the traces is
@@ -129,6 +132,7 @@ def judge(
         or _too_short(facts)
         or _failed(failed)
         or _unread(facts)
+        or _unpriced(facts, findings)
         or _inherent(facts, rules_run, has_silenced, is_whole, findings)
     )
 
@@ -458,6 +462,28 @@ def _unread(facts: Facts) -> Judgement | None:
         "what was read shows no fault.",
         "run the same command again: it goes on with the files that are left",
     )
+
+
+def _unpriced(facts: Facts, findings: Sequence[Finding]) -> Judgement | None:
+    """A port at fault, at an unknown price, beside communication that it may be the reason for."""
+    waiting = median(_waiting(facts).values())
+    found = next((f for f in findings if f.rule in PORT_FAULTS and _is_unpriced(f)), None)
+    if found is None or waiting < LIMITS.min_waiting_ratio:
+        return None
+    says = (
+        f"{found.summary} How much of the {share(waiting)} of the step that is communication "
+        "which nothing hides comes from it cannot be told."
+    )
+    return Judgement(
+        Verdict(kind="not_enough_data", finding=found.id, sentence=says),
+        "mend the port; what it costs shows where counters and traces are on one clock "
+        "([clocks] in job.toml) over 30 steps, slow and normal",
+    )
+
+
+def _is_unpriced(finding: Finding) -> bool:
+    is_open = finding.impact.s_per_step is None and not finding.explained_by
+    return is_open and not finding.counter_evidence
 
 
 def _inherent(

@@ -465,3 +465,8 @@ def views(found: Iterable[Port]) -> list[list[Port]]:
 def links_phrase(found: Sequence[Port]) -> str:
     """Names of ports for a sentence."""
     return some([safe(p.link) for p in found])
+
+
+def is_counters_alone(evidence: Sequence[Evidence]) -> bool:
+    """Whether a finding stands on what ports count and are set to, and nothing else."""
+    return all(e.query in ("port_counters", "port_levels", "port_events") for e in evidence)

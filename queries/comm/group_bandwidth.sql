@@ -25,8 +25,6 @@
 -- column: timeline VARCHAR : device (kernels) or host (worker threads, whose times are noisy).
 -- column: error_ns BIGINT : By how much the clocks may make its transfer differ from the usual one
 --     of those groups: how far the members' clocks may be apart (median), its own and the others'.
--- column: first_start_ns BIGINT : Start of the first of them.
--- column: last_end_ns BIGINT : End of the last.
 -- source: Diagnosis 3.6 and D16; factors of nccl-tests.
 WITH
     instances AS (
@@ -42,9 +40,7 @@ WITH
             max(ranks_count) AS ranks_count,
             median(greatest(0, end_ns - holder_start_ns)) AS transfer_ns,
             -- The one that was waited for is timed by its own clock alone.
-            median(if(rank = holder_rank, 0, error_ns)) AS error_ns,
-            min(start_ns) AS first_start_ns,
-            max(end_ns) AS last_end_ns
+            median(if(rank = holder_rank, 0, error_ns)) AS error_ns
         FROM collective_calls(
             'collective', 'collective_match', 'comm_group', 'clock_offset', 'clock_pair'
         )
@@ -74,8 +70,6 @@ WITH
             max(ranks_count) AS ranks_count,
             min(transfer_p50_ns) AS transfer_p50_ns,
             max(error_ns) AS error_ns,
-            min(first_start_ns) AS first_start_ns,
-            max(last_end_ns) AS last_end_ns,
             count(*) FILTER (transfer_ns >= 3 * transfer_p50_ns) AS stuck_count,
             coalesce(
                 sum(transfer_ns - transfer_p50_ns) FILTER (transfer_ns >= 3 * transfer_p50_ns), 0
@@ -121,8 +115,6 @@ SELECT
     peers_count,
     attempt,
     timeline,
-    CAST(error_ns + usual_error_ns AS BIGINT) AS error_ns,
-    first_start_ns,
-    last_end_ns
+    CAST(error_ns + usual_error_ns AS BIGINT) AS error_ns
 FROM compared
 ORDER BY attempt, kind, op, message_bytes, group_id;

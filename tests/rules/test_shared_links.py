@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,6 +36,8 @@ def port(name: str, counter: str, growth: float, **more: Any) -> dict[str, Any]:
         "growth": growth,
         "intervals_count": 19,
         "coverage_ratio": 1.0,
+        "step_growth": growth,
+        "step_covered_ns": SPAN_S * 1e9,
         "is_from_documentation": False,
         "source_id": 0,
         "place": number,
@@ -103,29 +104,17 @@ def test_a_crowd_at_one_port_names_its_receiver(make_job: MakeJob) -> None:
     assert finding.confidence.level == "likely"
 
 
-def test_idle_ends_of_the_window_make_a_link_no_slower(make_job: MakeJob) -> None:
-    """A session that begins before the job and ends after it counts the same bytes."""
-    facts = job_of(make_job, crowd())
-    steps = [facts.steps.span_ns(key) for key in facts.steps.keys]
-    first, last = steps[0][0], steps[-1][1]
-    costs = []
-    for idle_ns, covered in ((0, 1.0), (500_000_000, 1.0), (500_000_000, 0.5)):
-        job = replace(facts.job, start_ns=first - idle_ns, end_ns=last + idle_ns)
-        # 4 GB in the second that the job works; of readings of half the window, half of that.
-        rows = [
-            r | {"coverage_ratio": covered}
-            | ({"growth": r["growth"] * covered} if r["counter"] == "tx_bytes" else {})
-            for r in crowd()
-        ]  # fmt: skip
-        calls = [
-            r | {"first_start_ns": first + 50, "last_end_ns": last - 50}
-            for r in facts.of("group_bandwidth")
-        ]
-        more = {"port_counters": rows, "group_bandwidth": calls}
-        seen = replace(facts, job=job, rows={**facts.rows, **more})
-        costs.append(only(rule("incast").run(seen)).impact.s_per_step)
+def test_the_rate_within_the_steps_counts(make_job: MakeJob) -> None:
+    """Not that of the window, which may have idle ends, nor of whole intervals that overhang."""
+    steps = {"step_growth": 4e9, "step_covered_ns": 1e9}
+    rows = [r | (steps if r["counter"] == "tx_bytes" else {}) for r in crowd()]
+    finding = only(rule("incast").run(job_of(make_job, rows)))
     # (4 GB / 1 s) * 0.1 s / (0.8 * 25 GB/s) = 20 ms of the 40.
-    assert costs == pytest.approx([0.020] * 3)
+    assert finding.impact.s_per_step == pytest.approx(0.020)
+    # No step is known: nothing is charged for what cannot be compared.
+    unknown = {"step_growth": None, "step_covered_ns": None}
+    rows = [r | (unknown if r["counter"] == "tx_bytes" else {}) for r in crowd()]
+    assert only(rule("incast").run(job_of(make_job, rows))).impact.s_per_step is None
 
 
 @pytest.mark.parametrize(

@@ -423,42 +423,34 @@ def usual_speed(facts: Facts) -> float | None:
     return median(speeds) if speeds else None
 
 
-def _working_s(facts: Facts, row: Row) -> float | None:
-    """Seconds of a row's growth in which the job worked: from its first call or step to the last.
-
-    The window of a capture may begin before and end after them (a session of Nsight Systems does).
-    Readings that cover a part of the window are taken to be of all of it alike. Without a window
-    all that the readings span, as ``span_s``.
-    """
-    start_ns, end_ns, covered = facts.job.start_ns, facts.job.end_ns, row["coverage_ratio"]
-    if start_ns is None or end_ns is None or covered is None:
-        return span_s(row)
-    calls = [(r["first_start_ns"], r["last_end_ns"]) for r in facts.of("group_bandwidth")]
-    spans = [*facts.steps.spans.values(), *calls]
-    if spans:
-        start_ns = max(start_ns, min(int(start) for start, _ in spans))
-        end_ns = min(end_ns, max(int(end) for _, end in spans))
-    return float(covered) * (end_ns - start_ns) / 1e9 if covered and end_ns > start_ns else None
+def _own_growth(row: Row, foreign_per_s: float) -> float | None:
+    """What a row grew by within the steps without what is not the job's, of which as large a part
+    of the whole growth is taken to be there as elsewhere."""
+    seconds, growth = span_s(row), float(row["growth"])
+    if seconds is None or row["step_growth"] is None:
+        return None
+    own_ratio = 1 - foreign_per_s * seconds / growth if growth > 0 else 0.0
+    return float(row["step_growth"]) * max(0.0, own_ratio)
 
 
 def slowed_ns(facts: Facts, found: Sequence[Port], foreign_per_s: float = 0.0) -> float:
     """Time of a step that transfers took beyond what the usual speed of the job's links allows.
 
-    The bytes that these ports counted while the job worked (less those a second of all the readings
-    that are not the job's), at the share of the speed that large transfers reach, against the
-    transfers of the ranks behind them (waiting not counted). 0 where no port says at what speed it
-    runs.
+    The bytes a second that these ports counted from the first step to the last (less the share of
+    ``foreign_per_s``, which are not the job's), at the share of the speed that large transfers
+    reach, against the transfers of the ranks behind them (waiting not counted). 0 where no port
+    says at what speed it runs.
     """
     speed = usual_speed(facts)
     rates = [
-        (float(row["growth"]) - foreign_per_s * span) / working
+        own / (float(row["step_covered_ns"]) / 1e9)
         for port in found
         for row in port.of(TRAFFIC)
-        if (span := span_s(row)) is not None and (working := _working_s(facts, row)) is not None
+        if (own := _own_growth(row, foreign_per_s)) is not None and row["step_covered_ns"]
     ]
     if not speed or not rates:
         return 0.0
-    needed_ns = max(0.0, *rates) * facts.steps.step_ns / (REACHED_RATIO * speed)
+    needed_ns = max(rates) * facts.steps.step_ns / (REACHED_RATIO * speed)
     took_ns = _of_groups(
         facts,
         {r for p in found for r in owners(p)},

@@ -145,10 +145,8 @@ def _conformed(spec: Table, due: Sequence[_Part]) -> list[pa.Table]:
         if source_id is None:
             tables += parts
             continue
-        try:
+        with contextlib.suppress(pa.ArrowException):  # a column is text here, a dictionary there
             parts = [pa.concat_tables(parts, promote_options="default")]
-        except pa.ArrowException:  # a column that is text here and a dictionary there
-            pass
         tables += [conform(spec, rows, source_id) for rows in parts]
     return tables
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tracekit.findings import Finding, Impact, Severity
+from tracekit.findings import Evidence, Finding, Impact, Severity
 from tracekit.report import DiagnoseConfig, InputFile, Report, Silence, build_report
 from tracekit.report.build import link_symptoms
 from tracekit.report.verdict import judge
@@ -338,3 +338,37 @@ def test_an_overwhelmed_receiver_has_the_price_of_the_pauses_that_it_causes(
     assert all(f.impact == Impact() for f in link_symptoms([note, other, storm], facts)[:2])
     dear = replace(storm, rule="slow-receiver", id="slow-receiver/1")
     assert link_symptoms([note, dear, storm], facts)[0].impact == Impact()
+
+
+@pytest.mark.parametrize("rule", ["packet-loss", "nic-error", "link-degraded"])
+def test_a_port_at_fault_at_an_unknown_price_is_not_nothing_to_fix(
+    make_job: MakeJob, rule: str
+) -> None:
+    """It loses packets whatever that costs, while much of the step is communication."""
+    note = _note_of(make_job, rule)
+    facts = make_job(comm_ms=30).facts()
+    found = judge(facts, [note], [], {}, [])
+    assert (found.verdict.kind, found.verdict.finding) == ("not_enough_data", note.id)
+    assert found.verdict.sentence.startswith(note.summary)
+    assert "How much of the 30 % of the step" in found.verdict.sentence
+
+
+def test_a_port_at_fault_may_cost_nothing_or_be_something_else_s_symptom(
+    make_job: MakeJob,
+) -> None:
+    note = _note_of(make_job, "packet-loss")
+    busy, calm = make_job(comm_ms=30).facts(), make_job(comm_ms=9).facts()
+    doubted = Evidence(name="format that no real file proved", value=1.0, unit="files")
+    for facts, found in (
+        (calm, note),
+        (busy, replace(note, rule="ecn-congestion")),  # marks are how a full queue is told
+        (busy, replace(note, impact=Impact(s_per_step=0.0, step_ratio=0.0))),
+        (busy, replace(note, explained_by=("slow-receiver/1",))),
+        (busy, replace(note, counter_evidence=(doubted,))),
+    ):
+        assert judge(facts, [found], [], {}, []).verdict.kind == "inherent"
+
+
+def _note_of(make_job: MakeJob, rule: str) -> Finding:
+    (found,) = report(make_job().stall("gc_pause", [1], range(1, 11), 3)).findings
+    return replace(found, rule=rule, severity=Severity.NOTE, impact=Impact())

@@ -793,7 +793,10 @@ def test_a_slow_rank_is_named_by_own_time_and_waiting_where_a_rank_left_no_trace
     (host,) = HOST.run(uncalled(make_job).facts(world_size=5)).findings
     assert host.scope.ranks == (2,)
     assert host.impact.s_per_step == pytest.approx(0.025)
-    assert "a rank without a trace may be slower still" in host.confidence.basis
+    assert host.confidence.basis == (
+        "own time and peers' waiting agree; 120 of 120 calls matched among those traced (rank 4 "
+        "left no trace); a rank without a trace may be slower still"
+    )
     slow = uncalled(make_job, compute=1.3, compute_ms={2: 25}).facts(world_size=5)
     (gpu,) = GPU.run(slow).findings
     assert gpu.scope.ranks == (2,)
@@ -811,14 +814,32 @@ def test_a_traced_rank_that_waits_for_an_absent_one_is_not_the_slowest(make_job:
     assert (unknown.severity, known.severity) == (Severity.MINOR, Severity.CRITICAL)
 
 
-def test_a_delay_that_a_longer_one_may_cover_names_nobody(make_job: MakeJob) -> None:
-    for other_ms, named in ((13, {1, 2}), (12, {2})):
-        job = uncalled(make_job, own_ms=25, other_ms=other_ms)
+def test_what_was_not_traced_is_said_beside_what_was_matched(make_job: MakeJob) -> None:
+    job = late_job(make_job, {2: 25}, compute=1.3, compute_ms={2: 25})
+    for kind in (LATE, GPU):
+        (whole,) = kind.run(job.facts()).findings
+        assert whole.confidence.basis.endswith("120 of 120 calls matched")
+        (part,) = kind.run(job.facts(world_size=6)).findings
+        assert part.confidence.basis.endswith(
+            "120 of 120 calls matched among those traced (ranks 4-5 left no trace)"
+        )
+
+
+@pytest.mark.parametrize(("own_ms", "other_ms"), [(60, 30), (26, 13)])
+def test_a_delay_that_a_longer_one_may_cover_names_nobody(
+    make_job: MakeJob, own_ms: int, other_ms: int
+) -> None:
+    """From half of the worst on both are named, whatever the worst is."""
+    for ms, named in ((other_ms, {1, 2}), (other_ms - 1, {2})):
+        job = uncalled(make_job, own_ms=own_ms, other_ms=ms)
         found = HOST.run(job.facts(world_size=5)).findings
         assert {r for f in found for r in f.scope.ranks} == named
         # What each of several costs alone is not known.
         severity = Severity.CRITICAL if len(named) == 1 else Severity.MINOR
         assert {f.severity for f in found} == {severity}
+    strict = HOST.configured({"min_of_worst_ratio": 0.6})
+    both = uncalled(make_job, own_ms=own_ms, other_ms=other_ms).facts(world_size=5)
+    assert [f.scope.ranks for f in strict.run(both).findings] == [(2,)]
 
 
 def test_own_time_alone_names_nobody_where_a_rank_left_no_trace(make_job: MakeJob) -> None:

@@ -36,6 +36,8 @@ def port(name: str, counter: str, growth: float, **more: Any) -> dict[str, Any]:
         "growth": growth,
         "intervals_count": 19,
         "coverage_ratio": 1.0,
+        "step_growth": growth,
+        "step_covered_ns": SPAN_S * 1e9,
         "is_from_documentation": False,
         "source_id": 0,
         "place": number,
@@ -100,6 +102,19 @@ def test_a_crowd_at_one_port_names_its_receiver(make_job: MakeJob) -> None:
     # 40 ms of transfers for 1.05 ms' worth of bytes: (4 GB / 19 s) * 0.1 s / (0.8 * 25 GB/s).
     assert finding.impact.s_per_step == pytest.approx(0.040 - 0.00105, abs=1e-5)
     assert finding.confidence.level == "likely"
+
+
+def test_the_rate_within_the_steps_counts(make_job: MakeJob) -> None:
+    """Not that of the window, which may have idle ends, nor of whole intervals that overhang."""
+    steps = {"step_growth": 4e9, "step_covered_ns": 1e9}
+    rows = [r | (steps if r["counter"] == "tx_bytes" else {}) for r in crowd()]
+    finding = only(rule("incast").run(job_of(make_job, rows)))
+    # (4 GB / 1 s) * 0.1 s / (0.8 * 25 GB/s) = 20 ms of the 40.
+    assert finding.impact.s_per_step == pytest.approx(0.020)
+    # No step is known: nothing is charged for what cannot be compared.
+    unknown = {"step_growth": None, "step_covered_ns": None}
+    rows = [r | (unknown if r["counter"] == "tx_bytes" else {}) for r in crowd()]
+    assert only(rule("incast").run(job_of(make_job, rows))).impact.s_per_step is None
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,8 @@ from tracekit.report.model import (
     Window,
 )
 from tracekit.report.price import priced
-from tracekit.report.verdict import CAPTURE_STEPS, judge
+from tracekit.report.verdict import judge
+from tracekit.report.without_steps import CAPTURE_STEPS
 from tracekit.rules import RULES, Facts, Rule, configured
 from tracekit.rules.base import Row
 from tracekit.rules.low_mfu import waterfall

@@ -7,13 +7,23 @@ with findings and with what it could not check; an empty answer means "looked, a
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tracekit.errors import UsageError
-from tracekit.findings import Finding, Level, NotChecked, Owner, Scope, Severity, When
+from tracekit.findings import (
+    EvidenceRow,
+    Finding,
+    Level,
+    NotChecked,
+    Owner,
+    Scope,
+    Severity,
+    When,
+)
 from tracekit.rules.steps import StepKey, Steps, utc
 from tracekit.wording import runs
 
@@ -21,6 +31,7 @@ if TYPE_CHECKING:
     from tracekit.job import JobDescription, Prices
 
 Row = Mapping[str, Any]
+MAX_PLACES = 10
 T = TypeVar("T")
 
 DOC_HEADINGS = (
@@ -152,12 +163,25 @@ class Facts:
     def scope(self, ranks: Sequence[int], steps: Sequence[StepKey]) -> Scope:
         """Scope of ranks, with their hosts and where their numbers came from."""
         sources = sorted({self.job.rank_sources[r] for r in ranks if r in self.job.rank_sources})
-        hosts = sorted({self.job.hosts[r] for r in ranks if r in self.job.hosts})
         return Scope(
             ranks=tuple(sorted(ranks)),
-            hosts=tuple(hosts),
+            hosts=self.hosts_of(ranks),
             steps=runs(key.step for key in steps),
             identity_source=", ".join(sources) or None,
+        )
+
+    def hosts_of(self, ranks: Iterable[int]) -> tuple[str, ...]:
+        """The hosts of ranks, as far as known."""
+        return tuple(sorted({self.job.hosts[r] for r in ranks if r in self.job.hosts}))
+
+    def places(self, rows: Iterable[Row]) -> tuple[EvidenceRow, ...]:
+        """Where rows (``source_id``, ``place``) stand in their files, ten at most."""
+        return tuple(
+            EvidenceRow(
+                source=self.sources.get(int(row["source_id"]), f"source {row['source_id']}"),
+                place=str(row["place"]),
+            )
+            for row in islice(rows, MAX_PLACES)
         )
 
     def when(self, steps: Sequence[StepKey]) -> When:

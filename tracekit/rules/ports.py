@@ -423,24 +423,34 @@ def usual_speed(facts: Facts) -> float | None:
     return median(speeds) if speeds else None
 
 
+def _own_growth(row: Row, foreign_per_s: float) -> float | None:
+    """What a row grew by within the steps without what is not the job's, of which as large a part
+    of the whole growth is taken to be there as elsewhere."""
+    seconds, growth = span_s(row), float(row["growth"])
+    if seconds is None or row["step_growth"] is None:
+        return None
+    own_ratio = 1 - foreign_per_s * seconds / growth if growth > 0 else 0.0
+    return float(row["step_growth"]) * max(0.0, own_ratio)
+
+
 def slowed_ns(facts: Facts, found: Sequence[Port], foreign_per_s: float = 0.0) -> float:
     """Time of a step that transfers took beyond what the usual speed of the job's links allows.
 
-    The bytes that these ports counted (less those a second that are not the job's), at the share of
-    the speed that large transfers reach, against the transfers of the ranks behind them (waiting
-    not counted). 0 where no port says at what speed it runs.
+    The bytes a second that these ports counted from the first step to the last (less the share of
+    ``foreign_per_s``, which are not the job's), at the share of the speed that large transfers
+    reach, against the transfers of the ranks behind them (waiting not counted). 0 where no port
+    says at what speed it runs.
     """
     speed = usual_speed(facts)
     rates = [
-        float(row["growth"]) / seconds
+        own / (float(row["step_covered_ns"]) / 1e9)
         for port in found
         for row in port.of(TRAFFIC)
-        if (seconds := span_s(row)) is not None
+        if (own := _own_growth(row, foreign_per_s)) is not None and row["step_covered_ns"]
     ]
     if not speed or not rates:
         return 0.0
-    own = max(0.0, max(rates) - foreign_per_s)
-    needed_ns = own * facts.steps.step_ns / (REACHED_RATIO * speed)
+    needed_ns = max(rates) * facts.steps.step_ns / (REACHED_RATIO * speed)
     took_ns = _of_groups(
         facts,
         {r for p in found for r in owners(p)},
@@ -465,3 +475,8 @@ def views(found: Iterable[Port]) -> list[list[Port]]:
 def links_phrase(found: Sequence[Port]) -> str:
     """Names of ports for a sentence."""
     return some([safe(p.link) for p in found])
+
+
+def is_counters_alone(evidence: Sequence[Evidence]) -> bool:
+    """Whether a finding stands on what ports count and are set to, and nothing else."""
+    return all(e.query in ("port_counters", "port_levels", "port_events") for e in evidence)

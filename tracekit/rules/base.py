@@ -90,6 +90,9 @@ class Replay(Protocol):
     def saved_by_operations_ns(self, rank: int) -> float | None:
         """The same for one rank of a pipeline, by its operations."""
 
+    def idle_beyond_hand_overs_ns(self) -> float | None:
+        """ns a step that a pipeline takes beyond its order of operations and fast hand-overs."""
+
     def slowdown(self, rank: int) -> float | None:
         """The ideal step with only this rank's delays, over the ideal step."""
 

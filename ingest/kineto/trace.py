@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache, partial
 from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from tracekit import schema
 from tracekit.errors import InputError
 from tracekit.ingest import files
-from tracekit.ingest.base import IngestOptions, Sink, SourceFile
+from tracekit.ingest.base import IngestOptions, Severity, Sink, SourceFile
 from tracekit.ingest.kineto import collectives, finish, header, names, odd, salvage, sniff, times
 from tracekit.ingest.kineto.decode import Decoded, Decoder, Group
 from tracekit.ingest.kineto.gpu import GpuRows
@@ -33,44 +36,126 @@ from tracekit.ingest.kineto.times import Int64s
 
 MAX_DUR_NS = 24 * 3600 * 10**9
 """Longest duration that is believed; profiler windows last seconds to minutes."""
-SCAN_BYTES = 1 << 18
+SCAN_BYTES = 2 << 20
 """Decompressed bytes that are searched for a key at a time."""
 EPOCH_FROM_NS = 10**18
 """Times from here on (2001) are an epoch; profiler clocks since boot are below."""
 STREAM_SYNC_TID = 1_000_000
 """Stream-sync rows have this added to their stream since 2026."""
 
-HELD_BATCHES = 2
-"""Decoded batches that may wait for the base time: while a thread still looks for it."""
+HELD_BATCHES = 64
+"""Batches whose rows may wait for the base time (16 MB) while a thread still looks for it."""
+SURE_NS = times.TIME_LIMIT_NS // 4
+"""Times up to here are believed whatever a base time below three times as much adds to them."""
 
 _NO_SYNC = SyncArgs()
 _NO_INSTANT = InstantArgs()
 
 
+class _BaseFoundLateError(Exception):
+    """A base time under which what was decided without it may be wrong: read again with it."""
+
+    def __init__(self, base_ns: int) -> None:
+        super().__init__()
+        self.base_ns = base_ns
+
+
+class BasedSink:
+    """Adds the base time to all times on their way to a sink.
+
+    While it is not known, what is written waits.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._waiting: list[Callable[[], None]] | None = None
+        self.base_ns = 0
+
+    def wait(self) -> None:
+        """From here on keep everything back."""
+        self._waiting = []
+
+    def settle(self, base_ns: int) -> None:
+        """The base time; pass on what waited."""
+        self.base_ns = base_ns
+        waiting, self._waiting = self._waiting or [], None
+        for passing in waiting:
+            passing()
+
+    def write(self, table: str, rows: pa.Table) -> None:
+        """See ``Sink.write``."""
+        if self._waiting is not None:
+            self._waiting.append(partial(self._write, table, rows))
+        else:
+            self._write(table, rows)
+
+    def _write(self, table: str, rows: pa.Table) -> None:
+        if self.base_ns:
+            for name in _times_of(table):
+                at = rows.schema.get_field_index(name)
+                if at >= 0:
+                    moved = pc.add(rows.column(at), pa.scalar(self.base_ns, pa.int64()))
+                    rows = rows.set_column(at, name, moved)
+        self._sink.write(table, rows)
+
+    def count(
+        self,
+        counter: str,
+        n: int = 1,
+        *,
+        severity: Severity = "warning",
+        doc: str,
+        place: int | None = None,
+        shape: str | None = None,
+    ) -> None:
+        """See ``Sink.count``."""
+        told = partial(
+            self._sink.count, counter, n, severity=severity, doc=doc, place=place, shape=shape
+        )
+        if self._waiting is not None:
+            self._waiting.append(told)
+        else:
+            told()
+
+    def fact(self, **columns: object) -> None:
+        """See ``Sink.fact``; times among them have the base time already."""
+        self._sink.fact(**columns)
+
+
+@cache
+def _times_of(name: str) -> tuple[str, ...]:
+    return tuple(c.name for c in schema.table(name).stored_columns if c.is_time)
+
+
 class TraceReader:
-    """State of reading one trace."""
+    """State of reading one trace. Times are without the base time, which the sink adds."""
 
     def __init__(
-        self, source: SourceFile, sink: Sink, options: IngestOptions, chunk_bytes: int
+        self,
+        source: SourceFile,
+        sink: Sink,
+        options: IngestOptions,
+        chunk_bytes: int,
+        base_ns: int | None = None,
     ) -> None:
         self.source = source
-        self.sink = sink
+        self.sink = BasedSink(sink)
         self.options = options
         self.chunk_bytes = chunk_bytes
         self.decoder = Decoder(stacks=options.stacks)
         self.place = 0
         self.events_count = 0
-        self.base_ns = 0
-        self._held: list[Decoded] = []
-        self._find_late: Callable[[], int | None] | None = None
-        """Waits for the base time where a thread looks for it behind the events."""
+        self._known_base_ns = base_ns
+        self._late: Future[int | None] | None = None
+        """The base time where a thread looks for it behind the events."""
+        self._held_count = 0
         self.host = HostRows()
         self.gpu = GpuRows()
         self.launches = Launches()
         self.steps = Ranges()
         self.params = HostComms()
         self.ranges = HostComms()
-        self.odd = odd.OddEvents(sink, stacks=options.stacks)
+        self.odd = odd.OddEvents(self.sink, stacks=options.stacks)
         self.pids: set[int] = set()
         """Processes that have work on the host: device rows carry an ordinal in its place."""
         self.window: list[int] = []
@@ -83,8 +168,19 @@ class TraceReader:
 
     # --- the stream ------------------------------------------------------------------------
 
+    @property
+    def base_ns(self) -> int:
+        """What is added to all times; 0 while it is looked for."""
+        return self.sink.base_ns
+
     def run(self) -> None:
         """Read the file from its first byte to its last."""
+        try:
+            self._read()
+        finally:
+            self.gpu.close()
+
+    def _read(self) -> None:
         with self._open() as raw:
             stream = TraceStream(
                 raw, self._take, self._take_damaged, salvage.is_event, self.chunk_bytes
@@ -96,14 +192,13 @@ class TraceReader:
             problem = files.stream_problem(raw)
             if problem is None and 0 < self.source.file_bytes < files.stored_bytes(raw):
                 problem = "growing"
-        try:
-            finish.Finisher(self, stream, problem).run()
-        finally:
-            self.gpu.close()
+        finish.Finisher(self, stream, problem).run()
 
     def _open(self) -> BinaryIO:
         try:
-            return self.source.open()
+            raw = self.source.open()
+            may_thread = self.options.may_thread
+            return files.read_ahead(raw, self.source.file_bytes) if may_thread else raw
         except OSError as error:
             why = error.strerror or type(error).__name__
             raise InputError(f"{self.source.path}: it cannot be read ({why})") from error
@@ -111,54 +206,63 @@ class TraceReader:
     def _find_base(self, stream: TraceStream) -> None:
         """baseTimeNanoseconds: before the events, or after them in files before March 2025."""
         base = header.find_base(stream.header)
-        if base is None and not stream.is_bare and sniff.looks_relative(stream.peek()):
-            # A second look through the file, mostly decompression: the first batches are decoded
-            # meanwhile.
+        if self._known_base_ns is not None:
+            base = self._known_base_ns
+        elif base is None and not stream.is_bare and sniff.looks_relative(stream.peek()):
+            # A second look through the file, mostly decompression: events are read meanwhile.
             pool = ThreadPoolExecutor(1, "base-time")
-            self._find_late = pool.submit(self._scan_for_base).result
+            self._late = pool.submit(self._scan_for_base)
             pool.shutdown(wait=False)
-        self.base_ns = base or 0
+            self.sink.wait()
+            return
+        self.sink.settle(base or 0)
 
     def _settle_base(self) -> None:
-        """Wait for the base time, then add what waited for it."""
-        if self._find_late is None:
+        """Wait for the base time, then add it to what waited."""
+        if self._late is None:
             return
-        self.base_ns = self._find_late() or 0
-        self._find_late = None
-        held, self._held = self._held, []
-        for decoded in held:
-            self._add(decoded)
+        base_ns = self._late.result() or 0
+        self._late = None
+        if abs(base_ns) > 3 * SURE_NS:
+            raise _BaseFoundLateError(base_ns)
+        self.sink.settle(base_ns)
 
     def _scan_for_base(self) -> int | None:
         """Look through the file for the key; only where times look relative and none came yet."""
         key = b'"baseTimeNanoseconds"'
-        found = None
+        before = last = b""
+        with self.source.open() as raw:
+            files.in_large_slices(raw)
+            while data := raw.read(SCAN_BYTES):
+                before, last = last, data
+        found = header.last_base(before + last)
+        if found is not None:
+            return found
+        # It stands behind the events, so it was there, or nowhere: all files but odd ones end here.
         rest = b""
         with self.source.open() as raw:
+            files.in_large_slices(raw)
             while data := raw.read(SCAN_BYTES):
-                seam = rest + data[:128]
-                if key in data or key in seam:
-                    found = header.find_base(rest + data) or found
+                text = rest + data
+                if key in text:
+                    found = header.last_base(text) or found
                 rest = data[-128:]
         return found
 
     def _take(self, document: memoryview) -> bool:
-        is_held = self._find_late is not None and len(self._held) < HELD_BATCHES
-        # What is held keeps parts of its text, and the stream's memory is used again.
-        result = self.decoder.batch(bytes(document) if is_held else document, self.place)
+        result = self.decoder.batch(document, self.place)
         if result is None:
             return False
         decoded, count = result
-        if is_held:
-            self._held.append(decoded)
-        else:
-            self._settle_base()
-            self._add(decoded)
+        if self._late is not None:
+            self._held_count += 1
+            if self._late.done() or self._held_count > HELD_BATCHES:
+                self._settle_base()
+        self._add(decoded)
         self.place += count
         return True
 
     def _take_damaged(self, text: bytes, is_last: bool) -> None:
-        self._settle_base()
         fragments = salvage.fragments(text)
         if is_last and fragments:
             last = fragments.pop()
@@ -239,18 +343,20 @@ class TraceReader:
             dur = np.maximum(dur, 0)
         huge = keep & (dur > MAX_DUR_NS)
         self._tell(huge, place, "implausible_duration", "Events longer than a day, left out.")
+        if self._late is not None and bool((np.abs(start[keep]) >= SURE_NS).any()):
+            self._settle_base()
         far = keep & (np.abs(start) >= times.TIME_LIMIT_NS - abs(self.base_ns))
         self._tell(far, place, "implausible_time", "Events beyond the year 2116, left out.")
         keep &= ~(huge | far)
         if not self.has_fraction:
             self.has_fraction = bool((start % 1000).any() or (dur % 1000).any())
         if keep.all():
-            return group.events, place, start + self.base_ns, dur
+            return group.events, place, start, dur
         rows = np.flatnonzero(keep)
         if not len(rows):
             return None
         events = [group.events[i] for i in rows.tolist()]
-        return events, place[rows], start[rows] + self.base_ns, dur[rows]
+        return events, place[rows], start[rows], dur[rows]
 
     def _tell(self, mask: Any, place: Int64s, counter: str, doc: str) -> None:
         n = int(mask.sum())
@@ -465,6 +571,14 @@ class TraceReader:
                 }
             ),
         )
+
+
+def read(source: SourceFile, sink: Sink, options: IngestOptions, chunk_bytes: int) -> None:
+    """Read one trace; again where its base time, found late, asks for it."""
+    try:
+        TraceReader(source, sink, options, chunk_bytes).run()
+    except _BaseFoundLateError as late:
+        TraceReader(source, sink, options, chunk_bytes, late.base_ns).run()
 
 
 def _stream(tid: object) -> int | None:

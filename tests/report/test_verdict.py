@@ -353,6 +353,14 @@ def test_a_port_at_fault_at_an_unknown_price_is_not_nothing_to_fix(
     assert "How much of the 30 % of the step" in found.verdict.sentence
 
 
+def test_a_port_at_fault_leads_where_ranks_left_no_trace(make_job: MakeJob) -> None:
+    note = _note_of(make_job, "packet-loss")
+    facts = make_job(comm_ms=30).facts(world_size=8)
+    found = judge(facts, [note], [], {}, [])
+    assert (found.verdict.kind, found.verdict.finding) == ("not_enough_data", note.id)
+    assert "4 ranks that it may be waiting for left no trace" in found.verdict.sentence
+
+
 def test_a_port_at_fault_may_cost_nothing_or_be_something_else_s_symptom(
     make_job: MakeJob,
 ) -> None:

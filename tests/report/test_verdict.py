@@ -124,6 +124,23 @@ def test_an_idle_gpu_without_a_finding_is_unexplained(make_job: MakeJob) -> None
     assert "idle 21 % of the 100 ms step" in found.verdict.sentence
 
 
+@pytest.mark.parametrize(
+    ("changed", "kind"),
+    [
+        ({}, "unexplained"),
+        ({"severity": Severity.MINOR}, "inherent"),
+        ({"explained_by": ("gc-pause/1",)}, "inherent"),
+    ],
+)
+def test_a_major_finding_that_blames_nobody_is_not_nothing_to_fix(
+    make_job: MakeJob, changed: dict[str, Any], kind: str
+) -> None:
+    found = replace(_note_of(make_job, "excess-bubble"), **{"severity": Severity.MAJOR, **changed})
+    verdict = judge(make_job().facts(), [found], [], {"excess-bubble": False}, []).verdict
+    assert verdict.kind == kind
+    assert verdict.finding == (found.id if kind == "unexplained" else None)
+
+
 def test_slow_steps_without_a_finding_are_unexplained(make_job: MakeJob) -> None:
     job = make_job(steps_count=20)
     for rank in range(4):

@@ -378,6 +378,18 @@ def test_a_port_at_fault_leads_where_ranks_left_no_trace(make_job: MakeJob) -> N
     assert "4 ranks that it may be waiting for left no trace" in found.verdict.sentence
 
 
+@pytest.mark.parametrize("rule", ["ecmp-collision", "storage-interference"])
+def test_a_shared_link_leads_there_only_where_its_price_is_open(
+    make_job: MakeJob, rule: str
+) -> None:
+    note = _note_of(make_job, rule)
+    left_open = replace(note, next_capture=("profile ranks 4-7 in the same steps",))
+    facts = make_job(comm_ms=30).facts(world_size=8)
+    assert judge(facts, [left_open], [], {}, []).verdict.finding == note.id
+    assert judge(facts, [note], [], {}, []).verdict.finding is None
+    assert judge(make_job(comm_ms=30).facts(), [left_open], [], {}, []).verdict.finding is None
+
+
 def test_a_port_at_fault_may_cost_nothing_or_be_something_else_s_symptom(
     make_job: MakeJob,
 ) -> None:

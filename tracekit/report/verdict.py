@@ -35,6 +35,10 @@ STATED_CAUSES = frozenset(
 PORT_FAULTS = frozenset({"packet-loss", "nic-error", "link-degraded"})
 """Rules of ports whose counters show harm whatever it costs: no job makes it by running."""
 
+SHARED_LINKS = frozenset({"ecmp-collision", "storage-interference"})
+"""Rules of links that are shared in any job: beside ranks without a trace they lead only where
+calls are longer than their bytes need, so that the rule left its price open."""
+
 
 def judge(
     facts: Facts,
@@ -137,6 +141,9 @@ def _missing(facts: Facts, cause: Finding | None, findings: Sequence[Finding]) -
         return None
     advice = f"profile ranks {some_ranges(missing)} in the same steps"
     stated = cause if cause is not None and cause.rule in STATED_CAUSES else _unpriced(findings)
+    if stated is None:
+        is_open = (f for f in findings if f.rule in SHARED_LINKS and f.next_capture)
+        stated = next(is_open, None)
     if stated is not None:
         says = (
             f"{stated.summary} How much of the {share(waiting)} of the step that is communication "

@@ -77,6 +77,8 @@ class JobFacts:
     """What job.toml says time costs."""
     notes: tuple[str, ...] = ()
     """What the making of the run had to assume, in words."""
+    broken_ranks: frozenset[int] = frozenset()
+    """Ranks whose files break off or are damaged: what they did not do may have been lost."""
     unread: tuple[str, ...] = ()
     """Paths of files that a time budget left for another time."""
 

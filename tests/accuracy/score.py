@@ -251,11 +251,12 @@ def _rules(scores: Scores, outcome: Outcome, checkable: set[str]) -> None:
         is_worth_it = outcome.cost_ratio >= MIN_COST_RATIO or fault["fault"] in AT_START
         if fault["fault"] not in checkable or not is_worth_it:
             continue
-        for name in fault["expected_rules"]:
+        seen = {n.rule for n in outcome.named if is_right_place(n, fault, outcome.truth)}
+        hit = seen & set(fault["expected_rules"])
+        # One of them must be reported: whichever was leaves nothing for the others to find.
+        for name in hit or fault["expected_rules"]:
             scores.rules[name].due += 1
-            scores.rules[name].found += any(
-                n.rule == name and is_right_place(n, fault, outcome.truth) for n in outcome.named
-            )
+            scores.rules[name].found += name in hit
 
 
 def _is_symptom(named: Named, outcome: Outcome) -> bool:

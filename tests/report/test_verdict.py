@@ -100,6 +100,16 @@ def test_unequal_waiting_without_a_finding_is_unexplained(make_job: MakeJob) -> 
     assert "it computes for 40.0 ms longer" in found.verdict.sentence
 
 
+def test_who_seems_to_wait_less_may_have_lost_it_with_its_file(make_job: MakeJob) -> None:
+    job = make_job(comm_ms=40)
+    for step in job.steps:
+        job.add(2, step, "exposed_comm", -40)
+        job.add(2, step, "idle", 40)
+    assert report(job).verdict.kind == "unexplained"
+    assert report(job, broken_ranks=frozenset({2})).verdict.kind == "inherent"
+    assert report(job, broken_ranks=frozenset({1})).verdict.sentence.startswith("Rank 2 seems")
+
+
 def test_waiting_that_differs_gradually_is_no_sign_of_a_late_rank(make_job: MakeJob) -> None:
     job = make_job(ranks_count=8)
     for step in job.steps:
@@ -122,6 +132,11 @@ def test_an_idle_gpu_without_a_finding_is_unexplained(make_job: MakeJob) -> None
     found = report(make_job(idle_ms=21))
     assert found.verdict.kind == "unexplained"
     assert "idle 21 % of the 100 ms step" in found.verdict.sentence
+    lost = report(make_job(idle_ms=21), broken_ranks=frozenset({0, 1, 2}))
+    assert lost.verdict.kind == "not_enough_data"
+    assert "the GPU is idle 21 % of the 100 ms step in what could be read" in lost.verdict.sentence
+    some = report(make_job(idle_ms=21), broken_ranks=frozenset({0, 1}))
+    assert some.verdict.kind == "unexplained"
 
 
 def test_slow_steps_without_a_finding_are_unexplained(make_job: MakeJob) -> None:
@@ -351,6 +366,14 @@ def test_a_port_at_fault_at_an_unknown_price_is_not_nothing_to_fix(
     assert (found.verdict.kind, found.verdict.finding) == ("not_enough_data", note.id)
     assert found.verdict.sentence.startswith(note.summary)
     assert "How much of the 30 % of the step" in found.verdict.sentence
+
+
+def test_a_port_at_fault_leads_where_ranks_left_no_trace(make_job: MakeJob) -> None:
+    note = _note_of(make_job, "packet-loss")
+    facts = make_job(comm_ms=30).facts(world_size=8)
+    found = judge(facts, [note], [], {}, [])
+    assert (found.verdict.kind, found.verdict.finding) == ("not_enough_data", note.id)
+    assert "4 ranks that it may be waiting for left no trace" in found.verdict.sentence
 
 
 def test_a_port_at_fault_may_cost_nothing_or_be_something_else_s_symptom(

@@ -726,6 +726,9 @@ class Replayed:
     def saved_by_operations_ns(self, rank: int) -> float | None:
         return None
 
+    def idle_beyond_hand_overs_ns(self) -> float | None:
+        return None
+
     def slowdown(self, rank: int) -> float | None:
         return self.slow.get(rank)
 

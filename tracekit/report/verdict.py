@@ -80,7 +80,7 @@ def judge(
         )
     is_open = not has_silenced
     return (
-        _missing(facts, cause)
+        _missing(facts, cause, findings)
         or (unequal_waiting(facts) if is_open else None)
         or _program(facts, findings)
         or (idle(facts, budget) if is_open else None)
@@ -89,7 +89,7 @@ def judge(
         or _too_short(facts)
         or _failed(failed)
         or _unread(facts)
-        or _unpriced(facts, findings)
+        or _port(facts, findings)
         or _inherent(facts, rules_run, has_silenced, is_whole, findings)
     )
 
@@ -128,20 +128,21 @@ def _typical_waiting(facts: Facts) -> float:
     return median(p.exposed_comm for p in steps.rank_means.values()) / steps.step_ns
 
 
-def _missing(facts: Facts, cause: Finding | None) -> Judgement | None:
+def _missing(facts: Facts, cause: Finding | None, findings: Sequence[Finding]) -> Judgement | None:
     missing = facts.missing_ranks
     waiting = _typical_waiting(facts)
     if not missing or waiting < LIMITS.min_waiting_ratio:
         return None
     advice = f"profile ranks {some_ranges(missing)} in the same steps"
-    if cause is not None and cause.rule in STATED_CAUSES:
+    stated = cause if cause is not None and cause.rule in STATED_CAUSES else _unpriced(findings)
+    if stated is not None:
         says = (
-            f"{cause.summary} How much of the {share(waiting)} of the step that is communication "
+            f"{stated.summary} How much of the {share(waiting)} of the step that is communication "
             f"which nothing hides it explains cannot be told: {plural(len(missing), 'rank')} that "
             f"it may be waiting for left no trace."
         )
         return Judgement(
-            Verdict(kind="not_enough_data", finding=cause.id, sentence=says), advice
+            Verdict(kind="not_enough_data", finding=stated.id, sentence=says), advice
         )  # fmt: skip
     return say(
         "not_enough_data",
@@ -193,10 +194,10 @@ def _unread(facts: Facts) -> Judgement | None:
     )
 
 
-def _unpriced(facts: Facts, findings: Sequence[Finding]) -> Judgement | None:
+def _port(facts: Facts, findings: Sequence[Finding]) -> Judgement | None:
     """A port at fault, at an unknown price, beside communication that it may be the reason for."""
     waiting = _typical_waiting(facts)
-    found = next((f for f in findings if f.rule in PORT_FAULTS and _is_unpriced(f)), None)
+    found = _unpriced(findings)
     if found is None or waiting < LIMITS.min_waiting_ratio:
         return None
     says = (
@@ -210,9 +211,19 @@ def _unpriced(facts: Facts, findings: Sequence[Finding]) -> Judgement | None:
     )
 
 
-def _is_unpriced(finding: Finding) -> bool:
-    is_open = finding.impact.s_per_step is None and not finding.explained_by
-    return is_open and not finding.counter_evidence
+def _unpriced(findings: Sequence[Finding]) -> Finding | None:
+    """The first port at fault whose price is open, and against which nothing speaks."""
+    return next(
+        (
+            f
+            for f in findings
+            if f.rule in PORT_FAULTS
+            and f.impact.s_per_step is None
+            and not f.explained_by
+            and not f.counter_evidence
+        ),
+        None,
+    )
 
 
 def _inherent(

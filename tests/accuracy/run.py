@@ -196,8 +196,8 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, write; 1 below the bar."""
     options = options_of(arguments)
-    known = REPORTING_SEEDS if options.seeds == "report" else TUNING_SEEDS
-    seeds = known[options.first : options.first + options.count]
+    all_seeds = REPORTING_SEEDS if options.seeds == "report" else TUNING_SEEDS
+    seeds = all_seeds[options.first : options.first + options.count]
     rules = built_rules()
     cases = build(seeds, rules, healthy_per_seed=options.healthy, is_all=options.all)
     checkable = {f.name for f in FAULTS if is_checkable(f, rules)}

@@ -488,7 +488,11 @@ def _unknown(path: str, text: str, where: str, key: str, known: Iterable[str]) -
 
 
 def _normalise(raw: dict[str, Any]) -> None:
-    """Accept the usual spellings: an order as text, a schedule by its framework's name."""
+    """Accept the usual spellings: an order as text, a schedule by its framework's name, 8e9."""
+    for table in raw.values():
+        for key, value in table.items() if isinstance(table, dict) else ():
+            if isinstance(value, float) and value.is_integer():
+                table[key] = int(value)  # where fractions mean something, whole numbers do too
     parallelism = raw.get("parallelism", {})
     if isinstance(parallelism.get("order"), str):
         parallelism["order"] = re.split(r"[-,\s]+", parallelism["order"].strip().lower())

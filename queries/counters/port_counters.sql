@@ -4,7 +4,7 @@
 -- what it did outside the job. Growth comes from differences of readings: a reset is a hole, never
 -- a zero or a spike; an interval that straddles the job's start or end counts for its share.
 --
--- reads: net_sample, port, run, ingest_stat, clock
+-- reads: net_sample, port, run, step, ingest_stat, clock
 -- grain: attempt, node, port, counter, direction, priority, queue, lane
 -- column: node VARCHAR : Switch or host that counts; null where unknown.
 -- column: port VARCHAR : Port or NIC.
@@ -27,6 +27,9 @@
 -- column: grown_count BIGINT : Intervals within the window in which it grew.
 -- column: intervals_count BIGINT : Intervals within the window whose growth is known.
 -- column: coverage_ratio DOUBLE : Share of the window that those intervals cover; null: no window.
+-- column: step_growth DOUBLE : Grown by from the start of the job's first step to the end of its
+--     last: a capture's window may begin before and end after them. Null where no step is known.
+-- column: step_covered_ns BIGINT : Time of that which intervals of known growth cover.
 -- column: resets_count BIGINT : Resets over all readings: what was counted then is unknown.
 -- column: last_value DOUBLE : Last reading.
 -- column: is_from_documentation BOOLEAN : Whether a file of it is of a format that no real sample
@@ -35,10 +38,19 @@
 -- column: place BIGINT : Its place in that file.
 -- column: attempt INTEGER : Attempt of the job; null where no trace was given.
 WITH
+    stepping AS (
+        SELECT attempt, min(start_ns) AS first_ns, max(start_ns + dur_ns) AS last_ns
+        FROM step
+        GROUP BY attempt
+    ),
     windows AS (
-        SELECT attempt, start_ns, end_ns FROM run
+        SELECT attempt, start_ns, end_ns, first_ns, last_ns
+        FROM run
+        LEFT JOIN stepping USING (attempt)
         UNION ALL
-        SELECT CAST(NULL AS INTEGER), CAST(NULL AS BIGINT), CAST(NULL AS BIGINT)
+        SELECT
+            CAST(NULL AS INTEGER), CAST(NULL AS BIGINT), CAST(NULL AS BIGINT),
+            CAST(NULL AS BIGINT), CAST(NULL AS BIGINT)
         WHERE NOT EXISTS (SELECT 1 FROM run)
     ),
     unproved AS (
@@ -106,7 +118,14 @@ WITH
                     least(steps.time_ns, windows.end_ns)
                     - greatest(steps.last_time_ns, windows.start_ns)
                 )
-            END AS overlap_ns
+            END AS overlap_ns,
+            CASE
+                WHEN series.is_placed THEN greatest(
+                    0,
+                    least(steps.time_ns, windows.last_ns)
+                    - greatest(steps.last_time_ns, windows.first_ns)
+                )
+            END AS step_overlap_ns
         FROM counter_deltas('named') AS steps
         JOIN series USING (key)
         CROSS JOIN windows
@@ -125,6 +144,11 @@ WITH
             CAST(sum(overlap_ns) FILTER (delta_count IS NOT NULL) AS DOUBLE)
             / nullif(max(window_ns), 0) AS coverage_ratio,
             max(window_ns) AS window_ns,
+            sum(delta_count * step_overlap_ns / interval_ns)
+                FILTER (step_overlap_ns > 0) AS step_growth,
+            CAST(
+                sum(step_overlap_ns) FILTER (delta_count IS NOT NULL) AS BIGINT
+            ) AS step_covered_ns,
             count(*) FILTER (event = 'reset') AS resets_count,
             CAST(
                 arg_max(counted, (coalesce(time_ns, -1), source_id, place)) AS DOUBLE
@@ -157,6 +181,8 @@ SELECT
     totals.grown_count,
     totals.intervals_count,
     totals.coverage_ratio,
+    totals.step_growth,
+    totals.step_covered_ns,
     totals.resets_count,
     totals.last_value,
     series.is_from_documentation,

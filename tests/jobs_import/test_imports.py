@@ -245,6 +245,61 @@ def test_kubernetes_keeps_no_secret() -> None:
     assert "transport option" not in text
 
 
+YAML = """
+apiVersion: v1
+kind: Pod
+metadata: {name: trainer}
+spec:
+  nodeSelector: {nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB}
+  containers:
+  - name: c
+    resources: {limits: {nvidia.com/gpu: 4}}
+"""
+AFFINITY = """
+  affinity:
+    nodeAffinity:
+      %s:
+        nodeSelectorTerms:
+        - matchExpressions:
+          - {key: nvidia.com/gpu.product, operator: %s, values: [%s]}
+"""
+
+
+def test_kubernetes_as_people_write_it() -> None:
+    job = read(YAML)
+    assert (job.world_size, job.hardware.gpus_per_node) == (4, 4)
+    assert job.hardware.gpu == "NVIDIA-A100-SXM4-80GB"
+    found = expect(changed(job, [("model.parameters", "8e9")]))
+    assert not any("hardware.gpu" in field for field in found.unknown)
+
+
+@pytest.mark.parametrize(
+    ("words", "gpu"),
+    [
+        (("requiredDuringSchedulingIgnoredDuringExecution", "In", "NVIDIA-H100"), "NVIDIA-H100"),
+        (("requiredDuringSchedulingIgnoredDuringExecution", "In", "A100, H100"), None),
+        (("requiredDuringSchedulingIgnoredDuringExecution", "NotIn", "Tesla-T4"), None),
+        (("preferredDuringSchedulingIgnoredDuringExecution", "In", "NVIDIA-H100"), None),
+    ],
+)
+def test_the_gpu_that_a_pod_asks_for(words: tuple[str, str, str], gpu: str | None) -> None:
+    lines = [line for line in YAML.splitlines() if "nodeSelector" not in line]
+    assert read("\n".join(lines) + AFFINITY % words).hardware.gpu == gpu
+
+
+def test_pods_of_several_gpus_have_no_one_gpu() -> None:
+    job = read(YAML + "---" + YAML.replace("A100-SXM4-80GB", "H100-80GB-HBM3"))
+    assert (job.world_size, job.hardware.gpu) == (8, None)
+
+
+def test_aliases_and_foreign_tags_are_not_read() -> None:
+    bomb = YAML + "a: &a [1, 1]\nb: &b [*a, *a]\nc: [*b, *b]\n"
+    tag = YAML + "x: !!python/object/apply:os.system [true]\n"
+    for text in (bomb, tag):
+        with pytest.raises(InputError):
+            read(text)
+
+
 def test_contradictions_are_noted(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(DEEPSPEED)
     (tmp_path / "args.txt").write_text(TRAINER.replace("steps 4", "steps 8"))

@@ -537,6 +537,7 @@ def test_a_slow_port_in_a_slow_group_is_one_finding_of_its_rank(make_job: MakeJo
         {"node": f"h{r}", "port": "mlx5_0", "host": f"h{r}", "host_source": "file", "rank": r,
          "ranks": [r], "is_on_host": True, "counter": "rx_bytes", "direction": "rx",
          "growth": 1e9, "interval_ns": 1e9, "intervals_count": 10, "coverage_ratio": 1.0,
+         "step_growth": None, "step_covered_ns": None,
          "source_id": 0, "place": r, "is_from_documentation": False}
         for r in range(4)
     ]  # fmt: skip
@@ -726,6 +727,9 @@ class Replayed:
     def saved_by_operations_ns(self, rank: int) -> float | None:
         return None
 
+    def idle_beyond_hand_overs_ns(self) -> float | None:
+        return None
+
     def slowdown(self, rank: int) -> float | None:
         return self.slow.get(rank)
 
@@ -765,6 +769,30 @@ def test_the_replay_is_the_third_score(make_job: MakeJob) -> None:
         assert any("replay" in e.name and e.value == slowdown for e in finding.evidence)
 
 
+@pytest.mark.parametrize(
+    ("delays_ms", "peer", "slowdown", "named"),
+    [
+        ({2: 25, 3: 25}, 1.0, 1.0, 2),
+        ({1: 20, 2: 25, 3: 26}, 1.0, 1.0, 0),
+        ({1: 20, 2: 25, 3: 26}, 1.5, 1.0, 3),
+        ({1: 20, 2: 25, 3: 26}, 1.0, 1.2, 3),
+    ],
+    ids=["half of all waiting", "a third each", "own time agrees", "the replay agrees"],
+)
+def test_a_share_of_the_waiting_with_which_nothing_agrees_must_be_half(
+    make_job: MakeJob,
+    delays_ms: dict[int, float],
+    peer: float,
+    slowdown: float,
+    named: int,
+) -> None:
+    """The last stage of an interleaved pipeline: each of its ranks ends a part of the waiting."""
+    facts = late_job(make_job, delays_ms, peer=peer, ranks_count=8).facts()
+    replay = Replayed({}, dict.fromkeys(delays_ms, slowdown))
+    found = LATE.run(replace(facts, replay=replay)).findings
+    assert len(found) == named
+
+
 # --- ranks without a trace in every call -------------------------------------------------------
 
 
@@ -793,7 +821,10 @@ def test_a_slow_rank_is_named_by_own_time_and_waiting_where_a_rank_left_no_trace
     (host,) = HOST.run(uncalled(make_job).facts(world_size=5)).findings
     assert host.scope.ranks == (2,)
     assert host.impact.s_per_step == pytest.approx(0.025)
-    assert "a rank without a trace may be slower still" in host.confidence.basis
+    assert host.confidence.basis == (
+        "own time and peers' waiting agree; 120 of 120 calls matched among those traced (rank 4 "
+        "left no trace); a rank without a trace may be slower still"
+    )
     slow = uncalled(make_job, compute=1.3, compute_ms={2: 25}).facts(world_size=5)
     (gpu,) = GPU.run(slow).findings
     assert gpu.scope.ranks == (2,)
@@ -811,14 +842,32 @@ def test_a_traced_rank_that_waits_for_an_absent_one_is_not_the_slowest(make_job:
     assert (unknown.severity, known.severity) == (Severity.MINOR, Severity.CRITICAL)
 
 
-def test_a_delay_that_a_longer_one_may_cover_names_nobody(make_job: MakeJob) -> None:
-    for other_ms, named in ((13, {1, 2}), (12, {2})):
-        job = uncalled(make_job, own_ms=25, other_ms=other_ms)
+def test_what_was_not_traced_is_said_beside_what_was_matched(make_job: MakeJob) -> None:
+    job = late_job(make_job, {2: 25}, compute=1.3, compute_ms={2: 25})
+    for kind in (LATE, GPU):
+        (whole,) = kind.run(job.facts()).findings
+        assert whole.confidence.basis.endswith("120 of 120 calls matched")
+        (part,) = kind.run(job.facts(world_size=6)).findings
+        assert part.confidence.basis.endswith(
+            "120 of 120 calls matched among those traced (ranks 4-5 left no trace)"
+        )
+
+
+@pytest.mark.parametrize(("own_ms", "other_ms"), [(60, 30), (26, 13)])
+def test_a_delay_that_a_longer_one_may_cover_names_nobody(
+    make_job: MakeJob, own_ms: int, other_ms: int
+) -> None:
+    """From half of the worst on both are named, whatever the worst is."""
+    for ms, named in ((other_ms, {1, 2}), (other_ms - 1, {2})):
+        job = uncalled(make_job, own_ms=own_ms, other_ms=ms)
         found = HOST.run(job.facts(world_size=5)).findings
         assert {r for f in found for r in f.scope.ranks} == named
         # What each of several costs alone is not known.
         severity = Severity.CRITICAL if len(named) == 1 else Severity.MINOR
         assert {f.severity for f in found} == {severity}
+    strict = HOST.configured({"min_of_worst_ratio": 0.6})
+    both = uncalled(make_job, own_ms=own_ms, other_ms=other_ms).facts(world_size=5)
+    assert [f.scope.ranks for f in strict.run(both).findings] == [(2,)]
 
 
 def test_own_time_alone_names_nobody_where_a_rank_left_no_trace(make_job: MakeJob) -> None:

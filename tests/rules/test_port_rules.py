@@ -35,6 +35,8 @@ def port(name: str, counter: str, growth: float | None, **more: Any) -> dict[str
         "grown_count": 5,
         "intervals_count": 19,
         "coverage_ratio": 1.0,
+        "step_growth": growth,
+        "step_covered_ns": 19e9,
         "resets_count": 0,
         "last_value": growth,
         "is_from_documentation": False,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracekit.job import JobDescription
 from tracekit.jobs_import.values import described, whole
+
+if TYPE_CHECKING:
+    import yaml
 
 MAX_HOSTS = 100_000
 """A host list that names more is not expanded: brackets multiply."""
@@ -169,6 +171,7 @@ def kubernetes(text: str) -> JobDescription | None:
     per_pod = nics = None
     pods = 0
     name = None
+    products: set[str | None] = set()
     for one, templates in ((o, list(_pod_specs(o, 1))) for o in objects):
         for spec, replicas in templates:
             gpus, interfaces = _resources(spec)
@@ -176,17 +179,19 @@ def kubernetes(text: str) -> JobDescription | None:
                 continue
             per_pod, pods = gpus, pods + replicas
             nics = interfaces if nics is None else nics
+            products.add(_product(spec))
             name = name or (one.get("metadata") or {}).get("name")
             notes += _environment(spec)
     if per_pod is None:
         return None
     notes.append(
-        f"{pods} pods of {per_pod} GPUs: GPUs of different pods are taken to reach each other "
-        "over the network only"
+        f"{pods} pod{'s' * (pods != 1)} of {per_pod} GPU{'s' * (per_pod != 1)}: GPUs of different "
+        "pods are taken to reach each other over the network only"
     )
     return described(
         {
             "hardware": {
+                "gpu": products.pop() if len(products) == 1 else None,
                 "gpus_per_node": per_pod,
                 "nvlink_domain": per_pod,
                 "nics_per_node": nics or None,
@@ -207,17 +212,10 @@ def _documents(text: str) -> list[dict[str, Any]] | None:
         except (ValueError, RecursionError):
             return None
     elif re.search(r"(?m)^apiVersion:", text) and re.search(r"(?m)^kind:", text):
-        try:
-            yaml = importlib.import_module("yaml")
-        except ImportError:
-            from tracekit.errors import InputError
+        import yaml
 
-            raise InputError(
-                "a Kubernetes object as YAML needs PyYAML",
-                hint="pip install pyyaml, or kubectl get -o json",
-            ) from None
         try:
-            found = list(yaml.safe_load_all(text))
+            found = list(yaml.load_all(text, Loader=_plain_loader()))
         except (yaml.YAMLError, RecursionError):
             return None
     else:
@@ -226,6 +224,19 @@ def _documents(text: str) -> list[dict[str, Any]] | None:
     listed = [i for o in objects if o.get("kind") == "List" for i in o.get("items") or ()]
     objects = [o for o in (*objects, *listed) if isinstance(o, dict)]
     return objects if any("apiVersion" in o and "kind" in o for o in objects) else None
+
+
+def _plain_loader() -> type[yaml.SafeLoader]:
+    """Of plain values. Aliases are refused: a few lines of them make a tree of billions."""
+    import yaml
+
+    class Plain(yaml.SafeLoader):
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise yaml.YAMLError("aliases are not read")
+            return super().compose_node(parent, index)
+
+    return Plain
 
 
 def _pod_specs(value: Any, replicas: int, depth: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
@@ -263,6 +274,35 @@ def _resources(spec: dict[str, Any]) -> tuple[int, int]:
             elif _NIC_RESOURCES.search(str(name)):
                 nics += count
     return gpus, nics
+
+
+_PRODUCT = "nvidia.com/gpu.product"
+"""The node label of NVIDIA's feature discovery: NVIDIA-A100-SXM4-80GB, say."""
+
+
+def _product(spec: dict[str, Any]) -> str | None:
+    """The GPU that the pod asks its node for, by selector or required affinity."""
+    selector = spec.get("nodeSelector")
+    if isinstance(selector, dict) and _PRODUCT in selector:
+        return str(selector[_PRODUCT])[:100]
+    return next(_required_products(spec.get("affinity")), None)
+
+
+def _required_products(value: Any, depth: int = 0) -> Iterator[str]:
+    """The one value of each expression ``key In [value]`` below nodes that are required."""
+    if depth > 6:
+        return
+    if isinstance(value, list):
+        for item in value:
+            yield from _required_products(item, depth + 1)
+    if not isinstance(value, dict):
+        return
+    match value:
+        case {"key": str(key), "operator": "In", "values": [one]} if key == _PRODUCT:
+            yield str(one)[:100]
+    for key, item in value.items():
+        if not str(key).startswith("preferred"):
+            yield from _required_products(item, depth + 1)
 
 
 def _environment(spec: dict[str, Any]) -> Iterator[str]:

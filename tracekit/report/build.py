@@ -33,7 +33,8 @@ from tracekit.report.model import (
     Window,
 )
 from tracekit.report.price import priced
-from tracekit.report.verdict import CAPTURE_STEPS, judge
+from tracekit.report.verdict import judge
+from tracekit.report.without_steps import CAPTURE_STEPS
 from tracekit.rules import RULES, Facts, Rule, configured
 from tracekit.rules.base import Row
 from tracekit.rules.low_mfu import waterfall
@@ -467,7 +468,7 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
     if facts.steps.warmup_keys:
         lines.append(f"{plural(len(facts.steps.warmup_keys), 'warm-up step')} left out")
     if facts.steps.partial_count:
-        lines.append(f"{plural(facts.steps.partial_count, 'step')} cut by the window left out")
+        lines.append(f"{plural(facts.steps.partial_count, 'step')} cut short left out")
     if facts.job.layout:
         lines.append(f"layout {facts.job.layout}")
     guessed = [r for r in facts.ranks if facts.job.rank_sources.get(r) in ("order", "assigned")]

@@ -7,13 +7,23 @@ with findings and with what it could not check; an empty answer means "looked, a
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tracekit.errors import UsageError
-from tracekit.findings import Finding, Level, NotChecked, Owner, Scope, Severity, When
+from tracekit.findings import (
+    EvidenceRow,
+    Finding,
+    Level,
+    NotChecked,
+    Owner,
+    Scope,
+    Severity,
+    When,
+)
 from tracekit.rules.steps import StepKey, Steps, utc
 from tracekit.wording import runs
 
@@ -21,6 +31,7 @@ if TYPE_CHECKING:
     from tracekit.job import JobDescription, Prices
 
 Row = Mapping[str, Any]
+MAX_PLACES = 10
 T = TypeVar("T")
 
 DOC_HEADINGS = (
@@ -66,6 +77,8 @@ class JobFacts:
     """What job.toml says time costs."""
     notes: tuple[str, ...] = ()
     """What the making of the run had to assume, in words."""
+    broken_ranks: frozenset[int] = frozenset()
+    """Ranks whose files break off or are damaged: what they did not do may have been lost."""
     unread: tuple[str, ...] = ()
     """Paths of files that a time budget left for another time."""
 
@@ -78,6 +91,9 @@ class Replay(Protocol):
 
     def saved_by_operations_ns(self, rank: int) -> float | None:
         """The same for one rank of a pipeline, by its operations."""
+
+    def idle_beyond_hand_overs_ns(self) -> float | None:
+        """ns a step that a pipeline takes beyond its order of operations and fast hand-overs."""
 
     def slowdown(self, rank: int) -> float | None:
         """The ideal step with only this rank's delays, over the ideal step."""
@@ -152,12 +168,25 @@ class Facts:
     def scope(self, ranks: Sequence[int], steps: Sequence[StepKey]) -> Scope:
         """Scope of ranks, with their hosts and where their numbers came from."""
         sources = sorted({self.job.rank_sources[r] for r in ranks if r in self.job.rank_sources})
-        hosts = sorted({self.job.hosts[r] for r in ranks if r in self.job.hosts})
         return Scope(
             ranks=tuple(sorted(ranks)),
-            hosts=tuple(hosts),
+            hosts=self.hosts_of(ranks),
             steps=runs(key.step for key in steps),
             identity_source=", ".join(sources) or None,
+        )
+
+    def hosts_of(self, ranks: Iterable[int]) -> tuple[str, ...]:
+        """The hosts of ranks, as far as known."""
+        return tuple(sorted({self.job.hosts[r] for r in ranks if r in self.job.hosts}))
+
+    def places(self, rows: Iterable[Row]) -> tuple[EvidenceRow, ...]:
+        """Where rows (``source_id``, ``place``) stand in their files, ten at most."""
+        return tuple(
+            EvidenceRow(
+                source=self.sources.get(int(row["source_id"]), f"source {row['source_id']}"),
+                place=str(row["place"]),
+            )
+            for row in islice(rows, MAX_PLACES)
         )
 
     def when(self, steps: Sequence[StepKey]) -> When:

@@ -44,22 +44,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tracekit.findings import (
-    Evidence,
-    EvidenceRow,
-    Finding,
-    Impact,
-    Severity,
-    confidence_from,
-)
-from tracekit.rules import nccl_hang, open_hang, ras_hang, standing_hang
+from tracekit.findings import Finding
+from tracekit.rules import nccl_hang, open_hang, ras_hang, standing_hang, standstill
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
 from tracekit.rules.open_hang import Traced
 from tracekit.rules.sources import agreed, contradicted
 from tracekit.wording import ranges, ranks_phrase, seconds
 
-NAME = "collective-hang"
+NAME = standstill.NAME
 RAS_CAPTURE = "ncclras -f json"
+RECORD = "set TORCH_NCCL_TRACE_BUFFER_SIZE and TORCH_NCCL_DUMP_ON_TIMEOUT"
 
 
 @dataclass(frozen=True)
@@ -94,7 +88,7 @@ def evaluate(facts: Facts, limits: CollectiveHangThresholds) -> RuleOutcome:
         return lacking(
             NAME,
             "collectives matched across ranks, Flight Recorder or a watchdog's log",
-            "set TORCH_NCCL_TRACE_BUFFER_SIZE and TORCH_NCCL_DUMP_ON_TIMEOUT",
+            RECORD,
         )
     return RuleOutcome(findings=_with(counted, [t.finding for t in (traced or ())[:1]]))
 
@@ -197,36 +191,17 @@ def _finding(
             f"All {len(rows)} members entered the {op} (call {last}) and it has not ended for "
             f"{seconds(silence_ns / 1e9)}: the network or a GPU, not a rank that stayed away."
         )
-    scope = facts.scope(list(behind), [])
-    return Finding(
-        id=f"{NAME}/{ranges(behind) or 'all'}",
-        rule=NAME,
-        severity=Severity.CRITICAL,
-        confidence=confidence_from(["peers"], "from the traces' last calls only"),
-        summary=says,
-        owner="platform",
-        scope=scope,
-        when=facts.when([]),
-        impact=Impact(),
-        evidence=(
-            Evidence(
-                name="time without another call, member with least",
-                value=silence_ns / 1e9,
-                unit="s",
-                threshold=limits.min_silence_ns / 1e9,
-                query="last_calls",
-                rows=tuple(
-                    EvidenceRow(
-                        source=facts.sources.get(int(r["source_id"]), f"source {r['source_id']}"),
-                        place=str(r["place"]),
-                    )
-                    for r in rows[:10]
-                ),
-            ),
-        ),
-        confirm=("py-spy dump --pid PID on the hosts of the ranks that did not enter",),
-        remedy=("fix what keeps them from the call; see their stacks",),
-        next_capture=("set TORCH_NCCL_TRACE_BUFFER_SIZE and TORCH_NCCL_DUMP_ON_TIMEOUT",),
+    return standstill.finding(
+        facts,
+        says,
+        "from the traces' last calls only",
+        measure="time without another call, member with least",
+        stood_ns=silence_ns,
+        limit_ns=limits.min_silence_ns,
+        query="last_calls",
+        rows=rows,
+        blamed=behind,
+        next_capture=RECORD,
     )
 
 

@@ -13,6 +13,7 @@ from tracekit.findings import (
     Finding,
     Impact,
     Scope,
+    Severity,
     confidence_from,
     impact_of,
     severity_of,
@@ -138,6 +139,39 @@ def finding_where(scope: Scope) -> str:
     if len(scope.devices) == 1:
         return scope.devices[0].replace(" ", "-")
     return ",".join(scope.hosts) if len(scope.hosts) == 1 else "several"
+
+
+def finding(
+    facts: Facts,
+    rule: str,
+    rows: Sequence[Row],
+    summary: str,
+    evidence: Sequence[Evidence],
+    *,
+    confirm: Sequence[str],
+    remedy: str,
+    severity: Severity = Severity.MINOR,
+    basis: str = "one kind of evidence: the GPU's own counters",
+    next_capture: Sequence[str] = (),
+) -> Finding:
+    """What counters say of the GPUs of ``rows``; what it costs only traces tell (``priced``)."""
+    scope = scope_of(facts, rows)
+    return Finding(
+        id=f"{rule}/{finding_where(scope)}",
+        rule=rule,
+        severity=severity,
+        confidence=confidence_from(["counters"], basis),
+        summary=summary,
+        owner="hardware",
+        scope=scope,
+        when=facts.when(facts.steps.keys),
+        impact=Impact(),
+        evidence=tuple(evidence),
+        candidates=candidates_of(rows),
+        confirm=tuple(confirm),
+        remedy=(remedy,),
+        next_capture=tuple(next_capture),
+    )
 
 
 def current_events(facts: Facts, xids: frozenset[int]) -> list[Row]:

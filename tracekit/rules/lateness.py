@@ -22,9 +22,6 @@ from tracekit.wording import some_ranges
 
 QUERIES = ("step_breakdown", "straggler", "late_steps", "match_coverage")
 ABSENT_WAITS = "absent_waits"
-HIDDEN_RATIO = 0.5
-"""Of the slowest rank's delay: a smaller one may be covered by it; no call tells who was last."""
-MAX_PLACES = 10
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,9 @@ class LatenessThresholds(Thresholds):
         1.5, "times an even share: of two ranks each has half of the noise"
     )
     min_lone_share_ratio: float = threshold(
-        0.5, "the same where no other score is available (a pipeline of unknown stages)"
+        0.5,
+        "the same where no other score is available or agrees: each rank of a pipeline's last stage"
+        " ends the others' waiting, by its place in the schedule",
     )
     min_peer_ratio: float = threshold(
         1.10, "own time over its peers' median; as for a slow GPU (D1)"
@@ -72,6 +71,18 @@ class LatenessThresholds(Thresholds):
 
 
 @dataclass(frozen=True)
+class SlowerThresholds(LatenessThresholds):
+    """When a rank is late where every call has a member without a trace."""
+
+    min_of_worst_ratio: float = threshold(
+        0.5,
+        "its delay over the worst rank's. To mend the worst gains the difference where both fall"
+        " together, else all of its own, and no call tells which: below half, either is more than"
+        " this one's",
+    )
+
+
+@dataclass(frozen=True)
 class LateRank:
     """A rank that is late by its own doing, and how it shows."""
 
@@ -95,6 +106,41 @@ class LateRank:
     is_matched: bool = True
     """False where who entered last is not known: share and late_count say nothing then."""
 
+    @classmethod
+    def of(
+        cls,
+        row: Row,
+        scores: Sequence[bool | None],
+        *,
+        cost_ns: float,
+        step_ns: float,
+        late_keys: Sequence[StepKey],
+        others: Sequence[Row] | None = None,
+        members: Sequence[int] = (),
+        share_ratio: float = 0.0,
+        slowdown_ratio: float | None = None,
+        is_matched: bool = True,
+    ) -> LateRank:
+        """From its row of straggler. A score of None is not available; ``others`` are rows of the
+        ranks that are not late beside the ``members`` (None: the row's ratios are to such ones)."""
+        rank = int(row["rank"])
+        return cls(
+            rank=rank,
+            cost_ns=cost_ns,
+            cost_ratio=cost_ns / step_ns,
+            share_ratio=share_ratio,
+            peer_ratio=_ratio(row, "peer_ratio", others),
+            compute_ratio=_ratio(row, "compute_ratio", others),
+            late_count=int(row["late_count"]) if is_matched else 0,
+            late_keys=tuple(late_keys),
+            scores_count=sum(score is True for score in scores),
+            available_count=sum(score is not None for score in scores),
+            slowdown_ratio=slowdown_ratio,
+            row=row,
+            together=tuple(r for r in members if r != rank),
+            is_matched=is_matched,
+        )
+
     @property
     def is_sure(self) -> bool:
         """Whether two of the available scores agree."""
@@ -114,33 +160,29 @@ def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
         share = float(row["lateness_ratio"] or 0.0)
         late, cost_ns = _beyond_typical(delays, rank, steps.keys, list(rows), limits, facts)
         cost_ratio = cost_ns / steps.step_ns
-        least = limits.min_share_ratio
-        if row["peer_ratio"] is None:
-            least = max(least, limits.min_lone_share_ratio)
-        enough = min(0.75, max(least, limits.min_times_fair_ratio * fair))
+        enough = min(0.75, max(limits.min_share_ratio, limits.min_times_fair_ratio * fair))
         is_late = cost_ratio >= limits.min_cost_ratio and share >= enough
         is_late = is_late and _is_outlier(delays, rank, steps.keys, list(rows), limits)
         if not is_late or not _is_persistent(late, row, facts, limits):
             continue
         peer = row["peer_ratio"]
-        scores = [True, peer is not None and float(peer) >= limits.min_peer_ratio]
         what_if = facts.replay.slowdown(rank) if facts.replay is not None else None
-        if what_if is not None:
-            scores.append(float(what_if) >= 1 + limits.min_cost_ratio)
+        scores = (
+            True,
+            None if peer is None else float(peer) >= limits.min_peer_ratio,
+            None if what_if is None else what_if >= 1 + limits.min_cost_ratio,
+        )
+        if sum(score is True for score in scores) == 1 and share < limits.min_lone_share_ratio:
+            continue
         found.append(
-            LateRank(
-                rank=rank,
+            LateRank.of(
+                row,
+                scores,
                 cost_ns=cost_ns,
-                cost_ratio=cost_ratio,
+                step_ns=steps.step_ns,
+                late_keys=late,
                 share_ratio=share,
-                peer_ratio=_ratio(row, "peer_ratio"),
-                compute_ratio=_ratio(row, "compute_ratio"),
-                late_count=int(row["late_count"]),
-                late_keys=tuple(late),
-                scores_count=sum(scores),
-                available_count=1 + (peer is not None) + (what_if is not None),
                 slowdown_ratio=what_if,
-                row=row,
             )
         )
     together = _late_together(facts, limits, rows, [late.rank for late in found])
@@ -161,13 +203,7 @@ def _late_together(
     replay, steps = facts.replay, facts.steps
     if replay is None:
         return []
-    ratios = {r: float(x) for r, row in rows.items() if (x := row["peer_ratio"]) is not None}
-    if not ratios:
-        return []
-    # Where half of all are slow, the median of all is half slow too: the faster half says what is
-    # usual.
-    usual = median(sorted(ratios.values())[: (len(ratios) + 1) // 2])
-    slow = [r for r, ratio in ratios.items() if ratio >= limits.min_peer_ratio * usual]
+    slow = _beyond_usual(rows, limits)
     # Of more than half it cannot be said that they are slow, and not the others fast.
     if not 1 < len(slow) <= len(rows) / 2:
         return []
@@ -189,26 +225,35 @@ def _late_together(
     if len(late) < limits.min_together_ratio * len(steps):
         return []
     return [
-        LateRank(
-            rank=rank,
+        LateRank.of(
+            rows[rank],
+            (True, True, True),
             cost_ns=min(saved_ns, steps.step_ns),
-            cost_ratio=min(saved_ns / steps.step_ns, 1.0),
+            step_ns=steps.step_ns,
+            late_keys=late,
+            others=others,
+            members=members,
             share_ratio=share,
-            peer_ratio=_ratio_to(rows[rank], others, "peer_ratio"),
-            compute_ratio=_ratio_to(rows[rank], others, "compute_ratio"),
-            late_count=int(rows[rank]["late_count"]),
-            late_keys=tuple(late),
-            scores_count=3,
-            available_count=3,
             slowdown_ratio=slowdowns[rank],
-            row=rows[rank],
-            together=tuple(r for r in members if r != rank),
         )
         for rank in members
     ]
 
 
-def slower_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
+def _beyond_usual(rows: Mapping[int, Row], limits: LatenessThresholds) -> list[int]:
+    """Ranks whose own time over their peers' is beyond what is usual.
+
+    Where half of all are slow, the median of all is half slow too: the faster half says what is
+    usual.
+    """
+    ratios = {r: float(x) for r, row in rows.items() if (x := row["peer_ratio"]) is not None}
+    if not ratios:
+        return []
+    usual = median(sorted(ratios.values())[: (len(ratios) + 1) // 2])
+    return [r for r, ratio in ratios.items() if ratio >= limits.min_peer_ratio * usual]
+
+
+def slower_ranks(facts: Facts, limits: SlowerThresholds) -> list[LateRank]:
     """Ranks that take longer than their peers, which stand in communication for longer meanwhile.
 
     For jobs in which no call has all its members, because some left no trace: who enters last is
@@ -221,43 +266,38 @@ def slower_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
     rows = {int(r["rank"]): r for r in facts.of("straggler")}
     has_whole_calls = any(int(r["matched_count"]) for r in rows.values())
     is_piped = any(r["op"] in ("send", "recv", "send_recv") for r in facts.of("comm_summary"))
-    ratios = {r: float(x) for r, row in rows.items() if (x := row["peer_ratio"]) is not None}
-    if not facts.missing_ranks or has_whole_calls or is_piped or len(ratios) < 3:
+    compared = [r for r, row in rows.items() if row["peer_ratio"] is not None]
+    if not facts.missing_ranks or has_whole_calls or is_piped or len(compared) < 3:
         return []
     absent = [r["wait_per_step_ns"] for r in facts.of(ABSENT_WAITS) if r["missing_ranks"]]
     known = [float(ns) for ns in absent if ns is not None]
     if max(known, default=0.0) >= limits.min_cost_ratio * steps.step_ns:
         return []
-    usual = median(sorted(ratios.values())[: (len(ratios) + 1) // 2])
     means = steps.rank_means
-    slow = [r for r, x in ratios.items() if x >= limits.min_peer_ratio * usual and r in means]
-    others = [r for r in ratios if r not in slow and r in means]
-    if not slow or len(slow) > len(ratios) / 2 or not others or steps.step_ns <= 0:
+    slow = [r for r in _beyond_usual(rows, limits) if r in means]
+    others = [r for r in compared if r not in slow and r in means]
+    if not slow or len(slow) > len(compared) / 2 or not others or steps.step_ns <= 0:
         return []
     own = {r: p.dur - p.exposed_comm for r, p in means.items()}
     others_own = median(own[r] for r in others)
     others_wait = median(means[r].exposed_comm for r in others)
     costs = {r: min(own[r] - others_own, others_wait - means[r].exposed_comm) for r in slow}
-    # What is behind the worst one is hidden by it for the most part.
-    least = max(limits.min_cost_ratio * steps.step_ns, HIDDEN_RATIO * max(costs.values()))
+    least = max(
+        limits.min_cost_ratio * steps.step_ns, limits.min_of_worst_ratio * max(costs.values())
+    )
     members = [r for r in slow if costs[r] >= least]
+    # Several that take turns share the waiting, and nothing tells in what parts: each cost is then
+    # an upper bound (megatron-tp8 without a file: 223 ms for 153), and not major.
+    is_major = len(members) == 1 and len(known) == len(absent) > 0
     return [
-        LateRank(
-            rank=rank,
+        LateRank.of(
+            rows[rank],
+            (True, is_major),
             cost_ns=costs[rank],
-            cost_ratio=costs[rank] / steps.step_ns,
-            share_ratio=0.0,
-            peer_ratio=_ratio_to(rows[rank], [rows[r] for r in others], "peer_ratio"),
-            compute_ratio=_ratio_to(rows[rank], [rows[r] for r in others], "compute_ratio"),
-            late_count=0,
-            late_keys=tuple(steps.keys),
-            # Several that take turns share the waiting, and nothing tells in what parts: each cost
-            # is then an upper bound (megatron-tp8 without a file: 223 ms for 153), and not major.
-            scores_count=2 if len(members) == 1 and known and len(known) == len(absent) else 1,
-            available_count=2,
-            slowdown_ratio=None,
-            row=rows[rank],
-            together=tuple(r for r in members if r != rank),
+            step_ns=steps.step_ns,
+            late_keys=steps.keys,
+            others=[rows[r] for r in others],
+            members=members,
             is_matched=False,
         )
         for rank in sorted(members, key=lambda r: (-costs[r], r))
@@ -285,12 +325,11 @@ def beside(late: LateRank) -> str:
     )
 
 
-def _ratio(row: Row, name: str) -> float | None:
-    return None if row[name] is None else float(row[name])
-
-
-def _ratio_to(row: Row, others: Sequence[Row], name: str) -> float | None:
-    """A rank's ratio to those that are not late with it, all being ratios to one median."""
+def _ratio(row: Row, name: str, others: Sequence[Row] | None) -> float | None:
+    """A rank's ratio to its peers, or to those that are not late with it: all are ratios to one
+    median."""
+    if others is None:
+        return None if row[name] is None else float(row[name])
     known = [float(o[name]) for o in others if o[name] is not None]
     if row[name] is None or not known or median(known) <= 0:
         return None
@@ -416,13 +455,7 @@ def places(facts: Facts, ranks: Sequence[int]) -> tuple[EvidenceRow, ...]:
     """Where the longest waits for these ranks are recorded, longest first."""
     rows = [r for r in facts.of("late_steps") if r["rank"] in ranks and r["source_id"] is not None]
     rows.sort(key=lambda r: (-int(r["longest_ns"]), int(r["source_id"]), int(r["place"])))
-    return tuple(
-        EvidenceRow(
-            source=facts.sources.get(int(r["source_id"]), f"source {r['source_id']}"),
-            place=str(r["place"]),
-        )
-        for r in rows[:MAX_PLACES]
-    )
+    return facts.places(rows)
 
 
 def score_evidence(
@@ -513,7 +546,15 @@ def matched_note(facts: Facts) -> str | None:
     counts = {True: 0, False: 0}
     for row in facts.of("match_coverage"):
         counts[bool(row["is_trusted"])] += int(row["calls_count"])
-    return None if not counts[True] else f"{counts[True]} of {sum(counts.values())} calls matched"
+    if not counts[True]:
+        return None
+    matched = f"{counts[True]} of {sum(counts.values())} calls matched"
+    missing = facts.missing_ranks
+    if missing:
+        # A call is counted where it was traced: what absent members did is in neither number.
+        ranks = "rank" if len(missing) == 1 else "ranks"
+        matched += f" among those traced ({ranks} {some_ranges(missing)} left no trace)"
+    return matched
 
 
 def why_unmatched(facts: Facts) -> str:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from tracekit.findings import (
     Candidates,
     Evidence,
-    EvidenceRow,
     Finding,
     Impact,
     Instrument,
@@ -260,16 +259,6 @@ def _differs(ops: Sequence[object], sizes: Sequence[object]) -> str | None:
     return None
 
 
-def _places(facts: Facts, rows: Sequence[Row]) -> tuple[EvidenceRow, ...]:
-    return tuple(
-        EvidenceRow(
-            source=facts.sources.get(int(r["source_id"]), f"source {r['source_id']}"),
-            place=str(r["place"]),
-        )
-        for r in rows[:10]
-    )
-
-
 def _hang(
     facts: Facts,
     op: str,
@@ -303,10 +292,9 @@ def _hang(
             basis += ", and what each rank's trace shows on the host"
     elif silent:
         blamed = ()
-        hosts = sorted({facts.job.hosts[r] for r in silent if r in facts.job.hosts})
         says = f"{_who(silent)} said nothing while {wait}: dead, or stuck on the CPU."
         candidates = Candidates(
-            ranks=tuple(silent), hosts=tuple(hosts),
+            ranks=tuple(silent), hosts=facts.hosts_of(silent),
             why="the only members that neither joined nor said anything",
         )  # fmt: skip
         basis += "; silence is weak evidence where logs may be missing"
@@ -339,7 +327,7 @@ def _hang(
                 value=float(len(waiting)),
                 unit="count",
                 query=query,
-                rows=_places(facts, rows),
+                rows=facts.places(rows),
             ),
         ),
         candidates=candidates,
@@ -392,7 +380,7 @@ def _mismatch(
                 value=float(len(ranks)),
                 unit="count",
                 query="flight_calls" if "joined_ranks" in rows[0] else "watchdog",
-                rows=_places(facts, rows),
+                rows=facts.places(rows),
             ),
         ),
         confirm=("TORCH_DISTRIBUTED_DEBUG=DETAIL checks that all members call the same",),

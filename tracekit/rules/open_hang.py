@@ -13,19 +13,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracekit.findings import (
-    Candidates,
-    Evidence,
-    EvidenceRow,
-    Finding,
-    Impact,
-    Severity,
-    confidence_from,
-)
+from tracekit.findings import Candidates, Finding
+from tracekit.rules import standstill
 from tracekit.rules.base import Facts, Row
 from tracekit.wording import ranges, ranks_phrase, safe, seconds
 
-NAME = "collective-hang"
 QUERY = "open_calls"
 
 
@@ -93,11 +85,8 @@ def hangs(facts: Facts, min_silence_ns: int, min_silence_ratio: float) -> list[T
 
 
 def _standing(rows: Sequence[Row], min_silence_ns: int, min_ratio: float) -> Standing | None:
-    if any(r["is_cut"] or r["standing_ns"] is None for r in rows):
-        return None
-    still_ns = min(int(r["standing_ns"]) for r in rows)
-    gap_ns = max(int(r["longest_gap_ns"] or 0) for r in rows)
-    if gap_ns == 0 or still_ns < min_silence_ns or still_ns < min_ratio * gap_ns:
+    still_ns = standstill.still_ns(rows, min_silence_ns, min_ratio)
+    if still_ns is None:
         return None
     told = [r for r in rows if r.get("is_told", True)]
     firsts = {int(r["rank"]): _first(r, told) for r in told if r["open_count"]}
@@ -169,52 +158,29 @@ def _finding(facts: Facts, hang: Standing, min_silence_ns: int) -> Finding:
             f"{waiting.capitalize()} asked for {call} and it has not ended for {still}; {who} "
             f"{lacking} may not have joined."
         )
-        hosts = sorted({facts.job.hosts[r] for r in hang.untraced if r in facts.job.hosts})
         candidates = Candidates(
-            ranks=hang.untraced, hosts=tuple(hosts), why=f"the only members {lacking}"
-        )  # fmt: skip
+            ranks=hang.untraced,
+            hosts=facts.hosts_of(hang.untraced),
+            why=f"the only members {lacking}",
+        )
     else:
         says = (
             f"{waiting.capitalize()} wait{'s' if len(hang.waiting) == 1 else ''} in {call} and "
             f"nothing has moved for {still}; its members also wait elsewhere, so that who holds "
             f"up whom cannot be told."
         )
-    return Finding(
-        id=f"{NAME}/{ranges(hang.roots) or ranges(candidates.ranks) or 'all'}",
-        rule=NAME,
-        severity=Severity.CRITICAL,
-        confidence=confidence_from(
-            ["peers"], "calls of the hosts that no kernel finished, and those that are not there"
-        ),
-        summary=says,
-        owner="network" if kind == "whole" else "platform",
-        scope=facts.scope(list(hang.roots), []),
-        when=facts.when([]),
-        impact=Impact(),
-        evidence=(
-            Evidence(
-                name="time in which no member's device did anything, member with least",
-                value=hang.still_ns / 1e9,
-                unit="s",
-                threshold=min_silence_ns / 1e9,
-                query=QUERY,
-                rows=tuple(
-                    EvidenceRow(
-                        source=facts.sources.get(int(r["source_id"]), f"source {r['source_id']}"),
-                        place=str(r["place"]),
-                    )
-                    for r in hang.rows[:10]
-                ),
-            ),
-        ),
+    return standstill.finding(
+        facts,
+        says,
+        "calls of the hosts that no kernel finished, and those that are not there",
+        measure="time in which no member's device did anything, member with least",
+        stood_ns=hang.still_ns,
+        limit_ns=min_silence_ns,
+        query=QUERY,
+        rows=hang.rows,
+        blamed=hang.roots,
         candidates=candidates,
-        confirm=("switch and NIC counters of the hosts; XIDs in their kernel logs",)
-        if kind == "whole"
-        else ("py-spy dump --pid PID on the hosts of the ranks that did not enter",),
-        remedy=("test the links between the members before the next start",)
-        if kind == "whole"
-        else ("fix what keeps them from the call; see their stacks",),
-        next_capture=("TORCH_NCCL_TRACE_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",),
+        is_network=kind == "whole",
     )
 
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tracekit.findings import Evidence, Finding, Impact, Severity, confidence_from
+from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.wording import share
@@ -101,7 +101,6 @@ def _brake(
     rows: Sequence[Row],
     counters: Mapping[str, Mapping[str, Row]],
 ) -> Finding:
-    scope = gpus.scope_of(facts, rows)
     worst = max(rows, key=lambda r: (r["held_ratio"] or 0.0, r["active_ratio"] or 0.0))
     by_counter = worst["held_ratio"] is not None
     held = float(worst["held_ratio"] if by_counter else worst["active_ratio"])
@@ -109,20 +108,13 @@ def _brake(
     clock = counters.get(str(worst["gpu_id"]), {}).get("sm_clock")
     ratio = clock["busy_peer_ratio"] if clock is not None else None
     is_slow = len(rows) > 1 or (ratio is not None and ratio <= limits.max_clock_ratio)
-    return Finding(
-        id=f"{NAME}/{gpus.finding_where(scope)}",
-        rule=NAME,
-        severity=Severity.MINOR if is_slow else Severity.NOTE,
-        confidence=confidence_from(["counters"], "one kind of evidence: the GPU's own counters"),
-        summary=(
-            f"{gpus.subject(rows)} {'are' if len(rows) > 1 else 'is'} held down by an external "
-            f"power brake, {share(held)} of the {what}."
-        ),
-        owner="hardware",
-        scope=scope,
-        when=facts.when(facts.steps.keys),
-        impact=Impact(),
-        evidence=(
+    return gpus.finding(
+        facts,
+        NAME,
+        rows,
+        f"{gpus.subject(rows)} {'are' if len(rows) > 1 else 'is'} held down by an external "
+        f"power brake, {share(held)} of the {what}.",
+        (
             Evidence(
                 name=f"hardware power brake, share of the {what}",
                 value=held,
@@ -132,16 +124,15 @@ def _brake(
                 rows=gpus.places(facts, rows),
             ),
         ),
-        candidates=gpus.candidates_of(rows),
+        severity=Severity.MINOR if is_slow else Severity.NOTE,
         confirm=("read the power supplies and the rack's power of these hosts (BMC, PDU)",),
-        remedy=("restore the power; the brake ends by itself",),
+        remedy="restore the power; the brake ends by itself",
     )
 
 
 def _cap(
     facts: Facts, limits: PowerBrakeThresholds, row: Row, counters: Mapping[str, Row]
 ) -> Finding:
-    scope = gpus.scope_of(facts, [row])
     clock = counters["sm_clock"]
     power, limit = counters.get("power"), counters.get("power_limit")
     words = f"{float(clock['p50_value']) / 1e6:.0f} MHz against {clock['peer_value'] / 1e6:.0f}"
@@ -150,17 +141,12 @@ def _cap(
     elif power is not None:
         words += f", at {power['p50_value']:.0f} W"
     held = row["held_ratio"] if row["held_ratio"] is not None else row["active_ratio"]
-    return Finding(
-        id=f"{NAME}/{gpus.finding_where(scope)}",
-        rule=NAME,
-        severity=Severity.MINOR,
-        confidence=confidence_from(["counters"], "one kind of evidence: the GPU's own counters"),
-        summary=f"{gpus.subject([row])} is at its power limit and slower than its peers: {words}.",
-        owner="hardware",
-        scope=scope,
-        when=facts.when(facts.steps.keys),
-        impact=Impact(),
-        evidence=(
+    return gpus.finding(
+        facts,
+        NAME,
+        [row],
+        f"{gpus.subject([row])} is at its power limit and slower than its peers: {words}.",
+        (
             Evidence(
                 name="clock over its busy peers', median moment",
                 value=float(clock["busy_peer_ratio"]),
@@ -178,9 +164,8 @@ def _cap(
                 rows=gpus.places(facts, [row]),
             ),
         ),
-        candidates=gpus.candidates_of([row]),
         confirm=("nvidia-smi -q -d POWER,CLOCK,PERFORMANCE   on its host, beside a peer",),
-        remedy=("set the same power limit everywhere; else hand the GPU to hardware",),
+        remedy="set the same power limit everywhere; else hand the GPU to hardware",
     )
 
 

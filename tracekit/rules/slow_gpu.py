@@ -55,8 +55,8 @@ from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, lacking, threshol
 from tracekit.rules.lateness import (
     ABSENT_WAITS,
     QUERIES,
-    LatenessThresholds,
     LateRank,
+    SlowerThresholds,
     absent_note,
     beside,
     late_ranks,
@@ -71,12 +71,15 @@ from tracekit.wording import listed, ranks_phrase, seconds
 
 NAME = "slow-gpu"
 OPERATIONS = "pipeline_heat_map"
+CLOCKS = "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,CLOCK on its host, while the job runs"
+SAME_GEMM = "run the same GEMM on this GPU and on a peer"
+DRAIN = "if the GEMM is slow there too: drain the machine and hand it to hardware"
 CLOCK_RATIO = 0.95
 """Clock over its peers' that counts as lost (D2)."""
 
 
 @dataclass(frozen=True)
-class SlowGpuThresholds(LatenessThresholds):
+class SlowGpuThresholds(SlowerThresholds):
     """When a GPU is slow."""
 
     min_compute_ratio: float = threshold(
@@ -196,11 +199,8 @@ def _of_operations(facts: Facts, limits: SlowGpuThresholds, row: Row) -> Finding
                 query=OPERATIONS,
             ),
         ),
-        confirm=(
-            "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,CLOCK on its host, while the job runs",
-            "run the same GEMM on this GPU and on a peer",
-        ),
-        remedy=("if the GEMM is slow there too: drain the machine and hand it to hardware",),
+        confirm=(CLOCKS, SAME_GEMM),
+        remedy=(DRAIN,),
         next_capture=("profile this rank and a peer: kernels tell the GPU from its host",),
     )
 
@@ -223,24 +223,14 @@ def _by_counters(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
 
 def _suspect(facts: Facts, limits: SlowGpuThresholds, one: active.Busiest) -> Finding:
     row = one.row
-    scope = gpus.scope_of(facts, [row])
     index = row["gpu_index"] if row["gpu_index"] is not None else row["pci"] or "N"
-    return Finding(
-        id=f"{NAME}/{gpus.finding_where(scope)}",
-        rule=NAME,
-        severity=Severity.MINOR,
-        confidence=confidence_from(
-            ["counters"], "one kind of evidence: counters; no trace shows who waits for whom"
-        ),
-        summary=(
-            f"{gpus.subject([row])} does not wait for its peers "
-            f"({row['total_ratio']:.2f}x as active as they are), and {listed(one.reasons)}."
-        ),
-        owner="hardware",
-        scope=scope,
-        when=facts.when(facts.steps.keys),
-        impact=Impact(),
-        evidence=(
+    return gpus.finding(
+        facts,
+        NAME,
+        [row],
+        f"{gpus.subject([row])} does not wait for its peers "
+        f"({row['total_ratio']:.2f}x as active as they are), and {listed(one.reasons)}.",
+        (
             Evidence(
                 name="activity over its peers'",
                 value=float(row["total_ratio"]),
@@ -251,12 +241,12 @@ def _suspect(facts: Facts, limits: SlowGpuThresholds, one: active.Busiest) -> Fi
             ),
             *one.evidence,
         ),
-        candidates=gpus.candidates_of([row]),
+        basis="one kind of evidence: counters; no trace shows who waits for whom",
         confirm=(
             f"nvidia-smi -i {index} -q -d PERFORMANCE,TEMPERATURE,CLOCK,ECC   on its host",
-            "run the same GEMM on this GPU and on a peer",
+            SAME_GEMM,
         ),
-        remedy=("if the GEMM is slow there too: drain the machine and hand it to hardware",),
+        remedy=DRAIN,
         next_capture=("profile this rank and a peer: traces say what it costs",),
     )
 
@@ -331,11 +321,8 @@ def _finding(
             *(e for e in clock if e.value <= CLOCK_RATIO),
         ),
         counter_evidence=tuple(e for e in clock if e.value > CLOCK_RATIO),
-        confirm=(
-            "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,CLOCK on its host, while the job runs",
-            "run the same GEMM on this GPU and on a peer",
-        ),
-        remedy=("if the GEMM is slow there too: drain the machine and hand it to hardware",),
+        confirm=(CLOCKS, SAME_GEMM),
+        remedy=(DRAIN,),
     )
 
 

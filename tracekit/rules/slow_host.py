@@ -49,8 +49,8 @@ from tracekit.rules.base import Facts, Rule, RuleOutcome, lacking, threshold
 from tracekit.rules.lateness import (
     ABSENT_WAITS,
     QUERIES,
-    LatenessThresholds,
     LateRank,
+    SlowerThresholds,
     absent_note,
     late_ranks,
     matched_note,
@@ -71,7 +71,7 @@ STALL_QUERIES = (
 
 
 @dataclass(frozen=True)
-class SlowHostThresholds(LatenessThresholds):
+class SlowHostThresholds(SlowerThresholds):
     """When a host is slow."""
 
     max_compute_ratio: float = threshold(

@@ -10,19 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracekit.findings import (
-    Candidates,
-    Evidence,
-    EvidenceRow,
-    Finding,
-    Impact,
-    Severity,
-    confidence_from,
-)
+from tracekit.findings import Candidates, Finding
+from tracekit.rules import standstill
 from tracekit.rules.base import Facts, Row
-from tracekit.wording import plural, ranges, ranks_phrase, safe, seconds
+from tracekit.wording import plural, ranks_phrase, safe, seconds
 
-NAME = "collective-hang"
 QUERY = "standing"
 CAPTURE = (
     "nsys export --type=sqlite --include-blobs=true rank0.nsys-rep    # of each rank: NCCL 2.25 "
@@ -37,11 +29,8 @@ def hang(facts: Facts, min_silence_ns: int, min_silence_ratio: float) -> Finding
     rows = [r for r in facts.of(QUERY) if int(r["capture_id"]) == latest]
     if all(r["is_told"] is not False for r in rows):
         return None
-    if any(r["is_cut"] or r["standing_ns"] is None for r in rows):
-        return None
-    still_ns = min(int(r["standing_ns"]) for r in rows)
-    gap_ns = max(int(r["longest_gap_ns"] or 0) for r in rows)
-    if gap_ns == 0 or still_ns < min_silence_ns or still_ns < min_silence_ratio * gap_ns:
+    still_ns = standstill.still_ns(rows, min_silence_ns, min_silence_ratio)
+    if still_ns is None:
         return None
     waiting = [r for r in rows if r["launches_count"] or r["calls_count"]]
     return _finding(facts, rows, waiting, still_ns, min_silence_ns) if waiting else None
@@ -69,47 +58,28 @@ def _finding(
             f"; {ranks_phrase(free, facts.ranks).lower()} asked for nothing more and may be what "
             f"the others wait for."
         )
-        hosts = sorted({facts.job.hosts[r] for r in free if r in facts.job.hosts})
         candidates = Candidates(
-            ranks=tuple(free), hosts=tuple(hosts), why="all others wait for work of their devices"
+            ranks=tuple(free),
+            hosts=facts.hosts_of(free),
+            why="all others wait for work of their devices",
         )
     else:
         says += "; who did not join cannot be told without NCCL's payloads."
     count = sum(int(r["launches_count"]) + int(r["calls_count"]) for r in waiting)
-    return Finding(
-        id=f"{NAME}/{ranges(free) or 'all'}",
-        rule=NAME,
-        severity=Severity.CRITICAL,
-        confidence=confidence_from(
-            ["peers"],
-            "calls of the hosts that nothing on a device finished; whose they are, no trace tells",
-        ),
-        summary=says,
-        owner="platform",
-        scope=facts.scope([], []),
-        when=facts.when([]),
-        impact=Impact(),
-        evidence=(
-            Evidence(
-                name=f"time in which no rank did anything, rank with least "
-                f"({plural(count, 'call')} unfinished)",
-                value=still_ns / 1e9,
-                unit="s",
-                threshold=limit_ns / 1e9,
-                query=QUERY,
-                rows=tuple(
-                    EvidenceRow(
-                        source=facts.sources.get(int(r["source_id"]), f"source {r['source_id']}"),
-                        place=str(r["place"]),
-                    )
-                    for r in waiting[:10]
-                ),
-            ),
-        ),
+    return standstill.finding(
+        facts,
+        says,
+        "calls of the hosts that nothing on a device finished; whose they are, no trace tells",
+        measure=f"time in which no rank did anything, rank with least "
+        f"({plural(count, 'call')} unfinished)",
+        stood_ns=still_ns,
+        limit_ns=limit_ns,
+        query=QUERY,
+        rows=waiting,
         candidates=candidates,
-        confirm=("py-spy dump --pid PID on the hosts of all ranks",),
-        remedy=("fix what keeps a rank from the call; see their stacks",),
-        next_capture=(CAPTURE,),
+        confirm="py-spy dump --pid PID on the hosts of all ranks",
+        remedy="fix what keeps a rank from the call; see their stacks",
+        next_capture=CAPTURE,
     )
 
 

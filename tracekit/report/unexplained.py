@@ -1,0 +1,138 @@
+"""The verdict where something is amiss and no rule found the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from statistics import fmean, median
+
+from tracekit.findings import BudgetPart
+from tracekit.report.judgement import LIMITS, Judgement, say
+from tracekit.rules.base import Facts
+from tracekit.rules.steps import StepKey, Steps
+from tracekit.wording import ranks_phrase, seconds, share
+
+
+def unequal_waiting(facts: Facts) -> Judgement | None:
+    """A few ranks that wait clearly less than all others: the others wait for them."""
+    steps, broken = facts.steps, facts.job.broken_ranks
+    late = late_ranks(steps, broken)
+    if not late:
+        return None
+    others = [r for r in steps.ranks if r not in late and r not in broken]
+    held_ns = _typical(steps, others, "exposed_comm") - _typical(steps, late, "exposed_comm")
+    who = ranks_phrase(late, facts.ranks)
+    verb, their = ("seems", "its") if len(late) == 1 else ("seem", "their")
+    doing = _what_takes_longer(steps, late, others)
+    return say(
+        "unexplained",
+        f"{who} {verb} to hold up the others, which wait {seconds(held_ns / 1e9)} more of each "
+        f"{seconds(steps.step_ns / 1e9)} step in communication{doing}. No rule here found the "
+        f"reason.",
+        f"compare {who.lower()} with {their} peers: kernels, input, host",
+    )
+
+
+def late_ranks(steps: Steps, broken: Collection[int] = ()) -> list[int]:
+    """The ranks that wait least, where a clear gap divides them from at least half of all.
+
+    The gap, not the spread: where ranks differ by nature (stages of a pipeline) their waiting
+    differs gradually. In two thirds of the steps each of them must wait less than the typical
+    other rank. ``broken`` ranks are left out: their waiting may have been lost with their files.
+    """
+    waiting = {r: p.exposed_comm for r, p in steps.rank_means.items() if r not in broken}
+    in_order = sorted(waiting, key=lambda r: (waiting[r], r))
+    gaps = [
+        (waiting[in_order[i]] - waiting[in_order[i - 1]], i)
+        for i in range(1, len(in_order) // 2 + 1)
+    ]
+    if not gaps:
+        return []
+    gap, count = max(gaps)
+    if gap < LIMITS.min_waiting_ratio * steps.step_ns:
+        return []
+    late, others = sorted(in_order[:count]), in_order[count:]
+    less = dict.fromkeys(late, 0)
+    judged = dict.fromkeys(late, 0)
+    for ranks in steps.by_key.values():
+        theirs = [ranks[r].exposed_comm_ns for r in others if r in ranks]
+        if not theirs:
+            continue
+        typical = median(theirs)
+        for rank in late:
+            if rank in ranks:
+                judged[rank] += 1
+                less[rank] += ranks[rank].exposed_comm_ns < typical
+    return late if all(3 * less[r] >= 2 * judged[r] > 0 for r in late) else []
+
+
+def _typical(steps: Steps, ranks: Sequence[int], part: str) -> float:
+    return median(float(getattr(steps.rank_means[r], part)) for r in ranks)
+
+
+def _what_takes_longer(steps: Steps, late: Sequence[int], others: Sequence[int]) -> str:
+    """What the late ranks do while the others wait, if one thing stands out."""
+    more = {
+        part: _typical(steps, late, part) - _typical(steps, others, part)
+        for part in ("compute", "memory", "idle")
+    }
+    part = max(more, key=lambda p: more[p])
+    if more[part] < 0.5 * LIMITS.min_waiting_ratio * steps.step_ns:
+        return ""
+    verb = {"compute": "compute", "memory": "copy", "idle": "do nothing"}[part]
+    if len(late) == 1:
+        verb = {"compute": "computes", "memory": "copies", "idle": "does nothing"}[part]
+    subject = "it" if len(late) == 1 else "they"
+    return f"; {subject} {verb} for {seconds(more[part] / 1e9)} longer"
+
+
+def idle(facts: Facts, budget: Sequence[BudgetPart]) -> Judgement | None:
+    """Much idle time."""
+    step_s = facts.steps.step_ns / 1e9
+    idle_s = sum(p.s_per_step for p in budget if p.part in ("host", "unexplained"))
+    limit = LIMITS.min_idle_ratio if facts.has_gpu else LIMITS.min_host_idle_ratio
+    if idle_s < limit * step_s:
+        return None
+    who = "The GPU is" if facts.has_gpu else "The ranks are"
+    if 2 * len(facts.job.broken_ranks) > len(facts.ranks):  # the median rank is one of them
+        return say(
+            "not_enough_data",
+            f"Cannot tell: {who[0].lower()}{who[1:]} idle {share(idle_s / step_s)} of the "
+            f"{seconds(step_s)} step in what could be read, and files break off: what they lost "
+            "may be what the time went into.",
+            "give the whole traces again; --all lists the files that break off",
+        )
+    return say(
+        "unexplained",
+        f"{who} idle {share(idle_s / step_s)} of the {seconds(step_s)} step, and no rule here "
+        f"found the reason.",
+        "profile with Python stacks to see what the host does meanwhile",
+    )
+
+
+def slow_steps(facts: Facts) -> Judgement | None:
+    """Some steps that take clearly longer than the typical one."""
+    durs = facts.steps.job_durs_ns
+    typical = median(durs)
+    above = sum(max(0.0, d - typical) for d in durs) / sum(durs)
+    # Half of all steps are above the median; noise alone gives both sides alike.
+    below = sum(max(0.0, typical - d) for d in durs) / sum(durs)
+    if len(durs) < 3 or above - below < LIMITS.min_slow_steps_ratio:
+        return None
+    late = late_ranks(facts.steps.only(_slow_keys(facts.steps, typical)), facts.job.broken_ranks)
+    who = ranks_phrase(late, facts.ranks).lower()
+    held = f" In them {who} {'seems' if len(late) == 1 else 'seem'} to hold up the others."
+    return say(
+        "unexplained",
+        f"Some steps take up to {seconds(max(durs) / 1e9)} where {seconds(typical / 1e9)} is "
+        f"typical, {seconds((fmean(durs) - typical) / 1e9)} a step on average."
+        f"{held if late else ''} No rule here found the reason.",
+        "profile a longer window that spans several slow steps, with Python stacks",
+    )
+
+
+def _slow_keys(steps: Steps, typical_ns: float) -> list[StepKey]:
+    return [
+        key
+        for key, dur_ns in zip(steps.keys, steps.job_durs_ns, strict=True)
+        if dur_ns > (1 + LIMITS.min_slow_steps_ratio) * typical_ns
+    ]

@@ -1,0 +1,143 @@
+"""The verdict where no step is known: what there is instead, and what to capture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from tracekit.findings import Finding
+from tracekit.report.judgement import Judgement, say
+from tracekit.rules import RULES, ras_hang
+from tracekit.rules.base import Facts, Row
+from tracekit.wording import plural, safe, seconds, share
+
+COUNTER_QUERIES = ("gpu_counters", "port_counters", "port_levels")
+CAPTURE_DEVICES = (
+    "record the devices too: nsys profile --trace=cuda,nvtx, or torch.profiler with "
+    "ProfilerActivity.CUDA"
+)
+CAPTURE_STEPS = "profile five or more steps after warm-up, with a schedule that marks steps"
+MIN_SHOWN_SHARE = 0.01
+
+
+def no_steps(facts: Facts, rules_run: Sequence[str], findings: Sequence[Finding]) -> Judgement:
+    """By what there is instead: steps that are not steady, a window, a benchmark, logs, counters,
+    ranks, nothing."""
+    warm = len(facts.steps.warmup_keys)
+    if warm or facts.steps.partial_count:
+        seen = (
+            plural(warm, "warm-up step") + " and " + plural(facts.steps.partial_count, "cut step")
+        )
+        return say(
+            "not_enough_data",
+            f"Cannot tell: the traces hold {seen} and no steady one.",
+            CAPTURE_STEPS,
+        )
+    windows = [r for r in facts.of("overlap") if r["span_ns"]]
+    if windows:
+        return _window_alone(windows)
+    cut = [r for r in facts.of("nccl_bench") if not r["is_complete"]]
+    if cut:
+        return _cut_benchmark(cut[0])
+    if facts.of("nccl_comms") or facts.of("nccl_bench"):
+        return _nccl_alone(facts)
+    if facts.of("comm_records"):
+        return _records_alone(facts)
+    if any(facts.of(query) for query in COUNTER_QUERIES):
+        return _counters_alone(facts, rules_run, findings)
+    if facts.ranks:
+        return say(
+            "not_enough_data",
+            "Cannot tell: the traces hold no work of a device.",
+            CAPTURE_DEVICES,
+        )
+    return say("not_enough_data", "Cannot tell: no file holds a usable trace.", CAPTURE_STEPS)
+
+
+def _window_alone(rows: Sequence[Row]) -> Judgement:
+    span = sum(r["span_ns"] for r in rows)
+    words = {
+        "compute_ns": "computing",
+        "exposed_comm_ns": "communication not hidden",
+        "idle_ns": "idle",
+    }
+    parts = {column: sum(r[column] or 0 for r in rows) / span for column in words}
+    shares = ", ".join(f"{word} {share(parts[column])}" for column, word in words.items())
+    rest = 1 - sum(parts.values())
+    if rest >= MIN_SHOWN_SHARE:
+        shares += f", copies and other work {share(rest)}"
+    return say(
+        "not_enough_data",
+        f"Cannot tell what a step costs: the traces mark no steps. Over the window of "
+        f"{seconds(max(r['span_ns'] for r in rows) / 1e9)}: {shares}.",
+        CAPTURE_STEPS,
+    )
+
+
+def _cut_benchmark(cut: Row) -> Judgement:
+    name = safe(str(cut["benchmark"] or "nccl-tests"))
+    of = cut["expected_rows_count"]
+    return say(
+        "not_enough_data",
+        f"Cannot tell: {name} is incomplete ({cut['rows_count']}"
+        + (f" of {of}" if of else "")
+        + " sizes measured), and nothing says why.",
+        "run it again with NCCL_DEBUG=INFO and keep the whole output",
+    )
+
+
+def _nccl_alone(facts: Facts) -> Judgement:
+    if facts.of("gpu_counters") or facts.of("port_counters"):
+        only, read = f"there are only NCCL's logs and counters, {_shown(facts)}", "them"
+    else:
+        logged = "NCCL logged" if facts.of("nccl_comms") else "nccl-tests measured"
+        only, read = f"there is only what {logged}", "it"
+    return say(
+        "not_enough_data",
+        f"Cannot tell what a step costs: {only}, and the rules that read {read} found no fault.",
+        CAPTURE_STEPS,
+    )
+
+
+def _records_alone(facts: Facts) -> Judgement:
+    if all(r["kind"] == "nccl_ras" for r in facts.of("comm_records")):
+        says, advice = ras_hang.told(facts)
+        return say("not_enough_data", f"Cannot tell: {says}", advice)
+    return say(
+        "not_enough_data",
+        "Cannot tell: records of communication alone, and the rules that read them found no fault.",
+        "add the dumps of all ranks (/tmp/nccl_trace_rank_*), or their traces",
+    )
+
+
+def _counters_alone(
+    facts: Facts, rules_run: Sequence[str], findings: Sequence[Finding]
+) -> Judgement:
+    """Counters without a trace: what the rules that could read them found, if any could."""
+    only = f"there are only counters, {_shown(facts)}"
+    readers = {r.name for r in RULES if set(r.queries) & set(COUNTER_QUERIES)}
+    if readers & set(rules_run):
+        sentence = f"Cannot tell what a step costs: {only}, and the rules that could read them"
+        what = "nothing above a note" if findings else "no fault"
+        return say("not_enough_data", f"{sentence} found {what}.", CAPTURE_STEPS)
+    rows = [row for query in COUNTER_QUERIES for row in facts.of(query)]
+    if all((row["samples_count"] or 0) <= 1 for row in rows):
+        return say(
+            "not_enough_data",
+            "Cannot tell: there are only counters, each read once. What they count began at a time "
+            "that nobody knows; how much of it is the job's only a second reading shows.",
+            "read them again while the job runs, and give both (tracekit capture --what nic,dcgm)",
+        )
+    return say(
+        "not_enough_data",
+        f"Cannot tell: {only}, and none that a rule reads.",
+        "capture those that rules read: tracekit capture --what nic,dcgm",
+    )
+
+
+def _shown(facts: Facts) -> str:
+    """What GPU counters say of the steps of a job without traces."""
+    durs = [r["dur_ns"] for r in facts.of("activity_steps") if r["dur_ns"] is not None]
+    if not durs:
+        return "which show no steps"
+    return f"which show steps of about {seconds(median(durs) / 1e9)} and not what is in them"

@@ -1,0 +1,89 @@
+"""What the hangs that traces show have in common: for how long nothing moved, and the finding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracekit.findings import (
+    Candidates,
+    Evidence,
+    Finding,
+    Impact,
+    Severity,
+    confidence_from,
+)
+from tracekit.rules.base import Facts, Row
+from tracekit.wording import ranges
+
+NAME = "collective-hang"
+FLIGHT_RECORDER = "TORCH_NCCL_TRACE_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
+
+
+def still_ns(rows: Sequence[Row], min_silence_ns: int, min_silence_ratio: float) -> int | None:
+    """For how long no member of these rows has done anything, member with least.
+
+    None where that is short, or not unlike any pause before; where a trace is cut; where no member
+    ever worked, so that nothing tells what a pause is.
+    """
+    if any(r["is_cut"] or r["standing_ns"] is None for r in rows):
+        return None
+    least = min(int(r["standing_ns"]) for r in rows)
+    gap_ns = max(int(r["longest_gap_ns"] or 0) for r in rows)
+    if gap_ns == 0 or least < max(min_silence_ns, min_silence_ratio * gap_ns):
+        return None
+    return least
+
+
+def finding(
+    facts: Facts,
+    says: str,
+    basis: str,
+    *,
+    measure: str,
+    stood_ns: int,
+    limit_ns: int,
+    query: str,
+    rows: Sequence[Row],
+    blamed: Sequence[int] = (),
+    candidates: Candidates | None = None,
+    is_network: bool = False,
+    confirm: str = "py-spy dump --pid PID on the hosts of the ranks that did not enter",
+    remedy: str = "fix what keeps them from the call; see their stacks",
+    next_capture: str = FLIGHT_RECORDER,
+) -> Finding:
+    """A hang: who is ``blamed`` (else the candidates), and for how long nothing moved.
+
+    ``is_network``: all members entered, so the network or a GPU is to blame.
+    """
+    if is_network:
+        confirm = "switch and NIC counters of the hosts; XIDs in their kernel logs"
+        remedy = "test the links between the members before the next start"
+    candidates = candidates or Candidates()
+    return Finding(
+        id=f"{NAME}/{ranges(blamed or candidates.ranks) or 'all'}",
+        rule=NAME,
+        severity=Severity.CRITICAL,
+        confidence=confidence_from(["peers"], basis),
+        summary=says,
+        owner="network" if is_network else "platform",
+        scope=facts.scope(blamed, []),
+        when=facts.when([]),
+        impact=Impact(),
+        evidence=(
+            Evidence(
+                name=measure,
+                value=stood_ns / 1e9,
+                unit="s",
+                threshold=limit_ns / 1e9,
+                query=query,
+                rows=facts.places(rows),
+            ),
+        ),
+        candidates=candidates,
+        confirm=(confirm,),
+        remedy=(remedy,),
+        next_capture=(next_capture,),
+    )
+
+
+__all__ = ["FLIGHT_RECORDER", "NAME", "finding", "still_ns"]

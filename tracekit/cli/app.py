@@ -73,11 +73,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     from tracekit.cli import commands
 
     commands.register(app)
-    code = _run(arguments)
-    # The interpreter's last collections would walk all that was imported: a tenth of a short
-    # command. What must be finished is, by then; nothing waits for a cycle to be found.
-    gc.freeze()
-    sys.exit(code)
+    sys.exit(_run(arguments))
 
 
 def _run(arguments: list[str] | None) -> int:

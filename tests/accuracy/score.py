@@ -47,11 +47,17 @@ class Outcome:
 
     @property
     def cost_ratio(self) -> float:
-        """What the faults cost, as a share of the step; 1 for a job that hangs."""
+        """What the faults cost, as a share of the step; 1 for a job that hangs.
+
+        Of the steady steps, where the truth tells them: a first step that the profiler slows, or
+        that compiles, is no measure of any other.
+        """
         measured = self.truth["measured"]
         if measured.get("is_hung"):
             return 1.0
-        slow, fast = measured.get("step_s_with_fault"), measured.get("step_s_without_fault")
+        steady = "steady_" if measured.get("steady_step_s_with_fault") else ""
+        slow = measured.get(f"{steady}step_s_with_fault")
+        fast = measured.get(f"{steady}step_s_without_fault")
         return (slow - fast) / slow if slow and fast else 0.0
 
     @property

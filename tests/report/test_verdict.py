@@ -34,6 +34,14 @@ def test_a_stall_of_all_ranks_alike_is_the_configuration(make_job: MakeJob) -> N
     assert found.verdict.finding == "dataloader-stall/all"
 
 
+def test_all_ranks_but_one_with_a_broken_file_are_the_configuration_too(make_job: MakeJob) -> None:
+    job = make_job().stall("input_stall", range(3), range(1, 11), 50)
+    assert report(job).verdict.kind == "culprit"
+    assert report(job, broken_ranks=frozenset({3})).verdict.kind == "configuration"
+    alone = make_job().stall("input_stall", [0], range(1, 11), 50)
+    assert report(alone, broken_ranks=frozenset({1, 2, 3})).verdict.kind == "culprit"
+
+
 def test_a_minor_cause_does_not_lead_while_more_is_unexplained(make_job: MakeJob) -> None:
     minor = report(make_job().stall("gc_pause", [1], range(1, 11), 3))
     assert (minor.verdict.kind, minor.verdict.finding) == ("culprit", "gc-pause/1")
@@ -137,6 +145,23 @@ def test_an_idle_gpu_without_a_finding_is_unexplained(make_job: MakeJob) -> None
     assert "the GPU is idle 21 % of the 100 ms step in what could be read" in lost.verdict.sentence
     some = report(make_job(idle_ms=21), broken_ranks=frozenset({0, 1}))
     assert some.verdict.kind == "unexplained"
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind"),
+    [
+        ({}, "unexplained"),
+        ({"severity": Severity.MINOR}, "inherent"),
+        ({"explained_by": ("gc-pause/1",)}, "inherent"),
+    ],
+)
+def test_a_major_finding_that_blames_nobody_is_not_nothing_to_fix(
+    make_job: MakeJob, changed: dict[str, Any], kind: str
+) -> None:
+    found = replace(_note_of(make_job, "excess-bubble"), **{"severity": Severity.MAJOR, **changed})
+    verdict = judge(make_job().facts(), [found], [], {"excess-bubble": False}, []).verdict
+    assert verdict.kind == kind
+    assert verdict.finding == (found.id if kind == "unexplained" else None)
 
 
 def test_slow_steps_without_a_finding_are_unexplained(make_job: MakeJob) -> None:
@@ -374,6 +399,18 @@ def test_a_port_at_fault_leads_where_ranks_left_no_trace(make_job: MakeJob) -> N
     found = judge(facts, [note], [], {}, [])
     assert (found.verdict.kind, found.verdict.finding) == ("not_enough_data", note.id)
     assert "4 ranks that it may be waiting for left no trace" in found.verdict.sentence
+
+
+@pytest.mark.parametrize("rule", ["ecmp-collision", "storage-interference"])
+def test_a_shared_link_leads_there_only_where_its_price_is_open(
+    make_job: MakeJob, rule: str
+) -> None:
+    note = _note_of(make_job, rule)
+    left_open = replace(note, next_capture=("profile ranks 4-7 in the same steps",))
+    facts = make_job(comm_ms=30).facts(world_size=8)
+    assert judge(facts, [left_open], [], {}, []).verdict.finding == note.id
+    assert judge(facts, [note], [], {}, []).verdict.finding is None
+    assert judge(make_job(comm_ms=30).facts(), [left_open], [], {}, []).verdict.finding is None
 
 
 def test_a_port_at_fault_may_cost_nothing_or_be_something_else_s_symptom(

@@ -35,6 +35,10 @@ STATED_CAUSES = frozenset(
 PORT_FAULTS = frozenset({"packet-loss", "nic-error", "link-degraded"})
 """Rules of ports whose counters show harm whatever it costs: no job makes it by running."""
 
+SHARED_LINKS = frozenset({"ecmp-collision", "storage-interference"})
+"""Rules of links that are shared in any job: beside ranks without a trace they lead only where
+calls are longer than their bytes need, so that the rule left its price open."""
+
 
 def judge(
     facts: Facts,
@@ -54,8 +58,9 @@ def judge(
     communication, if any: it is there, only its share is not known); unequal waiting that no
     finding explains (unexplained); a program that launches too slowly or sends too little at a
     time (configuration: it blames nobody, but has a remedy); idle time or slow steps that no
-    finding explains (unexplained); a minor finding that names a cause (it would mislead to lead
-    with 1 % while 40 % is unexplained); a single step, or files left for want of time
+    finding explains (unexplained); a major finding that blames nobody, as idle time of a pipeline
+    beyond what its layout makes (unexplained); a minor finding that names a cause (it would mislead
+    to lead with 1 % while 40 % is unexplained); a single step, or files left for want of time
     (not_enough_data); a port that loses or damages what is sent, at a price that nothing tells,
     beside communication that nothing hides (not_enough_data); inherent.
     What a silenced finding may explain is not called unexplained. ``is_whole`` says that every
@@ -85,6 +90,7 @@ def judge(
         or _program(facts, findings)
         or (idle(facts, budget) if is_open else None)
         or (slow_steps(facts) if is_open else None)
+        or _nobodys(findings, blames)
         or (Judgement(_named(facts, cause)) if cause is not None else None)
         or _too_short(facts)
         or _failed(failed)
@@ -102,7 +108,11 @@ def _is_cause(finding: Finding, blames: Mapping[str, bool]) -> bool:
 def _named(facts: Facts, finding: Finding) -> Verdict:
     scope = finding.scope
     names_a_part = bool(scope.devices or scope.links or scope.switches or scope.racks)
-    names_all_ranks = not scope.ranks or set(scope.ranks) >= set(facts.ranks)
+    # What a broken file does not show may have been lost with it.
+    whole = set(facts.ranks) - facts.job.broken_ranks
+    names_all_ranks = not scope.ranks or set(scope.ranks) >= (
+        whole if len(whole) > 1 else set(facts.ranks)
+    )
     is_whole_job = finding.rule in PROGRAM_RULES or (names_all_ranks and not names_a_part)
     kind: VerdictKind = "configuration" if is_whole_job else "culprit"
     if finding.candidates.ranks and not scope.ranks:
@@ -135,6 +145,9 @@ def _missing(facts: Facts, cause: Finding | None, findings: Sequence[Finding]) -
         return None
     advice = f"profile ranks {some_ranges(missing)} in the same steps"
     stated = cause if cause is not None and cause.rule in STATED_CAUSES else _unpriced(findings)
+    if stated is None:
+        is_open = (f for f in findings if f.rule in SHARED_LINKS and f.next_capture)
+        stated = next(is_open, None)
     if stated is not None:
         says = (
             f"{stated.summary} How much of the {share(waiting)} of the step that is communication "
@@ -155,6 +168,16 @@ def _missing(facts: Facts, cause: Finding | None, findings: Sequence[Finding]) -
 def _program(facts: Facts, findings: Sequence[Finding]) -> Judgement | None:
     found = next((f for f in findings if f.rule in PROGRAM_RULES and not f.explained_by), None)
     return None if found is None else Judgement(_named(facts, found))
+
+
+def _nobodys(findings: Sequence[Finding], blames: Mapping[str, bool]) -> Judgement | None:
+    """A major finding whose rule names no culprit, where nothing explains it: not inherent."""
+    for found in findings:
+        is_major = found.severity.weight >= Severity.MAJOR.weight
+        if is_major and not found.explained_by and not blames.get(found.rule, True):
+            sentence = f"{found.summary} No rule here found the reason."
+            return Judgement(Verdict(kind="unexplained", finding=found.id, sentence=sentence))
+    return None
 
 
 def _too_short(facts: Facts) -> Judgement | None:

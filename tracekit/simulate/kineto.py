@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tracekit.simulate import program as p
-from tracekit.simulate.engine import Operation
 from tracekit.simulate.job import Plan, StepRecord
 from tracekit.simulate.model import STREAMS
+from tracekit.simulate.records import Operation
 
 STYLES = ("kineto", "kineto-old", "gloo")
 """Of this writer."""

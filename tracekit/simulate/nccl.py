@@ -17,10 +17,10 @@ import numpy as np
 
 from tracekit.simulate import program as p
 from tracekit.simulate.effects import Effect
-from tracekit.simulate.engine import Operation
 from tracekit.simulate.job import Plan, StepRecord
 from tracekit.simulate.kineto import GroupNames
 from tracekit.simulate.noise import generator
+from tracekit.simulate.records import Operation
 
 DETAILS = ("none", "info", "coll")
 """Nothing; what NCCL_DEBUG=INFO says of setting up; every call besides."""

@@ -140,13 +140,13 @@ class Scenario:
             if needs & writers
         )
 
-    def job(self) -> Job:
+    def job(self, spool: Path | None = None) -> Job:
         """The job itself."""
-        return Job(self.plan, self.conditions, self.links)
+        return Job(self.plan, self.conditions, self.links, spool=spool)
 
     def twin_job(self) -> Job:
-        """The same job without the faults."""
-        return Job(self.twin, self.twin_conditions)
+        """The same job without the faults, of which only the tally is wanted."""
+        return Job(self.twin, self.twin_conditions, is_recorded=False)
 
     @property
     def unwritten(self) -> set[int]:
@@ -377,7 +377,7 @@ def write(request: Request, output: Path, *, force: bool = False,
     scenario = prepare(request)
     _make_folder(output, force)
     plan = scenario.plan
-    job = scenario.job()
+    job = scenario.job(spool=output)
     names = GroupNames(plan)
     top = plan.topology
 

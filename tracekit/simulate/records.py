@@ -13,7 +13,7 @@ from struct import Struct
 from tempfile import TemporaryFile
 from typing import IO, Any, NamedTuple
 
-HELD_BYTES = 48 << 20
+HELD_BYTES = 32 << 20
 """Rows of all ranks that stay in memory, at most."""
 LEAST_HELD_BYTES = 4 << 10
 """Of one rank and kind: smaller pieces would make the file slow."""
@@ -116,20 +116,18 @@ class _Rows:
 
     def __init__(self, row: Struct, spool: Spool) -> None:
         self._row = row
+        self._pack = row.pack
         self._spool = spool
         self._parts: list[tuple[int, int]] = []
         self._tail = bytearray()
-        self._count = 0
+        self._held_bytes = spool.held_bytes
 
     def __len__(self) -> int:
-        return self._count
+        return (sum(size for _, size in self._parts) + len(self._tail)) // self._row.size
 
-    def _add(self, *values: int) -> None:
-        self._tail += self._row.pack(*values)
-        self._count += 1
-        if len(self._tail) >= self._spool.held_bytes:
-            self._parts.append(self._spool.write(self._tail))
-            self._tail = bytearray()
+    def _spill(self) -> None:
+        self._parts.append(self._spool.write(self._tail))
+        self._tail = bytearray()
 
     def _rows(self) -> Iterator[tuple[Any, ...]]:
         for part in self._parts:
@@ -161,9 +159,11 @@ class HostRecords(_Rows):
         elif more is not None:
             what = _SPEC
             told = number(more)
-        self._add(
+        self._tail += self._pack(
             number(kind), thread, what, number(name), start, dur, external, told, sequence, size
         )
+        if len(self._tail) >= self._held_bytes:
+            self._spill()
 
     def __iter__(self) -> Iterator[HostRecord]:
         things = self._table.things
@@ -200,11 +200,13 @@ class Operations(_Rows):
         """One operation; with a group it is a part of a transfer."""
         number = self._table.number
         self.last_ns = max(self.last_ns, end)
-        self._add(
+        self._tail += self._pack(
             number(spec), stream, thread, launch, launch_dur, start, end, correlation, external,
             -1 if group is None else group.number, size_bytes, number(routing), sequence, latest,
             -1 if lost_at is None else lost_at,
         )  # fmt: skip
+        if len(self._tail) >= self._held_bytes:
+            self._spill()
 
     def __iter__(self) -> Iterator[Operation]:
         things, groups = self._table.things, self._groups

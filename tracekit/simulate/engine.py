@@ -22,9 +22,16 @@ from typing import Any
 
 from tracekit.simulate import program as p
 from tracekit.simulate.network import LinkState, Network
-from tracekit.simulate.records import Group, HostRecords, Operations, Spool, Table
+from tracekit.simulate.records import (
+    Group,
+    HostRecords,
+    Meeting,
+    Operations,
+    Spool,
+    Table,
+    Work,
+)
 
-UNKNOWN = -1
 LOOK_AHEAD = 64
 
 
@@ -67,49 +74,6 @@ class Conditions:
     """Role whose next collective this rank never joins: it stops there."""
     change_collective: str | None = None
     """Role whose next collective this rank calls with another size."""
-
-
-class Work:
-    """An operation that somebody may still have to know of."""
-
-    __slots__ = (
-        "correlation", "dur", "end", "external", "launch", "launch_dur", "meeting", "pending",
-        "ready", "routing", "size_bytes", "spec", "start", "stream", "thread", "waiters",
-    )  # fmt: skip
-
-    def __init__(self, spec: Any, stream: int, dur: int, launch: int, ready: int) -> None:
-        self.spec = spec
-        self.stream = stream
-        self.dur = dur
-        self.launch = launch
-        self.launch_dur = 0
-        self.ready = ready
-        self.start = UNKNOWN
-        self.end = UNKNOWN
-        self.pending = 0
-        self.waiters: list[Any] | None = None
-        self.meeting: Meeting | None = None
-        self.correlation = self.external = self.thread = 0
-        self.size_bytes = 0
-        self.routing: tuple[float, ...] = ()
-
-
-class Meeting:
-    """One collective or message: its members so far."""
-
-    __slots__ = ("group", "latest", "lost_at", "members", "missing", "sequence", "sizes")
-
-    def __init__(self, group: Group, sequence: int) -> None:
-        self.group = group
-        self.sequence = sequence
-        self.missing = len(group.ranks)
-        self.latest = 0
-        self.members: list[tuple[int, Work]] = []
-        """Who has come; empty again once it is complete, or members and meeting would hold each
-        other and stay until a collector finds the cycle."""
-        self.sizes: set[tuple[str, int]] = set()
-        self.lost_at: int | None = None
-        """The rank over whose NIC it timed out."""
 
 
 class Process:
@@ -203,22 +167,10 @@ class Process:
             self._keep(self.live.popleft())
 
     def _keep(self, work: Work) -> None:
-        meeting = work.meeting
-        if meeting is None and work.end >= 0 and work.spec.kind == "kernel":
+        if work.meeting is None and work.end >= 0 and work.spec.kind == "kernel":
             self.compute_ns += work.end - work.start
-        if not self.engine.is_recorded:
-            return
-        times = (work.launch, work.launch_dur, work.start, work.end)
-        if meeting is None:
-            self.operations.add(
-                work.spec, work.stream, work.thread, *times, work.correlation, work.external
-            )
-            return
-        self.operations.add(
-            work.spec, work.stream, work.thread, *times, work.correlation, work.external,
-            meeting.group, work.size_bytes, work.routing, meeting.sequence, meeting.latest,
-            meeting.lost_at,
-        )  # fmt: skip
+        if self.engine.is_recorded:
+            self.operations.add(work)
 
     # --- the host ------------------------------------------------------------------------------
 

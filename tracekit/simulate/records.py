@@ -18,6 +18,9 @@ HELD_BYTES = 32 << 20
 LEAST_HELD_BYTES = 4 << 10
 """Of one rank and kind: smaller pieces would make the file slow."""
 
+NEVER = -1
+"""End of what has not ended."""
+
 HostRecord = tuple[str, Any, int, int, int, int, Any]
 """Kind, name or spec, start, duration, thread, external id, more."""
 
@@ -65,6 +68,49 @@ class Group(NamedTuple):
 
     __hash__ = object.__hash__
     __eq__ = object.__eq__
+
+
+class Work:
+    """An operation that somebody may still have to know of."""
+
+    __slots__ = (
+        "correlation", "dur", "end", "external", "launch", "launch_dur", "meeting", "pending",
+        "ready", "routing", "size_bytes", "spec", "start", "stream", "thread", "waiters",
+    )  # fmt: skip
+
+    def __init__(self, spec: Any, stream: int, dur: int, launch: int, ready: int) -> None:
+        self.spec = spec
+        self.stream = stream
+        self.dur = dur
+        self.launch = launch
+        self.launch_dur = 0
+        self.ready = ready
+        self.start = NEVER
+        self.end = NEVER
+        self.pending = 0
+        self.waiters: list[Any] | None = None
+        self.meeting: Meeting | None = None
+        self.correlation = self.external = self.thread = 0
+        self.size_bytes = 0
+        self.routing: tuple[float, ...] = ()
+
+
+class Meeting:
+    """One collective or message: its members so far."""
+
+    __slots__ = ("group", "latest", "lost_at", "members", "missing", "sequence", "sizes")
+
+    def __init__(self, group: Group, sequence: int) -> None:
+        self.group = group
+        self.sequence = sequence
+        self.missing = len(group.ranks)
+        self.latest = 0
+        self.members: list[tuple[int, Work]] = []
+        """Who has come; empty again once it is complete, or members and meeting would hold each
+        other and stay until a collector finds the cycle."""
+        self.sizes: set[tuple[str, int]] = set()
+        self.lost_at: int | None = None
+        """The rank over whose NIC it timed out."""
 
 
 class Table:
@@ -188,22 +234,22 @@ class Operations(_Rows):
         super().__init__(_OPERATION, spool)
         self._table = table
         self._groups = groups
-        self.last_ns = -1
+        self.last_ns = NEVER
         """When the last of them ended."""
 
-    def add(
-        self, spec: Any, stream: int, thread: int, launch: int, launch_dur: int, start: int,
-        end: int, correlation: int, external: int, group: Group | None = None,
-        size_bytes: int = 0, routing: tuple[float, ...] = (), sequence: int = 0,
-        latest: int = 0, lost_at: int | None = None,
-    ) -> None:  # fmt: skip
-        """One operation; with a group it is a part of a transfer."""
-        number = self._table.number
-        self.last_ns = max(self.last_ns, end)
+    def add(self, work: Work) -> None:
+        """One operation, which is over or never will be."""
+        number, meeting = self._table.number, work.meeting
+        if meeting is None:
+            group, sequence, latest, lost_at = -1, 0, 0, -1
+        else:
+            group, sequence, latest = meeting.group.number, meeting.sequence, meeting.latest
+            lost_at = -1 if meeting.lost_at is None else meeting.lost_at
+        self.last_ns = max(self.last_ns, work.end)
         self._tail += self._pack(
-            number(spec), stream, thread, launch, launch_dur, start, end, correlation, external,
-            -1 if group is None else group.number, size_bytes, number(routing), sequence, latest,
-            -1 if lost_at is None else lost_at,
+            number(work.spec), work.stream, work.thread, work.launch, work.launch_dur, work.start,
+            work.end, work.correlation, work.external, group, work.size_bytes,
+            number(work.routing), sequence, latest, lost_at,
         )  # fmt: skip
         if len(self._tail) >= self._held_bytes:
             self._spill()

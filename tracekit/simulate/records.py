@@ -8,6 +8,7 @@ part of ``HELD_BYTES``. Whoever iterates gets objects again, one at a time and a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 from tempfile import TemporaryFile
@@ -56,7 +57,8 @@ class Operation(NamedTuple):
     transfer: Transfer | None = None
 
 
-class Group(NamedTuple):
+@dataclass(frozen=True, eq=False, slots=True)
+class Group:
     """Who communicates with whom. Of the same job, equal groups are one object."""
 
     number: int
@@ -65,9 +67,6 @@ class Group(NamedTuple):
     """Names its noise."""
     channel: str
     ranks: tuple[int, ...]
-
-    __hash__ = object.__hash__
-    __eq__ = object.__eq__
 
 
 class Work:
@@ -256,13 +255,20 @@ class Operations(_Rows):
 
     def __iter__(self) -> Iterator[Operation]:
         things, groups = self._table.things, self._groups
-        for row in self._rows():
-            number, size, routing, sequence, latest, lost_at = row[9:]
-            if number < 0:
-                yield Operation(things[row[0]], *row[1:9])
+        for (
+            spec, stream, thread, launch, launch_dur, start, end, correlation, external, group,
+            size, routing, sequence, latest, lost_at,
+        ) in self._rows():  # fmt: skip
+            if group < 0:
+                yield Operation(
+                    things[spec], stream, thread, launch, launch_dur, start, end, correlation,
+                    external,
+                )  # fmt: skip
                 continue
-            group = groups[number]
-            transfer = Transfer(
-                group.channel, group.ranks, sequence, latest, None if lost_at < 0 else lost_at
-            )
-            yield Operation(things[row[0]], *row[1:9], size, things[routing], sequence, transfer)
+            own: Group = groups[group]
+            lost = None if lost_at < 0 else lost_at
+            yield Operation(
+                things[spec], stream, thread, launch, launch_dur, start, end, correlation,
+                external, size, things[routing], sequence,
+                Transfer(own.channel, own.ranks, sequence, latest, lost),
+            )  # fmt: skip

@@ -413,6 +413,7 @@ def write(request: Request, output: Path, *, force: bool = False,
             progress(done, request.steps_count)
     for one in writers:
         one.close(HANG_NS if job.is_hung else 0)
+    writers.clear()  # each has its compressor
     if said is not None and job.is_hung:
         (output / "train.log").write_text("".join(f"{line}\n" for line in said.lines()))
     more = _counters(scenario, output, activity, wiring, job) if activity is not None else []

@@ -20,10 +20,12 @@ Status = Literal["ok", "partial", "empty", "unreadable", "unrecognised"]
 
 @dataclass(frozen=True, slots=True)
 class IngestOptions:
-    """What the user may ask of an ingestor; part of the key of what it writes."""
+    """What the user may ask of an ingestor."""
 
     stacks: bool = False
-    """Write python_frame rows (they are scanned either way)."""
+    """Write python_frame rows (they are scanned either way). Part of the key of what is written."""
+    may_thread: bool = False
+    """Whether there is a core to spare for a helper thread; it changes no row."""
 
 
 @dataclass(frozen=True, slots=True)

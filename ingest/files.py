@@ -25,6 +25,10 @@ HEAD_STORED_BYTES = 64 << 10
 """Stored bytes that are read for them."""
 SLICE_BYTES = 64 << 10
 """Stored bytes that are decompressed at a time."""
+LARGE_SLICE_BYTES = 2 << 20
+"""Decompressed bytes at a time in a thread beside a busy one: each slice waits for its turn."""
+AHEAD_FROM_BYTES = 1 << 20
+"""Stored size from which a thread reads ahead."""
 MAX_RATIO = 1000
 """Decompressed bytes per stored byte above which a file is a bomb (real traces reach 40)."""
 RATIO_FREE_BYTES = 256 << 20
@@ -80,6 +84,8 @@ class DecompressedStream(io.RawIOBase):
         self._pending = head
         self.stored_bytes = len(head)
         self.raw_bytes = 0
+        self.slice_bytes = SLICE_BYTES
+        """Decompressed bytes that one call into the library may make."""
         self.problem: str | None = None
         """None, truncated, checksum, damaged, trailing_garbage, limit or io_error."""
 
@@ -94,7 +100,7 @@ class DecompressedStream(io.RawIOBase):
         parts: list[bytes] = []
         got = 0
         while size < 0 or got < size:
-            part = self._next(SLICE_BYTES if size < 0 else min(size - got, 1 << 20))
+            part = self._next(self.slice_bytes if size < 0 else min(size - got, LARGE_SLICE_BYTES))
             if not part:
                 break
             parts.append(part)
@@ -177,10 +183,10 @@ class _GzipStream(DecompressedStream):
             stream = self._inflate
             assert stream is not None  # noqa: S101 - set by _start_member
             if not self._data:
-                self._data = self._stored(SLICE_BYTES)
+                self._data = self._stored(max(SLICE_BYTES, self.slice_bytes // 4))
             is_last = not self._data
             try:
-                out: bytes = stream.decompress(self._data, min(size, SLICE_BYTES))  # type: ignore[attr-defined]
+                out: bytes = stream.decompress(self._data, min(size, self.slice_bytes))  # type: ignore[attr-defined]
             except failure:
                 self._end("damaged")
                 break
@@ -283,6 +289,67 @@ def decompressed(raw: BinaryIO) -> DecompressedStream:
     if head.startswith(ZSTD_MAGIC):
         return _ZstdStream(raw, head)
     return DecompressedStream(raw, head)
+
+
+class _ReadAhead(io.RawIOBase):
+    """A stream whose next slice a thread decompresses while the last one is used."""
+
+    def __init__(self, stream: DecompressedStream) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        super().__init__()
+        self._stream = stream
+        stream.slice_bytes = LARGE_SLICE_BYTES
+        self._thread = ThreadPoolExecutor(1, "read-ahead")
+        self._part = memoryview(b"")
+        self._next = self._thread.submit(stream.read, LARGE_SLICE_BYTES)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
+        got = 0
+        while got < len(view):
+            if not self._part:
+                self._part = memoryview(self._next.result())
+                if not self._part:
+                    break
+                self._next = self._thread.submit(self._stream.read, LARGE_SLICE_BYTES)
+            part, self._part = self._part[: len(view) - got], self._part[len(view) - got :]
+            view[got : got + len(part)] = part
+            got += len(part)
+        return got
+
+    @property
+    def problem(self) -> str | None:
+        """See ``DecompressedStream``; of what was read ahead too."""
+        self._next.result()
+        return self._stream.problem
+
+    @property
+    def stored_bytes(self) -> int:
+        """Stored bytes that were read."""
+        self._next.result()
+        return self._stream.stored_bytes
+
+    def close(self) -> None:
+        self._thread.shutdown()
+        self._stream.close()
+        super().close()
+
+
+def read_ahead(stream: BinaryIO, stored_bytes: int) -> BinaryIO:
+    """The same bytes; a thread decompresses them ahead where that is worth it."""
+    if isinstance(stream, _GzipStream) and stored_bytes >= AHEAD_FROM_BYTES:
+        return _ReadAhead(stream)  # type: ignore[return-value]
+    return stream
+
+
+def in_large_slices(stream: BinaryIO) -> None:
+    """For a thread beside a busy one, which must wait for its turn after each slice."""
+    if isinstance(stream, DecompressedStream):
+        stream.slice_bytes = LARGE_SLICE_BYTES
 
 
 class _Stored:

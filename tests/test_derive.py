@@ -804,6 +804,15 @@ def test_steps_of_a_file_that_breaks_off_are_partial_where_gpu_work_is_missing()
     assert partial(steps(markers, lost, is_truncated_end=True, status="partial")) == [2, 4]
 
 
+def test_a_file_that_breaks_off_may_have_lost_the_work_of_most_steps() -> None:
+    """Its median step is then an empty one: the fullest tell what a step holds."""
+    markers = [marker(0, n, 10 * n, 10) for n in range(5)]
+    work = [kernel(0, n, 10 * n + k, 1) for n in range(5) for k in range(10)]
+    first = [k for k in work if k["step"] == 0]
+    assert partial(steps(markers, first)) == []
+    assert partial(steps(markers, first, is_truncated_end=True, status="partial")) == [1, 2, 3, 4]
+
+
 def test_captures_may_claim_the_same_number() -> None:
     result = run(
         [trace(0, "a", (0, 10), file_rank=0), trace(1, "b", (50, 60), file_rank=0)],

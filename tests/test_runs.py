@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +21,7 @@ import pytest
 import tracekit
 from tracekit import runs, store
 from tracekit.errors import AmbiguousInputError, InputError, StoreError
+from tracekit.ingest.memory import source_of
 from tracekit.schema import TABLES
 from tracekit.store.manifest import Manifest, load
 from traces import BASE_NS, make_trace, write_job, write_trace
@@ -489,6 +490,59 @@ def test_a_worker_that_is_killed_is_named_with_a_hint(
         runs.ingest([job], run, workers=2)
     assert caught.value.hint
     assert not store.is_run(run)
+
+
+def test_tasks_go_to_whoever_is_free_the_largest_first() -> None:
+    """A worker that is slow to start takes none away from the others."""
+    tasks = [
+        runs.ShardTask("", f"{size}", ((_entry(size), source_of(b"")),), stacks=False)
+        for size in (3, 9, 5, 7)
+    ]
+    executor = _ByHand()
+    handed = runs._Handed(executor, tasks)
+    handed.give()
+    assert [t.shard for t in executor.tasks] == ["9"]
+    first = handed.take()
+    assert first is not None
+    assert first.shard == "7"
+    executor.futures[0].set_result([])
+    assert [t.shard for t in executor.tasks] == ["9", "5"]
+    last = handed.take()
+    assert last is not None
+    assert last.shard == "3"
+    assert handed.take() is None
+    executor.futures[1].set_result([])
+    assert [t.shard for t in handed.futures.values()] == ["9", "5"]
+
+
+def test_after_a_worker_failed_nothing_more_is_begun() -> None:
+    tasks = [
+        runs.ShardTask("", f"{size}", ((_entry(size), source_of(b"")),), stacks=False)
+        for size in (3, 9, 5)
+    ]
+    executor = _ByHand()
+    handed = runs._Handed(executor, tasks)
+    handed.give()
+    executor.futures[0].set_exception(BrokenProcessPool("a worker died"))
+    assert handed.take() is None
+    assert len(executor.tasks) == 1
+
+
+def _entry(size: int) -> store.SourceEntry:
+    return store.SourceEntry(size, "a.json", "ff", size, 2, "k")
+
+
+class _ByHand(Executor):
+    """Its tasks end when the test says so."""
+
+    def __init__(self) -> None:
+        self.tasks: list[runs.ShardTask] = []
+        self.futures: list[Future[Any]] = []
+
+    def submit(self, _: object, task: Any, /) -> Any:  # type: ignore[override]
+        self.tasks.append(task)
+        self.futures.append(Future())
+        return self.futures[-1]
 
 
 class _Killed(ThreadPoolExecutor):

@@ -22,7 +22,9 @@ from tracekit.whatif import (
     WhatIf,
     analyse,
     from_pipeline_rows,
+    idle_beyond_s,
     parse_scale,
+    prepare,
     uses_operations,
 )
 
@@ -234,6 +236,15 @@ class RankReplay:
                 return None
             cause = parse_scale(f"rank={rank}:compute={1 / ratio:.9f}")
             return replay_pipeline(self._con, causes=[cause]).causes[0].saved_s_per_step * 1e9
+        except InputError:
+            return None
+
+    def idle_beyond_hand_overs_ns(self) -> float | None:
+        """ns a step that the pipeline takes beyond its order of operations and fast hand-overs."""
+        try:
+            rows = self._con.sql(_STEADY_PIPELINE).to_arrow_table()
+            beyond_s = idle_beyond_s(prepare(from_pipeline_rows(rows)))
+            return None if beyond_s is None else beyond_s * 1e9
         except InputError:
             return None
 

@@ -14,8 +14,10 @@ import os
 import secrets
 import shutil
 import socket
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field, replace
@@ -53,7 +55,7 @@ a time."""
 SHARD_BYTES = 1 << 30
 """Sources are grouped into shards of about this size as stored: few files at 10,000 ranks."""
 
-MIN_SHARD_BYTES = 16 << 20
+MIN_SHARD_BYTES = 4 << 20
 
 COMMIT_TRIES = 20
 
@@ -336,7 +338,8 @@ def _ingest_once(
     )
     if commit(run, manifest):
         return manifest
-    shutil.rmtree(run / Path(derived[0].path).parent, ignore_errors=True)
+    if derived:
+        shutil.rmtree(run / Path(derived[0].path).parent, ignore_errors=True)
     return None
 
 
@@ -655,17 +658,50 @@ def _run_tasks(
     # This process is one of the workers: it is at work while the others still start.
     others = count if scheduler else max(1, count - 1)
     with _executor(scheduler, others) as executor:
-        futures: dict[Future[list[ShardFile]], ShardTask] = {
-            executor.submit(write_shard, task): task for task in tasks
-        }
-        if others < count:
-            for future, task in reversed(futures.items()):
-                if future.cancel():
-                    finished(task, write_shard(task))
-        waiting = [future for future in futures if not future.cancelled()]
-        for future in as_completed(waiting):
-            finished(futures[future], _result(future))
+        handed = _Handed(executor, tasks)
+        for _ in range(len(tasks) if scheduler else others):
+            handed.give()
+        while others < count and (mine := handed.take()):
+            finished(mine, write_shard(mine))
+        for future in as_completed(handed.futures):
+            finished(handed.futures[future], _result(future))
     return [file for task in tasks for file in results[task.shard]]
+
+
+class _Handed:
+    """Hands out tasks one at a time, the largest first, so that all workers end together.
+
+    What waits in an executor's own queue is promised to its workers, and cannot be taken back when
+    this process has nothing left to do.
+    """
+
+    def __init__(self, executor: Executor, tasks: Sequence[ShardTask]) -> None:
+        self.futures: dict[Future[list[ShardFile]], ShardTask] = {}
+        """Complete once ``take`` found nothing."""
+        self._executor = executor
+        self._todo = deque(sorted(tasks, key=_task_bytes, reverse=True))
+        self._lock = threading.Lock()
+
+    def take(self) -> ShardTask | None:
+        """The next task, for this process; None once there is none, or a worker failed."""
+        with self._lock:
+            return self._todo.popleft() if self._todo else None
+
+    def give(self, done: Future[list[ShardFile]] | None = None) -> None:
+        """The next task to a worker: at first, and whenever one is ``done``."""
+        with self._lock:
+            if done is not None and (done.cancelled() or done.exception() is not None):
+                self._todo.clear()  # whoever waits for it says why
+            if not self._todo:
+                return
+            task = self._todo.popleft()
+            try:
+                future = self._executor.submit(write_shard, task)
+            except BrokenProcessPool as error:
+                future = Future()
+                future.set_exception(error)
+            self.futures[future] = task
+        future.add_done_callback(self.give)
 
 
 def _result(future: Future[list[ShardFile]]) -> list[ShardFile]:
@@ -709,6 +745,7 @@ def _executor(scheduler: str | None, workers: int) -> Iterator[Executor]:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(max_workers=workers, mp_context=context) as pool:
             yield pool
+            pool.shutdown(wait=False)  # they end by themselves, while this process derives
         return
     try:
         from distributed import Client
@@ -728,15 +765,19 @@ def write_shard(
     Runs in a worker. The shard's folder appears whole, by rename, with its list of files; a
     folder that is already there is the same shard, finished earlier.
     """
+    from tracekit.ingest.base import IngestOptions
+
     run = Path(task.run)
     target = run / "data" / task.shard
     with contextlib.suppress(FileNotFoundError):
         return _listed(target)
     work = work_folder(run)
     writer = store.ShardWriter(work, background=task.may_thread)
+    options = IngestOptions(stacks=task.stacks, may_thread=task.may_thread)
     try:
         for entry, source in task.sources:
-            _ingest_source(entry, source, writer, task.stacks)
+            with _without_collection():
+                _ingest_source(entry, source, writer, options)
             if step:
                 step(entry)
         if step:
@@ -752,6 +793,21 @@ def write_shard(
         shutil.rmtree(work, ignore_errors=True)
         _release_memory()
     return _listed(target)
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """No collection of cycles: ingestors make many objects and no cycles, and each collection
+    would walk all that every imported module holds."""
+    import gc
+
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _release_memory() -> None:
@@ -773,11 +829,10 @@ def _listed(shard: Path) -> list[ShardFile]:
 
 
 def _ingest_source(
-    entry: SourceEntry, source: SourceFile, writer: store.ShardWriter, stacks: bool
+    entry: SourceEntry, source: SourceFile, writer: store.ShardWriter, options: IngestOptions
 ) -> None:
     """One source into the shard. Whatever is wrong with it becomes its status."""
     from tracekit.ingest import ingestor, recognise
-    from tracekit.ingest.base import IngestOptions
 
     sink = writer.sink(entry.source_id)
     sink.fact(path=entry.path, sha256=entry.sha256, file_bytes=entry.file_bytes)
@@ -785,7 +840,7 @@ def _ingest_source(
         found = recognise(source)
         sink.fact(kind=found.kind, status=found.status, reason=found.reason, **found.facts)
         if found.ingestor is not None:
-            ingestor(found.ingestor).read(source, sink, IngestOptions(stacks=stacks))
+            ingestor(found.ingestor).read(source, sink, options)
     except RunWriteError:
         raise
     except InputError as error:
@@ -833,8 +888,14 @@ def _derive(
         con = store.open_physical(run, source_files, tables=READS, memory_bytes=memory_bytes)
         with contextlib.closing(con):
             store.warm()  # for whoever opens the run
-            tables = _derived(con, job, attempt, notes)
-        files = [store.write_table(work, name, rows) for name, rows in sorted(tables.items())]
+            filled = {f.table for f in source_files if f.rows_count}
+            tables = _derived(con, job, attempt, notes, filled)
+        # Most jobs fill few of them; the views know what columns an absent one has.
+        files = [
+            store.write_table(work, name, rows)
+            for name, rows in sorted(tables.items())
+            if rows.num_rows
+        ]
         target.parent.mkdir(parents=True, exist_ok=True)
         work.rename(target)
         del con, tables
@@ -852,13 +913,14 @@ def _derived(
     job: JobDescription | None,
     attempt: int | None,
     notes: list[str],
+    filled: Collection[str],
 ) -> dict[str, pa.Table]:
     import duckdb
 
     from tracekit.derive import derive
 
     try:
-        return derive(con, job, attempt=attempt, notes=notes)
+        return derive(con, job, attempt=attempt, notes=notes, filled=filled)
     except duckdb.OutOfMemoryException:
         raise StoreError(
             "deriving the run's tables needs more memory than it may use", hint="--memory 4GB"

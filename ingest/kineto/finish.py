@@ -424,15 +424,16 @@ class Finisher:
 
     def _facts(self) -> None:
         reader, head = self.reader, self.header
-        window = [*reader.span, *reader.window]
+        base_ns = reader.base_ns
+        window = [at + base_ns for at in (*reader.span, *reader.window)]
         status, reason = self._status()
         times_ns = reader.window or reader.span
-        is_epoch = bool(reader.base_ns) or bool(times_ns and min(times_ns) >= 10**18)
+        is_epoch = bool(base_ns) or bool(times_ns and min(times_ns) >= 10**18)
         self.sink.fact(
             producer="PyTorch profiler (Kineto)",
             schema_version=head.schema_version,
             time_basis="epoch" if is_epoch else "relative" if times_ns else "none",
-            time_resolution_ns=1 if reader.has_fraction or reader.base_ns else 1000,
+            time_resolution_ns=1 if reader.has_fraction or base_ns else 1000,
             window_start_ns=min(window) if window else None,
             window_end_ns=max(window) if window else None,
             is_truncated_start=None,

@@ -85,6 +85,12 @@ def find_base(text: bytes) -> int | None:
     return int(found[1]) if found else None
 
 
+def last_base(text: bytes) -> int | None:
+    """The last ``baseTimeNanoseconds`` in a stretch of text that is not 0."""
+    found = [int(match[1]) for match in _BASE.finditer(text)]
+    return next((value for value in reversed(found) if value), None)
+
+
 def _keys(text: bytes, closing: bytes) -> tuple[dict[str, Any], bool]:
     if not text or text == b"[":
         return {}, True

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tracekit.ingest.base import IngestOptions, Sink, SourceFile
+from tracekit.ingest.kineto import trace
 from tracekit.ingest.kineto.stream import CHUNK_BYTES
-from tracekit.ingest.kineto.trace import TraceReader
 
 
 def read(
     source: SourceFile, sink: Sink, options: IngestOptions, *, chunk_bytes: int = CHUNK_BYTES
 ) -> None:
     """Stream a trace into the sink."""
-    TraceReader(source, sink, options, chunk_bytes).run()
+    trace.read(source, sink, options, chunk_bytes)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache, partial
 from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from tracekit import schema
 from tracekit.errors import InputError
 from tracekit.ingest import files
-from tracekit.ingest.base import IngestOptions, Sink, SourceFile
+from tracekit.ingest.base import IngestOptions, Severity, Sink, SourceFile
 from tracekit.ingest.kineto import collectives, finish, header, names, odd, salvage, sniff, times
 from tracekit.ingest.kineto.decode import Decoded, Decoder, Group
 from tracekit.ingest.kineto.gpu import GpuRows
@@ -20,11 +23,11 @@ from tracekit.ingest.kineto.model import CommArgs, Event, InstantArgs, Kind, Syn
 from tracekit.ingest.kineto.rows import (
     Cache,
     HostRows,
+    RangeRows,
     as_int,
     ids,
     int32s,
     ints,
-    ranges,
     shown_names,
     texts,
 )
@@ -33,44 +36,129 @@ from tracekit.ingest.kineto.times import Int64s
 
 MAX_DUR_NS = 24 * 3600 * 10**9
 """Longest duration that is believed; profiler windows last seconds to minutes."""
-SCAN_BYTES = 1 << 18
+SCAN_BYTES = 2 << 20
 """Decompressed bytes that are searched for a key at a time."""
 EPOCH_FROM_NS = 10**18
 """Times from here on (2001) are an epoch; profiler clocks since boot are below."""
 STREAM_SYNC_TID = 1_000_000
 """Stream-sync rows have this added to their stream since 2026."""
 
-HELD_BATCHES = 2
-"""Decoded batches that may wait for the base time: while a thread still looks for it."""
+HELD_BATCHES = 64
+"""Batches whose rows may wait for the base time (16 MB) while a thread still looks for it."""
+HELD_RANGES = 1 << 10
+"""Rows of ``annotation`` that are made at once."""
+SURE_NS = times.TIME_LIMIT_NS // 4
+"""Times up to here are believed whatever a base time below three times as much adds to them."""
 
 _NO_SYNC = SyncArgs()
 _NO_INSTANT = InstantArgs()
 
 
+class _BaseFoundLateError(Exception):
+    """A base time under which what was decided without it may be wrong: read again with it."""
+
+    def __init__(self, base_ns: int) -> None:
+        super().__init__()
+        self.base_ns = base_ns
+
+
+class BasedSink:
+    """Adds the base time to all times on their way to a sink.
+
+    While it is not known, what is written waits.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._waiting: list[Callable[[], None]] | None = None
+        self.base_ns = 0
+
+    def wait(self) -> None:
+        """From here on keep everything back."""
+        self._waiting = []
+
+    def settle(self, base_ns: int) -> None:
+        """The base time; pass on what waited."""
+        self.base_ns = base_ns
+        waiting, self._waiting = self._waiting or [], None
+        for passing in waiting:
+            passing()
+
+    def write(self, table: str, rows: pa.Table) -> None:
+        """See ``Sink.write``."""
+        if self._waiting is not None:
+            self._waiting.append(partial(self._write, table, rows))
+        else:
+            self._write(table, rows)
+
+    def _write(self, table: str, rows: pa.Table) -> None:
+        if self.base_ns:
+            for name in _times_of(table):
+                at = rows.schema.get_field_index(name)
+                if at >= 0:
+                    moved = pc.add(rows.column(at), pa.scalar(self.base_ns, pa.int64()))
+                    rows = rows.set_column(at, name, moved)
+        self._sink.write(table, rows)
+
+    def count(
+        self,
+        counter: str,
+        n: int = 1,
+        *,
+        severity: Severity = "warning",
+        doc: str,
+        place: int | None = None,
+        shape: str | None = None,
+    ) -> None:
+        """See ``Sink.count``."""
+        told = partial(
+            self._sink.count, counter, n, severity=severity, doc=doc, place=place, shape=shape
+        )
+        if self._waiting is not None:
+            self._waiting.append(told)
+        else:
+            told()
+
+    def fact(self, **columns: object) -> None:
+        """See ``Sink.fact``; times among them have the base time already."""
+        self._sink.fact(**columns)
+
+
+@cache
+def _times_of(name: str) -> tuple[str, ...]:
+    return tuple(c.name for c in schema.table(name).stored_columns if c.is_time)
+
+
 class TraceReader:
-    """State of reading one trace."""
+    """State of reading one trace. Times are without the base time, which the sink adds."""
 
     def __init__(
-        self, source: SourceFile, sink: Sink, options: IngestOptions, chunk_bytes: int
+        self,
+        source: SourceFile,
+        sink: Sink,
+        options: IngestOptions,
+        chunk_bytes: int,
+        base_ns: int | None = None,
     ) -> None:
         self.source = source
-        self.sink = sink
+        self.sink = BasedSink(sink)
         self.options = options
         self.chunk_bytes = chunk_bytes
         self.decoder = Decoder(stacks=options.stacks)
         self.place = 0
         self.events_count = 0
-        self.base_ns = 0
-        self._held: list[Decoded] = []
-        self._find_late: Callable[[], int | None] | None = None
-        """Waits for the base time where a thread looks for it behind the events."""
+        self._known_base_ns = base_ns
+        self._late: Future[int | None] | None = None
+        """The base time where a thread looks for it behind the events."""
+        self._held_count = 0
         self.host = HostRows()
+        self.annotations = RangeRows()
         self.gpu = GpuRows()
         self.launches = Launches()
         self.steps = Ranges()
         self.params = HostComms()
         self.ranges = HostComms()
-        self.odd = odd.OddEvents(sink, stacks=options.stacks)
+        self.odd = odd.OddEvents(self.sink, stacks=options.stacks)
         self.pids: set[int] = set()
         """Processes that have work on the host: device rows carry an ordinal in its place."""
         self.window: list[int] = []
@@ -83,8 +171,19 @@ class TraceReader:
 
     # --- the stream ------------------------------------------------------------------------
 
+    @property
+    def base_ns(self) -> int:
+        """What is added to all times; 0 while it is looked for."""
+        return self.sink.base_ns
+
     def run(self) -> None:
         """Read the file from its first byte to its last."""
+        try:
+            self._read()
+        finally:
+            self.gpu.close()
+
+    def _read(self) -> None:
         with self._open() as raw:
             stream = TraceStream(
                 raw, self._take, self._take_damaged, salvage.is_event, self.chunk_bytes
@@ -93,17 +192,18 @@ class TraceReader:
                 self._find_base(stream)
                 stream.run()
                 self._settle_base()
+            self.gpu.flush()
+            self._write_ranges()
             problem = files.stream_problem(raw)
             if problem is None and 0 < self.source.file_bytes < files.stored_bytes(raw):
                 problem = "growing"
-        try:
-            finish.Finisher(self, stream, problem).run()
-        finally:
-            self.gpu.close()
+        finish.Finisher(self, stream, problem).run()
 
     def _open(self) -> BinaryIO:
         try:
-            return self.source.open()
+            raw = self.source.open()
+            may_thread = self.options.may_thread
+            return files.read_ahead(raw, self.source.file_bytes) if may_thread else raw
         except OSError as error:
             why = error.strerror or type(error).__name__
             raise InputError(f"{self.source.path}: it cannot be read ({why})") from error
@@ -111,54 +211,63 @@ class TraceReader:
     def _find_base(self, stream: TraceStream) -> None:
         """baseTimeNanoseconds: before the events, or after them in files before March 2025."""
         base = header.find_base(stream.header)
-        if base is None and not stream.is_bare and sniff.looks_relative(stream.peek()):
-            # A second look through the file, mostly decompression: the first batches are decoded
-            # meanwhile.
+        if self._known_base_ns is not None:
+            base = self._known_base_ns
+        elif base is None and not stream.is_bare and sniff.looks_relative(stream.peek()):
+            # A second look through the file, mostly decompression: events are read meanwhile.
             pool = ThreadPoolExecutor(1, "base-time")
-            self._find_late = pool.submit(self._scan_for_base).result
+            self._late = pool.submit(self._scan_for_base)
             pool.shutdown(wait=False)
-        self.base_ns = base or 0
+            self.sink.wait()
+            return
+        self.sink.settle(base or 0)
 
     def _settle_base(self) -> None:
-        """Wait for the base time, then add what waited for it."""
-        if self._find_late is None:
+        """Wait for the base time, then add it to what waited."""
+        if self._late is None:
             return
-        self.base_ns = self._find_late() or 0
-        self._find_late = None
-        held, self._held = self._held, []
-        for decoded in held:
-            self._add(decoded)
+        base_ns = self._late.result() or 0
+        self._late = None
+        if abs(base_ns) > 3 * SURE_NS:
+            raise _BaseFoundLateError(base_ns)
+        self.sink.settle(base_ns)
 
     def _scan_for_base(self) -> int | None:
         """Look through the file for the key; only where times look relative and none came yet."""
         key = b'"baseTimeNanoseconds"'
-        found = None
+        before = last = b""
+        with self.source.open() as raw:
+            files.in_large_slices(raw)
+            while data := raw.read(SCAN_BYTES):
+                before, last = last, data
+        found = header.last_base(before + last)
+        if found is not None:
+            return found
+        # It stands behind the events, so it was there, or nowhere: all files but odd ones end here.
         rest = b""
         with self.source.open() as raw:
+            files.in_large_slices(raw)
             while data := raw.read(SCAN_BYTES):
-                seam = rest + data[:128]
-                if key in data or key in seam:
-                    found = header.find_base(rest + data) or found
+                text = rest + data
+                if key in text:
+                    found = header.last_base(text) or found
                 rest = data[-128:]
         return found
 
     def _take(self, document: memoryview) -> bool:
-        is_held = self._find_late is not None and len(self._held) < HELD_BATCHES
-        # What is held keeps parts of its text, and the stream's memory is used again.
-        result = self.decoder.batch(bytes(document) if is_held else document, self.place)
+        result = self.decoder.batch(document, self.place)
         if result is None:
             return False
         decoded, count = result
-        if is_held:
-            self._held.append(decoded)
-        else:
-            self._settle_base()
-            self._add(decoded)
+        if self._late is not None:
+            self._held_count += 1
+            if self._late.done() or self._held_count > HELD_BATCHES:
+                self._settle_base()
+        self._add(decoded)
         self.place += count
         return True
 
     def _take_damaged(self, text: bytes, is_last: bool) -> None:
-        self._settle_base()
         fragments = salvage.fragments(text)
         if is_last and fragments:
             last = fragments.pop()
@@ -186,7 +295,7 @@ class TraceReader:
     # --- one group -------------------------------------------------------------------------
 
     def _add_group(self, group: Group) -> None:
-        self.events_count += len(group.events)
+        self.events_count += group.count
         if group.kind is Kind.SKIP:
             return
         if group.kind is Kind.INSTANT:
@@ -219,10 +328,26 @@ class TraceReader:
             if len(self.window) > 1000:
                 self.window = [min(self.window), max(self.window)]
 
-    def _timed(self, group: Group) -> tuple[list[Event], Int64s, Int64s, Int64s] | None:
+    def _is_plain(self, group: Group) -> bool:
+        """Whether all times are there, and none is remarkable: nearly always."""
+        if not (group.has_start.all() and group.has_dur.all()):
+            return False
+        low, high = int(group.start_ns.min()), int(group.start_ns.max())
+        limit = SURE_NS if self._late is not None else times.TIME_LIMIT_NS - abs(self.base_ns)
+        return (
+            -limit < low
+            and high < limit
+            and int(group.dur_ns.min()) >= 0
+            and int(group.dur_ns.max()) <= MAX_DUR_NS
+            and (group.kind is not Kind.GPU or low > 0)
+        )
+
+    def _timed(self, group: Group) -> tuple[Sequence[Event], Int64s, Int64s, Int64s] | None:
         """The events whose times can be believed; the others are counted."""
-        start, dur = group.start_ns, group.dur_ns
-        place = np.array(group.places, np.int64)
+        start, dur, place = group.start_ns, group.dur_ns, group.places
+        if self._is_plain(group):
+            self.has_fraction = self.has_fraction or _has_fraction(start, dur)
+            return group.events, place, start, dur
         keep = group.has_start.copy()
         self._tell(~keep, place, "event_without_time", "Events whose ts is missing or no number.")
         if group.kind is Kind.GPU:
@@ -239,18 +364,19 @@ class TraceReader:
             dur = np.maximum(dur, 0)
         huge = keep & (dur > MAX_DUR_NS)
         self._tell(huge, place, "implausible_duration", "Events longer than a day, left out.")
+        if self._late is not None and bool((np.abs(start[keep]) >= SURE_NS).any()):
+            self._settle_base()
         far = keep & (np.abs(start) >= times.TIME_LIMIT_NS - abs(self.base_ns))
         self._tell(far, place, "implausible_time", "Events beyond the year 2116, left out.")
         keep &= ~(huge | far)
-        if not self.has_fraction:
-            self.has_fraction = bool((start % 1000).any() or (dur % 1000).any())
+        self.has_fraction = self.has_fraction or _has_fraction(start, dur)
         if keep.all():
-            return group.events, place, start + self.base_ns, dur
+            return group.events, place, start, dur
         rows = np.flatnonzero(keep)
         if not len(rows):
             return None
         events = [group.events[i] for i in rows.tolist()]
-        return events, place[rows], start[rows] + self.base_ns, dur[rows]
+        return events, place[rows], start[rows], dur[rows]
 
     def _tell(self, mask: Any, place: Int64s, counter: str, doc: str) -> None:
         n = int(mask.sum())
@@ -260,7 +386,7 @@ class TraceReader:
     # --- the host --------------------------------------------------------------------------
 
     def _operators(
-        self, group: Group, events: list[Event], places: Int64s, start: Int64s, dur: Int64s
+        self, group: Group, events: Sequence[Event], places: Int64s, start: Int64s, dur: Int64s
     ) -> None:
         shown = [e.name for e in events]
         distinct = set(shown)
@@ -288,7 +414,7 @@ class TraceReader:
         return {name for name in distinct if domains[name] is not None}
 
     @staticmethod
-    def _rows_with(shown: list[str], wanted: set[str]) -> list[int]:
+    def _rows_with(shown: Sequence[str], wanted: set[str]) -> list[int]:
         return [i for i, name in enumerate(shown) if name in wanted] if wanted else []
 
     def _seen(self, table: pa.Table) -> None:
@@ -302,7 +428,7 @@ class TraceReader:
         self.params.add(HostComm(pid, thread, start, start + dur, ident, meta, args.seq, place))
 
     def _calls(
-        self, group: Group, events: list[Event], places: Int64s, start: Int64s, dur: Int64s
+        self, group: Group, events: Sequence[Event], places: Int64s, start: Int64s, dur: Int64s
     ) -> None:
         shown = [e.name for e in events]
         table = self.host.calls(events, shown, places, start, dur, group.word)
@@ -322,7 +448,7 @@ class TraceReader:
             pid = table["pid"].fill_null(-1).to_numpy()[mask]
             self.launches.add(corr, start[mask], (start + dur)[mask], thread, pid)
 
-    def _ranges(self, events: list[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
+    def _ranges(self, events: Sequence[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
         domains = [self._domains[e.name] or "user" for e in events]
         for i, domain in enumerate(domains):
             if domain == "profiler_step":
@@ -330,7 +456,26 @@ class TraceReader:
                 self.steps.add(int(start[i]), int(start[i] + dur[i]), number or 0)
             elif domain == "collective":
                 self._collective_range(events[i], int(places[i]), int(start[i]), int(dur[i]))
-        self.sink.write("annotation", ranges(events, places, start, dur, domains, is_twin=False))
+        self._hold_ranges(events, places, start, dur, domains, is_twin=False)
+
+    def _hold_ranges(
+        self,
+        events: Sequence[Event],
+        places: Int64s,
+        start: Int64s,
+        dur: Int64s,
+        domains: Sequence[str],
+        *,
+        is_twin: bool,
+    ) -> None:
+        """Keep rows of ``annotation`` until there are enough: a batch has a few."""
+        self.annotations.add(events, places, start, dur, domains, is_twin=is_twin)
+        if len(self.annotations) >= HELD_RANGES:
+            self._write_ranges()
+
+    def _write_ranges(self) -> None:
+        if len(self.annotations):
+            self.sink.write("annotation", self.annotations.take())
 
     def _collective_range(self, event: Event, place: int, start: int, dur: int) -> None:
         args = event.args
@@ -345,19 +490,18 @@ class TraceReader:
         if event.name.startswith(finish.HOST_LIBRARIES):
             self.gpu.host.append((place, start, dur, thread, pid, event.name.split(":")[0], meta))
 
-    def _twins(self, events: list[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
+    def _twins(self, events: Sequence[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
         domains = [self._domains[e.name] or "user" for e in events]
-        self.sink.write("annotation", ranges(events, places, start, dur, domains, is_twin=True))
+        self._hold_ranges(events, places, start, dur, domains, is_twin=True)
 
-    def _frames(self, events: list[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
+    def _frames(self, events: Sequence[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
         shown = [e.name for e in events]
         found = self._rows_with(shown, self._special(set(shown)))
         if found:
             rows = np.array(found)
             kept = [events[i] for i in found]
             kinds = [self._domains[e.name] for e in kept]
-            table = ranges(kept, places[rows], start[rows], dur[rows], kinds, is_twin=False)
-            self.sink.write("annotation", table)
+            self._hold_ranges(kept, places[rows], start[rows], dur[rows], kinds, is_twin=False)
         if self.options.stacks:
             args = [e.args for e in events]
             self.sink.write(
@@ -380,7 +524,7 @@ class TraceReader:
     # --- devices ---------------------------------------------------------------------------
 
     def _gpu(
-        self, group: Group, events: list[Event], places: Int64s, start: Int64s, dur: Int64s
+        self, group: Group, events: Sequence[Event], places: Int64s, start: Int64s, dur: Int64s
     ) -> None:
         is_sync = [
             type(e.tid) is int and e.tid >= STREAM_SYNC_TID and "sync" in e.name.lower()
@@ -395,7 +539,7 @@ class TraceReader:
         if events:
             self.gpu.add(events, places, start, dur, group.word)
 
-    def _sync(self, events: list[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
+    def _sync(self, events: Sequence[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
         args = [e.args or _NO_SYNC for e in events]
         streams = [
             a.stream if a.stream is not None else _stream(e.tid)
@@ -438,7 +582,7 @@ class TraceReader:
             ),
         )
 
-    def _instants(self, events: list[Event], places: Int64s, start: Int64s) -> None:
+    def _instants(self, events: Sequence[Event], places: Int64s, start: Int64s) -> None:
         rows = [i for i, e in enumerate(events) if e.name == "[memory]" and e.args is not None]
         if not rows:
             return
@@ -465,6 +609,19 @@ class TraceReader:
                 }
             ),
         )
+
+
+def read(source: SourceFile, sink: Sink, options: IngestOptions, chunk_bytes: int) -> None:
+    """Read one trace; again where its base time, found late, asks for it."""
+    try:
+        TraceReader(source, sink, options, chunk_bytes).run()
+    except _BaseFoundLateError as late:
+        TraceReader(source, sink, options, chunk_bytes, late.base_ns).run()
+
+
+def _has_fraction(start: Int64s, dur: Int64s) -> bool:
+    """Whether some time is no whole microsecond."""
+    return bool((start % 1000).any() or (dur % 1000).any())
 
 
 def _stream(tid: object) -> int | None:

@@ -22,6 +22,8 @@
 -- column: instances_count BIGINT : Instances in steps.
 -- column: steps_count BIGINT : Steps that these are in.
 -- column: wait_per_step_ns DOUBLE : Estimated waiting of the last traced members to come, a step.
+-- column: call_per_step_ns DOUBLE : What these stood in the calls in all, a step: waiting and
+--     transfer, no less than the transfer alone.
 -- column: own_wait_per_step_ns DOUBLE : The part that absent members caused themselves. Null where
 --     members may run different programs: in a pipeline, but for groups within a stage by name.
 -- column: first_after_ns DOUBLE : When in its step the first call begins; mean over steps.
@@ -263,6 +265,8 @@ WITH
             count(DISTINCT {'capture_id': capture_id, 'step': step}) AS steps_count,
             sum(wait_ns) / count(DISTINCT {'capture_id': capture_id, 'step': step})
                 AS wait_per_step_ns,
+            sum(dur_ns) / count(DISTINCT {'capture_id': capture_id, 'step': step})
+                AS call_per_step_ns,
             coalesce(sum(wait_ns) FILTER (is_own), 0)
             / count(DISTINCT {'capture_id': capture_id, 'step': step}) AS own_wait_per_step_ns
         FROM in_steps
@@ -278,6 +282,7 @@ SELECT
     instances_count,
     steps_count,
     wait_per_step_ns,
+    call_per_step_ns,
     if(
         piped.attempt IS NULL OR (kind_source = 'name' AND kind NOT IN ('pp', 'mp', 'world')),
         own_wait_per_step_ns,

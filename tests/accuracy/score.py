@@ -47,11 +47,17 @@ class Outcome:
 
     @property
     def cost_ratio(self) -> float:
-        """What the faults cost, as a share of the step; 1 for a job that hangs."""
+        """What the faults cost, as a share of the step; 1 for a job that hangs.
+
+        Of the steady steps, where the truth tells them: a first step that the profiler slows, or
+        that compiles, is no measure of any other.
+        """
         measured = self.truth["measured"]
         if measured.get("is_hung"):
             return 1.0
-        slow, fast = measured.get("step_s_with_fault"), measured.get("step_s_without_fault")
+        steady = "steady_" if measured.get("steady_step_s_with_fault") else ""
+        slow = measured.get(f"{steady}step_s_with_fault")
+        fast = measured.get(f"{steady}step_s_without_fault")
         return (slow - fast) / slow if slow and fast else 0.0
 
     @property
@@ -251,11 +257,12 @@ def _rules(scores: Scores, outcome: Outcome, checkable: set[str]) -> None:
         is_worth_it = outcome.cost_ratio >= MIN_COST_RATIO or fault["fault"] in AT_START
         if fault["fault"] not in checkable or not is_worth_it:
             continue
-        for name in fault["expected_rules"]:
+        seen = {n.rule for n in outcome.named if is_right_place(n, fault, outcome.truth)}
+        hit = seen & set(fault["expected_rules"])
+        # One of them must be reported: whichever was leaves nothing for the others to find.
+        for name in hit or fault["expected_rules"]:
             scores.rules[name].due += 1
-            scores.rules[name].found += any(
-                n.rule == name and is_right_place(n, fault, outcome.truth) for n in outcome.named
-            )
+            scores.rules[name].found += name in hit
 
 
 def _is_symptom(named: Named, outcome: Outcome) -> bool:

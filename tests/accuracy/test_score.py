@@ -75,6 +75,27 @@ def test_a_set_that_holds_the_culprit_is_no_mistake_and_names_nobody() -> None:
         assert wrong.rules["gc-pause"].precision == 0
 
 
+def test_of_rules_that_may_each_name_a_fault_the_one_that_did_was_due() -> None:
+    facts = truth(("gc-pause", [2]))
+    facts["faults"][0]["expected_rules"] = ["gc-pause", "slow-gpu"]
+    found = one(outcome(facts, named("slow-gpu", 2)))
+    assert (found.rules["slow-gpu"].recall, found.rules["gc-pause"].due) == (1, 0)
+    missed = one(outcome(facts, named("slow-gpu", 3)))
+    assert (missed.rules["slow-gpu"].recall, missed.rules["gc-pause"].recall) == (0, 0)
+
+
+def test_what_a_fault_costs_in_a_first_step_that_the_profiler_slows_is_not_its_price() -> None:
+    facts = truth(("gc-pause", [2]), slow_s=1.2)
+    facts["measured"] |= {
+        "steady_step_s_with_fault": 1.01,
+        "steady_step_s_without_fault": 1.0,
+    }
+    assert outcome(facts).cost_ratio == pytest.approx(0.01 / 1.01)
+    assert one(outcome(facts)).single == 0
+    facts["measured"]["steady_step_s_with_fault"] = 1.1
+    assert one(outcome(facts)).single == 1
+
+
 def test_only_the_verdict_counts_as_first() -> None:
     found = one(outcome(truth(("gc-pause", [2])), named("gc-pause", 2, top=False)))
     assert (found.top1, found.rules["gc-pause"].recall) == (0, 1)

@@ -166,6 +166,27 @@ def test_compression_is_told_by_the_bytes() -> None:
             assert ranks([source_of(data, name)]) == [1]
 
 
+@pytest.mark.parametrize("cut", [0, 1, 9, 5_000, 300_000])
+@pytest.mark.parametrize("size", [1, 700, 1 << 20, 5 << 20])
+def test_reading_ahead_gives_the_same_bytes_and_the_same_problem(cut: int, size: int) -> None:
+    raw = b"".join(b"%d " % (i * i) for i in range(400_000 if size > 1 else 2_000))
+    packed = gzip.compress(raw[:1_000_000], 1) + gzip.compress(raw[1_000_000:], 1)
+    packed = packed[: max(0, len(packed) - cut)]
+    with files.decompressed(io.BytesIO(packed)) as plain:
+        expected = plain.read()
+    stream = files.decompressed(io.BytesIO(packed))
+    assert files.read_ahead(stream, 0) is stream  # type: ignore[arg-type,comparison-overlap]
+    with files.read_ahead(stream, files.AHEAD_FROM_BYTES) as ahead:  # type: ignore[arg-type]
+        buffer = bytearray(size)
+        got = b""
+        while count := ahead.readinto(buffer):  # type: ignore[attr-defined]
+            got += buffer[:count]
+        assert files.stream_problem(ahead) == plain.problem
+        assert files.stored_bytes(ahead) == plain.stored_bytes == len(packed)
+    assert got == expected
+    assert stream.closed
+
+
 def test_a_file_that_grows_is_told() -> None:
     whole = source_of(trace(1))
     sink = MemorySink()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import pytest
 
 from tracekit.ingest import IngestOptions
 from tracekit.ingest.kineto import reader
+from tracekit.ingest.kineto import trace as kineto_trace
 from tracekit.ingest.memory import MemorySink, source_of
 
 Event = dict[str, Any]
@@ -81,6 +83,65 @@ def test_base_before_and_after_the_events_gives_the_same_times() -> None:
     assert after.rows("host_op", "start_ns", "dur_ns") == expected
     assert before.facts["time_basis"] == after.facts["time_basis"] == "epoch"
     assert before.facts["time_resolution_ns"] == 1
+
+
+@pytest.mark.parametrize("base", [BASE, -BASE, 0, 4 * 10**18, 9 * 10**18])
+@pytest.mark.parametrize("far", [0, 1_000, 2**61 // 1000, 2**62 // 1000 - 9_000])
+def test_a_base_behind_the_events_decides_as_one_before_them(base: int, far: int) -> None:
+    """Rows, counts and facts, also where the sum is beyond what can be meant."""
+    events = [
+        step(1, 5, 500),
+        x("cpu_op", "record_param_comms", 7, 2, Collective_name="allreduce", External_id=3),
+        launch(9, 8),
+        kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 20, 30, 9, External_id=3),
+        kernel("gemm", 60, 30, 10),
+        x("cpu_op", "far", far, 1),
+        x("cpu_op", "near", 90, -1),
+    ]
+    before = read(trace(events, baseTimeNanoseconds=base), chunk=1 << 9)
+    after = read(trace(events, tail={"baseTimeNanoseconds": base}), chunk=1 << 9)
+    assert after.tables.keys() == before.tables.keys()
+    for name in before.tables:
+        assert after.rows(name) == before.rows(name)
+    assert after.counters == before.counters
+    assert after.places == before.places
+    assert {**after.facts, "raw_bytes": 0} == {**before.facts, "raw_bytes": 0}
+    if base == BASE:
+        (first, *_) = before.rows("gpu_op")
+        assert first["launch_start_ns"] == BASE + 8_000
+
+
+def test_rows_do_not_wait_for_a_base_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kineto_trace, "HELD_BATCHES", 2)
+    found = kineto_trace.TraceReader._scan_for_base
+    may_end = threading.Event()
+
+    def slow(self: kineto_trace.TraceReader) -> int | None:
+        may_end.wait(10)
+        return found(self)
+
+    monkeypatch.setattr(kineto_trace.TraceReader, "_scan_for_base", slow)
+    settle = kineto_trace.TraceReader._settle_base
+    asked: list[int] = []
+
+    def told(self: kineto_trace.TraceReader) -> None:
+        asked.append(self.place)
+        may_end.set()
+        settle(self)
+
+    monkeypatch.setattr(kineto_trace.TraceReader, "_settle_base", told)
+    events = [x("cpu_op", f"op{i}", i, 1) for i in range(100)]
+    sink = read(trace(events, tail={"baseTimeNanoseconds": BASE}), chunk=1 << 10)
+    assert 0 < asked[0] < 50
+    assert sink.rows("host_op", "start_ns") == [BASE + 1000 * i for i in range(100)]
+
+
+def test_the_last_base_that_is_not_zero_counts_wherever_it_stands() -> None:
+    odd = {**x("cpu_op", "a", 5, 1), "args": {"baseTimeNanoseconds": 7}}
+    tail = {"baseTimeNanoseconds": BASE, "more": {"baseTimeNanoseconds": 0}}
+    assert read(trace([odd], tail=tail)).rows("host_op", "start_ns") == [BASE + 5000]
+    filler = [x("cpu_op", "x" * 1000, i, 1) for i in range(5000)]  # more than is kept of its end
+    assert read(trace([odd, *filler])).rows("host_op", "start_ns")[0] == 5007
 
 
 def test_epoch_with_fraction_and_no_base_is_read_as_text() -> None:
@@ -798,6 +859,7 @@ def test_rows_in_a_temporary_file_are_the_same(monkeypatch: pytest.MonkeyPatch) 
     events += [launch(i, 10 * i - 1) for i in range(50)]
     plain = read(trace(events), chunk=1000)
     monkeypatch.setattr("tracekit.ingest.kineto.gpu.SPILL_ROWS", 7)
+    monkeypatch.setattr("tracekit.ingest.kineto.gpu.HELD_EVENTS", 7)
     spilled = read(trace(events), chunk=1000)
     assert len(spilled.tables["gpu_op"]) > 1
     for table in ("gpu_op", "collective"):

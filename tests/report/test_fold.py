@@ -54,6 +54,22 @@ def test_a_slow_rank_with_a_throttled_clock_is_one_thermal_problem() -> None:
     assert found.scope.steps == ((1, 9),)
 
 
+@pytest.mark.parametrize(
+    ("query", "level"), [("port_levels", "possible"), ("group_bandwidth", "likely")]
+)
+def test_two_readings_of_a_port_are_one_instrument(query: str, level: str) -> None:
+    """A port that drops and runs at a low speed has said both itself; a slow group is another."""
+    evidence = (Evidence(name="speed", value=7.5e6, unit="bytes/s", query=query),)
+    drops = finding("packet-loss", "1", Severity.NOTE, ranks=(1,), hosts=("h",))
+    slow = replace(
+        finding("link-degraded", "1", Severity.NOTE, ranks=(1,), hosts=("h",)), evidence=evidence
+    )
+    (found,) = fold([drops, slow])
+    assert found.rule == "packet-loss"
+    assert found.confidence.level == level
+    assert found.confidence.basis.startswith("counters and traces agree") is (level == "likely")
+
+
 def test_another_rank_s_fault_stays_its_own() -> None:
     other = replace(SLOW, id="slow-gpu/4", scope=replace(SLOW.scope, ranks=(4,)))
     assert fold([HOT, other]) == [HOT, other]

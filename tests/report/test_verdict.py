@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tracekit.findings import Finding, Impact, Severity
+from tracekit.findings import Evidence, Finding, Impact, Severity
 from tracekit.report import DiagnoseConfig, InputFile, Report, Silence, build_report
 from tracekit.report.build import link_symptoms
 from tracekit.report.verdict import judge
@@ -32,6 +32,14 @@ def test_a_stall_of_all_ranks_alike_is_the_configuration(make_job: MakeJob) -> N
     found = report(make_job().stall("input_stall", range(4), range(1, 11), 50))
     assert found.verdict.kind == "configuration"
     assert found.verdict.finding == "dataloader-stall/all"
+
+
+def test_all_ranks_but_one_with_a_broken_file_are_the_configuration_too(make_job: MakeJob) -> None:
+    job = make_job().stall("input_stall", range(3), range(1, 11), 50)
+    assert report(job).verdict.kind == "culprit"
+    assert report(job, broken_ranks=frozenset({3})).verdict.kind == "configuration"
+    alone = make_job().stall("input_stall", [0], range(1, 11), 50)
+    assert report(alone, broken_ranks=frozenset({1, 2, 3})).verdict.kind == "culprit"
 
 
 def test_a_minor_cause_does_not_lead_while_more_is_unexplained(make_job: MakeJob) -> None:
@@ -100,6 +108,16 @@ def test_unequal_waiting_without_a_finding_is_unexplained(make_job: MakeJob) -> 
     assert "it computes for 40.0 ms longer" in found.verdict.sentence
 
 
+def test_who_seems_to_wait_less_may_have_lost_it_with_its_file(make_job: MakeJob) -> None:
+    job = make_job(comm_ms=40)
+    for step in job.steps:
+        job.add(2, step, "exposed_comm", -40)
+        job.add(2, step, "idle", 40)
+    assert report(job).verdict.kind == "unexplained"
+    assert report(job, broken_ranks=frozenset({2})).verdict.kind == "inherent"
+    assert report(job, broken_ranks=frozenset({1})).verdict.sentence.startswith("Rank 2 seems")
+
+
 def test_waiting_that_differs_gradually_is_no_sign_of_a_late_rank(make_job: MakeJob) -> None:
     job = make_job(ranks_count=8)
     for step in job.steps:
@@ -122,6 +140,28 @@ def test_an_idle_gpu_without_a_finding_is_unexplained(make_job: MakeJob) -> None
     found = report(make_job(idle_ms=21))
     assert found.verdict.kind == "unexplained"
     assert "idle 21 % of the 100 ms step" in found.verdict.sentence
+    lost = report(make_job(idle_ms=21), broken_ranks=frozenset({0, 1, 2}))
+    assert lost.verdict.kind == "not_enough_data"
+    assert "the GPU is idle 21 % of the 100 ms step in what could be read" in lost.verdict.sentence
+    some = report(make_job(idle_ms=21), broken_ranks=frozenset({0, 1}))
+    assert some.verdict.kind == "unexplained"
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind"),
+    [
+        ({}, "unexplained"),
+        ({"severity": Severity.MINOR}, "inherent"),
+        ({"explained_by": ("gc-pause/1",)}, "inherent"),
+    ],
+)
+def test_a_major_finding_that_blames_nobody_is_not_nothing_to_fix(
+    make_job: MakeJob, changed: dict[str, Any], kind: str
+) -> None:
+    found = replace(_note_of(make_job, "excess-bubble"), **{"severity": Severity.MAJOR, **changed})
+    verdict = judge(make_job().facts(), [found], [], {"excess-bubble": False}, []).verdict
+    assert verdict.kind == kind
+    assert verdict.finding == (found.id if kind == "unexplained" else None)
 
 
 def test_slow_steps_without_a_finding_are_unexplained(make_job: MakeJob) -> None:
@@ -338,3 +378,57 @@ def test_an_overwhelmed_receiver_has_the_price_of_the_pauses_that_it_causes(
     assert all(f.impact == Impact() for f in link_symptoms([note, other, storm], facts)[:2])
     dear = replace(storm, rule="slow-receiver", id="slow-receiver/1")
     assert link_symptoms([note, dear, storm], facts)[0].impact == Impact()
+
+
+@pytest.mark.parametrize("rule", ["packet-loss", "nic-error", "link-degraded"])
+def test_a_port_at_fault_at_an_unknown_price_is_not_nothing_to_fix(
+    make_job: MakeJob, rule: str
+) -> None:
+    """It loses packets whatever that costs, while much of the step is communication."""
+    note = _note_of(make_job, rule)
+    facts = make_job(comm_ms=30).facts()
+    found = judge(facts, [note], [], {}, [])
+    assert (found.verdict.kind, found.verdict.finding) == ("not_enough_data", note.id)
+    assert found.verdict.sentence.startswith(note.summary)
+    assert "How much of the 30 % of the step" in found.verdict.sentence
+
+
+def test_a_port_at_fault_leads_where_ranks_left_no_trace(make_job: MakeJob) -> None:
+    note = _note_of(make_job, "packet-loss")
+    facts = make_job(comm_ms=30).facts(world_size=8)
+    found = judge(facts, [note], [], {}, [])
+    assert (found.verdict.kind, found.verdict.finding) == ("not_enough_data", note.id)
+    assert "4 ranks that it may be waiting for left no trace" in found.verdict.sentence
+
+
+@pytest.mark.parametrize("rule", ["ecmp-collision", "storage-interference"])
+def test_a_shared_link_leads_there_only_where_its_price_is_open(
+    make_job: MakeJob, rule: str
+) -> None:
+    note = _note_of(make_job, rule)
+    left_open = replace(note, next_capture=("profile ranks 4-7 in the same steps",))
+    facts = make_job(comm_ms=30).facts(world_size=8)
+    assert judge(facts, [left_open], [], {}, []).verdict.finding == note.id
+    assert judge(facts, [note], [], {}, []).verdict.finding is None
+    assert judge(make_job(comm_ms=30).facts(), [left_open], [], {}, []).verdict.finding is None
+
+
+def test_a_port_at_fault_may_cost_nothing_or_be_something_else_s_symptom(
+    make_job: MakeJob,
+) -> None:
+    note = _note_of(make_job, "packet-loss")
+    busy, calm = make_job(comm_ms=30).facts(), make_job(comm_ms=9).facts()
+    doubted = Evidence(name="format that no real file proved", value=1.0, unit="files")
+    for facts, found in (
+        (calm, note),
+        (busy, replace(note, rule="ecn-congestion")),  # marks are how a full queue is told
+        (busy, replace(note, impact=Impact(s_per_step=0.0, step_ratio=0.0))),
+        (busy, replace(note, explained_by=("slow-receiver/1",))),
+        (busy, replace(note, counter_evidence=(doubted,))),
+    ):
+        assert judge(facts, [found], [], {}, []).verdict.kind == "inherent"
+
+
+def _note_of(make_job: MakeJob, rule: str) -> Finding:
+    (found,) = report(make_job().stall("gc_pause", [1], range(1, 11), 3)).findings
+    return replace(found, rule=rule, severity=Severity.NOTE, impact=Impact())

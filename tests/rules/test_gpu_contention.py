@@ -149,6 +149,9 @@ def test_a_replay_prices_better_than_the_difference(make_job: MakeJob) -> None:
         def saved_by_operations_ns(self, rank: int) -> float | None:
             return None
 
+        def idle_beyond_hand_overs_ns(self) -> float | None:
+            return None
+
         def saved_ns(self, ranks: Any) -> float:
             assert list(ranks) == [2]
             return 15e6

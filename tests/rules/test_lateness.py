@@ -537,6 +537,7 @@ def test_a_slow_port_in_a_slow_group_is_one_finding_of_its_rank(make_job: MakeJo
         {"node": f"h{r}", "port": "mlx5_0", "host": f"h{r}", "host_source": "file", "rank": r,
          "ranks": [r], "is_on_host": True, "counter": "rx_bytes", "direction": "rx",
          "growth": 1e9, "interval_ns": 1e9, "intervals_count": 10, "coverage_ratio": 1.0,
+         "step_growth": None, "step_covered_ns": None,
          "source_id": 0, "place": r, "is_from_documentation": False}
         for r in range(4)
     ]  # fmt: skip
@@ -726,6 +727,9 @@ class Replayed:
     def saved_by_operations_ns(self, rank: int) -> float | None:
         return None
 
+    def idle_beyond_hand_overs_ns(self) -> float | None:
+        return None
+
     def slowdown(self, rank: int) -> float | None:
         return self.slow.get(rank)
 
@@ -763,6 +767,30 @@ def test_the_replay_is_the_third_score(make_job: MakeJob) -> None:
         (finding,) = LATE.run(seen).findings
         assert finding.severity is severity
         assert any("replay" in e.name and e.value == slowdown for e in finding.evidence)
+
+
+@pytest.mark.parametrize(
+    ("delays_ms", "peer", "slowdown", "named"),
+    [
+        ({2: 25, 3: 25}, 1.0, 1.0, 2),
+        ({1: 20, 2: 25, 3: 26}, 1.0, 1.0, 0),
+        ({1: 20, 2: 25, 3: 26}, 1.5, 1.0, 3),
+        ({1: 20, 2: 25, 3: 26}, 1.0, 1.2, 3),
+    ],
+    ids=["half of all waiting", "a third each", "own time agrees", "the replay agrees"],
+)
+def test_a_share_of_the_waiting_with_which_nothing_agrees_must_be_half(
+    make_job: MakeJob,
+    delays_ms: dict[int, float],
+    peer: float,
+    slowdown: float,
+    named: int,
+) -> None:
+    """The last stage of an interleaved pipeline: each of its ranks ends a part of the waiting."""
+    facts = late_job(make_job, delays_ms, peer=peer, ranks_count=8).facts()
+    replay = Replayed({}, dict.fromkeys(delays_ms, slowdown))
+    found = LATE.run(replace(facts, replay=replay)).findings
+    assert len(found) == named
 
 
 # --- ranks without a trace in every call -------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,6 +50,41 @@ def test_idle_time_after_synchronising_is_a_sync_stall(make_job: MakeJob) -> Non
     job = make_job(idle_ms=10).launching(host_wait_ratio=1.0)
     job.stall("sync_stall", range(4), range(1, 11), 30)
     assert RULE.run(job.facts()) == RuleOutcome()  # 40 idle, 30 of them explained
+
+
+def starved(make_job: MakeJob, *, stream_ratio: float = 0.9, blocked_ms: float = 0.0) -> Any:
+    """40 of 100 ms are communication that nothing hides, 10 idle; most of both is time in which
+    the stream that computes has not been given its next kernel."""
+    job = make_job(comm_ms=40, idle_ms=10).launching(host_wait_ratio=0.5)
+    for rank in range(job.ranks_count):
+        for stream, count, ratio in ((7, 900, stream_ratio), (24, 40, 1.0)):
+            job.rows["idle_breakdown"].append(
+                {"rank": rank, "stream": stream, "idle_count": count, "idle_ns": 1_000_000,
+                 "host_wait_ns": int(ratio * 1_000_000)}
+            )  # fmt: skip
+    facts = job.facts()
+    rows = [
+        {**r, "host_blocked_ns": int(blocked_ms * 1_000_000)} for r in facts.of("step_breakdown")
+    ]
+    return replace(facts, rows={**facts.rows, "step_breakdown": rows})
+
+
+def test_what_computes_may_starve_while_communication_runs(make_job: MakeJob) -> None:
+    (finding,) = RULE.run(starved(make_job)).findings
+    assert finding.impact.s_per_step == pytest.approx(0.045)  # of 50 in which nothing computes
+    assert "while only communication runs" in finding.summary
+    (finding,) = RULE.run(starved(make_job, blocked_ms=30)).findings
+    assert finding.impact.s_per_step == pytest.approx(0.015)
+
+
+@pytest.mark.parametrize(
+    "kind", [{"stream_ratio": 0.199}, {"blocked_ms": 35.1}, {"stream_ratio": 0.3, "blocked_ms": 9}]
+)
+def test_waiting_for_communication_is_no_waiting_for_launches(
+    make_job: MakeJob, kind: dict[str, float]
+) -> None:
+    """The next kernel was launched and waits for its data, or the host itself was blocked."""
+    assert RULE.run(starved(make_job, **kind)) == RuleOutcome()
 
 
 def test_a_few_late_hosts_do_not_make_a_launch_bound_job(make_job: MakeJob) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -139,14 +140,56 @@ def test_without_microbatches_nothing_is_checked(make_job: MakeJob) -> None:
 # --- excess-bubble ----------------------------------------------------------------------------
 
 
+class Replayed:
+    """A replay that knows how much a pipeline idles beyond fast hand-overs, and nothing else."""
+
+    is_by_streams = False
+
+    def __init__(self, beyond_ms: float | None) -> None:
+        self.beyond_ms = beyond_ms
+
+    def idle_beyond_hand_overs_ns(self) -> float | None:
+        return None if self.beyond_ms is None else self.beyond_ms * MS
+
+    def saved_ns(self, ranks: Sequence[int]) -> float | None:
+        return None
+
+    def saved_by_operations_ns(self, rank: int) -> float | None:
+        return None
+
+    def slowdown(self, rank: int) -> float | None:
+        return None
+
+
 def test_idle_time_beyond_the_schedule_is_said_without_a_culprit(make_job: MakeJob) -> None:
     rows = facts(make_job(), stage_rows(10, 10, 10, 10), bubble_rows(0.6, 0.6, 0.6, 0.6))
-    (finding,) = BUBBLE.run(rows).findings
+    (finding,) = BUBBLE.run(replace(rows, replay=Replayed(20))).findings
     assert finding.id == "excess-bubble/all"
     # 80 ms: 32 busy, of which the schedule adds 24; 24 are left.
     assert finding.impact.s_per_step == pytest.approx(0.024)
     assert finding.severity is Severity.MAJOR
+    assert "(20.0 ms beyond" in finding.summary
     assert not BUBBLE.names_culprit
+
+
+@pytest.mark.parametrize(
+    ("beyond_ms", "severity"),
+    [(5.0, Severity.MAJOR), (4.99, Severity.MINOR), (0.0, Severity.MINOR), (None, Severity.MINOR)],
+)
+def test_what_handing_over_takes_at_its_fastest_is_never_major(
+    make_job: MakeJob, beyond_ms: float | None, severity: Severity
+) -> None:
+    """A twentieth of the 100 ms step; unknown where the messages were not recorded."""
+    rows = facts(make_job(), stage_rows(10, 10, 10, 10), bubble_rows(0.6, 0.6, 0.6, 0.6))
+    (finding,) = BUBBLE.run(replace(rows, replay=Replayed(beyond_ms))).findings
+    assert finding.severity is severity
+    assert ("is not known" in finding.summary) is (beyond_ms is None)
+
+
+def test_without_a_replay_an_excess_bubble_is_minor(make_job: MakeJob) -> None:
+    rows = facts(make_job(), stage_rows(10, 10, 10, 10), bubble_rows(0.6, 0.6, 0.6, 0.6))
+    (finding,) = BUBBLE.run(rows).findings
+    assert finding.severity is Severity.MINOR
 
 
 @pytest.mark.parametrize(("factor", "is_said"), [(1.15, True), (1.149, False), (1.0, False)])

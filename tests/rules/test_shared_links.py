@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -302,6 +303,62 @@ def test_without_classes_or_speeds_it_says_what_it_needs(make_job: MakeJob) -> N
     assert "of this kind" in plain.needs
     facts = job_of(make_job, classes({2: 2.5e9}), port_levels=[])
     assert "speed of their links" in rule(NAME).run(facts).not_checked[0].needs
+
+
+# --- ranks without a trace ------------------------------------------------------------------------
+
+
+def unmatched(
+    make_job: MakeJob, rows: list[dict[str, Any]], called_ms: float, waited_ms: float
+) -> Facts:
+    """The same job beside a rank without a trace: no call has all its members."""
+    waits = {
+        "traced_ranks": [0, 1, 2, 3], "missing_ranks": [4], "call_per_step_ns": called_ms * 1e6,
+        "wait_per_step_ns": waited_ms * 1e6,
+    }  # fmt: skip
+    facts = job_of(make_job, rows, absent_waits=[waits], group_bandwidth=[])
+    return replace(facts, job=replace(facts.job, world_size=5))
+
+
+COLLIDED = uplinks(4e8, 0.0, 2e8, 2e8, entered=4e9)
+"""Of each rank 1 GB in 19 s, which needs 0.26 ms of a step of 100 ms at 0.8 of 25 GB a second."""
+
+
+@pytest.mark.parametrize(
+    ("called_ms", "waited_ms", "is_open"),
+    [(40, 0, True), (1.27, 0, True), (1.25, 0, False), (40, 39, False), (40, 38.7, True)],
+)
+def test_a_collision_is_open_where_even_short_calls_outlast_their_bytes(
+    make_job: MakeJob, called_ms: float, waited_ms: float, is_open: bool
+) -> None:
+    """By a hundredth of the step; long calls alone may be waiting for the rank without a trace."""
+    finding = only(rule("ecmp-collision").run(unmatched(make_job, COLLIDED, called_ms, waited_ms)))
+    assert finding.severity is Severity.NOTE and finding.impact.s_per_step is None
+    assert bool(finding.next_capture) is is_open
+    if is_open:
+        assert finding.next_capture == ("profile rank 4 in the same steps",)
+
+
+@pytest.mark.parametrize(("called_ms", "fires"), [(16.1, True), (15.9, False), (0.0, False)])
+def test_storage_is_an_open_note_where_calls_outlast_their_bytes(
+    make_job: MakeJob, called_ms: float, fires: bool
+) -> None:
+    """It may come and go, so all calls count: 3 GB a second of the job's own need 15 ms."""
+    facts = unmatched(make_job, classes({2: 2.5e9, 3: 2.5e9}, 3e9), called_ms, called_ms)
+    found = rule(NAME).run(facts).findings
+    assert [f.scope.hosts for f in found] == ([("h1",)] if fires else [])
+    for finding in found:
+        assert finding.severity is Severity.NOTE and finding.impact.s_per_step is None
+        assert finding.next_capture == ("profile rank 4 in the same steps",)
+
+
+def test_calls_with_all_their_members_leave_no_price_open(make_job: MakeJob) -> None:
+    facts = unmatched(make_job, COLLIDED, 40, 0)
+    whole = job_of(make_job, COLLIDED).rows["group_bandwidth"]
+    facts = replace(facts, rows={**facts.rows, "group_bandwidth": whole})
+    finding = only(rule("ecmp-collision").run(facts))
+    assert not finding.next_capture
+    assert finding.impact.s_per_step is not None
 
 
 # --- what trouble costs ---------------------------------------------------------------------------

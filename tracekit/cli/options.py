@@ -6,12 +6,14 @@ import re
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tracekit.errors import UsageError
-from tracekit.store import Selection
+
+if TYPE_CHECKING:
+    from tracekit.store import Selection
 
 
 class TableFormat(StrEnum):
@@ -154,6 +156,8 @@ def selection(
     window: int | None = None,
 ) -> Selection:
     """The options as a Selection."""
+    from tracekit.store import Selection
+
     return Selection(
         ranks=parse_ranges(ranks, "--ranks"),
         hosts=tuple(h.strip() for h in hosts.split(",") if h.strip()) if hosts else (),

@@ -15,7 +15,7 @@ forward (the first and the last stage send and receive half as often as the othe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +110,7 @@ def derive_pipeline(
     rank_rows: Sequence[Mapping[str, Any]] = (),
     moved: Mapping[int, Offset] | None = None,
     matches: pa.Table | None = None,
+    filled: Collection[str] = ("annotation", "pipeline_timer"),
 ) -> pa.Table:
     """The rows of ``pipeline_op``, on the job's clock.
 
@@ -117,7 +118,8 @@ def derive_pipeline(
     trace; ``steps`` the rows of ``step`` on the sources' own clocks; ``rank_rows`` the rows of
     ``rank``, whose coordinates count where no range names its stage; ``moved`` how the sources'
     clocks are corrected; ``matches`` the rows of ``collective_match``, for traces that name no
-    microbatch. What a reader should know is appended to ``notes``.
+    microbatch but send and receive; ``filled`` the source tables that may have rows. What a reader
+    should know is appended to ``notes``.
     """
     import pyarrow as pa
 
@@ -125,8 +127,11 @@ def derive_pipeline(
     known = {int(r["rank"]): int(r["pp_rank"]) for r in rank_rows if r.get("pp_rank") is not None}
 
     schema = table("pipeline_op").arrow_schema()
-    rows = _from_timers(con)
-    ranges = _from_ranges(con, context, steps, job, known, notes)
+    rows = ranges = schema.empty_table()
+    if "pipeline_timer" in filled:
+        rows = _from_timers(con)
+    if "annotation" in filled:
+        ranges = _from_ranges(con, context, steps, job, known, notes)
     if rows.num_rows and ranges.num_rows:
         notes.append("pipeline operations: timer files are used, named ranges of traces are not")
     rows = rows if rows.num_rows else ranges
@@ -364,7 +369,7 @@ def _from_ranges(
     for name, rows in registered.items():
         con.register(name, rows)
     try:
-        seen = [str(n) for (n,) in con.sql(_NAMES).fetchall()]
+        seen = [str(n) for (n,) in con.execute(_NAMES).fetchall()]
         names = {n: found for n in seen if (found := read_name(n))}
         if not names:
             return empty

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tracekit.derive import (
@@ -80,10 +80,12 @@ def derive(
     attempt: int | None = None,
     window_ns: tuple[int | None, int | None] | None = None,
     notes: list[str] | None = None,
+    filled: Collection[str] = READS,
 ) -> dict[str, pa.Table]:
     """The derived tables of a run, each with exactly the registry's stored columns and types.
 
     ``con`` holds the source tables that ``READS`` names (stored columns only), possibly empty.
+    Tables that ``filled`` does not name are known to be empty: what needs their rows is not asked.
     ``attempt`` chooses among candidates where the files cannot be one attempt; ``window_ns``
     (start, end; either may be None; ns on the files' own clocks) leaves out the traces that it
     does not touch. Traces that are left out, and second copies of one, have no row in
@@ -97,7 +99,8 @@ def derive(
 
     remarks = notes if notes is not None else []
     sources = read_sources(con)
-    _apply_devices(con, sources)
+    if "device" in filled:
+        _apply_devices(con, sources)
     ranks.apply_job(sources, job, remarks)
     _choose_used(sources, window_ns, remarks)
     found = _place(sources, attempt, remarks)
@@ -108,7 +111,7 @@ def derive(
     attempt_rows = [_run_row(a, job, remarks) for a in found]
     context = _step_context(used)
     worlds = {row["attempt"]: row["world_size"] for row in attempt_rows}
-    groups = read_groups(con, context)
+    groups = read_groups(con, context) if "process_group" in filled else {}
     hashed = communicators.resolve(con, context, groups)
     groups = {a: [hashed.applied(a, g) for g in listed] for a, listed in groups.items()}
     matched = match(read_calls(con, context, hashed.table()), worlds, groups)
@@ -130,7 +133,18 @@ def derive(
     rank_rows = _rank_rows(used, job)
     coordinates(rank_rows, matched, kinds)
     matches = match_table(matched, errors)
-    operations = derive_pipeline(con, context, steps, job, remarks, rank_rows, moved, matches)
+    has_messages = not {"send", "recv"}.isdisjoint(matched.calls.op_names)
+    operations = derive_pipeline(
+        con,
+        context,
+        steps,
+        job,
+        remarks,
+        rank_rows,
+        moved,
+        matches if has_messages else None,
+        filled,
+    )
     fill_coordinates(rank_rows, operations)
     rows: dict[str, list[dict[str, Any]]] = {
         "source_context": [
@@ -144,23 +158,27 @@ def derive(
         "clock_offset": clock_offsets.offset_rows(offsets, used),
         "clock_pair": clock_offsets.pair_rows(aligned, matched),
         "run": attempt_rows,
-        "gpu": gpus.gpu_rows(con, sources, rank_rows, attempt_rows),
-        "port": ports.port_rows(con, sources, rank_rows, attempt_rows, job),
     }
+    rows |= {name: [] for name in ("gpu", "port", "activity_period", "activity_step")}
+    rows |= {name: [] for name in ("counter_step", "network_correlation", "counter_clock")}
+    if "gpu_sample" in filled or "log_event" in filled:
+        rows["gpu"] = gpus.gpu_rows(con, sources, rank_rows, attempt_rows)
+    if "net_sample" in filled:
+        rows["port"] = ports.port_rows(con, sources, rank_rows, attempt_rows, job)
     moved_table = clock_offsets.moved_steps(steps, moved)
     host_of = {(r["attempt"], r["rank"]): r["host"] for r in rank_rows}
     times = correlation.source_times(rows["source_context"], clocks)
-    rows |= {"activity_period": [], "activity_step": []}
-    if not used:
+    if not used and "gpu_sample" in filled:
         rows |= activity.activity_tables(con, times)
-    rows |= correlation.counter_tables(
-        con,
-        times,
-        moved_table,
-        rows["port"],
-        lambda origin_ns: counter_clock.traffic(matched, host_of, origin_ns),
-        rows["activity_step"],
-    )
+    if "net_sample" in filled:
+        rows |= correlation.counter_tables(
+            con,
+            times,
+            moved_table,
+            rows["port"],
+            lambda origin_ns: counter_clock.traffic(matched, host_of, origin_ns),
+            rows["activity_step"],
+        )
     remarks += [counter_clock.remark(r) for r in rows["counter_clock"] if r["verdict"] == "off"]
     tables = {name: _arrow(name, content) for name, content in rows.items()}
     tables["collective_match"] = matches

@@ -3,7 +3,10 @@
 ``is_partial``: the step is cut. By the window (it reaches beyond it by more than 1 % of
 itself), or because the profiler stopped in it (the last step of a file, under a tenth of the
 median of the others), or because the file breaks off: then its last step is, and every step
-with less than 90 % of the GPU operations that the file's steps have in the median.
+with less than 90 % of the operations that the file's steps have in the median. Operations are
+those of the GPU and the collectives of host threads; profilers write them thread by thread, so
+that a file which breaks off may have lost those of most steps. The median therefore counts as no
+less than half of what one step in ten reaches, and half the median of the job's whole files.
 
 ``is_warmup`` is decided for the job, so that all ranks agree: T_n is the longest complete step
 n over the ranks of a capture. See ``warmup_count``.
@@ -40,12 +43,16 @@ WITH marker AS (
            count(*) AS operations
     FROM gpu_op WHERE step IS NOT NULL AND start_ns IS NOT NULL AND dur_ns IS NOT NULL
     GROUP BY source_id, step
+), host AS (
+    SELECT source_id, step, count(*) AS operations
+    FROM collective WHERE step IS NOT NULL AND timeline = 'host'
+    GROUP BY source_id, step
 ), placed AS (
     SELECT c.attempt, c.rank, c.capture_id, m.*, g.gpu_start_ns, g.gpu_end_ns,
            s.window_start_ns, s.window_end_ns,
            coalesce(s.is_truncated_start, false) AS is_truncated_start,
            coalesce(s.is_truncated_end, false) AS is_truncated_end,
-           coalesce(g.operations, 0) AS operations,
+           coalesce(g.operations, 0) + coalesce(h.operations, 0) AS operations,
            row_number() OVER (PARTITION BY source_id ORDER BY m.start_ns DESC, step DESC) = 1
                AS is_last,
            count(*) OVER (PARTITION BY source_id) AS siblings
@@ -53,10 +60,17 @@ WITH marker AS (
     JOIN derive_context c USING (source_id)
     JOIN source s USING (source_id)
     LEFT JOIN gpu g USING (source_id, step)
+    LEFT JOIN host h USING (source_id, step)
+), whole AS (
+    SELECT attempt, median(operations) AS operations
+    FROM placed WHERE NOT is_truncated_end GROUP BY attempt
 ), usual AS (
     SELECT source_id, median(dur_ns) FILTER (NOT is_last) AS dur_ns,
-           median(operations) AS operations
-    FROM placed GROUP BY source_id
+           greatest(
+               median(p.operations), 0.5 * quantile_disc(p.operations, 0.9),
+               0.5 * coalesce(any_value(w.operations), 0)) AS operations
+    FROM placed p LEFT JOIN whole w USING (attempt)
+    GROUP BY source_id
 )
 SELECT p.attempt, p.rank, p.capture_id, p.step, p.source_id, p.start_ns, p.end_ns, p.dur_ns,
        p.gpu_start_ns, p.gpu_end_ns,

@@ -468,7 +468,7 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
     if facts.steps.warmup_keys:
         lines.append(f"{plural(len(facts.steps.warmup_keys), 'warm-up step')} left out")
     if facts.steps.partial_count:
-        lines.append(f"{plural(facts.steps.partial_count, 'step')} cut by the window left out")
+        lines.append(f"{plural(facts.steps.partial_count, 'step')} cut short left out")
     if facts.job.layout:
         lines.append(f"layout {facts.job.layout}")
     guessed = [r for r in facts.ranks if facts.job.rank_sources.get(r) in ("order", "assigned")]

@@ -103,6 +103,8 @@ def gather(
         take(_answers(con, [name for name in asked if name in gated - spared]))
     rows["traffic"] = list(traffic.beside(rows.get("traffic", ()), description))
     paths = _rows(con, "job_sources")
+    if any(r["status"] == "partial" for r in paths):
+        job = replace(job, broken_ranks=_broken(con, job.attempt))
     return Facts(
         job=job,
         rows=rows,
@@ -110,6 +112,14 @@ def gather(
         sources={int(r["source_id"]): str(r["path"]) for r in paths},
         description=description,
         replay=RankReplay(con),
+    )
+
+
+def _broken(con: duckdb.DuckDBPyConnection, attempt: int) -> frozenset[int]:
+    """Ranks of an attempt with a file that was not read whole."""
+    rows = _rows(con, "coverage")
+    return frozenset(
+        int(r["rank"]) for r in rows if r["attempt"] == attempt and r["status"] == "partial"
     )
 
 

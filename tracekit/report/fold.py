@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracekit.findings import Finding, Scope, finding_id, severity_of
-from tracekit.rules import RULES
+from tracekit.rules import RULES, ports
 from tracekit.rules.base import UNPROVED
 from tracekit.rules.busiest import is_counters_alone
 
@@ -92,7 +92,9 @@ def merge(root: Finding, other: Finding) -> Finding:
         level="likely",
         basis=f"counters and traces agree: {root.confidence.basis}",
     )
-    if is_counters_alone(other.evidence):  # the same instrument once more
+    if ports.is_counters_alone(other.evidence):  # the same instrument once more
+        agreed = root.confidence
+    elif is_counters_alone(other.evidence):  # and here it is the GPU's
         agreed = replace(
             root.confidence, basis=f"{root.confidence.basis}; its peers wait and it does not"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from statistics import fmean, median
 
 from tracekit.findings import BudgetPart
@@ -14,11 +14,11 @@ from tracekit.wording import ranks_phrase, seconds, share
 
 def unequal_waiting(facts: Facts) -> Judgement | None:
     """A few ranks that wait clearly less than all others: the others wait for them."""
-    late = late_ranks(facts.steps)
+    steps, broken = facts.steps, facts.job.broken_ranks
+    late = late_ranks(steps, broken)
     if not late:
         return None
-    steps = facts.steps
-    others = [r for r in steps.ranks if r not in late]
+    others = [r for r in steps.ranks if r not in late and r not in broken]
     held_ns = _typical(steps, others, "exposed_comm") - _typical(steps, late, "exposed_comm")
     who = ranks_phrase(late, facts.ranks)
     verb, their = ("seems", "its") if len(late) == 1 else ("seem", "their")
@@ -32,14 +32,14 @@ def unequal_waiting(facts: Facts) -> Judgement | None:
     )
 
 
-def late_ranks(steps: Steps) -> list[int]:
+def late_ranks(steps: Steps, broken: Collection[int] = ()) -> list[int]:
     """The ranks that wait least, where a clear gap divides them from at least half of all.
 
     The gap, not the spread: where ranks differ by nature (stages of a pipeline) their waiting
     differs gradually. In two thirds of the steps each of them must wait less than the typical
-    other rank.
+    other rank. ``broken`` ranks are left out: their waiting may have been lost with their files.
     """
-    waiting = {rank: p.exposed_comm for rank, p in steps.rank_means.items()}
+    waiting = {r: p.exposed_comm for r, p in steps.rank_means.items() if r not in broken}
     in_order = sorted(waiting, key=lambda r: (waiting[r], r))
     gaps = [
         (waiting[in_order[i]] - waiting[in_order[i - 1]], i)
@@ -93,6 +93,14 @@ def idle(facts: Facts, budget: Sequence[BudgetPart]) -> Judgement | None:
     if idle_s < limit * step_s:
         return None
     who = "The GPU is" if facts.has_gpu else "The ranks are"
+    if 2 * len(facts.job.broken_ranks) > len(facts.ranks):  # the median rank is one of them
+        return say(
+            "not_enough_data",
+            f"Cannot tell: {who[0].lower()}{who[1:]} idle {share(idle_s / step_s)} of the "
+            f"{seconds(step_s)} step in what could be read, and files break off: what they lost "
+            "may be what the time went into.",
+            "give the whole traces again; --all lists the files that break off",
+        )
     return say(
         "unexplained",
         f"{who} idle {share(idle_s / step_s)} of the {seconds(step_s)} step, and no rule here "
@@ -110,7 +118,7 @@ def slow_steps(facts: Facts) -> Judgement | None:
     below = sum(max(0.0, typical - d) for d in durs) / sum(durs)
     if len(durs) < 3 or above - below < LIMITS.min_slow_steps_ratio:
         return None
-    late = late_ranks(facts.steps.only(_slow_keys(facts.steps, typical)))
+    late = late_ranks(facts.steps.only(_slow_keys(facts.steps, typical)), facts.job.broken_ranks)
     who = ranks_phrase(late, facts.ranks).lower()
     held = f" In them {who} {'seems' if len(late) == 1 else 'seem'} to hold up the others."
     return say(

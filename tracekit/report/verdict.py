@@ -32,6 +32,12 @@ STATED_CAUSES = frozenset(
     """.split()  # noqa: SIM905  # a list that is read by eye
 )
 """Rules that logs or counters prove without a price, and whose cause slows communication."""
+PORT_FAULTS = frozenset({"packet-loss", "nic-error", "link-degraded"})
+"""Rules of ports whose counters show harm whatever it costs: no job makes it by running."""
+
+SHARED_LINKS = frozenset({"ecmp-collision", "storage-interference"})
+"""Rules of links that are shared in any job: beside ranks without a trace they lead only where
+calls are longer than their bytes need, so that the rule left its price open."""
 
 
 def judge(
@@ -52,9 +58,11 @@ def judge(
     communication, if any: it is there, only its share is not known); unequal waiting that no
     finding explains (unexplained); a program that launches too slowly or sends too little at a
     time (configuration: it blames nobody, but has a remedy); idle time or slow steps that no
-    finding explains (unexplained); a minor finding that names a cause (it would mislead to lead
-    with 1 % while 40 % is unexplained); a single step, or files left for want of time
-    (not_enough_data); inherent.
+    finding explains (unexplained); a major finding that blames nobody, as idle time of a pipeline
+    beyond what its layout makes (unexplained); a minor finding that names a cause (it would mislead
+    to lead with 1 % while 40 % is unexplained); a single step, or files left for want of time
+    (not_enough_data); a port that loses or damages what is sent, at a price that nothing tells,
+    beside communication that nothing hides (not_enough_data); inherent.
     What a silenced finding may explain is not called unexplained. ``is_whole`` says that every
     input was read to its end; ``failed`` names the inputs on which our own reader failed: what
     they hold is not known, so nothing is inherent. Nor is waiting where a part of the traces is
@@ -77,15 +85,17 @@ def judge(
         )
     is_open = not has_silenced
     return (
-        _missing(facts, cause)
+        _missing(facts, cause, findings)
         or (unequal_waiting(facts) if is_open else None)
         or _program(facts, findings)
         or (idle(facts, budget) if is_open else None)
         or (slow_steps(facts) if is_open else None)
+        or _nobodys(findings, blames)
         or (Judgement(_named(facts, cause)) if cause is not None else None)
         or _too_short(facts)
         or _failed(failed)
         or _unread(facts)
+        or _port(facts, findings)
         or _inherent(facts, rules_run, has_silenced, is_whole, findings)
     )
 
@@ -98,7 +108,11 @@ def _is_cause(finding: Finding, blames: Mapping[str, bool]) -> bool:
 def _named(facts: Facts, finding: Finding) -> Verdict:
     scope = finding.scope
     names_a_part = bool(scope.devices or scope.links or scope.switches or scope.racks)
-    names_all_ranks = not scope.ranks or set(scope.ranks) >= set(facts.ranks)
+    # What a broken file does not show may have been lost with it.
+    whole = set(facts.ranks) - facts.job.broken_ranks
+    names_all_ranks = not scope.ranks or set(scope.ranks) >= (
+        whole if len(whole) > 1 else set(facts.ranks)
+    )
     is_whole_job = finding.rule in PROGRAM_RULES or (names_all_ranks and not names_a_part)
     kind: VerdictKind = "configuration" if is_whole_job else "culprit"
     if finding.candidates.ranks and not scope.ranks:
@@ -124,20 +138,24 @@ def _typical_waiting(facts: Facts) -> float:
     return median(p.exposed_comm for p in steps.rank_means.values()) / steps.step_ns
 
 
-def _missing(facts: Facts, cause: Finding | None) -> Judgement | None:
+def _missing(facts: Facts, cause: Finding | None, findings: Sequence[Finding]) -> Judgement | None:
     missing = facts.missing_ranks
     waiting = _typical_waiting(facts)
     if not missing or waiting < LIMITS.min_waiting_ratio:
         return None
     advice = f"profile ranks {some_ranges(missing)} in the same steps"
-    if cause is not None and cause.rule in STATED_CAUSES:
+    stated = cause if cause is not None and cause.rule in STATED_CAUSES else _unpriced(findings)
+    if stated is None:
+        is_open = (f for f in findings if f.rule in SHARED_LINKS and f.next_capture)
+        stated = next(is_open, None)
+    if stated is not None:
         says = (
-            f"{cause.summary} How much of the {share(waiting)} of the step that is communication "
+            f"{stated.summary} How much of the {share(waiting)} of the step that is communication "
             f"which nothing hides it explains cannot be told: {plural(len(missing), 'rank')} that "
             f"it may be waiting for left no trace."
         )
         return Judgement(
-            Verdict(kind="not_enough_data", finding=cause.id, sentence=says), advice
+            Verdict(kind="not_enough_data", finding=stated.id, sentence=says), advice
         )  # fmt: skip
     return say(
         "not_enough_data",
@@ -150,6 +168,16 @@ def _missing(facts: Facts, cause: Finding | None) -> Judgement | None:
 def _program(facts: Facts, findings: Sequence[Finding]) -> Judgement | None:
     found = next((f for f in findings if f.rule in PROGRAM_RULES and not f.explained_by), None)
     return None if found is None else Judgement(_named(facts, found))
+
+
+def _nobodys(findings: Sequence[Finding], blames: Mapping[str, bool]) -> Judgement | None:
+    """A major finding whose rule names no culprit, where nothing explains it: not inherent."""
+    for found in findings:
+        is_major = found.severity.weight >= Severity.MAJOR.weight
+        if is_major and not found.explained_by and not blames.get(found.rule, True):
+            sentence = f"{found.summary} No rule here found the reason."
+            return Judgement(Verdict(kind="unexplained", finding=found.id, sentence=sentence))
+    return None
 
 
 def _too_short(facts: Facts) -> Judgement | None:
@@ -186,6 +214,38 @@ def _unread(facts: Facts) -> Judgement | None:
         f"Cannot tell yet: {plural(len(paths), 'file')} were left for want of time; "
         "what was read shows no fault.",
         "run the same command again: it goes on with the files that are left",
+    )
+
+
+def _port(facts: Facts, findings: Sequence[Finding]) -> Judgement | None:
+    """A port at fault, at an unknown price, beside communication that it may be the reason for."""
+    waiting = _typical_waiting(facts)
+    found = _unpriced(findings)
+    if found is None or waiting < LIMITS.min_waiting_ratio:
+        return None
+    says = (
+        f"{found.summary} How much of the {share(waiting)} of the step that is communication "
+        "which nothing hides comes from it cannot be told."
+    )
+    return Judgement(
+        Verdict(kind="not_enough_data", finding=found.id, sentence=says),
+        "mend the port; what it costs shows where counters and traces are on one clock "
+        "([clocks] in job.toml) over 30 steps, slow and normal",
+    )
+
+
+def _unpriced(findings: Sequence[Finding]) -> Finding | None:
+    """The first port at fault whose price is open, and against which nothing speaks."""
+    return next(
+        (
+            f
+            for f in findings
+            if f.rule in PORT_FAULTS
+            and f.impact.s_per_step is None
+            and not f.explained_by
+            and not f.counter_evidence
+        ),
+        None,
     )
 
 

@@ -77,6 +77,8 @@ class JobFacts:
     """What job.toml says time costs."""
     notes: tuple[str, ...] = ()
     """What the making of the run had to assume, in words."""
+    broken_ranks: frozenset[int] = frozenset()
+    """Ranks whose files break off or are damaged: what they did not do may have been lost."""
     unread: tuple[str, ...] = ()
     """Paths of files that a time budget left for another time."""
 
@@ -89,6 +91,9 @@ class Replay(Protocol):
 
     def saved_by_operations_ns(self, rank: int) -> float | None:
         """The same for one rank of a pipeline, by its operations."""
+
+    def idle_beyond_hand_overs_ns(self) -> float | None:
+        """ns a step that a pipeline takes beyond its order of operations and fast hand-overs."""
 
     def slowdown(self, rank: int) -> float | None:
         """The ideal step with only this rank's delays, over the ideal step."""

@@ -19,6 +19,7 @@ When this is wrong
     Few flows never spread evenly: without slow transfers it stays a note. An uplink that is down or
     drained is idle for another reason. Uplinks of other speeds are not compared. Which ports lead
     to other switches is known only where LLDP or job.toml says so and those switches count too.
+    Where every call has a member without a trace its price is open, and it is a note.
 
 Source
     Diagnosis D19.
@@ -49,6 +50,11 @@ class EcmpCollisionThresholds(Thresholds):
     max_idle_ratio: float = threshold(0.25, "least used uplink over the mean: it could take half")
     min_traffic_ratio: float = threshold(
         0.2, "what the uplinks carry over what the job sends into the switch: else background"
+    )
+    min_lost_ratio: float = threshold(
+        0.01,
+        "of the step that even short calls lost, where every call has a member without a trace:"
+        " then the price is open, else uplinks that are not full cost nothing",
     )
     min_uplinks_count: int = threshold(2, "uplinks among which flows are spread")
 
@@ -137,6 +143,8 @@ def _finding(
             query="port_counters",
         ),
     )
+    short_ns = at.open_price(facts, below).short_ns
+    is_open = short_ns > 0 and short_ns >= limits.min_lost_ratio * facts.steps.step_ns
     # The uplink is at fault; the ranks behind it are its victims.
     scope = replace(
         Scope(steps=facts.scope([], facts.steps.keys).steps),
@@ -144,7 +152,7 @@ def _finding(
         switches=(node,),
         identity_source=at.scope_of(facts, shown).identity_source,
     )
-    return at.finding(
+    finding = at.finding(
         facts,
         NAME,
         shown,
@@ -160,6 +168,7 @@ def _finding(
         confirm="read the bytes of these uplinks twice while the job runs; then the ECMP table",
         remedy="more queue pairs a connection, adaptive routing, or pinned paths",
     )
+    return at.left_open(facts, finding) if is_open else finding
 
 
 RULE = Rule(
@@ -167,8 +176,8 @@ RULE = Rule(
     summary="A switch puts the flows of two uplinks on one.",
     owner="network",
     thresholds=EcmpCollisionThresholds(),
-    queries=("step_breakdown", *at.QUERIES, *at.TRANSFER_QUERIES, "port_levels"),
-    kernel_queries=at.TRANSFER_QUERIES,
+    queries=("step_breakdown", *at.QUERIES, *at.SHARED_QUERIES, "port_levels"),
+    kernel_queries=at.SHARED_QUERIES,
     evaluate=evaluate,
     doc=__doc__,
     needs=NEEDS,

@@ -2,12 +2,17 @@
 
 What it means
   A schedule cannot avoid some idle time: (p-1)/(v m + p-1) of the window for GPipe, 1F1B and
-  interleaved. Idle time beyond that comes from late transfers, launch gaps or pauses inside the
-  pipeline.
+  interleaved. Idle time beyond that is handing over between stages (the tensor group's last
+  collective, the message, the first launch), or late transfers, launch gaps and pauses inside
+  the pipeline.
 
 How it shows
   Measured idle over window is at least 1.15 times the theory for as many stages, microbatches
-  and chunks as were seen, while no stage computes 1.1 times the median stage.
+  and chunks as were seen, while no stage computes 1.1 times the median stage. The theory hands
+  over in no time, and no real job does. So the operations are replayed in their order with every
+  hand-over as fast as the job's own fastest tenth: only idle time beyond that is more than this
+  layout makes, and only that can be a major finding. The rest is worth knowing (interleaving, or
+  sends that overlap, would save some of it) and minor at most.
 
 Why it hurts
   Idle stages hold GPUs that do nothing. The price stated is the idle time beyond theory.
@@ -21,7 +26,9 @@ When this is wrong
   Where only the host was recorded, ranges include what Python does between operators, and
   nothing is claimed. Stages that were not captured change the number of stages. Warm-up steps
   are left out. With FSDP an operation may wait for the gather of its first layer before its first
-  kernel: idle time too, and no fault of the schedule.
+  kernel: idle time too, and no fault of the schedule. A link between stages that is slow all the
+  time has no fast hand-overs to be held against: that stays minor here, and shows as a slow group
+  (link-degraded) or as exposed communication.
 
 Source
   Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters (SC 2021).
@@ -69,6 +76,11 @@ class ExcessBubbleThresholds(Thresholds):
         1.10, "a stage this heavy explains the idle time: stage-imbalance says so"
     )
     min_impact_ratio: float = threshold(0.01, "under 1 % of the step nobody should be called")
+    min_beyond_ratio: float = threshold(
+        0.05,
+        "share of the step beyond the schedule with the job's own fast hand-overs: as of any major"
+        " finding; less is what this layout makes",
+    )
 
 
 def evaluate(facts: Facts, limits: ExcessBubbleThresholds) -> RuleOutcome:
@@ -95,7 +107,8 @@ def evaluate(facts: Facts, limits: ExcessBubbleThresholds) -> RuleOutcome:
         return RuleOutcome()
     if excess_ns < limits.min_impact_ratio * step_ns:
         return RuleOutcome()
-    return RuleOutcome(findings=(_finding(facts, limits, bubbles, excess_ns, step_ns),))
+    beyond_ns = facts.replay.idle_beyond_hand_overs_ns() if facts.replay is not None else None
+    return RuleOutcome(findings=(_finding(facts, limits, bubbles, excess_ns, beyond_ns, step_ns),))
 
 
 def _finding(
@@ -103,6 +116,7 @@ def _finding(
     limits: ExcessBubbleThresholds,
     bubbles: Sequence[Row],
     excess_ns: float,
+    beyond_ns: float | None,
     step_ns: float,
 ) -> Finding:
     measured = fmean(float(r["bubble_ratio"]) for r in bubbles)
@@ -111,17 +125,18 @@ def _finding(
     microbatches = max(int(r["microbatches_count"]) for r in bubbles)
     scope = facts.scope(facts.ranks, facts.steps.keys)
     impact = impact_of(excess_ns / 1e9, step_ns / 1e9, facts.gpus_count)
+    is_more = beyond_ns is not None and beyond_ns >= limits.min_beyond_ratio * step_ns
     return Finding(
         id=finding_id(NAME, scope, facts.ranks),
         rule=NAME,
-        severity=severity_of(impact.step_ratio, cap=Severity.MAJOR),
+        severity=severity_of(impact.step_ratio, cap=Severity.MAJOR if is_more else Severity.MINOR),
         confidence=confidence_from(
             ["GPU timeline"], "one kind of evidence; what fills the gaps is not told apart"
         ),
         summary=(
             f"Pipeline stages stand idle for {share(measured)} of the window, {stages} stages and "
             f"{microbatches} microbatches make {share(theory)}: {seconds(excess_ns / 1e9)} a step "
-            "is more than the schedule needs."
+            f"is more than the schedule needs{_hand_over_words(beyond_ns)}."
         ),
         owner="framework",
         scope=scope,
@@ -141,11 +156,35 @@ def _finding(
                 unit="ratio",
                 query="bubble",
             ),
+            *_beyond_evidence(limits, beyond_ns, step_ns),
         ),
         confirm=("tracekit whatif RUN --remove comm=pp says how much of it is transfers",),
         remedy=(
             "overlap sends and receives with computation; keep stage neighbours on one rail",
             "more microbatches, interleaved chunks or a zero-bubble schedule",
+        ),
+    )
+
+
+def _hand_over_words(beyond_ns: float | None) -> str:
+    """How much the excess is beside real hand-overs, to end the sentence."""
+    if beyond_ns is None:
+        return "; what handing over between stages takes is not known"
+    return f" ({seconds(beyond_ns / 1e9)} beyond what handing over takes at its fastest)"
+
+
+def _beyond_evidence(
+    limits: ExcessBubbleThresholds, beyond_ns: float | None, step_ns: float
+) -> tuple[Evidence, ...]:
+    if beyond_ns is None:
+        return ()
+    return (
+        Evidence(
+            name="a step's idle time beyond the schedule and fast hand-overs, by replay",
+            value=beyond_ns / 1e9,
+            unit="s",
+            threshold=limits.min_beyond_ratio * step_ns / 1e9,
+            query="bubble",
         ),
     )
 

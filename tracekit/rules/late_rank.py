@@ -20,7 +20,9 @@ When this is wrong
     How often a rank is last is shown and never tested: noise makes somebody last every time.
     Lateness below the clocks' error is not counted. Work that is unequal by nature (the last
     pipeline stage, a hot expert) makes a rank late that nothing is wrong with. Where a member
-    left no trace it may be the one that is late: then nobody that was captured is named.
+    left no trace it may be the one that is late: then nobody that was captured is named. Where
+    neither its own time nor the replay speaks against a rank, only half of all waiting does: the
+    ranks of a pipeline's last stage end the others' waiting by their place.
 
 Source
     Diagnosis D29 and 3.11.

@@ -38,7 +38,9 @@ class LatenessThresholds(Thresholds):
         1.5, "times an even share: of two ranks each has half of the noise"
     )
     min_lone_share_ratio: float = threshold(
-        0.5, "the same where no other score is available (a pipeline of unknown stages)"
+        0.5,
+        "the same where no other score is available or agrees: each rank of a pipeline's last stage"
+        " ends the others' waiting, by its place in the schedule",
     )
     min_peer_ratio: float = threshold(
         1.10, "own time over its peers' median; as for a slow GPU (D1)"
@@ -158,10 +160,7 @@ def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
         share = float(row["lateness_ratio"] or 0.0)
         late, cost_ns = _beyond_typical(delays, rank, steps.keys, list(rows), limits, facts)
         cost_ratio = cost_ns / steps.step_ns
-        least = limits.min_share_ratio
-        if row["peer_ratio"] is None:
-            least = max(least, limits.min_lone_share_ratio)
-        enough = min(0.75, max(least, limits.min_times_fair_ratio * fair))
+        enough = min(0.75, max(limits.min_share_ratio, limits.min_times_fair_ratio * fair))
         is_late = cost_ratio >= limits.min_cost_ratio and share >= enough
         is_late = is_late and _is_outlier(delays, rank, steps.keys, list(rows), limits)
         if not is_late or not _is_persistent(late, row, facts, limits):
@@ -173,6 +172,8 @@ def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
             None if peer is None else float(peer) >= limits.min_peer_ratio,
             None if what_if is None else what_if >= 1 + limits.min_cost_ratio,
         )
+        if sum(score is True for score in scores) == 1 and share < limits.min_lone_share_ratio:
+            continue
         found.append(
             LateRank.of(
                 row,

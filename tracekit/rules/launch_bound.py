@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from tracekit.findings import (
     Evidence,
@@ -40,6 +40,7 @@ from tracekit.findings import (
 from tracekit.rules.base import (
     NO_GPU,
     Facts,
+    Row,
     Rule,
     RuleOutcome,
     Thresholds,
@@ -86,6 +87,8 @@ class RankLaunching:
     idle_share: float
     kernel_ns: float
     queue_ns: float
+    is_beside_comm: bool = False
+    """Whether a part of it passed while communication ran."""
 
 
 def evaluate(facts: Facts, limits: LaunchBoundThresholds) -> RuleOutcome:
@@ -106,7 +109,8 @@ def evaluate(facts: Facts, limits: LaunchBoundThresholds) -> RuleOutcome:
 def _launching(facts: Facts) -> list[RankLaunching]:
     """Ranks with an idle breakdown, launch statistics and kernels."""
     explained = _explained_ns(facts)
-    waiting_share = _launch_wait_shares(facts)
+    waiting_share, stream_share = _launch_wait_shares(facts), _stream_wait_shares(facts)
+    blocked = _blocked_ns(facts)
     kernels = _typical_kernels_ns(facts)
     found: list[RankLaunching] = []
     for row in facts.of("launch_stats"):
@@ -117,18 +121,46 @@ def _launching(facts: Facts) -> list[RankLaunching]:
         if not row["launched_count"] or row["queue_delay_p50_ns"] is None:
             continue
         # The breakdown covers the whole window; its share is applied to the steady steps.
-        waiting_ns = parts.idle * waiting_share[rank]
+        waiting_ns, idle_ns = parts.idle * waiting_share[rank], parts.idle
+        not_computing_ns = parts.idle + parts.exposed_comm
+        stream_ns = not_computing_ns * stream_share.get(rank, 0.0) - blocked.get(rank, 0.0)
+        is_beside_comm = stream_ns > waiting_ns
+        if is_beside_comm:
+            waiting_ns, idle_ns = stream_ns, not_computing_ns
         launch_idle_ns = max(0.0, waiting_ns - explained.get(rank, 0.0))
         found.append(
             RankLaunching(
                 rank=rank,
                 launch_idle_ns=launch_idle_ns,
-                idle_share=launch_idle_ns / parts.idle if parts.idle > 0 else 0.0,
+                idle_share=launch_idle_ns / idle_ns if idle_ns > 0 else 0.0,
                 kernel_ns=kernels[rank],
                 queue_ns=float(row["queue_delay_p50_ns"]),
+                is_beside_comm=is_beside_comm,
             )
         )
     return found
+
+
+def _stream_wait_shares(facts: Facts) -> dict[int, float]:
+    """The same of the stream that computes: of short kernels it has by far the most operations."""
+    most: dict[int, Row] = {}
+    for row in facts.of("idle_breakdown"):
+        rank = int(row["rank"])
+        is_more = rank not in most or int(row["idle_count"]) > int(most[rank]["idle_count"])
+        if row["stream"] is not None and row["idle_ns"] and is_more:
+            most[rank] = row
+    return {r: float(row["host_wait_ns"] or 0) / float(row["idle_ns"]) for r, row in most.items()}
+
+
+def _blocked_ns(facts: Facts) -> dict[int, float]:
+    """Time of a mean steady step in which each rank's host waited for its device."""
+    steady = set(facts.steps.keys)
+    times: dict[int, list[float]] = defaultdict(list)
+    for row in facts.of("step_breakdown"):
+        key = (int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
+        if key in steady:
+            times[int(row["rank"])].append(float(row.get("host_blocked_ns") or 0))
+    return {rank: fmean(found) for rank, found in times.items()}
 
 
 def _launch_wait_shares(facts: Facts) -> dict[int, float]:
@@ -195,6 +227,8 @@ def _finding(facts: Facts, limits: LaunchBoundThresholds, bound: list[RankLaunch
     cost_ns = median(r.launch_idle_ns for r in bound)
     kernel_ns = median(r.kernel_ns for r in bound)
     queue_ns = median(r.queue_ns for r in bound)
+    is_beside_comm = 2 * sum(r.is_beside_comm for r in bound) > len(bound)
+    beside = ", in part while only communication runs" if is_beside_comm else ""
     return job_finding(
         facts,
         NAME,
@@ -202,7 +236,7 @@ def _finding(facts: Facts, limits: LaunchBoundThresholds, bound: list[RankLaunch
         cost_ns / 1e9,
         (
             f"The GPU waits {seconds(cost_ns / 1e9)} of each step "
-            f"({share(cost_ns / steps.step_ns)}) for the host to launch work; "
+            f"({share(cost_ns / steps.step_ns)}) for the host to launch work{beside}; "
             f"the median kernel takes {seconds(kernel_ns / 1e9)}."
         ),
         cap=Severity.MINOR,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from tracekit.findings import (
@@ -21,11 +21,13 @@ from tracekit.findings import (
     severity_of,
 )
 from tracekit.rules.base import UNPROVED, Facts, Row
-from tracekit.wording import safe, some
+from tracekit.wording import ranges, safe, some
 
 QUERIES = ("port_counters", "network_correlation")
 TRANSFER_QUERIES = ("group_bandwidth", "match_coverage")
 """What ``stuck_ns`` and ``slowed_ns`` ask of the traces; CUDA graphs hide it."""
+SHARED_QUERIES = (*TRANSFER_QUERIES, "absent_waits")
+"""And ``open_price``."""
 TRAFFIC = ("tx_bytes", "rx_bytes")
 REACHED_RATIO = 0.8
 """Of a link's speed that large transfers reach: what is above it is not called lost."""
@@ -441,6 +443,53 @@ def slowed_ns(facts: Facts, found: Sequence[Port], foreign_per_s: float = 0.0) -
     reach, against the transfers of the ranks behind them (waiting not counted). 0 where no port
     says at what speed it runs.
     """
+    needed_ns = _needed_ns(facts, found, foreign_per_s)
+    took_ns = _of_groups(
+        facts,
+        {r for p in found for r in owners(p)},
+        lambda row: float(row["transfer_p50_ns"]) * int(row["instances_count"]),
+    )
+    return 0.0 if needed_ns is None else max(0.0, took_ns - needed_ns)
+
+
+@dataclass(frozen=True)
+class OpenPrice:
+    """What transfers lost a step where every call has members without a trace: between the two."""
+
+    short_ns: float
+    """Even the short calls, in which the absent ones were hardly waited for, took so much longer
+    than their bytes need; 0 where they did not."""
+    most_ns: float
+    """All calls together, waiting for the absent ones included."""
+
+
+def open_price(facts: Facts, found: Sequence[Port], foreign_per_s: float = 0.0) -> OpenPrice:
+    """What ``slowed_ns`` would tell, from calls whose last traced member may have waited for one
+    without a trace (``absent_waits``). Both 0 where calls have all their members: ask that."""
+    needed_ns = _needed_ns(facts, found, foreign_per_s)
+    ranks = {r for p in found for r in owners(p)}
+    if needed_ns is None or _of_groups(facts, ranks, lambda row: 1.0):
+        return OpenPrice(0.0, 0.0)
+    short_ns = most_ns = 0.0
+    for row in facts.of("absent_waits"):
+        own = {int(r) for r in row["traced_ranks"]}
+        is_between = len({facts.job.hosts.get(r, r) for r in own}) > 1
+        if own & ranks and is_between:
+            called_ns, waited_ns = float(row["call_per_step_ns"]), float(row["wait_per_step_ns"])
+            short_ns = max(short_ns, called_ns - waited_ns)
+            most_ns = max(most_ns, called_ns)
+    return OpenPrice(max(0.0, short_ns - needed_ns), max(0.0, most_ns - needed_ns))
+
+
+def left_open(facts: Facts, found: Finding) -> Finding:
+    """The finding with the capture that would tell its price: ranks without a trace are in the
+    way."""
+    ranks = f"{'rank' if len(facts.missing_ranks) == 1 else 'ranks'} {ranges(facts.missing_ranks)}"
+    return replace(found, next_capture=(f"profile {ranks} in the same steps",))
+
+
+def _needed_ns(facts: Facts, found: Sequence[Port], foreign_per_s: float) -> float | None:
+    """Time of a step that the bytes of these ports need at the usual speed; None: unknown."""
     speed = usual_speed(facts)
     rates = [
         own / (float(row["step_covered_ns"]) / 1e9)
@@ -449,14 +498,8 @@ def slowed_ns(facts: Facts, found: Sequence[Port], foreign_per_s: float = 0.0) -
         if (own := _own_growth(row, foreign_per_s)) is not None and row["step_covered_ns"]
     ]
     if not speed or not rates:
-        return 0.0
-    needed_ns = max(rates) * facts.steps.step_ns / (REACHED_RATIO * speed)
-    took_ns = _of_groups(
-        facts,
-        {r for p in found for r in owners(p)},
-        lambda row: float(row["transfer_p50_ns"]) * int(row["instances_count"]),
-    )
-    return max(0.0, took_ns - needed_ns)
+        return None
+    return max(rates) * facts.steps.step_ns / (REACHED_RATIO * speed)
 
 
 def views(found: Iterable[Port]) -> list[list[Port]]:
@@ -475,3 +518,8 @@ def views(found: Iterable[Port]) -> list[list[Port]]:
 def links_phrase(found: Sequence[Port]) -> str:
     """Names of ports for a sentence."""
     return some([safe(p.link) for p in found])
+
+
+def is_counters_alone(evidence: Sequence[Evidence]) -> bool:
+    """Whether a finding stands on what ports count and are set to, and nothing else."""
+    return all(e.query in ("port_counters", "port_levels", "port_events") for e in evidence)

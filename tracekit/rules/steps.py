@@ -1,7 +1,8 @@
 """The steady steps of a job, as the rules see them: which count, how long one is, who is median.
 
-Steady means neither warm-up nor cut by the window. Steps are keyed by attempt and capture as
-well, so nothing is averaged across restarts or compared between two captures.
+Steady means neither warm-up nor cut short (by the window, or with a file that breaks off). Steps
+are keyed by attempt and capture as well, so nothing is averaged across restarts or compared
+between two captures.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ Remedy
 When this is wrong
     The class with most bytes over all ports of the job is taken for the job's own: a job that
     trains over TCP in the same class as its storage shows nothing. Without slow transfers there is
-    no finding: a link that is shared and not full costs nothing.
+    no finding: a link that is shared and not full costs nothing. Where every call has a member
+    without a trace, long calls may be waiting for it: then it is a note whose price is open.
 
 Source
     Diagnosis D31.
@@ -124,10 +125,10 @@ def _finding(
     first = max(own, key=lambda f: (not at.unproved(f.port.of([f.counter])), f.link_ratio))
     found = at.proved_first({f.port.link: f.port for f in own}.values())
     step_ns = facts.steps.step_ns
-    lost_ns = min(
-        at.slowed_ns(facts, found, foreign_per_s=first.bytes_per_s), first.link_ratio * step_ns
-    )
-    if not step_ns or lost_ns < limits.min_lost_ratio * step_ns:
+    held_ns = first.link_ratio * step_ns
+    lost_ns = min(at.slowed_ns(facts, found, foreign_per_s=first.bytes_per_s), held_ns)
+    most_ns = min(at.open_price(facts, found, foreign_per_s=first.bytes_per_s).most_ns, held_ns)
+    if not step_ns or max(lost_ns, most_ns) < limits.min_lost_ratio * step_ns:
         return None
     rows = [r for f in own for r in f.port.of([f.counter])]
     total = first.bytes_per_s + first.own_per_s
@@ -149,7 +150,7 @@ def _finding(
             query="port_counters",
         ),
     )
-    return at.finding(
+    finding = at.finding(
         facts,
         NAME,
         found,
@@ -166,6 +167,7 @@ def _finding(
         "port's bytes by class, twice",
         remedy="give storage its own network or share; spread and prefetch the reads",
     )
+    return at.left_open(facts, finding) if most_ns else finding
 
 
 RULE = Rule(
@@ -173,8 +175,8 @@ RULE = Rule(
     summary="Traffic of another class takes the job's links from it.",
     owner="platform",
     thresholds=StorageInterferenceThresholds(),
-    queries=("step_breakdown", *at.QUERIES, *at.TRANSFER_QUERIES, "port_levels"),
-    kernel_queries=at.TRANSFER_QUERIES,
+    queries=("step_breakdown", *at.QUERIES, *at.SHARED_QUERIES, "port_levels"),
+    kernel_queries=at.SHARED_QUERIES,
     evaluate=evaluate,
     doc=__doc__,
     needs=NEEDS,

@@ -297,6 +297,9 @@ def _steps(kind: catalogue.Fault, plan: Plan) -> list[int]:
 
 # --- decoys --------------------------------------------------------------------------------------
 
+FIRST_STEP = ("profiler-overhead", "warm-up-step")
+"""Decoys that are in the first captured step, and make it unlike the others: what a fault costs in
+that step (a host that launches slowly, while the profiler slows every launch) is not its price."""
 _DECOY_CHANCE = {
     "hidden-wait": 0.5,
     "profiler-overhead": 0.5,
@@ -532,6 +535,7 @@ def truth_of(scenario: Scenario, job: Job) -> dict[str, Any]:
     ran = [n for n in job.tally.step_ns if n]
     last = plan.first_step + max((len(n) for n in ran), default=1) - 1
     mean = _mean_step_s(job)
+    odd = int(any(d.name in FIRST_STEP for d, _ in scenario.decoys))
     return {
         "schema_version": 1,
         "name": scenario.name,
@@ -553,6 +557,12 @@ def truth_of(scenario: Scenario, job: Job) -> dict[str, Any]:
             ],
             "step_s_with_fault": mean if scenario.faults and not job.is_hung else None,
             "step_s_without_fault": _mean_step_s(twin) if twin is not None else None,
+            "steady_step_s_with_fault": (
+                _mean_step_s(job, odd) if scenario.faults and not job.is_hung else None
+            ),
+            "steady_step_s_without_fault": (
+                _mean_step_s(twin, odd) if twin is not None else None
+            ),
             "without_fault_from": "the same job and seed without the fault" if twin else None,
             "is_hung": job.is_hung,
             "host_clock_offset_s": {h: c.offset_ns / 1e9 for h, c in scenario.clocks.items()},
@@ -561,8 +571,9 @@ def truth_of(scenario: Scenario, job: Job) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _mean_step_s(job: Job) -> float | None:
-    times = [t for rank in job.tally.step_ns for t in rank]
+def _mean_step_s(job: Job, first: int = 0) -> float | None:
+    """Mean over ranks and steps, from the ``first`` captured one on."""
+    times = [t for rank in job.tally.step_ns for t in rank[first:]]
     return round(sum(times) / len(times) / 1e9, 9) if times else None
 
 
@@ -598,6 +609,6 @@ def _truth_decoy(decoy: catalogue.Decoy, effect: Effect | None, plan: Plan) -> d
     found: dict[str, Any] = {
         "decoy": decoy.name, "where": where, "forbidden_rules": list(decoy.forbidden),
     }  # fmt: skip
-    if decoy.name in ("profiler-overhead", "warm-up-step"):
+    if decoy.name in FIRST_STEP:
         found |= {"first_step": plan.first_step, "last_step": plan.first_step}
     return found

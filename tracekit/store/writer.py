@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-ROW_GROUP_BYTES = 4 << 20
-"""Arrow bytes buffered a table before a row group is written: bounds a worker's memory."""
+ROW_GROUP_BYTES = 3 << 20
+"""Arrow bytes buffered a table before a row group is written: bounds a worker's memory. Columns
+that rows lack are not counted."""
 
 WAITING_COUNT = 2
 """Row groups that may wait for the writing thread."""
@@ -114,39 +116,94 @@ def _cast(spec: Table, wanted: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedA
         ) from None
 
 
+def _is_castless(spec: Table, schema: pa.Schema) -> bool:
+    """Whether rows become the stored columns without a cast that could fail."""
+    import pyarrow as pa
+
+    if spec.name in SAMPLE_TABLES:
+        return False  # text stays as dictionaries: an ingestor's table is a row group as it is
+    stored = spec.arrow_schema()
+    for one in schema:
+        at = stored.get_field_index(one.name)
+        if at < 0:
+            return False
+        is_packed = pa.types.is_dictionary(one.type) and one.type.value_type == pa.string()
+        if one.type != stored.field(at).type and not (
+            is_packed and stored.field(at).type == pa.string()
+        ):
+            return False
+    return True
+
+
+def _conformed(spec: Table, due: Sequence[_Part]) -> list[pa.Table]:
+    """The parts with exactly the stored columns; those of a source put together first."""
+    import pyarrow as pa
+
+    tables: list[pa.Table] = []
+    for source_id, group in groupby(due, key=lambda part: part[0]):
+        parts = [rows for _, rows in group]
+        if source_id is None:
+            tables += parts
+            continue
+        with contextlib.suppress(pa.ArrowException):  # a column is text here, a dictionary there
+            parts = [pa.concat_tables(parts, promote_options="default")]
+        tables += [conform(spec, rows, source_id) for rows in parts]
+    return tables
+
+
+_Part = tuple[int | None, "pa.Table"]
+"""Rows, and the id of their source where they do not have all stored columns yet."""
+
+
 @dataclass
 class _TableFiles:
     """The open file of one table, what waits to be written to it, and what was written."""
 
     spec: Table
     folder: Path
-    buffered: list[pa.Table] = field(default_factory=list)
+    buffered: list[_Part] = field(default_factory=list)
     buffered_bytes: int = 0
     writer: pq.ParquetWriter | None = None
     path: Path | None = None
     rows_count: int = 0
     bounds: list[tuple[int, int, int | None, int | None]] = field(default_factory=list)
     finished: list[ShardFile] = field(default_factory=list)
+    castless: list[pa.Schema] = field(default_factory=list)
+    """Schemas of rows that need no cast: an ingestor has a few for each table."""
 
-    def take(self, rows: pa.Table) -> list[pa.Table]:
-        """Buffer rows; the tables that are due to be written, if enough have come together."""
-        self.buffered.append(rows)
+    def take(self, rows: pa.Table, source_id: int | None) -> list[_Part]:
+        """Buffer rows; what is due to be written, if enough has come together.
+
+        With ``source_id`` the rows are an ingestor's. StoreError where they do not fit, now: what
+        is left for later, in the writing thread, cannot fail.
+        """
+        if source_id is not None and not self._needs_no_cast(rows.schema):
+            rows, source_id = conform(self.spec, rows, source_id), None
+        self.buffered.append((source_id, rows))
         self.buffered_bytes += rows.nbytes
         return self.release() if self.buffered_bytes >= ROW_GROUP_BYTES else []
 
-    def release(self) -> list[pa.Table]:
+    def _needs_no_cast(self, schema: pa.Schema) -> bool:
+        if any(schema.equals(known) for known in self.castless):
+            return True
+        if not _is_castless(self.spec, schema):
+            return False
+        self.castless.append(schema)
+        return True
+
+    def release(self) -> list[_Part]:
         """What is buffered, to be written now."""
         due, self.buffered, self.buffered_bytes = self.buffered, [], 0
         return due
 
-    def write(self, due: list[pa.Table]) -> None:
+    def write(self, due: list[_Part]) -> None:
         """One row group; may run in the writing thread, in order."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         if not due:
             return
-        rows = pa.concat_tables(due)
+        rows = pa.concat_tables(_conformed(self.spec, due))
         if self.spec.name in SAMPLE_TABLES:
             rows = rows.unify_dictionaries()
         with writing(self.folder):
@@ -219,15 +276,16 @@ class ShardWriter:
         """A sink for one source. Close it before opening the next."""
         return SourceSink(self, source_id)
 
-    def add(self, name: str, rows: pa.Table) -> None:
-        """Rows that already have exactly the stored columns of the table."""
+    def add(self, name: str, rows: pa.Table, source_id: int | None = None) -> None:
+        """Rows that already have exactly the stored columns of the table, unless ``source_id``
+        says whose they are: those may lack columns, and become the stored ones."""
         if name not in self._tables:
             self._tables[name] = _TableFiles(table(name), self._folder)
-        due = self._tables[name].take(rows)
+        due = self._tables[name].take(rows, source_id)
         if due:
             self._write(self._tables[name], due)
 
-    def _write(self, files: _TableFiles, due: list[pa.Table]) -> None:
+    def _write(self, files: _TableFiles, due: list[_Part]) -> None:
         if self._thread is None:
             files.write(due)
             return
@@ -268,7 +326,7 @@ class SourceSink:
         """See ``Sink.write``."""
         if rows.num_rows == 0:
             return
-        self._shard.add(name, conform(table(name), rows, self._source_id))
+        self._shard.add(name, rows, self._source_id)
         self._rows_count += rows.num_rows
 
     def count(

@@ -4,6 +4,7 @@ from tracekit.whatif.analysis import WhatIf, analyse
 from tracekit.whatif.calls import CollectivesWhatIf, Places
 from tracekit.whatif.causes import Cause, parse_remove, parse_scale, uses_operations
 from tracekit.whatif.collectives import CollectiveReplay
+from tracekit.whatif.handover import idle_beyond_s
 from tracekit.whatif.operations import (
     Layout,
     Operations,
@@ -12,6 +13,7 @@ from tracekit.whatif.operations import (
     is_timer_table,
     layout_from_meta,
 )
+from tracekit.whatif.replay import prepare
 from tracekit.whatif.result import calls_to_dict, calls_to_text, to_dict, to_text
 from tracekit.whatif.streams import StreamReplay
 
@@ -29,10 +31,12 @@ __all__ = [
     "calls_to_text",
     "from_pipeline_rows",
     "from_timer_table",
+    "idle_beyond_s",
     "is_timer_table",
     "layout_from_meta",
     "parse_remove",
     "parse_scale",
+    "prepare",
     "to_dict",
     "to_text",
     "uses_operations",

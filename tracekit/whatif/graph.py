@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 from tracekit.errors import InputError
@@ -56,7 +56,6 @@ class Template:
     deps: list[tuple[int, ...]]
     groups: list[tuple[tuple[int, ...], bool]]
     """(members, whether all replicas are members), each after all that it waits for."""
-    group_of: list[int] = field(default_factory=list)
 
 
 def build(ops: Sequence[Op], *, has_dp: bool) -> Template:
@@ -79,12 +78,7 @@ def build(ops: Sequence[Op], *, has_dp: bool) -> Template:
     deps: list[list[int]] = [[] for _ in ops]
     for before, after in sorted(edges):
         deps[after].append(before)
-    ordered = _ordered(groups, deps, len(ops))
-    template = Template(ops, [tuple(d) for d in deps], ordered, [-1] * len(ops))
-    for number, (members, _) in enumerate(ordered):
-        for member in members:
-            template.group_of[member] = number
-    return template
+    return Template(ops, [tuple(d) for d in deps], ordered(groups, deps, len(ops)))
 
 
 def _chain(ops: Iterable[Op]) -> Iterable[tuple[int, int]]:
@@ -260,10 +254,10 @@ def _groups(
     return [(members, types[members[0]] in DP_SYNCED) for members in groups]
 
 
-def _ordered(
-    groups: list[tuple[tuple[int, ...], bool]], deps: list[list[int]], ops_count: int
+def ordered(
+    groups: Sequence[tuple[tuple[int, ...], bool]], deps: Sequence[Sequence[int]], ops_count: int
 ) -> list[tuple[tuple[int, ...], bool]]:
-    """Groups so that each comes after all that its members wait for."""
+    """Groups so that each comes after all that its members wait for; InputError for a circle."""
     group_of = [-1] * ops_count
     for number, (members, _) in enumerate(groups):
         for member in members:

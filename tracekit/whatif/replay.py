@@ -9,13 +9,13 @@ its transfer is its own end less the latest start of its group.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from tracekit.errors import InputError
 from tracekit.whatif import operations as o
-from tracekit.whatif.graph import Op, Template, build
+from tracekit.whatif.graph import Op, Template, build, ordered
 from tracekit.whatif.operations import Floats, Ints, Mask, Operations
 
 IMPLAUSIBLE_S = -10e-3
@@ -72,6 +72,21 @@ class Replay:
             dtype=np.bool_,
         )
 
+    def with_edges(self, edges: Iterable[tuple[int, int]]) -> Replay:
+        """The same with more that waits: (before, after) of the template's operations.
+
+        Raises InputError where they contradict the order.
+        """
+        template = self.template
+        deps = [list(d) for d in template.deps]
+        for before, after in edges:
+            if before not in deps[after]:
+                deps[after].append(before)
+        groups = ordered(template.groups, deps, len(deps))
+        changed = replace(template, deps=[tuple(d) for d in deps], groups=groups)
+        _, delay = _work(changed, self.start_s, self.end_s)
+        return replace(self, template=changed, delay_s=delay)
+
     def run(self, scenarios: list[Floats], *, delays: list[Floats] | None = None) -> list[Floats]:
         """Time of each step for each scenario's work (broadcast to the shape of ``work_s``).
 
@@ -91,6 +106,12 @@ class Replay:
 
     def _simulate(self, work: Floats, delays: Floats | None) -> Floats:
         """Step times (scenario, step) of work (operation, scenario, step, replica)."""
+        last = self._last_ops()
+        return np.asarray(self.ends(work, delays)[last].max(axis=(0, 3)), dtype=np.float64)
+
+    def ends(self, work: Floats, delays: Floats | None) -> Floats:
+        """When each operation ends, from the step's begin; shaped as ``work`` is for
+        ``_simulate``."""
         deps = self.template.deps
         end = np.zeros_like(work)
         zero = np.zeros(work.shape[1:])
@@ -115,8 +136,7 @@ class Replay:
                 latest = latest.max(axis=-1, keepdims=True)
             for member in members:
                 np.add(latest, work[member], out=end[member])
-        last = self._last_ops()
-        return np.asarray(end[last].max(axis=(0, 3)), dtype=np.float64)
+        return end
 
     def _last_ops(self) -> list[int]:
         """The operations whose end is the step's: the optimizer, else all."""

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import tracekit
-from tracekit import api
+from tracekit import api, catalog
 from tracekit.errors import (
     AmbiguousInputError,
     InputError,
@@ -172,3 +172,34 @@ def test_derived_tables_are_arrow_tables(traces_folder: Path) -> None:
         tables = run.derived_tables()
     assert tables["rank"].num_rows == 2
     assert tables["run"].column("world_size").to_pylist() == [2]
+
+
+def test_ranks_with_gpu_operations_are_not_looked_for_on_their_hosts(tmp_path: Path) -> None:
+    """Only where the manifest proves that every rank has some; then the rows are the same."""
+    paths = write_job(tmp_path / "traces", world_size=3, steps_count=2)
+    with tracekit.open(tmp_path / "traces") as run:
+        # One shard of three sources: its first and last have GPU operations, rank 1 may not.
+        assert run.run.may_have_hosts
+    with tracekit.open(paths[0]) as run:
+        assert not run.run.may_have_hosts
+        expected = run.table("overlap")
+        con = run.con
+        empty = con.sql("DESCRIBE FROM host_work('gpu_op', 'host_op', 'collective', 'annotation')")
+        described = empty.fetchall()
+        catalog.load_macros(con)
+        full = con.sql("DESCRIBE FROM host_work('gpu_op', 'host_op', 'collective', 'annotation')")
+        assert full.fetchall() == described
+        assert catalog.run(con, "overlap").equals(expected)
+        assert expected.num_rows == 1
+    on_host = make_trace(1, steps_count=2)
+    on_host["traceEvents"] = [e for e in on_host["traceEvents"] if e["cat"] != "kernel"]
+    write_trace(tmp_path / "mixed" / "rank0.json", make_trace(0, steps_count=2))
+    write_trace(tmp_path / "mixed" / "rank1.json", on_host)
+    with tracekit.open(tmp_path / "mixed") as run:
+        assert run.run.may_have_hosts
+        assert run.table("overlap")["measured_on"].to_pylist() == ["gpu", "host"]
+    with tracekit.open(tmp_path / "mixed", selection=Selection(ranks=((0, 0),))) as run:
+        assert not run.run.may_have_hosts
+        assert run.table("overlap")["measured_on"].to_pylist() == ["gpu"]
+    with tracekit.open(paths[0], selection=Selection(steps=((5, 5),))) as run:
+        assert run.run.may_have_hosts  # what is left of a rank may be its host's alone

@@ -48,7 +48,7 @@ class OpenRun:
 
         con = self.run.con
         if not self._has_macros:
-            catalog.load_macros(con)
+            catalog.load_macros(con, may_have_hosts=self.run.may_have_hosts)
             self._has_macros = True
         return con
 
@@ -69,7 +69,7 @@ class OpenRun:
         query = catalog.find(name)
         con = self.run.prepare(query.reads)
         if not self._has_macros:
-            catalog.load_macros(con, query.sql)
+            catalog.load_macros(con, query.sql, may_have_hosts=self.run.may_have_hosts)
         rows = catalog.run(con, name, **params)
         if query.completed == "replay":
             from tracekit import replays
@@ -253,7 +253,7 @@ def open(  # the name that DESIGN gives it: used as tracekit.open
 
 def _last_attempt(run: store.Run, selection: Selection, memory_bytes: int | None) -> store.Run:
     """Nothing is averaged across attempts: the last one, unless one was named."""
-    if selection.attempt is not None:
+    if selection.attempt is not None or run.rows_count("run") <= 1:
         return run
     row = (
         run.prepare(["run"])

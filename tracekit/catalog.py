@@ -234,9 +234,26 @@ def _macros() -> dict[str, str]:
     return {part.split("(", 1)[0].split()[-1]: part for part in parts}
 
 
-def _macros_in(text: str) -> set[str]:
+NO_HOST_WORK = """CREATE OR REPLACE MACRO host_work(
+    gpu_op_name, host_op_name, collective_name, annotation_name
+) AS TABLE
+SELECT
+    CAST(NULL AS INTEGER) AS attempt,
+    CAST(NULL AS INTEGER) AS rank,
+    CAST(NULL AS INTEGER) AS capture_id,
+    CAST(NULL AS VARCHAR) AS class,
+    CAST(NULL AS VARCHAR) AS op,
+    CAST(NULL AS BIGINT) AS start_ns,
+    CAST(NULL AS BIGINT) AS end_ns
+WHERE FALSE;
+"""
+"""What host_work gives where every rank has GPU operations. It is the largest plan of all macros,
+and walks all operators to find that none is asked for."""
+
+
+def _macros_in(text: str, known: Mapping[str, str] | None = None) -> set[str]:
     """The macros that a text names, and those that they name."""
-    known = _macros()
+    known = _macros() if known is None else known
     found: set[str] = set()
     new = known.keys() & set(_WORD.findall(text))
     while new:
@@ -256,13 +273,17 @@ def finds_nothing(query: Query, filled: Collection[str]) -> bool:
     return bool(reads) and not any(name in filled for name in reads)
 
 
-def load_macros(con: duckdb.DuckDBPyConnection, text: str | None = None) -> None:
+def load_macros(
+    con: duckdb.DuckDBPyConnection, text: str | None = None, *, may_have_hosts: bool = True
+) -> None:
     """Create the macros that queries use in this connection; its tables may come later.
 
-    With ``text`` (a query) only those that it needs.
+    With ``text`` (a query) only those that it needs. ``may_have_hosts``: whether a rank may have
+    no GPU operations, so that it is measured on its host.
     """
-    wanted = None if text is None else _macros_in(text)
-    for name, statement in _macros().items():
+    macros = _macros() if may_have_hosts else {**_macros(), "host_work": NO_HOST_WORK}
+    wanted = None if text is None else _macros_in(text, macros)
+    for name, statement in macros.items():
         if wanted is None or name in wanted:
             con.execute(statement)
 

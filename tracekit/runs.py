@@ -773,10 +773,11 @@ def write_shard(
         return _listed(target)
     work = work_folder(run)
     writer = store.ShardWriter(work, background=task.may_thread)
+    options = IngestOptions(stacks=task.stacks, may_thread=task.may_thread)
     try:
         for entry, source in task.sources:
-            options = IngestOptions(stacks=task.stacks, may_thread=task.may_thread)
-            _ingest_source(entry, source, writer, options)
+            with _without_collection():
+                _ingest_source(entry, source, writer, options)
             if step:
                 step(entry)
         if step:
@@ -792,6 +793,21 @@ def write_shard(
         shutil.rmtree(work, ignore_errors=True)
         _release_memory()
     return _listed(target)
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """No collection of cycles: ingestors make many objects and no cycles, and each collection
+    would walk all that every imported module holds."""
+    import gc
+
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _release_memory() -> None:

@@ -8,8 +8,9 @@ decoded one by one. Work is linear in the bytes whatever they hold.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import msgspec
 import numpy as np
@@ -40,8 +41,10 @@ class Group:
     category: str
     kind: Kind
     word: str
-    events: list[Event]
-    places: list[int]
+    events: Sequence[Event]
+    """None for a category that is skipped; ``count`` says how many there were."""
+    count: int
+    places: times.Int64s
     start_ns: times.Int64s
     dur_ns: times.Int64s
     has_start: times.Bools
@@ -216,7 +219,7 @@ class Decoder:
             self._single(raw, place + offset, kept, decoded)
 
     def _group(
-        self, events: Sequence[Event], places: Iterable[int], fam: Family, decoded: Decoded
+        self, events: Sequence[Event], places: Sequence[int], fam: Family, decoded: Decoded
     ) -> bool:
         """Append groups to ``decoded``; False if the times are inexact as numbers."""
         groups = group_events(events, places, fam)
@@ -226,25 +229,26 @@ class Decoder:
         return True
 
 
-def group_events(events: Sequence[Event], places: Iterable[int], fam: Family) -> list[Group] | None:
+def group_events(events: Sequence[Event], places: Sequence[int], fam: Family) -> list[Group] | None:
     """Events by category with their times; None if the times are inexact as numbers."""
-    buckets: dict[type, tuple[list[Event], list[int]]] = {t: ([], []) for t in fam.category}
-    for place, event in zip(places, events, strict=False):
-        members, ordinals = buckets[type(event)]
-        members.append(event)
-        ordinals.append(place)
+    codes = np.frombuffer(bytes(map(fam.code.__getitem__, map(type, events))), np.uint8)
+    if isinstance(places, range):
+        ordinals = np.arange(places.start, places.stop, dtype=np.int64)
+    else:
+        ordinals = np.array(places, np.int64)
+    none = np.zeros(0, np.int64)
     groups: list[Group] = []
-    for made, (members, ordinals) in buckets.items():
-        category = fam.category[made]
+    for code in np.flatnonzero(np.bincount(codes)).tolist():
+        category = fam.categories[code]
         kind, word = CATEGORIES[category]
-        if not members:
-            continue
+        rows = np.flatnonzero(codes == code)
         if kind is Kind.SKIP:
-            none = np.zeros(0, np.int64)
+            none_known = none > 0
             groups.append(
-                Group(category, kind, word, members, ordinals, none, none, none > 0, none > 0)
+                Group(category, kind, word, (), len(rows), none, none, none, none_known, none_known)
             )
             continue
+        members = _taken(events, rows)
         starts: tuple[times.Int64s, times.Bools] | None
         durs: tuple[times.Int64s, times.Bools] | None
         if fam.is_text:
@@ -256,6 +260,17 @@ def group_events(events: Sequence[Event], places: Iterable[int], fam: Family) ->
         if starts is None or durs is None:
             return None
         groups.append(
-            Group(category, kind, word, members, ordinals, starts[0], durs[0], starts[1], durs[1])
-        )
+            Group(
+                category, kind, word, members, len(rows), ordinals[rows],
+                starts[0], durs[0], starts[1], durs[1],
+            )
+        )  # fmt: skip
     return groups
+
+
+def _taken(events: Sequence[Event], rows: times.Int64s) -> Sequence[Event]:
+    if len(rows) == len(events):
+        return events
+    if len(rows) == 1:
+        return [events[int(rows[0])]]
+    return itemgetter(*rows.tolist())(events)  # type: ignore[no-any-return]  # a tuple of them

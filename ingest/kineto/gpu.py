@@ -9,7 +9,7 @@ metadata of collectives.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -24,7 +24,12 @@ from tracekit.ingest.kineto.rows import ids, int32s, ints, shown_names
 SPILL_ROWS = 1 << 14
 """Rows that wait in memory before they go to a temporary file."""
 
+HELD_EVENTS = 1 << 11
+"""Events of a category that are made into rows at once."""
+
 CATEGORY_WORDS = ("kernel", "memcpy", "memset")
+
+Int64s = npt.NDArray[np.int64]
 
 _NO_ARGS = GpuArgs()
 _COMPUTE_COPY = ("void at::native", "at::native")
@@ -145,12 +150,43 @@ class GpuRows:
         self.metas: list[collectives.Meta | None] = [None]
         self._codes: dict[tuple[Any, ...], int] = {}
         self._names = Names()
+        self._waiting: dict[str, list[tuple[Sequence[Event], Int64s, Int64s, Int64s]]] = {}
+        """Events by category, of several batches: one has few, and columns cost by the dozen."""
+        self._counts: dict[str, int] = {}
         self.devices: set[int] = set()
         self.host: list[HostCollective] = []
         """Collectives that run on host threads (gloo)."""
 
-    def add(self, events: list[Event], places: Any, start: Any, dur: Any, word: str) -> None:
-        """Keep rows of one category."""
+    def add(
+        self, events: Sequence[Event], places: Int64s, start: Int64s, dur: Int64s, word: str
+    ) -> None:
+        """Keep events of one category; nothing that is text of their batch is read later."""
+        waiting = self._waiting.setdefault(word, [])
+        waiting.append((events, places, start, dur))
+        self._counts[word] = count = self._counts.get(word, 0) + len(events)
+        if count >= HELD_EVENTS:
+            self._make(word)
+
+    def flush(self) -> None:
+        """Make rows of all events that wait."""
+        for word in self._waiting:
+            self._make(word)
+
+    def _make(self, word: str) -> None:
+        waiting, self._waiting[word], self._counts[word] = self._waiting[word], [], 0
+        if waiting:
+            events, places, start, dur = zip(*waiting, strict=True)
+            self._rows(
+                [*chain.from_iterable(events)],
+                np.concatenate(places),
+                np.concatenate(start),
+                np.concatenate(dur),
+                word,
+            )
+
+    def _rows(
+        self, events: list[Event], places: Int64s, start: Int64s, dur: Int64s, word: str
+    ) -> None:
         args: list[GpuArgs] = [e.args or _NO_ARGS for e in events]
         shown = [e.name for e in events]
         codes = self._names.codes(shown)
@@ -165,7 +201,7 @@ class GpuRows:
         is_args[by_args] = True
         table = pa.table(
             {
-                "place": pa.array(places, pa.int64()),
+                "place": pa.array(places),
                 "start_ns": pa.array(start),
                 "dur_ns": pa.array(dur),
                 "category": pa.array(np.full(len(events), CATEGORY_WORDS.index(word), np.int8)),

@@ -207,11 +207,13 @@ class Family:
     def __init__(self, *, is_text: bool, stacks: bool) -> None:
         time: Any = Raw if is_text else int | float
         self.is_text = is_text
-        self.category: dict[type, str] = {}
+        self.categories = tuple(CATEGORIES)
+        self.code: dict[type, int] = {}
+        """Of the struct of each of ``categories``."""
         self.struct: dict[str, type] = {}
-        for category, (kind, _) in CATEGORIES.items():
+        for code, (category, (kind, _)) in enumerate(CATEGORIES.items()):
             self.struct[category] = made = _struct(category, kind, time, stacks)
-            self.category[made] = category
+            self.code[made] = code
         union: Any = None
         for made in self.struct.values():
             union = made if union is None else union | made

@@ -122,15 +122,21 @@ class HostRows:
     def __init__(self) -> None:
         self._json = Cache(compact_json)
 
-    def json_texts(self, values: Sequence[Any]) -> pa.Array:
+    def json_texts(self, values: list[Any]) -> pa.Array:
         """A column of JSON text from raw fragments."""
-        if all(v is NO_RAW for v in values):
+        if values.count(NO_RAW) == len(values):  # nearly always the very object: no comparison
             return pa.nulls(len(values), pa.string())
         cache = self._json
         return texts([cache[bytes(v)] for v in values])
 
     def operators(
-        self, events: list[Event], shown: list[str], places: Any, start: Any, dur: Any, word: str
+        self,
+        events: Sequence[Event],
+        shown: list[str],
+        places: Any,
+        start: Any,
+        dur: Any,
+        word: str,
     ) -> pa.Table:
         """host_op rows of framework operators."""
         args = [e.args or _NO_OPERATOR for e in events]
@@ -155,7 +161,13 @@ class HostRows:
         )
 
     def calls(
-        self, events: list[Event], shown: list[str], places: Any, start: Any, dur: Any, word: str
+        self,
+        events: Sequence[Event],
+        shown: list[str],
+        places: Any,
+        start: Any,
+        dur: Any,
+        word: str,
     ) -> pa.Table:
         """host_op rows of runtime and driver calls, and of the profiler's overhead."""
         args = [e.args or _NO_CALL for e in events]
@@ -179,31 +191,66 @@ class HostRows:
         )
 
 
-def ranges(
-    events: list[Event], places: Any, start: Any, dur: Any, domains: list[str], *, is_twin: bool
-) -> pa.Table:
-    """annotation rows."""
-    external = [getattr(getattr(e, "args", None), "external_id", None) for e in events]
-    steps = [
-        names.step_number(e.name) if d == "profiler_step" else None
-        for e, d in zip(events, domains, strict=True)
-    ]
-    pids = [e.pid for e in events]
-    return pa.table(
-        {
-            "place": pa.array(places),
-            "start_ns": pa.array(start),
-            "dur_ns": pa.array(dur),
-            "domain": texts(domains),
-            "style": constant("push_pop", len(events)),
-            "name": shown_names([e.name for e in events]),
-            "pid": pa.nulls(len(events), pa.int64()) if is_twin else ints(pids),
-            "thread": ints([e.tid for e in events]),
-            "external_id": ints(external),
-            "step": ints(steps),
-            "is_gpu_twin": pa.array(np.full(len(events), is_twin)),
-        }
-    )
+class RangeRows:
+    """Rows of ``annotation`` from several batches. Nothing of the batches' text is kept."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Any, Any, Any, bool]] = []
+        self._domains: list[str] = []
+        self._names: list[str] = []
+        self._ids: list[tuple[Any, Any, Any]] = []
+        """Process, thread, external id."""
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def add(
+        self,
+        events: Sequence[Event],
+        places: Any,
+        start: Any,
+        dur: Any,
+        domains: Sequence[str],
+        *,
+        is_twin: bool,
+    ) -> None:
+        """Keep ranges; ``is_twin`` where they show on the device what the host did."""
+        self._parts.append((places, start, dur, is_twin))
+        self._domains += domains
+        self._names += [e.name for e in events]
+        self._ids += [
+            (
+                None if is_twin else e.pid,
+                e.tid,
+                getattr(getattr(e, "args", None), "external_id", None),
+            )
+            for e in events
+        ]
+
+    def take(self) -> pa.Table:
+        """All rows; none are kept."""
+        steps = [
+            names.step_number(name) if domain == "profiler_step" else None
+            for name, domain in zip(self._names, self._domains, strict=True)
+        ]
+        pids, threads, external = zip(*self._ids, strict=True)
+        table = pa.table(
+            {
+                "place": np.concatenate([p[0] for p in self._parts]),
+                "start_ns": np.concatenate([p[1] for p in self._parts]),
+                "dur_ns": np.concatenate([p[2] for p in self._parts]),
+                "domain": texts(self._domains),
+                "style": constant("push_pop", len(self)),
+                "name": shown_names(self._names),
+                "pid": ints(pids),
+                "thread": ints(threads),
+                "external_id": ints(external),
+                "step": ints(steps),
+                "is_gpu_twin": np.concatenate([np.full(len(p[0]), p[3]) for p in self._parts]),
+            }
+        )
+        self._parts, self._domains, self._names, self._ids = [], [], [], []
+        return table
 
 
 def _defaults() -> tuple[Any, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
 from typing import Any, BinaryIO
@@ -23,11 +23,11 @@ from tracekit.ingest.kineto.model import CommArgs, Event, InstantArgs, Kind, Syn
 from tracekit.ingest.kineto.rows import (
     Cache,
     HostRows,
+    RangeRows,
     as_int,
     ids,
     int32s,
     ints,
-    ranges,
     shown_names,
     texts,
 )
@@ -45,6 +45,8 @@ STREAM_SYNC_TID = 1_000_000
 
 HELD_BATCHES = 64
 """Batches whose rows may wait for the base time (16 MB) while a thread still looks for it."""
+HELD_RANGES = 1 << 10
+"""Rows of ``annotation`` that are made at once."""
 SURE_NS = times.TIME_LIMIT_NS // 4
 """Times up to here are believed whatever a base time below three times as much adds to them."""
 
@@ -150,6 +152,7 @@ class TraceReader:
         """The base time where a thread looks for it behind the events."""
         self._held_count = 0
         self.host = HostRows()
+        self.annotations = RangeRows()
         self.gpu = GpuRows()
         self.launches = Launches()
         self.steps = Ranges()
@@ -189,6 +192,8 @@ class TraceReader:
                 self._find_base(stream)
                 stream.run()
                 self._settle_base()
+            self.gpu.flush()
+            self._write_ranges()
             problem = files.stream_problem(raw)
             if problem is None and 0 < self.source.file_bytes < files.stored_bytes(raw):
                 problem = "growing"
@@ -290,7 +295,7 @@ class TraceReader:
     # --- one group -------------------------------------------------------------------------
 
     def _add_group(self, group: Group) -> None:
-        self.events_count += len(group.events)
+        self.events_count += group.count
         if group.kind is Kind.SKIP:
             return
         if group.kind is Kind.INSTANT:
@@ -323,10 +328,26 @@ class TraceReader:
             if len(self.window) > 1000:
                 self.window = [min(self.window), max(self.window)]
 
-    def _timed(self, group: Group) -> tuple[list[Event], Int64s, Int64s, Int64s] | None:
+    def _is_plain(self, group: Group) -> bool:
+        """Whether all times are there, and none is remarkable: nearly always."""
+        if not (group.has_start.all() and group.has_dur.all()):
+            return False
+        low, high = int(group.start_ns.min()), int(group.start_ns.max())
+        limit = SURE_NS if self._late is not None else times.TIME_LIMIT_NS - abs(self.base_ns)
+        return (
+            -limit < low
+            and high < limit
+            and int(group.dur_ns.min()) >= 0
+            and int(group.dur_ns.max()) <= MAX_DUR_NS
+            and (group.kind is not Kind.GPU or low > 0)
+        )
+
+    def _timed(self, group: Group) -> tuple[Sequence[Event], Int64s, Int64s, Int64s] | None:
         """The events whose times can be believed; the others are counted."""
-        start, dur = group.start_ns, group.dur_ns
-        place = np.array(group.places, np.int64)
+        start, dur, place = group.start_ns, group.dur_ns, group.places
+        if self._is_plain(group):
+            self.has_fraction = self.has_fraction or _has_fraction(start, dur)
+            return group.events, place, start, dur
         keep = group.has_start.copy()
         self._tell(~keep, place, "event_without_time", "Events whose ts is missing or no number.")
         if group.kind is Kind.GPU:
@@ -348,8 +369,7 @@ class TraceReader:
         far = keep & (np.abs(start) >= times.TIME_LIMIT_NS - abs(self.base_ns))
         self._tell(far, place, "implausible_time", "Events beyond the year 2116, left out.")
         keep &= ~(huge | far)
-        if not self.has_fraction:
-            self.has_fraction = bool((start % 1000).any() or (dur % 1000).any())
+        self.has_fraction = self.has_fraction or _has_fraction(start, dur)
         if keep.all():
             return group.events, place, start, dur
         rows = np.flatnonzero(keep)
@@ -366,7 +386,7 @@ class TraceReader:
     # --- the host --------------------------------------------------------------------------
 
     def _operators(
-        self, group: Group, events: list[Event], places: Int64s, start: Int64s, dur: Int64s
+        self, group: Group, events: Sequence[Event], places: Int64s, start: Int64s, dur: Int64s
     ) -> None:
         shown = [e.name for e in events]
         distinct = set(shown)
@@ -394,7 +414,7 @@ class TraceReader:
         return {name for name in distinct if domains[name] is not None}
 
     @staticmethod
-    def _rows_with(shown: list[str], wanted: set[str]) -> list[int]:
+    def _rows_with(shown: Sequence[str], wanted: set[str]) -> list[int]:
         return [i for i, name in enumerate(shown) if name in wanted] if wanted else []
 
     def _seen(self, table: pa.Table) -> None:
@@ -408,7 +428,7 @@ class TraceReader:
         self.params.add(HostComm(pid, thread, start, start + dur, ident, meta, args.seq, place))
 
     def _calls(
-        self, group: Group, events: list[Event], places: Int64s, start: Int64s, dur: Int64s
+        self, group: Group, events: Sequence[Event], places: Int64s, start: Int64s, dur: Int64s
     ) -> None:
         shown = [e.name for e in events]
         table = self.host.calls(events, shown, places, start, dur, group.word)
@@ -428,7 +448,7 @@ class TraceReader:
             pid = table["pid"].fill_null(-1).to_numpy()[mask]
             self.launches.add(corr, start[mask], (start + dur)[mask], thread, pid)
 
-    def _ranges(self, events: list[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
+    def _ranges(self, events: Sequence[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
         domains = [self._domains[e.name] or "user" for e in events]
         for i, domain in enumerate(domains):
             if domain == "profiler_step":
@@ -436,7 +456,26 @@ class TraceReader:
                 self.steps.add(int(start[i]), int(start[i] + dur[i]), number or 0)
             elif domain == "collective":
                 self._collective_range(events[i], int(places[i]), int(start[i]), int(dur[i]))
-        self.sink.write("annotation", ranges(events, places, start, dur, domains, is_twin=False))
+        self._hold_ranges(events, places, start, dur, domains, is_twin=False)
+
+    def _hold_ranges(
+        self,
+        events: Sequence[Event],
+        places: Int64s,
+        start: Int64s,
+        dur: Int64s,
+        domains: Sequence[str],
+        *,
+        is_twin: bool,
+    ) -> None:
+        """Keep rows of ``annotation`` until there are enough: a batch has a few."""
+        self.annotations.add(events, places, start, dur, domains, is_twin=is_twin)
+        if len(self.annotations) >= HELD_RANGES:
+            self._write_ranges()
+
+    def _write_ranges(self) -> None:
+        if len(self.annotations):
+            self.sink.write("annotation", self.annotations.take())
 
     def _collective_range(self, event: Event, place: int, start: int, dur: int) -> None:
         args = event.args
@@ -451,19 +490,18 @@ class TraceReader:
         if event.name.startswith(finish.HOST_LIBRARIES):
             self.gpu.host.append((place, start, dur, thread, pid, event.name.split(":")[0], meta))
 
-    def _twins(self, events: list[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
+    def _twins(self, events: Sequence[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
         domains = [self._domains[e.name] or "user" for e in events]
-        self.sink.write("annotation", ranges(events, places, start, dur, domains, is_twin=True))
+        self._hold_ranges(events, places, start, dur, domains, is_twin=True)
 
-    def _frames(self, events: list[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
+    def _frames(self, events: Sequence[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
         shown = [e.name for e in events]
         found = self._rows_with(shown, self._special(set(shown)))
         if found:
             rows = np.array(found)
             kept = [events[i] for i in found]
             kinds = [self._domains[e.name] for e in kept]
-            table = ranges(kept, places[rows], start[rows], dur[rows], kinds, is_twin=False)
-            self.sink.write("annotation", table)
+            self._hold_ranges(kept, places[rows], start[rows], dur[rows], kinds, is_twin=False)
         if self.options.stacks:
             args = [e.args for e in events]
             self.sink.write(
@@ -486,7 +524,7 @@ class TraceReader:
     # --- devices ---------------------------------------------------------------------------
 
     def _gpu(
-        self, group: Group, events: list[Event], places: Int64s, start: Int64s, dur: Int64s
+        self, group: Group, events: Sequence[Event], places: Int64s, start: Int64s, dur: Int64s
     ) -> None:
         is_sync = [
             type(e.tid) is int and e.tid >= STREAM_SYNC_TID and "sync" in e.name.lower()
@@ -501,7 +539,7 @@ class TraceReader:
         if events:
             self.gpu.add(events, places, start, dur, group.word)
 
-    def _sync(self, events: list[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
+    def _sync(self, events: Sequence[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
         args = [e.args or _NO_SYNC for e in events]
         streams = [
             a.stream if a.stream is not None else _stream(e.tid)
@@ -544,7 +582,7 @@ class TraceReader:
             ),
         )
 
-    def _instants(self, events: list[Event], places: Int64s, start: Int64s) -> None:
+    def _instants(self, events: Sequence[Event], places: Int64s, start: Int64s) -> None:
         rows = [i for i, e in enumerate(events) if e.name == "[memory]" and e.args is not None]
         if not rows:
             return
@@ -579,6 +617,11 @@ def read(source: SourceFile, sink: Sink, options: IngestOptions, chunk_bytes: in
         TraceReader(source, sink, options, chunk_bytes).run()
     except _BaseFoundLateError as late:
         TraceReader(source, sink, options, chunk_bytes, late.base_ns).run()
+
+
+def _has_fraction(start: Int64s, dur: Int64s) -> bool:
+    """Whether some time is no whole microsecond."""
+    return bool((start % 1000).any() or (dur % 1000).any())
 
 
 def _stream(tid: object) -> int | None:

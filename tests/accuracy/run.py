@@ -174,6 +174,9 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", choices=("report", "tune"), default="report")
     parser.add_argument("--count", type=int, default=3, help="seeds of that set (default 3)")
+    parser.add_argument(
+        "--first", type=int, default=0, help="leave out so many: seeds whose misses were read"
+    )
     parser.add_argument("--healthy", type=int, default=13, help="healthy jobs a seed (default 13)")
     parser.add_argument("--all", action="store_true", help="also all jobs of rules not built")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
@@ -193,7 +196,8 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, write; 1 below the bar."""
     options = options_of(arguments)
-    seeds = (REPORTING_SEEDS if options.seeds == "report" else TUNING_SEEDS)[: options.count]
+    all_seeds = REPORTING_SEEDS if options.seeds == "report" else TUNING_SEEDS
+    seeds = all_seeds[options.first : options.first + options.count]
     rules = built_rules()
     cases = build(seeds, rules, healthy_per_seed=options.healthy, is_all=options.all)
     checkable = {f.name for f in FAULTS if is_checkable(f, rules)}

@@ -34,6 +34,14 @@ def test_a_stall_of_all_ranks_alike_is_the_configuration(make_job: MakeJob) -> N
     assert found.verdict.finding == "dataloader-stall/all"
 
 
+def test_all_ranks_but_one_with_a_broken_file_are_the_configuration_too(make_job: MakeJob) -> None:
+    job = make_job().stall("input_stall", range(3), range(1, 11), 50)
+    assert report(job).verdict.kind == "culprit"
+    assert report(job, broken_ranks=frozenset({3})).verdict.kind == "configuration"
+    alone = make_job().stall("input_stall", [0], range(1, 11), 50)
+    assert report(alone, broken_ranks=frozenset({1, 2, 3})).verdict.kind == "culprit"
+
+
 def test_a_minor_cause_does_not_lead_while_more_is_unexplained(make_job: MakeJob) -> None:
     minor = report(make_job().stall("gc_pause", [1], range(1, 11), 3))
     assert (minor.verdict.kind, minor.verdict.finding) == ("culprit", "gc-pause/1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -65,6 +66,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     # Arrow's own pool keeps 8 MB more of a trace's peak; workers inherit this. A library must not
     # choose for the program that it is part of, so only the command does.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    # A short program makes few cycles: look for them less often than after every 700 objects.
+    gc.set_threshold(50_000, 20, 50)
     # Typer checks values with pydantic, which would look for plugins in every installed package.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from tracekit.cli import commands

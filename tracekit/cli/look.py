@@ -55,7 +55,10 @@ ORDER BY status DESC, path, source_id
 
 def tell_losses(run: OpenRun) -> None:
     """Which files were not read, or not whole, on stderr: rows do not show what they lack."""
-    lost = run.rows(_LOSSES).to_pylist()
+    from tracekit import store
+
+    # The view of this table alone: all of them and the macros cost more than many a query.
+    lost = store.rows_of(run.run.prepare(["source"]), _LOSSES).to_pylist()
     for row in lost[:SHOWN_LOSSES]:
         reason = f" ({safe(row['reason'])})" if row["reason"] else ""
         note(f"note: {row['status']}: {safe(row['path'])}{reason}")

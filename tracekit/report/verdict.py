@@ -108,7 +108,11 @@ def _is_cause(finding: Finding, blames: Mapping[str, bool]) -> bool:
 def _named(facts: Facts, finding: Finding) -> Verdict:
     scope = finding.scope
     names_a_part = bool(scope.devices or scope.links or scope.switches or scope.racks)
-    names_all_ranks = not scope.ranks or set(scope.ranks) >= set(facts.ranks)
+    # What a broken file does not show may have been lost with it.
+    whole = set(facts.ranks) - facts.job.broken_ranks
+    names_all_ranks = not scope.ranks or set(scope.ranks) >= (
+        whole if len(whole) > 1 else set(facts.ranks)
+    )
     is_whole_job = finding.rule in PROGRAM_RULES or (names_all_ranks and not names_a_part)
     kind: VerdictKind = "configuration" if is_whole_job else "culprit"
     if finding.candidates.ranks and not scope.ranks:

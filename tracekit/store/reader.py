@@ -53,6 +53,8 @@ class Run:
     """Tables that have rows in this run."""
     waiting: dict[str, str] = field(default_factory=dict)
     """Views that nobody asked for yet: a named query needs few, and each costs half a ms."""
+    may_have_hosts: bool = True
+    """Whether a rank may have no GPU operations, so that it is measured on its host."""
 
     @property
     def con(self) -> duckdb.DuckDBPyConnection:
@@ -66,6 +68,10 @@ class Run:
             if statement is not None:
                 self._con.execute(statement)
         return self._con
+
+    def rows_count(self, table: str) -> int:
+        """Rows of a table as stored: of the whole run, whatever is selected."""
+        return sum(f.rows_count for f in self.manifest.files if f.table == table)
 
     def sql(self, text: str) -> duckdb.DuckDBPyRelation:
         """Run one SELECT or EXPLAIN. QueryError for anything else, and for SQL that fails."""
@@ -186,8 +192,9 @@ def open_run(
         spill=path / "tmp" / "spill",
     )
     waiting = _views(con, by_table, chosen)
+    may_have_hosts = _may_have_hosts(con, manifest.files, chosen)
     lock(con)
-    return Run(path, manifest, chosen, con, frozenset(by_table), waiting)
+    return Run(path, manifest, chosen, con, frozenset(by_table), waiting, may_have_hosts)
 
 
 def run_select(con: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyRelation:
@@ -287,27 +294,25 @@ def _views(
 ) -> dict[str, str]:
     """By table: the statement that makes its view. What views stand on is made at once."""
     context = next(t for t in TABLES if t.name == "source_context")
-    con.execute(f"CREATE TABLE all_context AS {_physical(context, by_table)}")
     con.execute(
-        "CREATE TABLE source_context AS SELECT * FROM all_context WHERE "
+        f"CREATE TABLE source_context AS SELECT * FROM ({_physical(context, by_table)}) WHERE "
         + _context_filter(selection)
     )
     moved = con.execute(
         "SELECT count(*) FROM source_context WHERE offset_ns <> 0 OR drift_ratio <> 0"
     ).fetchone()
     is_moved = bool(moved and moved[0])
-    step = next(t for t in TABLES if t.name == "step")
-    con.execute(f"CREATE TABLE all_step AS {_physical(step, by_table)}")
-    con.execute(
-        "CREATE TABLE step_window AS SELECT source_id, min(start_ns) AS start_ns, "
-        "max(greatest(end_ns, coalesce(gpu_end_ns, end_ns))) AS end_ns FROM all_step "
-        f"WHERE {_ranges_filter('step', selection.steps)} GROUP BY source_id"
-    )
-    con.execute(
-        "CREATE TABLE inferred_step AS SELECT source_id, step, start_ns, end_ns FROM all_step "
-        f"WHERE {_INFERRED}"
-    )
-    found = con.execute("SELECT count(*) FROM inferred_step").fetchone()
+    step = _physical(next(t for t in TABLES if t.name == "step"), by_table)
+    if selection.steps:
+        con.execute(
+            "CREATE TABLE step_window AS SELECT source_id, min(start_ns) AS start_ns, "
+            f"max(greatest(end_ns, coalesce(gpu_end_ns, end_ns))) AS end_ns FROM ({step}) "
+            f"WHERE {_ranges_filter('step', selection.steps)} GROUP BY source_id"
+        )
+    found = con.execute(
+        "CREATE TABLE inferred_step AS SELECT source_id, step, start_ns, end_ns "
+        f"FROM ({step}) WHERE {_INFERRED}"
+    ).fetchone()
     is_inferred = bool(found and found[0])
     statements: dict[str, str] = {}
     for table in TABLES:
@@ -320,6 +325,34 @@ def _views(
         )
         statements[table.name] = f"CREATE VIEW {table.name} AS {select}"
     return statements
+
+
+def _may_have_hosts(
+    con: duckdb.DuckDBPyConnection, files: Iterable[ShardFile], selection: Selection
+) -> bool:
+    """Whether a selected rank may have work of its host and no GPU operation.
+
+    By what the manifest says for sure: the first and the last source of each file have rows in it.
+    """
+    if selection.steps or selection.since_ns is not None or selection.until_ns is not None:
+        return True  # what is left of a rank may be its host's alone
+    rows = con.execute("SELECT source_id, attempt, rank FROM source_context").fetchall()
+    of_gpu: set[int | None] = set()
+    spans: list[tuple[int, int]] = []
+    for file in files:
+        if file.table == "gpu_op":
+            of_gpu |= {file.min_source_id, file.max_source_id}
+        elif file.table in ("host_op", "collective"):
+            spans.append((file.min_source_id or 0, file.max_source_id or 0))
+    measured = {
+        (attempt, rank)
+        for source_id, attempt, rank in rows
+        if source_id in of_gpu and attempt is not None and rank is not None
+    }
+    return any(
+        (attempt, rank) not in measured and any(low <= source_id <= high for low, high in spans)
+        for source_id, attempt, rank in rows
+    )
 
 
 def _context_filter(selection: Selection) -> str:

@@ -164,6 +164,16 @@ def make_job() -> Callable[..., JobRows]:
     return JobRows
 
 
+@pytest.fixture(params=["sqlite3", "adbc"])
+def nsys_reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Which library reads exports, whatever their size: a test that uses this runs with each."""
+    from tracekit.ingest.nsys import database
+
+    reader: str = request.param
+    monkeypatch.setattr(database, "LARGE_ROWS", 0 if reader == "adbc" else 1 << 63)
+    return reader
+
+
 @pytest.fixture(autouse=True)
 def _no_bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports are compared as text there, so they quote no figures of the bench, which change."""

@@ -49,6 +49,7 @@ def rows(run: Any, name: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.usefixtures("nsys_reader")
 @pytest.mark.parametrize("stall_ms", [0, 30])
 def test_the_same_job_gives_the_same_diagnosis_through_either_door(
     tmp_path: Path, stall_ms: int
@@ -90,6 +91,7 @@ def test_ranks_of_both_kinds_are_one_job(tmp_path: Path) -> None:
         }
 
 
+@pytest.mark.usefixtures("nsys_reader")
 def test_a_broken_export_does_not_disturb_the_others(tmp_path: Path) -> None:
     export_of([make_trace(0)], tmp_path / "job" / "rank0.sqlite")
     (tmp_path / "job" / "rank1.sqlite").write_bytes(bytes(100_000))
@@ -98,6 +100,7 @@ def test_a_broken_export_does_not_disturb_the_others(tmp_path: Path) -> None:
         assert [r["rank"] for r in rows(run, "overlap")] == [0]
 
 
+@pytest.mark.usefixtures("nsys_reader")
 def test_no_secret_of_an_export_reaches_the_run(tmp_path: Path) -> None:
     environment = (
         f"HF_TOKEN={SECRET};RANK={SECRET};CUDA_VISIBLE_DEVICES={SECRET};{SECRET};LOCAL_RANK=0"
@@ -136,6 +139,7 @@ def test_no_secret_of_an_export_reaches_the_run(tmp_path: Path) -> None:
 
 
 @needs_data
+@pytest.mark.usefixtures("nsys_reader")
 def test_the_figures_of_nsys_stats_to_the_printed_digit(tmp_path: Path) -> None:
     with api.open([DATA / "mfu_2gpu_before.sqlite"]) as run:
         for name in (
@@ -147,6 +151,7 @@ def test_the_figures_of_nsys_stats_to_the_printed_digit(tmp_path: Path) -> None:
 
 
 @needs_data
+@pytest.mark.usefixtures("nsys_reader")
 def test_a_real_export_of_two_ranks(tmp_path: Path) -> None:
     with api.open([DATA / "mfu_2gpu_before.sqlite"]) as run:
         columns = ("span_ns", "compute_ns", "comm_ns", "overlap_ns")
@@ -162,6 +167,7 @@ def test_a_real_export_of_two_ranks(tmp_path: Path) -> None:
 
 
 @needs_data
+@pytest.mark.usefixtures("nsys_reader")
 def test_whole_graphs_make_the_report_abstain(tmp_path: Path) -> None:
     with api.open([DATA / "cuda_graph-2025.5.2.sqlite"]) as run:
         document = run.diagnose().document
@@ -177,6 +183,7 @@ def test_whole_graphs_make_the_report_abstain(tmp_path: Path) -> None:
 
 
 @needs_data
+@pytest.mark.usefixtures("nsys_reader")
 def test_the_schema_of_2022_is_read(tmp_path: Path) -> None:
     with api.open([DATA / "saxpy-mpi-2022.2.sqlite"]) as run:
         (source,) = run.run.con.execute(

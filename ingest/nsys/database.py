@@ -1,8 +1,9 @@
 """Reading a SQLite export that nobody vouches for: read-only, real tables only, within limits.
 
-The standard library's driver is used and not a faster one (adbc-driver-sqlite takes a quarter of
-the CPU time; docs/nsys.md): only this one takes a progress handler and a length limit, and so can
-be stopped where a damaged file's pages lead in circles.
+Two libraries read. adbc-driver-sqlite is several times as fast and reads large tables, in a process
+of its own (adbc.py), for it has no limits. The standard library's driver takes a progress handler
+and a length limit; it reads the small tables, and whatever the first one does not read to the end.
+What it makes of a table is what counts: the first one passes on only rows that both give alike.
 """
 
 from __future__ import annotations
@@ -12,15 +13,20 @@ import sqlite3
 import tempfile
 import time
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from operator import itemgetter, lt
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 from urllib.parse import quote
 
 from tracekit.errors import InputError
 from tracekit.ingest import files
 from tracekit.ingest.base import SourceFile
+from tracekit.ingest.nsys import adbc
+
+if TYPE_CHECKING:
+    from tracekit.ingest.nsys.batch import Batch
 
 MAGIC = b"SQLite format 3\0"
 BATCH_ROWS = 1 << 16
@@ -29,6 +35,8 @@ MAX_VALUE_BYTES = 16 << 20
 """Longest string or blob that is read."""
 MAX_LONG_ROWS = 100
 """Rows of a table that are left out for too long a value; with more it counts as damaged."""
+LARGE_ROWS = 50_000
+"""Largest row id from which adbc-driver-sqlite reads a table: 100,000 rows pay for its start."""
 _BEFORE_ALL = -(1 << 63)
 MAX_COPY_BYTES = 64 << 30
 """Largest temporary copy of an archive member or compressed file."""
@@ -47,22 +55,6 @@ class DamagedError(InputError):
     """The file cannot be read further: damaged, locked or out of time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Some rows of a table: columns of Python values, and where each row stands."""
-
-    rowids: Sequence[int]
-    columns: dict[str, Sequence[Any]]
-
-    def __len__(self) -> int:
-        return len(self.rowids)
-
-    def __getitem__(self, name: str) -> Sequence[Any]:
-        """A column; all null where the table has none of that name."""
-        found = self.columns.get(name)
-        return found if found is not None else [None] * len(self.rowids)
-
-
 class Tables(ABC):
     """The tables of an open export, whichever way it is stored. Use as a context manager."""
 
@@ -77,6 +69,8 @@ class Tables(ABC):
         """Names of what is no table of rows of its own: views, virtual tables."""
         self.too_long: dict[str, set[int]] = {}
         """By table, rows with a value that is too long to be read; they are left out."""
+        self.read_again: dict[str, str] = {}
+        """By table, why the faster library did not read it to its end, and the other one did."""
 
     def __enter__(self) -> Self:
         return self
@@ -94,6 +88,14 @@ class Tables(ABC):
         A damaged table ends early and is named in ``damaged``. ``where`` is ours, never the
         file's; it must name only columns that the caller has seen in the table.
         """
+
+    def stream(self, table: str, wanted: Sequence[str], where: str = "") -> Iterator[Batch]:
+        """The same rows, read in the fastest way that there is: for tables that may be large."""
+        yield from self.batches(table, wanted, where)
+
+    def _broke_off(self, table: str, why: str) -> None:
+        if (text := f"{table}: {why}") not in self.damaged:
+            self.damaged.append(text)
 
     @abstractmethod
     def _integers(self, table: str, select: str) -> list[tuple[Any, ...]]:
@@ -135,7 +137,9 @@ class Database(Tables):
         limit = TIME_LIMIT_S * (1 + size / BYTES_PER_TIME_LIMIT)
         self._deadline = time.monotonic() + (limit if time_limit_s is None else time_limit_s)
         self.missing_bytes = _missing_bytes(path, size)
-        self._con = _connect(path)
+        self._con, self._uri = _connect(path)
+        self._types: dict[str, dict[str, str]] = {}
+        self._adbc: adbc.Adbc | None = None
         try:
             self._con.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
             self._con.set_progress_handler(self._is_late, _CHECK_EVERY)
@@ -148,6 +152,8 @@ class Database(Tables):
 
     def __exit__(self, *_: object) -> None:
         self._con.close()
+        if self._adbc is not None:
+            self._adbc.close()
 
     def _is_late(self) -> int:
         return int(time.monotonic() > self._deadline)
@@ -160,50 +166,112 @@ class Database(Tables):
         ).fetchall()
         others = self._con.execute(
             "SELECT name FROM sqlite_schema WHERE type = 'view'"
-            " OR type = 'table' AND coalesce(rootpage, 0) <= 0"
+            " OR type = 'table' AND (coalesce(rootpage, 0) <= 0 OR sql LIKE 'CREATE VIRTUAL %')"
         ).fetchall()
         self.unreal = [name for (name,) in others if isinstance(name, str)]
         found: dict[str, tuple[str, ...]] = {}
         for name, sql in named:
             if not isinstance(name, str) or '"' in name or "WITHOUT ROWID" in str(sql).upper():
                 continue
+            if name in self.unreal:
+                continue
             columns = self._con.execute(f'PRAGMA table_xinfo("{name}")').fetchall()
-            found[name] = tuple(str(c[1]) for c in columns if c[6] == 0 and '"' not in str(c[1]))
+            types = {str(c[1]): str(c[2]) for c in columns if c[6] == 0 and '"' not in str(c[1])}
+            if any(column.lower() == "rowid" for column in types):
+                self.unreal.append(name)  # nsys makes none, and rows could not be told apart
+                continue
+            self._types[name] = types
+            found[name] = tuple(types)
         return found
+
+    def stream(self, table: str, wanted: Sequence[str], where: str = "") -> Iterator[Batch]:
+        """The same rows as ``batches``: of a large table by adbc-driver-sqlite, and from the row
+        on at which that fails by sqlite3."""
+        last = _BEFORE_ALL
+        query = None
+        if self._is_for_adbc(table):
+            types = self._types[table]
+            query = adbc.query(table, types, wanted, where, MAX_VALUE_BYTES)
+        if query is not None:
+            if self._adbc is None:
+                self._adbc = adbc.Adbc(self._uri, self._deadline)
+            try:
+                for batch in self._adbc.batches(query):
+                    yield batch
+                    last = int(batch.rowids[-1])
+                return
+            except adbc.TroubleError as trouble:
+                self.read_again[table] = str(trouble)
+        yield from self._batches(table, wanted, where, (), last)
 
     def batches(
         self, table: str, wanted: Sequence[str], where: str = "", params: Sequence[object] = ()
     ) -> Iterator[Batch]:
         """Rows of a table in their stored order: those of the wanted columns that it has."""
+        return self._batches(table, wanted, where, params, _BEFORE_ALL)
+
+    def _batches(
+        self, table: str, wanted: Sequence[str], where: str, params: Sequence[object], after: int
+    ) -> Iterator[Batch]:
+        """Rows with larger ids than ``after``. Those before are read as well: in damaged pages a
+        search for a row may lead elsewhere than reading on."""
+        from tracekit.ingest.nsys.batch import Batch
+
         if table not in self.tables:
             return
         present = [c for c in wanted if c in self.tables[table]]
+        for rows in self._in_parts(table, present, where, params):
+            new = rows[bisect_right(rows, after, key=itemgetter(0)) :]
+            if new:
+                rowids, *values = zip(*new, strict=True)
+                yield Batch(rowids, dict(zip(present, values, strict=True)))
+
+    def _in_parts(
+        self, table: str, present: Sequence[str], where: str, params: Sequence[object]
+    ) -> Iterator[list[tuple[Any, ...]]]:
+        """Row ids and columns, in the order of the ids, up to the first damage."""
         listed = ", ".join(["rowid", *(f'"{c}"' for c in present)])
         condition = f" AND ({where})" if where else ""
-
-        def batch(rows: Sequence[tuple[Any, ...]]) -> Batch:
-            rowids, *values = zip(*rows, strict=True)
-            return Batch(rowids, dict(zip(present, values, strict=True)))
-
         last = _BEFORE_ALL
         while True:
             known = ", ".join(map(str, sorted(self.too_long.get(table, ()))))
             rest = f"rowid > ? AND rowid NOT IN ({known}){condition}"
-            sql = f'SELECT {listed} FROM "{table}" WHERE {rest}'  # noqa: S608 - checked names
+            # No index of the file's: its order may differ, and its pages be damaged.
+            sql = f'SELECT {listed} FROM "{table}" NOT INDEXED WHERE {rest}'  # noqa: S608 - checked
+            failure: Exception | None = None
+            is_in_order = True
             try:
                 cursor = self._con.execute(sql, [last, *params])
-                while rows := cursor.fetchmany(BATCH_ROWS):
-                    last = int(rows[-1][0])
-                    yield batch(rows)
-                return
+                while is_in_order and (rows := cursor.fetchmany(BATCH_ROWS)):
+                    rising = _rising(rows, last)
+                    is_in_order = len(rising) == len(rows)
+                    if rising:
+                        last = rising[-1][0]
+                        yield rising
             except _FAILURES as error:
                 failure = error
-            if rows := self._until_failure(sql, [last, *params]):
-                last = int(rows[-1][0])
-                yield batch(rows)
-            if not self._leaves_out(failure, table, rest, listed, [last, *params]):
-                self.damaged.append(f"{table}: {self._why(failure)}")
+            if failure is None:
+                if not is_in_order:
+                    self._broke_off(table, "its pages are damaged")
                 return
+            if rows := _rising(self._until_failure(sql, [last, *params]), last):
+                last = rows[-1][0]
+                yield rows
+            if not self._leaves_out(failure, table, rest, listed, [last, *params]):
+                self._broke_off(table, self._why(failure))
+                return
+
+    def _is_for_adbc(self, table: str) -> bool:
+        """Whether a table is worth the other process, and nothing is known to be wrong with it."""
+        if table not in self.tables or self.missing_bytes or table in self.read_again:
+            return False
+        try:
+            largest = self._con.execute(f'SELECT max(rowid) FROM "{table}"').fetchone()  # noqa: S608
+            encoding = self._con.execute("PRAGMA encoding").fetchone()
+        except _FAILURES:
+            return False
+        is_large = isinstance(largest[0], int) and largest[0] >= LARGE_ROWS
+        return is_large and encoding == ("UTF-8",) and adbc.is_there()
 
     def _until_failure(self, sql: str, params: Sequence[object]) -> list[tuple[Any, ...]]:
         """The rows of a batch that cannot be read whole: those before the one that fails, but for
@@ -244,11 +312,22 @@ class Database(Tables):
         try:
             return self._con.execute(f'SELECT {select} FROM "{table}"').fetchall()  # noqa: S608
         except _FAILURES as error:
-            self.damaged.append(f"{table}: {self._why(error)}")
+            self._broke_off(table, self._why(error))
             return []
 
     def _why(self, error: Exception) -> str:
         return why(error, missing_bytes=self.missing_bytes)
+
+
+def _rising(rows: list[tuple[Any, ...]], last: int) -> list[tuple[Any, ...]]:
+    """The rows up to the first whose id is not larger than the one before: damaged pages may lead
+    to the same rows again."""
+    ids = [row[0] for row in rows]
+    if ids and ids[0] > last and all(map(lt, ids, ids[1:])):
+        return rows
+    before = [last, *ids]
+    count = next((i for i, one in enumerate(ids) if one <= before[i]), len(ids))
+    return rows[:count]
 
 
 def _is_too_long(error: Exception) -> bool:
@@ -286,8 +365,11 @@ def _missing_bytes(path: Path, size: int) -> int:
     return max(promised - size, 0)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    """Read-only. Nothing is created beside the file, so a write-ahead log is never opened."""
+def _connect(path: Path) -> tuple[sqlite3.Connection, str]:
+    """Read-only; and the address for others to open it so.
+
+    Nothing is created beside the file, so a write-ahead log is never opened.
+    """
     with path.open("rb") as stream:
         head = stream.read(20)
     if not head.startswith(MAGIC):
@@ -299,26 +381,26 @@ def _connect(path: Path) -> sqlite3.Connection:
             "a write-ahead log lies beside it: another program is writing it; wait until its "
             "export is done"
         )
+    uri = f"file:{quote(str(path.absolute()))}?mode=ro"
+    without_locks = f"{uri}&immutable=1"
     if is_wal:
-        return _open(path, "mode=ro&immutable=1")
+        return _open(without_locks), without_locks
     try:
-        con = _open(path, "mode=ro")
+        con = _open(uri)
         con.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     except sqlite3.OperationalError as error:
         code = getattr(error, "sqlite_errorname", "") or ""
         if not code.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_PROTOCOL")):
             raise DamagedError(why(error)) from error
-        return _open(path, "mode=ro&immutable=1")  # a file system without locks
+        return _open(without_locks), without_locks  # a file system has no locks
     except _FAILURES as error:
         missing = _missing_bytes(path, path.stat().st_size)
         raise DamagedError(why(error, missing_bytes=missing)) from error
-    return con
+    return con, uri
 
 
-def _open(path: Path, mode: str) -> sqlite3.Connection:
-    con = sqlite3.connect(
-        f"file:{quote(str(path.absolute()))}?{mode}", uri=True, timeout=LOCK_WAIT_S
-    )
+def _open(uri: str) -> sqlite3.Connection:
+    con = sqlite3.connect(uri, uri=True, timeout=LOCK_WAIT_S)
     con.text_factory = _text
     return con
 

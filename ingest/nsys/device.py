@@ -14,7 +14,7 @@ from tracekit.ingest.kineto.collectives import POINT_TO_POINT
 from tracekit.ingest.kineto.rows import constant, int32s, ints, texts
 from tracekit.ingest.nsys import meta as m
 from tracekit.ingest.nsys import nccl
-from tracekit.ingest.nsys.database import Batch
+from tracekit.ingest.nsys.batch import Batch
 from tracekit.ingest.nsys.sweep import NEVER, Launched
 
 if TYPE_CHECKING:
@@ -111,8 +111,8 @@ class DeviceRows:
     def _add(self, table: str, batch: Batch, category: str) -> None:
         reader = self.reader
         place, start, dur, good = reader.timed(table, batch)
-        correlation = ints(batch["correlationId"])
-        device = int32s(batch["deviceId"])
+        correlation = batch.ints("correlationId")
+        device = batch.int32s("deviceId")
         self.used.update(v for v in device.unique().to_pylist() if v is not None)
         columns: dict[str, Any] = {
             "place": place,
@@ -120,14 +120,13 @@ class DeviceRows:
             "dur_ns": pa.array(dur),
             "category": constant(category, len(batch)),
             "device": device,
-            "context": ints(batch["contextId"]),
-            "stream": ints(batch["streamId"]),
+            "context": batch.ints("contextId"),
+            "stream": batch.ints("streamId"),
             "correlation": correlation,
             **self._launch(correlation, start, dur, good),
         }
-        graph = [g or None for g in batch["graphId"]]
-        columns["graph_id"] = ints(graph)
-        columns["graph_node_id"] = ints([n or None for n in batch["graphNodeId"]])
+        columns["graph_id"] = _not_zero(batch.ints("graphId"))
+        columns["graph_node_id"] = _not_zero(batch.ints("graphNodeId"))
         classes = self._named(batch, category, columns)
         reader.put("gpu_op", columns, good)
         if category == "graph":
@@ -181,7 +180,7 @@ class DeviceRows:
         if category == "graph":
             columns["name"] = texts([f"CUDA graph {g}" for g in batch["graphId"]])
             return np.zeros(n, np.bool_)
-        columns["transfer_bytes"] = ints(batch["bytes"])
+        columns["transfer_bytes"] = batch.ints("bytes")
         if category == "memset":
             columns["name"] = constant("[CUDA memset]", n)
         else:
@@ -192,9 +191,9 @@ class DeviceRows:
 
     def _kernels(self, batch: Batch, columns: dict[str, Any]) -> Bools:
         strings = self.reader.strings
-        ids = ints(batch["demangledName"])
+        ids = batch.ints("demangledName")
         if ids.null_count:
-            ids = pc.coalesce(ids, ints(batch["shortName"]))
+            ids = pc.coalesce(ids, batch.ints("shortName"))
         encoded = ids.dictionary_encode()
         distinct = encoded.dictionary.to_pylist()
         shown = [strings.text(one) for one in distinct]
@@ -215,10 +214,10 @@ class DeviceRows:
         self._kernel_ids = ids
         columns["grid"] = _triples(batch, "gridX", "gridY", "gridZ")
         columns["block"] = _triples(batch, "blockX", "blockY", "blockZ")
-        columns["registers_count"] = int32s(batch["registersPerThread"])
+        columns["registers_count"] = batch.int32s("registersPerThread")
         columns["shared_memory_bytes"] = pc.add(
-            ints(batch["staticSharedMemory"]).fill_null(0),
-            ints(batch["dynamicSharedMemory"]).fill_null(0),
+            batch.ints("staticSharedMemory").fill_null(0),
+            batch.ints("dynamicSharedMemory").fill_null(0),
         )
         return rows
 
@@ -338,8 +337,13 @@ def _dtype(said: names.KernelClass) -> str | None:
     return _DTYPES.get(said.dtype, said.dtype) if said.reduction and said.dtype else None
 
 
+def _not_zero(values: pa.Array) -> pa.Array:
+    """Ids, of which 0 means none."""
+    return pc.if_else(pc.equal(values, 0), None, values)
+
+
 def _triples(batch: Batch, *axes: str) -> pa.Array:
-    parts = [int32s(batch[a]) for a in axes]
+    parts = [batch.int32s(a) for a in axes]
     if any(p.null_count for p in parts):
         rows = zip(*(p.to_pylist() for p in parts), strict=True)
         return pa.array([None if None in r else list(r) for r in rows], pa.list_(pa.int32()))

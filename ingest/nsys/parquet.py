@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracekit.ingest.nsys.database import BATCH_ROWS, Batch, DamagedError, Tables
+from tracekit.ingest.nsys.database import BATCH_ROWS, DamagedError, Tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from tracekit.ingest.nsys.batch import Batch
 
 SUFFIX = "_pqtdir"
 """What nsys adds to the name of such a folder."""
@@ -107,6 +109,8 @@ class ParquetTables(Tables):
         self, table: str, wanted: Sequence[str], where: str = "", params: Sequence[object] = ()
     ) -> Iterator[Batch]:
         """Rows of a table in their stored order: those of the wanted columns that it has."""
+        from tracekit.ingest.nsys.batch import Batch
+
         if table not in self.tables:
             return
         present = [c for c in wanted if c in self.tables[table]]

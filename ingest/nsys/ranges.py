@@ -14,7 +14,7 @@ from tracekit.ingest.kineto.gpu import Spill
 from tracekit.ingest.kineto.rows import ints, shown_names, texts
 from tracekit.ingest.nsys import meta as m
 from tracekit.ingest.nsys import steps, sweep
-from tracekit.ingest.nsys.database import Batch
+from tracekit.ingest.nsys.batch import Batch
 
 if TYPE_CHECKING:
     from tracekit.ingest.nsys.reader import Reader
@@ -68,8 +68,10 @@ class HostRanges:
             return
         markers: list[steps.Marker] = []
         latest: int | None = None
+        is_asked = False
         for batch in reader.batches(m.NVTX, _WANTED, _TYPES):
-            if latest is None and None in batch["end"]:
+            if not is_asked and batch.has_null("end"):
+                is_asked = True
                 latest = reader.database.largest(m.NVTX, "start", "end")
             self._keep(batch, latest, markers)
         self._steps = steps.choose(markers)
@@ -79,21 +81,21 @@ class HostRanges:
 
     def _keep(self, batch: Batch, latest: int | None, markers: list[steps.Marker]) -> None:
         reader = self.reader
-        kinds = np.asarray(ints(batch["eventType"]).fill_null(-1))
-        tids = ints(batch["globalTid"])
+        kinds = np.asarray(batch.ints("eventType").fill_null(-1))
+        tids = batch.ints("globalTid")
         text = self._texts(batch)
         self._learn_domains(kinds, batch, text)
-        ends = ints(batch["end"])
+        ends = batch.ints("end")
         is_mark = kinds == MARK
         unclosed = np.asarray(ends.is_null()) & ~is_mark & (kinds != DOMAIN_CREATE)
         if unclosed.any():
             reader.sink.count("unclosed_range", int(unclosed.sum()), severity="info", doc=_UNCLOSED)
-        ends = pc.if_else(pa.array(is_mark), ints(batch["start"]), ends)
+        ends = pc.if_else(pa.array(is_mark), batch.ints("start"), ends)
         wanted = pa.array(kinds != DOMAIN_CREATE)
-        closed = Batch(batch.rowids, {**batch.columns, "end": ends.to_pylist()})
+        closed = Batch(batch.rowids, {**batch.columns, "end": ends})
         place, start, dur, good = reader.timed(m.NVTX, closed, latest)
         good = good & np.asarray(wanted)
-        end_tids = ints(batch["endGlobalTid"])
+        end_tids = batch.ints("endGlobalTid")
         rows = pa.table(
             {
                 "place": place,
@@ -104,7 +106,7 @@ class HostRanges:
                 "pid": pc.bit_wise_and(pc.shift_right(tids, 24), 0xFFFFFF),
                 "thread": pc.bit_wise_and(tids, 0xFFFFFF),
                 "end_thread": pc.bit_wise_and(end_tids, 0xFFFFFF),
-                "domain_id": ints(batch["domainId"]).fill_null(0),
+                "domain_id": batch.ints("domainId").fill_null(0),
             }
         ).filter(pa.array(good))
         if not rows.num_rows:
@@ -119,15 +121,17 @@ class HostRanges:
 
     def _texts(self, batch: Batch) -> pa.Array:
         """Registered strings by their id, others as they stand."""
-        own = texts([v if isinstance(v, str) else None for v in batch["text"]])
-        ids = ints(batch["textId"])
+        own = batch.texts("text")
+        ids = batch.ints("textId")
         if ids.null_count == len(ids):
             return own
         return pc.coalesce(self.reader.strings.take(ids), own)
 
     def _learn_domains(self, kinds: Int64s, batch: Batch, text: pa.Array) -> None:
-        for i in np.flatnonzero(kinds == DOMAIN_CREATE).tolist():
-            name, domain = text[i].as_py(), batch["domainId"][i]
+        created = np.flatnonzero(kinds == DOMAIN_CREATE).tolist()
+        domains = batch["domainId"] if created else []
+        for i in created:
+            name, domain = text[i].as_py(), domains[i]
             if name and isinstance(domain, int):
                 self._domains[domain] = name[:100]
 

@@ -4,6 +4,7 @@ host calls, then ranges, then device work (which needs both), then the ranges' p
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from tracekit.ingest.kineto.links import Launches, Ranges
 from tracekit.ingest.kineto.rows import constant, constant_int, int32s, ints, texts
 from tracekit.ingest.nsys import meta as m
 from tracekit.ingest.nsys import nccl, samples, sniff
-from tracekit.ingest.nsys.database import MAX_VALUE_BYTES, Batch, OnDisk, Tables
+from tracekit.ingest.nsys.batch import Batch
+from tracekit.ingest.nsys.database import MAX_VALUE_BYTES, OnDisk, Tables
 from tracekit.ingest.nsys.device import DeviceRows
 from tracekit.ingest.nsys.ranges import PUSH_POP, HostRanges
 from tracekit.ingest.nsys.strings import Strings
@@ -134,24 +136,28 @@ class Reader:
 
     # --- shared with the readers of ranges and device work -----------------------------------
 
-    def batches(self, table: str, wanted: tuple[str, ...], where: str = "") -> Any:
-        """Rows of this process; times that are no integers are left out and counted."""
+    def batches(self, table: str, wanted: tuple[str, ...], where: str = "") -> Iterator[Batch]:
+        """Rows of this process."""
+        return self.database.stream(table, wanted, self._of_process(table, where))
+
+    def _few(self, table: str, wanted: tuple[str, ...], where: str) -> Iterator[Batch]:
+        """Rows of this process that a condition makes few, or that are looked at one by one."""
+        return self.database.batches(table, wanted, self._of_process(table, where))
+
+    def _of_process(self, table: str, where: str) -> str:
         conditions = [where] if where else []
-        params: list[int] = []
         if self.process is not None:
             if self.database.has(table, "globalPid"):
-                conditions.append('"globalPid" = ?')
-                params.append(self.process.global_pid)
+                conditions.append(f'"globalPid" = {self.process.global_pid}')
             elif self.database.has(table, "globalTid"):
-                conditions.append('("globalTid" & -16777216) = ?')
-                params.append(self.process.global_pid)
-        return self.database.batches(table, wanted, " AND ".join(conditions), params)
+                conditions.append(f'("globalTid" & -16777216) = {self.process.global_pid}')
+        return " AND ".join(conditions)
 
     def timed(
         self, table: str, batch: Batch, end_default: int | None = None
     ) -> tuple[pa.Array, Int64s, Int64s, npt.NDArray[np.bool_]]:
         """Place, start and duration of a batch on the epoch, and which rows have both times."""
-        start, end = ints(batch["start"]), ints(batch["end"])
+        start, end = batch.ints("start"), batch.ints("end")
         if end_default is not None:
             end = pc.fill_null(end, end_default)
         good = np.asarray(pc.and_(start.is_valid(), end.is_valid()))
@@ -172,7 +178,8 @@ class Reader:
 
     def places(self, table: str, batch: Batch) -> pa.Array:
         """The place of each row of a batch."""
-        return pa.array((PLACES.index(table) << PLACE_SHIFT) + np.array(batch.rowids, np.int64))
+        rowids = np.asarray(batch.rowids, np.int64)
+        return pa.array((PLACES.index(table) << PLACE_SHIFT) + rowids)
 
     @property
     def is_first_of_host(self) -> bool:
@@ -198,12 +205,12 @@ class Reader:
         """What NCCL attached to its ranges, where blobs were exported."""
         if not self.database.has(m.NVTX, "start", "end", "globalTid", "binaryData"):
             return
-        if next(self.batches(m.NVTX, ("start",), "binaryData IS NOT NULL"), None) is None:
+        if next(self._few(m.NVTX, ("start",), "binaryData IS NOT NULL"), None) is None:
             return
         self.payloads.load(self.database)
         wanted = ("start", "end", "globalTid", "text", "textId", "binaryData")
         where = f"eventType IN ({PUSH_POP}, 70) AND (binaryData IS NOT NULL OR {self._is_nccl()})"
-        for batch in self.batches(m.NVTX, wanted, where):
+        for batch in self._few(m.NVTX, wanted, where):
             shown = self.strings.take(ints(batch["textId"])).to_pylist()
             places = self.places(m.NVTX, batch).to_pylist()
             rows = zip(*(batch[c] for c in wanted), shown, places, strict=True)
@@ -241,7 +248,7 @@ class Reader:
         )
         calls: list[nccl.Call] = []
         wanted = ("start", "end", "globalTid", "text", "textId")
-        for batch in self.batches(m.NVTX, wanted, where):
+        for batch in self._few(m.NVTX, wanted, where):
             shown = self.strings.take(ints(batch["textId"])).to_pylist()
             places = self.places(m.NVTX, batch).to_pylist()
             rows = zip(*(batch[c] for c in wanted), shown, places, strict=True)
@@ -287,11 +294,11 @@ class Reader:
         clean = _Cleaned(self.strings)
         for batch in self.batches(m.RUNTIME, wanted):
             place, start, dur, good = self.timed(m.RUNTIME, batch)
-            tids = ints(batch["globalTid"])
+            tids = batch.ints("globalTid")
             threads = pc.bit_wise_and(tids, TID_MASK)
             pids = pc.bit_wise_and(pc.shift_right(tids, 24), TID_MASK)
-            correlation = ints(batch["correlationId"])
-            name, category = clean.columns(ints(batch["nameId"]))
+            correlation = batch.ints("correlationId")
+            name, category = clean.columns(batch.ints("nameId"))
             columns = {
                 "place": place,
                 "start_ns": pa.array(start),
@@ -319,7 +326,7 @@ class Reader:
         launching = self.strings.matching(r"^cu(da)?Launch(Cooperative)?Kernel")
         ids = pa.array(launching, pa.int64())
         parts = self.batches(m.RUNTIME, ("nameId",))
-        return sum(pc.sum(pc.is_in(ints(b["nameId"]), ids)).as_py() or 0 for b in parts)
+        return sum(pc.sum(pc.is_in(b.ints("nameId"), ids)).as_py() or 0 for b in parts)
 
     def _syncs(self) -> None:
         wanted = (
@@ -342,10 +349,10 @@ class Reader:
                 "dur_ns": pa.array(dur),
                 "kind": texts(kinds),
                 "name": texts(kinds),
-                "device": int32s(batch["deviceId"]),
-                "context": ints(batch["contextId"]),
+                "device": batch.int32s("deviceId"),
+                "context": batch.ints("contextId"),
                 "stream": ints([None if s == _NO_EVENT else s for s in batch["streamId"]]),
-                "correlation": ints(batch["correlationId"]),
+                "correlation": batch.ints("correlationId"),
                 "wait_on_stream": ints(
                     [r[0] if w else None for r, w in zip(records, waits, strict=True)]
                 ),
@@ -505,6 +512,13 @@ class Reader:
                 severity="error",
                 doc=f"Rows with a value longer than {MAX_VALUE_BYTES >> 20} MiB, left out.",
                 shape=table,
+            )
+        for table, why in self.database.read_again.items():
+            self.sink.count(
+                "table_read_again",
+                severity="info",
+                doc="Tables that the faster library did not read to their end, and sqlite3 did.",
+                shape=f"{table}: {why}",
             )
         for text in damaged:
             table, _, why = text.partition(": ")

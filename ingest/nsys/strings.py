@@ -6,7 +6,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.ingest.kineto.rows import ints, texts
 from tracekit.ingest.nsys.database import Tables
 from tracekit.ingest.nsys.meta import STRINGS
 
@@ -18,9 +17,9 @@ class Strings:
         parts_ids: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
         parts: list[pa.Array] = []
         if database.has(STRINGS, "id", "value"):
-            for batch in database.batches(STRINGS, ("id", "value")):
-                parts_ids.append(np.asarray(ints(batch["id"]).fill_null(-1)))
-                parts.append(texts([v if isinstance(v, str) else None for v in batch["value"]]))
+            for batch in database.stream(STRINGS, ("id", "value")):
+                parts_ids.append(np.asarray(batch.ints("id").fill_null(-1)))
+                parts.append(batch.texts("value"))
         ids = np.concatenate(parts_ids) if parts_ids else np.zeros(0, np.int64)
         values = pa.concat_arrays(parts) if parts else pa.array([], pa.string())
         order = np.argsort(ids, kind="stable")

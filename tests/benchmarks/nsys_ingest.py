@@ -48,7 +48,10 @@ def attribution_s(ranges: int, launches: int) -> float:
 
 
 def ingest(export: Path, run: Path) -> tuple[float, int, float]:
-    """Seconds, peak resident bytes and CPU seconds of the command and its workers."""
+    """Seconds, peak resident bytes and CPU seconds of the command and its programs.
+
+    The bytes are a bound: the command's peak and the largest program's, as if at one moment.
+    """
     code = (
         "import resource, sys; from tracekit.cli import main\n"
         "kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)\n"
@@ -57,7 +60,7 @@ def ingest(export: Path, run: Path) -> tuple[float, int, float]:
         "finally:\n"
         "    used = [resource.getrusage(k) for k in kinds]\n"
         "    cpu = sum(u.ru_utime + u.ru_stime for u in used)\n"
-        "    print(max(u.ru_maxrss for u in used) * 1024, cpu)\n"
+        "    print(sum(u.ru_maxrss for u in used) * 1024, cpu)\n"
     )
     command = [sys.executable, "-c", code, "ingest", str(export), "--run", str(run)]
     begin = time.perf_counter()

@@ -25,6 +25,8 @@ from tracekit.ingest.memory import MemorySink
 from tracekit.ingest.nsys import database, sniff
 from tracekit.ingest.nsys.database import Database
 
+pytestmark = pytest.mark.usefixtures("nsys_reader")
+
 
 def make(path: Path, kernels: int = 3) -> Path:
     with Export(path) as export:
@@ -230,7 +232,7 @@ def test_a_journal_that_was_never_rolled_back_is_no_export(tmp_path: Path) -> No
 
 
 def test_nothing_is_made_beside_a_file_with_a_write_ahead_log(tmp_path: Path) -> None:
-    path = make(tmp_path / "a.sqlite")
+    path = make(tmp_path / "written" / "a.sqlite")
     con = sqlite3.connect(path)
     con.execute("PRAGMA journal_mode = WAL")
     con.close()
@@ -238,9 +240,9 @@ def test_nothing_is_made_beside_a_file_with_a_write_ahead_log(tmp_path: Path) ->
     con = sqlite3.connect(path)
     con.execute("CREATE TABLE more (x)")
     con.commit()
-    shutil.copytree(tmp_path, tmp_path.parent / "copied")
+    copied = tmp_path / "copied"
+    shutil.copytree(path.parent, copied)
     con.close()
-    copied = tmp_path.parent / "copied"
     before = sorted(p.name for p in copied.iterdir())
     status, reason = said(copied / "a.sqlite")
     assert status == "unreadable"

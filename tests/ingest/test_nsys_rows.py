@@ -22,6 +22,8 @@ from tracekit.ingest import IngestOptions, ingestor, recognise
 from tracekit.ingest.files import expand
 from tracekit.ingest.memory import MemorySink
 
+pytestmark = pytest.mark.usefixtures("nsys_reader")
+
 Fill = Callable[[Export], None]
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"

@@ -12,6 +12,8 @@ from tracekit.ingest import IngestOptions, ingestor
 from tracekit.ingest.files import expand
 from tracekit.ingest.memory import MemorySink
 
+pytestmark = pytest.mark.usefixtures("nsys_reader")
+
 TABLES = {
     "NET_NIC_METRIC": "start INTEGER, end INTEGER, globalId INTEGER, metricsListId INTEGER,"
     " metricsIdx INTEGER, value INTEGER",

@@ -105,7 +105,6 @@ LEFT_OUT = {
     "collective_match": PLACES | {"group_id", "method"},
     "host_op": PLACES | {"external_id"},
     "step": set(),
-    "step_window": set(),
 }
 
 

@@ -1,0 +1,61 @@
+"""Some rows of a table, as whichever library read them gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tracekit.ingest.kineto import rows
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Where each row stands, and columns: Python values as SQLite has them, or Arrow's int64 and
+    strings, null where a value is of another type."""
+
+    rowids: Sequence[int] | npt.NDArray[np.int64]
+    columns: Mapping[str, Sequence[Any] | pa.Array]
+
+    def __len__(self) -> int:
+        return len(self.rowids)
+
+    def __getitem__(self, name: str) -> Sequence[Any]:
+        """A column as Python values; all null where the table has none of that name."""
+        found = self.columns.get(name)
+        if found is None:
+            return [None] * len(self)
+        values: Sequence[Any] = found.to_pylist() if isinstance(found, pa.Array) else found
+        return values
+
+    def ints(self, name: str) -> pa.Array:
+        """A column as int64; what is no integer of 64 bits is null."""
+        found = self.columns.get(name)
+        if found is None:
+            return pa.nulls(len(self), pa.int64())
+        is_done = isinstance(found, pa.Array) and found.type == pa.int64()
+        return found if is_done else rows.ints(self[name])
+
+    def int32s(self, name: str) -> pa.Array:
+        """A column as int32; what does not fit is null."""
+        return rows.int32s(self.ints(name))
+
+    def texts(self, name: str) -> pa.Array:
+        """A column as strings; what is no text is null."""
+        found = self.columns.get(name)
+        if found is None:
+            return pa.nulls(len(self), pa.string())
+        if isinstance(found, pa.Array):
+            return found if found.type == pa.string() else pa.nulls(len(self), pa.string())
+        return rows.texts([v if isinstance(v, str) else None for v in found])
+
+    def has_null(self, name: str) -> bool:
+        """Whether a column lacks a value."""
+        found = self.columns.get(name)
+        if found is None:
+            return len(self) > 0
+        return found.null_count > 0 if isinstance(found, pa.Array) else None in found

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tracekit.ingest.nsys.batch import Batch
 
 MAGIC = b"SQLite format 3\0"
-BATCH_ROWS = 1 << 16
+BATCH_ROWS = 1 << 14
 """Rows that are fetched at a time."""
 MAX_VALUE_BYTES = 16 << 20
 """Longest string or blob that is read."""

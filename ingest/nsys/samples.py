@@ -48,7 +48,7 @@ def _network(reader: Reader, table: str) -> None:
     metrics = _network_metrics(reader)
     ports = _nics(reader) if table == NIC else {}
     wanted = ("start", "end", "globalId", "portId", "metricsListId", "metricsIdx", "value")
-    for batch in reader.database.batches(table, wanted):
+    for batch in reader.database.stream(table, wanted):
         keys = list(zip(batch["metricsListId"], batch["metricsIdx"], strict=True))
         named = [metrics.get(k) for k in keys]
         end, start = ints(batch["end"]), ints(batch["start"])
@@ -79,7 +79,7 @@ def _gpus(reader: Reader) -> None:
         if isinstance(name, str) and _PLAIN.fullmatch(name):
             metrics[kind, number] = (name, "percent" if "%" in name else None)
     devices = {g.gpu: g.uuid or g.pci for g in m.gpus(reader.database, -1)}
-    for batch in reader.database.batches(GPU, ("timestamp", "typeId", "metricId", "value")):
+    for batch in reader.database.stream(GPU, ("timestamp", "typeId", "metricId", "value")):
         kinds = batch["typeId"]
         named = [metrics.get(k) for k in zip(kinds, batch["metricId"], strict=True)]
         time = ints(batch["timestamp"])

@@ -180,6 +180,34 @@ def test_rows_of_a_job_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert all(AGAIN not in sink.counters for sink in sinks)
 
 
+@pytest.mark.parametrize(
+    ("declared", "value", "is_again"),
+    [("INTEGER", "rowid", False), ("INTEGER", "rowid + 0.5", True), ("REAL", "rowid", False)],
+)
+def test_samples_are_the_same(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: list[str],
+    declared: str,
+    value: str,
+    is_again: bool,
+) -> None:
+    path = written(tmp_path)
+    change(
+        path,
+        f"CREATE TABLE GPU_METRICS (timestamp INTEGER, typeId INTEGER, metricId INTEGER,"
+        f" value {declared})",
+        "CREATE TABLE TARGET_INFO_GPU_METRICS (typeId INTEGER, metricId INTEGER, metricName TEXT)",
+        "INSERT INTO TARGET_INFO_GPU_METRICS VALUES (768, 3, 'SMs Active [Throughput %]')",
+        f"INSERT INTO GPU_METRICS SELECT start, 768, 3, 0 FROM {RUNTIME}",
+        f"UPDATE GPU_METRICS SET value = {value} WHERE rowid > 100",
+    )
+    (sink,) = both(path, monkeypatch)
+    assert sink.table("gpu_sample").num_rows == 201
+    assert (AGAIN in sink.counters) == is_again
+    assert any("GPU_METRICS" in sql for sql in asked) == (declared == "INTEGER" and not is_again)
+
+
 @pytest.mark.skipif(not DATA.is_dir(), reason="real samples are not shipped")
 @pytest.mark.parametrize("name", ["mfu_2gpu_before", "cuda_graph-2025.5.2", "saxpy-mpi-2022.2"])
 def test_rows_of_real_exports_are_the_same(

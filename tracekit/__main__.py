@@ -1,6 +1,6 @@
 """``python -m tracekit``."""
 
-from tracekit.cli import main
+if __name__ == "__main__":  # worker processes import this module too, and need no command line
+    from tracekit.cli import main
 
-if __name__ == "__main__":
     main()

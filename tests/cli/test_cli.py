@@ -713,6 +713,39 @@ def test_what_should_start_at_once_imports_nothing_heavy(arguments: list[str], s
     assert not HEAVY & set(done.stderr.split())
 
 
+@pytest.mark.parametrize(("rule", "code"), [("gc-pause", 0), ("no-such-rule", 2)])
+def test_a_command_that_ends_early_loses_neither_output_nor_what_was_registered(
+    rule: str, code: int
+) -> None:
+    """It skips taking the modules apart: a module-level object is never told of the end."""
+    script = (
+        "import atexit, sys, threading, time\n"
+        "from tracekit.cli import app, main\n"
+        "class Told:\n    def __del__(self): print('taken apart')\n"
+        "told, run = Told(), app.main\n"
+        "def later(arguments):\n"
+        "    atexit.register(print, 'registered')\n"
+        "    def slow(): time.sleep(0.3); print('thread ended')\n"
+        "    threading.Thread(target=slow).start()\n"
+        "    run(arguments)\n"
+        "app.main = later\n"
+        f"sys.argv = ['tracekit', 'explain', '{rule}']\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code
+    assert "thread ended\n" in done.stdout
+    assert done.stdout.endswith("registered\n")
+    assert ("gc-pause" in done.stdout) == (code == 0)
+    assert ("no-such-rule" in done.stderr) == (code == 2)
+
+
 def test_sources_say_what_each_file_is_and_why(tracekit: Tracekit, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     write_trace(folder / "rank0.json.gz", make_trace(0))

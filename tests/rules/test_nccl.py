@@ -279,6 +279,28 @@ def test_all_ranks_on_one_nic_of_two(build: Build) -> None:
     assert finding.scope.hosts == ("h0",)
 
 
+@pytest.mark.parametrize(
+    ("here", "there", "is_odd"),
+    [
+        ([0, 0, 0], [0, 1, 2], True),
+        ([0, 0, 0], [0, 1, 1], False),  # shared there too
+        ([0, 0], [0, 1], False),  # two may be a pair, and those of the other machine of two pairs
+        ([0, 0, 1], [0, 1, 2], False),
+    ],
+)
+def test_three_on_one_nic_are_odd_where_three_elsewhere_have_their_own(
+    here: list[int], there: list[int], is_odd: bool, build: Build
+) -> None:
+    """A log of the fourth is missing."""
+    count = len(here)
+    three = LIST.replace(" [RO]", " [2]mlx5_2:1/IB [RO]")
+    lines = text(say(three, 0, "h0"), say(three, count, "h1"), eight(here, count))
+    for rank, device in enumerate(there):
+        edge = f"Channel 00/0 : {rank + count}[0] -> {rank}[0] [send] via NET/IB/{device}/GDRDMA"
+        lines += text(say(edge, rank + count, "h1"))
+    assert [f.scope.hosts for f in findings("wrong-nic", build(lines))] == [("h0",)] * is_odd
+
+
 def test_several_nics_or_few_ranks_or_one_nic_are_fine(build: Build) -> None:
     assert not findings("wrong-nic", build(text(say(LIST, 0, "h0"), eight([0, 0, 1, 1]))))
     assert not findings("wrong-nic", build(text(say(LIST, 0, "h0"), eight([0] * 3, 3))))

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tracekit.errors import UsageError
 from tracekit.simulate import program as p
 from tracekit.simulate.catalogue import FAULTS
-from tracekit.simulate.engine import Operation, Transfer
 from tracekit.simulate.hardware import Topology
 from tracekit.simulate.job import StepRecord
 from tracekit.simulate.layout import parse
 from tracekit.simulate.network import LinkState, Network
+from tracekit.simulate.records import Operation, Transfer
 from tracekit.simulate.scenario import Request, prepare
 
 LAYOUTS = (

@@ -150,7 +150,7 @@ def _nature(late: LateRank, limits: LateRankThresholds) -> str:
         return ""
     if late.compute_ratio < limits.min_peer_ratio:
         return (
-            f": its kernels take as long as its peers' ({late.compute_ratio:.2f}x), "
+            f": its kernels take {late.compute_ratio:.2f}x the time of its peers', "
             f"the time between them {late.peer_ratio:.1f}x, so its host holds it up"
         )
     return f": it computes {late.compute_ratio:.1f}x as long as its peers"

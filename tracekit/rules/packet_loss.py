@@ -4,9 +4,11 @@ What it means
 
 How it shows
     Drops of one port while the job ran, one packet in 10,000 or more, and at most a tenth of that
-    on the other ports. It costs what goes with slow steps, or the time of transfers of these ranks
-    that took three times the usual, as far as no computation hides it. Where the trace shows that
-    the rank behind the port always gets its data late, both are one finding.
+    on the other ports; or fewer, where transfers of its ranks took three times the usual and no
+    other port of the job lost a tenth as much. It costs what goes with slow steps, or the time of
+    those transfers, as far as no computation hides it, and no less of it than slow steps take
+    beyond the typical one. Where the trace shows that the rank behind the port always gets its
+    data late, both are one finding.
 
 Why it hurts
     A lost packet costs a retransmission: milliseconds on TCP, up to half a second where only a
@@ -17,9 +19,10 @@ Remedy
     a policer; on a lossless fabric, flow control that is off for this priority.
 
 When this is wrong
-    TCP needs some loss to find its rate: that is what the floor is for. Drops outside the job's
-    window are another job's. Trimmed packets (cut to their header) are not lost. A long queue
-    without drops accuses no link.
+    TCP needs some loss to find its rate: that is what the floor is for. It holds where nothing is
+    stuck; a packet whose loss only a timer notices costs as much among many. Drops outside the
+    job's window are another job's. Trimmed packets (cut to their header) are not lost. A long
+    queue without drops accuses no link.
 
 Source
     Diagnosis D20; recorded with a port shaped to 60 Mbit/s and a 96 kB queue: 4 % lost on one port.
@@ -70,7 +73,8 @@ def evaluate(facts: Facts, limits: PacketLossThresholds) -> RuleOutcome:
     bad = [
         loss
         for loss in every
-        if loss.dropped >= limits.min_drops_count and loss.ratio >= limits.min_loss_ratio
+        if loss.dropped >= limits.min_drops_count
+        and (loss.ratio >= limits.min_loss_ratio or _is_costly(facts, loss, every, limits))
     ]
     if not bad:
         return RuleOutcome()
@@ -98,6 +102,19 @@ def _losses(port: at.Port) -> list[_Loss]:
         whole = packets + dropped
         found.append(_Loss(port, direction, dropped, dropped / whole if whole else 0.0))
     return found
+
+
+def _is_costly(
+    facts: Facts, loss: _Loss, every: Sequence[_Loss], limits: PacketLossThresholds
+) -> bool:
+    """Few of all packets, and yet transfers of these ranks were stuck, and no other port of the
+    job lost as much: what a loss costs that only a timer notices does not depend on its share."""
+    here = (loss.port.host, at.owners(loss.port))
+    others = [o.ratio for o in every if (who := at.owners(o.port)) and (o.port.host, who) != here]
+    if not at.owners(loss.port) or loss.ratio < limits.min_ahead_ratio * max(others, default=0.0):
+        return False
+    least_ns = at.MIN_COST_RATIO * facts.steps.step_ns
+    return least_ns > 0 and at.stuck_ns(facts, at.owners(loss.port)) >= least_ns
 
 
 def _stands_out(loss: _Loss, worst: dict[str, float], limits: PacketLossThresholds) -> bool:
@@ -158,6 +175,8 @@ def _finding(
         place=str(scope.ranks[0]) if len(scope.ranks) == 1 else where,
         # A transfer whose lost packet only a timer notices takes many times as long as the others.
         lost_ns=at.stuck_ns(facts, scope.ranks),
+        # And outlasts what could hide it: then the step is longer.
+        shown_ns=at.slow_steps_ns(facts),
         confirm="read the port's drops and queue twice, a minute apart, while the job runs: "
         "tc -s qdisc, ethtool -S or the switch's queue counters say which queue is full",
         remedy="give the queue room or the port its speed back; on RoCE, check PFC and ECN",

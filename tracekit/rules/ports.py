@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import fmean, median
 
 from tracekit.findings import (
     Evidence,
@@ -311,12 +311,20 @@ class Cost:
     evidence: tuple[Evidence, ...] = ()
 
 
-def cost(facts: Facts, row: Row | None, lost_ns: float = 0.0) -> Cost:
+def slow_steps_ns(facts: Facts) -> float:
+    """What slow steps took beyond the typical one, in a mean step; noise, alike on both sides,
+    cancels out."""
+    durs = facts.steps.job_durs_ns
+    return max(0.0, fmean(durs) - median(durs)) if durs else 0.0
+
+
+def cost(facts: Facts, row: Row | None, lost_ns: float = 0.0, shown_ns: float = 0.0) -> Cost:
     """By correlation with the step's time where that was found; else by the time that was lost.
 
     ``lost_ns``: time of a mean step that transfers lost. Only what no computation hides costs;
     where in a step it was lost the counters do not say, so it is taken to be hidden like all
-    communication. Nothing known: an impact that is unknown.
+    communication, but for ``shown_ns`` of it by which steps were seen to be longer. Nothing known:
+    an impact that is unknown.
     """
     steps = facts.steps
     if row is not None and row["verdict"] == "cause":
@@ -332,7 +340,8 @@ def cost(facts: Facts, row: Row | None, lost_ns: float = 0.0) -> Cost:
     if not lost_ns or not comm_ns or facts.hidden_ranks:
         return Cost(Impact(), ("counters",), tested_evidence(row))
     exposed_ns = sum(s.exposed_comm_ns for s in parts)
-    cost_ns = min(lost_ns * exposed_ns / comm_ns, exposed_ns / len(parts))
+    hidden_alike_ns = lost_ns * exposed_ns / comm_ns
+    cost_ns = min(max(hidden_alike_ns, min(shown_ns, lost_ns)), exposed_ns / len(parts))
     evidence = Evidence(
         name="time of a step lost in transfers that no computation hid",
         value=cost_ns / 1e9,
@@ -364,6 +373,7 @@ def finding(
     owner: Owner = "network",
     least: Severity = Severity.NOTE,
     lost_ns: float = 0.0,
+    shown_ns: float = 0.0,
 ) -> Finding:
     """A finding over ports: what its counters go with, what it costs, what speaks against it.
 
@@ -371,7 +381,7 @@ def finding(
     ``least`` the severity that the counters alone carry.
     """
     test = tested(facts, found, counters)
-    price = cost(facts, test, lost_ns)
+    price = cost(facts, test, lost_ns, shown_ns)
     against = unproved(rows)
     severity = max(least, severity_of(price.impact.step_ratio), key=lambda s: s.weight)
     scope = scope or scope_of(facts, found)

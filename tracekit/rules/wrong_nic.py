@@ -3,10 +3,11 @@ What it means
     Ranks use fewer or slower network devices than their machine offers.
 
 How it shows
-    Either all ranks of a machine send over one device although NCCL lists several that are alike,
-    or they use a device that is much slower than the fastest listed (a storage or management NIC).
-    Where the host's topology is among the files (nvidia-smi topo -m, NCCL_TOPO_DUMP_FILE): ranks
-    use only NICs that their GPU reaches over the CPU, though NCCL lists one within PCIe switches.
+    Either all ranks of a machine (four or more; three, where on another machine each has its own)
+    send over one device although NCCL lists several that are alike, or they use a device that is
+    much slower than the fastest listed (a storage or management NIC). Where the host's topology is
+    among the files (nvidia-smi topo -m, NCCL_TOPO_DUMP_FILE): ranks use only NICs that their GPU
+    reaches over the CPU, though NCCL lists one within PCIe switches.
 
 Why it hurts
     One NIC's bandwidth is shared by all GPUs, or the wrong network carries the traffic.
@@ -45,6 +46,11 @@ class WrongNicThresholds(Thresholds):
     min_ranks_count: int = threshold(
         4, "ranks of one machine on the network; two or three may share a NIC by design"
     )
+    min_odd_ranks_count: int = threshold(
+        3,
+        "the same where on another machine with as many NICs as many ranks each have their own:"
+        " machines whose pairs share a NIC by design show no three of one and three of three",
+    )
     min_far_ratio: float = threshold(
         0.5, "of a machine's ranks that pass a nearer NIC by: fewer are a note"
     )
@@ -69,7 +75,8 @@ def evaluate(facts: Facts, limits: WrongNicThresholds) -> RuleOutcome:
             by_node[str(row["node"])].append(row)
     found = [
         f for node, used in sorted(by_node.items())
-        if (f := _slow(facts, nccl, limits, node, used) or _single(facts, nccl, limits, node, used)
+        if (f := _slow(facts, nccl, limits, node, used)
+             or _single(facts, nccl, limits, node, by_node)
              or _far(facts, nccl, limits, node, used))
     ]  # fmt: skip
     return RuleOutcome(findings=tuple(found))
@@ -110,14 +117,18 @@ def _slow(
 
 
 def _single(
-    facts: Facts, nccl: Nccl, limits: WrongNicThresholds, node: str, used: list[Row]
+    facts: Facts, nccl: Nccl, limits: WrongNicThresholds, node: str, by_node: dict[str, list[Row]]
 ) -> Finding | None:
+    used = by_node[node]
     listed = {i: v for i, v in listed_nics(nccl, node).items() if "+" not in v[0]}
     devices = {int(r["net_device"]) for r in used}
     ranks = {(r["comm"], r["group_rank"]) for r in used}
     most = max(sum(1 for c, _ in ranks if c == comm) for comm, _ in ranks)
     speeds = {s for _, s, _ in listed.values() if s is not None}
-    if len(devices) != 1 or len(listed) < 2 or most < limits.min_ranks_count or len(speeds) > 1:
+    if len(devices) != 1 or len(listed) < 2 or len(speeds) > 1:
+        return None
+    is_odd = most >= limits.min_odd_ranks_count and _is_odd(nccl, node, by_node, most)
+    if most < limits.min_ranks_count and not is_odd:
         return None
     (device,) = devices
     if device not in listed:
@@ -138,6 +149,23 @@ def _single(
         confirm=("nvidia-smi topo -m   on the host: which NIC is near which GPU",),
         remedy=("let each GPU use the NIC beside it: pass the PCI topology into the container",),
     )  # fmt: skip
+
+
+def _is_odd(nccl: Nccl, node: str, by_node: dict[str, list[Row]], most: int) -> bool:
+    """Whether as many ranks of a communicator have a NIC each on a machine that is alike: what is
+    shared by design is shared on every machine."""
+    count = len(listed_nics(nccl, node))
+    for name, used in by_node.items():
+        if name == node or len(listed_nics(nccl, name)) != count:
+            continue
+        devices: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+        for row in used:
+            if row["group_rank"] is not None:
+                devices[str(row["comm"])][int(row["group_rank"])].add(int(row["net_device"]))
+        for ranks in devices.values():
+            if len(ranks) >= most and len(set().union(*ranks.values())) >= len(ranks):
+                return True
+    return False
 
 
 def _far(

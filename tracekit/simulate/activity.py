@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracekit.simulate import program as p
-from tracekit.simulate.engine import Operation
 from tracekit.simulate.job import StepRecord
 from tracekit.simulate.network import Network
+from tracekit.simulate.records import Operation
 
 Floats = NDArray[np.float64]
 
@@ -66,8 +66,8 @@ class Activity:
     def add(self, records: Sequence[StepRecord]) -> None:
         """One step of all ranks."""
         start = min(r.start_ns for r in records)
-        ends = [o.end for r in records for o in r.operations if o.end >= 0]
-        end = max([start + 1, *(r.end_ns for r in records), *ends])
+        ends = (max(r.end_ns, r.operations.last_ns) for r in records)
+        end = max(start + 1, *ends)
         self.steps.append(records[0].step)
         self.starts_ns.append(start)
         self.ends_ns.append(end)

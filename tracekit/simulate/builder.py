@@ -36,6 +36,7 @@ class StepBuilder:
         """Layers of each virtual stage: chunk c of stage s is number c * pp + s."""
         self.input_ns = input_ns
         self.out: p.Program = []
+        self._specs: dict[tuple[object, ...], p.Collective | p.Message] = {}
 
     def build(self, stage: int) -> p.Program:
         """Instructions of one step, without the step's own range."""
@@ -50,6 +51,10 @@ class StepBuilder:
 
     def _add(self, *instruction: object) -> None:
         self.out.append(instruction)
+
+    def _talk(self, code: int, spec: p.Collective | p.Message) -> None:
+        """A collective or message; equal ones are one object, of which writers keep texts."""
+        self._add(code, self._specs.setdefault((code, *vars(spec).values()), spec))
 
     def _input(self) -> None:
         self._add(p.MARK, "step_start")
@@ -176,7 +181,7 @@ class StepBuilder:
             elif isinstance(item, Ring):
                 self._ring(item)
             else:
-                self._add(p.COLLECTIVE, item)
+                self._talk(p.COLLECTIVE, item)
                 self._add(p.WAIT, COMPUTE, item.stream)
 
     def _deferred(self, items: Sequence[Item], m: int) -> None:
@@ -193,7 +198,7 @@ class StepBuilder:
         if self.layout.is_sequence_parallel:
             size //= self.layout.tp
         stream = STREAMS[("send_" if is_send else "recv_") + direction]
-        self._add(p.MESSAGE, p.Message("pp", down, is_send, f"pp_{direction}", size, stream))
+        self._talk(p.MESSAGE, p.Message("pp", down, is_send, f"pp_{direction}", size, stream))
         if not is_send:
             self._add(p.WAIT, COMPUTE, stream)
 
@@ -207,7 +212,7 @@ class StepBuilder:
             stream = STREAMS["cp_send" if is_send else "cp_recv"]
             offset = 1 if is_send else -1
             message = p.Message("cp", offset, is_send, "cp", ring.size_bytes, stream)
-            self._add(p.MESSAGE, message)
+            self._talk(p.MESSAGE, message)
 
     def _units(self, v: int) -> list[Unit]:
         """Units of a virtual stage in the order of the forward."""
@@ -254,7 +259,7 @@ class StepBuilder:
 
     def _collective(self, role: str, op: str, size: int, dtype: str = "BFloat16") -> None:
         if role in self.layout.roles:
-            self._add(p.COLLECTIVE, p.Collective(role, op, size, STREAMS[role], dtype))
+            self._talk(p.COLLECTIVE, p.Collective(role, op, size, STREAMS[role], dtype))
 
     # --- the end of a step ---------------------------------------------------------------------
 

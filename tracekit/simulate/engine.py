@@ -6,6 +6,11 @@ after its last member has started. Nothing else makes anybody wait: bubbles, ove
 are what these three sentences lead to.
 
 All times are whole nanoseconds of one true clock.
+
+Hosts launch ahead of their streams, so in a large job each would have its whole step pending before
+the last rank has launched anything. A host with ``LOOK_AHEAD`` operations that have not ended is
+set aside until some of them have: that changes who runs when, and no time. What has ended becomes a
+row of bytes (records.py).
 """
 
 from __future__ import annotations
@@ -17,8 +22,17 @@ from typing import Any
 
 from tracekit.simulate import program as p
 from tracekit.simulate.network import LinkState, Network
+from tracekit.simulate.records import (
+    Group,
+    HostRecords,
+    Meeting,
+    Operations,
+    Spool,
+    Table,
+    Work,
+)
 
-UNKNOWN = -1
+LOOK_AHEAD = 64
 
 
 @dataclass(frozen=True)
@@ -62,55 +76,6 @@ class Conditions:
     """Role whose next collective this rank calls with another size."""
 
 
-class Operation:
-    """One kernel, copy or communication of one rank."""
-
-    __slots__ = (
-        "correlation", "dur", "end", "external", "launch", "launch_dur", "pending", "ready",
-        "routing", "sequence", "size_bytes", "spec", "start", "stream", "thread", "transfer",
-        "waiters",
-    )  # fmt: skip
-
-    def __init__(self, spec: Any, stream: int, dur: int, launch: int, ready: int) -> None:
-        self.spec = spec
-        self.stream = stream
-        self.dur = dur
-        self.launch = launch
-        self.launch_dur = 0
-        self.ready = ready
-        self.start = UNKNOWN
-        self.end = UNKNOWN
-        self.pending = 0
-        self.waiters: list[Any] | None = None
-        self.transfer: Transfer | None = None
-        self.correlation = self.external = self.thread = 0
-        self.sequence: int | None = None
-        self.size_bytes = 0
-        self.routing: tuple[float, ...] = ()
-
-
-class Transfer:
-    """One collective or message: its members so far."""
-
-    __slots__ = ("dead", "latest", "lost_at", "members", "missing", "ranks", "sizes")
-
-    def __init__(self, ranks: tuple[int, ...]) -> None:
-        self.ranks = ranks
-        self.missing = len(ranks)
-        self.latest = 0
-        self.members: list[tuple[int, Operation]] = []
-        """Who has come; empty again once it is complete, or members and transfer would hold each
-        other and a step's operations would stay until a collector finds the cycle."""
-        self.sizes: set[tuple[str, int]] = set()
-        self.dead = False
-        self.lost_at: int | None = None
-        """The rank over whose NIC it timed out."""
-
-
-HostRecord = tuple[str, Any, int, int, int, int, Any]
-"""Kind, name or spec, start, duration, thread, external id, more."""
-
-
 class Process:
     """One rank: its host threads and its streams."""
 
@@ -118,21 +83,25 @@ class Process:
         self.engine = engine
         self.rank = rank
         self.now = 0
-        self.tails: dict[int, Operation] = {}
-        self.waits: dict[int, list[Operation]] = {}
-        self.slots: dict[int, Operation | None] = {}
+        self.tails: dict[int, Work] = {}
+        self.waits: dict[int, list[Work]] = {}
+        self.slots: dict[int, Work | None] = {}
         self.program: p.Program = []
         self.pc = 0
         self.conditions = Conditions()
         self.phase = 1.0
         self.thread = p.MAIN_THREAD
         self.open: list[tuple[str, str, int, int, int]] = []
-        self.host: list[HostRecord] = []
-        self.operations: list[Operation] = []
-        self.calls: dict[Any, int] = {}
+        self.live: deque[Work] = deque()
+        """Launched and not yet a row, in order of launches."""
+        self.look_ahead = LOOK_AHEAD
+        self.record(Spool(None, 1))
+        self.compute_ns = 0
+        """Of the job so far, by kernels that have ended."""
+        self.calls: dict[Group, int] = {}
         self.external = 0
         self.correlation = 0
-        self.blocked_on: list[Operation] = []
+        self.blocked_on: list[Work] = []
         self.sync: tuple[str, int, int] | None = None
         self.is_stuck = False
         self.kernel_noise: Iterator[float] = iter(())
@@ -146,6 +115,17 @@ class Process:
         self.phase = 1.0
         # What has ended by itself need not be kept: it can delay nothing any more but by its end.
         self.slots.clear()
+        self.look_ahead = LOOK_AHEAD
+
+    def record(self, spool: Spool) -> None:
+        """Begin new records."""
+        self.host = HostRecords(spool, self.engine.table)
+        self.operations = Operations(spool, self.engine.table, self.engine.groups)
+
+    @property
+    def is_set_aside(self) -> bool:
+        """Whether it could go on but for how far it looks ahead."""
+        return self.pc < len(self.program) and self.sync is None and not self.is_stuck
 
     @property
     def is_done(self) -> bool:
@@ -163,6 +143,34 @@ class Process:
             handlers[instruction[0]](self, instruction)
             if self.sync is not None or self.is_stuck:
                 return
+            if len(self.live) > self.look_ahead and not self._has_room():
+                return
+
+    def _has_room(self) -> bool:
+        """Whether what has ended leaves room to look further ahead; else it is told when."""
+        self.keep_ended()
+        live = self.live
+        if len(live) <= self.look_ahead:
+            return True
+        middle = live[len(live) // 2]
+        _add_waiter(middle if middle.end < 0 else live[0], self)
+        return False
+
+    def keep_ended(self) -> None:
+        """Make rows of the first operations that have ended."""
+        while self.live and self.live[0].end >= 0:
+            self._keep(self.live.popleft())
+
+    def keep_all(self) -> None:
+        """Make rows of all operations: the step is over."""
+        while self.live:
+            self._keep(self.live.popleft())
+
+    def _keep(self, work: Work) -> None:
+        if work.meeting is None and work.end >= 0 and work.spec.kind == "kernel":
+            self.compute_ns += work.end - work.start
+        if self.engine.is_recorded:
+            self.operations.add(work)
 
     # --- the host ------------------------------------------------------------------------------
 
@@ -170,6 +178,12 @@ class Process:
         if not base:
             return 0
         return int(base * next(self.host_noise) * self.conditions.host_scale)
+
+    def _note(
+        self, kind: str, name: Any, start: int, dur: int, external: int, more: Any = None
+    ) -> None:
+        if self.engine.is_recorded:
+            self.host.add(kind, name, start, dur, self.thread, external, more)
 
     def _next_external(self) -> int:
         self.external += 1
@@ -180,7 +194,7 @@ class Process:
         _, name, kind, base = instruction[:4]
         cost = int(base)
         if name:
-            self.host.append((kind, name, self.now, cost, self.thread, self._next_external(), None))
+            self._note(kind, name, self.now, cost, self._next_external())
         self.now += cost
 
     def do_begin(self, instruction: p.Instruction) -> None:
@@ -191,7 +205,8 @@ class Process:
     def do_end(self, instruction: p.Instruction) -> None:
         """Close the innermost range."""
         kind, name, start, thread, external = self.open.pop()
-        self.host.append((kind, name, start, self.now - start, thread, external, None))
+        if self.engine.is_recorded:
+            self.host.add(kind, name, start, self.now - start, thread, external)
 
     def do_thread(self, instruction: p.Instruction) -> None:
         """Go on as another thread of the same rank."""
@@ -214,7 +229,7 @@ class Process:
             name, [t for t in tails if t is not None], self._cost(self.engine.model.sync_ns)
         )
 
-    def _block(self, name: str, operations: list[Operation], cost: int) -> None:
+    def _block(self, name: str, operations: list[Work], cost: int) -> None:
         self.blocked_on = operations
         self.sync = (name, self.now, cost)
         self._finish_sync()
@@ -232,9 +247,7 @@ class Process:
         end = max([start, *(o.end for o in self.blocked_on)]) + cost
         if name:
             self.correlation += 1
-            self.host.append(
-                ("cuda_runtime", name, start, end - start, self.thread, self.correlation, None)
-            )
+            self._note("cuda_runtime", name, start, end - start, self.correlation)
         self.now = end
         self.sync = None
         self.blocked_on = []
@@ -277,11 +290,11 @@ class Process:
         start = self.now
         cost = self._cost(self.engine.model.operator_ns)
         external = self._next_external()
-        self.host.append(("cpu_op", spec.operator, start, cost, self.thread, external, spec))
+        self._note("cpu_op", spec.operator, start, cost, external, spec)
         self.now += cost
         launch = start + cost // 3
         ready = launch + self.engine.model.launch_latency_ns
-        self._issue(Operation(spec, stream, dur, launch, ready), cost, external)
+        self._issue(Work(spec, stream, dur, launch, ready), cost, external)
 
     def _compute_on_host(self, spec: p.Kernel, stream: int, scale: float) -> None:
         waiting = [o for o in self.waits.get(stream, ()) if o.end < 0]
@@ -292,53 +305,48 @@ class Process:
         dur = int(spec.dur_ns * next(self.kernel_noise) * scale)
         ends = [o.end for o in self.waits.pop(stream, ())]
         start = max([self.now, *ends])
-        self.host.append(
-            ("cpu_op", spec.operator, start, dur, self.thread, self._next_external(), spec)
-        )
+        self._note("cpu_op", spec.operator, start, dur, self._next_external(), spec)
+        self.compute_ns += dur
         self.now = start + dur
-        done = Operation(spec, stream, dur, start, start)
+        done = Work(spec, stream, dur, start, start)
         done.start, done.end = start, self.now
         self.tails[stream] = done
 
     def do_collective(self, instruction: p.Instruction) -> None:
         """Launch one's part of a collective; its stream waits for what compute was given."""
         spec: p.Collective = instruction[1]
-        ranks = self.engine.groups_of(self.rank, spec.role)
-        if len(ranks) < 2:
+        group = self.engine.group_of(self.rank, spec.role)
+        if len(group.ranks) < 2:
             return
         if self.conditions.skip_collective == spec.role:
             self.is_stuck = True
             return
-        key = (spec.role, ranks)
         size = spec.total_bytes
         if self.conditions.change_collective == spec.role:
             self.conditions.change_collective = None
             size = size * 3 // 4
         routing = self.conditions.routing if spec.is_expert else ()
-        self._communicate(spec, key, ranks, (spec.op, size), spec.stream, routing)
+        self._communicate("collective", spec, group, (spec.op, size), routing)
 
     def do_message(self, instruction: p.Instruction) -> None:
         """Launch one's half of a send/receive pair."""
         spec: p.Message = instruction[1]
-        members = self.engine.groups_of(self.rank, spec.role)
-        peer = members[(members.index(self.rank) + spec.peer_offset) % len(members)]
-        src, dst = (self.rank, peer) if spec.is_send else (peer, self.rank)
-        key = (spec.channel, src, dst)
-        self._communicate(spec, key, (src, dst), ("send_recv", spec.size_bytes), spec.stream)
+        group = self.engine.pair_of(self.rank, spec)
+        self._communicate("message", spec, group, ("send_recv", spec.size_bytes))
 
     def _communicate(
         self,
+        kind: str,
         spec: Any,
-        key: Any,
-        ranks: tuple[int, ...],
+        group: Group,
         what: tuple[str, int],
-        stream: int,
         routing: tuple[float, ...] = (),
     ) -> None:
-        sequence = self.calls.get(key, 0)
-        self.calls[key] = sequence + 1
-        transfer = self.engine.transfer(key, sequence, ranks)
-        transfer.sizes.add(what)
+        stream = spec.stream
+        sequence = self.calls.get(group, 0)
+        self.calls[group] = sequence + 1
+        meeting = self.engine.meeting(group, sequence)
+        meeting.sizes.add(what)
         tail = self.tails.get(p.COMPUTE_STREAM)
         if tail is not None and stream != p.COMPUTE_STREAM:
             self.waits.setdefault(stream, []).append(tail)
@@ -346,54 +354,50 @@ class Process:
         cost = self._cost(self.engine.model.communication_ns)
         external = self._next_external()
         self.external += 2
-        kind = "collective" if isinstance(spec, p.Collective) else "message"
-        self.host.append(
-            (kind, spec, start, cost, self.thread, external, (sequence, what[1], routing))
-        )
+        self._note(kind, spec, start, cost, external, (sequence, what[1], routing))
         self.now += cost
         launch = start + cost // 3
         ready = launch + self.engine.model.launch_latency_ns
-        operation = Operation(spec, stream, 0, launch, ready)
-        operation.transfer = transfer
-        operation.sequence = sequence
-        operation.size_bytes = what[1]
-        operation.routing = routing
-        self._issue(operation, cost, external)
+        work = Work(spec, stream, 0, launch, ready)
+        work.meeting = meeting
+        work.size_bytes = what[1]
+        work.routing = routing
+        self._issue(work, cost, external)
 
-    def _issue(self, operation: Operation, cost: int, external: int) -> None:
-        stream = operation.stream
-        operation.launch_dur = cost // 2
+    def _issue(self, work: Work, cost: int, external: int) -> None:
+        stream = work.stream
+        work.launch_dur = cost // 2
         self.correlation += 1
-        operation.correlation = self.correlation
-        operation.external = external
-        operation.thread = self.thread
-        self.operations.append(operation)
+        work.correlation = self.correlation
+        work.external = external
+        work.thread = self.thread
+        self.live.append(work)
         before = self.tails.get(stream)
         if before is not None:
-            _follow(operation, before, self.engine.model.kernel_gap_ns)
+            _follow(work, before, self.engine.model.kernel_gap_ns)
         waits = self.waits.get(stream)
         if waits:
             for other in waits:
-                _follow(operation, other, 0)
+                _follow(work, other, 0)
             waits.clear()
-        self.tails[stream] = operation
-        if not operation.pending:
-            self.engine.started(self.rank, operation)
+        self.tails[stream] = work
+        if not work.pending:
+            self.engine.started(self.rank, work)
 
 
-def _follow(operation: Operation, before: Operation, gap: int) -> None:
-    """``operation`` starts no earlier than ``before`` has ended."""
+def _follow(work: Work, before: Work, gap: int) -> None:
+    """``work`` starts no earlier than ``before`` has ended."""
     if before.end < 0:
-        operation.pending += 1
-        _add_waiter(before, (operation, gap))
-    elif before.end + gap > operation.ready:
-        operation.ready = before.end + gap
+        work.pending += 1
+        _add_waiter(before, (work, gap))
+    elif before.end + gap > work.ready:
+        work.ready = before.end + gap
 
 
-def _add_waiter(operation: Operation, waiter: Any) -> None:
-    if operation.waiters is None:
-        operation.waiters = []
-    operation.waiters.append(waiter)
+def _add_waiter(work: Work, waiter: Any) -> None:
+    if work.waiters is None:
+        work.waiters = []
+    work.waiters.append(waiter)
 
 
 class Engine:
@@ -407,17 +411,24 @@ class Engine:
         model: HostModel,
         transfer_noise: Callable[[Any], Iterator[float]],
         exit_noise: Callable[[Any], Iterator[float]],
+        *,
+        is_recorded: bool = True,
     ) -> None:
         self.model = model
         self.network = network
-        self.groups_of = groups
         self.links = LinkState()
+        self.is_recorded = is_recorded
+        self.table = Table()
+        self.groups: list[Group] = []
+        self._members = groups
+        self._groups: dict[tuple[Any, ...], Group] = {}
+        self._of_ranks: dict[tuple[int, str], Group] = {}
+        self._of_pairs: dict[tuple[int, str, int, bool], Group] = {}
         self.transfer_noise = transfer_noise
         self.exit_noise = exit_noise
-        self._noises: dict[Any, tuple[Iterator[float], Iterator[float]]] = {}
-        self._open: dict[Any, Transfer] = {}
+        self._noises: dict[Group, tuple[Iterator[float], Iterator[float]]] = {}
+        self._open: dict[tuple[Group, int], Meeting] = {}
         self._ready: deque[Process] = deque()
-        self._owner: dict[int, int] = {}
         self.handlers: list[Callable[[Process, p.Instruction], None]] = [
             Process.do_kernel, Process.do_collective, Process.do_message, Process.do_wait,
             Process.do_wait_slot, Process.do_record, Process.do_sync, Process.do_begin,
@@ -425,12 +436,38 @@ class Engine:
         ]  # fmt: skip
         self.processes = [Process(self, r) for r in range(world_size)]
 
-    def transfer(self, key: Any, sequence: int, ranks: tuple[int, ...]) -> Transfer:
-        """The instance that the ``sequence``-th call belongs to."""
-        whole = (key, sequence)
-        found = self._open.get(whole)
+    def group_of(self, rank: int, role: str) -> Group:
+        """A rank's group of a role."""
+        found = self._of_ranks.get((rank, role))
         if found is None:
-            found = self._open[whole] = Transfer(ranks)
+            ranks = self._members(rank, role)
+            found = self._of_ranks[rank, role] = self._group((role, ranks), role, ranks)
+        return found
+
+    def pair_of(self, rank: int, spec: p.Message) -> Group:
+        """The two sides of a message of a rank, the sender first."""
+        own = (rank, spec.channel, spec.peer_offset, spec.is_send)
+        found = self._of_pairs.get(own)
+        if found is None:
+            members = self._members(rank, spec.role)
+            peer = members[(members.index(rank) + spec.peer_offset) % len(members)]
+            pair = (rank, peer) if spec.is_send else (peer, rank)
+            found = self._group((spec.channel, *pair), spec.channel, pair)
+            self._of_pairs[own] = found
+        return found
+
+    def _group(self, key: tuple[Any, ...], channel: str, ranks: tuple[int, ...]) -> Group:
+        found = self._groups.get(key)
+        if found is None:
+            found = self._groups[key] = Group(len(self.groups), key, channel, ranks)
+            self.groups.append(found)
+        return found
+
+    def meeting(self, group: Group, sequence: int) -> Meeting:
+        """The instance that the ``sequence``-th call belongs to."""
+        found = self._open.get((group, sequence))
+        if found is None:
+            found = self._open[group, sequence] = Meeting(group, sequence)
         return found
 
     def run_step(self, programs: Sequence[tuple[p.Program, Conditions]]) -> bool:
@@ -439,27 +476,35 @@ class Engine:
             process.give(instructions, conditions)
             self._ready.append(process)
         while self._ready:
-            self._ready.popleft().run()
+            while self._ready:
+                self._ready.popleft().run()
+            # Nobody can go on: those that wait for each other's launches look further ahead.
+            for process in self.processes:
+                if process.is_set_aside:
+                    process.look_ahead *= 2
+                    self._ready.append(process)
+        for process in self.processes:
+            process.keep_all()
         return all(q.is_done and not q.is_stuck for q in self.processes)
 
-    def started(self, rank: int, operation: Operation) -> None:
+    def started(self, rank: int, work: Work) -> None:
         """An operation has nothing left to wait for."""
-        todo: list[tuple[int, Operation]] = [(rank, operation)]
+        todo: list[tuple[int, Work]] = [(rank, work)]
         while todo:
             owner, current = todo.pop()
             current.start = current.ready
-            transfer = current.transfer
-            if transfer is None:
+            meeting = current.meeting
+            if meeting is None:
                 current.end = current.start + current.dur
                 self._wake(owner, current, todo)
                 continue
-            transfer.members.append((owner, current))
-            transfer.missing -= 1
-            transfer.latest = max(transfer.latest, current.start)
-            if transfer.missing == 0:
-                self._complete(transfer, todo)
+            meeting.members.append((owner, current))
+            meeting.missing -= 1
+            meeting.latest = max(meeting.latest, current.start)
+            if meeting.missing == 0:
+                self._complete(meeting, todo)
 
-    def _wake(self, owner: int, done: Operation, todo: list[tuple[int, Operation]]) -> None:
+    def _wake(self, owner: int, done: Work, todo: list[tuple[int, Work]]) -> None:
         waiters = done.waiters
         if waiters is None:
             return
@@ -468,45 +513,41 @@ class Engine:
             if isinstance(waiter, Process):
                 self._ready.append(waiter)
                 continue
-            operation, gap = waiter
-            operation.ready = max(operation.ready, done.end + gap)
-            operation.pending -= 1
-            if operation.pending == 0:
-                todo.append((owner, operation))
+            work, gap = waiter
+            work.ready = max(work.ready, done.end + gap)
+            work.pending -= 1
+            if work.pending == 0:
+                todo.append((owner, work))
 
-    def _complete(self, transfer: Transfer, todo: list[tuple[int, Operation]]) -> None:
-        first = transfer.members[0][1]
-        key = (
-            (first.spec.role, transfer.ranks)
-            if isinstance(first.spec, p.Collective)
-            else (first.spec.channel, *transfer.ranks)
-        )
-        self._open.pop((key, first.sequence), None)
-        if len(transfer.sizes) > 1:
+    def _complete(self, meeting: Meeting, todo: list[tuple[int, Work]]) -> None:
+        group = meeting.group
+        del self._open[group, meeting.sequence]
+        if len(meeting.sizes) > 1:
             return  # members that disagree never finish
-        op, size = next(iter(transfer.sizes))
-        noises = self._noises.get(key)
+        op, size = next(iter(meeting.sizes))
+        noises = self._noises.get(group)
         if noises is None:
-            noises = self._noises[key] = (self.transfer_noise(key), self.exit_noise(key))
+            noises = (self.transfer_noise(group.key), self.exit_noise(group.key))
+            self._noises[group] = noises
         factor = next(noises[0])
         if op == "send_recv":
-            src, dst = transfer.ranks
+            src, dst = group.ranks
             base = self.network.pair_ns(src, dst, size, self.links)
         else:
             # The member that most tokens go to receives the longest.
-            busiest = max(first.routing, default=0.0) * len(transfer.ranks)
+            busiest = max(meeting.members[0][1].routing, default=0.0) * len(group.ranks)
             size = int(size * max(1.0, busiest))
-            base = self.network.collective_ns(op, size, transfer.ranks, self.links)
-        lossy = self.network.lossy(transfer.ranks, self.links)
+            base = self.network.collective_ns(op, size, group.ranks, self.links)
+        lossy = self.network.lossy(group.ranks, self.links)
         lost = 0.0
         if lossy is not None and next(noises[1]) < lossy[0]:
-            lost, transfer.lost_at = lossy[1], lossy[2]
-        end = transfer.latest + int(base * factor + lost)
+            lost, meeting.lost_at = lossy[1], lossy[2]
+        end = meeting.latest + int(base * factor + lost)
         # In order of ranks, so that who came first changes nobody's noise.
-        for owner, operation in sorted(transfer.members, key=lambda m: m[0]):
-            operation.end = end + int(next(noises[1]) * self.exit_spread_ns)
-            self._wake(owner, operation, todo)
-        transfer.members.clear()
+        for owner, work in sorted(meeting.members, key=lambda m: m[0]):
+            work.end = end + int(next(noises[1]) * self.exit_spread_ns)
+            self._wake(owner, work, todo)
+        meeting.members.clear()
 
     exit_spread_ns = 3_000.0
     """Members leave a collective within this."""

@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
+from pathlib import Path
 
 from tracekit.simulate import program as p
 from tracekit.simulate.builder import StepBuilder
-from tracekit.simulate.engine import (
-    ORDINARY_HOST,
-    Conditions,
-    Engine,
-    HostModel,
-    Operation,
-    Process,
-)
+from tracekit.simulate.engine import ORDINARY_HOST, Conditions, Engine, HostModel, Process
 from tracekit.simulate.hardware import Topology
 from tracekit.simulate.layout import Layout
 from tracekit.simulate.model import ModelShape
 from tracekit.simulate.network import LinkState, Network
 from tracekit.simulate.noise import REALISTIC, NoiseModel, factors, generator, uniforms
+from tracekit.simulate.records import HostRecords, Operations, Spool
 
 StepConditions = Callable[[int, int], Conditions]
 """(rank, step) -> what is special there."""
@@ -67,8 +62,8 @@ class StepRecord:
     step: int
     start_ns: int
     end_ns: int
-    host: list[tuple[str, object, int, int, int, int, object]]
-    operations: list[Operation]
+    host: HostRecords
+    operations: Operations
     is_complete: bool = True
 
 
@@ -81,7 +76,11 @@ class Tally:
 
 
 class Job:
-    """A running simulation. ``run`` yields the steps of all ranks, one step at a time."""
+    """A running simulation. ``run`` yields the steps of all ranks, one step at a time.
+
+    ``spool`` is the folder for what of a step is too much for memory (None: the system's own);
+    without ``is_recorded`` only the tally is kept, and records are empty.
+    """
 
     def __init__(
         self,
@@ -89,8 +88,12 @@ class Job:
         conditions: StepConditions | None = None,
         links: StepLinks | None = None,
         builder: StepBuilder | None = None,
+        *,
+        spool: Path | None = None,
+        is_recorded: bool = True,
     ) -> None:
         self.plan = plan
+        self._spool = spool
         self._conditions = conditions or (lambda rank, step: Conditions())
         self._links = links or (lambda step: LinkState())
         layout, seed, noise = plan.layout, plan.seed, plan.noise
@@ -111,6 +114,7 @@ class Job:
             plan.host,
             lambda key: factors(seed, noise.transfer, "transfer", key),
             exits,
+            is_recorded=is_recorded,
         )
         for process in self.engine.processes:
             process.kernel_noise = factors(seed, noise.kernel, "kernel", process.rank)
@@ -135,13 +139,18 @@ class Job:
         for step in self.plan.steps:
             self.engine.links = self._links(step)
             given: list[tuple[p.Program, Conditions]] = []
+            wholes: dict[int, p.Program] = {}
+            spool = Spool(self._spool, len(self.engine.processes))
             for process in self.engine.processes:
+                process.record(spool)
                 conditions = self._conditions(process.rank, step)
                 chance = factors(self.plan.seed, self.plan.noise.step, "step", process.rank, step)
                 conditions.compute_scale *= self._device[process.rank] * next(chance)
-                name = f"ProfilerStep#{step}"
                 body = self._program(process.rank)
-                whole = [(p.BEGIN, name, "user_annotation"), *body, (p.END,)]
+                whole = wholes.get(id(body))
+                if whole is None:
+                    begin = (p.BEGIN, f"ProfilerStep#{step}", "user_annotation")
+                    whole = wholes[id(body)] = [begin, *body, (p.END,)]
                 given.append((whole, conditions))
             starts = [q.now for q in self.engine.processes]
             is_complete = self.engine.run_step(given)
@@ -163,18 +172,9 @@ class Job:
             process.operations,
             process.is_done and not process.is_stuck,
         )
-        process.host, process.operations = [], []
         if record.is_complete:
             self.tally.step_ns[process.rank].append(process.now - start)
-        self.tally.compute_ns[process.rank] += sum(
-            o.end - o.start
-            for o in record.operations
-            if o.transfer is None and o.end >= 0 and o.spec.kind == "kernel"
-        )
-        if not self.plan.host.is_device:
-            self.tally.compute_ns[process.rank] += sum(
-                h[3] for h in record.host if isinstance(h[6], p.Kernel)
-            )
+        self.tally.compute_ns[process.rank] = process.compute_ns
         return record
 
 

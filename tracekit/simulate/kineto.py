@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from tracekit.simulate import program as p
-from tracekit.simulate.engine import Operation
 from tracekit.simulate.job import Plan, StepRecord
 from tracekit.simulate.model import STREAMS
+from tracekit.simulate.records import Operation
 
 STYLES = ("kineto", "kineto-old", "gloo")
 """Of this writer."""
 BASE_INTERVAL_NS = 7_889_238 * 10**9
 MAX_LISTED_RANKS = 30
 """Kineto cuts the list of a group's ranks there."""
+MAX_HEADS = 4096
+"""Beginnings of lines that are kept: names of steps are without end."""
 _COMPRESS_LEVEL = 1
 _WINDOW_BITS = 14
 """A 16 KB window: a thousand files are open at once, each with its compressor."""
@@ -142,6 +143,9 @@ class RankWriter:
         self.device = plan.topology.local(rank)
         self.pid = 20_000 + rank
         self.threads = {p.MAIN_THREAD: self.pid, p.AUTOGRAD_THREAD: self.pid + 40_000}
+        self._hosts = {thread: _place(self.pid, tid) for thread, tid in self.threads.items()}
+        self._zero_ns = epoch_ns + clock.offset_ns - self.base_ns
+        self._drift_ppb = clock.drift_ppb
         self.span: list[int] = []
         # One gzip member with no time in its header: the same job makes the same bytes.
         self._pack = zlib.compressobj(_COMPRESS_LEVEL, zlib.DEFLATED, -_WINDOW_BITS, 7)
@@ -173,7 +177,7 @@ class RankWriter:
         """The end of the file, and of a window in which nothing happened for so long."""
         if self.span:
             lo, hi = min(self.span) - 500_000, max(self.span) + 500_000 + silent_ns
-            start, dur = self._at(lo), self._us(hi - lo)
+            start, dur = self._us(self._shown(lo)), self._us(hi - lo)
             self._events(
                 [
                     f'{{"ph": "X", "cat": "Trace", "ts": {start}, "dur": {dur}, '
@@ -230,25 +234,25 @@ class RankWriter:
 
     # --- times ---------------------------------------------------------------------------------
 
-    def _at(self, true_ns: int) -> str:
-        shown = self.epoch_ns + self.clock.read(true_ns) - self.base_ns
-        return self._us(shown)
+    def _shown(self, true_ns: int) -> int:
+        """What the file's clock shows, from its base on."""
+        return self._zero_ns + true_ns + true_ns * self._drift_ppb // 10**9
 
     def _us(self, ns: int) -> str:
         if self.style == "kineto-old":
             return str(ns // 1000)
-        whole, rest = divmod(ns, 1000)
-        return f"{whole}.{rest:03d}"
+        return f"{ns // 1000}.{ns % 1000:03d}"
 
-    def _row(
-        self, category: str, name: str, start: int, dur: int, place: tuple[int, int], args: str
-    ) -> str:
+    def _row(self, head: str, place: str, start: int, dur: int, args: str) -> str:
         # The written duration is of the host's clock too, so that ends stay in order.
-        end = self.clock.read(start + dur) - self.clock.read(start)
+        begin = self._zero_ns + start + start * self._drift_ppb // 10**9
+        start += dur
+        took = self._zero_ns + start + start * self._drift_ppb // 10**9 - begin
+        if self.style == "kineto-old":
+            return f'{head}{place}{begin // 1000}, "dur": {took // 1000}, "args": {{{args}}}}}'
         return (
-            f'{{"ph": "X", "cat": "{category}", "name": {_quoted(name)}, "pid": {place[0]}, '
-            f'"tid": {place[1]}, "ts": {self._at(start)}, "dur": {self._us(end)}, '
-            f'"args": {{{args}}}}}'
+            f"{head}{place}{begin // 1000}.{begin % 1000:03d}, "
+            f'"dur": {took // 1000}.{took % 1000:03d}, "args": {{{args}}}}}'
         )
 
     # --- events --------------------------------------------------------------------------------
@@ -266,7 +270,7 @@ class RankWriter:
 
     def _host(self, item: tuple[Any, ...], lines: list[str]) -> None:
         kind, name, start, dur, thread, external, more = item
-        place = (self.pid, self.threads[thread])
+        place = self._hosts[thread]
         if kind in ("collective", "message"):
             self._call(kind, name, start, dur, place, external, more, lines)
             return
@@ -274,10 +278,10 @@ class RankWriter:
             args = f'"cbid": 131, "correlation": {external}'
         else:
             args = f'"External id": {external}, "Ev Idx": {external}'
-        lines.append(self._row(kind, name, start, dur, place, args))
+        lines.append(self._row(_head(kind, name), place, start, dur, args))
 
     def _call(
-        self, kind: str, spec: Any, start: int, dur: int, place: tuple[int, int], external: int,
+        self, kind: str, spec: Any, start: int, dur: int, place: str, external: int,
         more: tuple[Any, ...], lines: list[str],
     ) -> None:  # fmt: skip
         sequence, size, routing = more
@@ -285,28 +289,23 @@ class RankWriter:
         part = dur // 10
         add = lines.append
         ids = f'"External id": {external}, "Ev Idx": {external}'
-        add(self._row("cpu_op", _CALLS[op], start, dur, place, ids))
-        shapes = self._shapes(spec, op, size)
+        add(self._row(_head("cpu_op", _CALLS[op]), place, start, dur, ids))
         if self.style == "gloo":
             return
         ids = f'"External id": {external + 1}, "Ev Idx": {external + 1}'
-        extra = (
-            shapes if self.style == "kineto-old" else self._meta(spec, op, size, sequence, routing)
-        )
-        add(self._row("cpu_op", "record_param_comms", start + part, dur - 2 * part, place,
-                      f"{ids}, {extra}"))  # fmt: skip
+        shapes = self._shapes(spec, op, size) if self.style == "kineto-old" else ""
+        extra = shapes or self._meta(spec, op, size, sequence, routing)
+        head = _head("cpu_op", "record_param_comms")
+        add(self._row(head, place, start + part, dur - 2 * part, f"{ids}, {extra}"))
         ids = f'"External id": {external + 2}, "Ev Idx": {external + 2}'
         name = f"nccl:{op}"
         if op == "all_gather":
             name = "nccl:_all_gather_base"
         elif op == "reduce_scatter":
             name = "nccl:_reduce_scatter_base"
-        shapes = f", {shapes}" if self.style == "kineto-old" else ""
-        add(
-            self._row(
-                "user_annotation", name, start + 2 * part, dur - 4 * part, place, ids + shapes
-            )
-        )
+        args = f"{ids}, {shapes}" if shapes else ids
+        head = _head("user_annotation", name)
+        add(self._row(head, place, start + 2 * part, dur - 4 * part, args))
 
     def _shapes(self, spec: Any, op: str, size: int) -> str:
         kind = _SHORT[spec.dtype][2]
@@ -367,26 +366,25 @@ class RankWriter:
             return
         if operation.transfer is not None:
             external += 2
-        place = (self.pid, self.threads[operation.thread])
         is_copy = operation.transfer is None and spec.kind == "memcpy"
         call = "cudaMemcpyAsync" if is_copy else "cudaLaunchKernel"
         if operation.transfer is not None and self.style == "kineto":
             call = "cudaLaunchKernelExC"
+        correlation = operation.correlation
         lines.append(
             self._row(
-                "cuda_runtime",
-                call,
+                _head("cuda_runtime", call),
+                self._hosts[operation.thread],
                 operation.launch,
                 operation.launch_dur,
-                place,
-                f'"External id": {external}, "cbid": 211, "correlation": {operation.correlation}',
+                f'"External id": {external}, "cbid": 211, "correlation": {correlation}',
             )
         )
         if operation.end < 0:
             return  # it never ended, so the device never reported it
         args = (
             f'"External id": {external}, "queued": 0, "device": {self.device}, "context": 1, '
-            f'"stream": {operation.stream}, "correlation": {operation.correlation}'
+            f'"stream": {operation.stream}, "correlation": {correlation}'
         )
         category = "kernel"
         if operation.transfer is not None:
@@ -395,22 +393,20 @@ class RankWriter:
             args += ', "grid": [24, 1, 1], "block": [544, 1, 1]'
             if self.style == "kineto":
                 sequence = operation.sequence or 0
-                args += ", " + self._meta(
-                    spec, op, operation.size_bytes, sequence, operation.routing
-                )
+                meta = self._meta(spec, op, operation.size_bytes, sequence, operation.routing)
+                args = f"{args}, {meta}"
         elif is_copy:
             name, category = spec.name, "gpu_memcpy"
             args += f', "bytes": {spec.size_bytes}'
         else:
             name = spec.name
-            args += f', "grid": {_list(spec.grid)}, "block": {_list(spec.block)}'
+            args += _geometry(spec.grid, spec.block)
         lines.append(
             self._row(
-                category,
-                name,
+                _head(category, name),
+                _place(self.device, operation.stream),
                 operation.start,
                 operation.end - operation.start,
-                (self.device, operation.stream),
                 args,
             )
         )
@@ -433,11 +429,10 @@ class RankWriter:
         args = f'"External id": {operation.external + 1}, {shapes}'
         lines.append(
             self._row(
-                "user_annotation",
-                f"gloo:{op}",
+                _head("user_annotation", f"gloo:{op}"),
+                _place(self.pid, thread),
                 operation.start,
                 operation.end - operation.start,
-                (self.pid, thread),
                 args,
             )
         )
@@ -466,10 +461,16 @@ def counts(spec: Any, op: str, size: int, members_count: int) -> tuple[int, int]
     return (share, elements) if op == "all_gather" else (elements, share)
 
 
+@lru_cache(MAX_HEADS)
+def _head(category: str, name: str) -> str:
+    return f'{{"ph": "X", "cat": "{category}", "name": {json.dumps(name)}, '
+
+
 @cache
-def _quoted(text: str) -> str:
-    return json.dumps(text)
+def _place(process: int, thread: int) -> str:
+    return f'"pid": {process}, "tid": {thread}, "ts": '
 
 
-def _list(values: Sequence[int]) -> str:
-    return f"[{', '.join(str(v) for v in values)}]"
+@cache
+def _geometry(grid: tuple[int, int, int], block: tuple[int, int, int]) -> str:
+    return f', "grid": {list(grid)}, "block": {list(block)}'

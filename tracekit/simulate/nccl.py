@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ import numpy as np
 
 from tracekit.simulate import program as p
 from tracekit.simulate.effects import Effect
-from tracekit.simulate.engine import Operation
 from tracekit.simulate.job import Plan, StepRecord
 from tracekit.simulate.kineto import GroupNames
 from tracekit.simulate.noise import generator
+from tracekit.simulate.records import Operation
 
 DETAILS = ("none", "info", "coll")
 """Nothing; what NCCL_DEBUG=INFO says of setting up; every call besides."""
@@ -149,6 +150,24 @@ class Group:
     members: tuple[int, ...]
     ident: str
     index: int
+    hosts: tuple[tuple[int, ...], ...]
+    """Members by machine."""
+    _rings: dict[int, list[int]] = field(default_factory=dict, compare=False, repr=False)
+
+    @cached_property
+    def places(self) -> dict[int, int]:
+        """Each member's rank in it."""
+        return {rank: i for i, rank in enumerate(self.members)}
+
+    def ring(self, channel: int) -> list[int]:
+        """Ranks in the order of a channel's ring: each machine is entered at another GPU."""
+        ring = self._rings.get(channel)
+        if ring is None:
+            ring = self._rings[channel] = []
+            for members in self.hosts:
+                turn = channel % len(members)
+                ring += [*members[turn:], *members[:turn]]
+        return ring
 
 
 def groups_of(plan: Plan) -> list[Group]:
@@ -160,7 +179,11 @@ def groups_of(plan: Plan) -> list[Group]:
             if len(members) > 1 and (role, members) not in found:
                 text = f"{plan.name}/{plan.seed}/{role}/{members}".encode()
                 ident = f"0x{zlib.crc32(text):08x}{zlib.adler32(text):08x}"
-                found[role, members] = Group(role, members, ident, len(found))
+                by_host: dict[int, list[int]] = {}
+                for one in members:
+                    by_host.setdefault(plan.topology.host_index(one), []).append(one)
+                hosts = tuple(tuple(h) for h in by_host.values())
+                found[role, members] = Group(role, members, ident, len(found), hosts)
     return list(found.values())
 
 
@@ -231,17 +254,10 @@ class Log:
         """Its address in this process."""
         return f"0x55b6{self.rank:04x}{group.index:04x}"
 
-    def _hosts(self, group: Group) -> list[list[int]]:
-        """Members by machine."""
-        found: dict[int, list[int]] = {}
-        for rank in group.members:
-            found.setdefault(self.top.host_index(rank), []).append(rank)
-        return list(found.values())
-
     def _group(self, group: Group) -> Iterator[str]:
         say, members = self._say, group.members
-        own, size = members.index(self.rank), len(members)
-        hosts = self._hosts(group)
+        own, size = group.places[self.rank], len(members)
+        hosts = group.hosts
         here = next(h for h in hosts if self.rank in h)
         at = self.pointer(group)
         head = (
@@ -332,9 +348,9 @@ class Log:
 
     def _edges(self, group: Group, hosts: Sequence[Sequence[int]], channels: int) -> Iterator[str]:
         """Both neighbours in the ring of each channel."""
-        place = {rank: i for i, rank in enumerate(group.members)}
+        place = group.places
         for channel in range(channels):
-            ring = _ring(hosts, channel)
+            ring = group.ring(channel)
             at = ring.index(self.rank)
             before, after = ring[at - 1], ring[(at + 1) % len(ring)]
             for start, end in ((before, self.rank), (self.rank, after)):
@@ -403,15 +419,6 @@ class Log:
                     f"{self.pointer(group)} [nranks={len(group.members)}] stream 0x55b600000007"
                 )
                 file.write(f"{line}\n")
-
-
-def _ring(hosts: Sequence[Sequence[int]], channel: int) -> list[int]:
-    """Ranks in the order of a channel's ring: each machine is entered at another GPU."""
-    ring: list[int] = []
-    for members in hosts:
-        turn = channel % len(members)
-        ring += [*members[turn:], *members[:turn]]
-    return ring
 
 
 def _counts(op: str, size_bytes: int, dtype: str, size: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ fault-free twin: every rank and every group draws from a stream of its own.
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import repeat
@@ -50,11 +51,12 @@ def factors(seed: int, sigma: float, *purpose: object) -> Iterator[float]:
 
 def _factors(rng: np.random.Generator, sigma: float) -> Iterator[float]:
     while True:
-        yield from np.exp(rng.standard_normal(_BLOCK) * sigma).tolist()
+        # An array, not a list: a job has thousands of these, and floats of a list are objects.
+        yield from array("d", np.exp(rng.standard_normal(_BLOCK) * sigma).tobytes())
 
 
 def uniforms(seed: int, *purpose: object) -> Iterator[float]:
     """Endless numbers from 0 to 1."""
     rng = generator(seed, *purpose)
     while True:
-        yield from rng.random(_BLOCK).tolist()
+        yield from array("d", rng.random(_BLOCK).tobytes())

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from tracekit.simulate import program as p
-from tracekit.simulate.engine import Operation
 from tracekit.simulate.job import Plan, StepRecord
 from tracekit.simulate.kineto import HostClock, counts, kernel_name, operation_name
+from tracekit.simulate.records import Operation
 
 SESSION_NS = 5 * 10**9
 """From the start of the session to that of the job."""

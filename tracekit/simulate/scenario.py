@@ -140,13 +140,13 @@ class Scenario:
             if needs & writers
         )
 
-    def job(self) -> Job:
+    def job(self, spool: Path | None = None) -> Job:
         """The job itself."""
-        return Job(self.plan, self.conditions, self.links)
+        return Job(self.plan, self.conditions, self.links, spool=spool)
 
     def twin_job(self) -> Job:
-        """The same job without the faults."""
-        return Job(self.twin, self.twin_conditions)
+        """The same job without the faults, of which only the tally is wanted."""
+        return Job(self.twin, self.twin_conditions, is_recorded=False)
 
     @property
     def unwritten(self) -> set[int]:
@@ -380,7 +380,7 @@ def write(request: Request, output: Path, *, force: bool = False,
     scenario = prepare(request)
     _make_folder(output, force)
     plan = scenario.plan
-    job = scenario.job()
+    job = scenario.job(spool=output)
     names = GroupNames(plan)
     top = plan.topology
 
@@ -416,6 +416,7 @@ def write(request: Request, output: Path, *, force: bool = False,
             progress(done, request.steps_count)
     for one in writers:
         one.close(HANG_NS if job.is_hung else 0)
+    writers.clear()  # each has its compressor
     if said is not None and job.is_hung:
         (output / "train.log").write_text("".join(f"{line}\n" for line in said.lines()))
     more = _counters(scenario, output, activity, wiring, job) if activity is not None else []

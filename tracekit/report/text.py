@@ -6,7 +6,7 @@ nothing depends on it. At most ``MAX_LINES`` lines unless everything is asked fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tracekit.findings import HANG_RULES, BudgetPart, Evidence, Finding, NotChecked
 from tracekit.report.model import Document, Notes, Report
@@ -265,6 +265,11 @@ def _spread(document: Document) -> str:
 # ---------------------------------------------------------------- the rest
 
 
+def _in_order(ids: Sequence[str], labels: Mapping[str, str]) -> str:
+    """The labels of findings as the list has them: F2 before F10."""
+    return ", ".join(sorted((labels.get(i, i) for i in ids), key=lambda s: (len(s), s)))
+
+
 def _findings(page: Page, document: Document, *, everything: bool) -> None:
     findings = document.findings
     shown = findings if everything else findings[:SHOWN_FINDINGS]
@@ -274,9 +279,9 @@ def _findings(page: Page, document: Document, *, everything: bool) -> None:
         cost = finding.impact.s_per_step
         links = ""
         if finding.explained_by:
-            links = "explained by " + ", ".join(labels.get(i, i) for i in finding.explained_by)
+            links = "explained by " + _in_order(finding.explained_by, labels)
         elif finding.explains:
-            links = "explains " + ", ".join(labels.get(i, i) for i in finding.explains)
+            links = "explains " + _in_order(finding.explains, labels)
         cells = [
             f"{labels[finding.id]} {finding.severity.value:<8}",
             f"{finding.rule:<{rule_width}}",

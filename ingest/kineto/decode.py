@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Raw
 
 from tracekit.ingest.kineto import times
-from tracekit.ingest.kineto.model import CATEGORIES, Event, Family, Kind, family
+from tracekit.ingest.kineto.model import CATEGORIES, FREQUENT, Event, Family, Kind, family
 
 PIECE_EVENTS = 128
 """Events that are retried together when a batch was refused as a whole."""
@@ -34,6 +34,10 @@ REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowErro
 _RAWS = msgspec.json.Decoder(list[Raw])
 
 
+_NONE = np.zeros(0, np.int64)
+_NONE_KNOWN = np.zeros(0, np.bool_)
+
+
 @dataclass(slots=True)
 class Group:
     """Events of one category, with their places and exact times."""
@@ -45,10 +49,20 @@ class Group:
     """None for a category that is skipped; ``count`` says how many there were."""
     count: int
     places: times.Int64s
-    start_ns: times.Int64s
-    dur_ns: times.Int64s
-    has_start: times.Bools
-    has_dur: times.Bools
+    us: tuple[list[float], list[float]] | None
+    """Start and duration as the file has them, where they are plain and may wait to be turned
+    into nanoseconds; the four arrays are empty then, until ``settle``."""
+    start_ns: times.Int64s = field(default_factory=lambda: _NONE)
+    dur_ns: times.Int64s = field(default_factory=lambda: _NONE)
+    has_start: times.Bools = field(default_factory=lambda: _NONE_KNOWN)
+    has_dur: times.Bools = field(default_factory=lambda: _NONE_KNOWN)
+
+    def settle(self) -> None:
+        """Nanoseconds now."""
+        if self.us is not None:
+            self.start_ns, self.dur_ns = (times.from_doubles(np.array(us)) for us in self.us)
+            self.has_start = self.has_dur = np.ones(len(self.places), np.bool_)
+            self.us = None
 
 
 @dataclass(slots=True)
@@ -236,35 +250,32 @@ def group_events(events: Sequence[Event], places: Sequence[int], fam: Family) ->
         ordinals = np.arange(places.start, places.stop, dtype=np.int64)
     else:
         ordinals = np.array(places, np.int64)
-    none = np.zeros(0, np.int64)
     groups: list[Group] = []
     for code in np.flatnonzero(np.bincount(codes)).tolist():
         category = fam.categories[code]
         kind, word = CATEGORIES[category]
         rows = np.flatnonzero(codes == code)
+        group = Group(category, kind, word, (), len(rows), _NONE, None)
+        groups.append(group)
         if kind is Kind.SKIP:
-            none_known = none > 0
-            groups.append(
-                Group(category, kind, word, (), len(rows), none, none, none, none_known, none_known)
-            )
             continue
-        members = _taken(events, rows)
+        group.events = members = _taken(events, rows)
+        group.places = ordinals[rows]
         starts: tuple[times.Int64s, times.Bools] | None
         durs: tuple[times.Int64s, times.Bools] | None
         if fam.is_text:
             starts = times.from_texts([bytes(e.ts) for e in members])
             durs = times.from_texts([bytes(getattr(e, "dur", b"")) for e in members])
         else:
-            starts = times.from_numbers([e.ts for e in members])
-            durs = times.from_numbers([e.dur for e in members])
+            us = [e.ts for e in members], [e.dur for e in members]
+            if kind in FREQUENT and times.are_plain(*us):
+                group.us = us
+                continue
+            starts, durs = times.from_numbers(us[0]), times.from_numbers(us[1])
         if starts is None or durs is None:
             return None
-        groups.append(
-            Group(
-                category, kind, word, members, len(rows), ordinals[rows],
-                starts[0], durs[0], starts[1], durs[1],
-            )
-        )  # fmt: skip
+        group.start_ns, group.has_start = starts
+        group.dur_ns, group.has_dur = durs
     return groups
 
 

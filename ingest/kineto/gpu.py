@@ -9,7 +9,7 @@ metadata of collectives.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -19,13 +19,13 @@ import pyarrow as pa
 
 from tracekit.ingest.kineto import collectives, names
 from tracekit.ingest.kineto.model import Event, GpuArgs
-from tracekit.ingest.kineto.rows import ids, int32s, ints, shown_names
+from tracekit.ingest.kineto.rows import HeldRows, Microseconds, ids, int32s, ints, shown_names
 
 SPILL_ROWS = 1 << 14
 """Rows that wait in memory before they go to a temporary file."""
 
-HELD_EVENTS = 1 << 11
-"""Events of a category that are made into rows at once."""
+HELD_ROWS = 1 << 12
+"""Rows of a category that are made at once."""
 
 CATEGORY_WORDS = ("kernel", "memcpy", "memset")
 
@@ -107,26 +107,21 @@ class Names(dict[str, int]):
     def __init__(self) -> None:
         super().__init__()
         self.classes: list[names.KernelClass] = []
+        self.is_comm: list[bool] = []
+        """By number: whether the name is that of a communication library."""
         self._texts: pa.Array | None = None
-        self._is_comm = np.zeros(0, np.bool_)
         self._copies: list[str | None] = []
 
     def __missing__(self, name: str) -> int:
         code = self[name] = len(self)
-        self.classes.append(names.classify_kernel(name))
+        found = names.classify_kernel(name)
+        self.classes.append(found)
+        self.is_comm.append(found.library is not None)
         return code
 
-    def codes(self, shown: list[str]) -> npt.NDArray[np.int32]:
+    def codes(self, shown: list[str]) -> list[int]:
         """The number of each name."""
-        return np.array([self[name] for name in shown], np.int32)
-
-    def is_comm(self) -> npt.NDArray[np.bool_]:
-        """By number: whether the name is that of a communication library."""
-        known = len(self._is_comm)
-        if known < len(self.classes):
-            more = [c.library is not None for c in self.classes[known:]]
-            self._is_comm = np.concatenate([self._is_comm, np.array(more, np.bool_)])
-        return self._is_comm
+        return [self[name] for name in shown]
 
     def copy_kinds(self) -> list[str | None]:
         """By number: HtoD and the like."""
@@ -144,101 +139,116 @@ class Names(dict[str, int]):
 class GpuRows:
     """Collects device rows; knows which of them communicate."""
 
-    def __init__(self) -> None:
+    def __init__(self, note_times: Callable[[Int64s, Int64s], None]) -> None:
         self.ops = Spill()
         self.comms = Spill()
         self.metas: list[collectives.Meta | None] = [None]
+        self._note_times = note_times
+        """Is told starts and durations of all rows."""
         self._codes: dict[tuple[Any, ...], int] = {}
         self._names = Names()
-        self._waiting: dict[str, list[tuple[Sequence[Event], Int64s, Int64s, Int64s]]] = {}
-        """Events by category, of several batches: one has few, and columns cost by the dozen."""
-        self._counts: dict[str, int] = {}
+        self._held: dict[str, HeldRows] = {}
+        self._comms: list[tuple[int, GpuArgs, bool]] = []
+        """Which of the held kernels communicate: row, arguments, whether those are metadata."""
         self.devices: set[int] = set()
         self.host: list[HostCollective] = []
         """Collectives that run on host threads (gloo)."""
 
     def add(
-        self, events: Sequence[Event], places: Int64s, start: Int64s, dur: Int64s, word: str
+        self,
+        events: Sequence[Event],
+        places: Int64s,
+        word: str,
+        *,
+        us: Microseconds | None = None,
+        ns: tuple[Int64s, Int64s] | None = None,
     ) -> None:
         """Keep events of one category; nothing that is text of their batch is read later."""
-        waiting = self._waiting.setdefault(word, [])
-        waiting.append((events, places, start, dur))
-        self._counts[word] = count = self._counts.get(word, 0) + len(events)
-        if count >= HELD_EVENTS:
-            self._make(word)
-
-    def flush(self) -> None:
-        """Make rows of all events that wait."""
-        for word in self._waiting:
-            self._make(word)
-
-    def _make(self, word: str) -> None:
-        waiting, self._waiting[word], self._counts[word] = self._waiting[word], [], 0
-        if waiting:
-            events, places, start, dur = zip(*waiting, strict=True)
-            self._rows(
-                [*chain.from_iterable(events)],
-                np.concatenate(places),
-                np.concatenate(start),
-                np.concatenate(dur),
-                word,
-            )
-
-    def _rows(
-        self, events: list[Event], places: Int64s, start: Int64s, dur: Int64s, word: str
-    ) -> None:
+        held = self._held.setdefault(word, HeldRows())
         args: list[GpuArgs] = [e.args or _NO_ARGS for e in events]
         shown = [e.name for e in events]
         codes = self._names.codes(shown)
-        device = int32s(_or_else([a.device for a in args], [e.pid for e in events]))
-        self.devices.update(v for v in device.unique().to_pylist() if v is not None)
+        if word == "kernel":
+            self._find_comms(held.count, args, shown, codes)
         external = [a.external_id for a in args]
         if None in external:
             external = [_external(a) for a in args]
-        graph = [a.graph_id or None for a in args]
-        by_args = self._by_args(args, shown) if word == "kernel" else []
-        is_args = np.zeros(len(events), np.bool_)
-        is_args[by_args] = True
+        columns = [
+            codes,
+            _or_else([a.device for a in args], events, "pid"),
+            [a.context for a in args],
+            _or_else([a.stream for a in args], events, "tid"),
+            [a.correlation for a in args],
+            external,
+            [a.graph_id for a in args],
+            [a.graph_node_id for a in args],
+            [a.grid for a in args],
+            [a.block for a in args],
+            [a.registers for a in args],
+            [a.shared_memory for a in args],
+            [a.bytes for a in args],
+        ]
+        held.add(places, columns, us=us, ns=ns)
+        if held.count >= HELD_ROWS:
+            self._make(word)
+
+    def _find_comms(
+        self, before: int, args: list[GpuArgs], shown: list[str], codes: list[int]
+    ) -> None:
+        """Kernels that carry a collective's metadata, or whose name is a library's.
+
+        Copies that were launched with a collective carry its metadata too.
+        """
+        is_comm = self._names.is_comm
+        for i, a in enumerate(args):
+            is_meta = a.collective is not None and not shown[i].startswith(_COMPUTE_COPY)
+            if is_meta or is_comm[codes[i]]:
+                self._comms.append((before + i, a, is_meta))
+
+    def flush(self) -> None:
+        """Make rows of all events that wait."""
+        for word in list(self._held):
+            self._make(word)
+
+    def _make(self, word: str) -> None:
+        places, start, dur, columns = self._held.pop(word).take()
+        comms = self._comms if word == "kernel" else []
+        self._note_times(start, dur)
+        codes, devices, contexts, streams, correlations, external, *rest = columns
+        graphs, nodes, grids, blocks, registers, shared_memory, transfers = rest
+        graph = [g or None for g in graphs]
+        node = [n if g else None for n, g in zip(nodes, graph, strict=True)]
+        device = int32s(devices)
+        self.devices.update(v for v in device.unique().to_pylist() if v is not None)
+        is_args = np.zeros(len(places), np.bool_)
+        is_args[[row for row, _, is_meta in comms if is_meta]] = True
         table = pa.table(
             {
                 "place": pa.array(places),
                 "start_ns": pa.array(start),
                 "dur_ns": pa.array(dur),
-                "category": pa.array(np.full(len(events), CATEGORY_WORDS.index(word), np.int8)),
+                "category": pa.array(np.full(len(places), CATEGORY_WORDS.index(word), np.int8)),
                 "is_args": pa.array(is_args),
-                "name": pa.array(codes),
+                "name": pa.array(codes, pa.int32()),
                 "device": device,
-                "context": ints([a.context for a in args]),
-                "stream": ids(_or_else([a.stream for a in args], [e.tid for e in events])),
-                "correlation": ints([a.correlation for a in args]),
+                "context": ints(contexts),
+                "stream": ids(streams),
+                "correlation": ints(correlations),
                 "external_id": ints(external),
                 "graph_id": ints(graph),
-                "graph_node_id": ints(
-                    [a.graph_node_id if g else None for a, g in zip(args, graph, strict=True)]
-                ),
-                "grid": _triples([a.grid for a in args]),
-                "block": _triples([a.block for a in args]),
-                "registers_count": int32s([a.registers for a in args]),
-                "shared_memory_bytes": ints([a.shared_memory for a in args]),
-                "transfer_bytes": ints([a.bytes for a in args]),
+                "graph_node_id": ints(node),
+                "grid": _triples(grids),
+                "block": _triples(blocks),
+                "registers_count": int32s(registers),
+                "shared_memory_bytes": ints(shared_memory),
+                "transfer_bytes": ints(transfers),
             }
         )
         self.ops.add(table)
-        if word == "kernel":
-            comm = set(by_args)
-            comm.update(np.flatnonzero(self._names.is_comm()[codes]).tolist())
-            if comm:
-                rows = sorted(comm)
-                self._add_comms(table.take(pa.array(rows)), [args[i] for i in rows])
-
-    @staticmethod
-    def _by_args(args: list[GpuArgs], shown: list[str]) -> list[int]:
-        """Kernels that carry a collective's metadata (copies that were launched with it do too)."""
-        return [
-            i
-            for i, a in enumerate(args)
-            if a.collective is not None and not shown[i].startswith(_COMPUTE_COPY)
-        ]
+        if comms:
+            self._comms = []
+            rows = table.take(pa.array([row for row, _, _ in comms]))
+            self._add_comms(rows, [args for _, args, _ in comms])
 
     def _add_comms(self, rows: pa.Table, args: list[GpuArgs]) -> None:
         codes: list[int] = []
@@ -264,11 +274,10 @@ class GpuRows:
         codes = rows["name"].to_numpy()
         category = rows["category"].to_numpy()
         is_args = rows["is_args"].to_numpy(zero_copy_only=False)
+        is_comm = np.array(self._names.is_comm, np.bool_)[codes]
         is_kernel = category == 0
-        klass = np.where(is_kernel, np.where(is_args | self._names.is_comm()[codes], 0, 1), 2)
-        source = np.where(
-            is_kernel & is_args, 0, np.where(is_kernel & self._names.is_comm()[codes], 1, 2)
-        )
+        klass = np.where(is_kernel, np.where(is_args | is_comm, 0, 1), 2)
+        source = np.where(is_kernel & is_args, 0, np.where(is_kernel & is_comm, 1, 2))
         is_copy = category == 1
         kinds = (
             pa.array(
@@ -316,10 +325,11 @@ def _external(args: GpuArgs) -> int | None:
     return args.external_id_2021 or None  # 2021: 0 means none
 
 
-def _or_else(values: list[Any], others: list[Any]) -> list[Any]:
+def _or_else(values: list[Any], events: Sequence[Event], other: str) -> list[Any]:
+    """The values, or another attribute of the event where there is none."""
     if None not in values:
         return values
-    return [o if v is None else v for v, o in zip(values, others, strict=True)]
+    return [getattr(e, other) if v is None else v for v, e in zip(values, events, strict=True)]
 
 
 def _coded(codes: Any, words: tuple[str, ...]) -> pa.DictionaryArray:

@@ -71,6 +71,8 @@ CATEGORIES: dict[str, tuple[Kind, str]] = {
 }
 """Category of the producer -> what it becomes, and the registry's word for it."""
 
+FREQUENT = frozenset({Kind.OPERATOR, Kind.CALL, Kind.GPU})
+"""Kinds of which a trace has hundreds of thousands; their rows are made of many batches at once."""
 
 NO_RAW = Raw()
 """A value that is not there (a union of Raw with None would accept only null)."""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tracekit.ingest.kineto import names
+from tracekit.ingest.kineto import names, times
 from tracekit.ingest.kineto.model import NO_RAW, Event
 
 INT64_MAX = 2**63 - 1
 CACHE_LIMIT = 100_000
 """Distinct values that a cache keeps before it starts anew."""
+
+
+Microseconds = tuple[list[float], list[float]]
+"""Start and duration of events as the file has them, exact as doubles (``Group.us``)."""
 
 
 class Cache(dict[Any, Any]):
@@ -116,77 +121,146 @@ def int32s(values: Sequence[object]) -> pa.Array:
         return pa.array(fits, pa.int32())
 
 
+class HeldRows:
+    """Columns that grow batch by batch as plain lists, while a batch's structs are in the cache.
+
+    They become arrays together: an array costs by the dozen, not by the row.
+    """
+
+    def __init__(self) -> None:
+        self._places: list[times.Int64s] = []
+        self._parts: list[tuple[times.Int64s, times.Int64s]] = []
+        self._us = array("d"), array("d")
+        """Start and duration of the rows behind ``_parts``."""
+        self._columns: tuple[list[Any], ...] = ()
+        self.count = 0
+
+    def add(
+        self,
+        places: times.Int64s,
+        columns: Sequence[list[Any]],
+        *,
+        us: Microseconds | None = None,
+        ns: tuple[times.Int64s, times.Int64s] | None = None,
+    ) -> None:
+        """Keep rows, with their times either as the file has them or in nanoseconds."""
+        self._places.append(places)
+        self.count += len(places)
+        if us is not None:
+            for known, more in zip(self._us, us, strict=True):
+                known.fromlist(more)
+        elif ns is not None:
+            self._settle()
+            self._parts.append(ns)
+        if not self._columns:
+            self._columns = tuple(columns)
+            return
+        for column, values in zip(self._columns, columns, strict=True):
+            column.extend(values)
+
+    def _settle(self) -> None:
+        start, dur = self._us
+        if start:
+            self._parts.append(
+                (times.from_doubles(np.array(start)), times.from_doubles(np.array(dur)))
+            )
+            self._us = array("d"), array("d")
+
+    def take(self) -> tuple[times.Int64s, times.Int64s, times.Int64s, tuple[list[Any], ...]]:
+        """Places, start_ns, dur_ns and the columns of all rows; to be called once, with some."""
+        self._settle()
+        start, dur = zip(*self._parts, strict=True)
+        places = np.concatenate(self._places)
+        return places, np.concatenate(start), np.concatenate(dur), self._columns
+
+
 class HostRows:
     """Tables of what happens on the host."""
 
     def __init__(self) -> None:
         self._json = Cache(compact_json)
 
-    def json_texts(self, values: list[Any]) -> pa.Array:
-        """A column of JSON text from raw fragments."""
+    def _texts(self, values: list[Any]) -> list[str | None]:
+        """JSON text of raw fragments, of which nothing is kept."""
         if values.count(NO_RAW) == len(values):  # nearly always the very object: no comparison
-            return pa.nulls(len(values), pa.string())
+            return [None] * len(values)
         cache = self._json
-        return texts([cache[bytes(v)] for v in values])
+        return [cache[bytes(v)] for v in values]
 
-    def operators(
-        self,
-        events: Sequence[Event],
-        shown: list[str],
-        places: Any,
-        start: Any,
-        dur: Any,
-        word: str,
-    ) -> pa.Table:
-        """host_op rows of framework operators."""
+    def operator_columns(self, events: Sequence[Event], shown: list[str]) -> list[list[Any]]:
+        """What ``operator_table`` needs of framework operators, but for times."""
         args = [e.args or _NO_OPERATOR for e in events]
         dims = [a.dims for a in args]
         if any(a.dims_2021 is not NO_RAW for a in args[:1]):
             dims = [a.dims if a.dims_2021 is NO_RAW else a.dims_2021 for a in args]
+        return [
+            shown,
+            [e.pid for e in events],
+            [e.tid for e in events],
+            [a.external_id for a in args],
+            [a.sequence for a in args],
+            [a.forward_thread for a in args],
+            self._texts(dims),
+            self._texts([a.types for a in args]),
+        ]
+
+    @staticmethod
+    def operator_table(
+        places: Any, start: Any, dur: Any, word: str, columns: Sequence[list[Any]]
+    ) -> pa.Table:
+        """host_op rows of framework operators."""
+        shown, pids, threads, external, sequence, forward, dims, types = columns
         return pa.table(
             {
                 "place": pa.array(places),
                 "start_ns": pa.array(start),
                 "dur_ns": pa.array(dur),
-                "category": constant(word, len(events)),
+                "category": constant(word, len(shown)),
                 "name": shown_names(shown),
-                "pid": ids([e.pid for e in events]),
-                "thread": ids([e.tid for e in events]),
-                "external_id": ints([a.external_id for a in args]),
-                "sequence_number": ints([a.sequence for a in args]),
-                "forward_thread": ints([a.forward_thread for a in args]),
-                "input_dims": self.json_texts(dims),
-                "input_types": self.json_texts([a.types for a in args]),
+                "pid": ids(pids),
+                "thread": ids(threads),
+                "external_id": ints(external),
+                "sequence_number": ints(sequence),
+                "forward_thread": ints(forward),
+                "input_dims": texts(dims),
+                "input_types": texts(types),
             }
         )
 
-    def calls(
-        self,
-        events: Sequence[Event],
-        shown: list[str],
-        places: Any,
-        start: Any,
-        dur: Any,
-        word: str,
-    ) -> pa.Table:
-        """host_op rows of runtime and driver calls, and of the profiler's overhead."""
+    @staticmethod
+    def call_columns(events: Sequence[Event], shown: list[str]) -> list[list[Any]]:
+        """What ``call_table`` needs of calls, but for times."""
         args = [e.args or _NO_CALL for e in events]
         external = [a.external_id for a in args]
         if None in external:
             external = [
                 a.external_id if a.external_id is not None else a.external_id_2021 for a in args
             ]
+        return [
+            shown,
+            [e.pid for e in events],
+            [e.tid for e in events],
+            external,
+            [a.correlation for a in args],
+        ]
+
+    @staticmethod
+    def call_table(
+        places: Any, start: Any, dur: Any, word: str, columns: Sequence[list[Any]]
+    ) -> pa.Table:
+        """host_op rows of runtime and driver calls, and of the profiler's overhead."""
+        shown, pids, threads, external, correlation = columns
         return pa.table(
             {
                 "place": pa.array(places),
                 "start_ns": pa.array(start),
                 "dur_ns": pa.array(dur),
-                "category": constant(word, len(events)),
+                "category": constant(word, len(shown)),
                 "name": shown_names(shown),
-                "pid": ids([e.pid for e in events]),
-                "thread": ids([e.tid for e in events]),
+                "pid": ids(pids),
+                "thread": ids(threads),
                 "external_id": ints(external),
-                "correlation": ints([a.correlation for a in args]),
+                "correlation": ints(correlation),
             }
         )
 

@@ -29,6 +29,33 @@ _PLAIN = r"^-?[0-9]{1,16}(\.[0-9]{1,3})?$"
 MAX_TEXT = 64
 """Characters of a number; longer ones cannot be a time."""
 
+MAX_DUR_NS = 24 * 3600 * 10**9
+"""Longest duration that is believed; profiler windows last seconds to minutes."""
+
+
+def are_plain(ts: Sequence[int | float], dur: Sequence[int | float | None]) -> bool:
+    """Whether doubles carry all those microseconds, all are there, and none is remarkable.
+
+    Nearly always: times of zero or less and durations of more than a day get a closer look.
+    """
+    try:
+        return (
+            min(ts) > 0
+            and max(ts) < FRACTION_EXACT_US
+            and min(dur) >= 0  # type: ignore[type-var, operator]  # a null raises
+            and max(dur) * 1000 <= MAX_DUR_NS  # type: ignore[type-var, operator]
+        )
+    except TypeError:
+        return False
+
+
+def from_doubles(us: npt.NDArray[np.float64]) -> Int64s:
+    """Nanoseconds of microseconds below ``FRACTION_EXACT_US``, or whole ones."""
+    whole = np.floor(us)
+    ns = np.rint((us - whole) * 1000.0).astype(np.int64)
+    ns += whole.astype(np.int64) * 1000
+    return ns
+
 
 def from_numbers(values: Sequence[int | float | None]) -> tuple[Int64s, Bools] | None:
     """Nanoseconds of decoded JSON numbers, and which were there; None if inexact as doubles."""
@@ -41,8 +68,6 @@ def from_numbers(values: Sequence[int | float | None]) -> tuple[Int64s, Bools] |
     known = ~np.isnan(us)
     if not known.all():
         us = np.where(known, us, 0.0)
-    whole = np.floor(us)
-    fraction = us - whole
     top = float(np.max(np.abs(us), initial=0.0))
     if top >= FRACTION_EXACT_US:
         if not top < INTEGER_EXACT_US:
@@ -50,8 +75,7 @@ def from_numbers(values: Sequence[int | float | None]) -> tuple[Int64s, Bools] |
         # A double up there may be whole only because its fraction was rounded away.
         if any(type(v) is float and abs(v) >= FRACTION_EXACT_US for v in values):
             return None
-    ns = whole.astype(np.int64) * 1000
-    return ns + np.rint(fraction * 1000.0).astype(np.int64), known
+    return from_doubles(us), known
 
 
 def from_texts(values: Sequence[bytes | None]) -> tuple[Int64s, Bools]:

@@ -19,10 +19,20 @@ from tracekit.ingest.kineto import collectives, finish, header, names, odd, salv
 from tracekit.ingest.kineto.decode import Decoded, Decoder, Group
 from tracekit.ingest.kineto.gpu import GpuRows
 from tracekit.ingest.kineto.links import HostComm, HostComms, Launches, Ranges
-from tracekit.ingest.kineto.model import CommArgs, Event, InstantArgs, Kind, SyncArgs
+from tracekit.ingest.kineto.model import (
+    CATEGORIES,
+    FREQUENT,
+    CommArgs,
+    Event,
+    InstantArgs,
+    Kind,
+    SyncArgs,
+)
 from tracekit.ingest.kineto.rows import (
     Cache,
+    HeldRows,
     HostRows,
+    Microseconds,
     RangeRows,
     as_int,
     ids,
@@ -34,8 +44,6 @@ from tracekit.ingest.kineto.rows import (
 from tracekit.ingest.kineto.stream import TraceStream
 from tracekit.ingest.kineto.times import Int64s
 
-MAX_DUR_NS = 24 * 3600 * 10**9
-"""Longest duration that is believed; profiler windows last seconds to minutes."""
 SCAN_BYTES = 2 << 20
 """Decompressed bytes that are searched for a key at a time."""
 EPOCH_FROM_NS = 10**18
@@ -43,10 +51,12 @@ EPOCH_FROM_NS = 10**18
 STREAM_SYNC_TID = 1_000_000
 """Stream-sync rows have this added to their stream since 2026."""
 
-HELD_BATCHES = 64
-"""Batches whose rows may wait for the base time (16 MB) while a thread still looks for it."""
+HELD_BYTES = 64 << 20
+"""Text whose rows may wait for the base time (10 MB) while a thread still looks for it."""
 HELD_RANGES = 1 << 10
 """Rows of ``annotation`` that are made at once."""
+HELD_ROWS = 1 << 13
+"""Rows of a frequent category that are made at once."""
 SURE_NS = times.TIME_LIMIT_NS // 4
 """Times up to here are believed whatever a base time below three times as much adds to them."""
 
@@ -150,10 +160,12 @@ class TraceReader:
         self._known_base_ns = base_ns
         self._late: Future[int | None] | None = None
         """The base time where a thread looks for it behind the events."""
-        self._held_count = 0
+        self._held_bytes = 0
         self.host = HostRows()
+        self._held: dict[tuple[str, str], HeldRows] = {}
+        """Host work that waits to become rows, by category and the registry's word."""
         self.annotations = RangeRows()
-        self.gpu = GpuRows()
+        self.gpu = GpuRows(self._note_times)
         self.launches = Launches()
         self.steps = Ranges()
         self.params = HostComms()
@@ -192,6 +204,8 @@ class TraceReader:
                 self._find_base(stream)
                 stream.run()
                 self._settle_base()
+            for category, word in list(self._held):
+                self._write_host(category, word)
             self.gpu.flush()
             self._write_ranges()
             problem = files.stream_problem(raw)
@@ -260,8 +274,8 @@ class TraceReader:
             return False
         decoded, count = result
         if self._late is not None:
-            self._held_count += 1
-            if self._late.done() or self._held_count > HELD_BATCHES:
+            self._held_bytes += len(document)
+            if self._late.done() or self._held_bytes > HELD_BYTES:
                 self._settle_base()
         self._add(decoded)
         self.place += count
@@ -298,6 +312,10 @@ class TraceReader:
         self.events_count += group.count
         if group.kind is Kind.SKIP:
             return
+        may_hold = group.us is not None and abs(self.base_ns) <= 3 * SURE_NS
+        if group.us is not None and may_hold and self._hold(group, group.us):
+            return
+        group.settle()
         if group.kind is Kind.INSTANT:
             group.has_dur[:] = True
         ready = self._timed(group)
@@ -308,7 +326,8 @@ class TraceReader:
             case Kind.OPERATOR:
                 self._operators(group, events, places, start, dur)
             case Kind.CALL:
-                self._calls(group, events, places, start, dur)
+                shown = [e.name for e in events]
+                self._hold_host(group, events, shown, places, ns=(start, dur))
             case Kind.GPU:
                 self._gpu(group, events, places, start, dur)
             case Kind.SYNC:
@@ -323,10 +342,33 @@ class TraceReader:
                 self._instants(events, places, start)
             case Kind.SPAN:
                 self.span += [int(start.min()), int((start + dur).max())]
-        if group.kind not in (Kind.SPAN, Kind.FRAME):
-            self.window += [int(start.min()), int((start + dur).max())]
-            if len(self.window) > 1000:
-                self.window = [min(self.window), max(self.window)]
+        if group.kind not in (Kind.SPAN, Kind.FRAME, *FREQUENT):
+            self._note_times(start, dur)
+
+    def _note_times(self, start: Int64s, dur: Int64s) -> None:
+        """How far the events reach, and how finely their times are told."""
+        self.has_fraction = self.has_fraction or _has_fraction(start, dur)
+        self.window += [int(start.min()), int((start + dur).max())]
+        if len(self.window) > 1000:
+            self.window = [min(self.window), max(self.window)]
+
+    def _hold(self, group: Group, us: Microseconds) -> bool:
+        """Keep plain events of a frequent kind; False where they need a closer look."""
+        if group.kind is Kind.GPU:
+            if any(_may_be_sync(e) for e in group.events):
+                return False
+            self.gpu.add(group.events, group.places, group.word, us=us)
+            return True
+        shown = [e.name for e in group.events]
+        if group.kind is Kind.OPERATOR:
+            distinct = set(shown)
+            if self._special(distinct):
+                return False
+            for i in self._rows_with(shown, distinct & {"record_param_comms"}):
+                start, dur = times.from_doubles(np.array([us[0][i], us[1][i]])).tolist()
+                self._param_comms(group.events[i], int(group.places[i]), start, dur)
+        self._hold_host(group, group.events, shown, group.places, us=us)
+        return True
 
     def _is_plain(self, group: Group) -> bool:
         """Whether all times are there, and none is remarkable: nearly always."""
@@ -338,7 +380,7 @@ class TraceReader:
             -limit < low
             and high < limit
             and int(group.dur_ns.min()) >= 0
-            and int(group.dur_ns.max()) <= MAX_DUR_NS
+            and int(group.dur_ns.max()) <= times.MAX_DUR_NS
             and (group.kind is not Kind.GPU or low > 0)
         )
 
@@ -362,7 +404,7 @@ class TraceReader:
         if negative.any():
             self._tell(negative, place, "negative_duration", "Negative durations, read as 0.")
             dur = np.maximum(dur, 0)
-        huge = keep & (dur > MAX_DUR_NS)
+        huge = keep & (dur > times.MAX_DUR_NS)
         self._tell(huge, place, "implausible_duration", "Events longer than a day, left out.")
         if self._late is not None and bool((np.abs(start[keep]) >= SURE_NS).any()):
             self._settle_base()
@@ -391,8 +433,7 @@ class TraceReader:
         shown = [e.name for e in events]
         distinct = set(shown)
         for i in self._rows_with(shown, distinct & {"record_param_comms"}):
-            if events[i].args is not None and events[i].args.collective is not None:
-                self._param_comms(events[i], int(places[i]), int(start[i]), int(dur[i]))
+            self._param_comms(events[i], int(places[i]), int(start[i]), int(dur[i]))
         found = self._rows_with(shown, self._special(distinct))
         if found:
             # Ranges of 2021 traces stand among the operators; they are not work of their own.
@@ -405,9 +446,41 @@ class TraceReader:
             shown = [e.name for e in events]
             places, start, dur = places[rest], start[rest], dur[rest]
         if events:
-            table = self.host.operators(events, shown, places, start, dur, group.word)
-            self.sink.write("host_op", table)
-            self._seen(table)
+            self._hold_host(group, events, shown, places, ns=(start, dur))
+
+    def _hold_host(
+        self,
+        group: Group,
+        events: Sequence[Event],
+        shown: list[str],
+        places: Int64s,
+        *,
+        us: Microseconds | None = None,
+        ns: tuple[Int64s, Int64s] | None = None,
+    ) -> None:
+        """Keep host work of one category; nothing of its batch's text is kept."""
+        if group.kind is Kind.OPERATOR:
+            columns = self.host.operator_columns(events, shown)
+        else:
+            columns = self.host.call_columns(events, shown)
+        held = self._held.setdefault((group.category, group.word), HeldRows())
+        held.add(places, columns, us=us, ns=ns)
+        # Any word may be a category of a damaged file: only those that are known may wait.
+        if held.count >= HELD_ROWS or group.category not in CATEGORIES:
+            self._write_host(group.category, group.word)
+
+    def _write_host(self, category: str, word: str) -> None:
+        """Rows of what was kept of one category."""
+        places, start, dur, columns = self._held.pop((category, word)).take()
+        if word == "operator":
+            table = self.host.operator_table(places, start, dur, word, columns)
+        else:
+            table = self.host.call_table(places, start, dur, word, columns)
+            if word in ("runtime", "driver"):
+                self._launches(category, columns[0], table, start, dur)
+        self.sink.write("host_op", table)
+        self.pids.update(v for v in table["pid"].unique().to_pylist() if v is not None)
+        self._note_times(start, dur)
 
     def _special(self, distinct: set[str]) -> set[str]:
         domains = self._domains
@@ -417,31 +490,23 @@ class TraceReader:
     def _rows_with(shown: Sequence[str], wanted: set[str]) -> list[int]:
         return [i for i, name in enumerate(shown) if name in wanted] if wanted else []
 
-    def _seen(self, table: pa.Table) -> None:
-        self.pids.update(v for v in table["pid"].unique().to_pylist() if v is not None)
-
     def _param_comms(self, event: Event, place: int, start: int, dur: int) -> None:
-        args: CommArgs = event.args
+        args: CommArgs | None = event.args
+        if args is None or args.collective is None:
+            return
         meta = collectives.meta_of_args(args)
         ident = event.args.external_id
         pid, thread = as_int(event.pid), as_int(event.tid)
         self.params.add(HostComm(pid, thread, start, start + dur, ident, meta, args.seq, place))
 
-    def _calls(
-        self, group: Group, events: Sequence[Event], places: Int64s, start: Int64s, dur: Int64s
+    def _launches(
+        self, category: str, shown: list[str], table: pa.Table, start: Int64s, dur: Int64s
     ) -> None:
-        shown = [e.name for e in events]
-        table = self.host.calls(events, shown, places, start, dur, group.word)
-        self.sink.write("host_op", table)
-        self._seen(table)
-        if group.word not in ("runtime", "driver"):
-            return
-        if group.category in ("cuda_runtime", "cuda_driver", "Runtime"):
+        """Remember the calls that start work on a device."""
+        mask = np.asarray(table["correlation"].is_valid())
+        if category in ("cuda_runtime", "cuda_driver", "Runtime"):
             launch = {name for name in set(shown) if self._is_launch[name]}
-            mask = np.array([name in launch for name in shown], np.bool_)
-        else:
-            mask = np.ones(len(events), np.bool_)
-        mask &= np.asarray(table["correlation"].is_valid())
+            mask = mask & np.array([name in launch for name in shown], np.bool_)
         if mask.any():
             corr = table["correlation"].fill_null(0).to_numpy()[mask]
             thread = table["thread"].fill_null(-1).to_numpy()[mask]
@@ -526,10 +591,7 @@ class TraceReader:
     def _gpu(
         self, group: Group, events: Sequence[Event], places: Int64s, start: Int64s, dur: Int64s
     ) -> None:
-        is_sync = [
-            type(e.tid) is int and e.tid >= STREAM_SYNC_TID and "sync" in e.name.lower()
-            for e in events
-        ]
+        is_sync = [_may_be_sync(e) and "sync" in e.name.lower() for e in events]
         if any(is_sync):
             mask = np.array(is_sync)
             kept = [e for e, s in zip(events, is_sync, strict=True) if s]
@@ -537,7 +599,7 @@ class TraceReader:
             events = [e for e, s in zip(events, is_sync, strict=True) if not s]
             places, start, dur = places[~mask], start[~mask], dur[~mask]
         if events:
-            self.gpu.add(events, places, start, dur, group.word)
+            self.gpu.add(events, places, group.word, ns=(start, dur))
 
     def _sync(self, events: Sequence[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
         args = [e.args or _NO_SYNC for e in events]
@@ -622,6 +684,10 @@ def read(source: SourceFile, sink: Sink, options: IngestOptions, chunk_bytes: in
 def _has_fraction(start: Int64s, dur: Int64s) -> bool:
     """Whether some time is no whole microsecond."""
     return bool((start % 1000).any() or (dur % 1000).any())
+
+
+def _may_be_sync(event: Event) -> bool:
+    return type(event.tid) is int and event.tid >= STREAM_SYNC_TID
 
 
 def _stream(tid: object) -> int | None:

@@ -112,7 +112,7 @@ def test_a_base_behind_the_events_decides_as_one_before_them(base: int, far: int
 
 
 def test_rows_do_not_wait_for_a_base_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kineto_trace, "HELD_BATCHES", 2)
+    monkeypatch.setattr(kineto_trace, "HELD_BYTES", 2 << 10)
     found = kineto_trace.TraceReader._scan_for_base
     may_end = threading.Event()
 
@@ -859,7 +859,7 @@ def test_rows_in_a_temporary_file_are_the_same(monkeypatch: pytest.MonkeyPatch) 
     events += [launch(i, 10 * i - 1) for i in range(50)]
     plain = read(trace(events), chunk=1000)
     monkeypatch.setattr("tracekit.ingest.kineto.gpu.SPILL_ROWS", 7)
-    monkeypatch.setattr("tracekit.ingest.kineto.gpu.HELD_EVENTS", 7)
+    monkeypatch.setattr("tracekit.ingest.kineto.gpu.HELD_ROWS", 7)
     spilled = read(trace(events), chunk=1000)
     assert len(spilled.tables["gpu_op"]) > 1
     for table in ("gpu_op", "collective"):
@@ -886,3 +886,28 @@ def test_secrets_in_names_are_not_kept() -> None:
     assert sink.rows("annotation", "name") == ["upload token=***"] * 2
     for table in sink.tables:
         assert PLANTED not in repr(sink.rows(table)), table
+
+
+def test_rows_made_of_many_batches_or_of_few_are_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Plain batches keep their times as text has them; between them lie some with odd ones."""
+    events = []
+    for i in range(60):
+        odd = {"ts": f"{20 * i}.25"} if i % 7 == 3 else {}
+        events += [
+            x("cpu_op", f"op {i % 3}", 20 * i, 5) | odd,
+            launch(i, 20 * i + 1),
+            kernel("k", 20 * i + 6, 0 if i % 11 else -1, i, **(comm() if i % 5 else {})),
+            x(f"category{i % 4}", "work", 20 * i + 2, 1),
+        ]
+    few = read(trace(events))
+    monkeypatch.setattr(kineto_trace, "HELD_ROWS", 5)
+    monkeypatch.setattr("tracekit.ingest.kineto.gpu.HELD_ROWS", 5)
+    many = read(trace(events), chunk=700)
+    assert len(many.tables["host_op"]) > len(few.tables["host_op"])
+    for table in ("host_op", "gpu_op", "collective"):
+        rows = [sorted(s.rows(table), key=lambda r: r["place"]) for s in (few, many)]
+        assert rows[0] == rows[1]
+    assert few.counters == many.counters
+    assert few.facts == many.facts

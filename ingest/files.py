@@ -78,6 +78,8 @@ def identity_of(path: str) -> str:
 class DecompressedStream(io.RawIOBase):
     """Decompressed bytes of a file. Damage ends it early; ``problem`` then says what it was."""
 
+    is_compressed = False
+
     def __init__(self, raw: BinaryIO, head: bytes) -> None:
         super().__init__()
         self._raw = raw
@@ -122,6 +124,11 @@ class DecompressedStream(io.RawIOBase):
         self._check_limits()
         return got
 
+    def account(self, raw_bytes: int, stored_bytes: int) -> None:
+        """Another reader of the file is here."""
+        self.raw_bytes, self.stored_bytes = raw_bytes, stored_bytes
+        self._check_limits()
+
     def skip(self, size: int) -> None:
         """Move on in stored bytes that are not compressed."""
         ahead = min(size, len(self._pending))
@@ -155,6 +162,8 @@ class DecompressedStream(io.RawIOBase):
 
 class _GzipStream(DecompressedStream):
     """Gzip, all members. Raw deflate is inflated, so that a wrong checksum loses nothing."""
+
+    is_compressed = True
 
     def __init__(self, raw: BinaryIO, head: bytes) -> None:
         super().__init__(raw, head)
@@ -254,6 +263,8 @@ class _GzipStream(DecompressedStream):
 class _ZstdStream(DecompressedStream):
     """Zstandard, all frames."""
 
+    is_compressed = True
+
     def __init__(self, raw: BinaryIO, head: bytes) -> None:
         import zstandard
 
@@ -291,18 +302,81 @@ def decompressed(raw: BinaryIO) -> DecompressedStream:
     return DecompressedStream(raw, head)
 
 
+class _NativeStream(io.RawIOBase):
+    """The bytes of a compressed file from Arrow, for a thread beside a busy one.
+
+    Arrow inflates slices of any size without the interpreter's lock, isal takes and gives it back
+    eight times for 2 MB; each time one of two threads waits. Arrow cannot say what it found before
+    damage: where it stops, the other stream reads again from the first byte and has the last word.
+    """
+
+    def __init__(self, stream: DecompressedStream, path: str, codec: str) -> None:
+        import pyarrow as pa
+
+        super().__init__()
+        self._stream = stream
+        self._head_bytes = stream.stored_bytes
+        self._given_bytes = 0
+        self._stored = pa.OSFile(path)
+        self._native: pa.NativeFile | None = pa.CompressedInputStream(self._stored, codec)
+        self._failures = (OSError, pa.ArrowException)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
+        if self._native is not None and self._stream.problem is None:
+            try:
+                got: int = self._native.readinto(view)
+            except self._failures:
+                self._fall_back()
+            else:
+                self._given_bytes += got
+                self._stream.account(self._given_bytes, self._stored.tell())
+                return got
+        return self._stream.readinto(view)
+
+    def _fall_back(self) -> None:
+        """Go on with the other stream, behind what was given already."""
+        self._native = None
+        self._stream.account(0, self._head_bytes)
+        left = self._given_bytes
+        while left:
+            got = len(self._stream.read(min(left, LARGE_SLICE_BYTES)))
+            if not got:
+                break
+            left -= got
+
+    @property
+    def problem(self) -> str | None:
+        """See ``DecompressedStream``."""
+        return self._stream.problem
+
+    @property
+    def stored_bytes(self) -> int:
+        """Stored bytes that were read."""
+        return self._stream.stored_bytes
+
+    def close(self) -> None:
+        self._stream.close()
+        self._stored.close()
+        super().close()
+
+
 class _ReadAhead(io.RawIOBase):
     """A stream whose next slice a thread decompresses while the last one is used."""
 
-    def __init__(self, stream: DecompressedStream) -> None:
+    def __init__(self, stream: _NativeStream) -> None:
         from concurrent.futures import ThreadPoolExecutor
 
         super().__init__()
         self._stream = stream
-        stream.slice_bytes = LARGE_SLICE_BYTES
         self._thread = ThreadPoolExecutor(1, "read-ahead")
         self._part = memoryview(b"")
-        self._next = self._thread.submit(stream.read, LARGE_SLICE_BYTES)
+        self._buffers = [bytearray(LARGE_SLICE_BYTES) for _ in range(2)]
+        """The one that is used, and the one that is filled."""
+        self._next = self._thread.submit(stream.readinto, self._buffers[1])
 
     def readable(self) -> bool:
         return True
@@ -312,10 +386,12 @@ class _ReadAhead(io.RawIOBase):
         got = 0
         while got < len(view):
             if not self._part:
-                self._part = memoryview(self._next.result())
-                if not self._part:
+                filled = self._next.result()
+                if not filled:
                     break
-                self._next = self._thread.submit(self._stream.read, LARGE_SLICE_BYTES)
+                self._buffers.reverse()
+                self._part = memoryview(self._buffers[0])[:filled]
+                self._next = self._thread.submit(self._stream.readinto, self._buffers[1])
             part, self._part = self._part[: len(view) - got], self._part[len(view) - got :]
             view[got : got + len(part)] = part
             got += len(part)
@@ -339,17 +415,37 @@ class _ReadAhead(io.RawIOBase):
         super().close()
 
 
+def beside_others(stream: BinaryIO, stored_bytes: int) -> BinaryIO:
+    """The same bytes, for a thread that reads beside a busy one; ``stream`` is not used again."""
+    raw = getattr(stream, "_raw", None)
+    if stored_bytes < AHEAD_FROM_BYTES or not isinstance(raw, io.FileIO):
+        return stream
+    if not isinstance(stream, _GzipStream | _ZstdStream):
+        return stream
+    codec = "gzip" if isinstance(stream, _GzipStream) else "zstd"
+    try:
+        return _NativeStream(stream, os.fsdecode(raw.name), codec)  # type: ignore[return-value]
+    except OSError:
+        return stream
+
+
+def seek_near_end(stream: BinaryIO, size: int) -> None:
+    """Leave out all but the last bytes of a file that is not compressed, before it is read."""
+    if not isinstance(stream, DecompressedStream) or stream.is_compressed:
+        return
+    size_before = stream.stored_bytes
+    if isinstance(stream._raw, io.FileIO):
+        end = os.fstat(stream._raw.fileno()).st_size
+        if end > size + size_before:
+            stream.skip(end - size)
+
+
 def read_ahead(stream: BinaryIO, stored_bytes: int) -> BinaryIO:
     """The same bytes; a thread decompresses them ahead where that is worth it."""
-    if isinstance(stream, _GzipStream) and stored_bytes >= AHEAD_FROM_BYTES:
-        return _ReadAhead(stream)  # type: ignore[return-value]
+    native = beside_others(stream, stored_bytes)
+    if isinstance(native, _NativeStream):
+        return _ReadAhead(native)  # type: ignore[return-value]
     return stream
-
-
-def in_large_slices(stream: BinaryIO) -> None:
-    """For a thread beside a busy one, which must wait for its turn after each slice."""
-    if isinstance(stream, DecompressedStream):
-        stream.slice_bytes = LARGE_SLICE_BYTES
 
 
 class _Stored:

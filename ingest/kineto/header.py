@@ -30,6 +30,7 @@ _VERSION = re.compile(r"[0-9][0-9A-Za-z.+\-]{0,31}")
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,252}")
 _TRACE_ID = re.compile(r"[0-9A-Fa-f\-]{1,64}")
 _WORD = re.compile(r"[A-Za-z0-9_:,. \-]{1,64}")
+_BASE_KEY = b'"baseTimeNanoseconds"'
 _BASE = re.compile(rb'(?<!\\)"baseTimeNanoseconds"\s*:\s*"?(-?\d{1,19})"?')
 
 
@@ -87,8 +88,12 @@ def find_base(text: bytes) -> int | None:
 
 def last_base(text: bytes) -> int | None:
     """The last ``baseTimeNanoseconds`` in a stretch of text that is not 0."""
-    found = [int(match[1]) for match in _BASE.finditer(text)]
-    return next((value for value in reversed(found) if value), None)
+    end = len(text)
+    while (end := text.rfind(_BASE_KEY, 0, end)) >= 0:  # the pattern alone is fifty times slower
+        found = _BASE.match(text, end)
+        if found and int(found[1]):
+            return int(found[1])
+    return None
 
 
 def _keys(text: bytes, closing: bytes) -> tuple[dict[str, Any], bool]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any, BinaryIO
 
@@ -249,24 +250,35 @@ class TraceReader:
     def _scan_for_base(self) -> int | None:
         """Look through the file for the key; only where times look relative and none came yet."""
         key = b'"baseTimeNanoseconds"'
-        before = last = b""
-        with self.source.open() as raw:
-            files.in_large_slices(raw)
-            while data := raw.read(SCAN_BYTES):
-                before, last = last, data
+        slices = [bytearray(SCAN_BYTES), bytearray(SCAN_BYTES)]
+        ends = [0, 0]
+        with self._open_again(from_end=2 * SCAN_BYTES) as raw:
+            while got := raw.readinto(slices[0]):  # type: ignore[attr-defined]
+                ends[0] = got
+                slices.reverse()
+                ends.reverse()
+        before, last = (bytes(s[:end]) for s, end in zip(slices, ends, strict=True))
         found = header.last_base(before + last)
         if found is not None:
             return found
         # It stands behind the events, so it was there, or nowhere: all files but odd ones end here.
         rest = b""
-        with self.source.open() as raw:
-            files.in_large_slices(raw)
-            while data := raw.read(SCAN_BYTES):
-                text = rest + data
+        with self._open_again() as raw:
+            while got := raw.readinto(slices[0]):  # type: ignore[attr-defined]
+                text = rest + slices[0][:got]
                 if key in text:
                     found = header.last_base(text) or found
-                rest = data[-128:]
+                rest = text[-128:]
         return found
+
+    @contextmanager
+    def _open_again(self, *, from_end: int = 0) -> Iterator[BinaryIO]:
+        """The file once more; from near its end where its bytes can be reached there."""
+        with self.source.open() as stream:
+            if from_end:
+                files.seek_near_end(stream, from_end)
+            with files.beside_others(stream, self.source.file_bytes) as raw:
+                yield raw
 
     def _take(self, document: memoryview) -> bool:
         result = self.decoder.batch(document, self.place)

@@ -154,6 +154,9 @@ def _conformed(spec: Table, due: Sequence[_Part]) -> list[pa.Table]:
 _Part = tuple[int | None, "pa.Table"]
 """Rows, and the id of their source where they do not have all stored columns yet."""
 
+_Bounds = tuple[int, int, int | None, int | None]
+"""First and last source, first and last time of a row group."""
+
 
 @dataclass
 class _TableFiles:
@@ -166,13 +169,13 @@ class _TableFiles:
     writer: pq.ParquetWriter | None = None
     path: Path | None = None
     rows_count: int = 0
-    bounds: list[tuple[int, int, int | None, int | None]] = field(default_factory=list)
+    bounds: list[_Bounds] = field(default_factory=list)
     finished: list[ShardFile] = field(default_factory=list)
     castless: list[pa.Schema] = field(default_factory=list)
     """Schemas of rows that need no cast: an ingestor has a few for each table."""
 
-    def take(self, rows: pa.Table, source_id: int | None) -> list[_Part]:
-        """Buffer rows; what is due to be written, if enough has come together.
+    def take(self, rows: pa.Table, source_id: int | None) -> bool:
+        """Buffer rows; whether enough has come together for a row group.
 
         With ``source_id`` the rows are an ingestor's. StoreError where they do not fit, now: what
         is left for later, in the writing thread, cannot fail.
@@ -181,7 +184,7 @@ class _TableFiles:
             rows, source_id = conform(self.spec, rows, source_id), None
         self.buffered.append((source_id, rows))
         self.buffered_bytes += rows.nbytes
-        return self.release() if self.buffered_bytes >= ROW_GROUP_BYTES else []
+        return self.buffered_bytes >= ROW_GROUP_BYTES
 
     def _needs_no_cast(self, schema: pa.Schema) -> bool:
         if any(schema.equals(known) for known in self.castless):
@@ -191,21 +194,26 @@ class _TableFiles:
         self.castless.append(schema)
         return True
 
-    def release(self) -> list[_Part]:
-        """What is buffered, to be written now."""
-        due, self.buffered, self.buffered_bytes = self.buffered, [], 0
-        return due
+    def row_group(self) -> tuple[pa.Table, _Bounds] | None:
+        """What is buffered, as ``write`` takes it; None if nothing is.
 
-    def write(self, due: list[_Part]) -> None:
-        """One row group; may run in the writing thread, in order."""
+        For the thread that parses: this is many small steps, and the writing thread would wait for
+        its turn after each.
+        """
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
+        due, self.buffered, self.buffered_bytes = self.buffered, [], 0
         if not due:
-            return
+            return None
         rows = pa.concat_tables(_conformed(self.spec, due))
         if self.spec.name in SAMPLE_TABLES:
             rows = rows.unify_dictionaries()
+        return rows, _bounds(self.spec, rows)
+
+    def write(self, rows: pa.Table, bounds: _Bounds) -> None:
+        """One row group; may run in the writing thread, in order."""
+        import pyarrow.parquet as pq
+
         with writing(self.folder):
             if self.writer is None:
                 self.path = self.folder / f"{self.spec.name}-{len(self.finished):03d}.parquet"
@@ -214,7 +222,7 @@ class _TableFiles:
                 )
             self.writer.write_table(rows, row_group_size=rows.num_rows)
         self.rows_count += rows.num_rows
-        self.bounds.append(_bounds(self.spec, rows))
+        self.bounds.append(bounds)
         if self.path is not None and self.path.stat().st_size >= FILE_BYTES:
             self.close()
 
@@ -249,7 +257,7 @@ class _TableFiles:
         self.writer = None
 
 
-def _bounds(spec: Table, rows: pa.Table) -> tuple[int, int, int | None, int | None]:
+def _bounds(spec: Table, rows: pa.Table) -> _Bounds:
     import pyarrow.compute as pc
 
     sources = pc.min_max(rows.column("source_id")).as_py()
@@ -281,24 +289,36 @@ class ShardWriter:
         says whose they are: those may lack columns, and become the stored ones."""
         if name not in self._tables:
             self._tables[name] = _TableFiles(table(name), self._folder)
-        due = self._tables[name].take(rows, source_id)
-        if due:
-            self._write(self._tables[name], due)
-
-    def _write(self, files: _TableFiles, due: list[_Part]) -> None:
+        files = self._tables[name]
+        if not files.take(rows, source_id):
+            return
+        group = files.row_group()
+        assert group is not None  # noqa: S101 - there are rows
         if self._thread is None:
-            files.write(due)
+            files.write(*group)
             return
         while len(self._waiting) >= WAITING_COUNT:
             self._waiting.popleft().result()
-        self._waiting.append(self._thread.submit(files.write, due))
+        self._waiting.append(self._thread.submit(files.write, *group))
 
     def close(self) -> tuple[ShardFile, ...]:
         """Finish all files and list them, with paths relative to the shard's folder."""
-        for files in self._tables.values():
-            self._write(files, files.release())
         while self._waiting:
             self._waiting.popleft().result()
+        # What is left of each table, in both threads: the largest first.
+        busy: Future[None] | None = None
+        for files in sorted(self._tables.values(), key=lambda f: -f.buffered_bytes):
+            group = files.row_group()
+            if group is None:
+                continue
+            if self._thread is not None and (busy is None or busy.done()):
+                if busy is not None:
+                    busy.result()
+                busy = self._thread.submit(files.write, *group)
+            else:
+                files.write(*group)
+        if busy is not None:
+            busy.result()
         for files in self._tables.values():
             files.close()
         self.stop()

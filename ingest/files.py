@@ -469,6 +469,16 @@ def stored_bytes(stream: object) -> int:
     return getattr(stream, "stored_bytes", 0)
 
 
+def expansion(stream: object) -> float | None:
+    """Decompressed bytes for each stored one so far; None if that is not known."""
+    inner = stream
+    while isinstance(inner, _ReadAhead | _NativeStream):
+        inner = inner._stream
+    if not isinstance(inner, DecompressedStream) or not inner.stored_bytes:
+        return None
+    return inner.raw_bytes / inner.stored_bytes if inner.is_compressed else 1.0
+
+
 def read_head(source: SourceFile, size: int = HEAD_BYTES) -> bytes:
     """The first decompressed bytes of a file, from one small read of the stored ones."""
     with source.open() as stream:

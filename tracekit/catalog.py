@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from tracekit.errors import QueryError, UsageError
 from tracekit.schema import TABLES, table
+from tracekit.store import arrow_table
 
 if TYPE_CHECKING:
     import duckdb
@@ -374,7 +375,7 @@ def execute(
     import duckdb
 
     try:
-        return con.sql(query.sql, params=dict(params)).to_arrow_table()
+        return arrow_table(con, query.sql, params)
     except duckdb.Error as error:
         raise QueryError(f"query {query.name} failed: {error}") from error
 

@@ -885,11 +885,13 @@ def _derive(
     target = run / "derived" / f"{key[:16]}-{secrets.token_hex(4)}"
     work = work_folder(run)
     try:
+        store.warm()  # for whoever opens the run
         con = store.open_physical(run, source_files, tables=READS, memory_bytes=memory_bytes)
-        with contextlib.closing(con):
-            store.warm()  # for whoever opens the run
+        try:
             filled = {f.table for f in source_files if f.rows_count}
             tables = _derived(con, job, attempt, notes, filled)
+        finally:
+            closed = store.close_later(con)
         # Most jobs fill few of them; the views know what columns an absent one has.
         files = [
             store.write_table(work, name, rows)
@@ -898,7 +900,8 @@ def _derive(
         ]
         target.parent.mkdir(parents=True, exist_ok=True)
         work.rename(target)
-        del con, tables
+        del tables
+        closed.result()
     finally:
         shutil.rmtree(work, ignore_errors=True)
         _release_memory()

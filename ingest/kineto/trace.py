@@ -53,7 +53,9 @@ STREAM_SYNC_TID = 1_000_000
 """Stream-sync rows have this added to their stream since 2026."""
 
 HELD_BYTES = 64 << 20
-"""Text whose rows may wait for the base time (10 MB) while a thread still looks for it."""
+"""Text whose rows may wait for the base time (10 MB)."""
+ASK_BYTES = 4 << 20
+"""Text after which it is asked how long the file may be."""
 HELD_RANGES = 1 << 10
 """Rows of ``annotation`` that are made at once."""
 HELD_ROWS = 1 << 13
@@ -159,8 +161,10 @@ class TraceReader:
         self.place = 0
         self.events_count = 0
         self._known_base_ns = base_ns
+        self._is_waiting = False
+        """Whether the base time is still to be found behind the events."""
         self._late: Future[int | None] | None = None
-        """The base time where a thread looks for it behind the events."""
+        """The base time where a thread looks for it."""
         self._held_bytes = 0
         self.host = HostRows()
         self._held: dict[tuple[str, str], HeldRows] = {}
@@ -198,13 +202,12 @@ class TraceReader:
 
     def _read(self) -> None:
         with self._open() as raw:
-            stream = TraceStream(
-                raw, self._take, self._take_damaged, salvage.is_event, self.chunk_bytes
-            )
+            take = partial(self._take, raw)
+            stream = TraceStream(raw, take, self._take_damaged, salvage.is_event, self.chunk_bytes)
             if stream.read_header():
                 self._find_base(stream)
                 stream.run()
-                self._settle_base()
+                self._settle_base(stream.tail)
             for category, word in list(self._held):
                 self._write_host(category, word)
             self.gpu.flush()
@@ -229,19 +232,41 @@ class TraceReader:
         if self._known_base_ns is not None:
             base = self._known_base_ns
         elif base is None and not stream.is_bare and sniff.looks_relative(stream.peek()):
-            # A second look through the file, mostly decompression: events are read meanwhile.
-            pool = ThreadPoolExecutor(1, "base-time")
-            self._late = pool.submit(self._scan_for_base)
-            pool.shutdown(wait=False)
+            self._is_waiting = True
             self.sink.wait()
             return
         self.sink.settle(base or 0)
 
-    def _settle_base(self) -> None:
-        """Wait for the base time, then add it to what waited."""
+    def _wait_for_base(self, raw: BinaryIO, text_bytes: int) -> None:
+        """One batch more whose rows wait for the base time.
+
+        A file whose rows can wait to its end is not read twice. The end of a longer one is looked
+        for by a thread meanwhile.
+        """
+        self._held_bytes += text_bytes
+        if self._late is None and self._held_bytes > min(ASK_BYTES, HELD_BYTES):
+            expansion = files.expansion(raw)
+            if expansion is None or expansion * self.source.file_bytes > HELD_BYTES:
+                self._look_for_base()
+            elif self._held_bytes > HELD_BYTES:
+                self._settle_base()
+        if self._late is not None and (self._late.done() or self._held_bytes > HELD_BYTES):
+            self._settle_base()
+
+    def _look_for_base(self) -> Future[int | None]:
+        """Begin a second look through the file, mostly decompression, in a thread."""
         if self._late is None:
+            pool = ThreadPoolExecutor(1, "base-time")
+            self._late = pool.submit(self._scan_for_base)
+            pool.shutdown(wait=False)
+        return self._late
+
+    def _settle_base(self, tail: bytes = b"") -> None:
+        """Find the base time, or wait for it, then add it to what waited."""
+        if not self._is_waiting:
             return
-        base_ns = self._late.result() or 0
+        base_ns = header.last_base(tail) or self._look_for_base().result() or 0
+        self._is_waiting = False
         self._late = None
         if abs(base_ns) > 3 * SURE_NS:
             raise _BaseFoundLateError(base_ns)
@@ -280,15 +305,13 @@ class TraceReader:
             with files.beside_others(stream, self.source.file_bytes) as raw:
                 yield raw
 
-    def _take(self, document: memoryview) -> bool:
+    def _take(self, raw: BinaryIO, document: memoryview) -> bool:
         result = self.decoder.batch(document, self.place)
         if result is None:
             return False
         decoded, count = result
-        if self._late is not None:
-            self._held_bytes += len(document)
-            if self._late.done() or self._held_bytes > HELD_BYTES:
-                self._settle_base()
+        if self._is_waiting:
+            self._wait_for_base(raw, len(document))
         self._add(decoded)
         self.place += count
         return True
@@ -387,7 +410,7 @@ class TraceReader:
         if not (group.has_start.all() and group.has_dur.all()):
             return False
         low, high = int(group.start_ns.min()), int(group.start_ns.max())
-        limit = SURE_NS if self._late is not None else times.TIME_LIMIT_NS - abs(self.base_ns)
+        limit = SURE_NS if self._is_waiting else times.TIME_LIMIT_NS - abs(self.base_ns)
         return (
             -limit < low
             and high < limit
@@ -418,7 +441,7 @@ class TraceReader:
             dur = np.maximum(dur, 0)
         huge = keep & (dur > times.MAX_DUR_NS)
         self._tell(huge, place, "implausible_duration", "Events longer than a day, left out.")
-        if self._late is not None and bool((np.abs(start[keep]) >= SURE_NS).any()):
+        if self._is_waiting and bool((np.abs(start[keep]) >= SURE_NS).any()):
             self._settle_base()
         far = keep & (np.abs(start) >= times.TIME_LIMIT_NS - abs(self.base_ns))
         self._tell(far, place, "implausible_time", "Events beyond the year 2116, left out.")

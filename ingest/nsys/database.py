@@ -24,11 +24,11 @@ from tracekit.errors import InputError
 from tracekit.ingest import files
 from tracekit.ingest.base import SourceFile
 from tracekit.ingest.nsys import adbc
+from tracekit.ingest.nsys.marks import MAGIC
 
 if TYPE_CHECKING:
     from tracekit.ingest.nsys.batch import Batch
 
-MAGIC = b"SQLite format 3\0"
 BATCH_ROWS = 1 << 14
 """Rows that are fetched at a time."""
 MAX_VALUE_BYTES = 16 << 20

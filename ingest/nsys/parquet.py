@@ -14,14 +14,6 @@ if TYPE_CHECKING:
 
     from tracekit.ingest.nsys.batch import Batch
 
-SUFFIX = "_pqtdir"
-"""What nsys adds to the name of such a folder."""
-MARKERS = (
-    "StringIds.parquet",
-    "META_DATA_EXPORT.parquet",
-    "TARGET_INFO_SESSION_START_TIME.parquet",
-)
-"""Two of these make a folder an export."""
 BLOB = "binaryData"
 """Declared as text and no text, which DuckDB refuses to read: Arrow reads it, as bytes."""
 MAX_BLOBS_BYTES = 256 << 20

@@ -7,13 +7,15 @@ import shlex
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tracekit.errors import InputError
 from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, SourceFile
-from tracekit.ingest.nsys import meta
-from tracekit.ingest.nsys.database import MAGIC, Database, OnDisk, Tables
-from tracekit.ingest.nsys.parquet import MARKERS, SUFFIX, ParquetTables
+from tracekit.ingest.nsys.marks import MAGIC, MARKERS, SUFFIX
+
+if TYPE_CHECKING:
+    from tracekit.ingest.nsys.database import Tables
 
 _TABLES = re.compile(
     rb"CREATE TABLE \"?(?:StringIds|TARGET_INFO_\w+|META_DATA_(?:EXPORT|CAPTURE)|EXPORT_META_DATA"
@@ -78,6 +80,9 @@ def sniff(head: bytes, name: str) -> Recognition | None:
 
 def opened(path: Path) -> Tables:
     """The export at a path: a SQLite file or a folder of Parquet files."""
+    from tracekit.ingest.nsys.database import Database
+    from tracekit.ingest.nsys.parquet import ParquetTables
+
     return ParquetTables(path) if path.is_dir() else Database(path)
 
 
@@ -103,6 +108,9 @@ def split(source: SourceFile) -> list[SourceFile]:
     is_folder = source.name.endswith(SUFFIX)
     if not source.stored and not is_folder and not _NAMED.search(source.name):
         return [source]
+    from tracekit.ingest.nsys import meta
+    from tracekit.ingest.nsys.database import OnDisk
+
     try:
         with source.open() as raw:
             head = raw.read(len(MAGIC))

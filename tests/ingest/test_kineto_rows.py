@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import threading
 from typing import Any
@@ -124,16 +125,38 @@ def test_rows_do_not_wait_for_a_base_without_bound(monkeypatch: pytest.MonkeyPat
     settle = kineto_trace.TraceReader._settle_base
     asked: list[int] = []
 
-    def told(self: kineto_trace.TraceReader) -> None:
+    def told(self: kineto_trace.TraceReader, tail: bytes = b"") -> None:
         asked.append(self.place)
         may_end.set()
-        settle(self)
+        settle(self, tail)
 
     monkeypatch.setattr(kineto_trace.TraceReader, "_settle_base", told)
     events = [x("cpu_op", f"op{i}", i, 1) for i in range(100)]
     sink = read(trace(events, tail={"baseTimeNanoseconds": BASE}), chunk=1 << 10)
     assert 0 < asked[0] < 50
     assert sink.rows("host_op", "start_ns") == [BASE + 1000 * i for i in range(100)]
+
+
+def test_a_file_whose_rows_can_wait_is_not_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+
+    def scan(self: kineto_trace.TraceReader) -> int | None:
+        looked.append(self.place)
+        return BASE
+
+    monkeypatch.setattr(kineto_trace.TraceReader, "_scan_for_base", scan)
+    monkeypatch.setattr(kineto_trace, "ASK_BYTES", 1 << 10)
+    data = trace(
+        [x("cpu_op", f"op{i}", i, 1) for i in range(100)], tail={"baseTimeNanoseconds": BASE}
+    )
+    expected = [BASE + 1000 * i for i in range(100)]
+    for packed in (data, gzip.compress(data)):
+        assert read(packed, chunk=1 << 10).rows("host_op", "start_ns") == expected
+    assert not looked
+    monkeypatch.setattr(kineto_trace, "HELD_BYTES", len(data) - 1)
+    for packed in (data, gzip.compress(data)):
+        assert read(packed, chunk=1 << 10).rows("host_op", "start_ns") == expected
+    assert len(looked) == 2
 
 
 def test_the_last_base_that_is_not_zero_counts_wherever_it_stands() -> None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from tracekit.store import arrow_table
+
 if TYPE_CHECKING:
     import duckdb
     import numpy as np
@@ -244,7 +246,7 @@ def read_calls(con: duckdb.DuckDBPyConnection, context: pa.Table, members: pa.Ta
     for name, rows_given in given.items():
         con.register(name, rows_given)
     try:
-        rows: Any = con.sql(_CALLS).to_arrow_table()
+        rows: Any = arrow_table(con, _CALLS)
     finally:
         for name in given:
             con.unregister(name)

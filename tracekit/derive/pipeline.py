@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from tracekit.derive.infer import group_dimension
 from tracekit.derive.unnamed import find_operations
 from tracekit.schema import table
+from tracekit.store import arrow_table
 from tracekit.wording import plural, safe
 
 if TYPE_CHECKING:
@@ -156,6 +157,8 @@ def _with_offsets(context: pa.Table, moved: Mapping[int, Offset]) -> pa.Table:
 
 def fill_coordinates(rank_rows: Sequence[dict[str, Any]], operations: pa.Table) -> None:
     """Give ranks without a stage the one that their pipeline operations show."""
+    if not operations.num_rows:
+        return
     found = {
         (row["attempt"], row["rank"]): row["pp_rank"]
         for row in operations.select(["attempt", "rank", "pp_rank"]).group_by(
@@ -183,7 +186,7 @@ ORDER BY step, rank, start_ns, operation, sequence
 
 
 def _from_timers(con: duckdb.DuckDBPyConnection) -> pa.Table:
-    return con.sql(_TIMERS).to_arrow_table()
+    return arrow_table(con, _TIMERS)
 
 
 # --- traces ---------------------------------------------------------------------------------------
@@ -411,7 +414,7 @@ def _from_ranges(
             ),
         )
         registered["derive_coordinate"] = context
-        return con.sql(_OPS).to_arrow_table()
+        return arrow_table(con, _OPS)
     finally:
         for name in registered:
             con.unregister(name)

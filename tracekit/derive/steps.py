@@ -18,6 +18,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from tracekit.store import arrow_table
+
 if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
@@ -146,7 +148,7 @@ def derive_steps(con: duckdb.DuckDBPyConnection, context: pa.Table) -> pa.Table:
 
     con.register("derive_context", context)
     try:
-        steps: pa.Table = con.sql(_STEPS).to_arrow_table()
+        steps = arrow_table(con, _STEPS)
         con.register("derive_step", steps)
         try:
             longest = con.execute(_LONGEST).fetchall()

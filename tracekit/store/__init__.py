@@ -14,7 +14,16 @@ whoever comes second starts again from the winner's generation.
 """
 
 from tracekit.store.manifest import Manifest, ShardFile, SourceEntry, is_run
-from tracekit.store.reader import Run, Selection, open_physical, open_run, rows_of, warm
+from tracekit.store.reader import (
+    Run,
+    Selection,
+    arrow_table,
+    close_later,
+    open_physical,
+    open_run,
+    rows_of,
+    warm,
+)
 from tracekit.store.writer import ShardWriter, SourceSink, write_table, writing
 
 __all__ = [
@@ -25,6 +34,8 @@ __all__ = [
     "ShardWriter",
     "SourceEntry",
     "SourceSink",
+    "arrow_table",
+    "close_later",
     "is_run",
     "open_physical",
     "open_run",

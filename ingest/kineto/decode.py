@@ -8,6 +8,7 @@ decoded one by one. Work is linear in the bytes whatever they hold.
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -49,7 +50,7 @@ class Group:
     """None for a category that is skipped; ``count`` says how many there were."""
     count: int
     places: times.Int64s
-    us: tuple[list[float], list[float]] | None
+    us: tuple[array[float], array[float]] | None
     """Start and duration as the file has them, where they are plain and may wait to be turned
     into nanoseconds; the four arrays are empty then, until ``settle``."""
     start_ns: times.Int64s = field(default_factory=lambda: _NONE)
@@ -267,11 +268,12 @@ def group_events(events: Sequence[Event], places: Sequence[int], fam: Family) ->
             starts = times.from_texts([bytes(e.ts) for e in members])
             durs = times.from_texts([bytes(getattr(e, "dur", b"")) for e in members])
         else:
-            us = [e.ts for e in members], [e.dur for e in members]
-            if kind in FREQUENT and times.are_plain(*us):
-                group.us = us
-                continue
-            starts, durs = times.from_numbers(us[0]), times.from_numbers(us[1])
+            ts, dur = [e.ts for e in members], [e.dur for e in members]
+            if kind in FREQUENT:
+                group.us = times.plain(ts, dur)
+                if group.us is not None:
+                    continue
+            starts, durs = times.from_numbers(ts), times.from_numbers(dur)
         if starts is None or durs is None:
             return None
         group.start_ns, group.has_start = starts

@@ -19,9 +19,17 @@ import pyarrow as pa
 
 from tracekit.ingest.kineto import collectives, names
 from tracekit.ingest.kineto.model import Event, GpuArgs
-from tracekit.ingest.kineto.rows import HeldRows, Microseconds, ids, int32s, ints, shown_names
+from tracekit.ingest.kineto.rows import (
+    HeldRows,
+    Microseconds,
+    Names,
+    ids,
+    int32s,
+    ints,
+    shown_names,
+)
 
-SPILL_ROWS = 1 << 14
+SPILL_ROWS = 1 << 15
 """Rows that wait in memory before they go to a temporary file."""
 
 HELD_ROWS = 1 << 12
@@ -101,7 +109,7 @@ class Spill:
             self._file.close()
 
 
-class Names(dict[str, int]):
+class GpuNames(Names):
     """Distinct names of device work as numbers, and what each says. One entry a distinct name."""
 
     def __init__(self) -> None:
@@ -113,11 +121,10 @@ class Names(dict[str, int]):
         self._copies: list[str | None] = []
 
     def __missing__(self, name: str) -> int:
-        code = self[name] = len(self)
         found = names.classify_kernel(name)
         self.classes.append(found)
         self.is_comm.append(found.library is not None)
-        return code
+        return super().__missing__(name)
 
     def codes(self, shown: list[str]) -> list[int]:
         """The number of each name."""
@@ -146,7 +153,7 @@ class GpuRows:
         self._note_times = note_times
         """Is told starts and durations of all rows."""
         self._codes: dict[tuple[Any, ...], int] = {}
-        self._names = Names()
+        self._names = GpuNames()
         self._held: dict[str, HeldRows] = {}
         self._comms: list[tuple[int, GpuArgs, bool]] = []
         """Which of the held kernels communicate: row, arguments, whether those are metadata."""
@@ -229,7 +236,7 @@ class GpuRows:
                 "dur_ns": pa.array(dur),
                 "category": pa.array(np.full(len(places), CATEGORY_WORDS.index(word), np.int8)),
                 "is_args": pa.array(is_args),
-                "name": pa.array(codes, pa.int32()),
+                "name": int32s(codes),
                 "device": device,
                 "context": ints(contexts),
                 "stream": ids(streams),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tracekit.ingest.kineto import names, times
@@ -17,8 +18,11 @@ CACHE_LIMIT = 100_000
 """Distinct values that a cache keeps before it starts anew."""
 
 
-Microseconds = tuple[list[float], list[float]]
+Microseconds = tuple["array[float]", "array[float]"]
 """Start and duration of events as the file has them, exact as doubles (``Group.us``)."""
+
+Column: TypeAlias = "Sequence[object] | array[int]"
+"""Values of a column: an array where all are integers of 64 bits."""
 
 
 class Cache(dict[Any, Any]):
@@ -52,16 +56,20 @@ def as_int(value: object) -> int | None:
     return value if -INT64_MAX - 1 <= value <= INT64_MAX else None
 
 
-def ints(values: Sequence[object]) -> pa.Array:
+def ints(values: Column) -> pa.Array:
     """An int64 column; what is no integer of 64 bits becomes null."""
+    if isinstance(values, array):
+        return pa.array(np.frombuffer(values, np.int64))
     try:
         return pa.array(values, pa.int64())
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError):
         return pa.array([as_int(v) for v in values], pa.int64())
 
 
-def ids(values: Sequence[object]) -> pa.Array:
+def ids(values: Column) -> pa.Array:
     """An int64 column of which one value is often all there is (a process, a thread)."""
+    if isinstance(values, array):
+        return ints(values)
     distinct = set(values)
     if len(distinct) == 1:
         return constant_int(as_int(distinct.pop()), len(values))
@@ -111,7 +119,7 @@ def constant(value: str, n: int) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(n, np.int32)), pa.array([value]))
 
 
-def int32s(values: Sequence[object]) -> pa.Array:
+def int32s(values: Column) -> pa.Array:
     """An int32 column; what does not fit becomes null."""
     wide = ints(values)
     try:
@@ -121,8 +129,16 @@ def int32s(values: Sequence[object]) -> pa.Array:
         return pa.array(fits, pa.int32())
 
 
+class Names(dict[str, int]):
+    """Distinct names as numbers."""
+
+    def __missing__(self, name: str) -> int:
+        code = self[name] = len(self)
+        return code
+
+
 class HeldRows:
-    """Columns that grow batch by batch as plain lists, while a batch's structs are in the cache.
+    """Columns that grow batch by batch, while what a batch was decoded to is in the cache.
 
     They become arrays together: an array costs by the dozen, not by the row.
     """
@@ -132,7 +148,9 @@ class HeldRows:
         self._parts: list[tuple[times.Int64s, times.Int64s]] = []
         self._us = array("d"), array("d")
         """Start and duration of the rows behind ``_parts``."""
-        self._columns: tuple[list[Any], ...] = ()
+        self._columns: list[list[Any] | array[int]] = []
+        self.names = Names()
+        self._codes = array("i")
         self.count = 0
 
     def add(
@@ -140,23 +158,33 @@ class HeldRows:
         places: times.Int64s,
         columns: Sequence[list[Any]],
         *,
+        shown: list[str] | None = None,
         us: Microseconds | None = None,
         ns: tuple[times.Int64s, times.Int64s] | None = None,
     ) -> None:
-        """Keep rows, with their times either as the file has them or in nanoseconds."""
+        """Keep rows, with their names, and their times as the file has them or in nanoseconds."""
         self._places.append(places)
         self.count += len(places)
         if us is not None:
             for known, more in zip(self._us, us, strict=True):
-                known.fromlist(more)
+                known.extend(more)
         elif ns is not None:
             self._settle()
             self._parts.append(ns)
+        if shown is not None:
+            names = self.names
+            self._codes.fromlist([names[name] for name in shown])
         if not self._columns:
-            self._columns = tuple(columns)
+            self._columns = [_column(values) for values in columns]
             return
-        for column, values in zip(self._columns, columns, strict=True):
-            column.extend(values)
+        for i, values in enumerate(columns):
+            column = self._columns[i]
+            try:
+                column.fromlist(values)  # type: ignore[union-attr]
+            except AttributeError:
+                column.extend(values)
+            except (TypeError, OverflowError):
+                self._columns[i] = [*column, *values]
 
     def _settle(self) -> None:
         start, dur = self._us
@@ -166,12 +194,27 @@ class HeldRows:
             )
             self._us = array("d"), array("d")
 
-    def take(self) -> tuple[times.Int64s, times.Int64s, times.Int64s, tuple[list[Any], ...]]:
+    def codes(self) -> npt.NDArray[np.int32]:
+        """The number of each row's name in ``names``."""
+        return np.frombuffer(self._codes, np.int32)
+
+    def shown(self) -> pa.Array:
+        """The name of each row."""
+        return pa.DictionaryArray.from_arrays(pa.array(self.codes()), shown_names([*self.names]))
+
+    def take(self) -> tuple[times.Int64s, times.Int64s, times.Int64s, list[Any]]:
         """Places, start_ns, dur_ns and the columns of all rows; to be called once, with some."""
         self._settle()
         start, dur = zip(*self._parts, strict=True)
         places = np.concatenate(self._places)
         return places, np.concatenate(start), np.concatenate(dur), self._columns
+
+
+def _column(values: list[Any]) -> list[Any] | array[int]:
+    try:
+        return array("q", values)
+    except (TypeError, OverflowError):
+        return values
 
 
 class HostRows:
@@ -187,14 +230,13 @@ class HostRows:
         cache = self._json
         return [cache[bytes(v)] for v in values]
 
-    def operator_columns(self, events: Sequence[Event], shown: list[str]) -> list[list[Any]]:
-        """What ``operator_table`` needs of framework operators, but for times."""
+    def operator_columns(self, events: Sequence[Event]) -> list[list[Any]]:
+        """What ``operator_table`` needs of framework operators, but for names and times."""
         args = [e.args or _NO_OPERATOR for e in events]
         dims = [a.dims for a in args]
         if any(a.dims_2021 is not NO_RAW for a in args[:1]):
             dims = [a.dims if a.dims_2021 is NO_RAW else a.dims_2021 for a in args]
         return [
-            shown,
             [e.pid for e in events],
             [e.tid for e in events],
             [a.external_id for a in args],
@@ -205,18 +247,17 @@ class HostRows:
         ]
 
     @staticmethod
-    def operator_table(
-        places: Any, start: Any, dur: Any, word: str, columns: Sequence[list[Any]]
-    ) -> pa.Table:
+    def operator_table(held: HeldRows, word: str) -> pa.Table:
         """host_op rows of framework operators."""
-        shown, pids, threads, external, sequence, forward, dims, types = columns
+        places, start, dur, columns = held.take()
+        pids, threads, external, sequence, forward, dims, types = columns
         return pa.table(
             {
                 "place": pa.array(places),
                 "start_ns": pa.array(start),
                 "dur_ns": pa.array(dur),
-                "category": constant(word, len(shown)),
-                "name": shown_names(shown),
+                "category": constant(word, held.count),
+                "name": held.shown(),
                 "pid": ids(pids),
                 "thread": ids(threads),
                 "external_id": ints(external),
@@ -228,8 +269,8 @@ class HostRows:
         )
 
     @staticmethod
-    def call_columns(events: Sequence[Event], shown: list[str]) -> list[list[Any]]:
-        """What ``call_table`` needs of calls, but for times."""
+    def call_columns(events: Sequence[Event]) -> list[list[Any]]:
+        """What ``call_table`` needs of calls, but for names and times."""
         args = [e.args or _NO_CALL for e in events]
         external = [a.external_id for a in args]
         if None in external:
@@ -237,7 +278,6 @@ class HostRows:
                 a.external_id if a.external_id is not None else a.external_id_2021 for a in args
             ]
         return [
-            shown,
             [e.pid for e in events],
             [e.tid for e in events],
             external,
@@ -245,18 +285,17 @@ class HostRows:
         ]
 
     @staticmethod
-    def call_table(
-        places: Any, start: Any, dur: Any, word: str, columns: Sequence[list[Any]]
-    ) -> pa.Table:
+    def call_table(held: HeldRows, word: str) -> pa.Table:
         """host_op rows of runtime and driver calls, and of the profiler's overhead."""
-        shown, pids, threads, external, correlation = columns
+        places, start, dur, columns = held.take()
+        pids, threads, external, correlation = columns
         return pa.table(
             {
                 "place": pa.array(places),
                 "start_ns": pa.array(start),
                 "dur_ns": pa.array(dur),
-                "category": constant(word, len(shown)),
-                "name": shown_names(shown),
+                "category": constant(word, held.count),
+                "name": held.shown(),
                 "pid": ids(pids),
                 "thread": ids(threads),
                 "external_id": ints(external),

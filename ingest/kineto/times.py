@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
+from typing import TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -33,20 +34,25 @@ MAX_DUR_NS = 24 * 3600 * 10**9
 """Longest duration that is believed; profiler windows last seconds to minutes."""
 
 
-def are_plain(ts: Sequence[int | float], dur: Sequence[int | float | None]) -> bool:
-    """Whether doubles carry all those microseconds, all are there, and none is remarkable.
+def plain(
+    ts: Sequence[float], dur: Sequence[float | None]
+) -> tuple[array[float], array[float]] | None:
+    """Microseconds as doubles, where those carry them, all are there, and none is remarkable.
 
     Nearly always: times of zero or less and durations of more than a day get a closer look.
     """
     try:
-        return (
-            min(ts) > 0
-            and max(ts) < FRACTION_EXACT_US
-            and min(dur) >= 0  # type: ignore[type-var, operator]  # a null raises
-            and max(dur) * 1000 <= MAX_DUR_NS  # type: ignore[type-var, operator]
-        )
-    except TypeError:
-        return False
+        us = array("d", ts), array("d", cast("Sequence[float]", dur))  # a null raises
+    except (TypeError, OverflowError):
+        return None
+    start, length = (np.frombuffer(values) for values in us)
+    are_sure = (
+        start.min() > 0
+        and start.max() < FRACTION_EXACT_US
+        and length.min() >= 0
+        and length.max() * 1000 <= MAX_DUR_NS
+    )
+    return us if are_sure else None
 
 
 def from_doubles(us: npt.NDArray[np.float64]) -> Int64s:

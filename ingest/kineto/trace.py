@@ -30,6 +30,7 @@ from tracekit.ingest.kineto.model import (
     SyncArgs,
 )
 from tracekit.ingest.kineto.rows import (
+    CACHE_LIMIT,
     Cache,
     HeldRows,
     HostRows,
@@ -185,6 +186,8 @@ class TraceReader:
         """Events and stretches of text that could not be read."""
         self._domains = Cache(names.special_domain)
         self._is_launch = Cache(names.is_launch)
+        self._plain_names: set[str] = set()
+        """Names of operators that are known to say nothing but what ran."""
 
     # --- the stream ------------------------------------------------------------------------
 
@@ -395,13 +398,17 @@ class TraceReader:
             self.gpu.add(group.events, group.places, group.word, us=us)
             return True
         shown = [e.name for e in group.events]
-        if group.kind is Kind.OPERATOR:
+        if group.kind is Kind.OPERATOR and not self._plain_names.issuperset(shown):
             distinct = set(shown)
             if self._special(distinct):
                 return False
-            for i in self._rows_with(shown, distinct & {"record_param_comms"}):
+            comms = self._rows_with(shown, distinct & {"record_param_comms"})
+            for i in comms:
                 start, dur = times.from_doubles(np.array([us[0][i], us[1][i]])).tolist()
                 self._param_comms(group.events[i], int(group.places[i]), start, dur)
+            if len(self._plain_names) >= CACHE_LIMIT:
+                self._plain_names.clear()
+            self._plain_names |= distinct - {"record_param_comms"}
         self._hold_host(group, group.events, shown, group.places, us=us)
         return True
 
@@ -495,24 +502,23 @@ class TraceReader:
     ) -> None:
         """Keep host work of one category; nothing of its batch's text is kept."""
         if group.kind is Kind.OPERATOR:
-            columns = self.host.operator_columns(events, shown)
+            columns = self.host.operator_columns(events)
         else:
-            columns = self.host.call_columns(events, shown)
+            columns = self.host.call_columns(events)
         held = self._held.setdefault((group.category, group.word), HeldRows())
-        held.add(places, columns, us=us, ns=ns)
+        held.add(places, columns, shown=shown, us=us, ns=ns)
         # Any word may be a category of a damaged file: only those that are known may wait.
         if held.count >= HELD_ROWS or group.category not in CATEGORIES:
             self._write_host(group.category, group.word)
 
     def _write_host(self, category: str, word: str) -> None:
         """Rows of what was kept of one category."""
-        places, start, dur, columns = self._held.pop((category, word)).take()
-        if word == "operator":
-            table = self.host.operator_table(places, start, dur, word, columns)
-        else:
-            table = self.host.call_table(places, start, dur, word, columns)
-            if word in ("runtime", "driver"):
-                self._launches(category, columns[0], table, start, dur)
+        held = self._held.pop((category, word))
+        make = self.host.operator_table if word == "operator" else self.host.call_table
+        table = make(held, word)
+        start, dur = (table[name].to_numpy() for name in ("start_ns", "dur_ns"))
+        if word in ("runtime", "driver"):
+            self._launches(category, held, table, start, dur)
         self.sink.write("host_op", table)
         self.pids.update(v for v in table["pid"].unique().to_pylist() if v is not None)
         self._note_times(start, dur)
@@ -535,13 +541,13 @@ class TraceReader:
         self.params.add(HostComm(pid, thread, start, start + dur, ident, meta, args.seq, place))
 
     def _launches(
-        self, category: str, shown: list[str], table: pa.Table, start: Int64s, dur: Int64s
+        self, category: str, held: HeldRows, table: pa.Table, start: Int64s, dur: Int64s
     ) -> None:
         """Remember the calls that start work on a device."""
         mask = np.asarray(table["correlation"].is_valid())
         if category in ("cuda_runtime", "cuda_driver", "Runtime"):
-            launch = {name for name in set(shown) if self._is_launch[name]}
-            mask = mask & np.array([name in launch for name in shown], np.bool_)
+            is_launch = np.array([self._is_launch[name] for name in held.names], np.bool_)
+            mask = mask & is_launch[held.codes()]
         if mask.any():
             corr = table["correlation"].fill_null(0).to_numpy()[mask]
             thread = table["thread"].fill_null(-1).to_numpy()[mask]

@@ -24,8 +24,6 @@ class IngestOptions:
 
     stacks: bool = False
     """Write python_frame rows (they are scanned either way). Part of the key of what is written."""
-    may_thread: bool = False
-    """Whether there is a core to spare for a helper thread; it changes no row."""
 
 
 @dataclass(frozen=True, slots=True)

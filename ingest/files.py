@@ -27,8 +27,8 @@ SLICE_BYTES = 64 << 10
 """Stored bytes that are decompressed at a time."""
 LARGE_SLICE_BYTES = 2 << 20
 """Decompressed bytes at a time in a thread beside a busy one: each slice waits for its turn."""
-AHEAD_FROM_BYTES = 1 << 20
-"""Stored size from which a thread reads ahead."""
+NATIVE_FROM_BYTES = 1 << 20
+"""Stored size from which a thread beside a busy one reads through Arrow."""
 MAX_RATIO = 1000
 """Decompressed bytes per stored byte above which a file is a bomb (real traces reach 40)."""
 RATIO_FREE_BYTES = 256 << 20
@@ -364,61 +364,10 @@ class _NativeStream(io.RawIOBase):
         super().close()
 
 
-class _ReadAhead(io.RawIOBase):
-    """A stream whose next slice a thread decompresses while the last one is used."""
-
-    def __init__(self, stream: _NativeStream) -> None:
-        from concurrent.futures import ThreadPoolExecutor
-
-        super().__init__()
-        self._stream = stream
-        self._thread = ThreadPoolExecutor(1, "read-ahead")
-        self._part = memoryview(b"")
-        self._buffers = [bytearray(LARGE_SLICE_BYTES) for _ in range(2)]
-        """The one that is used, and the one that is filled."""
-        self._next = self._thread.submit(stream.readinto, self._buffers[1])
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: object) -> int:
-        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
-        got = 0
-        while got < len(view):
-            if not self._part:
-                filled = self._next.result()
-                if not filled:
-                    break
-                self._buffers.reverse()
-                self._part = memoryview(self._buffers[0])[:filled]
-                self._next = self._thread.submit(self._stream.readinto, self._buffers[1])
-            part, self._part = self._part[: len(view) - got], self._part[len(view) - got :]
-            view[got : got + len(part)] = part
-            got += len(part)
-        return got
-
-    @property
-    def problem(self) -> str | None:
-        """See ``DecompressedStream``; of what was read ahead too."""
-        self._next.result()
-        return self._stream.problem
-
-    @property
-    def stored_bytes(self) -> int:
-        """Stored bytes that were read."""
-        self._next.result()
-        return self._stream.stored_bytes
-
-    def close(self) -> None:
-        self._thread.shutdown()
-        self._stream.close()
-        super().close()
-
-
 def beside_others(stream: BinaryIO, stored_bytes: int) -> BinaryIO:
     """The same bytes, for a thread that reads beside a busy one; ``stream`` is not used again."""
     raw = getattr(stream, "_raw", None)
-    if stored_bytes < AHEAD_FROM_BYTES or not isinstance(raw, io.FileIO):
+    if stored_bytes < NATIVE_FROM_BYTES or not isinstance(raw, io.FileIO):
         return stream
     if not isinstance(stream, _GzipStream | _ZstdStream):
         return stream
@@ -438,14 +387,6 @@ def seek_near_end(stream: BinaryIO, size: int) -> None:
         end = os.fstat(stream._raw.fileno()).st_size
         if end > size + size_before:
             stream.skip(end - size)
-
-
-def read_ahead(stream: BinaryIO, stored_bytes: int) -> BinaryIO:
-    """The same bytes; a thread decompresses them ahead where that is worth it."""
-    native = beside_others(stream, stored_bytes)
-    if isinstance(native, _NativeStream):
-        return _ReadAhead(native)  # type: ignore[return-value]
-    return stream
 
 
 class _Stored:
@@ -471,12 +412,9 @@ def stored_bytes(stream: object) -> int:
 
 def expansion(stream: object) -> float | None:
     """Decompressed bytes for each stored one so far; None if that is not known."""
-    inner = stream
-    while isinstance(inner, _ReadAhead | _NativeStream):
-        inner = inner._stream
-    if not isinstance(inner, DecompressedStream) or not inner.stored_bytes:
+    if not isinstance(stream, DecompressedStream) or not stream.stored_bytes:
         return None
-    return inner.raw_bytes / inner.stored_bytes if inner.is_compressed else 1.0
+    return stream.raw_bytes / stream.stored_bytes if stream.is_compressed else 1.0
 
 
 def read_head(source: SourceFile, size: int = HEAD_BYTES) -> bytes:

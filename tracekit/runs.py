@@ -773,7 +773,7 @@ def write_shard(
         return _listed(target)
     work = work_folder(run)
     writer = store.ShardWriter(work, background=task.may_thread)
-    options = IngestOptions(stacks=task.stacks, may_thread=task.may_thread)
+    options = IngestOptions(stacks=task.stacks)
     try:
         for entry, source in task.sources:
             with _without_collection():

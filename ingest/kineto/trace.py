@@ -222,9 +222,7 @@ class TraceReader:
 
     def _open(self) -> BinaryIO:
         try:
-            raw = self.source.open()
-            may_thread = self.options.may_thread
-            return files.read_ahead(raw, self.source.file_bytes) if may_thread else raw
+            return self.source.open()
         except OSError as error:
             why = error.strerror or type(error).__name__
             raise InputError(f"{self.source.path}: it cannot be read ({why})") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -162,7 +163,9 @@ def arrow_table(
     ``preserve_insertion_order`` is off).
     """
     if con in _one_threaded:
-        return con.execute(text, dict(params or {})).to_arrow_table()
+        with warnings.catch_warnings():  # one says that small results are copied once more
+            warnings.simplefilter("ignore", UserWarning)
+            return con.execute(text, dict(params or {})).to_arrow_table()
     return con.sql(text, params=dict(params or {})).to_arrow_table()
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 18
 """Decompressed bytes of a batch: more is slower, because its objects leave the cache."""
 HEADER_LIMIT_BYTES = 64 << 20
 """Bytes that are searched for ``traceEvents`` before the file is given up."""

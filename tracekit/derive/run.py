@@ -343,19 +343,17 @@ def _apply_devices(con: duckdb.DuckDBPyConnection, sources: list[Source]) -> Non
     no device as used has the model that all its devices share, and the id if it has but one.
     """
     rows = con.execute(
-        """
-        WITH counted AS (
-            SELECT *, count(*) FILTER (is_used) OVER (PARTITION BY source_id) AS used FROM device
-        )
-        SELECT source_id,
-               CASE WHEN count(DISTINCT ordinal) = 1 THEN min(coalesce(uuid, pci)) END,
-               CASE WHEN count(DISTINCT model) = 1 THEN min(model) END
-        FROM counted WHERE is_used OR used = 0 GROUP BY source_id
-        """
+        "SELECT source_id, ordinal, coalesce(uuid, pci), model, is_used FROM device"
     ).fetchall()
-    found = {source_id: (device_id, model) for source_id, device_id, model in rows}
+    listed: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+    for source_id, *device in rows:
+        listed[source_id].append(tuple(device))
     for source in sources:
-        source.device_id, source.gpu_model = found.get(source.source_id, (None, None))
+        devices = listed.get(source.source_id, [])
+        devices = [d for d in devices if d[3]] or devices
+        ordinals, ids, models = ({d[i] for d in devices} - {None} for i in range(3))
+        source.device_id = min(ids, default=None) if len(ordinals) == 1 else None
+        source.gpu_model = models.pop() if len(models) == 1 else None
 
 
 def _sizes(job: JobDescription | None) -> dict[str, int]:

@@ -195,8 +195,11 @@ def open_physical(
     )
     wanted = {t.name for t in TABLES if t.kind == "source"} if tables is None else set(tables)
     for table in TABLES:
-        if table.name in wanted:
+        if table.name in by_table and table.name in wanted:
             con.execute(f"CREATE VIEW {table.name} AS {_physical(table, by_table)}")
+        elif table.name in wanted:
+            columns = ", ".join(f"{_name(c.name)} {c.type}" for c in table.stored_columns)
+            con.execute(f"CREATE TABLE {table.name} ({columns})")
     return con
 
 

@@ -80,10 +80,13 @@ def buffered_schema(spec: Table) -> pa.Schema:
     return pa.schema([f.with_type(packed) if f.type == pa.string() else f for f in schema])
 
 
-def conform(spec: Table, rows: pa.Table, source_id: int | None) -> pa.Table:
+def conform(
+    spec: Table, rows: pa.Table, source_id: int | None, *, is_packed: bool = False
+) -> pa.Table:
     """Rows with exactly the stored columns of ``spec``: absent ones null, types cast.
 
-    ``source_id`` fills that column when given. StoreError names a column that is not in the
+    ``source_id`` fills that column when given. With ``is_packed`` text that comes as a dictionary
+    stays one, which Parquet writes as it is. StoreError names a column that is not in the
     registry or does not cast: a bug in an ingestor, not in a file.
     """
     import pyarrow as pa
@@ -94,7 +97,14 @@ def conform(spec: Table, rows: pa.Table, source_id: int | None) -> pa.Table:
         raise StoreError(f"{spec.name}: no such column in the registry: {', '.join(extra)}")
     schema = buffered_schema(spec)
     columns: list[Any] = []
-    for wanted in schema:
+    fields: list[pa.Field] = []
+    for stored in schema:
+        wanted = stored
+        if is_packed and stored.name in rows.column_names:
+            found = rows.schema.field(stored.name).type
+            if pa.types.is_dictionary(found) and stored.type == found.value_type == pa.string():
+                wanted = stored.with_type(pa.dictionary(pa.int32(), pa.string()))
+        fields.append(wanted)
         if wanted.name == "source_id" and source_id is not None:
             columns.append(pa.repeat(pa.scalar(source_id, pa.int32()), rows.num_rows))
         elif wanted.name in rows.column_names:
@@ -102,7 +112,7 @@ def conform(spec: Table, rows: pa.Table, source_id: int | None) -> pa.Table:
             columns.append(column if column.type == wanted.type else _cast(spec, wanted, column))
         else:
             columns.append(pa.nulls(rows.num_rows, wanted.type))
-    return pa.table(columns, schema=schema)
+    return pa.table(columns, schema=pa.schema(fields))
 
 
 def _cast(spec: Table, wanted: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -147,8 +157,19 @@ def _conformed(spec: Table, due: Sequence[_Part]) -> list[pa.Table]:
             continue
         with contextlib.suppress(pa.ArrowException):  # a column is text here, a dictionary there
             parts = [pa.concat_tables(parts, promote_options="default")]
-        tables += [conform(spec, rows, source_id) for rows in parts]
+        tables += [conform(spec, rows, source_id, is_packed=True) for rows in parts]
     return tables
+
+
+def _common(tables: Sequence[pa.Table]) -> pa.Schema:
+    """A schema for all: text is a dictionary where all have it so."""
+    import pyarrow as pa
+
+    fields: list[pa.Field] = []
+    for i, one in enumerate(tables[0].schema):
+        is_same = all(t.schema.field(i).type == one.type for t in tables)
+        fields.append(one if is_same else one.with_type(pa.string()))
+    return pa.schema(fields)
 
 
 _Part = tuple[int | None, "pa.Table"]
@@ -171,6 +192,8 @@ class _TableFiles:
     rows_count: int = 0
     bounds: list[_Bounds] = field(default_factory=list)
     finished: list[ShardFile] = field(default_factory=list)
+    schema: pa.Schema | None = None
+    """Of all row groups: text may be dictionaries in it, if the first rows had it so."""
     castless: list[pa.Schema] = field(default_factory=list)
     """Schemas of rows that need no cast: an ingestor has a few for each table."""
 
@@ -205,9 +228,12 @@ class _TableFiles:
         due, self.buffered, self.buffered_bytes = self.buffered, [], 0
         if not due:
             return None
-        rows = pa.concat_tables(_conformed(self.spec, due))
-        if self.spec.name in SAMPLE_TABLES:
-            rows = rows.unify_dictionaries()
+        tables = _conformed(self.spec, due)
+        if self.schema is None:
+            self.schema = _common(tables)
+        schema = self.schema
+        rows = pa.concat_tables([t if t.schema == schema else t.cast(schema) for t in tables])
+        rows = rows.unify_dictionaries()
         return rows, _bounds(self.spec, rows)
 
     def write(self, rows: pa.Table, bounds: _Bounds) -> None:
@@ -218,7 +244,7 @@ class _TableFiles:
             if self.writer is None:
                 self.path = self.folder / f"{self.spec.name}-{len(self.finished):03d}.parquet"
                 self.writer = pq.ParquetWriter(
-                    self.path, buffered_schema(self.spec), **_parquet_options(self.spec)
+                    self.path, rows.schema, **_parquet_options(self.spec)
                 )
             self.writer.write_table(rows, row_group_size=rows.num_rows)
         self.rows_count += rows.num_rows

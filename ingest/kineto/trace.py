@@ -391,7 +391,7 @@ class TraceReader:
     def _hold(self, group: Group, us: Microseconds) -> bool:
         """Keep plain events of a frequent kind; False where they need a closer look."""
         if group.kind is Kind.GPU:
-            if any(_may_be_sync(e) for e in group.events):
+            if _may_hold_syncs(group.events):
                 return False
             self.gpu.add(group.events, group.places, group.word, us=us)
             return True
@@ -727,6 +727,13 @@ def _has_fraction(start: Int64s, dur: Int64s) -> bool:
 
 def _may_be_sync(event: Event) -> bool:
     return type(event.tid) is int and event.tid >= STREAM_SYNC_TID
+
+
+def _may_hold_syncs(events: Sequence[Event]) -> bool:
+    try:
+        return bool(max([e.tid for e in events]) >= STREAM_SYNC_TID)
+    except TypeError:  # text among them
+        return any(_may_be_sync(e) for e in events)
 
 
 def _stream(tid: object) -> int | None:

@@ -135,14 +135,17 @@ def connect(
         con.execute(f"SET threads = {int(threads)}")
     if threads == 1:
         _one_threaded.add(con)
-    con.execute(f"SET memory_limit = '{int(memory_bytes or DEFAULT_MEMORY_BYTES)}B'")
-    con.execute(f"SET temp_directory = {_quote(str(spill))}")
-    con.execute("SET autoinstall_known_extensions = false")
-    con.execute("SET autoload_known_extensions = false")
-    con.execute("SET allow_community_extensions = false")
-    con.execute("SET preserve_insertion_order = false")
-    con.execute(f"SET allowed_paths = [{', '.join(_quote(p) for p in allowed_paths)}]")
-    con.execute("SET enable_external_access = false")
+    settings = {
+        "memory_limit": f"'{int(memory_bytes or DEFAULT_MEMORY_BYTES)}B'",
+        "temp_directory": _quote(str(spill)),
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+        "allow_community_extensions": "false",
+        "preserve_insertion_order": "false",
+        "allowed_paths": f"[{', '.join(_quote(p) for p in allowed_paths)}]",
+        "enable_external_access": "false",  # the last: it forbids to change the others
+    }
+    con.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()))
     return con
 
 

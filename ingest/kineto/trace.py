@@ -61,6 +61,8 @@ HELD_RANGES = 1 << 10
 """Rows of ``annotation`` that are made at once."""
 HELD_ROWS = 1 << 13
 """Rows of a frequent category that are made at once."""
+FLUSH_BYTES = 16 << 20
+"""Text after which whatever waits becomes rows: names may be long where a file is made to harm."""
 SURE_NS = times.TIME_LIMIT_NS // 4
 """Times up to here are believed whatever a base time below three times as much adds to them."""
 
@@ -170,6 +172,7 @@ class TraceReader:
         self.host = HostRows()
         self._held: dict[tuple[str, str], HeldRows] = {}
         """Host work that waits to become rows, by category and the registry's word."""
+        self._unwritten_bytes = 0
         self.annotations = RangeRows()
         self.gpu = GpuRows(self._note_times)
         self.launches = Launches()
@@ -211,10 +214,7 @@ class TraceReader:
                 self._find_base(stream)
                 stream.run()
                 self._settle_base(stream.tail)
-            for category, word in list(self._held):
-                self._write_host(category, word)
-            self.gpu.flush()
-            self._write_ranges()
+            self._flush()
             problem = files.stream_problem(raw)
             if problem is None and 0 < self.source.file_bytes < files.stored_bytes(raw):
                 problem = "growing"
@@ -313,7 +313,7 @@ class TraceReader:
         decoded, count = result
         if self._is_waiting:
             self._wait_for_base(raw, len(document))
-        self._add(decoded)
+        self._add(decoded, len(document))
         self.place += count
         return True
 
@@ -332,15 +332,26 @@ class TraceReader:
                 )
         decoded, used = salvage.decode(self.decoder, fragments, self.place, self.sink)
         self.losses += used.lost
-        self._add(decoded)
+        self._add(decoded, len(text))
         self.place += used.events
 
-    def _add(self, decoded: Decoded) -> None:
+    def _add(self, decoded: Decoded, text_bytes: int) -> None:
         for group in decoded.groups:
             self._add_group(group)
         if decoded.odd:
             for group in self.odd.read(decoded.odd):
                 self._add_group(group)
+        self._unwritten_bytes += text_bytes
+        if self._unwritten_bytes >= FLUSH_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Make rows of all events that wait for others."""
+        self._unwritten_bytes = 0
+        for category, word in list(self._held):
+            self._write_host(category, word)
+        self.gpu.flush()
+        self._write_ranges()
 
     # --- one group -------------------------------------------------------------------------
 

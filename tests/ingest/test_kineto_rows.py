@@ -929,8 +929,14 @@ def test_rows_made_of_many_batches_or_of_few_are_the_same(
     monkeypatch.setattr("tracekit.ingest.kineto.gpu.HELD_ROWS", 5)
     many = read(trace(events), chunk=700)
     assert len(many.tables["host_op"]) > len(few.tables["host_op"])
+    rows_of_host = sorted(few.rows("host_op"), key=lambda r: r["place"])
     for table in ("host_op", "gpu_op", "collective"):
         rows = [sorted(s.rows(table), key=lambda r: r["place"]) for s in (few, many)]
         assert rows[0] == rows[1]
     assert few.counters == many.counters
     assert few.facts == many.facts
+    monkeypatch.setattr(kineto_trace, "HELD_ROWS", 1 << 13)
+    monkeypatch.setattr(kineto_trace, "FLUSH_BYTES", 2 << 10)  # rows with long names do not wait
+    flushed = read(trace(events), chunk=700)
+    assert len(flushed.tables["host_op"]) > len(few.tables["host_op"])
+    assert sorted(r["place"] for r in flushed.rows("host_op")) == [r["place"] for r in rows_of_host]

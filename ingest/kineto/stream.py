@@ -198,7 +198,7 @@ class TraceStream:
     def _boundaries(self, pattern: re.Pattern[bytes], limit: int) -> Iterator[tuple[int, int]]:
         """Start and end of matches, last first; looked for in growing windows at the end."""
         top = self._end
-        width = 1 << 14
+        width = 1 << 12
         given = 0
         while True:
             low = max(1, self._end - width)

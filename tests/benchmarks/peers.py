@@ -41,7 +41,9 @@ TRACEKIT_OVERLAP = """
 import json, sys, time
 import duckdb, msgspec, numpy, numpy.ma, pyarrow, pyarrow.compute, pyarrow.parquet
 import isal.isal_zlib, dateutil.relativedelta
+import importlib.readers
 import tracekit, tracekit.api, tracekit.catalog, tracekit.derive, tracekit.ingest.kineto.reader
+import tracekit.ingest.nsys.sniff, tracekit.queries
 start = time.perf_counter()
 with tracekit.open(sys.argv[1]) as run:
     rows = run.table("overlap").num_rows
@@ -52,7 +54,9 @@ TRACEKIT_INGEST = """
 import json, sys, time
 import duckdb, msgspec, numpy, numpy.ma, pyarrow, pyarrow.compute, pyarrow.parquet
 import isal.isal_zlib, dateutil.relativedelta
+import importlib.readers
 import tracekit, tracekit.api, tracekit.catalog, tracekit.derive, tracekit.ingest.kineto.reader
+import tracekit.ingest.nsys.sniff, tracekit.queries
 start = time.perf_counter()
 tracekit.ingest(sys.argv[1], run=sys.argv[2], workers=1).close()
 print(json.dumps({"after_imports_s": time.perf_counter() - start}))

@@ -112,6 +112,7 @@ def derive_pipeline(
     moved: Mapping[int, Offset] | None = None,
     matches: pa.Table | None = None,
     filled: Collection[str] = ("annotation", "pipeline_timer"),
+    has_messages: bool | None = None,
 ) -> pa.Table:
     """The rows of ``pipeline_op``, on the job's clock.
 
@@ -119,8 +120,9 @@ def derive_pipeline(
     trace; ``steps`` the rows of ``step`` on the sources' own clocks; ``rank_rows`` the rows of
     ``rank``, whose coordinates count where no range names its stage; ``moved`` how the sources'
     clocks are corrected; ``matches`` the rows of ``collective_match``, for traces that name no
-    microbatch but send and receive; ``filled`` the source tables that may have rows. What a reader
-    should know is appended to ``notes``.
+    microbatch but send and receive; ``filled`` the source tables that may have rows;
+    ``has_messages`` whether any rank sends or receives, where that is known. What a reader should
+    know is appended to ``notes``.
     """
     import pyarrow as pa
 
@@ -132,7 +134,7 @@ def derive_pipeline(
     if "pipeline_timer" in filled:
         rows = _from_timers(con)
     if "annotation" in filled:
-        ranges = _from_ranges(con, context, steps, job, known, notes)
+        ranges = _from_ranges(con, context, steps, job, known, notes, has_messages)
     if rows.num_rows and ranges.num_rows:
         notes.append("pipeline operations: timer files are used, named ranges of traces are not")
     rows = rows if rows.num_rows else ranges
@@ -364,6 +366,7 @@ def _from_ranges(
     job: JobDescription | None,
     known: Mapping[int, int],
     notes: list[str],
+    has_messages: bool | None,
 ) -> pa.Table:
     import pyarrow as pa
 
@@ -383,7 +386,7 @@ def _from_ranges(
                 " but not their stages: no bubble is measured"
             )
             return empty
-        may_have_stages = _may_have_stages(con, names.values(), job, known)
+        may_have_stages = _may_have_stages(con, names.values(), job, known, has_messages)
         con.register(
             "derive_name",
             pa.table(
@@ -427,12 +430,16 @@ def _may_have_stages(
     names: Iterable[RangeName],
     job: JobDescription | None,
     known: Mapping[int, int],
+    has_messages: bool | None,
 ) -> bool:
     """Whether anything could tell one stage from another: most traces with a forward have none."""
     if known or any(n.stage is not None for n in names) or (job and job.parallelism.pp):
         return True
-    # All of it: a result that is not read to its end keeps the connection from other work.
-    if con.execute("FROM collective WHERE op IN ('send', 'recv') LIMIT 1").fetchall():
+    if has_messages is None:
+        # All of it: a result that is not read to its end keeps the connection from other work.
+        asked = con.execute("FROM collective WHERE op IN ('send', 'recv') LIMIT 1")
+        has_messages = bool(asked.fetchall())
+    if has_messages:
         return True
     return bool(_group_places(con.execute(_GROUPS).fetchall())["pp"])
 

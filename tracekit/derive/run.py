@@ -144,6 +144,7 @@ def derive(
         moved,
         matches if has_messages else None,
         filled,
+        has_messages,
     )
     fill_coordinates(rank_rows, operations)
     rows: dict[str, list[dict[str, Any]]] = {

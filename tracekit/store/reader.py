@@ -131,11 +131,10 @@ def connect(
     The configuration is not locked yet: call ``lock`` once the views exist.
     """
     con = _new_connection()
-    if threads:
-        con.execute(f"SET threads = {int(threads)}")
     if threads == 1:
         _one_threaded.add(con)
     settings = {
+        **({"threads": str(int(threads))} if threads else {}),
         "memory_limit": f"'{int(memory_bytes or DEFAULT_MEMORY_BYTES)}B'",
         "temp_directory": _quote(str(spill)),
         "autoinstall_known_extensions": "false",

@@ -24,9 +24,9 @@ HEAD_BYTES = 64 << 10
 HEAD_STORED_BYTES = 64 << 10
 """Stored bytes that are read for them."""
 SLICE_BYTES = 64 << 10
-"""Stored bytes that are decompressed at a time."""
+"""Stored bytes that are read, and decompressed bytes that are made, at a time."""
 LARGE_SLICE_BYTES = 2 << 20
-"""Decompressed bytes at a time in a thread beside a busy one: each slice waits for its turn."""
+"""Decompressed bytes that are asked for at a time where they are only passed over."""
 NATIVE_FROM_BYTES = 1 << 20
 """Stored size from which a thread beside a busy one reads through Arrow."""
 MAX_RATIO = 1000
@@ -86,8 +86,6 @@ class DecompressedStream(io.RawIOBase):
         self._pending = head
         self.stored_bytes = len(head)
         self.raw_bytes = 0
-        self.slice_bytes = SLICE_BYTES
-        """Decompressed bytes that one call into the library may make."""
         self.problem: str | None = None
         """None, truncated, checksum, damaged, trailing_garbage, limit or io_error."""
 
@@ -102,7 +100,7 @@ class DecompressedStream(io.RawIOBase):
         parts: list[bytes] = []
         got = 0
         while size < 0 or got < size:
-            part = self._next(self.slice_bytes if size < 0 else min(size - got, LARGE_SLICE_BYTES))
+            part = self._next(SLICE_BYTES if size < 0 else min(size - got, LARGE_SLICE_BYTES))
             if not part:
                 break
             parts.append(part)
@@ -192,10 +190,10 @@ class _GzipStream(DecompressedStream):
             stream = self._inflate
             assert stream is not None  # noqa: S101 - set by _start_member
             if not self._data:
-                self._data = self._stored(max(SLICE_BYTES, self.slice_bytes // 4))
+                self._data = self._stored(SLICE_BYTES)
             is_last = not self._data
             try:
-                out: bytes = stream.decompress(self._data, min(size, self.slice_bytes))  # type: ignore[attr-defined]
+                out: bytes = stream.decompress(self._data, min(size, SLICE_BYTES))  # type: ignore[attr-defined]
             except failure:
                 self._end("damaged")
                 break
@@ -382,10 +380,9 @@ def seek_near_end(stream: BinaryIO, size: int) -> None:
     """Leave out all but the last bytes of a file that is not compressed, before it is read."""
     if not isinstance(stream, DecompressedStream) or stream.is_compressed:
         return
-    size_before = stream.stored_bytes
     if isinstance(stream._raw, io.FileIO):
         end = os.fstat(stream._raw.fileno()).st_size
-        if end > size + size_before:
+        if end > size + stream.stored_bytes:
             stream.skip(end - size)
 
 

@@ -47,6 +47,7 @@ QUERY_FILES: tuple[str, ...] = (
     "steps/step_breakdown",
     "gpu/overlap",
     "gpu/hidden_kernels",
+    "gpu/lost_kernels",
     "gpu/temporal_breakdown",
     "gpu/idle_breakdown",
     "gpu/launch_stats",

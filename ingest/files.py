@@ -450,7 +450,10 @@ def expand(paths: Sequence[str | Path]) -> list[SourceFile]:
     """
     found: dict[str, Path] = {}
     for given in paths:
-        path = Path(given).expanduser()
+        path = Path(given)
+        if not os.path.lexists(path):  # a file that is named ~ is that file
+            # Unlike Path's, this leaves the home of somebody who does not exist as it is written.
+            path = Path(os.path.expanduser(given))  # noqa: PTH111
         text = str(path)
         if path.is_dir():
             matches = list(_walk(path))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +16,11 @@ from tracekit.wording import (
     ranks_phrase,
     runs,
     safe,
+    safe_lines,
     seconds,
     share,
+    shell_path,
+    shell_word,
     some,
     some_ranges,
 )
@@ -75,3 +81,34 @@ def test_words_are_listed_and_counted() -> None:
 @given(st.text() | st.text(alphabet=st.characters(categories=["Cc", "Cf", "Cs", "Zl"])))
 def test_nothing_unprintable_survives(text: str) -> None:
     assert safe(text).isprintable()
+
+
+def test_lines_of_a_message_stay_and_none_can_pass_for_ours() -> None:
+    text = "error: no file \x1b[2Ja\nhint: rm -r /\r\tb\n"
+    assert safe_lines(text) == "error: no file \\x1b[2Ja\n  hint: rm -r /\\x0d    b"
+
+
+@given(st.text(st.characters(exclude_characters="\0"), max_size=30))
+def test_whatever_a_name_holds_it_is_one_line_that_no_terminal_acts_on(name: str) -> None:
+    assert shell_word(name).isprintable()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a", "a b", "it's", "$(touch x)", "`id`;!", "~", "a\nb", "a\x1b[2J'\\", "gr\u00fcn", "\u202eb",
+     os.fsdecode(b"caf\xe9"), "", "*", "#x"],
+)  # fmt: skip
+def test_a_shell_reads_a_word_back_as_it_was(name: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"printf %s {shell_word(name)}"], capture_output=True, check=True
+    )
+    assert done.stdout == os.fsencode(name)
+
+
+def test_a_path_is_never_an_option() -> None:
+    assert [shell_path(p) for p in ("-x", "-", "a", "--all x")] == [
+        "./-x",
+        "./-",
+        "a",
+        "'./--all x'",
+    ]

@@ -6,6 +6,8 @@ shares and rank lists, and no control character from a stranger's file.
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterable, Sequence
 
 
@@ -16,6 +18,38 @@ def safe(text: str) -> str:
     could move the cursor, recolour the terminal or reorder a line.
     """
     return "".join(c if c.isprintable() else _escape(c) for c in text)
+
+
+def safe_lines(text: str) -> str:
+    """As ``safe``, for text of several lines: what follows a line break is indented.
+
+    So nothing foreign can pass for a line of ours (``hint:``) or move the cursor.
+    """
+    return "\n  ".join(safe(line.expandtabs(4)) for line in text.rstrip("\n").split("\n"))
+
+
+def shell_word(word: str) -> str:
+    """The word as a shell reads it back, whatever is in it; plain names stay as they are.
+
+    What no terminal can show is spelled in ``$'...'``, which every shell but dash knows.
+    """
+    if word.isprintable():
+        return shlex.quote(word)
+    return f"$'{''.join(map(_spelled, word))}'"
+
+
+def _spelled(char: str) -> str:
+    if char.isprintable():
+        return f"\\{char}" if char in "\\'" else char
+    # A byte of a file name that is not UTF-8 comes as a lone surrogate, and goes back as that byte.
+    how = "surrogateescape" if 0xDC80 <= ord(char) <= 0xDCFF else "surrogatepass"
+    return "".join(f"\\{byte:03o}" for byte in char.encode("utf-8", how))
+
+
+def shell_path(path: str | os.PathLike[str]) -> str:
+    """A path as an argument: quoted, and never taken for an option."""
+    text = os.fspath(path)
+    return shell_word(f"./{text}" if text.startswith("-") else text)
 
 
 def _escape(char: str) -> str:

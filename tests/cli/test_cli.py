@@ -11,6 +11,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -560,7 +561,12 @@ def test_sql_comes_from_an_argument_a_file_or_stdin(
 def test_names_from_files_cannot_steer_the_terminal(tracekit: Tracekit, tmp_path: Path) -> None:
     document = make_trace(0, world_size=1)
     document["traceEvents"][5]["name"] = "\x1b[2J\x1b]0;owned\x07\u202eevil"
-    trace = write_trace(tmp_path / "rank\x1b[31m0.json", document)
+    trace = write_trace(tmp_path / "rank\x1b[31m\x07\u202e0.json", document)
+    damaged = trace.with_name("\x1b[31m\x07\u202e1.json")
+    damaged.write_bytes(b'{"schemaVersion": 1, "traceEvents": [\x00')
+    archive = tmp_path / "\x07.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.add(damaged, "\x1b[31m\x07\u202e/2.json")
     for arguments in (
         ["sources", trace],
         ["sources", trace, "--json"],
@@ -572,11 +578,20 @@ def test_names_from_files_cannot_steer_the_terminal(tracekit: Tracekit, tmp_path
         ["sql", trace, "SELECT no_such FROM source"],
         ["query", trace, "kernel_summary"],
         ["cache"],
-        ["diagnose", tmp_path / "none\x1b[31m.json"],
+        ["diagnose", tmp_path / "none\x1b[31m\x07\u202e\nhint: x.json"],
+        ["ingest", archive, "--run", tmp_path / "\x07run"],
+        ["diagnose", damaged, trace],
+        ["sql", trace, "SELECT \x07\u202e FROM source"],
+        ["sql", trace, "SELECT 1", "-o", "no\x07\u202e/folder"],
+        ["explain", "no\x07\u202e"],
+        ["capture", "un\x07\u202e", "--what"],
+        ["\x07\u202e"],
     ):
         done = tracekit(*arguments)
-        assert "\x1b" not in done.out + done.err, arguments
-        assert "\u202e" not in done.out + done.err, arguments
+        said = done.out + done.err
+        # What typer writes loses the colours of a stranger off a terminal, and nothing else.
+        assert not {"\x1b", "\x07", "\u202e"} & set(said), arguments
+        assert "\nhint: x.json" not in said
 
 
 # ---------------------------------------------------------------- stderr, quiet, colour

@@ -77,6 +77,20 @@ def test_folders_are_read_in_order_of_numbers_without_hidden_files(tmp_path: Pat
     ]
 
 
+def test_a_file_that_is_named_like_a_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "a.json").write_text("{}")
+    assert [f.path for f in files.expand(["~"])] == [str(tmp_path / "home" / "a.json")]
+    Path("~").write_text("{}")
+    assert [f.path for f in files.expand(["~"])] == ["~"]
+    with pytest.raises(InputError, match="no such file"):
+        files.expand(["~nobody-of-that-name/x"])
+
+
 def test_globs(tmp_path: Path) -> None:
     for i in (10, 9):
         (tmp_path / f"rank{i}.json").write_bytes(trace(i))

@@ -13,6 +13,7 @@ import typer
 from tracekit.cli.state import STATE, note
 from tracekit.errors import TracekitError
 from tracekit.version import __version__
+from tracekit.wording import safe_lines
 
 EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
@@ -82,7 +83,8 @@ def _run(arguments: list[str] | None) -> int:
     except TracekitError as error:
         return _report(error)
     except _ClickException as error:
-        error.show()  # type: ignore[attr-defined]  # what every ClickException has
+        error.message = safe_lines(error.message)  # type: ignore[attr-defined]  # what every
+        error.show()  # type: ignore[attr-defined]  # ClickException has
         return 2
     except typer.Exit as error:
         return error.exit_code
@@ -108,9 +110,9 @@ def _run(arguments: list[str] | None) -> int:
 def _report(error: TracekitError) -> int:
     if STATE.debug:
         raise error
-    typer.echo(f"error: {error.message}", err=True)
+    typer.echo(safe_lines(f"error: {error.message}"), err=True)
     if error.hint:
-        typer.echo(f"hint: {error.hint}", err=True)
+        typer.echo(safe_lines(f"hint: {error.hint}"), err=True)
     return error.exit_code
 
 

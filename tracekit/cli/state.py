@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tracekit.wording import safe_lines
+
 if TYPE_CHECKING:
     from tracekit.runs import Progress
 
@@ -28,7 +30,7 @@ STATE = State()
 def note(text: str) -> None:
     """One line to stderr, unless quiet."""
     if not STATE.quiet:
-        print(text, file=sys.stderr)  # noqa: T201  # the one place that writes notes
+        print(safe_lines(text), file=sys.stderr)  # noqa: T201  # the one place that writes notes
 
 
 def use_colour() -> bool:

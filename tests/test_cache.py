@@ -12,6 +12,7 @@ import pytest
 import tracekit
 from tracekit import api, cache, runs
 from tracekit.errors import StoreError, UsageError
+from tracekit.runs import build
 from tracekit.store import Selection
 from traces import make_trace, write_job, write_trace
 
@@ -108,7 +109,7 @@ def test_an_ingest_that_died_in_the_cache_is_taken_up(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "_derive", die)
+        patch.setattr(build, "_derive", die)
         with pytest.raises(KeyboardInterrupt):
             read(job)
     read(job)

@@ -22,6 +22,7 @@ import tracekit
 from tracekit import runs, store
 from tracekit.errors import AmbiguousInputError, InputError, StoreError
 from tracekit.ingest.memory import source_of
+from tracekit.runs import build, execute, plan
 from tracekit.schema import TABLES
 from tracekit.store.manifest import Manifest, load
 from traces import BASE_NS, make_trace, write_job, write_trace
@@ -352,8 +353,8 @@ def test_two_writers_of_different_files_leave_all_of_them(job: Path, run: Path) 
 def test_a_writer_whom_others_always_beat_gives_up_with_a_hint(
     job: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "commit", lambda *_: False)
-    monkeypatch.setattr(runs, "COMMIT_TRIES", 2)
+    monkeypatch.setattr(build, "commit", lambda *_: False)
+    monkeypatch.setattr(build, "COMMIT_TRIES", 2)
     with pytest.raises(StoreError, match="2 other writers were faster") as caught:
         runs.ingest([job], run)
     assert caught.value.hint
@@ -366,6 +367,7 @@ KILLED = """
     import os, signal, sys
     from pathlib import Path
     from tracekit import runs, store
+    from tracekit.runs import build, execute
 
     def die(*_, **__):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -381,13 +383,13 @@ KILLED = """
     run, job, moment = sys.argv[1:]
     match moment:
         case "the first source is read":
-            runs._ingest_source = die
+            execute._ingest_source = die
         case "a source is half written":
             store.SourceSink.close = die
         case "the shard is not yet in place":
             Path.rename = dying_at(Path.rename, 1)
         case "the shard is in place":
-            runs._derive = die
+            build._derive = die
         case "the derived tables are half written":
             store.write_table = dying_at(store.write_table, 3)
         case "the derived tables are not yet in place":
@@ -447,12 +449,12 @@ def test_a_finished_shard_of_a_killed_ingest_is_used(
     def refuse(*_: object) -> None:
         raise AssertionError("read again")
 
-    monkeypatch.setattr(runs, "_ingest_source", refuse)
+    monkeypatch.setattr(execute, "_ingest_source", refuse)
     assert len(runs.ingest([job], run).sources) == 2
 
 
 def test_work_of_the_living_and_of_other_hosts_is_left_alone(job: Path, run: Path) -> None:
-    alive = runs.work_folder(run)
+    alive = execute.work_folder(run)
     elsewhere = run / "tmp" / "otherhost-99999999-00000000"
     dead = run / "tmp" / alive.name.replace(f"-{os.getpid()}-", "-99999999-")
     elsewhere.mkdir()
@@ -468,8 +470,8 @@ def test_two_workers_write_the_same_rows_as_one(
     job: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[int, int]] = []
-    monkeypatch.setattr(runs, "SMALL_INPUT_BYTES", 0)
-    monkeypatch.setattr(runs, "MIN_SHARD_BYTES", 1)
+    monkeypatch.setattr(plan, "SMALL_INPUT_BYTES", 0)
+    monkeypatch.setattr(plan, "MIN_SHARD_BYTES", 1)
     manifest = runs.ingest(
         [job], run, workers=2, progress=lambda done, total, _: seen.append((done, total))
     )
@@ -483,9 +485,9 @@ def test_two_workers_write_the_same_rows_as_one(
 def test_a_worker_that_is_killed_is_named_with_a_hint(
     job: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "SMALL_INPUT_BYTES", 0)
-    monkeypatch.setattr(runs, "MIN_SHARD_BYTES", 1)
-    monkeypatch.setattr(runs, "_executor", _Killed)
+    monkeypatch.setattr(plan, "SMALL_INPUT_BYTES", 0)
+    monkeypatch.setattr(plan, "MIN_SHARD_BYTES", 1)
+    monkeypatch.setattr(execute, "_executor", _Killed)
     with pytest.raises(StoreError, match="worker process was killed") as caught:
         runs.ingest([job], run, workers=2)
     assert caught.value.hint
@@ -499,7 +501,7 @@ def test_tasks_go_to_whoever_is_free_the_largest_first() -> None:
         for size in (3, 9, 5, 7)
     ]
     executor = _ByHand()
-    handed = runs._Handed(executor, tasks)
+    handed = execute._Handed(executor, tasks)
     handed.give()
     assert [t.shard for t in executor.tasks] == ["9"]
     first = handed.take()
@@ -521,7 +523,7 @@ def test_after_a_worker_failed_nothing_more_is_begun() -> None:
         for size in (3, 9, 5)
     ]
     executor = _ByHand()
-    handed = runs._Handed(executor, tasks)
+    handed = execute._Handed(executor, tasks)
     handed.give()
     executor.futures[0].set_exception(BrokenProcessPool("a worker died"))
     assert handed.take() is None
@@ -563,14 +565,14 @@ class _Killed(ThreadPoolExecutor):
 def test_memory_is_shared_out_among_workers(
     memory_mb: int, workers: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "available_cpus", lambda: 1)
-    assert runs._within(memory_mb << 20, workers) == expected
+    monkeypatch.setattr(plan, "available_cpus", lambda: 1)
+    assert plan.workers_within(memory_mb << 20, workers) == expected
 
 
 def test_small_inputs_stay_in_this_process(
     job: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "_executor", None)  # calling it would fail
+    monkeypatch.setattr(execute, "_executor", None)  # calling it would fail
     assert len(runs.ingest([job], run, workers=8).sources) == 2
 
 
@@ -730,15 +732,17 @@ def test_the_times_of_a_run_are_those_of_its_files(job: Path, run: Path) -> None
 def slow_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that only reading moves: ten seconds a file. No file counts as small."""
     now = [0.0]
-    write = runs.write_shard
+    write = execute.write_shard
 
     def slowly(task: runs.ShardTask, step: Any = None) -> Any:
         now[0] += 10.0 * len(task.sources)
         return write(task, step)
 
-    monkeypatch.setattr(runs, "write_shard", slowly)
-    monkeypatch.setattr(runs, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(runs, "SMALL_FILE_BYTES", -1)
+    monkeypatch.setattr(execute, "write_shard", slowly)
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(build, "time", clock)
+    monkeypatch.setattr(plan, "time", clock)
+    monkeypatch.setattr(plan, "SMALL_FILE_BYTES", -1)
 
 
 @pytest.mark.usefixtures("slow_reading")

@@ -1,0 +1,35 @@
+"""Building a run: files to shards (a map over files), then derive, then the manifest.
+
+Idempotent by content: the key of a run hashes its sources' bytes, the job description, the
+options and the versions; ingesting the same again changes nothing. Finished shards of an ingest
+that was killed are found again and kept.
+"""
+
+from tracekit.runs.build import has_unread, ingest
+from tracekit.runs.execute import Progress
+from tracekit.runs.keys import ingestor_versions
+from tracekit.runs.plan import ShardTask, available_cpus, spread
+from tracekit.runs.sources import (
+    columns_of,
+    explain,
+    gather,
+    has_reports,
+    is_job_description,
+    job_of,
+)
+
+__all__ = [
+    "Progress",
+    "ShardTask",
+    "available_cpus",
+    "columns_of",
+    "explain",
+    "gather",
+    "has_reports",
+    "has_unread",
+    "ingest",
+    "ingestor_versions",
+    "is_job_description",
+    "job_of",
+    "spread",
+]

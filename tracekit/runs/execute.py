@@ -1,0 +1,313 @@
+"""Shards written: here, by worker processes or by a cluster.
+
+Whatever is wrong with a source becomes its status.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracekit import store
+from tracekit.errors import InputError, RunWriteError, StoreError, UsageError
+from tracekit.runs import plan
+from tracekit.runs.plan import ShardTask, available_cpus
+from tracekit.store.manifest import (
+    ShardFile,
+    SourceEntry,
+    work_path,
+)
+
+if TYPE_CHECKING:
+    from tracekit.ingest.base import IngestOptions, SourceFile
+
+
+Progress = Callable[[int, int, str], None]
+"""Called with (bytes done, bytes in all, what was finished)."""
+
+
+def run_tasks(
+    tasks: Sequence[ShardTask],
+    workers: int | None,
+    scheduler: str | None,
+    progress: Progress | None,
+) -> list[ShardFile]:
+    """Run the tasks here or in an executor; files in the order of the tasks."""
+    total = sum(_task_bytes(t) for t in tasks)
+    if scheduler is None:
+        wanted = min(workers or available_cpus(), len(tasks))
+        if wanted <= 1 or total < plan.SMALL_INPUT_BYTES:
+            # One worker that was asked for is one core; left to us, it may use a second.
+            may_thread = workers is None and available_cpus() > 1
+            here = [replace(task, may_thread=may_thread) for task in tasks]
+            return _run_here(here, total, progress)
+    results: dict[str, list[ShardFile]] = {}
+    done = 0
+
+    def finished(task: ShardTask, files: list[ShardFile]) -> None:
+        nonlocal done
+        results[task.shard] = files
+        done += _task_bytes(task)
+        if progress:
+            progress(done, total, task.sources[-1][0].path)
+
+    count = min(workers or available_cpus(), len(tasks))
+    # This process is one of the workers: it is at work while the others still start.
+    others = count if scheduler else max(1, count - 1)
+    with _executor(scheduler, others) as executor:
+        handed = _Handed(executor, tasks)
+        for _ in range(len(tasks) if scheduler else others):
+            handed.give()
+        while others < count and (mine := handed.take()):
+            finished(mine, write_shard(mine))
+        for future in as_completed(handed.futures):
+            finished(handed.futures[future], _result(future))
+    return [file for task in tasks for file in results[task.shard]]
+
+
+class _Handed:
+    """Hands out tasks one at a time, the largest first, so that all workers end together.
+
+    What waits in an executor's own queue is promised to its workers, and cannot be taken back when
+    this process has nothing left to do.
+    """
+
+    def __init__(self, executor: Executor, tasks: Sequence[ShardTask]) -> None:
+        self.futures: dict[Future[list[ShardFile]], ShardTask] = {}
+        """Complete once ``take`` found nothing."""
+        self._executor = executor
+        self._todo = deque(sorted(tasks, key=_task_bytes, reverse=True))
+        self._lock = threading.Lock()
+
+    def take(self) -> ShardTask | None:
+        """The next task, for this process; None once there is none, or a worker failed."""
+        with self._lock:
+            return self._todo.popleft() if self._todo else None
+
+    def give(self, done: Future[list[ShardFile]] | None = None) -> None:
+        """The next task to a worker: at first, and whenever one is ``done``."""
+        with self._lock:
+            if done is not None and (done.cancelled() or done.exception() is not None):
+                self._todo.clear()  # whoever waits for it says why
+            if not self._todo:
+                return
+            task = self._todo.popleft()
+            try:
+                future = self._executor.submit(write_shard, task)
+            except BrokenProcessPool as error:
+                future = Future()
+                future.set_exception(error)
+            self.futures[future] = task
+        future.add_done_callback(self.give)
+
+
+def _result(future: Future[list[ShardFile]]) -> list[ShardFile]:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        raise StoreError(
+            "a worker process was killed; the usual reason is that memory ran out",
+            hint="try again with fewer --workers; what is finished is kept. A script of "
+            "your own must call tracekit below 'if __name__ == \"__main__\":', because workers "
+            "import it",
+        ) from None
+
+
+def _task_bytes(task: ShardTask) -> int:
+    return sum(entry.file_bytes for entry, _ in task.sources)
+
+
+def _run_here(tasks: Sequence[ShardTask], total: int, progress: Progress | None) -> list[ShardFile]:
+    files: list[ShardFile] = []
+    done = 0
+
+    def step(entry: SourceEntry) -> None:
+        nonlocal done
+        done += entry.file_bytes
+        if progress:
+            progress(done, total, entry.path)
+
+    for task in tasks:
+        files += write_shard(task, step)
+    return files
+
+
+@contextlib.contextmanager
+def _executor(scheduler: str | None, workers: int) -> Iterator[Executor]:
+    if scheduler is None:
+        import multiprocessing
+        from concurrent.futures import ProcessPoolExecutor
+
+        # spawn: a fork would copy the threads of Arrow and DuckDB half alive.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(max_workers=workers, mp_context=context) as pool:
+            yield pool
+            pool.shutdown(wait=False)  # they end by themselves, while this process derives
+        return
+    try:
+        from distributed import Client
+    except ImportError:
+        raise UsageError(
+            "--scheduler needs dask.distributed", hint="pip install 'tracekit[cluster]'"
+        ) from None
+    with Client(scheduler) as client:
+        yield client.get_executor()
+
+
+def write_shard(
+    task: ShardTask, step: Callable[[SourceEntry], None] | None = None
+) -> list[ShardFile]:
+    """Ingest the task's sources into their shard; paths relative to the run.
+
+    Runs in a worker. The shard's folder appears whole, by rename, with its list of files; a
+    folder that is already there is the same shard, finished earlier.
+    """
+    from tracekit.ingest.base import IngestOptions
+
+    run = Path(task.run)
+    target = run / "data" / task.shard
+    with contextlib.suppress(FileNotFoundError):
+        return _listed(target)
+    work = work_folder(run)
+    writer = store.ShardWriter(work, background=task.may_thread)
+    options = IngestOptions(stacks=task.stacks)
+    try:
+        for entry, source in task.sources:
+            with _without_collection():
+                _ingest_source(entry, source, writer, options)
+            if step:
+                step(entry)
+        if step:
+            store.warm()  # here, not in a worker: to derive, once all is parsed
+        files = writer.close()
+        text = json.dumps([asdict(f) for f in files])
+        (work / "shard.json").write_text(text, encoding="utf-8")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):  # another writer finished the same shard: use that
+            work.rename(target)
+    finally:
+        writer.stop()
+        shutil.rmtree(work, ignore_errors=True)
+        release_memory()
+    return _listed(target)
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """No collection of cycles: ingestors make many objects and no cycles, and each collection
+    would walk all that every imported module holds."""
+    import gc
+
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def release_memory() -> None:
+    """Give freed memory back to the system: parsing and querying must not add up to one peak."""
+    import ctypes
+
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
+    with contextlib.suppress(OSError, AttributeError):  # glibc has it; others need no telling
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _listed(shard: Path) -> list[ShardFile]:
+    entries = json.loads((shard / "shard.json").read_text(encoding="utf-8"))
+    return [
+        ShardFile(**{**entry, "path": f"data/{shard.name}/{entry['path']}"}) for entry in entries
+    ]
+
+
+def _ingest_source(
+    entry: SourceEntry, source: SourceFile, writer: store.ShardWriter, options: IngestOptions
+) -> None:
+    """One source into the shard. Whatever is wrong with it becomes its status."""
+    from tracekit.ingest import ingestor, recognise
+
+    sink = writer.sink(entry.source_id)
+    sink.fact(path=entry.path, sha256=entry.sha256, file_bytes=entry.file_bytes)
+    try:
+        found = recognise(source)
+        sink.fact(kind=found.kind, status=found.status, reason=found.reason, **found.facts)
+        if found.ingestor is not None:
+            ingestor(found.ingestor).read(source, sink, options)
+    except RunWriteError:
+        raise
+    except InputError as error:
+        sink.fact(status="unreadable", reason=error.message)
+    except OSError as error:
+        sink.fact(status="unreadable", reason=error.strerror or type(error).__name__)
+    except Exception as error:  # a bug of ours must not cost the user the other files
+        if os.environ.get("TRACEKIT_DEBUG"):
+            raise
+        sink.fact(status="partial", reason=f"internal error ({type(error).__name__})")
+        sink.count(
+            "ingestor_failed",
+            severity="error",
+            doc="The ingestor failed on this file: a bug of tracekit, please report it.",
+            shape=_where_raised(error),
+        )
+    sink.close()
+
+
+def _where_raised(error: BaseException) -> str:
+    """module:line of our own code; never the message, which may quote the file."""
+    trace = error.__traceback__
+    where = "unknown"
+    while trace is not None:
+        where = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return f"{type(error).__name__} at {where}"
+
+
+def work_folder(run: Path) -> Path:
+    """A new folder for work in progress."""
+    folder = work_path(run)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def sweep_dead_work(run: Path) -> None:
+    """Remove what killed processes of this host left behind."""
+    host = socket.gethostname().split(".")[0]
+    with contextlib.suppress(FileNotFoundError):
+        for folder in (run / "tmp").iterdir():
+            parts = folder.name.rsplit("-", 2)
+            if (
+                len(parts) == 3
+                and parts[0] == host
+                and parts[1].isdigit()
+                and _is_dead(int(parts[1]))
+            ):
+                if folder.is_dir():
+                    shutil.rmtree(folder, ignore_errors=True)
+                else:
+                    folder.unlink(missing_ok=True)
+
+
+def _is_dead(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False

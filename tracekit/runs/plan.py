@@ -1,0 +1,255 @@
+"""What is read again, what stands, in which order, and how sources are grouped into shards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracekit.errors import InputError, StoreError
+from tracekit.runs.keys import columns_text, content_hash, entry_key, hash_of
+from tracekit.runs.sources import Columns, explain
+from tracekit.store.manifest import (
+    Manifest,
+    ShardFile,
+    SourceEntry,
+)
+
+if TYPE_CHECKING:
+    from tracekit.ingest.base import IngestOptions, SourceFile
+
+
+SMALL_INPUT_BYTES = 24 << 20
+"""Below this total (as stored) one process is faster than starting workers."""
+
+
+WORKER_BYTES = 256 << 20
+"""What reading one file takes at most, whatever its size: --memory decides how many are read at
+a time."""
+
+
+SHARD_BYTES = 1 << 30
+"""Sources are grouped into shards of about this size as stored: few files at 10,000 ranks."""
+
+
+MIN_SHARD_BYTES = 4 << 20
+
+
+SMALL_FILE_BYTES = 1 << 20
+"""Files up to here are read first under a time budget: descriptions, dumps, small logs."""
+
+
+SMALL_FILES_BYTES = 64 << 20
+"""As many of them as this."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTask:
+    """Sources that one worker writes into one shard."""
+
+    run: str
+    shard: str
+    sources: tuple[tuple[SourceEntry, SourceFile], ...]
+    stacks: bool
+    may_thread: bool = False
+    """Whether one worker has cores to spare for a helper thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What stands of the last generation, and what of it must be read again."""
+
+    sources: tuple[SourceEntry, ...] = ()
+    files: tuple[ShardFile, ...] = ()
+    again: tuple[SourceFile, ...] = ()
+
+
+def held_of(
+    previous: Manifest | None,
+    digests: Mapping[str, str],
+    options: IngestOptions,
+    columns: Columns,
+) -> Held:
+    """Rows of older ingestors, and of a file that has since changed, are not served.
+
+    They leave with their whole shard; the other sources of that shard are read again, which
+    needs their files. StoreError where one of them is gone.
+    """
+    if previous is None:
+        return Held()
+    # A report that was unreadable by itself makes room for what nsys made of it.
+    split = {path.rpartition("!")[0] for path in digests}
+    replaced = {s.source_id for s in previous.sources if s.path in split and "!" not in s.path}
+    stale = {s.source_id for s in previous.sources if _is_stale(s, digests, options, columns)}
+    stale |= replaced
+    shards = {Path(f.path).parts[1]: f for f in previous.files if f.table == "source"}
+    dropped = {
+        shard: range(file.min_source_id or 0, (file.max_source_id or 0) + 1)
+        for shard, file in shards.items()
+    }
+    dropped = {shard: ids for shard, ids in dropped.items() if stale.intersection(ids)}
+    gone = {i for ids in dropped.values() for i in ids}
+    lost = [s for s in previous.sources if s.source_id in gone - replaced and s.path not in digests]
+    return Held(
+        tuple(s for s in previous.sources if s.source_id not in gone),
+        tuple(
+            f
+            for f in previous.files
+            if f.path.startswith("data/") and Path(f.path).parts[1] not in dropped
+        ),
+        tuple(explain(_found_again(s), columns) for s in lost),
+    )
+
+
+def _is_stale(
+    source: SourceEntry, digests: Mapping[str, str], options: IngestOptions, columns: Columns
+) -> bool:
+    path, said = source.path, columns_text(columns(source.path))
+    if path in digests:
+        wanted = {entry_key(digests[path], path, stacks=options.stacks, columns=said)}
+    else:
+        wanted = {entry_key(source.sha256, path, stacks=s, columns=said) for s in (False, True)}
+    return source.key not in wanted
+
+
+def _found_again(source: SourceEntry) -> SourceFile:
+    """The file that the run was made from; StoreError where it is gone or has changed."""
+    from tracekit.ingest.files import expand
+
+    with contextlib.suppress(InputError):
+        for name in (source.path, source.path.rpartition("!")[0]):
+            for file in expand([name]) if name and os.path.lexists(name) else ():
+                if file.path == source.path and content_hash(file, {}) == source.sha256:
+                    return file
+    raise StoreError(
+        f"{source.path}: must be read again, and is gone or no longer what the run was made from",
+        hint="ingest the sources that you still have into a new folder",
+    )
+
+
+def spread(files: Sequence[SourceFile]) -> list[SourceFile]:
+    """The files in an order of which every beginning is spread over all of them.
+
+    Ranks follow each other in folders and names: the first eight of 512 files would be one host.
+    Halves, then quarters, and so on (bit reversal).
+    """
+    bits = max(1, (len(files) - 1).bit_length())
+    order = sorted(range(len(files)), key=lambda i: int(f"{i:0{bits}b}"[::-1], 2))
+    return [files[i] for i in order]
+
+
+@dataclass
+class Pace:
+    """How much may still be read before a time, by how long the reading took so far."""
+
+    until: float
+    began: float = field(default_factory=time.monotonic)
+    taken_bytes: int = 0
+
+    def next_round(self, later: Sequence[SourceFile], workers: int) -> list[SourceFile]:
+        """The files to read now: half of what there is time for; something at least at first."""
+        now = time.monotonic()
+        if not self.taken_bytes:
+            some = _small(later) or list(later[:workers])
+        elif now >= self.until:
+            some = []
+        else:
+            rate = self.taken_bytes / max(now - self.began, 1e-3)
+            room = rate * (self.until - now)
+            fitting = [f for f in later if f.file_bytes <= room]
+            some = _upto(fitting, max(room / 2, fitting[0].file_bytes if fitting else 0))
+        self.taken_bytes += sum(max(1, f.file_bytes) for f in some)
+        return some
+
+
+def _small(files: Sequence[SourceFile]) -> list[SourceFile]:
+    return _upto([f for f in files if f.file_bytes <= SMALL_FILE_BYTES], SMALL_FILES_BYTES)
+
+
+def _upto(files: Sequence[SourceFile], limit_bytes: float) -> list[SourceFile]:
+    """The first files that together stay below a size."""
+    some: list[SourceFile] = []
+    size = 0
+    for file in files:
+        size += file.file_bytes
+        if size > limit_bytes:
+            break
+        some.append(file)
+    return some
+
+
+def new_entries(
+    files: Sequence[SourceFile],
+    digests: Mapping[str, str],
+    previous: Manifest | None,
+    held: Held,
+    options: IngestOptions,
+    earlier: Sequence[tuple[SourceEntry, SourceFile]] = (),
+) -> list[tuple[SourceEntry, SourceFile]]:
+    """Entries for the files that the run does not hold yet, with the next free ids.
+
+    ``earlier`` are those that were made for it already.
+    """
+    taken = [*(previous.sources if previous else ()), *(entry for entry, _ in earlier)]
+    keys = {s.key for s in (*held.sources, *(entry for entry, _ in earlier))}
+    next_id = max((s.source_id for s in taken), default=-1) + 1
+    new: list[tuple[SourceEntry, SourceFile]] = []
+    for file in files:
+        digest = digests.get(file.path) or content_hash(file, {})
+        said = columns_text(file.columns)
+        key = entry_key(digest, file.path, stacks=options.stacks, columns=said)
+        if key in keys:
+            continue
+        entry = SourceEntry(next_id, file.path, digest, file.file_bytes, file.mtime_ns, key, said)
+        new.append((entry, file))
+        next_id += 1
+    return new
+
+
+def available_cpus() -> int:
+    """CPUs that this process may use: affinity, and the cgroup's quota where there is one."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        if quota != "max":
+            cpus = min(cpus, max(1, int(quota) // int(period)))
+    return max(1, cpus)
+
+
+def workers_within(memory_bytes: int, workers: int | None) -> int:
+    """As many workers as fit in the memory that the user gives, at least one."""
+    return max(1, min(workers or available_cpus(), memory_bytes // WORKER_BYTES))
+
+
+def plan_shards(
+    run: Path,
+    new: Sequence[tuple[SourceEntry, SourceFile]],
+    workers: int,
+    options: IngestOptions,
+) -> list[ShardTask]:
+    """Group sources, in order, into shards: enough to keep the workers busy, few in all."""
+    total = sum(entry.file_bytes for entry, _ in new)
+    if total < SMALL_INPUT_BYTES:
+        workers = 1
+    target = min(SHARD_BYTES, max(MIN_SHARD_BYTES, total // (4 * workers)))
+    groups: list[list[tuple[SourceEntry, SourceFile]]] = []
+    size = 0
+    for entry, file in new:
+        if not groups or size + entry.file_bytes > target:
+            groups.append([])
+            size = 0
+        groups[-1].append((entry, file))
+        size += entry.file_bytes
+    return [
+        ShardTask(
+            str(run),
+            hash_of(*(f"{entry.source_id}:{entry.key}" for entry, _ in group))[:24],
+            tuple(group),
+            options.stacks,
+        )
+        for group in groups
+    ]

@@ -1,0 +1,148 @@
+"""The files that were given, what the job description says of them, and the description itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracekit.errors import InputError
+from tracekit.runs.keys import content_hash, exported_hash, hash_of
+from tracekit.store.manifest import (
+    Manifest,
+)
+
+if TYPE_CHECKING:
+    from tracekit.ingest.base import SourceFile
+    from tracekit.job import JobDescription
+
+
+def gather(
+    paths: Sequence[str | Path], job_paths: Sequence[str | Path], run: Path | None = None
+) -> tuple[list[SourceFile], JobDescription | None]:
+    """The source files behind ``paths``, and the job description (given, or found among them).
+
+    What lies inside ``run`` is no source: a run may be kept beside its traces.
+    """
+    from tracekit.ingest.files import expand
+
+    files: list[SourceFile] = []
+    found_jobs: list[str] = []
+    own = os.path.realpath(run) + os.sep if run is not None else None
+    for file in expand(paths):
+        if own is not None and os.path.realpath(file.path).startswith(own):
+            continue
+        if is_job_description(file):
+            found_jobs.append(file.path)
+        else:
+            files.append(file)
+    if has_reports(files):
+        from tracekit.ingest.nsys.report import with_exports
+
+        files = with_exports(files)
+    if not files:
+        raise InputError(
+            "nothing to read in " + ", ".join(str(p) for p in paths),
+            hint="give trace files, folders or archives; tracekit sources PATH shows what is seen",
+        )
+    wanted = [*found_jobs, *(str(p) for p in job_paths)]
+    if not wanted:
+        return files, None
+    from tracekit.jobs_import import load_descriptions
+
+    return files, load_descriptions(wanted)
+
+
+Columns = Callable[[str], tuple[tuple[str, str], ...]]
+"""What the job description says of the columns of a path; nothing, mostly."""
+
+
+def columns_of(job: JobDescription | None) -> Columns:
+    """What the job description says of the columns of tables.
+
+    InputError, with path and line, where it speaks of a counter that there is not.
+    """
+    entries = [e for e in job.source if e.columns] if job is not None else []
+    if not entries:
+        return lambda path: ()
+    from tracekit.ingest.columns import UnknownColumnError, check_columns
+    from tracekit.job import PathMatcher, place_of
+
+    for entry in entries:
+        try:
+            check_columns(entry.columns or {})
+        except UnknownColumnError as error:
+            place = place_of(job.files if job else (), error.key)
+            raise InputError(
+                f"{place}[[source]] {entry.path!r}: {error}", hint=error.hint
+            ) from None
+    matcher = PathMatcher(entries)
+
+    def find(path: str) -> tuple[tuple[str, str], ...]:
+        entry = matcher.find(path)
+        return tuple((entry.columns or {}).items()) if entry is not None else ()
+
+    return find
+
+
+def explain(file: SourceFile, columns: Columns) -> SourceFile:
+    """The file with what the job description says of its columns."""
+    found = columns(file.path)
+    return replace(file, columns=found) if found else file
+
+
+def is_job_description(file: SourceFile) -> bool:
+    """Whether a file among the paths is a job.toml; members of archives are not."""
+    # Importing the job module costs start time: only where a name may be a description.
+    if not file.name.lower().endswith(".toml") or not Path(file.path).is_file():
+        return False
+    from tracekit.ingest.files import read_head
+    from tracekit.job import is_job_file
+
+    return is_job_file(file.path, read_head(file))
+
+
+def has_reports(files: Sequence[SourceFile]) -> bool:
+    """Whether there are Nsight Systems reports, which only nsys can read, among the files."""
+    from tracekit.ingest.nsys.sniff import is_report
+
+    return any(is_report(f.name) for f in files)
+
+
+def without_held_reports(
+    files: Sequence[SourceFile], previous: Manifest | None
+) -> Sequence[SourceFile]:
+    """The files without the reports that the run holds exported: their rows stand."""
+    if previous is None or not has_reports(files):
+        return files
+    held = {s.sha256 for s in previous.sources}
+
+    def is_held(file: SourceFile) -> bool:
+        parts = (
+            s.path.removeprefix(file.path).removeprefix("!")
+            for s in previous.sources
+            if s.path == file.path or s.path.startswith(f"{file.path}!")
+        )
+        own = content_hash(file, {})
+        return any(exported_hash(hash_of(own, p) if p else own) in held for p in parts)
+
+    return [f for f in files if f.stored or not has_reports([f]) or not is_held(f)]
+
+
+def job_of(manifest: Manifest) -> JobDescription | None:
+    """The job description that a run was made with; its paths are relative to where it lay."""
+    if manifest.job_toml is None:
+        return None
+    from tracekit.job import parse_job
+
+    return parse_job(manifest.job_toml.encode(), manifest.job_path or "job.toml")
+
+
+def job_text(job: JobDescription | None) -> str | None:
+    if job is None:
+        return None
+    from tracekit.job import to_toml
+
+    return to_toml(job, {})

@@ -7,7 +7,7 @@ belongs to (rank, attempt, capture, clock) is derived later from all files toget
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 
@@ -89,6 +89,21 @@ class Sink(Protocol):
 
     def fact(self, **columns: object) -> None:
         """Facts about the source: columns of the ``source`` table. Later ones win."""
+
+
+def write_columns(
+    sink: Sink, table: str, columns: Mapping[str, Sequence[object] | pa.Array]
+) -> None:
+    """Write Python values as rows of a source table: the types are the registry's.
+
+    For all that a file says: what does not fit (a number beyond 64 bits, infinity, half of a
+    character, an absurd time) is left out and counted with its record's place; the rest is kept.
+    """
+    from tracekit import values
+
+    rows, misfits = values.fitted(table, columns)
+    values.tell(sink.count, rows, misfits)
+    sink.write(table, rows)
 
 
 class Ingestor(Protocol):

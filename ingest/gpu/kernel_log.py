@@ -10,7 +10,14 @@ import re
 from typing import NamedTuple
 
 from tracekit.ingest import files
-from tracekit.ingest.base import IngestOptions, Recognition, Severity, Sink, SourceFile
+from tracekit.ingest.base import (
+    IngestOptions,
+    Recognition,
+    Severity,
+    Sink,
+    SourceFile,
+    write_columns,
+)
 from tracekit.ingest.gpu.moments import local_ns
 from tracekit.ingest.gpu.samples import pci_address
 from tracekit.ingest.lines import numbered_lines, shape
@@ -103,13 +110,9 @@ class _Reader:
 
     def finish(self, problem: str | None) -> None:
         """Write the events and the facts."""
-        import pyarrow as pa
-
         if self._events:
-            columns = list(zip(*self._events, strict=True))
-            types = [pa.int64(), pa.int64(), *[pa.string()] * 4, pa.list_(pa.string())]
-            arrays = [pa.array(c, t) for c, t in zip(columns, types, strict=True)]
-            self._sink.write("log_event", pa.table(arrays, names=list(_Event._fields)))
+            columns = dict(zip(_Event._fields, zip(*self._events, strict=True), strict=True))
+            write_columns(self._sink, "log_event", columns)
         self._sink.fact(place_kind="line", is_truncated_end=problem is not None)
         known = [e.time_ns for e in self._events if e.time_ns is not None]
         self._sink.fact(time_basis=self._basis or "none")

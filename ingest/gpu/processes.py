@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tracekit.ingest.base import Sink
+from tracekit.ingest.base import Sink, write_columns
 from tracekit.ingest.gpu.fields import Meaning
 from tracekit.ingest.gpu.samples import Gpu, Samples
 
@@ -117,8 +117,6 @@ class Processes:
 
     def finish(self) -> None:
         """Write the readings, and the processes by name."""
-        import pyarrow as pa
-
         self.end_output()
         if self._unsure_count:
             self._sink.count(
@@ -134,21 +132,18 @@ class Processes:
         if not self._seen:
             return
         seen = list(self._seen.items())
-        self._sink.write(
+        write_columns(
+            self._sink,
             "gpu_process",
-            pa.table(
-                {
-                    "place": pa.array([s.place for _, s in seen], pa.int64()),
-                    "node": pa.array([g.node for (g, _), _ in seen], pa.string()),
-                    "device_id": pa.array([g.device_id for (g, _), _ in seen], pa.string()),
-                    "nvml_index": pa.array([g.nvml_index for (g, _), _ in seen], pa.int32()),
-                    "pid": pa.array([pid for (_, pid), _ in seen], pa.int64()),
-                    "kind": pa.array([s.kind for _, s in seen], pa.string()),
-                    "name": pa.array([s.name for _, s in seen], pa.string()),
-                    "readings_count": pa.array([self._counts[k][0] for k, _ in seen], pa.int64()),
-                    "memory_bytes": pa.array(
-                        [self._counts[k][1] or None for k, _ in seen], pa.int64()
-                    ),
-                }
-            ),
+            {
+                "place": [s.place for _, s in seen],
+                "node": [g.node for (g, _), _ in seen],
+                "device_id": [g.device_id for (g, _), _ in seen],
+                "nvml_index": [g.nvml_index for (g, _), _ in seen],
+                "pid": [pid for (_, pid), _ in seen],
+                "kind": [s.kind for _, s in seen],
+                "name": [s.name for _, s in seen],
+                "readings_count": [self._counts[k][0] for k, _ in seen],
+                "memory_bytes": [self._counts[k][1] or None for k, _ in seen],
+            },
         )

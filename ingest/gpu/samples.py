@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracekit.ingest.base import Sink, SourceFile
+from tracekit.ingest.base import Sink, SourceFile, write_columns
 from tracekit.ingest.counters import is_blank
 from tracekit.ingest.gpu.fields import Meaning
 from tracekit.ingest.net import times
+from tracekit.values import fitted, tell
 
 if TYPE_CHECKING:
     import numpy as np
@@ -163,7 +165,6 @@ class Samples:
         if not len(series):
             return
         self.rows_count += len(series)
-        self._widen(int(times_ns.min()), int(times_ns.max()))
         none = pa.nulls(len(series), pa.float64() if values is None else pa.uint64())
         self._blocks.append(
             (
@@ -197,15 +198,12 @@ class Samples:
 
         if not self._ids:
             return
-        known = [t for t in self._times if t is not None]
-        if known:
-            self._widen(min(known), max(known))
         self._write(
             pa.array(self._ids, pa.int32()),
-            pa.array(self._places, pa.int64()),
-            pa.array(self._times, pa.int64()),
-            pa.array(self._values, pa.float64()),
-            pa.array(self._counted, pa.uint64()),
+            self._places,
+            self._times,
+            self._values,
+            self._counted,
         )
         for each in (self._ids, self._places, self._times, self._values, self._counted):
             each.clear()
@@ -213,52 +211,53 @@ class Samples:
     def _write(
         self,
         ids: pa.Array,
-        places: pa.Array,
-        times_ns: pa.Array,
-        values: pa.Array,
-        counted: pa.Array,
+        places: Sequence[int] | pa.Array,
+        times_ns: Sequence[int | None] | pa.Array,
+        values: Sequence[float | None] | pa.Array,
+        counted: Sequence[int | None] | pa.Array,
     ) -> None:
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         names = (
             "node", "device_id", "nvml_index", "pod",
             "counter", "original_name", "kind", "unit", "time_source",
         )  # fmt: skip
-        columns: dict[str, pa.Array] = {
+        described, misfits = fitted(
+            "gpu_sample", dict(zip(names, zip(*self._series, strict=True), strict=True))
+        )
+        tell(self._sink.count, described, misfits)
+        columns: dict[str, Any] = {
             "place": places,
             "time_ns": times_ns,
             "value": values,
             "counted": counted,
         }
-        for name, described in zip(names, zip(*self._series, strict=True), strict=True):
+        for name in names:
+            words = described.column(name).combine_chunks()
             if name == "nvml_index":
-                columns[name] = pa.array(described, pa.int32()).take(ids)
+                columns[name] = words.take(ids)
                 continue
-            words = pa.array(described, pa.string()).dictionary_encode()
+            words = words.dictionary_encode()
             columns[name] = pa.DictionaryArray.from_arrays(
                 words.indices.take(ids), words.dictionary
             )
-        self._sink.write("gpu_sample", pa.table(columns))
+        rows, misfits = fitted("gpu_sample", columns)
+        tell(self._sink.count, rows, misfits)
+        ends = pc.min_max(rows.column("time_ns"))
+        if ends["min"].is_valid:
+            self._widen(ends["min"].as_py(), ends["max"].as_py())
+        self._sink.write("gpu_sample", rows)
 
     def finish(self, basis: str = "epoch") -> None:
         """Write what is left, the devices, and what time the file covers."""
-        import pyarrow as pa
-
         self.flush()
         self._flush_blocks()
         if self._devices:
             found = list(self._devices.values())
-            self._sink.write(
-                "device",
-                pa.table(
-                    {
-                        "node": pa.array([g.node for g in found], pa.string()),
-                        "nvml_index": pa.array([g.nvml_index for g in found], pa.int32()),
-                        "uuid": pa.array([g.uuid for g in found], pa.string()),
-                        "pci": pa.array([g.pci for g in found], pa.string()),
-                        "model": pa.array([g.model for g in found], pa.string()),
-                    }
-                ),
+            names = ("node", "nvml_index", "uuid", "pci", "model")
+            write_columns(
+                self._sink, "device", {name: [getattr(g, name) for g in found] for name in names}
             )
         if self.blanks_count:
             self._sink.count(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
+from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile, write_columns
 from tracekit.ingest.gpu.samples import pci_address
 
 NAME = "topology"
@@ -112,8 +112,6 @@ class TopologyIngestor:
 
 def write_links(sink: Sink, found: Topology, node: str | None) -> None:
     """Rows of host_link."""
-    import pyarrow as pa
-
     if not found.cells:
         return
     cells = found.cells
@@ -123,23 +121,24 @@ def write_links(sink: Sink, found: Topology, node: str | None) -> None:
 
     lanes = [int(c.connection[2:]) if c.connection.startswith("NV") else None for c in cells]
     near = [c.peer in found.nearest.get(c.gpu, ()) if c.is_nic else None for c in cells]
-    rows = pa.table(
+    write_columns(
+        sink,
+        "host_link",
         {
-            "place": pa.array([c.place for c in cells], pa.int64()),
-            "node": pa.array([node] * len(cells), pa.string()),
-            "gpu": pa.array([c.gpu for c in cells], pa.string()),
-            "nvml_index": pa.array([_index(c.gpu) for c in cells], pa.int32()),
-            "pci": pa.array(of(found.pci), pa.string()),
-            "peer": pa.array([c.peer[:200] for c in cells], pa.string()),
-            "peer_kind": pa.array(["nic" if c.is_nic else "gpu" for c in cells], pa.string()),
-            "connection": pa.array([c.connection for c in cells], pa.string()),
-            "nvlinks_count": pa.array(lanes, pa.int32()),
-            "is_nearest": pa.array(near, pa.bool_()),
-            "cpu_affinity": pa.array(of(found.cpus), pa.string()),
-            "numa_node": pa.array(of(found.numa), pa.int32()),
-        }
+            "place": [c.place for c in cells],
+            "node": [node] * len(cells),
+            "gpu": [c.gpu for c in cells],
+            "nvml_index": [_index(c.gpu) for c in cells],
+            "pci": of(found.pci),
+            "peer": [c.peer[:200] for c in cells],
+            "peer_kind": ["nic" if c.is_nic else "gpu" for c in cells],
+            "connection": [c.connection for c in cells],
+            "nvlinks_count": lanes,
+            "is_nearest": near,
+            "cpu_affinity": of(found.cpus),
+            "numa_node": of(found.numa),
+        },
     )
-    sink.write("host_link", rows)
 
 
 def _index(gpu: str) -> int | None:

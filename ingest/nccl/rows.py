@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from tracekit.ingest.base import Sink
+from tracekit.ingest.base import Sink, write_columns
 
 FLUSH_ROWS = 50_000
 """Rows of one table that are held before they are written: bounds memory."""
@@ -37,18 +37,10 @@ class Rows:
         """Write what is held."""
         if not self.rows:
             return
-        import pyarrow as pa
-
-        from tracekit.schema import table
-
-        schema = table(self.table).arrow_schema()
-        columns = [
-            pa.array(values, schema.field(name).type)
-            for name, values in zip(self.columns, zip(*self.rows, strict=True), strict=True)
-        ]
+        columns = dict(zip(self.columns, zip(*self.rows, strict=True), strict=True))
         self.written += len(self.rows)
         self.rows = []
-        self.sink.write(self.table, pa.table(columns, names=list(self.columns)))
+        write_columns(self.sink, self.table, columns)
 
 
 INT64_MAX = 2**63 - 1

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from tracekit.ingest.base import Sink, SourceFile
+from tracekit.ingest.base import Sink, SourceFile, write_columns
 from tracekit.ingest.net import times
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from tracekit.values import TIME_LIMIT_NS
 
 CHUNK_ROWS = 50_000
 """Rows that are gathered before they are written."""
@@ -172,7 +170,7 @@ class Samples:
         if time_ns is not None:
             basis = "local" if isinstance(time_ns, times.Local) else "epoch"
             self._basis = self._basis or basis
-            if not 0 <= time_ns < 2**63 or basis != self._basis:
+            if not 0 <= time_ns < TIME_LIMIT_NS or basis != self._basis:
                 time_ns = None
                 self._other_times += 1
         if time_ns is None and self.time_ns is not None:
@@ -334,31 +332,12 @@ class Samples:
 
     def _flush(self) -> None:
         if self._rows:
-            self._sink.write("net_sample", _table("net_sample", COLUMNS, self._rows))
+            _write(self._sink, "net_sample", COLUMNS, self._rows)
             self._rows = []
 
 
-def _table(name: str, columns: Iterable[str], rows: list[tuple[Any, ...]]) -> pa.Table:
-    import pyarrow as pa
-
-    from tracekit import schema
-
-    declared = schema.table(name).arrow_schema()
-    arrays = {}
-    for column, values in zip(columns, zip(*rows, strict=True), strict=True):
-        type_ = declared.field(column).type
-        try:
-            arrays[column] = pa.array(values, type_)
-        except UnicodeEncodeError:
-            arrays[column] = pa.array([_clean(v) for v in values], type_)
-    return pa.table(arrays)
-
-
-def _clean(value: str | None) -> str | None:
-    """Without lone surrogates, which UTF-8 cannot hold."""
-    if value is None or value.isascii():
-        return value
-    return value.encode("utf-8", "replace").decode()
+def _write(sink: Sink, name: str, columns: Sequence[str], rows: list[tuple[Any, ...]]) -> None:
+    write_columns(sink, name, dict(zip(columns, zip(*rows, strict=True), strict=True)))
 
 
 def write_links(sink: Sink, links: Iterable[tuple[int, str | None, str, str, str | None]]) -> None:
@@ -366,7 +345,7 @@ def write_links(sink: Sink, links: Iterable[tuple[int, str | None, str, str, str
     rows = [(*link, "file") for link in links]
     if rows:
         columns = ("place", "node", "port", "peer_host", "nic", "link_source")
-        sink.write("link", _table("link", columns, rows))
+        _write(sink, "link", columns, rows)
 
 
 class Event(NamedTuple):
@@ -383,7 +362,7 @@ def write_events(sink: Sink, events: list[Event]) -> None:
     """Rows of log_event."""
     if events:
         columns = ("place", "time_ns", "code", "severity", "fields")
-        sink.write("log_event", _table("log_event", columns, [tuple(e) for e in events]))
+        _write(sink, "log_event", columns, [tuple(e) for e in events])
 
 
 def shape(text: str) -> str:

@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracekit import values
 from tracekit.errors import RunWriteError, StoreError
 from tracekit.schema import Table, table
 from tracekit.store.manifest import ShardFile
@@ -372,6 +373,8 @@ class SourceSink:
         """See ``Sink.write``."""
         if rows.num_rows == 0:
             return
+        rows, misfits = values.bounded(name, rows)
+        values.tell(self.count, rows, misfits)
         self._shard.add(name, rows, self._source_id)
         self._rows_count += rows.num_rows
 
@@ -410,20 +413,17 @@ class SourceSink:
         """The facts so far."""
         return dict(self._facts)
 
-    def close(self, **facts: object) -> dict[str, object]:
-        """Write the source's own row and its counts; returns the row."""
-        import pyarrow as pa
-
-        spec = table("source")
+    def close(self, **facts: object) -> None:
+        """Write the source's own row and its counts."""
         row = {**self._facts, **facts, "rows_count": self._rows_count}
-        schema = pa.schema([spec.arrow_schema().field(name) for name in row])
-        self._shard.add(
-            "source", conform(spec, pa.Table.from_pylist([row], schema), self._source_id)
-        )
+        rows, misfits = values.fitted("source", {name: [value] for name, value in row.items()})
+        values.tell(self.count, rows, misfits)
+        self._shard.add("source", conform(table("source"), rows, self._source_id))
         if self._stats:
-            stats = pa.Table.from_pylist(list(self._stats.values()))
-            self._shard.add("ingest_stat", conform(table("ingest_stat"), stats, self._source_id))
-        return row
+            stats = list(self._stats.values())
+            columns = {name: [stat[name] for stat in stats] for name in stats[0]}
+            rows, _ = values.fitted("ingest_stat", columns)
+            self._shard.add("ingest_stat", conform(table("ingest_stat"), rows, self._source_id))
 
 
 def write_table(folder: Path, name: str, rows: pa.Table) -> ShardFile:

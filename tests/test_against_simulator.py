@@ -327,6 +327,8 @@ SENDS, RING, TOKENS = ("pp", "send"), ("cp", "send"), ("ep", "all_to_all")
         ("ep4", 16, (REDUCE, TOKENS, ("edp", "all_reduce"))),
         ("ep4-fsdp", 8, (*SHARDS, TOKENS, *EXPERTS)),
         ("ep4-zero1", 8, (*SHARDS, TOKENS, *EXPERTS)),
+        ("hsdp2-ep2-titan", 8, (*SHARDS, TOKENS, *EXPERTS, ("dp_replicate", "all_reduce"))),
+        ("hsdp2-ep4-titan", 8, (*SHARDS, TOKENS, ("dp_replicate", "all_reduce"))),
         ("hsdp2-tp2-m2", 8, (*SHARDS, ("tp", "all_reduce"), ("dp_replicate", "all_reduce"))),
         ("cp2-fsdp", 8, (GATHER, SCATTER, RING)),
         ("pp4-m8-fsdp-titan", 8, (GATHER, SCATTER, SENDS)),

@@ -175,9 +175,12 @@ def test_each_level_has_an_over_subscription_of_its_own() -> None:
     assert speed() == 25e9
     assert speed(**thin) == pytest.approx(25e9 / 6)
     assert speed(**thin, spine_gpus="64") == 12.5e9
-    assert speed(**thin, spine_gpus="63") == pytest.approx(25e9 / 6)
+    assert speed(**thin, spine_gpus="8") == pytest.approx(25e9 / 6)
     assert speed(**thin, leaf_gpus="64", spine_gpus="256") == 25e9
-    assert speed(**thin, leaf_gpus="32", spine_gpus="256") == 12.5e9
+    assert speed(**thin, leaf_gpus="8", spine_gpus="256") == 12.5e9
+    # Four members below each leaf bring an array in once, over four GPUs' share of the uplinks.
+    assert speed(**thin, leaf_gpus="32", spine_gpus="256") == 25e9
+    assert speed(leaf_gpus="32", spine_gpus="256", oversubscription="8") == 12.5e9
     points = list(sweep(changed(gpt3(), [("leaf_gpus", "8")]), ["oversubscription=1,2,4"]))
     swept = [next(r for r in expect(j).traffic if r.group_kind == "dp") for _, j in points]
     assert [r.bytes_per_s for r in swept] == [25e9, 12.5e9, 6.25e9]

@@ -10,17 +10,17 @@ from __future__ import annotations
 WEIGHT_BYTES, GRADIENT_BYTES, OPTIMIZER_BYTES = 2, 2, 12
 
 
-def model_state_bytes(parameters: float, zero_stage: int = 0, dp: int = 1) -> float:
-    """Weights, gradients and optimizer of the parameters that a GPU is responsible for."""
+def model_state_bytes(parameters: float, zero_stage: int = 0, ranks: int = 1) -> float:
+    """Weights, gradients and optimizer of the parameters of a GPU, sharded over ``ranks``."""
     weight, gradient, optimizer = (
         parameters * b for b in (WEIGHT_BYTES, GRADIENT_BYTES, OPTIMIZER_BYTES)
     )
     if zero_stage >= 1:
-        optimizer /= dp
+        optimizer /= ranks
     if zero_stage >= 2:
-        gradient /= dp
+        gradient /= ranks
     if zero_stage >= 3:
-        weight /= dp
+        weight /= ranks
     return weight + gradient + optimizer
 
 

@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tracekit.expect import bubble, cost, flops, memory, roofline, traffic
+from tracekit.expect.groups import DEFAULT_ORDER, Family, groups_of
 from tracekit.expect.hardware import DTYPE_BYTES, Gpu, gpu_named
 
 if TYPE_CHECKING:
     from tracekit.job import JobDescription
-
-DEFAULT_ORDER = ("tp", "cp", "dp", "pp")
-"""Megatron's order, from neighbours to farthest apart; ep lies inside dp."""
 
 
 @dataclass(frozen=True)
@@ -145,8 +143,9 @@ class Expectation:
         return next((b for b in self.bubbles if b.schedule == schedule), None)
 
 
-_AXIS = {"ep": "dp", "edp": "dp", "dp_replicate": "dp", "embedding": "pp"}
-"""Families that lie within another dimension."""
+_POOLED = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"})
+"""Operations of which a byte crosses to another node once for all members there: they share the
+NICs of their node."""
 
 
 class _Plan:
@@ -176,6 +175,14 @@ class _Plan:
                 f"no replicas: dp_replicate {self.replicas} does not divide dp {self.sizes['dp']}"
             )
             self.replicas = 1
+        self.groups = groups_of(
+            self.sizes, p.order or DEFAULT_ORDER, self.replicas, is_sharded=self.zero > 0
+        )
+        if self.groups.experts is None:
+            self.assumptions.append(
+                f"ep {self.sizes['ep']} fits into no block of dp {self.sizes['dp']}, cp "
+                f"{self.sizes['cp']} and dp_replicate {self.replicas}: who holds an expert is open"
+            )
         self.element_bytes = DTYPE_BYTES.get((job.model.dtype or "").lower(), 0)
         if not self.element_bytes:
             self.element_bytes = 2
@@ -281,72 +288,80 @@ class _Plan:
 
     # --- where groups live ------------------------------------------------------------------------
 
-    def domain(self, kind: str) -> tuple[str | None, float | None]:
-        """Where a family's groups live, and the bytes a second of a GPU there."""
+    def domain(self, family: Family, *, is_pooled: bool) -> tuple[str | None, float | None]:
+        """Where a family's groups live, and the bytes a second of a GPU there.
+
+        The network, where any group reaches beyond an NVLink domain: the slowest decides.
+        """
         hw = self.job.hardware
         domain = hw.nvlink_domain or hw.gpus_per_node or (self.gpu.nvlink_domain if self.gpu else 0)
         if not domain:
             self.need("hardware.nvlink_domain", None)
             return None, None
-        order = [d for d in (self.job.parallelism.order or DEFAULT_ORDER) if d != "ep"]
-        axis = _AXIS.get(kind, kind)
-        stride = 1
-        for one in order:
-            if one == axis:
-                break
-            stride *= self.sizes[one]
-        size = self.sizes["ep"] if kind == "ep" else self.sizes[axis]
         nvlink = hw.nvlink_bytes_per_s or (self.gpu.nvlink_bytes_per_s if self.gpu else None)
-        # A pipeline neighbour is one stride away, however many stages there are.
-        reach = stride * 2 if kind == "pp" else stride * size
-        if reach <= domain and nvlink:
+        if family.is_inside(domain, self.world) and nvlink:
             return "nvlink", nvlink
-        return "network", self.network_bytes_per_s(reach)
+        network = self.network_bytes_per_s(family, is_pooled=is_pooled)
+        # What several members bring in together, each still passes on inside the node.
+        return "network", min(network, nvlink) if network and nvlink else network
 
-    def network_bytes_per_s(self, reach: int | None = None) -> float | None:
-        """A GPU's share of its node's NICs, after the over-subscription of each level that groups
-        of ``reach`` GPUs cross; None: all of them."""
+    def network_bytes_per_s(
+        self, family: Family | None = None, *, is_pooled: bool = False
+    ) -> float | None:
+        """A GPU's share of its node's NICs, after the over-subscription of each level that the
+        family's groups cross; None: all of them.
+
+        ``is_pooled``: members below one switch bring in an array once for all of them.
+        """
         hw = self.job.hardware
         if not self.need("hardware.nic_bytes_per_s", hw.nic_bytes_per_s):
             return None
         gpus = hw.gpus_per_node or 1
         nics = hw.nics_per_node if hw.nics_per_node is not None else gpus
         share = (hw.nic_bytes_per_s or 0.0) * nics / gpus
+
+        def members(block: int | None) -> int:
+            return family.members_inside(block or gpus) if family and is_pooled else 1
+
+        found = share * members(gpus)
         levels = (
             (hw.leaf_gpus, hw.oversubscription),
             (hw.spine_gpus, hw.spine_oversubscription),
         )
         for below, ratio in levels:
-            if reach is None or below is None or reach > below:
+            if family is None or below is None or not family.is_inside(below, self.world):
                 share /= ratio or 1.0
-        return share
+                found = min(found, share * members(below))
+        return found
 
     def row(
         self,
         kind: str,
         op: str,
-        size: int,
+        family: Family,
         calls: float | None,
         message: float | None,
         note: str = "",
         choices: Sequence[tuple[float, str]] = (),
         rests_on: Sequence[str] = ("model.dtype",),
+        *,
+        is_pair: bool = False,
     ) -> TrafficRow:
-        """A row with its bytes, place and ideal time; ``choices`` are totals of messages a step."""
-        where, speed = self.domain(kind)
+        """A row with its bytes, place and ideal time; ``choices`` are totals of messages a step.
+
+        ``is_pair``: of the family's groups, two ranks at a time.
+        """
+        size = 2 if is_pair else family.size
+        where, speed = self.domain(family, is_pooled=op in _POOLED and not is_pair)
         sent = ideal = None
         if calls is not None and message is not None:
             sent = calls * message * cost.bus_factor(op, size)
             if speed:
                 latency = cost.latency_s(op, size, where=where or "network")
-                ideal = sent / speed + calls * latency
-                if (
-                    op == "all_reduce"
-                    and where == "network"
-                    and self.job.hardware.sharp
-                    and ideal > calls * message / speed
-                ):
-                    ideal = calls * (cost.in_network_all_reduce_s(message, speed) + latency)
+                once_s = cost.ring_s(op, message, size, speed)
+                if op == "all_reduce" and where == "network" and self.job.hardware.sharp:
+                    once_s = min(once_s, cost.in_network_all_reduce_s(message, speed))
+                ideal = calls * (once_s + latency)
         factor = cost.bus_factor(op, size)
         return TrafficRow(
             kind,
@@ -438,7 +453,7 @@ def _tensor(plan: _Plan) -> list[TrafficRow]:
         plan.row(
             "tp",
             "all_reduce",
-            tp,
+            plan.groups.tp,
             calls,
             a,
             "or as many all-gathers and reduce-scatters with sequence parallelism: up to 1.25x"
@@ -450,8 +465,9 @@ def _tensor(plan: _Plan) -> list[TrafficRow]:
 
 @dataclass(frozen=True)
 class _Own:
-    """Bytes of a GPU's parameters, a mean stage: shared by all data-parallel ranks, its experts'
-    share, and what of the former is embeddings, and the output layer alone (0: tied)."""
+    """Bytes of a GPU's parameters, a mean stage: those that every data-parallel rank holds (or a
+    shard of them), its experts', what of the former is embeddings, and the output layer alone
+    (0: tied)."""
 
     dense: float
     experts: float
@@ -459,16 +475,29 @@ class _Own:
     output: float
     words: str = ""
 
+    @property
+    def of_experts(self) -> _Own:
+        """The experts' alone."""
+        return _Own(self.experts, 0.0, 0.0, 0.0, self.words)
+
+
+def _expert_parameters(plan: _Plan) -> float | None:
+    """Parameters of all experts that ep spreads; 0 without ep, None where they are not known."""
+    shape = plan.shape
+    if plan.sizes["ep"] == 1:
+        return 0.0
+    if shape is None or plan.parameters is None or not plan.need("model.experts", shape.experts):
+        return None
+    matrices = 3 if shape.is_gated else 2
+    each = matrices * shape.hidden * shape.ffn_width
+    return min(float(shape.layers * (shape.experts or 0) * each), plan.parameters)
+
 
 def _own_parameters(plan: _Plan) -> list[_Own]:
     """What the description gives, first as it is taken, then with open questions answered."""
-    if plan.parameters is None:
+    experts = _expert_parameters(plan)
+    if plan.parameters is None or experts is None:
         return []
-    experts, shape = 0.0, plan.shape
-    if plan.sizes["ep"] > 1 and shape is not None and shape.experts:
-        matrices = 3 if shape.is_gated else 2
-        each = matrices * shape.hidden * (shape.ffn or 4 * shape.hidden)
-        experts = min(float(shape.layers * shape.experts * each), plan.parameters)
     unit = plan.element_bytes / (plan.sizes["tp"] * plan.sizes["pp"])
     table = plan.embedding() or 0.0
     least = min([plan.parameters, *(n for n, _ in plan.parameter_choices())])
@@ -485,54 +514,71 @@ def _own_parameters(plan: _Plan) -> list[_Own]:
 
 def _data(plan: _Plan) -> list[TrafficRow]:
     """Gradients and parameters. Context-parallel ranks hold the same weights: they share them."""
-    dp = plan.sizes["dp"] * plan.sizes["cp"]
-    if dp == 1:
-        return []
-    n = dp // plan.replicas
+    groups = plan.groups
     owns, m = _own_parameters(plan), plan.microbatches
-    rests_on = ("model.dtype", "parallelism.zero_stage")
-    if not owns or (plan.zero > 1 and m is None):
-        ops = ("all_reduce",) if plan.zero == 0 else ("all_gather", "reduce_scatter")
-        return [plan.row("dp", op, n, None, None, rests_on=rests_on) for op in ops]
-    rows = _sharded(plan, "dp", n, owns, m or 1, rests_on)
-    if owns[0].experts and dp > plan.sizes["ep"]:
-        size = dp // plan.sizes["ep"]
-        experts = [_Own(owns[0].experts, 0.0, 0.0, 0.0)]
-        rows += _sharded(plan, "edp", size, experts, m or 1, rests_on)
-    if plan.zero and plan.replicas > 1:
-        shards = [((o.dense + o.experts) / n, o.words) for o in owns]
-        note = "gradients of a shard, among its replicas, as often as they are scattered"
-        times = float(m or 1) if plan.zero > 1 else 1.0
-        choices = [(times * size, words) for size, words in shards[1:]]
-        if times > 1:
-            choices.append((shards[0][0], "gradients kept between microbatches"))
-        rows.append(
-            plan.row("dp_replicate", "all_reduce", plan.replicas, times, shards[0][0], note,
-                     choices, rests_on)
-        )  # fmt: skip
+    experts, apart = groups.experts, groups.expert_replicas
+    has_experts = plan.sizes["ep"] > 1
+    if experts is None:
+        owns = []
+    # A set of shards that holds an expert beside each one of dense weights: one group for both.
+    is_shared = apart == groups.replicas
+    rows = _sharded(plan, "dp", groups.dense, owns, m)
+    if has_experts and experts is not None:
+        rows += _sharded(plan, "edp", experts, [o.of_experts for o in owns[:1]], m)
+    if groups.replicas.size > 1:
+        shards = [
+            (
+                o.dense / groups.dense.size
+                + (o.experts / experts.size if is_shared and experts else 0.0),
+                o.words,
+            )
+            for o in owns
+        ]
+        rows.append(_replicated(plan, "dp_replicate", groups.replicas, shards, m))
+    if has_experts and experts is not None and apart.size > 1 and not is_shared:
+        held = [(o.experts / experts.size, "") for o in owns[:1]]
+        rows.append(_replicated(plan, "edp", apart, held, m))
     return rows
 
 
-def _sharded(
+_STATED = ("model.dtype", "parallelism.zero_stage")
+"""What the bytes of data-parallel rows rest on."""
+
+
+def _replicated(
     plan: _Plan,
     kind: str,
-    n: int,
-    owns: Sequence[_Own],
-    microbatches: int,
-    rests_on: Sequence[str],
+    family: Family,
+    shards: Sequence[tuple[float, str]],
+    microbatches: int | None,
+) -> TrafficRow:
+    """Gradients of a shard, among the sets of shards that hold it."""
+    note = "gradients of a shard, among its replicas, as often as they are scattered"
+    if not shards or (plan.zero > 1 and microbatches is None):
+        return plan.row(kind, "all_reduce", family, None, None, note, rests_on=_STATED)
+    times = float(microbatches or 1) if plan.zero > 1 else 1.0
+    choices = [(times * size, words) for size, words in shards[1:]]
+    if times > 1:
+        choices.append((shards[0][0], "gradients kept between microbatches"))
+    return plan.row(kind, "all_reduce", family, times, shards[0][0], note, choices, _STATED)
+
+
+def _sharded(
+    plan: _Plan, kind: str, family: Family, owns: Sequence[_Own], microbatches: int | None
 ) -> list[TrafficRow]:
-    """Rows of weights that n ranks hold together: the ``dense`` ones of ``owns``."""
+    """Rows of weights that a group's ranks hold together: the ``dense`` ones of ``owns``."""
     who = "the experts' " if kind == "edp" else ""
-    m, own = microbatches, owns[0].dense
-    if plan.zero == 0 and kind == "dp":
-        n *= plan.replicas  # without shards every rank is a replica
-    if n == 1:
+    if family.size == 1:
         return []
+    if not owns or (plan.zero > 1 and microbatches is None):
+        ops = ("all_reduce",) if plan.zero == 0 else ("all_gather", "reduce_scatter")
+        return [plan.row(kind, op, family, None, None, rests_on=_STATED) for op in ops]
+    m, own = microbatches or 1, owns[0].dense
 
     def row(
         op: str, calls: float, message: float, note: str, choices: Sequence[tuple[float, str]]
     ) -> TrafficRow:
-        return plan.row(kind, op, n, calls, message, who + note, choices, rests_on)
+        return plan.row(kind, op, family, calls, message, who + note, choices, _STATED)
 
     others = [(o.dense, o.words) for o in owns[1:]]
     if plan.zero == 0:
@@ -580,13 +626,23 @@ def _pipeline(plan: _Plan) -> list[TrafficRow]:
     if tp > 1 and calls is not None and a is not None:
         split = [(calls * a / tp, "split over the tensor-parallel ranks")]
     rows = [
-        plan.row("pp", "send", 2, calls, a, "a middle stage; a t-th with scatter/gather", split)
+        plan.row(
+            "pp",
+            "send",
+            plan.groups.pp,
+            calls,
+            a,
+            "a middle stage; a t-th with scatter/gather",
+            split,
+            is_pair=True,
+        )
     ]
     model = plan.job.model
     if model.vocabulary and model.hidden:
         size = traffic.embedding_bytes(model.vocabulary, model.hidden, tp, plan.element_bytes)
         note = "tied embedding, first and last stage only"
-        rows.append(plan.row("embedding", "all_reduce", 2, 1.0, size, note))
+        ends = plan.row("embedding", "all_reduce", plan.groups.pp, 1.0, size, note, is_pair=True)
+        rows.append(ends)
     return rows
 
 
@@ -602,11 +658,11 @@ def _expert(plan: _Plan) -> list[TrafficRow]:
         plan.need("batch.micro", batch.micro),
     ]
     if not all(known) or layers is None or m is None:
-        return [plan.row("ep", "all_to_all", ep, None, None)]
+        return [plan.row("ep", "all_to_all", plan.groups.ep, None, None)]
     tokens = (batch.micro or 0) * (model.sequence or 0) // plan.sizes["cp"]
     size = traffic.expert_bytes(tokens, model.top_k or 1, model.hidden or 0, plan.element_bytes)
     note = "dispatch and combine, forward and backward, every layer taken as an MoE layer"
-    return [plan.row("ep", "all_to_all", ep, 4 * layers * m, size, note)]
+    return [plan.row("ep", "all_to_all", plan.groups.ep, 4 * layers * m, size, note)]
 
 
 def _context(plan: _Plan) -> list[TrafficRow]:
@@ -615,13 +671,13 @@ def _context(plan: _Plan) -> list[TrafficRow]:
         return []
     layers, m, micro = _layers_per_rank(plan), plan.microbatches, plan.job.batch.micro
     if shape is None or layers is None or m is None or micro is None:
-        return [plan.row("cp", "send", cp, None, None)]
+        return [plan.row("cp", "send", plan.groups.cp, None, None)]
     forward, backward = traffic.context_bytes_per_layer(
         micro, shape.sequence, shape.kv_hidden / plan.sizes["tp"], cp, plan.element_bytes
     )
     calls = 2.0 * (cp - 1) * layers * m
     message = (forward + backward) / (2 * (cp - 1))
-    return [plan.row("cp", "send", cp, calls, message, "ring of keys and values")]
+    return [plan.row("cp", "send", plan.groups.cp, calls, message, "ring of keys and values")]
 
 
 def _step_time(found: Expectation, measured_s: float | None) -> StepTime | None:
@@ -661,12 +717,23 @@ def _bubbles(plan: _Plan) -> list[Bubble]:
     return rows
 
 
+def _model_state(plan: _Plan) -> float | None:
+    experts, among = _expert_parameters(plan), plan.groups.experts
+    if plan.parameters is None or experts is None or among is None:
+        return None
+    split = plan.sizes["tp"] * plan.sizes["pp"]
+    dense = (plan.parameters - experts) / split
+    held = experts / split / plan.sizes["ep"]
+    return memory.model_state_bytes(
+        dense, plan.zero, plan.groups.dense.size
+    ) + memory.model_state_bytes(held, plan.zero, among.size)
+
+
 def _memory(plan: _Plan) -> Memory:
     hw, job = plan.job.hardware, plan.job
     state = activation = None
     if plan.parameters is not None:
-        own = plan.parameters / (plan.sizes["tp"] * plan.sizes["pp"])
-        state = memory.model_state_bytes(own, plan.zero, plan.sizes["dp"])
+        state = _model_state(plan)
     layers = _layers_per_rank(plan)
     if plan.shape is not None and layers is not None and job.batch.micro:
         one = memory.activation_bytes_per_layer(

@@ -246,9 +246,10 @@ class StepBuilder:
         op = "reduce_scatter" if layout.zero_stage else "all_reduce"
         for role, size in self._shared_bytes(unit):
             self._collective(role, op, size)
-            if role == "dp" and layout.replicate > 1:
-                shard = layout.dp * layout.cp // layout.replicate
-                self._collective("replicate", "all_reduce", size // max(1, shard))
+            shard = layout.dp // layout.replicate
+            if layout.replicate > 1 and (role == "dp" or shard % layout.ep == 0):
+                held = shard * layout.cp // (layout.ep if role == "edp" else 1)
+                self._collective("replicate", "all_reduce", size // max(1, held))
 
     def _shared_bytes(self, unit: Unit) -> list[tuple[str, int]]:
         """Groups that hold a unit's parameters together, and bytes: experts have fewer ranks."""
@@ -271,8 +272,8 @@ class StepBuilder:
         for role in ("dp", "edp", "replicate"):
             self._add(p.WAIT, COMPUTE, STREAMS[role])
         held = self._held_bytes()
-        copies = {"dp": layout.dp * layout.cp // layout.replicate, "edp": layout.dp * layout.cp}
-        copies["edp"] //= layout.ep
+        first = layout.rank(0, 0, 0, self.stage)
+        copies = {role: len(layout.group(first, role)) for role in ("dp", "edp")}
         own_bytes = sum(n / (copies[r] if layout.zero_stage else 1) for r, n in held.items())
         norm = self.costs.memory(
             own_bytes,

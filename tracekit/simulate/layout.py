@@ -111,7 +111,8 @@ class Layout:
                 "dp": (tp, pp, dp // shard),
                 "replicate": (tp, cp, pp, dp % shard),
                 "ep": (tp, cp, pp, dp // self.ep),
-                "edp": (tp, pp, ep),
+                # Each set of shards has the experts too, where it has ranks enough.
+                "edp": (tp, pp, ep, dp // shard if shard % self.ep == 0 else 0),
                 "mp": (cp, dp),
             }
             if pp in (0, self.pp - 1) and self.pp > 1:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit import cache, runs, store
-from tracekit.errors import StoreError, UsageError
+from tracekit.errors import StoreError, TracekitError, UsageError
 from tracekit.store import Selection
+from tracekit.target import Target
 
 if TYPE_CHECKING:
     import duckdb
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from tracekit.whatif import Cause, CollectivesWhatIf, WhatIf
 
 PathLike = str | Path
+SHOWN_PATHS = 3
+"""Paths that a report repeats."""
 
 
 @dataclass
@@ -37,7 +40,9 @@ class OpenRun:
 
     run: store.Run
     name: str | None = None
-    """What the user gave: the report's next commands name it. Default: the run's folder."""
+    """What the user gave; default: the run's folder."""
+    target: Target | None = None
+    """The same as words of the next command."""
 
     _has_macros: bool = False
 
@@ -107,7 +112,9 @@ class OpenRun:
 
         con = self.con
         facts = replace(
-            job_facts(con, self.run.selection.attempt), run_id=self.name or str(self.path)
+            job_facts(con, self.run.selection.attempt),
+            run_id=self.name or str(self.path),
+            target=self.target or Target((str(self.path),)),
         )
         manifest = self.run.manifest
         facts = replace(facts, notes=manifest.notes, unread=manifest.unread)
@@ -128,7 +135,12 @@ class OpenRun:
         from tracekit import replays
 
         dp = self.job.parallelism.dp if self.job is not None else None
-        return replays.whatif(self.con, dp, causes)
+        try:
+            return replays.whatif(self.con, dp, causes)
+        except TracekitError as error:
+            if error.hint and self.target is not None:
+                error.hint = self.target.filled(error.hint)
+            raise
 
     def timeline(
         self,
@@ -248,7 +260,11 @@ def open(  # the name that DESIGN gives it: used as tracekit.open
             given, job, selection, workers, memory_bytes, exporter, budget_s, progress
         )
     chosen = _last_attempt(opened, selection or Selection(), memory_bytes)
-    return OpenRun(chosen, " ".join(str(path) for path in given[:3]))
+    named, jobs = tuple(map(str, given)), tuple(map(str, job))
+    more = f" and {len(given) - SHOWN_PATHS} more" if len(given) > SHOWN_PATHS else ""
+    # What was read of many paths is kept in one folder, which is a run with its description.
+    target = Target(named, jobs) if len(given) <= SHOWN_PATHS else Target((str(opened.path),))
+    return OpenRun(chosen, " ".join(named[:SHOWN_PATHS]) + more, target)
 
 
 def _last_attempt(run: store.Run, selection: Selection, memory_bytes: int | None) -> store.Run:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from tracekit.errors import InputError
 from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, SourceFile
 from tracekit.ingest.nsys.marks import MAGIC, MARKERS, SUFFIX
+from tracekit.wording import shell_path
 
 if TYPE_CHECKING:
     from tracekit.ingest.nsys.database import Tables
@@ -30,10 +30,17 @@ _REPORT = re.compile(r"\.(?:nsys-rep|qdrep)$", re.I)
 
 
 def export_command(report: str = "REPORT.nsys-rep") -> str:
-    """The command that makes an export with everything that is read here."""
-    name = _REPORT.sub("", report)
-    options = "--type=sqlite --include-blobs=true"
-    return f"nsys export {options} --output={shlex.quote(f'{name}.sqlite')} {shlex.quote(report)}"
+    """The command that makes an export with everything that is read here.
+
+    Reports that are named .qdrep come from an nsys that knew no --include-blobs (2023 did).
+    """
+    name = shell_path(report)
+    options = "--type=sqlite"
+    if not report.lower().endswith(".qdrep"):
+        options += " --include-blobs=true"
+    return (
+        f"nsys export {options} --output={shell_path(_REPORT.sub('', report) + '.sqlite')} {name}"
+    )
 
 
 def is_report(name: str) -> bool:

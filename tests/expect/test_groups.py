@@ -108,10 +108,10 @@ def counted(layout: Layout) -> dict[str, list[tuple[int, ...]]]:
             if shard % layout.ep == 0:
                 far = "ep" in layout.order and layout.order[-1] == "ep"
                 rest = shard // layout.ep
-                key = (at.cp, at.replica, at.dp % rest if far else at.dp // layout.ep)
+                place = (at.cp, at.replica, at.dp % rest if far else at.dp // layout.ep)
             else:
-                key = ((at.dp * layout.cp + at.cp) // layout.ep,)
-            waiting[key][at.expert] = rank
+                place = (0, 0, (at.dp * layout.cp + at.cp) // layout.ep)
+            waiting[place][at.expert] = rank
         families["ep"] += [tuple(sorted(one.values())) for one in waiting.values()]
     holders = {r: m for m in by("tp", "pp", "expert") for r in m}
     own = {r: m for m in families["experts"] for r in m}

@@ -9,6 +9,7 @@ from typing import Any
 from tracekit.report import Report, build_report
 from tracekit.report.markdown import to_markdown
 from tracekit.report.show import show_finding
+from tracekit.target import Target
 
 MakeJob = Callable[..., Any]
 
@@ -16,6 +17,10 @@ MakeJob = Callable[..., Any]
 def stalled(make_job: MakeJob, **known: Any) -> Report:
     job = make_job(comm_ms=10, steps_count=4).stall("input_stall", [1], range(1, 5), 50)
     return build_report(job.facts(**known))
+
+
+def about(path: str, report: Report) -> Report:
+    return replace(report, notes=replace(report.notes, target=Target((path,))))
 
 
 SHOWN = """\
@@ -50,7 +55,7 @@ MORE      tracekit query run1 input_stall
 
 def test_a_finding_is_shown_down_to_its_records(make_job: MakeJob) -> None:
     report = stalled(make_job)
-    assert show_finding(report, report.findings[0], "run1", width=99) == SHOWN
+    assert show_finding(about("run1", report), report.findings[0], width=99) == SHOWN
 
 
 def test_an_explained_finding_with_candidates_says_both(make_job: MakeJob) -> None:
@@ -82,4 +87,4 @@ def test_markdown_of_a_foreign_name_is_text_only(make_job: MakeJob) -> None:
 def test_a_target_from_the_command_line_is_escaped_too(make_job: MakeJob) -> None:
     report = stalled(make_job)
     finding = replace(report.findings[0], summary="a\x1b[2Jb")
-    assert "\x1b" not in show_finding(report, finding, "run\x1b[2J")
+    assert "\x1b" not in show_finding(about("run\x1b[2J", report), finding)

@@ -113,7 +113,9 @@ def test_it_is_short_unless_everything_is_asked_for(make_job: MakeJob) -> None:
 @pytest.mark.parametrize("width", [40, 80, 110])
 def test_no_line_is_wider_than_asked(make_job: MakeJob, width: int) -> None:
     lines = culprit(make_job).to_text(width=width).splitlines()
-    assert max(len(line) for line in lines) <= max(width, 40)
+    # A command is never cut in two: what follows a line's end would run by itself.
+    prose = [line for line in lines if "tracekit " not in line]
+    assert max(len(line) for line in prose) <= max(width, 40)
 
 
 def test_no_control_character_of_a_foreign_file_reaches_the_terminal(make_job: MakeJob) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +20,7 @@ from tracekit.errors import InputError, UsageError
 from tracekit.wording import safe
 
 if TYPE_CHECKING:
+    from tracekit.api import OpenRun
     from tracekit.report.model import InputFile, Report
 
 DEFAULT_WIDTH = 110
@@ -88,6 +90,7 @@ def diagnose(
     settings = _settings(config)
     _check_names(settings, select or (), ignore or ())
     with open_target(paths, job, chosen, workers, memory, nsys, budget) as run:
+        _name_config(run, config)
         report = run.diagnose(select=select or (), ignore=ignore or (), config=settings)
     write_text(_rendered(report, format_, everything, output), output)
     return _exit_code(report, fail_on, strict)
@@ -106,6 +109,12 @@ def _settings(config: Path | None) -> dict[str, Any]:
     if config is None:
         note(f"using {path}")
     return settings
+
+
+def _name_config(run: OpenRun, config: Path | None) -> None:
+    """Labels of findings depend on it: the next command must name it too."""
+    if config is not None and run.target is not None:
+        run.target = replace(run.target, config=str(config))
 
 
 def _check_names(settings: dict[str, Any], select: Sequence[str], ignore: Sequence[str]) -> None:
@@ -169,7 +178,7 @@ def _first(inputs: Sequence[InputFile]) -> str:
 
 
 def show(
-    target: o.TargetArg,
+    paths: o.TargetsArg,
     finding: Annotated[str, typer.Argument(metavar="FINDING", help="F1, or rule/scope.")],
     job: o.JobOpt = None,
     config: ConfigOpt = None,
@@ -189,7 +198,8 @@ def show(
     chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
     settings = _settings(config)
     _check_names(settings, (), ())
-    with open_target([target], job, chosen, workers, memory) as run:
+    with open_target(paths, job, chosen, workers, memory) as run:
+        _name_config(run, config)
         report = run.diagnose(config=settings)
     found = report.finding(finding)
     if found is None:
@@ -198,7 +208,7 @@ def show(
             f"there is no finding {finding!r}",
             hint=f"there are: {ids}" if ids else "tracekit diagnose found nothing to show",
         )
-    write_text(show_finding(report, found, target), None)
+    write_text(show_finding(report, found), None)
 
 
 def explain(

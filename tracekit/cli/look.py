@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,7 +35,7 @@ def open_target(
     from tracekit import api
 
     with progress_bar("reading") as progress:
-        return api.open(
+        run = api.open(
             [*paths],
             job=[*(job or [])],
             selection=selected,
@@ -44,6 +45,9 @@ def open_target(
             budget_s=o.parse_duration(budget, "--budget"),
             progress=progress,
         )
+    if selected is not None and run.target is not None:
+        run.target = replace(run.target, part=o.selection_words(selected))
+    return run
 
 
 SHOWN_LOSSES = 2
@@ -63,7 +67,8 @@ def tell_losses(run: OpenRun) -> None:
         reason = f" ({safe(row['reason'])})" if row["reason"] else ""
         note(f"note: {row['status']}: {safe(row['path'])}{reason}")
     if len(lost) > SHOWN_LOSSES:
-        note(f"note: and {len(lost) - SHOWN_LOSSES} more files; tracekit query RUN job_sources")
+        more = f"note: and {len(lost) - SHOWN_LOSSES} more files"
+        note(f"{more}; {run.target.command('query', 'job_sources')}" if run.target else more)
 
 
 def sources(
@@ -105,8 +110,12 @@ def sources(
 
 
 def query(
-    target: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run or a path.")] = None,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A named query.")] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PATH-or-RUN... NAME]", help="A run, or files to read; then a named query."
+        ),
+    ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the queries.")] = False,
     param: Annotated[
         list[str] | None, typer.Option("--param", metavar="K=V", help="Parameter of the query.")
@@ -131,12 +140,13 @@ def query(
     if list_:
         write_text("".join(_query_line(q) for q in catalog.queries()), None)
         return
-    if target is None or name is None:
+    *paths, name = words or [""]
+    if not paths:
         raise UsageError("query needs a run and a name", hint="tracekit query --list")
     catalog.find(name)  # a wrong name must not cost an ingest
     check_target(output, force)
     chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
-    with open_target([target], job, chosen, workers, memory) as run:
+    with open_target(paths, job, chosen, workers, memory) as run:
         tell_losses(run)
         write_rows(run.table(name, **_params(param)), format_, output)
 

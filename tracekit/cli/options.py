@@ -146,6 +146,27 @@ def parse_duration(text: str | None, option: str) -> float | None:
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2] or "s"]
 
 
+def selection_words(chosen: Selection) -> dict[str, str]:
+    """A Selection as the options that mean it."""
+
+    def ranges(spans: tuple[tuple[int, int], ...]) -> str:
+        return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+
+    def time(moment_ns: int | None) -> str | None:
+        return None if moment_ns is None else f"{moment_ns // 10**9}.{moment_ns % 10**9:09d}"
+
+    words = {
+        "--ranks": ranges(chosen.ranks),
+        "--hosts": ",".join(chosen.hosts),
+        "--steps": ranges(chosen.steps),
+        "--since": time(chosen.since_ns),
+        "--until": time(chosen.until_ns),
+        "--attempt": None if chosen.attempt is None else str(chosen.attempt),
+        "--window": None if chosen.window is None else str(chosen.window),
+    }
+    return {option: value for option, value in words.items() if value}
+
+
 def selection(
     ranks: str | None = None,
     hosts: str | None = None,

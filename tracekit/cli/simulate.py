@@ -12,7 +12,7 @@ import typer
 
 from tracekit.cli.state import STATE, note
 from tracekit.errors import UsageError
-from tracekit.wording import listed, ranges
+from tracekit.wording import listed, ranges, shell_path
 
 
 def simulate(
@@ -89,7 +89,8 @@ def simulate(
     elif measured["step_s_with_fault"] is not None:
         with_s, without_s = measured["step_s_with_fault"], measured["step_s_without_fault"]
         note(f"{with_s * 1e3:.1f} ms a step, {without_s * 1e3:.1f} ms without the fault")
-    note(f"next: tracekit diagnose {output}  (it never reads truth.json, where the answer is)")
+    command = f"tracekit diagnose {shell_path(output)}"
+    note(f"next: {command}   (it never reads truth.json, where the answer is)")
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import Any
 from tracekit.derive.ranks import ASSIGNED_WORDS
 from tracekit.findings import Finding, NotChecked, benched, confidence_from, ordered, severity_of
 from tracekit.ingest.net import NET_INGESTORS
+from tracekit.ingest.nsys.sniff import export_command
 from tracekit.report.bounds import bounded
 from tracekit.report.budget import step_budget
 from tracekit.report.config import DiagnoseConfig
@@ -42,7 +43,7 @@ from tracekit.rules.pipeline import ScheduleBubble, schedule_bubble
 from tracekit.rules.steps import utc
 from tracekit.rules.unbuilt import not_built
 from tracekit.version import __version__
-from tracekit.wording import listed, plural, runs, safe, seconds, some, some_ranges
+from tracekit.wording import listed, plural, runs, safe, seconds, shell_path, some, some_ranges
 
 SIZES_NOT_EXPORTED = "sizes_not_exported"
 """What the reader of nsys exports counts collectives under whose payloads were left out."""
@@ -105,6 +106,8 @@ def build_report(
     if not config.select:
         not_checked += not_built(i.kind for i in inputs)
     used = waterfall(facts)
+    findings = [_filled(f, facts) for f in findings]
+    not_checked = [replace(n, capture=_command(n.capture, facts)) for n in not_checked]
     document = Document(
         schema_version=SCHEMA_VERSION,
         tracekit_version=__version__,
@@ -134,9 +137,33 @@ def build_report(
         identity=_identity(facts, cause) if cause else None,
         shares=_shares(facts),
         rules_run=tuple(rules_run),
+        target=facts.job.target,
+        shows_ids=bool(config.select or config.ignore),
         next_step=_next_step(inputs, judgement.next_step),
     )
     return Report(document, notes)
+
+
+def _command(text: str | None, facts: Facts) -> str | None:
+    """The text with its commands about the files that were given, so that they run as printed."""
+    if text is None:
+        return None
+    job = facts.description.files if facts.description is not None else ()
+    if len(job) == 1:
+        text = text.replace("--job job.toml", f"--job {shell_path(job[0])}")
+    return facts.job.target.filled(text) if facts.job.target is not None else text
+
+
+def _filled(finding: Finding, facts: Facts) -> Finding:
+    def each(texts: Iterable[str]) -> tuple[str, ...]:
+        return tuple(_command(text, facts) or "" for text in texts)
+
+    return replace(
+        finding,
+        confirm=each(finding.confirm),
+        remedy=each(finding.remedy),
+        next_capture=each(finding.next_capture),
+    )
 
 
 def _next_step(inputs: Sequence[InputFile], judged: str | None) -> str | None:
@@ -145,11 +172,13 @@ def _next_step(inputs: Sequence[InputFile], judged: str | None) -> str | None:
     if not usable:
         reports = [i for i in inputs if i.kind == "nsys_report"]
         if reports:
-            return (reports[0].reason or "").partition(": ")[2]
+            path, told = reports[0].path, (reports[0].reason or "").partition(": ")[2]
+            # The reader of a head knows the name; a command needs the way there.
+            return told.replace(export_command(path.rsplit("/", 1)[-1]), export_command(path))
         exports = [i for i in inputs if i.kind == "nsys" and i.status == "unreadable"]
         if exports:
             wait = (exports[0].reason or "").partition("; ")[2]
-            return wait or f"export it again: {EXPORT_COMMAND}"
+            return wait or f"export it again with nsys 2023 or later: {EXPORT_COMMAND}"
         return judged
     return MARKED_RANGES if judged == CAPTURE_STEPS and usable == {"nsys"} else judged
 
@@ -454,7 +483,7 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
     if sizeless:
         lines.append(
             f"{plural(sizeless, 'collective')} without communicator and size, which nsys leaves "
-            f"out unless asked: {EXPORT_COMMAND}"
+            f"out unless asked, from 2023 on: {EXPORT_COMMAND}"
         )
     silence_s = _silence_at_end_s(facts)
     if silence_s is not None:

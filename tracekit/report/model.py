@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tracekit.findings import BudgetPart, Finding, NotChecked, Severity, Verdict
+from tracekit.target import Target
 
 SCHEMA_VERSION = 1
 InputStatus = Literal["ok", "partial", "empty", "unreadable", "unrecognised"]
@@ -179,6 +180,10 @@ class Notes:
     shares: RankShares | None = None
     rules_run: tuple[str, ...] = ()
     """Rules that looked and could answer."""
+    target: Target | None = None
+    """What the user named; None: the run by its id."""
+    shows_ids: bool = False
+    """Whether labels (F1) hold in this report alone, because rules were left out."""
     next_step: str | None = None
     """What to do where the verdict names no finding."""
 
@@ -189,6 +194,11 @@ class Report:
 
     document: Document
     notes: Notes = field(default_factory=Notes)
+
+    @property
+    def target(self) -> Target:
+        """What the next commands are about."""
+        return self.notes.target or Target((self.document.run.id,))
 
     @property
     def findings(self) -> tuple[Finding, ...]:

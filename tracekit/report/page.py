@@ -6,9 +6,12 @@ import re
 import textwrap
 from collections.abc import Sequence
 
+from tracekit.target import COMMAND
 from tracekit.wording import safe
 
 INDENT = 10
+_TIED = "\ue000"
+"""Stands for a blank that no line may break at; private, so ``safe`` leaves none in a text."""
 MIN_WIDTH = 40
 
 
@@ -26,18 +29,32 @@ class Page:
     def say(self, label: str, text: str, sgr: str = "1", lead: str = "") -> None:
         """A labelled paragraph, wrapped under its label and its lead (a verb, a padding)."""
         head = f"{label:<{INDENT}}{lead}" if len(label) < INDENT else f"{label}  {lead}"
+        # A line break in a foreign name is a blank; other controls are made visible.
+        shown = safe(re.sub(r"[\r\n\t]+", " ", text))
         body = textwrap.wrap(
-            # A line break in a foreign name is a blank; other controls are made visible.
-            safe(re.sub(r"[\r\n\t]+", " ", text)),
+            COMMAND.sub(lambda found: found[0].replace(" ", _TIED), shown),
             self._width,
             initial_indent=head,
             subsequent_indent=" " * (INDENT + len(lead)),
             break_on_hyphens=False,
+            break_long_words=_TIED not in shown,
             drop_whitespace=True,
         )
+        body = [line.replace(_TIED, " ") for line in body]
         if body and label:
             body[0] = self._styled(label, sgr) + body[0][len(label) :]
         self._lines += body
+
+    def commands(self, label: str, commands: Sequence[str]) -> None:
+        """Commands to paste, beside each other where they fit, and never wrapped: a shell would
+        take the rest of a line for another one."""
+        together = "    ".join(commands)
+        for i, line in enumerate([together] if self.fits(together) else commands):
+            head = f"{label:<{INDENT}}" if i == 0 else " " * INDENT
+            self._lines.append(
+                (self._styled(label, "1") + head[len(label) :] if i == 0 and label else head)
+                + safe(line)
+            )
 
     def title(self, text: str) -> None:
         """The first line, from the left edge."""

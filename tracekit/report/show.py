@@ -11,8 +11,8 @@ from tracekit.report.text import bench_words, cost_words, evidence_words, sure_w
 from tracekit.wording import ranges
 
 
-def show_finding(report: Report, finding: Finding, target: str = "RUN", width: int = 110) -> str:
-    """The finding as text, with a final newline. ``target`` is what the user called the run."""
+def show_finding(report: Report, finding: Finding, width: int = 110) -> str:
+    """The finding as text, with a final newline."""
     page = Page(width=width, color=False)
     page.title(f"{finding.id}   {finding.severity.value}   owner: {finding.owner}")
     page.blank()
@@ -39,8 +39,9 @@ def show_finding(report: Report, finding: Finding, target: str = "RUN", width: i
     _each(page, "ACT", finding.remedy)
     _each(page, "CAPTURE", finding.next_capture)
     queries = dict.fromkeys(e.query for e in finding.evidence if e.query)
-    _each(page, "MORE", [f"tracekit query {target} {query}" for query in queries])
-    page.say("" if queries else "MORE", f"tracekit explain {finding.rule}")
+    more = [*(report.target.command("query", query) for query in queries)]
+    for i, command in enumerate([*more, f"tracekit explain {finding.rule}"]):
+        page.commands("MORE" if i == 0 else "", [command])
     return page.text(None)
 
 

@@ -56,7 +56,7 @@ def to_text(
     _not_checked(page, document, everything=everything)
     end = page.count
     if document.findings and (not is_healthy or everything):
-        _more(page, document)
+        _more(page, report)
     return page.text(None if everything else MAX_LINES, end)
 
 
@@ -415,9 +415,7 @@ def _absent_sources(entries: Sequence[NotChecked]) -> list[str]:
     return [f"{'; '.join(topics)}: no counters, no logs  ->  {_CAPTURE}{','.join(whats)}"]
 
 
-def _more(page: Page, document: Document) -> None:
-    first = document.findings[0]
-    page.say(
-        "MORE",
-        f"tracekit show {document.run.id} F1    tracekit explain {first.rule}",
-    )
+def _more(page: Page, report: Report) -> None:
+    first = report.findings[0]
+    label = first.id if report.notes.shows_ids else "F1"
+    page.commands("MORE", [report.target.command("show", label), f"tracekit explain {first.rule}"])

@@ -126,7 +126,7 @@ def _counters_alone(
             "not_enough_data",
             "Cannot tell: there are only counters, each read once. What they count began at a time "
             "that nobody knows; how much of it is the job's only a second reading shows.",
-            "read them again while the job runs, and give both (tracekit capture --what nic,dcgm)",
+            "read them again while the job runs, and give both: tracekit capture --what nic,dcgm",
         )
     return say(
         "not_enough_data",

@@ -25,6 +25,7 @@ from tracekit.findings import (
     When,
 )
 from tracekit.rules.steps import StepKey, Steps, utc
+from tracekit.target import Target
 from tracekit.wording import runs
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class JobFacts:
 
     name: str | None = None
     run_id: str | None = None
+    target: Target | None = None
+    """What the user named, for the next commands."""
     attempt: int = 1
     world_size: int | None = None
     hosts: Mapping[int, str] = field(default_factory=dict)

@@ -158,7 +158,7 @@ def _finding(
             ),
             *_beyond_evidence(limits, beyond_ns, step_ns),
         ),
-        confirm=("tracekit whatif RUN --remove comm=pp says how much of it is transfers",),
+        confirm=("tracekit whatif RUN --remove comm=pp   says how much of it is transfers",),
         remedy=(
             "overlap sends and receives with computation; keep stage neighbours on one rail",
             "more microbatches, interleaved chunks or a zero-bubble schedule",

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 NAME = "low-mfu"
 NEEDS = "the model's shape, the batch and the GPU in a job description"
-CAPTURE = "tracekit job PATH -o job.toml; complete it and give it with --job"
+CAPTURE = "tracekit job RUN -o job.toml   complete it and give it with --job"
 NARROW = ("bfloat16", "half", "bf16", "fp16", "float16")
 WORDS = {
     "recomputation": "recomputing activations",
@@ -269,7 +269,10 @@ def _finding(facts: Facts, limits: LowMfuThresholds, found: Waterfall) -> Findin
             + _peak_words(found),
         ),
         evidence=_evidence(limits, found),
-        confirm=("tracekit expect --job job.toml --step-time S: the same from the description",),
+        confirm=(
+            f"tracekit expect --job job.toml --step-time {found.step_s:.4g}   "
+            "the same from the description",
+        ),
         remedy=_remedies(largest),
         next_capture=()
         if found.gemm_ratio is not None
@@ -364,7 +367,7 @@ def _impossible(facts: Facts, limits: LowMfuThresholds, found: Waterfall) -> Fin
                 query="step_breakdown",
             ),
         ),
-        confirm=("tracekit expect --job job.toml: is it the model, and is the batch a step's?",),
+        confirm=("tracekit expect --job job.toml   is it the model, and is the batch a step's?",),
         remedy=("correct the job description",),
     )
 

@@ -17,8 +17,8 @@ from tracekit.wording import plural, ranks_phrase, safe, seconds
 
 QUERY = "standing"
 CAPTURE = (
-    "nsys export --type=sqlite --include-blobs=true rank0.nsys-rep    # of each rank: NCCL 2.25 "
-    "or later names the communicators there"
+    "nsys export --type=sqlite --include-blobs=true rank0.nsys-rep   of each rank, with nsys 2023 "
+    "or later: NCCL 2.25 or later names the communicators there"
 )
 
 

@@ -52,7 +52,7 @@ from tracekit.wording import listed, safe, seconds
 
 NAME = "traffic-mismatch"
 NEEDS = "the job's layout and model in a job description"
-CAPTURE = "tracekit job PATH -o job.toml; correct it and give it with --job"
+CAPTURE = "tracekit job RUN -o job.toml   correct it and give it with --job"
 STATED = ("tp", "cp", "ep")
 """Families whose size the traces show without doubt: others share their groups or pair up."""
 NEVER = ("broadcast", "barrier", "gather", "scatter", "reduce", "recv", "unknown")

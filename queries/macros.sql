@@ -1069,9 +1069,9 @@ CREATE OR REPLACE MACRO host_name(name) AS
         split_part(rtrim(lower(trim(name)), '.'), '.', 1)
     );
 
--- GPU samples while the job ran: (attempt, node, owner, device_id, nvml_index, counter, kind, unit,
--- source_id, place, time_ns, value, counted); what names the GPU is as the samples have it, owner is
--- the host of a sample that names none. The job's window is widened by slack_ns on both sides: a
+-- GPU samples while the job ran: (attempt, node, owner, owner_id, device_id, nvml_index, counter,
+-- kind, unit, source_id, place, time_ns, value, counted); what names the GPU is as the samples have
+-- it, owner is the host of a sample that names none, owner_id its file where nobody knows a host. The job's window is widened by slack_ns on both sides: a
 -- collector that looks every 30 s may have looked just before and just after. Only samples on a
 -- clock since the epoch stand beside the job; without traces all samples count. What is part of a
 -- GPU (a MIG instance, one NVLink) is not the GPU and is left out.
@@ -1090,6 +1090,7 @@ SELECT
     windows.attempt,
     samples.node,
     if(samples.node IS NULL, samples.host, NULL) AS owner,
+    if(samples.node IS NULL AND samples.host IS NULL, samples.source_id, NULL) AS owner_id,
     samples.device_id,
     samples.nvml_index,
     samples.counter,
@@ -1132,5 +1133,6 @@ JOIN query_table(gpu_name) AS gpu
     ON gpu.attempt IS NOT DISTINCT FROM placed.attempt
     AND gpu.node IS NOT DISTINCT FROM placed.node
     AND if(gpu.node IS NULL, gpu.host, NULL) IS NOT DISTINCT FROM placed.owner
+    AND gpu.own_source_id IS NOT DISTINCT FROM placed.owner_id
     AND gpu.device_id IS NOT DISTINCT FROM placed.device_id
     AND gpu.nvml_index IS NOT DISTINCT FROM placed.nvml_index;

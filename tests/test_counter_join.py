@@ -235,6 +235,51 @@ def test_files_of_unknown_machines_share_no_gpu() -> None:
     assert pick(run(con)["gpu"], "device_id", "gpu_id") == [(None, "GPU 1"), ("GPU-b", "GPU-b")]
 
 
+def test_gpus_of_files_without_a_host_are_pooled_by_nothing_but_a_uuid() -> None:
+    con = database(
+        source=[counters(n, f"/d/node{n}.csv") for n in (5, 6, 7)],
+        device=[
+            {"source_id": 5, "uuid": "GPU-a", "nvml_index": 1},
+            {"source_id": 7, "uuid": "GPU-a", "nvml_index": 2},
+        ],
+        gpu_sample=[
+            *(gpu_sample(n, nvml_index=0) for n in (5, 6)),
+            *(gpu_sample(n, device_id="00000000:1b:00.0") for n in (5, 6)),
+            gpu_sample(5, nvml_index=1),
+            gpu_sample(7, nvml_index=2),
+            gpu_sample(6, device_id="GPU-b"),
+            gpu_sample(7, device_id="GPU-b"),
+        ],
+    )
+    rows = run(con)["gpu"]
+    assert sorted(pick(rows, "own_source_id", "device_id", "nvml_index", "gpu_id"), key=str) == [
+        (5, "00000000:1b:00.0", None, "00000000:1b:00.0 of /d/node5.csv"),
+        (5, None, 0, "GPU 0 of /d/node5.csv"),
+        (5, None, 1, "GPU-a"),
+        (6, "00000000:1b:00.0", None, "00000000:1b:00.0 of /d/node6.csv"),
+        (6, "GPU-b", None, "GPU-b"),
+        (6, None, 0, "GPU 0 of /d/node6.csv"),
+        (7, "GPU-b", None, "GPU-b"),
+        (7, None, 2, "GPU-a"),
+    ]
+
+
+def test_an_address_is_one_gpu_in_files_that_may_be_of_one_machine() -> None:
+    pci = "00000000:1b:00.0"
+    first = {"window_start_ns": 90 * S, "window_end_ns": 140 * S}
+    second = {"window_start_ns": 140 * S, "window_end_ns": 200 * S}
+    con = database(
+        source=[
+            counters(5, "/d/morning.csv", **first),
+            counters(6, "/d/noon.csv", **second),
+            counters(7, "/d/dmesg.txt"),
+        ],
+        gpu_sample=[gpu_sample(5, device_id=pci), gpu_sample(6, device_id=pci)],
+        log_event=[{"source_id": 7, "place": 1, "device_id": pci, "code": "xid-79"}],
+    )
+    assert pick(run(con)["gpu"], "own_source_id", "gpu_id") == [(5, pci), (6, pci), (7, pci)]
+
+
 # --- times ----------------------------------------------------------------------------------------
 
 

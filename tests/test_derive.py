@@ -424,6 +424,43 @@ def test_concurrent_jobs_are_told_apart_by_folder() -> None:
     assert chosen["rank"]["source_id"].to_pylist() == [0, 1, 2, 3]
 
 
+Y2022, Y2024 = 1_650_000_000_000, 1_715_000_000_000
+"""Moments of two years, in ms since the epoch."""
+
+
+def test_traces_of_different_years_are_never_one_job() -> None:
+    rows = [
+        trace(0, "x/a.json", (Y2022, Y2022 + 10), file_rank=0),
+        trace(1, "x/b.json", (Y2024, Y2024 + 10), file_rank=0),
+        trace(2, "x/c.json", (Y2024 + DAY, Y2024 + DAY + 10), file_rank=1),
+    ]
+    with pytest.raises(AmbiguousInputError) as error:
+        run(rows)
+    assert error.value.message == (
+        "these files cannot be one attempt of one job: 752 days lie between them. Candidates:\n"
+        "  --attempt 1: world size unknown, ranks 0, 1 file: x/a.json\n"
+        "  --attempt 2: world size unknown, ranks 0-1, 2 files, in x: x/b.json, x/c.json"
+    )
+    chosen = derive(database({"source": rows}), attempt=2)
+    assert chosen["rank"]["source_id"].to_pylist() == [1, 2]
+    given = parse_job(b'[[source]]\npath = "**"\nattempt = 1\n', "x/job.toml")
+    assert {a for _, a in placed(run(rows, given), "source_id", "attempt")} == {1}
+
+
+def test_what_may_be_one_job_stays_one() -> None:
+    months = 5 * 30 * DAY
+    rows = [
+        trace(0, "x/a.json", (Y2024, Y2024 + 10), file_rank=0),
+        # Another capture months later, a clock that nobody had set, one without the epoch.
+        trace(1, "x/b.json", (Y2024 + months, Y2024 + months + 10), file_rank=0),
+        trace(2, "x/c.json", (DAY, DAY + 10), file_rank=1),
+        trace(3, "x/d.json", (0, 10), file_rank=2, time_basis="relative"),
+        # Counters and logs of years before and after belong to nobody's attempt.
+        {**trace(4, "x/smi.csv", (Y2022, Y2024 + 10 * months)), "kind": "nvidia_smi"},
+    ]
+    assert dict(placed(run(rows), "source_id", "attempt")) == {0: 1, 1: 1, 2: 1, 3: 1, 4: None}
+
+
 def test_job_names_tell_apart_before_folders() -> None:
     rows = [
         trace(0, "a/r0", file_rank=0, job_name="one"),

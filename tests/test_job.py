@@ -18,6 +18,7 @@ from tracekit.job import (
     merge_jobs,
     parse_job,
     places,
+    said_of,
     to_toml,
 )
 
@@ -389,3 +390,29 @@ def test_paths_match_exactly_before_patterns_and_the_last_pattern_wins() -> None
     assert rank("/jobs/a/traces.tar!rank0.json") == 5
     assert rank("/jobs/b/node0/rank1.json") is None
     assert [e.path for e in matcher.unused()] == ["never/*"]
+
+
+def test_all_entries_that_speak_of_a_file_hold() -> None:
+    description = job(
+        """
+        [[source]]
+        path = "node0/*.csv"
+        host = "n0"
+        rank = 1
+        [[source]]
+        path = "node0/smi.csv"
+        columns = { power = "P [mW]" }
+        [[source]]
+        path = "**/*.csv"
+        host = "other"
+        timezone = "+02:00"
+        [[source]]
+        path = "node0/s*.csv"
+        rank = 2
+        """
+    )
+    found = said_of(PathMatcher(description.source), "/jobs/a/node0/smi.csv")
+    assert found is not None
+    assert (found.host, found.rank, found.timezone) == ("n0", 2, "+02:00")
+    assert found.columns == {"power": "P [mW]"}
+    assert said_of(PathMatcher(description.source), "/jobs/b/smi.csv") is None

@@ -166,6 +166,7 @@ DOMAINS: dict[str, list[object]] = {
     "thread": [1, 2],
     "stream": [7, 8],
     "device": [0],
+    "own_source_id": [None],
 }
 CATEGORIES: dict[str, list[object]] = {
     "gpu_op": ["kernel", "memcpy", "memset"],

@@ -10,7 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tracekit import api
+from tracekit.errors import AmbiguousInputError
 from tracekit.report.model import Document
+from tracekit.store import Selection
 
 STAGES, MICROBATCHES, STEPS = 3, 6, 6
 Slow = dict[tuple[int, int], float]
@@ -109,3 +111,45 @@ def test_the_slow_rank_is_the_verdict_with_what_it_costs(
 )
 def test_who_is_no_slow_rank(job: Timers, tmp_path: Path) -> None:
     assert found(job.diagnose(tmp_path)) == []
+
+
+def write(job: Timers, path: Path, rows: list[dict[str, Any]] | None = None) -> None:
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(job.rows if rows is None else rows), path)
+
+
+def test_timers_of_several_jobs_are_never_one_verdict(tmp_path: Path) -> None:
+    write(HEALTHY, tmp_path / "a.parquet")
+    write(Timers({(1, 0): 1.5}), tmp_path / "b.parquet")
+    write(Timers({}, replicas=2), tmp_path / "c.parquet")
+    write(HEALTHY, tmp_path / "d.parquet")  # a copy of a
+    with pytest.raises(AmbiguousInputError) as error, api.open(tmp_path):
+        pass
+    text = str(error.value)
+    assert "timer files give a rank different places in the layout" in text
+    assert [line.split(":")[0] for line in text.splitlines()[1:]] == [
+        "  --attempt 1",
+        "  --attempt 2",
+        "  --attempt 3",
+    ]
+    assert "2 files" in text.splitlines()[1]
+    assert "--attempt" in (error.value.hint or "")
+
+
+def test_timers_of_one_job_may_lie_in_several_files(tmp_path: Path) -> None:
+    rows = HEALTHY.rows
+    for name, half in (("ranks", 3), ("steps", 2)):
+        folder = tmp_path / name
+        key = "rank" if name == "ranks" else "step"
+        write(HEALTHY, folder / "a.parquet", [r for r in rows if r[key] < half])
+        write(HEALTHY, folder / "b.parquet", [r for r in rows if r[key] >= half])
+        with api.open(folder) as run:
+            assert run.sql("SELECT count(*) AS n FROM pipeline_op")["n"].to_list() == [len(rows)]
+
+
+def test_of_timers_of_several_jobs_one_can_be_chosen(tmp_path: Path) -> None:
+    write(HEALTHY, tmp_path / "a.parquet")
+    write(Timers({}, replicas=2), tmp_path / "b.parquet")
+    with api.open(tmp_path, selection=Selection(attempt=2)) as run:
+        found = run.sql("SELECT DISTINCT attempt, rank FROM pipeline_op ORDER BY rank")
+    assert found.rows() == [(2, rank) for rank in range(STAGES * 2)]

@@ -627,12 +627,25 @@ def merge_jobs(first: JobDescription, second: JobDescription) -> JobDescription:
 _E = TypeVar("_E", RankEntry, SourceEntry)
 
 
+def said_of(matcher: PathMatcher[SourceEntry], path: str) -> SourceEntry | None:
+    """All that the job description says of a file, by the strongest entry that says it."""
+    entries = matcher.all(path)
+    if not entries:
+        return None
+    found: dict[str, Any] = {}
+    for entry in entries:
+        for name in SourceEntry.__struct_fields__:
+            if found.get(name) is None:
+                found[name] = getattr(entry, name)
+    return SourceEntry(**found)
+
+
 class PathMatcher(Generic[_E]):
     """Which entry speaks of which file.
 
-    A path without wildcards wins over one with; of several with wildcards the last wins. ``*``
-    and ``?`` stay within a folder, ``**`` does not. Paths are compared as text, made absolute;
-    nothing is opened and no link is followed.
+    A path without wildcards wins over one with; of several with wildcards the one whose folder is
+    deeper wins, then the last. ``*`` and ``?`` stay within a folder, ``**`` does not. Paths are
+    compared as text, made absolute; nothing is opened and no link is followed.
     """
 
     def __init__(self, entries: Iterable[_E]) -> None:
@@ -649,16 +662,18 @@ class PathMatcher(Generic[_E]):
             self._globs.setdefault(folder, []).append((_glob(pattern), entry))
 
     def find(self, path: str) -> _E | None:
-        """The entry that speaks of this file; None if none does."""
+        """The entry that speaks of this file, of several the strongest; None if none does."""
+        return next(iter(self.all(path)), None)
+
+    def all(self, path: str) -> list[_E]:
+        """The entries that speak of this file, the strongest first."""
         full = _absolute(path)
-        found = self._literal.get(full)
+        found = [self._literal[full]] if full in self._literal else []
         folder = full
-        while found is None and "/" in folder:
+        while "/" in folder:
             folder = folder.rsplit("/", 1)[0]
-            matches = [e for regex, e in self._globs.get(folder, ()) if regex.fullmatch(full)]
-            found = matches[-1] if matches else None
-        if found is not None:
-            self._used.add(id(found))
+            found += [e for regex, e in self._globs.get(folder, ())[::-1] if regex.fullmatch(full)]
+        self._used |= {id(e) for e in found}
         return found
 
     def unused(self) -> list[_E]:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-REGISTRY_VERSION = 9
+REGISTRY_VERSION = 10
 """Raised when the meaning or the set of columns changes; part of every run's key."""
 
 UNIT_SUFFIXES = {
@@ -884,13 +884,18 @@ _JOIN_TABLES = (
     _derived(
         "gpu",
         "Which GPU each name in the samples means, one row a name and attempt.",
-        ("attempt", "node", "host", "device_id", "nvml_index"),
+        ("attempt", "node", "host", "own_source_id", "device_id", "nvml_index"),
         _c("attempt", "INTEGER", "Attempt whose ranks are meant; null without traces."),
         _c("node", "VARCHAR", "As in gpu_sample; null where it names none.", "name"),
         _c("host", "VARCHAR", "Canonical host of the samples; null where unknown.", "name"),
+        _c("own_source_id", "INTEGER", "File whose samples are meant; null where a host is known."),
         _c("device_id", "VARCHAR", "As in gpu_sample or log_event."),
         _c("nvml_index", "INTEGER", "As in gpu_sample; null for events."),
-        _c("gpu_id", "VARCHAR", "The same for all names of a GPU: UUID, else host and address."),
+        _c(
+            "gpu_id",
+            "VARCHAR",
+            "The same for all names of a GPU: UUID, else host and address.",
+        ),
         _c("uuid", "VARCHAR", "UUID; null where unknown."),
         _c("pci", "VARCHAR", "dddddddd:bb:dd.f; null where unknown."),
         _c("gpu_index", "INTEGER", "NVML index; null where unknown."),

@@ -45,14 +45,14 @@ WITH
     -- Read twice rather than kept: kept, they would fill the memory and the disk.
     readings AS NOT MATERIALIZED (
         SELECT
-            attempt, node, owner, device_id, nvml_index, counter, unit, source_id, place, time_ns,
-            value
+            attempt, node, owner, owner_id, device_id, nvml_index, counter, unit, source_id, place,
+            time_ns, value
         FROM gpu_readings_raw('gpu_sample', 'run', 'clock', $slack_ns)
         WHERE kind = 'gauge' AND value IS NOT NULL
     ),
     own_raw AS (
         SELECT
-            attempt, node, owner, device_id, nvml_index, counter,
+            attempt, node, owner, owner_id, device_id, nvml_index, counter,
             min(unit) AS unit,
             count(*) AS samples_count,
             count(time_ns) AS timed_count,
@@ -61,7 +61,7 @@ WITH
             min(value) AS min_value,
             max(value) AS max_value
         FROM readings
-        GROUP BY attempt, node, owner, device_id, nvml_index, counter
+        GROUP BY attempt, node, owner, owner_id, device_id, nvml_index, counter
     ),
     own AS MATERIALIZED (
         SELECT
@@ -80,6 +80,7 @@ WITH
             ON gpu.attempt IS NOT DISTINCT FROM own_raw.attempt
             AND gpu.node IS NOT DISTINCT FROM own_raw.node
             AND if(gpu.node IS NULL, gpu.host, NULL) IS NOT DISTINCT FROM own_raw.owner
+            AND gpu.own_source_id IS NOT DISTINCT FROM own_raw.owner_id
             AND gpu.device_id IS NOT DISTINCT FROM own_raw.device_id
             AND gpu.nvml_index IS NOT DISTINCT FROM own_raw.nvml_index
         GROUP BY own_raw.attempt, gpu.gpu_id, own_raw.counter
@@ -102,6 +103,7 @@ WITH
             readings.attempt,
             readings.node,
             readings.owner,
+            readings.owner_id,
             readings.device_id,
             readings.nvml_index,
             readings.counter,
@@ -129,6 +131,7 @@ WITH
             ON gpu.attempt IS NOT DISTINCT FROM moments_raw.attempt
             AND gpu.node IS NOT DISTINCT FROM moments_raw.node
             AND if(gpu.node IS NULL, gpu.host, NULL) IS NOT DISTINCT FROM moments_raw.owner
+            AND gpu.own_source_id IS NOT DISTINCT FROM moments_raw.owner_id
             AND gpu.device_id IS NOT DISTINCT FROM moments_raw.device_id
             AND gpu.nvml_index IS NOT DISTINCT FROM moments_raw.nvml_index
         GROUP BY moments_raw.attempt, gpu.gpu_id, moments_raw.counter, moments_raw.moment

@@ -37,6 +37,7 @@ WITH
             clock_id,
             node,
             if(node IS NULL, host, NULL) AS owner,
+            if(node IS NULL AND host IS NULL, source_id, NULL) AS owner_id,
             device_id,
             nvml_index,
             time_ns,
@@ -46,7 +47,7 @@ WITH
                 ORDER BY time_ns NULLS FIRST, source_id, place
             ) AS last_xid
         FROM gpu_sample
-        WHERE counter = 'xid' AND value BETWEEN 0 AND 10000
+        WHERE counter = 'xid' AND value BETWEEN 0 AND 2147483647
     ),
     events AS (
         SELECT
@@ -55,6 +56,7 @@ WITH
             clock_id,
             CAST(NULL AS VARCHAR) AS node,
             host AS owner,
+            if(host IS NULL, source_id, NULL) AS owner_id,
             device_id,
             CAST(NULL AS INTEGER) AS nvml_index,
             time_ns,
@@ -65,8 +67,8 @@ WITH
         WHERE starts_with(code, 'xid-') AND device_id IS NOT NULL
         UNION ALL
         SELECT
-            source_id, place, clock_id, node, owner, device_id, nvml_index, time_ns, xid, NULL,
-            'gauge'
+            source_id, place, clock_id, node, owner, owner_id, device_id, nvml_index, time_ns, xid,
+            NULL, 'gauge'
         FROM gauge
         WHERE xid > 0 AND last_xid IS NOT NULL AND xid <> last_xid
     ),
@@ -98,6 +100,7 @@ WITH
             ON gpu.attempt IS NOT DISTINCT FROM windows.attempt
             AND gpu.node IS NOT DISTINCT FROM events.node
             AND if(gpu.node IS NULL, gpu.host, NULL) IS NOT DISTINCT FROM events.owner
+            AND gpu.own_source_id IS NOT DISTINCT FROM events.owner_id
             AND gpu.device_id IS NOT DISTINCT FROM events.device_id
             AND gpu.nvml_index IS NOT DISTINCT FROM events.nvml_index
         WHERE events.xid IS NOT NULL

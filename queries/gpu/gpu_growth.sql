@@ -28,7 +28,7 @@ WITH
     -- Most counters never move, and their readings need not be put in order: they are told first.
     raw AS (
         SELECT
-            attempt, node, owner, device_id, nvml_index, counter,
+            attempt, node, owner, owner_id, device_id, nvml_index, counter,
             min(unit) AS unit,
             count(*) AS samples_count,
             min(counted) AS least,
@@ -38,7 +38,7 @@ WITH
             min((source_id, place)) AS spot
         FROM gpu_readings_raw('gpu_sample', 'run', 'clock', $slack_ns)
         WHERE kind = 'cumulative'
-        GROUP BY attempt, node, owner, device_id, nvml_index, counter
+        GROUP BY attempt, node, owner, owner_id, device_id, nvml_index, counter
     ),
     series AS MATERIALIZED (
         SELECT
@@ -57,6 +57,7 @@ WITH
             ON gpu.attempt IS NOT DISTINCT FROM raw.attempt
             AND gpu.node IS NOT DISTINCT FROM raw.node
             AND if(gpu.node IS NULL, gpu.host, NULL) IS NOT DISTINCT FROM raw.owner
+            AND gpu.own_source_id IS NOT DISTINCT FROM raw.owner_id
             AND gpu.device_id IS NOT DISTINCT FROM raw.device_id
             AND gpu.nvml_index IS NOT DISTINCT FROM raw.nvml_index
         GROUP BY raw.attempt, gpu.gpu_id, raw.counter

@@ -1,7 +1,8 @@
 """Which files are one attempt of the job, and which windows are one capture.
 
-- Files *conflict* when they state different world sizes, or when one rank has two windows that
-  overlap (or cannot be compared): they cannot be one attempt. Then the candidates are named.
+- Files *conflict* when they state different world sizes, when one rank has two windows that overlap
+  (or cannot be compared), or when half a year lies between them: they cannot be one attempt. Then
+  the candidates are named.
 - A *capture* is one window of all ranks: windows that overlap, whoever they belong to, so that
   a rank that misses one does not shift the numbers of the others.
 - A new *attempt* begins with the first capture in which a rank has another process, another
@@ -20,6 +21,14 @@ from tracekit.errors import AmbiguousInputError
 CLOCK_SKEW_NS = 5_000_000_000
 """Windows of different hosts that miss each other by less may be one capture: wall clocks of
 badly kept hosts differ by seconds. Windows of one host are never joined."""
+
+MAX_JOB_GAP_NS = 180 * 86400 * 10**9
+"""Captures that lie further apart are of different jobs. No training run is known that took half a
+year; hours, days and weeks lie between captures of one job, a restart and the next."""
+
+CLOCK_SET_NS = 1_420_070_400 * 10**9
+"""2015, before any profiler whose traces are read here: what lies before it was recorded on a clock
+that nobody had set, and says nothing about when."""
 
 MAX_LAYERS = 32
 """Candidates that are dealt out by path; the last one takes all that is left."""
@@ -42,12 +51,19 @@ _SEPARATORS: tuple[Callable[[Source], Hashable], ...] = (
 # --- conflicts ----------------------------------------------------------------------------------
 
 
-def conflict(group: Sequence[Source]) -> str | None:
-    """Why these files cannot be one job's, in words; None when they can."""
+def conflict(group: Sequence[Source], *, is_given: bool = False) -> str | None:
+    """Why these files cannot be one job's, in words; None when they can.
+
+    ``is_given``: the job description says that they are one attempt, so no time is too long.
+    """
     worlds = sorted({s.world_size for s in group if s.world_size is not None})
     if len(worlds) > 1:
         text = ", ".join(map(str, worlds[:4])) + (", ..." if len(worlds) > 4 else "")
         return f"they state different world sizes ({text})"
+    found = [] if is_given else eras(group)
+    if len(found) > 1:
+        days = [_gap_ns(a, b) // (86400 * 10**9) for a, b in pairwise(found)]
+        return f"{max(days)} days lie between them"
     for rank, members in sorted(_by_rank(group).items()):
         if worlds and rank >= worlds[0]:
             return f"{members[0].path} is rank {rank} of a job of {worlds[0]} ranks"
@@ -56,6 +72,31 @@ def conflict(group: Sequence[Source]) -> str | None:
                 return f"rank {rank} has two overlapping windows ({a.path}, {b.path})"
             return f"rank {rank} has two files without comparable times ({a.path}, {b.path})"
     return None
+
+
+def eras(group: Iterable[Source]) -> list[Group]:
+    """Files that no job can have recorded all of, by when they were; one era where it can.
+
+    Files whose clock says nothing about when are in none.
+    """
+    timed = sorted((s for s in group if _is_dated(s)), key=lambda s: (s.start_ns or 0, s.order))
+    found: list[Group] = []
+    end = 0
+    for source in timed:
+        if found and (source.start_ns or 0) - end <= MAX_JOB_GAP_NS:
+            found[-1].append(source)
+        else:
+            found.append([source])
+        end = max(end, source.end_ns or 0)
+    return found
+
+
+def _is_dated(source: Source) -> bool:
+    return source.time_basis == "epoch" and (source.start_ns or 0) >= CLOCK_SET_NS
+
+
+def _gap_ns(before: Group, after: Group) -> int:
+    return min(s.start_ns or 0 for s in after) - max(s.end_ns or 0 for s in before)
 
 
 def _by_rank(group: Iterable[Source]) -> dict[int, Group]:
@@ -87,15 +128,21 @@ def partition(group: Group) -> list[Group]:
     if conflict(group) is None:
         return [group]
     options = []
-    for key in _SEPARATORS:
+    era_of = {id(s): i for i, era in enumerate(eras(group)) for s in era}
+
+    def by_era(source: Source) -> Hashable:
+        return era_of.get(id(source))
+
+    for key in (*_SEPARATORS, by_era):
         parts = _split(group, key)
         if len(parts) > 1 and all(conflict(p) is None for p in parts):
             options.append(parts)
     if options:
         return min(options, key=len)
-    by_world = _split(group, _SEPARATORS[0])
-    if len(by_world) > 1:
-        return [part for world in by_world for part in partition(world)]
+    for key in (_SEPARATORS[0], by_era):
+        parts = _split(group, key)
+        if len(parts) > 1:
+            return [smaller for part in parts for smaller in partition(part)]
     return _deal(group)
 
 

@@ -5,6 +5,10 @@ states two of them joins the others. A rank's GPU is known from job.toml, or fro
 has PCI address and NVML index of each process: whose the process is the log proves, or the trace of
 the same process (host and pid) states. An ordinal is never taken for an NVML index, and a local
 rank neither: where nothing says whose a GPU is, nobody is named.
+
+Which machine a file is of is known from its host. Files that name none are machines of their own:
+each may have a GPU 0 and one at 1b:00.0. An address joins them only where none of them can be
+another's neighbour: where no two of them were sampled at the same time.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tracekit.derive.hosts import canonical
+from tracekit.derive.sources import is_comparable, is_overlapping
 
 if TYPE_CHECKING:
     import duckdb
@@ -27,6 +32,8 @@ class _Gpu:
     """One physical GPU: every name that any file gives it."""
 
     host: str | None
+    path: str | None = None
+    """The file that alone speaks of it, where nothing names its machine."""
     uuids: set[str] = field(default_factory=set)
     pcis: set[str] = field(default_factory=set)
     indices: set[int] = field(default_factory=set)
@@ -42,14 +49,19 @@ def gpu_rows(
     """The rows of ``gpu``: one a name that the samples use, for each attempt.
 
     ``gpu_id`` is the same for all names of one GPU: its UUID, else host and PCI address, else
-    host and NVML index.
+    host and NVML index; with its file where nothing tells machines apart.
     """
+    sources = list(sources)
     owners = {s.source_id: s.host for s in sources}
-    known = _described(con, owners)
+    sampled, addresses = _sample_names(con, owners)
+    paths = {s.source_id: s.path for s in sources}
+    known = _Known(paths, _is_one_machine(addresses, sources))
+    _described(con, owners, known)
     members = _members(con, owners)
     of_the_whole = _of_the_whole(con, owners)
     numbers: list[int | None] = [int(a["attempt"]) for a in attempts] or [None]
-    names = _sample_names(con, owners)
+    names = [(name, known.find(name)) for name in sampled]
+    ids = _ids([gpu for _, gpu in names])
     rows = []
     for attempt in numbers:
         by_device = {
@@ -62,17 +74,17 @@ def gpu_rows(
             if r["attempt"] == attempt and r["host"] is not None:
                 on_host[r["host"]].add(int(r["rank"]))
         logged = _logged(members, [r for r in ranks if r["attempt"] == attempt]) or of_the_whole
-        for node, host, device_id, index in names:
-            gpu = _find(known, host, device_id, index)
+        for (node, host, source_id, device_id, index), gpu in names:
             rank, source = _rank_of(gpu, by_device, logged, on_host)
             rows.append(
                 {
                     "attempt": attempt,
                     "node": node,
                     "host": host,
+                    "own_source_id": source_id,
                     "device_id": device_id,
                     "nvml_index": index,
-                    "gpu_id": _id(gpu),
+                    "gpu_id": ids[id(gpu)],
                     "uuid": _only(gpu.uuids),
                     "pci": _only(gpu.pcis),
                     "gpu_index": _only(gpu.indices),
@@ -99,33 +111,113 @@ def _id(gpu: _Gpu) -> str:
     return f"{place}GPU {index}" if index is not None else f"{place}GPU ?"
 
 
+def _ids(gpus: Sequence[_Gpu]) -> dict[int, str]:
+    """What each GPU is called: no two the same."""
+    named: dict[str, list[_Gpu]] = defaultdict(list)
+    for gpu in {id(g): g for g in gpus}.values():
+        named[_id(gpu)].append(gpu)
+    ids = {}
+    for name, same in named.items():
+        for gpu in same:
+            is_clear = len(same) == 1 or gpu.path is None
+            ids[id(gpu)] = name if is_clear else f"{name} of {gpu.path}"
+    return ids
+
+
+_Name = tuple[str | None, str | None, int | None, str | None, int | None]
+"""Node, host, source_id (where no host is known), device_id and NVML index, as samples and events
+name a GPU."""
+_UUIDS = ("GPU-", "MIG-")
+"""How a UUID begins; other names of a device are addresses."""
+_Owner = str | int | None
+"""A host; the source_id of a file whose host nobody knows; None: the one machine of all such."""
+
+
 @dataclass
 class _Known:
     """The GPUs that counter files describe, by each of their names."""
 
+    paths: Mapping[int, str]
+    is_one_machine: bool
+    """Whether an address is one GPU in all files without a host."""
     by_uuid: dict[str, _Gpu] = field(default_factory=dict)
-    by_pci: dict[tuple[str | None, str], _Gpu] = field(default_factory=dict)
-    by_index: dict[tuple[str | None, int], list[_Gpu]] = field(default_factory=dict)
+    by_pci: dict[tuple[_Owner, str], _Gpu] = field(default_factory=dict)
+    by_index: dict[tuple[_Owner, int], list[_Gpu]] = field(default_factory=dict)
+    others: dict[tuple[_Owner, int | None], _Gpu] = field(default_factory=dict)
+    """Those that samples name by an index only, or not at all."""
+
+    def machine(self, owner: _Owner) -> _Owner:
+        """Within what an address is one GPU."""
+        return None if self.is_one_machine and isinstance(owner, int) else owner
+
+    def new(self, owner: _Owner) -> _Gpu:
+        """A GPU that no name means so far."""
+        return _Gpu(None, self.paths[owner]) if isinstance(owner, int) else _Gpu(owner)
+
+    def find(self, name: _Name) -> _Gpu:
+        """The GPU that samples mean by a name."""
+        _, host, source_id, device_id, index = name
+        owner = host if host is not None else source_id
+        whole = device_id.split("/", 1)[0] if device_id else None
+        if whole is not None and whole.startswith(_UUIDS):
+            gpu = self.by_uuid.get(whole) or self.by_uuid.setdefault(whole, _Gpu(host))
+            gpu.uuids.add(whole)
+            gpu.host = gpu.host or host
+            return gpu
+        if whole is not None:
+            key = (self.machine(owner), whole)
+            gpu = self.by_pci.get(key) or self.by_pci.setdefault(key, self.new(owner))
+            gpu.pcis.add(whole)
+            return gpu
+        same = self.by_index.get((owner, index), []) if index is not None else []
+        if len(same) == 1:
+            return same[0]
+        gpu = self.others.get((owner, index)) or self.new(owner)
+        gpu.indices |= {index} if index is not None else set()
+        return self.others.setdefault((owner, index), gpu)
 
 
-def _described(con: duckdb.DuckDBPyConnection, owners: Mapping[int, str | None]) -> _Known:
+def _is_one_machine(addresses: Iterable[tuple[int, str]], sources: Iterable[Source]) -> bool:
+    """Whether files without a host that sample GPUs by address may be of one machine.
+
+    They are taken to be, as the parts of a log and the kernel's messages beside it are, unless two
+    that name one address were written at the same time, or nobody knows when.
+    """
+    by_id = {s.source_id: s for s in sources}
+    named: dict[str, list[Source]] = defaultdict(list)
+    for source_id, pci in addresses:
+        named[pci].append(by_id[source_id])
+    for same in named.values():
+        ordered = sorted(same, key=lambda s: (s.start_ns is not None, s.start_ns or 0, s.order))
+        reach = ordered[0]
+        for source in ordered[1:]:
+            if not is_comparable(reach, source) or is_overlapping(reach, source):
+                return False
+            if (source.end_ns or 0) >= (reach.end_ns or 0):
+                reach = source
+    return True
+
+
+def _described(
+    con: duckdb.DuckDBPyConnection, owners: Mapping[int, str | None], known: _Known
+) -> None:
     """Joined over files by UUID, or host and PCI address; an index alone joins nothing."""
     rows = con.execute(
         "SELECT DISTINCT source_id, node, uuid, pci, nvml_index, model FROM device "
         "WHERE ordinal IS NULL ORDER BY source_id, uuid, pci, nvml_index, node, model"
     ).fetchall()
-    known = _Known()
     # Those with an address first: an index is looked up among them.
     for source_id, node, uuid, pci, index, model in sorted(rows, key=lambda r: not (r[2] or r[3])):
         if source_id not in owners:
             continue
         host = canonical(node) if node else owners[source_id]
+        owner: _Owner = host if host is not None else source_id
         gpu = known.by_uuid.get(uuid) if uuid else None
-        gpu = gpu or (known.by_pci.get((host, pci)) if pci else None)
+        gpu = gpu or (known.by_pci.get((known.machine(owner), pci)) if pci else None)
         if gpu is None and not uuid and not pci:
-            same = known.by_index.get((host, index), [])
+            same = known.by_index.get((owner, index), [])
             gpu = same[0] if len(same) == 1 else None
-        gpu = gpu or _Gpu(host)
+        gpu = gpu or known.new(owner)
         gpu.host = gpu.host or host
         for value, names in ((uuid, gpu.uuids), (pci, gpu.pcis), (model, gpu.models)):
             if value:
@@ -133,45 +225,38 @@ def _described(con: duckdb.DuckDBPyConnection, owners: Mapping[int, str | None])
         if uuid:
             known.by_uuid[uuid] = gpu
         if pci:
-            known.by_pci[gpu.host, pci] = gpu
+            known.by_pci[known.machine(gpu.host or owner), pci] = gpu
         if index is not None:
             gpu.indices.add(index)
-            # Two files of unknown machines may each have a GPU 0: an index joins within a host.
-            same = known.by_index.setdefault((gpu.host, index), []) if gpu.host else []
+            # Two files of unknown machines may each have a GPU 0: an index joins within a machine.
+            same = known.by_index.setdefault((gpu.host or owner, index), [])
             if gpu not in same:
                 same.append(gpu)
-    return known
 
 
 def _sample_names(
     con: duckdb.DuckDBPyConnection, owners: Mapping[int, str | None]
-) -> list[tuple[str | None, str | None, str | None, int | None]]:
-    """Node, host, device_id and NVML index, as samples and events name GPUs."""
+) -> tuple[list[_Name], set[tuple[int, str]]]:
+    """How samples and events name GPUs; and which files without a host sample which addresses."""
     rows = con.execute(
-        "SELECT DISTINCT source_id, node, device_id, nvml_index FROM gpu_sample "
-        "UNION SELECT DISTINCT source_id, NULL, device_id, NULL FROM log_event "
+        "SELECT DISTINCT source_id, node, device_id, nvml_index, true FROM gpu_sample "
+        "UNION SELECT DISTINCT source_id, NULL, device_id, NULL, false FROM log_event "
         "WHERE device_id IS NOT NULL AND code LIKE 'xid-%'"
     ).fetchall()
-    found = {
-        (node, canonical(node) if node else owners[source_id], device_id, index)
-        for source_id, node, device_id, index in rows
-        if source_id in owners
-    }
-    return sorted(
-        found, key=lambda n: (n[1] or "", n[2] or "", -1 if n[3] is None else n[3], n[0] or "")
+    found: set[_Name] = set()
+    addresses: set[tuple[int, str]] = set()
+    for source_id, node, device_id, index, is_sampled in rows:
+        if source_id not in owners:
+            continue
+        host = canonical(node) if node else owners[source_id]
+        found.add((node, host, source_id if host is None else None, device_id, index))
+        if host is None and is_sampled and device_id and not device_id.startswith(_UUIDS):
+            addresses.add((source_id, device_id.split("/", 1)[0]))
+    ordered = sorted(
+        found,
+        key=lambda n: (n[1] or "", n[3] or "", -1 if n[4] is None else n[4], n[0] or "", n[2] or 0),
     )
-
-
-def _find(known: _Known, host: str | None, device_id: str | None, index: int | None) -> _Gpu:
-    whole = device_id.split("/", 1)[0] if device_id else None
-    if whole is not None and whole.startswith(("GPU-", "MIG-")):
-        return known.by_uuid.get(whole) or _Gpu(host, uuids={whole})
-    if whole is not None:
-        return known.by_pci.get((host, whole)) or _Gpu(host, pcis={whole})
-    same = known.by_index.get((host, index), []) if index is not None else []
-    if len(same) == 1:
-        return same[0]
-    return _Gpu(host, indices={index} if index is not None else set())
+    return ordered, addresses
 
 
 _Logged = tuple[int, str | None, str | None, int | None]

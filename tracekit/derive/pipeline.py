@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tracekit.clock import Offset
+    from tracekit.derive.timer_jobs import TimerJob
     from tracekit.job import JobDescription
 
 FORWARD, BACKWARD, WEIGHT = "forward-compute", "backward-compute", "weight-compute"
@@ -111,8 +112,9 @@ def derive_pipeline(
     rank_rows: Sequence[Mapping[str, Any]] = (),
     moved: Mapping[int, Offset] | None = None,
     matches: pa.Table | None = None,
-    filled: Collection[str] = ("annotation", "pipeline_timer"),
+    filled: Collection[str] = ("annotation",),
     has_messages: bool | None = None,
+    timers: TimerJob | None = None,
 ) -> pa.Table:
     """The rows of ``pipeline_op``, on the job's clock.
 
@@ -121,8 +123,8 @@ def derive_pipeline(
     ``rank``, whose coordinates count where no range names its stage; ``moved`` how the sources'
     clocks are corrected; ``matches`` the rows of ``collective_match``, for traces that name no
     microbatch but send and receive; ``filled`` the source tables that may have rows;
-    ``has_messages`` whether any rank sends or receives, where that is known. What a reader should
-    know is appended to ``notes``.
+    ``has_messages`` whether any rank sends or receives, where that is known; ``timers`` the
+    files of timers that are the job's. What a reader should know is appended to ``notes``.
     """
     import pyarrow as pa
 
@@ -131,8 +133,8 @@ def derive_pipeline(
 
     schema = table("pipeline_op").arrow_schema()
     rows = ranges = schema.empty_table()
-    if "pipeline_timer" in filled:
-        rows = _from_timers(con)
+    if timers is not None:
+        rows = _from_timers(con, timers)
     if "annotation" in filled:
         ranges = _from_ranges(con, context, steps, job, known, notes, has_messages)
     if rows.num_rows and ranges.num_rows:
@@ -177,18 +179,20 @@ def fill_coordinates(rank_rows: Sequence[dict[str, Any]], operations: pa.Table) 
 
 
 _TIMERS = """
-SELECT 1 AS attempt, global_rank AS rank, 0 AS capture_id, dp_rank, pp_rank, step, operation,
-       sequence, microbatch, chunk, global_chunk, start_ns, end_ns, NULL AS is_noop,
-       NULL AS compute_ns
+SELECT CAST($attempt AS INTEGER) AS attempt, global_rank AS rank, 0 AS capture_id, dp_rank,
+       pp_rank, step, operation, sequence, microbatch, chunk, global_chunk, start_ns, end_ns,
+       NULL AS is_noop, NULL AS compute_ns
 FROM pipeline_timer
+WHERE list_contains($sources, source_id)
 QUALIFY row_number() OVER (
     PARTITION BY global_rank, step, operation, sequence ORDER BY source_id, place) = 1
 ORDER BY step, rank, start_ns, operation, sequence
 """
 
 
-def _from_timers(con: duckdb.DuckDBPyConnection) -> pa.Table:
-    return arrow_table(con, _TIMERS)
+def _from_timers(con: duckdb.DuckDBPyConnection, timers: TimerJob) -> pa.Table:
+    params = {"attempt": timers.attempt, "sources": sorted(timers.source_ids)}
+    return arrow_table(con, _TIMERS, params)
 
 
 # --- traces ---------------------------------------------------------------------------------------

@@ -24,11 +24,11 @@ def apply_job(sources: list[Source], job: JobDescription | None, notes: list[str
     """
     by_path = by_rank_path = None
     if job is not None:
-        from tracekit.job import PathMatcher
+        from tracekit.job import PathMatcher, said_of
 
         by_path, by_rank_path = PathMatcher(job.source), PathMatcher(job.rank)
     for source in sources:
-        entry = by_path.find(source.path) if by_path else None
+        entry = said_of(by_path, source.path) if by_path else None
         listed = by_rank_path.find(source.path) if by_rank_path else None
         given = entry.rank if entry is not None and entry.rank is not None else None
         given = listed.rank if given is None and listed is not None else given

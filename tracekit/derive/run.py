@@ -18,6 +18,7 @@ from tracekit.derive import (
     periods,
     ports,
     ranks,
+    timer_jobs,
 )
 from tracekit.derive import attempts as at
 from tracekit.derive import clocks as clock_offsets
@@ -104,6 +105,9 @@ def derive(
     ranks.apply_job(sources, job, remarks)
     _choose_used(sources, window_ns, remarks)
     found = _place(sources, attempt, remarks)
+    timers = None
+    if "pipeline_timer" in filled:
+        timers = timer_jobs.choose(con, sources, attempt)
     sources = [s for s in sources if not s.is_left_out]
     aliases = hosts.resolve(sources, job, remarks)
     clocks = hosts.assign_clocks(sources, job)
@@ -145,6 +149,7 @@ def derive(
         matches if has_messages else None,
         filled,
         has_messages,
+        timers,
     )
     fill_coordinates(rank_rows, operations)
     rows: dict[str, list[dict[str, Any]]] = {
@@ -289,7 +294,7 @@ def _place(sources: list[Source], attempt: int | None, notes: list[str]) -> list
         if len(parts) > 1:
             why = at.conflict(group)
         for part in parts:
-            clash = at.conflict(part)
+            clash = at.conflict(part, is_given=forced is not None)
             if clash is not None:
                 broken[part[0].source_id] = clash
                 placed.append((forced, [[part]]))

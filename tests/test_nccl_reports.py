@@ -249,3 +249,71 @@ def test_inspectors_records_stand_beside_the_calls(
         records.write_text(inspected(run, slower))
     text, _ = told(tmp_path, *paths, records)
     assert said in " ".join(text.split())
+
+
+HEAD = """# nThread 1 nGpus 1 minBytes 8 maxBytes 4096 step: 2(factor) warmup iters: 5 iters: 20
+#
+# Using devices
+#  Rank  0 Group  0 Pid  100 on  nid001 device  0 [0000:03:00] NVIDIA GH200 120GB
+#  Rank  1 Group  0 Pid  200 on  nid002 device  0 [0000:03:00] NVIDIA GH200 120GB
+#
+#                                                              out-of-place          in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   \
+algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  \
+(GB/s)  (GB/s)
+"""
+ROW = "{:12d} {:13d}     float     sum      -1    20.00    0.00    0.00      0    20.00    0.00    0.00      0\n"  # noqa: E501
+END = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : {}\n#\n"
+
+
+def test_a_benchmark_that_broke_off_says_what_its_log_says(tmp_path: Path) -> None:
+    log = HEAD + ROW.format(8, 2)
+    log += (
+        "nid001:100:130 [0] register_mr_buffers:523 NCCL WARN NET/OFI Unable to register memory "
+        "(type = 2) for device 0. RC: -22, Error: Invalid argument\n"
+    ) * 32
+    log += "cxil_map: write error\n" * 64
+    log += "nid001: Test NCCL failure common.cu:401 'unhandled system error'\n"
+    log += "slurmstepd: error: *** STEP 9.0 ON nid001 CANCELLED AT 2024-05-01T10:00:00 ***\n"
+    log += "srun: error: nid002: task 1: Exited with exit code 3\n"
+    (tmp_path / "slurm-9.out").write_text(log)
+    text, document = told(tmp_path, tmp_path / "slurm-9.out")
+    assert "all_reduce" in text or "nccl-tests" in text
+    assert "nothing says why" not in text
+    sentence = document.verdict.sentence
+    assert "incomplete (1 of 10 sizes measured)" in sentence
+    assert "64 x a library of the network failed (cxil_map, write error)" in sentence
+    assert "32 x NCCL's network plugin could not register memory (type 2, rc -22)" in sentence
+    assert "1 x nccl-tests gave up (NCCL)" in sentence
+    assert sentence.index("cxil_map") < sentence.index("gave up"), "what follows comes last"
+    with tracekit.open(tmp_path / "run") as run:
+        rows = run.query("nccl_signals").rows(named=True)
+    counts = {r["code"]: r["occurrences_count"] for r in rows}
+    assert counts["register_failed"] == 32
+    assert counts["library_error"] == 64
+    ends = [r["fields"] for r in rows if r["code"] == "job_ended"]
+    assert ends == [["by=Slurm", "why=cancelled"], ["by=Slurm", "exit_code=3"]]
+
+
+def test_a_benchmark_without_rows_on_one_gpu_is_not_broken(tmp_path: Path) -> None:
+    head = "".join(line + "\n" for line in HEAD.splitlines() if "Rank  1" not in line)
+    (tmp_path / "a.out").write_text(head + END.format(0))
+    text, _ = told(tmp_path, tmp_path / "a.out")
+    assert "incomplete" not in text
+    assert "ran to its end and measured nothing: it ran on one GPU" in text
+
+
+def test_no_rows_of_two_gpus_are_incomplete(tmp_path: Path) -> None:
+    (tmp_path / "a.out").write_text(HEAD)
+    text, _ = told(tmp_path, tmp_path / "a.out")
+    assert "incomplete (0 of 10 sizes measured), and nothing says why" in text
+
+
+def test_a_whole_benchmark_is_not_told_to_profile_steps(tmp_path: Path) -> None:
+    rows = "".join(ROW.format(8 << i, 2 << i).replace(" 0.00 ", " 3.00 ") for i in range(10))
+    (tmp_path / "a.out").write_text(HEAD + rows + END.format("3.0"))
+    text, document = told(tmp_path, tmp_path / "a.out")
+    assert "five or more steps" not in text
+    assert "1 benchmark ran to the end (3.0 GB/s at most)" in document.verdict.sentence
+    assert "tracekit compare" in text

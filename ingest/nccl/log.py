@@ -12,7 +12,7 @@ from typing import Any
 
 from tracekit.ingest import files
 from tracekit.ingest.base import IngestOptions, Sink, SourceFile
-from tracekit.ingest.nccl import bench, lines, messages, watchdog
+from tracekit.ingest.nccl import bench, endings, lines, messages, watchdog
 from tracekit.ingest.nccl.comms import COMM_COLUMNS, Comm, Comms
 from tracekit.ingest.nccl.lines import Message, Speaker, Splitter
 from tracekit.ingest.nccl.rows import Rows, as_int, as_int32, name_of, pointer, seconds_ns
@@ -60,11 +60,11 @@ NET = re.compile(rb"NET/(.{1,40}?)/(\d+)(?:\((\d+)\))?((?:/[A-Za-z0-9]+(?:\([A-Z
 DETAIL = re.compile(rb"[\w /()\[\],.-]{1,80}")
 RING_ORDER = re.compile(rb"(?:Channel|Ring) (\d+)(?:/(\d+))? :((?:\s+\d+)+)\s*$")
 TOTALS = re.compile(
-    rb"(\d+) coll channels?, .*?(\d+) p2p channels?(?:, (\d+) p2p channels per peer)?"
+    rb"(\d+) coll channels?, .*?(?<!\d)(\d++) p2p channels?(?:, (\d+) p2p channels per peer)?"
 )
 COST_ROW = re.compile(rb"^\s*(Broadcast|Reduce|AllGather|ReduceScatter|AllReduce) \|(.*)$")
 COST_HEAD = re.compile(rb"^\s*Algorithm +\|(.*)$")
-COST_CELL = re.compile(rb"\s*([\d.]+)/\s*([\d.]+)\s*(?:\||$)")
+COST_CELL = re.compile(rb"(?<![\d.])([\d.]++)/\s*+([\d.]++)\s*+(?:\||$)")
 
 KEY_COLUMNS = ("place", "comm_pointer", "comm_generation", "pid", "ordinal", "time_ns", "node")
 OP_COLUMNS = (*KEY_COLUMNS, "op", "op_count", "elements_count", "dtype", "reduction", "root",
@@ -131,7 +131,8 @@ class LogReader:
                 known = heads.get(line[:at])
                 if known is not None and line.find(b" NCCL ", at + 6) < 0:
                     self.messages_count += 1
-                    self._info(known.speaker, line[at + 11 :], None)
+                    text = line[at + 11 : at + 11 + lines.MAX_MESSAGE_BYTES]
+                    self._info(known.speaker, text, None)
                     continue
             self._other(line)
 
@@ -157,6 +158,11 @@ class LogReader:
         """A line, or a piece of one, that is not NCCL's."""
         if watchdog.KEY.search(line) and self.watchdog.take(line, self.place):
             return
+        if endings.KEY.search(line):
+            ending = endings.event_of(line)
+            if ending is not None:
+                self._plain_event(self.place, *ending)
+                return
         self.bench.take(line, self.place, is_piece=is_piece)
 
     def _message(self, message: Message) -> None:
@@ -601,7 +607,7 @@ def _nth(names: tuple[str, ...], word: bytes) -> str | None:
     return names[index] if index is not None and 0 <= index < len(names) else None
 
 
-_PART = re.compile(r"([a-z]+) (\d+\.\d+)")
+_PART = re.compile(r"(?<![a-z])([a-z]++) (\d++\.\d++)")
 
 
 def _parts(fields: list[str]) -> list[str]:

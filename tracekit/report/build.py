@@ -13,6 +13,7 @@ from tracekit.derive.ranks import ASSIGNED_WORDS
 from tracekit.findings import Finding, NotChecked, benched, confidence_from, ordered, severity_of
 from tracekit.ingest.net import NET_INGESTORS
 from tracekit.ingest.nsys.sniff import export_command
+from tracekit.report import signals
 from tracekit.report.bounds import bounded
 from tracekit.report.budget import step_budget
 from tracekit.report.config import DiagnoseConfig
@@ -576,11 +577,16 @@ def nccl_lines(facts: Facts) -> list[str]:
             peak = float(row["peak_bus_bytes_per_s"] or 0)
             more = f", {peak / 1e9:.1f} at most" if peak > MUCH_ABOVE_MEAN * bus else ""
             lines.append(f"{name}{way} {bus / 1e9:.1f} GB/s on average{more}")
+        elif row["is_complete"] and not row["rows_count"]:
+            lines.append(f"{name} ran to its end and measured nothing: it ran on one GPU")
         else:
             of = row["expected_rows_count"]
             lines.append(
                 f"{name} incomplete: {row['rows_count']}{f' of {of}' if of else ''} sizes measured"
             )
+        if not row["is_complete"]:
+            errors = signals.errors_of(facts, row)
+            lines += [f"{name}, errors in its log: {'; '.join(errors)}"] if errors else []
     return lines
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from tracekit.findings import Finding
+from tracekit.report import signals
 from tracekit.report.judgement import Judgement, say
 from tracekit.rules import RULES, ras_hang
 from tracekit.rules.base import Facts, Row
@@ -38,7 +39,9 @@ def no_steps(facts: Facts, rules_run: Sequence[str], findings: Sequence[Finding]
         return _window_alone(windows)
     cut = [r for r in facts.of("nccl_bench") if not r["is_complete"]]
     if cut:
-        return _cut_benchmark(cut[0])
+        return _cut_benchmark(facts, cut[0])
+    if facts.of("nccl_bench") and not (facts.of("gpu_counters") or facts.of("port_counters")):
+        return _benchmark_alone(facts.of("nccl_bench"))
     if facts.of("nccl_comms") or facts.of("nccl_bench"):
         return _nccl_alone(facts)
     if facts.of("comm_records"):
@@ -74,15 +77,41 @@ def _window_alone(rows: Sequence[Row]) -> Judgement:
     )
 
 
-def _cut_benchmark(cut: Row) -> Judgement:
+def _cut_benchmark(facts: Facts, cut: Row) -> Judgement:
     name = safe(str(cut["benchmark"] or "nccl-tests"))
     of = cut["expected_rows_count"]
+    begin = f"{name} is incomplete ({cut['rows_count']}" + (f" of {of}" if of else "")
+    seen = signals.errors_of(facts, cut)
+    if seen:
+        # The log names what failed; which of it came first on which host, it may not.
+        return say(
+            "not_enough_data",
+            f"{begin} sizes measured); its log names errors: {'; '.join(seen)}.",
+            "look at the first of these errors (tracekit query RUN nccl_signals)",
+        )
     return say(
         "not_enough_data",
-        f"Cannot tell: {name} is incomplete ({cut['rows_count']}"
-        + (f" of {of}" if of else "")
-        + " sizes measured), and nothing says why.",
+        f"Cannot tell: {begin} sizes measured), and nothing says why.",
         "run it again with NCCL_DEBUG=INFO and keep the whole output",
+    )
+
+
+def _benchmark_alone(rows: Sequence[Row]) -> Judgement:
+    """A benchmark has no steps: what would say more is another run of it."""
+    peak = max((float(r["peak_bus_bytes_per_s"] or 0) for r in rows), default=0.0)
+    if not peak:
+        return say(
+            "not_enough_data",
+            f"Cannot tell: {plural(len(rows), 'benchmark')} ran to the end and measured no "
+            "bandwidth.",
+            "run nccl-tests on two GPUs or more",
+        )
+    return say(
+        "not_enough_data",
+        f"Cannot tell whether that is as fast as it should be: {plural(len(rows), 'benchmark')} "
+        f"ran to the end ({peak / 1e9:.1f} GB/s at most), and the rules that read them found no "
+        "fault.",
+        "run the same benchmark on hosts that are known to be well, and compare: tracekit compare",
     )
 
 
@@ -90,8 +119,7 @@ def _nccl_alone(facts: Facts) -> Judgement:
     if facts.of("gpu_counters") or facts.of("port_counters"):
         only, read = f"there are only NCCL's logs and counters, {_shown(facts)}", "them"
     else:
-        logged = "NCCL logged" if facts.of("nccl_comms") else "nccl-tests measured"
-        only, read = f"there is only what {logged}", "it"
+        only, read = "there is only what NCCL logged", "it"
     return say(
         "not_enough_data",
         f"Cannot tell what a step costs: {only}, and the rules that read {read} found no fault.",

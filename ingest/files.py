@@ -44,7 +44,10 @@ GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 ZIP_MAGIC = b"PK\x03\x04"
 _SUFFIXES = re.compile(r"\.(?:gz|gzip|zst|zstd)$", re.I)
-_SYSFS = re.compile(r"/ports/\d+/[\w/]+$|/statistics/\w+$|/infiniband/\w+/\w+$")
+_SYSFS = re.compile(
+    # Only behind the last of each word: behind every one, a long path takes its square.
+    r"(?s)(?>.*/ports/\d+/)[\w/]+$|(?>.*/statistics/)\w+$|(?>.*/infiniband/\w+/)\w+$"
+)
 _COUNTER_DUMP = re.compile(r"\.(?:txt|out|prom|stats?|counters?|db_csv)$|^[^.]+$", re.I)
 _ARCHIVES = re.compile(r"\.(?:tar|tgz|tzst|zip|tar\.(?:gz|zst|zstd))$", re.I)
 
@@ -67,7 +70,7 @@ def identity_of(path: str) -> str:
     counts too, and for trees of sysfs the whole path.
     """
     plain = path.replace("\\", "/").replace("!", "/")
-    if _SYSFS.search(plain):
+    if _SYSFS.match(plain):
         return plain
     name = base_name(path)
     if _COUNTER_DUMP.search(name):

@@ -23,7 +23,7 @@ MBIT = 1e6 / 8
 
 NEARNESS = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3, "SYS": 4}
 """nvidia-smi's words, near to far: one switch, several, the host bridge, the socket, beyond."""
-_HEADER = re.compile(r"(?m)^\s*(?:\x1b\[\d*m)?\s*GPU0\s.*\bGPU|^GPU0\s+X")
+_HEADER = re.compile(r"(?m)^[ \t]*+(?:\x1b\[\d*m)?[ \t]*+GPU0\s.*\bGPU|^GPU0\s+X")
 _WORD = re.compile(r"NV\d+|SYS|NODE|PHB|PXB|PIX|X")
 _ANSI = re.compile(r"\x1b\[\d*m")
 

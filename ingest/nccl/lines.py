@@ -16,14 +16,22 @@ MAX_LINE_BYTES = 1 << 20
 """A longer line is cut in pieces of this size: no line of NCCL's comes near it."""
 HEADS_LIMIT = 50_000
 """Distinct prefixes that are remembered (time stamps make them all different)."""
+MAX_HEAD_BYTES = 4096
+"""A longer prefix is not remembered: 50,000 of a megabyte each would be the memory."""
 MAX_HOSTS = 100_000
+MAX_HOST_BYTES = 255
+"""Longest name of a host (POSIX, HOST_NAME_MAX)."""
+MAX_MESSAGE_BYTES = 4096
+"""NCCL formats a message in a buffer of 1024 bytes (debug.cc); what stands behind is another's."""
 
 MARK = re.compile(rb" NCCL (INFO|WARN|TRACE|CALL|ABORT|VERSION) ?")
 _HEAD = re.compile(
-    rb"([A-Za-z0-9_.-]+):(\d{1,10}):(\d{1,10})"
+    # Only where a name begins, and whole: searched from each of its letters, one long word takes
+    # the square of its length.
+    rb"(?<![A-Za-z0-9_.-])([A-Za-z0-9_.-]++):(\d{1,10}):(\d{1,10})"
     rb"(?: \[(-?\d{1,4})\])?"
-    rb"(?: \d+\.\d+ \S+:\d+)?"
-    rb"(?: ([\w./-]+):(\d{1,6})(?: \([^()]{0,80}\))?)?$"
+    rb"(?: \d{1,10}\.\d{1,10} \S{1,200}:\d{1,6})?"
+    rb"(?: ([\w./-]++):(\d{1,6})(?: \([^()]{0,80}\))?)?$"
 )
 _LAUNCHERS = re.compile(
     rb"(?:\s+"
@@ -135,6 +143,7 @@ class Splitter:
             head = self.head(line[begin : mark.start()])
             if head is None:
                 is_torn = True
+                begin = max(begin, mark.start())
                 continue
             end = len(line)
             if index + 1 < len(marks):
@@ -144,8 +153,8 @@ class Splitter:
                 else:
                     end = mark.end() + self._host_start(next_head)
             if not messages:
-                rest = head.rest
-            text = line[mark.end() : end]
+                rest = line[:begin] + head.rest
+            text = line[mark.end() : min(end, mark.end() + MAX_MESSAGE_BYTES)]
             messages.append(
                 Message(head.speaker, mark[1], text.rstrip(), head.time_ns, head.origin)
             )
@@ -155,7 +164,7 @@ class Splitter:
     def _host_start(self, found: re.Match[bytes]) -> int:
         """Where the next message's host begins: text glued before it belongs to this one."""
         name = found[1]
-        for start in range(len(name)):
+        for start in range(max(0, len(name) - MAX_HOST_BYTES), len(name)):
             if name[start:] in self.hosts:
                 return found.start(1) + start
         return found.start(1)
@@ -172,6 +181,7 @@ class Splitter:
         name = found[1]
         launched = _LAUNCHERS.match(before)
         is_launched = launched is not None and launched.end() == len(before)
+        is_launched = is_launched and len(name) <= MAX_HOST_BYTES
         rest = b""
         host: bytes | None = name
         if is_launched:
@@ -182,7 +192,7 @@ class Splitter:
         tag, kind = _tag_of(launched)
         speaker = self._speaker(host, found, tag, kind)
         head = _Head(speaker, rest, stamp_ns(before), found[5])
-        if not rest and head.time_ns is None:
+        if not rest and head.time_ns is None and len(text) <= MAX_HEAD_BYTES:
             if len(self.heads) >= HEADS_LIMIT:
                 self.heads.clear()
             self.heads[text] = head
@@ -195,7 +205,8 @@ class Splitter:
             return known, before + name[: len(name) - len(known)]
         if before.endswith((b" ", b"\t", b"]", b"|", b">")) and name[:1] not in b"-.":
             first = before.split(None, 1)[:1]
-            if not first or not _TABLE_REST.fullmatch(first[0]):
+            is_word = not first or not _TABLE_REST.fullmatch(first[0])
+            if is_word and len(name) <= MAX_HOST_BYTES:
                 return name, before
         self.phantom_hosts += 1
         return None, before
@@ -204,7 +215,7 @@ class Splitter:
         """The longest known host that the name ends in, behind nothing but a number's rest."""
         if name in self.hosts:
             return name
-        for start in range(1, len(name)):
+        for start in range(max(1, len(name) - MAX_HOST_BYTES), len(name)):
             if name[start:] in self.hosts and (
                 _TABLE_REST.fullmatch(name[:start]) or name[:start] == b"A"
             ):

@@ -89,7 +89,7 @@ PATTERNS: tuple[Pattern, ...] = (
     _p("no_ibverbs", "info", "libibverbs", r"(?:Failed to open|could not load|not "
     r"found).{0,40}libibverbs"),
     _p("nic", "info", "uverbs",
-       r"NET/IB ?: \[(?P<device>\d+)\] ?(?P<nic>[\w.-]+):uverbs\d+:(?P<port>\d+)/(?P<link>\w+)"
+       r"NET/IB ?: \[(?P<device>\d+)\] ?(?P<nic>[\w.-]++):uverbs\d++:(?P<port>\d++)/(?P<link>\w++)"
        r".*? speed=(?P<speed_mbit>\d+)"),
     _p("nic", "info", "Made virtual device",
        r"Made virtual device \[(?P<device>\d+)\] name=(?P<nic>[\w.+-]{1,120}) "
@@ -135,7 +135,7 @@ PATTERNS: tuple[Pattern, ...] = (
        r")?event"
        r" ?: (?P<event>[A-Za-z][A-Za-z ]{1,40})"),
     _p("ib_async_event", "error", "async fatal event",
-       r"(?P<nic>[\w.-]{1,40})?:?(?P<port>\d+)?.{0,10}async fatal event"),
+       r"(?:(?<![\w.-])(?P<nic>[\w.-]{1,40}+):(?P<port>\d{1,5})[ \])]{1,2})?async fatal event"),
     _p("ib_modify_qp", "error", "ibv_modify_qp",
        r"Call to ibv_modify_qp failed with (?:error )?(?P<reason>\d+)?"
        r"(?:[^,]{0,60}, on dev (?P<nic>[\w.-]{1,40}))?"),
@@ -164,23 +164,22 @@ PATTERNS: tuple[Pattern, ...] = (
     _p("rank_count_mismatch", "error", "mismatch in rank count",
        r"mismatch in rank count from procs (?P<first>\d+) : (?P<second>\d+)"),
     _p("rail_mismatch", "warning", "ismatched physical devices",
-       r"mismatched physical devices between local \((?P<local>[\w.:/-]{1,60})\)? ?"
+       r"mismatched physical devices between local \((?P<local>[\w.:/-]{1,60}+)\)? ?"
        r".*?remote \((?P<remote>[\w.:/-]{1,60})"),
     _p("register_failed", "error", "Unable to register memory",
-       r"Unable to register memory \(type = (?P<type>\d+)\).*?RC: (?P<rc>-?\d+)"),
+       r"Unable to register memory(?: \(type = (?P<type>\d+)\))?.{0,200}?\bRC: (?P<rc>-?\d{1,6})"),
     _p("completion_failed", "error", "completed with error",
        r"completed with error\.? ?RC: (?P<rc>-?\d+)"),
     _p("init_timeout", "error", "imeout",
        r"(?:bootstrap|init|Bootstrap|Init)[\w ]{0,40}[Tt]imeout"),
-    _p("missing_peer", "warning", "missing", r"(?P<missing>\d+) ranks? (?:are |is )?missing"),
+    _p("missing_peer", "warning", "missing",
+       r"(?<!\d)(?P<missing>\d++) ranks? (?:are |is )?missing"),
     _p("call_chain", "error", " -> ",
        r"^(?P<file>[\w/.-]{1,60}\.\w{1,4}):(?P<line>\d+) -> (?P<result>\d+)"),
     _p("aborted", "error", "bort", r"(?:aborting|Abort(?:ing|ed) by|abort flag set|ncclCommAbort)"),
 )  # fmt: skip
 
-ENV_LINE = re.compile(
-    rb"(?P<name>NCCL_[A-Z0-9_]{2,60}) set (?:by environment )?to (?P<value>.*?)\.?\s*$"
-)
+ENV_LINE = re.compile(rb"(?P<name>NCCL_[A-Z0-9_]{2,60}) set (?:by environment )?to (?P<value>.*)")
 NET_LIST = re.compile(rb"NET/(?P<net>\w[\w ]{0,30}?) ?: Using (?P<list>.*)$")
 NET_ITEM = re.compile(
     rb"\[(?P<device>\d+)\](?P<nic>[\w.+-]{1,120}):(?P<port>\d+)(?:/(?P<link>[\w/]{1,20}))?"
@@ -259,7 +258,7 @@ def fields_of(found: re.Match[bytes]) -> list[str]:
 def env_fields(found: re.Match[bytes]) -> list[str]:
     """Name and value of an environment variable, as far as it may be kept."""
     name = found["name"].decode()
-    value = found["value"].strip()
+    value = found["value"].strip().removesuffix(b".").strip()
     if name in ENV_PATHS:
         return [f"name={name}", "value=(path)"]
     is_kept = name in ENV_ALLOWED and _SAFE_VALUE.fullmatch(value) and not _PATH_LIKE.search(value)

@@ -7,7 +7,9 @@ import re
 from tracekit.ingest.base import Recognition
 
 _NCCL = re.compile(
-    rb"[A-Za-z0-9_.-]+:\d+:\d+ (?:\[-?\d+\] )?(?:[^\n]{0,160} )?NCCL (?:INFO|WARN|TRACE|CALL)"
+    # Only where a name begins: from each of its letters, one long word takes its length squared.
+    rb"(?<![A-Za-z0-9_.-])[A-Za-z0-9_.-]++:\d++:\d++ (?:\[-?\d++\] )?(?:[^\n]{0,160} )?"
+    rb"NCCL (?:INFO|WARN|TRACE|CALL)"
 )
 _VERSION = re.compile(rb"(?m)^(?:[^\n]{0,80}\W)?[NR]CCL version ?:? \d")
 _TESTS = re.compile(rb"# nThreads? \d+ nGpus \d+ minBytes|# Collective test starting:")

@@ -29,8 +29,11 @@ _LINE = re.compile(
     rb"(?:\\.|[^, \\]){1,200}(?:,[^ ]{0,2000})? [^ =]{1,300}=[^\r\n]{1,8000} \d{16,19}\s*$",
     re.M,
 )
-_FIELD = re.compile(r'((?:\\.|[^,= \\])+)=("(?:\\.|[^"\\])*"|[^, ]*)(?:,|$| )')
-_TAG = re.compile(r",((?:\\.|[^,= \\])+)=((?:\\.|[^, \\])*)")
+# A name is tried where one can begin only: from each of its letters, long ones take their square.
+_FIELD = re.compile(
+    r'(?<![^,= ])(?<!\\[,= ])((?:\\.|[^,= \\])++)=("(?:\\.|[^"\\])*+"|[^, ]*+)(?:,|$| )'
+)
+_TAG = re.compile(r"(?<!\\),((?:\\.|[^,= \\])++)=((?:\\.|[^, \\])*+)")
 _KEYS = re.compile(r"\[([\w-]{1,60})=([^\]]{0,200})\]")
 
 _COUNTERS = {

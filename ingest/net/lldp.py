@@ -19,7 +19,7 @@ from tracekit.ingest.net.tables import Header, Ragged, Row, blocks, prompt
 KIND = "lldp"
 
 _TABLE = re.compile(rb"^LocalPort +RemoteDevice +RemotePortID", re.M)
-_JSON = re.compile(rb'^\s*\[?\s*\{[^\[]{0,2000}?"(?:lldpNeighbors|lldp)"\s*:\s*[\[\{]', re.S)
+_JSON = re.compile(rb'^\s*+(?:\[\s*+)?\{[^\[]{0,2000}?"(?:lldpNeighbors|lldp)"\s*:\s*[\[\{]', re.S)
 _MAC = re.compile(r"(?:[0-9a-f]{2}[:.-]?){5}[0-9a-f]{2}", re.I)
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,120}")
 _INTERFACE = re.compile(r"[A-Za-z][\w./-]{0,60}")

@@ -24,7 +24,7 @@ _SONIC = re.compile(rb"^\w[\w/-]{1,40}: (?:SFP EEPROM (?:N/A|detected|Not detect
 _SONIC_PORT = re.compile(r"(\w[\w/-]{1,40}): SFP EEPROM")
 _FIELD = re.compile(r"([^:]{2,80}?)\s*: ?(.*)$")
 _CHANNEL = re.compile(r"\(Channel (\d{1,2})\)")
-_DBM = re.compile(r"(-?[\d.]+(?:e-?\d+)?|-?inf) ?dBm", re.I)
+_DBM = re.compile(r"(-?(?<![\d.])[\d.]++(?:e-?\d++)?|-?inf) ?dBm", re.I)
 _AMOUNT = re.compile(r"(-?[\d.]{1,20}) ?(?:degrees C|C|V|Volts|mA)\b")
 _ETHTOOL_NAMES = (
     ("Rcvr signal avg optical power", "optic_rx_power"),

@@ -24,7 +24,9 @@ _EOS = re.compile(
     rb"|ingressVoqCounters|txQueues)\"\s*:\s*[\{\d]"
     rb'|"(?:inDiscards|rxFrames|stuckCount)"\s*:\s*\d'
 )
-_EOS_EMPTY = re.compile(rb'\s*\[?\s*\{\s*"interfaces"\s*:\s*\{\s*\}\s*\}\s*\]?\s*\Z')
+_EOS_EMPTY = re.compile(
+    rb'\s*+(?:\[\s*+)?\{\s*+"interfaces"\s*+:\s*+\{\s*+\}\s*+\}\s*+(?:\]\s*+)?\Z'
+)
 _NXOS = re.compile(
     rb'"TABLE_(?:pfc_interface|queuing_interface|interface|rx_counters|tx_counters)"\s*:'
 )

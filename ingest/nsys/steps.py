@@ -20,6 +20,8 @@ COARSE = (
 """What a marker's name looks like, for Arrow's regular expressions."""
 
 _MARKER = re.compile(r"^\s*(?P<family>.*?)[ _.:#=(\[-]*(?P<number>\d{1,15})?[)\]]?\s*$")
+MAX_NAME = 300
+"""Characters of a range's name that are looked at: the pattern tries each of them as an end."""
 _ORDER = ("profilerstep", "step", "iteration", "iter", "batch")
 
 
@@ -38,7 +40,7 @@ def choose(markers: Sequence[Marker]) -> dict[int, int]:
     """Row of each marker of the best family, and its step's number."""
     families: dict[tuple[str, int], list[tuple[Marker, int | None]]] = defaultdict(list)
     for marker in markers:
-        found = _MARKER.match(marker.name)
+        found = _MARKER.match(marker.name[:MAX_NAME])
         if found:
             number = int(found["number"]) if found["number"] else None
             families[found["family"].lower(), marker.thread].append((marker, number))

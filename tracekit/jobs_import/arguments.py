@@ -14,7 +14,9 @@ from typing import Any
 from tracekit.job import JobDescription
 from tracekit.jobs_import.values import described, switch, whole
 
-_DUMPED = re.compile(r"^\s*(?:\[[^\]]*\]\s*)?(?:\d+:\s*)?([a-z][a-z0-9_]*) \.{3,} ?(.*?)\s*$", re.M)
+_DUMPED = re.compile(
+    r"^[ \t]*+(?:\[[^\]\n]*+\][ \t]*+)?(?:\d++:[ \t]*+)?([a-z][a-z0-9_]*+) \.{3,} ?(.*)$", re.M
+)
 _FIELDS: Mapping[str, tuple[str, str]] = {
     "tensor_model_parallel_size": ("parallelism", "tp"),
     "pipeline_model_parallel_size": ("parallelism", "pp"),
@@ -53,7 +55,7 @@ def read_arguments(text: str) -> JobDescription | None:
 
 def dumped(text: str) -> dict[str, str]:
     """The arguments of Megatron's dump; empty where there is none."""
-    return {m[1]: m[2] for m in _DUMPED.finditer(text)}
+    return {m[1]: m[2].rstrip() for m in _DUMPED.finditer(text)}
 
 
 def flags(text: str) -> dict[str, Any]:

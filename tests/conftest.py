@@ -10,10 +10,23 @@ import duckdb
 import pytest
 
 from tracekit import catalog
-from tracekit.rules import Facts, JobFacts
+from tracekit.rules import Facts, JobFacts, Rule, RuleOutcome
+from tracekit.rules.base import UndeclaredQueryError
 
 MS = 1_000_000
 EPOCH_NS = 1_784_602_867_000_000_000  # 2026-07-21 03:01:07 UTC
+
+
+@pytest.fixture(scope="session", autouse=True)
+def rules_read_what_they_declare() -> Iterator[None]:
+    """In production such a rule is not checked; here it is an error of ours."""
+
+    def refuse(self: Rule, error: UndeclaredQueryError) -> RuleOutcome:
+        raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Rule, "undeclared", refuse)
+        yield
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ BASE_QUERIES = (
     *("step_breakdown", "step_time", "step_time_summary", "overlap", "hidden_kernels"),
     "comm_summary",
 )
-OPTIONAL_QUERIES = ("exposed_comm_by_op", "comm_records", "inspector_calls", "activity_steps")
+OPTIONAL_QUERIES = ("comm_records", "inspector_calls", "activity_steps")
 """Better sentences, no verdict: a report does without them."""
 STARTS_FROM = {"inspector_calls": "comm_call", "open_calls": "open_collective"}
 """Queries over many tables that find nothing without rows of this one: most runs have none."""
@@ -71,7 +71,7 @@ def gather(
     """
     from tracekit import catalog, traffic
 
-    names = dict.fromkeys((*BASE_QUERIES, *(q for r in RULES for q in r.queries)))
+    names = dict.fromkeys((*BASE_QUERIES, *(q for r in RULES for q in r.reads)))
     names |= dict.fromkeys(OPTIONAL_QUERIES)
     # launch-bound takes off what stalls explain, so their rows are needed even if not selected.
     rows: dict[str, list[Mapping[str, Any]]] = {}
@@ -98,7 +98,7 @@ def gather(
 
     with catalog.shared(con, asked):
         take(_answers(con, [name for name in asked if name not in gated]))
-        spared = {name for name in gated if _is_spared(name, rows)}
+        spared = {name for name in gated if _is_spared(name, rows, unavailable)}
         rows |= {name: [] for name in spared}
         take(_answers(con, [name for name in asked if name in gated - spared]))
     rows["traffic"] = list(traffic.beside(rows.get("traffic", ()), description))
@@ -123,8 +123,15 @@ def _broken(con: duckdb.DuckDBPyConnection, attempt: int) -> frozenset[int]:
     )
 
 
-def _is_spared(name: str, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
-    """Whether other answers show that a query would find nothing of use."""
+def _is_spared(
+    name: str,
+    rows: Mapping[str, Sequence[Mapping[str, Any]]],
+    unavailable: Collection[str],
+) -> bool:
+    """Whether other answers show that a query would find nothing of use; a failure shows
+    nothing."""
+    if not {"comm_summary", "last_calls"}.isdisjoint(unavailable):
+        return False
     operations = {row["op"] for row in rows.get("comm_summary", ())}
     if name in ONLY_WITH:
         return ONLY_WITH[name] not in operations

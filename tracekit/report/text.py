@@ -360,7 +360,11 @@ def _not_checked(page: Page, document: Document, *, everything: bool) -> None:
 _TRACE_RULES = frozenset(
     r.name
     for r in RULES
-    if not any(q.startswith("nccl_") or q in ("watchdog", "flight_calls") for q in r.queries)
+    if not any(
+        q.startswith("nccl_") or q in ("watchdog", "flight_calls")
+        for q in r.queries
+        if q != "nccl_groups"  # alone it says who else will speak
+    )
 )
 """Rules that have nothing to say of a log."""
 

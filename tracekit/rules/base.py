@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from tracekit.job import JobDescription, Prices
 
 Row = Mapping[str, Any]
+STEPS_QUERY = "step_breakdown"
+HIDDEN_QUERY = "hidden_kernels"
 MAX_PLACES = 10
 T = TypeVar("T")
 
@@ -106,6 +108,10 @@ class Replay(Protocol):
         """Whether launches and streams are replayed, which shows what a delay hides behind."""
 
 
+class UndeclaredQueryError(LookupError):
+    """A rule read a query that it does not declare: were it to fail, nobody would be told."""
+
+
 @dataclass(frozen=True)
 class Facts:
     """Everything that a rule may look at."""
@@ -122,24 +128,48 @@ class Facts:
     """What the user says of the job; nothing in it was inferred from the traces."""
     replay: Replay | None = None
     """Asked for prices only: it costs time, so a rule asks once it has something to price."""
+    readable: frozenset[str] | None = None
+    """Queries whose rows may be read; None: all. Which ranks there are, and whether they have a
+    GPU, is known of the run itself and always open."""
+    whole: Facts | None = field(default=None, repr=False)
+    """Without that limit: what is made of rows is made once."""
 
     def of(self, query: str) -> Sequence[Row]:
-        """Rows of a query; none when it was not run or found nothing."""
+        """Rows of a query; none when it was not run or found nothing. UndeclaredQueryError for
+        one that may not be read."""
+        self._check(query)
         return self.rows.get(query, ())
+
+    def _check(self, query: str) -> None:
+        if self.readable is not None and query not in self.readable:
+            raise UndeclaredQueryError(query)
+
+    def limited(self, queries: Collection[str]) -> Facts:
+        """The same, of which only rows of these queries can be read."""
+        return replace(self, readable=frozenset(queries), whole=self.whole or self)
 
     def without(self, queries: Collection[str]) -> Facts:
         """The same, as if these queries had found nothing."""
         return replace(self, rows={q: r for q, r in self.rows.items() if q not in queries})
 
-    @cached_property
+    @property
     def steps(self) -> Steps:
         """The steady steps of the job."""
-        return Steps.from_rows(self.of("step_breakdown"), self.of("step_time"))
+        self._check(STEPS_QUERY)
+        return (self.whole or self)._steps
 
     @cached_property
+    def _steps(self) -> Steps:
+        return Steps.from_rows(self.of(STEPS_QUERY), self.of("step_time"))
+
+    @property
     def ranks(self) -> tuple[int, ...]:
         """All ranks that have a step or a busy interval, steady or not."""
-        seen = {int(r["rank"]) for q in ("step_breakdown", "overlap") for r in self.of(q)}
+        return (self.whole or self)._ranks
+
+    @cached_property
+    def _ranks(self) -> tuple[int, ...]:
+        seen = {int(r["rank"]) for q in (STEPS_QUERY, "overlap") for r in self.of(q)}
         return tuple(sorted(seen | set(self.job.hosts) | set(self.job.rank_sources)))
 
     @cached_property
@@ -149,16 +179,25 @@ class Facts:
             return ()
         return tuple(sorted(set(range(self.job.world_size)) - set(self.ranks)))
 
-    @cached_property
+    @property
     def has_gpu(self) -> bool:
         """Whether any rank was measured on a GPU's timeline."""
-        measured = (*self.of("step_breakdown"), *self.of("overlap"))
-        return any(row.get("measured_on") == "gpu" for row in measured)
+        return (self.whole or self)._has_gpu
 
     @cached_property
+    def _has_gpu(self) -> bool:
+        measured = (*self.of(STEPS_QUERY), *self.of("overlap"))
+        return any(row.get("measured_on") == "gpu" for row in measured)
+
+    @property
     def hidden_ranks(self) -> tuple[int, ...]:
         """Ranks that spent device time in CUDA graphs whose kernels were not recorded."""
-        hidden = (r for r in self.of("hidden_kernels") if r["hidden_ratio"] is not None)
+        self._check(HIDDEN_QUERY)
+        return (self.whole or self)._hidden_ranks
+
+    @cached_property
+    def _hidden_ranks(self) -> tuple[int, ...]:
+        hidden = (r for r in self.of(HIDDEN_QUERY) if r["hidden_ratio"] is not None)
         return tuple(sorted(int(r["rank"]) for r in hidden if r["hidden_ratio"] > MAX_HIDDEN_RATIO))
 
     @property
@@ -234,8 +273,14 @@ class Rule:
     owner: Owner
     thresholds: Thresholds
     queries: tuple[str, ...]
+    """What it answers from, what may exempt somebody or move the blame included: where one of
+    these could not be run, the rule says so and nothing else."""
     evaluate: Callable[[Facts, Any], RuleOutcome]
+    """Is given rows of ``queries`` and ``optional`` only."""
     doc: str
+    optional: Mapping[str, str] = field(default_factory=dict)
+    """What it can do without, and what each is for (words, a price): never whether somebody is
+    accused, nor who."""
     cap: Severity = Severity.CRITICAL
     names_culprit: bool = True
     """False: describes how the time is spent, blames nobody; may be a symptom of another."""
@@ -267,18 +312,44 @@ class Rule:
                 raise UsageError(f"threshold {self.name}.{name} must be {kind}, not {value!r}")
         return replace(self, thresholds=replace(self.thresholds, **dict(overrides)))
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Every query whose rows the rule may look at."""
+        return tuple(dict.fromkeys((*self.needed, *self.optional)))
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Those without which it says nothing."""
+        kernels = (HIDDEN_QUERY,) if self.needs_kernels or self.kernel_queries else ()
+        return tuple(dict.fromkeys((*self.queries, *kernels)))
+
     def run(self, facts: Facts) -> RuleOutcome:
         """Evaluate, unless a query that it needs could not be run."""
-        for query in self.queries:
+        for query in self.needed:
             if query in facts.unavailable:
-                needs = f"query {query}: {facts.unavailable[query]}"
-                return RuleOutcome(not_checked=(NotChecked(rule=self.name, needs=needs),))
+                return lacking(self.name, f"query {query}: {facts.unavailable[query]}")
+        try:
+            outcome = self._judged(facts.limited(self.reads))
+        except UndeclaredQueryError as error:
+            return self.undeclared(error)
+        without = tuple(
+            NotChecked(rule=self.name, needs=f"query {query} ({why}): {facts.unavailable[query]}")
+            for query, why in self.optional.items()
+            if query in facts.unavailable and query not in self.queries
+        )
+        return replace(outcome, not_checked=outcome.not_checked + without)
+
+    def _judged(self, facts: Facts) -> RuleOutcome:
         if self.needs_kernels and facts.hidden_ranks:
             return lacking(self.name, HIDDEN, HIDDEN_CAPTURE)
         if self.kernel_queries and facts.hidden_ranks:
             outcome = self.evaluate(facts.without(self.kernel_queries), self.thresholds)
             return outcome if outcome.findings else lacking(self.name, HIDDEN, HIDDEN_CAPTURE)
         return self.evaluate(facts, self.thresholds)
+
+    def undeclared(self, error: UndeclaredQueryError) -> RuleOutcome:
+        """The outcome of a rule that reads what it does not declare. Tests let the error pass."""
+        return lacking(self.name, f"query {error}, which the rule reads and does not declare")
 
     def explain(self) -> str:
         """What ``tracekit explain`` prints: the docstring, then the thresholds."""
@@ -344,6 +415,7 @@ __all__ = [
     "Rule",
     "RuleOutcome",
     "Thresholds",
+    "UndeclaredQueryError",
     "lacking",
     "threshold",
 ]

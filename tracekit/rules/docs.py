@@ -46,7 +46,7 @@ def _rule_section(rule: Rule) -> list[str]:
         lines.append(f"**{line}**  " if line in DOC_HEADINGS else line.strip())
     lines += [
         "",
-        f"Owner: {rule.owner}. Reads: {', '.join(rule.queries)}. "
+        f"Owner: {rule.owner}. Reads: {', '.join(rule.reads)}. "
         f"Severity at most: {rule.cap.value}." + (f" Needs {rule.needs}." if rule.needs else ""),
         "",
         "| threshold | default | why |",

@@ -184,6 +184,7 @@ RULE = Rule(
     owner="framework",
     thresholds=ExposedCommunicationThresholds(),
     queries=("step_breakdown",),
+    optional={"exposed_comm_by_op": "which operations expose most"},
     needs_kernels=True,
     evaluate=evaluate,
     doc=__doc__,

@@ -174,6 +174,7 @@ RULE = Rule(
     thresholds=GpuContentionThresholds(),
     queries=("step_breakdown", *gpus.TRACE_QUERIES, gpus.COUNTERS, gpus.THROTTLE, "gpu_processes"),
     kernel_queries=gpus.TRACE_QUERIES,
+    optional=gpus.GIVEN,
     evaluate=evaluate,
     doc=__doc__,
     needs=gpus.NEEDS,

@@ -162,6 +162,7 @@ RULE = Rule(
     thresholds=GpuMemoryFaultThresholds(),
     queries=("step_breakdown", *gpus.TRACE_QUERIES, gpus.EVENTS, gpus.GROWTH, gpus.COUNTERS),
     kernel_queries=gpus.TRACE_QUERIES,
+    optional=gpus.GIVEN,
     evaluate=evaluate,
     doc=__doc__,
     needs=gpus.NEEDS,

@@ -144,6 +144,7 @@ RULE = Rule(
     owner="hardware",
     thresholds=GpuOutlierThresholds(),
     queries=("step_breakdown", gpus.COUNTERS),
+    optional=gpus.GIVEN,
     evaluate=evaluate,
     doc=__doc__,
     needs=gpus.NEEDS,

@@ -29,6 +29,10 @@ COUNTERS = "gpu_counters"
 THROTTLE = "gpu_throttle"
 GROWTH = "gpu_growth"
 EVENTS = "gpu_events"
+GIVEN = dict.fromkeys(
+    (COUNTERS, THROTTLE, GROWTH, EVENTS), "which GPU counters were given, to say what is missing"
+)
+"""What ``lacking_counters`` asks, as optional queries of a rule; those that it needs say more."""
 TRACE_QUERIES = ("straggler", "comm_summary", "stage_balance")
 """What ``cost`` asks besides the steps; CUDA graphs hide it."""
 
@@ -61,7 +65,7 @@ MEMORY_XIDS = frozenset(XIDS) - LINK_XIDS - PCIE_XIDS
 
 def lacking_counters(facts: Facts, rule: str, needs: str) -> RuleOutcome:
     """The outcome of a rule that lacks some counters, or all."""
-    has_any = any(facts.of(q) for q in (COUNTERS, THROTTLE, GROWTH, EVENTS))
+    has_any = any(facts.of(q) for q in GIVEN)
     return lacking(rule, needs if has_any else NEEDS, CAPTURE)
 
 

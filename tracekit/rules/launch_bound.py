@@ -289,7 +289,10 @@ RULE = Rule(
     summary="The GPU waits for the host to launch work.",
     owner="framework",
     thresholds=LaunchBoundThresholds(),
-    queries=("step_breakdown", "idle_breakdown", "launch_stats", "kernel_summary"),
+    queries=(
+        *("step_breakdown", "idle_breakdown", "launch_stats", "kernel_summary"),
+        *STALL_QUERIES,
+    ),
     needs_kernels=True,
     evaluate=evaluate,
     doc=__doc__,

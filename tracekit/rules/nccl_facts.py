@@ -110,13 +110,25 @@ class Link:
 
 
 class Nccl:
-    """All that the NCCL logs say."""
+    """All that the NCCL logs say; each part is read when a rule asks for it."""
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
-        self.members = [_member(r) for r in facts.of("nccl_comms")]
-        self.signals = [_signal(r) for r in facts.of("nccl_signals")]
-        self.links = [_link(r) for r in facts.of("nccl_topology")]
+
+    @cached_property
+    def members(self) -> list[Member]:
+        """Ranks of communicators."""
+        return [_member(r) for r in self.facts.of("nccl_comms")]
+
+    @cached_property
+    def signals(self) -> list[Signal]:
+        """Messages."""
+        return [_signal(r) for r in self.facts.of("nccl_signals")]
+
+    @cached_property
+    def links(self) -> list[Link]:
+        """Connections."""
+        return [_link(r) for r in self.facts.of("nccl_topology")]
 
     @cached_property
     def comms(self) -> dict[str, list[Member]]:

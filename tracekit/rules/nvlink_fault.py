@@ -139,6 +139,7 @@ RULE = Rule(
     owner="hardware",
     thresholds=NvlinkFaultThresholds(),
     queries=("step_breakdown", gpus.GROWTH, gpus.COUNTERS, gpus.EVENTS),
+    optional=gpus.GIVEN,
     evaluate=evaluate,
     doc=__doc__,
     needs=gpus.NEEDS,

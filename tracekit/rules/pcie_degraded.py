@@ -332,6 +332,7 @@ RULE = Rule(
         gpus.EVENTS,
     ),
     kernel_queries=("group_bandwidth", "match_coverage"),
+    optional=gpus.GIVEN,
     evaluate=evaluate,
     doc=__doc__,
     needs=gpus.NEEDS,

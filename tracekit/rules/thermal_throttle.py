@@ -183,6 +183,7 @@ RULE = Rule(
     thresholds=ThermalThrottleThresholds(),
     queries=("step_breakdown", *gpus.TRACE_QUERIES, gpus.THROTTLE, gpus.COUNTERS),
     kernel_queries=gpus.TRACE_QUERIES,
+    optional=gpus.GIVEN,
     evaluate=evaluate,
     doc=__doc__,
     needs=gpus.NEEDS,

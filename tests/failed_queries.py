@@ -1,0 +1,39 @@
+"""What a rule may say when one of its queries failed: that it did not look, and nobody new."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tracekit.findings import Finding
+from tracekit.rules.base import Facts, Rule, RuleOutcome
+
+Run = Callable[[Rule, Facts], RuleOutcome]
+
+
+def accused(outcome: RuleOutcome) -> set[tuple[str, object]]:
+    """All that the findings of an outcome name, and those that name nothing."""
+    return {one for f in outcome.findings for one in _named(f)}
+
+
+def _named(finding: Finding) -> set[tuple[str, object]]:
+    scope = finding.scope
+    kinds = ("ranks", "hosts", "devices", "links", "switches")
+    return {(k, one) for k in kinds for one in getattr(scope, k)} or {("rule", finding.rule)}
+
+
+def ask_with_each_query_failed(run: Run, rule: Rule, facts: Facts, outcome: RuleOutcome) -> None:
+    """Fails where the rule then says "fine" without a word, or accuses somebody new."""
+    if not facts.unavailable.keys().isdisjoint(rule.reads):
+        return
+    for query in rule.reads:
+        broken = replace(
+            facts,
+            rows={q: rows for q, rows in facts.rows.items() if q != query},
+            unavailable={**facts.unavailable, query: "out of memory"},
+        )
+        after = run(rule, broken)
+        where = f"{rule.name} without {query}"
+        assert any(query in n.needs for n in after.not_checked), f"{where} says nothing of it"
+        new = accused(after) - accused(outcome)
+        assert not new, f"{where} accuses {sorted(map(str, new))}"

@@ -1,0 +1,118 @@
+"""A rule reads what it declares, and a query that failed is never "fine".
+
+The fixture in conftest.py asks every rule, in every test of this folder, again with each of its
+queries failed; here are the tests of that, and of what a rule may read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import duckdb
+import pytest
+from failed_queries import ask_with_each_query_failed
+
+from tracekit import catalog
+from tracekit.errors import QueryError
+from tracekit.findings import Finding, Impact, Scope, Severity, When, confidence_from
+from tracekit.report.diagnose import gather
+from tracekit.rules import RULES, Facts, JobFacts, Rule, RuleOutcome
+from tracekit.rules.base import Thresholds, UndeclaredQueryError, lacking
+
+RUN = Rule.run
+PRODUCTION = vars(Rule)["undeclared"]
+"""As it is before the fixtures of a session change it."""
+each_rule = pytest.mark.parametrize("each", RULES, ids=lambda r: r.name)
+
+
+@dataclass(frozen=True)
+class NoThresholds(Thresholds):
+    """None."""
+
+
+def made(evaluate: Callable[[Facts, Any], RuleOutcome], **options: Any) -> Rule:
+    return Rule("made-up", "", "platform", NoThresholds(), ("one",), evaluate, "", **options)
+
+
+def accusing(rank: int) -> RuleOutcome:
+    finding = Finding(
+        id=f"made-up/{rank}", rule="made-up", severity=Severity.MINOR, summary="", owner="platform",
+        confidence=confidence_from(["peers"], ""), scope=Scope(ranks=(rank,)), impact=Impact(),
+        when=When(), evidence=(),
+    )  # fmt: skip
+    return RuleOutcome(findings=(finding,))
+
+
+FACTS = Facts(rows={"one": [{"rank": 3}], "spares": [{"rank": 3}]})
+
+
+def test_what_a_rule_does_not_declare_it_cannot_read() -> None:
+    undeclared = made(lambda facts, _: RuleOutcome() if facts.of("spares") else accusing(3))
+    with pytest.raises(UndeclaredQueryError, match="spares"):
+        RUN(undeclared, FACTS)
+
+
+def test_in_production_such_a_rule_is_not_checked() -> None:
+    said = lacking("made-up", "query spares, which the rule reads and does not declare")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Rule, "undeclared", PRODUCTION)
+        assert RUN(made(lambda facts, _: accusing(len(facts.of("spares")))), FACTS) == said
+
+
+def test_what_is_made_of_undeclared_rows_is_closed_too() -> None:
+    for name in ("steps", "hidden_ranks"):
+        with pytest.raises(UndeclaredQueryError):
+            RUN(made(lambda facts, _, name=name: getattr(facts, name)), FACTS)
+
+
+def test_the_fixture_notices_a_query_that_spares_somebody_and_is_called_optional() -> None:
+    spares = made(
+        lambda facts, _: RuleOutcome() if facts.of("spares") else accusing(3),
+        optional={"spares": "words"},
+    )
+    outcome = RUN(spares, FACTS)
+    assert not outcome.findings
+    with pytest.raises(AssertionError, match="accuses"):
+        ask_with_each_query_failed(RUN, spares, FACTS, outcome)
+    ask_with_each_query_failed(RUN, replace(spares, queries=("one", "spares")), FACTS, outcome)
+
+
+def test_an_optional_query_that_failed_is_said_beside_the_findings() -> None:
+    worded = made(lambda facts, _: accusing(3), optional={"words": "the words"})
+    outcome = RUN(worded, replace(FACTS, unavailable={"words": "out of memory"}))
+    assert outcome.findings
+    assert [n.needs for n in outcome.not_checked] == ["query words (the words): out of memory"]
+
+
+@each_rule
+def test_each_query_that_fails_is_named_by_each_rule_that_reads_it(each: Rule) -> None:
+    for query in each.needed:
+        (said,) = each.run(Facts(unavailable={query: "out of memory"})).not_checked
+        assert said.needs == f"query {query}: out of memory"
+
+
+@each_rule
+def test_each_query_that_a_rule_declares_exists(each: Rule) -> None:
+    assert all(catalog.find(query) for query in each.reads)
+    assert each.queries or each.optional
+
+
+def test_a_query_is_not_spared_by_one_that_failed(
+    con: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """expert_load is asked only where comm_summary shows exchanges: a failure shows nothing."""
+    run = catalog.run
+    asked: list[str] = []
+
+    def fails(connection: Any, query: Any, *args: Any, **options: Any) -> Any:
+        asked.append(str(query))
+        if query == "comm_summary":
+            raise QueryError("out of memory")
+        return run(connection, query, *args, **options)
+
+    monkeypatch.setattr(catalog, "run", fails)
+    facts = gather(con, JobFacts())
+    assert "comm_summary" in facts.unavailable
+    assert {"expert_load", "standing"} <= set(asked)

@@ -137,6 +137,26 @@ def test_an_expert_that_is_hot_in_every_group(make_job: MakeJob) -> None:
     assert HOT.run(many_groups(make_job, 25, received=1.2).facts()) == RuleOutcome()
 
 
+def test_a_load_that_noise_made_names_nobody_beside_the_hot_expert(make_job: MakeJob) -> None:
+    """As on a machine whose cores are shared: rank 0 computes 1.4 times as long at its experts and
+    holds nobody up for longer than ranks 1 and 2 do."""
+    job = moe_job(make_job, 3, received_ratio=None)
+    for row in job.rows["expert_load"]:
+        row["received_ratio"] = None
+        if row["rank"] == 0:
+            row["uneven_ratio"] = 1.4
+    for row in job.rows["straggler"]:
+        row["lateness_ratio"] = {0: 0.05, 1: 0.03, 2: 0.04, 3: 0.88}[row["rank"]]
+    for step in job.steps:
+        for rank, own_ms in {0: 2, 1: 1, 2: 2}.items():
+            job.rows["late_steps"].append(
+                {**job.rows["late_steps"][0], "rank": rank, "step": step,
+                 "exposed_gap_ns": own_ms * MS}
+            )  # fmt: skip
+    (finding,) = HOT.run(job.facts()).findings
+    assert finding.scope.ranks == (3,)
+
+
 def test_with_equal_shares_a_slow_gpu_can_be_told(make_job: MakeJob) -> None:
     slow = rule("slow-gpu")
     even = moe_job(make_job, 2, received_ratio=1.0, uneven_ratio=None)

@@ -57,6 +57,7 @@ from tracekit.rules.lateness import (
     late_ranks,
     matched_note,
     price_ns,
+    scatter,
     score_evidence,
     step_delays_ns,
     why_unmatched,
@@ -101,11 +102,26 @@ def evaluate(facts: Facts, limits: HotExpertThresholds) -> RuleOutcome:
     loaded = [rank for rank, row in sorted(loads.items()) if _is_hot(row, limits)]
     hot = [late for late in late_ranks(facts, limits) if late.rank in loaded]
     # A popular expert is hot in every group; then each has a small part of all waiting.
-    together = _together(facts, limits, loaded)
+    behind = _holding_up(facts, limits, loaded)
+    together = _together(facts, limits, behind)
     if not hot and together is None:
         return RuleOutcome()
-    ranks = loaded if together is not None else sorted(late.rank for late in hot)
+    ranks = behind if together is not None else sorted(late.rank for late in hot)
     return RuleOutcome(findings=(_finding(facts, limits, hot, ranks, together, loads),))
+
+
+def _holding_up(facts: Facts, limits: HotExpertThresholds, ranks: Sequence[int]) -> list[int]:
+    """Those of the ranks that the others wait for more than noise makes them wait for anybody: by
+    its own share of the waiting and its own delay, against the ranks that are not among them."""
+    shares = {int(r["rank"]): float(r["lateness_ratio"] or 0) for r in facts.of("straggler")}
+    delays = step_delays_ns(facts)
+    totals = {r: sum(delays.get(key, {}).get(r, 0) for key in facts.steps.keys) for r in shares}
+    others = [ns for r, ns in totals.items() if r not in ranks]
+    if not others:
+        return []
+    noise = median(others) + limits.min_outlier_mads * scatter(others)
+    least = limits.min_times_fair_ratio / len(shares)
+    return [r for r in ranks if totals.get(r, 0) > noise and shares[r] >= least]
 
 
 def _together(
@@ -283,7 +299,7 @@ RULE = Rule(
     summary="The experts of some ranks get more tokens than the others'.",
     owner="model",
     thresholds=HotExpertThresholds(),
-    queries=(*QUERIES, "expert_load", "comm_summary"),
+    queries=(*QUERIES, "expert_load"),
     needs_kernels=True,
     evaluate=evaluate,
     doc=__doc__,

@@ -64,14 +64,13 @@ from tracekit.rules.lateness import (
     QUERIES,
     LatenessThresholds,
     LateRank,
-    beside,
     late_ranks,
     matched_note,
     price_ns,
     score_evidence,
     why_unmatched,
 )
-from tracekit.wording import plural, ranks_phrase, seconds, share
+from tracekit.wording import plural, ranks_phrase, seconds, share, some_ranges
 
 NAME = "late-rank"
 CAPTURE = "profile all ranks in the same steps, with a PyTorch that records collective metadata"
@@ -128,8 +127,7 @@ def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Findin
         ),
         summary=(
             f"{ranks_phrase([late.rank], facts.ranks)} makes the others wait "
-            f"{seconds(cost_ns / 1e9)} of each {seconds(step_s)} step by its own doing "
-            f"({share(late.share_ratio)} of all such waiting{beside(late)})"
+            f"{seconds(cost_ns / 1e9)} of each {seconds(step_s)} step {_whose(late)}"
             f"{_nature(late, limits)}."
         ),
         owner="platform",
@@ -140,6 +138,17 @@ def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Findin
         counter_evidence=_counter(late, limits),
         confirm=(f"compare rank {late.rank} with a peer in the same step: kernels, host, input",),
         remedy=("fix what makes the rank late; see the findings that explain this one",),
+    )
+
+
+def _whose(late: LateRank) -> str:
+    """By whose doing, with the rank's own share of the waiting and that of those beside it."""
+    own = f"{share(late.share_ratio)} of all such waiting"
+    if late.joint_share_ratio is None:
+        return f"by its own doing ({own})"
+    return (
+        f"side by side with rank{'' if len(late.together) == 1 else 's'} "
+        f"{some_ranges(late.together)} ({own}; all of them {share(late.joint_share_ratio)})"
     )
 
 

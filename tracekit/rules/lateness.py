@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from tracekit.findings import Evidence, EvidenceRow
 from tracekit.rules.base import Facts, Row, Thresholds, threshold
@@ -20,7 +20,7 @@ from tracekit.rules.stalls import episode_lengths
 from tracekit.rules.steps import StepKey
 from tracekit.wording import some_ranges
 
-QUERIES = ("step_breakdown", "straggler", "late_steps", "match_coverage")
+QUERIES = ("step_breakdown", "straggler", "late_steps", "match_coverage", "comm_summary")
 ABSENT_WAITS = "absent_waits"
 
 
@@ -88,9 +88,10 @@ class LateRank:
 
     rank: int
     cost_ns: float
-    """Exposed delay of a mean steady step beyond the typical rank's."""
-    cost_ratio: float
+    """Exposed delay of a mean steady step beyond the typical rank's; of all that are late side by
+    side with it, what a step would take less without their delays."""
     share_ratio: float
+    """Its own share of all own inflicted waiting."""
     peer_ratio: float | None
     compute_ratio: float | None
     late_count: int
@@ -102,7 +103,11 @@ class LateRank:
     """The ideal step with only its delays, over the ideal step, by replay."""
     row: Row
     together: tuple[int, ...] = ()
-    """Other ranks that are late side by side with it: cost and share are of all of them."""
+    """Other ranks that are late side by side with it."""
+    joint_share_ratio: float | None = None
+    """Their share of all own inflicted waiting together with its own; None where it is alone."""
+    own_cost_ns: float | None = None
+    """Its own exposed delay, where ``cost_ns`` is of all of them."""
     is_matched: bool = True
     """False where who entered last is not known: share and late_count say nothing then."""
 
@@ -113,11 +118,12 @@ class LateRank:
         scores: Sequence[bool | None],
         *,
         cost_ns: float,
-        step_ns: float,
         late_keys: Sequence[StepKey],
         others: Sequence[Row] | None = None,
         members: Sequence[int] = (),
         share_ratio: float = 0.0,
+        joint_share_ratio: float | None = None,
+        own_cost_ns: float | None = None,
         slowdown_ratio: float | None = None,
         is_matched: bool = True,
     ) -> LateRank:
@@ -127,8 +133,9 @@ class LateRank:
         return cls(
             rank=rank,
             cost_ns=cost_ns,
-            cost_ratio=cost_ns / step_ns,
             share_ratio=share_ratio,
+            joint_share_ratio=joint_share_ratio,
+            own_cost_ns=own_cost_ns,
             peer_ratio=_ratio(row, "peer_ratio", others),
             compute_ratio=_ratio(row, "compute_ratio", others),
             late_count=int(row["late_count"]) if is_matched else 0,
@@ -157,11 +164,11 @@ def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
     delays = step_delays_ns(facts)
     fair = 1 / len(rows)
     for rank, row in sorted(rows.items()):
-        share = float(row["lateness_ratio"] or 0.0)
+        own_share = float(row["lateness_ratio"] or 0.0)
         late, cost_ns = _beyond_typical(delays, rank, steps.keys, list(rows), limits, facts)
         cost_ratio = cost_ns / steps.step_ns
         enough = min(0.75, max(limits.min_share_ratio, limits.min_times_fair_ratio * fair))
-        is_late = cost_ratio >= limits.min_cost_ratio and share >= enough
+        is_late = cost_ratio >= limits.min_cost_ratio and own_share >= enough
         is_late = is_late and _is_outlier(delays, rank, steps.keys, list(rows), limits)
         if not is_late or not _is_persistent(late, row, facts, limits):
             continue
@@ -172,33 +179,35 @@ def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
             None if peer is None else float(peer) >= limits.min_peer_ratio,
             None if what_if is None else what_if >= 1 + limits.min_cost_ratio,
         )
-        if sum(score is True for score in scores) == 1 and share < limits.min_lone_share_ratio:
+        if sum(score is True for score in scores) == 1 and own_share < limits.min_lone_share_ratio:
             continue
         found.append(
             LateRank.of(
                 row,
                 scores,
                 cost_ns=cost_ns,
-                step_ns=steps.step_ns,
                 late_keys=late,
-                share_ratio=share,
+                share_ratio=own_share,
                 slowdown_ratio=what_if,
             )
         )
-    together = _late_together(facts, limits, rows, [late.rank for late in found])
+    together = _late_together(facts, limits, rows, found)
     alone = [late for late in found if late.rank not in {t.rank for t in together}]
     return sorted(alone + together, key=lambda r: (-r.cost_ns, r.rank))
 
 
 def _late_together(
-    facts: Facts, limits: LatenessThresholds, rows: Mapping[int, Row], named: Sequence[int]
+    facts: Facts, limits: LatenessThresholds, rows: Mapping[int, Row], named: Sequence[LateRank]
 ) -> list[LateRank]:
     """Ranks that are equally late, as all of a host are: each comes just before or after another,
     so that none is far behind, and each by itself seems to delay nobody. Their peers are the ranks
     that are not late with them.
 
     Together they must be late by the same limits, and each in its own time and by replay. Nothing
-    is said where calls cannot be replayed: no other measure sees them together.
+    is said where calls cannot be replayed: no other measure sees them together; nor where the
+    replay misses most of the delay of ranks that are ``named`` alone. Where ranks send to one
+    another, one that is late has a receiver of its own, which waits for it whoever else is late:
+    there each must have its share of the waiting, or it is late because of the one before it.
     """
     replay, steps = facts.replay, facts.steps
     if replay is None:
@@ -209,18 +218,26 @@ def _late_together(
         return []
     slowdowns = {r: replay.slowdown(r) or 0.0 for r in slow}
     members = sorted(r for r in slow if slowdowns[r] >= 1 + limits.min_cost_ratio)
-    share = sum(float(rows[r]["lateness_ratio"] or 0.0) for r in members)
+    shares = {r: float(row["lateness_ratio"] or 0.0) for r, row in rows.items()}
+    if is_piped(facts):
+        members = [r for r in members if shares[r] >= limits.min_times_fair_ratio / len(rows)]
+    joint = sum(shares[r] for r in members)
     fair = len(members) / len(rows)
     least = min(0.75, max(limits.min_share_ratio, limits.min_times_fair_ratio * fair))
-    if len(members) < 2 or share < least:
+    if len(members) < 2 or joint < least:
         return []
     saved_ns = replay.saved_ns(members)
     if saved_ns is None or saved_ns < limits.min_cost_ratio * steps.step_ns:
         return []
-    # Where those that are far behind account for most of it, the others are late beside them.
-    if named and (replay.saved_ns(sorted(named)) or 0.0) >= limits.max_named_ratio * saved_ns:
-        return []
-    late = _keys_together(facts, members, least)
+    if named:
+        ranks = sorted(late.rank for late in named)
+        alone_ns = replay.saved_ns(ranks)
+        # Where those that are far behind account for most of it, the others are late beside them.
+        if (alone_ns or 0.0) >= limits.max_named_ratio * saved_ns:
+            return []
+        if not _is_credible(facts, alone_ns, max(late.cost_ns for late in named)):
+            return []
+    late, delays = _keys_together(facts, members, least), step_delays_ns(facts)
     others = [row for r, row in rows.items() if r not in members]
     if len(late) < limits.min_together_ratio * len(steps):
         return []
@@ -229,15 +246,21 @@ def _late_together(
             rows[rank],
             (True, True, True),
             cost_ns=min(saved_ns, steps.step_ns),
-            step_ns=steps.step_ns,
             late_keys=late,
             others=others,
             members=members,
-            share_ratio=share,
+            share_ratio=shares[rank],
+            joint_share_ratio=joint,
+            own_cost_ns=fmean(delays.get(key, {}).get(rank, 0) for key in steps.keys),
             slowdown_ratio=slowdowns[rank],
         )
         for rank in members
     ]
+
+
+def is_piped(facts: Facts) -> bool:
+    """Whether ranks send to one another: stages of a pipeline wait for those before and behind."""
+    return any(r["op"] in ("send", "recv", "send_recv") for r in facts.of("comm_summary"))
 
 
 def _beyond_usual(rows: Mapping[int, Row], limits: LatenessThresholds) -> list[int]:
@@ -265,9 +288,8 @@ def slower_ranks(facts: Facts, limits: SlowerThresholds) -> list[LateRank]:
     steps = facts.steps
     rows = {int(r["rank"]): r for r in facts.of("straggler")}
     has_whole_calls = any(int(r["matched_count"]) for r in rows.values())
-    is_piped = any(r["op"] in ("send", "recv", "send_recv") for r in facts.of("comm_summary"))
     compared = [r for r, row in rows.items() if row["peer_ratio"] is not None]
-    if not facts.missing_ranks or has_whole_calls or is_piped or len(compared) < 3:
+    if not facts.missing_ranks or has_whole_calls or is_piped(facts) or len(compared) < 3:
         return []
     absent = [r["wait_per_step_ns"] for r in facts.of(ABSENT_WAITS) if r["missing_ranks"]]
     known = [float(ns) for ns in absent if ns is not None]
@@ -294,7 +316,6 @@ def slower_ranks(facts: Facts, limits: SlowerThresholds) -> list[LateRank]:
             rows[rank],
             (True, is_major),
             cost_ns=costs[rank],
-            step_ns=steps.step_ns,
             late_keys=steps.keys,
             others=[rows[r] for r in others],
             members=members,
@@ -320,9 +341,7 @@ def beside(late: LateRank) -> str:
     """The ranks that are late side by side with it, to go into a sentence; empty where alone."""
     if not late.together:
         return ""
-    return (
-        f", {'ranks' if len(late.together) > 1 else 'rank'} {some_ranges(late.together)} included"
-    )
+    return f" and {'ranks' if len(late.together) > 1 else 'rank'} {some_ranges(late.together)}"
 
 
 def _ratio(row: Row, name: str, others: Sequence[Row] | None) -> float | None:
@@ -357,10 +376,16 @@ def replayed_ns(facts: Facts, ranks: Iterable[int], measured: float) -> float:
     if facts.replay is None:
         return measured
     saved = facts.replay.saved_ns(sorted(ranks))
-    least = 0.1 if facts.replay.is_by_streams else 0.5
-    if saved is None or saved < least * measured:
+    if saved is None or not _is_credible(facts, saved, measured):
         return measured
     return min(saved, facts.steps.step_ns)
+
+
+def _is_credible(facts: Facts, saved_ns: float | None, measured_ns: float) -> bool:
+    """Whether a replay that saves so much can have seen what others were measured to wait for."""
+    if facts.replay is None or saved_ns is None:
+        return False
+    return saved_ns >= (0.1 if facts.replay.is_by_streams else 0.5) * measured_ns
 
 
 def step_delays_ns(facts: Facts) -> dict[StepKey, dict[int, int]]:
@@ -389,7 +414,7 @@ def _beyond_typical(
         excess = min(here.get(rank, 0) - median(others), facts.steps.job_dur_ns(key))
         total += max(0.0, excess)
         is_late = excess >= limits.late_step_ratio * facts.steps.step_ns
-        if is_late and excess > limits.min_outlier_mads * _scatter(others):
+        if is_late and excess > limits.min_outlier_mads * scatter(others):
             late.append(key)
     return late, total / len(keys)
 
@@ -404,10 +429,10 @@ def _is_outlier(
     """Whether the rank delays more than the scatter of the other ranks would."""
     totals = {r: sum(delays.get(key, {}).get(r, 0) for key in keys) for r in everybody}
     others = [ns for r, ns in totals.items() if r != rank]
-    return totals[rank] - median(others) > limits.min_outlier_mads * _scatter(others)
+    return totals[rank] - median(others) > limits.min_outlier_mads * scatter(others)
 
 
-def _scatter(values: Sequence[float]) -> float:
+def scatter(values: Sequence[float]) -> float:
     """Scaled median absolute deviation."""
     middle = median(values)
     return 1.4826 * median(abs(v - middle) for v in values)
@@ -477,7 +502,7 @@ def score_evidence(
         else [
             Evidence(
                 name=f"exposed delay by {name}, mean of all steady steps",
-                value=late.cost_ns / 1e9,
+                value=(late.cost_ns if late.own_cost_ns is None else late.own_cost_ns) / 1e9,
                 unit="s",
                 threshold=limits.min_cost_ratio * facts.steps.step_ns / 1e9,
                 query="late_steps",
@@ -504,6 +529,17 @@ def score_evidence(
             ),
         ]
     )
+    if late.own_cost_ns is not None:
+        found.append(
+            Evidence(
+                name=f"a step without the delays of ranks {some_ranges((late.rank, *late.together))}"
+                " takes less by (replay)",
+                value=late.cost_ns / 1e9,
+                unit="s",
+                threshold=limits.min_cost_ratio * facts.steps.step_ns / 1e9,
+                query="straggler",
+            )
+        )
     if late.slowdown_ratio is not None:
         found.append(
             Evidence(

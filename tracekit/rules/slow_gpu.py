@@ -333,7 +333,7 @@ RULE = Rule(
     thresholds=SlowGpuThresholds(),
     queries=(
         *QUERIES,
-        *("kernel_summary", "comm_summary", "expert_load", OPERATIONS, "bubble", ABSENT_WAITS),
+        *("kernel_summary", "expert_load", OPERATIONS, "bubble", ABSENT_WAITS),
         *active.QUERIES,
     ),
     needs_kernels=True,

@@ -8,6 +8,7 @@ from typing import Any
 
 import duckdb
 import pytest
+from failed_queries import ask_with_each_query_failed
 
 from tracekit import catalog
 from tracekit.rules import Facts, JobFacts, Rule, RuleOutcome
@@ -26,6 +27,24 @@ def rules_read_what_they_declare() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Rule, "undeclared", refuse)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def a_failed_query_is_never_fine(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whatever facts a test of a rule gives it, the rule is asked again with each query failed."""
+    if "rules" not in request.path.parts:
+        yield
+        return
+    run = Rule.run
+
+    def checked(self: Rule, facts: Facts) -> RuleOutcome:
+        outcome = run(self, facts)
+        ask_with_each_query_failed(run, self, facts, outcome)
+        return outcome
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Rule, "run", checked)
         yield
 
 

@@ -454,8 +454,9 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
         lines.append(
             f"{plural(len(facts.job.unread), 'file')} not read for want of time: {names}{more}"
         )
-    if facts.missing_ranks:
-        lines.append(f"no trace of {_ranks(facts.missing_ranks)}")
+    untraced = [r for r in facts.missing_ranks if r not in facts.job.lost_ranks]
+    if untraced:
+        lines.append(f"no trace of {_ranks(untraced)}")
     by_status: dict[str, list[str]] = {}
     for file in inputs:
         if file.status == "unrecognised":
@@ -499,6 +500,11 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
         lines.append(f"{plural(len(facts.steps.warmup_keys), 'warm-up step')} left out")
     if facts.steps.partial_count:
         lines.append(f"{plural(facts.steps.partial_count, 'step')} cut short left out")
+    if facts.job.lost_ranks:
+        lines.append(
+            f"kernels of {_ranks(sorted(facts.job.lost_ranks))} were lost by the profiler: "
+            "not compared with others"
+        )
     if facts.job.layout:
         lines.append(f"layout {facts.job.layout}")
     guessed = [r for r in facts.ranks if facts.job.rank_sources.get(r) in ("order", "assigned")]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 BASE_QUERIES = (
     *("step_breakdown", "step_time", "step_time_summary", "overlap", "hidden_kernels"),
-    "comm_summary",
+    *("lost_kernels", "comm_summary"),
 )
 OPTIONAL_QUERIES = ("comm_records", "inspector_calls", "activity_steps")
 """Better sentences, no verdict: a report does without them."""
@@ -112,7 +112,7 @@ def gather(
         sources={int(r["source_id"]): str(r["path"]) for r in paths},
         description=description,
         replay=RankReplay(con),
-    )
+    ).without_lost()
 
 
 def _broken(con: duckdb.DuckDBPyConnection, attempt: int) -> frozenset[int]:

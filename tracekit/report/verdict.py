@@ -152,7 +152,7 @@ def _missing(facts: Facts, cause: Finding | None, findings: Sequence[Finding]) -
         says = (
             f"{stated.summary} How much of the {share(waiting)} of the step that is communication "
             f"which nothing hides it explains cannot be told: {plural(len(missing), 'rank')} that "
-            f"it may be waiting for left no trace."
+            f"it may be waiting for {_why_absent(facts)}."
         )
         return Judgement(
             Verdict(kind="not_enough_data", finding=stated.id, sentence=says), advice
@@ -160,9 +160,18 @@ def _missing(facts: Facts, cause: Finding | None, findings: Sequence[Finding]) -
     return say(
         "not_enough_data",
         f"Cannot tell: {share(waiting)} of the step is communication that nothing hides, and "
-        f"{plural(len(missing), 'rank')} that it may be waiting for left no trace.",
+        f"{plural(len(missing), 'rank')} that it may be waiting for {_why_absent(facts)}.",
         advice,
     )
+
+
+def _why_absent(facts: Facts) -> str:
+    """Why nothing is known of the missing ranks' devices."""
+    lost = facts.job.lost_ranks
+    if not lost:
+        return "left no trace"
+    is_all = lost >= set(facts.missing_ranks)
+    return "lost kernels in the trace" if is_all else "left no trace or lost kernels in it"
 
 
 def _program(facts: Facts, findings: Sequence[Finding]) -> Judgement | None:

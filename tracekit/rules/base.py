@@ -34,6 +34,20 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 STEPS_QUERY = "step_breakdown"
 HIDDEN_QUERY = "hidden_kernels"
+LOST_QUERY = "lost_kernels"
+DEVICE_QUERIES = frozenset(
+    """
+    step_breakdown overlap hidden_kernels exposed_comm_by_op kernel_summary memcpy_summary
+    launch_stats idle_breakdown gemm_efficiency straggler late_steps exit_lateness expert_load
+    pipeline_heat_map sync_stall input_stall gc_pause checkpoint_stall compile_stall allocator_stall
+    last_calls open_calls enqueued_calls standing
+    """.split()  # noqa: SIM905  # a list that is read by eye
+)
+"""Queries with a row a rank (or several) that say what its device did, or what that shows of its
+host: without its kernels they say that it idled."""
+MIN_SOUND_RANKS = 3
+"""Ranks with all their kernels below which, beside one without, nobody is compared: of two, each
+is the other's only peer, and what both wait for may be the third."""
 MAX_PLACES = 10
 T = TypeVar("T")
 
@@ -84,6 +98,8 @@ class JobFacts:
     """What the making of the run had to assume, in words."""
     broken_ranks: frozenset[int] = frozenset()
     """Ranks whose files break off or are damaged: what they did not do may have been lost."""
+    lost_ranks: frozenset[int] = frozenset()
+    """Ranks whose kernels the profiler lost: what their devices did is not known."""
     unread: tuple[str, ...] = ()
     """Paths of files that a time budget left for another time."""
 
@@ -148,6 +164,21 @@ class Facts:
         """The same, of which only rows of these queries can be read."""
         return replace(self, readable=frozenset(queries), whole=self.whole or self)
 
+    def without_lost(self) -> Facts:
+        """The same without what lost kernels make of their ranks: a device that seems to idle."""
+        lost = frozenset(
+            int(row["rank"])
+            for row in self.of(LOST_QUERY)
+            if row["lost_ratio"] is not None and row["lost_ratio"] > MAX_HIDDEN_RATIO
+        )
+        if not lost:
+            return self
+        kept = {
+            query: [r for r in rows if r.get("rank") not in lost] if query in DEVICE_QUERIES else rows
+            for query, rows in self.rows.items()
+        }
+        return replace(self, rows=kept, job=replace(self.job, lost_ranks=lost))
+
     def without(self, queries: Collection[str]) -> Facts:
         """The same, as if these queries had found nothing."""
         return replace(self, rows={q: r for q, r in self.rows.items() if q not in queries})
@@ -174,10 +205,10 @@ class Facts:
 
     @cached_property
     def missing_ranks(self) -> tuple[int, ...]:
-        """Ranks that the job has and no file covers; empty when the world size is unknown."""
-        if self.job.world_size is None:
-            return ()
-        return tuple(sorted(set(range(self.job.world_size)) - set(self.ranks)))
+        """Ranks that the job has and no file covers, as far as the world size is known, and those
+        whose kernels were lost."""
+        absent = set(range(self.job.world_size or 0)) - set(self.ranks)
+        return tuple(sorted(absent | self.job.lost_ranks))
 
     @property
     def has_gpu(self) -> bool:
@@ -208,7 +239,14 @@ class Facts:
         return self.job.world_size or len(self.ranks) or None
 
     def scope(self, ranks: Sequence[int], steps: Sequence[StepKey]) -> Scope:
-        """Scope of ranks, with their hosts and where their numbers came from."""
+        """Scope of ranks, with their hosts and where their numbers came from.
+
+        Where all ranks are named whose files are whole, it is all ranks: what a broken file does
+        not show may have been lost with it.
+        """
+        whole = set(self.ranks) - self.job.broken_ranks - self.job.lost_ranks
+        if 1 < len(whole) < len(self.ranks) and set(ranks) >= whole:
+            ranks = self.ranks
         sources = sorted({self.job.rank_sources[r] for r in ranks if r in self.job.rank_sources})
         return Scope(
             ranks=tuple(sorted(ranks)),
@@ -320,7 +358,8 @@ class Rule:
     @property
     def needed(self) -> tuple[str, ...]:
         """Those without which it says nothing."""
-        kernels = (HIDDEN_QUERY,) if self.needs_kernels or self.kernel_queries else ()
+        sees_kernels = self.needs_kernels or self.kernel_queries
+        kernels = (HIDDEN_QUERY, LOST_QUERY) if sees_kernels else ()
         return tuple(dict.fromkeys((*self.queries, *kernels)))
 
     def run(self, facts: Facts) -> RuleOutcome:
@@ -342,9 +381,13 @@ class Rule:
     def _judged(self, facts: Facts) -> RuleOutcome:
         if self.needs_kernels and facts.hidden_ranks:
             return lacking(self.name, HIDDEN, HIDDEN_CAPTURE)
-        if self.kernel_queries and facts.hidden_ranks:
+        lost = facts.job.lost_ranks
+        if self.needs_kernels and lost and len(set(facts.ranks) - lost) < MIN_SOUND_RANKS:
+            return lacking(self.name, LOST, LOST_CAPTURE)
+        if self.kernel_queries and (facts.hidden_ranks or lost):
             outcome = self.evaluate(facts.without(self.kernel_queries), self.thresholds)
-            return outcome if outcome.findings else lacking(self.name, HIDDEN, HIDDEN_CAPTURE)
+            lacks = (HIDDEN, HIDDEN_CAPTURE) if facts.hidden_ranks else (LOST, LOST_CAPTURE)
+            return outcome if outcome.findings else lacking(self.name, *lacks)
         return self.evaluate(facts, self.thresholds)
 
     def undeclared(self, error: UndeclaredQueryError) -> RuleOutcome:
@@ -383,9 +426,12 @@ UNPROVED = "files in a format that no real sample proved"
 HIDDEN = "the kernels inside CUDA graphs (recorded as whole graphs)"
 """The need of rules that must see kernels, where graphs hide them."""
 HIDDEN_CAPTURE = "nsys profile --cuda-graph-trace=node"
+LOST = "the kernels that the profiler lost on some ranks (launches without one)"
+"""The need of rules that must see kernels, where too many ranks' are gone."""
+LOST_CAPTURE = "profile again, a shorter window or fewer activities, so that no buffer overflows"
 MAX_HIDDEN_RATIO = 0.01
-"""Share of device time in whole graphs above which nothing is said of kernels: an effect of 1 %
-is the least that a rule reports."""
+"""Share of device time in whole graphs above which nothing is said of kernels, and of launches
+whose kernels were lost: an effect of 1 % is the least that a rule reports."""
 
 NO_GPU = "a GPU timeline (these ranks show none)"
 """The need of rules that only a GPU's timeline can answer."""

@@ -532,8 +532,8 @@ def score_evidence(
     if late.own_cost_ns is not None:
         found.append(
             Evidence(
-                name=f"a step without the delays of ranks {some_ranges((late.rank, *late.together))}"
-                " takes less by (replay)",
+                name="a step without the delays of ranks "
+                f"{some_ranges((late.rank, *late.together))} takes less by (replay)",
                 value=late.cost_ns / 1e9,
                 unit="s",
                 threshold=limits.min_cost_ratio * facts.steps.step_ns / 1e9,

@@ -262,7 +262,7 @@ def _finding(
     scope = facts.scope(ranks, keys)
     mean_stall_ns = fmean(max(d.stalls_ns.values()) for d in stalled)
     summary = StallSummary(
-        subject=ranks_phrase(ranks, facts.ranks),
+        subject=ranks_phrase(scope.ranks, facts.ranks),
         stalled_steps_count=len(stalled),
         steady_steps_count=len(steps),
         mean_stall_s=mean_stall_ns / 1e9,

@@ -345,6 +345,17 @@ def test_links_that_are_down_count_where_the_peers_are_up() -> None:
     assert run("nvlink-fault", gpu_counters=same) == RuleOutcome()
 
 
+@pytest.mark.parametrize(
+    ("rule", "number", "means"),
+    [("nvlink-fault", 144, "NVLink error"), ("pcie-degraded", 167, "fatal PCIe timeout")],
+)
+def test_the_evidence_of_an_xid_is_how_often_it_came(rule: str, number: int, means: str) -> None:
+    finding = only(run(rule, gpu_events=[xid(3, number)]))
+    (evidence,) = [e for e in finding.evidence if e.query == "gpu_events"]
+    name = f"messages of XID {number} ({means})"
+    assert (evidence.name, evidence.value, evidence.unit) == (name, 1.0, "count")
+
+
 def test_an_xid_of_nvlink_is_a_fault_of_the_link() -> None:
     finding = only(run("nvlink-fault", gpu_events=[xid(3, 74)]))
     assert finding.severity is Severity.MAJOR

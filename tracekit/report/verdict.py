@@ -288,7 +288,8 @@ def _inherent(
             "give the whole traces again; --all lists the files that break off",
         )
     missing = facts.missing_ranks
-    where = f" on the {plural(len(facts.ranks), 'rank')} traced" if missing else ""
+    traced = len(set(facts.ranks) - facts.job.lost_ranks)
+    where = f" on the {plural(traced, 'rank')} traced" if missing else ""
     beyond = " beyond what is silenced" if has_silenced else ""
     beyond += "" if is_whole else " in what could be read"
     network = ""

@@ -27,16 +27,25 @@ Source
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from statistics import median
 
-from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
 from tracekit.rules.stalls import StallSummary, StallText, StallThresholds, evaluate_stalls
+from tracekit.rules.steps import StepKey
 from tracekit.wording import seconds
 
 
 @dataclass(frozen=True)
 class AllocatorStallThresholds(StallThresholds):
     """When allocating is a stall: the defaults of all stalls."""
+
+    min_uncached_calls_count: int = threshold(
+        100,
+        "calls in the typical step from which nothing is cached at all: a cache that gives back and"
+        " asks again does so for tens of blocks",
+    )
 
 
 def _says(found: StallSummary) -> str:
@@ -67,6 +76,38 @@ TEXT = StallText(
 )
 
 
+def _says_uncached(found: StallSummary) -> str:
+    return f"{_says(found)[:-1]}: it asks for every tensor anew, so its cache seems to be off."
+
+
+UNCACHED = replace(
+    TEXT,
+    says=_says_uncached,
+    confirm=(
+        "env | grep NO_.*MEMORY_CACHING where the rank runs: set, it turns the cache off",
+        "torch.cuda.memory_stats()['reserved_bytes.all.current'] stays near 0 while the job runs",
+    ),
+    remedy=(
+        "unset PYTORCH_NO_CUDA_MEMORY_CACHING (on ROCm PYTORCH_NO_HIP_MEMORY_CACHING too)",
+        "where a library allocates by itself each time, give it buffers that are kept",
+    ),
+)
+"""The same where there is no cache to be fragmented."""
+
+
+def _is_uncached(facts: Facts, limits: AllocatorStallThresholds) -> bool:
+    """Whether some rank makes so many calls in its typical steady step."""
+    counts: dict[int, list[int]] = defaultdict(list)
+    for row in facts.of(TEXT.query):
+        key = StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
+        if key in facts.steps.by_key:
+            counts[int(row["rank"])].append(int(row["ranges_count"]))
+    return any(
+        2 * len(calls) > len(facts.steps) and median(calls) >= limits.min_uncached_calls_count
+        for calls in counts.values()
+    )
+
+
 def evaluate(facts: Facts, limits: AllocatorStallThresholds) -> RuleOutcome:
     """The ranks whose allocations delay the job.
 
@@ -74,7 +115,7 @@ def evaluate(facts: Facts, limits: AllocatorStallThresholds) -> RuleOutcome:
     """
     if not facts.of(TEXT.query) and any(r["launched_count"] for r in facts.of("launch_stats")):
         return RuleOutcome()
-    return evaluate_stalls(facts, limits, TEXT)
+    return evaluate_stalls(facts, limits, UNCACHED if _is_uncached(facts, limits) else TEXT)
 
 
 RULE = Rule(

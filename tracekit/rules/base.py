@@ -174,10 +174,11 @@ class Facts:
         if not lost:
             return self
         kept = {
-            query: [r for r in rows if r.get("rank") not in lost] if query in DEVICE_QUERIES else rows
+            query: [r for r in rows if r.get("rank") not in lost]
             for query, rows in self.rows.items()
+            if query in DEVICE_QUERIES
         }
-        return replace(self, rows=kept, job=replace(self.job, lost_ranks=lost))
+        return replace(self, rows={**self.rows, **kept}, job=replace(self.job, lost_ranks=lost))
 
     def without(self, queries: Collection[str]) -> Facts:
         """The same, as if these queries had found nothing."""

@@ -140,13 +140,7 @@ def _memory(
         return [(f"it has {name}", evidence)]
     if event is None:
         return []
-    evidence = Evidence(
-        name=f"XID {event['xid']}",
-        value=float(event["xid"]),
-        unit="XID",
-        query=gpus.EVENTS,
-        rows=gpus.places(facts, [event]),
-    )
+    evidence = gpus.event_evidence(facts, event)
     return [(f"XID {event['xid']} ({gpus.XIDS[int(event['xid'])]})", evidence)]
 
 

@@ -188,6 +188,18 @@ def current_events(facts: Facts, xids: frozenset[int]) -> list[Row]:
     ]
 
 
+def event_evidence(facts: Facts, row: Row, count: int = 1) -> Evidence:
+    """How many messages of an XID there were, with what the number means and where one stands."""
+    number = int(row["xid"])
+    return Evidence(
+        name=f"messages of XID {number} ({XIDS[number]})",
+        value=float(count),
+        unit="count",
+        query=EVENTS,
+        rows=places(facts, [row]),
+    )
+
+
 MIN_COMPUTE_RATIO = 1.05
 """Computing time over the peers' from which a GPU's trouble shows: the clock that D2 calls lost."""
 MIN_STAGE_RATIO = 1.10

@@ -85,9 +85,12 @@ def evaluate(facts: Facts, limits: NvlinkFaultThresholds) -> RuleOutcome:
         if row is not None and row["max_value"] > (row["peer_value"] or 0.0) and row["peers_count"]:
             said = f"{row['max_value']:.0f} links are down"
             found.setdefault(gpu, []).append((row, said, float(row["max_value"]), 1.0))
+    told: dict[tuple[str, int], list[Row]] = {}
     for row in events:
-        said = f"XID {row['xid']} ({gpus.XIDS[int(row['xid'])]})"
-        found.setdefault(str(row["gpu_id"]), []).append((row, said, float(row["xid"]), 0.0))
+        told.setdefault((str(row["gpu_id"]), int(row["xid"])), []).append(row)
+    for (gpu, xid), rows in told.items():
+        said = f"XID {xid} ({gpus.XIDS[xid]})"
+        found.setdefault(gpu, []).append((rows[0], said, float(len(rows)), 0.0))
     return RuleOutcome(tuple(_finding(facts, own) for _, own in sorted(found.items())))
 
 
@@ -117,10 +120,12 @@ def _finding(facts: Facts, own: Sequence[tuple[Row, str, float, float]]) -> Find
         when=facts.when(facts.steps.keys),
         impact=Impact(),
         evidence=tuple(
-            Evidence(
-                name=str(row.get("counter") or f"XID {row['xid']}"),
+            gpus.event_evidence(facts, row, int(value))
+            if "xid" in row
+            else Evidence(
+                name=str(row["counter"]),
                 value=value,
-                unit="XID" if "xid" in row else "count",
+                unit="count",
                 threshold=limit or None,
                 query=_query_of(row),
                 rows=gpus.places(facts, [row]),

@@ -307,13 +307,7 @@ def _replays(facts: Facts, limits: PcieDegradedThresholds, row: Row, usual: floa
 
 
 def _event(facts: Facts, row: Row) -> Finding:
-    evidence = Evidence(
-        name=f"XID {row['xid']}",
-        value=float(row["xid"]),
-        unit="XID",
-        query=gpus.EVENTS,
-        rows=gpus.places(facts, [row]),
-    )
+    evidence = gpus.event_evidence(facts, row)
     said = f"{gpus.subject([row])}: XID {row['xid']} ({gpus.XIDS[int(row['xid'])]})."
     return _made(facts, row, said, evidence, Severity.CRITICAL)
 

@@ -91,6 +91,29 @@ class Sink(Protocol):
         """Facts about the source: columns of the ``source`` table. Later ones win."""
 
 
+_NO_HOSTS = frozenset(
+    (
+        "", "-", "--", "?", "(none)", "(null)", "localhost", "localhost.localdomain", "n/a", "na",
+        "nan", "none", "not available", "not found", "not supported", "null", "unknown",
+        "unknown error", "insufficient permissions",
+    )
+)  # fmt: skip
+NAME_MAX_LENGTH = 200
+"""Longest name of a machine or port that is believed."""
+
+
+def stated_host(text: str | None) -> str | None:
+    """The machine that a text names; None where it says that there is none (N/A, localhost, -).
+
+    nvidia-smi puts such words in brackets.
+    """
+    name = (text or "").strip().rstrip(".")
+    bare = name[1:-1].strip() if name[:1] == "[" and name[-1:] == "]" else name
+    if bare.lower() in _NO_HOSTS or name.lower() in _NO_HOSTS:
+        return None
+    return name[:NAME_MAX_LENGTH]
+
+
 def write_columns(
     sink: Sink, table: str, columns: Mapping[str, Sequence[object] | pa.Array]
 ) -> None:

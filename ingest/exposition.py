@@ -181,22 +181,38 @@ def _time_ns(text: str) -> int:
     return int(whole) * scale + sign * fine
 
 
+MAX_DIGITS = 400
+"""Digits of a number that is read: no double has more before its point."""
+
+
+def number_of(text: str) -> tuple[float | None, int | None]:
+    """The number of a sample, and its exact value where digits only are printed.
+
+    NaN and infinity are numbers here, as they are in the format; so is 0x1F. None where a double
+    cannot hold it.
+    """
+    try:
+        if text.isdecimal() and len(text) <= MAX_DIGITS:
+            counted = int(text)
+            return float(counted), counted
+        if "x" in text or "X" in text:
+            counted = int(text[:MAX_DIGITS], 16)
+            return float(counted), counted
+        return float(text), None
+    except (ValueError, OverflowError):
+        return None, None
+
+
 def value_of(text: str) -> float | None:
     """The number of a sample; None for NaN and infinity."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if value - value == 0 else None
+    value, _ = number_of(text)
+    return value if value is not None and value - value == 0 else None
 
 
 def counted_of(text: str) -> int | None:
     """The number of a cumulative counter, exact where it is printed so; None if it is no count."""
-    if text.isdecimal() and len(text) <= 20:
-        value = int(text)
-    else:
-        number = value_of(text)
-        if number is None or number < 0 or number >= 2**64:
-            return None
-        value = round(number)
+    number, counted = number_of(text)
+    if number is None or not 0 <= number <= 2.0**64:
+        return None
+    value = round(number) if counted is None else counted
     return value if value < 2**64 else None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tracekit.errors import InputError
 from tracekit.ingest import exposition, files
-from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
+from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile, stated_host
 from tracekit.ingest.exposition import Sample, Series
 from tracekit.ingest.gpu import fields
 from tracekit.ingest.gpu.fields import Meaning
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 NAME = "prometheus"
-VERSION = 3
+VERSION = 4
 _METRIC_LINE = re.compile(
     rb"(?m)^(?:# (?:HELP|TYPE) [A-Za-z_:][\w:]* .+|[A-Za-z_:][\w:]*(?:\{[^\n]*\})? [-+0-9.NIe]\S*"
     rb"(?: \d+)?)\r?$"
@@ -125,7 +125,9 @@ class _Writer:
                 sample.line,
                 found.port,
                 found.meaning,
-                _whole(sample.number) if found.meaning.kind == "cumulative" else sample.number,
+                _whole(sample.number)
+                if found.meaning.kind == "cumulative"
+                else _real(sample.number),
                 original=sample.series.name,
                 priority=found.priority,
             )
@@ -138,9 +140,7 @@ class _Writer:
             held = (sample.series, self.gpu.series(gpu, meaning, source))
             if len(self._numbers) < exposition.MAX_CACHED:
                 self._numbers[id(sample.series), source] = held
-        # float() also takes NaN and infinity, which add() refuses.
-        counted = int(text) if text.isdecimal() else None
-        number = float(text) if counted is None else float(counted)
+        number, counted = exposition.number_of(text)
         self.gpu.add(held[1], meaning, sample.line, time_ns, number, counted)
 
     def finish(self) -> None:
@@ -172,6 +172,11 @@ def _whole(number: str) -> object:
     return counted if counted is not None else number
 
 
+def _real(number: str) -> object:
+    value = exposition.value_of(number)
+    return value if value is not None else number
+
+
 def gpu_series(series: Series) -> tuple[Gpu, Meaning] | None:
     """The GPU and the counter that a series is; None for one that is no GPU's counter."""
     if not series.name.startswith(("DCGM_", "dcgm_")):
@@ -187,7 +192,7 @@ def gpu_series(series: Series) -> tuple[Gpu, Meaning] | None:
             meaning = Meaning(f"clock_event_count.{event}", 1.0, series.name)
         else:
             xid = labels.get("xid") or labels.get("err_code") or ""
-            name = f"xid_count.{xid}" if xid.isdecimal() and len(xid) < 5 else "xid_count"
+            name = f"xid_count.{xid}" if xid.isdecimal() and len(xid) < 10 else "xid_count"
             meaning = Meaning(name, 1.0, series.name)
     index = labels.get("gpu", "")
     pod = labels.get("exported_pod") or labels.get("pod") or None
@@ -210,11 +215,12 @@ def _link(labels: dict[str, str]) -> str | None:
 
 def _node(labels: dict[str, str]) -> str | None:
     """The machine that a series names. ``instance`` is the scraped address: its host, if a name."""
-    stated = labels.get("hostname") or labels.get("exported_hostname") or labels.get("nodename")
-    if stated:
-        return stated[:200]
+    for name in ("hostname", "exported_hostname", "nodename"):
+        stated = stated_host(labels.get(name))
+        if stated is not None:
+            return stated
     host = labels.get("instance", "").rpartition(":")[0] or labels.get("instance", "")
-    return host[:200] if re.search(r"[A-Za-z]", host) and host != "localhost" else None
+    return stated_host(host) if re.search(r"[A-Za-z]", host) else None
 
 
 # --- text -----------------------------------------------------------------------------------------

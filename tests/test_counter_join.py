@@ -346,6 +346,59 @@ def test_a_counter_is_read_off_at_step_boundaries_with_its_coverage() -> None:
     assert coverage.tolist() == [0.5, 0.5, 0.75]
 
 
+HOUR = 3600 * S
+
+
+def steps_growth(rows: Rows, context: Mapping[int, Mapping[str, Any]]) -> list[list[float]]:
+    """What each series grew by in three steps of 10 s, from 1,000 s on."""
+    columns = {"node": "sw", "port": "p", "counter": "tx_dropped_packets", "kind": "cumulative"}
+    con = database(net_sample=[columns | r for r in rows])
+    steps = step_table(np.full(3, 10.0 * S))
+    found = counter_tables(con, context, steps, [])["counter_step"]
+    return [[r["growth"] for r in found[i : i + 3]] for i in range(0, len(found), 3)]
+
+
+def of_source(offset_ns: int = 0, host: str | None = None) -> dict[str, Any]:
+    return {"offset_ns": offset_ns, "drift_ratio": 0.0, "drift_origin_ns": 0, "host": host,
+            "is_epoch": True}  # fmt: skip
+
+
+def test_two_files_of_one_port_an_hour_apart_are_one_series_once_their_clocks_are_right() -> None:
+    # One drop a second, told by two collectors in turns of 5 s; the second is an hour ahead.
+    rows: Rows = []
+    for i, t in enumerate(range(995, 1036)):
+        source_id = 5 + (t // 5) % 2
+        ahead = HOUR if source_id == 6 else 0
+        rows.append({"source_id": source_id, "place": i, "time_ns": t * S + ahead, "counted": t})
+    context = {5: of_source(), 6: of_source(-HOUR)}
+    assert steps_growth(rows, context) == [[10.0, 10.0, 10.0]]
+    assert steps_growth(rows[::-1], context) == [[10.0, 10.0, 10.0]]
+
+
+def test_a_reading_is_compared_with_the_last_that_was_kept() -> None:
+    # Two files read the same moments: the second copy of each moment is none.
+    rows: Rows = [
+        {"source_id": s, "place": i, "time_ns": t * S, "counted": t + 500 * (s == 6)}
+        for s in (5, 6)
+        for i, t in enumerate(range(995, 1036))
+    ]
+    assert steps_growth(rows, {5: of_source(), 6: of_source()}) == [[10.0, 10.0, 10.0]]
+
+
+def test_ports_of_two_unknown_machines_are_two_series() -> None:
+    rows: Rows = [
+        {"source_id": s, "place": i, "node": None, "time_ns": (t * 2 + s - 5) * S // 2,
+         "counted": t * (s - 4)}
+        for s in (5, 6)
+        for i, t in enumerate(range(995, 1036))
+    ]  # fmt: skip
+    found = steps_growth(rows, {5: of_source(), 6: of_source()})
+    assert [[round(v) for v in growth] for growth in found] == [[10, 10, 10], [20, 20, 20]]
+    # Files of one host are of one machine.
+    one = steps_growth(rows[: len(rows) // 2], {5: of_source(host="a")})
+    assert [[round(v) for v in growth] for growth in one] == [[10, 10, 10]]
+
+
 STEPS = 120
 
 

@@ -24,18 +24,18 @@ from tracekit.ingest.lines import numbered_lines, shape
 from tracekit.ingest.net import times
 
 NAME = "kernel_log"
-VERSION = 2
+VERSION = 3
 
 _XID = re.compile(
-    r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{5,20})\): (\d{1,4}),?"
+    r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{5,20})\): (\d{1,9})(?!\d),?"
     r"(?: ?pid=([^,]{1,40}),)?(?: ?name=[^,]{0,64},)? ?(.*)"
 )
 _SXID = re.compile(
-    r"SXid \((?:PCI:)?([0-9a-fA-F:.]{5,20})\): (\d{4,6}), ?(Non-fatal|Fatal|[A-Z][a-z-]{2,20})"
+    r"SXid \((?:PCI:)?([0-9a-fA-F:.]{5,20})\): (\d{1,9}), ?(Non-fatal|Fatal|[A-Z][a-z-]{2,20})"
     r"(?:.{0,40}?Link (\d{1,3}))?"
 )
 _FABRIC = re.compile(
-    r"detected NVSwitch (non-fatal|fatal) error (\d{4,6}) on .{0,80}?"
+    r"detected NVSwitch (non-fatal|fatal) error (\d{1,9}) on .{0,80}?"
     r"pci bus id ([0-9a-fA-F:.]{5,20})(?: physical id (\d{1,3}))?(?: port (\d{1,3}))?"
 )
 _FABRIC_LINE = re.compile(

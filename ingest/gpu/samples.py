@@ -127,12 +127,12 @@ class Samples:
         self._places.append(place)
         self._times.append(time_ns)
         if meaning.kind == "cumulative":
-            exact = counted if counted is not None else None
-            if meaning.scale != 1.0:
-                exact = round((exact if exact is not None else number) * meaning.scale)
-            elif exact is None:
-                exact = round(number)
-            if not 0 <= exact < 2**64:
+            scaled = number * meaning.scale
+            if not 0 <= scaled <= 2.0**64:
+                self._drop_last()
+                return False
+            exact = counted if counted is not None and meaning.scale == 1.0 else round(scaled)
+            if exact >= 2**64:
                 self._drop_last()
                 return False
             self._values.append(None)

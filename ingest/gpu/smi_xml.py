@@ -18,10 +18,13 @@ from tracekit.ingest.gpu.processes import Processes
 from tracekit.ingest.gpu.samples import Gpu, Samples, pci_address, uuid_of
 
 NAME = "nvidia_smi_xml"
-VERSION = 4
+VERSION = 5
 MAX_DEPTH = 32
 MAX_TEXT = 4096
-READ_BYTES = 1 << 16
+READ_BYTES = 1 << 20
+MAX_DOCUMENT_BYTES = 16 << 20
+"""Longest dump: one of 8 GPUs with their processes is 100 to 300 KB."""
+_BEGIN = b"<?xml "
 
 _PATHS = {
     "temperature/gpu_temp": "gpu_temperature",
@@ -126,12 +129,23 @@ class _State:
         self.processes = processes
 
 
-def _documents(stream: BinaryIO) -> Iterator[Iterator[bytes]]:
-    """The documents of a file, each in pieces: they begin with ``<?xml``."""
-    data = stream.read(1 << 30)
-    starts = [m.start() for m in re.finditer(rb"<\?xml ", data)] or [0]
-    for start, end in zip(starts, [*starts[1:], len(data)], strict=True):
-        yield (data[i : min(i + READ_BYTES, end)] for i in range(start, end, READ_BYTES))
+def _documents(stream: BinaryIO) -> Iterator[bytes]:
+    """The documents of a file: they begin with ``<?xml``. Of a longer one the rest is left out."""
+    held = b""
+    is_over = False
+    while block := stream.read(READ_BYTES):
+        seam = max(0, len(held) - len(_BEGIN))
+        held += block
+        while (start := held.find(_BEGIN, max(seam, 1))) > 0:
+            if not is_over:
+                yield held[:start]
+            held, seam, is_over = held[start:], 0, False
+        if len(held) > MAX_DOCUMENT_BYTES:
+            if not is_over:
+                yield held
+            held, is_over = held[-len(_BEGIN) :], True
+    if held and not is_over:
+        yield held
 
 
 class _Document:
@@ -152,7 +166,7 @@ class _Document:
         self._listed: list[dict[str, str]] | None = None
         self._process: dict[str, str] = {}
 
-    def read(self, pieces: Iterator[bytes]) -> bool:
+    def read(self, text: bytes) -> bool:
         """False where the XML is damaged; what came before counts."""
         parser = expat.ParserCreate()
         parser.StartElementHandler = self._start
@@ -161,10 +175,9 @@ class _Document:
         parser.EntityDeclHandler = self._refuse
         parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
         try:
-            for piece in pieces:
-                parser.Parse(piece, False)
-            parser.Parse(b"", True)
-        except (expat.ExpatError, _RefusedError):
+            parser.Parse(text, True)
+        except (expat.ExpatError, _RefusedError, LookupError, ValueError):
+            # The last two: an encoding that Python does not know, or knows as no text.
             return False
         return True
 
@@ -210,7 +223,8 @@ class _Document:
             if not text:
                 self._listed = self._listed or []
         elif path == "processes/process_info":
-            self._listed = [*(self._listed or []), self._process]
+            self._listed = self._listed if self._listed is not None else []
+            self._listed.append(self._process)
             self._process = {}
         elif path.startswith("processes/process_info/"):
             self._process[path.rpartition("/")[2]] = text

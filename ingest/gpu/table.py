@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from tracekit.errors import InputError
 from tracekit.ingest import files
-from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
+from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile, stated_host
 from tracekit.ingest.gpu import fields
 from tracekit.ingest.gpu.fields import Meaning
 from tracekit.ingest.gpu.moments import local_ns, says_utc
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 NAME = "gpu_csv"
-VERSION = 3
+VERSION = 4
 BLOCK_BYTES = 8 << 20
 """Text that is parsed at a time."""
 MAX_COLUMNS = 1000
@@ -269,6 +269,14 @@ def _layout(
     )
 
 
+MAX_DAMAGED_RATIO = 0.1
+"""Share of a block's rows up to which those unlike the others are damage, not another kind."""
+
+
+_Column = tuple["np.ndarray", "np.ndarray | None", Meaning]
+"""Numbers (NaN: none), the exact counts, and what they are."""
+
+
 class _Reader:
     def __init__(self, source: SourceFile, sink: Sink, stream: BinaryIO) -> None:
         self._source = source
@@ -282,6 +290,8 @@ class _Reader:
         self._clock: dict[str, int | None] = {}
         self._gpus: dict[tuple[str | None, ...], Gpu] = {}
         self._bad_rows = 0
+        self._damaged: np.ndarray
+        """Rows of the block of which a cell cannot be read."""
         self._bad_numbers = 0
         self._bad_times = 0
 
@@ -368,8 +378,14 @@ class _Reader:
         if layout.metric is not None and layout.value is not None:
             self._long(frame, which, gpus, lines, times_ns, source)
             return
-        for column_at, meaning in layout.counters:
-            self._column(frame[str(column_at)], meaning, which, gpus, lines, times_ns, source)
+        self._damaged = np.zeros(frame.height, bool)
+        read = [self._read(frame[str(at)], meaning, lines) for at, meaning in layout.counters]
+        if self._damaged.any():
+            self._bad_row(int(self._damaged.sum()), int(lines[self._damaged][0]))
+            for numbers, _, _ in read:
+                numbers[self._damaged] = float("nan")
+        for column in read:
+            self._put(column, which, gpus, lines, times_ns, source)
 
     def _frame(
         self, block: bytes, first_line: int, layout: Layout
@@ -383,6 +399,9 @@ class _Reader:
         import polars as pl
 
         names = [str(i) for i in range(len(layout.header))]
+        block, kept = self._whole_rows(block, first_line, layout)
+        if not len(kept):
+            return pl.DataFrame(schema=dict.fromkeys(names, pl.String)), kept
 
         def parsed(text: bytes) -> pl.DataFrame:
             return pl.read_csv(
@@ -402,20 +421,52 @@ class _Reader:
             good = [i for i, text in enumerate(texts) if text.strip() and not text.count(b'"') % 2]
             bad = {*range(len(texts))} - {*good}
             bad -= {i for i in bad if not texts[i].strip()}
-            self._bad_rows += len(bad)
-            self._sink.count(
-                "bad_row",
-                len(bad),
-                doc="Rows that are not as their header says, or whose quotes do not pair.",
-                place=first_line + min(bad, default=0),
-            )
+            self._bad_row(len(bad), int(kept[min(bad, default=0)]))
             try:
                 frame = parsed(b"\n".join(texts[i] for i in good) + b"\n")
             except pl.exceptions.PolarsError:
                 frame = pl.DataFrame(schema=dict.fromkeys(names, pl.String))
             if frame.height == len(good):
-                return frame, first_line + np.array(good, np.int64)
-        return frame, np.arange(first_line, first_line + frame.height, dtype=np.int64)
+                return frame, kept[good]
+        if frame.height == len(kept):
+            return frame, kept
+        return frame, np.arange(kept[0], kept[0] + frame.height, dtype=np.int64)
+
+    def _whole_rows(
+        self, block: bytes, first_line: int, layout: Layout
+    ) -> tuple[bytes, np.ndarray]:
+        """A block without the rows that lack cells or have some too many; their lines.
+
+        Where a row was cut, or two run into one, each number stands under another's header: a power
+        of 128 W is then the bit of a power brake. A block in which such rows are not the exception
+        is a table of its own kind, and stays as it is.
+        """
+        import numpy as np
+
+        texts = block.removesuffix(b"\n").split(b"\n")
+        lines = first_line + np.arange(len(texts), dtype=np.int64)
+        mark = layout.delimiter.encode()
+        if len(mark) != 1 or b'"' in block:
+            return block, lines
+        commas = np.array([text.count(mark) for text in texts])
+        filled = np.array([bool(text.strip()) for text in texts])
+        usual = np.bincount(commas[filled]).argmax() if filled.any() else 0
+        is_odd = filled & (commas != usual) & (commas != len(layout.header) - 1)
+        if not is_odd.any() or is_odd.sum() > MAX_DAMAGED_RATIO * filled.sum() + 1:
+            return block, lines
+        self._bad_row(int(is_odd.sum()), int(lines[is_odd][0]))
+        good = np.flatnonzero(~is_odd)
+        return b"\n".join(texts[i] for i in good.tolist()) + b"\n", lines[good]
+
+    def _bad_row(self, count: int, line: int) -> None:
+        self._bad_rows += count
+        self._sink.count(
+            "bad_row",
+            count,
+            doc="Rows that are not as their header says, whose quotes do not pair, or of which a "
+            "cell cannot be read: left out whole.",
+            place=line,
+        )
 
     def _who(self, frame: pl.DataFrame, keys: Sequence[int | None]) -> tuple[np.ndarray, list[Gpu]]:
         """The GPU of each row, as numbers of a list."""
@@ -438,10 +489,15 @@ class _Reader:
             found.append(self._gpus[values])
         return which, found
 
-    def _column(
+    def _read(self, texts: pl.Series, meaning: Meaning, lines: np.ndarray) -> _Column:
+        """One counter's column as numbers; counts also exactly."""
+        numbers, meaning = self._numbers(texts, meaning, lines)
+        is_count = meaning.kind == "cumulative"
+        return numbers, self._exact(texts, numbers, meaning) if is_count else None, meaning
+
+    def _put(
         self,
-        texts: pl.Series,
-        meaning: Meaning,
+        column: _Column,
         which: np.ndarray,
         gpus: Sequence[Gpu],
         lines: np.ndarray,
@@ -451,10 +507,7 @@ class _Reader:
         """One counter's column into samples."""
         import numpy as np
 
-        numbers, meaning = self._numbers(texts, meaning, lines)
-        exact = None
-        if meaning.kind == "cumulative":
-            exact = self._exact(texts, numbers, meaning)
+        numbers, exact, meaning = column
         good = np.flatnonzero(np.isfinite(numbers))
         if not len(good):
             return
@@ -526,6 +579,7 @@ class _Reader:
         import polars as pl
 
         said: dict[str, float | None] = {}
+        bad: list[str] = []
         for text in texts.filter(left).drop_nulls().unique().to_list()[:10_000]:
             number = _WORDS.get(text.lower())
             if number is None and re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}", text):
@@ -533,6 +587,7 @@ class _Reader:
             said[text] = number
             if number is None and not _MISSING.fullmatch(text):
                 self._bad_numbers += 1
+                bad.append(text)
                 self._sink.count(
                     "bad_number",
                     doc="A cell that should hold a number does not.",
@@ -540,6 +595,8 @@ class _Reader:
                     shape=shape(text),
                 )
         self._samples.blanks_count += int(sum(1 for t in texts.filter(left) if said.get(t) is None))
+        if bad:
+            self._damage(texts.is_in(bad).fill_null(False).to_numpy())
         words = texts.replace_strict(said, default=None, return_dtype=pl.Float64)
         return plain.fill_null(words)
 
@@ -556,7 +613,13 @@ class _Reader:
                 place=int(lines[at[0]]),
             )
             self._bad_numbers += len(at)
+            self._damage(wrong)
             numbers[at] = float("nan")
+
+    def _damage(self, wrong: np.ndarray) -> None:
+        """Rows with a cell that cannot be; where many have one, it is the column that is odd."""
+        if wrong.sum() <= MAX_DAMAGED_RATIO * len(wrong) + 1:
+            self._damaged |= wrong
 
     def _long(
         self,
@@ -585,7 +648,9 @@ class _Reader:
                 unknown += len(rows) if name else 0
                 continue
             part = texts[rows]
-            self._column(part, meaning, which[rows], gpus, lines[rows], times_ns[rows], source)
+            self._damaged = np.zeros(len(rows), bool)
+            column = self._read(part, meaning, lines[rows])
+            self._put(column, which[rows], gpus, lines[rows], times_ns[rows], source)
         if unknown:
             self._sink.count(
                 "other_metric",
@@ -631,7 +696,7 @@ def _gpu(values: tuple[str | None, ...]) -> Gpu:
     index, uuid, pci, model, node, pod = (v or None for v in values)
     number = re.fullmatch(r"(?:gpu|nvidia|cuda)?[ :_]?(\d{1,5})", index or "", re.I)
     return Gpu(
-        node=node[:200] if node else None,
+        node=stated_host(node),
         uuid=uuid_of(uuid),
         pci=pci_address(pci) if pci else None,
         nvml_index=int(number[1]) if number else None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile, write_columns
@@ -17,7 +17,13 @@ from tracekit.ingest.gpu.samples import pci_address
 
 NAME = "topology"
 VERSION = 1
-MAX_BYTES = 64 << 20
+MAX_BYTES = 8 << 20
+READ_CHARACTERS = 1 << 16
+MAX_DEPTH = 64
+"""Nesting: a bridge below a bridge is one level, and real trees have ten."""
+MAX_ELEMENTS = 100_000
+MAX_DEVICES = 1_024
+"""GPUs, and ports of NICs, of one machine: each pair is a row."""
 """Longest XML that is read."""
 MBIT = 1e6 / 8
 
@@ -169,11 +175,8 @@ def from_xml(text: str) -> Topology | None:
     """NCCL's topology; None for anything else, damaged XML and entities among it."""
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         return None  # nothing that NCCL writes declares entities; such a file is an attack
-    try:
-        root = ElementTree.fromstring(text)  # noqa: S314 - without entities nothing can expand
-    except (ElementTree.ParseError, RecursionError):
-        return None
-    if root.tag != "system":
+    root = _root(text)
+    if root is None or root.tag != "system":
         return None
     gpus: list[_Found] = []
     nics: list[_Found] = []
@@ -213,6 +216,8 @@ def from_xml(text: str) -> Topology | None:
             rate = speed * MBIT if speed else None
             nics.append(_Found(name, bridges, cpu, place, rate))
         stack += [(child, bridges, cpu, busid, node) for child in reversed(element)]
+    if max(len(gpus), len(nics)) > MAX_DEVICES:
+        return None
     gpus.sort(key=lambda g: _natural(g.name))
     nics.sort(key=lambda n: _natural(n.name))
     speeds = {nic.speed for nic in nics if nic.speed}
@@ -244,6 +249,27 @@ def from_xml(text: str) -> Topology | None:
         pci=pci,
         numa=numa,
     )
+
+
+def _root(text: str) -> ElementTree.Element | None:
+    """The root of a tree; None where it is damaged, or deeper or larger than any machine's."""
+    depth = count = 0
+    parser: Any = ElementTree.XMLPullParser(("start", "end"))
+    root: ElementTree.Element | None = None
+    try:
+        for i in range(0, len(text), READ_CHARACTERS):
+            parser.feed(text[i : i + READ_CHARACTERS])
+            for event, element in parser.read_events():
+                is_start = event == "start"
+                depth += 1 if is_start else -1
+                count += is_start
+                root = element if root is None else root
+                if depth > MAX_DEPTH or count > MAX_ELEMENTS:
+                    return None
+        parser.close()
+    except ElementTree.ParseError:
+        return None
+    return root
 
 
 def _pci_word(one: _Found, other: _Found) -> str:

@@ -37,6 +37,6 @@ NET_INGESTORS: tuple[Ingestor, ...] = (
     NetIngestor("gnmi", 1, "gnmi"),
     NetIngestor("optics", 1, "optics"),
     NetIngestor("lldp", 1, "lldp"),
-    NetIngestor("net_csv", 1, "table"),
+    NetIngestor("net_csv", 2, "table"),
 )
 """In the order in which they are asked."""

@@ -15,6 +15,9 @@ MAX_LINE_BYTES = 64 << 20
 """Longest line; a longer one is cut there and cannot be read."""
 MAX_DOCUMENT_BYTES = 256 << 20
 """Longest JSON value."""
+MAX_VALUES = 4_000_000
+"""Values of a document: each takes some 100 bytes of memory, however short it is written. The
+counters of 100 switches of 64 ports are a tenth of that."""
 READ_BYTES = 1 << 20
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
@@ -71,11 +74,29 @@ def lines(stream: BinaryIO) -> Iterator[Line]:
 
 
 def loads(text: bytes) -> Any:
-    """A JSON value; numbers with a fraction stay texts. ValueError where it is none."""
+    """A JSON value; numbers with a fraction stay texts. ValueError where it is none.
+
+    A whole number of thousands of digits stays a text too: no counter reaches it.
+    """
+    if is_too_large(text):
+        raise ValueError("too many values")
     try:
         return json.loads(text, parse_float=str, parse_constant=str)
     except RecursionError:
         raise ValueError("nested too deep") from None
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        return json.loads(text, parse_float=str, parse_constant=str, parse_int=_whole)
+
+
+def _whole(text: str) -> int | str:
+    return int(text) if len(text) < 40 else text
+
+
+def is_too_large(text: bytes) -> bool:
+    """Whether a document may hold more values than are read."""
+    return text.count(b",") + text.count(b"[") + text.count(b"{") > MAX_VALUES
 
 
 def documents(stream: BinaryIO) -> Iterator[Document]:
@@ -132,10 +153,11 @@ def _depth(line: bytes) -> int:
     if line in _BARE:
         return _BARE[line]
     depth = 0
-    for token in _TOKEN.findall(line):
-        if token in (b"{", b"["):
+    for token in _TOKEN.finditer(line):  # a list of them would take more memory than the values
+        mark = token[0]
+        if mark in (b"{", b"["):
             depth += 1
-        elif token in (b"}", b"]"):
+        elif mark in (b"}", b"]"):
             depth -= 1
     return depth
 
@@ -144,6 +166,9 @@ def _documents_of(held: list[_Held], stamp: int | None) -> Iterator[Document]:
     """The value of some lines; where it is broken, what stands whole before the break."""
     text = b"\n".join(h.text for h in held)
     begun = held[0].number
+    if is_too_large(text):
+        yield Document(begun, None, None, "too many values")
+        return
     try:
         yield Document(begun, loads(text), stamp)
         return

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from tracekit.ingest.base import Sink, SourceFile, write_columns
+from tracekit.ingest.base import Sink, SourceFile, stated_host, write_columns
 from tracekit.ingest.net import times
 from tracekit.values import TIME_LIMIT_NS
 
@@ -179,8 +179,8 @@ class Samples:
 
     def of(self, node: str | None) -> None:
         """The machine, stated by the file, that what follows belongs to."""
-        if node and len(node) <= PORT_MAX_LENGTH:
-            self.node, self.node_source = node, "file"
+        if (name := stated_host(node)) is not None:
+            self.node, self.node_source = name, "file"
 
     def add(
         self,

@@ -373,7 +373,7 @@ def test_without_units_nvidia_smi_s_own_hold() -> None:
     assert values(sink, "memory_used") == [3 * 2**20]
 
 
-def test_a_repeated_header_a_short_row_and_a_bad_cell_cost_only_themselves() -> None:
+def test_a_repeated_header_costs_nothing_and_a_damaged_row_costs_itself() -> None:
     text = (
         "timestamp,gpu,temperature_C,power_W\n"
         "2026-07-21T03:01:07Z,0,60,300\n"
@@ -383,12 +383,80 @@ def test_a_repeated_header_a_short_row_and_a_bad_cell_cost_only_themselves() -> 
         "2026-07-21T03:01:09Z,0,warm,300\n"
     )
     sink = ingest(text, kind="gpu_csv")
-    assert values(sink, "gpu_temperature") == [60, 61]
-    assert values(sink, "power") == [300, 300]
+    assert values(sink, "gpu_temperature") == [60]
+    assert values(sink, "power") == [300]
     assert sink.counters["bad_time"] == 1
     assert sink.counters["bad_number"] == 1
+    assert sink.counters["bad_row"] == 2
     assert sink.shapes["bad_number"] == "aaaa"
     assert sink.facts["status"] == "partial"
+
+
+HEADER = "timestamp, index, clocks_throttle_reasons.active, power.draw [W], clocks.sm [MHz]\n"
+ROW = "2024/03/01 10:00:{:02d}.000, 0, 0x0000000000000004, 350.10 W, 1980 MHz\n"
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        # A cell is lost: 135 W would be bits, the power brake among them.
+        "2024/03/01 10:00:{:02d}.000, 0, 135.10 W, 1980 MHz\n",
+        # Two rows run into one.
+        "2024/03/01 10:00:{:02d}.000, 0, 0x002024/03/01 10:00:09.000, 0, 0x84, 350.10 W\n",
+        # A cell that is none: who knows what its neighbours are.
+        "2024/03/01 10:00:{:02d}.000, 0, 0x0000000000000080, 35q.10 W, 1980 MHz\n",
+    ],
+)
+def test_damaged_rows_are_no_state_of_the_gpu(damaged: str) -> None:
+    lines = [(damaged if i in (7, 20) else ROW).format(i) for i in range(40)]
+    sink = ingest(HEADER + "".join(lines))
+    assert set(values(sink, "clock_event_reasons")) == {4.0}
+    assert sink.counters["bad_row"] == 2
+    assert len(values(sink, "power")) == 38
+    assert sink.facts["status"] == "partial"
+    assert {r["place"] for r in sink.rows("gpu_sample")} == set(range(2, 42)) - {9, 22}
+
+
+def test_a_column_without_numbers_takes_no_other_with_it() -> None:
+    lines = [ROW.format(i).replace("350.10 W", "broken") for i in range(20)]
+    sink = ingest(HEADER + "".join(lines))
+    assert len(values(sink, "clock_event_reasons")) == 20
+    assert values(sink, "power") == []
+
+
+@pytest.mark.parametrize("host", ["[N/A]", "N/A", "-", "[Unknown Error]", "localhost", "null"])
+def test_a_word_for_no_host_is_none(host: str) -> None:
+    sink = ingest(f"timestamp,host,gpu,power_W\n2026-07-21T03:01:07Z,{host},0,300\n")
+    assert [r["node"] for r in sink.rows("gpu_sample")] == [None]
+    assert "host_name" not in sink.facts
+
+
+def test_an_xid_of_any_length_is_that_xid() -> None:
+    line = "[Sun Feb 23 16:24:18 2025] NVRM: Xid (PCI:0000:9b:00): {}, pid=7, text\n"
+    sink = ingest("".join(line.format(x) for x in ("9999", "99999", "123456789")))
+    assert [r["code"] for r in sink.rows("log_event")] == ["xid-9999", "xid-99999", "xid-123456789"]
+
+
+def test_a_number_of_any_kind_costs_at_most_its_own_sample() -> None:
+    odd = ["0x1F", "1e308", "9" * 500, "-0x1F", "0x" + "f" * 300, "NaN", "+Inf", "-1", "1e400"]
+    text = "".join(
+        f'DCGM_FI_DEV_{name}{{gpu="{i}",UUID="GPU-{i}",Hostname="h"}} {number}\n'
+        for i, number in enumerate(["31", *odd, "32"])
+        for name in ("POWER_USAGE", "ECC_DBE_VOL_TOTAL", "FB_USED", "TOTAL_ENERGY_CONSUMPTION")
+    )
+    sink = ingest(text)
+    assert values(sink, "ecc_dbe_volatile") == [31, 31, 32]
+    power = values(sink, "power")
+    assert [power[0], power[1], power[-1]] == [31, 31, 32]
+
+
+@pytest.mark.parametrize("encoding", ["no-such", "rot13", "utf-7", "hex", "utf-32"])
+def test_a_dump_in_an_encoding_that_is_none_is_damaged(encoding: str) -> None:
+    good = "<nvidia_smi_log><gpu id='0000:9b:00.0'><uuid>GPU-a</uuid></gpu></nvidia_smi_log>"
+    sink = ingest(f'<?xml version="1.0" encoding="{encoding}"?>{good}<?xml version="1.0" ?>{good}')
+    assert sink.counters["bad_document"] == 1
+    assert sink.facts["status"] == "partial"
+    assert [r["uuid"] for r in sink.rows("device")] == ["GPU-a"]
 
 
 def test_a_share_above_one_is_refused() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from tracekit.ingest import files, ingestor, recognise
 from tracekit.ingest.base import IngestOptions
-from tracekit.ingest.gpu.topology import from_matrix
+from tracekit.ingest.gpu.topology import from_matrix, from_xml
 from tracekit.ingest.memory import MemorySink, source_of
 
 SHARED = Path(__file__).resolve().parents[3] / "shared/data/counters/nvidia_smi"
@@ -155,3 +156,18 @@ def test_recorded_h100() -> None:
     (row,) = sink.rows("host_link")
     assert (row["gpu"], row["peer"], row["connection"]) == ("GPU0", "GPU0", "X")
     assert (row["cpu_affinity"], row["numa_node"], row["place"]) == ("0-19", 0, 1194)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        "<pci>" * 500 + "</pci>" * 500,
+        "<a/>" * 150_000,
+        "<gpu/>" * 2_000,
+        "<net/>" * 2_000 + "<gpu/>",
+    ],
+)
+def test_a_tree_that_no_machine_has_is_refused_at_once(inner: str) -> None:
+    started = time.perf_counter()
+    assert from_xml(f"<system><cpu>{inner}</cpu></system>") is None
+    assert time.perf_counter() - started < 5

@@ -27,6 +27,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tracekit.derive.readings import corrected, forward
+
 if TYPE_CHECKING:
     import duckdb
     import numpy as np
@@ -173,11 +175,7 @@ def read(
     if not len(found):
         return [], 0
     sources = found["source_id"].to_numpy()
-    moved = found["time_ns"].to_numpy().copy()
-    for source_id in np.unique(sources).tolist():
-        own, where = sources == source_id, timed[source_id]
-        drift = where["drift_ratio"] * (moved[own] - where["drift_origin_ns"])
-        moved[own] += where["offset_ns"] + np.round(drift).astype(np.int64)
+    moved = corrected(found["time_ns"].to_numpy(), sources, timed)
     origin_ns = max(int(moved.min()), int(moved.max()) - MAX_SPAN_S * 10**9)
     times = (moved - origin_ns) / 1e9
     values = found["value"].to_numpy(zero_copy_only=False).astype(float)
@@ -195,8 +193,8 @@ def read(
     readings = []
     for code, name in enumerate(names.tolist()[:MAX_GPUS]):
         at = np.flatnonzero((codes == code) & (times >= 0))
-        own_times, first = np.unique(times[at], return_index=True)
-        own_values = values[at][first]
+        at = at[forward(times[at])]
+        own_times, own_values = times[at], values[at]
         if counter == "energy":
             own_times, own_values = _rates(own_times, own_values)
         if len(own_times) > 1:

@@ -20,7 +20,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tracekit.derive import counter_clock
-from tracekit.ingest.counters import deltas
+from tracekit.derive.readings import corrected, forward, growth
 
 if TYPE_CHECKING:
     import duckdb
@@ -197,36 +197,36 @@ def _series(
     names = sorted(n for (n,) in moving if SUSPECT.search(n) or n in TRAFFIC)
     if not names:
         return []
+    known = sorted(source_id for source_id, where in context.items() if where["is_epoch"])
     rows = con.execute(
         """
         SELECT source_id, node, port, counter, direction, priority, queue, lane, time_ns, counted
         FROM net_sample
         WHERE list_contains(?, counter) AND kind = 'cumulative' AND counted IS NOT NULL
-              AND port IS NOT NULL AND time_ns BETWEEN ? AND ?
-        ORDER BY time_ns, source_id, place
+              AND port IS NOT NULL AND time_ns BETWEEN ? AND ? AND list_contains(?, source_id)
+        ORDER BY source_id, place
         """,
-        [names, *span],
+        [names, *span, known],
     ).fetchall()
-    parts: dict[tuple[Any, ...], list[tuple[int, int]]] = defaultdict(list)
-    for source_id, node, port, counter, direction, priority, queue, lane, time_ns, counted in rows:
-        where = context.get(source_id)
-        if where is None or not where["is_epoch"]:
-            continue
-        moved = time_ns + where["offset_ns"]
-        if where["drift_ratio"]:
-            moved += round(where["drift_ratio"] * (time_ns - where["drift_origin_ns"]))
-        owner = node if node is not None else where["host"]
-        parts[owner, port, counter, direction, priority, queue, lane].append((moved, counted))
+    if not rows:
+        return []
+    moved = corrected(
+        np.array([r[8] for r in rows], np.int64), np.array([r[0] for r in rows]), context
+    )
+    parts: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for at, (source_id, node, *name, _, _) in enumerate(rows):
+        host = node if node is not None else context[source_id]["host"]
+        # Ports of two unknown machines may bear one name: there a series is of one file.
+        parts[host, source_id if host is None else None, *name].append(at)
     merged: dict[tuple[Any, ...], list[tuple[Floats, Floats, Floats]]] = defaultdict(list)
-    for (owner, port, counter, direction, *_), readings in parts.items():
-        kept = [r for i, r in enumerate(readings) if i == 0 or r[0] > readings[i - 1][0]]
+    for (owner, file, port, counter, direction, *_), positions in parts.items():
+        own = np.array(positions)
+        kept = own[forward(moved[own])]
         if len(kept) < 3:
             continue
-        steps = deltas([c for _, c in kept])
-        times = np.array([t - origin_ns for t, _ in kept], float)
-        growth = np.array([d.growth or 0 for d in steps], float)
-        holes = np.array([d.event == "reset" for d in steps], float)
-        merged[owner, port, counter, direction].append((times, np.cumsum(growth), holes))
+        totals, holes = growth([rows[at][9] for at in kept.tolist()])
+        times = (moved[kept] - origin_ns).astype(float)
+        merged[owner, file, port, counter, direction].append((times, totals, holes))
     return [_added(key, found) for key, found in sorted(merged.items(), key=lambda m: str(m[0]))]
 
 
@@ -234,7 +234,7 @@ def _added(key: tuple[Any, ...], found: Sequence[tuple[Floats, Floats, Floats]])
     """One series of a counter's queues and priorities, on the readings of the first."""
     import numpy as np
 
-    owner, port, counter, direction = key
+    owner, _, port, counter, direction = key
     times, _, _ = found[0]
     totals = np.zeros(len(times))
     holes = np.zeros(len(times))

@@ -6,12 +6,10 @@ import ipaddress
 from typing import TYPE_CHECKING, Any
 
 from tracekit.derive.sources import Source
+from tracekit.ingest.base import stated_host
 
 if TYPE_CHECKING:
     from tracekit.job import JobDescription
-
-_NO_HOST = frozenset({"", "localhost", "localhost.localdomain", "(none)", "unknown", "none"})
-"""Names that say nothing about which machine it is."""
 
 _CLOCK_KINDS = {"epoch": "realtime", "relative": "monotonic"}
 
@@ -71,8 +69,7 @@ def resolve(
 
 
 def _stated(source: Source) -> str | None:
-    name = (source.host_name or "").strip().rstrip(".")
-    return None if name.lower() in _NO_HOST else name
+    return stated_host(source.host_name)
 
 
 def host_rows(sources: list[Source]) -> list[dict[str, Any]]:

@@ -42,7 +42,7 @@ class PowerBrakeThresholds(Thresholds):
         0.01, "share of the time that a counter says; below it costs less than a note"
     )
     min_active_ratio: float = threshold(0.05, "share of the samples; a sample is a moment")
-    min_active_count: int = threshold(2, "one sample may be a change of state")
+    min_active_count: int = threshold(3, "two lone samples may be changes of state or damage")
     min_capped_ratio: float = threshold(0.50, "share of the samples at the software power cap")
     max_clock_ratio: float = threshold(0.95, "clock over its busy peers' that is lost (D3)")
     min_below_ratio: float = threshold(0.50, "share of the busy moments with such a clock")

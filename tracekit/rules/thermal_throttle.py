@@ -52,7 +52,7 @@ class ThermalThrottleThresholds(Thresholds):
         0.01, "share of the time that a counter says; below it costs less than a note"
     )
     min_active_ratio: float = threshold(0.05, "share of the samples; a sample is a moment")
-    min_active_count: int = threshold(2, "one sample may be a change of state")
+    min_active_count: int = threshold(3, "two lone samples may be changes of state or damage")
     max_clock_ratio: float = threshold(0.95, "clock over its busy peers' that counts as lost (D2)")
     max_margin_celsius: float = threshold(
         3.0, "below the slowdown temperature: a hardware slowdown there is heat"

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from net_cases import SHARED, golden, ingest, ingest_path, table
 
+from tracekit.ingest import recognise
+from tracekit.ingest.memory import source_of
+
 FAMILY = "infiniband"
 
 CLASSIC = """\
@@ -143,3 +146,17 @@ def test_recorded_perfquery(name: str) -> None:
     }
     assert set(sink.rows("net_sample", "port")) == {"1"}
     assert sink.facts["status"] == "ok"
+
+
+@pytest.mark.parametrize("name", ["fabric.out", "slurm-1.out", "topology.log", "net.txt"])
+def test_the_topology_that_ibnetdiscover_prints_is_no_log_of_the_job(name: str) -> None:
+    text = (
+        b"#\n# Topology file: generated on Thu Mar  7 10:00:00 2024\n#\n"
+        b"# Initiated from node 0c42a10300a1b2c4 port 0c42a10300a1b2c4\n\n"
+        b"vendid=0x2c9\ndevid=0xd2f0\nsysimgguid=0xb8599f0300aabb00\n"
+        b"switchguid=0xb8599f0300aabb00(b8599f0300aabb00)\n"
+        b'Switch\t41 "S-b8599f0300aabb00"\t\t# "Quantum" enhanced port 0 lid 2 lmc 0\n'
+        b'[1]\t"H-0c42a10300a1b2c4"[1](c42a10300a1b2c4) \t\t# "node1 mlx5_0" lid 4 4xHDR\n'
+    )
+    found = recognise(source_of(text, name))
+    assert (found.kind, found.status, found.ingestor) == ("ibnetdiscover", "unrecognised", None)

@@ -14,6 +14,7 @@ from tracekit import api, cache, runs
 from tracekit.errors import StoreError, UsageError
 from tracekit.runs import build
 from tracekit.store import Selection
+from tracekit.store.manifest import load
 from traces import make_trace, write_job, write_trace
 
 
@@ -79,11 +80,36 @@ def test_what_may_change_the_answer_is_another_run(
     paths.append(read(job, job=[description]))
     write_trace(job / "rank1.json", make_trace(1, steps_count=3))
     paths.append(read(job))
+    moved = job.parent / "moved"
+    moved.mkdir()
+    same = description.rename(moved / "job.toml")
+    same.write_text('[[source]]\npath = "rank0.json"\nhost = "gpu-7"\n')
+    paths.append(read(job, job=[same]))
+    beside = same.rename(job / "description.toml")
+    paths.append(read(job / "*.json", job=[beside]))
+    assert len(set(paths)) == len(ingests) == len(paths)
+
+
+def test_other_versions_bring_the_cached_run_up_to_date(
+    job: Path, ingests: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder stays: what the other version would make in the same way is not made again."""
     from tracekit.ingest import INGESTORS
 
+    run = read(job)
+    before = load(run)
+    monkeypatch.setattr(build, "derive_version", lambda: "another")
+    assert read(job) == run
+    derived = load(run)
+    assert before is not None
+    assert derived is not None
+    assert derived.sources == before.sources
     monkeypatch.setattr(type(INGESTORS[0]), "version", INGESTORS[0].version + 1)
-    paths.append(read(job))
-    assert len(set(paths)) == len(ingests) == len(paths)
+    assert read(job) == run == read(job)
+    again = load(run)
+    assert again is not None
+    assert {s.source_id for s in again.sources}.isdisjoint(s.source_id for s in before.sources)
+    assert len(ingests) == 3
 
 
 def test_selections_share_one_cached_run(job: Path, ingests: list[Path]) -> None:

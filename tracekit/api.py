@@ -8,6 +8,7 @@ report = run.diagnose()                  # findings, metrics, .to_json()
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,8 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit import cache, runs, store
-from tracekit.errors import StoreError, TracekitError, UsageError
+from tracekit.errors import RunWriteError, StoreError, TracekitError, UsageError
+from tracekit.schema import REGISTRY_VERSION
 from tracekit.store import Selection
+from tracekit.store.manifest import Manifest, load
 from tracekit.target import Target
 
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 PathLike = str | Path
 SHOWN_PATHS = 3
 """Paths that a report repeats."""
+
+_LOG = logging.getLogger("tracekit")
 
 
 @dataclass
@@ -117,7 +122,8 @@ class OpenRun:
             target=self.target or Target((str(self.path),)),
         )
         manifest = self.run.manifest
-        facts = replace(facts, notes=manifest.notes, unread=manifest.unread)
+        notes = (*manifest.notes, *_remarks(manifest))
+        facts = replace(facts, notes=notes, unread=manifest.unread)
         facts = with_topology(facts, self.job)
         facts = replace(facts, prices=self.job.prices if self.job is not None else None)
         settings = DiagnoseConfig.from_mapping(config or {}, select, ignore)
@@ -212,7 +218,7 @@ def ingest(
     ``nsys`` is the program that exports Nsight Systems reports (.nsys-rep) among them.
     """
     runs.ingest(
-        _listed(paths),
+        [paths] if isinstance(paths, (str, Path)) else list(paths),
         Path(run),
         job_paths=job,
         stacks=stacks,
@@ -253,6 +259,7 @@ def open(  # the name that DESIGN gives it: used as tracekit.open
                 f"{folder}: a run keeps the job description that it was made with",
                 hint="tracekit ingest PATH --run NEW --job FILE",
             )
+        _bring_up_to_date(folder, memory_bytes)
         opened = store.open_run(folder, selection, memory_bytes=memory_bytes)
     else:
         exporter = str(nsys) if nsys is not None else None
@@ -265,6 +272,43 @@ def open(  # the name that DESIGN gives it: used as tracekit.open
     # What was read of many paths is kept in one folder, which is a run with its description.
     target = Target(named, jobs) if len(given) <= SHOWN_PATHS else Target((str(opened.path),))
     return OpenRun(chosen, " ".join(named[:SHOWN_PATHS]) + more, target)
+
+
+def _bring_up_to_date(folder: Path, memory_bytes: int | None) -> None:
+    """Derive a kept run again where this version derives otherwise, and say what is older.
+
+    That needs no raw files. Reading them again may take long, or change what they were: only when
+    asked for.
+    """
+    manifest = load(folder)
+    if manifest is None or manifest.registry_version != REGISTRY_VERSION:
+        return  # to open it says so
+    if runs.staleness(manifest).is_derived_otherwise:
+        made = manifest.tracekit_version
+        try:
+            runs.derive_again(folder, memory_bytes=memory_bytes)
+        except RunWriteError as error:
+            _LOG.warning(
+                "note: %s: derived by another tracekit (%s); to derive again it must be writable "
+                "(%s)",
+                folder,
+                made,
+                error.message,
+            )
+        else:
+            _LOG.warning("note: %s: derived by another tracekit (%s), now again", folder, made)
+    for remark in _remarks(manifest):
+        _LOG.warning("note: %s: %s; tracekit ingest --run %s", folder, remark, folder)
+
+
+def _remarks(manifest: Manifest) -> tuple[str, ...]:
+    """What of a run's rows an ingestor of another version wrote, in words."""
+    older = runs.staleness(manifest).older
+    if not older:
+        return ()
+    readers = ", ".join(sorted({s.reader.replace("=", " ") for s in older}))
+    count = f"{len(older)} of {len(manifest.sources)} sources"
+    return (f"{count} as another version of their ingestor read them ({readers})",)
 
 
 def _last_attempt(run: store.Run, selection: Selection, memory_bytes: int | None) -> store.Run:
@@ -325,15 +369,15 @@ def _cached(
             )
     files, description = runs.gather(paths, job)
     identity = [(os.path.realpath(f.path), f.file_bytes, f.mtime_ns) for f in files]
-    digest = description.digest() if description else ""
-    versions = f"attempt={attempt} {runs.ingestor_versions()}"
-    folder = cache.run_folder(identity, digest, versions)
+    digest = runs.job_digest(description)
+    options = f"attempt={attempt}"
+    folder = cache.run_folder(identity, digest, options)
     if runs.has_reports(files):
         # Exported once, a report's rows serve the next commands without --nsys as well.
-        exported = cache.run_folder(identity, digest, f"{versions} exported")
+        exported = cache.run_folder(identity, digest, f"{options} exported")
         if nsys is not None or store.is_run(exported):
             folder = exported
-    if not store.is_run(folder) or runs.has_unread(folder):
+    if not store.is_run(folder) or not runs.is_up_to_date(folder):
         folder = cache.make_folder(folder)
         runs.ingest(
             paths,

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tracekit.errors import StoreError, UsageError
 from tracekit.schema import REGISTRY_VERSION
-from tracekit.version import __version__
+from tracekit.store.manifest import FORMAT_VERSION
 
 _LOG = logging.getLogger("tracekit")
 
@@ -53,10 +53,11 @@ def cache_folder() -> Path:
 def run_folder(identity: Sequence[tuple[str, int, int]], job: str, options: str) -> Path:
     """Folder of the run for files of that (path, size, mtime_ns), job digest and options.
 
-    Size and time stand for the content here; the run itself is keyed by hashes of the bytes.
+    Size and time stand for the content here; the run itself is keyed by hashes of the bytes, and
+    knows itself what other versions of tracekit would make otherwise.
     """
     lines = [f"{path}\0{size}\0{mtime}" for path, size, mtime in sorted(identity)]
-    text = "\n".join([*lines, job, options, str(REGISTRY_VERSION), __version__])
+    text = "\n".join([*lines, job, options, str(REGISTRY_VERSION), str(FORMAT_VERSION)])
     digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
     return cache_folder() / "runs" / digest[:24]
 

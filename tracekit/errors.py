@@ -5,6 +5,7 @@ TracekitError                 anything that we say ourselves; exit 2
 ├── InputError                a file or folder cannot be used: absent, empty, unrecognised
 │   └── AmbiguousInputError   the files cannot be one attempt of one job; names the candidates
 ├── StoreError                a run is damaged, of another version, or in the way
+│   ├── DamagedRunError       its bytes are not those that were written
 │   └── RunWriteError         a run cannot be written: no space, no permission
 └── QueryError                SQL that is refused or fails
 
@@ -51,6 +52,10 @@ class AmbiguousInputError(InputError):
 
 class StoreError(TracekitError):
     """A run is damaged, of another version, or in the way."""
+
+
+class DamagedRunError(StoreError):
+    """A run's bytes are not those that were written."""
 
 
 class RunWriteError(StoreError):

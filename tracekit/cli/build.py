@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def ingest(
-    paths: o.PathsArg,
     run: Annotated[Path, typer.Option("--run", metavar="RUN", help="Folder of the run.")],
+    paths: o.SomePathsArg = None,
     job: o.JobOpt = None,
     workers: o.WorkersOpt = None,
     memory: o.MemoryOpt = None,
@@ -32,12 +32,15 @@ def ingest(
     nsys: o.NsysOpt = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 2 on any partial input.")] = False,
 ) -> int:
-    """Files to a run. The same files again change nothing; new files are added."""
+    """Files to a run. The same files again change nothing; new files are added.
+
+    Without PATH, what the run was made from: after an upgrade of tracekit.
+    """
     from tracekit import api
 
     with progress_bar("ingesting") as progress:
         opened = api.ingest(
-            [*paths],
+            [*(paths or [])],
             run=run,
             job=[*(job or [])],
             stacks=stacks,

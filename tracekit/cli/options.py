@@ -29,6 +29,9 @@ class TableFormat(StrEnum):
 PathsArg = Annotated[
     list[str], typer.Argument(metavar="PATH...", help="Files, folders, globs, archives.")
 ]
+SomePathsArg = Annotated[
+    list[str] | None, typer.Argument(metavar="PATH...", help="Files, folders, globs, archives.")
+]
 TargetsArg = Annotated[
     list[str], typer.Argument(metavar="PATH-or-RUN...", help="A run, or files to read.")
 ]

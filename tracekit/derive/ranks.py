@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tracekit.derive.attempts import Group, clusters
@@ -17,7 +18,12 @@ ASSIGNED_WORDS = "numbers were assigned in order of paths"
 """In the note on ranks that no file states."""
 
 
-def apply_job(sources: list[Source], job: JobDescription | None, notes: list[str]) -> None:
+def apply_job(
+    sources: list[Source],
+    job: JobDescription | None,
+    notes: list[str],
+    folders: Mapping[int, str],
+) -> None:
     """Ranks, hosts and attempts that job.toml gives for files; then ranks that files state.
 
     Ranks of files that are no rank's own trace come from job.toml only.
@@ -28,8 +34,10 @@ def apply_job(sources: list[Source], job: JobDescription | None, notes: list[str
 
         by_path, by_rank_path = PathMatcher(job.source), PathMatcher(job.rank)
     for source in sources:
-        entry = said_of(by_path, source.path) if by_path else None
-        listed = by_rank_path.find(source.path) if by_rank_path else None
+        folder = folders.get(source.source_id)
+        path = f"{folder}/{source.path}" if folder else source.path
+        entry = said_of(by_path, path) if by_path else None
+        listed = by_rank_path.find(path) if by_rank_path else None
         given = entry.rank if entry is not None and entry.rank is not None else None
         given = listed.rank if given is None and listed is not None else given
         if given is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tracekit.derive import (
@@ -82,11 +82,13 @@ def derive(
     window_ns: tuple[int | None, int | None] | None = None,
     notes: list[str] | None = None,
     filled: Collection[str] = READS,
+    folders: Mapping[int, str] | None = None,
 ) -> dict[str, pa.Table]:
     """The derived tables of a run, each with exactly the registry's stored columns and types.
 
     ``con`` holds the source tables that ``READS`` names (stored columns only), possibly empty.
     Tables that ``filled`` does not name are known to be empty: what needs their rows is not asked.
+    ``folders`` says by source what its relative path is relative to (default: where we are).
     ``attempt`` chooses among candidates where the files cannot be one attempt; ``window_ns``
     (start, end; either may be None; ns on the files' own clocks) leaves out the traces that it
     does not touch. Traces that are left out, and second copies of one, have no row in
@@ -102,7 +104,7 @@ def derive(
     sources = read_sources(con)
     if "device" in filled:
         _apply_devices(con, sources)
-    ranks.apply_job(sources, job, remarks)
+    ranks.apply_job(sources, job, remarks, folders or {})
     _choose_used(sources, window_ns, remarks)
     found = _place(sources, attempt, remarks)
     timers = None

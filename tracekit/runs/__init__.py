@@ -5,9 +5,9 @@ options and the versions; ingesting the same again changes nothing. Finished sha
 that was killed are found again and kept.
 """
 
-from tracekit.runs.build import has_unread, ingest
+from tracekit.runs.build import Staleness, derive_again, ingest, is_up_to_date, staleness
 from tracekit.runs.execute import Progress
-from tracekit.runs.keys import ingestor_versions
+from tracekit.runs.keys import job_digest
 from tracekit.runs.plan import ShardTask, available_cpus, spread
 from tracekit.runs.sources import (
     columns_of,
@@ -21,15 +21,18 @@ from tracekit.runs.sources import (
 __all__ = [
     "Progress",
     "ShardTask",
+    "Staleness",
     "available_cpus",
     "columns_of",
+    "derive_again",
     "explain",
     "gather",
     "has_reports",
-    "has_unread",
     "ingest",
-    "ingestor_versions",
     "is_job_description",
+    "is_up_to_date",
+    "job_digest",
     "job_of",
     "spread",
+    "staleness",
 ]

@@ -6,18 +6,36 @@ import contextlib
 import secrets
 import shutil
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit import store
 from tracekit.errors import StoreError
-from tracekit.runs.execute import Progress, release_memory, run_tasks, sweep_dead_work, work_folder
-from tracekit.runs.keys import digests_of, hash_of, ingestor_versions
+from tracekit.runs.execute import (
+    Progress,
+    carry_shard,
+    release_memory,
+    run_tasks,
+    sweep_dead_work,
+    work_folder,
+)
+from tracekit.runs.keys import (
+    derive_version,
+    digests_of,
+    hash_of,
+    ingestor_versions,
+    job_digest,
+    whole,
+)
 from tracekit.runs.plan import (
     Pace,
+    Shard,
     available_cpus,
+    files_again,
     held_of,
+    is_older,
     new_entries,
     plan_shards,
     spread,
@@ -25,10 +43,11 @@ from tracekit.runs.plan import (
 )
 from tracekit.runs.sources import (
     columns_of,
+    described,
     explain,
     gather,
+    job_fields,
     job_of,
-    job_text,
     without_held_reports,
 )
 from tracekit.schema import REGISTRY_VERSION
@@ -73,6 +92,9 @@ def ingest(
 ) -> Manifest:
     """Bring ``paths`` into ``run`` (made if absent) and return its latest generation.
 
+    Without paths: those that the run was made from, as far as they are still there; what is gone
+    stays as it was read, and what is derived is derived again where this tracekit derives
+    otherwise.
     ``nsys`` is the program that exports Nsight Systems reports among them. With ``budget_s``
     reading ends in time for a report within as many seconds; ``Manifest.unread`` names the files
     that wait, and the same call again goes on from there.
@@ -85,7 +107,13 @@ def ingest(
         raise StoreError(
             f"{run}: exists and is not a run", hint="name a new folder, or an existing run"
         )
-    files, job = gather(paths, job_paths, run)
+    previous = load(run)
+    if not paths and previous is not None:
+        paths = files_again(previous)
+    if paths or previous is None:
+        files, job = gather(paths, job_paths, run)
+    else:
+        files, job = [], described(job_paths)
     options = IngestOptions(stacks=stacks)
     until = None if budget_s is None else time.monotonic() + READING_SHARE * budget_s
     with store.writing(run), contextlib.ExitStack() as stack:
@@ -103,19 +131,62 @@ def ingest(
             )
             if manifest is not None:
                 return manifest
-    raise StoreError(
-        f"{run}: {COMMIT_TRIES} other writers were faster", hint="try again when they are done"
-    )
+    raise _beaten(run)
 
 
-def has_unread(run: Path) -> bool:
-    """Whether a time budget left files of the run for another time; not of a damaged run, which
-    whoever opens it will meet."""
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    """What of a run this tracekit would make otherwise."""
+
+    is_derived_otherwise: bool
+    """Its derived tables: they need no raw files to be made again."""
+    older: tuple[SourceEntry, ...]
+    """Sources whose ingestor has changed since."""
+
+
+def staleness(manifest: Manifest) -> Staleness:
+    """What of a run is from other versions than these."""
+    older = tuple(s for s in manifest.sources if is_older(s))
+    return Staleness(manifest.derive_version != derive_version(), older)
+
+
+def derive_again(run: Path, *, memory_bytes: int | None = None) -> Manifest:
+    """Make a run's derived tables with this version; its raw files are not needed.
+
+    StoreError where the run is damaged, or its folder may not be written.
+    """
+    from tracekit.ingest.base import IngestOptions
+
+    rest = (None, memory_bytes, None, None, None, None)
+    with store.writing(run):
+        for _ in range(COMMIT_TRIES):
+            manifest = _ingest_once([], None, run, IngestOptions(), *rest, may_read=False)
+            if manifest is not None:
+                return manifest
+    raise _beaten(run)
+
+
+def is_up_to_date(run: Path) -> bool:
+    """Whether nothing of the run waits to be read, and these versions would make the same of it.
+
+    Also of a damaged run, which whoever opens it will meet.
+    """
     try:
         manifest = load(run)
     except StoreError:
-        return False
-    return manifest is not None and bool(manifest.unread)
+        return True
+    return (
+        manifest is not None
+        and not manifest.unread
+        and manifest.derive_version == derive_version()
+        and manifest.ingestor_versions == ingestor_versions()
+    )
+
+
+def _beaten(run: Path) -> StoreError:
+    return StoreError(
+        f"{run}: {COMMIT_TRIES} other writers were faster", hint="try again when they are done"
+    )
 
 
 def _ingest_once(
@@ -129,79 +200,82 @@ def _ingest_once(
     attempt: int | None,
     until: float | None,
     progress: Progress | None,
+    *,
+    may_read: bool = True,
 ) -> Manifest | None:
     """One attempt at the next generation; None if another writer came first."""
     previous = load(run)
     explained = columns_of(job or (job_of(previous) if previous else None))
     files = [explain(f, explained) for f in without_held_reports(files, previous)]
-    known = {s.path for s in previous.sources} if previous else set()
-    first = files if until is None else [f for f in files if f.path in known]
+    known = {whole(s.path, s.folder) for s in previous.sources} if previous else set()
+    first = files if until is None else [f for f in files if whole(f.path) in known]
     digests = digests_of(first, previous)
-    held = held_of(previous, digests, options, explained)
+    held = held_of(previous, first, digests, options, explained, may_read=may_read)
     new = new_entries([*first, *held.again], digests, previous, held, options)
     if memory_bytes is not None:
         workers = workers_within(memory_bytes, workers)
 
-    def read(some: Sequence[tuple[SourceEntry, SourceFile]]) -> list[ShardFile]:
+    def read(some: Sequence[tuple[SourceEntry, SourceFile]]) -> list[Shard]:
         tasks = plan_shards(run, some, workers or available_cpus(), options)
         return run_tasks(tasks, workers, scheduler, progress)
 
-    shard_files: list[ShardFile] | None = None
+    shards: list[Shard] | None = None
     unread = {p for p in previous.unread if p not in {f.path for f in files}} if previous else set()
     if until is not None:
-        shard_files = read(new) if new else []
-        later = [f for f in spread(files) if f.path not in known]
+        shards = read(new) if new else []
+        later = [f for f in spread(files) if whole(f.path) not in known]
         pace = Pace(until)
         while some := pace.next_round(later, workers or available_cpus()):
             later = [f for f in later if f not in some]
             more = new_entries(some, digests_of(some, previous), previous, held, options, new)
-            shard_files += read(more)
+            shards += read(more)
             new += more
         unread.update(f.path for f in later)
-    entries = (*held.sources, *(entry for entry, _ in new))
-    digest = job.digest() if job else ""
-    if previous and not digest and previous.job_toml:
-        job, digest = _job_of(previous)
+    if previous and job is None:
+        job = job_of(previous)
     if attempt is None and previous:
         attempt = previous.attempt
     key = hash_of(
-        *sorted(e.key for e in entries),
-        digest,
+        *sorted(e.key for e in (*held.sources, *(entry for entry, _ in new))),
+        job_digest(job),
         str(attempt),
         str(REGISTRY_VERSION),
         ingestor_versions(),
+        derive_version(),
         *sorted(unread),
     )
-    if previous and previous.key == key:
+    if previous and previous.key == key and not new:
         return previous
-    if shard_files is None:
-        shard_files = read(new)
-    source_files = [*held.files, *shard_files]
+    if shards is None:
+        shards = read(new)
+    readers = {i: reader for shard in shards for i, reader in shard.readers.items()}
+    entries = (
+        *held.sources,
+        *(replace(entry, reader=readers.get(entry.source_id, "")) for entry, _ in new),
+    )
+    shards = [*(carry_shard(run, c) for c in held.carried), *shards]
+    source_files = [*held.files, *(f for shard in shards for f in shard.files)]
     notes: list[str] = []
-    derived = _derive(run, source_files, job, key, memory_bytes, attempt, notes)
+    derived = _derive(run, entries, source_files, job, memory_bytes, attempt, notes)
     manifest = next_generation(
         previous,
         key=key,
         tracekit_version=__version__,
         registry_version=REGISTRY_VERSION,
-        job_toml=job_text(job),
-        job_path=job.files[0] if job and job.files else previous and previous.job_path,
+        **job_fields(job, previous),
         sources=entries,
         files=(*source_files, *derived),
         attempt=attempt,
         notes=tuple(notes),
         unread=tuple(sorted(unread)),
+        derive_version=derive_version(),
+        ingestor_versions=ingestor_versions(),
     )
     if commit(run, manifest):
         return manifest
     if derived:
         shutil.rmtree(run / Path(derived[0].path).parent, ignore_errors=True)
     return None
-
-
-def _job_of(manifest: Manifest) -> tuple[JobDescription | None, str]:
-    job = job_of(manifest)
-    return job, job.digest() if job else ""
 
 
 def _is_foreign(path: Path) -> bool:
@@ -212,9 +286,9 @@ def _is_foreign(path: Path) -> bool:
 
 def _derive(
     run: Path,
+    sources: Sequence[SourceEntry],
     source_files: Sequence[ShardFile],
     job: JobDescription | None,
-    key: str,
     memory_bytes: int | None,
     attempt: int | None,
     notes: list[str],
@@ -222,14 +296,16 @@ def _derive(
     """Derive the whole run's tables into a folder of their own, never shared between writers."""
     from tracekit.derive import READS
 
-    target = run / "derived" / f"{key[:16]}-{secrets.token_hex(4)}"
+    target = run / "derived" / secrets.token_hex(12)
     work = work_folder(run)
     try:
         store.warm()  # for whoever opens the run
         con = store.open_physical(run, source_files, tables=READS, memory_bytes=memory_bytes)
         try:
             filled = {f.table for f in source_files if f.rows_count}
-            tables = _derived(con, job, attempt, notes, filled)
+            folders = {s.source_id: s.folder for s in sources if s.folder}
+            tables = _derived(con, job, attempt, notes, filled, folders)
+            tables["run"] = _with_readers(tables["run"], sources)
         finally:
             closed = store.close_later(con)
         # Most jobs fill few of them; the views know what columns an absent one has.
@@ -245,10 +321,17 @@ def _derive(
     finally:
         shutil.rmtree(work, ignore_errors=True)
         release_memory()
-    return [
-        ShardFile(f.table, f"derived/{target.name}/{f.path}", f.rows_count, f.file_bytes)
-        for f in files
-    ]
+    return [replace(f, path=f"derived/{target.name}/{f.path}") for f in files]
+
+
+def _with_readers(rows: pa.Table, sources: Sequence[SourceEntry]) -> pa.Table:
+    """The rows of ``run``, which say what each ingestor's version was."""
+    import pyarrow as pa
+
+    found = sorted({s.reader for s in sources if s.reader})
+    index = rows.schema.get_field_index("ingestor_versions")
+    column = pa.array([found] * rows.num_rows, pa.list_(pa.string()))
+    return rows.set_column(index, rows.schema.field(index), column)
 
 
 def _derived(
@@ -257,13 +340,14 @@ def _derived(
     attempt: int | None,
     notes: list[str],
     filled: Collection[str],
+    folders: Mapping[int, str],
 ) -> dict[str, pa.Table]:
     import duckdb
 
     from tracekit.derive import derive
 
     try:
-        return derive(con, job, attempt=attempt, notes=notes, filled=filled)
+        return derive(con, job, attempt=attempt, notes=notes, filled=filled, folders=folders)
     except duckdb.OutOfMemoryException:
         raise StoreError(
             "deriving the run's tables needs more memory than it may use", hint="--memory 4GB"

@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, replace
@@ -20,14 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit import store
-from tracekit.errors import InputError, RunWriteError, StoreError, UsageError
+from tracekit.errors import DamagedRunError, InputError, RunWriteError, StoreError, UsageError
 from tracekit.runs import plan
-from tracekit.runs.plan import ShardTask, available_cpus
-from tracekit.store.manifest import (
-    ShardFile,
-    SourceEntry,
-    work_path,
-)
+from tracekit.runs.keys import hash_of, reader_of
+from tracekit.runs.plan import Carried, Shard, ShardTask, available_cpus
+from tracekit.store.manifest import ShardFile, SourceEntry, work_path
 
 if TYPE_CHECKING:
     from tracekit.ingest.base import IngestOptions, SourceFile
@@ -42,8 +40,8 @@ def run_tasks(
     workers: int | None,
     scheduler: str | None,
     progress: Progress | None,
-) -> list[ShardFile]:
-    """Run the tasks here or in an executor; files in the order of the tasks."""
+) -> list[Shard]:
+    """Run the tasks here or in an executor; shards in the order of the tasks."""
     total = sum(_task_bytes(t) for t in tasks)
     if scheduler is None:
         wanted = min(workers or available_cpus(), len(tasks))
@@ -52,12 +50,12 @@ def run_tasks(
             may_thread = workers is None and available_cpus() > 1
             here = [replace(task, may_thread=may_thread) for task in tasks]
             return _run_here(here, total, progress)
-    results: dict[str, list[ShardFile]] = {}
+    results: dict[str, Shard] = {}
     done = 0
 
-    def finished(task: ShardTask, files: list[ShardFile]) -> None:
+    def finished(task: ShardTask, shard: Shard) -> None:
         nonlocal done
-        results[task.shard] = files
+        results[task.shard] = shard
         done += _task_bytes(task)
         if progress:
             progress(done, total, task.sources[-1][0].path)
@@ -73,7 +71,7 @@ def run_tasks(
             finished(mine, write_shard(mine))
         for future in as_completed(handed.futures):
             finished(handed.futures[future], _result(future))
-    return [file for task in tasks for file in results[task.shard]]
+    return [results[task.shard] for task in tasks]
 
 
 class _Handed:
@@ -84,7 +82,7 @@ class _Handed:
     """
 
     def __init__(self, executor: Executor, tasks: Sequence[ShardTask]) -> None:
-        self.futures: dict[Future[list[ShardFile]], ShardTask] = {}
+        self.futures: dict[Future[Shard], ShardTask] = {}
         """Complete once ``take`` found nothing."""
         self._executor = executor
         self._todo = deque(sorted(tasks, key=_task_bytes, reverse=True))
@@ -95,7 +93,7 @@ class _Handed:
         with self._lock:
             return self._todo.popleft() if self._todo else None
 
-    def give(self, done: Future[list[ShardFile]] | None = None) -> None:
+    def give(self, done: Future[Shard] | None = None) -> None:
         """The next task to a worker: at first, and whenever one is ``done``."""
         with self._lock:
             if done is not None and (done.cancelled() or done.exception() is not None):
@@ -112,7 +110,7 @@ class _Handed:
         future.add_done_callback(self.give)
 
 
-def _result(future: Future[list[ShardFile]]) -> list[ShardFile]:
+def _result(future: Future[Shard]) -> Shard:
     try:
         return future.result()
     except BrokenProcessPool:
@@ -128,8 +126,7 @@ def _task_bytes(task: ShardTask) -> int:
     return sum(entry.file_bytes for entry, _ in task.sources)
 
 
-def _run_here(tasks: Sequence[ShardTask], total: int, progress: Progress | None) -> list[ShardFile]:
-    files: list[ShardFile] = []
+def _run_here(tasks: Sequence[ShardTask], total: int, progress: Progress | None) -> list[Shard]:
     done = 0
 
     def step(entry: SourceEntry) -> None:
@@ -138,9 +135,7 @@ def _run_here(tasks: Sequence[ShardTask], total: int, progress: Progress | None)
         if progress:
             progress(done, total, entry.path)
 
-    for task in tasks:
-        files += write_shard(task, step)
-    return files
+    return [write_shard(task, step) for task in tasks]
 
 
 @contextlib.contextmanager
@@ -151,8 +146,16 @@ def _executor(scheduler: str | None, workers: int) -> Iterator[Executor]:
 
         # spawn: a fork would copy the threads of Arrow and DuckDB half alive.
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(max_workers=workers, mp_context=context) as pool:
-            yield pool
+        with ProcessPoolExecutor(
+            max_workers=workers, mp_context=context, initializer=_follow_parent
+        ) as pool:
+            try:
+                yield pool
+            except KeyboardInterrupt:
+                # Leaving the pool waits for its tasks, and a large file takes minutes.
+                for worker in [*(getattr(pool, "_processes", None) or {}).values()]:
+                    worker.terminate()
+                raise
             pool.shutdown(wait=False)  # they end by themselves, while this process derives
         return
     try:
@@ -165,33 +168,80 @@ def _executor(scheduler: str | None, workers: int) -> Iterator[Executor]:
         yield client.get_executor()
 
 
-def write_shard(
-    task: ShardTask, step: Callable[[SourceEntry], None] | None = None
-) -> list[ShardFile]:
-    """Ingest the task's sources into their shard; paths relative to the run.
+def _follow_parent() -> None:
+    """In a worker: end when the process that started it has ended, however it did.
 
-    Runs in a worker. The shard's folder appears whole, by rename, with its list of files; a
-    folder that is already there is the same shard, finished earlier.
+    Nobody would take what it still reads. An interrupt from the terminal comes to every process;
+    the parent sees to it.
     """
+    import multiprocessing
+    import signal
+    from multiprocessing.connection import wait
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+def write_shard(task: ShardTask, step: Callable[[SourceEntry], None] | None = None) -> Shard:
+    """Ingest the task's sources into their shard. Runs in a worker."""
     from tracekit.ingest.base import IngestOptions
 
-    run = Path(task.run)
-    target = run / "data" / task.shard
-    with contextlib.suppress(FileNotFoundError):
-        return _listed(target)
-    work = work_folder(run)
-    writer = store.ShardWriter(work, background=task.may_thread)
     options = IngestOptions(stacks=task.stacks)
-    try:
+
+    def fill(writer: store.ShardWriter) -> dict[int, str]:
+        readers: dict[int, str] = {}
         for entry, source in task.sources:
             with _without_collection():
-                _ingest_source(entry, source, writer, options)
+                readers[entry.source_id] = _ingest_source(entry, source, writer, options)
             if step:
                 step(entry)
         if step:
             store.warm()  # here, not in a worker: to derive, once all is parsed
+        return readers
+
+    return _made(Path(task.run), task.shard, fill, may_thread=task.may_thread)
+
+
+def carry_shard(run: Path, carried: Carried) -> Shard:
+    """The rows of those sources of a shard that stand, as a shard of their own."""
+    name = hash_of("carried", carried.shard, *map(str, carried.source_ids))[:24]
+
+    def fill(writer: store.ShardWriter) -> dict[int, str]:
+        store.carry(run, carried.files, carried.source_ids, writer)
+        return {}
+
+    return _made(run, name, fill)
+
+
+def _made(
+    run: Path,
+    name: str,
+    fill: Callable[[store.ShardWriter], Mapping[int, str]],
+    *,
+    may_thread: bool = False,
+) -> Shard:
+    """The shard that ``fill`` writes and says the readers of.
+
+    Its folder appears whole, by rename, with its list of files; a folder that is already there is
+    the same shard, finished earlier.
+    """
+    target = run / "data" / name
+    if (earlier := _finished(target)) is not None:
+        return earlier
+    work = work_folder(run)
+    writer = store.ShardWriter(work, background=may_thread)
+    try:
+        readers = fill(writer)
         files = writer.close()
-        text = json.dumps([asdict(f) for f in files])
+        text = json.dumps({"files": [asdict(f) for f in files], "readers": readers})
         (work / "shard.json").write_text(text, encoding="utf-8")
         target.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(OSError):  # another writer finished the same shard: use that
@@ -200,7 +250,10 @@ def write_shard(
         writer.stop()
         shutil.rmtree(work, ignore_errors=True)
         release_memory()
-    return _listed(target)
+    made = _finished(target)
+    if made is None:
+        raise RunWriteError(f"{target}: cannot be written", hint="ingest into a new folder")
+    return made
 
 
 @contextlib.contextmanager
@@ -229,25 +282,39 @@ def release_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _listed(shard: Path) -> list[ShardFile]:
-    entries = json.loads((shard / "shard.json").read_text(encoding="utf-8"))
-    return [
-        ShardFile(**{**entry, "path": f"data/{shard.name}/{entry['path']}"}) for entry in entries
-    ]
+def _finished(target: Path) -> Shard | None:
+    """The shard in this folder; None where there is none, or one that is damaged, which is moved
+    out of the way: no manifest lists it, or whoever opened the run would have said so."""
+    if not target.is_dir():
+        return None
+    try:
+        listed = json.loads((target / "shard.json").read_text(encoding="utf-8"))
+        files = tuple(
+            ShardFile(**{**entry, "path": f"data/{target.name}/{entry['path']}"})
+            for entry in listed["files"]
+        )
+        store.verify(target.parent.parent, files)
+        return Shard(files, {int(i): str(reader) for i, reader in listed["readers"].items()})
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, DamagedRunError):
+        with contextlib.suppress(OSError):
+            target.rename(work_path(target.parent.parent))
+        return None
 
 
 def _ingest_source(
     entry: SourceEntry, source: SourceFile, writer: store.ShardWriter, options: IngestOptions
-) -> None:
-    """One source into the shard. Whatever is wrong with it becomes its status."""
+) -> str:
+    """One source into the shard, and who read it. Whatever is wrong with it becomes its status."""
     from tracekit.ingest import ingestor, recognise
 
+    reader = ""
     sink = writer.sink(entry.source_id)
     sink.fact(path=entry.path, sha256=entry.sha256, file_bytes=entry.file_bytes)
     try:
         found = recognise(source)
         sink.fact(kind=found.kind, status=found.status, reason=found.reason, **found.facts)
         if found.ingestor is not None:
+            reader = reader_of(ingestor(found.ingestor))
             ingestor(found.ingestor).read(source, sink, options)
     except RunWriteError:
         raise
@@ -266,6 +333,7 @@ def _ingest_source(
             shape=_where_raised(error),
         )
     sink.close()
+    return reader
 
 
 def _where_raised(error: BaseException) -> str:
@@ -285,22 +353,25 @@ def work_folder(run: Path) -> Path:
     return folder
 
 
+_WORK = re.compile(r"(?P<host>.+)-(?P<pid>\d+)-[0-9a-f]{8}")
+"""Names that ``work_path`` gives."""
+
+
 def sweep_dead_work(run: Path) -> None:
-    """Remove what killed processes of this host left behind."""
+    """Remove what killed processes of this host left behind. Other names are somebody's own."""
     host = socket.gethostname().split(".")[0]
+    folder = run / "tmp"
+    if folder.is_symlink():
+        return
     with contextlib.suppress(FileNotFoundError):
-        for folder in (run / "tmp").iterdir():
-            parts = folder.name.rsplit("-", 2)
-            if (
-                len(parts) == 3
-                and parts[0] == host
-                and parts[1].isdigit()
-                and _is_dead(int(parts[1]))
-            ):
-                if folder.is_dir():
-                    shutil.rmtree(folder, ignore_errors=True)
-                else:
-                    folder.unlink(missing_ok=True)
+        for entry in folder.iterdir():
+            name = _WORK.fullmatch(entry.name)
+            if name is None or name["host"] != host or not _is_dead(int(name["pid"])):
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink(missing_ok=True)
 
 
 def _is_dead(pid: int) -> bool:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit.schema import REGISTRY_VERSION
-from tracekit.store.manifest import (
-    Manifest,
-)
+from tracekit.version import __version__
 
 if TYPE_CHECKING:
-    from tracekit.ingest.base import SourceFile
+    from tracekit.ingest.base import Ingestor, SourceFile
+    from tracekit.job import JobDescription
+    from tracekit.store.manifest import Manifest
 
 
 def exported_hash(digest: str) -> str:
@@ -24,26 +26,35 @@ def exported_hash(digest: str) -> str:
 
 
 def digests_of(files: Sequence[SourceFile], previous: Manifest | None) -> dict[str, str]:
-    """Content hash by path; files that look untouched since the last generation are not read."""
-    known = {(s.path, s.file_bytes, s.mtime_ns): s for s in previous.sources} if previous else {}
+    """Content hash by whole path; files that look untouched since then are not read."""
+    known = (
+        {(whole(s.path, s.folder), s.file_bytes, s.mtime_ns): s for s in previous.sources}
+        if previous
+        else {}
+    )
     archives: dict[str, str] = {}
     return {
-        file.path: old.sha256
-        if (old := known.get((file.path, file.file_bytes, file.mtime_ns))) and not file.stored
+        path: old.sha256
+        if (old := known.get((path, file.file_bytes, file.mtime_ns))) and not file.stored
         else content_hash(file, archives)
-        for file in files
+        for path, file in ((whole(file.path), file) for file in files)
     }
 
 
+def whole(path: str, folder: str = "") -> str:
+    """The path from the root: of one that was given in ``folder`` (default: where we are).
+
+    As it was given otherwise: members of archives may have any name.
+    """
+    return os.path.join(folder or os.getcwd(), path)  # noqa: PTH118, PTH109 - may be no path of a file
+
+
 def entry_key(digest: str, path: str, *, stacks: bool, columns: str = "") -> str:
-    """Content, name (a rank may be read from it), options and versions; rarely the folder."""
+    """Content, name (a rank may be read from it) and options; rarely the folder."""
     from tracekit.ingest.files import identity_of
 
     said = (columns,) if columns else ()
-    return hash_of(
-        digest, identity_of(path), f"stacks={stacks}", str(REGISTRY_VERSION), ingestor_versions(),
-        *said,
-    )  # fmt: skip
+    return hash_of(digest, identity_of(path), f"stacks={stacks}", str(REGISTRY_VERSION), *said)
 
 
 def columns_text(columns: tuple[tuple[str, str], ...]) -> str:
@@ -79,7 +90,57 @@ def hash_of(*parts: str) -> str:
 
 
 def ingestor_versions() -> str:
-    """Names and versions of all ingestors: part of every key."""
+    """Names and versions of all ingestors."""
+    return ",".join(readers())
+
+
+def readers() -> tuple[str, ...]:
+    """Each ingestor as ``SourceEntry.reader`` names it."""
     from tracekit.ingest import INGESTORS
 
-    return ",".join(f"{i.name}={i.version}" for i in INGESTORS)
+    return tuple(reader_of(i) for i in INGESTORS)
+
+
+def reader_of(ingestor: Ingestor) -> str:
+    """name=version."""
+    return f"{ingestor.name}={ingestor.version}"
+
+
+def job_digest(job: JobDescription | None) -> str:
+    """Hash of what the description says, and of what its paths are relative to."""
+    if job is None:
+        return ""
+    named = [f"{e.base}/{e.path}" for e in job.rank if e.path is not None]
+    named += [f"{e.base}/{e.path}" for e in job.source]
+    return hash_of(job.digest(), *sorted(named))
+
+
+DERIVE_SOURCES = (
+    "clock.py",
+    "derive",
+    "expect/hardware.py",
+    "ingest/counters.py",
+    "ingest/kineto",
+    "job.py",
+    "schema.py",
+    "stats.py",
+    "store/reader.py",
+)
+"""What decides about derived rows beside the rows that they are derived from: the modules that
+derive imports, below the package's folder. tests/test_runs.py holds it against the imports."""
+
+
+@cache
+def derive_version() -> str:
+    """What decides whether derived tables are as this tracekit would make them.
+
+    The version, and a hash of the source text of ``DERIVE_SOURCES``: a number that somebody has
+    to raise is forgotten. A few milliseconds, once a process.
+    """
+    digest = hashlib.sha256()
+    for name in DERIVE_SOURCES:
+        path = Path(__file__).parent.parent / name
+        for file in sorted(path.glob("*.py")) if path.is_dir() else [path]:
+            with contextlib.suppress(OSError):  # a build without sources has its version
+                digest.update(f"{file.name}\0".encode() + file.read_bytes())
+    return f"{__version__}+{digest.hexdigest()[:16]}"

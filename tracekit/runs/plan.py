@@ -5,19 +5,24 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit.errors import InputError, StoreError
-from tracekit.runs.keys import columns_text, content_hash, entry_key, hash_of
-from tracekit.runs.sources import Columns, explain
-from tracekit.store.manifest import (
-    Manifest,
-    ShardFile,
-    SourceEntry,
+from tracekit.runs.keys import (
+    columns_text,
+    content_hash,
+    entry_key,
+    hash_of,
+    ingestor_versions,
+    readers,
+    whole,
 )
+from tracekit.runs.sources import Columns, explain
+from tracekit.schema import REGISTRY_VERSION
+from tracekit.store.manifest import Manifest, ShardFile, SourceEntry
 
 if TYPE_CHECKING:
     from tracekit.ingest.base import IngestOptions, SourceFile
@@ -60,75 +65,169 @@ class ShardTask:
 
 
 @dataclass(frozen=True, slots=True)
+class Shard:
+    """What one shard holds. Paths of its files are relative to the run."""
+
+    files: tuple[ShardFile, ...]
+    readers: Mapping[int, str]
+    """By source: which ingestor read it, as ``SourceEntry.reader``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A shard of which some sources stand: their rows are copied, without their raw files."""
+
+    shard: str
+    files: tuple[ShardFile, ...]
+    source_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Held:
     """What stands of the last generation, and what of it must be read again."""
 
     sources: tuple[SourceEntry, ...] = ()
     files: tuple[ShardFile, ...] = ()
+    carried: tuple[Carried, ...] = ()
     again: tuple[SourceFile, ...] = ()
 
 
 def held_of(
     previous: Manifest | None,
+    files: Sequence[SourceFile],
     digests: Mapping[str, str],
     options: IngestOptions,
     columns: Columns,
+    *,
+    may_read: bool = True,
 ) -> Held:
-    """Rows of older ingestors, and of a file that has since changed, are not served.
+    """What of the last generation stands, now that ``files`` are given.
 
-    They leave with their whole shard; the other sources of that shard are read again, which
-    needs their files. StoreError where one of them is gone.
+    What leaves: rows of a file that has since changed, or was read with other options, by an
+    older version of its ingestor, or by another ingestor than would read it now. Of a file that
+    is gone the rows of an older ingestor stay (``staleness`` says so), for they are all there is;
+    StoreError where they cannot, because their columns mean something else by now. Without
+    ``may_read`` nothing is read again that was not given.
     """
     if previous is None:
         return Held()
+    keys = {
+        path: entry_key(
+            digests[path], f.path, stacks=options.stacks, columns=columns_text(f.columns)
+        )
+        for f in files
+        if (path := whole(f.path)) in digests
+    }
+    given = set(keys.values())
+    moved: set[str] = set()
+    if previous.ingestor_versions != ingestor_versions():
+        moved = _read_by_another(files, previous)
     # A report that was unreadable by itself makes room for what nsys made of it.
     split = {path.rpartition("!")[0] for path in digests}
-    replaced = {s.source_id for s in previous.sources if s.path in split and "!" not in s.path}
-    stale = {s.source_id for s in previous.sources if _is_stale(s, digests, options, columns)}
-    stale |= replaced
-    shards = {Path(f.path).parts[1]: f for f in previous.files if f.table == "source"}
-    dropped = {
-        shard: range(file.min_source_id or 0, (file.max_source_id or 0) + 1)
-        for shard, file in shards.items()
+    leaving: set[int] = set()
+    again: list[SourceFile] = []
+    for source in previous.sources:
+        path = whole(source.path, source.folder)
+        if path in split and "!" not in source.path:
+            leaving.add(source.source_id)
+        elif path in keys:
+            if keys[path] != source.key or is_older(source) or path in moved:
+                leaving.add(source.source_id)
+        elif source.key in given and is_older(source):
+            leaving.add(source.source_id)  # it was given from another place
+        elif file := _read_again(source, previous, columns, may_read):
+            leaving.add(source.source_id)
+            again.append(explain(file, columns))
+    standing = tuple(s for s in previous.sources if s.source_id not in leaving)
+    kept, carried = _split_shards(previous, {s.source_id for s in standing}, leaving)
+    return Held(standing, kept, carried, tuple(again))
+
+
+def _split_shards(
+    previous: Manifest, standing: Collection[int], leaving: Collection[int]
+) -> tuple[tuple[ShardFile, ...], tuple[Carried, ...]]:
+    """Files of the shards that stay whole, and the shards that some sources leave."""
+    shards: dict[str, list[ShardFile]] = {}
+    for file in previous.files:
+        if file.path.startswith("data/"):
+            shards.setdefault(Path(file.path).parts[1], []).append(file)
+    kept: list[ShardFile] = []
+    carried: list[Carried] = []
+    for shard, files in shards.items():
+        spans = [
+            range(f.min_source_id or 0, (f.max_source_id or 0) + 1)
+            for f in files
+            if f.table == "source"
+        ]
+        ids = {i for span in spans for i in span}
+        if ids.isdisjoint(leaving):
+            kept += files
+        elif rest := tuple(sorted(ids.intersection(standing))):
+            carried.append(Carried(shard, tuple(files), rest))
+    return tuple(kept), tuple(carried)
+
+
+def is_older(source: SourceEntry) -> bool:
+    """Whether its ingestor has since changed, or is no more."""
+    return bool(source.reader) and source.reader not in readers()
+
+
+def _read_by_another(files: Sequence[SourceFile], previous: Manifest) -> set[str]:
+    """Whole paths of those of the files that another ingestor would read now."""
+    from tracekit.ingest import recognise
+
+    before = {whole(s.path, s.folder): s.reader.partition("=")[0] for s in previous.sources}
+    return {
+        path
+        for f in files
+        if (path := whole(f.path)) in before and (recognise(f).ingestor or "") != before[path]
     }
-    dropped = {shard: ids for shard, ids in dropped.items() if stale.intersection(ids)}
-    gone = {i for ids in dropped.values() for i in ids}
-    lost = [s for s in previous.sources if s.source_id in gone - replaced and s.path not in digests]
-    return Held(
-        tuple(s for s in previous.sources if s.source_id not in gone),
-        tuple(
-            f
-            for f in previous.files
-            if f.path.startswith("data/") and Path(f.path).parts[1] not in dropped
-        ),
-        tuple(explain(_found_again(s), columns) for s in lost),
-    )
 
 
-def _is_stale(
-    source: SourceEntry, digests: Mapping[str, str], options: IngestOptions, columns: Columns
-) -> bool:
-    path, said = source.path, columns_text(columns(source.path))
-    if path in digests:
-        wanted = {entry_key(digests[path], path, stacks=options.stacks, columns=said)}
-    else:
-        wanted = {entry_key(source.sha256, path, stacks=s, columns=said) for s in (False, True)}
-    return source.key not in wanted
+def _read_again(
+    source: SourceEntry, previous: Manifest, columns: Columns, may_read: bool
+) -> SourceFile | None:
+    """The file of a source that was not given and must be read again; None where its rows stand.
+
+    StoreError where they cannot, and the file is gone or has changed.
+    """
+    said = columns_text(columns(whole(source.path, source.folder)))
+    must = previous.registry_version != REGISTRY_VERSION or said != source.columns
+    if not must and not (may_read and is_older(source)):
+        return None
+    found = _found_again(source)
+    if found is None and must:
+        raise StoreError(
+            f"{source.path}: must be read again, and is gone or no longer what the run was made "
+            "from",
+            hint="ingest the sources that you still have into a new folder",
+        )
+    return found
 
 
-def _found_again(source: SourceEntry) -> SourceFile:
-    """The file that the run was made from; StoreError where it is gone or has changed."""
+def _found_again(source: SourceEntry) -> SourceFile | None:
+    """The file that the run was made from; None where it is gone or has changed."""
     from tracekit.ingest.files import expand
 
+    path = whole(source.path, source.folder)
     with contextlib.suppress(InputError):
-        for name in (source.path, source.path.rpartition("!")[0]):
+        for name in (path, path.rpartition("!")[0]):
             for file in expand([name]) if name and os.path.lexists(name) else ():
-                if file.path == source.path and content_hash(file, {}) == source.sha256:
+                if file.path == path and content_hash(file, {}) == source.sha256:
                     return file
-    raise StoreError(
-        f"{source.path}: must be read again, and is gone or no longer what the run was made from",
-        hint="ingest the sources that you still have into a new folder",
-    )
+    return None
+
+
+def files_again(manifest: Manifest) -> list[str]:
+    """Paths of what the run was made from, of what is still there."""
+    found: dict[str, None] = {}
+    for source in manifest.sources:
+        path = whole(source.path, source.folder)
+        while path and not os.path.lexists(path):
+            path = path.rpartition("!")[0]
+        if path:
+            found[path] = None
+    return list(found)
 
 
 def spread(files: Sequence[SourceFile]) -> list[SourceFile]:
@@ -199,12 +298,21 @@ def new_entries(
     next_id = max((s.source_id for s in taken), default=-1) + 1
     new: list[tuple[SourceEntry, SourceFile]] = []
     for file in files:
-        digest = digests.get(file.path) or content_hash(file, {})
+        digest = digests.get(whole(file.path)) or content_hash(file, {})
         said = columns_text(file.columns)
         key = entry_key(digest, file.path, stacks=options.stacks, columns=said)
         if key in keys:
             continue
-        entry = SourceEntry(next_id, file.path, digest, file.file_bytes, file.mtime_ns, key, said)
+        entry = SourceEntry(
+            next_id,
+            file.path,
+            digest,
+            file.file_bytes,
+            file.mtime_ns,
+            key,
+            said,
+            folder="" if os.path.isabs(file.path) else os.getcwd(),  # noqa: PTH109, PTH117
+        )
         new.append((entry, file))
         next_id += 1
     return new
@@ -247,7 +355,7 @@ def plan_shards(
     return [
         ShardTask(
             str(run),
-            hash_of(*(f"{entry.source_id}:{entry.key}" for entry, _ in group))[:24],
+            hash_of(ingestor_versions(), *(f"{e.source_id}:{e.key}" for e, _ in group))[:24],
             tuple(group),
             options.stacks,
         )

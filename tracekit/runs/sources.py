@@ -6,13 +6,11 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import InputError
-from tracekit.runs.keys import content_hash, exported_hash, hash_of
-from tracekit.store.manifest import (
-    Manifest,
-)
+from tracekit.runs.keys import content_hash, exported_hash, hash_of, whole
+from tracekit.store.manifest import Manifest
 
 if TYPE_CHECKING:
     from tracekit.ingest.base import SourceFile
@@ -47,12 +45,16 @@ def gather(
             "nothing to read in " + ", ".join(str(p) for p in paths),
             hint="give trace files, folders or archives; tracekit sources PATH shows what is seen",
         )
-    wanted = [*found_jobs, *(str(p) for p in job_paths)]
-    if not wanted:
-        return files, None
+    return files, described([*found_jobs, *job_paths])
+
+
+def described(job_paths: Sequence[str | Path]) -> JobDescription | None:
+    """What the job descriptions say together; None where there are none."""
+    if not job_paths:
+        return None
     from tracekit.jobs_import import load_descriptions
 
-    return files, load_descriptions(wanted)
+    return load_descriptions([str(p) for p in job_paths])
 
 
 Columns = Callable[[str], tuple[tuple[str, str], ...]]
@@ -135,9 +137,25 @@ def job_of(manifest: Manifest) -> JobDescription | None:
     """The job description that a run was made with; its paths are relative to where it lay."""
     if manifest.job_toml is None:
         return None
+    from msgspec.structs import replace as with_
+
     from tracekit.job import parse_job
 
-    return parse_job(manifest.job_toml.encode(), manifest.job_path or "job.toml")
+    job = parse_job(manifest.job_toml.encode(), manifest.job_path or "job.toml")
+    bases = iter(manifest.job_bases)
+    if len(manifest.job_bases) != len(job.rank) + len(job.source):
+        return job
+    rank = tuple(with_(e, base=next(bases)) for e in job.rank)
+    return with_(job, rank=rank, source=tuple(with_(e, base=next(bases)) for e in job.source))
+
+
+def job_fields(job: JobDescription | None, previous: Manifest | None) -> dict[str, Any]:
+    """What a manifest says of the job description, so that ``job_of`` gives it back."""
+    if job is None:
+        return {}
+    path = whole(job.files[0]) if job.files else previous and previous.job_path
+    bases = (*(e.base for e in job.rank), *(e.base for e in job.source))
+    return {"job_toml": job_text(job), "job_path": path, "job_bases": bases}
 
 
 def job_text(job: JobDescription | None) -> str | None:

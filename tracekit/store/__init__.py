@@ -5,7 +5,7 @@ What the manifest does not list does not exist: a crash leaves no half run.
     RUN/
       manifests/000001.json   one file a generation; the highest number is the run
       data/<shard>/<table>-000.parquet      source tables, immutable once listed
-      derived/<key>/<table>.parquet         derived tables of one generation
+      derived/<random>/<table>.parquet      derived tables of one generation
       tmp/<host>-<pid>-<random>/            work in progress, never listed
 
 Two writers never mix: each writes below its own tmp folder, moves whole folders into place, and
@@ -13,6 +13,7 @@ takes the next generation's number by an exclusive link (atomic on NFS and Lustr
 whoever comes second starts again from the winner's generation.
 """
 
+from tracekit.store.damage import verify
 from tracekit.store.manifest import Manifest, ShardFile, SourceEntry, is_run
 from tracekit.store.reader import (
     Run,
@@ -24,7 +25,7 @@ from tracekit.store.reader import (
     rows_of,
     warm,
 )
-from tracekit.store.writer import ShardWriter, SourceSink, write_table, writing
+from tracekit.store.writer import ShardWriter, SourceSink, carry, write_table, writing
 
 __all__ = [
     "Manifest",
@@ -35,11 +36,13 @@ __all__ = [
     "SourceEntry",
     "SourceSink",
     "arrow_table",
+    "carry",
     "close_later",
     "is_run",
     "open_physical",
     "open_run",
     "rows_of",
+    "verify",
     "warm",
     "write_table",
     "writing",

@@ -7,18 +7,24 @@ import json
 import os
 import secrets
 import socket
+import zlib
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from tracekit.errors import StoreError
+from tracekit.errors import DamagedRunError, StoreError
 
 FORMAT = "tracekit-run"
 FORMAT_VERSION = 1
 
+_CHECK = '\n "crc32": {},'
+
 
 @dataclass(frozen=True, slots=True)
 class SourceEntry:
-    """One source of a run. ``key`` hashes its bytes, its options and the versions that read it."""
+    """One source of a run. ``key`` hashes its bytes, its name and the options of its reading.
+
+    Its rows also depend on who read it: ``reader``.
+    """
 
     source_id: int
     path: str
@@ -28,6 +34,10 @@ class SourceEntry:
     key: str
     columns: str = ""
     """What the job description says of its columns, as JSON; empty where nothing."""
+    reader: str = ""
+    """name=version of the ingestor that read it; empty where none knew it."""
+    folder: str = ""
+    """What a relative path is relative to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +52,8 @@ class ShardFile:
     max_source_id: int | None = None
     min_time_ns: int | None = None
     max_time_ns: int | None = None
+    crc32: int | None = None
+    """Of its bytes; null in runs of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +66,9 @@ class Manifest:
     registry_version: int
     job_toml: str | None = None
     job_path: str | None = None
-    """Where the job description lay: its paths are relative to that."""
+    """Where the job description lay."""
+    job_bases: tuple[str, ...] = ()
+    """What the paths of its [[rank]] and then of its [[source]] entries are relative to."""
     sources: tuple[SourceEntry, ...] = ()
     files: tuple[ShardFile, ...] = ()
     attempt: int | None = None
@@ -63,16 +77,23 @@ class Manifest:
     """What a reader of the report must know of how the run was made."""
     unread: tuple[str, ...] = field(default=())
     """Paths that a time budget left for another time."""
+    derive_version: str = ""
+    """What made the derived tables (runs.keys.derive_version)."""
+    ingestor_versions: str = ""
+    """All ingestors there were, of which each source's own is its ``reader``."""
 
     def to_json(self) -> str:
-        """The manifest as JSON text."""
-        return json.dumps(
+        """The manifest as JSON text, with a checksum of all of it but the line that says so."""
+        text = json.dumps(
             {"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(self)}, indent=1
         )
+        return "{" + _CHECK.format(zlib.crc32(text.encode())) + text[1:]
 
     @classmethod
     def from_json(cls, text: str, where: str) -> Manifest:
         """Read a manifest; StoreError names ``where`` if it is not one of ours."""
+        import msgspec
+
         try:
             raw = json.loads(text)
             if raw.pop("format") != FORMAT:
@@ -83,13 +104,13 @@ class Manifest:
                     f"{where}: run format {version}, this tracekit reads {FORMAT_VERSION}",
                     hint="ingest the sources again, or use the tracekit that wrote it",
                 )
-            raw["sources"] = tuple(SourceEntry(**s) for s in raw["sources"])
-            raw["files"] = tuple(ShardFile(**f) for f in raw["files"])
-            raw["notes"] = tuple(raw["notes"])
-            raw["unread"] = tuple(raw.get("unread", ()))
-            manifest = cls(**raw)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise StoreError(
+            check = raw.pop("crc32", None)  # runs of earlier versions have none
+            said = text.replace(_CHECK.format(check), "", 1).encode()
+            if check is not None and zlib.crc32(said) != check:
+                raise ValueError("checksum")
+            manifest = msgspec.convert(raw, cls)
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise DamagedRunError(
                 f"{where}: not a manifest of a tracekit run ({type(error).__name__})",
                 hint="ingest the sources again into a new folder",
             ) from None
@@ -129,7 +150,10 @@ def load(run: Path) -> Manifest | None:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"{path}: cannot be read ({type(error).__name__})") from None
+        raise DamagedRunError(
+            f"{path}: cannot be read ({type(error).__name__})",
+            hint="ingest the sources again into a new folder",
+        ) from None
     return Manifest.from_json(text, str(path))
 
 

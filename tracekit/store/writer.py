@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tracekit import values
 from tracekit.errors import RunWriteError, StoreError
 from tracekit.schema import Table, table
+from tracekit.store.damage import checksum, verify
 from tracekit.store.manifest import ShardFile
 
 if TYPE_CHECKING:
@@ -270,6 +271,7 @@ class _TableFiles:
                 max_source_id=max(b[1] for b in self.bounds),
                 min_time_ns=min((b[2] for b in times if b[2] is not None), default=None),
                 max_time_ns=max((b[3] for b in times if b[3] is not None), default=None),
+                crc32=checksum(self.path),
             )
         )
         self.writer, self.path, self.rows_count, self.bounds = None, None, 0, []
@@ -435,4 +437,25 @@ def write_table(folder: Path, name: str, rows: pa.Table) -> ShardFile:
     path = folder / f"{name}.parquet"
     with writing(folder):
         pq.write_table(conform(spec, rows, None), path, **_parquet_options(spec))
-    return ShardFile(name, path.name, rows.num_rows, path.stat().st_size)
+    size = path.stat().st_size
+    return ShardFile(name, path.name, rows.num_rows, size, crc32=checksum(path))
+
+
+def carry(
+    run: Path, files: Iterable[ShardFile], source_ids: Collection[int], writer: ShardWriter
+) -> None:
+    """Copy the rows of those sources; DamagedRunError where they are not what was written."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    wanted = pa.array(sorted(source_ids), pa.int32())
+    for file in files:
+        verify(run, [file])
+        spec = table(file.table)
+        with pq.ParquetFile(run / file.path) as stored:
+            for index in range(stored.num_row_groups):
+                rows = stored.read_row_group(index)
+                rows = rows.filter(pc.is_in(rows.column("source_id"), value_set=wanted))
+                if rows.num_rows:
+                    writer.add(file.table, conform(spec, rows, None))

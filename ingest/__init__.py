@@ -138,6 +138,8 @@ def _mapped(head: bytes, source: SourceFile) -> Recognition | None:
 def _why(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return "there is no such file"
+    if isinstance(error, files.NotAFileError):
+        return error.message
     if isinstance(error, PermissionError):
         return "it may not be read"
     if isinstance(error, OSError):

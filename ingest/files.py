@@ -9,6 +9,7 @@ import glob
 import io
 import os
 import re
+import stat
 import tarfile
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +19,7 @@ from typing import BinaryIO
 
 from tracekit.errors import InputError
 from tracekit.ingest.base import SourceFile
+from tracekit.store.manifest import MARK, is_made_by_us
 
 HEAD_BYTES = 64 << 10
 """Decompressed bytes that recognition looks at."""
@@ -448,8 +450,9 @@ def expand(paths: Sequence[str | Path]) -> list[SourceFile]:
     """All files that the paths mean: files, folders with all below them, globs, archives.
 
     Hidden files are skipped, links are followed once, and the order depends on names only.
-    A path that means nothing raises InputError; what is wrong with a file is said when it is
-    recognised or read.
+    Runs of tracekit below a folder are passed over, finished or not: their tables are no input.
+    A path that means nothing raises InputError, and so does a run; what is wrong with a file is
+    said when it is recognised or read.
     """
     found: dict[str, Path] = {}
     for given in paths:
@@ -459,6 +462,13 @@ def expand(paths: Sequence[str | Path]) -> list[SourceFile]:
             path = Path(os.path.expanduser(given))  # noqa: PTH111
         text = str(path)
         if path.is_dir():
+            if is_made_by_us(path):
+                raise InputError(
+                    f"{text}: a run that is not finished, or no file to read: its tables are no "
+                    "raw files",
+                    hint=f"tracekit ingest PATH... --run {text} goes on where an ingest was killed "
+                    "or refused",
+                )
             matches = list(_walk(path))
             if not matches:
                 raise InputError(f"{text}: the folder holds no files")
@@ -491,7 +501,7 @@ def _whole_folders(found: Iterable[Path]) -> dict[Path, SourceFile]:
 
     members: dict[Path, list[Path]] = {}
     for path in found:
-        if path.suffix == ".parquet":
+        if path.suffix == ".parquet" and path.is_file():
             members.setdefault(path.parent, []).append(path)
     whole: dict[Path, SourceFile] = {}
     for folder, paths in members.items():
@@ -515,6 +525,8 @@ def _split(source: SourceFile) -> list[SourceFile]:
     """The sources that one file is: an ingestor may find several ranks in it."""
     from tracekit.ingest import SPLITTERS
 
+    if getattr(source.open, "func", None) is _refuse:
+        return [source]
     for splitter in SPLITTERS:
         parts = splitter.split(source)
         if len(parts) > 1:
@@ -535,19 +547,39 @@ def _walk(folder: Path) -> Iterator[Path]:
             folders[:] = []
             continue
         seen.add(real)
+        if MARK in names or ("manifests" in folders and is_made_by_us(Path(parent))):
+            folders[:] = []
+            continue
         folders[:] = sorted(f for f in folders if not f.startswith("."))
-        for name in sorted(names):
-            path = Path(parent, name)
-            is_dangling = path.is_symlink() and not path.exists()  # to be named as unreadable
-            if not name.startswith(".") and (path.is_file() or is_dangling):
-                yield path
+        # Also pipes and dangling links, to be named as what cannot be read.
+        yield from (Path(parent, name) for name in sorted(names) if not name.startswith("."))
+
+
+_SPECIAL = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+"""Kinds of files that may never end, or wait for somebody who never comes."""
+
+
+class NotAFileError(InputError):
+    """What has a name in a folder, and is no file."""
+
+
+def _refuse(path: str, kind: str) -> BinaryIO:
+    raise NotAFileError(f"{kind}, which is never opened")
 
 
 def _expand_file(path: Path) -> list[SourceFile]:
+    text = str(path)
     try:
+        kind = _SPECIAL.get(stat.S_IFMT(path.stat().st_mode))
+        if kind is not None:
+            return [SourceFile(text, base_name(path.name), 0, 0, partial(_refuse, text, kind))]
         whole = source_file(path)
     except OSError:
-        text = str(path)
         return [SourceFile(text, base_name(path.name), 0, 0, partial(open_file, text))]
     if not _ARCHIVES.search(path.name):
         return [whole]

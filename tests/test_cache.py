@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -147,12 +148,126 @@ def test_clearing_removes_what_was_not_used_for_that_long(job: Path, folder: Pat
     long_ago = time.time() - 10 * 86400
     os.utime(old / ".used", (long_ago, long_ago))
     assert [c.path for c in cache.cached_runs()] == [new, old]
-    count, size = cache.clear(older_than_s=5 * 86400)
-    assert (count, size > 0, old.exists(), new.exists()) == (1, True, False, True)
+    (gone,) = cache.clear(older_than_s=5 * 86400)
+    assert (gone.path, gone.size_bytes > 0, gone.left_count) == (old, True, 0)
+    assert (old.exists(), new.exists()) == (False, True)
     (new / "manifests" / "000001.json").write_text("damaged")
-    assert cache.clear()[0] == 1
+    assert [r.path for r in cache.clear()] == [new]
     assert list(cache.cached_runs()) == []
-    assert list((folder / "runs").iterdir()) == []
+    assert list(cache.runs_folder().iterdir()) == []
+    assert cache.runs_folder().parent == folder
+
+
+def everything_below(folder: Path) -> dict[str, str | bytes]:
+    """Every path, and what it holds or leads to."""
+    return {
+        str(p): os.readlink(p) if p.is_symlink() else p.read_bytes() if p.is_file() else ""
+        for p in sorted(folder.rglob("*"))
+    }
+
+
+def test_nothing_of_the_user_s_is_deleted(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A cache in the home folder, with folders, links and copies that only look like its own."""
+    home = tmp_path / "home"
+    mine = tmp_path / "elsewhere"
+    for path in (home / "runs" / ("a" * 24) / "model.pt", mine / "model.pt"):
+        path.parent.mkdir(parents=True)
+        path.write_text("a week of work")
+    (home / "notes.txt").write_text("mine")
+    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(home))
+    with monkeypatch.context() as patch:
+        run = read(job)
+        inside = run.parent
+        with api.ingest(job, run=inside / "kept"):
+            pass
+        shutil.copytree(run, inside / ("b" * 24), symlinks=True)
+        shutil.copytree(run, home / "runs" / "copy", symlinks=True)
+        (inside / ("c" * 24)).symlink_to(mine, target_is_directory=True)
+        (inside / "thesis").mkdir()
+        (inside / "thesis" / "chapter.tex").write_text("mine")
+        (inside / ("d" * 24)).mkdir()
+        (inside / ("d" * 24) / cache.CACHED_MARK).symlink_to(run / cache.CACHED_MARK)
+        (inside / ("d" * 24) / "model.pt").write_text("mine")
+        before = everything_below(home) | everything_below(mine)
+        patch.setenv("TRACEKIT_CACHE_BYTES", "1")
+        other = read(job / "rank0.json")
+        assert not run.exists()
+        assert "removed what was used longest ago, 1 of its runs" in caplog.text
+        assert [r.path for r in cache.clear()] == [other]
+    after = everything_below(home) | everything_below(mine)
+    assert after == {name: what for name, what in before.items() if not name.startswith(str(run))}
+
+
+def test_files_that_were_put_into_a_cached_run_stay(
+    job: Path, tmp_path: Path, ingests: list[Path]
+) -> None:
+    run = read(job)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "model.pt").write_text("mine")
+    shard = next((run / "data").iterdir())
+    mine = {
+        run / "notes.txt": "mine",
+        shard / "weights.parquet": "mine",
+        run / "derived" / "figure.svg": "mine",
+        run / "manifests" / "README": "mine",
+    }
+    for path, text in mine.items():
+        path.write_text(text)
+    (shard / "link-000.parquet").symlink_to(tmp_path / "outside" / "model.pt")
+    (run / "data" / ("e" * 24)).symlink_to(tmp_path / "outside", target_is_directory=True)
+    removed = cache.drop(run)
+    assert (removed.left_count, removed.size_bytes > 0) == (6, True)
+    assert {p: p.read_text() for p in mine} == mine
+    assert (tmp_path / "outside" / "model.pt").read_text() == "mine"
+    assert not list(run.glob("*/*/*-000.parquet")) or (shard / "link-000.parquet").is_symlink()
+    assert not list((run / "manifests").glob("*.json"))
+    assert read(job) == run  # the cache goes on beside them
+    assert {p: p.read_text() for p in mine} == mine
+    assert len(ingests) == 2
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
+def test_what_others_may_write_is_neither_read_nor_written(
+    job: Path, caplog: pytest.LogCaptureFixture, mode: int
+) -> None:
+    run = read(job)
+    before = everything_below(run)
+    for folder in (run, run.parent):
+        folder.chmod(mode)
+        assert read(job) != run
+        assert f"may be written by others (mode {mode:o})" in caplog.text
+        assert list(cache.cached_runs()) == []
+        assert cache.clear() == []
+        folder.chmod(0o700)
+    assert everything_below(run) == before
+    assert read(job) == run
+
+
+def test_a_cache_of_another_user_is_neither_read_nor_written(
+    job: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = read(job)
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "runs_folder", lambda: run.parent)
+        patch.setattr(os, "getuid", lambda: run.stat().st_uid + 1)
+        assert read(job) != run
+        assert "belongs to another user" in caplog.text
+        assert cache.clear() == []
+    assert run.stat().st_mode & 0o777 == 0o700
+    assert run.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_cache_behind_a_link_is_not_used(
+    job: Path, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "theirs").mkdir()
+    folder.mkdir()
+    cache.runs_folder().symlink_to(tmp_path / "theirs", target_is_directory=True)
+    assert folder not in read(job).parents
+    assert "is a link" in caplog.text
+    assert list((tmp_path / "theirs").iterdir()) == []
 
 
 def test_trimming_drops_what_was_used_longest_ago_and_keeps_the_newest(

@@ -375,9 +375,9 @@ def _cached(
     if runs.has_reports(files):
         # Exported once, a report's rows serve the next commands without --nsys as well.
         exported = cache.run_folder(identity, digest, f"{options} exported")
-        if nsys is not None or store.is_run(exported):
+        if nsys is not None or cache.is_kept(exported):
             folder = exported
-    if not store.is_run(folder) or not runs.is_up_to_date(folder):
+    if not cache.is_kept(folder) or not runs.is_up_to_date(folder):
         folder = cache.make_folder(folder)
         runs.ingest(
             paths,

@@ -1,6 +1,13 @@
 """Runs made from raw paths, kept so that the next command on the same files is instant.
 
-One folder a set of files, below TRACEKIT_CACHE_DIR, XDG_CACHE_HOME/tracekit or ~/.cache/tracekit.
+One folder a set of files, below TRACEKIT_CACHE_DIR, XDG_CACHE_HOME/tracekit or ~/.cache/tracekit:
+
+    tracekit-runs-<uid>/<24 hex digits>/tracekit-cached.json, and what a run holds
+
+Whoever names a folder for the cache may keep other things in it. So nothing is removed but files
+with names that a run has, below a folder that bears the cache's own mark, belongs to this user and
+is reached through no link; whatever else lies there stays. What another user could have written is
+neither read nor written.
 """
 
 from __future__ import annotations
@@ -8,9 +15,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import hashlib
+import json
 import logging
 import os
+import re
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -19,12 +29,23 @@ from pathlib import Path
 
 from tracekit.errors import StoreError, UsageError
 from tracekit.schema import REGISTRY_VERSION
-from tracekit.store.manifest import FORMAT_VERSION
+from tracekit.store.manifest import FORMAT_VERSION, MARK, is_run, mark
 
 _LOG = logging.getLogger("tracekit")
 
 CACHE_BYTES = 20 << 30
 """Above this the runs that were used longest ago go first; TRACEKIT_CACHE_BYTES overrides."""
+
+CACHED_MARK = "tracekit-cached.json"
+"""In every folder of the cache, written before anything else: the cache made it."""
+
+_NAME = re.compile(r"[0-9a-f]{24}")
+_OURS = re.compile(
+    r"manifests/\d+\.json|data/[0-9a-f]{24}/(?:\w+-\d+\.parquet|shard\.json)"
+    r"|derived/[0-9a-f]{24}/\w+\.parquet|tmp/(?:[^/]+-\d+-[0-9a-f]{8}|spill)(?:/.*)?|\.used",
+    re.DOTALL,
+)
+"""Paths of what a cached run consists of, beside its marks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +57,16 @@ class CachedRun:
     used_at_s: float
     """Seconds since the epoch of its last use."""
     sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What was removed of one run of the cache."""
+
+    path: Path
+    size_bytes: int
+    left_count: int
+    """Files in its folder that the cache did not make, and left there."""
 
 
 def cache_folder() -> Path:
@@ -50,6 +81,11 @@ def cache_folder() -> Path:
         return Path(tempfile.gettempdir()) / f"tracekit-cache-{os.getuid()}"
 
 
+def runs_folder() -> Path:
+    """Where this user's runs are: users who share a cache's folder do not share its runs."""
+    return cache_folder() / f"tracekit-runs-{os.getuid()}"
+
+
 def run_folder(identity: Sequence[tuple[str, int, int]], job: str, options: str) -> Path:
     """Folder of the run for files of that (path, size, mtime_ns), job digest and options.
 
@@ -59,19 +95,30 @@ def run_folder(identity: Sequence[tuple[str, int, int]], job: str, options: str)
     lines = [f"{path}\0{size}\0{mtime}" for path, size, mtime in sorted(identity)]
     text = "\n".join([*lines, job, options, str(REGISTRY_VERSION), str(FORMAT_VERSION)])
     digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
-    return cache_folder() / "runs" / digest[:24]
+    return runs_folder() / digest[:24]
+
+
+def is_kept(run: Path) -> bool:
+    """Whether the cache holds this run, as nobody but this user can have left it."""
+    return _distrust(run.parent) is None and _is_ours(run) and is_run(run)
 
 
 def make_folder(run: Path) -> Path:
-    """The run's folder, made; a temporary one for this process where the cache is not writable.
+    """The run's folder, made; a temporary one for this process where the cache is not usable.
 
     What it holds is then read again by the next command: slower, but no reason to stop.
     """
     try:
-        run.mkdir(parents=True, exist_ok=True)
-        if os.access(run, os.W_OK | os.X_OK):
+        run.parent.parent.mkdir(parents=True, exist_ok=True)
+        why = _made(run.parent) or _made(run)
+        if why is None and not _is_ours(run):
+            if any(run.iterdir()):
+                why = f"{run} is not of its making"
+            else:
+                _write_mark(run)
+        if why is None and os.access(run, os.W_OK | os.X_OK):
             return run
-        why = "it may not be written"
+        why = why or "it may not be written"
     except OSError as error:
         why = error.strerror or type(error).__name__
     folder = Path(tempfile.mkdtemp(prefix="tracekit-"))
@@ -86,9 +133,83 @@ def make_folder(run: Path) -> Path:
     return folder
 
 
-def drop(run: Path) -> None:
-    """Remove one run."""
-    shutil.rmtree(run, ignore_errors=True)
+def _made(folder: Path) -> str | None:
+    """Make a folder for this user alone, unless it is there; why it is not to be used."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    return _distrust(folder)
+
+
+def _distrust(folder: Path) -> str | None:
+    """Why what lies in a folder may be somebody else's; None where it cannot."""
+    try:
+        found = folder.lstat()
+    except OSError as error:
+        return error.strerror or type(error).__name__
+    if stat.S_ISLNK(found.st_mode):
+        return f"{folder} is a link"
+    if not stat.S_ISDIR(found.st_mode):
+        return f"{folder} is not a folder"
+    if found.st_uid != os.getuid():
+        return f"{folder} belongs to another user"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"{folder} may be written by others (mode {stat.S_IMODE(found.st_mode):o})"
+    return None
+
+
+def _mark_text(run: Path) -> str:
+    return json.dumps({"format": "tracekit-cached-run", "format_version": 1, "name": run.name})
+
+
+def _write_mark(run: Path) -> None:
+    with contextlib.suppress(FileExistsError), (run / CACHED_MARK).open("x", encoding="utf-8") as f:
+        f.write(_mark_text(run))
+    mark(run)
+
+
+def _is_ours(run: Path) -> bool:
+    """Whether the cache made this folder: a copy or a folder of another name is somebody's own."""
+    if not _NAME.fullmatch(run.name) or _distrust(run) is not None:
+        return False
+    path = run / CACHED_MARK
+    try:
+        is_file = stat.S_ISREG(path.lstat().st_mode)
+        return is_file and path.read_text(encoding="utf-8") == _mark_text(run)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def drop(run: Path) -> Removed:
+    """Remove a run of the cache: what the cache made of it, and nothing else."""
+    size = left = 0
+    if _distrust(run.parent) is not None or not _is_ours(run):
+        return Removed(run, 0, 0)
+    folders: list[str] = []
+    # The manifests go first: without one, what is left is no run.
+    for parent, inner, names in os.walk(run, followlinks=False):
+        inner.sort(key=lambda name: name != "manifests")
+        folders.append(parent)
+        for name in (*names, *(n for n in inner if (Path(parent) / n).is_symlink())):
+            path = Path(parent) / name
+            inside = path.relative_to(run).as_posix()
+            if inside in (MARK, CACHED_MARK):
+                continue
+            found = path.lstat()
+            is_file = stat.S_ISREG(found.st_mode) or inside.startswith("tmp/")
+            if not is_file or not _OURS.fullmatch(inside):
+                left += 1
+                continue
+            with contextlib.suppress(OSError):
+                path.unlink()
+                size += found.st_size
+    if not left:
+        for name in (MARK, CACHED_MARK):
+            with contextlib.suppress(OSError):
+                (run / name).unlink()
+    for folder in reversed(folders):
+        with contextlib.suppress(OSError):  # somebody's file is in it
+            Path(folder).rmdir()
+    return Removed(run, size, left)
 
 
 def touch(run: Path) -> None:
@@ -101,12 +222,14 @@ def cached_runs() -> Iterator[CachedRun]:
     """The cache's runs, last used first."""
     from tracekit.store.manifest import load
 
-    folder = cache_folder() / "runs"
+    folder = runs_folder()
     runs = []
-    for path in folder.iterdir() if folder.is_dir() else ():
+    for path in folder.iterdir() if _distrust(folder) is None else ():
+        if not _is_ours(path):
+            continue
         with contextlib.suppress(OSError):
-            mark = path / ".used"
-            used = (mark if mark.exists() else path).stat().st_mtime
+            last = path / ".used"
+            used = (last if last.exists() else path).stat().st_mtime
             sources: tuple[str, ...] = ()
             with contextlib.suppress(StoreError):  # a damaged one takes space too
                 manifest = load(path)
@@ -120,17 +243,14 @@ def _folder_bytes(folder: Path) -> int:
     for root, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(OSError):
-                total += (Path(root) / name).stat().st_size
+                total += (Path(root) / name).lstat().st_size
     return total
 
 
-def clear(older_than_s: float = 0.0) -> tuple[int, int]:
-    """Remove the runs not used for that long; returns (runs, bytes) removed."""
+def clear(older_than_s: float = 0.0) -> list[Removed]:
+    """Remove the runs not used for that long; what was removed of each."""
     now = time.time()
-    gone = [r for r in cached_runs() if now - r.used_at_s >= older_than_s]
-    for run in gone:
-        shutil.rmtree(run.path, ignore_errors=True)
-    return len(gone), sum(r.size_bytes for r in gone)
+    return [drop(r.path) for r in cached_runs() if now - r.used_at_s >= older_than_s]
 
 
 def _bound_bytes() -> int:
@@ -146,10 +266,20 @@ def _bound_bytes() -> int:
 
 
 def trim() -> None:
-    """Drop the runs that were used longest ago until the cache fits its bound."""
+    """Drop the runs that were used longest ago until the cache fits its bound, and say so."""
     bound = _bound_bytes()
     total = 0
+    gone: list[Removed] = []
     for index, run in enumerate(cached_runs()):
         total += run.size_bytes
         if total > bound and index > 0:  # the newest is in use
-            shutil.rmtree(run.path, ignore_errors=True)
+            gone.append(drop(run.path))
+    size = sum(r.size_bytes for r in gone)
+    if size:
+        _LOG.warning(
+            "note: cache: removed what was used longest ago, %d of its runs, %.1f MB, to stay "
+            "below %.1f MB (TRACEKIT_CACHE_BYTES)",
+            len(gone),
+            size / 1e6,
+            bound / 1e6,
+        )

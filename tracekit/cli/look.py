@@ -218,8 +218,11 @@ def cache(
     from tracekit import cache as store_cache
 
     if clear:
-        runs_count, size = store_cache.clear(older_than_days * 86400)
-        note(f"removed {runs_count} runs, {size / 1e6:.1f} MB")
+        gone = store_cache.clear(older_than_days * 86400)
+        for one in gone:
+            left = f"; {one.left_count} files stay that the cache did not make"
+            note(f"{one.path}: {one.size_bytes / 1e6:.1f} MB{left if one.left_count else ''}")
+        note(f"removed {len(gone)} runs, {sum(r.size_bytes for r in gone) / 1e6:.1f} MB")
         return
     runs = list(store_cache.cached_runs())
     for run in runs:
@@ -227,4 +230,4 @@ def cache(
         first = safe(run.sources[0]) if run.sources else "?"
         more = f" and {len(run.sources) - 1} more" if len(run.sources) > 1 else ""
         write_text(f"{run.size_bytes / 1e6:9.1f} MB  {used} UTC  {run.path}  {first}{more}\n", None)
-    note(f"{len(runs)} runs in {store_cache.cache_folder()}")
+    note(f"{len(runs)} runs in {store_cache.runs_folder()}")

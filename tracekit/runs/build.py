@@ -56,7 +56,9 @@ from tracekit.store.manifest import (
     ShardFile,
     SourceEntry,
     commit,
+    is_made_by_us,
     load,
+    mark,
     next_generation,
 )
 from tracekit.version import __version__
@@ -103,7 +105,7 @@ def ingest(
     """
     from tracekit.ingest.base import IngestOptions
 
-    if run.exists() and not store.is_run(run) and _is_foreign(run):
+    if run.exists() and not is_made_by_us(run) and _is_foreign(run):
         raise StoreError(
             f"{run}: exists and is not a run", hint="name a new folder, or an existing run"
         )
@@ -118,6 +120,7 @@ def ingest(
     until = None if budget_s is None else time.monotonic() + READING_SHARE * budget_s
     with store.writing(run), contextlib.ExitStack() as stack:
         run.mkdir(parents=True, exist_ok=True)
+        mark(run)
         sweep_dead_work(run)
         if nsys is not None:
             from tracekit.ingest.nsys.report import export_reports

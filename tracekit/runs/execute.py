@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import shutil
 import socket
 import threading
@@ -236,6 +237,8 @@ def _made(
     target = run / "data" / name
     if (earlier := _finished(target)) is not None:
         return earlier
+    if target.exists():  # damaged, or with somebody's files in it: left as it is
+        target = target.with_name(secrets.token_hex(12))
     work = work_folder(run)
     writer = store.ShardWriter(work, background=may_thread)
     try:
@@ -283,10 +286,7 @@ def release_memory() -> None:
 
 
 def _finished(target: Path) -> Shard | None:
-    """The shard in this folder; None where there is none, or one that is damaged, which is moved
-    out of the way: no manifest lists it, or whoever opened the run would have said so."""
-    if not target.is_dir():
-        return None
+    """The shard in this folder; None where there is none, or one that is damaged."""
     try:
         listed = json.loads((target / "shard.json").read_text(encoding="utf-8"))
         files = tuple(
@@ -296,8 +296,6 @@ def _finished(target: Path) -> Shard | None:
         store.verify(target.parent.parent, files)
         return Shard(files, {int(i): str(reader) for i, reader in listed["readers"].items()})
     except (OSError, ValueError, TypeError, KeyError, AttributeError, DamagedRunError):
-        with contextlib.suppress(OSError):
-            target.rename(work_path(target.parent.parent))
         return None
 
 

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -77,8 +78,12 @@ def content_hash(file: SourceFile, archives: dict[str, str]) -> str:
 
 
 def _bytes_hash(path: Path) -> str:
-    """Hash of a file's bytes; of the names and bytes of its files for a folder."""
-    if path.is_dir():
+    """Hash of a file's bytes; of the names and bytes of its files for a folder; of the kind of
+    what is never opened."""
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        return hash_of("special", str(stat.S_IFMT(mode)))
+    if stat.S_ISDIR(mode):
         parts = sorted(p for p in path.iterdir() if p.is_file())
         return hash_of(*(text for p in parts for text in (p.name, _bytes_hash(p))))
     with path.open("rb") as stream:

@@ -16,6 +16,9 @@ from tracekit.errors import DamagedRunError, StoreError
 FORMAT = "tracekit-run"
 FORMAT_VERSION = 1
 
+MARK = "tracekit-run.json"
+"""In the folder of every run, written before anything else: what lies in it is no raw file."""
+
 _CHECK = '\n "crc32": {},'
 
 
@@ -130,6 +133,20 @@ def manifests_dir(run: Path) -> Path:
 def is_run(path: Path) -> bool:
     """Whether the folder is a run (has at least one generation)."""
     return path.is_dir() and _latest_number(path) > 0
+
+
+def mark(run: Path) -> None:
+    """Say that the folder is a run's, whether or not its first generation is ever finished."""
+    path = run / MARK
+    if not path.exists():
+        path.write_text(
+            json.dumps({"format": FORMAT, "format_version": FORMAT_VERSION}), encoding="utf-8"
+        )
+
+
+def is_made_by_us(folder: Path) -> bool:
+    """Whether the folder is a run, or what a killed or refused ingest left of one."""
+    return (folder / MARK).is_file() or is_run(folder)
 
 
 def _latest_number(run: Path) -> int:

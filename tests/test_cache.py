@@ -161,7 +161,7 @@ def test_clearing_removes_what_was_not_used_for_that_long(job: Path, folder: Pat
 def everything_below(folder: Path) -> dict[str, str | bytes]:
     """Every path, and what it holds or leads to."""
     return {
-        str(p): os.readlink(p) if p.is_symlink() else p.read_bytes() if p.is_file() else ""
+        str(p): str(p.readlink()) if p.is_symlink() else p.read_bytes() if p.is_file() else ""
         for p in sorted(folder.rglob("*"))
     }
 

@@ -12,11 +12,16 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit import cache, runs, store
-from tracekit.errors import RunWriteError, StoreError, TracekitError, UsageError
+from tracekit.errors import DamagedRunError, RunWriteError, StoreError, TracekitError, UsageError
+from tracekit.schema import REGISTRY_VERSION
+from tracekit.store import Selection
+from tracekit.store.manifest import Manifest, load
+from tracekit.target import Target
 from tracekit.schema import REGISTRY_VERSION
 from tracekit.store import Selection
 from tracekit.store.manifest import Manifest, load
@@ -188,8 +193,23 @@ class OpenRun:
     def __enter__(self) -> OpenRun:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         self.close()
+        if isinstance(error, Exception) and not isinstance(error, TracekitError):
+            self._blame_damage(error)
+
+    def _blame_damage(self, error: Exception) -> None:
+        """DamagedRunError where the run's files are why something failed, and not we are.
+
+        A large run is not read through when it is opened.
+        """
+        try:
+            store.verify(self.path, self.run.manifest.files)
+        except DamagedRunError as damaged:
+            if cache.is_kept(self.path):
+                cache.drop(self.path)
+                damaged.hint = "it is gone from the cache: the same command reads the files again"
+            raise damaged from error
 
 
 def _frame(table: pa.Table) -> pl.DataFrame:
@@ -345,10 +365,15 @@ def _open_cached(
     folder = _cached(paths, job, *reading)
     try:
         return store.open_run(folder, selection, memory_bytes=memory_bytes)
-    except StoreError:  # a cached run that is damaged is worth nothing: read again
-        cache.drop(folder)
+    except StoreError as error:  # a cached run that is damaged is worth nothing: read again
+        _drop_damaged(folder, error)
     folder = _cached(paths, job, *reading)
     return store.open_run(folder, selection, memory_bytes=memory_bytes)
+
+
+def _drop_damaged(folder: Path, error: StoreError) -> None:
+    _LOG.warning("note: cache: %s; reading the files again", error.message)
+    cache.drop(folder)
 
 
 def _cached(
@@ -378,10 +403,9 @@ def _cached(
         if nsys is not None or cache.is_kept(exported):
             folder = exported
     if not cache.is_kept(folder) or not runs.is_up_to_date(folder):
-        folder = cache.make_folder(folder)
-        runs.ingest(
+        ingest = partial(
+            runs.ingest,
             paths,
-            folder,
             job_paths=job,
             workers=workers,
             memory_bytes=memory_bytes,
@@ -390,6 +414,13 @@ def _cached(
             budget_s=budget_s,
             progress=progress,
         )
+        folder = cache.make_folder(folder)
+        try:
+            ingest(run=folder)
+        except DamagedRunError as error:
+            _drop_damaged(folder, error)
+            folder = cache.make_folder(folder)
+            ingest(run=folder)
         cache.trim()
     cache.touch(folder)
     return folder

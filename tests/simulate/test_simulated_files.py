@@ -188,6 +188,16 @@ def test_nothing_of_others_is_replaced(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         write(Request("none", 2, steps_count=1), tmp_path / "job")
     write(Request("none", 2, steps_count=1), tmp_path / "job", force=True)
+    for name, text in (("thesis.txt", "keep"), ("job.toml", "corrected by hand")):
+        (tmp_path / "job" / name).write_text(text)
+        with pytest.raises(UsageError, match="not as simulate wrote it"):
+            write(Request("none", 2, steps_count=1), tmp_path / "job", force=True)
+        assert (tmp_path / "job" / name).read_text() == text
+        (tmp_path / "job" / name).unlink()
+    (folder / "truth.json").write_text("{}")
+    with pytest.raises(UsageError, match="no simulated job"):
+        write(Request("none", 2, steps_count=1), folder, force=True)
+    assert (folder / "thesis.txt").read_text() == "keep"
 
 
 @pytest.mark.parametrize(

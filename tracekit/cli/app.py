@@ -10,7 +10,16 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from tracekit.cli.state import STATE, note
+from tracekit.cli.state import (
+    STATE,
+    is_stdout_broken,
+    note,
+    prepare_streams,
+    say,
+    silence_stdout,
+    to_stdout,
+    watch_interrupts,
+)
 from tracekit.errors import TracekitError
 from tracekit.version import __version__
 from tracekit.wording import safe_lines
@@ -74,14 +83,18 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     from tracekit.cli import commands
 
     commands.register(app)
+    prepare_streams()
+    watch_interrupts()
     sys.exit(_run(arguments))
 
 
 def _run(arguments: list[str] | None) -> int:
     try:
         result = app(args=arguments, prog_name="tracekit", standalone_mode=False)
+        with to_stdout():
+            pass  # what libraries wrote
     except TracekitError as error:
-        return _report(error)
+        return _interrupted() if STATE.is_interrupted else _report(error)
     except _ClickException as error:
         error.message = safe_lines(error.message)  # type: ignore[attr-defined]  # what every
         error.show()  # type: ignore[attr-defined]  # ClickException has
@@ -89,30 +102,40 @@ def _run(arguments: list[str] | None) -> int:
     except typer.Exit as error:
         return error.exit_code
     except (typer.Abort, KeyboardInterrupt):
-        note("interrupted")
-        return EXIT_INTERRUPTED
+        return _interrupted()
     except BrokenPipeError:
-        # The reader went away (head, less): not an error; keep the interpreter's flush quiet.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence_stdout()  # the reader went away (head, less): not an error
         return 0
     except Exception as error:
+        if STATE.is_interrupted:
+            return _interrupted()
+        if isinstance(error, OSError) and is_stdout_broken():
+            silence_stdout()
+            say(f"error: standard output cannot be written ({error.strerror})\nhint: -o FILE")
+            return 2
         if STATE.debug:
             raise
-        typer.echo(
+        say(
             f"error: internal error, a bug of tracekit: {type(error).__name__}\n"
-            "hint: run again as 'tracekit --debug ...' and report what it prints",
-            err=True,
+            "hint: run again as 'tracekit --debug ...' and report what it prints"
         )
         return EXIT_INTERNAL
+    if STATE.is_interrupted:
+        return _interrupted()
     return result if isinstance(result, int) else 0
+
+
+def _interrupted() -> int:
+    note("interrupted")
+    return EXIT_INTERRUPTED
 
 
 def _report(error: TracekitError) -> int:
     if STATE.debug:
         raise error
-    typer.echo(safe_lines(f"error: {error.message}"), err=True)
+    say(safe_lines(f"error: {error.message}"))
     if error.hint:
-        typer.echo(safe_lines(f"hint: {error.hint}"), err=True)
+        say(safe_lines(f"hint: {error.hint}"))
     return error.exit_code
 
 

@@ -15,7 +15,7 @@ import typer
 from tracekit.cli import options as o
 from tracekit.cli.look import open_target
 from tracekit.cli.output import check_target, write_text
-from tracekit.cli.state import STATE, note, use_colour
+from tracekit.cli.state import STATE, note, say, use_colour
 from tracekit.errors import InputError, UsageError
 from tracekit.wording import safe
 
@@ -152,11 +152,11 @@ def _rendered(report: Report, format_: ReportFormat, everything: bool, output: P
 
 def _exit_code(report: Report, fail_on: FailOn | None, strict: bool) -> int:
     if strict and any(i.status not in ("ok", "unrecognised") for i in report.document.inputs):
-        typer.echo("error: --strict, and an input is not whole", err=True)
+        say("error: --strict, and an input is not whole")
         return 2
     unusable = [i for i in report.document.inputs if i.status not in ("ok", "partial")]
     if unusable and len(unusable) == len(report.document.inputs):
-        typer.echo(f"error: nothing usable: {_first(unusable)}", err=True)
+        say(f"error: nothing usable: {_first(unusable)}")
         return 2
     if fail_on is None:
         return 0
@@ -166,7 +166,7 @@ def _exit_code(report: Report, fail_on: FailOn | None, strict: bool) -> int:
     if any(f.severity.weight >= bar for f in report.findings):
         return 1
     if not report.notes.rules_run:
-        typer.echo("error: --fail-on, and no rule had what it needs", err=True)
+        say("error: --fail-on, and no rule had what it needs")
         return 3
     return 0
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit.cli.options import TableFormat
-from tracekit.cli.state import note
+from tracekit.cli.state import STATE, note, to_stdout
 from tracekit.errors import UsageError
 from tracekit.wording import safe
 
@@ -30,24 +32,41 @@ def check_target(path: Path | None, force: bool) -> None:
 
 def write_text(text: str, path: Path | None) -> None:
     """Text to stdout, or whole to a file."""
+    if STATE.is_interrupted:  # a library took the interrupt for a failure of its own
+        raise KeyboardInterrupt
     if path is None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        with to_stdout() as stream:
+            stream.write(text)
         return
-    with _writing(path):
-        path.write_text(text, encoding="utf-8")
+    with _replacing(path) as draft:
+        draft.write_text(text, encoding="utf-8", errors="backslashreplace")
     note(f"wrote {path}")
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def _replacing(path: Path) -> Iterator[Path]:
+    """A neighbour of the file to write to, which takes its place once it is whole.
+
+    A link stays, and what it leads to is replaced; a pipe or device is written to itself.
+    """
+    whole = path.resolve()
+    draft = whole.with_name(f".{whole.name}.{os.getpid()}.part")
+    if whole.exists() and not whole.is_file():
+        draft = whole
     try:
-        yield
+        yield draft
+        if draft != whole:
+            if whole.exists():
+                shutil.copymode(whole, draft)
+            draft.replace(whole)
     except OSError as error:
         raise UsageError(
             f"{path}: cannot be written ({error.strerror or type(error).__name__})",
             hint="-o names a file in a folder that exists",
         ) from None
+    finally:
+        if draft != whole:
+            draft.unlink(missing_ok=True)
 
 
 def write_rows(rows: pa.Table, format_: TableFormat, path: Path | None = None) -> None:
@@ -71,10 +90,11 @@ def _write_parquet(rows: pa.Table, path: Path | None) -> None:
     if path is None and sys.stdout.isatty():
         raise UsageError("parquet does not go to a terminal", hint="-o FILE.parquet")
     if path is None:
-        pq.write_table(rows, sys.stdout.buffer)
+        with to_stdout() as stream:
+            pq.write_table(rows, stream.buffer)
         return
-    with _writing(path):
-        pq.write_table(rows, path)
+    with _replacing(path) as draft:
+        pq.write_table(rows, draft)
     note(f"wrote {path}")
 
 

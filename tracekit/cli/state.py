@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
+import errno
+import io
+import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
+from tracekit.errors import UsageError
 from tracekit.wording import safe_lines
 
 if TYPE_CHECKING:
@@ -22,15 +30,102 @@ class State:
     verbose: bool = False
     quiet: bool = False
     debug: bool = False
+    is_interrupted: bool = False
+    """Whether Ctrl-C was pressed, also where a library made an error of its own of it."""
 
 
 STATE = State()
 
 
+def watch_interrupts() -> None:
+    """Remember Ctrl-C: DuckDB and Arrow turn the KeyboardInterrupt into errors of their own."""
+    STATE.is_interrupted = False
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return  # a program around this one, or nohup, sees to it
+
+    def interrupted(*_: object) -> None:
+        STATE.is_interrupted = True
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupted)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """As JSON writes them, what the stream cannot hold: JSON stays JSON, text can be read."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    return json.dumps(text)[1:-1], error.end
+
+
+class _Closed(io.TextIOBase):
+    """A standard output that the caller has closed."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    @property
+    def buffer(self) -> _Closed:
+        """The same for bytes."""
+        return self
+
+
+def prepare_streams() -> None:
+    """Streams that take any text, whatever their encoding, and are there."""
+    codecs.register_error("tracekit", _escaped)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123  # to the end
+    if sys.stdout is None:
+        sys.stdout = _Closed()  # type: ignore[assignment]  # as much of it as is used
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors != "backslashreplace":
+            stream.reconfigure(errors="tracekit")
+
+
+@contextmanager
+def to_stdout() -> Iterator[TextIO]:
+    """stdout, flushed at the end. UsageError where it is closed or full."""
+    try:
+        yield sys.stdout
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise  # the reader went away, which is no error
+    except OSError as error:
+        silence_stdout()
+        raise UsageError(
+            f"standard output cannot be written ({error.strerror or type(error).__name__})",
+            hint="-o FILE",
+        ) from None
+
+
+def is_stdout_broken() -> bool:
+    """Whether it was standard output that failed, where a library wrote to it."""
+    try:
+        sys.stdout.write("")
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
+
+
+def silence_stdout() -> None:
+    """Let what is still buffered go nowhere: the interpreter would fail on it at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def say(text: str) -> None:
+    """One line to stderr, which may be closed or full: there is nobody else to tell."""
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr)  # noqa: T201  # the one place that writes notes
+
+
 def note(text: str) -> None:
     """One line to stderr, unless quiet."""
     if not STATE.quiet:
-        print(safe_lines(text), file=sys.stderr)  # noqa: T201  # the one place that writes notes
+        say(safe_lines(text))
 
 
 def use_colour() -> bool:

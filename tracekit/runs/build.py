@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit import store
-from tracekit.errors import StoreError
+from tracekit.errors import StoreError, TracekitError
 from tracekit.runs.execute import (
     Progress,
     carry_shard,
@@ -307,7 +307,13 @@ def _derive(
         try:
             filled = {f.table for f in source_files if f.rows_count}
             folders = {s.source_id: s.folder for s in sources if s.folder}
-            tables = _derived(con, job, attempt, notes, filled, folders)
+            try:
+                tables = _derived(con, job, attempt, notes, filled, folders)
+            except TracekitError:
+                raise
+            except Exception:
+                store.verify(run, source_files)  # is it the run that is damaged?
+                raise
             tables["run"] = _with_readers(tables["run"], sources)
         finally:
             closed = store.close_later(con)

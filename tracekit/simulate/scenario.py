@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-import shutil
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +31,8 @@ from tracekit.simulate.nsys import NsysWriter
 from tracekit.simulate.telemetry import Telemetry
 from tracekit.version import __version__
 
+FILES = ".tracekit-simulated.json"
+"""Which files a simulated job consists of, and their checksums; hidden, so never read."""
 EPOCH_NS = 1_784_601_667 * 10**9
 """When every simulated job begins: 2026-07-21 02:41:07 UTC."""
 STYLES = (*TRACE_STYLES, "nsys", "mixed")
@@ -424,6 +426,7 @@ def write(request: Request, output: Path, *, force: bool = False,
     (output / "truth.json").write_text(json.dumps(truth, indent=2) + "\n")
     text = job_toml(scenario) + "".join(f"{line}\n" for line in more)
     (output / "job.toml").write_text(text)
+    _list_files(output)
     return truth
 
 
@@ -482,13 +485,52 @@ def _make_folder(output: Path, force: bool) -> None:
     if output.is_dir() and any(output.iterdir()):
         if not force:
             raise UsageError(f"{output}: exists and is not empty", hint="--force replaces it")
-        if not (output / "truth.json").is_file():
+        _remove_simulated(output)
+    output.mkdir(parents=True, exist_ok=True)
+
+
+def _list_files(output: Path) -> None:
+    """Say what this job consists of, so that replacing it removes nothing else."""
+    found = sorted(path for path in output.rglob("*") if path.is_file())
+    files = {str(path.relative_to(output)): _checksum(path) for path in found}
+    (output / FILES).write_text(json.dumps({"format": FILES, "files": files}, indent=1) + "\n")
+
+
+def _checksum(path: Path) -> int:
+    value = 0
+    with path.open("rb") as stream:
+        while part := stream.read(1 << 20):
+            value = zlib.crc32(part, value)
+    return value
+
+
+def _remove_simulated(output: Path) -> None:
+    """Remove an earlier simulated job; UsageError where the folder holds anything else."""
+    try:
+        listed = json.loads((output / FILES).read_text(encoding="utf-8"))
+        files = dict(listed["files"]) if listed["format"] == FILES else {}
+    except (OSError, ValueError, TypeError, KeyError):
+        raise UsageError(
+            f"{output}: holds no simulated job, so it is not replaced",
+            hint="give another folder, or empty it yourself",
+        ) from None
+    below = sorted(output.rglob("*"), reverse=True)
+    found = [path for path in below if path.is_symlink() or not path.is_dir()]
+    for path in found:
+        name = str(path.relative_to(output))
+        is_ours = path.is_file() and not path.is_symlink() and (
+            name == FILES or (name in files and files[name] == _checksum(path))
+        )
+        if not is_ours:
             raise UsageError(
-                f"{output}: holds no simulated job, so it is not replaced",
+                f"{path}: not as simulate wrote it, so the folder is not replaced",
                 hint="give another folder, or empty it yourself",
             )
-        shutil.rmtree(output)
-    output.mkdir(parents=True, exist_ok=True)
+    for path in found:
+        path.unlink()
+    for folder in below:
+        if folder.is_dir():
+            folder.rmdir()
 
 
 def job_toml(scenario: Scenario) -> str:

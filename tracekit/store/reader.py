@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from tracekit.errors import QueryError, StoreError
+from tracekit.errors import DamagedRunError, QueryError, StoreError
 from tracekit.schema import REGISTRY_VERSION, TABLES, Table
+from tracekit.store import damage
 from tracekit.store.manifest import Manifest, ShardFile, load
 
 if TYPE_CHECKING:
@@ -224,14 +225,20 @@ def open_run(
         )
     chosen = selection or Selection()
     by_table = _paths_by_table(path, manifest.files)
+    if sum(f.file_bytes for f in manifest.files) <= damage.VERIFY_BYTES:
+        damage.verify(path, manifest.files)
     con = connect(
         [p for paths in by_table.values() for p in paths],
         threads=threads or _threads(manifest.files),
         memory_bytes=memory_bytes,
         spill=path / "tmp" / "spill",
     )
-    waiting = _views(con, by_table, chosen)
-    may_have_hosts = _may_have_hosts(con, manifest.files, chosen)
+    try:
+        waiting = _views(con, by_table, chosen)
+        may_have_hosts = _may_have_hosts(con, manifest.files, chosen)
+    except Exception:
+        damage.verify(path, manifest.files)
+        raise
     lock(con)
     return Run(path, manifest, chosen, con, frozenset(by_table), waiting, may_have_hosts)
 
@@ -305,7 +312,7 @@ def _paths_by_table(run: Path, files: Iterable[ShardFile]) -> dict[str, list[str
         found = path.stat().st_size if path.is_file() else None
         if found != file.file_bytes:
             state = "missing" if found is None else f"{found} bytes"
-            raise StoreError(
+            raise DamagedRunError(
                 f"{path}: the manifest says {file.file_bytes} bytes, found {state}",
                 hint="the run is damaged: ingest the sources again into a new folder",
             )

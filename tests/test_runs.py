@@ -860,6 +860,50 @@ def test_the_attempt_that_was_chosen_stays_chosen(job: Path, run: Path, tmp_path
     assert (later.generation, later.attempt) == (2, 1)
 
 
+def test_what_a_refused_ingest_leaves_is_no_input(job: Path, run: Path) -> None:
+    write_trace(job / "other.json", make_trace(5, world_size=16))
+    with pytest.raises(AmbiguousInputError):
+        runs.ingest([job], run)
+    assert list(run.glob("data/*/*.parquet"))
+    for paths in ([run], [run, job], [job / "rank0.json", run]):
+        with pytest.raises(InputError, match="a run that is not finished") as caught:
+            tracekit.open(paths)
+        assert caught.value.hint
+    (job / "other.json").unlink()
+    assert len(runs.ingest([job], run).sources) == 2  # it goes on there
+
+
+@pytest.mark.parametrize("moment", ["the first source is read", "the shard is in place"])
+def test_what_a_killed_ingest_leaves_is_no_input(
+    moment: str, job: Path, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tracekit.cli import main
+
+    start_python(KILLED, run, job, moment).communicate(timeout=60)
+    for command in (
+        ["sources", str(run)],
+        ["sql", str(run), "SELECT 1"],
+        ["query", str(run), "step_time"],
+        ["diagnose", str(run)],
+    ):
+        with pytest.raises(SystemExit) as end:
+            main(command)
+        assert end.value.code == 2
+        said = capsys.readouterr()
+        assert "a run that is not finished" in said.err
+        assert said.out == ""
+
+
+def test_runs_below_a_folder_are_passed_over(job: Path, tmp_path: Path) -> None:
+    runs.ingest([job], job / "kept")
+    (job / "kept" / "tracekit-run.json").unlink()  # one of an earlier version
+    (job / "begun" / "data").mkdir(parents=True)
+    (job / "begun" / "tracekit-run.json").write_text("{}")
+    (job / "begun" / "data" / "rank7.json").write_text("{}")
+    manifest = runs.ingest([job], tmp_path / "other")
+    assert [Path(s.path).name for s in manifest.sources] == ["rank0.json", "rank1.json"]
+
+
 def test_nothing_to_read_is_an_error_with_a_hint(run: Path, tmp_path: Path) -> None:
     (tmp_path / "only").mkdir()
     (tmp_path / "only" / "job.toml").write_text('name = "x"\n')

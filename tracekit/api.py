@@ -208,7 +208,7 @@ class OpenRun:
         except DamagedRunError as damaged:
             if cache.is_kept(self.path):
                 cache.drop(self.path)
-                damaged.hint = "it is gone from the cache: the same command reads the files again"
+                damaged.hint = "it has left the cache: the same command reads the files again"
             raise damaged from error
 
 

@@ -283,13 +283,14 @@ def test_interruption_is_130(
 
 
 def test_ctrl_c_ends_a_real_ingest_and_leaves_no_half_run(tmp_path: Path) -> None:
-    pipe = tmp_path / "rank0.json"
-    os.mkfifo(pipe)  # it is never written to: opening it waits until the signal comes
+    trace = write_trace(tmp_path / "rank0.json", make_trace(0, world_size=1))
     script = (
-        "import sys; from tracekit.cli import main; print('go', flush=True); main(sys.argv[1:])"
+        "import sys, time; from tracekit.cli import main; from tracekit.runs import execute\n"
+        "execute._ingest_source = lambda *_: (print('go', flush=True), time.sleep(60))\n"
+        "main(sys.argv[1:])"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", script, "ingest", str(pipe), "--run", str(tmp_path / "run")],
+        [sys.executable, "-c", script, "ingest", str(trace), "--run", str(tmp_path / "run")],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

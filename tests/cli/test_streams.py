@@ -217,5 +217,3 @@ def is_running(pid: int) -> bool:
     except OSError:
         return False
     return state not in ("Z", "X")
-
-

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import tarfile
@@ -19,8 +20,10 @@ import zstandard
 
 from tracekit.errors import InputError
 from tracekit.ingest import INGESTORS, IngestOptions, SourceFile, files, ingestor, recognise
+from tracekit.ingest.files import expand
 from tracekit.ingest.kineto import KinetoIngestor
 from tracekit.ingest.memory import MemorySink, source_of
+from traces import make_trace, write_trace
 
 EVENT = {"ph": "X", "cat": "cpu_op", "name": "op", "pid": 1, "tid": 1, "ts": 5, "dur": 1}
 
@@ -341,3 +344,42 @@ def test_importing_is_cheap() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     for heavy in ("numpy", "pyarrow", "polars", "duckdb", "msgspec", "zstandard"):
         assert f"'{heavy}'" not in done.stdout
+
+
+def test_what_is_no_file_is_named_and_never_opened(tmp_path: Path) -> None:
+    """A pipe would wait for ever, a device never end."""
+    os.mkfifo(tmp_path / "rank0.json")
+    os.mkfifo(tmp_path / "traces.tar")
+    os.mkfifo(tmp_path / "job.toml")
+    os.mkfifo(tmp_path / "a.parquet")
+    (tmp_path / "zero.log").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as unix:
+        here = Path.cwd()
+        os.chdir(tmp_path)  # the name of a socket is short
+        unix.bind("s.json")
+        os.chdir(here)
+        found = {
+            Path(f.path).name: (recognise(f).status, recognise(f).reason)
+            for f in expand([tmp_path])
+        }
+    pipe = ("unreadable", "a named pipe, which is never opened")
+    assert found == {
+        "rank0.json": pipe,
+        "traces.tar": pipe,
+        "job.toml": pipe,
+        "a.parquet": pipe,
+        "zero.log": ("unreadable", "a device, which is never opened"),
+        "s.json": ("unreadable", "a socket, which is never opened"),
+    }
+    with pytest.raises(InputError, match="never opened"):
+        expand([tmp_path / "rank0.json"])[0].open()
+
+
+def test_a_pipe_among_traces_costs_nothing_but_itself(tmp_path: Path) -> None:
+    from tracekit import runs
+
+    write_trace(tmp_path / "job" / "rank0.json", make_trace(0, world_size=1))
+    os.mkfifo(tmp_path / "job" / "rank1.json")
+    manifest = runs.ingest([tmp_path / "job"], tmp_path / "run")
+    assert [s.reader.partition("=")[0] for s in manifest.sources] == ["kineto", ""]
+    assert runs.ingest([tmp_path / "job"], tmp_path / "run") == manifest

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit import store
-from tracekit.errors import StoreError, TracekitError
+from tracekit.errors import StoreError
 from tracekit.runs.execute import (
     Progress,
     carry_shard,
@@ -249,6 +249,7 @@ def _ingest_once(
     )
     if previous and previous.key == key and not new:
         return previous
+    store.verify_if_small(run, held.files)
     if shards is None:
         shards = read(new)
     readers = {i: reader for shard in shards for i, reader in shard.readers.items()}
@@ -303,20 +304,15 @@ def _derive(
     work = work_folder(run)
     try:
         store.warm()  # for whoever opens the run
-        con = store.open_physical(run, source_files, tables=READS, memory_bytes=memory_bytes)
-        try:
-            filled = {f.table for f in source_files if f.rows_count}
-            folders = {s.source_id: s.folder for s in sources if s.folder}
+        with store.blaming(run, source_files):
+            con = store.open_physical(run, source_files, tables=READS, memory_bytes=memory_bytes)
             try:
+                filled = {f.table for f in source_files if f.rows_count}
+                folders = {s.source_id: s.folder for s in sources if s.folder}
                 tables = _derived(con, job, attempt, notes, filled, folders)
-            except TracekitError:
-                raise
-            except Exception:
-                store.verify(run, source_files)  # is it the run that is damaged?
-                raise
-            tables["run"] = _with_readers(tables["run"], sources)
-        finally:
-            closed = store.close_later(con)
+            finally:
+                closed = store.close_later(con)
+        tables["run"] = _with_readers(tables["run"], sources)
         # Most jobs fill few of them; the views know what columns an absent one has.
         files = [
             store.write_table(work, name, rows)

@@ -13,7 +13,7 @@ takes the next generation's number by an exclusive link (atomic on NFS and Lustr
 whoever comes second starts again from the winner's generation.
 """
 
-from tracekit.store.damage import verify
+from tracekit.store.damage import blaming, verify, verify_if_small
 from tracekit.store.manifest import Manifest, ShardFile, SourceEntry, is_run
 from tracekit.store.reader import (
     Run,
@@ -36,6 +36,7 @@ __all__ = [
     "SourceEntry",
     "SourceSink",
     "arrow_table",
+    "blaming",
     "carry",
     "close_later",
     "is_run",
@@ -43,6 +44,7 @@ __all__ = [
     "open_run",
     "rows_of",
     "verify",
+    "verify_if_small",
     "warm",
     "write_table",
     "writing",

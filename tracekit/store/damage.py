@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
-from tracekit.errors import DamagedRunError
+from tracekit.errors import DamagedRunError, TracekitError
 from tracekit.store.manifest import ShardFile
 
 SLICE_BYTES = 1 << 20
@@ -46,6 +47,27 @@ def verify(run: Path, files: Iterable[ShardFile]) -> None:
             raise _damaged(path, f"the manifest says {file.file_bytes} bytes, found {size}")
         if found != file.crc32:
             raise _damaged(path, "its bytes are not those that were written")
+
+
+def verify_if_small(run: Path, files: Collection[ShardFile]) -> None:
+    """``verify``, unless it took too long (``VERIFY_BYTES``)."""
+    if sum(f.file_bytes for f in files) <= VERIFY_BYTES:
+        verify(run, files)
+
+
+@contextlib.contextmanager
+def blaming(run: Path, files: Iterable[ShardFile]) -> Iterator[None]:
+    """DamagedRunError where these files are why something failed, and not we are."""
+    try:
+        yield
+    except TracekitError:
+        raise
+    except Exception as error:
+        try:
+            verify(run, files)
+        except DamagedRunError as damaged:
+            raise damaged from error
+        raise
 
 
 def _damaged(path: Path, why: str) -> DamagedRunError:

@@ -225,20 +225,16 @@ def open_run(
         )
     chosen = selection or Selection()
     by_table = _paths_by_table(path, manifest.files)
-    if sum(f.file_bytes for f in manifest.files) <= damage.VERIFY_BYTES:
-        damage.verify(path, manifest.files)
+    damage.verify_if_small(path, manifest.files)
     con = connect(
         [p for paths in by_table.values() for p in paths],
         threads=threads or _threads(manifest.files),
         memory_bytes=memory_bytes,
         spill=path / "tmp" / "spill",
     )
-    try:
+    with damage.blaming(path, manifest.files):
         waiting = _views(con, by_table, chosen)
         may_have_hosts = _may_have_hosts(con, manifest.files, chosen)
-    except Exception:
-        damage.verify(path, manifest.files)
-        raise
     lock(con)
     return Run(path, manifest, chosen, con, frozenset(by_table), waiting, may_have_hosts)
 

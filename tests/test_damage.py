@@ -49,7 +49,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return folder / "run"
 
 
-def read_all(run: Path) -> list[list[object]]:
+def read_all(run: Path) -> list[list[str]]:
     """Every row of some tables, as any command would get them."""
     with tracekit.open(run) as opened:
         return [sorted(map(repr, opened.run.con.table(name).fetchall())) for name in TABLES]

@@ -22,10 +22,6 @@ from tracekit.schema import REGISTRY_VERSION
 from tracekit.store import Selection
 from tracekit.store.manifest import Manifest, load
 from tracekit.target import Target
-from tracekit.schema import REGISTRY_VERSION
-from tracekit.store import Selection
-from tracekit.store.manifest import Manifest, load
-from tracekit.target import Target
 
 if TYPE_CHECKING:
     import duckdb

@@ -78,7 +78,7 @@ def prepare_streams() -> None:
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123  # to the end
     if sys.stdout is None:
-        sys.stdout = _Closed()  # type: ignore[assignment]  # as much of it as is used
+        sys.stdout = _Closed()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors != "backslashreplace":
             stream.reconfigure(errors="tracekit")

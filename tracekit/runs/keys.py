@@ -130,6 +130,7 @@ DERIVE_SOURCES = (
     "schema.py",
     "stats.py",
     "store/reader.py",
+    "values.py",
 )
 """What decides about derived rows beside the rows that they are derived from: the modules that
 derive imports, below the package's folder. tests/test_runs.py holds it against the imports."""

@@ -518,8 +518,10 @@ def _remove_simulated(output: Path) -> None:
     found = [path for path in below if path.is_symlink() or not path.is_dir()]
     for path in found:
         name = str(path.relative_to(output))
-        is_ours = path.is_file() and not path.is_symlink() and (
-            name == FILES or (name in files and files[name] == _checksum(path))
+        is_ours = (
+            path.is_file()
+            and not path.is_symlink()
+            and (name == FILES or (name in files and files[name] == _checksum(path)))
         )
         if not is_ours:
             raise UsageError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tracekit import store, values
+from tracekit import api, store, values
 from tracekit.ingest.base import write_columns
 from tracekit.schema import TABLES, table
 
@@ -108,3 +110,23 @@ def test_the_sink_counts_what_did_not_fit(tmp_path: Any) -> None:
     assert source["world_size"] is source["window_end_ns"] is None
     assert [s["doc"] for s in stats if not s["doc"].endswith(".")] == []
     assert table("source").column("path").type == "VARCHAR"
+
+
+def test_names_and_values_that_are_no_text_end_no_ingest(tmp_path: Path) -> None:
+    table_text = b"timestamp,gpu,power_W\n2026-07-21T03:01:07Z,0,300\n"
+    (tmp_path / "good.csv").write_bytes(table_text)
+    try:
+        (tmp_path / os.fsdecode(b"latin-\xe9.csv")).write_bytes(table_text)
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    (tmp_path / "sonic.json").write_text(
+        r'{"COUNTERS:oid:0x1": {"SAI_PORT_STAT_IF_IN_OCTETS": "\ud800", "SAI_\ud800": "5"},'
+        r' "COUNTERS_PORT_NAME_MAP": {"Eth\ud8000": "oid:0x1"}}'
+    )
+    with api.open(tmp_path) as run:
+        found = run.sql("SELECT path, status FROM source ORDER BY path").rows()
+        samples = run.query("gpu_counters")["gpu_id"].to_list()
+    names = [Path(path).name for path, _ in found]
+    assert names == ["good.csv", "latin-\ufffd.csv", "sonic.json"]
+    assert [status for _, status in found][:2] == ["ok", "ok"]
+    assert samples == [f"GPU 0 of {tmp_path / name}" for name in names[:2]]

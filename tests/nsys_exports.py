@@ -169,12 +169,13 @@ class Export:
         pid: int = 7,
         tid: int = 7,
         correlation: int | None = None,
+        kind: int = 0,
     ) -> int:
-        """A runtime or driver call; its correlation id."""
+        """A runtime (or of another class) call; its correlation id."""
         self.correlation += 1
         number = self.correlation if correlation is None else correlation
         self.put(
-            "CUPTI_ACTIVITY_KIND_RUNTIME", start=start, end=start + dur, eventClass=0,
+            "CUPTI_ACTIVITY_KIND_RUNTIME", start=start, end=start + dur, eventClass=kind,
             globalTid=global_id(pid, tid), correlationId=number, nameId=self.string(name),
             returnValue=0,
         )  # fmt: skip

@@ -194,6 +194,9 @@ def test_the_schema_of_2022_is_read(tmp_path: Path) -> None:
         assert summed["MPI:MPI_Send"] == 10
         (projected,) = rows(run, "nvtx_gpu_proj_sum")
         assert (projected["Range"], projected["Total Proj Time (ns)"]) == ("saxpy", 88573480)
+        # Each is recorded twice, the second time with its backtrace.
+        calls = {r["Name"]: r["Num Calls"] for r in rows(run, "cuda_api_sum")}
+        assert (calls["cudaMalloc"], calls["cudaLaunchKernel"], calls["cudaFree"]) == (15, 5, 3)
 
 
 def fake_nsys(folder: Path, export: Path, *, knows_blobs: bool = True) -> Path:

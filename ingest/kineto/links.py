@@ -17,6 +17,8 @@ from tracekit.ingest.kineto.collectives import Meta
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+MAX_SHARED = 64
+"""Calls of one correlation that are looked at: processes of one file, and wrapped counters."""
 
 
 @dataclass(slots=True)
@@ -37,14 +39,36 @@ class Launches:
         self._parts.append((correlation, start, end, thread, pid))
 
     def finish(self) -> None:
-        """Sort by correlation, then start, then the rest (so that file order does not matter)."""
+        """Sort by correlation, then start, then the rest (so that file order does not matter).
+
+        May be called again after more were added.
+        """
         if not self._parts:
             return
+        if len(self.correlation):
+            known = (self.correlation, self.start, self.end, self.thread, self.pid)
+            self._parts.append(known)
         corr, start, end, thread, pid = (np.concatenate(c) for c in zip(*self._parts, strict=True))
         self._parts = []
         order = np.lexsort((pid, thread, end, start, corr))
         self.correlation, self.start, self.end = corr[order], start[order], end[order]
         self.thread, self.pid = thread[order], pid[order]
+
+    def has_inside(self, correlation: Int64s, thread: Int64s, start: Int64s, end: Int64s) -> Bools:
+        """Whether a call of the same correlation and thread lies within each span."""
+        low = np.searchsorted(self.correlation, correlation, side="left")
+        high = np.searchsorted(self.correlation, correlation, side="right")
+        found = np.zeros(len(correlation), np.bool_)
+        # Nearly always one call has a correlation; more where it was counted past its largest.
+        for offset in range(min(int((high - low).max(initial=0)), MAX_SHARED)):
+            at = np.minimum(low + offset, max(len(self.correlation) - 1, 0))
+            found |= (
+                (low + offset < high)
+                & (self.thread[at] == thread)
+                & (self.start[at] >= start)
+                & (self.end[at] <= end)
+            )
+        return found
 
     def find(self, correlation: pa.ChunkedArray, before: Int64s) -> tuple[Int64s, Bools]:
         """Row of the launch of each correlation, and whether there is one.

@@ -25,15 +25,16 @@ DAMAGE_BYTES = 1 << 16
 CANDIDATES = 6
 """Boundaries that are tried before a batch counts as damaged."""
 
-EVENTS_KEY = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
-_BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{)")
+# Blanks are taken possessively: a file may hold megabytes of them, and none are given back.
+EVENTS_KEY = re.compile(rb'(?<!\\)"traceEvents"\s*+:\s*+\[')
+_BOUNDARY = re.compile(rb"\}\s*+,\s*+(?=\{)")
 EVENT_BOUNDARY = re.compile(
-    rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|ts|pid|tid|dur|args|id|bp|s|tts|cname|sf)"?\s*:)'
+    rb'\}\s*+,\s*+(?=\{\s*+"(?:ph|name|cat|ts|pid|tid|dur|args|id|bp|s|tts|cname|sf)"?+\s*+:)'
 )
-_SURE_BOUNDARY = re.compile(rb'\}\s*,\s*(?=\{\s*"ph"\s*:\s*"[A-Za-z]"\s*,)')
-_END = re.compile(rb"\}\s*,?\s*\]")
+_SURE_BOUNDARY = re.compile(rb'\}\s*+,\s*+(?=\{\s*+"ph"\s*+:\s*+"[A-Za-z]"\s*+,)')
+_END = re.compile(rb"\}\s*+(?:,\s*+)?+\]")
 _KNOWN_END = re.compile(
-    rb'\}\s*,?\s*\](?=\s*(?:\}\s*\Z|,\s*"(?:traceName|displayTimeUnit|baseTimeNanoseconds|INFO'
+    rb'\}\s*+(?:,\s*+)?+\](?=\s*+(?:\}\s*+\Z|,\s*+"(?:traceName|displayTimeUnit|baseTimeNanoseconds|INFO'
     rb"|WARNING|ERROR|distributedInfo|deviceProperties|schemaVersion|trace_id|host_name"
     rb'|record_shapes|profile_memory|with_\w+|\w+_version|otherData|metadata)"))'
 )
@@ -84,14 +85,13 @@ class TraceStream:
 
     # --- the buffer ------------------------------------------------------------------------
 
-    def _fill(self) -> None:
-        """Read one chunk more (whole, but for the last one)."""
-        need = self._end + self._chunk + 1
-        if need > len(self._buffer):
-            grown = bytearray(need + len(self._buffer))
+    def _fill(self, size: int = 0) -> None:
+        """Read one chunk more, or ``size`` (whole, but for the last one)."""
+        stop = self._end + max(self._chunk, size)
+        if stop + 1 > len(self._buffer):
+            grown = bytearray(stop + 1 + len(self._buffer))
             grown[: self._end] = self._buffer[: self._end]
             self._buffer = grown
-        stop = self._end + self._chunk
         with memoryview(self._buffer) as view:
             while self._end < stop:
                 got = _read_into(self._raw, view[self._end : stop])
@@ -126,9 +126,8 @@ class TraceStream:
 
     def read_header(self) -> bool:
         """Read to the first event; False if there is no array of events."""
-        searched = 1
         while True:
-            self._fill()
+            self._fill(self._end)  # twice as much each time: it is searched from its beginning
             if self._buffer.startswith(_BOM, 1):
                 self._drop(1 + len(_BOM))
             start = 0
@@ -137,8 +136,7 @@ class TraceStream:
                 start = first.end()
                 self.is_bare = True
             else:
-                found = EVENTS_KEY.search(self._buffer, max(1, searched - 64), self._end)
-                searched = self._end
+                found = EVENTS_KEY.search(self._buffer, 1, self._end)
                 start = found.end() if found else 0
             if start:
                 self.header = self._text(1, start)
@@ -152,18 +150,22 @@ class TraceStream:
     def run(self) -> None:
         """Hand all batches to ``decode`` and what it refuses to ``salvage``; then keep the tail."""
         first = True
+        looked = 0
         while not self.is_closed:
             if not first or self._end == 1:
-                self._fill()
+                # In what was looked through in vain there is nothing, so that it is not looked
+                # through again before there is twice as much.
+                self._fill(looked)
             first = False
+            looked = 0
             if self._is_empty_end():
                 break
             if self._at_eof:
                 self._finish()
                 break
-            if self._cut_batch() or self._cut_end():
+            if self._cut_batch() or self._cut_end() or self._cut_damaged():
                 continue
-            self._cut_damaged()
+            looked = self._end
         self._read_tail()
 
     def _is_empty_end(self) -> bool:
@@ -232,10 +234,10 @@ class TraceStream:
                 return True
         return False
 
-    def _cut_damaged(self) -> None:
-        """No boundary holds: read on if there may be none yet, else salvage what is here."""
+    def _cut_damaged(self) -> bool:
+        """No boundary holds: salvage what is here, or read on (False) if there may be none yet."""
         if self._end < DAMAGE_BYTES:
-            return
+            return False
         last = next(self._boundaries(_SURE_BOUNDARY, 1), None)
         last = last or next(self._boundaries(EVENT_BOUNDARY, 1), None)
         known = self._known_end()
@@ -249,6 +251,9 @@ class TraceStream:
         elif self._end > EVENT_LIMIT_BYTES:
             self._salvage(self._text(), False)
             self._end = 1
+        else:
+            return False
+        return True
 
     def _finish(self) -> None:
         """The file is at its end: the array closes in the buffer, or it breaks off."""

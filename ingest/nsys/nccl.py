@@ -7,6 +7,7 @@ grouped call is launched when the group ends, so it takes what the group's calls
 
 from __future__ import annotations
 
+import re
 import struct
 from bisect import bisect_right
 from collections import defaultdict
@@ -308,9 +309,19 @@ def group_id(comm: str) -> str:
     return f"nccl-{comm}"
 
 
+_INTERFACE = re.compile(
+    r"nccl(?:AllReduce|AllGather|ReduceScatter|Broadcast|Bcast|Reduce|Gather|Scatter|Send|Recv"
+    r"|All[Tt]oAllv?|Group\w+|Comm\w+)"
+)
+
+
 def is_call(name: str | None) -> bool:
-    """Whether a range is a call of NCCL's interface."""
-    return bool(name) and str(name).startswith("nccl") and str(name)[4:5].isupper()
+    """Whether a range is a call of NCCL's interface that asks for work or makes a communicator.
+
+    A listed name, not a prefix: patched builds mark what goes on inside too, such as the network's
+    ``ncclNetIrecv()``, which nobody asked for and no kernel will ever show.
+    """
+    return name is not None and _INTERFACE.fullmatch(name) is not None
 
 
 def op_of(name: str) -> str:

@@ -37,6 +37,8 @@ TID_MASK = 0xFFFFFF
 
 _API_VERSION = re.compile(r"_v\d{4,5}$")
 _DRIVER = re.compile(r"cu[A-Z]")
+_API_CLASSES = (0, 1)
+"""CUDA runtime and driver: eventClass of the calls themselves (ENUM_NSYS_EVENT_CLASS)."""
 _SYNC_KINDS = {1: "event", 2: "stream_wait_event", 3: "stream", 4: "context"}
 _NO_EVENT = 2**32 - 1
 """Of events and streams: none."""
@@ -105,7 +107,6 @@ class Reader:
         device = DeviceRows(self)
         try:
             self._calls()
-            self.launches.finish()
             ranges.read()
             self.steps.finish()
             self._payloads()
@@ -290,34 +291,69 @@ class Reader:
     # --- host calls and synchronisation --------------------------------------------------------
 
     def _calls(self) -> None:
-        wanted = ("start", "end", "globalTid", "correlationId", "nameId")
+        wanted = ("start", "end", "eventClass", "globalTid", "correlationId", "nameId")
         clean = _Cleaned(self.strings)
+        others: list[pa.Table] = []
         for batch in self.batches(m.RUNTIME, wanted):
             place, start, dur, good = self.timed(m.RUNTIME, batch)
             tids = batch.ints("globalTid")
-            threads = pc.bit_wise_and(tids, TID_MASK)
-            pids = pc.bit_wise_and(pc.shift_right(tids, 24), TID_MASK)
-            correlation = batch.ints("correlationId")
             name, category = clean.columns(batch.ints("nameId"))
-            columns = {
-                "place": place,
-                "start_ns": pa.array(start),
-                "dur_ns": pa.array(dur),
-                "category": category,
-                "name": name,
-                "pid": pids,
-                "thread": threads,
-                "correlation": correlation,
-            }
-            self.put("host_op", columns, good)
-            linked = good & np.asarray(correlation.is_valid())
-            self.launches.add(
-                np.asarray(correlation.fill_null(0))[linked],
-                start[linked],
-                (start + dur)[linked],
-                np.asarray(threads.fill_null(-1))[linked],
-                np.asarray(pids.fill_null(-1))[linked],
+            rows = pa.table(
+                {
+                    "place": place,
+                    "start_ns": pa.array(start),
+                    "dur_ns": pa.array(dur),
+                    "category": category,
+                    "name": name,
+                    "pid": pc.bit_wise_and(pc.shift_right(tids, 24), TID_MASK),
+                    "thread": pc.bit_wise_and(tids, TID_MASK),
+                    "correlation": batch.ints("correlationId"),
+                }
             )
+            rows = rows if good.all() else rows.filter(pa.array(good))
+            classes = np.asarray(batch.ints("eventClass").fill_null(_API_CLASSES[0]))
+            is_other = ~np.isin(classes[good], _API_CLASSES)
+            if is_other.any():
+                others.append(rows.filter(pa.array(is_other)))
+                rows = rows.filter(pa.array(~is_other))
+            self._write_calls(rows)
+        self.launches.finish()
+        if others:
+            self._write_others(pa.concat_tables(others))
+
+    def _write_calls(self, rows: pa.Table) -> None:
+        self.sink.write("host_op", rows)
+        linked = rows.filter(rows["correlation"].is_valid())
+        start = linked["start_ns"].to_numpy()
+        self.launches.add(
+            linked["correlation"].to_numpy(),
+            start,
+            start + linked["dur_ns"].to_numpy(),
+            linked["thread"].fill_null(-1).to_numpy(),
+            linked["pid"].fill_null(-1).to_numpy(),
+        )
+
+    def _write_others(self, rows: pa.Table) -> None:
+        """Records of other classes: one that encloses a call with the same correlation on its
+        thread is that call again (in nsys, with its backtrace), and is left out."""
+        start = rows["start_ns"].to_numpy()
+        is_repeated = self.launches.has_inside(
+            rows["correlation"].fill_null(-1).to_numpy(),
+            rows["thread"].fill_null(-1).to_numpy(),
+            start,
+            start + rows["dur_ns"].to_numpy(),
+        )
+        if is_repeated.any():
+            place = rows["place"][int(np.argmax(is_repeated))].as_py()
+            self.sink.count(
+                "call_recorded_twice",
+                int(is_repeated.sum()),
+                severity="info",
+                doc="Calls that are recorded a second time, with their backtrace; counted once.",
+                place=place,
+            )
+        self._write_calls(rows.filter(pa.array(~is_repeated)))
+        self.launches.finish()
 
     def _kernel_launches(self) -> int:
         """Calls that launched kernels, by their names."""

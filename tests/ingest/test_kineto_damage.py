@@ -6,6 +6,7 @@ import gzip
 import json
 import random
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.ingest import IngestOptions
-from tracekit.ingest.kineto import reader, salvage
+from tracekit.ingest.kineto import reader, salvage, stream
+from tracekit.ingest.kineto.stream import CHUNK_BYTES, TraceStream
 from tracekit.ingest.memory import MemorySink, source_of
 
 Row = tuple[Any, ...]
@@ -501,3 +503,45 @@ def test_shapes_hold_no_letters_or_digits_of_the_text(data: bytes) -> None:
     shown = salvage.shape(data)
     assert len(shown) <= salvage.SHAPE_LENGTH
     assert not set(shown) & set("bcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(
+            lambda blanks, a, b: b'{"traceEvents":[%s,%s%s]}' % (a, blanks, b), id="between"
+        ),
+        pytest.param(
+            lambda blanks, a, b: b'{"traceEvents":[%s,%s%s}]}' % (a, b[:-1], blanks), id="within"
+        ),
+        pytest.param(
+            lambda blanks, a, b: b'{"traceEvents":[%s,%s%s]}' % (a, b, blanks), id="after"
+        ),
+        pytest.param(
+            lambda blanks, a, b: b'{"traceEvents":%s[%s,%s]}' % (blanks, a, b), id="before"
+        ),
+    ],
+)
+def test_megabytes_of_blanks_are_looked_at_once(
+    text: Callable[[bytes, bytes, bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fills: list[int] = []
+    fill = TraceStream._fill
+
+    def counted(stream: TraceStream, size: int = 0) -> None:
+        fills.append(size)
+        fill(stream, size)
+
+    monkeypatch.setattr(TraceStream, "_fill", counted)
+    one = {"ph": "X", "pid": 1, "tid": 1, "cat": "cpu_op", "name": "a", "ts": 1, "dur": 3}
+    first = second = json.dumps({**one, "args": {"External id": 1}}).encode()
+    data = text(b" " * (8 << 20), first, second)
+    assert len(read(data, chunk=CHUNK_BYTES).rows("host_op")) == 2
+    # All that is held is searched after each: as many as there are chunks would be quadratic.
+    assert len(fills) < 10 < len(data) // CHUNK_BYTES
+
+
+def test_a_brace_before_a_megabyte_of_blanks_is_no_boundary_at_once() -> None:
+    # Quadratic patterns would take hours for it.
+    assert not list(stream._KNOWN_END.finditer(b"}" + b" " * (1 << 20) + b"x"))
+    assert not list(stream._END.finditer(b"}" + b" " * (1 << 20) + b"x"))

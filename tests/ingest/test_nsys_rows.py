@@ -68,6 +68,31 @@ def test_a_kernel_finds_its_launch(tmp_path: Path) -> None:
     assert sink.facts["window_end_ns"] == START_NS + 560
 
 
+def test_a_call_that_is_recorded_again_with_its_backtrace_is_one_call(tmp_path: Path) -> None:
+    backtrace = 67
+
+    def fill(export: Export) -> None:
+        number = export.call("cudaLaunchKernel", 99, 12, kind=backtrace)  # first in the file
+        export.call("cudaLaunchKernel_v7000", 100, 10, correlation=number)
+        export.kernel("gemm(float*)", 500, 60, number)
+        export.call("cuLaunchKernel", 102, 5, correlation=number, kind=1)  # its own name: stays
+        export.call("cudaMalloc", 200, 10, kind=backtrace)  # recorded in this class only: stays
+        other = export.call("cudaFree_v3020", 300, 10, tid=9)
+        export.call("cudaFree", 299, 12, kind=backtrace, correlation=other)  # of another thread
+
+    sink = one(tmp_path, fill)
+    found = sorted(sink.rows("host_op", "start_ns", "name"))
+    assert [(start - START_NS, name) for start, name in found] == [
+        (100, "cudaLaunchKernel"),
+        (102, "cuLaunchKernel"),
+        (200, "cudaMalloc"),
+        (299, "cudaFree"),
+        (300, "cudaFree"),
+    ]
+    assert sink.counters["call_recorded_twice"] == 1
+    assert sink.rows("gpu_op", "launch_start_ns") == [START_NS + 102]
+
+
 def test_equal_correlations_of_two_processes_are_not_joined(tmp_path: Path) -> None:
     def fill(export: Export) -> None:
         for pid, device in ((20, 0), (10, 1)):
@@ -470,6 +495,8 @@ def test_calls_without_a_kernel_are_open_where_no_payload_names_their_communicat
         call(export, "ncclReduce", 345, 700, 9)  # began before the last launch that ran
         export.launch("gemm", 400, 700, 50)
         call(export, "ncclCommCount", 600, 610)
+        call(export, "ncclNetIrecv()", 612, 615)  # the network's own, of a patched NCCL
+        call(export, "ncclNetIsend", 616, 700, 10)
         call(export, "ncclAllReduce", 620, 650)
         export.call("cudaLaunchKernelExC_v11060", 630, 10)
         call(export, "ncclBroadcast", 660, None)  # the host itself never came back

@@ -10,12 +10,16 @@ and start at 0 in every step; a file covers all ranks that were recorded.
 
 from __future__ import annotations
 
+import contextlib
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from tracekit import schema
 from tracekit.errors import InputError
 from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
+from tracekit.values import NO_FIT, NO_FIT_DOC
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +35,11 @@ COLUMNS = frozenset(
 BATCH_ROWS = 1 << 18
 MAX_MEMBER_BYTES = 1 << 30
 """A Parquet file inside an archive is read whole: its index is at its end."""
+
+MAX_TIME_S = 4e9
+"""Seconds from which on a count is no time but damage, and would not fit int64 ns when added."""
+MAX_OPERATION_CHARS = 100
+"""Of the name of an operation; the few dozen that there are have twenty."""
 
 _RENAMED = {
     "rank": "global_rank",
@@ -48,7 +57,7 @@ class PipelineTimersIngestor:
     """Parquet files of pipeline operation timers."""
 
     name = "pipeline_timers"
-    version = 1
+    version = 2
 
     def sniff(self, head: bytes, name: str) -> Recognition | None:
         """Never by the head: a Parquet file names its columns at its end. See ``recognise``."""
@@ -81,7 +90,9 @@ class PipelineTimersIngestor:
         place, first, last = 0, None, None
         try:
             with _opened(source) as stream:
-                file = pq.ParquetFile(stream)
+                # A name stands once in its dictionary, however often rows repeat it.
+                file = pq.ParquetFile(stream, read_dictionary=["optype"])
+                _check_columns(file.schema_arrow.names)
                 for batch in file.iter_batches(BATCH_ROWS, columns=sorted(COLUMNS)):
                     rows = _converted(pa.Table.from_batches([batch]), place, sink)
                     place += batch.num_rows
@@ -110,6 +121,10 @@ class PipelineTimersIngestor:
         )
         if place == 0:
             sink.fact(status="empty", reason="it holds no rows")
+        elif first is None:
+            sink.fact(
+                status="unreadable", reason="no row of it has a rank, stage, step, type and time"
+            )
 
 
 def _opened(source: SourceFile) -> BinaryIO:
@@ -123,23 +138,59 @@ def _opened(source: SourceFile) -> BinaryIO:
     return io.BytesIO(data)
 
 
+def _check_columns(names: Sequence[str]) -> None:
+    """Refuse what cannot be told apart. Raises InputError."""
+    twice = sorted(name for name in COLUMNS if names.count(name) > 1)
+    if twice:
+        raise InputError(f"it has the column {twice[0]} more than once")
+
+
+def _fitted(rows: pa.Table, name: str, type_: pa.DataType, place: int, sink: Sink) -> pa.Array:
+    """A column in the type that is wanted; null, and counted, where a value is none of it."""
+    import numpy as np
+    import pyarrow as pa
+
+    column = rows.column(name).combine_chunks()
+    with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return column.cast(type_)
+    kept: list[object] = []
+    for one in column:
+        try:
+            kept.append(one.cast(type_).as_py())
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            kept.append(None)
+    fitted = pa.array(kept, type_)
+    wrong = np.asarray(fitted.is_null()) & np.asarray(column.is_valid())
+    sink.count(
+        NO_FIT, int(wrong.sum()), doc=NO_FIT_DOC, place=place + int(wrong.argmax()), shape=name
+    )
+    return fitted
+
+
 def _converted(rows: pa.Table, place: int, sink: Sink) -> pa.Table:
     """Rows of ``pipeline_timer``: nanoseconds, and null where the file says -1."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    def integers(name: str) -> Any:
-        return rows.column(name).cast(pa.int64())
-
-    start = np.asarray(rows.column("start_ts").cast(pa.float64()).fill_null(np.nan).to_numpy())
-    dur = np.asarray(rows.column("duration").cast(pa.float64()).fill_null(np.nan).to_numpy())
-    # Beyond 292 years a second count is no time but damage, and would not fit int64 ns.
-    usable = np.isfinite(start) & np.isfinite(dur) & (np.abs(start) < 9e9) & (dur < 9e9)
+    stored = schema.table("pipeline_timer").arrow_schema()
+    integers = {
+        old: _fitted(rows, old, stored.field(new).type, place, sink)
+        for old, new in _RENAMED.items()
+    }
+    operation = _operations(
+        _fitted(rows, "optype", pa.dictionary(pa.int32(), pa.string()), place, sink)
+    )
+    start, dur = (
+        np.asarray(_fitted(rows, name, pa.float64(), place, sink).fill_null(np.nan))
+        for name in ("start_ts", "duration")
+    )
+    usable = np.isfinite(start) & np.isfinite(dur)
+    usable &= (np.abs(start) < MAX_TIME_S) & (dur < MAX_TIME_S)
     negative = usable & (dur < 0)
     usable &= dur >= 0
-    for name in ("rank", "stage", "dp_rank", "step", "optype"):
-        usable &= np.asarray(rows.column(name).is_valid().to_numpy())
+    for column in (operation, *(integers[n] for n in ("rank", "stage", "dp_rank", "step"))):
+        usable &= np.asarray(column.is_valid())
     for name, which, doc in (
         ("timer_negative", negative, "An operation with a negative duration; it is left out."),
         (
@@ -156,16 +207,25 @@ def _converted(rows: pa.Table, place: int, sink: Sink) -> pa.Table:
     dur_ns = np.rint(np.where(usable, dur, 0.0) * 1e9).astype(np.int64)
     columns: dict[str, Any] = {
         "place": pa.array(np.arange(place, place + rows.num_rows)),
-        "operation": rows.column("optype").cast(pa.string()),
+        "operation": operation,
         "start_ns": pa.array(start_ns),
         "end_ns": pa.array(start_ns + dur_ns),
     }
     for old, new in _RENAMED.items():
-        values = integers(old)
+        values = integers[old]
         if old in ("mb_id", "mc", "gmc"):
-            values = pc.if_else(pc.less(values, 0), pa.scalar(None, pa.int64()), values)
+            values = pc.if_else(pc.less(values, 0), pa.scalar(None, values.type), values)
         columns[new] = values
     return pa.table(columns).filter(pa.array(usable))
+
+
+def _operations(names: pa.Array) -> pa.Array:
+    """Names of operations as a dictionary, none of which is long."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    short = pc.utf8_slice_codeunits(names.dictionary, 0, MAX_OPERATION_CHARS)
+    return pa.DictionaryArray.from_arrays(names.indices, short)
 
 
 def _bounds(rows: pa.Table) -> tuple[int, int]:

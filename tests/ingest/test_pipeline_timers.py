@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -123,3 +124,48 @@ def test_a_row_given_twice_counts_once(tmp_path: Path) -> None:
         once = run.sql("SELECT count(*) FROM pipeline_op").item()
     with api.open([tmp_path / "a.parquet", tmp_path / "b.parquet"]) as run:
         assert run.sql("SELECT count(*) FROM pipeline_op").item() == once
+
+
+def test_what_is_no_number_loses_its_row_and_not_the_file(tmp_path: Path) -> None:
+    ranks = pa.array(["0", "1", "two", "3", "99999999999999999999", *["0"] * 7])
+    path = write(tmp_path / "trace.parquet", table(ROWS[:12], rank=ranks))
+    with api.open(path) as run:
+        assert run.sql("SELECT count(*) FROM pipeline_timer").rows() == [(10,)]
+        issues = "SELECT counter, occurrence_count, place, shape FROM ingest_stat ORDER BY counter"
+        assert run.sql(issues).rows() == [
+            ("no_fit", 2, 2, "rank"),
+            ("timer_incomplete", 2, 2, None),
+        ]
+
+
+def test_numbers_that_do_not_fit_lose_their_rows(tmp_path: Path) -> None:
+    far = pa.array([2.0**70, math.inf, 7.0, *[0.0] * 9])
+    late = pa.array([*[0.125] * 10, 8e9, 1e300])
+    path = write(tmp_path / "trace.parquet", table(ROWS[:12], step=far, duration=late))
+    with api.open(path) as run:
+        found = run.sql("SELECT place FROM pipeline_timer ORDER BY place").rows()
+        assert [place for (place,) in found] == [*range(2, 10)]
+
+
+def test_columns_of_no_number_at_all_leave_no_row_and_no_error(tmp_path: Path) -> None:
+    odd = pa.array([{"a": 1}] * len(ROWS))
+    path = write(tmp_path / "trace.parquet", table(ROWS, stage=odd))
+    with api.open(path) as run:
+        assert run.sql("SELECT count(*) FROM pipeline_timer").rows() == [(0,)]
+        assert run.sql("SELECT status FROM source").rows() == [("unreadable",)]
+
+
+def test_a_column_that_is_there_twice_is_refused_by_name(tmp_path: Path) -> None:
+    rows = table(ROWS)
+    path = write(tmp_path / "trace.parquet", rows.append_column("rank", rows["rank"]))
+    with api.open(path) as run:
+        ((status, reason),) = run.sql("SELECT status, reason FROM source").rows()
+    assert (status, "rank more than once" in reason) == ("unreadable", True)
+
+
+def test_a_long_name_of_every_operation_is_shortened(tmp_path: Path) -> None:
+    long = pa.array(["forward" * 1000] * len(ROWS))
+    path = write(tmp_path / "trace.parquet", table(ROWS, optype=long))
+    with api.open(path) as run:
+        ((longest,),) = run.sql("SELECT max(length(operation)) FROM pipeline_timer").rows()
+    assert longest == 100

@@ -242,6 +242,14 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
         ),
         r"\1***",
     ),
+    (
+        re.compile(
+            rf"((?<![\w-])--?[\w-]{{0,40}}{_WORDS_OF_SECRETS}(?![a-z])[\w-]{{0,40}}\s{{1,4}})"
+            r"[^\s\"',;&)-][^\s\"',;&)]{2,}",
+            re.I,
+        ),
+        r"\1***",
+    ),
     (re.compile(r"(\bbearer\s+)[\w.~+/-]{6,}=*", re.I), r"\1***"),
     (re.compile(r"(://[^\s/:@]+:)[^\s/@]+(?=@)"), r"\1***"),
     (
@@ -253,6 +261,15 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
 )
 """What a secret looks like in a name that a user chose, and what is left of it."""
+
+
+_PROGRAM = re.compile(r"[\w.+-]{1,64}")
+
+
+def program(name: str | None) -> str | None:
+    """The program of a process's name; never its arguments, of which one may be a credential."""
+    word = next(iter((name or "").split()), "").rsplit("/", 1)[-1]
+    return word if _PROGRAM.fullmatch(word) else None
 
 
 def redact(name: str) -> str:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _FIELDS = msgspec.json.Decoder(dict[str, Raw])
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.]{0,40}")
-_PROCESS_NAME = re.compile(r"[^\x00-\x1f]{1,100}")
 
 NOT_WORK = {
     "cuda_profiler_range",
@@ -236,8 +235,9 @@ class OddEvents:
             return
         pid = as_int(self._id(fields.get("pid")))
         name = _text(self._plain(fields.get("args")).get("name"))
-        if pid is not None and name and _PROCESS_NAME.fullmatch(name):
-            self.processes.setdefault(pid, names.redact(name))
+        shown = names.program(name)
+        if pid is not None and shown is not None:
+            self.processes.setdefault(pid, shown)
 
 
 def _text(raw: Raw | None) -> str | None:

@@ -68,7 +68,10 @@ def from_numbers(values: Sequence[int | float | None]) -> tuple[Int64s, Bools] |
     try:
         us = np.array(array("d", values))  # type: ignore[type-var]  # a null raises
     except TypeError:  # null among them; several times slower
-        us = np.array(values, dtype=np.float64)
+        try:
+            us = np.array(values, dtype=np.float64)
+        except OverflowError:  # and one that no double holds
+            return None
     except OverflowError:
         return None
     known = ~np.isnan(us)

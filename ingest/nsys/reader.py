@@ -432,7 +432,7 @@ class Reader:
         table = pa.table(
             {
                 "pid": pa.array([self.process.pid], pa.int64()),
-                "name": texts([name.rsplit("/", 1)[-1][:100] if name else None]),
+                "name": texts([names.program(name)]),
                 "cuda_visible_devices": texts([env.get("CUDA_VISIBLE_DEVICES")]),
                 "local_rank": int32s([self._local_rank()]),
                 "env": pa.array(

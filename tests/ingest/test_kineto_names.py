@@ -162,6 +162,9 @@ def test_cut_lists_are_rebuilt_from_start_and_stride() -> None:
         ('API_KEY="abc123def"', 'API_KEY="***"'),
         ("Authorization: Bearer abc.def123", "Authorization: Bearer ***"),
         ("secret: abc12345", "secret: ***"),
+        ("train --token hunter2 -v", "train --token *** -v"),
+        ("train --hf-token=hunter2", "train --hf-token=***"),
+        ("x -api-key  hunter2", "x -api-key  ***"),
     ],
 )
 def test_secrets_are_cut_out(name: str, kept: str) -> None:
@@ -174,6 +177,8 @@ def test_secrets_are_cut_out(name: str, kept: str) -> None:
         "void moe::token::dispatch<128, 4>(int4*)",
         "tokenizer.py(3): __call__",
         "nn.Module: TokenEmbedding_0",
+        "build --tokenizer-type GPT2BPETokenizer",
+        "run --token --verbose",
         "embed_tokens: forward",
         "Optimizer.step#AdamW.step",
         "nccl:all_reduce",
@@ -181,3 +186,18 @@ def test_secrets_are_cut_out(name: str, kept: str) -> None:
 )
 def test_ordinary_names_are_left_alone(name: str) -> None:
     assert names.redact(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("python", "python"),
+        ("/opt/conda/bin/python3.10 train.py --token=hunter2", "python3.10"),
+        ("train --password hunter2", "train"),
+        ("token=hunter2", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_of_a_process_only_its_program_is_kept(name: str | None, kept: str | None) -> None:
+    assert names.program(name) == kept

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +20,7 @@ from tracekit.jobs_import import (
     read_topology,
 )
 from tracekit.jobs_import.arguments import dumped, flags
-from tracekit.jobs_import.cluster import expand_hosts
+from tracekit.jobs_import.cluster import MAX_HOSTS, expand_hosts
 
 DEEPSPEED = json.dumps(
     {
@@ -67,6 +70,18 @@ def pod(gpus: int, replicas: int, nics: int = 0) -> str:
             "spec": {"pytorchReplicaSpecs": {"Worker": spec}},
         }
     )
+
+
+YAML = """
+apiVersion: v1
+kind: Pod
+metadata: {name: trainer}
+spec:
+  nodeSelector: {nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB}
+  containers:
+  - name: c
+    resources: {limits: {nvidia.com/gpu: 4}}
+"""
 
 
 def read(text: str) -> JobDescription:
@@ -231,8 +246,127 @@ def test_slurm_json() -> None:
 def test_host_lists() -> None:
     assert list(expand_hosts("a[1-2]-ib[0,3],b")) == ["a1-ib0", "a1-ib3", "a2-ib0", "a2-ib3", "b"]
     assert list(expand_hosts("(null)")) == []
-    assert len(list(expand_hosts("a[0-999999999]"))) == 0
-    assert len(list(expand_hosts("a[0-9999]b[0-9999]"))) == 100_000
+    assert list(expand_hosts("a[1-x],b[]")) == ["a1-x", "b"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a[1-50000000]",
+        "a[1-99999][1-99999]",
+        "a[" + ",".join(["1-99999"] * 100) + "]",
+        "a[0-9999]b[0-9999]c[0-9999]d[0-9999]",
+    ],
+)
+def test_a_list_of_too_many_hosts_places_nobody_and_says_so(text: str) -> None:
+    assert len(list(expand_hosts(text))) == MAX_HOSTS + 1
+    job = read(f"JobId=7 NumNodes=2 NumTasks=2 NodeList={text}")
+    assert not job.rank
+    assert any("100,000 hosts" in note for note in job.notes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a[" * 100_000, "a[1" * 50_000, "a[]" * 100_000, "a[1-" + "9" * 5000 + "]"],
+)
+def test_brackets_without_end_are_read_at_once(text: str) -> None:
+    assert len(list(expand_hosts(text))) < 100_001
+
+
+@pytest.mark.parametrize(
+    ("name", "is_kept"),
+    [
+        ("NCCL_IB_HCA", True),
+        ("FI_PROVIDER", True),
+        ("UCX_TLS", True),
+        ("NCCL_AUTH_TOKEN", False),
+        ("UCX_PASSWORD", False),
+        ("FI_KEY", False),
+    ],
+)
+def test_of_a_pod_s_environment_only_known_settings_are_kept(name: str, is_kept: bool) -> None:
+    job = read(YAML + f"    env: [{{name: {name}, value: hunter2}}]\n")
+    assert ("hunter2" in " ".join(job.notes)) == is_kept
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "creationTimestamp: 2024-99-99",
+        "x: !!int abc",
+        "x: !!float abc",
+        "x: !!bool maybe",
+        "x: " + "9" * 5000,
+        "x: 0b__",
+    ],
+)
+def test_values_that_yaml_cannot_hold_do_not_matter(line: str) -> None:
+    assert read(YAML + line + "\n").world_size == 4
+
+
+def test_replicas_that_multiply_beyond_any_cluster_are_not_believed() -> None:
+    pods = "  replicas: 2147483647\n  template:\n    replicas: 2147483647\n    spec:\n"
+    spec = "\n".join(f"    {line}" for line in YAML.split("spec:\n")[1].splitlines())
+    job = read("apiVersion: v1\nkind: Job\nspec:\n" + pods + spec + "\n")
+    assert job.world_size is None
+    assert any("not believed" in note for note in job.notes)
+
+
+ODD = [None, True, -1, 0, 2**31, 10**30, 1.5, "x", "", "9" * 5000, [], {}, [[]], [{}], {"a": []}]
+
+
+def changed_somewhere(value: Any, odd: Any) -> Iterator[Any]:
+    """The document with one of its values, at any depth, replaced."""
+    yield odd
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from ({**value, key: other} for other in changed_somewhere(item, odd))
+    elif isinstance(value, list):
+        for at, item in enumerate(value):
+            for other in changed_somewhere(item, odd):
+                yield [*value[:at], other, *value[at + 1 :]]
+
+
+SAMPLES = {
+    "pod": json.loads(pod(4, 2, 2)),
+    "slurm": {
+        "jobs": [
+            {"job_id": 7, "name": "a", "nodes": "a[1-2]", "node_count": {"number": 2},
+             "tasks": {"number": 4}, "tasks_per_node": {"number": 2},
+             "time": {"start": {"number": 9}},
+             "tres": {"allocated": [{"type": "gres", "name": "gpu", "count": 4}]}}
+        ]
+    },
+    "deepspeed": {
+        "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}},
+        "train_batch_size": 8, "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 2, "bf16": {"enabled": True},
+    },
+    "model": {"hidden_size": 8, "num_hidden_layers": 2, "vocab_size": 9, "torch_dtype": "bf16"},
+    "trainer": {"per_device_train_batch_size": 2, "fsdp": "full_shard", "bf16": True},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_values_of_any_type_are_no_bug(name: str) -> None:
+    assert read(json.dumps(SAMPLES[name]))
+    for odd in ODD:
+        for document in changed_somewhere(SAMPLES[name], odd):
+            with contextlib.suppress(InputError):
+                read(json.dumps(document))
+
+
+@pytest.mark.parametrize("value", ['"8"', "1.5", "true", "[]", "{}", "9" * 5000, "2147483648"])
+@pytest.mark.parametrize("key", ["shard", "replicate"])
+def test_degrees_of_any_type_are_no_bug(key: str, value: str) -> None:
+    text = f"[parallelism]\ntensor_parallel_degree = 2\ndata_parallel_{key}_degree = {value}\n"
+    with contextlib.suppress(InputError):
+        read(text)
+
+
+@pytest.mark.parametrize("text", ["\n" * 200_000, "[\n" * 100_000, "[a ... " + " " * 200_000 + "b"])
+def test_arguments_are_looked_for_at_once(text: str) -> None:
+    assert not dumped(text)  # quadratic patterns take minutes for each
 
 
 def test_kubernetes_keeps_no_secret() -> None:
@@ -245,16 +379,6 @@ def test_kubernetes_keeps_no_secret() -> None:
     assert "transport option" not in text
 
 
-YAML = """
-apiVersion: v1
-kind: Pod
-metadata: {name: trainer}
-spec:
-  nodeSelector: {nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB}
-  containers:
-  - name: c
-    resources: {limits: {nvidia.com/gpu: 4}}
-"""
 AFFINITY = """
   affinity:
     nodeAffinity:

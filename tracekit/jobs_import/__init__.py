@@ -19,6 +19,7 @@ from tracekit.errors import InputError
 from tracekit.job import MAX_BYTES, JobDescription, is_job_file, merge_jobs, parse_job
 from tracekit.jobs_import import arguments, cluster, configs, topology
 from tracekit.jobs_import.topology import Topology, read_topology
+from tracekit.wording import safe
 
 Reader = Callable[[str], JobDescription | None]
 
@@ -39,7 +40,10 @@ READERS: tuple[tuple[str, Reader], ...] = (
 def import_description(text: str, path: str) -> tuple[str, JobDescription]:
     """What a text is, and the job description that it gives. InputError where nobody knows."""
     for name, reader in READERS:
-        found = reader(text)
+        try:
+            found = reader(text)
+        except msgspec.ValidationError as error:  # a value that no job has
+            raise InputError(f"{path}: {name}: {safe(str(error))[:200]}") from None
         if found is not None:
             notes = tuple(f"{path}: {note}" for note in found.notes)
             return name, msgspec.structs.replace(found, files=(path,), notes=notes)

@@ -55,7 +55,7 @@ def read_arguments(text: str) -> JobDescription | None:
 
 def dumped(text: str) -> dict[str, str]:
     """The arguments of Megatron's dump; empty where there is none."""
-    return {m[1]: m[2].rstrip() for m in _DUMPED.finditer(text)}
+    return {m[1]: m[2].strip() for m in _DUMPED.finditer(text)}
 
 
 def flags(text: str) -> dict[str, Any]:

@@ -6,16 +6,26 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from tracekit.ingest.nccl.messages import ENV_ALLOWED
 from tracekit.job import JobDescription
-from tracekit.jobs_import.values import described, whole
+from tracekit.jobs_import.values import described, items, mapping, whole
 
 if TYPE_CHECKING:
     import yaml
 
 MAX_HOSTS = 100_000
-"""A host list that names more is not expanded: brackets multiply."""
+"""A host list that names more is not expanded: brackets multiply. Slurm's own limit is 64,000."""
+MAX_BRACKETS = 4
+"""Pairs of brackets in one name: Slurm writes two at most."""
+MAX_DIGITS = 9
+"""Digits of a number in a host's name."""
+MAX_PODS = 1_000_000
+"""Pods that are believed: replicas multiply, and the largest clusters have 100,000 nodes."""
+MAX_NOTES = 100
+"""Notes of one file: a manifest of thousands of pods repeats the same few."""
 
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][\w:/]*)=(\S*)")
 
@@ -24,7 +34,7 @@ def slurm(text: str) -> JobDescription | None:
     """``scontrol show job``, ``scontrol show job --json`` or ``sacct --json``."""
     if text.lstrip()[:1] == "{":
         return _slurm_json(text)
-    if not re.search(r"(?m)^\s*JobId=\d+", text):
+    if not re.search(r"(?m)^[ \t]*+JobId=\d+", text):
         return None
     found = {m[1]: m[2] for m in _FIELD.finditer(text)}
     per_node = whole(found.get("NtasksPerN:B:S:C", "").split(":")[0])
@@ -36,7 +46,7 @@ def slurm(text: str) -> JobDescription | None:
         node_list=found.get("NodeList"),
         tasks=whole(found.get("NumTasks")),
         per_node=per_node,
-        gpus_per_node=int(gpus[1]) // nodes if gpus and nodes else None,
+        gpus_per_node=_share(whole(gpus[1]) if gpus else None, nodes),
         start=found.get("StartTime"),
         end=found.get("EndTime"),
     )
@@ -59,7 +69,7 @@ def _slurm_json(text: str) -> JobDescription | None:
     gpus = next(
         (
             _number(t.get("count"))
-            for t in listed.get("allocated") or ()
+            for t in items(listed.get("allocated"))
             if isinstance(t, dict) and t.get("type") == "gres" and "gpu" in str(t.get("name"))
         ),
         None,
@@ -70,7 +80,7 @@ def _slurm_json(text: str) -> JobDescription | None:
         node_list=str(job.get("nodes") or ""),
         tasks=_number(job.get("tasks")),
         per_node=_number(job.get("tasks_per_node")),
-        gpus_per_node=gpus // node_count if gpus and node_count else None,
+        gpus_per_node=_share(gpus, node_count),
         start=_time(time.get("start") or job.get("start_time")),
         end=_time(time.get("end") or job.get("end_time")),
     )
@@ -80,6 +90,10 @@ def _slurm_json(text: str) -> JobDescription | None:
         note = f"{len(jobs)} jobs in the file: the first is used"
         return msgspec.structs.replace(found, notes=(*found.notes, note))
     return found
+
+
+def _share(gpus: int | None, nodes: int | None) -> int | None:
+    return gpus // nodes or None if gpus and nodes else None
 
 
 def _number(value: Any) -> int | None:
@@ -106,6 +120,9 @@ def _slurm_job(
 ) -> JobDescription:
     hosts = list(expand_hosts(node_list or ""))
     notes = []
+    if len(hosts) > MAX_HOSTS:
+        notes.append(f"the list of nodes names more than {MAX_HOSTS:,} hosts: no rank is placed")
+        hosts = []
     if start and start not in ("Unknown", "N/A"):
         ran = f"Slurm: ran from {start}"
         notes.append(ran + (f" to {end}" if end and end != "Unknown" else ""))
@@ -115,7 +132,9 @@ def _slurm_job(
         per = gpus_per_node
         notes.append(f"ranks placed as one a GPU, {per} a node in the order of the host list")
     ranks = []
-    if hosts and per and len(hosts) * per <= MAX_HOSTS:
+    if hosts and per and len(hosts) * per > MAX_HOSTS:
+        notes.append(f"more than {MAX_HOSTS:,} ranks: none is placed on its host")
+    elif hosts and per:
         ranks = [{"rank": i * per + k, "host": h} for i, h in enumerate(hosts) for k in range(per)]
     return described(
         {"hardware": {"gpus_per_node": gpus_per_node}},
@@ -127,39 +146,53 @@ def _slurm_job(
     )
 
 
+_HOSTS = re.compile(r"[^,\[]++(?:\[[^\[\]]*+\][^,\[]*+)*+")
+
+
 def expand_hosts(text: str) -> Iterator[str]:
-    """``gpu[01-03,7],login1`` -> gpu01 gpu02 gpu03 gpu7 login1."""
-    count = 0
-    for part in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*", text):
-        for host in _expanded(part.strip()):
-            count += 1
-            if count > MAX_HOSTS:
-                return
-            if host and host not in ("(null)", "None"):
-                yield host
+    """``gpu[01-03,7],login1`` -> gpu01 gpu02 gpu03 gpu7 login1; one more than MAX_HOSTS at most."""
+    names = (host for part in _HOSTS.findall(text) for host in _expanded(part.strip()))
+    for host in islice(names, MAX_HOSTS + 1):
+        if host and host not in ("(null)", "None"):
+            yield host
 
 
 def _expanded(text: str) -> Iterator[str]:
     match = re.search(r"\[([^\]]*)\]", text)
-    if match is None:
+    if match is None or text.count("[") > MAX_BRACKETS:
         yield text
         return
     before, after = text[: match.start()], text[match.end() :]
     for item in match[1].split(","):
-        low, _, high = item.partition("-")
-        numbers = range(int(low), int(high) + 1) if high.isdecimal() and low.isdecimal() else None
-        if numbers is not None and len(numbers) > MAX_HOSTS:
-            return
-        names = [item] if numbers is None else [str(n).zfill(len(low)) for n in numbers]
-        for name in names:
+        for name in _numbered(item):
             for rest in _expanded(after):
                 yield before + name + rest
+
+
+def _numbered(item: str) -> Iterator[str]:
+    """The numbers of ``01-03``, one at a time; the item itself where it is no range."""
+    low, _, high = item.partition("-")
+    if not (low.isdecimal() and high.isdecimal() and max(len(low), len(high)) <= MAX_DIGITS):
+        yield item
+        return
+    for number in range(int(low), int(high) + 1):
+        yield str(number).zfill(len(low))
 
 
 # --- Kubernetes -----------------------------------------------------------------------------------
 
 _NIC_RESOURCES = re.compile(r"efa|rdma|hca|roce|infiniband|mellanox", re.IGNORECASE)
-_ENV = re.compile(r"(NCCL|FI|UCX)_[A-Z0-9_]+")
+_TRANSPORTS = frozenset(
+    """
+    FI_PROVIDER FI_EFA_USE_DEVICE_RDMA FI_EFA_FORK_SAFE FI_EFA_ENABLE_SHM_TRANSFER
+    FI_EFA_SET_CUDA_SYNC_MEMOPS FI_LOG_LEVEL FI_CXI_ATS FI_CXI_DEFAULT_CQ_SIZE
+    FI_CXI_DISABLE_HOST_REGISTER FI_CXI_RX_MATCH_MODE FI_MR_CACHE_MONITOR
+    UCX_TLS UCX_NET_DEVICES UCX_IB_GID_INDEX UCX_IB_TRAFFIC_CLASS UCX_IB_SL UCX_RNDV_SCHEME
+    UCX_RNDV_THRESH UCX_MAX_RNDV_RAILS UCX_MEMTYPE_CACHE UCX_LOG_LEVEL
+    """.split()  # noqa: SIM905  # a list that is read by eye
+)
+"""Settings of libfabric and UCX whose values are kept, beside those of NCCL's list: what begins
+with NCCL_ or UCX_ may hold a password as well (NCCL_AUTH_TOKEN)."""
 
 
 def kubernetes(text: str) -> JobDescription | None:
@@ -180,12 +213,17 @@ def kubernetes(text: str) -> JobDescription | None:
             per_pod, pods = gpus, pods + replicas
             nics = interfaces if nics is None else nics
             products.add(_product(spec))
-            name = name or (one.get("metadata") or {}).get("name")
-            notes += _environment(spec)
+            name = name or mapping(one.get("metadata")).get("name")
+            notes += islice(_environment(spec), MAX_NOTES)
+            notes = list(dict.fromkeys(notes))[:MAX_NOTES]
     if per_pod is None:
         return None
+    if pods > MAX_PODS:
+        notes.append(f"more than {MAX_PODS:,} pods by its replicas: their number is not believed")
+        pods = 0
+    how_many = f"{pods} pod{'s' * (pods != 1)}" if pods else "pods"
     notes.append(
-        f"{pods} pod{'s' * (pods != 1)} of {per_pod} GPU{'s' * (per_pod != 1)}: GPUs of different "
+        f"{how_many} of {per_pod} GPU{'s' * (per_pod != 1)}: GPUs of different "
         "pods are taken to reach each other over the network only"
     )
     return described(
@@ -198,7 +236,7 @@ def kubernetes(text: str) -> JobDescription | None:
             }
         },
         tuple(dict.fromkeys(notes)),
-        world_size=pods * per_pod,
+        world_size=whole(pods * per_pod),
         name=str(name)[:200] if name else None,
     )
 
@@ -216,24 +254,35 @@ def _documents(text: str) -> list[dict[str, Any]] | None:
 
         try:
             found = list(yaml.load_all(text, Loader=_plain_loader()))
-        except (yaml.YAMLError, RecursionError):
+        except (yaml.YAMLError, RecursionError, ValueError):  # a character that YAML cannot hold
             return None
     else:
         return None
     objects = [o for o in found if isinstance(o, dict)]
-    listed = [i for o in objects if o.get("kind") == "List" for i in o.get("items") or ()]
+    listed = [i for o in objects if o.get("kind") == "List" for i in items(o.get("items"))]
     objects = [o for o in (*objects, *listed) if isinstance(o, dict)]
     return objects if any("apiVersion" in o and "kind" in o for o in objects) else None
 
 
-def _plain_loader() -> type[yaml.SafeLoader]:
-    """Of plain values. Aliases are refused: a few lines of them make a tree of billions."""
+_PLAIN_TAGS = frozenset(
+    f"tag:yaml.org,2002:{word}" for word in ("str", "int", "float", "bool", "null", "map", "seq")
+)
+
+
+def _plain_loader() -> type[yaml.BaseLoader]:
+    """Of texts, lists and mappings: no date, number or tag is made of what a stranger wrote.
+
+    Aliases are refused: a few lines of them make a tree of billions.
+    """
     import yaml
 
-    class Plain(yaml.SafeLoader):
+    class Plain(yaml.BaseLoader):
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
                 raise yaml.YAMLError("aliases are not read")
+            tag = getattr(self.peek_event(), "tag", None)
+            if tag is not None and tag not in _PLAIN_TAGS:
+                raise yaml.YAMLError("tags of programs are not read")
             return super().compose_node(parent, index)
 
     return Plain
@@ -265,8 +314,8 @@ def _resources(spec: dict[str, Any]) -> tuple[int, int]:
     for container in spec["containers"]:
         if not isinstance(container, dict):
             continue
-        resources = container.get("resources") or {}
-        limits = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+        resources = mapping(container.get("resources"))
+        limits = {**mapping(resources.get("requests")), **mapping(resources.get("limits"))}
         for name, value in limits.items():
             count = whole(value) or 0
             if str(name).endswith("/gpu"):
@@ -307,9 +356,8 @@ def _required_products(value: Any, depth: int = 0) -> Iterator[str]:
 
 def _environment(spec: dict[str, Any]) -> Iterator[str]:
     for container in spec["containers"]:
-        for entry in (container.get("env") if isinstance(container, dict) else None) or ():
-            name = str(entry.get("name", "")) if isinstance(entry, dict) else ""
-            value = str(entry.get("value", "")) if isinstance(entry, dict) else ""
-            # Only names of transports: an environment may hold secrets.
-            if _ENV.fullmatch(name) and re.fullmatch(r"[\w./:^,=-]{0,60}", value):
+        for entry in items(mapping(container).get("env")):
+            name, value = (str(mapping(entry).get(key, "")) for key in ("name", "value"))
+            # Only settings of transports that are known: an environment may hold secrets.
+            if name in ENV_ALLOWED | _TRANSPORTS and re.fullmatch(r"[\w./:^,=-]{0,60}", value):
                 yield f"{name}={value}"

@@ -59,10 +59,11 @@ def deepspeed(text: str) -> JobDescription | None:
         if switch(_part(content, name).get("enabled")):
             dtype = DTYPES[name]
     stage = zero.get("stage")
+    is_stage = type(stage) is int and stage in (0, 1, 2, 3)
     return described(
         {
             "parallelism": {
-                "zero_stage": stage if stage in (0, 1, 2, 3) and stage is not True else None,
+                "zero_stage": stage if is_stage else None,
                 "dp": dp,
             },
             "schedule": {"microbatches": accumulated},
@@ -125,7 +126,7 @@ def torchtitan(text: str) -> JobDescription | None:
     """A torchtitan TOML, of the versions with [parallelism] and with [experimental]."""
     try:
         content = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # numbers of thousands of digits are no TOML error
         return None
     training = _part(content, "training")
     degrees = {
@@ -136,13 +137,12 @@ def torchtitan(text: str) -> JobDescription | None:
     if not any(k.endswith("_degree") for k in degrees):
         return None
     notes: list[str] = []
-    shard, replicas = (
-        degrees.get(f"data_parallel_{k}_degree", d) for k, d in (("shard", -1), ("replicate", 1))
-    )
+    stated = degrees.get("data_parallel_shard_degree", -1)
+    shard, replicas = whole(stated), whole(degrees.get("data_parallel_replicate_degree", 1))
     dp = None
-    if whole(shard) and whole(replicas):
-        dp = shard * replicas
-    elif shard == -1:
+    if shard and replicas:
+        dp = whole(shard * replicas)
+    elif stated == -1:
         notes.append("data_parallel_shard_degree is -1: what the other dimensions leave")
     kind = str(degrees.get("pipeline_parallel_schedule", "")).lower()
     schedule = _SCHEDULES.get(kind)
@@ -161,7 +161,7 @@ def torchtitan(text: str) -> JobDescription | None:
             "parallelism": {
                 **sizes,
                 "dp": dp,
-                "dp_replicate": replicas if dp and shard > 1 and replicas > 1 else None,
+                "dp_replicate": replicas if dp and (shard or 0) > 1 and dp != shard else None,
                 "zero_stage": 3 if shard != 1 else 0,
             },
             "schedule": {
@@ -192,7 +192,7 @@ def timer_meta(text: str) -> JobDescription | None:
     return described(
         {
             "parallelism": {
-                "dp": dp * dsp if dp else None,
+                "dp": whole(dp * dsp) if dp else None,
                 "pp": whole(found["pp_size"]),
                 "tp": whole(found["tp_size"]),
                 "vpp": whole(found.get("vpp_size")),

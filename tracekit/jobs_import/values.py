@@ -14,13 +14,23 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16", "bfloat16": "bfloat16", "float1
 
 def whole(value: Any) -> int | None:
     """A positive whole number, from a number or text; None for anything else (auto, -1, true)."""
-    if isinstance(value, bool) or value is None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
         number = int(value) if not isinstance(value, float) else int(value) * (value == int(value))
     except (TypeError, ValueError, OverflowError):
         return None
     return number if 0 < number < 2**31 else None
+
+
+def mapping(value: Any) -> dict[Any, Any]:
+    """The value where it is a mapping; else an empty one: nothing is known."""
+    return value if isinstance(value, dict) else {}
+
+
+def items(value: Any) -> list[Any]:
+    """The value where it is a list; else an empty one."""
+    return value if isinstance(value, list) else []
 
 
 def switch(value: Any) -> bool | None:

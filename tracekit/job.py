@@ -45,6 +45,7 @@ import msgspec
 from msgspec import Meta
 
 from tracekit.errors import InputError
+from tracekit.values import MAX_RANKS
 
 MAX_BYTES = 8 * 1024 * 1024
 """Largest job.toml that is read: 10,000 ranks with host and device need about 1 MB."""
@@ -246,7 +247,7 @@ class JobDescription(_Section, frozen=True, kw_only=True):
     name: Text | None = None
     id: Text | None = None
     """The scheduler's id."""
-    world_size: Count | None = None
+    world_size: Annotated[int, Meta(ge=1, le=MAX_RANKS)] | None = None
     backend: Text | None = None
     """Collective backend: nccl, gloo, ..."""
     framework: Text | None = None

@@ -20,6 +20,10 @@ TIME_LIMIT_NS = 2**62
 """Times from here on, forwards or backwards, cannot be meant (1823 and 2116), and would overflow
 when a duration or a clock's offset is added."""
 
+MAX_RANKS = 1 << 20
+"""Ranks of a job that are believed. The largest clusters have some 100,000 GPUs; a header that
+states more is damage, and what is as long as the job has ranks would take all memory."""
+
 NO_FIT = "no_fit"
 """Counter of what was left out."""
 NO_FIT_DOC = (

@@ -10,6 +10,8 @@ import os
 import shlex
 from collections.abc import Iterable, Sequence
 
+from tracekit.ranges import Ranges
+
 
 def safe(text: str) -> str:
     """The text with everything unprintable written as an escape.
@@ -121,6 +123,8 @@ def some(words: Sequence[str], limit: int = 4) -> str:
 
 def runs(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
     """Maximal runs of consecutive numbers, as (first, last)."""
+    if isinstance(numbers, Ranges):
+        return numbers.spans
     found: list[list[int]] = []
     for number in sorted(set(numbers)):
         if found and number == found[-1][1] + 1:

@@ -154,9 +154,11 @@ def _fill(result: Header, keys: dict[str, Any]) -> None:
 def _fill_distributed(result: Header, info: dict[str, Any]) -> None:
     result.backend = _match(_WORD, info.get("backend"))
     result.rank = _int(info.get("rank"))
-    if result.rank is not None and result.rank < 0:
+    if result.rank is not None and not 0 <= result.rank < 2**31:
         result.rank = None
     result.world_size = _int(info.get("world_size"))
+    if result.world_size is not None:
+        result.world_size = min(max(result.world_size, 0), 2**31 - 1)  # what nobody believes
     configs = info.get("pg_config")
     if isinstance(configs, str):
         try:

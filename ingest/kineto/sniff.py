@@ -17,8 +17,10 @@ _KINETO_KEYS = re.compile(
     rb'|cupti_version|trace_id|record_shapes|with_stack|profile_memory)"\s*:'
 )
 _EVENT = re.compile(rb'^\s*\[\s*\{(?=[^{}]{0,400}"ph"\s*:\s*"[A-Za-z]")')
-_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[]{0,400}?"rank"\s*:\s*"?(\d{1,7})')
-_WORLD = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[]{0,400}?"world_size"\s*:\s*"?(\d{1,7})')
+_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[]{0,400}?"rank"\s*:\s*"?(\d{1,9})(?!\d)')
+_WORLD = re.compile(
+    rb'"distributedInfo"\s*:\s*\{[^{}\[]{0,400}?"world_size"\s*:\s*"?(\d{1,9})(?!\d)'
+)
 _TOP_KEY = re.compile(rb'^\s*\{\s*"([A-Za-z_][A-Za-z0-9_ .-]{0,60})"\s*:')
 
 OTHER_JSON: tuple[tuple[str, re.Pattern[bytes], str], ...] = (

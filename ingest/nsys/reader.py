@@ -25,6 +25,7 @@ from tracekit.ingest.nsys.database import MAX_VALUE_BYTES, OnDisk, Tables
 from tracekit.ingest.nsys.device import DeviceRows
 from tracekit.ingest.nsys.ranges import PUSH_POP, HostRanges
 from tracekit.ingest.nsys.strings import Strings
+from tracekit.values import MAX_RANKS
 
 Int64s = npt.NDArray[np.int64]
 
@@ -448,7 +449,8 @@ class Reader:
         if not seen:
             return
         world = self.world_size
-        complete = [c.ranks_count == world for _, c in seen]
+        is_meant = world is not None and world <= MAX_RANKS
+        complete = [is_meant and c.ranks_count == world for _, c in seen]
         ranks = [list(range(world)) if ok and world else None for ok in complete]
         n = len(seen)
         table = pa.table(

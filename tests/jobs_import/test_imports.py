@@ -312,7 +312,23 @@ def test_replicas_that_multiply_beyond_any_cluster_are_not_believed() -> None:
     assert any("not believed" in note for note in job.notes)
 
 
-ODD = [None, True, -1, 0, 2**31, 10**30, 1.5, "x", "", "9" * 5000, [], {}, [[]], [{}], {"a": []}]
+ODD: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    2**31,
+    10**30,
+    1.5,
+    "x",
+    "",
+    "9" * 5000,
+    [],
+    {},
+    [[]],
+    [{}],
+    {"a": []},
+]
 
 
 def changed_somewhere(value: Any, odd: Any) -> Iterator[Any]:

@@ -136,7 +136,7 @@ def _resolved(stated: Sequence[tuple[int, int, int]], listed: Sequence[Group]) -
     if not is_consistent:
         return None  # one hash for two communicators, or a rank that claims two places
     size = sizes.pop()
-    if set(members) == set(range(size)):
+    if len(members) == size and min(members) == 0 and max(members) == size - 1:
         return Resolved(group_id([*members.values()]), None, members)
     fitting = [
         g

@@ -321,7 +321,9 @@ def _of_the_whole(
         sizes[comm].add(size)
     for comm, ranks in members.items():
         is_clear = len(sizes[comm]) == 1 and all(len(gpus) == 1 for gpus in ranks.values())
-        if not is_clear or set(ranks) != set(range(max(sizes[comm]))):
+        size = max(sizes[comm])
+        is_whole = len(ranks) == size and min(ranks) == 0 and max(ranks) == size - 1
+        if not is_clear or not is_whole:
             return []
     every = {gpu for ranks in members.values() for gpus in ranks.values() for gpu in gpus}
     whole = [

@@ -30,6 +30,7 @@ from tracekit.derive.pipeline import derive_pipeline, fill_coordinates
 from tracekit.derive.sources import RANK_KINDS, USABLE, Source, read_sources
 from tracekit.derive.steps import derive_steps
 from tracekit.schema import REGISTRY_VERSION, table
+from tracekit.values import MAX_RANKS
 
 if TYPE_CHECKING:
     import duckdb
@@ -104,6 +105,7 @@ def derive(
     sources = read_sources(con)
     if "device" in filled:
         _apply_devices(con, sources)
+    remarks += _not_believed(sources)
     ranks.apply_job(sources, job, remarks, folders or {})
     _choose_used(sources, window_ns, remarks)
     found = _place(sources, attempt, remarks)
@@ -222,6 +224,17 @@ def _step_context(used: list[Source]) -> pa.Table:
 
 
 # --- which sources count, and where they belong -------------------------------------------------
+
+
+def _not_believed(sources: Iterable[Source]) -> list[str]:
+    claims = [s for s in sources if s.claimed_world is not None]
+    if not claims:
+        return []
+    more = f" and {len(claims) - 1} more" if len(claims) > 1 else ""
+    return [
+        f"{claims[0].path}{more}: a world of {claims[0].claimed_world:,} ranks is not believed "
+        f"(limit {MAX_RANKS:,})"
+    ]
 
 
 def _choose_used(

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tracekit.values import MAX_RANKS
+
 if TYPE_CHECKING:
     import duckdb
 
@@ -66,6 +68,8 @@ class Source:
     """Its times came to the epoch by the job description (see timebase)."""
     shift_ns: int = 0
     """Added to its times for that."""
+    claimed_world: int | None = None
+    """A world size that is not believed."""
     tick_ns: int | None = None
     """Time between the rounds that its rows count; None where its times are times."""
 
@@ -160,7 +164,8 @@ def _distrust(source: Source) -> None:
     start, end = source.start_ns, source.end_ns
     if start is None or end is None or end < start or source.time_basis == "none":
         source.start_ns = source.end_ns = None
-    if source.world_size is not None and source.world_size < 1:
+    if source.world_size is not None and not 1 <= source.world_size <= MAX_RANKS:
+        source.claimed_world = source.world_size
         source.world_size = None
 
 

@@ -280,7 +280,8 @@ def _plain_loader() -> type[yaml.BaseLoader]:
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
                 raise yaml.YAMLError("aliases are not read")
-            tag = getattr(self.peek_event(), "tag", None)
+            event = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML has no types here
+            tag = getattr(event, "tag", None)
             if tag is not None and tag not in _PLAIN_TAGS:
                 raise yaml.YAMLError("tags of programs are not read")
             return super().compose_node(parent, index)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from tracekit.findings import Candidates
-from tracekit.rules.base import Facts, Row, Thresholds, threshold
+from tracekit.rules.base import MAX_CANDIDATES, Facts, Row, Thresholds, threshold
 from tracekit.wording import plural, ranges
 
 MAX_NAMED = 8
@@ -106,7 +106,9 @@ def suspects(
             "those that the traced ranks wait for have calls with others in between and may have "
             "waited there themselves: nothing in these traces tells the ranks without one apart"
         )
-    return Suspects(tuple(sorted(possible)), why)
+    if len(possible) > MAX_CANDIDATES:
+        why += f"; of {len(possible):,} the first {MAX_CANDIDATES:,} are listed"
+    return Suspects(tuple(sorted(possible)[:MAX_CANDIDATES]), why)
 
 
 def _cleared(heavy: Sequence[Row], calm: Sequence[Row]) -> set[int]:

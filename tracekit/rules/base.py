@@ -24,6 +24,7 @@ from tracekit.findings import (
     Severity,
     When,
 )
+from tracekit.ranges import Ranges
 from tracekit.rules.steps import StepKey, Steps, utc
 from tracekit.target import Target
 from tracekit.wording import runs
@@ -49,6 +50,8 @@ MIN_SOUND_RANKS = 3
 """Ranks with all their kernels below which, beside one without, nobody is compared: of two, each
 is the other's only peer, and what both wait for may be the third."""
 MAX_PLACES = 10
+MAX_CANDIDATES = 1 << 16
+"""Ranks without a trace that a finding lists: more tell a reader nothing."""
 T = TypeVar("T")
 
 DOC_HEADINGS = (
@@ -205,11 +208,16 @@ class Facts:
         return tuple(sorted(seen | set(self.job.hosts) | set(self.job.rank_sources)))
 
     @cached_property
-    def missing_ranks(self) -> tuple[int, ...]:
+    def missing_ranks(self) -> Ranges:
         """Ranks that the job has and no file covers, as far as the world size is known, and those
-        whose kernels were lost."""
-        absent = set(range(self.job.world_size or 0)) - set(self.ranks)
-        return tuple(sorted(absent | self.job.lost_ranks))
+        whose kernels were lost.
+
+        As ranges: how many there are is what a header claims, and need not fit in memory.
+        """
+        lost = self.job.lost_ranks
+        if self.job.world_size is None:
+            return Ranges(runs(lost))
+        return Ranges.without(self.job.world_size, set(self.ranks) - lost)
 
     @property
     def has_gpu(self) -> bool:

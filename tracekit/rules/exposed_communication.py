@@ -29,7 +29,9 @@ Source
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from statistics import median
 
 from tracekit.findings import (
@@ -44,6 +46,7 @@ from tracekit.findings import (
 )
 from tracekit.rules.base import (
     COUNTER_CAUSES,
+    MAX_CANDIDATES,
     Facts,
     Rule,
     RuleOutcome,
@@ -147,13 +150,13 @@ def _finding(
     )
 
 
-def _candidates(missing: tuple[int, ...]) -> Candidates:
+def _candidates(missing: Sequence[int]) -> Candidates:
     if not missing:
         return Candidates()
-    return Candidates(
-        ranks=missing,
-        why=f"{plural(len(missing), 'rank')} left no trace and may be what the others wait for",
-    )
+    why = f"{plural(len(missing), 'rank')} left no trace and may be what the others wait for"
+    if len(missing) > MAX_CANDIDATES:
+        why += f"; the first {MAX_CANDIDATES:,} are listed"
+    return Candidates(ranks=tuple(islice(missing, MAX_CANDIDATES)), why=why)
 
 
 def _by_op(facts: Facts) -> tuple[str, tuple[Evidence, ...]]:

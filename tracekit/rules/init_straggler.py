@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from tracekit.findings import Candidates, Finding, Severity
+from tracekit.ranges import Ranges
 from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
 from tracekit.rules.nccl_facts import (
     CAPTURE,
@@ -82,8 +83,8 @@ def _stuck(facts: Facts, nccl: Nccl, members: list[Member]) -> Finding | None:
     """No member came out of init, and some never went in."""
     size = members[0].size
     began = [m for m in members if m.state == "incomplete"]
-    seen = {m.group_rank for m in members}
-    missing = sorted(set(range(size)) - {r for r in seen if r is not None})
+    seen = {m.group_rank for m in members if m.group_rank is not None}
+    missing = Ranges.without(size, seen)
     if len(began) < 2 or len(began) < len(members) or not missing or len(missing) > size // 2:
         return None
     word = "rank" if len(missing) == 1 else "ranks"

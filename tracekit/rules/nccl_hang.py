@@ -22,6 +22,7 @@ from tracekit.findings import (
 )
 from tracekit.rules.base import Facts, Row
 from tracekit.rules.nccl_facts import majority
+from tracekit.values import MAX_RANKS
 from tracekit.wording import ranges, safe
 
 HANG = "collective-hang"
@@ -160,7 +161,9 @@ def _watchdog(facts: Facts) -> Logged | None:
     listed = next((r["members"] for r in rows if r["members"]), None)
     members = frozenset(int(m) for m in listed) if listed is not None else None
     # Ranks count from 0: a gap below the highest is a rank that said nothing.
-    expected = set(range(max(world or 0, max(also, default=-1) + 1))) if _is_world(group) else set()
+    size = max(world or 0, max(also, default=-1) + 1)
+    # A size beyond all clusters is damage: nobody is expected then.
+    expected = set(range(size)) if _is_world(group) and size <= MAX_RANKS else set()
     silent = sorted((members if members is not None else expected) - set(also))
     # A process may be ended before its own watchdog speaks: silence alone names nobody.
     is_traced = not behind and _called_less(facts, silent, waiting)

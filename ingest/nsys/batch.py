@@ -53,6 +53,12 @@ class Batch:
             return found if found.type == pa.string() else pa.nulls(len(self), pa.string())
         return rows.texts([v if isinstance(v, str) else None for v in found])
 
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of the columns that are Arrow's strings."""
+        found = (c for c in self.columns.values() if isinstance(c, pa.Array))
+        return sum(c.nbytes - 4 * len(c) for c in found if c.type == pa.string())
+
     def has_null(self, name: str) -> bool:
         """Whether a column lacks a value."""
         found = self.columns.get(name)

@@ -37,6 +37,19 @@ MAX_LONG_ROWS = 100
 """Rows of a table that are left out for too long a value; with more it counts as damaged."""
 LARGE_ROWS = 50_000
 """Largest row id from which adbc-driver-sqlite reads a table: 100,000 rows pay for its start."""
+PART_ROWS = 16
+"""Rows that are fetched before their text is counted: at most 256 MB of it."""
+MAX_BATCH_CHARS = 64 << 20
+"""Characters of the rows that are fetched at a time, beyond which there are fewer of them."""
+SLACK_CHARS = 1 << 20
+"""Characters that a table may hold beyond the bytes of its file: pages that are not yet in it."""
+MAX_DISTINCT = 1 << 16
+"""Distinct values that are asked for: processes and devices of one machine."""
+_ROW_BYTES = 4
+"""Least bytes of a row: a cell and the pointer to it."""
+_ROW_STEPS = 40
+"""Most instructions of SQLite's machine that a small answer takes for a row."""
+_SHARED = "its rows hold more text than the file has bytes: pages are shared"
 _BEFORE_ALL = -(1 << 63)
 MAX_COPY_BYTES = 64 << 30
 """Largest temporary copy of an archive member or compressed file."""
@@ -136,6 +149,10 @@ class Database(Tables):
         size = path.stat().st_size
         limit = TIME_LIMIT_S * (1 + size / BYTES_PER_TIME_LIMIT)
         self._deadline = time.monotonic() + (limit if time_limit_s is None else time_limit_s)
+        self._max_chars = size + SLACK_CHARS
+        # No table has more rows; one whose pages form a circle or share others seems to.
+        self._max_looks = size // _ROW_BYTES * _ROW_STEPS // _CHECK_EVERY + 10
+        self._looks_left: int | None = None
         self.missing_bytes = _missing_bytes(path, size)
         self._con, self._uri = _connect(path)
         self._types: dict[str, dict[str, str]] = {}
@@ -156,7 +173,9 @@ class Database(Tables):
             self._adbc.close()
 
     def _is_late(self) -> int:
-        return int(time.monotonic() > self._deadline)
+        if self._looks_left is not None:
+            self._looks_left -= 1
+        return int(self._looks_left == 0 or time.monotonic() > self._deadline)
 
     def _read_tables(self) -> dict[str, tuple[str, ...]]:
         """Columns by table. Only tables that hold rows of their own: no view, no virtual table,
@@ -196,7 +215,12 @@ class Database(Tables):
             if self._adbc is None:
                 self._adbc = adbc.Adbc(self._uri, self._deadline)
             try:
+                chars = 0
                 for batch in self._adbc.batches(query):
+                    chars += batch.text_bytes
+                    if chars > self._max_chars:
+                        self._broke_off(table, _SHARED)
+                        return
                     yield batch
                     last = int(batch.rowids[-1])
                 return
@@ -233,6 +257,7 @@ class Database(Tables):
         listed = ", ".join(["rowid", *(f'"{c}"' for c in present)])
         condition = f" AND ({where})" if where else ""
         last = _BEFORE_ALL
+        chars: list[int] = []
         while True:
             known = ", ".join(map(str, sorted(self.too_long.get(table, ()))))
             rest = f"rowid > ? AND rowid NOT IN ({known}){condition}"
@@ -242,7 +267,10 @@ class Database(Tables):
             is_in_order = True
             try:
                 cursor = self._con.execute(sql, [last, *params])
-                while is_in_order and (rows := cursor.fetchmany(BATCH_ROWS)):
+                while is_in_order and (rows := self._fetched(cursor, chars)):
+                    if sum(chars) > self._max_chars:
+                        self._broke_off(table, _SHARED)
+                        return
                     rising = _rising(rows, last)
                     is_in_order = len(rising) == len(rows)
                     if rising:
@@ -260,6 +288,19 @@ class Database(Tables):
             if not self._leaves_out(failure, table, rest, listed, [last, *params]):
                 self._broke_off(table, self._why(failure))
                 return
+
+    def _fetched(self, cursor: sqlite3.Cursor, chars: list[int]) -> list[tuple[Any, ...]]:
+        """The next rows; what their text is long is added to ``chars``."""
+        rows: list[tuple[Any, ...]] = []
+        count = 0
+        while len(rows) < BATCH_ROWS and count < MAX_BATCH_CHARS:
+            part = cursor.fetchmany(PART_ROWS)
+            if not part:
+                break
+            rows += part
+            count += sum(len(v) for row in part for v in row if type(v) is str or type(v) is bytes)
+        chars.append(count)
+        return rows
 
     def _is_for_adbc(self, table: str) -> bool:
         """Whether a table is worth the other process, and nothing is known to be wrong with it."""
@@ -309,11 +350,15 @@ class Database(Tables):
         return False
 
     def _integers(self, table: str, select: str) -> list[tuple[Any, ...]]:
+        sql = f'SELECT {select} FROM "{table}" LIMIT {MAX_DISTINCT}'  # noqa: S608 - checked names
+        self._looks_left = self._max_looks
         try:
-            return self._con.execute(f'SELECT {select} FROM "{table}"').fetchall()  # noqa: S608
+            return self._con.execute(sql).fetchall()
         except _FAILURES as error:
             self._broke_off(table, self._why(error))
             return []
+        finally:
+            self._looks_left = None
 
     def _why(self, error: Exception) -> str:
         return why(error, missing_bytes=self.missing_bytes)

@@ -455,3 +455,31 @@ def test_a_damaged_table_of_a_folder_is_said(tmp_path: Path) -> None:
     sink = one(folder)
     assert sink.facts["status"] == "partial"
     assert len(sink.rows("host_op")) == 3
+
+
+def test_more_text_than_the_file_has_bytes_is_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Rows whose overflow pages are shared: here the limit comes down to meet an ordinary table.
+    path = tmp_path / "a.sqlite"
+    with Export(path) as export:
+        for number in range(40):
+            export.string("x" * 1000 + str(number))
+    monkeypatch.setattr(database, "SLACK_CHARS", 10_000 - path.stat().st_size)
+    with Database(path) as opened:
+        assert not list(opened.batches("StringIds", ("id", "value")))
+        assert opened.damaged == [f"StringIds: {database._SHARED}"]
+
+
+def test_a_question_over_all_rows_takes_no_more_steps_than_the_file_can_hold_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Pages that form a circle hold rows without end: here an ordinary table has more than allowed.
+    path = make(tmp_path / "a.sqlite", kernels=3000)
+    with Database(path) as opened:
+        assert len(opened.distinct("CUPTI_ACTIVITY_KIND_KERNEL", "start")) == 3000
+    monkeypatch.setattr(database, "_ROW_STEPS", 0)
+    monkeypatch.setattr(database, "_CHECK_EVERY", 100)
+    with Database(path) as opened:
+        assert not opened.distinct("CUPTI_ACTIVITY_KIND_KERNEL", "start")
+        assert opened.damaged

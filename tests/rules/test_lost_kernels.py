@@ -47,7 +47,7 @@ def test_with_too_few_sound_ranks_nobody_is_compared(make_job: MakeJob) -> None:
 def test_who_has_no_kernels_may_be_what_the_others_wait_for(make_job: MakeJob) -> None:
     job = make_job(comm_ms=40)
     facts = lost(job.facts(), 1)
-    assert facts.missing_ranks == (1,)
+    assert tuple(facts.missing_ranks) == (1,)
     report = build_report(facts)
     assert report.verdict.kind == "not_enough_data"
     assert "1 rank that it may be waiting for lost kernels in the trace" in report.verdict.sentence

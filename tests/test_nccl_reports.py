@@ -181,7 +181,7 @@ def test_a_secret_in_a_jobs_output_is_nowhere(tmp_path: Path) -> None:
 
 def test_what_the_logs_state_is_priced_by_the_slow_groups_of_that_host(tmp_path: Path) -> None:
     write(Request("shm-instead-of-p2p", 32, 1000, "tp4-sp-m2", 6, decoys=()), tmp_path / "job")
-    paths = [p for p in sorted((tmp_path / "job").iterdir()) if p.name != "truth.json"]
+    paths = [p for p in sorted((tmp_path / "job").glob("[!.]*")) if p.name != "truth.json"]
     text, document = told(tmp_path, *paths)
     first = document.findings[0]
     assert (first.rule, first.id) == ("shm-instead-of-p2p", document.verdict.finding)
@@ -196,7 +196,7 @@ def test_what_the_logs_state_is_priced_by_the_slow_groups_of_that_host(tmp_path:
 
 def test_every_call_of_the_trace_is_found_in_the_log(tmp_path: Path) -> None:
     write(Request("none", 4, 4, "tp2-m2", 2, nccl="coll", decoys=()), tmp_path / "job")
-    paths = [p for p in sorted((tmp_path / "job").iterdir()) if p.name != "truth.json"]
+    paths = [p for p in sorted((tmp_path / "job").glob("[!.]*")) if p.name != "truth.json"]
     with tracekit.ingest(paths, run=tmp_path / "run") as run:  # type: ignore[operator]
         calls = run.query("nccl_calls").to_dicts()
     best: dict[tuple[str, int], int] = {}
@@ -243,7 +243,7 @@ def test_inspectors_records_stand_beside_the_calls(
     slower: float, said: str, tmp_path: Path
 ) -> None:
     write(Request("none", 4, 4, "ddp", 2, nccl="none", decoys=()), tmp_path / "job")
-    paths = [p for p in sorted((tmp_path / "job").iterdir()) if p.name != "truth.json"]
+    paths = [p for p in sorted((tmp_path / "job").glob("[!.]*")) if p.name != "truth.json"]
     records = tmp_path / "inspector.jsonl"
     with tracekit.ingest(paths, run=tmp_path / "first") as run:  # type: ignore[operator]
         records.write_text(inspected(run, slower))

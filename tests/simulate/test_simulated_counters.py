@@ -93,7 +93,7 @@ def read_back(tmp_path_factory: pytest.TempPathFactory) -> OpenRun:
     )  # fmt: skip
     write(request, folder / "job")
     paths = [p for p in sorted((folder / "job").rglob("*")) if p.is_file()]
-    given = [p for p in paths if p.name not in ("truth.json", "job.toml")]
+    given = [p for p in paths if p.name not in ("truth.json", "job.toml") and p.name[0] != "."]
     return api.ingest(given, run=folder / "run", job=[folder / "job" / "job.toml"], workers=1)
 
 

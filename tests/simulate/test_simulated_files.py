@@ -41,7 +41,7 @@ def test_what_is_written(tmp_path: Path) -> None:
     names = {p.name for p in (tmp_path / "job").iterdir()}
     traces = {f"rank{r}.pt.trace.json.gz" for r in range(4)}
     logs = {f"nccl.gpu-00.{20_000 + r}.log" for r in range(4)}
-    assert names == {"job.toml", "truth.json"} | traces | logs
+    assert names == {"job.toml", "truth.json", ".tracekit-simulated.json"} | traces | logs
     assert json.loads((tmp_path / "job" / "truth.json").read_text()) == truth
     job = tomllib.loads((tmp_path / "job" / "job.toml").read_text())
     assert job["parallelism"]["dp"] == 4

@@ -25,6 +25,7 @@ from tracekit import api, catalog, rules
 from tracekit.cli import main
 from tracekit.cli.commands import register
 from tracekit.rules.unbuilt import unbuilt_rules
+from tracekit.target import COMMAND
 from traces import BASE_NS, make_trace, write_job, write_trace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -171,6 +172,90 @@ def test_the_commands_that_a_report_suggests_work(
             if words:
                 assert words[0] == "tracekit"
                 assert tracekit(*words[1:]).code == 0, command
+
+
+NAMES = ("a b", "-y", "it's; touch owned", "$(touch owned)\n\x1b[2J", "~", "*")
+"""Names of files that a shell, a terminal or an option's parser would take for something else."""
+
+
+def commands_in(*texts: str) -> list[str]:
+    """Commands of tracekit inside sentences."""
+    found = [match[0].strip() for text in texts for match in COMMAND.finditer(text)]
+    return [one for one in found if one.startswith("tracekit ")]
+
+
+def words_of(command: str) -> list[str]:
+    """A command's words as bash reads them, which knows more than shlex."""
+    script = f"printf '%s\\0' {command}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, check=True)
+    return [os.fsdecode(word) for word in done.stdout.split(b"\0")[:-1]]
+
+
+def printed(text: str) -> set[str]:
+    """Commands that stand by themselves in lines of a report."""
+    parts = [part for line in text.splitlines() for part in line.split("    ")]
+    return {c for part in parts for c in commands_in(part.removeprefix("MORE").strip())}
+
+
+@pytest.mark.parametrize("is_job_given", [False, True])
+def test_every_command_that_a_report_prints_runs_as_printed(
+    tracekit: Tracekit, slow: Path, is_job_given: bool
+) -> None:
+    """Whatever the files are called, however many were given, and of whatever part it speaks."""
+    traces = sorted(slow.glob("*.json"))
+    for name, path in zip(NAMES, [*traces[:2]] * 3, strict=True):
+        Path(name).mkdir()
+        (Path(name) / path.name).write_bytes(path.read_bytes())
+    Path("my job.toml").write_text("[parallelism]\ndp = 2\n[model]\nlayers = 2\n")
+    options = ["--job", "my job.toml"] if is_job_given else ["--steps", "5-10", "--ranks", "0,1"]
+    ran = set[str]()
+    several = [["./-y", "a b"]] if is_job_given else [["~", "./*"], ["./" + NAMES[3], NAMES[2]]]
+    for given in several:
+        whole = tracekit("diagnose", *given, *options, "--all").out
+        document = json.loads(tracekit("diagnose", *given, *options, "--format", "json").out)
+        told = [entry["capture"] or "" for entry in document["not_checked"]]
+        for finding in document["findings"]:
+            told += [*finding["confirm"], *finding["remedy"], *finding["next_capture"]]
+        shown = tracekit("show", *given, "F1", *options).out
+        commands = {*commands_in(*told), *printed(whole), *printed(shown)}
+        verbs = {command.split()[1] for command in commands}
+        assert {"show", "query", "explain", "job", "capture"} <= verbs
+        for command in sorted(commands - ran):
+            ran.add(command)
+            assert command.isprintable()
+            words = words_of(command)
+            assert not {"RUN", "PATH"} & set(words), command
+            done = tracekit(*words[1:])
+            assert done.code == 0, (command, done.err)
+            Path("job.toml").unlink(missing_ok=True)
+            if words[1] == "show":
+                assert done.out == shown
+    assert not Path("owned").exists()
+
+
+def test_a_finding_is_named_by_its_id_where_rules_were_left_out(
+    tracekit: Tracekit, run: Path
+) -> None:
+    text = tracekit("diagnose", run, "--ignore", "exposed-communication").out
+    assert f"tracekit show {run} dataloader-stall/1" in text
+
+
+def test_many_paths_are_named_by_the_folder_that_holds_what_was_read(
+    tracekit: Tracekit, slow: Path
+) -> None:
+    for number, path in enumerate([*sorted(slow.glob("*.json"))[:2]] * 2):
+        Path(f"part{number}").mkdir()
+        target = Path(f"part{number}") / path.name
+        target.write_bytes(path.read_bytes() if number < 2 else b"nothing")
+    document = json.loads(
+        tracekit("diagnose", *(f"part{n}" for n in range(4)), "--format", "json").out
+    )
+    assert document["run"]["id"] == "part0 part1 part2 and 1 more"
+    text = tracekit("diagnose", *(f"part{n}" for n in range(4))).out
+    (command,) = (c for c in printed(text) if c.startswith("tracekit show "))
+    words = words_of(command)
+    assert len(words) == 4
+    assert tracekit(*words[1:]).code == 0
 
 
 def test_raw_paths_give_the_same_diagnosis_as_a_run(

@@ -134,6 +134,15 @@ def test_a_field_that_does_not_exist_has_a_hint() -> None:
     with pytest.raises(UsageError) as raised:
         changed(gpt3(), [("layer", "4")])
     assert "layers" in (raised.value.hint or "")
+    for name, hint in (
+        ("parallelism.foo", "parallelism has tp, pp, dp"),
+        ("model.layer", "did you mean model.layers?"),
+        ("Model.layer", "did you mean model.layers?"),
+        ("zzz", "fields of parallelism"),
+    ):
+        with pytest.raises(UsageError) as raised:
+            changed(gpt3(), [(name, "4")])
+        assert (raised.value.hint or "").startswith(hint)
     with pytest.raises(UsageError):
         list(sweep(gpt3(), ["nics"]))
     with pytest.raises(UsageError):
@@ -160,6 +169,8 @@ def test_the_command(tmp_path: Path) -> None:
     text = run("expect", "--job", str(path), "--step-time", "20")
     assert "dominates" in text.stdout
     assert "MFU" in text.stdout
+    endless = run("expect", "--job", str(path), "--step-time", "inf", "--format", "json")
+    assert (endless.returncode, endless.stdout) == (2, "")
     nothing = run("expect")
     assert nothing.returncode == 2
     assert "hint:" in nothing.stderr
@@ -210,6 +221,19 @@ def test_the_least_time_of_a_step_stands_beside_the_measured_one() -> None:
     assert t.measured_ratio == pytest.approx(20 / t.serial_s)
     assert "measured 20 s" in to_text([({}, found)], ())
     assert expect(changed(gpt3(), [("gpu", "unheard of")])).step_time is None
+
+
+def test_more_than_the_peak_draws_a_remark() -> None:
+    assert expect(gpt3(), step_s=20.0).remarks == []
+    found = expect(gpt3(), step_s=0.5)
+    assert found.utilisation.mfu_ratio is not None and found.utilisation.mfu_ratio > 1
+    assert "REMARK    no GPU computes at" in to_text([({}, found)], ())
+    assert points_to_dict([({}, found)], ())["remarks"] == found.remarks
+
+
+def test_names_of_the_command_line_and_of_files_do_not_steer_the_terminal() -> None:
+    text = to_text([({"dtype": "a\x1b[2J"}, expect(gpt3()))], ("b\x07",))
+    assert not {"\x1b", "\x07"} & set(text)
 
 
 def test_recomputation_is_said_or_open() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+import tracekit.report.fold as fold_module
 from tracekit.findings import (
     Candidates,
     Evidence,
@@ -68,6 +69,23 @@ def test_two_readings_of_a_port_are_one_instrument(query: str, level: str) -> No
     assert found.rule == "packet-loss"
     assert found.confidence.level == level
     assert found.confidence.basis.startswith("counters and traces agree") is (level == "likely")
+
+
+def test_what_was_taken_in_takes_nothing_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule that is absorbed and absorbs itself: its turn comes when it is there no more."""
+    rules = [
+        replace(r, absorbs=("late-rank",)) if r.name == "slow-gpu" else r for r in fold_module.RULES
+    ]
+    monkeypatch.setattr(fold_module, "RULES", rules)
+    late = replace(SLOW, id="late-rank/3", rule="late-rank")
+    assert [f.rule for f in fold([HOT, SLOW, late])] == ["thermal-throttle", "late-rank"]
+    assert [f.rule for f in fold([SLOW, late])] == ["slow-gpu"]
+
+
+def test_two_equal_findings_stay_two() -> None:
+    (first, second) = fold([HOT, HOT, SLOW])
+    assert len(first.evidence) == 2
+    assert second == HOT
 
 
 def test_another_rank_s_fault_stays_its_own() -> None:

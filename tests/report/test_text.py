@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -63,7 +64,7 @@ NOT CHECKED  collective-hang: needs collectives matched across ranks, Flight Rec
           watchdog's log
              collective-mismatch: needs collectives matched across ranks
              slow-gpu, slow-host, late-rank: needs collectives in the traces of two or more ranks
-          10 more lines: --all
+          13 more lines: --all
 MORE      tracekit show run1 F1    tracekit explain dataloader-stall
 """
 
@@ -71,9 +72,26 @@ HEALTHY = """\
 job  steps 1-10  2026-07-21 03:01:07-03:01:08 UTC  4 of 4 ranks, 2 hosts; 4 kineto
 
 VERDICT   Nothing to fix: 100 ms a step; 1 of RULES_COUNT rules could look and found no fault.
-NOT CHECKED  50 rules, for want of inputs or of a rule yet (dataloader-stall, checkpoint-stall,
-          gc-pause and sync-stall, ...): --all
-""".replace("RULES_COUNT", str(len(RULES)))
+NOT CHECKED  MISSING rules for want of inputs (dataloader-stall, checkpoint-stall, gc-pause, \
+sync-stall
+          and 21 more); 2 are not built yet: --all
+""".replace("RULES_COUNT", str(len(RULES))).replace("MISSING", str(len(RULES) - 1))
+
+
+def test_the_rules_that_looked_and_those_that_could_not_are_all(make_job: MakeJob) -> None:
+    """The verdict's count and that of the last line add up, whatever is known."""
+    for report in (
+        build_report(make_job().facts(), files()),
+        build_report(make_job(comm_ms=10).facts(), files()),
+        build_report(make_job(ranks_count=1).facts(), files(1)),
+    ):
+        text = " ".join(report.to_text(width=200).split())
+        looked = re.search(r"(\d+) of (\d+) rules could look", text)
+        left = re.search(r"NOT CHECKED (\d+) rules? for want of inputs", text)
+        idle = re.search(r"; (\d+) ha(?:s|ve) no meaning", text)
+        assert looked and left, text
+        counts = [looked[1], left[1], idle[1] if idle else "0"]
+        assert sum(map(int, counts)) == int(looked[2]) == len(RULES), text
 
 
 def test_a_culprit_is_told_with_cost_certainty_and_remedy(make_job: MakeJob) -> None:

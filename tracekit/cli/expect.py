@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from enum import StrEnum
 from typing import Annotated
 
@@ -54,6 +55,9 @@ def expect(
     from tracekit.jobs_import import load_descriptions
 
     check_target(output, force)
+    for option, value in (("--step-time", step_time), ("--tokens", tokens)):
+        if value is not None and not math.isfinite(value):
+            raise UsageError(f"{option}: {value} is no number that can be computed with")
     if not job and not set_:
         raise UsageError("expect needs a job description", hint="tracekit expect --job job.toml")
     description = changed(load_descriptions(job or ()), [read_setting(s) for s in set_ or ()])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -39,6 +39,18 @@ def _places() -> dict[str, str]:
     return {**found, **ALIASES}
 
 
+def _nearest(name: str, places: Mapping[str, str]) -> str:
+    """What may have been meant: a field spelled like it, or those of the section that it names."""
+    section, _, key = name.lower().rpartition(".")
+    own = [p.removeprefix(f"{section}.") for p in places if section and p.startswith(f"{section}.")]
+    close = difflib.get_close_matches(key, own or list(places), n=1)
+    if close:
+        return f"did you mean {section + '.' if own else ''}{close[0]}?"
+    if own:
+        return f"{section} has {', '.join(own)}"
+    return f"fields of {', '.join(_SECTIONS)}: tp, microbatches, layers, micro, nics, ..."
+
+
 def _value(text: str) -> Any:
     try:
         return json.loads(text)
@@ -52,10 +64,9 @@ def changed(job: JobDescription, settings: Sequence[tuple[str, str]]) -> JobDesc
     for name, text in settings:
         place = places.get(name)
         if place is None:
-            close = difflib.get_close_matches(name, list(places), n=1)
             raise UsageError(
-                f"there is no field {name!r} in a job description",
-                hint=f"did you mean {close[0]}?" if close else "see DESIGN: tp, layers, nics, ...",
+                f"there is no field {name!r} in a job description that expect reads",
+                hint=_nearest(name, places),
             )
         section, _, key = place.rpartition(".")
         head = f"[{section}]\n" if section else ""

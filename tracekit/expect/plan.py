@@ -137,6 +137,8 @@ class Expectation:
     training_days: float | None = None
     unknown: list[str] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    """What cannot be, so that something that was given is wrong."""
 
     def bubble_of(self, schedule: str) -> Bubble | None:
         """The bubble of a schedule."""
@@ -412,6 +414,7 @@ def expect(
             tokens, plan.parameters, plan.world, achieved, with_recomputation=False
         )
     found.unknown, found.assumptions = plan.unknown, plan.assumptions
+    found.remarks = _remarks(found.utilisation)
     return found
 
 
@@ -782,6 +785,15 @@ def _utilisation(plan: _Plan, step_s: float | None) -> Utilisation:
             mfu = flops.utilisation_ratio(work, step_s, plan.world, peak)
             hfu = flops.utilisation_ratio(redone, step_s, plan.world, peak)
     return Utilisation(plan.parameters, work, causal, redone, ideal, step_s, mfu, hfu)
+
+
+def _remarks(used: Utilisation) -> list[str]:
+    if used.mfu_ratio is None or used.mfu_ratio <= 1:
+        return []
+    return [
+        f"no GPU computes at {used.mfu_ratio:.0%} of its peak: the step time, the batch, the "
+        "model's shape, the number of ranks or the peak is not the job's"
+    ]
 
 
 def _roofline(plan: _Plan) -> Roofline:

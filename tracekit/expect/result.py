@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tracekit.expect.plan import Expectation, TrafficRow
+from tracekit.wording import safe
 
 SCHEMA_VERSION = 1
 Point = tuple[dict[str, str], Expectation]
@@ -28,6 +29,7 @@ def to_dict(found: Expectation) -> dict[str, Any]:
         "training_days": found.training_days,
         "unknown": found.unknown,
         "assumptions": found.assumptions,
+        "remarks": found.remarks,
     }
 
 
@@ -57,7 +59,7 @@ def to_csv(points: Sequence[Point]) -> str:
 def to_text(points: Sequence[Point], notes: Sequence[str]) -> str:
     """A screen a point."""
     parts = [_point_text(key, found) for key, found in points]
-    tail = "".join(f"NOTE      {note}\n" for note in notes)
+    tail = "".join(f"NOTE      {safe(note)}\n" for note in notes)
     return "\n".join(parts) + tail
 
 
@@ -65,13 +67,14 @@ def _point_text(key: dict[str, str], found: Expectation) -> str:
     sizes = " x ".join(f"{d}{n}" for d, n in found.sizes.items() if n > 1) or "one GPU"
     lines = [f"LAYOUT    {sizes}   {found.microbatches or '?'} microbatches"]
     if key:
-        lines.insert(0, "SET       " + "  ".join(f"{k}={v}" for k, v in key.items()))
+        lines.insert(0, "SET       " + safe("  ".join(f"{k}={v}" for k, v in key.items())))
     lines += _traffic_lines(found)
     if found.bubbles:
         given = [b for b in found.bubbles if b.is_given] or found.bubbles
         said = "   ".join(f"{b.schedule} {b.bubble_ratio:.1%}" for b in given[:9])
         lines.append(f"BUBBLE    {said}   (idle / window, backward taken as twice the forward)")
     lines += _number_lines(found)
+    lines += [f"REMARK    {remark}" for remark in found.remarks]
     if found.assumptions:
         lines.append("ASSUMED   " + "; ".join(found.assumptions))
     if found.unknown:

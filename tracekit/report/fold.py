@@ -20,29 +20,25 @@ def fold(findings: Sequence[Finding]) -> list[Finding]:
     absorbs nothing: it stays a note beside the other.
     """
     absorbs = {rule.name: rule.absorbs for rule in RULES if rule.absorbs}
-    left = list(findings)
-    for root in findings:
+    # By place in the list: two findings may be equal, and one that was taken in is there no more.
+    left = dict(enumerate(findings))
+    for place, root in enumerate(findings):
         if root.rule not in absorbs or is_unproved(root):
             continue
-        for other in findings:
-            if other in left and other.rule in absorbs[root.rule] and _is_same(root, other, left):
-                merged = merge(_current(root, left), other)
-                left = [merged if f.rule == root.rule and _began_as(f, root) else f for f in left]
-                left.remove(other)
-    return left
+        for index, other in enumerate(findings):
+            if (
+                {place, index} <= left.keys()
+                and index != place
+                and other.rule in absorbs[root.rule]
+                and _is_same(root, left[index], [*left.values()])
+            ):
+                left[place] = merge(left[place], left.pop(index))
+    return list(left.values())
 
 
 def is_unproved(finding: Finding) -> bool:
     """Whether it rests on files in a format that no real sample proved."""
     return any(e.name == UNPROVED for e in finding.counter_evidence)
-
-
-def _current(root: Finding, left: Sequence[Finding]) -> Finding:
-    return next(f for f in left if f.rule == root.rule and _began_as(f, root))
-
-
-def _began_as(finding: Finding, root: Finding) -> bool:
-    return finding.evidence[: len(root.evidence)] == root.evidence
 
 
 def _is_same(root: Finding, other: Finding, findings: Sequence[Finding]) -> bool:

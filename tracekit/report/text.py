@@ -6,6 +6,7 @@ nothing depends on it. At most ``MAX_LINES`` lines unless everything is asked fo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from tracekit.findings import HANG_RULES, BudgetPart, Evidence, Finding, NotChecked
@@ -14,11 +15,12 @@ from tracekit.report.page import MIN_WIDTH, Page
 from tracekit.rules import RULES
 from tracekit.rules.base import NO_GPU
 from tracekit.rules.unbuilt import topic_of, unbuilt_rules
-from tracekit.wording import listed, plural, seconds, share, some_ranges
+from tracekit.wording import listed, plural, seconds, share, some, some_ranges
 
 MAX_LINES = 25
 SHOWN_FINDINGS = 4
 SHOWN_TOPICS = 4
+MIN_SCOPE_WIDTH = 12
 _COLORS = {"critical": "31;1", "major": "31", "minor": "33", "note": "2"}
 _PART_NAMES = {
     "floor": "computing",
@@ -53,7 +55,7 @@ def to_text(
         page.blank()
         _step(page, document, notes)
         _findings(page, document, everything=everything)
-    _not_checked(page, document, everything=everything)
+    _not_checked(page, report, everything=everything)
     end = page.count
     if document.findings and (not is_healthy or everything):
         _more(page, report)
@@ -275,6 +277,7 @@ def _findings(page: Page, document: Document, *, everything: bool) -> None:
     shown = findings if everything else findings[:SHOWN_FINDINGS]
     labels = _labels(findings)
     rule_width = max((len(f.rule) for f in shown), default=0)
+    scope_width = max([MIN_SCOPE_WIDTH, *(len(_scope_words(f)) for f in shown)])
     for finding in shown:
         cost = finding.impact.s_per_step
         links = ""
@@ -285,7 +288,7 @@ def _findings(page: Page, document: Document, *, everything: bool) -> None:
         cells = [
             f"{labels[finding.id]} {finding.severity.value:<8}",
             f"{finding.rule:<{rule_width}}",
-            f"{_scope_words(finding):<12}",
+            f"{_scope_words(finding):<{scope_width}}",
             f"{seconds(cost) + '/step' if cost is not None else 'unknown':>13}",
             links,
         ]
@@ -327,8 +330,9 @@ def _amount(value: float, unit: str) -> str:
     return share(value) if unit == "ratio" else f"{value:g} {unit}"
 
 
-def _not_checked(page: Page, document: Document, *, everything: bool) -> None:
+def _not_checked(page: Page, report: Report, *, everything: bool) -> None:
     """What nobody looked at: one line a kind of need; with everything, one line a need."""
+    document = report.document
     entries = document.not_checked
     if not entries:
         return
@@ -336,12 +340,7 @@ def _not_checked(page: Page, document: Document, *, everything: bool) -> None:
         _not_checked_in_full(page, entries)
         return
     if document.verdict.kind == "inherent":
-        about = listed([*dict.fromkeys(topic_of(e.rule) for e in entries)][:SHOWN_TOPICS])
-        page.say(
-            "NOT CHECKED",
-            f"{plural(len(entries), 'rule')}, for want of inputs or of a rule yet ({about}, ...): "
-            "--all",
-        )
+        page.say("NOT CHECKED", _counted(entries, report.notes) + ": --all")
         return
     lines = []
     if not document.coverage.ranks_traced:
@@ -357,6 +356,20 @@ def _not_checked(page: Page, document: Document, *, everything: bool) -> None:
         page.row([f"   and {plural(len(unbuilt), 'rule')} not built yet: --all"])
 
 
+def _counted(entries: Sequence[NotChecked], notes: Notes) -> str:
+    """How many rules lacked something, and of what; with those that looked they are all rules."""
+    unbuilt = {e.rule for e in entries if e.rule in unbuilt_rules()}
+    lacking = {e.rule for e in entries} - unbuilt
+    topics = [*dict.fromkeys(topic_of(e.rule) for e in entries if e.rule in lacking)]
+    text = f"{plural(len(lacking), 'rule')} for want of inputs ({some(topics, SHOWN_TOPICS)})"
+    idle = len(RULES) - len(lacking | set(notes.rules_run))
+    if idle and not notes.shows_ids:
+        text += f"; {idle} {'has' if idle == 1 else 'have'} no meaning for this job"
+    if unbuilt:
+        text += f"; {len(unbuilt)} {'is' if len(unbuilt) == 1 else 'are'} not built yet"
+    return text
+
+
 _TRACE_RULES = frozenset(
     r.name
     for r in RULES
@@ -365,8 +378,9 @@ _TRACE_RULES = frozenset(
         for q in r.queries
         if q != "nccl_groups"  # alone it says who else will speak
     )
+    and not (r.needs and {"gpu_counters", "port_counters"} & set(r.queries))
 )
-"""Rules that have nothing to say of a log."""
+"""Rules that have nothing to say of a log or of counters alone."""
 
 
 def _not_checked_in_full(page: Page, entries: Sequence[NotChecked]) -> None:
@@ -403,8 +417,21 @@ def _specific_needs(entries: Sequence[NotChecked]) -> list[str]:
 
 
 def _absent_records(entries: Sequence[NotChecked]) -> list[str]:
-    rules = [e.rule for e in entries if _is_usual(e) and not _is_capturable(e)]
-    return [f"{', '.join(rules)}: these traces do not record it"] if rules else []
+    """What the traces that there are do not hold, then what no trace holds, by what it takes."""
+    usual = [e for e in entries if _is_usual(e) and not _is_capturable(e)]
+    rules = [e.rule for e in usual if e.needs == NO_GPU or _RECORDED.search(e.needs)]
+    lines = [f"{', '.join(rules)}: these traces do not record it"] if rules else []
+    others: dict[str, list[str]] = {}
+    for entry in usual:
+        if entry.rule not in rules:
+            is_described = (entry.capture or "").startswith("tracekit job ")
+            what = f"more of a job description  ->  {entry.capture}" if is_described else ""
+            others.setdefault(what or entry.needs, []).append(entry.rule)
+    return lines + [f"{', '.join(names)}: needs {needs}" for needs, names in others.items()]
+
+
+_RECORDED = re.compile(r"\btraces?\b|\brecorded\b|\bmatched across\b")
+"""Needs that another profile of the job would meet."""
 
 
 def _absent_sources(entries: Sequence[NotChecked]) -> list[str]:
@@ -416,7 +443,9 @@ def _absent_sources(entries: Sequence[NotChecked]) -> list[str]:
         return []
     topics = dict.fromkeys(topic_of(e.rule) for e in wanted)
     whats = dict.fromkeys((e.capture or "").removeprefix(_CAPTURE) for e in wanted)
-    return [f"{'; '.join(topics)}: no counters, no logs  ->  {_CAPTURE}{','.join(whats)}"]
+    # What stands in brackets says which files would do; the command collects them.
+    needs = listed([*dict.fromkeys(e.needs.partition(" (")[0] for e in wanted)])
+    return [f"{'; '.join(topics)}: needs {needs}  ->  {_CAPTURE}{','.join(whats)}"]
 
 
 def _more(page: Page, report: Report) -> None:

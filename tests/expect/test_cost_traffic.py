@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tracekit.errors import UsageError
-from tracekit.expect import cost, roofline, traffic
-from tracekit.expect.hardware import H100_SUPERPOD, with_oversubscription
+from tracekit.expect import TrafficRow, cost, expect, roofline, traffic
+from tracekit.expect.options import changed
+from tracekit.job import JobDescription
 
 C, NODE = 989e12, 450e9
 
@@ -19,7 +20,8 @@ def test_rings_and_switches() -> None:
     # The chapter's answer to its own question, 9.3 us, is a factor of N too small.
     assert cost.ring_s("all_gather", size, 8, NODE) == pytest.approx(65.24e-6, rel=1e-4)
     assert size / NODE == pytest.approx(74.57e-6, rel=1e-4)
-    assert cost.node_all_to_all_s(8e9, 8, NODE) == pytest.approx(8e9 * 7 / (64 * NODE))
+    # All-to-all between the GPUs of a node, of 8 GB in all: S(N-1)/(N^2 W).
+    assert cost.ring_s("all_to_all", 1e9, 8, NODE) == pytest.approx(8e9 * 7 / (64 * NODE))
 
 
 @pytest.mark.parametrize(
@@ -37,30 +39,38 @@ def test_bus_factors(op: str, ranks: int, factor: float) -> None:
     assert cost.bus_factor(op, ranks) == factor
 
 
-def test_bus_factor_in_the_network_and_of_nothing() -> None:
-    assert cost.bus_factor("all_reduce", 8, in_network=True) == pytest.approx(7 / 9)
+def test_no_bus_factor_of_nothing() -> None:
     with pytest.raises(UsageError):
         cost.bus_factor("gossip", 8)
     with pytest.raises(UsageError):
         cost.bus_factor("all_reduce", 0)
 
 
-def test_hierarchy_of_a_superpod() -> None:
-    per_level = [level.children / level.usable_bytes_per_s for level in H100_SUPERPOD]
-    assert per_level == pytest.approx([2.222e-12, 2.5e-12, 1.5625e-13], rel=1e-3)
-    assert 1 / cost.hierarchical_s_per_byte(H100_SUPERPOD) == pytest.approx(400e9)
-    assert cost.hierarchical_s("all_reduce", 400e9, H100_SUPERPOD) == pytest.approx(2.0)
-    speeds = cost.sharded_level_bytes_per_s(H100_SUPERPOD, 64)
-    assert speeds == pytest.approx((28.8e12, 3.2e12, 6.4e12))
-    assert cost.sharded_hierarchical_s(3.2e12, H100_SUPERPOD, 64) == pytest.approx(1.0)
-    assert cost.top_level_gather_s(12.8e12, 4, 25.6e12) == pytest.approx(1.5)
+def superpod(**more: str) -> JobDescription:
+    """Nodes of 8 H100 with a 400 Gbit/s NIC each, 32 of them below a leaf, spines half as wide."""
+    fields = {
+        **{"gpu": "H100", "gpus_per_node": "8", "nic_bytes_per_s": "50e9", "zero": "3"},
+        **{"leaf_gpus": "256", "oversubscription": "2", "parameters": "8000000000"},
+        **{"layers": "4", "microbatches": "1", "dtype": "bf16", "peak_flops_per_s": "989e12"},
+    }
+    return changed(JobDescription(), [*{**fields, **more}.items()])
 
 
-def test_oversubscription_is_a_level_s_own() -> None:
-    thin = with_oversubscription(H100_SUPERPOD, {"scalable unit": 2.0})
-    assert 1 / cost.hierarchical_s_per_byte(thin) == pytest.approx(200e9)
-    assert thin[1].bytes_per_s_per_gpu == pytest.approx(25e9)
-    assert H100_SUPERPOD[1].bytes_per_s_per_gpu == pytest.approx(50e9)
+def gathered(**more: str) -> TrafficRow:
+    return next(r for r in expect(superpod(**more)).traffic if r.op == "all_gather")
+
+
+def test_members_in_a_node_bring_an_array_in_together() -> None:
+    """max_i children_i / W_i: 450 GB/s in a node, 400 among nodes, 800 through the spine."""
+    assert gathered(dp="8").bytes_per_s == 450e9
+    assert gathered(dp="256").bytes_per_s == 400e9
+    assert gathered(dp="1024").bytes_per_s == 400e9
+    assert gathered(dp="1024", oversubscription="64").bytes_per_s == 200e9
+    # An array of which 64 neighbours hold a part each: 3.2 TB/s of it among nodes, and a quarter of
+    # the spine's 6.4 TB/s a leaf, of which a part has a 64th.
+    assert gathered(dp="16", tp="8", pp="8", order="tp,pp,dp").bytes_per_s == 3.2e12 / 64
+    thin = gathered(dp="16", tp="8", pp="8", order="tp,pp,dp", oversubscription="8")
+    assert thin.bytes_per_s == 1.6e12 / 64
 
 
 def test_latency_grows_with_ranks_and_less_in_a_tree() -> None:
@@ -81,50 +91,79 @@ def test_rooflines() -> None:
     assert spine == pytest.approx(77.27, abs=0.01)
     assert spine * 256 == pytest.approx(19_780, abs=1)  # the chapter truncates to 77 first
     assert roofline.data_parallel_tokens(C, 900e9) == pytest.approx(549, abs=0.6)
-    deepseek = roofline.expert_parallel_tokens(C, 400e9, 256, 8, gpus_sharing=8)
-    assert deepseek == pytest.approx(4944, abs=2)
-    assert 2048 * deepseek == pytest.approx(10.1e6, rel=5e-3)
     # 989, not the chapter's 898: F/1923.
     assert 1 / roofline.tensor_parallel_ways(1, C, NODE) == pytest.approx(1923, abs=0.1)
     assert roofline.tensor_parallel_ways(16384, C, NODE) == pytest.approx(8.52, abs=0.005)
 
 
+def test_the_roofline_is_that_of_the_tokens_of_a_gpu() -> None:
+    """C/(2W) and C/W with the node's 400 GB/s, however the weights are split in it."""
+    for layout in ({"dp": "64"}, {"dp": "8", "tp": "8"}, {"dp": "16", "tp": "4"}):
+        found = expect(superpod(**layout)).roofline
+        assert found.data_parallel_network_tokens == pytest.approx(1236.25), layout
+        assert found.fsdp_network_tokens == pytest.approx(2472.5), layout
+    # Stages in other nodes: each node has the weights of one.
+    apart = expect(superpod(dp="16", pp="2")).roofline
+    assert apart.data_parallel_network_tokens == pytest.approx(1236.25 / 2)
+
+
+def sent(**fields: str) -> float:
+    """Bytes that a rank sends for gradients and parameters, by what is given first."""
+    job = changed(JobDescription(), [("dtype", "bf16"), ("layers", "4"), *fields.items()])
+    return sum(r.bytes_per_step or 0.0 for r in expect(job).traffic)
+
+
 def test_traffic_of_data_parallelism() -> None:
     seven = 7e9 * 2
-    assert traffic.ddp_bytes(seven, 64) == pytest.approx(27.5625e9)
-    assert traffic.fsdp_bytes(seven, 64) == pytest.approx(41.34375e9)
-    assert traffic.fsdp_bytes(seven, 64, reshards=False) == pytest.approx(27.5625e9)
+
+    def of(**more: str) -> float:
+        given = {"parameters": "7000000000", "dp": "64", "microbatches": "1", "zero": "0"}
+        return sent(**{**given, **more})
+
+    assert of() == pytest.approx(27.5625e9)
+    assert of(zero="1") == of()
+    assert of(zero="3") == pytest.approx(41.34375e9)
     # ZeRO-2 that reduces every microbatch; with one it is DDP's volume, not more.
-    assert traffic.zero2_accumulated_bytes(seven, 64, 1) == traffic.ddp_bytes(seven, 64)
-    assert traffic.zero2_accumulated_bytes(seven, 64, 4) == pytest.approx(5 * 63 / 64 * seven)
+    assert of(zero="2") == of()
+    assert of(zero="2", microbatches="4") == pytest.approx(5 * 63 / 64 * seven)
     inner = 3 * 7 / 8 * seven
-    assert traffic.hsdp_bytes(seven, 8, 4) == pytest.approx(inner + 1.5 * seven / 8)
-    llama = 8_030_261_248 * 2
-    assert traffic.fsdp_bytes(llama, 4) == pytest.approx(36.136e9, rel=1e-4)
-    assert traffic.fsdp_bytes(llama, 4, 4) == pytest.approx(144.54e9, rel=1e-4)
+    assert of(zero="3", dp="32", dp_replicate="4") == pytest.approx(inner + 1.5 * seven / 8)
+    llama = {"parameters": "8030261248", "dp": "4", "zero": "3"}
+    assert of(**llama) == pytest.approx(36.136e9, rel=1e-4)
+    assert of(**llama, microbatches="4") == pytest.approx(144.54e9, rel=1e-4)
+    job = superpod(parameters="7000000000", dp="64")
+    kept = next(r for r in expect(job).traffic if r.op == "all_gather")
+    stays = next(c for c in kept.choices if c.words == "parameters stay gathered for the backward")
+    scattered = next(r for r in expect(job).traffic if r.op == "reduce_scatter").bytes_per_step or 0
+    assert stays.bytes_per_step + scattered == pytest.approx(27.5625e9)
 
 
 def test_traffic_of_gpt3() -> None:
-    a = traffic.activation_bytes(1, 2048, 12288)
-    assert a == 50_331_648
-    layer = traffic.tensor_bytes_per_layer(a, 8)
-    assert layer == pytest.approx(352.32e6, rel=1e-5)
-    assert 12 * layer == pytest.approx(4.2279e9, rel=1e-4)
-    assert 12 * traffic.tensor_bytes_per_layer(a, 8, recomputes=True) == pytest.approx(
-        6.3418e9, rel=1e-4
-    )
-    ratio = traffic.tensor_bytes_per_layer(a, 8, sequence_parallel=True) / layer
-    assert ratio == pytest.approx(10 / 8)
-    assert traffic.pipeline_message_bytes(a) == pytest.approx(50.33e6, rel=1e-4)
-    assert traffic.pipeline_message_bytes(a, 8, scatters=True) == pytest.approx(6.29e6, rel=1e-3)
-    assert traffic.embedding_bytes(51200, 12288, 8, 2) == 51200 / 8 * 12288 * 2
+    assert traffic.activation_bytes(1, 2048, 12288) == 50_331_648
+    gpt3 = {"tp": "8", "pp": "8", "hidden": "12288", "sequence": "2048", "vocabulary": "51200"}
+
+    def of(**more: str) -> dict[str, TrafficRow]:
+        given = {**gpt3, "layers": "96", "micro": "1", "microbatches": "1", "heads": "96"}
+        job = changed(JobDescription(), [("dtype", "bf16"), *given.items(), *more.items()])
+        return {r.group_kind: r for r in expect(job).traffic}
+
+    rows = of(recompute="none")
+    # Of a stage of twelve layers; 352.32 MB each.
+    assert rows["tp"].bytes_per_step == pytest.approx(4.2279e9, rel=1e-4)
+    assert of(recompute="full")["tp"].bytes_per_step == pytest.approx(6.3418e9, rel=1e-4)
+    assert rows["pp"].message_bytes == pytest.approx(50.33e6, rel=1e-4)
+    assert rows["pp"].choices[0].bytes_per_step / 2 == pytest.approx(6.29e6, rel=1e-3)
+    assert rows["embedding"].message_bytes == 51200 / 8 * 12288 * 2
 
 
 def test_traffic_of_deepseek_v3() -> None:
     assert traffic.expert_bytes(4096, 8, 7168, 1) == pytest.approx(234.88e6, rel=1e-4)
-    assert traffic.expert_bytes(4096, 8, 7168, 2) == pytest.approx(469.76e6, rel=1e-4)
-    assert traffic.expert_bytes(4096, 8, 7168, 2, 64) == pytest.approx(469.76e6 * 63 / 64, rel=1e-4)
-    assert traffic.node_limited_expert_bytes(4096, 4, 7168, 1) == pytest.approx(117.44e6, rel=1e-4)
+    given = {"ep": "64", "dp": "64", "experts": "256", "top_k": "8", "hidden": "7168"}
+    more = {"sequence": "4096", "micro": "1", "microbatches": "1", "layers": "1", "dtype": "bf16"}
+    job = changed(JobDescription(), [*given.items(), *more.items()])
+    row = next(r for r in expect(job).traffic if r.group_kind == "ep")
+    assert row.message_bytes == pytest.approx(469.76e6, rel=1e-4)
+    assert (row.bytes_per_step or 0) / 4 == pytest.approx(469.76e6 * 63 / 64, rel=1e-4)
     forward, backward = traffic.context_bytes_per_layer(1, 8192, 1024, 4)
     assert forward == pytest.approx(0.75 * 2 * 8192 * 1024 * 2)
     assert backward == 2 * forward

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
 
-import tracekit.report.fold as fold_module
 from tracekit.findings import (
     Candidates,
     Evidence,
@@ -18,6 +18,7 @@ from tracekit.findings import (
     confidence_from,
 )
 from tracekit.report.fold import fold
+from tracekit.rules import RULES
 from tracekit.rules.base import UNPROVED
 
 
@@ -73,10 +74,8 @@ def test_two_readings_of_a_port_are_one_instrument(query: str, level: str) -> No
 
 def test_what_was_taken_in_takes_nothing_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule that is absorbed and absorbs itself: its turn comes when it is there no more."""
-    rules = [
-        replace(r, absorbs=("late-rank",)) if r.name == "slow-gpu" else r for r in fold_module.RULES
-    ]
-    monkeypatch.setattr(fold_module, "RULES", rules)
+    rules = [replace(r, absorbs=("late-rank",)) if r.name == "slow-gpu" else r for r in RULES]
+    monkeypatch.setattr(sys.modules[fold.__module__], "RULES", rules)
     late = replace(SLOW, id="late-rank/3", rule="late-rank")
     assert [f.rule for f in fold([HOT, SLOW, late])] == ["thermal-throttle", "late-rank"]
     assert [f.rule for f in fold([SLOW, late])] == ["slow-gpu"]

@@ -11,8 +11,6 @@ repository's README; DualPipe: README of deepseek-ai/DualPipe.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tracekit.errors import UsageError
 
 KINDS = (
@@ -93,16 +91,3 @@ def bubble_ratio(
         kind, stages, microbatches, chunks=chunks, t_f=t_f, t_b=t_b, t_w=t_w
     )
     return overhead / (1 + overhead)
-
-
-def pipeline_s(
-    kind: str, stages: int, microbatches: int, t_f: float, t_b: float, *, chunks: int = 1
-) -> float:
-    """Time from the first forward to the last backward, with equal stages."""
-    return microbatches * (t_f + t_b) + bubble_s(kind, stages, t_f, t_b, chunks=chunks)
-
-
-def uneven_pipeline_s(microbatches: int, stage_s: Sequence[float]) -> float:
-    """Lower bound of 1F1B with unequal stages: m max_i(F_i + B_i) + the others once each."""
-    slowest = max(stage_s)
-    return microbatches * slowest + sum(stage_s) - slowest

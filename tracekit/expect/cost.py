@@ -1,4 +1,4 @@
-"""The least time of a collective: bandwidth, latency, hierarchy.
+"""The least time of a collective: bandwidth and latency.
 
 S is the size of the whole array as nccl-tests defines it (for all-gather and reduce-scatter the
 count a rank times the ranks). W is bytes a second of one GPU in one direction.
@@ -11,10 +11,9 @@ PERFORMANCE.md for the bus factors; NCCL's tuner (src/graph/tuning.cc) for laten
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from tracekit.errors import UsageError
-from tracekit.expect.hardware import Level
 
 RING_LATENCY_S: Mapping[str, Mapping[str, float]] = {
     "network": {"ll": 2.7e-6, "ll128": 4.0e-6, "simple": 14e-6},
@@ -23,19 +22,18 @@ RING_LATENCY_S: Mapping[str, Mapping[str, float]] = {
 """A hop of a ring, by where it runs and NCCL's protocol."""
 BASE_LATENCY_S: Mapping[str, float] = {"ll": 6.6e-6, "ll128": 14e-6, "simple": 8.4e-6}
 """Once a ring collective, by protocol."""
-NVLS_EFFICIENCY: Mapping[str, float] = {"hopper": 0.85, "blackwell": 0.74}
 
 
-def bus_factor(op: str, ranks: int, *, in_network: bool = False) -> float:
+def bus_factor(op: str, ranks: int) -> float:
     """busbw over algbw: what a link carries for a byte of the array (nccl-tests).
 
     all_reduce 2(n-1)/n, all_gather, reduce_scatter and all_to_all (n-1)/n, broadcast, reduce and
-    send/recv 1. For an all-reduce in the network nccl-tests' document gives (n-1)/(n+1).
+    send/recv 1.
     """
     if ranks < 1:
         raise UsageError("a collective has at least one rank")
     if op == "all_reduce":
-        return (ranks - 1) / (ranks + 1) if in_network else 2 * (ranks - 1) / ranks
+        return 2 * (ranks - 1) / ranks
     if op in ("all_gather", "reduce_scatter", "all_to_all"):
         return (ranks - 1) / ranks
     if op in ("broadcast", "reduce", "send", "recv", "scatter", "gather"):
@@ -53,11 +51,6 @@ def in_network_all_reduce_s(size_bytes: float, bytes_per_s: float) -> float:
     return size_bytes / bytes_per_s
 
 
-def node_all_to_all_s(size_bytes: float, ranks: int, bytes_per_s: float) -> float:
-    """All-to-all between the GPUs of a node, point to point: S(N-1)/(N^2 W)."""
-    return size_bytes * (ranks - 1) / (ranks**2 * bytes_per_s)
-
-
 def latency_s(
     op: str, ranks: int, *, where: str = "network", protocol: str = "simple", tree: bool = False
 ) -> float:
@@ -72,39 +65,3 @@ def latency_s(
     if op in ("send", "recv", "broadcast", "reduce"):
         hops = 1
     return BASE_LATENCY_S[protocol] + hop * hops
-
-
-def hierarchical_s_per_byte(levels: Sequence[Level]) -> float:
-    """All-gather through levels: max_i children_i / W_i; over a SuperPOD 2.5e-12 s (400 GB/s)."""
-    return max(level.children / level.usable_bytes_per_s for level in levels)
-
-
-def hierarchical_s(op: str, size_bytes: float, levels: Sequence[Level]) -> float:
-    """A collective through levels of a network: the slowest level decides."""
-    factor = 2 if op == "all_reduce" else 1
-    return factor * size_bytes * hierarchical_s_per_byte(levels)
-
-
-def sharded_level_bytes_per_s(levels: Sequence[Level], inner_ranks: int) -> tuple[float, ...]:
-    """Bytes a second of the array at each level when ``inner_ranks`` GPUs hold one shard each.
-
-    From max_i S S_i / (max(Y, S_{i-1}) W_i), S_i being the GPUs below level i.
-    """
-    below = [1, *(level.gpus for level in levels[:-1])]
-    return tuple(
-        max(inner_ranks, inside) * level.usable_bytes_per_s / level.gpus
-        for inside, level in zip(below, levels, strict=True)
-    )
-
-
-def sharded_hierarchical_s(
-    size_bytes: float, levels: Sequence[Level], inner_ranks: int, op: str = "all_gather"
-) -> float:
-    """An outer collective of an array that an inner dimension of ``inner_ranks`` shards."""
-    factor = 2 if op == "all_reduce" else 1
-    return factor * size_bytes / min(sharded_level_bytes_per_s(levels, inner_ranks))
-
-
-def top_level_gather_s(size_bytes: float, domains: int, top_bytes_per_s: float) -> float:
-    """All-gather of an array that whole domains hold between them: S(M-1)/W_top."""
-    return size_bytes * (domains - 1) / top_bytes_per_s

@@ -22,21 +22,6 @@ def megatron_parameters(layers: int, hidden: int, vocabulary: int, sequence: int
     return 12 * l_ * h**2 * (1 + 13 / (12 * h) + (vocabulary + sequence) / (12 * l_ * h))
 
 
-def megatron_flops(samples: int, sequence: int, layers: int, hidden: int, vocabulary: int) -> float:
-    """F = 96 B s l h^2 (1 + s/(6h) + V/(16 l h)): a step that recomputes all activations.
-
-    This is what the hardware does; HFU divides by it.
-    """
-    shape = 1 + sequence / (6 * hidden) + vocabulary / (16 * layers * hidden)
-    return 96 * samples * sequence * layers * hidden**2 * shape
-
-
-def model_flops(samples: int, sequence: int, layers: int, hidden: int, vocabulary: int) -> float:
-    """72 B s l h^2 (1 + s/(6h) + V/(12 l h)): a step without recomputation; MFU divides by it."""
-    shape = 1 + sequence / (6 * hidden) + vocabulary / (12 * layers * hidden)
-    return 72 * samples * sequence * layers * hidden**2 * shape
-
-
 @dataclass(frozen=True)
 class Shape:
     """The shape of a transformer; kv_heads, ffn and experts default to the plain GPT block."""
@@ -107,11 +92,6 @@ def utilisation_ratio(flops: float, step_s: float, gpus: int, peak_flops_per_s: 
     if step_s <= 0 or gpus < 1 or peak_flops_per_s <= 0:
         raise UsageError("a utilisation needs a step time, GPUs and a peak above 0")
     return flops / (step_s * gpus * peak_flops_per_s)
-
-
-def iteration_s(flops: float, gpus: int, achieved_flops_per_s: float) -> float:
-    """Time of a step at an achieved rate a GPU."""
-    return flops / (gpus * achieved_flops_per_s)
 
 
 def training_days(

@@ -8,7 +8,7 @@ the tuner tables of NCCL for latencies.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -75,36 +75,6 @@ DTYPE_BYTES: Mapping[str, int] = {
 }
 
 
-@dataclass(frozen=True)
-class Level:
-    """A level of a network, from the inside: GPUs below it, what its switches move in all."""
-
-    name: str
-    gpus: int
-    total_bytes_per_s: float
-    children: int
-    """Domains of the level below."""
-    oversubscription: float = 1.0
-
-    @property
-    def usable_bytes_per_s(self) -> float:
-        """What is left of it when all its domains talk upward at once."""
-        return self.total_bytes_per_s / self.oversubscription
-
-    @property
-    def bytes_per_s_per_gpu(self) -> float:
-        """Each GPU's share."""
-        return self.usable_bytes_per_s / self.gpus
-
-
-H100_SUPERPOD: tuple[Level, ...] = (
-    Level("node", 8, 3.6e12, 8),
-    Level("scalable unit", 256, 12.8e12, 32),
-    Level("spine", 1024, 25.6e12, 4),
-)
-"""Node, rail-optimised scalable unit of 32 nodes, spine of 4 units."""
-
-
 def gpu_named(text: str | None) -> Gpu | None:
     """The GPU of a model name as profilers write it (NVIDIA H100 80GB HBM3), or None."""
     if not text:
@@ -116,12 +86,3 @@ def gpu_named(text: str | None) -> Gpu | None:
         if (first in words or is_named) and set(rest) <= set(words):
             return GPUS[name]
     return None
-
-
-def with_oversubscription(
-    levels: tuple[Level, ...], ratios: Mapping[str, float]
-) -> tuple[Level, ...]:
-    """The levels with the over-subscription of some of them replaced."""
-    return tuple(
-        replace(one, oversubscription=ratios.get(one.name, one.oversubscription)) for one in levels
-    )

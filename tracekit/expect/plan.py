@@ -307,11 +307,9 @@ class _Plan:
         # What several members bring in together, each still passes on inside the node.
         return "network", min(network, nvlink) if network and nvlink else network
 
-    def network_bytes_per_s(
-        self, family: Family | None = None, *, is_pooled: bool = False
-    ) -> float | None:
+    def network_bytes_per_s(self, family: Family, *, is_pooled: bool) -> float | None:
         """A GPU's share of its node's NICs, after the over-subscription of each level that the
-        family's groups cross; None: all of them.
+        family's groups cross.
 
         ``is_pooled``: members below one switch bring in an array once for all of them.
         """
@@ -323,7 +321,7 @@ class _Plan:
         share = (hw.nic_bytes_per_s or 0.0) * nics / gpus
 
         def members(block: int | None) -> int:
-            return family.members_inside(block or gpus) if family and is_pooled else 1
+            return family.members_inside(block or gpus) if is_pooled else 1
 
         found = share * members(gpus)
         levels = (
@@ -331,8 +329,8 @@ class _Plan:
             (hw.spine_gpus, hw.spine_oversubscription),
         )
         for below, ratio in levels:
-            if family is None or below is None or not family.is_inside(below, self.world):
-                share /= ratio or 1.0
+            if ratio and (below is None or not family.is_inside(below, self.world)):
+                share /= ratio
                 found = min(found, share * members(below))
         return found
 
@@ -803,7 +801,10 @@ def _roofline(plan: _Plan) -> Roofline:
     if peak is None:
         return Roofline(tokens)
     nvlink = hw.nvlink_bytes_per_s or (plan.gpu.nvlink_bytes_per_s if plan.gpu else None)
-    network = plan.network_bytes_per_s()
+    # A GPU holds a part of the weights: what it sends hides behind the tokens of all parts.
+    network = plan.network_bytes_per_s(plan.groups.dense, is_pooled=True)
+    if network is not None:
+        network *= plan.sizes["tp"] * plan.sizes["pp"]
     domain = hw.nvlink_domain or hw.gpus_per_node or (plan.gpu.nvlink_domain if plan.gpu else 8)
     ffn = job.model.ffn or (4 * job.model.hidden if job.model.hidden else None)
     ways = None

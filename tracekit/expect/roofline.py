@@ -17,13 +17,6 @@ def fsdp_tokens(flops_per_s: float, bytes_per_s: float) -> float:
     return flops_per_s / bytes_per_s
 
 
-def expert_parallel_tokens(
-    flops_per_s: float, bytes_per_s: float, experts: int, top_k: int, gpus_sharing: int = 1
-) -> float:
-    """Data parallelism of a mixture of experts: E C / (2 k W), over the GPUs that share W."""
-    return experts * flops_per_s / (2 * top_k * bytes_per_s) / gpus_sharing
-
-
 def tensor_parallel_ways(
     ffn: int, flops_per_s: float, bytes_per_s: float, domain: int = 8
 ) -> float:

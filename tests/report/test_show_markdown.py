@@ -28,7 +28,7 @@ dataloader-stall/1   critical   owner: data
 
 SAYS      Rank 1 waits 50.0 ms for input in every step, with nothing else running: the data loader
           is too slow.
-WHERE     ranks 1   hosts h0   steps 1-4   (identity from file)
+WHERE     rank 1   hosts h0   steps 1-4   (identity from file)
 WHEN      2026-07-21T03:01:07.000000Z to 2026-07-21T03:01:07.600000Z
 COST      50.0 ms of every 150 ms step (33 %): 32 GPU-hours a day while it lasts.
 SURE      likely: the rank's own input wait ranges, its GPU idle meanwhile and other ranks waiting

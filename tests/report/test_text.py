@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tracekit.findings import BudgetPart
+from tracekit.findings import BudgetPart, Evidence
 from tracekit.report import InputFile, Report, build_report
-from tracekit.report.text import MAX_LINES, _rounded
+from tracekit.report.text import MAX_LINES, _rounded, evidence_words
 from tracekit.rules import RULES
 
 MakeJob = Callable[..., Any]
@@ -185,3 +185,22 @@ def test_labels_and_ids_find_a_finding(make_job: MakeJob) -> None:
     worst = report.worst()
     assert worst is not None
     assert worst.value == "critical"
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "words"),
+    [
+        (2.0, "count", "2"),
+        (1460.0, "count", "1,460"),
+        (2.82632e10, "bytes/s", "28.3 GB/s"),
+        (512.0, "bytes", "512 B"),
+        (1.0, "lines", "1 line"),
+        (3.0, "lines", "3 lines"),
+        (78.0, "celsius", "78 celsius"),
+        (0.27, "ratio", "27 %"),
+        (0.5, "s", "500 ms"),
+    ],
+)
+def test_a_number_of_the_evidence_is_told_in_its_unit(value: float, unit: str, words: str) -> None:
+    evidence = Evidence(name="it", value=value, unit=unit)
+    assert evidence_words(evidence) == f"it: {words}"

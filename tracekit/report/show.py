@@ -47,7 +47,8 @@ def show_finding(report: Report, finding: Finding, width: int = 110) -> str:
 
 def _where(finding: Finding) -> str:
     scope = finding.scope
-    words = [f"ranks {ranges(scope.ranks)}"] if scope.ranks else []
+    noun = "rank" if len(scope.ranks) == 1 else "ranks"
+    words = [f"{noun} {ranges(scope.ranks)}"] if scope.ranks else []
     named = {
         "hosts": scope.hosts,
         "devices": scope.devices,

@@ -327,7 +327,15 @@ def evidence_words(evidence: Evidence) -> str:
 def _amount(value: float, unit: str) -> str:
     if unit == "s":
         return seconds(value)
-    return share(value) if unit == "ratio" else f"{value:g} {unit}"
+    if unit == "ratio":
+        return share(value)
+    if unit in ("bytes", "bytes/s"):
+        large = next((u for u in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+                      if abs(value) >= u[0]), (1.0, "B"))  # fmt: skip
+        return f"{value / large[0]:.3g} {large[1]}{unit.removeprefix('bytes')}"
+    if unit == "count":
+        return f"{value:,.10g}"
+    return f"{value:g} {unit.removesuffix('s') if value == 1 else unit}"
 
 
 def _not_checked(page: Page, report: Report, *, everything: bool) -> None:

@@ -64,7 +64,7 @@ NOT CHECKED  collective-hang: needs collectives matched across ranks, Flight Rec
           watchdog's log
              collective-mismatch: needs collectives matched across ranks
              slow-gpu, slow-host, late-rank: needs collectives in the traces of two or more ranks
-          13 more lines: --all
+          14 more lines: --all
 MORE      tracekit show run1 F1    tracekit explain dataloader-stall
 """
 

@@ -207,7 +207,8 @@ def _late_together(
     is said where calls cannot be replayed: no other measure sees them together; nor where the
     replay misses most of the delay of ranks that are ``named`` alone. Where ranks send to one
     another, one that is late has a receiver of its own, which waits for it whoever else is late:
-    there each must have its share of the waiting, or it is late because of the one before it.
+    there each must have a share of the waiting beyond what noise gives the ranks that are not
+    slow, or it is late because of the one before it.
     """
     replay, steps = facts.replay, facts.steps
     if replay is None:
@@ -220,7 +221,9 @@ def _late_together(
     members = sorted(r for r in slow if slowdowns[r] >= 1 + limits.min_cost_ratio)
     shares = {r: float(row["lateness_ratio"] or 0.0) for r, row in rows.items()}
     if is_piped(facts):
-        members = [r for r in members if shares[r] >= limits.min_times_fair_ratio / len(rows)]
+        noise = [share for r, share in shares.items() if r not in members]
+        most = median(noise) + limits.min_outlier_mads * scatter(noise)
+        members = [r for r in members if shares[r] > most]
     joint = sum(shares[r] for r in members)
     fair = len(members) / len(rows)
     least = min(0.75, max(limits.min_share_ratio, limits.min_times_fair_ratio * fair))

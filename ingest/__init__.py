@@ -142,6 +142,8 @@ def _why(error: Exception) -> str:
         return error.message
     if isinstance(error, PermissionError):
         return "it may not be read"
+    if isinstance(error, files.LimitError):
+        return str(error)
     if isinstance(error, OSError):
         return f"it cannot be read ({error.strerror or type(error).__name__})"
     return f"it cannot be read ({type(error).__name__})"

@@ -12,8 +12,10 @@ import re
 import stat
 import tarfile
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -39,6 +41,12 @@ MAX_RAW_BYTES = 4 << 40
 """Most decompressed bytes of one file."""
 MAX_MEMBERS = 100_000
 """Members of an archive that are looked at."""
+MAX_DIRECTORY_BYTES = 32 << 20
+"""Index of a zip file that is read: 100,000 members with names of 250 characters."""
+MAX_HEADER_BYTES = 64 << 10
+"""Longest header of a member of a tar file: a path has 4096 bytes, attributes a few more."""
+MAX_MEMBER_NAME = 4096
+"""Longest name of a member (PATH_MAX of Linux); of a longer one its end is kept."""
 MAX_FILES = 1_000_000
 """Files that one call expands to."""
 
@@ -91,6 +99,10 @@ class DecompressedStream(io.RawIOBase):
         self._pending = head
         self.stored_bytes = len(head)
         self.raw_bytes = 0
+        self.whole_bytes: int | None = None
+        """Of a member of an archive: bytes that the archive stores for it, at most."""
+        self.free_bytes: int | None = None
+        """Size below which the ratio is not asked; None for RATIO_FREE_BYTES."""
         self.problem: str | None = None
         """None, truncated, checksum, damaged, trailing_garbage, limit or io_error."""
 
@@ -110,8 +122,8 @@ class DecompressedStream(io.RawIOBase):
                 break
             parts.append(part)
             got += len(part)
-        self.raw_bytes += got
-        self._check_limits()
+            self.raw_bytes += len(part)
+            self._check_limits()
         return b"".join(parts)
 
     def readinto(self, buffer: object) -> int:
@@ -140,9 +152,11 @@ class DecompressedStream(io.RawIOBase):
             self._raw.seek(size - ahead, os.SEEK_CUR)
 
     def _check_limits(self) -> None:
-        is_bomb = self.raw_bytes > RATIO_FREE_BYTES and (
-            self.raw_bytes > MAX_RATIO * self.stored_bytes
-        )
+        free = RATIO_FREE_BYTES if self.free_bytes is None else self.free_bytes
+        stored = self.stored_bytes
+        if self.whole_bytes is not None:
+            stored = min(stored, self.whole_bytes)
+        is_bomb = self.raw_bytes > free and self.raw_bytes > MAX_RATIO * stored
         if is_bomb or self.raw_bytes > MAX_RAW_BYTES:
             self.problem = "limit"
 
@@ -295,14 +309,23 @@ class _ZstdStream(DecompressedStream):
             return b""
 
 
-def decompressed(raw: BinaryIO) -> DecompressedStream:
-    """The stream of decompressed bytes; the first bytes tell how it is compressed."""
+def decompressed(
+    raw: BinaryIO, whole_bytes: int | None = None, free_bytes: int | None = None
+) -> DecompressedStream:
+    """The stream of decompressed bytes; the first bytes tell how it is compressed.
+
+    Of a member of an archive, which may be compressed twice, the limits are by what the archive
+    stores of it.
+    """
     head = _Stored(raw).read(SLICE_BYTES)
+    kind = DecompressedStream
     if head.startswith(GZIP_MAGIC):
-        return _GzipStream(raw, head)
-    if head.startswith(ZSTD_MAGIC):
-        return _ZstdStream(raw, head)
-    return DecompressedStream(raw, head)
+        kind = _GzipStream
+    elif head.startswith(ZSTD_MAGIC):
+        kind = _ZstdStream
+    stream = kind(raw, head)
+    stream.whole_bytes, stream.free_bytes = whole_bytes, free_bytes
+    return stream
 
 
 class _NativeStream(io.RawIOBase):
@@ -583,8 +606,15 @@ def _expand_file(path: Path) -> list[SourceFile]:
         return [SourceFile(text, base_name(path.name), 0, 0, partial(open_file, text))]
     if not _ARCHIVES.search(path.name):
         return [whole]
-    members = list_members(path)
+    try:
+        members = list_members(path)
+    except LimitError as error:
+        return [replace(whole, open=partial(_refuse, str(error)))]
     return [whole] if members is None else members
+
+
+def _refuse(why: str) -> BinaryIO:
+    raise LimitError(why)
 
 
 # --- archives ------------------------------------------------------------------------------------
@@ -605,68 +635,190 @@ def _is_hidden(name: str) -> bool:
     return any(part.startswith(".") and part not in (".", "..") for part in name.split("/"))
 
 
+def _member(
+    archive: Path, name: str, size: int, mtime_ns: int, opened: Callable[[], BinaryIO]
+) -> SourceFile:
+    """A member; its name is anyone's and is shown on terminals."""
+    plain = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if len(plain) > MAX_MEMBER_NAME:
+        plain = "..." + plain[-255:]
+    plain = "".join(c if c.isprintable() else "\ufffd" for c in plain)
+    return SourceFile(f"{archive}!{plain}", base_name(plain), size, mtime_ns, opened)
+
+
+def _check_members(path: Path, count: int, raw_bytes: int) -> None:
+    """Refuse an archive that is too much as a whole, whatever each member is."""
+    if count > MAX_MEMBERS:
+        raise LimitError(f"{path}: an archive of more than {MAX_MEMBERS} members is not read")
+    if raw_bytes > max(RATIO_FREE_BYTES, MAX_RATIO * path.stat().st_size):
+        raise LimitError(f"{path}: the archive unpacks to more than {MAX_RATIO} times its size")
+
+
+def _directory_bytes(path: Path) -> int:
+    """Size of a zip file's index as its end states it; 0 where no end is found."""
+    with path.open("rb") as raw:
+        size = raw.seek(0, os.SEEK_END)
+        raw.seek(max(0, size - (1 << 16) - 128))
+        tail = raw.read()
+    at = tail.rfind(b"PK\5\6")
+    stated = int.from_bytes(tail[at + 12 : at + 16], "little") if at >= 0 else 0
+    large = tail.rfind(b"PK\6\6", 0, max(at, 0))
+    if stated == 0xFFFFFFFF and large >= 0:
+        stated = int.from_bytes(tail[large + 40 : large + 48], "little")
+    return stated
+
+
 def _zip_members(path: Path) -> list[SourceFile]:
-    mtime = path.stat().st_mtime_ns
-    text = str(path)
+    stat = path.stat()
+    if _directory_bytes(path) > MAX_DIRECTORY_BYTES:
+        raise LimitError(f"{path}: an archive with an index of more than 32 MiB is not read")
     with zipfile.ZipFile(path) as archive:
-        members = archive.infolist()[:MAX_MEMBERS]
+        members = archive.infolist()
+    _check_members(path, len(members), sum(m.file_size for m in members))
+    # Many members over the same bytes make much of little.
+    spans = sorted((m.header_offset, m.header_offset + m.compress_size) for m in members)
+    if any(end > begin for (_, end), (begin, _) in pairwise(spans)):
+        raise LimitError(f"{path}: the members of the archive overlap")
+    free = RATIO_FREE_BYTES // max(1, len(members))
     return [
-        SourceFile(
-            f"{text}!{m.filename}",
-            base_name(m.filename),
+        _member(
+            path,
+            m.filename,
             m.file_size,
-            mtime,
-            partial(_open_zip_member, text, m.filename),
+            stat.st_mtime_ns,
+            partial(_open_zip_member, str(path), index, free),
         )
-        for m in members
+        for index, m in enumerate(members)
         if not m.is_dir() and not _is_hidden(m.filename)
     ]
 
 
-def _open_zip_member(path: str, member: str) -> BinaryIO:
-    archive = zipfile.ZipFile(path)
+_ZIP: dict[tuple[int, str, int], zipfile.ZipFile] = {}
+"""One open zip file a process (never of its parent, whose place in the file it would share): its
+index is read once, not once for each member."""
+
+
+def _open_zip_member(path: str, index: int, free_bytes: int) -> BinaryIO:
+    key = (os.getpid(), path, Path(path).stat().st_mtime_ns)
+    archive = _ZIP.get(key)
+    if archive is None:
+        archive = zipfile.ZipFile(path)
+        _ZIP.clear()  # its members keep the file open as long as they need it
+        _ZIP[key] = archive
     try:
+        member = archive.infolist()[index]
         raw = archive.open(member)
-    except (RuntimeError, NotImplementedError, zipfile.BadZipFile) as error:
+    except (RuntimeError, NotImplementedError, IndexError, zipfile.BadZipFile) as error:
         # encrypted, or packed in a way that the library does not know
-        archive.close()
-        raise InputError(f"{path}!{member}: this member cannot be unpacked") from error
-    archive.close()  # the member keeps the file open
-    return decompressed(raw)  # type: ignore[return-value,arg-type]
+        raise InputError(f"{path}: member {index + 1} cannot be unpacked") from error
+    return decompressed(raw, member.compress_size, free_bytes)  # type: ignore[return-value,arg-type]
 
 
 def _tar_members(path: Path) -> list[SourceFile]:
     text = str(path)
-    listed: list[SourceFile] = []
+    archive_bytes = path.stat().st_size
+    found: list[tuple[str, int, int, int]] = []
+    raw_bytes = 0
     with _open_tar(text) as stream:
-        archive = tarfile.open(fileobj=stream, mode="r|")  # noqa: SIM115 - a broken one raises late
         try:
-            for count, member in enumerate(archive):
-                if count >= MAX_MEMBERS:
-                    break
-                if not member.isfile() or _is_hidden(member.name) or member.issparse():
-                    continue
-                where = (text, member.offset_data, member.size)
-                listed.append(
-                    SourceFile(
-                        f"{text}!{member.name}",
-                        base_name(member.name),
-                        member.size,
-                        int(member.mtime) * 10**9,
-                        partial(_open_tar_member, *where),
-                    )
-                )
+            for count, (name, at, size, mtime_s) in enumerate(_tar_headers(stream), start=1):
+                raw_bytes += size
+                _check_members(path, count, raw_bytes)
+                if name and not _is_hidden(name):
+                    found.append((name, at, size, mtime_s))
         except (tarfile.TarError, EOFError, ValueError):
-            if not listed:
+            if not found:
                 raise
-    return listed
+    free = RATIO_FREE_BYTES // max(1, len(found))
+    return [
+        _member(
+            path,
+            name,
+            size,
+            mtime_s * 10**9,
+            partial(_open_tar_member, text, at, size, min(size, archive_bytes), free),
+        )
+        for name, at, size, mtime_s in found
+    ]
+
+
+_BLOCK = tarfile.BLOCKSIZE
+_PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
+_NOT_OURS = (tarfile.XGLTYPE, tarfile.GNUTYPE_LONGLINK)
+
+
+def _tar_headers(stream: DecompressedStream) -> Iterator[tuple[str, int, int, int]]:
+    """Name, offset, size and time (s) of each member; the name is empty where it is no plain file.
+
+    ``tarfile`` itself reads a header of any stated size into memory, and calls itself for each
+    header before a member.
+    """
+    at = 0
+    stated: dict[bytes, bytes] = {}
+    while len(block := stream.read(_BLOCK)) == _BLOCK and block.strip(b"\0"):
+        at += _BLOCK
+        member = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+        size = member.size
+        if member.type in (*_PAX, *_NOT_OURS, tarfile.GNUTYPE_LONGNAME):
+            if not 0 <= size <= MAX_HEADER_BYTES:
+                raise tarfile.ReadError("a header that is too long")
+            whole = -(-size // _BLOCK) * _BLOCK
+            data = stream.read(whole)[:size]
+            at += whole
+            if member.type in _PAX:
+                stated |= _pax(data)
+            elif member.type == tarfile.GNUTYPE_LONGNAME:
+                stated[b"path"] = data.split(b"\0", 1)[0]
+            continue
+        is_sparse = member.type == tarfile.GNUTYPE_SPARSE
+        more = is_sparse and block[482] != 0
+        while more:  # the rest of its map
+            block = stream.read(_BLOCK)
+            at += _BLOCK
+            more = len(block) == _BLOCK and block[504] != 0
+        size = int(stated.get(b"size", size))
+        if size < 0:
+            raise tarfile.ReadError("a negative size")
+        is_sparse |= any(key.startswith(b"GNU.sparse") for key in stated)
+        is_file = member.isreg() and not is_sparse
+        name = stated[b"path"].decode("utf-8", "surrogateescape") if b"path" in stated else None
+        mtime_s = min(max(int(member.mtime), 0), 1 << 33)
+        yield (name or member.name) if is_file else "", at, size, mtime_s
+        if member.isreg() or member.type not in tarfile.SUPPORTED_TYPES:
+            whole = -(-size // _BLOCK) * _BLOCK
+            _pass_over(stream, whole)
+            at += whole
+        stated = {}
+
+
+def _pax(data: bytes) -> dict[bytes, bytes]:
+    """Records ``length key=value`` of a header; ValueError where they are none."""
+    found: dict[bytes, bytes] = {}
+    at = 0
+    while at < len(data):
+        end = data.index(b" ", at, at + 10)
+        length = int(data[at:end])
+        if length <= end - at:
+            raise ValueError("a record without a length")
+        key, _, value = data[end + 1 : at + length - 1].partition(b"=")
+        found[key] = value
+        at += length
+    return found
+
+
+def _pass_over(stream: DecompressedStream, size: int) -> None:
+    if not stream.is_compressed:
+        stream.skip(size)
+        return
+    while size > 0 and (got := len(stream.read(min(size, 1 << 20)))):
+        size -= got
 
 
 def _open_tar(path: str) -> DecompressedStream:
     return decompressed(Path(path).open("rb", buffering=0))
 
 
-_CURSOR: dict[str, tuple[DecompressedStream, int]] = {}
+_CURSOR: dict[tuple[int, str], tuple[DecompressedStream, int]] = {}
 """One open compressed archive a process, and where it stands: members are mostly read in order."""
 
 
@@ -678,7 +830,7 @@ class _TarMember(io.RawIOBase):
         self._path = path
         self._left = size
         self._at = offset
-        stream, at = _CURSOR.pop(path, (None, 0))
+        stream, at = _CURSOR.pop((os.getpid(), path), (None, 0))
         if stream is None or at > offset or stream.problem:
             stream, at = _open_tar(path), 0
         if type(stream) is DecompressedStream:
@@ -705,9 +857,12 @@ class _TarMember(io.RawIOBase):
             for other, _ in _CURSOR.values():
                 other.close()
             _CURSOR.clear()
-            _CURSOR[self._path] = (stream, self._at)
+            _CURSOR[os.getpid(), self._path] = (stream, self._at)
         super().close()
 
 
-def _open_tar_member(path: str, offset: int, size: int) -> BinaryIO:
-    return decompressed(_TarMember(path, offset, size))  # type: ignore[return-value,arg-type]
+def _open_tar_member(
+    path: str, offset: int, size: int, whole_bytes: int, free_bytes: int
+) -> BinaryIO:
+    member = _TarMember(path, offset, size)
+    return decompressed(member, whole_bytes, free_bytes)  # type: ignore[return-value,arg-type]

@@ -12,7 +12,9 @@ from tracekit.ingest.base import IngestOptions, Sink, SourceFile
 from tracekit.ingest.nccl import pickles
 from tracekit.ingest.nccl.rows import INT64_MAX, Rows
 
-MAX_JSON_BYTES = 1 << 30
+MAX_JSON_BYTES = 256 << 20
+MAX_JSON_VALUES = 10_000_000
+"""Values in a document: up to 200 bytes of memory each, of two or three in the file."""
 MAX_FRAMES = 30
 
 CALL = (
@@ -62,15 +64,33 @@ def _load_json(source: SourceFile) -> Any:
     with source.open() as stream:
         data = _read_capped(stream)
     try:
-        return json.loads(data)
+        return loads(data)
+    except TooManyValuesError:
+        raise InputError(
+            f"{source.path}: a dump of more than {MAX_JSON_VALUES} values is not read"
+        ) from None
     except (ValueError, RecursionError):
         raise InputError(f"{source.path}: a Flight Recorder dump that breaks off") from None
+
+
+class TooManyValuesError(ValueError):
+    """A document that would take far more memory than its size."""
+
+
+def loads(data: bytes) -> Any:
+    """JSON whose values are counted before they are made.
+
+    Raises TooManyValuesError, and ValueError or RecursionError as ``json.loads`` does.
+    """
+    if sum(data.count(mark) for mark in (b",", b"[", b"{")) > MAX_JSON_VALUES:
+        raise TooManyValuesError
+    return json.loads(data)
 
 
 def _read_capped(stream: BinaryIO) -> bytes:
     data = stream.read(MAX_JSON_BYTES + 1)
     if len(data) > MAX_JSON_BYTES:
-        raise InputError("a dump of more than 1 GiB is not read")
+        raise InputError(f"a dump of more than {MAX_JSON_BYTES >> 20} MiB is not read")
     return data
 
 
@@ -86,7 +106,8 @@ class _Dump:
         self.is_pickle = is_pickle
         named = _RANK_OF_NAME.search(source.name)
         self.rank = int(named[1]) if named else None
-        self.members: dict[str, list[int]] = {}
+        self.members: dict[str, tuple[str | None, int]] = {}
+        """Hash and size of each group, made once and not for each call."""
         self.times: list[int] = []
         self.odd = 0
 
@@ -124,7 +145,7 @@ class _Dump:
             ranks = _ranks(group.get("ranks"))
             name = word(group.get("name")) or word(key) or ""
             if ranks is not None:
-                self.members[name] = ranks
+                self.members[name] = (_hash(ranks), len(ranks))
             rows.add(
                 (
                     _hash(ranks), "file" if ranks else None, name, word(group.get("desc")),
@@ -148,7 +169,7 @@ class _Dump:
     def _entry(self, rows: Rows, place: int, entry: dict[Any, Any]) -> None:
         group = entry.get("process_group")
         name = word(group[0]) if isinstance(group, (list, tuple)) and group else None
-        ranks = self.members.get(name or "")
+        group_hash, group_size = self.members.get(name or "", (None, None))
         created = whole(entry.get("time_created_ns"))
         completed = whole(entry.get("time_discovered_completed_ns"))
         self.times += [t for t in (created, completed) if t]
@@ -160,12 +181,12 @@ class _Dump:
         is_p2p = bool(entry.get("is_p2p")) and str(entry.get("is_p2p")).lower() != "false"
         rows.add(
             (
-                place, _hash(ranks), name,
+                place, group_hash, name,
                 None if is_p2p else whole(entry.get("collective_seq_id")),
                 whole(entry.get("p2p_seq_id")) if is_p2p else None,
                 _op(entry.get("profiling_name")), word(entry.get("state")), created,
                 whole(entry.get("time_discovered_started_ns")), completed, size, dtype,
-                _stack(entry.get("frames")), self.rank, len(ranks) if ranks else None,
+                _stack(entry.get("frames")), self.rank, group_size,
                 round(float(str(duration)) * 1e6) if is_number else None,
                 _flag(entry.get("retired")),
             )

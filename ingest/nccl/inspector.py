@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from tracekit.ingest import files
 from tracekit.ingest.base import IngestOptions, Sink, SourceFile
 from tracekit.ingest.nccl import lines
+from tracekit.ingest.nccl.flight import loads
 from tracekit.ingest.nccl.flight import whole as as_whole
 from tracekit.ingest.nccl.log import OPS
 from tracekit.ingest.nccl.rows import Rows, as_int32
@@ -72,7 +72,8 @@ class _Reader:
 
     def _records(self, stream: object) -> Iterator[tuple[int, dict[str, Any]]]:
         """Objects with the lines that they begin on: one a line, or spread over several."""
-        place, begun, held = 0, 0, b""
+        place, begun, held_bytes = 0, 0, 0
+        held: list[bytes] = []
         for batch in lines.read_lines(stream):
             for raw in batch:
                 place += 1
@@ -84,23 +85,24 @@ class _Reader:
                     continue
                 if held and line.startswith(b"{"):  # what began before it was cut off
                     self._break(begun)
-                    held = b""
+                    held, held_bytes = [], 0
                 if not held:
                     begun = place
-                held += line + b"\n"
+                held.append(line)
+                held_bytes += len(line) + lines.LINE_BYTES
                 # An object over several lines ends with a brace in the first column.
                 if (line.startswith(b"{") and line.endswith(b"}")) or raw.rstrip() == b"}":
-                    yield from self._parsed(held, begun)
-                    held = b""
-                elif len(held) > MAX_OBJECT_BYTES:
+                    yield from self._parsed(b"\n".join(held), begun)
+                    held, held_bytes = [], 0
+                elif held_bytes > MAX_OBJECT_BYTES:
                     self._break(begun)
-                    held = b""
+                    held, held_bytes = [], 0
         if held:
-            yield from self._parsed(held, begun)
+            yield from self._parsed(b"\n".join(held), begun)
 
     def _parsed(self, text: bytes, place: int) -> Iterator[tuple[int, dict[str, Any]]]:
         try:
-            record = json.loads(text)
+            record = loads(text)
         except (ValueError, RecursionError):
             self._break(place)
             return

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 MAX_LINE_BYTES = 1 << 20
 """A longer line is cut in pieces of this size: no line of NCCL's comes near it."""
+LINE_BYTES = 40
+"""Memory that a line takes beside its bytes: of a held record of short lines, most of it."""
 HEADS_LIMIT = 50_000
 """Distinct prefixes that are remembered (time stamps make them all different)."""
 MAX_HEAD_BYTES = 4096

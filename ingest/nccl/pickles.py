@@ -11,12 +11,15 @@ import io
 import pickletools
 from typing import Any, BinaryIO
 
-MAX_BYTES = 1 << 30
+MAX_BYTES = 256 << 20
 """Largest pickle that is read: the recorder's buffer is bounded, dumps are megabytes."""
-MAX_OPCODES = 200_000_000
+MAX_OPCODES = 20_000_000
+"""A dump of 20,000 calls with 30 frames each has about 8 million; half a minute's work."""
+MAX_CONTAINERS = 3_000_000
+"""Lists, dicts and tuples: about 300 bytes of memory each, of one byte in the file."""
 MAX_DEPTH = 64
 """Containers within containers; a dump has five."""
-MAX_WEIGHT = 200_000_000
+MAX_WEIGHT = 40_000_000
 """Values in a dump with every shared container written out."""
 MAX_STRING_BYTES = 1 << 20
 
@@ -213,6 +216,8 @@ class _Machine:
     def _push(self, value: Any) -> None:
         self.stack.append(value)
         self.made[id(value)] = _Made(value)
+        if len(self.made) > MAX_CONTAINERS:
+            raise RefusedPickleError("too many containers", 0)
 
     def _grow(self, target: Any, items: list[Any], place: int) -> None:
         """Account for what is put into a container: depth, size, and who holds whom.

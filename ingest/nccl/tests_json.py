@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from tracekit.errors import InputError
 from tracekit.ingest.base import IngestOptions, Sink, SourceFile
 from tracekit.ingest.nccl import bench
-from tracekit.ingest.nccl.flight import whole, word
+from tracekit.ingest.nccl.flight import loads, whole, word
 from tracekit.ingest.nccl.rows import Rows
 
-MAX_BYTES = 256 << 20
+MAX_BYTES = 64 << 20
 EVENT = ("place", "code", "severity", "fields")
 
 
@@ -20,7 +19,7 @@ def read(source: SourceFile, sink: Sink, options: IngestOptions) -> None:
     with source.open() as stream:
         data = stream.read(MAX_BYTES)
     try:
-        record = json.loads(data)
+        record = loads(data)
     except (ValueError, RecursionError):
         # Not chained: the decoder's error carries the text, and with it the environment.
         record = None

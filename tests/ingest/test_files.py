@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 from pathlib import Path
 
@@ -162,7 +163,79 @@ def test_the_number_of_members_is_capped(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(files, "MAX_MEMBERS", 2)
     path = tmp_path / "job.tar"
     make_tar(path, "w", {f"rank{i}.json": trace(i) for i in range(5)})
-    assert len(files.expand([path])) == 2
+    (source,) = files.expand([path])
+    found = recognise(source)
+    assert (found.status, "more than 2 members" in found.reason) == ("unreadable", True)
+
+
+def test_a_member_that_unpacks_to_more_than_its_share_ends_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "RATIO_FREE_BYTES", 1 << 20)
+    path = tmp_path / "job.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("rank0.json", b" " * (40 << 20))
+    (source,) = files.expand([path])
+    assert "unpacks to more than" in recognise(source).reason
+    # A member that is compressed twice: each time less than the limit, together more.
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("rank0.json.gz", gzip.compress(gzip.compress(b" " * (40 << 20))[:20] * 9))
+        archive.writestr("rank1.json.zst", zstandard.compress(b" " * (400 << 20)))
+    source = files.expand([path])[1]
+    with source.open() as stream:
+        assert len(stream.read()) < 2 << 20
+        assert files.stream_problem(stream) == "limit"
+
+
+def test_overlapping_members_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "job.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("rank0.json", trace(0))
+        archive.writestr("rank1.json", trace(1))
+        archive.infolist()[1].header_offset = 0
+    (source,) = files.expand([path])
+    assert "overlap" in recognise(source).reason
+
+
+def test_the_index_of_many_members_is_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "job.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for i in range(3000):
+            archive.writestr(f"{i}.txt", b"x")
+    begun = time.process_time()
+    for source in files.expand([path]):
+        with source.open() as stream:
+            assert stream.read() == b"x"
+    # Read for each member, 3000 times 3000 entries take half a minute.
+    assert time.process_time() - begun < 5
+
+
+def header(kind: bytes, size: int, name: str = "x") -> bytes:
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, size
+    return info.tobuf(tarfile.USTAR_FORMAT)
+
+
+def test_headers_of_a_tar_file_are_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "job.tar"
+    whole = header(tarfile.REGTYPE, 1, "a.json") + b"x".ljust(512, b"\0")
+    # A header of 2 GiB, a thousand headers before one member, and a size below zero.
+    record = b"12 size=-99\n"
+    negative = header(tarfile.XHDTYPE, len(record)) + record.ljust(512, b"\0")
+    for odd in (header(tarfile.XHDTYPE, 2 << 30), header(b"L", 0) * 5000, negative + whole):
+        path.write_bytes(whole + odd)
+        assert names(files.expand([path]), tmp_path) == ["job.tar!a.json"]
+        path.write_bytes(odd)
+        assert len(files.expand([path])) == 1
+
+
+def test_names_of_members_hold_nothing_that_a_terminal_obeys(tmp_path: Path) -> None:
+    path = tmp_path / "job.tar"
+    make_tar(path, "w", {"a\x1b[2Jb\n\udcff.json": trace(0), "n" * 9000 + "7.json": trace(0)})
+    first, second = sorted(s.path for s in files.expand([path]))
+    assert first.isprintable()
+    assert second.isprintable()
+    assert max(len(first), len(second)) < 4096 + len(str(path))
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])

@@ -18,6 +18,8 @@ from tracekit.ingest.nccl.rows import Rows, as_int32, pci, pointer
 Process = tuple[str | None, int]
 
 MAX_COMMS = 1_000_000
+MAX_LIVING = 1000
+"""Communicators of one process that are asked for each line; of more, none is the only one."""
 MAX_WAITING = 200_000
 """Edges that wait for the end of an init; more are written without a communicator."""
 
@@ -252,15 +254,22 @@ class Comms:
         comm = self.of_thread(speaker)
         if comm is not None and _fits(comm, own, other):
             return comm
-        found = [c for c in self.by_rank.get((speaker.process, own), ()) if _fits(c, own, other)]
+        found = [c for c in self._living(speaker.process, own) if _fits(c, own, other)]
         return found[0] if len(found) == 1 else None
+
+    def _living(self, process: Process, rank: int) -> list[Comm]:
+        """The communicators in which a process is that rank; none where they are too many."""
+        known = self.by_rank.get((process, rank), [])
+        if any(c.is_ended for c in known[:MAX_LIVING]):
+            known[:] = [c for c in known if not c.is_ended]
+        return known if len(known) <= MAX_LIVING else []
 
     def of_root(self, speaker: Speaker) -> Comm | None:
         """The communicator of a line that only rank 0 prints."""
         comm = self.of_thread(speaker)
         if comm is not None and comm.group_rank == 0 and not comm.is_ended:
             return comm
-        found = [c for c in self.by_rank.get((speaker.process, 0), ()) if not c.is_ended]
+        found = [c for c in self._living(speaker.process, 0) if not c.is_ended]
         return found[0] if len(found) == 1 else None
 
     def is_before_init(self, speaker: Speaker) -> bool:

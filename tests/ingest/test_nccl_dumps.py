@@ -15,8 +15,9 @@ import pytest
 
 from nccl_logs import KeptSink, read, source_of
 from tracekit.errors import InputError
-from tracekit.ingest import recognise
-from tracekit.ingest.nccl import pickles
+from tracekit.ingest import IngestOptions, ingestor, recognise
+from tracekit.ingest.memory import MemorySink
+from tracekit.ingest.nccl import flight, pickles
 
 NAME = "nccl_trace_rank_3"
 
@@ -423,3 +424,29 @@ def test_the_json_of_nccl_tests_without_its_environment() -> None:
     with pytest.raises(InputError) as error:
         read(json.dumps(value)[:-40], "out.json")
     assert "HUNTER2" not in repr(error.value)
+
+
+@pytest.mark.parametrize("reader", ["nccl_ras", "nccl_inspector"])
+def test_a_record_that_never_ends_is_given_up(reader: str) -> None:
+    # Added to a held text line by line, they would be copied once for each line: hours.
+    begun = time.process_time()
+    sink = MemorySink()
+    text = b"{\n" + b" \n" * 1_500_000
+    ingestor(reader).read(source_of(text, "a.json"), sink, IngestOptions())
+    assert sink.counters["broken_record"] >= 1
+    assert time.process_time() - begun < 20
+
+
+def test_values_are_counted_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flight, "MAX_JSON_VALUES", 1000)
+    text = b'{"version": "2.9", "pg_config": {}, "entries": [' + b"[]," * 1000 + b"[]]}"
+    with pytest.raises(InputError, match="more than 1000 values"):
+        ingestor("flight_recorder").read(
+            source_of(text, "fr_trace_0.json"), MemorySink(), IngestOptions()
+        )
+
+
+def test_containers_of_a_pickle_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pickles, "MAX_CONTAINERS", 1000)
+    with pytest.raises(pickles.RefusedPickleError, match="too many containers"):
+        pickles.load(io.BytesIO(pickle.dumps([[] for _ in range(1001)])))

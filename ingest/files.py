@@ -609,11 +609,11 @@ def _expand_file(path: Path) -> list[SourceFile]:
     try:
         members = list_members(path)
     except LimitError as error:
-        return [replace(whole, open=partial(_refuse, str(error)))]
+        return [replace(whole, open=partial(_say_limit, str(error)))]
     return [whole] if members is None else members
 
 
-def _refuse(why: str) -> BinaryIO:
+def _say_limit(why: str) -> BinaryIO:
     raise LimitError(why)
 
 

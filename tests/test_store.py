@@ -141,14 +141,10 @@ def test_drift_grows_from_its_origin(tmp_path: Path) -> None:
         (Selection(ranks=((1, 1),)), 2, 2),
         (Selection(ranks=((0, 0), (1, 7))), 4, 4),
         (Selection(hosts=("b",)), 2, 2),
-        (Selection(hosts=("nobody",)), 0, 0),
         (Selection(steps=((2, 2),)), 2, 2),
-        (Selection(steps=((3, 9),)), 0, 0),
         (Selection(since_ns=100), 2, 2),
         (Selection(until_ns=15), 0, 2),
-        (Selection(attempt=2), 0, 0),
         (Selection(window=0), 4, 4),
-        (Selection(window=1), 0, 0),
     ],
 )
 def test_a_selection_leaves_out_the_rest(

@@ -125,6 +125,10 @@ class OpenRun:
         manifest = self.run.manifest
         notes = (*manifest.notes, *_remarks(manifest))
         facts = replace(facts, notes=notes, unread=manifest.unread)
+        facts = replace(facts, left_out_ranks=self.run.left_out_ranks(facts.attempt))
+        span = self.run.selected_span_ns()
+        if span is not None:
+            facts = replace(facts, start_ns=span[0], end_ns=span[1])
         facts = with_topology(facts, self.job)
         facts = replace(facts, prices=self.job.prices if self.job is not None else None)
         settings = DiagnoseConfig.from_mapping(config or {}, select, ignore)

@@ -93,9 +93,10 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
 
 def parse_ranges(text: str | None, option: str) -> tuple[tuple[int, int], ...]:
     """``0-7,37`` as inclusive ranges. UsageError names the option."""
-    if not text:
+    if text is None:
         return ()
     ranges = []
+    _check_given(text, option, "0-7,37")
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())
         if not match:
@@ -105,6 +106,20 @@ def parse_ranges(text: str | None, option: str) -> tuple[tuple[int, int], ...]:
             raise UsageError(f"{option}: {part!r} runs backwards", hint=f"{option} {high}-{low}")
         ranges.append((low, high))
     return tuple(ranges)
+
+
+def parse_names(text: str | None, option: str) -> tuple[str, ...]:
+    """``a, b`` as names. UsageError names the option."""
+    if text is None:
+        return ()
+    _check_given(text.replace(",", ""), option, "gpu-01,gpu-02")
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _check_given(text: str, option: str, example: str) -> None:
+    # A variable of the shell that is empty must not select everything.
+    if not text.strip():
+        raise UsageError(f"{option}: nothing is given", hint=f"{option} {example}")
 
 
 def parse_time(text: str | None, option: str) -> int | None:
@@ -184,7 +199,7 @@ def selection(
 
     return Selection(
         ranks=parse_ranges(ranks, "--ranks"),
-        hosts=tuple(h.strip() for h in hosts.split(",") if h.strip()) if hosts else (),
+        hosts=parse_names(hosts, "--hosts"),
         steps=parse_ranges(steps, "--steps"),
         since_ns=parse_time(since, "--since"),
         until_ns=parse_time(until, "--until"),

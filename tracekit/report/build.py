@@ -454,9 +454,10 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
         lines.append(
             f"{plural(len(facts.job.unread), 'file')} not read for want of time: {names}{more}"
         )
-    untraced = [r for r in facts.missing_ranks if r not in facts.job.lost_ranks]
-    if untraced:
-        lines.append(f"no trace of {_ranks(untraced)}")
+    if facts.untraced_ranks:
+        lines.append(f"no trace of {_ranks(facts.untraced_ranks)}")
+    if facts.job.left_out_ranks:
+        lines.append(f"{_ranks(sorted(facts.job.left_out_ranks))} not selected")
     by_status: dict[str, list[str]] = {}
     for file in inputs:
         if file.status == "unrecognised":

@@ -21,7 +21,7 @@ from tracekit.rules import RULES
 from tracekit.rules.base import HIDDEN_CAPTURE, Facts
 from tracekit.rules.low_mfu import waterfall
 from tracekit.rules.pipeline import schedule_bubble
-from tracekit.wording import plural, seconds, share, some_ranges
+from tracekit.wording import plural, seconds, share
 
 PROGRAM_RULES = frozenset({"launch-bound", "latency-bound-communication"})
 """Rules that blame nobody and yet are more than what the layout allows."""
@@ -143,7 +143,7 @@ def _missing(facts: Facts, cause: Finding | None, findings: Sequence[Finding]) -
     waiting = _typical_waiting(facts)
     if not missing or waiting < LIMITS.min_waiting_ratio:
         return None
-    advice = f"profile ranks {some_ranges(missing)} in the same steps"
+    advice = facts.missing_advice
     stated = cause if cause is not None and cause.rule in STATED_CAUSES else _unpriced(findings)
     if stated is None:
         is_open = (f for f in findings if f.rule in SHARED_LINKS and f.next_capture)
@@ -168,9 +168,9 @@ def _missing(facts: Facts, cause: Finding | None, findings: Sequence[Finding]) -
 def _why_absent(facts: Facts) -> str:
     """Why nothing is known of the missing ranks' devices."""
     lost = facts.job.lost_ranks
-    if not lost:
-        return "left no trace"
-    is_all = lost >= set(facts.missing_ranks)
+    if facts.job.left_out_ranks or not lost:
+        return facts.missing_state
+    is_all = len(lost) == len(facts.missing_ranks)  # which hold all that are lost
     return "lost kernels in the trace" if is_all else "left no trace or lost kernels in it"
 
 
@@ -289,7 +289,8 @@ def _inherent(
         )
     missing = facts.missing_ranks
     traced = len(set(facts.ranks) - facts.job.lost_ranks)
-    where = f" on the {plural(traced, 'rank')} traced" if missing else ""
+    seen = "selected" if facts.job.left_out_ranks else "traced"
+    where = f" on the {plural(traced, 'rank')} {seen}" if missing else ""
     beyond = " beyond what is silenced" if has_silenced else ""
     beyond += "" if is_whole else " in what could be read"
     network = ""

@@ -27,7 +27,7 @@ from tracekit.findings import (
 from tracekit.ranges import Ranges
 from tracekit.rules.steps import StepKey, Steps, utc
 from tracekit.target import Target
-from tracekit.wording import runs
+from tracekit.wording import runs, some_ranges
 
 if TYPE_CHECKING:
     from tracekit.job import JobDescription, Prices
@@ -103,6 +103,8 @@ class JobFacts:
     """Ranks whose files break off or are damaged: what they did not do may have been lost."""
     lost_ranks: frozenset[int] = frozenset()
     """Ranks whose kernels the profiler lost: what their devices did is not known."""
+    left_out_ranks: frozenset[int] = frozenset()
+    """Ranks that the run has and the selection leaves out: nothing is known of them here."""
     unread: tuple[str, ...] = ()
     """Paths of files that a time budget left for another time."""
 
@@ -209,15 +211,35 @@ class Facts:
 
     @cached_property
     def missing_ranks(self) -> Ranges:
-        """Ranks that the job has and no file covers, as far as the world size is known, and those
-        whose kernels were lost.
+        """Ranks that the job has and nothing here covers: no file does (as far as the world size is
+        known), their kernels were lost, or the selection leaves them out.
 
         As ranges: how many there are is what a header claims, and need not fit in memory.
         """
         lost = self.job.lost_ranks
         if self.job.world_size is None:
-            return Ranges(runs(lost))
+            return Ranges(runs((self.job.left_out_ranks - set(self.ranks)) | lost))
         return Ranges.without(self.job.world_size, set(self.ranks) - lost)
+
+    @cached_property
+    def untraced_ranks(self) -> Ranges:
+        """Of the missing ranks, those that no file covers."""
+        if self.job.world_size is None:
+            return Ranges()
+        return Ranges.without(self.job.world_size, {*self.ranks, *self.job.left_out_ranks})
+
+    @property
+    def missing_advice(self) -> str:
+        """What shows the missing ranks: to profile them, or to look at more of what there is."""
+        if self.job.left_out_ranks:
+            return "diagnose the whole job: the selection leaves out ranks that have files"
+        ranks = "rank" if len(self.missing_ranks) == 1 else "ranks"
+        return f"profile {ranks} {some_ranges(self.missing_ranks)} in the same steps"
+
+    @property
+    def missing_state(self) -> str:
+        """What became of the missing ranks, for a sentence that counts them."""
+        return "left no trace" + (" in what is selected" if self.job.left_out_ranks else "")
 
     @property
     def has_gpu(self) -> bool:

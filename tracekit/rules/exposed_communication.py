@@ -29,7 +29,6 @@ Source
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from statistics import median
@@ -54,7 +53,7 @@ from tracekit.rules.base import (
     lacking,
     threshold,
 )
-from tracekit.wording import plural, safe, seconds, share, some_ranges
+from tracekit.wording import plural, safe, seconds, share
 
 NAME = "exposed-communication"
 
@@ -137,23 +136,23 @@ def _finding(
             ),
             *split_evidence,
         ),
-        candidates=_candidates(missing),
+        candidates=_candidates(facts),
         confirm=("compare with the same job on fewer nodes, or with what the layout must move",),
         remedy=(
             "enlarge gradient buckets, prefetch earlier, or use asynchronous tensor parallelism",
             "shard within a node and replicate between nodes (HSDP)",
             "raise the work between synchronisations: larger micro-batch, gradient accumulation",
         ),
-        next_capture=(f"profile ranks {some_ranges(missing)} in the same steps",)
-        if missing
-        else (),
+        next_capture=(facts.missing_advice,) if missing else (),
     )
 
 
-def _candidates(missing: Sequence[int]) -> Candidates:
+def _candidates(facts: Facts) -> Candidates:
+    missing = facts.missing_ranks
     if not missing:
         return Candidates()
-    why = f"{plural(len(missing), 'rank')} left no trace and may be what the others wait for"
+    who = plural(len(missing), "rank")
+    why = f"{who} {facts.missing_state} and may be what the others wait for"
     if len(missing) > MAX_CANDIDATES:
         why += f"; the first {MAX_CANDIDATES:,} are listed"
     return Candidates(ranks=tuple(islice(missing, MAX_CANDIDATES)), why=why)

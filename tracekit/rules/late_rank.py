@@ -264,7 +264,12 @@ def _inherited_finding(
 
 
 def _absent(facts: Facts, limits: LateRankThresholds) -> Finding | None:
-    """The finding where the traced ranks wait for members without a trace."""
+    """The finding where the traced ranks wait for members without a trace.
+
+    Not of a part of the job: they may wait for a rank that the selection leaves out.
+    """
+    if facts.job.left_out_ranks:
+        return None
     rows = [
         r
         for r in facts.of("absent_waits")

@@ -292,6 +292,8 @@ def slower_ranks(facts: Facts, limits: SlowerThresholds) -> list[LateRank]:
     rows = {int(r["rank"]): r for r in facts.of("straggler")}
     has_whole_calls = any(int(r["matched_count"]) for r in rows.values())
     compared = [r for r, row in rows.items() if row["peer_ratio"] is not None]
+    if facts.job.left_out_ranks:
+        return []  # all may wait for a rank that the selection leaves out
     if not facts.missing_ranks or has_whole_calls or is_piped(facts) or len(compared) < 3:
         return []
     absent = [r["wait_per_step_ns"] for r in facts.of(ABSENT_WAITS) if r["missing_ranks"]]
@@ -592,7 +594,7 @@ def matched_note(facts: Facts) -> str | None:
     if missing:
         # A call is counted where it was traced: what absent members did is in neither number.
         ranks = "rank" if len(missing) == 1 else "ranks"
-        matched += f" among those traced ({ranks} {some_ranges(missing)} left no trace)"
+        matched += f" among those traced ({ranks} {some_ranges(missing)} {facts.missing_state})"
     return matched
 
 

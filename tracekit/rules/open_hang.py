@@ -153,7 +153,9 @@ def _finding(facts: Facts, hang: Standing, min_silence_ns: int) -> Finding:
         who = f"rank{'' if len(hang.untraced) == 1 else 's'} {ranges(hang.untraced)}"
         who = who if hang.untraced else "members"
         is_traced = hang.is_untold or set(hang.untraced) & set(facts.ranks)
-        lacking = "whose traces do not show it" if is_traced else "without a trace"
+        is_left_out = bool(hang.untraced) and set(hang.untraced) <= facts.job.left_out_ranks
+        lacking = "not selected" if is_left_out else "without a trace"
+        lacking = "whose traces do not show it" if is_traced else lacking
         says = (
             f"{waiting.capitalize()} asked for {call} and it has not ended for {still}; {who} "
             f"{lacking} may not have joined."

@@ -21,7 +21,7 @@ from tracekit.findings import (
     severity_of,
 )
 from tracekit.rules.base import UNPROVED, Facts, Row
-from tracekit.wording import ranges, safe, some
+from tracekit.wording import safe, some
 
 QUERIES = ("port_counters", "network_correlation")
 TRANSFER_QUERIES = ("group_bandwidth", "match_coverage")
@@ -494,8 +494,7 @@ def open_price(facts: Facts, found: Sequence[Port], foreign_per_s: float = 0.0) 
 def left_open(facts: Facts, found: Finding) -> Finding:
     """The finding with the capture that would tell its price: ranks without a trace are in the
     way."""
-    ranks = f"{'rank' if len(facts.missing_ranks) == 1 else 'ranks'} {ranges(facts.missing_ranks)}"
-    return replace(found, next_capture=(f"profile {ranks} in the same steps",))
+    return replace(found, next_capture=(facts.missing_advice,))
 
 
 def _needed_ns(facts: Facts, found: Sequence[Port], foreign_per_s: float) -> float | None:

@@ -13,9 +13,18 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from tracekit.errors import DamagedRunError, QueryError, StoreError
-from tracekit.schema import REGISTRY_VERSION, TABLES, Table
+from tracekit.schema import REGISTRY_VERSION, TABLES, Table, table
 from tracekit.store import damage
 from tracekit.store.manifest import Manifest, ShardFile, load
+from tracekit.store.selection import (
+    Selection,
+    check_times,
+    derived_clauses,
+    prepare,
+    quote,
+    selected_span_ns,
+    source_clauses,
+)
 
 if TYPE_CHECKING:
     import duckdb
@@ -27,23 +36,6 @@ ONE_THREAD_BYTES = 128 << 20
 """Below this many bytes of Parquet a second thread costs more memory than it saves time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Which part of a run to look at. Empty means all; ranges are inclusive."""
-
-    ranks: tuple[tuple[int, int], ...] = ()
-    hosts: tuple[str, ...] = ()
-    steps: tuple[tuple[int, int], ...] = ()
-    since_ns: int | None = None
-    until_ns: int | None = None
-    attempt: int | None = None
-    window: int | None = None
-
-    def is_empty(self) -> bool:
-        """Whether nothing is left out."""
-        return self == Selection()
-
-
 @dataclass
 class Run:
     """An open run. ``con`` may be used for reading; its configuration is locked."""
@@ -51,6 +43,7 @@ class Run:
     path: Path
     manifest: Manifest
     selection: Selection
+    """What is open, less selections of all that there is."""
     _con: duckdb.DuckDBPyConnection
     tables: frozenset[str] = field(default_factory=frozenset)
     """Tables that have rows in this run."""
@@ -75,6 +68,22 @@ class Run:
     def rows_count(self, table: str) -> int:
         """Rows of a table as stored: of the whole run, whatever is selected."""
         return sum(f.rows_count for f in self.manifest.files if f.table == table)
+
+    def left_out_ranks(self, attempt: int) -> frozenset[int]:
+        """Ranks of an attempt that the run has and the selection leaves out."""
+        if self.selection.is_empty():
+            return frozenset()
+        rows = self._con.execute(
+            "SELECT rank FROM left_out_rank WHERE attempt = ?", [attempt]
+        ).fetchall()
+        return frozenset(rank for (rank,) in rows)
+
+    def selected_span_ns(self) -> tuple[int, int] | None:
+        """From when to when the selected steps, or else traces, reach; None if all are selected,
+        or none of them has a time."""
+        if self.selection.is_empty():
+            return None
+        return selected_span_ns(self.prepare(["source", "step"]), self.selection)
 
     def sql(self, text: str) -> duckdb.DuckDBPyRelation:
         """Run one SELECT or EXPLAIN. QueryError for anything else, and for SQL that fails."""
@@ -137,12 +146,12 @@ def connect(
     settings = {
         **({"threads": str(int(threads))} if threads else {}),
         "memory_limit": f"'{int(memory_bytes or DEFAULT_MEMORY_BYTES)}B'",
-        "temp_directory": _quote(str(spill)),
+        "temp_directory": quote(str(spill)),
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",
         "allow_community_extensions": "false",
         "preserve_insertion_order": "false",
-        "allowed_paths": f"[{', '.join(_quote(p) for p in allowed_paths)}]",
+        "allowed_paths": f"[{', '.join(quote(p) for p in allowed_paths)}]",
         "enable_external_access": "false",  # the last: it forbids to change the others
     }
     con.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()))
@@ -197,12 +206,12 @@ def open_physical(
         spill=run / "tmp" / "spill",
     )
     wanted = {t.name for t in TABLES if t.kind == "source"} if tables is None else set(tables)
-    for table in TABLES:
-        if table.name in by_table and table.name in wanted:
-            con.execute(f"CREATE VIEW {table.name} AS {_physical(table, by_table)}")
-        elif table.name in wanted:
-            columns = ", ".join(f"{_name(c.name)} {c.type}" for c in table.stored_columns)
-            con.execute(f"CREATE TABLE {table.name} ({columns})")
+    for of in TABLES:
+        if of.name in by_table and of.name in wanted:
+            con.execute(f"CREATE VIEW {of.name} AS {_physical(of, by_table)}")
+        elif of.name in wanted:
+            columns = ", ".join(f"{_name(c.name)} {c.type}" for c in of.stored_columns)
+            con.execute(f"CREATE TABLE {of.name} ({columns})")
     return con
 
 
@@ -233,7 +242,7 @@ def open_run(
         spill=path / "tmp" / "spill",
     )
     with damage.blaming(path, manifest.files):
-        waiting = _views(con, by_table, chosen)
+        waiting, chosen = _views(con, by_table, chosen)
         may_have_hosts = _may_have_hosts(con, manifest.files, chosen)
     lock(con)
     return Run(path, manifest, chosen, con, frozenset(by_table), waiting, may_have_hosts)
@@ -296,10 +305,6 @@ def _first_lines(message: str) -> str:
     return "\n".join(message.strip().splitlines()[:4])
 
 
-def _quote(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
 def _paths_by_table(run: Path, files: Iterable[ShardFile]) -> dict[str, list[str]]:
     by_table: dict[str, list[str]] = {}
     root = run.resolve()
@@ -316,13 +321,13 @@ def _paths_by_table(run: Path, files: Iterable[ShardFile]) -> dict[str, list[str
     return by_table
 
 
-def _physical(table: Table, by_table: dict[str, list[str]]) -> str:
+def _physical(of: Table, by_table: dict[str, list[str]]) -> str:
     """SELECT of the stored columns of a table, typed, also where there is no file."""
-    columns = table.stored_columns
-    if table.name not in by_table:
+    columns = of.stored_columns
+    if of.name not in by_table:
         empty = ", ".join(f"CAST(NULL AS {c.type}) AS {_name(c.name)}" for c in columns)
         return f"SELECT {empty} WHERE false"
-    paths = ", ".join(_quote(p) for p in by_table[table.name])
+    paths = ", ".join(quote(p) for p in by_table[of.name])
     names = ", ".join(_name(c.name) for c in columns)
     return f"SELECT {names} FROM read_parquet([{paths}])"
 
@@ -333,40 +338,34 @@ def _name(name: str) -> str:
 
 def _views(
     con: duckdb.DuckDBPyConnection, by_table: dict[str, list[str]], selection: Selection
-) -> dict[str, str]:
-    """By table: the statement that makes its view. What views stand on is made at once."""
-    context = next(t for t in TABLES if t.name == "source_context")
-    con.execute(
-        f"CREATE TABLE source_context AS SELECT * FROM ({_physical(context, by_table)}) WHERE "
-        + _context_filter(selection)
-    )
+) -> tuple[dict[str, str], Selection]:
+    """By table: the statement that makes its view; and what the selection comes to.
+
+    What views stand on is made at once.
+    """
+    chosen = prepare(con, lambda of: _physical(of, by_table), selection)
     moved = con.execute(
         "SELECT count(*) FROM source_context WHERE offset_ns <> 0 OR drift_ratio <> 0"
     ).fetchone()
     is_moved = bool(moved and moved[0])
-    step = _physical(next(t for t in TABLES if t.name == "step"), by_table)
-    if selection.steps:
-        con.execute(
-            "CREATE TABLE step_window AS SELECT source_id, min(start_ns) AS start_ns, "
-            f"max(greatest(end_ns, coalesce(gpu_end_ns, end_ns))) AS end_ns FROM ({step}) "
-            f"WHERE {_ranges_filter('step', selection.steps)} GROUP BY source_id"
-        )
+    step = _physical(table("step"), by_table)
     found = con.execute(
         "CREATE TABLE inferred_step AS SELECT source_id, step, start_ns, end_ns "
         f"FROM ({step}) WHERE {_INFERRED}"
     ).fetchone()
     is_inferred = bool(found and found[0])
     statements: dict[str, str] = {}
-    for table in TABLES:
-        if table.name == "source_context":
+    for of in TABLES:
+        if of.name == "source_context":
             continue
         select = (
-            _source_view(table, by_table, selection, is_moved, is_inferred)
-            if any(c.is_context for c in table.columns) or table.name == "source"
-            else _derived_view(table, by_table, selection)
+            _source_view(of, by_table, chosen, is_moved, is_inferred)
+            if any(c.is_context for c in of.columns) or of.name == "source"
+            else _selected(_physical(of, by_table), derived_clauses(of, chosen))
         )
-        statements[table.name] = f"CREATE VIEW {table.name} AS {select}"
-    return statements
+        statements[of.name] = f"CREATE VIEW {of.name} AS {select}"
+    check_times(con, _source_view(table("source"), by_table, chosen, is_moved, False), chosen)
+    return statements, chosen
 
 
 def _may_have_hosts(
@@ -397,33 +396,15 @@ def _may_have_hosts(
     )
 
 
-def _context_filter(selection: Selection) -> str:
-    clauses = [_ranges_filter("rank", selection.ranks)]
-    if selection.hosts:
-        clauses.append(f"host IN ({', '.join(_quote(h) for h in selection.hosts)})")
-    if selection.attempt is not None:
-        clauses.append(f"(attempt IS NULL OR attempt = {int(selection.attempt)})")
-    if selection.window is not None:
-        clauses.append(f"(capture_id IS NULL OR capture_id = {int(selection.window)})")
-    return " AND ".join(clauses)
-
-
-def _ranges_filter(column: str, ranges: Sequence[tuple[int, int]]) -> str:
-    if not ranges:
-        return "true"
-    parts = [f"{column} BETWEEN {int(low)} AND {int(high)}" for low, high in ranges]
-    return f"({' OR '.join(parts)})"
-
-
 def _source_view(
-    table: Table,
+    of: Table,
     by_table: dict[str, list[str]],
     selection: Selection,
     is_moved: bool,
     is_inferred: bool,
 ) -> str:
     columns = []
-    for column in table.columns:
+    for column in of.columns:
         name = _name(column.name)
         if column.is_context:
             columns.append(f"c.{name}")
@@ -435,25 +416,18 @@ def _source_view(
         else:
             columns.append(f"t.{name}")
     # Sources that belong to nobody (unreadable files) still show in source and ingest_stat.
-    join = "LEFT JOIN" if table.name in ("source", "ingest_stat") else "JOIN"
+    join = "LEFT JOIN" if of.name in ("source", "ingest_stat") else "JOIN"
     select = (
-        f"SELECT {', '.join(columns)} FROM ({_physical(table, by_table)}) t"
+        f"SELECT {', '.join(columns)} FROM ({_physical(of, by_table)}) t"
         f" {join} source_context c USING (source_id)"
     )
-    names = {c.name for c in table.columns}
-    if is_inferred and table.name in _ASKED:
-        select = _with_inferred_steps(select, _ASKED[table.name])
-    clauses = _time_clauses(names, selection)
-    if selection.steps and "step_source" in names:
-        clauses.append(_ranges_filter("step", selection.steps))
-    elif selection.steps and {"start_ns", "dur_ns"} <= names:
-        clauses.append(
-            "EXISTS (SELECT 1 FROM step_window w WHERE w.source_id = v.source_id"
-            " AND v.start_ns < w.end_ns AND v.start_ns + v.dur_ns > w.start_ns)"
-        )
-    if not clauses:
-        return select
-    return f"SELECT * FROM ({select}) v WHERE {' AND '.join(clauses)}"
+    if is_inferred and of.name in _ASKED:
+        select = _with_inferred_steps(select, _ASKED[of.name])
+    return _selected(select, source_clauses(of, selection))
+
+
+def _selected(select: str, clauses: Sequence[str]) -> str:
+    return f"SELECT * FROM ({select}) v WHERE {' AND '.join(clauses)}" if clauses else select
 
 
 _INFERRED = "step_source IN ('optimizer', 'period')"
@@ -475,38 +449,3 @@ def _with_inferred_steps(select: str, asked: str) -> str:
         f"FROM ({select}) v ASOF LEFT JOIN inferred_step s "
         f"ON v.source_id = s.source_id AND {asked} >= s.start_ns"
     )
-
-
-def _time_clauses(names: set[str], selection: Selection) -> list[str]:
-    start = "start_ns" if "start_ns" in names else "time_ns" if "time_ns" in names else None
-    if start is None:
-        return []
-    end = f"{start} + dur_ns" if "dur_ns" in names else start
-    clauses = []
-    if selection.since_ns is not None:
-        clauses.append(f"{end} >= {int(selection.since_ns)}")
-    if selection.until_ns is not None:
-        clauses.append(f"{start} <= {int(selection.until_ns)}")
-    return clauses
-
-
-def _derived_view(table: Table, by_table: dict[str, list[str]], selection: Selection) -> str:
-    names = {c.name for c in table.columns}
-    clauses = []
-    if "rank" in names:
-        clauses.append(_ranges_filter("rank", selection.ranks))
-    if "host" in names and table.name in ("rank", "host") and selection.hosts:
-        clauses.append(f"host IN ({', '.join(_quote(h) for h in selection.hosts)})")
-    if "rank" in names and table.name != "rank" and selection.hosts:
-        clauses.append("rank IN (SELECT rank FROM source_context)")
-    if "attempt" in names and selection.attempt is not None:
-        clauses.append(f"attempt = {int(selection.attempt)}")
-    if "capture_id" in names and selection.window is not None:
-        clauses.append(f"capture_id = {int(selection.window)}")
-    if "step" in names:
-        clauses.append(_ranges_filter("step", selection.steps))
-    if table.name in ("step", "pipeline_op"):
-        clauses += _time_clauses(names, selection)
-    where = " AND ".join(c for c in clauses if c != "true")
-    select = _physical(table, by_table)
-    return f"SELECT * FROM ({select}) WHERE {where}" if where else select

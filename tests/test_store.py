@@ -175,6 +175,47 @@ def test_a_selection_leaves_out_the_rest(
         "CREATE TABLE t AS SELECT 1",
         "DROP VIEW host_op",
         "SELECT 1; SELECT 2",
+        "EXPLAIN/* SELECT 1 --*/ANALYZE COPY (SELECT 1 AS a) TO '{file}' (USE_TMP_FILE false)",
+        "EXPLAIN--\nANALYZE--\nCOPY (SELECT 1 AS a) TO '{file}' (USE_TMP_FILE false)",
+        "EXPLAIN\u00a0ANALYZE\u00a0COPY (SELECT 1 AS a) TO '{file}' (USE_TMP_FILE false)",
+        "/* é */ EXPLAIN ANALYZE COPY (SELECT 1 AS a) TO '{file}' (USE_TMP_FILE false)",
+        "EXPLAIN (ANALYZE) COPY (SELECT 1 AS a) TO '{file}' (USE_TMP_FILE false)",
+        "EXPLAIN (ANALYZE, FORMAT JSON) COPY (SELECT 1 AS a) TO '{file}' (USE_TMP_FILE false)",
+        "EXPLAIN COPY (SELECT 1 AS a) TO '{file}'",
+        "WITH a AS (COPY (SELECT 1 AS b) TO '{file}' (USE_TMP_FILE false)) SELECT * FROM a",
+        "EXPLAIN ANALYZE WITH a AS (COPY (SELECT 1) TO '{file}' (USE_TMP_FILE false)) FROM a",
+        "FROM (WITH a AS (COPY (SELECT 1) TO '{file}' (USE_TMP_FILE false)) FROM a)",
+        "WITH a AS (DELETE FROM source_context RETURNING *) SELECT * FROM a",
+        "WITH a AS (UPDATE source_context SET rank = 7 RETURNING *) SELECT * FROM a",
+        "WITH a AS (INSERT INTO inferred_step VALUES (1, 2, 3, 4) RETURNING *) SELECT * FROM a",
+        "SELECT * FROM query('SELECT 1')",
+        "SELECT * FROM Query('WITH a AS (COPY (SELECT 1) TO ''{file}'') FROM a')",
+        "SELECT * FROM json_execute_serialized_sql('{{}}')",
+        "PRAGMA json_execute_serialized_sql('{{}}')",
+        "PREPARE p AS SELECT 1",
+        "EXECUTE p",
+        "CALL pragma_version()",
+        "CALL enable_logging()",
+        "SELECT * FROM enable_logging(storage = 'file', storage_path = '{dir}/logs')",
+        "SELECT * FROM enable_profiling('json', save_location = '{dir}/profile')",
+        "CHECKPOINT",
+        "EXPLAIN",
+        "EXPLAIN ANALYZE",
+        "DELETE FROM source_context",
+        "USE memory",
+        "RESET memory_limit",
+        "SET VARIABLE a = 1",
+        "BEGIN",
+        "VACUUM",
+        "IMPORT DATABASE '{dir}'",
+        "SELECT * FROM read_blob('{other}')",
+        "SELECT * FROM read_json('{other}')",
+        "SELECT * FROM sniff_csv('{other}')",
+        "SELECT * FROM read_duckdb('{other}')",
+        "SELECT * FROM parquet_metadata('{other}')",
+        "SELECT * FROM 'https://example.org/x.parquet'",
+        "SELECT getenv('HOME')",
+        "SELECT * FROM other",
         "PRAGMA version",
         "",
     ],
@@ -186,7 +227,7 @@ def test_sql_reads_the_run_and_nothing_else(run: Run, tmp_path: Path, statement:
     before = file.read_bytes()
     text = statement.format(dir=tmp_path, file=file, other=other)
     with pytest.raises(QueryError):
-        run.sql(text).fetchall()
+        run.rows(text)
     assert file.read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["other.csv", "run"]
 
@@ -195,6 +236,24 @@ def test_explain_and_with_may_run(run: Run) -> None:
     assert _values(run, "WITH a AS (SELECT 7 AS x) SELECT x FROM a") == [7]
     assert run.sql("EXPLAIN SELECT 1").fetchall()
     assert run.sql("EXPLAIN ANALYZE SELECT count(*) FROM host_op").fetchall()
+    assert run.sql("/* é */ explain /* b */ analyze -- c\n SELECT 'é' -- d").fetchall()
+    for text in (
+        "FROM host_op",
+        "(SELECT 1)",
+        "VALUES (1)",
+        "DESCRIBE host_op",
+        "SHOW TABLES",
+        "SELECT 1 UNION SELECT 2",
+        "WITH RECURSIVE r AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM r WHERE i < 3) FROM r",
+        'SELECT \'"type":"COPY_QUERY_NODE", "function_name":"query"\'',
+        "SELECT " + "+".join(["1"] * 500),
+    ):
+        assert run.sql(text).fetchall()
+
+
+def test_columns_of_one_name_are_told_apart(run: Run) -> None:
+    rows = run.rows("SELECT 1 AS a, 2 AS a, 3 AS a_1, 4 AS a")
+    assert rows.to_pylist() == [{"a": 1, "a_2": 2, "a_1": 3, "a_3": 4}]
 
 
 def test_a_missing_or_cut_file_is_named(tmp_path: Path) -> None:

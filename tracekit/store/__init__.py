@@ -22,9 +22,9 @@ from tracekit.store.reader import (
     close_later,
     open_physical,
     open_run,
-    rows_of,
     warm,
 )
+from tracekit.store.statement import rows_of
 from tracekit.store.writer import ShardWriter, SourceSink, carry, write_table, writing
 
 __all__ = [

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from tracekit.errors import DamagedRunError, QueryError, StoreError
+from tracekit.errors import DamagedRunError, StoreError
 from tracekit.schema import REGISTRY_VERSION, TABLES, Table, table
 from tracekit.store import damage
 from tracekit.store.manifest import Manifest, ShardFile, load
@@ -25,6 +25,7 @@ from tracekit.store.selection import (
     selected_span_ns,
     source_clauses,
 )
+from tracekit.store.statement import rows_of, run_select
 
 if TYPE_CHECKING:
     import duckdb
@@ -246,63 +247,6 @@ def open_run(
         may_have_hosts = _may_have_hosts(con, manifest.files, chosen)
     lock(con)
     return Run(path, manifest, chosen, con, frozenset(by_table), waiting, may_have_hosts)
-
-
-def run_select(con: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyRelation:
-    """Run one statement that only reads. QueryError says what else it was."""
-    import duckdb
-
-    _check_is_select(text)
-    try:
-        relation: duckdb.DuckDBPyRelation | None = con.sql(text)
-    except duckdb.Error as error:
-        raise QueryError(_first_lines(str(error))) from None
-    if relation is None:
-        raise QueryError("the statement returns no rows", hint="use a SELECT")
-    return relation
-
-
-def rows_of(con: duckdb.DuckDBPyConnection, text: str) -> pa.Table:
-    """All rows of one statement that only reads. QueryError also for what fails on the way."""
-    import duckdb
-
-    relation = run_select(con, text)
-    try:
-        return relation.to_arrow_table()
-    except duckdb.Error as error:
-        raise QueryError(_first_lines(str(error))) from None
-
-
-def _check_is_select(text: str) -> None:
-    """One SELECT, or EXPLAIN of one. The sandbox would stop the rest; this says so kindly.
-
-    It also matters: COPY into a file that may be read is a write that allowed_paths permits.
-    """
-    import duckdb
-
-    try:
-        statements = duckdb.extract_statements(text)
-    except duckdb.Error as error:
-        raise QueryError(_first_lines(str(error))) from None
-    if len(statements) != 1:
-        raise QueryError(
-            f"expected one statement, found {len(statements)}", hint="run them one at a time"
-        )
-    kind = statements[0].type
-    if kind == duckdb.StatementType.EXPLAIN:
-        words = statements[0].query.lstrip().split(None, 2)
-        has_analyze = len(words) > 1 and words[1].upper() == "ANALYZE"
-        inner = statements[0].query.lstrip().split(None, 2 if has_analyze else 1)[-1]
-        _check_is_select(inner)
-    elif kind != duckdb.StatementType.SELECT:
-        raise QueryError(
-            f"only SELECT and EXPLAIN may run, found {kind.name}",
-            hint="a run is read-only; use --format csv or parquet to keep a result",
-        )
-
-
-def _first_lines(message: str) -> str:
-    return "\n".join(message.strip().splitlines()[:4])
 
 
 def _paths_by_table(run: Path, files: Iterable[ShardFile]) -> dict[str, list[str]]:

@@ -130,12 +130,10 @@ def check_times(con: duckdb.DuckDBPyConnection, sources: str, selection: Selecti
         f"FROM ({sources}) WHERE window_start_ns IS NOT NULL "
         "AND source_id NOT IN (FROM unplaced)"
     )
-    row = con.execute(
+    ((first, last, count),) = con.execute(
         f"SELECT min(start_ns), max(end_ns), count(*) FILTER (end_ns >= {_known(since, 'end_ns')} "
         f"AND start_ns <= {_known(until, 'start_ns')}) FROM ({spans})"
-    ).fetchone()
-    assert row is not None  # noqa: S101  # an aggregate has one row
-    first, last, count = row
+    ).fetchall()
     if first is not None and not count:
         given = [
             f"{name} {_time(value)}"
@@ -155,13 +153,11 @@ def selected_span_ns(
     table_of = "step" if selection.steps else "source JOIN source_context c USING (source_id)"
     start, end = ("start_ns", "end_ns") if selection.steps else ("window_start_ns", "window_end_ns")
     is_traced = "true" if selection.steps else "c.rank IS NOT NULL"
-    row = con.execute(
+    ((first, last),) = con.execute(
         f"SELECT min({start}), max({end}) FROM {table_of} WHERE {is_traced} AND {start} IS NOT NULL"
-    ).fetchone()
-    assert row is not None  # noqa: S101  # an aggregate has one row
-    if row[0] is None or row[1] is None:
+    ).fetchall()
+    if first is None or last is None:
         return None
-    first, last = int(row[0]), int(row[1])
     if selection.since_ns is not None:
         first = max(first, selection.since_ns)
     if selection.until_ns is not None:

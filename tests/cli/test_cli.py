@@ -613,6 +613,68 @@ def test_rows_as_json_hold_no_nan(format_: str, tracekit: Tracekit, run: Path) -
     ]
 
 
+STRANGE = """SELECT make_timestamp_ns(1) AS t, 'infinity'::DATE AS d, ['-infinity'::TIMESTAMP] AS l,
+    {'a': 'nan'::DOUBLE, 'b': ['inf'::DOUBLE, 1.5]} AS s, '10000-01-01'::TIMESTAMP AS far,
+    [make_timestamp_ns(1500000000000000001)] AS n, NULL::DATE AS nothing, 1 AS x, 2 AS x"""
+
+
+@pytest.mark.parametrize("format_", ["json", "jsonl"])
+def test_what_python_or_json_cannot_hold_is_text_or_null(
+    format_: str, tracekit: Tracekit, run: Path
+) -> None:
+    done = tracekit("sql", run, STRANGE, "--format", format_)
+    assert done.code == 0, done.err
+    found = json.loads(done.out, parse_constant=pytest.fail)
+    assert (found[0] if format_ == "json" else found) == {
+        "t": "1970-01-01 00:00:00.000000001",
+        "d": "infinity",
+        "l": ["-infinity"],
+        "s": {"a": None, "b": [None, 1.5]},
+        "far": "253402300800000000 us since 1970",
+        "n": ["2017-07-14 02:40:00.000000001"],
+        "nothing": None,
+        "x": 1,
+        "x_1": 2,
+    }
+
+
+@pytest.mark.parametrize("format_", ["table", "csv", "parquet"])
+def test_every_format_takes_strange_times(format_: str, tracekit: Tracekit, run: Path) -> None:
+    done = tracekit("sql", run, STRANGE, "--format", format_, "-o", "x.out")
+    assert done.code == 0, done.err
+    if format_ != "parquet":
+        assert "infinity" in Path("x.out").read_text()
+
+
+@pytest.mark.parametrize("format_", ["table", "csv", "json", "jsonl"])
+def test_no_control_character_reaches_a_terminal(
+    format_: str, tracekit: Tracekit, run: Path
+) -> None:
+    red = "\x1b[31m"
+    statements = (
+        f"""SELECT 'a{red}\u009b\u202e' AS "n{red}", ['{red}'] AS l""",
+        f"SELECT error('{red}')",
+        f'SELECT * FROM "{red}"',
+        f"SELECT '{red}",
+        f"SELECT '{red}'::INTEGER",
+    )
+    for statement in statements:
+        done = tracekit("sql", run, statement, "--format", format_)
+        assert done.code == (0 if statement is statements[0] else 2)
+        assert (done.out or done.err).strip()
+        assert all(c.isprintable() or c == "\n" for c in done.out + done.err)
+        assert "Traceback" not in done.err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a process has")
+def test_one_value_cannot_pass_the_memory_limit(tracekit: Tracekit, run: Path) -> None:
+    done = tracekit("sql", run, "SELECT length(repeat('x', 3000000000))", "--memory", "256MB")
+    assert (done.code, done.out) == (2, "")
+    assert "Out of Memory" in done.err
+    assert "hint: --memory" in done.err
+    assert tracekit("sql", run, "SELECT length(repeat('x', 3000000))").code == 0
+
+
 def test_rows_as_parquet_go_to_a_file_or_a_pipe(tracekit: Tracekit, run: Path) -> None:
     done = tracekit("sql", run, SQL, "--format", "parquet", "-o", "x.parquet")
     assert (done.code, done.out, done.err) == (0, "", "wrote x.parquet\n")

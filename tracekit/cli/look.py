@@ -187,12 +187,18 @@ def sql(
     window: o.WindowOpt = None,
 ) -> None:
     """Any SELECT over the run's views. It can read the run and nothing else."""
+    from tracekit.cli.memory import bounded
+    from tracekit.store import DEFAULT_MEMORY_BYTES
+
     check_target(output, force)
     text = _statement(statement, file)
     chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
     with open_target([target], job, chosen, workers, memory) as run:
         tell_losses(run)
-        write_rows(run.rows(text), format_, output)
+        limit = o.parse_size(memory, "--memory") or DEFAULT_MEMORY_BYTES
+        with bounded(limit):
+            rows = run.rows(text)
+        write_rows(rows, format_, output)
 
 
 def _statement(statement: str | None, file: Path | None) -> str:

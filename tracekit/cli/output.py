@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,33 +105,100 @@ def _csv(rows: pa.Table) -> str:
 
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(rows.column_names)
-    for row in rows.to_pylist():
-        writer.writerow(["" if v is None else _csv_value(v) for v in row.values()])
+    writer.writerow([_csv_value(name) for name in rows.column_names])
+    for row in _rows(rows):
+        writer.writerow(["" if v is None else _csv_value(v) for v in row])
     return stream.getvalue()
 
 
 def _csv_value(value: object) -> object:
-    # A cell that starts like a formula would run in a spreadsheet; files come from strangers.
-    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        return "'" + value
     if isinstance(value, bool):
         return str(value).lower()
-    return json.dumps(value) if isinstance(value, (list, dict)) else value
+    if isinstance(value, (list, dict)):
+        return json.dumps(_finite(value), default=str)
+    if not isinstance(value, str):
+        return value
+    # CSV is looked at in terminals, through pipes too; json and parquet keep every character.
+    text = (
+        "".join(c if c in "\n\t" else safe(c) for c in value) if not value.isprintable() else value
+    )
+    # A cell that starts like a formula would run in a spreadsheet; files come from strangers.
+    return "'" + text if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
 def _plain(rows: pa.Table) -> list[dict[str, Any]]:
     """Rows as JSON can hold them: no NaN, no infinity."""
-    return [
-        {k: None if isinstance(v, float) and v - v != 0 else v for k, v in row.items()}
-        for row in rows.to_pylist()
-    ]
+    names = rows.column_names
+    return [dict(zip(names, map(_finite, row), strict=True)) for row in _rows(rows)]
+
+
+def _finite(value: Any) -> Any:
+    """The value with null for what JSON has no number for, in lists and structs too."""
+    if isinstance(value, float):
+        return None if value - value != 0 else value
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    return value
+
+
+def _rows(rows: pa.Table) -> list[tuple[Any, ...]]:
+    """Rows as Python has them; by column, since a name may stand twice."""
+    if not rows.num_columns:
+        return [()] * rows.num_rows
+    return list(zip(*map(_values, rows.columns), strict=True))
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]  # pyarrow is untyped
+    except (ArithmeticError, ValueError):  # a time that Python has no type for
+        return [_value(scalar) for scalar in column]
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    """A value that may be, or hold, a time that Python has no type for."""
+    import pyarrow as pa
+
+    kind = scalar.type
+    if not scalar.is_valid:
+        return None
+    if pa.types.is_struct(kind):
+        return {name: _value(value) for name, value in scalar.items()}
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        return [_value(value) for value in scalar.values]
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return _time(scalar)
+    try:
+        return scalar.as_py()
+    except (ArithmeticError, ValueError):
+        return str(scalar.cast(pa.string()))
+
+
+def _time(scalar: pa.Scalar) -> str:
+    """A date or time as text, as Python writes those that it has; infinity as DuckDB calls it."""
+    import pyarrow as pa
+
+    try:
+        return str(scalar.as_py())
+    except (ArithmeticError, ValueError):
+        pass
+    number = int(scalar.value)
+    unit = scalar.type.unit if pa.types.is_timestamp(scalar.type) else "days"
+    if abs(number) == (2**31 - 1 if unit == "days" else 2**63 - 1):
+        return "infinity" if number > 0 else "-infinity"
+    if unit == "ns":
+        seconds, rest_ns = divmod(number, 10**9)
+        moment = datetime(1970, 1, 1) + timedelta(seconds=seconds)  # noqa: DTZ001  # as Arrow's
+        return f"{moment}.{rest_ns:09}"
+    return f"{number} {unit} since 1970"
 
 
 def _table(rows: pa.Table) -> str:
     """Aligned columns: numbers right, text left, nothing cut."""
-    names = rows.column_names
-    body = [[_cell(v) for v in row.values()] for row in rows.to_pylist()]
+    names = [safe(name) for name in rows.column_names]
+    body = [[_cell(v) for v in row] for row in _rows(rows)]
     widths = [max([len(n), *(len(r[i]) for r in body)]) for i, n in enumerate(names)]
     is_text = [_is_text(rows, i) for i in range(len(names))]
 

@@ -16,6 +16,7 @@ whoever comes second starts again from the winner's generation.
 from tracekit.store.damage import blaming, verify, verify_if_small
 from tracekit.store.manifest import Manifest, ShardFile, SourceEntry, is_run
 from tracekit.store.reader import (
+    DEFAULT_MEMORY_BYTES,
     Run,
     Selection,
     arrow_table,
@@ -28,6 +29,7 @@ from tracekit.store.statement import rows_of
 from tracekit.store.writer import ShardWriter, SourceSink, carry, write_table, writing
 
 __all__ = [
+    "DEFAULT_MEMORY_BYTES",
     "Manifest",
     "Run",
     "Selection",

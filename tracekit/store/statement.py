@@ -30,6 +30,8 @@ _FUNCTION = re.compile(r'"function_name":"((?:[^"\\]|\\.)*)"')
 # In the text of a JSON document, a quote inside a string stands behind a backslash: nothing that a
 # statement holds can look like these. A document as deep as an expression may be is not read whole.
 
+MORE_MEMORY = "--memory 4GB gives it more; or ask for fewer rows"
+
 SHOWN_LINES = 4
 """Lines of DuckDB's message: the error, and where."""
 
@@ -42,8 +44,6 @@ def run_select(con: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyRela
         relation: duckdb.DuckDBPyRelation | None = con.sql(_judged(con, text))
     except duckdb.Error as error:
         _refuse(error)
-    except UnicodeEncodeError:
-        raise QueryError("the statement is no text that can be encoded (lone surrogate)") from None
     if relation is None:
         raise QueryError("the statement returns no rows", hint="use a SELECT")
     return relation
@@ -61,8 +61,8 @@ def rows_of(con: duckdb.DuckDBPyConnection, text: str) -> pa.Table:
         table = relation.to_arrow_table()
     except duckdb.Error as error:
         _refuse(error)
-    except (MemoryError, RuntimeError) as error:  # DuckDB passes on what its allocator throws
-        raise QueryError(f"the statement failed: {error}"[:200], hint="--memory 4GB") from None
+    except MemoryError:
+        raise QueryError("Out of memory", hint=MORE_MEMORY) from None
     return table.rename_columns(_told_apart(table.column_names))
 
 
@@ -95,6 +95,10 @@ def _judged(con: duckdb.DuckDBPyConnection, text: str) -> str:
 def _parsed(text: str) -> tuple[duckdb.StatementType, str]:
     import duckdb
 
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise QueryError("the statement is not valid Unicode", hint="write it as UTF-8") from None
     try:
         statements = duckdb.extract_statements(text)
     except duckdb.Error as error:
@@ -154,5 +158,10 @@ def _without_explain(statement: str) -> tuple[str, str]:
 
 
 def _refuse(error: Exception) -> NoReturn:
+    import duckdb
+
     lines = str(error).strip().splitlines()[:SHOWN_LINES]
+    if isinstance(error, duckdb.OutOfMemoryException):
+        # What DuckDB advises are settings, which are locked.
+        raise QueryError("".join(lines[:1]), hint=MORE_MEMORY) from None
     raise QueryError("\n".join(lines) or type(error).__name__) from None

@@ -190,7 +190,7 @@ def _time(scalar: pa.Scalar) -> str:
         return "infinity" if number > 0 else "-infinity"
     if unit == "ns":
         seconds, rest_ns = divmod(number, 10**9)
-        moment = datetime(1970, 1, 1) + timedelta(seconds=seconds)  # noqa: DTZ001  # as Arrow's
+        moment = datetime(1970, 1, 1) + timedelta(seconds=seconds)
         return f"{moment}.{rest_ns:09}"
     return f"{number} {unit} since 1970"
 

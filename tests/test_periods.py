@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tracekit import api
 from tracekit.derive.periods import UPDATE, Cell, Launches, cells
 from tracekit.simulate import Request, write
-from tracekit.store.reader import Selection
+from tracekit.store import Selection
 
 INPUT, UPDATES = "i", "uv"
 MAIN, AUTOGRAD = 1, 2

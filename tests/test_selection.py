@@ -11,8 +11,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-import tracekit
-from tracekit import schema, store
+from tracekit import api, schema, store
 from tracekit.errors import UsageError
 from tracekit.rules import RULES
 from tracekit.simulate import Request, write
@@ -301,7 +300,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("job")
     asked = Request("thermal-throttle", 4, 1, "ddp", 5, counters="gpu", nccl="info")
     write(asked, folder / "files")
-    tracekit.ingest(folder / "files", run=folder / "run").close()
+    api.ingest(folder / "files", run=folder / "run").close()
     return folder
 
 
@@ -311,8 +310,9 @@ def whole(job: Path) -> dict[str, Any]:
 
 
 def _report(job: Path, selection: Selection) -> dict[str, Any]:
-    with tracekit.open(job / "run", selection=selection) as run:
-        return msgspec.json.decode(run.diagnose().to_json())
+    with api.open(job / "run", selection=selection) as run:
+        found: dict[str, Any] = msgspec.json.decode(run.diagnose().to_json())
+    return found
 
 
 def test_a_report_of_everything_is_the_report(job: Path, whole: dict[str, Any]) -> None:
@@ -330,7 +330,7 @@ def test_a_report_of_everything_is_the_report(job: Path, whole: dict[str, Any]) 
 def test_a_part_blames_nobody_else_and_sends_nobody_to_profile_what_is_there(
     job: Path, whole: dict[str, Any], ranks: tuple[int, int]
 ) -> None:
-    with tracekit.open(job / "run", selection=Selection(ranks=(ranks,))) as run:
+    with api.open(job / "run", selection=Selection(ranks=(ranks,))) as run:
         report = run.diagnose()
     part, text = msgspec.json.decode(report.to_json()), report.to_text(everything=True)
     chosen = set(range(ranks[0], ranks[1] + 1))

@@ -12,8 +12,8 @@ import pytest
 
 from tracekit import schema, store
 from tracekit.errors import QueryError, StoreError
+from tracekit.store import Run, Selection
 from tracekit.store import manifest as manifests
-from tracekit.store.reader import Run, Selection
 
 
 def _rows(**columns: list[object]) -> pa.Table:

@@ -18,13 +18,13 @@ from tracekit.store.manifest import Manifest, ShardFile, SourceEntry, is_run
 from tracekit.store.reader import (
     DEFAULT_MEMORY_BYTES,
     Run,
-    Selection,
     arrow_table,
     close_later,
     open_physical,
     open_run,
     warm,
 )
+from tracekit.store.selection import Selection
 from tracekit.store.statement import rows_of
 from tracekit.store.writer import ShardWriter, SourceSink, carry, write_table, writing
 

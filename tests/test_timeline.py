@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit import api
-from tracekit.errors import InputError, UsageError
+from tracekit.errors import UsageError
 from tracekit.store import Selection
 from tracekit.timeline import (
     MAX_LANES,
@@ -186,7 +186,7 @@ def test_selections_hold(job: Path, tmp_path: Path) -> None:
     assert check(document)["arrows"] == 2
     names = {e["name"] for e in document["traceEvents"] if e.get("cat") == "step"}
     assert names == {"step 6", "step 7"}
-    with pytest.raises(InputError, match="nothing to draw"):
+    with pytest.raises(UsageError, match="there are ranks"):
         drawn(job, tmp_path / "none.json", selection=Selection(ranks=((9, 9),)))
     assert not (tmp_path / "none.json").exists()
 

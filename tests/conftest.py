@@ -48,13 +48,31 @@ def a_failed_query_is_never_fine(request: pytest.FixtureRequest) -> Iterator[Non
         yield
 
 
-@pytest.fixture
-def con() -> Iterator[duckdb.DuckDBPyConnection]:
-    """An in-memory database with the queries' macros and every logical table, empty."""
-    with duckdb.connect() as connection:
+@pytest.fixture(scope="session")
+def database() -> Iterator[duckdb.DuckDBPyConnection]:
+    """An in-memory database with the queries' macros and every logical table, empty.
+
+    Making it takes as long as a hundred small queries, so there is one for all tests: take ``con``,
+    which leaves no trace in it. One thread, as small runs have.
+    """
+    with duckdb.connect(config={"threads": 1}) as connection:
         catalog.load_macros(connection)
         catalog.create_empty_tables(connection)
         yield connection
+
+
+@pytest.fixture
+def con(database: duckdb.DuckDBPyConnection) -> Iterator[duckdb.DuckDBPyConnection]:
+    """The queries' macros and every logical table, empty, in a transaction of this test's own.
+
+    Another connection (``con.cursor()``) does not see what the test does.
+    """
+    with database.cursor() as connection:
+        connection.begin()
+        try:
+            yield connection
+        finally:
+            connection.rollback()
 
 
 @dataclass

@@ -506,34 +506,37 @@ def check(query: Query) -> list[str]:
     unknown = [name for name in query.reads if name not in {t.name for t in TABLES}]
     if unknown:
         return [*problems, *(f"reads {name}, which is no table" for name in unknown)]
-    found = _described(query, query.reads)
-    if isinstance(found, str):
-        return [*problems, f"does not run on empty tables: {found}"]
-    declared = [(c.name, c.type) for c in query.columns]
-    if found != declared:
-        problems += [f"declares column {n} {t}" for n, t in declared if (n, t) not in found]
-        problems += [f"returns column {n} {t}" for n, t in found if (n, t) not in declared]
-        problems += [] if set(found) ^ set(declared) else ["columns are in another order"]
-    for name in query.reads:
-        others = [other for other in query.reads if other != name]
-        if not isinstance(_described(query, others), str):
-            problems.append(f"declares that it reads {name}, and runs without it")
-    return problems
-
-
-def _described(query: Query, tables: Sequence[str]) -> list[tuple[str, str]] | str:
-    """Names and types of the columns on empty tables, or DuckDB's message where it fails."""
     import duckdb
 
     # Without replacement scans: a Python variable named like a table must not stand in for it.
     with duckdb.connect(config={"python_enable_replacements": False}) as con:
-        load_macros(con)
-        create_empty_tables(con, tables)
-        try:
-            con.execute(query.sql, query.bind({}))
-        except duckdb.Error as error:
-            return str(error).splitlines()[0]
-        return [(str(d[0]), str(d[1])) for d in con.description or ()]
+        load_macros(con, query.sql)
+        create_empty_tables(con, query.reads)
+        found = _described(con, query)
+        if isinstance(found, str):
+            return [*problems, f"does not run on empty tables: {found}"]
+        declared = [(c.name, c.type) for c in query.columns]
+        if found != declared:
+            problems += [f"declares column {n} {t}" for n, t in declared if (n, t) not in found]
+            problems += [f"returns column {n} {t}" for n, t in found if (n, t) not in declared]
+            problems += [] if set(found) ^ set(declared) else ["columns are in another order"]
+        for name in query.reads:
+            con.execute(f'DROP TABLE "{name}"')
+            if not isinstance(_described(con, query), str):
+                problems.append(f"declares that it reads {name}, and runs without it")
+            create_empty_tables(con, [name])
+    return problems
+
+
+def _described(con: duckdb.DuckDBPyConnection, query: Query) -> list[tuple[str, str]] | str:
+    """Names and types of the columns on the connection's tables, or DuckDB's message."""
+    import duckdb
+
+    try:
+        con.execute(query.sql, query.bind({}))
+    except duckdb.Error as error:
+        return str(error).splitlines()[0]
+    return [(str(d[0]), str(d[1])) for d in con.description or ()]
 
 
 def create_empty_tables(con: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None) -> None:

@@ -5,7 +5,7 @@ counter that has no canonical name keeps its own, in lower case: it can be looke
 reads it. The names of network counters are in ``ingest/net/vocabulary.py``.
 
 Deltas of cumulative counters are taken in SQL, over all files of a run (``counter_deltas`` of
-queries/macros.sql): one file rarely holds two readings of a counter.
+queries/macros/counters.sql): one file rarely holds two readings of a counter.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def deltas(readings: Sequence[int], limit: int | None = None) -> list[Delta]:
     never above it; else it was reset, and what was counted in between is unknown: never zero,
     never a spike. ``limit`` is where the counter stops counting, if it does (InfiniBand's
     classic counters): a reading there says only that the counter is full.
-    The same as ``counter_deltas`` of queries/macros.sql, which tests compare with this.
+    The same as ``counter_deltas`` of queries/macros/counters.sql, which tests compare with this.
     """
     is_narrow = max(readings, default=0) < NARROW
     found = [Delta(None)] if readings else []

@@ -56,8 +56,8 @@ def database() -> Iterator[duckdb.DuckDBPyConnection]:
     which leaves no trace in it. One thread, as small runs have.
     """
     with duckdb.connect(config={"threads": 1}) as connection:
-        catalog.load_macros(connection)
         catalog.create_empty_tables(connection)
+        catalog.load_macros(connection)
         yield connection
 
 

@@ -184,10 +184,10 @@ def test_ranks_with_gpu_operations_are_not_looked_for_on_their_hosts(tmp_path: P
         assert not run.run.may_have_hosts
         expected = run.table("overlap")
         con = run.con
-        empty = con.sql("DESCRIBE FROM host_work('gpu_op', 'host_op', 'collective', 'annotation')")
+        empty = con.sql("DESCRIBE FROM host_work('gpu_op', 'host_op')")
         described = empty.fetchall()
         catalog.load_macros(con)
-        full = con.sql("DESCRIBE FROM host_work('gpu_op', 'host_op', 'collective', 'annotation')")
+        full = con.sql("DESCRIBE FROM host_work('gpu_op', 'host_op')")
         assert full.fetchall() == described
         assert catalog.run(con, "overlap").equals(expected)
         assert expected.num_rows == 1

@@ -49,7 +49,9 @@ def test_every_query_keeps_the_house_style(query: catalog.Query) -> None:
 
 def test_the_list_names_every_file_once() -> None:
     root = Path(tracekit.queries.__file__).parent
-    on_disk = {f"{p.parent.name}/{p.stem}" for p in root.glob("*/*.sql")}
+    on_disk = {
+        f"{p.parent.name}/{p.stem}" for p in root.glob("*/*.sql") if p.parent.name != "macros"
+    }
     assert sorted(catalog.QUERY_FILES) == sorted(on_disk)
     names = [q.name for q in catalog.queries()]
     assert len(names) == len(set(names))

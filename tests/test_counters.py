@@ -57,7 +57,7 @@ def test_a_fall_is_a_wrap_or_a_reset_and_a_full_counter_says_nothing(
 )
 def test_sql_and_python_agree(readings: list[int], limit: int | None) -> None:
     with duckdb.connect() as con:
-        catalog.load_macros(con)
+        catalog.load_macros(con, "counter_deltas")
         con.execute(
             "CREATE TABLE rows (key INTEGER, source_id INTEGER, place BIGINT, time_ns BIGINT,"
             " counted UBIGINT, limit_count BIGINT)"
@@ -76,7 +76,7 @@ def test_a_second_reading_of_one_moment_is_dropped_and_readings_without_time_kee
     None
 ):
     with duckdb.connect() as con:
-        catalog.load_macros(con)
+        catalog.load_macros(con, "counter_deltas")
         con.execute(
             "CREATE TABLE rows AS SELECT * FROM (VALUES"
             " ('a', 0, 1, 10, 5, NULL), ('a', 1, 1, 10, 7, NULL), ('a', 0, 2, 20, 9, NULL),"

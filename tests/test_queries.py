@@ -237,40 +237,14 @@ def _rounded(rows: list[dict[str, object]]) -> list[dict[str, object]]:
     ]
 
 
-TOLD_BY_CASES = frozenset(
-    [
-        "absent_waits",
-        "allocator_stall",
-        "bubble",
-        "checkpoint_stall",
-        "compile_stall",
-        "delay_matrix",
-        "enqueued_calls",
-        "expert_load",
-        "gemm_efficiency",
-        "gpu_counters",
-        "gpu_events",
-        "gpu_growth",
-        "gpu_throttle",
-        "hidden_kernels",
-        "input_stall",
-        "inspector_calls",
-        "late_steps",
-        "microbatch_correlation",
-        "nccl_bench",
-        "nccl_nics",
-        "nccl_rails",
-        "nvtx_gpu_proj_sum",
-        "nvtx_pushpop_sum",
-        "pipeline_heat_map",
-        "port_counters",
-        "port_events",
-        "port_levels",
-        "replica_balance",
-        "stage_balance",
-        "watchdog",
-    ]
-)
+TOLD_BY_CASES = frozenset({
+    "absent_waits", "allocator_stall", "bubble", "checkpoint_stall", "compile_stall",
+    "delay_matrix", "enqueued_calls", "expert_load", "gemm_efficiency", "gpu_counters",
+    "gpu_events", "gpu_growth", "gpu_throttle", "hidden_kernels", "input_stall",
+    "inspector_calls", "late_steps", "microbatch_correlation", "nccl_bench", "nccl_nics",
+    "nccl_rails", "nvtx_gpu_proj_sum", "nvtx_pushpop_sum", "pipeline_heat_map", "port_counters",
+    "port_events", "port_levels", "replica_balance", "stage_balance", "watchdog",
+})  # fmt: skip
 """Queries that find nothing in random rows: only in rows that belong together, as their cases have
 them. Their cases' rows are put in several orders instead."""
 

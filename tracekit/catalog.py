@@ -17,7 +17,7 @@ A query is one file ``queries/<subject>/<name>.sql``: a header of comment lines,
 
 ``check`` proves the header against the query instead of trusting it. Queries read the logical
 tables of the registry (views that carry rank, attempt, capture_id, clock_id and host) and the
-macros of ``queries/macros.sql``; they know nothing of files.
+macros of ``queries/macros/`` (tracekit.macros); they know nothing of files.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Literal, get_args
 
+from tracekit import macros
 from tracekit.errors import QueryError, UsageError
 from tracekit.schema import TABLES, table
 from tracekit.store import arrow_table
@@ -222,23 +223,7 @@ def find(name: str) -> Query:
     return query
 
 
-_MACRO = re.compile(r"^CREATE OR REPLACE MACRO (\w+)", re.M)
-_WORD = re.compile(r"\w+")
-
-
-@cache
-def _macros() -> dict[str, str]:
-    """Every macro of macros.sql by its name, in order."""
-    text = files("tracekit.queries").joinpath("macros.sql").read_text(encoding="utf-8")
-    starts = [m.start() for m in _MACRO.finditer(text)]
-    ends = [*starts[1:], len(text)]
-    parts = [text[start:end] for start, end in zip(starts, ends, strict=True)]
-    return {part.split("(", 1)[0].split()[-1]: part for part in parts}
-
-
-NO_HOST_WORK = """CREATE OR REPLACE MACRO host_work(
-    gpu_op_name, host_op_name, collective_name, annotation_name
-) AS TABLE
+NO_HOST_WORK = """CREATE OR REPLACE MACRO host_work(gpu_op_name, host_op_name) AS TABLE
 SELECT
     CAST(NULL AS INTEGER) AS attempt,
     CAST(NULL AS INTEGER) AS rank,
@@ -251,18 +236,6 @@ WHERE FALSE;
 """
 """What host_work gives where every rank has GPU operations. It is the largest plan of all macros,
 and walks all operators to find that none is asked for."""
-
-
-def _macros_in(text: str, known: Mapping[str, str] | None = None) -> set[str]:
-    """The macros that a text names, and those that they name."""
-    known = _macros() if known is None else known
-    found: set[str] = set()
-    new = known.keys() & set(_WORD.findall(text))
-    while new:
-        found |= new
-        words = {word for name in new for word in _WORD.findall(known[name])}
-        new = (known.keys() & words) - found
-    return found
 
 
 def finds_nothing(query: Query, filled: Collection[str]) -> bool:
@@ -278,31 +251,28 @@ def finds_nothing(query: Query, filled: Collection[str]) -> bool:
 def load_macros(
     con: duckdb.DuckDBPyConnection, text: str | None = None, *, may_have_hosts: bool = True
 ) -> None:
-    """Create the macros that queries use in this connection; its tables may come later.
+    """Create the macros that queries use in this connection, whose tables must exist.
 
     With ``text`` (a query) only those that it needs. ``may_have_hosts``: whether a rank may have
     no GPU operations, so that it is measured on its host.
     """
-    macros = _macros() if may_have_hosts else {**_macros(), "host_work": NO_HOST_WORK}
-    wanted = None if text is None else _macros_in(text, macros)
-    for name, statement in macros.items():
+    statements = {macro.name: macro.sql for macro in macros.macros().values()}
+    if not may_have_hosts:
+        statements["host_work"] = NO_HOST_WORK
+    wanted = None if text is None else macros.used_by(text, statements)
+    for name, statement in statements.items():
         if wanted is None or name in wanted:
             con.execute(statement)
 
 
 SHARED_MACROS = {
-    "host_work": ("gpu_op", "host_op", "collective", "annotation"),
-    "rank_compute": ("gpu_op", "host_op", "collective", "annotation"),
-    "exposed_calls": ("gpu_op", "host_op", "collective", "annotation"),
-    "collective_calls": (
-        "collective", "collective_match", "comm_group", "clock_offset", "clock_pair",
-    ),
-    "inflicted_waits": (
-        "gpu_op", "host_op", "collective", "annotation",
-        "collective_match", "comm_group", "clock_offset", "clock_pair",
-    ),
-}  # fmt: skip
-"""Macros that derive rows which several queries of a diagnosis need, with the tables that every
+    "host_work": ("gpu_op", "host_op"),
+    "rank_compute": (),
+    "exposed_calls": (),
+    "collective_calls": (),
+    "inflicted_waits": (),
+}
+"""Macros that derive rows which several queries of a diagnosis need, with the arguments that every
 query gives them; in an order in which none needs a later one."""
 
 
@@ -314,7 +284,7 @@ def shared(con: duckdb.DuckDBPyConnection, names: Iterable[str]) -> Iterator[Non
     read from a table in memory (spilled like any other) instead of being expanded again.
     """
     texts = [find(name).sql for name in names]
-    used = [_macros_in(text) for text in texts]
+    used = [macros.used_by(text) for text in texts]
     worth = [m for m in SHARED_MACROS if sum(m in words for words in used) > 1]
     made: list[str] = []
     try:
@@ -324,7 +294,7 @@ def shared(con: duckdb.DuckDBPyConnection, names: Iterable[str]) -> Iterator[Non
         yield
     finally:
         for name in made:
-            con.execute(_macros()[name])
+            con.execute(macros.macros()[name].sql)
             con.execute(f"DROP TABLE shared_{name}")
 
 
@@ -510,9 +480,8 @@ def check(query: Query) -> list[str]:
 
     # Without replacement scans: a Python variable named like a table must not stand in for it.
     with duckdb.connect(config={"python_enable_replacements": False}) as con:
-        load_macros(con, query.sql)
         create_empty_tables(con, query.reads)
-        found = _described(con, query)
+        found = _loaded(con, query) or _described(con, query)
         if isinstance(found, str):
             return [*problems, f"does not run on empty tables: {found}"]
         declared = [(c.name, c.type) for c in query.columns]
@@ -526,6 +495,17 @@ def check(query: Query) -> list[str]:
                 problems.append(f"declares that it reads {name}, and runs without it")
             create_empty_tables(con, [name])
     return problems
+
+
+def _loaded(con: duckdb.DuckDBPyConnection, query: Query) -> str | None:
+    """Load the query's macros; DuckDB's message where one reads what the query does not declare."""
+    import duckdb
+
+    try:
+        load_macros(con, query.sql)
+    except duckdb.Error as error:
+        return str(error).splitlines()[0]
+    return None
 
 
 def _described(con: duckdb.DuckDBPyConnection, query: Query) -> list[tuple[str, str]] | str:

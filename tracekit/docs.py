@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from difflib import unified_diff
 from pathlib import Path
 
-from tracekit import catalog, schema
+from tracekit import catalog, macros, schema
 from tracekit.report.schema import schema_page
 from tracekit.rules.docs import rules_page
 
@@ -93,6 +93,45 @@ def _query_parts(query: catalog.Query) -> list[str]:
     if query.source:
         parts.append(f"Source: {query.source}")
     parts.append(f"SQL: `queries/{query.subject}/{query.name}.sql`")
+    return parts
+
+
+def macros_page() -> str:
+    """docs/macros.md: every macro that queries share."""
+    parts = [
+        "# Macros",
+        GENERATED,
+        "What queries share, by subject; `tracekit sql` may use them too. A name of a table or CTE "
+        "is given as text: `FROM merged_intervals('my_rows')`. What a macro takes, reads and gives "
+        "is proved against its SQL in `queries/macros/`. ANY is one type that the caller chooses.",
+    ]
+    for subject, (title, group) in macros.subjects().items():
+        parts += [f"## {subject}", title]
+        for macro in group:
+            parts += _macro_parts(macro)
+        parts.append(f"SQL: `queries/macros/{subject}.sql`")
+    return _page(parts)
+
+
+def _macro_parts(macro: macros.Macro) -> list[str]:
+    taken = ", ".join(p.name for p in macro.params)
+    parts = [f"### {macro.name}", f"`{macro.name}({taken})`: {macro.title}"]
+    parts += [macro.why] if macro.why else []
+    if macro.params:
+        parts.append(
+            _markdown_table(
+                ("parameter", "type", "meaning"),
+                ((f"`{p.name}`", f"`{p.type}`", p.doc) for p in macro.params),
+            )
+        )
+    if macro.reads:
+        parts.append("Reads " + ", ".join(f"[{t}](tables.md#{t})" for t in macro.reads) + ".")
+    if macro.returns:
+        type_, doc = macro.returns
+        parts.append(f"Returns {type_}: {doc}")
+    else:
+        listed = ", ".join(f"`{name}` {type_}".strip() for name, type_ in macro.columns)
+        parts.append(f"Gives {listed}.")
     return parts
 
 
@@ -288,6 +327,7 @@ def _markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str
 PAGES: tuple[tuple[str, Callable[[], str]], ...] = (
     ("tables.md", tables_page),
     ("queries.md", queries_page),
+    ("macros.md", macros_page),
     ("counters.md", counters_page),
     ("rules.md", rules_page),
     ("cli.md", cli_page),

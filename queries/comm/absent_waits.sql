@@ -234,7 +234,7 @@ WITH
         GROUP BY attempt, group_id
     ),
     clocks AS (SELECT DISTINCT attempt, capture_id, clock_id FROM compared),
-    clock_errors AS (FROM clock_errors('clock_offset')),
+    clock_errors AS (FROM clock_errors()),
     apart AS (
         SELECT
             a.attempt,

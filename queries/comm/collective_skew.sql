@@ -46,9 +46,7 @@ WITH
             min(end_ns - start_ns) FILTER (is_trusted) OVER (
                 PARTITION BY attempt, group_id, op, message_bytes
             ) AS usual_ns
-        FROM collective_calls(
-            'collective', 'collective_match', 'comm_group', 'clock_offset', 'clock_pair'
-        )
+        FROM collective_calls()
     ),
     instances AS (
         SELECT

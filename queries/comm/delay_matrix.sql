@@ -22,9 +22,6 @@ SELECT
     CAST(sum(own_ns) AS BIGINT) AS own_wait_ns,
     CAST(sum(exposed_ns) AS BIGINT) AS exposed_wait_ns,
     attempt
-FROM inflicted_waits(
-    'gpu_op', 'host_op', 'collective', 'annotation',
-    'collective_match', 'comm_group', 'clock_offset', 'clock_pair'
-)
+FROM inflicted_waits()
 GROUP BY attempt, group_id, holder_rank, rank
 ORDER BY attempt, group_id, late_rank, waiting_rank;

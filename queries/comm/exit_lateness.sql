@@ -25,9 +25,7 @@ WITH
             *,
             end_ns - min(end_ns) OVER instance AS end_offset_ns,
             end_ns - max(start_ns) OVER instance AS transfer_ns
-        FROM collective_calls(
-            'collective', 'collective_match', 'comm_group', 'clock_offset', 'clock_pair'
-        )
+        FROM collective_calls()
         WHERE
             is_trusted
             AND is_complete
@@ -36,7 +34,7 @@ WITH
         WINDOW instance AS (PARTITION BY attempt, capture_id, instance_id)
     ),
     clocks AS (SELECT DISTINCT attempt, capture_id, group_id, clock_id FROM ends),
-    errors AS (FROM clock_errors('clock_offset')),
+    errors AS (FROM clock_errors()),
     apart AS (
         SELECT
             a.attempt,

@@ -63,7 +63,7 @@ WITH
     ),
     compute AS (
         SELECT capture_key(attempt, rank, capture_id) AS key, start_ns, end_ns
-        FROM rank_work('own_gpu_ops', 'own_host_ops', 'collective', 'annotation')
+        FROM rank_work('own_gpu_ops', 'own_host_ops')
         WHERE class = 'compute'
     ),
     stretches AS MATERIALIZED (SELECT key, start_ns, end_ns FROM merged_intervals('compute')),

@@ -24,12 +24,12 @@ WITH
             end_ns,
             source_id,
             place
-        FROM rank_work('gpu_op', 'host_op', 'collective', 'annotation')
+        FROM rank_work('gpu_op', 'host_op')
         WHERE class = 'communication'
     ),
     compute_stretches AS (
         SELECT key, start_ns, end_ns
-        FROM rank_compute('gpu_op', 'host_op', 'collective', 'annotation')
+        FROM rank_compute()
     ),
     kernel_ops AS (
         SELECT source_id, gpu_op_place AS place, any_value(op ORDER BY op) AS op

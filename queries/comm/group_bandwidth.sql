@@ -41,9 +41,7 @@ WITH
             median(greatest(0, end_ns - holder_start_ns)) AS transfer_ns,
             -- The one that was waited for is timed by its own clock alone.
             median(if(rank = holder_rank, 0, error_ns)) AS error_ns
-        FROM collective_calls(
-            'collective', 'collective_match', 'comm_group', 'clock_offset', 'clock_pair'
-        )
+        FROM collective_calls()
         WHERE
             is_trusted AND is_complete AND error_ns IS NOT NULL
             AND op IN ('all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all')

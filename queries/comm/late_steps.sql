@@ -19,10 +19,7 @@
 -- column: attempt INTEGER : Attempt of the job, from 1.
 WITH
     waits AS MATERIALIZED (
-        FROM inflicted_waits(
-            'gpu_op', 'host_op', 'collective', 'annotation',
-            'collective_match', 'comm_group', 'clock_offset', 'clock_pair'
-        )
+        FROM inflicted_waits()
     ),
     numbered AS (
         SELECT

@@ -38,15 +38,10 @@
 -- source: Diagnosis 3.11 and D29.
 WITH
     waits AS MATERIALIZED (
-        FROM inflicted_waits(
-            'gpu_op', 'host_op', 'collective', 'annotation',
-            'collective_match', 'comm_group', 'clock_offset', 'clock_pair'
-        )
+        FROM inflicted_waits()
     ),
     calls AS MATERIALIZED (
-        FROM collective_calls(
-            'collective', 'collective_match', 'comm_group', 'clock_offset', 'clock_pair'
-        )
+        FROM collective_calls()
         WHERE is_trusted
     ),
     booked AS (
@@ -83,11 +78,11 @@ WITH
     ),
     compute AS MATERIALIZED (
         SELECT key, start_ns, end_ns
-        FROM rank_compute('gpu_op', 'host_op', 'collective', 'annotation')
+        FROM rank_compute()
     ),
     exposed AS MATERIALIZED (
         SELECT key, start_ns, end_ns
-        FROM exposed_calls('gpu_op', 'host_op', 'collective', 'annotation')
+        FROM exposed_calls()
     ),
     edges AS (
         SELECT

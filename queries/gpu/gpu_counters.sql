@@ -47,7 +47,7 @@ WITH
         SELECT
             attempt, node, owner, owner_id, device_id, nvml_index, counter, unit, source_id, place,
             time_ns, value
-        FROM gpu_readings_raw('gpu_sample', 'run', 'clock', $slack_ns)
+        FROM gpu_readings_raw($slack_ns)
         WHERE kind = 'gauge' AND value IS NOT NULL
     ),
     own_raw AS (

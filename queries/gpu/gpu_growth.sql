@@ -36,7 +36,7 @@ WITH
             min(time_ns) AS first_ns,
             max(time_ns) AS last_ns,
             min((source_id, place)) AS spot
-        FROM gpu_readings_raw('gpu_sample', 'run', 'clock', $slack_ns)
+        FROM gpu_readings_raw($slack_ns)
         WHERE kind = 'cumulative'
         GROUP BY attempt, node, owner, owner_id, device_id, nvml_index, counter
     ),
@@ -71,7 +71,7 @@ WITH
             placed.time_ns,
             placed.counted,
             CAST(NULL AS UBIGINT) AS limit_count
-        FROM gpu_readings('gpu_sample', 'gpu', 'run', 'clock', $slack_ns) AS placed
+        FROM gpu_readings($slack_ns) AS placed
         JOIN moving
             ON moving.attempt IS NOT DISTINCT FROM placed.attempt
             AND moving.gpu_id = placed.gpu_id

@@ -30,7 +30,7 @@
 WITH
     readings AS NOT MATERIALIZED (
         SELECT attempt, gpu_id, counter, source_id, place, time_ns, value, counted
-        FROM gpu_readings('gpu_sample', 'gpu', 'run', 'clock', $slack_ns)
+        FROM gpu_readings($slack_ns)
         WHERE
             counter = 'clock_event_reasons'
             OR starts_with(counter, 'clock_event.')

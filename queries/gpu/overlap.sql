@@ -2,7 +2,7 @@
 --
 -- Communication that runs beside computation costs nothing; the rest (exposed) is time in which
 -- the rank computes nothing. Times are unions of intervals over all streams, never sums. Ranks
--- without GPU operations are measured on the host: host_work in queries/macros.sql says what counts
+-- without GPU operations are measured on the host: host_work in docs/macros.md says what counts
 -- there. Several captures of a rank are measured apart and added up. Where CUDA graphs were
 -- recorded whole (hidden_kernels), the kernels in them are unknown, and so is everything but span
 -- and idle.
@@ -46,7 +46,7 @@ WITH
                 ELSE work.start_ns END AS start_ns,
             CASE $rounding WHEN 'hta' THEN work.end_ns // 1000 * 1000
                 ELSE work.end_ns END AS end_ns
-        FROM rank_work('gpu_op', 'host_op', 'collective', 'annotation') AS work
+        FROM rank_work('gpu_op', 'host_op') AS work
         LEFT JOIN last_steps USING (attempt, rank, capture_id)
         WHERE
             class <> 'blocked'

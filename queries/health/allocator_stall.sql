@@ -64,7 +64,6 @@ SELECT
     place,
     attempt
 FROM host_stalls(
-    'marks', 'step', 'gpu_op', 'collective',
-    'allocator', ['checkpoint'], ['compute', 'communication', 'memory', 'other']
+    'marks', 'allocator', ['checkpoint'], ['compute', 'communication', 'memory', 'other']
 )
 ORDER BY attempt, rank, capture_id, step;

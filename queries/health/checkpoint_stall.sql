@@ -27,7 +27,6 @@ SELECT
     place,
     attempt
 FROM host_stalls(
-    'annotation', 'step', 'gpu_op', 'collective',
-    'checkpoint', CAST([] AS VARCHAR[]), ['compute', 'communication']
+    'annotation', 'checkpoint', CAST([] AS VARCHAR[]), ['compute', 'communication']
 )
 ORDER BY attempt, rank, capture_id, step;

@@ -39,7 +39,6 @@ SELECT
     place,
     attempt
 FROM host_stalls(
-    'marks', 'step', 'gpu_op', 'collective',
-    'compile', ['checkpoint'], ['compute', 'communication', 'memory', 'other']
+    'marks', 'compile', ['checkpoint'], ['compute', 'communication', 'memory', 'other']
 )
 ORDER BY attempt, rank, capture_id, step;

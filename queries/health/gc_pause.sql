@@ -27,7 +27,6 @@ SELECT
     place,
     attempt
 FROM host_stalls(
-    'annotation', 'step', 'gpu_op', 'collective',
-    'python_gc', ['checkpoint'], ['compute', 'communication', 'memory', 'other']
+    'annotation', 'python_gc', ['checkpoint'], ['compute', 'communication', 'memory', 'other']
 )
 ORDER BY attempt, rank, capture_id, step;

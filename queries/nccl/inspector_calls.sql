@@ -52,7 +52,7 @@ WITH
     ),
     stated AS (
         SELECT DISTINCT lower(comm) AS comm, group_id, list_sort(ranks) AS ranks
-        FROM nccl_group_comms('nccl_comm', 'rank', 'process_group', 'comm_group')
+        FROM nccl_group_comms()
         UNION
         SELECT DISTINCT lower(comm_hash), group_id, list_sort(ranks)
         FROM process_group
@@ -117,9 +117,7 @@ WITH
                 THEN greatest(0, k.end_ns - k.holder_start_ns)
             END AS transfer_ns,
             k.ranks_count
-        FROM collective_calls(
-            'collective', 'collective_match', 'comm_group', 'clock_offset', 'clock_pair'
-        ) AS k
+        FROM collective_calls() AS k
         JOIN collective AS c ON c.source_id = k.source_id AND c.place = k.place
         WHERE k.timeline = 'device' AND k.message_bytes > 0
     ),
@@ -146,14 +144,14 @@ WITH
                 ORDER BY ops.source_id, ops.place
             ) - 1 AS op_number
         FROM nccl_op AS ops
-        JOIN nccl_ranked('nccl_comm', 'rank') AS ranked
+        JOIN nccl_ranked() AS ranked
             ON
                 ranked.source_id = ops.source_id
                 AND ranked.pid = ops.pid
                 AND ranked.node IS NOT DISTINCT FROM ops.node
                 AND ranked.comm_pointer = ops.comm_pointer
                 AND ranked.comm_generation = ops.comm_generation
-        JOIN nccl_group_comms('nccl_comm', 'rank', 'process_group', 'comm_group') AS groups
+        JOIN nccl_group_comms() AS groups
             ON groups.comm = ranked.comm
         WHERE ranked.world_rank IS NOT NULL AND ops.op NOT IN ('send', 'recv')
     ),

@@ -41,8 +41,8 @@ WITH
     ),
     members AS (
         SELECT ranked.*, groups.group_id
-        FROM nccl_ranked('nccl_comm', 'rank') AS ranked
-        JOIN nccl_group_comms('nccl_comm', 'rank', 'process_group', 'comm_group') AS groups
+        FROM nccl_ranked() AS ranked
+        JOIN nccl_group_comms() AS groups
             ON groups.comm = ranked.comm
         WHERE ranked.world_rank IS NOT NULL
     ),

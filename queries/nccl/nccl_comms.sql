@@ -38,5 +38,5 @@ SELECT
     source_id,
     place,
     attempt
-FROM nccl_ranked('nccl_comm', 'rank')
+FROM nccl_ranked()
 ORDER BY attempt, comm, group_rank, source_id, place;

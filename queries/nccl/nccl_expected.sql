@@ -32,9 +32,7 @@ WITH
             max(message_bytes) AS message_bytes,
             max(ranks_count) AS ranks_count,
             median(greatest(0, end_ns - holder_start_ns)) AS transfer_ns
-        FROM collective_calls(
-            'collective', 'collective_match', 'comm_group', 'clock_offset', 'clock_pair'
-        )
+        FROM collective_calls()
         WHERE
             is_trusted AND is_complete AND error_ns IS NOT NULL AND message_bytes > 0
             AND op IN ('all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all')
@@ -97,8 +95,8 @@ WITH
             choices.op AS op,
             choices.message_bytes AS message_bytes,
             max(choices.model_dur_ns) AS model_dur_ns
-        FROM nccl_group_comms('nccl_comm', 'rank', 'process_group', 'comm_group') AS groups
-        JOIN nccl_members('nccl_comm') AS members ON members.comm = groups.comm
+        FROM nccl_group_comms() AS groups
+        JOIN nccl_members() AS members ON members.comm = groups.comm
         JOIN nccl_choice AS choices
             ON
                 choices.source_id = members.source_id

@@ -19,7 +19,7 @@
 -- column: attempt INTEGER : Attempt of the job.
 WITH
     groups AS (
-        FROM nccl_group_comms('nccl_comm', 'rank', 'process_group', 'comm_group')
+        FROM nccl_group_comms()
     ),
     ways AS (
         SELECT
@@ -33,7 +33,7 @@ WITH
                 WHEN is_gpudirect THEN ' with GPUDirect'
                 ELSE ' without GPUDirect'
             END AS way
-        FROM nccl_connections('nccl_edge', 'nccl_comm')
+        FROM nccl_connections()
         WHERE comm IS NOT NULL
     ),
     transports AS (
@@ -52,7 +52,7 @@ SELECT
     min(members.source_id) AS source_id,
     arg_min(members.place, {'source_id': members.source_id, 'place': members.place}) AS place,
     members.attempt AS attempt
-FROM nccl_ranked('nccl_comm', 'rank') AS members
+FROM nccl_ranked() AS members
 JOIN groups ON groups.comm = members.comm
 LEFT JOIN transports ON transports.comm = members.comm
 GROUP BY members.attempt, groups.group_id, groups.kind, members.comm

@@ -13,7 +13,7 @@
 WITH
     members AS (
         SELECT attempt, comm, max(group_size) AS group_size
-        FROM nccl_members('nccl_comm')
+        FROM nccl_members()
         GROUP BY attempt, comm
     ),
     ranks AS (
@@ -35,7 +35,7 @@ WITH
                 WHEN transport = 'SHM' THEN 'S'
                 ELSE 'C'
             END) AS letter
-        FROM nccl_connections('nccl_edge', 'nccl_comm')
+        FROM nccl_connections()
         WHERE comm IS NOT NULL AND from_group_rank IS NOT NULL AND to_group_rank IS NOT NULL
         GROUP BY attempt, comm, from_group_rank, to_group_rank
     )

@@ -25,7 +25,7 @@ SELECT
     min(source_id) AS source_id,
     arg_min(place, {'source_id': source_id, 'place': place}) AS place,
     attempt
-FROM nccl_connections('nccl_edge', 'nccl_comm')
+FROM nccl_connections()
 WHERE transport = 'NET' AND net_device IS NOT NULL AND proxy_rank IS NULL AND comm IS NOT NULL
 GROUP BY
     attempt,

@@ -21,7 +21,7 @@
 -- column: attempt INTEGER : Attempt of the job; null for a log alone.
 WITH
     edges AS MATERIALIZED (
-        FROM nccl_connections('nccl_edge', 'nccl_comm')
+        FROM nccl_connections()
         WHERE transport = 'NET' AND net_device IS NOT NULL AND comm IS NOT NULL
     )
 SELECT

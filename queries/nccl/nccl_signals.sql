@@ -28,7 +28,7 @@ SELECT
     events.source_id AS source_id,
     events.attempt AS attempt
 FROM nccl_event AS events
-LEFT JOIN nccl_members('nccl_comm') AS members
+LEFT JOIN nccl_members() AS members
     ON
         members.source_id = events.source_id
         AND members.pid = events.pid

@@ -32,6 +32,6 @@ SELECT
     min(source_id) AS source_id,
     arg_min(place, {'source_id': source_id, 'place': place}) AS place,
     attempt
-FROM nccl_connections('nccl_edge', 'nccl_comm')
+FROM nccl_connections()
 GROUP BY attempt, comm, from_group_rank, to_group_rank, transport, detail
 ORDER BY attempt, comm, from_rank, to_rank, transport, detail;

@@ -55,7 +55,7 @@ WITH
     ),
     work AS (
         SELECT attempt, rank, capture_id, class, start_ns, end_ns
-        FROM rank_work('gpu_op', 'host_op', 'collective', 'annotation')
+        FROM rank_work('gpu_op', 'host_op')
         UNION ALL
         SELECT attempt, rank, capture_id, class, start_ns, end_ns FROM blocking_calls
     ),

@@ -33,9 +33,7 @@
 -- column: flow_after_ns BIGINT : Where the arrow passes, after the slice's start.
 WITH
     calls AS MATERIALIZED (
-        FROM collective_calls(
-            'collective', 'collective_match', 'comm_group', 'clock_offset', 'clock_pair'
-        )
+        FROM collective_calls()
     ),
     drawn AS MATERIALIZED (
         SELECT

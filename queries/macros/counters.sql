@@ -1,0 +1,143 @@
+-- Readings of counters, and what lies between them.
+
+-- counter_deltas: What each cumulative counter grew by since its last reading.
+--
+-- A counter that falls has wrapped at 32 bits if it was in the last tenth, is now in the first and
+-- was never above; else it was reset, and the delta is null: never zero, never a spike. A counter
+-- at its limit is full: null too. A second reading of one moment is dropped. Readings whose time is
+-- null come first, in the order of their files. ingest/counters.py has the same in Python; tests
+-- compare them.
+--
+-- param: rows_name TABLE(key ANY, source_id INTEGER, place BIGINT, time_ns BIGINT,
+--     counted UBIGINT, limit_count BIGINT) : Readings; limit_count is where the counter stops
+--     counting, null if it does not.
+-- columns: key ANY, source_id INTEGER, place BIGINT, time_ns BIGINT, last_time_ns BIGINT,
+--     counted UBIGINT, delta_count UBIGINT, event VARCHAR
+CREATE OR REPLACE MACRO counter_deltas(rows_name) AS TABLE
+WITH
+    readings AS (
+        SELECT
+            key,
+            source_id,
+            place,
+            time_ns,
+            counted,
+            limit_count,
+            lag(time_ns) OVER series AS last_time_ns,
+            lag(counted) OVER series AS last_counted,
+            max(counted) OVER (PARTITION BY key) AS max_counted
+        FROM (
+            FROM query_table(rows_name)
+            WHERE counted IS NOT NULL
+            QUALIFY
+                time_ns IS NULL
+                OR row_number() OVER (PARTITION BY key, time_ns ORDER BY source_id, place) = 1
+        )
+        WINDOW series AS (PARTITION BY key ORDER BY time_ns NULLS FIRST, source_id, place)
+    ),
+    judged AS (
+        SELECT
+            *,
+            CASE
+                WHEN last_counted IS NULL THEN NULL
+                WHEN counted >= limit_count THEN 'saturated'
+                WHEN counted >= last_counted THEN NULL
+                WHEN
+                    max_counted < 4294967296
+                    AND last_counted > 3865470566
+                    AND counted < 429496730
+                THEN 'wrap'
+                ELSE 'reset'
+            END AS event
+        FROM readings
+    )
+SELECT
+    key,
+    source_id,
+    place,
+    time_ns,
+    last_time_ns,
+    counted,
+    CASE
+        WHEN event = 'wrap' THEN counted + 4294967296 - last_counted
+        WHEN event IS NULL THEN counted - last_counted
+    END AS delta_count,
+    event
+FROM judged;
+
+-- gpu_readings_raw: GPU samples while the job ran; what names the GPU is as the samples have it.
+--
+-- owner is the host of a sample that names none, owner_id its file where nobody knows a host. The
+-- job's window is widened by slack_ns on both sides: a collector that looks every 30 s may have
+-- looked just before and just after. Only samples on a clock since the epoch stand beside the job;
+-- without traces all samples count. What is part of a GPU (a MIG instance, one NVLink) is not the
+-- GPU and is left out.
+--
+-- param: slack_ns BIGINT : Widens the job's window on both sides, in ns.
+-- reads: gpu_sample, run, clock
+-- columns: attempt INTEGER, node VARCHAR, owner VARCHAR, owner_id INTEGER, device_id VARCHAR,
+--     nvml_index INTEGER, counter VARCHAR, kind VARCHAR, unit VARCHAR, source_id INTEGER,
+--     place BIGINT, time_ns BIGINT, value DOUBLE, counted UBIGINT
+CREATE OR REPLACE MACRO gpu_readings_raw(slack_ns) AS TABLE
+WITH
+    windows AS (
+        SELECT attempt, start_ns - slack_ns AS start_ns, end_ns + slack_ns AS end_ns
+        FROM run
+        UNION ALL
+        SELECT CAST(NULL AS INTEGER), CAST(NULL AS BIGINT), CAST(NULL AS BIGINT)
+        WHERE NOT EXISTS (SELECT 1 FROM run)
+    )
+SELECT
+    windows.attempt,
+    samples.node,
+    if(samples.node IS NULL, samples.host, NULL) AS owner,
+    if(samples.node IS NULL AND samples.host IS NULL, samples.source_id, NULL) AS owner_id,
+    samples.device_id,
+    samples.nvml_index,
+    samples.counter,
+    samples.kind,
+    samples.unit,
+    samples.source_id,
+    samples.place,
+    samples.time_ns,
+    samples.value,
+    samples.counted
+FROM gpu_sample AS samples
+LEFT JOIN clock AS clock USING (clock_id)
+JOIN windows
+    ON windows.start_ns IS NULL
+    OR (
+        clock.basis = 'epoch'
+        AND samples.time_ns BETWEEN windows.start_ns AND windows.end_ns
+    )
+WHERE samples.device_id IS NULL OR NOT contains(samples.device_id, '/');
+
+-- gpu_readings: GPU samples while the job ran, with their GPU.
+--
+-- Who groups all samples of a day groups the raw ones and names the groups.
+--
+-- param: slack_ns BIGINT : Widens the job's window on both sides, in ns.
+-- reads: gpu_sample, gpu, run, clock
+-- columns: attempt INTEGER, gpu_id VARCHAR, host VARCHAR, counter VARCHAR, kind VARCHAR,
+--     unit VARCHAR, source_id INTEGER, place BIGINT, time_ns BIGINT, value DOUBLE, counted UBIGINT
+CREATE OR REPLACE MACRO gpu_readings(slack_ns) AS TABLE
+SELECT
+    placed.attempt,
+    gpu.gpu_id,
+    gpu.host,
+    placed.counter,
+    placed.kind,
+    placed.unit,
+    placed.source_id,
+    placed.place,
+    placed.time_ns,
+    placed.value,
+    placed.counted
+FROM gpu_readings_raw(slack_ns) AS placed
+JOIN gpu AS gpu
+    ON gpu.attempt IS NOT DISTINCT FROM placed.attempt
+    AND gpu.node IS NOT DISTINCT FROM placed.node
+    AND if(gpu.node IS NULL, gpu.host, NULL) IS NOT DISTINCT FROM placed.owner
+    AND gpu.own_source_id IS NOT DISTINCT FROM placed.owner_id
+    AND gpu.device_id IS NOT DISTINCT FROM placed.device_id
+    AND gpu.nvml_index IS NOT DISTINCT FROM placed.nvml_index;

@@ -1,0 +1,118 @@
+-- Unions, differences and totals of intervals.
+
+-- merged_intervals: The union of intervals within each key: disjoint, touching ones joined.
+--
+-- The only interval union in SQL; tracekit/intervals.py is the same in Python. Sorted by start, a
+-- row opens a new stretch exactly if it starts after the latest end so far; a stretch ends at the
+-- latest end seen before the next one opens. An interval holds its start and not its end; empty
+-- ones count for nothing.
+--
+-- param: rows_name TABLE(key ANY, start_ns BIGINT, end_ns BIGINT) : Intervals.
+-- columns: key ANY, start_ns BIGINT, end_ns BIGINT
+CREATE OR REPLACE MACRO merged_intervals(rows_name) AS TABLE
+WITH
+    seen AS (
+        SELECT
+            key,
+            start_ns,
+            max(end_ns) OVER (
+                PARTITION BY key ORDER BY start_ns, end_ns
+                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+            ) AS latest_end_ns,
+            max(end_ns) OVER (PARTITION BY key) AS last_end_ns
+        FROM query_table(rows_name)
+        WHERE end_ns > start_ns
+    )
+SELECT
+    key,
+    start_ns,
+    coalesce(
+        lead(latest_end_ns) OVER (PARTITION BY key ORDER BY start_ns), last_end_ns
+    ) AS end_ns
+FROM seen
+WHERE latest_end_ns IS NULL OR start_ns > latest_end_ns;
+
+-- busy_time: Time covered by at least one interval of each key; keys without time are absent.
+--
+-- param: rows_name TABLE(key ANY, start_ns BIGINT, end_ns BIGINT) : Intervals.
+-- columns: key ANY, busy_ns BIGINT
+CREATE OR REPLACE MACRO busy_time(rows_name) AS TABLE
+SELECT key, CAST(sum(end_ns - start_ns) AS BIGINT) AS busy_ns
+FROM merged_intervals(rows_name)
+GROUP BY key;
+
+-- difference_intervals: What of the first set's union lies outside the second's.
+--
+-- Both unions are disjoint within a key, so running totals over their edges are 0 or 1: inside or
+-- outside.
+--
+-- param: whole_name TABLE(key ANY, start_ns BIGINT, end_ns BIGINT) : Intervals to keep.
+-- param: part_name TABLE(key ANY, start_ns BIGINT, end_ns BIGINT) : Intervals to take out.
+-- columns: key ANY, start_ns BIGINT, end_ns BIGINT
+CREATE OR REPLACE MACRO difference_intervals(whole_name, part_name) AS TABLE
+WITH
+    whole_stretches AS (SELECT key, start_ns, end_ns FROM merged_intervals(whole_name)),
+    part_stretches AS (SELECT key, start_ns, end_ns FROM merged_intervals(part_name)),
+    edges AS (
+        SELECT key, start_ns AS time_ns, 1 AS whole_change, 0 AS part_change FROM whole_stretches
+        UNION ALL
+        SELECT key, end_ns, -1, 0 FROM whole_stretches
+        UNION ALL
+        SELECT key, start_ns, 0, 1 FROM part_stretches
+        UNION ALL
+        SELECT key, end_ns, 0, -1 FROM part_stretches
+    ),
+    pieces AS (
+        SELECT
+            key,
+            time_ns AS start_ns,
+            lead(time_ns) OVER edge AS end_ns,
+            sum(whole_change) OVER edge AS in_whole,
+            sum(part_change) OVER edge AS in_part
+        FROM edges
+        WINDOW edge AS (PARTITION BY key ORDER BY time_ns ROWS UNBOUNDED PRECEDING)
+    )
+SELECT key, start_ns, end_ns
+FROM pieces
+WHERE in_whole > 0 AND in_part = 0 AND end_ns > start_ns;
+
+-- covered_before: How much of each key's stretches lies before given moments.
+--
+-- One row for each distinct moment. Each stretch is booked to the first moment after its start. Of
+-- disjoint stretches that start before a moment only the one that ends last can reach beyond it.
+--
+-- param: stretches_name TABLE(key ANY, start_ns BIGINT, end_ns BIGINT) : Disjoint within a key, as
+--     merged_intervals gives them.
+-- param: moments_name TABLE(key ANY, time_ns BIGINT) : Moments.
+-- columns: key ANY, time_ns BIGINT, covered_ns BIGINT
+CREATE OR REPLACE MACRO covered_before(stretches_name, moments_name) AS TABLE
+WITH
+    moments AS (SELECT DISTINCT key, time_ns FROM query_table(moments_name)),
+    booked AS (
+        SELECT
+            moments.key,
+            moments.time_ns,
+            sum(stretches.end_ns - stretches.start_ns) AS stretches_ns,
+            max(stretches.end_ns) AS last_end_ns
+        FROM query_table(stretches_name) AS stretches
+        ASOF JOIN moments
+            ON stretches.key = moments.key AND stretches.start_ns < moments.time_ns
+        GROUP BY moments.key, moments.time_ns
+    ),
+    so_far AS (
+        SELECT
+            key,
+            time_ns,
+            sum(stretches_ns) OVER earlier AS stretches_ns,
+            max(last_end_ns) OVER earlier AS last_end_ns
+        FROM moments
+        LEFT JOIN booked USING (key, time_ns)
+        WINDOW earlier AS (PARTITION BY key ORDER BY time_ns ROWS UNBOUNDED PRECEDING)
+    )
+SELECT
+    key,
+    time_ns,
+    CAST(
+        coalesce(stretches_ns - greatest(last_end_ns - time_ns, 0), 0) AS BIGINT
+    ) AS covered_ns
+FROM so_far;

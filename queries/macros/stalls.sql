@@ -1,0 +1,128 @@
+-- What held up the training loop.
+
+-- host_stalls: How long ranges of one domain held up each step of each rank, and what nothing hid of it.
+--
+-- source_id and place point to the longest range. Steps without such a range are absent.
+--
+-- Only ranges on the thread that marks the steps count, where a source has one: other threads
+-- work beside the training loop. Time that ranges of other_domains cover belongs to those.
+--
+-- A range is hidden while an operation of the rank's GPU runs, of whatever class (a collective
+-- that waits for a peer is one), and while a collective runs on the host's timeline.
+--
+-- param: annotation_name TABLE(annotation) : Ranges.
+-- param: stall_domain VARCHAR : The domain (annotation.domain) that is asked for.
+-- param: other_domains VARCHAR[] : Domains whose time is taken off.
+-- param: hiding_classes VARCHAR[] : Classes of GPU operation that hide a range: those of the stall
+--     itself must not.
+-- reads: step, gpu_op, collective
+-- columns: attempt INTEGER, rank INTEGER, capture_id INTEGER, step BIGINT, stall_ns BIGINT,
+--     exposed_ns BIGINT, ranges_count BIGINT, longest_ns BIGINT, source_id INTEGER, place BIGINT
+CREATE OR REPLACE MACRO host_stalls(annotation_name, stall_domain, other_domains, hiding_classes) AS TABLE
+WITH
+    step_threads AS (
+        SELECT DISTINCT source_id, thread
+        FROM query_table(annotation_name)
+        WHERE domain = 'profiler_step' AND NOT coalesce(is_gpu_twin, FALSE)
+    ),
+    sources_with_steps AS (SELECT DISTINCT source_id FROM step_threads),
+    loop_ranges AS (
+        SELECT
+            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            domain,
+            source_id,
+            place,
+            start_ns,
+            start_ns + dur_ns AS end_ns
+        FROM query_table(annotation_name) AS ranges
+        WHERE
+            (domain = stall_domain OR list_contains(other_domains, domain))
+            AND dur_ns > 0
+            AND rank IS NOT NULL
+            AND NOT coalesce(is_gpu_twin, FALSE)
+            AND (
+                source_id NOT IN (SELECT source_id FROM sources_with_steps)
+                OR EXISTS (
+                    SELECT 1 FROM step_threads
+                    WHERE step_threads.source_id = ranges.source_id
+                        AND step_threads.thread = ranges.thread
+                )
+            )
+    ),
+    own_ranges AS (SELECT * FROM loop_ranges WHERE domain = stall_domain),
+    other_ranges AS (SELECT key, start_ns, end_ns FROM loop_ranges WHERE domain <> stall_domain),
+    stall_keys AS (SELECT DISTINCT key FROM own_ranges),
+    stalled AS MATERIALIZED (
+        SELECT key, start_ns, end_ns FROM difference_intervals('own_ranges', 'other_ranges')
+    ),
+    hiding AS (
+        SELECT key, start_ns, start_ns + dur_ns AS end_ns
+        FROM gpu_op
+        JOIN stall_keys
+            ON key.attempt = attempt AND key.rank = rank AND key.capture_id = capture_id
+        WHERE list_contains(hiding_classes, class)
+        UNION ALL
+        SELECT key, start_ns, start_ns + dur_ns
+        FROM collective
+        JOIN stall_keys
+            ON key.attempt = attempt AND key.rank = rank AND key.capture_id = capture_id
+        WHERE timeline = 'host'
+    ),
+    pieces AS (
+        SELECT key, start_ns, end_ns, FALSE AS is_exposed FROM stalled
+        UNION ALL
+        SELECT key, start_ns, end_ns, TRUE FROM difference_intervals('stalled', 'hiding')
+    ),
+    step_keys AS (
+        SELECT
+            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            step,
+            start_ns,
+            end_ns
+        FROM step
+    ),
+    step_times AS (
+        SELECT
+            key,
+            step,
+            sum(least(pieces.end_ns, step_keys.end_ns) - greatest(pieces.start_ns, step_keys.start_ns))
+                FILTER (NOT is_exposed) AS stall_ns,
+            sum(least(pieces.end_ns, step_keys.end_ns) - greatest(pieces.start_ns, step_keys.start_ns))
+                FILTER (is_exposed) AS exposed_ns
+        FROM pieces
+        JOIN step_keys USING (key)
+        WHERE pieces.start_ns < step_keys.end_ns AND pieces.end_ns > step_keys.start_ns
+        GROUP BY key, step
+    ),
+    step_ranges AS (
+        SELECT
+            key,
+            step,
+            count(*) AS ranges_count,
+            max(own_ranges.end_ns - own_ranges.start_ns) AS longest_ns,
+            arg_min(
+                {'source_id': source_id, 'place': place},
+                {
+                    'shortness_ns': own_ranges.start_ns - own_ranges.end_ns,
+                    'source_id': source_id,
+                    'place': place
+                }
+            ) AS longest
+        FROM own_ranges
+        JOIN step_keys USING (key)
+        WHERE own_ranges.start_ns < step_keys.end_ns AND own_ranges.end_ns > step_keys.start_ns
+        GROUP BY key, step
+    )
+SELECT
+    key.attempt AS attempt,
+    key.rank AS rank,
+    key.capture_id AS capture_id,
+    step,
+    CAST(stall_ns AS BIGINT) AS stall_ns,
+    CAST(coalesce(exposed_ns, 0) AS BIGINT) AS exposed_ns,
+    ranges_count,
+    longest_ns,
+    longest.source_id AS source_id,
+    longest.place AS place
+FROM step_times
+JOIN step_ranges USING (key, step);

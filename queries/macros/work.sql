@@ -1,0 +1,213 @@
+-- What ranks did, and when.
+
+-- host_work: What ranks without any GPU operation did, seen from their host threads.
+--
+-- class is communication (with its op), compute or blocked.
+--
+-- communication: collectives on the host's timeline.
+--
+-- compute: operators (category 'operator'), less calls into the communication library and less what
+-- is blocked.
+--
+-- blocked: a thread paused and a collective of the rank ended meanwhile: from the pause's start up
+-- to the last such end. A pause is time in no innermost operator and in no tensor operator (aten::)
+-- that makes no communication call. Only a collective's end can release a wait for one, so a pause
+-- without such an end is the thread's own time. This finds the waits inside autograd hooks and
+-- custom functions, which no trace names; a pause of another cause that happens to span an end is
+-- counted too.
+--
+-- Worker threads of the communication library are left out: threads with a collective other than
+-- send or receive (gloo shows those on the caller's thread) and no profiler step.
+--
+-- param: gpu_op_name TABLE(gpu_op) : Operations of GPUs: their ranks are not measured on the host.
+-- param: host_op_name TABLE(host_op) : Operators of hosts.
+-- reads: collective, annotation
+-- columns: attempt INTEGER, rank INTEGER, capture_id INTEGER, class VARCHAR, op VARCHAR,
+--     start_ns BIGINT, end_ns BIGINT
+CREATE OR REPLACE MACRO host_work(gpu_op_name, host_op_name) AS TABLE
+WITH
+    gpu_ranks AS (
+        SELECT DISTINCT attempt, rank FROM query_table(gpu_op_name)
+    ),
+    host_collectives AS (
+        SELECT
+            capture_key(attempt, rank, capture_id) AS key,
+            thread,
+            op,
+            coalesce(is_p2p, FALSE) OR coalesce(op IN ('send', 'recv'), FALSE) AS is_p2p,
+            start_ns,
+            start_ns + dur_ns AS end_ns
+        FROM collective
+        ANTI JOIN gpu_ranks USING (attempt, rank)
+        WHERE timeline = 'host'
+    ),
+    step_threads AS (
+        SELECT DISTINCT capture_key(attempt, rank, capture_id) AS key, thread
+        FROM annotation
+        WHERE domain = 'profiler_step'
+    ),
+    worker_threads AS (
+        SELECT DISTINCT key, thread
+        FROM host_collectives
+        ANTI JOIN step_threads USING (key, thread)
+        WHERE NOT is_p2p
+    ),
+    operators AS (
+        SELECT
+            capture_key(attempt, rank, capture_id) AS key,
+            thread,
+            regexp_matches(name, '^(c10d::|_?c10d_functional::|record_param_comms)')
+                AS is_comm_call,
+            starts_with(name, 'aten::') AS is_tensor_operator,
+            start_ns,
+            start_ns + dur_ns AS end_ns,
+            source_id,
+            place
+        FROM query_table(host_op_name)
+        ANTI JOIN gpu_ranks USING (attempt, rank)
+        WHERE category = 'operator'
+    ),
+    thread_operators AS (
+        SELECT
+            {'rank': key, 'thread': thread} AS key,
+            is_comm_call,
+            is_tensor_operator,
+            start_ns,
+            end_ns,
+            -- Operators nest, so the next one starts inside this one or after it.
+            lead(start_ns) OVER following AS next_start_ns,
+            min(start_ns) FILTER (WHERE is_comm_call) OVER (
+                following ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
+            ) AS next_comm_call_ns
+        FROM operators
+        ANTI JOIN worker_threads USING (key, thread)
+        WINDOW following AS (
+            PARTITION BY key, thread ORDER BY start_ns, end_ns DESC, source_id, place
+        )
+    ),
+    working AS (
+        SELECT key, start_ns, end_ns
+        FROM thread_operators
+        WHERE
+            NOT is_comm_call
+            AND (
+                coalesce(next_start_ns >= end_ns, TRUE)
+                OR (is_tensor_operator AND coalesce(next_comm_call_ns >= end_ns, TRUE))
+            )
+    ),
+    stops AS (
+        SELECT key, start_ns, end_ns FROM merged_intervals('working')
+        UNION ALL
+        -- A thread's first operator may wait before anything else runs.
+        SELECT key, min(start_ns), min(start_ns) FROM thread_operators GROUP BY key
+    ),
+    pauses AS (
+        SELECT
+            key,
+            key.rank AS rank_key,
+            end_ns AS start_ns,
+            -- After its last operator a thread may wait until the end of the trace.
+            coalesce(
+                lead(start_ns) OVER (PARTITION BY key ORDER BY start_ns, end_ns),
+                9223372036854775807
+            ) AS end_ns
+        FROM stops
+    ),
+    blocked AS (
+        SELECT pauses.key, pauses.start_ns, host_collectives.end_ns
+        FROM pauses
+        ASOF JOIN host_collectives
+            ON pauses.rank_key = host_collectives.key AND pauses.end_ns >= host_collectives.end_ns
+        WHERE host_collectives.end_ns > pauses.start_ns
+    ),
+    not_computing AS (
+        SELECT key, start_ns, end_ns FROM blocked
+        UNION ALL
+        SELECT key, start_ns, end_ns FROM thread_operators WHERE is_comm_call
+    ),
+    work AS (
+        SELECT key, 'communication' AS class, op, start_ns, end_ns FROM host_collectives
+        UNION ALL
+        SELECT key.rank, 'compute', NULL, start_ns, end_ns
+        FROM difference_intervals('thread_operators', 'not_computing')
+        UNION ALL
+        SELECT key.rank, 'blocked', NULL, start_ns, end_ns FROM blocked
+    )
+SELECT
+    attempt_of(key) AS attempt,
+    rank_of(key) AS rank,
+    capture_id_of(key) AS capture_id,
+    class,
+    op,
+    start_ns,
+    end_ns
+FROM work;
+
+-- rank_work: What every rank did, on its GPUs or, where it has none, on its host.
+--
+-- measured_on is gpu or host; class is compute, communication, memory, other, or, on the host only,
+-- blocked. op is known for the host's communication; source_id and place name the gpu_op.
+--
+-- param: gpu_op_name TABLE(gpu_op) : Operations of GPUs.
+-- param: host_op_name TABLE(host_op) : Operators of hosts.
+-- reads: collective, annotation
+-- columns: attempt INTEGER, rank INTEGER, capture_id INTEGER, measured_on VARCHAR, class VARCHAR,
+--     op VARCHAR, start_ns BIGINT, end_ns BIGINT, launch_ns BIGINT, source_id INTEGER, place BIGINT
+CREATE OR REPLACE MACRO rank_work(gpu_op_name, host_op_name) AS TABLE
+SELECT
+    attempt,
+    rank,
+    capture_id,
+    'gpu' AS measured_on,
+    class,
+    CAST(NULL AS VARCHAR) AS op,
+    start_ns,
+    start_ns + dur_ns AS end_ns,
+    launch_start_ns AS launch_ns,
+    source_id,
+    place
+FROM query_table(gpu_op_name)
+UNION ALL
+SELECT
+    attempt, rank, capture_id, 'host', class, op, start_ns, end_ns, start_ns, NULL, NULL
+FROM host_work(gpu_op_name, host_op_name);
+
+-- rank_compute: When each rank computed: disjoint stretches; key is capture_key(...).
+--
+-- reads: gpu_op, host_op, collective, annotation
+-- columns: key BIGINT, start_ns BIGINT, end_ns BIGINT
+CREATE OR REPLACE MACRO rank_compute() AS TABLE
+WITH
+    compute_work AS (
+        SELECT
+            capture_key(attempt, rank, capture_id) AS key,
+            start_ns,
+            end_ns
+        FROM rank_work('gpu_op', 'host_op')
+        WHERE class = 'compute'
+    )
+SELECT key, start_ns, end_ns
+FROM merged_intervals('compute_work');
+
+-- exposed_calls: When each rank was in a collective and computed nothing: disjoint stretches.
+--
+-- A send on the host's timeline lasts until somebody asks for it and holds up nobody.
+--
+-- reads: gpu_op, host_op, collective, annotation
+-- columns: key BIGINT, start_ns BIGINT, end_ns BIGINT
+CREATE OR REPLACE MACRO exposed_calls() AS TABLE
+WITH
+    all_calls AS (
+        SELECT
+            capture_key(attempt, rank, capture_id) AS key,
+            start_ns,
+            start_ns + dur_ns AS end_ns
+        FROM collective
+        WHERE rank IS NOT NULL AND NOT (coalesce(op, '') = 'send' AND timeline = 'host')
+    ),
+    while_computing AS MATERIALIZED (
+        SELECT key, start_ns, end_ns
+        FROM rank_compute()
+    )
+SELECT key, start_ns, end_ns
+FROM difference_intervals('all_calls', 'while_computing');

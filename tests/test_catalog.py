@@ -184,6 +184,16 @@ def test_every_query_gives_shared_macros_the_same_tables() -> None:
                 assert tuple(re.findall(r"'(\w+)'", given)) == tables, (query.name, name)
 
 
+def test_what_finds_nothing_has_the_same_columns(con: duckdb.DuckDBPyConnection) -> None:
+    for query in catalog.queries():
+        if query.needs:
+            assert not catalog.finds_nothing(query, query.reads)
+            assert catalog.finds_nothing(query, set(query.reads) - set(query.needs[-1:]))
+            assert catalog.no_rows(con, query).equals(catalog.run(con, query.name))
+    problems = catalog.check(_query(TEXT.replace("-- grain", "-- needs: gpu_op\n-- grain", 1)))
+    assert problems == ["needs gpu_op, which it does not read"]
+
+
 def test_who_completes_a_query_is_one_of_a_closed_list() -> None:
     by = {q.name: q.completed for q in catalog.queries() if q.completed}
     assert by == {"straggler": "replay", "traffic": "job"}

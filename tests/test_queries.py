@@ -314,6 +314,20 @@ def _moved(name: str, row: dict[str, object]) -> dict[str, object]:
     }
 
 
+@pytest.mark.parametrize(
+    ("query", "needed"),
+    [pytest.param(q, n, id=f"{q.name}-{n}") for q in catalog.queries() for n in q.needs],
+)
+def test_without_a_table_that_it_needs_a_query_finds_nothing(
+    con: duckdb.DuckDBPyConnection, query: catalog.Query, needed: str
+) -> None:
+    """So that it need not be planned; the rest has rows in which it would find something."""
+    rng = random.Random(7)  # noqa: S311  # repeatable rows, no secret
+    cases = read_cases((CASES / f"{query.subject}.{query.name}.md").read_text(encoding="utf-8"))
+    for given in [*(c.given for c in cases), {n: _random_rows(n, 60, rng) for n in query.reads}]:
+        assert _answer(con, query, {**given, needed: []}) == []
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_the_parts_of_a_step_sum_to_the_step(con: duckdb.DuckDBPyConnection, seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311  # repeatable rows, no secret

@@ -78,6 +78,9 @@ class OpenRun:
         from tracekit import catalog
 
         query = catalog.find(name)
+        if catalog.finds_nothing(query, self.run.tables):
+            query.bind(params)
+            return catalog.no_rows(self.run.prepare(()), query)
         con = self.run.prepare(query.reads)
         if not self._has_macros:
             catalog.load_macros(con, query.sql, may_have_hosts=self.run.may_have_hosts)

@@ -7,6 +7,7 @@ A query is one file ``queries/<subject>/<name>.sql``: a header of comment lines,
     -- Why it matters, in free text.
     --
     -- reads: step, gpu_op
+    -- needs: gpu_op (optional): without a row of each of these it has none, whatever else there is.
     -- grain: rank, capture_id, step
     -- param: rounding VARCHAR = 'none' | 'hta' : What it does; the default comes first.
     -- column: rank INTEGER : What it is, with unit and range. Names with blanks stand in "".
@@ -184,6 +185,8 @@ class Query:
     columns: tuple[QueryColumn, ...]
     source: str | None
     sql: str
+    needs: tuple[str, ...] = ()
+    """Tables without whose rows it has none, of those that it reads."""
     completed: Completion | None = None
     """What fills in the columns that no SQL can know; they are null without."""
 
@@ -239,13 +242,22 @@ and walks all operators to find that none is asked for."""
 
 
 def finds_nothing(query: Query, filled: Collection[str]) -> bool:
-    """Whether all source tables that the query reads are empty; ``filled`` names those with rows.
+    """Whether the query has no rows because tables are empty; ``filled`` names those with rows.
 
-    Then it has no rows: derived tables say where rows belong, they are not what is asked for. (A
-    test holds every query to that.) ``source`` has rows in every run and does not count.
+    So it is where a table that it needs is empty, and where all source tables that it reads are:
+    derived tables say where rows belong, they are not what is asked for. (A test holds every query
+    to both.) ``source`` has rows in every run and does not count.
     """
+    if not all(name in filled for name in query.needs):
+        return True
     reads = [name for name in query.reads if name != "source" and table(name).kind == "source"]
     return bool(reads) and not any(name in filled for name in reads)
+
+
+def no_rows(con: duckdb.DuckDBPyConnection, query: Query) -> pa.Table:
+    """What a query gives that finds nothing: its columns, with their types, and no rows."""
+    columns = ", ".join(f'CAST(NULL AS {c.type}) AS "{c.name}"' for c in query.columns)
+    return arrow_table(con, f"SELECT {columns} WHERE FALSE", {})  # from its header
 
 
 def load_macros(
@@ -353,7 +365,7 @@ def execute(
 
 # ---------------------------------------------------------------- header
 
-_KEY = re.compile(r"-- (reads|grain|param|column|completed|source): (.*)")
+_KEY = re.compile(r"-- (reads|needs|grain|param|column|completed|source): (.*)")
 _PARAM = re.compile(r"(\w+) (\w+) = (.+?) : (.+)")
 _COLUMN = re.compile(r"""(\w+|"[^"]+") ([\w\[\]]+) : (.+)""")
 
@@ -364,7 +376,7 @@ def parse(path: str, text: str) -> Query:
     title, why, entries = _header(path, text)
     lists = {
         key: tuple(word.strip() for k, value in entries if k == key for word in value.split(","))
-        for key in ("reads", "grain")
+        for key in ("reads", "needs", "grain")
     }
     return Query(
         name=name,
@@ -372,6 +384,7 @@ def parse(path: str, text: str) -> Query:
         title=title,
         why=why,
         reads=lists["reads"],
+        needs=lists["needs"],
         grain=lists["grain"],
         params=tuple(_param(path, value) for key, value in entries if key == "param"),
         columns=tuple(_column(path, value) for key, value in entries if key == "column"),
@@ -473,6 +486,9 @@ def check(query: Query) -> list[str]:
         problems.append("the title is not a sentence")
     if not query.why:
         problems.append("there is no why paragraph")
+    problems += [
+        f"needs {name}, which it does not read" for name in query.needs if name not in query.reads
+    ]
     unknown = [name for name in query.reads if name not in {t.name for t in TABLES}]
     if unknown:
         return [*problems, *(f"reads {name}, which is no table" for name in unknown)]

@@ -77,7 +77,12 @@ def queries_page() -> str:
 def _query_parts(query: catalog.Query) -> list[str]:
     grain = ", ".join(f"`{g}`" for g in query.grain)
     reads = ", ".join(f"[{t}](tables.md#{t})" for t in query.reads)
-    parts = [f"## {query.name}", query.title, query.why, f"One row per {grain}. Reads {reads}."]
+    parts = [
+        f"## {query.name}",
+        query.title,
+        query.why,
+        f"One row per {grain}. Reads {reads}.{_needs(query)}",
+    ]
     if query.params:
         parts.append(
             _markdown_table(
@@ -94,6 +99,11 @@ def _query_parts(query: catalog.Query) -> list[str]:
         parts.append(f"Source: {query.source}")
     parts.append(f"SQL: `queries/{query.subject}/{query.name}.sql`")
     return parts
+
+
+def _needs(query: catalog.Query) -> str:
+    needed = " and ".join(f"`{name}`" for name in query.needs)
+    return f" No rows without rows of {needed}." if needed else ""
 
 
 def macros_page() -> str:

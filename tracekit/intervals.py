@@ -1,6 +1,6 @@
 """Unions of half-open time intervals ``[start, end)``: the only such code in Python.
 
-``queries/macros/intervals.sql`` holds the only one in SQL; tests prove the two equal. Times are int64 ns.
+``queries/macros/intervals.sql`` holds the only one in SQL; tests prove both equal. Times: int64 ns.
 Empty and reversed intervals count for nothing; touching ones are joined.
 """
 

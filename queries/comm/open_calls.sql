@@ -8,6 +8,7 @@
 -- communicates on if the trace shows its process creating one and no other.
 --
 -- reads: open_collective, collective, collective_match, comm_group, gpu_op, annotation, source
+-- needs: open_collective
 -- grain: attempt, capture_id, group_id, rank
 -- column: group_id VARCHAR : Communicator; see comm_group.
 -- column: group_name VARCHAR : Its name; null when none.

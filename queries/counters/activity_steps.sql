@@ -5,6 +5,7 @@
 -- row without a step where there are none.
 --
 -- reads: activity_period, activity_step
+-- needs: activity_period
 -- grain: attempt, step
 -- column: verdict VARCHAR : steps or none.
 -- column: reason VARCHAR : What the steps rest on, or why there are none.

@@ -7,6 +7,7 @@
 -- steps, or a counter that stirred in too few of them, is an answer of its own.
 --
 -- reads: network_correlation
+-- needs: network_correlation
 -- grain: attempt, node, port, counter
 -- column: node VARCHAR : Switch or host that counts; null where unknown.
 -- column: port VARCHAR : Port or NIC.

@@ -7,6 +7,7 @@
 -- so is what recorded no shapes (record_shapes=True records them).
 --
 -- reads: host_op, gpu_op, rank
+-- needs: host_op, gpu_op
 -- grain: attempt, rank, operator, dtype
 -- column: rank INTEGER : Global rank.
 -- column: operator VARCHAR : aten::mm, aten::addmm, aten::bmm, aten::baddbmm or aten::_scaled_mm.

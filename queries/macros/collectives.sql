@@ -177,9 +177,9 @@ SELECT
 FROM compared
 WINDOW instance AS (PARTITION BY attempt, capture_id, instance_id);
 
--- inflicted_waits: Who waited for whom, and why: one row a waiting call of a trusted, complete instance.
+-- inflicted_waits: Who waited for whom, and why.
 --
--- source_id and place point to the waiting call.
+-- One row a waiting call of a trusted, complete instance; source_id and place point to that call.
 --
 -- own_ns is the part of the waiting that the holder caused since the two last left a collective of
 -- this communicator together: its own time since then less the waiter's. Own time is time without
@@ -194,8 +194,9 @@ WINDOW instance AS (PARTITION BY attempt, capture_id, instance_id);
 --
 -- exposed_ns is the part of own_ns in which the waiter computed nothing and was not yet waiting for
 -- the same rank in an earlier call. is_second marks the waiter that entered last before the holder:
--- without the holder's delay the operation would have begun then. gap_ns is that waiter's exposed_ns
--- with each moment counted once over all communicators of the holder: what the job loses.
+-- without the holder's delay the operation would have begun then. gap_ns is that waiter's
+-- exposed_ns with each moment counted once over all communicators of the holder: what the job
+-- loses.
 --
 -- reads: gpu_op, host_op, collective, annotation, collective_match, comm_group, clock_offset,
 --     clock_pair
@@ -215,8 +216,9 @@ WITH
     followed AS (
         SELECT
             *,
-            -- It stood in a queue: it began when the one before had ended, and within a tenth of its
-            -- own duration. One that begins while another runs waits for nobody in its own rank.
+            -- It stood in a queue: it began when the one before had ended, and within a tenth of
+            -- its own duration. One that begins while another runs waits for nobody in its own
+            -- rank.
             start_ns - lag(end_ns) OVER ordered BETWEEN 0 AND (end_ns - start_ns) / 10 AS is_queued
         FROM usable
         WINDOW ordered AS (PARTITION BY key, group_id ORDER BY start_ns, instance_id)
@@ -315,8 +317,8 @@ WITH
                     - (start_ns - queue_exit_ns - s1.covered_ns + sq.covered_ns)
                 )
             ) AS own_ns
-        -- Each row has exactly one partner. Outer joins, because the optimiser puts inner ones in an
-        -- order of its own and may join lost with itself by key alone.
+        -- Each row has exactly one partner. Outer joins, because the optimiser puts inner ones in
+        -- an order of its own and may join lost with itself by key alone.
         FROM shared
         LEFT JOIN lost AS s1 ON s1.key = shared.key AND s1.time_ns = shared.start_ns
         LEFT JOIN lost AS s0 ON s0.key = shared.key AND s0.time_ns = shared.exit_ns

@@ -1,8 +1,9 @@
 -- Captures as numbers.
 
--- capture_key: A capture as one number, because numbers sort and join several times faster than structs.
+-- capture_key: A capture as one number.
 --
--- attempt (15 bits), rank (28), capture_id (16), and four low bits free for a layer of the caller.
+-- Numbers sort and join several times faster than structs. It has attempt (15 bits), rank (28),
+-- capture_id (16), and four low bits free for a layer of the caller.
 --
 -- param: attempt INTEGER : Attempt.
 -- param: rank INTEGER : Rank.

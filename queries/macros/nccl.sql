@@ -1,6 +1,6 @@
 -- Communicators and connections as NCCL logged them.
 
--- nccl_members: Communicators as their members logged them, with what makes members of processes one.
+-- nccl_members: Communicators as their members logged them, and what makes several members one.
 --
 -- comm is the commId that NCCL states (2.16 and later). Before that nothing names a communicator
 -- across processes: members of the same size that each process created as its k-th of that size
@@ -129,7 +129,7 @@ WHERE NOT EXISTS (
     SELECT 1 FROM named WHERE named.comm_hash = lower(comms.comm)
 );
 
--- nccl_connections: Connections with the communicator that they belong to and the nodes of both ends.
+-- nccl_connections: Connections with their communicator and the nodes of both ends.
 --
 -- reads: nccl_edge, nccl_comm
 -- columns: nccl_edge.*, comm VARCHAR, from_node VARCHAR, to_node VARCHAR, from_pci VARCHAR,

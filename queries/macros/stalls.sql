@@ -1,8 +1,9 @@
 -- What held up the training loop.
 
--- host_stalls: How long ranges of one domain held up each step of each rank, and what nothing hid of it.
+-- host_stalls: How long ranges of one domain held up each step of each rank.
 --
--- source_id and place point to the longest range. Steps without such a range are absent.
+-- exposed_ns is what nothing hid of it; source_id and place point to the longest range. Steps
+-- without such a range are absent.
 --
 -- Only ranges on the thread that marks the steps count, where a source has one: other threads
 -- work beside the training loop. Time that ranges of other_domains cover belongs to those.
@@ -18,7 +19,9 @@
 -- reads: step, gpu_op, collective
 -- columns: attempt INTEGER, rank INTEGER, capture_id INTEGER, step BIGINT, stall_ns BIGINT,
 --     exposed_ns BIGINT, ranges_count BIGINT, longest_ns BIGINT, source_id INTEGER, place BIGINT
-CREATE OR REPLACE MACRO host_stalls(annotation_name, stall_domain, other_domains, hiding_classes) AS TABLE
+CREATE OR REPLACE MACRO host_stalls(
+    annotation_name, stall_domain, other_domains, hiding_classes
+) AS TABLE
 WITH
     step_threads AS (
         SELECT DISTINCT source_id, thread
@@ -85,10 +88,14 @@ WITH
         SELECT
             key,
             step,
-            sum(least(pieces.end_ns, step_keys.end_ns) - greatest(pieces.start_ns, step_keys.start_ns))
-                FILTER (NOT is_exposed) AS stall_ns,
-            sum(least(pieces.end_ns, step_keys.end_ns) - greatest(pieces.start_ns, step_keys.start_ns))
-                FILTER (is_exposed) AS exposed_ns
+            sum(
+                least(pieces.end_ns, step_keys.end_ns)
+                - greatest(pieces.start_ns, step_keys.start_ns)
+            ) FILTER (NOT is_exposed) AS stall_ns,
+            sum(
+                least(pieces.end_ns, step_keys.end_ns)
+                - greatest(pieces.start_ns, step_keys.start_ns)
+            ) FILTER (is_exposed) AS exposed_ns
         FROM pieces
         JOIN step_keys USING (key)
         WHERE pieces.start_ns < step_keys.end_ns AND pieces.end_ns > step_keys.start_ns

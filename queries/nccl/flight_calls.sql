@@ -4,6 +4,7 @@
 -- missing. A member without any dump is listed apart.
 --
 -- reads: comm_call, process_group
+-- needs: comm_call
 -- grain: attempt, group_id, sequence
 -- column: group_id VARCHAR : Process group.
 -- column: group_name VARCHAR : Its name.

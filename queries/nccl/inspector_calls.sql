@@ -7,6 +7,7 @@
 --
 -- reads: comm_call, source, collective, collective_match, comm_group, clock_offset, clock_pair,
 --     process_group
+-- needs: comm_call
 -- reads: nccl_comm, nccl_op, rank
 -- grain: attempt, group_id, op, message_bytes
 -- column: group_id VARCHAR : Communicator of the traces; see comm_group.

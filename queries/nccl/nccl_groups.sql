@@ -4,6 +4,7 @@
 -- NCCL's own count does. A slow group is understood by its transports, never condemned by them.
 --
 -- reads: process_group, comm_group, nccl_comm, nccl_edge, rank
+-- needs: nccl_comm
 -- grain: attempt, group_id, kind, comm
 -- column: group_id VARCHAR : Communicator of the traces; see comm_group.
 -- column: kind VARCHAR : tp, pp, dp, ...; null until known.

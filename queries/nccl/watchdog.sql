@@ -4,6 +4,7 @@
 -- within a process group.
 --
 -- reads: log_event, process_group
+-- needs: log_event
 -- grain: source_id, place, code
 -- column: code VARCHAR : watchdog-timeout, watchdog-error or watchdog-progress.
 -- column: group_name VARCHAR : Process group; null in old releases.

@@ -11,6 +11,7 @@
 -- mean times of forward F, backward for inputs B and weight part W: with all alike a third.
 --
 -- reads: pipeline_op, step
+-- needs: pipeline_op
 -- grain: attempt, capture_id, replica, stage, step
 -- column: replica INTEGER : Data coordinate.
 -- column: stage INTEGER : Pipeline coordinate.

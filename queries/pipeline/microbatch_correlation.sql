@@ -4,6 +4,7 @@
 -- longer. By rank, because one slow rank raises the value that is pooled over all. Steady steps.
 --
 -- reads: pipeline_op, step
+-- needs: pipeline_op
 -- grain: attempt, rank
 -- column: rank INTEGER : Global rank.
 -- column: attempt INTEGER : Attempt of the job, from 1.

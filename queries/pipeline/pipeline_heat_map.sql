@@ -5,6 +5,7 @@
 -- or its host. Steady steps only.
 --
 -- reads: pipeline_op, step
+-- needs: pipeline_op
 -- grain: attempt, rank
 -- column: rank INTEGER : Global rank.
 -- column: attempt INTEGER : Attempt of the job, from 1.

@@ -4,6 +4,7 @@
 -- by all others. That is the price of microbatches of unequal length. Steady steps only.
 --
 -- reads: pipeline_op, step
+-- needs: pipeline_op
 -- grain: attempt, capture_id, step
 -- column: step BIGINT : Step.
 -- column: attempt INTEGER : Attempt of the job, from 1.

@@ -5,6 +5,7 @@
 -- one counts). Steady steps only.
 --
 -- reads: pipeline_op, step
+-- needs: pipeline_op
 -- grain: attempt, stage
 -- column: stage INTEGER : Pipeline coordinate.
 -- column: attempt INTEGER : Attempt of the job, from 1.

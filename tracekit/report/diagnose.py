@@ -27,8 +27,6 @@ BASE_QUERIES = (
 )
 OPTIONAL_QUERIES = ("comm_records", "inspector_calls", "activity_steps")
 """Better sentences, no verdict: a report does without them."""
-STARTS_FROM = {"inspector_calls": "comm_call", "open_calls": "open_collective"}
-"""Queries over many tables that find nothing without rows of this one: most runs have none."""
 QUERY_THREADS = 4
 """Queries of a small run that run at a time: more share too little memory."""
 ONLY_WITH = {"expert_load": "all_to_all"}
@@ -78,11 +76,7 @@ def gather(
     unavailable: dict[str, str] = {}
     asked: list[str] = []
     for name in names:
-        start = STARTS_FROM.get(name)
-        if filled is not None and (
-            catalog.finds_nothing(catalog.find(name), filled)
-            or (start is not None and start not in filled)
-        ):
+        if filled is not None and catalog.finds_nothing(catalog.find(name), filled):
             rows[name] = []
         else:
             asked.append(name)

@@ -16,7 +16,7 @@ COMPILE := uv pip compile --quiet --no-config --universal --python-version 3.11 
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env demo test check docs golden bench accuracy bundle check-wheels pins clean
+.PHONY: help env demo test test-all check docs golden bench accuracy bundle check-wheels pins clean
 
 help:  ## list the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,8 +59,12 @@ demo: $(READY)  ## diagnose a recorded slow job (DEMO=path for another)
 	@echo 'the tables behind it  demo-out/run'
 	@echo 'look further          $(BIN)/tracekit query --list'
 
-test: $(READY)  ## run the tests (ARGS="-k name" for some)
-	@$(RUN) -m pytest -n auto $(ARGS)
+# By file, so that what a file's tests share is made once.
+test: $(READY)  ## run the tests but for long soaks (ARGS="-k name" for some)
+	@$(RUN) -m pytest -n auto --dist loadfile -m "not slow" $(ARGS)
+
+test-all: $(READY)  ## run all tests, as CI does
+	@$(RUN) -m pytest -n auto --dist loadfile $(ARGS)
 
 check: $(READY)  ## lint, format, types, layers, generated documents
 	@$(BIN)/ruff check .

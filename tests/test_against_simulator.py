@@ -17,6 +17,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from soaks import soak
 from tracekit import api, replays
 from tracekit.errors import UsageError
 from tracekit.simulate import Request, prepare, write
@@ -74,7 +75,11 @@ SCHEDULES = [
 
 
 @pytest.mark.parametrize(
-    "layout", [*SCHEDULES, *(f"{s}-fsdp" for s in SCHEDULES), "tp2-sp-pp2-m8-fsdp", "ep2-pp2-m4"]
+    "layout",
+    soak(
+        [*SCHEDULES, *(f"{s}-fsdp" for s in SCHEDULES), "tp2-sp-pp2-m8-fsdp", "ep2-pp2-m4"],
+        fast=["pp4-zbh1-m8-titan", "pp2-vpp2-m8-titan-fsdp"],
+    ),
 )
 def test_the_bubble_is_the_simulators(layout: str, tmp_path: Path) -> None:
     request = Request(ranks=8, seed=3, layout=layout, steps_count=2, decoys=(), nccl="none")
@@ -105,13 +110,20 @@ def without_names(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("layout", "says"),
-    [
-        ("pp4-m8-gpipe-megatron", None),
-        ("pp4-m8-1f1b-titan", None),
-        ("pp4-zbh1-m8-titan", "belongs to neither|different numbers|one kind"),
-        ("pp2-vpp2-m8-titan", " 0 can be told apart"),
-        ("cp2-fsdp", "ring|first differs|do not come in pairs"),
-    ],
+    soak(
+        [
+            ("pp4-m8-gpipe-megatron", None),
+            ("pp4-m8-1f1b-titan", None),
+            ("pp4-zbh1-m8-titan", "belongs to neither|different numbers|one kind"),
+            ("pp2-vpp2-m8-titan", " 0 can be told apart"),
+            ("cp2-fsdp", "ring|first differs|do not come in pairs"),
+        ],
+        fast=[
+            ("pp4-m8-1f1b-titan", None),
+            ("pp4-zbh1-m8-titan", "belongs to neither|different numbers|one kind"),
+            ("cp2-fsdp", "ring|first differs|do not come in pairs"),
+        ],
+    ),
 )
 def test_microbatches_that_nobody_named(layout: str, says: str | None, tmp_path: Path) -> None:
     """The same bubble as with names where messages tell; where they do not, nothing."""
@@ -135,7 +147,9 @@ def test_microbatches_that_nobody_named(layout: str, says: str | None, tmp_path:
         assert re.search(says, " ".join(notes)), notes
 
 
-@pytest.mark.parametrize("layout", ["pp4-m8-gpipe-megatron", "pp2-vpp2-m8-titan"])
+@pytest.mark.parametrize(
+    "layout", soak(["pp4-m8-gpipe-megatron", "pp2-vpp2-m8-titan"], fast=["pp2-vpp2-m8-titan"])
+)
 def test_operations_of_a_device_pipeline_are_whole_and_replayed(
     layout: str, tmp_path: Path
 ) -> None:
@@ -182,7 +196,17 @@ TWINS = [
 ]
 
 
-@pytest.mark.parametrize(("fault", "layout", "ranks"), TWINS)
+@pytest.mark.parametrize(
+    ("fault", "layout", "ranks"),
+    soak(
+        TWINS,
+        fast=[
+            ("slow-gpu", "ep8", 8),
+            ("slow-host", "tp2-pp2-m4", 8),
+            ("allocator-stall", "ddp", 8),
+        ],
+    ),
+)
 def test_the_replay_without_the_culprit_is_the_twin(
     fault: str, layout: str, ranks: int, tmp_path: Path
 ) -> None:
@@ -211,7 +235,9 @@ def test_the_replay_without_the_culprit_is_the_twin(
         assert max(ratios, key=lambda r: ratios[r]) in culprits
 
 
-@pytest.mark.parametrize("layout", ["ddp", "tp4-sp-m2", "tp2-fsdp"])
+@pytest.mark.parametrize(
+    "layout", soak(["ddp", "tp4-sp-m2", "tp2-fsdp"], fast=["ddp", "tp4-sp-m2"])
+)
 def test_a_slow_link_is_priced_where_others_do_the_same(layout: str, tmp_path: Path) -> None:
     """Groups of other ranks say what its transfers should take; where all pass the slow NIC, none.
 
@@ -236,14 +262,17 @@ def test_a_slow_link_is_priced_where_others_do_the_same(layout: str, tmp_path: P
 
 @pytest.mark.parametrize(
     ("fault", "layout"),
-    [
-        ("slow-gpu", "pp4-m8-megatron"),
-        ("dataloader-stall", "fsdp"),
-        ("gc-pause", "tp2"),
-        ("checkpoint-stall", "ddp"),
-        ("slow-host", "hsdp2"),
-        ("none", "ep8"),
-    ],
+    soak(
+        [
+            ("slow-gpu", "pp4-m8-megatron"),
+            ("dataloader-stall", "fsdp"),
+            ("gc-pause", "tp2"),
+            ("checkpoint-stall", "ddp"),
+            ("slow-host", "hsdp2"),
+            ("none", "ep8"),
+        ],
+        fast=[("slow-gpu", "pp4-m8-megatron"), ("none", "ep8")],
+    ),
 )
 def test_the_budget_sums_and_the_culprit_is_priced_as_it_cost(
     fault: str, layout: str, tmp_path: Path
@@ -312,29 +341,36 @@ SENDS, RING, TOKENS = ("pp", "send"), ("cp", "send"), ("ep", "all_to_all")
 
 @pytest.mark.parametrize(
     ("layout", "ranks", "kinds"),
-    [
-        ("ddp", 8, (REDUCE,)),
-        ("zero2-m2", 8, (GATHER, SCATTER)),
-        ("fsdp-m2", 8, (GATHER, SCATTER)),
-        ("hsdp2-titan", 16, (GATHER, SCATTER, ("dp_replicate", "all_reduce"))),
-        ("tp4-m2", 8, (REDUCE, ("tp", "all_reduce"))),
-        ("tp2-sp-pp2-m4-titan", 8, (REDUCE, *HALVES, SENDS)),
-        ("pp4-m8-1f1b-titan", 8, (REDUCE, SENDS)),
-        ("pp2-vpp2-m8-titan", 8, (REDUCE, SENDS)),
-        ("pp4-zbh1-m8-titan", 8, (REDUCE, SENDS)),
-        ("zero1-pp2-m4", 8, (GATHER, SCATTER, SENDS)),
-        ("ep8", 8, (REDUCE, TOKENS)),
-        ("ep4", 16, (REDUCE, TOKENS, ("edp", "all_reduce"))),
-        ("ep4-fsdp", 8, (*SHARDS, TOKENS, *EXPERTS)),
-        ("ep4-zero1", 8, (*SHARDS, TOKENS, *EXPERTS)),
-        ("hsdp2-ep2-titan", 8, (*SHARDS, TOKENS, *EXPERTS, ("dp_replicate", "all_reduce"))),
-        ("hsdp2-ep4-titan", 8, (*SHARDS, TOKENS, ("dp_replicate", "all_reduce"))),
-        ("hsdp2-tp2-m2", 8, (*SHARDS, ("tp", "all_reduce"), ("dp_replicate", "all_reduce"))),
-        ("cp2-fsdp", 8, (GATHER, SCATTER, RING)),
-        ("pp4-m8-fsdp-titan", 8, (GATHER, SCATTER, SENDS)),
-        ("tp2-cp2-pp2-m4", 8, (REDUCE, RING, SENDS, ("tp", "all_reduce"))),
-        ("tp2-sp-pp2-m4-fsdp", 16, (GATHER, SCATTER, *HALVES, SENDS)),
-    ],
+    soak(
+        [
+            ("ddp", 8, (REDUCE,)),
+            ("zero2-m2", 8, (GATHER, SCATTER)),
+            ("fsdp-m2", 8, (GATHER, SCATTER)),
+            ("hsdp2-titan", 16, (GATHER, SCATTER, ("dp_replicate", "all_reduce"))),
+            ("tp4-m2", 8, (REDUCE, ("tp", "all_reduce"))),
+            ("tp2-sp-pp2-m4-titan", 8, (REDUCE, *HALVES, SENDS)),
+            ("pp4-m8-1f1b-titan", 8, (REDUCE, SENDS)),
+            ("pp2-vpp2-m8-titan", 8, (REDUCE, SENDS)),
+            ("pp4-zbh1-m8-titan", 8, (REDUCE, SENDS)),
+            ("zero1-pp2-m4", 8, (GATHER, SCATTER, SENDS)),
+            ("ep8", 8, (REDUCE, TOKENS)),
+            ("ep4", 16, (REDUCE, TOKENS, ("edp", "all_reduce"))),
+            ("ep4-fsdp", 8, (*SHARDS, TOKENS, *EXPERTS)),
+            ("ep4-zero1", 8, (*SHARDS, TOKENS, *EXPERTS)),
+            ("hsdp2-ep2-titan", 8, (*SHARDS, TOKENS, *EXPERTS, ("dp_replicate", "all_reduce"))),
+            ("hsdp2-ep4-titan", 8, (*SHARDS, TOKENS, ("dp_replicate", "all_reduce"))),
+            ("hsdp2-tp2-m2", 8, (*SHARDS, ("tp", "all_reduce"), ("dp_replicate", "all_reduce"))),
+            ("cp2-fsdp", 8, (GATHER, SCATTER, RING)),
+            ("pp4-m8-fsdp-titan", 8, (GATHER, SCATTER, SENDS)),
+            ("tp2-cp2-pp2-m4", 8, (REDUCE, RING, SENDS, ("tp", "all_reduce"))),
+            ("tp2-sp-pp2-m4-fsdp", 16, (GATHER, SCATTER, *HALVES, SENDS)),
+        ],
+        fast=[
+            ("tp2-sp-pp2-m4-titan", 8, (REDUCE, *HALVES, SENDS)),
+            ("hsdp2-ep2-titan", 8, (*SHARDS, TOKENS, *EXPERTS, ("dp_replicate", "all_reduce"))),
+            ("tp2-cp2-pp2-m4", 8, (REDUCE, RING, SENDS, ("tp", "all_reduce"))),
+        ],
+    ),
 )
 def test_traffic_is_the_simulators_and_the_layouts(
     layout: str, ranks: int, kinds: tuple[tuple[str, str], ...], tmp_path: Path

@@ -23,7 +23,9 @@ WITH launch_calls AS (
         category IN ('runtime', 'driver')
         AND correlation IS NOT NULL
         AND rank IS NOT NULL
-        AND regexp_matches(name, '^(cuda|cu|hip)\w*(LaunchKernel|LaunchCooperativeKernel|GraphLaunch)')
+        AND regexp_matches(
+            name, '^(cuda|cu|hip)\w*(LaunchKernel|LaunchCooperativeKernel|GraphLaunch)'
+        )
     GROUP BY attempt, rank, source_id, correlation
 ),
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from soaks import soak
 from tracekit import api
 from tracekit.simulate import Request, write
 
@@ -59,15 +60,18 @@ def judged(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("scenario", "layout", "finding"),
-    [
-        ("slow-gpu:1.7", "ddp", "slow-gpu"),
-        ("dataloader-stall", "fsdp", "dataloader-stall"),
-        ("slow-gpu:1.7", "pp2-m4", "slow-gpu"),
-        ("slow-gpu:1.7", "tp2", "slow-gpu"),
-        ("gc-pause", "ddp", "gc-pause"),
-        ("hot-expert", "ep4", "hot-expert"),
-        ("none", "ddp", None),
-    ],
+    soak(
+        [
+            ("slow-gpu:1.7", "ddp", "slow-gpu"),
+            ("dataloader-stall", "fsdp", "dataloader-stall"),
+            ("slow-gpu:1.7", "pp2-m4", "slow-gpu"),
+            ("slow-gpu:1.7", "tp2", "slow-gpu"),
+            ("gc-pause", "ddp", "gc-pause"),
+            ("hot-expert", "ep4", "hot-expert"),
+            ("none", "ddp", None),
+        ],
+        fast=[("slow-gpu:1.7", "pp2-m4", "slow-gpu"), ("hot-expert", "ep4", "hot-expert")],
+    ),
 )
 def test_the_same_fault_through_every_door(
     tmp_path: Path, scenario: str, layout: str, finding: str | None
@@ -118,7 +122,7 @@ def rows_of(con: Any, table: str, columns: str, where: str = "true") -> list[Any
     return found
 
 
-@pytest.mark.parametrize("layout", ["ddp", "fsdp", "tp2", "pp2-m4"])
+@pytest.mark.parametrize("layout", soak(["ddp", "fsdp", "tp2", "pp2-m4"], fast=["fsdp", "pp2-m4"]))
 def test_both_doors_fill_the_same_rows(tmp_path: Path, layout: str) -> None:
     options = {"ranks": 4, "layout": layout, "steps_count": 3, "decoys": ()}
     folders = [folder_of(tmp_path, s, "slow-gpu:1.7", **options) for s in ("kineto", "nsys")]
@@ -165,7 +169,10 @@ def test_both_doors_fill_the_same_rows(tmp_path: Path, layout: str) -> None:
         assert sorted(ranges[0] + operators, key=str) == sorted(said, key=str)
 
 
-@pytest.mark.parametrize(("scenario", "layout"), [("slow-gpu:1.7", "pp2-m4"), ("none", "fsdp")])
+@pytest.mark.parametrize(
+    ("scenario", "layout"),
+    soak([("slow-gpu:1.7", "pp2-m4"), ("none", "fsdp")], fast=[("slow-gpu:1.7", "pp2-m4")]),
+)
 def test_every_door_draws_the_same_timeline(tmp_path: Path, scenario: str, layout: str) -> None:
     options = {"ranks": 4, "layout": layout, "steps_count": 4, "decoys": ()}
     drawn = []

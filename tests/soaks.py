@@ -1,0 +1,26 @@
+"""What of a long list of parameters every run of the tests has, and what only a whole one has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def soak(cases: Iterable[Any], *, fast: Iterable[Any]) -> list[Any]:
+    """All cases as parameters; those that are not in ``fast`` are marked ``slow``.
+
+    For grids whose cases take the same lines of code: ``make test`` has one of each kind, ``make
+    test-all`` and CI all of them.
+    """
+    cases, fast = list(cases), list(fast)
+    if [case for case in fast if case not in cases]:
+        raise ValueError("what is fast must be one of the cases")
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            marks=() if case in fast else pytest.mark.slow,
+        )
+        for case in cases
+    ]

@@ -6,6 +6,7 @@ last step; times in its microseconds). The traces lie beside the checkout, not i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,12 @@ SAMPLED_0 = "hta/timeline_analysis_sampled_rank-0.json.gz"
 SAMPLED_1 = "hta/trace_filter_sampled_rank-1.json.gz"
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path))
+@pytest.fixture(scope="module", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One cache for all of these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.mark.parametrize(

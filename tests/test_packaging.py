@@ -62,6 +62,7 @@ def test_link_leads_to_the_folder_beside_the_package(name: str) -> None:
     assert link.resolve() == ROOT / name
 
 
+@pytest.mark.slow
 def test_wheel_holds_the_tree_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {Path(name) for name in archive.namelist() if ".dist-info/" not in name}
@@ -71,6 +72,7 @@ def test_wheel_holds_the_tree_and_nothing_else(wheel: Path) -> None:
     assert names == expected
 
 
+@pytest.mark.slow
 def test_nothing_but_the_package_is_at_the_top_of_the_wheel(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         tops = {name.partition("/")[0] for name in archive.namelist()}
@@ -78,12 +80,14 @@ def test_nothing_but_the_package_is_at_the_top_of_the_wheel(wheel: Path) -> None
     assert tops == {"tracekit", f"tracekit-{version}.dist-info"}
 
 
+@pytest.mark.slow
 def test_wheel_carries_its_licence(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith("/LICENSE")]
         assert archive.read(name) == (ROOT / "LICENSE").read_bytes()
 
 
+@pytest.mark.slow
 def test_packages_come_from_the_wheel_outside_the_checkout(site: Path, tmp_path: Path) -> None:
     code = "import tracekit.{0}; print(tracekit.{0}.__file__)"
     for name in LINKED:
@@ -91,6 +95,7 @@ def test_packages_come_from_the_wheel_outside_the_checkout(site: Path, tmp_path:
         assert Path(place.strip()) == site / "tracekit" / name / "__init__.py"
 
 
+@pytest.mark.slow
 def test_queries_are_readable_from_the_wheel(site: Path, tmp_path: Path) -> None:
     code = """
 from importlib.resources import as_file, files
@@ -102,6 +107,7 @@ with as_file(files("tracekit.queries")) as folder:
     assert found == sorted(path.relative_to(queries).as_posix() for path in queries.rglob("*.sql"))
 
 
+@pytest.mark.slow
 def test_command_runs_outside_the_checkout(site: Path, tmp_path: Path) -> None:
     text = run(sys.executable, site / "bin" / "tracekit", "--help", cwd=tmp_path, path=site)
     assert "diagnose" in text

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
+from soaks import soak
 from tracekit import api, catalog
 from tracekit.cli import main
 from tracekit.errors import AmbiguousInputError
-from tracekit.findings import Severity
+from tracekit.findings import Finding, Severity
 from tracekit.report import Report
 from tracekit.rules import RULES
 
@@ -164,6 +165,75 @@ def test_the_truth_is_never_read(tmp_path: Path) -> None:
     assert documents[0] == documents[1] == documents[2]
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_a_recorded_job_is_told_as_it_was(case: str) -> None:
+    report = diagnosis(case)
+    found = {f.rule: f for f in report.findings}
+    explicable = set(truth(case)["inherent_rules"])
+    for fault in truth(case)["faults"]:
+        named = (*fault["expected_rules"], *fault["allowed_rules"])
+        for rule in set(fault["expected_rules"]) & BUILT:
+            assert list(found[rule].scope.ranks) == fault["where"]["ranks"]
+            assert found[rule].severity.value in ("major", "critical")
+            # A finer cause that the truth allows may lead, and must be of the same ranks.
+            led = next(f for f in report.findings if f.id == report.verdict.finding)
+            assert led.rule in named
+            assert led.scope.ranks == found[rule].scope.ranks
+        explicable |= {
+            *fault["expected_rules"],
+            *fault["allowed_rules"],
+            *fault["symptom_rules"],
+        }
+        if not set(fault["expected_rules"]) & BUILT:
+            # No rule for it yet: it must not pass for a healthy job.
+            assert report.verdict.kind == "unexplained"
+            (rank,) = fault["where"]["ranks"]
+            assert f"ank {rank} seems to hold up the others" in report.verdict.sentence
+    assert set(found) <= explicable
+    if not truth(case)["faults"]:
+        assert report.verdict.kind == "inherent"
+        assert report.verdict.sentence.startswith("Nothing to fix")
+
+
+@pytest.mark.parametrize(
+    "case", ["ddp-checkpoint", "ddp-dataloader-stall", "ddp-gc-pause", "ddp-gc-pause-stacks"]
+)
+def test_the_cost_is_what_the_recorder_measured(case: str) -> None:
+    report = diagnosis(case)
+    (fault,) = truth(case)["faults"]
+    per_step = fault["measured"]["value"] * len(fault["steps"]) / report.document.run.steps_count
+    assert report.findings[0].impact.s_per_step == pytest.approx(per_step, rel=0.05)
+    budget = {p.finding: p.s_per_step for p in report.document.step_budget}
+    assert budget[report.findings[0].id] == pytest.approx(per_step, rel=0.05)
+
+
+# ---------------------------------------------------------------- who is blamed
+
+
+def blamed(case: str) -> dict[str, Finding]:
+    """Findings that say who is late, and behind what, by id."""
+    rules = ("late-rank", "slow-gpu", "slow-host", "link-degraded", "packet-loss")
+    return {f.id: f for f in diagnosis(case).document.findings if f.rule in rules}
+
+
+def test_a_slow_rank_is_named() -> None:
+    found = blamed("ddp-slow-rank")
+    assert set(found) == {"late-rank/2", "slow-host/2"}
+    assert found["late-rank/2"].impact.s_per_step == pytest.approx(0.089, rel=0.03)
+
+
+def test_a_pause_that_no_trace_names_is_a_late_rank() -> None:
+    found = blamed("ddp-gc-pause-bare")
+    assert set(found) == {"late-rank/3"}
+    assert found["late-rank/3"].scope.steps == ((9, 9), (11, 11))
+
+
+def test_a_stall_of_input_explains_the_late_rank() -> None:
+    found = blamed("ddp-dataloader-stall")
+    assert set(found) == {"late-rank/1"}
+    assert found["late-rank/1"].explained_by == ("dataloader-stall/1",)
+
+
 # ---------------------------------------------------------------- files from the field
 
 KINETO_SETS = ("megatron-tp8", "samples", "tracelens")
@@ -189,7 +259,7 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, s
 
 
 @needs_shared
-@pytest.mark.parametrize("name", [*kineto_files(), *KINETO_SETS])
+@pytest.mark.parametrize("name", soak([*kineto_files(), *KINETO_SETS], fast=KINETO_SETS))
 def test_every_real_trace_is_diagnosed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     if "megatron-tp8/" in name and "kineto_0" not in name:
         pytest.skip("its set is diagnosed as a whole")

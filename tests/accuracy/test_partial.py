@@ -8,9 +8,10 @@ from __future__ import annotations
 import pytest
 
 from accuracy.partial import Outcome, outcome
+from soaks import soak
 
 
-@pytest.mark.parametrize(("layout", "seed"), [("ddp", 2), ("tp8", 1)])
+@pytest.mark.parametrize(("layout", "seed"), soak([("ddp", 2), ("tp8", 1)], fast=[("ddp", 2)]))
 def test_the_culprit_is_among_the_candidates(layout: str, seed: int) -> None:
     found = outcome("slow-gpu:1.7", layout, 32, seed)
     assert found is not None

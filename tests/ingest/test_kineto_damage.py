@@ -269,11 +269,19 @@ def check_cut(sink: MemorySink, complete: int, *, is_inside: bool) -> None:
         assert (sink.facts["status"], sink.facts["is_truncated_end"]) == ("partial", True)
 
 
-@pytest.mark.parametrize("data", [WHOLE, PRETTY], ids=["compact", "pretty"])
-def test_truncation_at_any_byte_keeps_every_complete_event(data: bytes) -> None:
+@pytest.mark.parametrize(
+    ("data", "stride"),
+    [
+        pytest.param(WHOLE, 11, id="compact"),
+        pytest.param(PRETTY, 37, id="pretty"),
+        pytest.param(WHOLE, 1, id="compact-every-byte", marks=pytest.mark.slow),
+        pytest.param(PRETTY, 3, id="pretty-every-third", marks=pytest.mark.slow),
+    ],
+)
+def test_truncation_at_any_byte_keeps_every_complete_event(data: bytes, stride: int) -> None:
     ends = ends_of_events(data)
     begin = data.index(b"[", data.index(b"traceEvents")) + 1
-    for cut in range(begin, len(data), 1 if data is WHOLE else 3):
+    for cut in range(begin, len(data), stride):
         is_inside = b"]" not in data[ends[-1] : cut]
         check_cut(read(data[:cut]), sum(e <= cut for e in ends), is_inside=is_inside)
 

@@ -4,6 +4,8 @@ A case file ``tests/cases/<subject>.<name>.md`` holds cases like::
 
     ## What the case shows, as a sentence
 
+    By eye: why a reader can see that the answer is right (one case of a query has this).
+
     given gpu_op
     ```csv
     class,start_ns,dur_ns
@@ -50,6 +52,8 @@ class Case:
     given: dict[str, list[dict[str, object]]] = field(default_factory=dict)
     params: dict[str, str] = field(default_factory=dict)
     expected: str = ""
+    is_by_eye: bool = False
+    """The file says how a reader sees that the answer is right."""
 
 
 def read_cases(text: str) -> list[Case]:
@@ -66,6 +70,8 @@ def read_cases(text: str) -> list[Case]:
             cases[-1].params |= dict([rest.split("=", 1)])
         elif word == "expect" and cases:
             cases[-1].expected = _block(lines)
+        elif line.startswith("By eye: ") and cases:
+            cases[-1].is_by_eye = True
         elif line.startswith("```"):
             raise ValueError(f"a block that belongs to nothing: {line}")
     return cases
@@ -149,10 +155,16 @@ def test_a_query_answers_its_case(con: duckdb.DuckDBPyConnection, path: Path, in
 
 
 @pytest.mark.parametrize("query", catalog.queries(), ids=lambda q: q.name)
-def test_every_query_has_a_case(query: catalog.Query) -> None:
+def test_every_query_has_three_cases_and_one_that_was_checked_by_eye(
+    query: catalog.Query,
+) -> None:
     path = CASES / f"{query.subject}.{query.name}.md"
     assert path.exists(), f"write {path.name}"
-    assert read_cases(path.read_text(encoding="utf-8"))
+    cases = read_cases(path.read_text(encoding="utf-8"))
+    assert len(cases) >= 3
+    assert any(case.is_by_eye for case in cases)
+    assert len({case.title for case in cases}) == len(cases)
+    assert any(case.expected.count("\n") > 1 for case in cases), "one of them expects rows"
 
 
 # ------------------------------------------------ what holds whatever the rows

@@ -105,7 +105,7 @@ WHERE category IN ('runtime', 'driver') AND rank IS NOT NULL AND dur_ns > 0
 _STALLS = """
 WITH work AS MATERIALIZED (
     SELECT capture_key(attempt, rank, capture_id) AS key, class, start_ns, end_ns
-    FROM rank_work('gpu_op', 'host_op', 'collective', 'annotation')
+    FROM rank_work('gpu_op', 'host_op')
     WHERE class IN ('compute', 'communication', 'blocked') AND rank IS NOT NULL
 ), waiting AS (
     SELECT key, start_ns, end_ns FROM work WHERE class <> 'compute'

@@ -35,7 +35,8 @@ FROM gpu_process AS p
 LEFT JOIN gpu
     ON gpu.node IS NOT DISTINCT FROM p.node
     AND if(gpu.node IS NULL, gpu.host, NULL) IS NOT DISTINCT FROM if(p.node IS NULL, p.host, NULL)
-    AND gpu.own_source_id IS NOT DISTINCT FROM if(p.node IS NULL AND p.host IS NULL, p.source_id, NULL)
+    AND gpu.own_source_id IS NOT DISTINCT FROM
+        if(p.node IS NULL AND p.host IS NULL, p.source_id, NULL)
     AND gpu.device_id IS NOT DISTINCT FROM p.device_id
     AND gpu.nvml_index IS NOT DISTINCT FROM p.nvml_index
 ORDER BY attempt, host, gpu_index, gpu_id, source_id, place, pid;

@@ -19,7 +19,7 @@
 -- column: "Name" VARCHAR : Name, demangled.
 -- source: nsys stats --report cuda_gpu_kern_sum.
 SELECT
-    round(100 * sum(dur_ns) / sum(sum(dur_ns)) OVER (), 1) AS "Time (%)",
+    round(100 * sum(dur_ns) / nullif(sum(sum(dur_ns)) OVER (), 0), 1) AS "Time (%)",
     CAST(sum(dur_ns) AS BIGINT) AS "Total Time (ns)",
     count(*) AS "Instances",
     round(avg(dur_ns), 1) AS "Avg (ns)",

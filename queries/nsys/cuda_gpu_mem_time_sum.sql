@@ -18,7 +18,7 @@
 -- column: "Operation" VARCHAR : Kind of operation.
 -- source: nsys stats --report cuda_gpu_mem_time_sum.
 SELECT
-    round(100 * sum(dur_ns) / sum(sum(dur_ns)) OVER (), 1) AS "Time (%)",
+    round(100 * sum(dur_ns) / nullif(sum(sum(dur_ns)) OVER (), 0), 1) AS "Time (%)",
     CAST(sum(dur_ns) AS BIGINT) AS "Total Time (ns)",
     count(*) AS "Count",
     round(avg(dur_ns), 1) AS "Avg (ns)",

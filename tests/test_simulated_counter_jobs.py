@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import tracekit
+from soaks import soak
 from tracekit.findings import Finding
 from tracekit.report import Report
 from tracekit.simulate import Request, write
@@ -49,7 +50,9 @@ def top(report: Report) -> Finding:
     return next(f for f in report.findings if f.id == report.verdict.finding)
 
 
-@pytest.mark.parametrize("decoys", [DECOYS, (*DECOYS, "one-gpu-pods")])
+@pytest.mark.parametrize(
+    "decoys", [DECOYS, pytest.param((*DECOYS, "one-gpu-pods"), marks=pytest.mark.slow)]
+)
 def test_a_hot_gpu_is_the_cause_and_the_late_rank_points_to_it(
     tmp_path: Path, decoys: tuple[str, ...]
 ) -> None:
@@ -104,7 +107,9 @@ def test_a_slow_receiver_is_named_and_those_it_holds_up_are_not(tmp_path: Path) 
     assert accused == culprits("pfc-storm")
 
 
-@pytest.mark.parametrize(("layout", "ranks", "seed"), [("fsdp", 8, 6), ("ep8", 16, 7)])
+@pytest.mark.parametrize(
+    ("layout", "ranks", "seed"), soak([("fsdp", 8, 6), ("ep8", 16, 7)], fast=[("fsdp", 8, 6)])
+)
 def test_a_healthy_job_with_all_decoys_accuses_nobody(
     tmp_path: Path, layout: str, ranks: int, seed: int
 ) -> None:
@@ -115,13 +120,16 @@ def test_a_healthy_job_with_all_decoys_accuses_nobody(
 
 @pytest.mark.parametrize(
     ("scenario", "layout"),
-    [
-        ("incast", "ep8"),
-        ("ecmp-collision", "ddp"),
-        ("storage-interference", "fsdp"),
-        ("gpu-contention", "ddp"),
-        ("nic-error", "ddp"),
-    ],
+    soak(
+        [
+            ("incast", "ep8"),
+            ("ecmp-collision", "ddp"),
+            ("storage-interference", "fsdp"),
+            ("gpu-contention", "ddp"),
+            ("nic-error", "ddp"),
+        ],
+        fast=[("incast", "ep8"), ("gpu-contention", "ddp")],
+    ),
 )
 def test_links_and_gpus_that_are_shared(tmp_path: Path, scenario: str, layout: str) -> None:
     report = diagnosed(tmp_path, scenario, layout=layout)

@@ -236,7 +236,7 @@ def test_a_stall_of_input_explains_the_late_rank() -> None:
 
 # ---------------------------------------------------------------- files from the field
 
-KINETO_SETS = ("megatron-tp8", "samples", "tracelens")
+KINETO_SETS = ("megatron-tp8", "tracelens")
 LAB_HEALTHY = ("ddp-healthy", "fsdp-healthy", "moe-healthy", "pp-gpipe-healthy")
 needs_shared = pytest.mark.skipif(
     not (SHARED / "kineto").is_dir(), reason="the real samples (../shared/data) are not here"
@@ -259,7 +259,13 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, s
 
 
 @needs_shared
-@pytest.mark.parametrize("name", soak([*kineto_files(), *KINETO_SETS], fast=KINETO_SETS))
+@pytest.mark.parametrize(
+    "name",
+    soak(
+        [*kineto_files(), *KINETO_SETS],
+        fast=[*KINETO_SETS, *(name for name in kineto_files() if name.startswith("samples/"))],
+    ),
+)
 def test_every_real_trace_is_diagnosed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     if "megatron-tp8/" in name and "kineto_0" not in name:
         pytest.skip("its set is diagnosed as a whole")

@@ -53,9 +53,10 @@ def database() -> Iterator[duckdb.DuckDBPyConnection]:
     """An in-memory database with the queries' macros and every logical table, empty.
 
     Making it takes as long as a hundred small queries, so there is one for all tests: take ``con``,
-    which leaves no trace in it. One thread, as small runs have.
+    which leaves no trace in it. Two threads: with one a diagnosis asks on connections of its own,
+    which do not see what a test's transaction holds.
     """
-    with duckdb.connect(config={"threads": 1}) as connection:
+    with duckdb.connect(config={"threads": 2}) as connection:
         catalog.create_empty_tables(connection)
         catalog.load_macros(connection)
         yield connection

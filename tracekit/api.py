@@ -8,6 +8,7 @@ report = run.diagnose()                  # findings, metrics, .to_json()
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -283,6 +284,7 @@ def open(  # the name that DESIGN gives it: used as tracekit.open
                 hint="tracekit ingest PATH --run NEW --job FILE",
             )
         _bring_up_to_date(folder, memory_bytes)
+        _sweep(folder)
         opened = store.open_run(folder, selection, memory_bytes=memory_bytes)
     else:
         exporter = str(nsys) if nsys is not None else None
@@ -334,6 +336,12 @@ def _remarks(manifest: Manifest) -> tuple[str, ...]:
     return (f"{count} as another version of their ingestor read them ({readers})",)
 
 
+def _sweep(folder: Path) -> None:
+    """Remove what a killed query of this host spilled beside the run."""
+    with contextlib.suppress(OSError):  # a run that may only be read
+        runs.sweep_dead_work(folder)
+
+
 def _last_attempt(run: store.Run, selection: Selection, memory_bytes: int | None) -> store.Run:
     """Nothing is averaged across attempts: the last one, unless one was named."""
     if selection.attempt is not None or run.rows_count("run") <= 1:
@@ -366,6 +374,7 @@ def _open_cached(
     attempt = selection.attempt if selection else None
     reading = (workers, memory_bytes, attempt, nsys, budget_s, progress)
     folder = _cached(paths, job, *reading)
+    _sweep(folder)
     try:
         return store.open_run(folder, selection, memory_bytes=memory_bytes)
     except StoreError as error:  # a cached run that is damaged is worth nothing: read again

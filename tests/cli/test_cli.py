@@ -675,6 +675,24 @@ def test_one_value_cannot_pass_the_memory_limit(tracekit: Tracekit, run: Path) -
     assert tracekit("sql", run, "SELECT length(repeat('x', 3000000))").code == 0
 
 
+def test_what_a_killed_query_spilled_is_swept_later(tracekit: Tracekit, run: Path) -> None:
+    many = "SELECT hash(range) AS h FROM range(300000000) ORDER BY h"
+    killed = start("sql", run, many, "--memory", "100MB")
+    left: list[Path] = []
+    for _ in range(300):
+        left = [p for p in (run / "tmp").rglob("*") if p.is_file()]
+        if left or killed.poll() is not None:
+            break
+        time.sleep(0.1)
+    killed.kill()
+    killed.communicate(timeout=60)
+    assert any(p.exists() for p in left)
+    users_own = run / "tmp" / "spill"
+    users_own.mkdir()
+    assert tracekit("sql", run, "SELECT 1").code == 0
+    assert list((run / "tmp").rglob("*")) == [users_own]
+
+
 def test_rows_as_parquet_go_to_a_file_or_a_pipe(tracekit: Tracekit, run: Path) -> None:
     done = tracekit("sql", run, SQL, "--format", "parquet", "-o", "x.parquet")
     assert (done.code, done.out, done.err) == (0, "", "wrote x.parquet\n")

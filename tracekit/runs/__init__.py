@@ -6,7 +6,7 @@ that was killed are found again and kept.
 """
 
 from tracekit.runs.build import Staleness, derive_again, ingest, is_up_to_date, staleness
-from tracekit.runs.execute import Progress
+from tracekit.runs.execute import Progress, sweep_dead_work
 from tracekit.runs.keys import job_digest
 from tracekit.runs.plan import ShardTask, available_cpus, spread
 from tracekit.runs.sources import (
@@ -35,4 +35,5 @@ __all__ = [
     "job_of",
     "spread",
     "staleness",
+    "sweep_dead_work",
 ]

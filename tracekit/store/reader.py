@@ -15,7 +15,7 @@ from weakref import WeakSet
 from tracekit.errors import DamagedRunError, StoreError
 from tracekit.schema import REGISTRY_VERSION, TABLES, Table, table
 from tracekit.store import damage
-from tracekit.store.manifest import Manifest, ShardFile, load
+from tracekit.store.manifest import Manifest, ShardFile, load, work_path
 from tracekit.store.selection import (
     Selection,
     check_times,
@@ -159,6 +159,16 @@ def connect(
     return con
 
 
+def _spill(run: Path) -> Path:
+    """Where a query may spill: DuckDB makes the folder, not those above it, and removes it.
+
+    What a killed process leaves in it carries that process's name, so that a later one can tell.
+    """
+    with contextlib.suppress(OSError):  # who may not write there cannot spill, and may still read
+        (run / "tmp").mkdir(exist_ok=True)
+    return work_path(run)
+
+
 def _threads(files: Iterable[ShardFile]) -> int | None:
     return 1 if sum(f.file_bytes for f in files) < ONE_THREAD_BYTES else None
 
@@ -204,7 +214,7 @@ def open_physical(
         [p for paths in by_table.values() for p in paths],
         threads=_threads(files),
         memory_bytes=memory_bytes,
-        spill=run / "tmp" / "spill",
+        spill=_spill(run),
     )
     wanted = {t.name for t in TABLES if t.kind == "source"} if tables is None else set(tables)
     for of in TABLES:
@@ -240,7 +250,7 @@ def open_run(
         [p for paths in by_table.values() for p in paths],
         threads=threads or _threads(manifest.files),
         memory_bytes=memory_bytes,
-        spill=path / "tmp" / "spill",
+        spill=_spill(path),
     )
     with damage.blaming(path, manifest.files):
         waiting, chosen = _views(con, by_table, chosen)

@@ -124,6 +124,7 @@ DERIVE_SOURCES = (
     "clock.py",
     "derive",
     "expect/hardware.py",
+    "ingest/base.py",
     "ingest/counters.py",
     "ingest/kineto",
     "job.py",

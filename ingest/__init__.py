@@ -19,7 +19,7 @@ from tracekit.ingest.base import (
     SourceFile,
     Splitter,
 )
-from tracekit.ingest.gpu import GPU_INGESTORS
+from tracekit.ingest.counters import COUNTER_INGESTORS
 from tracekit.ingest.kineto import KinetoIngestor
 from tracekit.ingest.nccl import (
     FLIGHT_RECORDER,
@@ -29,10 +29,8 @@ from tracekit.ingest.nccl import (
     TESTS_JSON,
     NcclIngestor,
 )
-from tracekit.ingest.net import NET_INGESTORS
 from tracekit.ingest.nsys import NsysIngestor
 from tracekit.ingest.pipeline_timers import PARQUET_MAGIC, PipelineTimersIngestor
-from tracekit.ingest.prometheus import PrometheusIngestor
 
 __all__ = [
     "INGESTORS",
@@ -58,9 +56,7 @@ INGESTORS: tuple[Ingestor, ...] = (
     INSPECTOR,
     RAS,
     TESTS_JSON,
-    PrometheusIngestor(),
-    *GPU_INGESTORS,
-    *NET_INGESTORS,
+    *COUNTER_INGESTORS,
     JOB_LOG,  # last: it takes any log that nobody knows
 )
 """In the order in which they are asked."""
@@ -130,7 +126,7 @@ def _sniff(head: bytes, source: SourceFile) -> Recognition | None:
 
 
 def _mapped(head: bytes, source: SourceFile) -> Recognition | None:
-    from tracekit.ingest.columns import recognise_mapped
+    from tracekit.ingest.counters.columns import recognise_mapped
 
     return recognise_mapped(source, head)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracekit.ingest.gpu.topology import read_topology, write_links
+from tracekit.ingest.counters.topology import read_topology, write_links
 from tracekit.ingest.memory import MemorySink
 
 

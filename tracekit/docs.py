@@ -153,12 +153,11 @@ def _status(is_proved: bool | None) -> str:
 
 def counters_page() -> str:
     """docs/counters.md: formats of counters, and what their canonical names mean."""
-    from tracekit.ingest.counters import GPU
-    from tracekit.ingest.gpu.formats import FORMATS as GPU_FORMATS
-    from tracekit.ingest.gpu.table import SAID_ROLES
-    from tracekit.ingest.net.formats import FORMATS
-    from tracekit.ingest.net.table import ROLES as NET_ROLES
-    from tracekit.ingest.net.vocabulary import WORDS
+    from tracekit.ingest.counters.formats import GPU_FORMATS, NET_FORMATS
+    from tracekit.ingest.counters.gpu_table import SAID_ROLES
+    from tracekit.ingest.counters.gpu_words import GPU
+    from tracekit.ingest.counters.net_table import ROLES as NET_ROLES
+    from tracekit.ingest.counters.net_words import WORDS
 
     parts = [
         "# Counters",
@@ -282,7 +281,7 @@ def counters_page() -> str:
                     _status(f.is_proved),
                     f.time,
                 )
-                for f in FORMATS
+                for f in NET_FORMATS
             ),
         ),
         "### Names",

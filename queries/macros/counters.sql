@@ -5,8 +5,8 @@
 -- A counter that falls has wrapped at 32 bits if it was in the last tenth, is now in the first and
 -- was never above; else it was reset, and the delta is null: never zero, never a spike. A counter
 -- at its limit is full: null too. A second reading of one moment is dropped. Readings whose time is
--- null come first, in the order of their files. ingest/counters.py has the same in Python; tests
--- compare them.
+-- null come first, in the order of their files. ingest/counters/deltas.py has the same in Python;
+-- tests compare them.
 --
 -- param: rows_name TABLE(key ANY, source_id INTEGER, place BIGINT, time_ns BIGINT,
 --     counted UBIGINT, limit_count BIGINT) : Readings; limit_count is where the counter stops

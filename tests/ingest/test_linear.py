@@ -25,7 +25,7 @@ BOUNDED: dict[str, int] = {
     # The reader cuts what it gives these.
     "tracekit.ingest.nccl.messages.": 4096,  # lines.MAX_MESSAGE_BYTES
     "tracekit.ingest.nsys.steps._MARKER": 300,  # MAX_NAME
-    "tracekit.ingest.net.times._STAMP_LINE": 100,  # of_line's own limit
+    "tracekit.ingest.counters.times._STAMP_LINE": 100,  # of_line's own limit
 }
 
 

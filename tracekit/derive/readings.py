@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tracekit.ingest.counters import deltas
+from tracekit.ingest.counters.deltas import deltas
 
 if TYPE_CHECKING:
     import numpy as np

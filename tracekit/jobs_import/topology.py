@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracekit.ingest.gpu.topology import Topology, read_topology
+from tracekit.ingest.counters.topology import Topology, read_topology
 from tracekit.job import JobDescription
 from tracekit.jobs_import.values import described
 

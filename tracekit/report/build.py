@@ -11,7 +11,7 @@ from typing import Any
 
 from tracekit.derive.ranks import ASSIGNED_WORDS
 from tracekit.findings import Finding, NotChecked, benched, confidence_from, ordered, severity_of
-from tracekit.ingest.net import NET_INGESTORS
+from tracekit.ingest.counters import NET_INGESTORS
 from tracekit.ingest.nsys.sniff import export_command
 from tracekit.report import signals
 from tracekit.report.bounds import bounded

@@ -125,7 +125,7 @@ DERIVE_SOURCES = (
     "derive",
     "expect/hardware.py",
     "ingest/base.py",
-    "ingest/counters.py",
+    "ingest/counters/deltas.py",
     "ingest/kineto",
     "job.py",
     "schema.py",

@@ -69,7 +69,7 @@ def columns_of(job: JobDescription | None) -> Columns:
     entries = [e for e in job.source if e.columns] if job is not None else []
     if not entries:
         return lambda path: ()
-    from tracekit.ingest.columns import UnknownColumnError, check_columns
+    from tracekit.ingest.counters.columns import UnknownColumnError, check_columns
     from tracekit.job import PathMatcher, place_of
 
     for entry in entries:

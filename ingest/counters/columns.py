@@ -1,0 +1,74 @@
+"""What job.toml may say of the columns of a table, and which ingestor then reads it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from tracekit.ingest.base import Recognition, SourceFile
+from tracekit.ingest.counters import GPU_TABLES, fields
+from tracekit.ingest.counters import gpu_table as gpu_table
+from tracekit.ingest.counters import net_table as net_table
+from tracekit.ingest.counters.gpu_words import GPU
+from tracekit.ingest.counters.net_words import is_word, words
+
+
+class UnknownColumnError(ValueError):
+    """job.toml names a counter or a unit that there is not."""
+
+    def __init__(self, message: str, key: str, hint: str) -> None:
+        super().__init__(message)
+        self.key = key
+        self.hint = hint
+
+
+def is_network(columns: Mapping[str, str]) -> bool:
+    """Whether the columns are those of network counters: a port or a counter of one says so."""
+    return any(k in net_table.OWN_ROLES or (is_word(k) and k not in GPU) for k in columns)
+
+
+def check_columns(columns: Mapping[str, str]) -> None:
+    """Refuse what job.toml may not say of columns. Raises UnknownColumnError."""
+    roles = {*gpu_table.SAID_ROLES, *net_table.ROLES}
+    known = [*gpu_table.SAID_ROLES, *net_table.OWN_ROLES, *GPU, *words()]
+    for key in columns:
+        if key not in known:
+            close = difflib.get_close_matches(key[:60].lower(), known, n=1, cutoff=0.5)
+            parts = ", ".join(dict.fromkeys((*gpu_table.SAID_ROLES, *net_table.ROLES)))
+            raise UnknownColumnError(
+                f"columns: {key[:80]!r} is no counter and no part of a table",
+                key,
+                f"did you mean {close[0]}?"
+                if close
+                else f"parts: {parts}; counters: docs/counters.md",
+            )
+    of_network = is_network(columns)
+    theirs = net_table.ROLES if of_network else gpu_table.SAID_ROLES
+    for key, text in columns.items():
+        if key in theirs:
+            continue
+        if key in roles or is_word(key) != of_network:
+            raise UnknownColumnError(
+                f"columns: {key} is of a GPU, the others are of a network",
+                key,
+                "one table holds counters of GPUs or of ports; split the file",
+            )
+        unit = gpu_table.unit_of(text)
+        try:
+            if of_network:
+                net_table.counter_of(key, unit, text)
+            else:
+                fields.of_counter(key, unit, text)
+        except ValueError as error:
+            raise UnknownColumnError(
+                f"columns: {key} is not measured in {unit!r}", key, f"its units: {error}"
+            ) from None
+
+
+def recognise_mapped(source: SourceFile, head: bytes) -> Recognition | None:
+    """What a file is whose columns job.toml explains; None where it explains none."""
+    if not source.columns:
+        return None
+    if is_network(dict(source.columns)):
+        return net_table.recognise(source, head)
+    return GPU_TABLES.recognise(source, head)

@@ -1,0 +1,704 @@
+"""CSV of GPU counters: ``nvidia-smi --query-gpu``, and tables that somebody made.
+
+Wide tables have a row a GPU and moment; their columns are recognised by nvidia-smi's and DCGM's
+names, or by plain words with a unit at the end (``temperature_C``). Long tables have a row a
+number, with its metric's name in a column. What is named otherwise is read as job.toml says
+(``[[source]] columns``).
+
+nvidia-smi writes local times without a zone: they are kept as they stand (``time_basis`` local)
+and mean nothing beside other files until job.toml names the zone.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from tracekit.errors import InputError
+from tracekit.ingest import files
+from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile, stated_host
+from tracekit.ingest.counters import fields, times
+from tracekit.ingest.counters.fields import Meaning
+from tracekit.ingest.counters.gpu_samples import Gpu, Samples, pci_address, uuid_of
+from tracekit.ingest.counters.moments import local_ns, says_utc
+from tracekit.ingest.lines import shape
+
+if TYPE_CHECKING:
+    import numpy as np
+    import polars as pl
+
+NAME = "gpu_csv"
+VERSION = 4
+BLOCK_BYTES = 8 << 20
+"""Text that is parsed at a time."""
+MAX_COLUMNS = 1000
+MAX_CELL = 4096
+
+_TIME = ("timestamp", "time", "datetime", "date_time", "ts", "epoch", "epoch_s", "time_s", "date")
+_INDEX = ("index", "gpu_index", "gpu", "gpu_id", "device_index", "nvml_index", "gpuid", "idx")
+_UUID = ("uuid", "gpu_uuid", "device_uuid")
+_PCI = ("pci.bus_id", "pci_bus_id", "gpu_bus_id", "pci", "bus_id", "gpu_pci_bus_id")
+_MODEL = ("name", "gpu_name", "modelname", "model", "model_name")
+_NODE = ("hostname", "host", "node", "node_name", "nodename")
+_POD = ("exported_pod", "pod", "pod_name")
+_METRIC = ("metric_name", "metric", "__name__", "field", "counter", "name")
+_VALUE = ("value", "metric_value", "val")
+_MISSING = re.compile(
+    r"\[?(?:n/?a|not (?:supported|available|found|active)|unknown error|insufficient permissions|"
+    r"requested functionality has been deprecated|gpu (?:is lost|requires reset)|)\]?|-+|null|none",
+    re.I,
+)
+ROLES: dict[str, tuple[str, ...]] = {
+    "time": _TIME,
+    "nvml": _INDEX,
+    "uuid": _UUID,
+    "pci": _PCI,
+    "model": _MODEL,
+    "node": _NODE,
+    "pod": _POD,
+    "metric": _METRIC,
+    "value": _VALUE,
+}
+"""What a column can be, and the headers that say so."""
+SAID_ROLES = {
+    "time": "time", "gpu": "nvml", "uuid": "uuid", "pci": "pci", "model": "model", "host": "node",
+    "pod": "pod", "metric": "metric", "value": "value",
+}  # fmt: skip
+"""The same as job.toml names them; every canonical counter is a name too."""
+_WORDS = {"active": 1.0, "not active": 0.0, "yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0}
+
+
+class Layout(NamedTuple):
+    """Which column is what."""
+
+    header: tuple[str, ...]
+    delimiter: str
+    time: int | None
+    nvml: int | None
+    uuid: int | None
+    pci: int | None
+    model: int | None
+    node: int | None
+    pod: int | None
+    metric: int | None
+    value: int | None
+    counters: tuple[tuple[int, Meaning], ...]
+    """Columns of counters in a wide table."""
+    metrics: tuple[tuple[str, Meaning], ...] = ()
+    """Names in the metric column that job.toml explains."""
+
+
+class TableIngestor:
+    """Wide and long CSV."""
+
+    name = NAME
+    version = VERSION
+
+    def sniff(self, head: bytes, name: str) -> Recognition | None:
+        """Recognise a table by its first line."""
+        found = layout_of(header_line(head))
+        if found is None:
+            return None
+        is_smi = any(m.original and m.original.startswith("nvidia-smi") for _, m in found.counters)
+        kind = "nvidia_smi" if is_smi else "gpu_csv"
+        what = "nvidia-smi --query-gpu" if is_smi else "a table of GPU counters"
+        return Recognition(kind, f"{what}, {len(found.counters) or 1} counters", NAME)
+
+    def recognise(self, source: SourceFile, head: bytes) -> Recognition | None:
+        """A file whose columns job.toml explains. None where it explains none."""
+        if not source.columns:
+            return None
+        try:
+            mapped_layout(header_line(head), source)
+        except InputError as error:
+            why = error.message.removeprefix(f"{source.path}: ")
+            return Recognition("gpu_csv", why, NAME, status="unreadable")
+        return Recognition("gpu_csv", "a table of counters, as job.toml explains it", NAME)
+
+    def read(self, source: SourceFile, sink: Sink, options: IngestOptions) -> None:
+        """Stream the table into gpu_sample."""
+        with source.open() as stream:
+            _Reader(source, sink, stream).run()
+
+
+def header_line(head: bytes) -> str:
+    """The first line of a text file."""
+    line = head.lstrip(b"\xef\xbb\xbf\r\n \t").split(b"\n", 1)[0]
+    return line[:65536].decode("utf-8", "replace").rstrip("\r")
+
+
+def header_of(line: str) -> tuple[str, list[str]] | None:
+    """Delimiter and names of a header line; None where it is none."""
+    delimiter = max(",;\t", key=line.count)
+    if not line.count(delimiter):
+        return None
+    try:
+        header = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))
+    except (csv.Error, StopIteration):
+        return None
+    return (delimiter, header) if 2 <= len(header) <= MAX_COLUMNS else None
+
+
+def bare_name(name: str) -> str:
+    """A header in lower case, without its unit in brackets."""
+    return re.sub(r"\s*\[.*", "", name.strip().lower())
+
+
+def layout_of(line: str) -> Layout | None:
+    """The layout that a header line declares; None where it is no table of GPU counters.
+
+    A wide table needs a known counter besides its GPU or time; a long one a metric and a value.
+    """
+    found = header_of(line)
+    if found is None:
+        return None
+    delimiter, header = found
+    layout = _layout(header, delimiter, {}, {})
+    has_gpu = any(i is not None for i in (layout.nvml, layout.uuid, layout.pci))
+    is_wide = bool(layout.counters) and (layout.time is not None or len(layout.counters) > 1)
+    return layout if has_gpu and (is_wide or layout.metric is not None) else None
+
+
+def mapped_layout(line: str, source: SourceFile) -> Layout:
+    """The layout of a table whose columns job.toml explains; the rest by the usual headers.
+
+    InputError, with path and line, for a column that the file does not have.
+    """
+    found = header_of(line)
+    if found is None:
+        raise InputError(
+            f"{source.path}: line 1 is no header of a table",
+            hint="[[source]] columns is for CSV whose first line names its columns",
+        )
+    delimiter, header = found
+    roles: dict[str, int] = {}
+    counters: dict[int, Meaning] = {}
+    metrics: dict[str, Meaning] = {}
+    said = dict(source.columns)
+    is_long = "metric" in said or _layout(header, delimiter, {}, {}).metric is not None
+    for key, text in source.columns:
+        name, unit = column_of(header, text)
+        meaning = None
+        if key not in SAID_ROLES:
+            meaning = fields.of_counter(key, unit, text)
+            if is_long:
+                metrics[text if unit is None else text.rpartition("[")[0].strip()] = meaning
+                continue
+        if name is None:
+            have = ", ".join(h.strip() for h in header)
+            raise InputError(
+                f"{source.path}: line 1 has no column {text[:80]!r}, which job.toml says is {key}; "
+                f"it has {have[:300]}"
+            )
+        if meaning is None:
+            roles[SAID_ROLES[key]] = name
+        else:
+            counters[name] = meaning
+    layout = _layout(header, delimiter, roles, counters)
+    layout = layout._replace(metrics=tuple(metrics.items()))
+    if layout.metric is None and not layout.counters:
+        raise InputError(
+            f"{source.path}: line 1 and job.toml name no counter",
+            hint='for example columns = { sm_active = "SM [%]" }',
+        )
+    return layout
+
+
+def unit_of(text: str) -> str | None:
+    """The unit in brackets at the end of a header."""
+    return text.rpartition("[")[2].rstrip("] ") if text.rstrip().endswith("]") else None
+
+
+def column_of(header: Sequence[str], text: str) -> tuple[int | None, str | None]:
+    """The column that a text of job.toml means, and the unit that it adds in brackets."""
+    names = [h.strip() for h in header]
+    unit = unit_of(text)
+    if text.strip() in names:
+        return names.index(text.strip()), unit
+    bare = text.rpartition("[")[0].strip() if unit is not None else None
+    return (names.index(bare) if bare in names else None), unit
+
+
+def _layout(
+    header: Sequence[str],
+    delimiter: str,
+    said: Mapping[str, int],
+    known: Mapping[int, Meaning],
+) -> Layout:
+    """What each column is: as said, else by the usual headers."""
+    bare = [bare_name(h) for h in header]
+    taken = {*said.values(), *known}
+    roles: dict[str, int | None] = {}
+
+    def at(role: str) -> int | None:
+        if role not in said:
+            free = (bare.index(w) for w in ROLES[role] if w in bare)
+            return next((i for i in free if i not in taken), None)
+        return said[role]
+
+    roles["time"], roles["value"] = at("time"), at("value")
+    roles["metric"] = at("metric") if roles["value"] is not None else None
+    if roles["metric"] is not None:
+        taken.add(roles["metric"])
+    for role in ("nvml", "uuid", "pci", "model", "node", "pod"):
+        roles[role] = at(role)
+    counters = dict(known)
+    if roles["metric"] is None:
+        roles["value"] = None
+        used = {*roles.values(), *taken}
+        for i, name in enumerate(header):
+            meaning = fields.of_column(name) if i not in used else None
+            if meaning is not None and all(m.counter != meaning.counter for m in counters.values()):
+                counters[i] = meaning
+    return Layout(
+        header=tuple(header),
+        delimiter=delimiter,
+        time=roles["time"],
+        nvml=roles["nvml"],
+        uuid=roles["uuid"],
+        pci=roles["pci"],
+        model=roles["model"],
+        node=roles["node"],
+        pod=roles["pod"],
+        metric=roles["metric"],
+        value=roles["value"],
+        counters=tuple(sorted(counters.items())),
+    )
+
+
+MAX_DAMAGED_RATIO = 0.1
+"""Share of a block's rows up to which those unlike the others are damage, not another kind."""
+
+
+_Column = tuple["np.ndarray", "np.ndarray | None", Meaning]
+"""Numbers (NaN: none), the exact counts, and what they are."""
+
+
+class _Reader:
+    def __init__(self, source: SourceFile, sink: Sink, stream: BinaryIO) -> None:
+        self._source = source
+        self._sink = sink
+        self._stream = stream
+        self._samples = Samples(sink, source)
+        self._layout: Layout | None = None
+        self._line = 0
+        self._is_local = False
+        self._is_utc = says_utc(source.name)
+        self._clock: dict[str, int | None] = {}
+        self._gpus: dict[tuple[str | None, ...], Gpu] = {}
+        self._bad_rows = 0
+        self._damaged: np.ndarray
+        """Rows of the block of which a cell cannot be read."""
+        self._bad_numbers = 0
+        self._bad_times = 0
+
+    def run(self) -> None:
+        for block, first_line in self._blocks():
+            self._block(block, first_line)
+        problem = files.stream_problem(self._stream)
+        self._samples.finish("local" if self._is_local else "epoch")
+        self._sink.fact(place_kind="line", is_truncated_end=problem is not None)
+        if self._bad_times:
+            self._sink.count(
+                "bad_time", self._bad_times, doc="Rows whose time cannot be read: left out."
+            )
+        if self._is_local:
+            self._sink.count(
+                "local_time",
+                severity="info",
+                doc="Times without a zone. They mean nothing beside other files until job.toml "
+                "says [[source]] path, timezone.",
+            )
+        if self._bad_rows or self._bad_numbers or problem is not None:
+            what = f"it breaks off ({problem})" if problem else ""
+            what = what or f"{self._bad_rows + self._bad_numbers} cells or rows could not be read"
+            self._sink.fact(status="partial", reason=what)
+        elif not self._samples.rows_count:
+            self._sink.fact(status="empty", reason="it holds no numbers")
+
+    def _blocks(self) -> Iterator[tuple[bytes, int]]:
+        """Whole lines, about BLOCK_BYTES at a time, and the number of the first."""
+        rest = b""
+        while data := self._stream.read(BLOCK_BYTES):
+            whole, newline, rest = (rest + data).rpartition(b"\n")
+            if not newline:
+                if len(rest) > 4 * BLOCK_BYTES:
+                    raise InputError(f"{self._source.path}: a line of more than 32 MB")
+                continue
+            first = self._line + 1
+            self._line += whole.count(b"\n") + 1
+            yield whole + b"\n", first
+        if rest:
+            self._line += 1
+            yield rest + b"\n", self._line
+
+    def _block(self, block: bytes, first_line: int) -> None:
+        if self._layout is None:
+            head, _, block = block.lstrip(b"\xef\xbb\xbf\r\n \t").partition(b"\n")
+            first_line += 1
+            line = header_line(head)
+            is_mapped = bool(self._source.columns)
+            self._layout = mapped_layout(line, self._source) if is_mapped else layout_of(line)
+            if self._layout is None:
+                raise InputError(f"{self._source.path}: its first line names no GPU counter")
+        if block.strip():
+            self._rows(block, first_line)
+
+    def _rows(self, block: bytes, first_line: int) -> None:
+        import numpy as np
+
+        layout = self._layout
+        assert layout is not None  # noqa: S101 - set by _block
+        frame, lines = self._frame(block, first_line, layout)
+        keep = np.ones(frame.height, bool)
+        if layout.time is not None:
+            which, texts = _codes(frame[str(layout.time)])
+            moments = [self._at(t) for t in texts]
+            known = np.array([m is not None for m in moments], bool)[which]
+            # nvidia-smi that was started again writes its header again.
+            title = layout.header[layout.time].strip()
+            keep = np.array([t is None or t.strip() != title for t in texts], bool)[which]
+            self._bad_times += int((keep & ~known).sum())
+            keep &= known
+            times_ns = np.array([m or 0 for m in moments], np.int64)[which]
+        else:
+            time_ns, _ = self._samples.file_time
+            times_ns = np.full(frame.height, time_ns or 0, np.int64)
+        if not keep.all():
+            rows = np.flatnonzero(keep)
+            frame, lines, times_ns = frame[rows], lines[rows], times_ns[rows]
+        if not frame.height:
+            return
+        keys = [layout.nvml, layout.uuid, layout.pci, layout.model, layout.node, layout.pod]
+        source = "content" if layout.time is not None else self._samples.file_time[1]
+        which, gpus = self._who(frame, keys)
+        if layout.metric is not None and layout.value is not None:
+            self._long(frame, which, gpus, lines, times_ns, source)
+            return
+        self._damaged = np.zeros(frame.height, bool)
+        read = [self._read(frame[str(at)], meaning, lines) for at, meaning in layout.counters]
+        if self._damaged.any():
+            self._bad_row(int(self._damaged.sum()), int(lines[self._damaged][0]))
+            for numbers, _, _ in read:
+                numbers[self._damaged] = float("nan")
+        for column in read:
+            self._put(column, which, gpus, lines, times_ns, source)
+
+    def _frame(
+        self, block: bytes, first_line: int, layout: Layout
+    ) -> tuple[pl.DataFrame, np.ndarray]:
+        """The cells of a block as text, and the line of each row.
+
+        Lines with an odd number of quotes would take the rows after them into one cell: where the
+        block is no table, they are left out.
+        """
+        import numpy as np
+        import polars as pl
+
+        names = [str(i) for i in range(len(layout.header))]
+        block, kept = self._whole_rows(block, first_line, layout)
+        if not len(kept):
+            return pl.DataFrame(schema=dict.fromkeys(names, pl.String)), kept
+
+        def parsed(text: bytes) -> pl.DataFrame:
+            return pl.read_csv(
+                text,
+                has_header=False,
+                new_columns=names,
+                schema=dict.fromkeys(names, pl.String),
+                separator=layout.delimiter,
+                truncate_ragged_lines=True,
+                encoding="utf8-lossy",
+            )
+
+        try:
+            frame = parsed(block)
+        except pl.exceptions.PolarsError:
+            texts = block.removesuffix(b"\n").split(b"\n")
+            good = [i for i, text in enumerate(texts) if text.strip() and not text.count(b'"') % 2]
+            bad = {*range(len(texts))} - {*good}
+            bad -= {i for i in bad if not texts[i].strip()}
+            self._bad_row(len(bad), int(kept[min(bad, default=0)]))
+            try:
+                frame = parsed(b"\n".join(texts[i] for i in good) + b"\n")
+            except pl.exceptions.PolarsError:
+                frame = pl.DataFrame(schema=dict.fromkeys(names, pl.String))
+            if frame.height == len(good):
+                return frame, kept[good]
+        if frame.height == len(kept):
+            return frame, kept
+        return frame, np.arange(kept[0], kept[0] + frame.height, dtype=np.int64)
+
+    def _whole_rows(
+        self, block: bytes, first_line: int, layout: Layout
+    ) -> tuple[bytes, np.ndarray]:
+        """A block without the rows that lack cells or have some too many; their lines.
+
+        Where a row was cut, or two run into one, each number stands under another's header: a power
+        of 128 W is then the bit of a power brake. A block in which such rows are not the exception
+        is a table of its own kind, and stays as it is.
+        """
+        import numpy as np
+
+        texts = block.removesuffix(b"\n").split(b"\n")
+        lines = first_line + np.arange(len(texts), dtype=np.int64)
+        mark = layout.delimiter.encode()
+        if len(mark) != 1 or b'"' in block:
+            return block, lines
+        commas = np.array([text.count(mark) for text in texts])
+        filled = np.array([bool(text.strip()) for text in texts])
+        usual = np.bincount(commas[filled]).argmax() if filled.any() else 0
+        is_odd = filled & (commas != usual) & (commas != len(layout.header) - 1)
+        if not is_odd.any() or is_odd.sum() > MAX_DAMAGED_RATIO * filled.sum() + 1:
+            return block, lines
+        self._bad_row(int(is_odd.sum()), int(lines[is_odd][0]))
+        good = np.flatnonzero(~is_odd)
+        return b"\n".join(texts[i] for i in good.tolist()) + b"\n", lines[good]
+
+    def _bad_row(self, count: int, line: int) -> None:
+        self._bad_rows += count
+        self._sink.count(
+            "bad_row",
+            count,
+            doc="Rows that are not as their header says, whose quotes do not pair, or of which a "
+            "cell cannot be read: left out whole.",
+            place=line,
+        )
+
+    def _who(self, frame: pl.DataFrame, keys: Sequence[int | None]) -> tuple[np.ndarray, list[Gpu]]:
+        """The GPU of each row, as numbers of a list."""
+        import numpy as np
+
+        which = np.zeros(frame.height, np.int64)
+        combined: list[tuple[str | None, ...]] = [()]
+        for key in keys:
+            if key is None:
+                combined = [(*c, None) for c in combined]
+                continue
+            codes, texts = _codes(frame[str(key)])
+            both, which = np.unique(which * len(texts) + codes, return_inverse=True)
+            pairs = (divmod(n, len(texts)) for n in both.tolist())
+            combined = [(*combined[a], texts[b]) for a, b in pairs]
+        found = []
+        for values in combined:
+            if values not in self._gpus:
+                self._gpus[values] = _gpu(tuple(v.strip() if v else None for v in values))
+            found.append(self._gpus[values])
+        return which, found
+
+    def _read(self, texts: pl.Series, meaning: Meaning, lines: np.ndarray) -> _Column:
+        """One counter's column as numbers; counts also exactly."""
+        numbers, meaning = self._numbers(texts, meaning, lines)
+        is_count = meaning.kind == "cumulative"
+        return numbers, self._exact(texts, numbers, meaning) if is_count else None, meaning
+
+    def _put(
+        self,
+        column: _Column,
+        which: np.ndarray,
+        gpus: Sequence[Gpu],
+        lines: np.ndarray,
+        times_ns: np.ndarray,
+        source: str | None,
+    ) -> None:
+        """One counter's column into samples."""
+        import numpy as np
+
+        numbers, exact, meaning = column
+        good = np.flatnonzero(np.isfinite(numbers))
+        if not len(good):
+            return
+        series = np.array([self._samples.series(g, meaning, source) for g in gpus], np.int32)
+        self._samples.add_many(
+            series[which[good]],
+            lines[good],
+            times_ns[good],
+            None if exact is not None else numbers[good] * meaning.scale,
+            exact[good] if exact is not None else None,
+        )
+
+    def _exact(self, texts: pl.Series, numbers: np.ndarray, meaning: Meaning) -> np.ndarray:
+        """Counts as unsigned integers: from their digits where nothing is scaled."""
+        import numpy as np
+        import polars as pl
+
+        scaled = np.where(np.isfinite(numbers), numbers, 0.0) * meaning.scale
+        if meaning.scale != 1.0:
+            return np.round(scaled).astype(np.uint64)
+        digits = texts.cast(pl.UInt64, strict=False)
+        if digits.null_count():
+            found = texts.str.extract(r"^\s*(\d{1,20})(?:\s.*)?$")
+            digits = digits.fill_null(found.cast(pl.UInt64, strict=False))
+        rounded = pl.Series(np.round(scaled).astype(np.uint64))
+        return digits.fill_null(rounded).to_numpy()
+
+    def _numbers(
+        self, texts: pl.Series, meaning: Meaning, lines: np.ndarray
+    ) -> tuple[np.ndarray, Meaning]:
+        """Cells as numbers, NaN where there is none, and the meaning in the unit of the cells."""
+        import numpy as np
+        import polars as pl
+
+        from tracekit.ingest.counters.prometheus import blanks
+
+        plain = texts.cast(pl.Float64, strict=False)
+        if plain.null_count():
+            texts = texts.str.strip_chars()
+            plain = texts.cast(pl.Float64, strict=False)
+        if plain.null_count():
+            parts = texts.str.extract_groups(
+                r"^P?(?<n>[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?) *(?<u>[A-Za-z%/]{1,8})?$"
+            ).struct.unnest()
+            inner = parts["n"].cast(pl.Float64, strict=False)
+            units = parts["u"].drop_nulls().unique().to_list() if inner.len() else []
+            if len(units) == 1:
+                scale = fields.scale_of(meaning.counter, units[0])
+                if scale is not None:
+                    meaning = meaning._replace(scale=scale)
+            plain = plain.fill_null(inner)
+        left = plain.is_null()
+        if left.any():
+            plain = self._words(texts, plain, left, lines)
+        numbers = plain.cast(pl.Float64).fill_null(float("nan")).to_numpy().copy()
+        blank = blanks(np.nan_to_num(numbers, nan=0.0))
+        self._samples.blanks_count += int(blank.sum())
+        numbers[blank] = float("nan")
+        if meaning.unit == "0..1":
+            self._refuse(numbers, (numbers * meaning.scale > 1.5) | (numbers < 0), lines)
+        if meaning.kind == "cumulative":
+            self._refuse(numbers, (numbers < 0) | (numbers * meaning.scale >= 2.0**64), lines)
+        return numbers, meaning
+
+    def _words(
+        self, texts: pl.Series, plain: pl.Series, left: pl.Series, lines: np.ndarray
+    ) -> pl.Series:
+        """Cells that are words (Active, 0x4, N/A): few different ones, so by value."""
+        import polars as pl
+
+        said: dict[str, float | None] = {}
+        bad: list[str] = []
+        for text in texts.filter(left).drop_nulls().unique().to_list()[:10_000]:
+            number = _WORDS.get(text.lower())
+            if number is None and re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}", text):
+                number = float(int(text, 16))
+            said[text] = number
+            if number is None and not _MISSING.fullmatch(text):
+                self._bad_numbers += 1
+                bad.append(text)
+                self._sink.count(
+                    "bad_number",
+                    doc="A cell that should hold a number does not.",
+                    place=int(lines[texts.index_of(text) or 0]),
+                    shape=shape(text),
+                )
+        self._samples.blanks_count += int(sum(1 for t in texts.filter(left) if said.get(t) is None))
+        if bad:
+            self._damage(texts.is_in(bad).fill_null(False).to_numpy())
+        words = texts.replace_strict(said, default=None, return_dtype=pl.Float64)
+        return plain.fill_null(words)
+
+    def _refuse(self, numbers: np.ndarray, wrong: np.ndarray, lines: np.ndarray) -> None:
+        import numpy as np
+
+        at = np.flatnonzero(wrong)
+        if len(at):
+            self._sink.count(
+                "impossible_number",
+                len(at),
+                doc="A share above 1 (where it is percent, the header or job.toml must say so: "
+                "[%]), or a count below 0: left out.",
+                place=int(lines[at[0]]),
+            )
+            self._bad_numbers += len(at)
+            self._damage(wrong)
+            numbers[at] = float("nan")
+
+    def _damage(self, wrong: np.ndarray) -> None:
+        """Rows with a cell that cannot be; where many have one, it is the column that is odd."""
+        if wrong.sum() <= MAX_DAMAGED_RATIO * len(wrong) + 1:
+            self._damaged |= wrong
+
+    def _long(
+        self,
+        frame: pl.DataFrame,
+        which: np.ndarray,
+        gpus: Sequence[Gpu],
+        lines: np.ndarray,
+        times_ns: np.ndarray,
+        source: str | None,
+    ) -> None:
+        import numpy as np
+
+        layout = self._layout
+        assert layout is not None  # noqa: S101 - set by _block
+        said = dict(layout.metrics)
+        codes, names = _codes(frame[str(layout.metric)])
+        order = np.argsort(codes, kind="stable")
+        ends = np.cumsum(np.bincount(codes, minlength=len(names)))
+        texts = frame[str(layout.value)]
+        unknown = 0
+        for code, text in enumerate(names):
+            rows = order[ends[code - 1] if code else 0 : ends[code]]
+            name = (text or "").strip()
+            meaning = said.get(name) or fields.of_column(name)
+            if meaning is None:
+                unknown += len(rows) if name else 0
+                continue
+            part = texts[rows]
+            self._damaged = np.zeros(len(rows), bool)
+            column = self._read(part, meaning, lines[rows])
+            self._put(column, which[rows], gpus, lines[rows], times_ns[rows], source)
+        if unknown:
+            self._sink.count(
+                "other_metric",
+                unknown,
+                severity="info",
+                doc="Samples of metrics that are no counter of a GPU, NIC or interface: not kept.",
+            )
+
+    def _at(self, text: str | None) -> int | None:
+        """The moment of a text; each different one is read once."""
+        if text is None:
+            return None
+        if text not in self._clock:
+            if len(self._clock) > 1_000_000:
+                self._clock.clear()
+            self._clock[text] = self._moment(text)
+        return self._clock[text]
+
+    def _moment(self, text: str) -> int | None:
+        found = times.parse(text)
+        if found is not None:
+            self._is_local |= isinstance(found, times.Local) and not self._is_utc
+            return found
+        found = local_ns(text)
+        if found is not None:
+            self._is_local |= not self._is_utc
+        return found
+
+
+def _codes(column: pl.Series) -> tuple[np.ndarray, list[str | None]]:
+    """The different texts of a column, and which of them each row holds."""
+    import numpy as np
+    import polars as pl
+
+    texts = column.unique(maintain_order=True)
+    codes = column.replace_strict(
+        texts, pl.Series(np.arange(len(texts), dtype=np.int32)), return_dtype=pl.Int32
+    )
+    return codes.to_numpy().astype(np.int64), texts.to_list()
+
+
+def _gpu(values: tuple[str | None, ...]) -> Gpu:
+    index, uuid, pci, model, node, pod = (v or None for v in values)
+    number = re.fullmatch(r"(?:gpu|nvidia|cuda)?[ :_]?(\d{1,5})", index or "", re.I)
+    return Gpu(
+        node=stated_host(node),
+        uuid=uuid_of(uuid),
+        pci=pci_address(pci) if pci else None,
+        nvml_index=int(number[1]) if number else None,
+        model=model[:200] if model else None,
+        pod=pod[:200] if pod else None,
+    )

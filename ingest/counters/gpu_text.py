@@ -1,0 +1,438 @@
+"""Texts of nvidia-smi and dcgmi: dmon of both, ``nvlink -s``, ``topo -m``, and lists of processes.
+
+Several outputs may follow each other in one file, as collectors write them. ``dmon`` states no
+time unless ``-o DT`` asked for it (a local one): a file that holds nothing else counts its rows'
+rounds (``time_basis`` ticks), and job.toml may say when it began and how often it looked.
+
+Seen: nvidia-smi 470 to 590, DCGM 1.7 to 4. A value that dcgmi cuts (``...``) is no number.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from tracekit.ingest import files
+from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
+from tracekit.ingest.counters import fields, times, topology
+from tracekit.ingest.counters.exposition import value_of
+from tracekit.ingest.counters.fields import Meaning
+from tracekit.ingest.counters.gpu_samples import Gpu, Samples, pci_address, uuid_of
+from tracekit.ingest.counters.moments import local_ns, says_utc
+from tracekit.ingest.counters.net_samples import node_of_path
+from tracekit.ingest.counters.processes import Processes
+from tracekit.ingest.lines import numbered_lines, shape
+from tracekit.wording import plural
+
+NAME = "gpu_text"
+VERSION = 5
+
+_DCGMI = re.compile(r"#\s?Entity(?:Id)?\s+\S")
+_SMI_DMON = re.compile(r"#\s?(?:Date\s+Time\s+)?gpu\s+(?!pid\b)\S")
+_PMON = re.compile(r"#\s?(?:Date\s+Time\s+)?gpu\s+pid\s+type\b")
+"""pmon, which lists processes, begins its header with a pid."""
+_APPS = re.compile(r"(?=.*\bpid\b)(?=.*\bgpu_(?:uuid|bus_id)\b)[\w., \[\]%]{8,400}")
+"""Header of ``--query-compute-apps``, in any order of its fields; accounted ones are over."""
+_GPU = re.compile(r"GPU (\d{1,4}): (.{1,120}?) \(UUID: ((?:GPU|MIG)-[0-9A-Za-z/-]+)\)")
+_LINK = re.compile(r"\s+Link (\d{1,3}): (?:([\d.]+) GB/s|<?inactive>?)", re.I)
+SAME_READING_NS = 100_000_000
+"""Rows about one GPU that are nearer to each other are of one reading: it takes milliseconds."""
+MAX_MATRIX_LINES = 2000
+"""Longest matrix with its legend."""
+_COLLECTED = re.compile(r"(?:collected_at|timestamp|date)\s*[:=]\s*(.{9,40})", re.I)
+_ENTITY = re.compile(
+    r"(GPU-I|GPU-CI|GPU|Switch|SW|CPU|CPU Core)\s+(\d{1,5})(?:\s+LINK\s+(\d{1,3}))?", re.I
+)
+_ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
+_BLANK_CELLS = frozenset({"", "-", "n/a", "[n/a]", "na"})
+
+
+class _Column(NamedTuple):
+    """A column of a dmon table."""
+
+    start: int
+    end: int
+    name: str
+    meaning: Meaning | None
+
+
+class TextIngestor:
+    """Tables and lists that nvidia-smi and dcgmi print."""
+
+    name = NAME
+    version = VERSION
+
+    def sniff(self, head: bytes, name: str) -> Recognition | None:
+        """Recognise any of the outputs among the first lines."""
+        for raw in head[:65536].split(b"\n"):
+            line = _ANSI.sub("", raw[:2000].decode("utf-8", "replace")).rstrip()
+            if _DCGMI.match(line):
+                return Recognition("dcgm", "dcgmi dmon", NAME)
+            if _SMI_DMON.match(line):
+                return Recognition("nvidia_smi", "nvidia-smi dmon", NAME)
+            if _PMON.match(line):
+                return Recognition("nvidia_smi", "nvidia-smi pmon", NAME)
+            if _is_apps(line):
+                return Recognition("nvidia_smi", "nvidia-smi --query-compute-apps", NAME)
+            if _GPU.match(line):
+                return Recognition("nvidia_smi", "nvidia-smi, a list of GPUs or links", NAME)
+            if topology.is_matrix_header(line):
+                return Recognition("nvidia_smi", "nvidia-smi topo -m", NAME)
+        return None
+
+    def read(self, source: SourceFile, sink: Sink, options: IngestOptions) -> None:
+        """Stream the lines into gpu_sample, gpu_process, host_link and device."""
+        with source.open() as stream:
+            reader = _Reader(source, sink)
+            for number, line in numbered_lines(stream):
+                reader.line(number, _ANSI.sub("", line) if "\x1b" in line else line)
+            reader.finish(files.stream_problem(stream))
+
+
+class _Reader:
+    def __init__(self, source: SourceFile, sink: Sink) -> None:
+        self._sink = sink
+        self._samples = Samples(sink, source)
+        self._columns: list[_Column] = []
+        self._is_dcgmi = False
+        self._is_unit_line = False
+        self._has_time = False
+        self._round = -1
+        self._seen: set[tuple[str, int, int | None]] = set()
+        self._stated_ns: int | None = None
+        self._gpu: Gpu | None = None
+        self._links: dict[bool, int] = {}
+        self._links_place = 0
+        self._basis: str | None = None
+        self._local = "epoch" if says_utc(source.name) else "local"
+        self._processes = Processes(sink, self._samples)
+        self._is_pmon = False
+        self._apps: list[str] | None = None
+        self._app_moments: dict[Gpu, int] = {}
+        """When each GPU was listed first in the reading that runs."""
+        self._newest_gpu = -1
+        self._newest_moment: int | None = None
+        self._matrix: list[str] = []
+        self._matrix_place = 0
+        self._node = node_of_path(source.path)
+        self._bad = 0
+        self._other = 0
+        self._tables = 0
+
+    def line(self, number: int, line: str) -> None:
+        """One line, whatever it belongs to."""
+        if _DCGMI.match(line):
+            self._header(line, is_dcgmi=True)
+        elif _SMI_DMON.match(line) or _PMON.match(line):
+            self._header(line, is_dcgmi=False)
+        elif _is_apps(line):
+            self._end_list()
+            self._end_matrix()
+            self._columns, self._tables = [], self._tables + 1
+            self._processes.end_output()
+            self._apps = _cells_of(line)
+        elif self._apps is not None and line.strip() and not line.startswith("#"):
+            self._app(number, line)
+        elif self._is_unit_line:
+            self._units(line)
+        elif found := _GPU.fullmatch(line.strip()):
+            self._end_list()
+            self._columns = []
+            self._gpu = Gpu(uuid=uuid_of(found[3]), nvml_index=int(found[1]), model=found[2])
+            self._links, self._links_place = {}, number
+            self._tables += 1
+            self._samples.described(self._gpu)
+        elif self._gpu is not None and (link := _LINK.match(line)):
+            is_up = link[2] is not None
+            self._links[is_up] = self._links.get(is_up, 0) + 1
+        elif self._columns and line.strip() and not line.startswith("#"):
+            self._row(number, line)
+        elif topology.is_matrix_header(line):
+            self._end_list()
+            self._end_matrix()
+            self._tables += 1
+            self._columns = []
+            self._matrix, self._matrix_place = [line], number
+        elif self._matrix and not line.startswith("#" * 5):
+            if len(self._matrix) < MAX_MATRIX_LINES:
+                self._matrix.append(line)
+        elif stated := _COLLECTED.match(line.strip()):
+            found_ns = times.parse(stated[1])
+            self._stated_ns = found_ns if found_ns is not None else self._stated_ns
+        elif line.startswith(("#" * 5, "# gpu", "#gpu")):
+            self._columns = []
+            self._apps = None
+            self._end_matrix()
+
+    def finish(self, problem: str | None) -> None:
+        """Write what is left and the facts."""
+        self._end_list()
+        self._end_matrix()
+        self._processes.finish()
+        self._samples.finish(self._basis or "epoch")
+        self._sink.fact(place_kind="line", is_truncated_end=problem is not None)
+        if self._other:
+            self._sink.count(
+                "other_metric",
+                self._other,
+                severity="info",
+                doc="Samples of metrics that are no counter of a GPU, NIC or interface: not kept.",
+            )
+        if self._basis == "ticks":
+            self._sink.count(
+                "no_time",
+                severity="info",
+                doc="The rows state no time. They mean nothing beside other files until job.toml "
+                "says [[source]] path, start, interval.",
+            )
+        elif self._basis == "local":
+            self._sink.count(
+                "local_time",
+                severity="info",
+                doc="Times without a zone. They mean nothing beside other files until job.toml "
+                "says [[source]] path, timezone.",
+            )
+        if problem is not None:
+            self._sink.fact(status="partial", reason=f"it breaks off ({problem})")
+        elif self._bad:
+            self._sink.fact(
+                status="partial", reason=f"{plural(self._bad, 'row')} could not be read"
+            )
+        elif not self._tables:
+            self._sink.fact(status="empty", reason="it holds no table of a GPU")
+
+    # --- dmon
+
+    def _header(self, line: str, *, is_dcgmi: bool) -> None:
+        """Column names. dcgmi prints blanks for what it lacks, so its columns are by position."""
+        self._end_list()
+        self._end_matrix()
+        self._apps = None
+        self._processes.end_output()  # a header stands between two readings, wherever it stands
+        self._is_pmon = _PMON.match(line) is not None
+        self._is_dcgmi, self._is_unit_line, self._tables = is_dcgmi, True, self._tables + 1
+        self._has_time = "Date" in line and "Time" in line
+        body = re.sub(r"^#\s?(?:Entity(?:Id)?|(?:Date\s+Time\s+)?gpu)", _spaces, line)
+        cells = [(m.start(), m.end(), m[0]) for m in re.finditer(r"\S+", body)]
+        columns = []
+        end = len(line) - len(body.lstrip())
+        for i, (start, stop, name) in enumerate(cells):
+            left = end if i == 0 else cells[i - 1][1]
+            # dcgmi aligns left: a column runs from its name to the next one's.
+            right = cells[i + 1][0] if i + 1 < len(cells) else 1 << 20
+            meaning = fields.of_dmon_short(name) if is_dcgmi else None
+            span = (start, right) if is_dcgmi else (left, stop)
+            columns.append(_Column(*span, name, meaning))
+        self._columns = columns
+
+    def _units(self, line: str) -> None:
+        self._is_unit_line = False
+        if self._is_dcgmi or self._is_pmon:
+            return
+        body = re.sub(r"^#\s?(?:YYYYMMDD\s+HH:MM:SS\s+)?Idx", _spaces, line)
+        units = body.split()
+        self._columns = [
+            c._replace(meaning=fields.of_smi_dmon(c.name, units[i] if i < len(units) else None))
+            for i, c in enumerate(self._columns)
+        ]
+
+    def _row(self, number: int, line: str) -> None:
+        if self._is_dcgmi:
+            entity = _ENTITY.match(line.strip())
+            if entity is None:
+                self._bad_row(number, line)
+                return
+            kind, index, link = entity[1].upper(), int(entity[2]), entity[3]
+            key = (kind, index, int(link) if link else None)
+            cells = [line[c.start : c.end].strip() for c in self._columns]
+            moment = None
+        else:
+            parts = line.split()
+            moment = None
+            if self._has_time:
+                moment = local_ns(" ".join(parts[:2]))
+                if moment is None:
+                    self._bad_row(number, line)
+                    return
+                parts = parts[2:]
+            if self._is_pmon:
+                self._process(number, line, parts, moment)
+                return
+            if not parts or not parts[0].isdecimal() or len(parts) > len(self._columns) + 1:
+                self._bad_row(number, line)
+                return
+            kind, link, index = "GPU", None, int(parts[0])
+            key = (kind, index, None)
+            cells = parts[1:]
+        if key in self._seen:
+            self._seen.clear()
+        if not self._seen:
+            self._round += 1
+        self._seen.add(key)
+        if kind not in ("GPU", "GPU-I", "GPU-CI"):
+            self._other += len(cells)
+            return
+        instance = f"nvlink{link}" if link else None if kind == "GPU" else f"{kind.lower()}{index}"
+        gpu = Gpu(nvml_index=index if kind == "GPU" else None, instance=instance)
+        self._cells(number, cells, gpu, moment)
+
+    def _cells(self, number: int, cells: list[str], gpu: Gpu, moment: int | None) -> None:
+        if gpu.instance is not None:
+            self._other += len(cells)
+            return
+        time_ns, source = self._when(moment)
+        for column, cell in zip(self._columns, cells, strict=False):
+            if column.meaning is None:
+                self._other += 1
+                continue
+            if cell.lower() in _BLANK_CELLS:
+                self._samples.blanks_count += 1
+                continue
+            if cell.endswith("..."):
+                self._sink.count(
+                    "cut_number",
+                    doc="A number that dcgmi cut to the width of its column: left out.",
+                    place=number,
+                )
+                continue
+            value = value_of(cell)
+            if value is None:
+                self._bad_row(number, cell)
+                continue
+            series = self._samples.series(gpu, column.meaning, source)
+            counted = int(cell) if cell.isdecimal() else None
+            self._samples.add(series, column.meaning, number, time_ns, value, counted)
+
+    def _when(self, moment: int | None) -> tuple[int | None, str | None]:
+        """The time of a row and where it is from: its own, else the number of its round."""
+        time_ns: int | None
+        if moment is not None:
+            time_ns, source, basis = moment, "content", self._local
+        elif self._stated_ns is not None:
+            time_ns, source, basis = None, None, "epoch"
+        else:
+            time_ns, source, basis = self._round, None, "ticks"
+        self._basis = self._basis or basis
+        return (time_ns, source) if basis == self._basis else (None, None)
+
+    # --- processes
+
+    def _process(self, number: int, line: str, parts: list[str], moment: int | None) -> None:
+        """A row of pmon: GPU, process, type, then loads, and the command at its end."""
+        if len(parts) < 3 or not parts[0].isdecimal() or not re.fullmatch(r"\d{1,9}|-", parts[1]):
+            self._bad_row(number, line)
+            return
+        index = int(parts[0])
+        key = ("GPU", index, None if parts[1] == "-" else int(parts[1]))
+        if index < self._newest_gpu or moment != self._newest_moment:
+            self._processes.end_reading()
+            self._seen.clear()
+        if not self._seen or key in self._seen:
+            self._round += 1
+        self._seen.add(key)
+        self._newest_gpu, self._newest_moment = index, moment
+        gpu = Gpu(nvml_index=index)
+        time_ns, source = self._when(moment)
+        if key[2] is None:
+            self._processes.nobody(number, gpu, time_ns, source)
+            return
+        at = len(self._columns)
+        name = parts[at] if len(parts) > at else None  # a row that lacks cells may end in anything
+        self._processes.one(number, gpu, key[2], time_ns, source, kind=parts[2][:8], name=name)
+
+    def _app(self, number: int, line: str) -> None:
+        """A process as a row of CSV; only its name may hold a comma."""
+        names = self._apps or []
+        cells = [c.strip() for c in line.split(",")]
+        if len(cells) == 1 and "," not in line:
+            self._apps = None  # another output begins
+            return
+        more = len(cells) - len(names)
+        at = next((i for i, n in enumerate(names) if n in ("process_name", "name")), None)
+        if more > 0 and at is not None:
+            cells = [*cells[:at], ",".join(cells[at : at + more + 1]), *cells[at + more + 1 :]]
+        row = dict(zip(names, cells, strict=False))
+        gpu = Gpu(uuid=uuid_of(row.get("gpu_uuid")), pci=pci_address(row.get("gpu_bus_id", "")))
+        pid = row.get("pid", "")
+        if len(cells) != len(names) or gpu.device_id is None or not re.fullmatch(r"\d{1,9}", pid):
+            self._bad_row(number, "0")
+            return
+        moment = local_ns(row["timestamp"]) if "timestamp" in row else None
+        time_ns, source = moment, "content"
+        if moment is None:
+            time_ns, file_source = self._samples.file_time
+            source = file_source or source
+        basis = self._local if moment is not None else "epoch"
+        self._basis = self._basis or basis
+        if basis != self._basis:
+            time_ns = None
+        if moment is not None:
+            first_ns = self._app_moments.setdefault(gpu, moment)
+            if moment - first_ns >= SAME_READING_NS:
+                self._processes.end_reading()
+                self._app_moments = {gpu: moment}
+        said = row.get("used_gpu_memory", row.get("used_memory", ""))
+        used = re.fullmatch(r"(\d{1,9})(?: MiB)?", said)
+        self._processes.one(
+            number,
+            gpu,
+            int(pid),
+            time_ns,
+            source if time_ns is not None else None,
+            name=cells[at] if at is not None else None,
+            memory_bytes=int(used[1]) << 20 if used else None,
+        )
+
+    def _bad_row(self, number: int, text: str) -> None:
+        # dmon ends with a sentence, and may print errors: not rows, and no damage.
+        if re.match(r"\s*[A-Za-z][a-z]+ ", text) and not text.startswith(("GPU ", "    ")):
+            self._columns = []
+            return
+        self._bad += 1
+        self._sink.count(
+            "bad_row", doc="A row that is not as its header says.", place=number, shape=shape(text)
+        )
+
+    # --- topo -m
+
+    def _end_matrix(self) -> None:
+        if self._matrix:
+            found = topology.from_matrix("\n".join(self._matrix), self._matrix_place)
+            if found is not None:
+                topology.write_links(self._sink, found, self._node)
+        self._matrix = []
+
+    # --- nvlink -s
+
+    def _end_list(self) -> None:
+        if self._gpu is not None and self._links:
+            time_ns, source = self._stated_ns, "content"
+            if time_ns is None:
+                time_ns, file_source = self._samples.file_time
+                source = file_source or source
+            for is_up, name in ((True, "nvlink_links_active"), (False, "nvlink_links_inactive")):
+                meaning = Meaning(name, 1.0, "nvidia-smi nvlink -s")
+                series = self._samples.series(self._gpu, meaning, source if time_ns else None)
+                count = float(self._links.get(is_up, 0))
+                self._samples.add(series, meaning, self._links_place, time_ns, count)
+            self._basis = self._basis or ("local" if isinstance(time_ns, times.Local) else "epoch")
+        self._gpu = None
+        self._links = {}
+
+
+def _cells_of(line: str) -> list[str]:
+    """Names of a header's fields, without units."""
+    return [re.sub(r"\s*\[.*", "", c.strip()) for c in line.split(",")]
+
+
+def _is_apps(line: str) -> bool:
+    """Whether a line is the header of ``--query-compute-apps``."""
+    if "pid" not in line or not _APPS.fullmatch(line.strip()):
+        return False
+    names = set(_cells_of(line))
+    is_listed = bool(names & {"process_name", "name", "used_gpu_memory", "used_memory"})
+    return "pid" in names and bool(names & {"gpu_uuid", "gpu_bus_id"}) and is_listed
+
+
+def _spaces(found: re.Match[str]) -> str:
+    return " " * len(found[0])

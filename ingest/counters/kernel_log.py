@@ -1,0 +1,196 @@
+"""Kernel and fabric-manager logs: XIDs of GPUs, SXids of NVSwitches; never the whole line.
+
+``dmesg -T`` and the fabric manager write local times without a zone; ``dmesg`` counts seconds
+since boot; journalctl's ISO times have their zone. One file has one kind of time.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from tracekit.ingest import files
+from tracekit.ingest.base import (
+    IngestOptions,
+    Recognition,
+    Severity,
+    Sink,
+    SourceFile,
+    write_columns,
+)
+from tracekit.ingest.counters import times
+from tracekit.ingest.counters.gpu_samples import pci_address
+from tracekit.ingest.counters.moments import local_ns
+from tracekit.ingest.lines import numbered_lines, shape
+
+NAME = "kernel_log"
+VERSION = 3
+
+_XID = re.compile(
+    r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{5,20})\): (\d{1,9})(?!\d),?"
+    r"(?: ?pid=([^,]{1,40}),)?(?: ?name=[^,]{0,64},)? ?(.*)"
+)
+_SXID = re.compile(
+    r"SXid \((?:PCI:)?([0-9a-fA-F:.]{5,20})\): (\d{1,9}), ?(Non-fatal|Fatal|[A-Z][a-z-]{2,20})"
+    r"(?:.{0,40}?Link (\d{1,3}))?"
+)
+_FABRIC = re.compile(
+    r"detected NVSwitch (non-fatal|fatal) error (\d{1,9}) on .{0,80}?"
+    r"pci bus id ([0-9a-fA-F:.]{5,20})(?: physical id (\d{1,3}))?(?: port (\d{1,3}))?"
+)
+_FABRIC_LINE = re.compile(
+    r"\[([A-Z][a-z]{2} +\d{1,2} \d{4} [\d:]{8})\] \[([A-Z]+)\] \[tid \d+\] ?(.*)"
+)
+_BRACKETED = re.compile(r"(?:<\d+>)?\[ *([^\]]{6,40})\] ?(.*)")
+_ISO = re.compile(r"(\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}\S{0,20}) (\S{1,200}) kernel: ?(.*)")
+_BOOT = re.compile(r"(\d{1,10})\.(\d{6})")
+
+_ACTION = re.compile(r"to 0x[0-9a-f]+ \(([A-Za-z -]{3,40})\)")
+
+_FATAL = frozenset({48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 121, 136, 140, 143, 171, 172})
+_WARN = frozenset({13, 31, 45, 109, 137})
+"""The rest is the application's, or says what follows from another (see the rules)."""
+_LINK_XIDS = frozenset(range(144, 151))
+
+
+class KernelLogIngestor:
+    """XIDs and SXids."""
+
+    name = NAME
+    version = VERSION
+
+    def sniff(self, head: bytes, name: str) -> Recognition | None:
+        """Recognise a log that names the NVIDIA driver's errors, or the fabric manager's lines."""
+        if b"NVRM: Xid" in head or b"SXid (" in head or b"NVRM: " in head:
+            return Recognition("xid", "a kernel log with messages of the NVIDIA driver", NAME)
+        first = head[:2000].decode("utf-8", "replace").split("\n", 1)[0]
+        if _FABRIC_LINE.match(first):
+            return Recognition("xid", "a log of NVIDIA's fabric manager", NAME)
+        return None
+
+    def read(self, source: SourceFile, sink: Sink, options: IngestOptions) -> None:
+        """Stream the events into log_event."""
+        with source.open() as stream:
+            reader = _Reader(sink)
+            for number, line in numbered_lines(stream):
+                reader.line(number, line)
+            reader.finish(files.stream_problem(stream))
+
+
+class _Event(NamedTuple):
+    place: int
+    time_ns: int | None
+    device_id: str | None
+    code: str
+    severity: Severity
+    template: str
+    fields: list[str]
+
+
+class _Reader:
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._events: list[_Event] = []
+        self._basis: str | None = None
+        self._host: str | None = None
+        self._lines = 0
+        self._window: tuple[int, int] | None = None
+
+    def line(self, number: int, line: str) -> None:
+        """One line; most are nothing of ours."""
+        self._lines += 1
+        if "Xid" not in line and "NVSwitch" not in line and "SXid" not in line:
+            if self._lines <= 50 and self._basis is None:
+                self._moment(line)
+            return
+        moment, message = self._moment(line)
+        event = self._event(number, moment, message)
+        if event is not None:
+            self._events.append(event)
+
+    def finish(self, problem: str | None) -> None:
+        """Write the events and the facts."""
+        if self._events:
+            columns = dict(zip(_Event._fields, zip(*self._events, strict=True), strict=True))
+            write_columns(self._sink, "log_event", columns)
+        self._sink.fact(place_kind="line", is_truncated_end=problem is not None)
+        known = [e.time_ns for e in self._events if e.time_ns is not None]
+        self._sink.fact(time_basis=self._basis or "none")
+        if known:
+            self._sink.fact(window_start_ns=min(known), window_end_ns=max(known))
+        if self._host:
+            self._sink.fact(host_name=self._host)
+        if self._basis == "local":
+            self._sink.count(
+                "local_time",
+                severity="info",
+                doc="Times without a zone. They mean nothing beside other files until job.toml "
+                "says [[source]] path, timezone.",
+            )
+        if problem is not None:
+            self._sink.fact(status="partial", reason=f"it breaks off ({problem})")
+        elif not self._events:
+            self._sink.fact(status="ok", reason="it holds no XID: that is an answer")
+
+    def _moment(self, line: str) -> tuple[int | None, str]:
+        """The time of a line on the file's clock, and the message behind it."""
+        if found := _FABRIC_LINE.match(line):
+            return self._on("local", local_ns(found[1])), f"{found[2]}: {found[3]}"
+        if found := _ISO.match(line):
+            stated = found[1].replace(",", ".")
+            moment = times.parse(stated)
+            basis = "epoch" if moment is not None else "local"
+            self._host = self._host or found[2]
+            return self._on(basis, moment if moment is not None else local_ns(stated)), found[3]
+        if found := _BRACKETED.match(line):
+            if boot := _BOOT.fullmatch(found[1].strip()):
+                ns = int(boot[1]) * 10**9 + int(boot[2]) * 1000
+                return self._on("relative", ns), found[2]
+            return self._on("local", local_ns(found[1])), found[2]
+        return None, line
+
+    def _on(self, basis: str, moment: int | None) -> int | None:
+        if moment is None:
+            return None
+        self._basis = self._basis or basis
+        return moment if basis == self._basis else None
+
+    def _event(self, number: int, moment: int | None, message: str) -> _Event | None:
+        if found := _XID.search(message):
+            code = int(found[2])
+            severity: Severity = (
+                "error" if code in _FATAL or code in _LINK_XIDS
+                else "warning" if code in _WARN else "info"
+            )  # fmt: skip
+            fields = [f"xid={code}"]
+            if (found[3] or "").strip("'<> ").isdecimal():
+                fields.append(f"pid={found[3].strip()}")
+            if code == 154 and (
+                action := re.search(r"to 0x[0-9a-f]+ \(([A-Za-z -]{3,40})\)", found[4])
+            ):
+                fields.append(f"action={action[1].strip()}")
+            if code in _LINK_XIDS and (link := re.search(r"[Ll]ink (\d{1,3})", found[4])):
+                fields.append(f"link={int(link[1])}")
+            device = pci_address(found[1])
+            return _Event(number, moment, device, f"xid-{code}", severity, shape(message), fields)
+        if found := _SXID.search(message) or None:
+            severity = "error" if found[3] == "Fatal" else "warning"
+            fields = [f"sxid={int(found[2])}", f"severity={found[3].lower()}"]
+            if found[4]:
+                fields.append(f"link={int(found[4])}")
+            device = pci_address(found[1])
+            return _Event(
+                number, moment, device, f"sxid-{int(found[2])}", severity, shape(message), fields
+            )
+        if found := _FABRIC.search(message) or None:
+            severity = "error" if found[1] == "fatal" else "warning"
+            fields = [f"sxid={int(found[2])}", f"severity={found[1]}"]
+            if found[4]:
+                fields.append(f"switch={int(found[4])}")
+            if found[5]:
+                fields.append(f"link={int(found[5])}")
+            device = pci_address(found[3])
+            return _Event(
+                number, moment, device, f"sxid-{int(found[2])}", severity, shape(message), fields
+            )
+        return None

@@ -1,0 +1,351 @@
+"""CSV of network counters that somebody made, wide or long.
+
+A wide table has a row a port and moment and a column a counter, a long one a row a number with its
+counter's name in a column. Headers that are the canonical names are known; all else is as job.toml
+says (``[[source]] columns``). Counters are cumulative, as everywhere: what happened since the last
+row is no counter.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+from tracekit.errors import InputError
+from tracekit.ingest import files
+from tracekit.ingest.base import Recognition, Sink, SourceFile
+from tracekit.ingest.counters import rdma_names, times
+from tracekit.ingest.counters.documents import Line, lines
+from tracekit.ingest.counters.gpu_table import ROLES as GPU_ROLES
+from tracekit.ingest.counters.gpu_table import bare_name, column_of, header_line, header_of, unit_of
+from tracekit.ingest.counters.net_samples import Meaning, Samples, is_missing, shape
+from tracekit.ingest.counters.net_words import is_word, meaning
+from tracekit.ingest.counters.status import Reading
+
+KIND = "net_csv"
+
+ROLES: dict[str, tuple[str, ...]] = {
+    "time": GPU_ROLES["time"],
+    "host": (*GPU_ROLES["node"], "switch"),
+    "port": ("port", "interface", "ifname", "iface", "if_name", "port_name", "portname", "nic"),
+    "priority": ("priority", "prio"),
+    "queue": ("queue",),
+    "lane": ("lane",),
+    "metric": ("metric_name", "metric", "__name__", "counter"),
+    "value": GPU_ROLES["value"],
+}
+"""What a column can be, and the headers that say so."""
+OWN_ROLES = ("port", "priority", "queue", "lane")
+"""Those that only a table of the network has."""
+_NUMBERS = ("priority", "queue", "lane")
+
+_DECIMAL = ("", "k", "M", "G", "T")
+_SCALES: dict[str, dict[str, Fraction]] = {
+    "bytes": {
+        "bytes": Fraction(1), "octets": Fraction(1), "B": Fraction(1), "words": Fraction(4),
+        "bits": Fraction(1, 8), **{f"{p}B": Fraction(1000**i) for i, p in enumerate(_DECIMAL) if i},
+        **{f"{p}iB": Fraction(1024**i) for i, p in enumerate(("", "K", "M", "G", "T")) if i},
+        "KB": Fraction(1000),
+    },
+    "packets": {w: Fraction(1) for w in ("packets", "pkts", "frames")},
+    "packets/s": {"packets/s": Fraction(1), "pps": Fraction(1), "kpps": Fraction(1000)},
+    "count": {w: Fraction(1) for w in ("count", "errors", "events", "times")},
+    "ticks": {"ticks": Fraction(1)},
+    "us": {"us": Fraction(1), "ms": Fraction(1000), "s": Fraction(10**6), "ns": Fraction(1, 1000)},
+    "ms": {"ms": Fraction(1), "s": Fraction(1000), "us": Fraction(1, 1000)},
+    "bits/s": {
+        f"{p}{w}": Fraction(1000**i)
+        for i, p in enumerate(_DECIMAL) for w in ("bit/s", "bits/s", "b/s", "bps")
+    },
+    "ratio": {"ratio": Fraction(1), "%": Fraction(1, 100)},
+    "percent": {"percent": Fraction(1), "%": Fraction(1), "ratio": Fraction(100)},
+    "dBm": {"dBm": Fraction(1)},
+    "mA": {"mA": Fraction(1), "A": Fraction(1000), "uA": Fraction(1, 1000)},
+    "V": {"V": Fraction(1), "mV": Fraction(1, 1000)},
+    "celsius": {"celsius": Fraction(1), "C": Fraction(1), "degC": Fraction(1)},
+    "lanes": {"lanes": Fraction(1)},
+    "1 or 0": {},
+}  # fmt: skip
+_SCALES["bytes/s"] = {
+    **{f"{u}/s": s for u, s in _SCALES["bytes"].items()},
+    **{u: s / 8 for u, s in _SCALES["bits/s"].items()},
+}
+_WORDS = {"up": 1, "down": 0, "yes": 1, "no": 0, "true": 1, "false": 0, "on": 1, "off": 0}
+_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d{1,25})?(?:\.\d{0,20})?(?:[eE][-+]?\d{1,2})?")
+
+
+class Counter(NamedTuple):
+    """What a column's numbers are, and what they are multiplied by."""
+
+    meaning: Meaning
+    """Its scale is 1: ``scale`` has it."""
+    scale: int | Fraction
+    original: str
+
+
+class Layout(NamedTuple):
+    """Which column is what."""
+
+    header: tuple[str, ...]
+    delimiter: str
+    roles: Mapping[str, int]
+    counters: tuple[tuple[int, Counter], ...]
+    """Columns of counters in a wide table."""
+    metrics: Mapping[str, Counter]
+    """Names in the metric column that job.toml explains."""
+
+
+def counter_of(name: str, unit: str | None, original: str) -> Counter:
+    """A canonical counter in a unit. ValueError with the units that there are; KeyError."""
+    return _counter(meaning(name), unit, original)
+
+
+def _counter(what: Meaning, unit: str | None, original: str) -> Counter:
+    scales = _SCALES.get(what.unit or "", {})
+    own = what._replace(scale=1)
+    if unit is None:
+        return Counter(own, what.scale, original)
+    wanted = {u.lower() if what.unit != "bits/s" else u: s for u, s in scales.items()}
+    scale = scales.get(unit) or wanted.get(unit.lower())
+    if scale is None:
+        raise ValueError(", ".join(scales) or "none")
+    return Counter(own, int(scale) if scale.denominator == 1 else scale, original)
+
+
+def sniff(head: bytes, name: str) -> Recognition | None:
+    """Recognise a table whose headers are a port and canonical counters."""
+    if _known(header_line(head)) is None:
+        return None
+    return Recognition(KIND, "a table of network counters", KIND)
+
+
+def recognise(source: SourceFile, head: bytes) -> Recognition:
+    """A file whose columns job.toml explains as those of the network."""
+    try:
+        mapped_layout(header_line(head), source)
+    except InputError as error:
+        why = error.message.removeprefix(f"{source.path}: ")
+        return Recognition(KIND, why, KIND, status="unreadable")
+    return Recognition(KIND, "a table of network counters, as job.toml explains it", KIND)
+
+
+def read(source: SourceFile, sink: Sink) -> None:
+    """Every number into net_sample."""
+    with source.open() as stream:
+        reading = Reading(sink, stream, None, "line")
+        table = _Table(source, sink, Samples(sink, source), reading)
+        for line in lines(stream):
+            table.line(line)
+        reading.finish(table.samples, files.stream_problem(stream))
+
+
+def _known(line: str) -> Layout | None:
+    """The layout that a header declares by itself."""
+    found = header_of(line)
+    if found is None:
+        return None
+    layout = _layout(found[1], found[0], {}, {})
+    is_timed = "time" in layout.roles
+    is_wide = bool(layout.counters) and (is_timed or len(layout.counters) > 1)
+    return layout if "port" in layout.roles and is_wide else None
+
+
+def mapped_layout(line: str, source: SourceFile) -> Layout:
+    """The layout of a table whose columns job.toml explains; the rest by the usual headers.
+
+    InputError, with path and line, for a column that the file does not have.
+    """
+    found = header_of(line)
+    if found is None:
+        raise InputError(
+            f"{source.path}: line 1 is no header of a table",
+            hint="[[source]] columns is for CSV whose first line names its columns",
+        )
+    delimiter, header = found
+    roles: dict[str, int] = {}
+    counters: dict[int, Counter] = {}
+    metrics: dict[str, Counter] = {}
+    is_long = any(key == "metric" for key, _ in source.columns)
+    is_long = is_long or "metric" in _layout(header, delimiter, {}, {}).roles
+    for key, text in source.columns:
+        at, unit = column_of(header, text)
+        if key not in ROLES and is_long:
+            word = text if unit is None else text.rpartition("[")[0].strip()
+            metrics[word] = counter_of(key, unit, word)
+            continue
+        if at is None:
+            have = ", ".join(h.strip() for h in header)
+            raise InputError(
+                f"{source.path}: line 1 has no column {text[:80]!r}, which job.toml says is {key}; "
+                f"it has {have[:300]}"
+            )
+        if key in ROLES:
+            roles[key] = at
+        else:
+            counters[at] = counter_of(key, unit, header[at].strip())
+    layout = _layout(header, delimiter, roles, counters)._replace(metrics=metrics)
+    if not layout.counters and ("metric" not in layout.roles or not metrics):
+        raise InputError(
+            f"{source.path}: line 1 and job.toml name no counter",
+            hint='for example columns = { port = "if", tx_bytes = "out [MB]" }',
+        )
+    return layout
+
+
+def _layout(
+    header: Sequence[str],
+    delimiter: str,
+    said: Mapping[str, int],
+    known: Mapping[int, Counter],
+) -> Layout:
+    """What each column is: as said, else by the usual headers."""
+    bare = [bare_name(h) for h in header]
+    taken = {*said.values(), *known}
+    roles = dict(said)
+    for role, words in ROLES.items():
+        free = (bare.index(w) for w in words if w in bare and bare.index(w) not in taken)
+        at = next(free, None)
+        if role not in roles and at is not None:
+            roles[role] = at
+            taken.add(at)
+    if not {"metric", "value"} <= set(roles):
+        roles = {r: at for r, at in roles.items() if r not in ("metric", "value") or r in said}
+        counters = dict(known)
+        used = {*roles.values(), *known}
+        have = {c.meaning.counter for c in known.values()}
+        for at, name in enumerate(header):
+            found = _by_header(name) if at not in used else None
+            if found is not None and found.meaning.counter not in have:
+                counters[at] = found
+                have.add(found.meaning.counter)
+        return Layout(tuple(header), delimiter, roles, tuple(sorted(counters.items())), {})
+    return Layout(tuple(header), delimiter, roles, (), {})
+
+
+def _by_header(name: str) -> Counter | None:
+    """The counter that a header is by itself; InfiniBand's own names are known too."""
+    word = bare_name(name)
+    if is_word(word):
+        try:
+            return counter_of(word, unit_of(name), name.strip())
+        except ValueError:
+            return None
+    if rdma_names.is_port_counter(name.strip()):
+        return _counter(rdma_names.port_meaning(name.strip()), None, name.strip())
+    return None
+
+
+class _Table:
+    def __init__(self, source: SourceFile, sink: Sink, samples: Samples, reading: Reading) -> None:
+        self.samples = samples
+        self._source = source
+        self._sink = sink
+        self._reading = reading
+        self._layout: Layout | None = None
+        self._named: dict[str, Counter | None] = {}
+
+    def line(self, line: Line) -> None:
+        if not line.text.strip():
+            return
+        if self._layout is None:
+            first = line.text
+            is_mapped = bool(self._source.columns)
+            self._layout = mapped_layout(first, self._source) if is_mapped else _known(first)
+            if self._layout is None:
+                raise InputError(f"{self._source.path}: its first line names no network counter")
+            return
+        cells = _cells(line.text, self._layout.delimiter)
+        if len(cells) != len(self._layout.header):
+            self._reading.bad(line.number, "another number of cells", shape(line.text))
+        elif [c.strip() for c in cells] != [h.strip() for h in self._layout.header]:
+            self._row(line.number, cells, self._layout)
+
+    def _row(self, place: int, cells: Sequence[str], layout: Layout) -> None:
+        roles = layout.roles
+        if "time" in roles:
+            moment = times.parse(cells[roles["time"]])
+            if moment is None:
+                self._reading.bad(place, "no time", shape(cells[roles["time"]]))
+                return
+            self.samples.at(moment)
+        if "host" in roles:
+            self.samples.of(cells[roles["host"]].strip())
+        port = cells[roles["port"]].strip() or None if "port" in roles else None
+        which: dict[str, int] = {}
+        for role in _NUMBERS:
+            if role in roles:
+                found = re.search(r"(\d{1,4})\s*$", cells[roles[role]])
+                if found:
+                    which[role] = int(found[1])
+        for text, counter in self._numbers(cells, layout):
+            number = _number(text, counter)
+            if isinstance(number, str):
+                self._sink.count(
+                    "bad_number",
+                    doc="A cell that should hold a number does not, or one that no counter can "
+                    "reach.",
+                    place=place,
+                    shape=shape(text),
+                )
+                continue
+            self.samples.add(
+                place,
+                port,
+                counter.meaning,
+                number,
+                original=counter.original,
+                priority=which.get("priority"),
+                queue=which.get("queue"),
+                lane=which.get("lane"),
+            )
+
+    def _numbers(self, cells: Sequence[str], layout: Layout) -> Iterator[tuple[str, Counter]]:
+        if "metric" not in layout.roles or "value" not in layout.roles:
+            for at, counter in layout.counters:
+                yield cells[at], counter
+            return
+        name = cells[layout.roles["metric"]].strip()[:200]
+        if name not in self._named and len(self._named) < 10_000:
+            self._named[name] = layout.metrics.get(name) or _by_header(name)
+        found = self._named.get(name)
+        if found is not None:
+            yield cells[layout.roles["value"]], found
+            return
+        self._sink.count(
+            "other_metric",
+            severity="info",
+            doc="Samples of metrics that are no counter of a GPU, NIC or interface: not kept.",
+        )
+
+
+def _number(text: str, counter: Counter) -> int | float | str | None:
+    """A cell in the counter's unit; None where it says that there is none, the text if it is bad.
+
+    Counts are multiplied as fractions: a float of 10^16 bytes is off by some.
+    """
+    bare = text.strip()
+    if bare.isdecimal() and bare.isascii() and len(bare) < 20 and type(counter.scale) is int:
+        counted = int(bare) * counter.scale
+        return counted if counted < 2**64 else bare
+    if is_missing(bare):
+        return None
+    if counter.meaning.unit == "1 or 0" and bare.lower() in _WORDS:
+        return _WORDS[bare.lower()]
+    if not bare or not _NUMBER.fullmatch(bare) or not any(c.isdigit() for c in bare):
+        return bare
+    exact = Fraction(bare.replace(",", "")) * counter.scale
+    if counter.meaning.kind == "cumulative":
+        return round(exact) if 0 <= exact < 2**64 else bare
+    return float(exact)
+
+
+def _cells(text: str, delimiter: str) -> list[str]:
+    if '"' not in text:
+        return text.split(delimiter)
+    try:
+        return next(csv.reader([text], delimiter=delimiter, skipinitialspace=True), [])
+    except csv.Error:
+        return []

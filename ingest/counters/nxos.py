@@ -1,0 +1,142 @@
+"""Text tables of NX-OS: interface counters, errors, and priority flow control."""
+
+from __future__ import annotations
+
+import re
+
+from tracekit.ingest import files
+from tracekit.ingest.base import Recognition, Sink, SourceFile
+from tracekit.ingest.counters import times
+from tracekit.ingest.counters.documents import Line, lines
+from tracekit.ingest.counters.net_samples import Samples, is_missing, shape
+from tracekit.ingest.counters.net_words import is_word, meaning, own
+from tracekit.ingest.counters.printed_tables import prompt
+from tracekit.ingest.counters.status import Reading
+
+KIND = "nxos"
+
+_RULE = re.compile(r"\s*-{20,}\s*")
+_HEADER = re.compile(r"Port(?:\s+[A-Z][A-Za-z./-]{2,})+\s*$")
+_PFC_HEADER = re.compile(r"Port\s+Mode\s+Oper\s*\(VL[^)]*\)\s+RxPPP\s+TxPPP")
+_EOS_PFC_HEADER = re.compile(r"Port\s+RxPfc\s+TxPfc\s*$")
+_TEXT = re.compile(
+    rb"^Port(?:[ \t]{2,}(?:Align-Err|FCS-Err|Xmit-Err|Rcv-Err|UnderSize|OutDiscards|InDiscards"
+    rb"|InOctets|InUcastPkts|OutOctets|OutUcastPkts|InMcastPkts|OutMcastPkts|Single-Col|Giants"
+    rb"|Stomped-CRC)[ \t]*)"
+    rb"|^[ \t]*Port[ \t]+Mode[ \t]+Oper[ \t]*\(VL|^Port[ \t]+RxPfc[ \t]+TxPfc",
+    re.M,
+)
+_PORT = re.compile(
+    r"(?:(?:Eth|Ethernet|Po|port-channel|mgmt|Vlan|ii|Et|Ma)\d\S{0,30}|mgmt\d)$", re.I
+)
+
+_NAMES = {
+    "InOctets": "rx_bytes",
+    "InUcastPkts": "rx_unicast_packets",
+    "InMcastPkts": "rx_multicast_packets",
+    "InBcastPkts": "rx_broadcast_packets",
+    "OutOctets": "tx_bytes",
+    "OutUcastPkts": "tx_unicast_packets",
+    "OutMcastPkts": "tx_multicast_packets",
+    "OutBcastPkts": "tx_broadcast_packets",
+    "Align-Err": "rx_alignment_errors",
+    "FCS-Err": "rx_crc_errors",
+    "Xmit-Err": "tx_errors",
+    "Rcv-Err": "rx_errors",
+    "UnderSize": "rx_undersize_packets",
+    "OutDiscards": "tx_dropped_packets",
+    "InDiscards": "rx_dropped_packets",
+    "Runts": "rx_runts",
+    "Giants": "rx_giants",
+    "Carri-Sen": "tx_carrier_errors",
+    "Symbol-Err": "rx_symbol_errors",
+    "Stomped-CRC": "rx_stomped_crc_errors",
+    "Deferred-Tx": "tx_deferred",
+    "RxPPP": "rx_pfc_packets",
+    "TxPPP": "tx_pfc_packets",
+    "RxPfc": "rx_pfc_packets",
+    "TxPfc": "tx_pfc_packets",
+}
+
+
+def sniff(head: bytes, name: str) -> Recognition | None:
+    """Recognise the tables by their headers."""
+    if head.lstrip()[:1] in (b"{", b"[") or b"Port" not in head or not _TEXT.search(head):
+        return None
+    return Recognition(KIND, "interface counters as a switch prints them (NX-OS, EOS)", KIND)
+
+
+def read(source: SourceFile, sink: Sink) -> None:
+    """Stream the tables into net_sample."""
+    with source.open() as stream:
+        reading = Reading(sink, stream, "Cisco NX-OS", "line")
+        parser = _Parser(Samples(sink, source), reading)
+        for line in lines(stream):
+            parser.line(line)
+        reading.finish(parser.samples, files.stream_problem(stream))
+
+
+class _Parser:
+    def __init__(self, samples: Samples, reading: Reading) -> None:
+        self.samples = samples
+        self._reading = reading
+        self._columns: list[str] | None = None
+        self._is_header_new = False
+        self._said: set[str] = set()
+
+    def _documented(self, what: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            self._reading.from_documentation(what)
+
+    def line(self, line: Line) -> None:
+        text = line.text.strip()
+        if not text:
+            return
+        if _RULE.fullmatch(line.text):
+            # A rule stands before and after each header: after rows it ends their table.
+            if not self._is_header_new:
+                self._columns = None
+            self._is_header_new = False
+            return
+        self._is_header_new = False
+        if _PFC_HEADER.match(text):
+            self._documented("The table of priority flow control of NX-OS")
+            self._columns = ["Mode", "Oper", "RxPPP", "TxPPP"]
+        elif _EOS_PFC_HEADER.match(text):
+            self._documented("The table of priority flow control of EOS")
+            self._columns = ["RxPfc", "TxPfc"]
+        elif _HEADER.match(text):
+            self._columns = text.split()[1:]
+            self._is_header_new = True
+            self._reading.good()
+        elif (stamp := times.of_line(text)) is not None:
+            self.samples.at(stamp)
+            self._columns = None
+        elif typed := prompt(text):
+            if "#" in text or ">" in text:
+                self.samples.of(typed[0])
+            self._columns = None
+        elif self._columns is not None:
+            self._row(line.number, text.split())
+
+    def _row(self, place: int, words: list[str]) -> None:
+        columns = self._columns or []
+        if not _PORT.match(words[0]):
+            return
+        cells = words[1:]
+        if "Oper" in columns and len(cells) > 4:
+            # Oper and its lanes: "On (8)" or "Off" make the row longer or not.
+            cells = [cells[0], " ".join(cells[1:-2]), *cells[-2:]]
+        if len(cells) != len(columns):
+            self._reading.bad(place, "another number of cells", shape(" ".join(words)))
+            return
+        self._reading.good()
+        for name, cell in zip(columns, cells, strict=True):
+            if name in ("Mode", "Oper"):
+                continue
+            known = _NAMES.get(name)
+            word = known or name
+            what = meaning(word) if is_word(word) else own(name)
+            printed = None if is_missing(cell) else cell
+            self.samples.add(place, words[0], what, printed, original=name)

@@ -1,0 +1,111 @@
+"""Light and temperature of transceivers: ``ethtool -m`` and SONiC's transceiver dumps."""
+
+from __future__ import annotations
+
+import re
+
+from tracekit.ingest import files
+from tracekit.ingest.base import Recognition, Sink, SourceFile
+from tracekit.ingest.counters import times
+from tracekit.ingest.counters.documents import Line, lines
+from tracekit.ingest.counters.net_samples import Samples, is_missing, shape
+from tracekit.ingest.counters.net_words import meaning
+from tracekit.ingest.counters.nic import port_of_name
+from tracekit.ingest.counters.printed_tables import prompt
+from tracekit.ingest.counters.status import Reading
+
+KIND = "optics"
+
+_ETHTOOL = re.compile(
+    rb"^[ \t]*Identifier[ \t]+: 0x[0-9a-f]{2} \(|^[ \t]*Module temperature[ \t]+: -?[\d.]+ degrees",
+    re.M,
+)
+_SONIC = re.compile(rb"^\w[\w/-]{1,40}: (?:SFP EEPROM (?:N/A|detected|Not detected))", re.M)
+_SONIC_PORT = re.compile(r"(\w[\w/-]{1,40}): SFP EEPROM")
+_FIELD = re.compile(r"([^:]{2,80}?)\s*: ?(.*)$")
+_CHANNEL = re.compile(r"\(Channel (\d{1,2})\)")
+_DBM = re.compile(r"(-?(?<![\d.])[\d.]++(?:e-?\d++)?|-?inf) ?dBm", re.I)
+_AMOUNT = re.compile(r"(-?[\d.]{1,20}) ?(?:degrees C|C|V|Volts|mA)\b")
+_ETHTOOL_NAMES = (
+    ("Rcvr signal avg optical power", "optic_rx_power"),
+    ("Receiver signal average optical power", "optic_rx_power"),
+    ("Transmit avg optical power", "optic_tx_power"),
+    ("Laser output power", "optic_tx_power"),
+    ("Laser tx bias current", "optic_tx_bias"),
+    ("Laser bias current", "optic_tx_bias"),
+    ("Module temperature", "optic_temperature"),
+    ("Module voltage", "optic_voltage"),
+)
+_SONIC_FIELD = re.compile(r"(RX|TX)(\d{1,2})(Power|Bias)$")
+
+
+def sniff(head: bytes, name: str) -> Recognition | None:
+    """Recognise either dump by its first fields."""
+    if b"SFP EEPROM" in head and _SONIC.search(head):
+        return Recognition(KIND, "transceivers as SONiC prints them", KIND)
+    if b": 0x" in head and _ETHTOOL.search(head):
+        return Recognition(KIND, "a transceiver as ethtool -m prints it", KIND)
+    return None
+
+
+def read(source: SourceFile, sink: Sink) -> None:
+    """Stream the measured values into net_sample."""
+    with source.open() as stream:
+        reading = Reading(sink, stream, None, "line")
+        reading.from_documentation("The dump of a transceiver")
+        parser = _Parser(Samples(sink, source), reading, port_of_name(source.name))
+        for line in lines(stream):
+            parser.line(line)
+        reading.finish(parser.samples, files.stream_problem(stream))
+
+
+class _Parser:
+    def __init__(self, samples: Samples, reading: Reading, port: str | None) -> None:
+        self.samples = samples
+        self._reading = reading
+        self._name_port = port
+        self._port = port
+
+    def line(self, line: Line) -> None:
+        text = line.text.strip()
+        if not text:
+            return
+        if found := _SONIC_PORT.match(line.text):
+            self._port = found[1]
+            self._reading.good()
+        elif (stamp := times.of_line(text)) is not None:
+            self.samples.at(stamp)
+        elif typed := prompt(text):
+            self.samples.of(typed[0])
+            words = typed[1].split()
+            self._port = words[-1] if "ethtool" in words and len(words) > 2 else self._name_port
+        elif found := _FIELD.match(text):
+            self._reading.good()
+            self._field(line.number, found[1], found[2])
+
+    def _field(self, place: int, name: str, value: str) -> None:
+        if "threshold" in name.lower() or "alarm" in name.lower() or "warning" in name.lower():
+            return
+        lane: int | None = None
+        counter: str | None = None
+        if found := _SONIC_FIELD.match(name):
+            lane = int(found[2])
+            counter = f"optic_{found[1].lower()}_{found[3].lower()}"
+            counter = counter if counter != "optic_rx_bias" else None
+        elif name in ("Temperature", "Vcc"):
+            counter = "optic_temperature" if name == "Temperature" else "optic_voltage"
+        else:
+            counter = next((c for start, c in _ETHTOOL_NAMES if name.startswith(start)), None)
+            channel = _CHANNEL.search(name)
+            lane = int(channel[1]) if channel else None
+        if counter is None:
+            return
+        amount = _DBM.search(value) if "power" in counter else _AMOUNT.match(value)
+        printed = amount[1] if amount else None
+        if printed is not None and "inf" in printed.lower():
+            # No light at all is minus infinity: no number that a sample can hold.
+            printed = None
+        elif amount is None and not is_missing(value):
+            self._reading.bad(place, "a value without its unit", shape(value))
+            return
+        self.samples.add(place, self._port, meaning(counter), printed, original=name, lane=lane)

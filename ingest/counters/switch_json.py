@@ -1,0 +1,305 @@
+"""JSON that switches give for a command: Arista EOS, and NX-OS through its API.
+
+One command's answer is an object; several, or one through eAPI, stand in a list or below
+``result``. NX-OS writes rows as an object where there is one and as a list where there are more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from tracekit.ingest import files
+from tracekit.ingest.base import Recognition, Sink, SourceFile
+from tracekit.ingest.counters.documents import documents
+from tracekit.ingest.counters.net_samples import Meaning, Samples, shape
+from tracekit.ingest.counters.net_words import is_word, meaning, own
+from tracekit.ingest.counters.status import Reading
+
+KIND = "switch_json"
+
+_EOS = re.compile(
+    rb'"(?:inDiscardsTotal|intfQueueCounters|egressQueueCounters|interfaceCounters'
+    rb"|ingressVoqCounters|txQueues)\"\s*:\s*[\{\d]"
+    rb'|"(?:inDiscards|rxFrames|stuckCount)"\s*:\s*\d'
+)
+_EOS_EMPTY = re.compile(
+    rb'\s*+(?:\[\s*+)?\{\s*+"interfaces"\s*+:\s*+\{\s*+\}\s*+\}\s*+(?:\]\s*+)?\Z'
+)
+_NXOS = re.compile(
+    rb'"TABLE_(?:pfc_interface|queuing_interface|interface|rx_counters|tx_counters)"\s*:'
+)
+_CLASS = re.compile(r"(?:TC|DP|UC|MC)?(\d{1,3})(-\d{1,3})?")
+
+_NXOS_NAMES = {
+    "rx-stats": "rx_pfc_packets",
+    "tx-stats": "tx_pfc_packets",
+    "rxppp": "rx_pfc_packets",
+    "txppp": "tx_pfc_packets",
+    "eth_inbytes": "rx_bytes",
+    "eth_outbytes": "tx_bytes",
+    "eth_inucast": "rx_unicast_packets",
+    "eth_outucast": "tx_unicast_packets",
+    "eth_inmcast": "rx_multicast_packets",
+    "eth_outmcast": "tx_multicast_packets",
+    "eth_inbcast": "rx_broadcast_packets",
+    "eth_outbcast": "tx_broadcast_packets",
+    "eth_indiscards": "rx_dropped_packets",
+    "eth_indiscard": "rx_dropped_packets",
+    "eth_outdisc": "tx_dropped_packets",
+    "eth_outdiscard": "tx_dropped_packets",
+    "eth_inerr": "rx_errors",
+    "eth_outerr": "tx_errors",
+    "eth_crc": "rx_crc_errors",
+    "eth_mtu": "mtu",
+}
+_NXOS_PORT = ("if_name_str", "interface", "if_name", "ifname")
+_NXOS_QUEUE_STATS = {
+    "tx pkts": "packets",
+    "tx byts": "bytes",
+    "tx bytes": "bytes",
+    "wred drop pkts": "wred_dropped_packets",
+    "wred & afd drop pkts": "wred_dropped_packets",
+    "tail drop pkts": "dropped_packets",
+    "tail drop byts": "dropped_bytes",
+    "ecn marked": "ecn_marked_packets",
+    "wd & tail drop pkts": "dropped_packets",
+    "dropped pkts": "dropped_packets",
+    "dropped byts": "dropped_bytes",
+    "q depth byts": "depth_bytes",
+}
+
+
+def sniff(head: bytes, name: str) -> Recognition | None:
+    """Recognise the answers by their keys."""
+    if head.lstrip()[:1] not in (b"{", b"["):
+        return None
+    if _EOS.search(head) or _EOS_EMPTY.match(head):
+        return Recognition(KIND, "counters of an Arista EOS switch (JSON)", KIND)
+    if _NXOS.search(head):
+        return Recognition(KIND, "counters of an NX-OS switch (JSON of its API)", KIND)
+    return None
+
+
+def read(source: SourceFile, sink: Sink) -> None:
+    """Every answer of the file into net_sample."""
+    with source.open() as stream:
+        reading = Reading(sink, stream, "Arista EOS", "line")
+        parser = _Parser(sink, Samples(sink, source), reading)
+        for found in documents(stream):
+            if found.problem:
+                reading.bad(found.line, found.problem)
+                continue
+            parser.samples.at(found.stamp_ns)
+            parser.answers(found.line, found.value)
+        parser.finish()
+        reading.finish(parser.samples, files.stream_problem(stream))
+
+
+class _Parser:
+    def __init__(self, sink: Sink, samples: Samples, reading: Reading) -> None:
+        self.samples = samples
+        self._sink = sink
+        self._reading = reading
+        self._said_nxos = False
+        self._place = 0
+
+    def answers(self, place: int, value: Any) -> None:
+        self._place = place
+        if isinstance(value, list):
+            for one in value:
+                self.answers(place, one)
+            return
+        if not isinstance(value, dict):
+            self._reading.bad(place, "no answer of a command")
+            return
+        inner = value.get("result") or value.get("ins_api") or value.get("body")
+        if isinstance(inner, list | dict) and "interfaces" not in value:
+            self.answers(place, inner)
+            return
+        outputs = value.get("outputs")
+        if isinstance(outputs, dict):
+            output = outputs.get("output")
+            self.answers(place, output)
+            return
+        if any(str(k).startswith("TABLE_") for k in value):
+            self._nxos(value)
+        elif not self._eos(value):
+            self._reading.bad(place, "an answer that is not known")
+            return
+        self._reading.good()
+
+    def finish(self) -> None:
+        if not self.samples.rows_count and not self.samples.missing_count:
+            self._reading.answer = "the switch names no interface with such counters"
+
+    def _add(
+        self,
+        port: str,
+        what: Meaning | str,
+        printed: object,
+        original: str,
+        *,
+        priority: int | None = None,
+        queue: int | None = None,
+        lane: int | None = None,
+    ) -> None:
+        known = meaning(what) if isinstance(what, str) else what
+        self.samples.add(
+            self._place,
+            port,
+            known,
+            printed,
+            original=original,
+            priority=priority,
+            queue=queue,
+            lane=lane,
+        )
+
+    # --- Arista ----------------------------------------------------------------------------------
+
+    def _eos(self, answer: dict[str, Any]) -> bool:
+        if isinstance(table := answer.get("interfaceCounters"), dict):
+            for port, entry in _items(table):
+                self._add(port, "rx_pfc_packets", entry.get("rxFrames"), "rxFrames")
+                self._add(port, "tx_pfc_packets", entry.get("txFrames"), "txFrames")
+            return True
+        if isinstance(table := answer.get("intfQueueCounters"), dict):
+            for port, entry in _items(table):
+                counters = entry.get("queueCounters")
+                for name, printed in (counters if isinstance(counters, dict) else {}).items():
+                    self._class(port, "tx_queue_ecn_marked_packets", name, printed, "queueCounters")
+            return True
+        if isinstance(table := answer.get("egressQueueCounters"), dict):
+            interfaces = table.get("interfaces")
+            for port, entry in _items(interfaces if isinstance(interfaces, dict) else {}):
+                for key, prefix in (
+                    ("ucastQueues", "tx_queue_"),
+                    ("mcastQueues", "tx_multicast_queue_"),
+                ):
+                    self._egress(port, entry.get(key), prefix, key)
+            return True
+        if isinstance(table := answer.get("interfaces"), dict):
+            for port, entry in _items(table):
+                self._interface(port, entry)
+            return True
+        return False
+
+    def _interface(self, port: str, entry: dict[str, Any]) -> None:
+        if "inDiscards" in entry or "outDiscards" in entry:
+            self._add(port, "rx_dropped_packets", entry.get("inDiscards"), "inDiscards")
+            self._add(port, "tx_dropped_packets", entry.get("outDiscards"), "outDiscards")
+            return
+        for name, queue in _items(entry.get("txQueues")):
+            self._class(port, "pfcwd_storms_detected", name, queue.get("stuckCount"), "stuckCount")
+            restored = queue.get("recoveryCount")
+            self._class(port, "pfcwd_storms_restored", name, restored, "recoveryCount")
+        for name, counters in _items(entry.get("trafficClasses")):
+            for key, counter in (
+                ("ingressVoqCounters", "voq_dropped_packets"),
+                ("egressQueueCounters", "tx_queue_dropped_packets"),
+            ):
+                sums = counters.get(key)
+                total = sums.get("countersSum") if isinstance(sums, dict) else None
+                if isinstance(total, dict):
+                    self._class(port, counter, name, total.get("droppedPackets"), key)
+
+    def _egress(self, port: str, queues: Any, prefix: str, key: str) -> None:
+        classes = queues.get("trafficClasses") if isinstance(queues, dict) else None
+        for name, entry in _items(classes):
+            for precedence, counters in _items(entry.get("dropPrecedences")):
+                found = _CLASS.fullmatch(precedence)
+                counter = prefix + "dropped_packets"
+                lane = int(found[1]) if found else None
+                printed = counters.get("droppedPackets")
+                self._class(port, counter, name, printed, f"{key} {precedence}", lane)
+
+    def _class(
+        self,
+        port: str,
+        counter: str,
+        name: str,
+        printed: object,
+        original: str,
+        lane: int | None = None,
+    ) -> None:
+        found = _CLASS.fullmatch(name)
+        if not found:
+            self._reading.bad(self._place, "a class that is not known", shape(name))
+            return
+        if found[2]:
+            # Classes that are counted together bear the number of their first.
+            original = f"{original} {name}"
+        self._add(port, counter, printed, original, queue=int(found[1]), lane=lane)
+
+    # --- NX-OS -----------------------------------------------------------------------------------
+
+    def _nxos(self, answer: dict[str, Any]) -> None:
+        if not self._said_nxos:
+            self._said_nxos = True
+            self._reading.from_documentation("JSON of NX-OS")
+            self._sink.fact(producer="Cisco NX-OS")
+        for table, rows in answer.items():
+            if table.startswith("TABLE_") and isinstance(rows, dict):
+                for row in _rows(rows):
+                    self._nxos_row(row)
+
+    def _nxos_row(self, row: dict[str, Any]) -> None:
+        port = next((row[k] for k in _NXOS_PORT if isinstance(row.get(k), str)), None)
+        if port is None:
+            self._reading.bad(self._place, "a row without its interface")
+            return
+        for name, printed in row.items():
+            counter = _NXOS_NAMES.get(name.lower())
+            if counter:
+                self._add(port, counter, printed, name)
+            elif isinstance(printed, dict):
+                for queue in _deep_rows(printed):
+                    self._nxos_queue(port, queue)
+            elif name.startswith("eth_") and isinstance(printed, str) and printed.isdigit():
+                self._add(port, own(name), printed, name)
+
+    def _nxos_queue(self, port: str, row: dict[str, Any]) -> None:
+        number = str(row.get("qosgrp") or row.get("qos-grp") or row.get("eq-qosgrp") or "")
+        queue = int(number) if number.isdigit() and len(number) < 4 else None
+        kind = row.get("eq-stat-type")
+        if isinstance(kind, str):
+            known = _NXOS_QUEUE_STATS.get(kind.strip().lower())
+            for key, prefix in (
+                ("eq-uc-stat-value", "tx_queue_"),
+                ("eq-mc-stat-value", "tx_multicast_queue_"),
+            ):
+                if key in row:
+                    word = f"{prefix}{known}"
+                    what = meaning(word) if known and is_word(word) else own(f"{prefix}{kind}")
+                    self._add(port, what, row[key], kind, queue=queue)
+
+
+def _items(table: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    if isinstance(table, dict):
+        for name, entry in table.items():
+            if isinstance(entry, dict):
+                yield name, entry
+
+
+def _rows(table: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for name, rows in table.items():
+        if name.startswith("ROW_"):
+            for row in rows if isinstance(rows, list) else [rows]:
+                if isinstance(row, dict):
+                    yield row
+
+
+def _deep_rows(table: dict[str, Any], depth: int = 0) -> Iterator[dict[str, Any]]:
+    """The innermost rows, each with what its outer rows say of it."""
+    if depth > 8:
+        return
+    for row in _rows(table):
+        inner = [v for k, v in row.items() if k.startswith("TABLE_") and isinstance(v, dict)]
+        plain = {k: v for k, v in row.items() if not isinstance(v, dict | list)}
+        if not inner:
+            yield plain
+        for one in inner:
+            for deeper in _deep_rows(one, depth + 1):
+                yield {**plain, **deeper}

@@ -1,0 +1,354 @@
+"""What connects the GPUs and NICs of one host: ``nvidia-smi topo -m`` and NCCL's topology XML.
+
+``NCCL_TOPO_DUMP_FILE`` writes the XML. Both are read without a job or a run: as a table of the
+store, and as a job description's hardware.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile, write_columns
+from tracekit.ingest.counters.gpu_samples import pci_address
+
+NAME = "topology"
+VERSION = 1
+MAX_BYTES = 8 << 20
+READ_CHARACTERS = 1 << 16
+MAX_DEPTH = 64
+"""Nesting: a bridge below a bridge is one level, and real trees have ten."""
+MAX_ELEMENTS = 100_000
+MAX_DEVICES = 1_024
+"""GPUs, and ports of NICs, of one machine: each pair is a row."""
+"""Longest XML that is read."""
+MBIT = 1e6 / 8
+
+NEARNESS = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3, "SYS": 4}
+"""nvidia-smi's words, near to far: one switch, several, the host bridge, the socket, beyond."""
+_HEADER = re.compile(r"(?m)^[ \t]*+(?:\x1b\[\d*m)?[ \t]*+GPU0\s.*\bGPU|^GPU0\s+X")
+_WORD = re.compile(r"NV\d+|SYS|NODE|PHB|PXB|PIX|X")
+_ANSI = re.compile(r"\x1b\[\d*m")
+
+
+class Cell(NamedTuple):
+    """What lies between a GPU and another device of its host."""
+
+    place: int
+    gpu: str
+    peer: str
+    is_nic: bool
+    connection: str
+    """nvidia-smi's word: X (itself), NV and the lanes, PIX, PXB, PHB, NODE or SYS."""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """GPUs and NICs of one host."""
+
+    gpus: tuple[str, ...]
+    nics: tuple[str, ...]
+    nearest: Mapping[str, tuple[str, ...]]
+    """GPU -> the NICs that are nearest (several where they are equally near)."""
+    nic_bytes_per_s: float | None = None
+    nvlink_peers: Mapping[str, int] = field(default_factory=dict)
+    """GPU -> NVLink lanes that leave it, where the source counts them."""
+    nvlink_domain: int | None = None
+    cells: tuple[Cell, ...] = ()
+    """Every pair that the source names, each GPU with itself first."""
+    pci: Mapping[str, str] = field(default_factory=dict)
+    """GPU -> PCI address, where the source states it."""
+    cpus: Mapping[str, str] = field(default_factory=dict)
+    """GPU -> CPUs beside it, as nvidia-smi prints them."""
+    numa: Mapping[str, int] = field(default_factory=dict)
+    """GPU -> NUMA node."""
+
+
+def read_topology(text: str) -> Topology | None:
+    """A topology of either kind; None where the text is neither."""
+    if "<system" in text[:4096]:
+        return from_xml(text)
+    if _HEADER.search(text):
+        return from_matrix(text)
+    return None
+
+
+class TopologyIngestor:
+    """NCCL's topology XML; nvidia-smi's matrix stands among its other texts."""
+
+    name = NAME
+    version = VERSION
+
+    def sniff(self, head: bytes, name: str) -> Recognition | None:
+        """Recognise it by its root element."""
+        start = head[:4096]
+        if b"<system" in start and (b"<cpu" in head or b"<pci" in head):
+            return Recognition("topology", "NCCL's topology of a host (XML)", NAME)
+        if b"<graphs" in start and b"<graph" in start:
+            return Recognition(
+                "nccl_graph",
+                "the channels that NCCL chose (XML): its log says the same, and is read",
+                status="unrecognised",
+            )
+        return None
+
+    def read(self, source: SourceFile, sink: Sink, options: IngestOptions) -> None:
+        """Write the pairs into host_link."""
+        from tracekit.ingest.counters.net_samples import node_of_path
+
+        with source.open() as stream:
+            data = stream.read(MAX_BYTES + 1)
+        found = from_xml(data.decode("utf-8", "replace")) if len(data) <= MAX_BYTES else None
+        sink.fact(place_kind="event", producer="NCCL topology", time_basis="none")
+        if found is None:
+            sink.count(
+                "bad_document",
+                doc="XML that breaks off, declares entities or is none: nothing of it is kept.",
+                place=1,
+            )
+            sink.fact(status="partial", reason="the XML is damaged")
+            return
+        write_links(sink, found, node_of_path(source.path))
+        if not found.cells:
+            sink.fact(status="empty", reason="it names no GPU")
+
+
+def write_links(sink: Sink, found: Topology, node: str | None) -> None:
+    """Rows of host_link."""
+    if not found.cells:
+        return
+    cells = found.cells
+
+    def of(each: Mapping[str, str | int]) -> list[str | int | None]:
+        return [each.get(c.gpu) for c in cells]
+
+    lanes = [int(c.connection[2:]) if c.connection.startswith("NV") else None for c in cells]
+    near = [c.peer in found.nearest.get(c.gpu, ()) if c.is_nic else None for c in cells]
+    write_columns(
+        sink,
+        "host_link",
+        {
+            "place": [c.place for c in cells],
+            "node": [node] * len(cells),
+            "gpu": [c.gpu for c in cells],
+            "nvml_index": [_index(c.gpu) for c in cells],
+            "pci": of(found.pci),
+            "peer": [c.peer[:200] for c in cells],
+            "peer_kind": ["nic" if c.is_nic else "gpu" for c in cells],
+            "connection": [c.connection for c in cells],
+            "nvlinks_count": lanes,
+            "is_nearest": near,
+            "cpu_affinity": of(found.cpus),
+            "numa_node": of(found.numa),
+        },
+    )
+
+
+def _index(gpu: str) -> int | None:
+    digits = gpu.removeprefix("GPU")
+    return int(digits) if digits.isdecimal() and len(digits) < 6 else None
+
+
+# --- NCCL's XML -----------------------------------------------------------------------------------
+
+
+class _Found(NamedTuple):
+    """A GPU or a port of a NIC in the tree."""
+
+    name: str
+    bridges: tuple[int, ...]
+    """Identities of the PCI elements above it, from the host bridge down to its own."""
+    cpu: int | None
+    """Identity of the CPU (a NUMA node) above it."""
+    place: int
+    speed: float | None = None
+
+
+_Frame = tuple[ElementTree.Element, tuple[int, ...], int | None, str, str]
+"""An element, the PCI elements above it, its CPU, its bus address, its NUMA node."""
+
+
+def from_xml(text: str) -> Topology | None:
+    """NCCL's topology; None for anything else, damaged XML and entities among it."""
+    if "<!DOCTYPE" in text or "<!ENTITY" in text:
+        return None  # nothing that NCCL writes declares entities; such a file is an attack
+    root = _root(text)
+    if root is None or root.tag != "system":
+        return None
+    gpus: list[_Found] = []
+    nics: list[_Found] = []
+    lanes: dict[str, int] = {}
+    switched: dict[str, int] = {}
+    direct: dict[tuple[str, str], int] = {}
+    pci: dict[str, str] = {}
+    numa: dict[str, int] = {}
+    stack: list[_Frame] = [(root, (), None, "", "")]
+    place = 0
+    while stack:
+        element, bridges, cpu, busid, node = stack.pop()
+        place += 1
+        if element.tag == "pci":
+            busid = element.get("busid", busid)
+            bridges = (*bridges, place)
+        elif element.tag == "cpu":
+            cpu, node = place, element.get("numaid", "")
+        elif element.tag == "gpu":
+            name = f"GPU{element.get('dev', len(gpus))}"[:40]
+            gpus.append(_Found(name, bridges, cpu, place))
+            links = [(link, _whole(link.get("count")) or 0) for link in element.iter("nvlink")]
+            lanes[name] = sum(count for _, count in links)
+            for link, count in links:
+                target = pci_address(link.get("target", ""))
+                if link.get("tclass", "").startswith("0x0302") and target:
+                    direct[name, target] = direct.get((name, target), 0) + count
+                else:
+                    switched[name] = switched.get(name, 0) + count
+            if address := pci_address(busid):
+                pci[name] = address
+            if node.isdecimal() and len(node) < 6:
+                numa[name] = int(node)
+        elif element.tag == "net":
+            speed = _whole(element.get("speed"))
+            name = (element.get("name") or busid)[:200]
+            rate = speed * MBIT if speed else None
+            nics.append(_Found(name, bridges, cpu, place, rate))
+        stack += [(child, bridges, cpu, busid, node) for child in reversed(element)]
+    if max(len(gpus), len(nics)) > MAX_DEVICES:
+        return None
+    gpus.sort(key=lambda g: _natural(g.name))
+    nics.sort(key=lambda n: _natural(n.name))
+    speeds = {nic.speed for nic in nics if nic.speed}
+    linked = sum(1 for count in lanes.values() if count)
+    once = {nic.name: nic for nic in nics}
+    nearest: dict[str, tuple[str, ...]] = {}
+    cells = []
+    for gpu in gpus:
+        for peer in gpus:
+            word = "X" if peer is gpu else _pci_word(gpu, peer)
+            count = direct.get((gpu.name, pci.get(peer.name, "")), 0) or min(
+                switched.get(gpu.name, 0), switched.get(peer.name, 0)
+            )
+            if peer is not gpu and count:
+                word = f"NV{count}"
+            cells.append(Cell(gpu.place, gpu.name, peer.name, False, word))
+        words = {name: _pci_word(gpu, nic) for name, nic in once.items()}
+        best = min((NEARNESS[w] for w in words.values()), default=None)
+        nearest[gpu.name] = tuple(n for n, w in words.items() if NEARNESS[w] == best)
+        cells += [Cell(gpu.place, gpu.name, n, True, w) for n, w in words.items()]
+    return Topology(
+        gpus=tuple(gpu.name for gpu in gpus),
+        nics=tuple(once),
+        nearest=nearest,
+        nic_bytes_per_s=speeds.pop() if len(speeds) == 1 else None,
+        nvlink_peers=lanes if linked else {},
+        nvlink_domain=linked or None,
+        cells=tuple(dict.fromkeys(cells)),
+        pci=pci,
+        numa=numa,
+    )
+
+
+def _root(text: str) -> ElementTree.Element | None:
+    """The root of a tree; None where it is damaged, or deeper or larger than any machine's."""
+    depth = count = 0
+    parser: Any = ElementTree.XMLPullParser(("start", "end"))
+    root: ElementTree.Element | None = None
+    try:
+        for i in range(0, len(text), READ_CHARACTERS):
+            parser.feed(text[i : i + READ_CHARACTERS])
+            for event, element in parser.read_events():
+                is_start = event == "start"
+                depth += 1 if is_start else -1
+                count += is_start
+                root = element if root is None else root
+                if depth > MAX_DEPTH or count > MAX_ELEMENTS:
+                    return None
+        parser.close()
+    except ElementTree.ParseError:
+        return None
+    return root
+
+
+def _pci_word(one: _Found, other: _Found) -> str:
+    """nvidia-smi's word for the way over PCIe, from the tree: SYS between NUMA nodes."""
+    shared = [b for b in one.bridges if b in other.bridges]
+    if not shared:
+        return "PHB" if one.cpu == other.cpu else "SYS"
+    deepest = max(len(one.bridges), len(other.bridges)) - len(shared)
+    return "PIX" if deepest <= 1 else "PXB"
+
+
+def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
+    parts = re.split(r"(\d+)", text)
+    return tuple((1, int(p), "") if p.isdecimal() else (0, 0, p) for p in parts)
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() and len(text) < 16 else None
+
+
+# --- nvidia-smi topo -m ---------------------------------------------------------------------------
+
+
+def is_matrix_header(line: str) -> bool:
+    """Whether a line names the columns: its second word is a column too, no cell such as X."""
+    words = _ANSI.sub("", line).split()
+    return words[:1] == ["GPU0"] and len(words) > 1 and not _WORD.fullmatch(words[1])
+
+
+def from_matrix(text: str, first_line: int = 1) -> Topology | None:
+    """The matrix in a text; ``first_line`` is the number of its first line in the file."""
+    lines = [_ANSI.sub("", line) for line in text.splitlines()]
+    header = next((i for i, line in enumerate(lines) if is_matrix_header(line)), None)
+    if header is None:
+        return None
+    columns = [c for c in lines[header].split() if re.fullmatch(r"(GPU|NIC)\d+|mlx\w+|\w+_\d+", c)]
+    rows: dict[str, list[str]] = {}
+    places: dict[str, int] = {}
+    for number, line in enumerate(lines[header + 1 :], first_line + header + 1):
+        cells = line.split()
+        if cells and cells[0] in columns and cells[0] not in rows:
+            rows[cells[0]] = cells[1:]
+            places[cells[0]] = number
+    legend = dict(re.findall(r"(?m)^\s*(NIC\d+):\s*(\S{1,100})", text))
+    gpus = [c for c in columns if c.startswith("GPU") and c in rows]
+    nics = [c for c in columns if not c.startswith("GPU")]
+    if not gpus:
+        return None
+    nearest: dict[str, tuple[str, ...]] = {}
+    lanes: dict[str, int] = {}
+    found: list[Cell] = []
+    cpus: dict[str, str] = {}
+    numa: dict[str, int] = {}
+    for gpu in gpus:
+        row = rows[gpu]
+        words = dict(zip(columns, row, strict=False))
+        far = {n: NEARNESS[words[n]] for n in nics if words.get(n) in NEARNESS}
+        best = min(far.values(), default=None)
+        nearest[gpu] = tuple(legend.get(n, n) for n in nics if n in far and far[n] == best)
+        links = [int(c[2:]) for c in words.values() if re.fullmatch(r"NV\d+", c)]
+        lanes[gpu] = sum(links)
+        found += [
+            Cell(places[gpu], gpu, legend.get(peer, peer), peer in nics, word)
+            for peer, word in words.items()
+            if _WORD.fullmatch(word)
+        ]
+        affinity = row[len(columns) :]
+        if affinity and re.fullmatch(r"\d[\d,-]{0,200}", affinity[0]):
+            cpus[gpu] = affinity[0]
+            if len(affinity) > 1 and affinity[1].isdecimal() and len(affinity[1]) < 6:
+                numa[gpu] = int(affinity[1])
+    linked = sum(1 for count in lanes.values() if count)
+    return Topology(
+        gpus=tuple(gpus),
+        nics=tuple(legend.get(n, n) for n in nics),
+        nearest=nearest,
+        nvlink_peers=lanes if linked else {},
+        nvlink_domain=linked or None,
+        cells=tuple(found),
+        cpus=cpus,
+        numa=numa,
+    )

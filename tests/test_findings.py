@@ -78,10 +78,10 @@ def test_the_id_of_many_scattered_ranks_stays_short_and_tells_them_apart() -> No
     assert odd != finding_id("r", Scope(ranks=(*range(1, 997, 2), 998)), range(1000))
 
 
-def finding(name: str, severity: Severity, cost: float | None, rule: str = "r") -> Finding:
+def finding(name: str, severity: Severity, cost: float | None) -> Finding:
     return Finding(
         id=name,
-        rule=rule,
+        rule="r",
         severity=severity,
         confidence=Confidence(level="possible", basis=""),
         summary="",
@@ -93,11 +93,10 @@ def finding(name: str, severity: Severity, cost: float | None, rule: str = "r") 
     )
 
 
-def test_order_is_hang_verdict_severity_impact_with_unknown_last() -> None:
-    hang = finding("hang", Severity.CRITICAL, None, "collective-hang")
+def test_order_is_verdict_severity_impact_with_unknown_last() -> None:
     verdict = finding("verdict", Severity.MINOR, 0.1)
     unknown = finding("unknown", Severity.MAJOR, None)
     small = finding("small", Severity.MAJOR, 0.1)
     large = finding("large", Severity.MAJOR, 0.2)
-    found = ordered([unknown, small, verdict, large, hang], "verdict")
-    assert [f.id for f in found] == ["hang", "verdict", "large", "small", "unknown"]
+    found = ordered([unknown, small, verdict, large], "verdict")
+    assert [f.id for f in found] == ["verdict", "large", "small", "unknown"]

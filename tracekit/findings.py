@@ -27,7 +27,6 @@ Instrument = Literal["host ranges", "GPU timeline", "step times", "counters", "l
 NOTE_RATIO = 0.01
 MAJOR_RATIO = 0.05
 CRITICAL_RATIO = 0.20
-HANG_RULES = frozenset({"collective-hang"})
 
 
 class Severity(StrEnum):
@@ -282,12 +281,11 @@ class BudgetPart:
 
 
 def ordered(findings: Iterable[Finding], verdict_finding: str | None = None) -> list[Finding]:
-    """Hang first, then the verdict's finding, severity, impact (unknown last), id."""
+    """The verdict's finding first, then by severity, impact (unknown last), id."""
 
-    def key(finding: Finding) -> tuple[bool, bool, int, bool, float, str]:
+    def key(finding: Finding) -> tuple[bool, int, bool, float, str]:
         cost = finding.impact.s_per_step
         return (
-            finding.rule not in HANG_RULES,
             finding.id != verdict_finding,
             -finding.severity.weight,
             cost is None,

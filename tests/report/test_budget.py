@@ -130,7 +130,7 @@ def test_the_parts_always_sum_to_the_step_and_none_is_negative(
     ]
     steps = Steps.from_rows(breakdown, [])
     findings = [finding(*cost) for cost in costs]
-    budget = step_budget(steps, findings, {"exposed-communication": False, "launch-bound": False})
+    budget = step_budget(steps, findings)
     if steps.median_rank is None:
         assert budget == ()
         return
@@ -142,10 +142,10 @@ def test_the_parts_always_sum_to_the_step_and_none_is_negative(
 def test_the_schedules_bubble_comes_out_of_waiting_then_idle(make_job: MakeJob) -> None:
     """Before findings that blame nobody, after culprits; the parts still sum to the step."""
     facts = make_job().facts()
-    found = step_budget(facts.steps, [], {}, 8e6)
+    found = step_budget(facts.steps, [], 8e6)
     by_part = {p.part: round(p.s_per_step * 1e3) for p in found}
     assert by_part == {"bubble": 8, "floor": 85, "host": 7, "unexplained": 0}
     assert sum(p.s_per_step for p in found) == pytest.approx(0.1)
-    everything = step_budget(facts.steps, [], {}, 8e9)
+    everything = step_budget(facts.steps, [], 8e9)
     by_part = {p.part: round(p.s_per_step * 1e3) for p in everything}
     assert by_part == {"bubble": 15, "floor": 85, "unexplained": 0}

@@ -74,8 +74,10 @@ def test_two_readings_of_a_port_are_one_instrument(query: str, level: str) -> No
 
 def test_what_was_taken_in_takes_nothing_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule that is absorbed and absorbs itself: its turn comes when it is there no more."""
-    rules = [replace(r, absorbs=("late-rank",)) if r.name == "slow-gpu" else r for r in RULES]
-    monkeypatch.setattr(sys.modules[fold.__module__], "RULES", rules)
+    rules = {r.name: r for r in RULES}
+    rules["slow-gpu"] = replace(rules["slow-gpu"], absorbs=("lateness",))
+    rules["late-rank"] = replace(rules["late-rank"], sees="lateness")
+    monkeypatch.setattr(sys.modules[fold.__module__], "rule", rules.__getitem__)
     late = replace(SLOW, id="late-rank/3", rule="late-rank")
     assert [f.rule for f in fold([HOT, SLOW, late])] == ["thermal-throttle", "late-rank"]
     assert [f.rule for f in fold([SLOW, late])] == ["slow-gpu"]

@@ -10,7 +10,7 @@ import pytest
 
 from tracekit.findings import Evidence, Finding, Impact, Severity
 from tracekit.report import DiagnoseConfig, InputFile, Report, Silence, build_report
-from tracekit.report.build import link_symptoms
+from tracekit.report.links import link_symptoms
 from tracekit.report.verdict import judge
 from tracekit.rules import Facts
 
@@ -83,9 +83,7 @@ def test_a_stated_cause_of_slow_communication_leads_where_ranks_left_no_trace(
     facts = make_job(comm_ms=30).stall("gc_pause", [1], range(1, 11), 3).facts(world_size=8)
     found = build_report(facts)
     (minor,) = (f for f in found.findings if f.rule == "gc-pause")
-    verdict = judge(
-        facts, [replace(minor, rule=rule)], found.document.step_budget, {}, []
-    ).verdict  # fmt: skip
+    verdict = judge(facts, [replace(minor, rule=rule)], found.document.step_budget, []).verdict
     assert verdict.kind == "not_enough_data"
     assert verdict.finding == (minor.id if is_named else None)
     assert "4 ranks that it may be waiting for left no trace" in verdict.sentence
@@ -159,7 +157,7 @@ def test_a_major_finding_that_blames_nobody_is_not_nothing_to_fix(
     make_job: MakeJob, changed: dict[str, Any], kind: str
 ) -> None:
     found = replace(_note_of(make_job, "excess-bubble"), **{"severity": Severity.MAJOR, **changed})
-    verdict = judge(make_job().facts(), [found], [], {"excess-bubble": False}, []).verdict
+    verdict = judge(make_job().facts(), [found], [], []).verdict
     assert verdict.kind == kind
     assert verdict.finding == (found.id if kind == "unexplained" else None)
 
@@ -334,7 +332,7 @@ def test_a_hang_comes_before_everything(make_job: MakeJob) -> None:
     facts = make_job().stall("input_stall", [1], range(1, 11), 50).facts()
     stall = build_report(facts).findings[0]
     hang: Finding = replace(stall, id="collective-hang/2", rule="collective-hang")
-    judgement = judge(facts, [stall, hang], (), {}, ())
+    judgement = judge(facts, [stall, hang], (), ())
     assert judgement.verdict.kind == "hang"
 
 
@@ -387,7 +385,7 @@ def test_a_port_at_fault_at_an_unknown_price_is_not_nothing_to_fix(
     """It loses packets whatever that costs, while much of the step is communication."""
     note = _note_of(make_job, rule)
     facts = make_job(comm_ms=30).facts()
-    found = judge(facts, [note], [], {}, [])
+    found = judge(facts, [note], [], [])
     assert (found.verdict.kind, found.verdict.finding) == ("not_enough_data", note.id)
     assert found.verdict.sentence.startswith(note.summary)
     assert "How much of the 30 % of the step" in found.verdict.sentence
@@ -396,7 +394,7 @@ def test_a_port_at_fault_at_an_unknown_price_is_not_nothing_to_fix(
 def test_a_port_at_fault_leads_where_ranks_left_no_trace(make_job: MakeJob) -> None:
     note = _note_of(make_job, "packet-loss")
     facts = make_job(comm_ms=30).facts(world_size=8)
-    found = judge(facts, [note], [], {}, [])
+    found = judge(facts, [note], [], [])
     assert (found.verdict.kind, found.verdict.finding) == ("not_enough_data", note.id)
     assert "4 ranks that it may be waiting for left no trace" in found.verdict.sentence
 
@@ -408,9 +406,9 @@ def test_a_shared_link_leads_there_only_where_its_price_is_open(
     note = _note_of(make_job, rule)
     left_open = replace(note, next_capture=("profile ranks 4-7 in the same steps",))
     facts = make_job(comm_ms=30).facts(world_size=8)
-    assert judge(facts, [left_open], [], {}, []).verdict.finding == note.id
-    assert judge(facts, [note], [], {}, []).verdict.finding is None
-    assert judge(make_job(comm_ms=30).facts(), [left_open], [], {}, []).verdict.finding is None
+    assert judge(facts, [left_open], [], []).verdict.finding == note.id
+    assert judge(facts, [note], [], []).verdict.finding is None
+    assert judge(make_job(comm_ms=30).facts(), [left_open], [], []).verdict.finding is None
 
 
 def test_a_port_at_fault_may_cost_nothing_or_be_something_else_s_symptom(
@@ -426,7 +424,7 @@ def test_a_port_at_fault_may_cost_nothing_or_be_something_else_s_symptom(
         (busy, replace(note, explained_by=("slow-receiver/1",))),
         (busy, replace(note, counter_evidence=(doubted,))),
     ):
-        assert judge(facts, [found], [], {}, []).verdict.kind == "inherent"
+        assert judge(facts, [found], [], []).verdict.kind == "inherent"
 
 
 def _note_of(make_job: MakeJob, rule: str) -> Finding:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from tracekit.errors import UsageError
-from tracekit.rules import RULES, configured, explain, rule
-from tracekit.rules.base import DOC_HEADINGS, Facts, Rule
+from tracekit.rules import NAMES, RULES, configured, explain, rule, topic_of
+from tracekit.rules.base import DOC_HEADINGS, Effect, Facts, Rule
 from tracekit.rules.docs import rules_page
-from tracekit.rules.unbuilt import not_built, topic_of, unbuilt_rules
+from tracekit.rules.unbuilt import not_built, unbuilt_rules
 from tracekit.schema import UNIT_SUFFIXES
 
 DESIGN_RULES = """
@@ -25,6 +27,7 @@ tensor-group-spans-hosts cross-rail-traffic traffic-mismatch init-straggler conf
 link-degraded pfc-storm slow-receiver ecn-congestion incast ecmp-collision packet-loss nic-error
 fabric-misconfigured
 """.split()  # noqa: SIM905  # kept as the design has it, to be compared by eye
+ROOT = Path(__file__).parents[2]
 each_rule = pytest.mark.parametrize("each", RULES, ids=lambda r: r.name)
 
 
@@ -77,6 +80,49 @@ def test_what_is_given_is_not_asked_for() -> None:
     assert topic_of("gc-pause") == "gc-pause"
 
 
+TOPS = ("tracekit", "ingest", "dashboards")
+PARTS = {
+    "nccl_hang.py": {"collective-hang", "collective-mismatch"},
+    "nccl_links.py": {"link-degraded"},
+    "ras_hang.py": {"collective-hang"},
+    "standstill.py": {"collective-hang"},
+}
+"""Files that hold a part of one rule, which imports them."""
+
+
+def names_in(path: Path) -> set[str]:
+    """Rules that string constants of a file name, alone or as a list; prose may."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    texts = [
+        n.value.split()
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Constant) and isinstance(n.value, str)
+    ]
+    return {word for words in texts if set(words) <= set(NAMES) for word in words}
+
+
+def test_the_name_of_a_rule_stands_in_its_own_file_and_in_the_list_alone() -> None:
+    """What one rule is to another, or to the report, it declares by itself: a new rule is one
+    file. The simulator knows what its faults should be found as, as tests do."""
+    listed = ROOT / "tracekit/rules/__init__.py"
+    found: dict[str, set[str]] = {}
+    for path in (p for top in TOPS for p in (ROOT / top).rglob("*.py")):
+        if path != listed and "simulate" not in path.parts:
+            own = {path.stem.replace("_", "-")} | PARTS.get(path.name, set())
+            found[str(path.relative_to(ROOT))] = names_in(path) - own
+    assert not {path: names for path, names in found.items() if names}
+    assert names_in(listed) == set(NAMES)  # it finds what there is
+
+
+def test_what_a_rule_sees_some_rule_makes_and_the_other_way_round() -> None:
+    made = {e for r in RULES for e in (*r.explains, *r.absorbs)}
+    seen = {e for r in RULES for e in (*r.symptom_of, *((r.sees,) if r.sees else ()))}
+    assert made == seen == set(get_args(Effect))
+    for r in RULES:
+        assert not {*r.explains, *r.absorbs} & {*r.symptom_of}, f"{r.name} explains itself"
+        assert not {*r.absorbs} & {r.sees}
+
+
 def test_thresholds_can_be_set_and_a_wrong_one_is_refused() -> None:
     (changed,) = configured({"gc-pause": {"min_step_ratio": 0.5}}, select=["gc-pause"])
     assert getattr(changed.thresholds, "min_step_ratio") == 0.5  # noqa: B009  # base type has none
@@ -99,5 +145,5 @@ def test_rules_can_be_selected_and_ignored_and_a_misspelt_name_is_corrected() ->
 
 
 def test_the_rules_page_is_current() -> None:
-    page = Path(__file__).parents[2] / "docs" / "rules.md"
+    page = ROOT / "docs" / "rules.md"
     assert page.read_text(encoding="utf-8") == rules_page()

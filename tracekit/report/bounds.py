@@ -11,20 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracekit.findings import Finding, severity_of
+from tracekit.rules import rule
 from tracekit.rules.base import Facts
-
-BOUNDED = frozenset(
-    (
-        "nccl-socket-fallback",
-        "no-gpudirect",
-        "shm-instead-of-p2p",
-        "wrong-nic",
-        "channel-collapse",
-        "cross-rail-traffic",
-        "unsuitable-algorithm",
-    )
-)
-"""Rules about how NCCL transfers: nothing but communication can cost by them."""
 
 
 def bounded(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
@@ -32,7 +20,7 @@ def bounded(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
 
     One that can cost less than a severity asks for is not worth it.
     """
-    if not any(f.rule in BOUNDED and f.impact.s_per_step is None for f in findings):
+    if not any(_is_open(f) for f in findings):
         return list(findings)
     step_ns = facts.steps.step_ns if len(facts.steps) else 0.0
     # Of the rank that has most: another may hide what this one cannot.
@@ -41,11 +29,12 @@ def bounded(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
         return list(findings)
     most_ns = max(exposed)
     return [
-        _with_bound(f, most_ns / 1e9, most_ns / step_ns)
-        if f.rule in BOUNDED and f.impact.s_per_step is None
-        else f
-        for f in findings
+        _with_bound(f, most_ns / 1e9, most_ns / step_ns) if _is_open(f) else f for f in findings
     ]
+
+
+def _is_open(finding: Finding) -> bool:
+    return rule(finding.rule).bound == "communication" and finding.impact.s_per_step is None
 
 
 def _with_bound(finding: Finding, most_s: float, ratio: float) -> Finding:
@@ -54,6 +43,3 @@ def _with_bound(finding: Finding, most_s: float, ratio: float) -> Finding:
         severity=severity_of(ratio, cap=finding.severity),
         impact=replace(finding.impact, at_most_s_per_step=most_s),
     )
-
-
-__all__ = ["BOUNDED", "bounded"]

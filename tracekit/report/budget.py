@@ -21,27 +21,23 @@ All sums are in whole nanoseconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from tracekit.findings import BudgetPart, Finding, Part
+from tracekit.rules import rule
 from tracekit.rules.steps import Parts, Steps
 
-COMM_RULES = frozenset({"exposed-communication"})
-IDLE_RULES = frozenset({"launch-bound"})
-ROLL_UPS = frozenset({"low-mfu"})
-"""Their impact is the sum of parts that stand in the budget already."""
+_BUCKETS = {"communication": "comm", "idle": "idle"}
 
 
 def step_budget(
     steps: Steps,
     findings: Sequence[Finding],
-    blames: Mapping[str, bool],
     bubble_ns: float = 0.0,
 ) -> tuple[BudgetPart, ...]:
     """The parts of the mean step; empty where there is no steady step.
 
-    ``blames`` says by rule name whether it names a culprit; ``bubble_ns`` is what the pipeline's
-    schedule makes a stage stand idle in a step.
+    ``bubble_ns`` is what the pipeline's schedule makes a stage stand idle in a step.
     """
     if steps.median_parts is None or steps.median_rank is None:
         return ()
@@ -52,8 +48,8 @@ def step_budget(
         if steps.median_rank in ranks
     )
     parts: list[tuple[Part, int, str | None]] = []
-    in_turn = _in_turn(findings, blames)
-    culprits = [f for f in in_turn if blames.get(f.rule, True)]
+    in_turn = _in_turn(findings)
+    culprits = [f for f in in_turn if rule(f.rule).names_culprit]
     for finding in (*culprits, None, *in_turn[len(culprits) :]):
         if finding is None:
             parts.append(("bubble", buckets.take(round(bubble_ns), ("comm", "idle")), None))
@@ -96,22 +92,21 @@ class _Buckets:
         return self.take(self._ns[name], (name,))
 
 
-def _in_turn(findings: Sequence[Finding], blames: Mapping[str, bool]) -> list[Finding]:
+def _in_turn(findings: Sequence[Finding]) -> list[Finding]:
     open_ones = [
         f for f in findings
-        if not f.explained_by and f.impact.s_per_step and f.rule not in ROLL_UPS
+        if not f.explained_by and f.impact.s_per_step and rule(f.rule).budget != "counted"
     ]  # fmt: skip
     return sorted(
         open_ones,
-        key=lambda f: (not blames.get(f.rule, True), -(f.impact.s_per_step or 0.0), f.id),
+        key=lambda f: (not rule(f.rule).names_culprit, -(f.impact.s_per_step or 0.0), f.id),
     )
 
 
 def _sources(finding: Finding, median_rank: int, is_host_side: bool) -> tuple[str, ...]:
-    if finding.rule in COMM_RULES:
-        return ("comm",)
-    if finding.rule in IDLE_RULES:
-        return ("idle",)
+    part = rule(finding.rule).budget
+    if part in _BUCKETS:
+        return (_BUCKETS[part],)
     if median_rank not in finding.scope.ranks:
         return ("comm", "idle")
     return ("idle", "compute", "comm") if is_host_side else ("idle", "comm")

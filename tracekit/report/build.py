@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from tracekit.derive.ranks import ASSIGNED_WORDS
-from tracekit.findings import Finding, NotChecked, benched, confidence_from, ordered, severity_of
+from tracekit.findings import Finding, NotChecked, benched, ordered
 from tracekit.ingest.counters import NET_INGESTORS
 from tracekit.ingest.nsys.sniff import export_command
 from tracekit.report import signals
@@ -19,6 +19,7 @@ from tracekit.report.budget import step_budget
 from tracekit.report.config import DiagnoseConfig
 from tracekit.report.domains import rolled_up
 from tracekit.report.fold import fold
+from tracekit.report.links import link_symptoms
 from tracekit.report.model import (
     SCHEMA_VERSION,
     Coverage,
@@ -37,7 +38,7 @@ from tracekit.report.model import (
 from tracekit.report.price import priced
 from tracekit.report.verdict import judge
 from tracekit.report.without_steps import CAPTURE_STEPS
-from tracekit.rules import RULES, Facts, Rule, configured
+from tracekit.rules import Facts, Rule, configured, rule
 from tracekit.rules.base import Row
 from tracekit.rules.low_mfu import waterfall
 from tracekit.rules.pipeline import ScheduleBubble, schedule_bubble
@@ -72,9 +73,6 @@ COUNTER_KINDS = frozenset(
 SHOWN_NOTES = 4
 """Notes on how the run was made that stand in a report's head."""
 
-EXPLAINED_RATIO = 0.5
-"""A cause explains a symptom if it accounts for at least this share of it."""
-
 
 def build_report(
     facts: Facts,
@@ -92,17 +90,18 @@ def build_report(
     linked = _on_inferred_steps(link_symptoms(rolled_up(fold(found), facts), facts), facts)
     linked = bounded(linked, facts)
     linked = [priced(f, facts) for f in linked]
-    blames = {rule.name: rule.names_culprit for rule in RULES}
     # What is silenced still takes its time: it stays in the budget, under its id.
     bubble = schedule_bubble(facts)
-    budget = step_budget(facts.steps, linked, blames, bubble.allowed_ns if bubble else 0.0)
+    budget = step_budget(facts.steps, linked, bubble.allowed_ns if bubble else 0.0)
     kept, silenced = _silence(linked, config, today or datetime.now(UTC).date())
     is_whole = all(i.status not in ("partial", "unreadable") for i in inputs)
     failed = [i.path for i in inputs if any(j.name == "ingestor_failed" for j in i.issues)]
-    judgement = judge(facts, kept, budget, blames, rules_run, bool(silenced), is_whole, failed)
+    judgement = judge(facts, kept, budget, rules_run, bool(silenced), is_whole, failed)
     findings = [
         replace(f, confidence=benched(f.rule, f.confidence))
-        for f in ordered(kept, judgement.verdict.finding)
+        for f in sorted(
+            ordered(kept, judgement.verdict.finding), key=lambda f: not rule(f.rule).is_hang
+        )
     ]
     if not config.select:
         not_checked += not_built(i.kind for i in inputs)
@@ -188,12 +187,12 @@ def _run(rules: Iterable[Rule], facts: Facts) -> tuple[list[Finding], list[NotCh
     findings: list[Finding] = []
     not_checked: list[NotChecked] = []
     rules_run: list[str] = []
-    for rule in rules:
-        outcome = rule.run(facts)
+    for each in rules:
+        outcome = each.run(facts)
         findings += outcome.findings
         not_checked += outcome.not_checked
         if outcome.is_applicable and not outcome.not_checked:
-            rules_run.append(rule.name)
+            rules_run.append(each.name)
     return findings, not_checked, rules_run
 
 
@@ -223,114 +222,6 @@ def _silence(
         if f.id not in by_id and not (f.explained_by and set(f.explained_by) <= by_id.keys())
     ]
     return kept, [f"{name} silenced: {silence.reason}" for name, silence in by_id.items()]
-
-
-def link_symptoms(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
-    """Symptoms point to the findings that explain them, and those back.
-
-    A finding is explained if findings that its rule names as possible causes account for half of
-    it. Waiting in communication has its cause on some ranks only: what holds up all of them at
-    once makes nobody wait for another.
-    """
-    rules = {rule.name: rule for rule in RULES}
-    causes_of: dict[str, list[str]] = {}
-    for symptom in findings:
-        rule = rules.get(symptom.rule)
-        if rule is None or not rule.symptom_of:
-            continue
-        causes = [
-            f for f in findings if f.rule in rule.symptom_of and _can_cause(f, symptom, facts)
-        ]
-        cost = sum(f.impact.s_per_step or 0.0 for f in causes)
-        is_stated = symptom.rule == "link-degraded"  # the logs state a cause, never a cost
-        if symptom.rule == "pfc-storm" and all(f.impact.s_per_step is None for f in causes):
-            # One receiver that is overwhelmed pauses who sends: its price is that of the pauses.
-            is_stated = len(causes) == 1 and not causes[0].counter_evidence
-        if causes and (
-            is_stated or cost >= EXPLAINED_RATIO * (symptom.impact.s_per_step or 0.0)
-        ):  # fmt: skip
-            causes_of[symptom.id] = [f.id for f in ordered(causes)]
-    linked = [
-        replace(
-            f,
-            explains=tuple(s for s, causes in causes_of.items() if f.id in causes),
-            explained_by=tuple(causes_of.get(f.id, ())),
-        )
-        for f in findings
-    ]
-    by_id = {f.id: f for f in linked}
-    return [_priced(f, [by_id[s] for s in f.explains]) for f in linked]
-
-
-def _priced(cause: Finding, symptoms: Sequence[Finding]) -> Finding:
-    """What a log states, with what the traces measured where it says so.
-
-    The groups of a host are slow at the same time, so the costliest counts, not the sum.
-    """
-    slow = [
-        s
-        for s in symptoms
-        if s.impact.s_per_step is not None
-        and (s.rule == "link-degraded" or (s.rule, s.explained_by) == ("pfc-storm", (cause.id,)))
-    ]
-    if cause.impact.s_per_step is not None or not slow:
-        return cause
-    worst = max(slow, key=lambda s: s.impact.s_per_step or 0.0)
-    measured = severity_of(worst.impact.step_ratio)
-    is_paused = worst.rule == "pfc-storm"
-    shown = "the pauses of those who send" if is_paused else "slow transfers there"
-    return replace(
-        cause,
-        impact=worst.impact,
-        severity=max(cause.severity, measured, key=lambda s: s.weight),
-        confidence=confidence_from(
-            ["counters" if is_paused else "log", "peers"],
-            f"{cause.confidence.basis}; the traces show {shown}",
-        ),
-        evidence=cause.evidence + worst.evidence[:1],
-    )
-
-
-def _can_slow(cause: Finding, symptom: Finding, facts: Facts) -> bool:
-    """Whether what a log states of some hosts can be why transfers are slow there, and only there.
-
-    What all hosts have in common makes no group slower than its peers; what is wrong between
-    machines slows no group within one.
-    """
-    if any(e.query == "nccl_signals" for e in symptom.evidence):
-        return False  # NCCL's own errors are a cause, not what a setting makes slow
-    theirs = set(cause.scope.hosts)
-    hosts = set(symptom.scope.hosts or symptom.candidates.hosts)
-    everywhere = set(facts.job.hosts.values())
-    if not hosts or not hosts <= theirs or (theirs >= everywhere and len(everywhere) > 1):
-        return False
-    is_inside = len(hosts) == 1 and len(symptom.scope.ranks or symptom.candidates.ranks) > 1
-    inside = ("shm-instead-of-p2p", "channel-collapse", "config-mismatch")
-    between = ("wrong-nic", "no-gpudirect", "nccl-socket-fallback", "config-mismatch")
-    return cause.rule in (inside if is_inside else between)
-
-
-def _can_cause(cause: Finding, symptom: Finding, facts: Facts) -> bool:
-    if symptom.rule == "link-degraded":
-        return _can_slow(cause, symptom, facts)
-    if symptom.rule == "late-rank":
-        # Its own rank's cause, at the same time.
-        theirs = cause.scope.ranks
-        if cause.rule == "link-degraded" and not theirs:
-            theirs = cause.candidates.ranks  # all members of a slow group leave it late
-        is_there = set(symptom.scope.ranks) <= set(theirs) and symptom.scope.ranks
-        return bool(is_there) and _is_same_time(cause, symptom)
-    if symptom.rule == "stage-imbalance":
-        return set(symptom.scope.ranks) <= set(cause.scope.ranks)
-    if symptom.rule == "gpu-outlier":
-        return bool(set(symptom.scope.devices) & set(cause.scope.devices))
-    if symptom.rule != "exposed-communication":
-        return True
-    return set(cause.scope.ranks) < set(facts.steps.ranks)
-
-
-def _is_same_time(one: Finding, other: Finding) -> bool:
-    return any(a <= d and c <= b for a, b in one.scope.steps for c, d in other.scope.steps)
 
 
 # ---------------------------------------------------------------- parts of the document

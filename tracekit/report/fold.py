@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracekit.findings import Finding, Scope, finding_id, severity_of
-from tracekit.rules import RULES, ports
+from tracekit.rules import ports, rule
 from tracekit.rules.base import UNPROVED
 from tracekit.rules.busiest import is_counters_alone
 
@@ -19,17 +19,17 @@ def fold(findings: Sequence[Finding]) -> list[Finding]:
     likely, and its severity is that of the impact. A finding whose files no real sample proved
     absorbs nothing: it stays a note beside the other.
     """
-    absorbs = {rule.name: rule.absorbs for rule in RULES if rule.absorbs}
     # By place in the list: two findings may be equal, and one that was taken in is there no more.
     left = dict(enumerate(findings))
     for place, root in enumerate(findings):
-        if root.rule not in absorbs or is_unproved(root):
+        absorbs = rule(root.rule).absorbs
+        if not absorbs or is_unproved(root):
             continue
         for index, other in enumerate(findings):
             if (
                 {place, index} <= left.keys()
                 and index != place
-                and other.rule in absorbs[root.rule]
+                and rule(other.rule).sees in absorbs
                 and _is_same(root, left[index], [*left.values()])
             ):
                 left[place] = merge(left[place], left.pop(index))

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from tracekit.findings import HANG_RULES, BudgetPart, Evidence, Finding, NotChecked
+from tracekit.findings import BudgetPart, Evidence, Finding, NotChecked
 from tracekit.report.model import Document, Notes, Report
 from tracekit.report.page import MIN_WIDTH, Page
-from tracekit.rules import RULES
+from tracekit.rules import RULES, rule, topic_of
 from tracekit.rules.base import NO_GPU
-from tracekit.rules.unbuilt import topic_of, unbuilt_rules
+from tracekit.rules.unbuilt import unbuilt_rules
 from tracekit.wording import listed, plural, seconds, share, some, some_ranges
 
 MAX_LINES = 25
@@ -139,14 +139,14 @@ def _cause(page: Page, document: Document, notes: Notes) -> None:
 
 def cost_words(document: Document, cause: Finding) -> str:
     impact = cause.impact
-    if cause.rule in HANG_RULES:
+    if rule(cause.rule).is_hang:
         return "the whole job, until a timeout or somebody ends it."
     step_s = sum(p.s_per_step for p in document.step_budget)
     if impact.s_per_step is None or impact.step_ratio is None:
         most_s = impact.at_most_s_per_step
         if most_s is None or step_s <= 0:
             return "unknown"
-        what = "communication and copies" if cause.rule == "pcie-degraded" else "communication"
+        what = rule(cause.rule).bound or "communication"
         return (
             f"at most {seconds(most_s)} of every {seconds(step_s)} step "
             f"({share(most_s / step_s)}): all {what} that nothing hides; this finding's share of "

@@ -2,49 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
 
-from tracekit.findings import (
-    HANG_RULES,
-    BudgetPart,
-    Finding,
-    Severity,
-    Verdict,
-    VerdictKind,
-    ordered,
-)
+from tracekit.findings import BudgetPart, Finding, Severity, Verdict, VerdictKind, ordered
 from tracekit.report.judgement import LIMITS, Judgement, say
 from tracekit.report.unexplained import idle, slow_steps, unequal_waiting
 from tracekit.report.without_steps import no_steps
-from tracekit.rules import RULES
+from tracekit.rules import RULES, low_mfu, rule
 from tracekit.rules.base import HIDDEN_CAPTURE, Facts
-from tracekit.rules.low_mfu import waterfall
 from tracekit.rules.pipeline import schedule_bubble
 from tracekit.wording import plural, seconds, share
-
-PROGRAM_RULES = frozenset({"launch-bound", "latency-bound-communication"})
-"""Rules that blame nobody and yet are more than what the layout allows."""
-STATED_CAUSES = frozenset(
-    """
-    nccl-socket-fallback channel-collapse no-gpudirect shm-instead-of-p2p wrong-nic config-mismatch
-    cross-rail-traffic tensor-group-spans-hosts pcie-degraded
-    """.split()  # noqa: SIM905  # a list that is read by eye
-)
-"""Rules that logs or counters prove without a price, and whose cause slows communication."""
-PORT_FAULTS = frozenset({"packet-loss", "nic-error", "link-degraded"})
-"""Rules of ports whose counters show harm whatever it costs: no job makes it by running."""
-
-SHARED_LINKS = frozenset({"ecmp-collision", "storage-interference"})
-"""Rules of links that are shared in any job: beside ranks without a trace they lead only where
-calls are longer than their bytes need, so that the rule left its price open."""
 
 
 def judge(
     facts: Facts,
     findings: Sequence[Finding],
     budget: Sequence[BudgetPart],
-    blames: Mapping[str, bool],
     rules_run: Sequence[str],
     has_silenced: bool = False,
     is_whole: bool = True,
@@ -68,10 +42,10 @@ def judge(
     they hold is not known, so nothing is inherent. Nor is waiting where a part of the traces is
     missing and calls could not be matched without it.
     """
-    hang = next((f for f in findings if f.rule in HANG_RULES), None)
+    hang = next((f for f in findings if rule(f.rule).is_hang), None)
     if hang is not None:
         return Judgement(Verdict(kind="hang", finding=hang.id, sentence=hang.summary))
-    cause = next((f for f in ordered(findings) if _is_cause(f, blames)), None)
+    cause = next((f for f in ordered(findings) if _is_cause(f)), None)
     if cause is not None and cause.severity.weight >= Severity.MAJOR.weight:
         return Judgement(_named(facts, cause))
     if facts.hidden_ranks:
@@ -90,7 +64,7 @@ def judge(
         or _program(facts, findings)
         or (idle(facts, budget) if is_open else None)
         or (slow_steps(facts) if is_open else None)
-        or _nobodys(findings, blames)
+        or _nobodys(findings)
         or (Judgement(_named(facts, cause)) if cause is not None else None)
         or _too_short(facts)
         or _failed(failed)
@@ -100,9 +74,9 @@ def judge(
     )
 
 
-def _is_cause(finding: Finding, blames: Mapping[str, bool]) -> bool:
+def _is_cause(finding: Finding) -> bool:
     is_worth_it = finding.severity.weight >= Severity.MINOR.weight
-    return blames.get(finding.rule, True) and not finding.explained_by and is_worth_it
+    return rule(finding.rule).names_culprit and not finding.explained_by and is_worth_it
 
 
 def _named(facts: Facts, finding: Finding) -> Verdict:
@@ -113,7 +87,8 @@ def _named(facts: Facts, finding: Finding) -> Verdict:
     names_all_ranks = not scope.ranks or set(scope.ranks) >= (
         whole if len(whole) > 1 else set(facts.ranks)
     )
-    is_whole_job = finding.rule in PROGRAM_RULES or (names_all_ranks and not names_a_part)
+    is_program = rule(finding.rule).blames == "program"
+    is_whole_job = is_program or (names_all_ranks and not names_a_part)
     kind: VerdictKind = "configuration" if is_whole_job else "culprit"
     if finding.candidates.ranks and not scope.ranks:
         # It is known that somebody is to blame: of a group that is, or that was not captured.
@@ -144,9 +119,11 @@ def _missing(facts: Facts, cause: Finding | None, findings: Sequence[Finding]) -
     if not missing or waiting < LIMITS.min_waiting_ratio:
         return None
     advice = facts.missing_advice
-    stated = cause if cause is not None and cause.rule in STATED_CAUSES else _unpriced(findings)
+    stated = cause
+    if cause is None or rule(cause.rule).states != "cause":
+        stated = _unpriced(findings)
     if stated is None:
-        is_open = (f for f in findings if f.rule in SHARED_LINKS and f.next_capture)
+        is_open = (f for f in findings if rule(f.rule).states == "shared link" and f.next_capture)
         stated = next(is_open, None)
     if stated is not None:
         says = (
@@ -175,15 +152,16 @@ def _why_absent(facts: Facts) -> str:
 
 
 def _program(facts: Facts, findings: Sequence[Finding]) -> Judgement | None:
-    found = next((f for f in findings if f.rule in PROGRAM_RULES and not f.explained_by), None)
+    programs = (f for f in findings if rule(f.rule).blames == "program" and not f.explained_by)
+    found = next(programs, None)
     return None if found is None else Judgement(_named(facts, found))
 
 
-def _nobodys(findings: Sequence[Finding], blames: Mapping[str, bool]) -> Judgement | None:
+def _nobodys(findings: Sequence[Finding]) -> Judgement | None:
     """A major finding whose rule names no culprit, where nothing explains it: not inherent."""
     for found in findings:
         is_major = found.severity.weight >= Severity.MAJOR.weight
-        if is_major and not found.explained_by and not blames.get(found.rule, True):
+        if is_major and not found.explained_by and not rule(found.rule).names_culprit:
             sentence = f"{found.summary} No rule here found the reason."
             return Judgement(Verdict(kind="unexplained", finding=found.id, sentence=sentence))
     return None
@@ -249,7 +227,7 @@ def _unpriced(findings: Sequence[Finding]) -> Finding | None:
         (
             f
             for f in findings
-            if f.rule in PORT_FAULTS
+            if rule(f.rule).states == "harm"
             and f.impact.s_per_step is None
             and not f.explained_by
             and not f.counter_evidence
@@ -280,7 +258,8 @@ def _inherent(
     if has_waiting:
         more = "" if bubble is None else "other "
         about += f", {share(exposed)} of it {more}communication that nothing hides"
-    if has_waiting and not is_whole and "late-rank" not in rules_run:
+    tells_who = {r.name for r in RULES if "lateness" in r.symptom_of}
+    if has_waiting and not is_whole and tells_who.isdisjoint(rules_run):
         return say(
             "not_enough_data",
             f"Cannot tell: {seconds(steps.step_ns / 1e9)} a step{about}, and with parts of the "
@@ -294,8 +273,8 @@ def _inherent(
     beyond = " beyond what is silenced" if has_silenced else ""
     beyond += "" if is_whole else " in what could be read"
     network = ""
-    low = any(f.rule == "low-mfu" and f.impact.s_per_step for f in findings)
-    used = waterfall(facts) if low else None
+    low = any(f.rule == low_mfu.NAME and f.impact.s_per_step for f in findings)
+    used = low_mfu.waterfall(facts) if low else None
     if used is not None:
         about += f", the model's arithmetic {share(used.mfu_ratio)} of the GPUs' peak"
     if has_waiting:

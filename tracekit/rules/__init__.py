@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import UsageError
 from tracekit.rules.base import Facts, JobFacts, Rule, RuleOutcome
-from tracekit.rules.unbuilt import unbuilt_rules
+from tracekit.rules.unbuilt import FAMILIES, unbuilt_rules
 
 NAMES = (
     "dataloader-stall",
@@ -103,6 +103,13 @@ def explain(name: str) -> str:
     return rule(name).explain()
 
 
+def topic_of(name: str) -> str:
+    """What a rule is about in words, built or not; its own name where it stands alone."""
+    if name in NAMES:
+        return _loaded(name).topic or name
+    return next((family.topic for family in FAMILIES if name in family.rules), name)
+
+
 def configured(
     thresholds: Mapping[str, Mapping[str, object]] | None = None,
     select: Iterable[str] = (),
@@ -127,4 +134,5 @@ __all__ = [
     "configured",
     "explain",
     "rule",
+    "topic_of",
 ]

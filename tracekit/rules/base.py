@@ -11,12 +11,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from tracekit.errors import UsageError
 from tracekit.findings import (
     EvidenceRow,
     Finding,
+    Instrument,
     Level,
     NotChecked,
     Owner,
@@ -333,6 +334,43 @@ class Thresholds:
     """Base of all thresholds. Fields end in their unit; each carries its reason."""
 
 
+Topic = Literal["GPU health", "links, packet loss, pause", "NCCL's transports and choices"]
+Effect = Literal[
+    "waiting",  # others wait for it in communication
+    "lateness",  # its ranks enter collectives late
+    "lateness of its group",  # so do all members of a group of which no rank can be named
+    "stalled launches",  # its host launches nothing meanwhile
+    "unfed GPUs",  # kernels are launched too slowly
+    "idle stages",  # other stages of the pipeline stand idle
+    "latency",  # small messages wait as if each took long
+    "slow GPU",  # a GPU computes slowly
+    "odd GPU",  # a GPU differs from its peers in temperature or power
+    "slow link",  # one link carries less than those beside it
+    "slow transfers within hosts",
+    "slow transfers between hosts",
+    "pauses",  # senders are told to stop
+    "bursts",  # many send to one at once
+]
+"""What a fault makes, by which another rule may see it: a new rule names what it makes, and stands
+in no list of another."""
+Sameness = Literal["job", "some ranks", "ranks", "ranks and steps", "devices", "hosts"]
+"""Where a cause must sit to explain a symptom: anywhere; on some ranks, not on all (what holds up
+everybody makes nobody wait for another); on all ranks of the symptom; there, at the same time; on
+one of its devices; on all its hosts, and not on all of the job."""
+
+
+@dataclass(frozen=True)
+class Lends:
+    """How a symptom's measured price passes to what causes it, where that is stated without one."""
+
+    instrument: Instrument
+    """What states such a cause."""
+    shown: str
+    """What the traces show of it."""
+    is_to_one: bool = False
+    """Only to a cause that stands alone and has nothing against it."""
+
+
 @dataclass(frozen=True)
 class Rule:
     """A rule: one module, one name, one question to the data."""
@@ -351,8 +389,9 @@ class Rule:
     """What it can do without, and what each is for (words, a price): never whether somebody is
     accused, nor who."""
     cap: Severity = Severity.CRITICAL
-    names_culprit: bool = True
-    """False: describes how the time is spent, blames nobody; may be a symptom of another."""
+    blames: Literal["culprit", "program", "nobody"] = "culprit"
+    """"nobody": describes how the time is spent; may be a symptom of another. "program": blames
+    nobody either, and yet is more than what the layout allows."""
     needs: str = ""
     """The input that is most often absent, as ``not_checked`` states it."""
     needs_kernels: bool = False
@@ -360,11 +399,39 @@ class Rule:
     kernel_queries: tuple[str, ...] = ()
     """For a rule with other evidence besides: what shows the device, and is withheld from it
     where CUDA graphs hide that."""
-    symptom_of: tuple[str, ...] = ()
-    """Rules whose findings can explain this one."""
-    absorbs: tuple[str, ...] = ()
-    """Rules that see the same fault with another instrument: a finding of theirs in the same place
-    and this one become one finding, under this rule's name."""
+    topic: Topic | None = None
+    """What a reader would ask about; None: the rule's own name says it."""
+    is_hang: bool = False
+    """Whether what it finds ends the job."""
+    explains: tuple[Effect, ...] = ()
+    """What it makes, so that its findings explain those of the rules that are ``symptom_of``
+    that."""
+    symptom_of: tuple[Effect, ...] = ()
+    """What it would see of another fault."""
+    same: Sameness = "job"
+    """How near such a fault must be."""
+    lends: Lends | None = None
+    """Whether its price passes to causes without one."""
+    sees: Effect | None = None
+    """What fault it sees by its trace, which a rule with another instrument may know better."""
+    absorbs: tuple[Effect, ...] = ()
+    """Faults that it sees with another instrument: a finding that ``sees`` one in the same place
+    and this one become one finding, under this rule's name. It makes them too."""
+    budget: Literal["place", "communication", "idle", "counted"] = "place"
+    """What part of the step its cost comes out of: by where its ranks are; only exposed
+    communication, or idle time; none, as the sum of what stands in the budget already."""
+    bound: Literal["communication", "communication and copies"] | None = None
+    """What nothing but can cost by it: communication of the rank that has most; of the ranks that
+    the rule names, which says itself how much."""
+    states: Literal["cause", "harm", "shared link"] | None = None
+    """What its findings prove without a price: why communication is slow; that a port does harm,
+    whatever it costs (no job makes it by running); the use of a link that any job shares, which
+    may lead a verdict only where the finding left its price open."""
+
+    @property
+    def names_culprit(self) -> bool:
+        """Whether it blames a part of the job."""
+        return self.blames == "culprit"
 
     def configured(self, overrides: Mapping[str, object]) -> Rule:
         """The rule with some thresholds replaced; UsageError for one that it does not have."""
@@ -435,23 +502,6 @@ class Rule:
         return "\n".join(lines) + "\n"
 
 
-GPU_CAUSES = ("thermal-throttle", "power-brake", "gpu-memory-fault", "gpu-contention")
-"""Rules over counters that say why a GPU computes slowly."""
-COUNTER_CAUSES = (
-    *GPU_CAUSES,
-    "pcie-degraded",
-    "nvlink-fault",
-    "packet-loss",
-    "nic-error",
-    "slow-receiver",
-    "pfc-storm",
-    "ecn-congestion",
-    "incast",
-    "ecmp-collision",
-    "storage-interference",
-)
-"""Rules over counters whose findings can make a rank late or communication slow."""
-
 UNPROVED = "files in a format that no real sample proved"
 """Name of the evidence against a finding that rests on such files: it stays a note."""
 HIDDEN = "the kernels inside CUDA graphs (recorded as whole graphs)"
@@ -477,9 +527,7 @@ def lacking(rule: str, needs: str, capture: str | None = None) -> RuleOutcome:
 
 
 __all__ = [
-    "COUNTER_CAUSES",
     "DOC_HEADINGS",
-    "GPU_CAUSES",
     "HIDDEN",
     "HIDDEN_CAPTURE",
     "NOT_APPLICABLE",
@@ -487,6 +535,7 @@ __all__ = [
     "UNPROVED",
     "Facts",
     "JobFacts",
+    "Lends",
     "Level",
     "Row",
     "Rule",

@@ -341,4 +341,8 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs="NCCL logs",
+    topic="NCCL's transports and choices",
+    explains=("slow transfers within hosts",),
+    bound="communication",
+    states="cause",
 )

@@ -214,4 +214,5 @@ RULE = Rule(
     kernel_queries=("last_calls", open_hang.QUERY, standing_hang.QUERY),
     evaluate=evaluate,
     doc=__doc__,
+    is_hang=True,
 )

@@ -154,4 +154,7 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs="NCCL logs",
+    topic="NCCL's transports and choices",
+    explains=("slow transfers within hosts", "slow transfers between hosts"),
+    states="cause",
 )

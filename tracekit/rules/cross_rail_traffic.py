@@ -176,4 +176,7 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs="NCCL logs",
+    topic="NCCL's transports and choices",
+    bound="communication",
+    states="cause",
 )

@@ -83,4 +83,5 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs=TEXT.needs,
+    explains=("waiting", "lateness", "stalled launches", "idle stages"),
 )

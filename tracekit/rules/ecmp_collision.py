@@ -181,4 +181,7 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs=NEEDS,
+    topic="links, packet loss, pause",
+    explains=("waiting", "lateness"),
+    states="shared link",
 )

@@ -147,4 +147,6 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs=at.NEEDS,
+    topic="links, packet loss, pause",
+    explains=("waiting", "lateness"),
 )

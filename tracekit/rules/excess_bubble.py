@@ -198,13 +198,7 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     cap=Severity.MAJOR,
-    names_culprit=False,
+    blames="nobody",
     needs=pipeline.NEEDS,
-    symptom_of=(
-        "stage-imbalance",
-        "slow-gpu",
-        "sequence-imbalance",
-        "gc-pause",
-        "dataloader-stall",
-    ),
+    symptom_of=("idle stages",),
 )

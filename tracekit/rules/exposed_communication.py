@@ -44,7 +44,6 @@ from tracekit.findings import (
     severity_of,
 )
 from tracekit.rules.base import (
-    COUNTER_CAUSES,
     MAX_CANDIDATES,
     Facts,
     Rule,
@@ -191,21 +190,8 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     cap=Severity.MINOR,
-    names_culprit=False,
-    symptom_of=(
-        "dataloader-stall",
-        "gc-pause",
-        "checkpoint-stall",
-        "sync-stall",
-        "recompile",
-        "allocator-stall",
-        "hot-expert",
-        "stage-imbalance",
-        "sequence-imbalance",
-        "late-rank",
-        "slow-gpu",
-        "slow-host",
-        "link-degraded",
-        *COUNTER_CAUSES,
-    ),
+    blames="nobody",
+    symptom_of=("waiting",),
+    same="some ranks",
+    budget="communication",
 )

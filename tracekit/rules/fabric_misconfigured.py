@@ -155,4 +155,5 @@ RULE = Rule(
     doc=__doc__,
     needs=at.NEEDS,
     cap=Severity.NOTE,
+    topic="links, packet loss, pause",
 )

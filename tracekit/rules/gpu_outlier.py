@@ -148,6 +148,8 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs=gpus.NEEDS,
-    symptom_of=("thermal-throttle", "power-brake", "gpu-contention"),
     cap=Severity.NOTE,
+    topic="GPU health",
+    symptom_of=("odd GPU",),
+    same="devices",
 )

@@ -304,4 +304,5 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs=NEEDS,
+    explains=("waiting", "lateness", "bursts"),
 )

@@ -178,5 +178,7 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs=at.NEEDS,
-    symptom_of=("hot-expert",),
+    topic="links, packet loss, pause",
+    explains=("waiting", "lateness", "pauses"),
+    symptom_of=("bursts",),
 )

@@ -168,4 +168,5 @@ RULE = Rule(
     doc=__doc__,
     needs="NCCL logs",
     cap=Severity.MAJOR,
+    topic="NCCL's transports and choices",
 )

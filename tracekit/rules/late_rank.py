@@ -51,7 +51,6 @@ from tracekit.rules.absent import (
     where,
 )
 from tracekit.rules.base import (
-    COUNTER_CAUSES,
     NOT_APPLICABLE,
     Facts,
     Row,
@@ -325,17 +324,7 @@ RULE = Rule(
     needs_kernels=True,
     evaluate=evaluate,
     doc=__doc__,
-    symptom_of=(
-        "slow-gpu",
-        "slow-host",
-        "dataloader-stall",
-        "gc-pause",
-        "checkpoint-stall",
-        "sync-stall",
-        "recompile",
-        "allocator-stall",
-        "hot-expert",
-        "link-degraded",
-        *COUNTER_CAUSES,
-    ),
+    explains=("waiting", "latency"),
+    symptom_of=("lateness", "lateness of its group"),
+    same="ranks and steps",
 )

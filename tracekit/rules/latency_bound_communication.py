@@ -227,7 +227,7 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     cap=Severity.MINOR,
-    names_culprit=False,
+    blames="program",
     needs=NEEDS,
-    symptom_of=("late-rank", "slow-host", "link-degraded", "tensor-group-spans-hosts"),
+    symptom_of=("latency",),
 )

@@ -297,7 +297,9 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     cap=Severity.MINOR,
-    names_culprit=False,
+    blames="program",
     needs=NEEDS,
-    symptom_of=("sync-stall", "gc-pause", "dataloader-stall", "checkpoint-stall"),
+    explains=("unfed GPUs",),
+    symptom_of=("stalled launches",),
+    budget="idle",
 )

@@ -45,7 +45,7 @@ from tracekit.findings import (
     severity_of,
 )
 from tracekit.rules import nccl_links, port_links, ports
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Lends, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
 from tracekit.rules.sources import agreed
 from tracekit.wording import listed, ranks_phrase, safe, seconds, share
 
@@ -321,12 +321,10 @@ RULE = Rule(
     kernel_queries=("exit_lateness", "group_bandwidth", "straggler", "match_coverage"),
     evaluate=evaluate,
     doc=__doc__,
-    symptom_of=(
-        "shm-instead-of-p2p",
-        "channel-collapse",
-        "wrong-nic",
-        "no-gpudirect",
-        "nccl-socket-fallback",
-        "config-mismatch",
-    ),
+    explains=("waiting", "lateness of its group", "latency"),
+    symptom_of=("slow transfers within hosts", "slow transfers between hosts"),
+    same="hosts",
+    sees="slow link",
+    states="harm",
+    lends=Lends("log", "slow transfers there"),
 )

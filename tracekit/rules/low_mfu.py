@@ -45,7 +45,6 @@ from tracekit.findings import (
 )
 from tracekit.rules import pipeline
 from tracekit.rules.base import (
-    COUNTER_CAUSES,
     NO_GPU,
     Facts,
     Rule,
@@ -382,23 +381,8 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     cap=Severity.MINOR,
-    names_culprit=False,
+    blames="nobody",
     needs=NEEDS,
-    symptom_of=(
-        "dataloader-stall",
-        "gc-pause",
-        "checkpoint-stall",
-        "sync-stall",
-        "recompile",
-        "allocator-stall",
-        "hot-expert",
-        "stage-imbalance",
-        "sequence-imbalance",
-        "late-rank",
-        "slow-gpu",
-        "slow-host",
-        "link-degraded",
-        "launch-bound",
-        *COUNTER_CAUSES,
-    ),
+    symptom_of=("waiting", "unfed GPUs"),
+    budget="counted",
 )

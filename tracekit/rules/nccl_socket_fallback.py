@@ -156,4 +156,8 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs="NCCL logs",
+    topic="NCCL's transports and choices",
+    explains=("slow transfers between hosts",),
+    bound="communication",
+    states="cause",
 )

@@ -148,4 +148,6 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs=gpus.NEEDS,
+    topic="GPU health",
+    explains=("waiting", "lateness"),
 )

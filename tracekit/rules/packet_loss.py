@@ -202,5 +202,8 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs=at.NEEDS,
-    absorbs=("link-degraded",),
+    topic="links, packet loss, pause",
+    explains=("waiting", "lateness"),
+    absorbs=("slow link",),
+    states="harm",
 )

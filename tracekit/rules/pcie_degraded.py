@@ -330,4 +330,8 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs=gpus.NEEDS,
+    topic="GPU health",
+    explains=("waiting", "lateness"),
+    bound="communication and copies",
+    states="cause",
 )

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Lends, Rule, RuleOutcome, Thresholds, lacking, threshold
 from tracekit.wording import plural, share
 
 NAME = "pfc-storm"
@@ -133,5 +133,8 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs=at.NEEDS,
-    symptom_of=("slow-receiver", "incast"),
+    topic="links, packet loss, pause",
+    explains=("waiting", "lateness"),
+    symptom_of=("pauses",),
+    lends=Lends("counters", "the pauses of those who send", is_to_one=True),
 )

@@ -78,4 +78,5 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs=TEXT.needs,
+    explains=("waiting", "lateness"),
 )

@@ -172,7 +172,6 @@ def _finding(
                 query="replica_balance",
             ),
         ),
-        explains=("late-rank", "excess-bubble", "exposed-communication"),
         confirm=(
             "compare the lengths of the sequences that each replica was given in a slow step",
         ),
@@ -197,4 +196,5 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs=pipeline.NEEDS,
+    explains=("waiting", "idle stages"),
 )

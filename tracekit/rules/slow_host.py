@@ -213,4 +213,5 @@ RULE = Rule(
     needs_kernels=True,
     evaluate=evaluate,
     doc=__doc__,
+    explains=("waiting", "lateness", "latency"),
 )

@@ -146,5 +146,7 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs=at.NEEDS,
-    absorbs=("link-degraded",),
+    topic="links, packet loss, pause",
+    explains=("waiting", "lateness", "pauses"),
+    absorbs=("slow link",),
 )

@@ -46,7 +46,6 @@ from tracekit.findings import (
 )
 from tracekit.rules import pipeline
 from tracekit.rules.base import (
-    GPU_CAUSES,
     Facts,
     Rule,
     RuleOutcome,
@@ -174,7 +173,6 @@ def _finding(
         when=facts.when(facts.steps.keys),
         impact=impact,
         evidence=tuple(evidence),
-        explains=("excess-bubble", "late-rank", "exposed-communication"),
         confirm=(
             "compare layers, embedding, loss and recomputation of the stages",
             *(("run the stage on another GPU, or compare its clocks",) if alone else ()),
@@ -197,5 +195,7 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs=pipeline.NEEDS,
-    symptom_of=GPU_CAUSES,
+    explains=("waiting", "idle stages"),
+    symptom_of=("slow GPU",),
+    same="ranks",
 )

@@ -90,4 +90,5 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs=TEXT.needs,
+    explains=("waiting", "lateness", "stalled launches"),
 )

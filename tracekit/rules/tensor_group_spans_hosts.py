@@ -100,4 +100,7 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs="NCCL logs",
+    topic="NCCL's transports and choices",
+    explains=("latency",),
+    states="cause",
 )

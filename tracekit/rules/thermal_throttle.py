@@ -187,5 +187,7 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs=gpus.NEEDS,
-    absorbs=("slow-gpu",),
+    topic="GPU health",
+    explains=("waiting", "lateness", "odd GPU"),
+    absorbs=("slow GPU",),
 )

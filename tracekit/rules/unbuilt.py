@@ -70,34 +70,3 @@ def not_built(kinds_present: Iterable[str] = ()) -> list[NotChecked]:
         capture = None if is_given else family.capture
         found += [NotChecked(rule=rule, needs=needs, capture=capture) for rule in family.rules]
     return found
-
-
-_GPU_RULES = frozenset(
-    """
-    thermal-throttle power-brake gpu-memory-fault pcie-degraded nvlink-fault gpu-outlier
-    gpu-contention
-    """.split()  # noqa: SIM905  # a list that is read by eye
-)
-_NET_RULES = frozenset(
-    """
-    packet-loss pfc-storm slow-receiver ecn-congestion nic-error fabric-misconfigured
-    incast ecmp-collision storage-interference
-    """.split()  # noqa: SIM905  # a list that is read by eye
-)
-_NCCL_RULES = frozenset(
-    """
-    nccl-socket-fallback channel-collapse no-gpudirect shm-instead-of-p2p wrong-nic
-    cross-rail-traffic unsuitable-algorithm init-straggler config-mismatch tensor-group-spans-hosts
-    """.split()  # noqa: SIM905  # a list that is read by eye
-)
-
-
-def topic_of(rule: str) -> str:
-    """What the rule is about in words; the rule's own name where it stands alone."""
-    if rule in _GPU_RULES:
-        return "GPU health"
-    if rule in _NET_RULES:
-        return "links, packet loss, pause"
-    if rule in _NCCL_RULES:
-        return "NCCL's transports and choices"
-    return next((family.topic for family in FAMILIES if rule in family.rules), rule)

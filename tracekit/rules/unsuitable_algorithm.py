@@ -148,4 +148,6 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs="NCCL logs",
+    topic="NCCL's transports and choices",
+    bound="communication",
 )

@@ -458,6 +458,8 @@ def test_what_derive_depends_on_decides_about_deriving_again() -> None:
         "tracekit.store",  # names of the reader's
         "tracekit.store.manifest",  # which files there are
         "tracekit.store.damage",
+        "tracekit.store.selection",  # what is shown of a run
+        "tracekit.store.statement",  # what a user asks
         "tracekit.store.writer",  # rows as they are given
         "tracekit.wording",  # notes, not rows
     }

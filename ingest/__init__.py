@@ -19,7 +19,7 @@ from tracekit.ingest.base import (
     SourceFile,
     Splitter,
 )
-from tracekit.ingest.counters import COUNTER_INGESTORS
+from tracekit.ingest.counters.formats import FAMILIES
 from tracekit.ingest.kineto import KinetoIngestor
 from tracekit.ingest.nccl import (
     FLIGHT_RECORDER,
@@ -56,7 +56,7 @@ INGESTORS: tuple[Ingestor, ...] = (
     INSPECTOR,
     RAS,
     TESTS_JSON,
-    *COUNTER_INGESTORS,
+    *FAMILIES,
     JOB_LOG,  # last: it takes any log that nobody knows
 )
 """In the order in which they are asked."""

@@ -151,9 +151,23 @@ def _status(is_proved: bool | None) -> str:
     return "proved" if is_proved else "from documentation"
 
 
+def _formats(subject: str) -> str:
+    """The formats of counters of GPUs, or of the network."""
+    from tracekit.ingest.counters.formats import FAMILIES
+
+    return _markdown_table(
+        ("format", "written by", "ingestor", "status", "times from"),
+        (
+            (f.name, f"`{f.origin}`", family.name, _status(f.is_proved), f.time)
+            for family in FAMILIES
+            for f in family.formats
+            if f.subject == subject
+        ),
+    )
+
+
 def counters_page() -> str:
     """docs/counters.md: formats of counters, and what their canonical names mean."""
-    from tracekit.ingest.counters.formats import GPU_FORMATS, NET_FORMATS
     from tracekit.ingest.counters.gpu_table import SAID_ROLES
     from tracekit.ingest.counters.gpu_words import GPU
     from tracekit.ingest.counters.net_table import ROLES as NET_ROLES
@@ -171,19 +185,7 @@ def counters_page() -> str:
         "file `*.utc.*` where nvidia-smi ran with TZ=UTC (as `tracekit capture` does). *proved*: "
         "the numbers of real files were compared with what is read; the others are read as "
         "documented, and no rule asks which.",
-        _markdown_table(
-            ("format", "written by", "ingestor", "status", "times from"),
-            (
-                (
-                    f.name,
-                    f"`{f.origin}`",
-                    f.family,
-                    _status(f.is_proved),
-                    f.time,
-                )
-                for f in GPU_FORMATS
-            ),
-        ),
+        _formats("gpu"),
         "### Tables with headers of their own",
         "A CSV whose columns nobody knows is explained in job.toml. The key is a part of the table "
         f"(of GPUs: {', '.join(SAID_ROLES)}; of a network: {', '.join(NET_ROLES)}) or a counter's "
@@ -271,19 +273,7 @@ def counters_page() -> str:
         "documentation*: read as described, without a real file at hand; what rests on such a "
         "file alone is at most a note (`parsed_from_documentation` in "
         "[ingest_stat](tables.md#ingest_stat)).",
-        _markdown_table(
-            ("format", "written by", "ingestor", "status", "times from"),
-            (
-                (
-                    f.name,
-                    f"`{f.origin}`",
-                    f.family,
-                    _status(f.is_proved),
-                    f.time,
-                )
-                for f in NET_FORMATS
-            ),
-        ),
+        _formats("net"),
         "### Names",
         "rx and tx are as the node sees them that counts: on a switch, tx is traffic towards the "
         "machine at the other end, and rx_pfc_packets are pause frames which that machine sent. A "

@@ -6,11 +6,10 @@ import difflib
 from collections.abc import Mapping
 
 from tracekit.ingest.base import Recognition, SourceFile
-from tracekit.ingest.counters import GPU_TABLES, fields
-from tracekit.ingest.counters import gpu_table as gpu_table
-from tracekit.ingest.counters import net_table as net_table
+from tracekit.ingest.counters import fields, gpu_table, net_table
 from tracekit.ingest.counters.gpu_words import GPU
 from tracekit.ingest.counters.net_words import is_word, words
+from tracekit.ingest.counters.table import unit_of
 
 
 class UnknownColumnError(ValueError):
@@ -53,7 +52,7 @@ def check_columns(columns: Mapping[str, str]) -> None:
                 key,
                 "one table holds counters of GPUs or of ports; split the file",
             )
-        unit = gpu_table.unit_of(text)
+        unit = unit_of(text)
         try:
             if of_network:
                 net_table.counter_of(key, unit, text)
@@ -71,4 +70,4 @@ def recognise_mapped(source: SourceFile, head: bytes) -> Recognition | None:
         return None
     if is_network(dict(source.columns)):
         return net_table.recognise(source, head)
-    return GPU_TABLES.recognise(source, head)
+    return gpu_table.recognise(source, head)

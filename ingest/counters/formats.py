@@ -1,19 +1,25 @@
-"""Every format of counters that is read, and whether a real file has proved it.
+"""Every family of counters that is read: its formats, and the module that reads them.
 
+A format of a new family is one module with ``sniff`` and ``read``, an entry here, and its tests.
 A format that is read as its documentation describes it counts ``parsed_from_documentation`` in
-ingest_stat for each of its files: what rests on such a file alone is at most a note.
+ingest_stat for each of its files (those of the network; no rule asks which GPU counters are
+proved): what rests on such a file alone is at most a note.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Literal, NamedTuple
+
+from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
 
 
 class Format(NamedTuple):
     """One format."""
 
-    family: str
-    """The ingestor."""
+    subject: Literal["gpu", "net"]
+    """What its counters are of."""
     name: str
     origin: str
     """What writes it."""
@@ -24,52 +30,117 @@ class Format(NamedTuple):
     """Where its times come from before the file's name and modification time are asked."""
 
 
-GPU_FORMATS: tuple[Format, ...] = (
-    Format("prometheus", "scrapes", "dcgm-exporter, node_exporter", True, "samples, time lines"),
-    Format("prometheus", "answers of the HTTP API", "query_range, query", False, "each sample"),
-    Format("gpu_csv", "CSV", "nvidia-smi --query-gpu", False, "timestamp, local"),
-    Format("gpu_csv", "wide tables", "a column a counter (nanoGPT's)", True, "a column"),
-    Format("gpu_csv", "long tables", "a row a number", False, "a column"),
-    Format("gpu_text", "list of links", "nvidia-smi nvlink -s", True, "collected_at lines"),
-    Format("gpu_text", "list of GPUs", "nvidia-smi -L and captures of several", True, "the same"),
-    Format("gpu_text", "dmon", "nvidia-smi dmon", False, "Date and Time, local; else rounds"),
-    Format("gpu_text", "dmon", "dcgmi dmon", False, "rounds: job.toml says start and interval"),
-    Format("gpu_text", "processes", "nvidia-smi pmon", True, "Date and Time, local; else rounds"),
-    Format("gpu_text", "processes", "nvidia-smi --query-compute-apps", True, "timestamp, local"),
-    Format("gpu_text", "matrix", "nvidia-smi topo -m", True, "none: it is a description"),
-    Format("topology", "XML", "NCCL_TOPO_DUMP_FILE", False, "none: it is a description"),
-    Format("nvidia_smi_xml", "XML", "nvidia-smi -q -x", True, "timestamp, local"),
-    Format("kernel_log", "XIDs", "dmesg, the fabric manager's log", True, "each line, local"),
-)
+@dataclass(slots=True)
+class Family:
+    """An ingestor. Its module is imported when a file is looked at."""
 
-NET_FORMATS: tuple[Format, ...] = (
-    Format("linux_net", "interface statistics", "ip -s -j link", True, "time lines between dumps"),
-    Format("linux_net", "queue statistics", "tc -s -j qdisc", True, "time lines between dumps"),
-    Format("linux_net", "wrapped samples", "one JSON object a line", True, "ts of each sample"),
-    Format("sonic_db", "COUNTERS_DB", "redis-dump, sonic-db-dump", True, "expireat of each key"),
-    Format("sonic_cli", "tables", "show pfc, queue, priority-group, ...", True, "time lines"),
-    Format("sonic_cli", "JSON of the same commands", "--json", True, "time lines"),
-    Format("infiniband", "port counters", "perfquery", True, "time lines"),
-    Format("infiniband", "error report", "ibqueryerrors", False, "time lines"),
-    Format("infiniband", "db_csv", "ibdiagnet", False, "none"),
-    Format("ufm", "telemetry", "UFM Telemetry, /csv/...", False, "timestamp of each row"),
-    Format(
-        "ufm", "answers of UFM's REST API", "/ufmRest/telemetry, /monitoring", False, "each time"
-    ),
-    Format("prometheus", "metrics of UFM", "UFM Telemetry, /metrics", False, "samples"),
-    Format("nic", "tree of files", "/sys/class/infiniband", True, "none"),
-    Format("nic", "files with values", "grep -r . /sys/class/...", True, "time lines"),
-    Format("nic", "NIC statistics", "ethtool -S (mlx5, bnxt, ENA)", False, "time lines"),
-    Format("nic", "pause settings", "ethtool -a", False, "time lines"),
-    Format("nic", "RDMA statistics", "rdma statistic [-j] (also EFA)", False, "time lines"),
-    Format("switch_json", "answers of Arista EOS", "show ... | json, eAPI", True, "time lines"),
-    Format("switch_json", "answers of NX-OS", "NX-API", False, "time lines"),
-    Format("nxos", "interface counters", "show interface counters [errors]", True, "time lines"),
-    Format("nxos", "flow control", "show interface priority-flow-control", False, "time lines"),
-    Format("gnmi", "notifications", "gNMI in JSON", True, "timestamp of each"),
-    Format("gnmi", "line protocol", "Telegraf's gnmi input", True, "timestamp of each line"),
-    Format("gnmi", "telemetry", "gnmic, format json or event", False, "timestamp of each"),
-    Format("optics", "transceivers", "ethtool -m, SONiC eeprom --dom", False, "time lines"),
-    Format("lldp", "neighbours", "show lldp table, EOS and lldpcli in JSON", False, "none needed"),
-    Format("net_csv", "wide and long tables", "a port, and counters by name", None, "a column"),
+    name: str
+    version: int
+    """Raised when the rows that it writes for the same bytes change."""
+    module: str
+    """The module of this package."""
+    formats: tuple[Format, ...]
+    kinds: tuple[str, ...] | None = None
+    """Kinds of its files whose answer may hold no number on purpose; its name if None."""
+
+    def sniff(self, head: bytes, name: str) -> Recognition | None:
+        """Recognise a file of the family by its first bytes."""
+        found: Recognition | None = self._read_by().sniff(head, name)
+        return found
+
+    def read(self, source: SourceFile, sink: Sink, options: IngestOptions) -> None:
+        """Stream the file into the sink."""
+        self._read_by().read(source, sink)
+
+    def _read_by(self) -> Any:
+        return import_module(f"{__package__}.{self.module}")
+
+
+FAMILIES: tuple[Family, ...] = (
+    Family("prometheus", 4, "prometheus", (
+        Format("gpu", "scrapes", "dcgm-exporter, node_exporter", True, "samples, time lines"),
+        Format("gpu", "answers of the HTTP API", "query_range, query", False, "each sample"),
+        Format("net", "metrics of UFM", "UFM Telemetry, /metrics", False, "samples"),
+    ), ("dcgm", "prometheus", "prometheus_api")),
+    Family("gpu_csv", 4, "gpu_table", (
+        Format("gpu", "CSV", "nvidia-smi --query-gpu", False, "timestamp, local"),
+        Format("gpu", "wide tables", "a column a counter (nanoGPT's)", True, "a column"),
+        Format("gpu", "long tables", "a row a number", False, "a column"),
+    ), ("gpu_csv", "nvidia_smi")),
+    Family("nvidia_smi_xml", 5, "smi_xml", (
+        Format("gpu", "XML", "nvidia-smi -q -x", True, "timestamp, local"),
+    ), ("nvidia_smi",)),
+    Family("kernel_log", 3, "kernel_log", (
+        Format("gpu", "XIDs", "dmesg, the fabric manager's log", True, "each line, local"),
+    ), ()),
+    Family("gpu_text", 5, "gpu_text", (
+        Format("gpu", "list of links", "nvidia-smi nvlink -s", True, "collected_at lines"),
+        Format("gpu", "list of GPUs", "nvidia-smi -L and captures of several", True, "the same"),
+        Format("gpu", "dmon", "nvidia-smi dmon", False, "Date and Time, local; else rounds"),
+        Format("gpu", "dmon", "dcgmi dmon", False, "rounds: job.toml says start and interval"),
+        Format("gpu", "processes", "nvidia-smi pmon", True, "Date and Time, local; else rounds"),
+        Format("gpu", "processes", "nvidia-smi --query-compute-apps", True, "timestamp, local"),
+        Format("gpu", "matrix", "nvidia-smi topo -m", True, "none: it is a description"),
+    ), ("dcgm", "nvidia_smi")),
+    Family("topology", 1, "nccl_topology", (
+        Format("gpu", "XML", "NCCL_TOPO_DUMP_FILE", False, "none: it is a description"),
+    ), ()),
+    Family("linux_net", 1, "linux", (
+        Format("net", "interface statistics", "ip -s -j link", True, "time lines between dumps"),
+        Format("net", "queue statistics", "tc -s -j qdisc", True, "time lines between dumps"),
+        Format("net", "wrapped samples", "one JSON object a line", True, "ts of each sample"),
+    )),
+    Family("sonic_db", 1, "sonic_db", (
+        Format("net", "COUNTERS_DB", "redis-dump, sonic-db-dump", True, "expireat of each key"),
+    )),
+    Family("sonic_cli", 1, "sonic_cli", (
+        Format("net", "tables", "show pfc, queue, priority-group, ...", True, "time lines"),
+        Format("net", "JSON of the same commands", "--json", True, "time lines"),
+    )),
+    Family("infiniband", 1, "infiniband", (
+        Format("net", "port counters", "perfquery", True, "time lines"),
+        Format("net", "error report", "ibqueryerrors", False, "time lines"),
+        Format("net", "db_csv", "ibdiagnet", False, "none"),
+    )),
+    Family("ufm", 1, "ufm", (
+        Format("net", "telemetry", "UFM Telemetry, /csv/...", False, "timestamp of each row"),
+        Format("net", "answers of UFM's REST API", "/ufmRest/telemetry, /monitoring", False,
+               "each time"),
+    )),
+    Family("nic", 1, "nic", (
+        Format("net", "tree of files", "/sys/class/infiniband", True, "none"),
+        Format("net", "files with values", "grep -r . /sys/class/...", True, "time lines"),
+        Format("net", "NIC statistics", "ethtool -S (mlx5, bnxt, ENA)", False, "time lines"),
+        Format("net", "pause settings", "ethtool -a", False, "time lines"),
+        Format("net", "RDMA statistics", "rdma statistic [-j] (also EFA)", False, "time lines"),
+    )),
+    Family("switch_json", 1, "switch_json", (
+        Format("net", "answers of Arista EOS", "show ... | json, eAPI", True, "time lines"),
+        Format("net", "answers of NX-OS", "NX-API", False, "time lines"),
+    )),
+    Family("nxos", 1, "nxos", (
+        Format("net", "interface counters", "show interface counters [errors]", True, "time lines"),
+        Format("net", "flow control", "show interface priority-flow-control", False, "time lines"),
+    )),
+    Family("gnmi", 1, "gnmi", (
+        Format("net", "notifications", "gNMI in JSON", True, "timestamp of each"),
+        Format("net", "line protocol", "Telegraf's gnmi input", True, "timestamp of each line"),
+        Format("net", "telemetry", "gnmic, format json or event", False, "timestamp of each"),
+    )),
+    Family("optics", 1, "optics", (
+        Format("net", "transceivers", "ethtool -m, SONiC eeprom --dom", False, "time lines"),
+    )),
+    Family("lldp", 1, "lldp", (
+        Format("net", "neighbours", "show lldp table, EOS and lldpcli in JSON", False,
+               "none needed"),
+    )),
+    Family("net_csv", 2, "net_table", (
+        Format("net", "wide and long tables", "a port, and counters by name", None, "a column"),
+    )),
+)  # fmt: skip
+"""In the order in which they are asked."""
+
+ANSWER_KINDS = frozenset(
+    kind for f in FAMILIES for kind in ((f.name,) if f.kinds is None else f.kinds)
 )
+"""Kinds of files whose answer may hold no number on purpose, and says why."""

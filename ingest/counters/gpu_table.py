@@ -11,18 +11,27 @@ and mean nothing beside other files until job.toml names the zone.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from tracekit.errors import InputError
 from tracekit.ingest import files
-from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile, stated_host
+from tracekit.ingest.base import Recognition, Sink, SourceFile, stated_host
 from tracekit.ingest.counters import fields, times
 from tracekit.ingest.counters.fields import Meaning
 from tracekit.ingest.counters.gpu_samples import Gpu, Samples, pci_address, uuid_of
+from tracekit.ingest.counters.gpu_words import blanks
 from tracekit.ingest.counters.moments import local_ns, says_utc
+from tracekit.ingest.counters.table import (
+    HOST_WORDS,
+    TIME_WORDS,
+    VALUE_WORDS,
+    bare_name,
+    column_of,
+    header_line,
+    header_of,
+)
 from tracekit.ingest.lines import shape
 
 if TYPE_CHECKING:
@@ -30,36 +39,31 @@ if TYPE_CHECKING:
     import polars as pl
 
 NAME = "gpu_csv"
-VERSION = 4
 BLOCK_BYTES = 8 << 20
 """Text that is parsed at a time."""
-MAX_COLUMNS = 1000
 MAX_CELL = 4096
 
-_TIME = ("timestamp", "time", "datetime", "date_time", "ts", "epoch", "epoch_s", "time_s", "date")
 _INDEX = ("index", "gpu_index", "gpu", "gpu_id", "device_index", "nvml_index", "gpuid", "idx")
 _UUID = ("uuid", "gpu_uuid", "device_uuid")
 _PCI = ("pci.bus_id", "pci_bus_id", "gpu_bus_id", "pci", "bus_id", "gpu_pci_bus_id")
 _MODEL = ("name", "gpu_name", "modelname", "model", "model_name")
-_NODE = ("hostname", "host", "node", "node_name", "nodename")
 _POD = ("exported_pod", "pod", "pod_name")
 _METRIC = ("metric_name", "metric", "__name__", "field", "counter", "name")
-_VALUE = ("value", "metric_value", "val")
 _MISSING = re.compile(
     r"\[?(?:n/?a|not (?:supported|available|found|active)|unknown error|insufficient permissions|"
     r"requested functionality has been deprecated|gpu (?:is lost|requires reset)|)\]?|-+|null|none",
     re.I,
 )
 ROLES: dict[str, tuple[str, ...]] = {
-    "time": _TIME,
+    "time": TIME_WORDS,
     "nvml": _INDEX,
     "uuid": _UUID,
     "pci": _PCI,
     "model": _MODEL,
-    "node": _NODE,
+    "node": HOST_WORDS,
     "pod": _POD,
     "metric": _METRIC,
-    "value": _VALUE,
+    "value": VALUE_WORDS,
 }
 """What a column can be, and the headers that say so."""
 SAID_ROLES = {
@@ -90,60 +94,33 @@ class Layout(NamedTuple):
     """Names in the metric column that job.toml explains."""
 
 
-class TableIngestor:
-    """Wide and long CSV."""
-
-    name = NAME
-    version = VERSION
-
-    def sniff(self, head: bytes, name: str) -> Recognition | None:
-        """Recognise a table by its first line."""
-        found = layout_of(header_line(head))
-        if found is None:
-            return None
-        is_smi = any(m.original and m.original.startswith("nvidia-smi") for _, m in found.counters)
-        kind = "nvidia_smi" if is_smi else "gpu_csv"
-        what = "nvidia-smi --query-gpu" if is_smi else "a table of GPU counters"
-        return Recognition(kind, f"{what}, {len(found.counters) or 1} counters", NAME)
-
-    def recognise(self, source: SourceFile, head: bytes) -> Recognition | None:
-        """A file whose columns job.toml explains. None where it explains none."""
-        if not source.columns:
-            return None
-        try:
-            mapped_layout(header_line(head), source)
-        except InputError as error:
-            why = error.message.removeprefix(f"{source.path}: ")
-            return Recognition("gpu_csv", why, NAME, status="unreadable")
-        return Recognition("gpu_csv", "a table of counters, as job.toml explains it", NAME)
-
-    def read(self, source: SourceFile, sink: Sink, options: IngestOptions) -> None:
-        """Stream the table into gpu_sample."""
-        with source.open() as stream:
-            _Reader(source, sink, stream).run()
+def sniff(head: bytes, name: str) -> Recognition | None:
+    """Recognise a table by its first line."""
+    found = layout_of(header_line(head))
+    if found is None:
+        return None
+    is_smi = any(m.original and m.original.startswith("nvidia-smi") for _, m in found.counters)
+    kind = "nvidia_smi" if is_smi else "gpu_csv"
+    what = "nvidia-smi --query-gpu" if is_smi else "a table of GPU counters"
+    return Recognition(kind, f"{what}, {len(found.counters) or 1} counters", NAME)
 
 
-def header_line(head: bytes) -> str:
-    """The first line of a text file."""
-    line = head.lstrip(b"\xef\xbb\xbf\r\n \t").split(b"\n", 1)[0]
-    return line[:65536].decode("utf-8", "replace").rstrip("\r")
-
-
-def header_of(line: str) -> tuple[str, list[str]] | None:
-    """Delimiter and names of a header line; None where it is none."""
-    delimiter = max(",;\t", key=line.count)
-    if not line.count(delimiter):
+def recognise(source: SourceFile, head: bytes) -> Recognition | None:
+    """A file whose columns job.toml explains. None where it explains none."""
+    if not source.columns:
         return None
     try:
-        header = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))
-    except (csv.Error, StopIteration):
-        return None
-    return (delimiter, header) if 2 <= len(header) <= MAX_COLUMNS else None
+        mapped_layout(header_line(head), source)
+    except InputError as error:
+        why = error.message.removeprefix(f"{source.path}: ")
+        return Recognition("gpu_csv", why, NAME, status="unreadable")
+    return Recognition("gpu_csv", "a table of counters, as job.toml explains it", NAME)
 
 
-def bare_name(name: str) -> str:
-    """A header in lower case, without its unit in brackets."""
-    return re.sub(r"\s*\[.*", "", name.strip().lower())
+def read(source: SourceFile, sink: Sink) -> None:
+    """Stream the table into gpu_sample."""
+    with source.open() as stream:
+        _Reader(source, sink, stream).run()
 
 
 def layout_of(line: str) -> Layout | None:
@@ -204,21 +181,6 @@ def mapped_layout(line: str, source: SourceFile) -> Layout:
             hint='for example columns = { sm_active = "SM [%]" }',
         )
     return layout
-
-
-def unit_of(text: str) -> str | None:
-    """The unit in brackets at the end of a header."""
-    return text.rpartition("[")[2].rstrip("] ") if text.rstrip().endswith("]") else None
-
-
-def column_of(header: Sequence[str], text: str) -> tuple[int | None, str | None]:
-    """The column that a text of job.toml means, and the unit that it adds in brackets."""
-    names = [h.strip() for h in header]
-    unit = unit_of(text)
-    if text.strip() in names:
-        return names.index(text.strip()), unit
-    bare = text.rpartition("[")[0].strip() if unit is not None else None
-    return (names.index(bare) if bare in names else None), unit
 
 
 def _layout(
@@ -540,8 +502,6 @@ class _Reader:
         """Cells as numbers, NaN where there is none, and the meaning in the unit of the cells."""
         import numpy as np
         import polars as pl
-
-        from tracekit.ingest.counters.prometheus import blanks
 
         plain = texts.cast(pl.Float64, strict=False)
         if plain.null_count():

@@ -13,7 +13,7 @@ import re
 from typing import NamedTuple
 
 from tracekit.ingest import files
-from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
+from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import fields, times, topology
 from tracekit.ingest.counters.exposition import value_of
 from tracekit.ingest.counters.fields import Meaning
@@ -25,7 +25,6 @@ from tracekit.ingest.lines import numbered_lines, shape
 from tracekit.wording import plural
 
 NAME = "gpu_text"
-VERSION = 5
 
 _DCGMI = re.compile(r"#\s?Entity(?:Id)?\s+\S")
 _SMI_DMON = re.compile(r"#\s?(?:Date\s+Time\s+)?gpu\s+(?!pid\b)\S")
@@ -56,37 +55,32 @@ class _Column(NamedTuple):
     meaning: Meaning | None
 
 
-class TextIngestor:
-    """Tables and lists that nvidia-smi and dcgmi print."""
+def sniff(head: bytes, name: str) -> Recognition | None:
+    """Recognise any of the outputs among the first lines."""
+    for raw in head[:65536].split(b"\n"):
+        line = _ANSI.sub("", raw[:2000].decode("utf-8", "replace")).rstrip()
+        if _DCGMI.match(line):
+            return Recognition("dcgm", "dcgmi dmon", NAME)
+        if _SMI_DMON.match(line):
+            return Recognition("nvidia_smi", "nvidia-smi dmon", NAME)
+        if _PMON.match(line):
+            return Recognition("nvidia_smi", "nvidia-smi pmon", NAME)
+        if _is_apps(line):
+            return Recognition("nvidia_smi", "nvidia-smi --query-compute-apps", NAME)
+        if _GPU.match(line):
+            return Recognition("nvidia_smi", "nvidia-smi, a list of GPUs or links", NAME)
+        if topology.is_matrix_header(line):
+            return Recognition("nvidia_smi", "nvidia-smi topo -m", NAME)
+    return None
 
-    name = NAME
-    version = VERSION
 
-    def sniff(self, head: bytes, name: str) -> Recognition | None:
-        """Recognise any of the outputs among the first lines."""
-        for raw in head[:65536].split(b"\n"):
-            line = _ANSI.sub("", raw[:2000].decode("utf-8", "replace")).rstrip()
-            if _DCGMI.match(line):
-                return Recognition("dcgm", "dcgmi dmon", NAME)
-            if _SMI_DMON.match(line):
-                return Recognition("nvidia_smi", "nvidia-smi dmon", NAME)
-            if _PMON.match(line):
-                return Recognition("nvidia_smi", "nvidia-smi pmon", NAME)
-            if _is_apps(line):
-                return Recognition("nvidia_smi", "nvidia-smi --query-compute-apps", NAME)
-            if _GPU.match(line):
-                return Recognition("nvidia_smi", "nvidia-smi, a list of GPUs or links", NAME)
-            if topology.is_matrix_header(line):
-                return Recognition("nvidia_smi", "nvidia-smi topo -m", NAME)
-        return None
-
-    def read(self, source: SourceFile, sink: Sink, options: IngestOptions) -> None:
-        """Stream the lines into gpu_sample, gpu_process, host_link and device."""
-        with source.open() as stream:
-            reader = _Reader(source, sink)
-            for number, line in numbered_lines(stream):
-                reader.line(number, _ANSI.sub("", line) if "\x1b" in line else line)
-            reader.finish(files.stream_problem(stream))
+def read(source: SourceFile, sink: Sink) -> None:
+    """Stream the lines into gpu_sample, gpu_process, host_link and device."""
+    with source.open() as stream:
+        reader = _Reader(source, sink)
+        for number, line in numbered_lines(stream):
+            reader.line(number, _ANSI.sub("", line) if "\x1b" in line else line)
+        reader.finish(files.stream_problem(stream))
 
 
 class _Reader:

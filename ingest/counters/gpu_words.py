@@ -7,7 +7,7 @@ reads it. The names of network counters are in net_words.py.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 Kind = Literal["cumulative", "gauge", "watermark", "window"]
 
@@ -134,4 +134,13 @@ def is_blank(value: float) -> bool:
         value >= INT64_BLANK
         or INT32_BLANK <= value <= INT32_BLANK + 3
         or FP64_BLANK <= value <= FP64_BLANK + 3
+    )
+
+
+def blanks(numbers: Any) -> Any:
+    """Which numbers of an array are DCGM's blanks (see is_blank)."""
+    return (
+        (numbers >= INT64_BLANK)
+        | ((numbers >= INT32_BLANK) & (numbers <= INT32_BLANK + 3))
+        | ((numbers >= FP64_BLANK) & (numbers <= FP64_BLANK + 3))
     )

@@ -41,10 +41,6 @@ _HEADS = (
 )
 _SETTINGS = frozenset({"PortSelect", "CounterSelect", "CounterSelect2"})
 _PM_SECTIONS = frozenset({"PM_INFO"})
-_MANAGED = re.compile(r"MF0;([^:;]{1,80}):")
-_ADAPTER = re.compile(
-    r"([A-Za-z0-9][\w.-]{0,80}) ((?:mlx|hfi|bnxt|ocrdma|qib|mthca|roce)\w{1,20})$"
-)
 
 
 _TOPOLOGY = re.compile(
@@ -80,20 +76,6 @@ def read(source: SourceFile, sink: Sink) -> None:
         write_events(sink, parser.events)
         write_links(sink, parser.links)
         reading.finish(parser.samples, files.stream_problem(stream))
-
-
-def node_and_prefix(description: str, guid: str | None) -> tuple[str, str]:
-    """The machine that a node description names, and what its ports are called.
-
-    ``server mlx5_0`` is an adapter: its port 1 is mlx5_0/1 of server. A managed switch has its
-    name between ``MF0;`` and a colon. Other descriptions are not unique and bear their GUID.
-    """
-    text = description.strip()
-    if found := _ADAPTER.match(text):
-        return found[1].split(".")[0], f"{found[2]}/"
-    if found := _MANAGED.match(text):
-        return found[1], ""
-    return (f"{text} {guid}" if guid and text else text or guid or "unknown"), ""
 
 
 class _Parser:
@@ -211,7 +193,7 @@ class _Parser:
                 self._sums += 1
                 return
             guid = self._header_guid or found[1]
-            node, prefix = node_and_prefix(self._description or "", guid)
+            node, prefix = rdma_names.node_and_prefix(self._description or "", guid)
             self.samples.of(node)
             self._port = f"{prefix}{found[2]}"
             self._newest_link = (self.samples.node, self._port)
@@ -221,7 +203,7 @@ class _Parser:
             for name, printed in counters:
                 self._add(line.number, name, printed, is_classic=True)
         elif found := _LINK_INFO.match(line.text):
-            peer, prefix = node_and_prefix(found[1], None)
+            peer, prefix = rdma_names.node_and_prefix(found[1], None)
             if self._newest_link and prefix:
                 owner, port = self._newest_link
                 self.links.append((line.number, owner, port, peer, prefix.rstrip("/")))
@@ -265,7 +247,7 @@ class _Parser:
         if not number.isdigit():
             self._reading.bad(place, "no port", shape(number))
             return
-        node, prefix = node_and_prefix(self._names.get(guid, ""), guid)
+        node, prefix = rdma_names.node_and_prefix(self._names.get(guid, ""), guid)
         self.samples.of(node)
         self._port = f"{prefix}{number}"
         # Both widths of a counter may stand side by side: the wide one says more.

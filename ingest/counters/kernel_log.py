@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from tracekit.ingest import files
 from tracekit.ingest.base import (
-    IngestOptions,
     Recognition,
     Severity,
     Sink,
@@ -24,7 +23,6 @@ from tracekit.ingest.counters.moments import local_ns
 from tracekit.ingest.lines import numbered_lines, shape
 
 NAME = "kernel_log"
-VERSION = 3
 
 _XID = re.compile(
     r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{5,20})\): (\d{1,9})(?!\d),?"
@@ -53,28 +51,23 @@ _WARN = frozenset({13, 31, 45, 109, 137})
 _LINK_XIDS = frozenset(range(144, 151))
 
 
-class KernelLogIngestor:
-    """XIDs and SXids."""
+def sniff(head: bytes, name: str) -> Recognition | None:
+    """Recognise a log that names the NVIDIA driver's errors, or the fabric manager's lines."""
+    if b"NVRM: Xid" in head or b"SXid (" in head or b"NVRM: " in head:
+        return Recognition("xid", "a kernel log with messages of the NVIDIA driver", NAME)
+    first = head[:2000].decode("utf-8", "replace").split("\n", 1)[0]
+    if _FABRIC_LINE.match(first):
+        return Recognition("xid", "a log of NVIDIA's fabric manager", NAME)
+    return None
 
-    name = NAME
-    version = VERSION
 
-    def sniff(self, head: bytes, name: str) -> Recognition | None:
-        """Recognise a log that names the NVIDIA driver's errors, or the fabric manager's lines."""
-        if b"NVRM: Xid" in head or b"SXid (" in head or b"NVRM: " in head:
-            return Recognition("xid", "a kernel log with messages of the NVIDIA driver", NAME)
-        first = head[:2000].decode("utf-8", "replace").split("\n", 1)[0]
-        if _FABRIC_LINE.match(first):
-            return Recognition("xid", "a log of NVIDIA's fabric manager", NAME)
-        return None
-
-    def read(self, source: SourceFile, sink: Sink, options: IngestOptions) -> None:
-        """Stream the events into log_event."""
-        with source.open() as stream:
-            reader = _Reader(sink)
-            for number, line in numbered_lines(stream):
-                reader.line(number, line)
-            reader.finish(files.stream_problem(stream))
+def read(source: SourceFile, sink: Sink) -> None:
+    """Stream the events into log_event."""
+    with source.open() as stream:
+        reader = _Reader(sink)
+        for number, line in numbered_lines(stream):
+            reader.line(number, line)
+        reader.finish(files.stream_problem(stream))
 
 
 class _Event(NamedTuple):

@@ -27,6 +27,12 @@ _NODE = re.compile(
 )
 _TREE = re.compile(r"/(?:sys|class|infiniband)/.*|/[\w.-]+/(?:ports|statistics)/.*")
 
+_PORT_IN_NAME = re.compile(
+    r"(?<![A-Za-z0-9])((?:eth|ens|enp|eno|enx|ib|bond|swp|rdma|roce|rocep|mlx5_|bnxt_re|rail)"
+    r"[a-z0-9]{0,3}\d[a-z0-9]{0,16}(?:_np\d)?)(?![A-Za-z0-9])"
+)
+_CAPTURED = re.compile(r"ethtool(?:-[a-z]{1,8})?\.([\w.@-]{1,60}?)(?:\.\d{9,19})?\.txt$")
+
 COLUMNS = (
     "place",
     "node",
@@ -133,6 +139,12 @@ def node_of_path(path: str) -> str | None:
         if position == 0 and re.match(r"switch(?=[._]|$)", part):
             return "switch"
     return None
+
+
+def port_of_name(name: str) -> str | None:
+    """An interface that a file's name names, as in ethtool_eth0.txt."""
+    found = _CAPTURED.match(name) or _PORT_IN_NAME.search(name)
+    return found[1] if found else None
 
 
 class Samples:

@@ -19,23 +19,31 @@ from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import rdma_names, times
 from tracekit.ingest.counters.documents import Line, lines
-from tracekit.ingest.counters.gpu_table import ROLES as GPU_ROLES
-from tracekit.ingest.counters.gpu_table import bare_name, column_of, header_line, header_of, unit_of
 from tracekit.ingest.counters.net_samples import Meaning, Samples, is_missing, shape
 from tracekit.ingest.counters.net_words import is_word, meaning
 from tracekit.ingest.counters.status import Reading
+from tracekit.ingest.counters.table import (
+    HOST_WORDS,
+    TIME_WORDS,
+    VALUE_WORDS,
+    bare_name,
+    column_of,
+    header_line,
+    header_of,
+    unit_of,
+)
 
 KIND = "net_csv"
 
 ROLES: dict[str, tuple[str, ...]] = {
-    "time": GPU_ROLES["time"],
-    "host": (*GPU_ROLES["node"], "switch"),
+    "time": TIME_WORDS,
+    "host": (*HOST_WORDS, "switch"),
     "port": ("port", "interface", "ifname", "iface", "if_name", "port_name", "portname", "nic"),
     "priority": ("priority", "prio"),
     "queue": ("queue",),
     "lane": ("lane",),
     "metric": ("metric_name", "metric", "__name__", "counter"),
-    "value": GPU_ROLES["value"],
+    "value": VALUE_WORDS,
 }
 """What a column can be, and the headers that say so."""
 OWN_ROLES = ("port", "priority", "queue", "lane")

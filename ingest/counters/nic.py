@@ -16,6 +16,7 @@ from tracekit.ingest.counters.net_samples import (
     Samples,
     decimal,
     integer,
+    port_of_name,
     shape,
     write_events,
 )
@@ -47,11 +48,6 @@ _SYSFS_PATH = re.compile(
 _NET_PATH = re.compile(r"(?:^|[/!\\])(?:net/)?([\w.@-]{1,60})/statistics/(\w{1,60})$")
 _LINE = re.compile(r"(\S{3,400}?) ?[: ] ?(-?\d{1,24})$")
 _NUMBER = re.compile(rb"\s*-?\d{1,20}\s*")
-_PORT_IN_NAME = re.compile(
-    r"(?<![A-Za-z0-9])((?:eth|ens|enp|eno|enx|ib|bond|swp|rdma|roce|rocep|mlx5_|bnxt_re|rail)"
-    r"[a-z0-9]{0,3}\d[a-z0-9]{0,16}(?:_np\d)?)(?![A-Za-z0-9])"
-)
-_CAPTURED = re.compile(r"ethtool(?:-[a-z]{1,8})?\.([\w.@-]{1,60}?)(?:\.\d{9,19})?\.txt$")
 _STATES = frozenset({"state", "phys_state", "rate", "link_layer", "fw_ver", "board_id", "hca_type"})
 _SPEED = re.compile(r"([\d.]{1,8}) Gb/sec(?: \((\d{1,2})X)?")
 
@@ -190,12 +186,6 @@ def _sniff_sysfs(head: bytes, name: str) -> Recognition | None:
     if is_word(_NET_STATISTICS.get(name, name)):
         return Recognition(KIND, f"a sysfs counter of an interface: {name}", KIND)
     return None
-
-
-def port_of_name(name: str) -> str | None:
-    """An interface that a file's name names, as in ethtool_eth0.txt."""
-    found = _CAPTURED.match(name) or _PORT_IN_NAME.search(name)
-    return found[1] if found else None
 
 
 def read(source: SourceFile, sink: Sink) -> None:

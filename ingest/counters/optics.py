@@ -8,9 +8,8 @@ from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
 from tracekit.ingest.counters.documents import Line, lines
-from tracekit.ingest.counters.net_samples import Samples, is_missing, shape
+from tracekit.ingest.counters.net_samples import Samples, is_missing, port_of_name, shape
 from tracekit.ingest.counters.net_words import meaning
-from tracekit.ingest.counters.nic import port_of_name
 from tracekit.ingest.counters.printed_tables import prompt
 from tracekit.ingest.counters.status import Reading
 

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tracekit.errors import InputError
 from tracekit.ingest import files
-from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile, stated_host
+from tracekit.ingest.base import Recognition, Sink, SourceFile, stated_host
 from tracekit.ingest.counters import exposition, fields, times
 from tracekit.ingest.counters.exposition import Sample, Series
 from tracekit.ingest.counters.fields import Meaning
 from tracekit.ingest.counters.gpu_samples import Gpu, Samples, pci_address, uuid_of
+from tracekit.ingest.counters.gpu_words import blanks
 from tracekit.ingest.counters.net_samples import Samples as NetSamples
 from tracekit.ingest.counters.node_exporter import NicMetric, nic_metric
 from tracekit.ingest.counters.status import count_documented
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 NAME = "prometheus"
-VERSION = 4
 _METRIC_LINE = re.compile(
     rb"(?m)^(?:# (?:HELP|TYPE) [A-Za-z_:][\w:]* .+|[A-Za-z_:][\w:]*(?:\{[^\n]*\})? [-+0-9.NIe]\S*"
     rb"(?: \d+)?)\r?$"
@@ -49,37 +49,32 @@ _EXPORTER_WINDOWS = {
 """Counts of dcgm-exporter's own, over a sliding window."""
 
 
-class PrometheusIngestor:
-    """Scrapes (text) and HTTP API answers (JSON)."""
+def sniff(head: bytes, name: str) -> Recognition | None:
+    """Recognise either by its first bytes."""
+    start = head.lstrip()[:1]
+    if start in (b"{", b"["):
+        if _API.search(head[:65536]) or _BARE.search(head[:65536]):
+            return Recognition("prometheus_api", "an answer of Prometheus' HTTP API", NAME)
+        return None
+    lines = _METRIC_LINE.findall(head)
+    if len(lines) < 2 or not _OURS.search(head):
+        return None
+    is_gpu = b"DCGM_" in head or b"dcgm_" in head
+    kind, what = ("dcgm", "dcgm-exporter") if is_gpu else ("prometheus", "an exporter")
+    return Recognition(kind, f"metrics as {what} prints them", NAME)
 
-    name = NAME
-    version = VERSION
 
-    def sniff(self, head: bytes, name: str) -> Recognition | None:
-        """Recognise either by its first bytes."""
-        start = head.lstrip()[:1]
-        if start in (b"{", b"["):
-            if _API.search(head[:65536]) or _BARE.search(head[:65536]):
-                return Recognition("prometheus_api", "an answer of Prometheus' HTTP API", NAME)
-            return None
-        lines = _METRIC_LINE.findall(head)
-        if len(lines) < 2 or not _OURS.search(head):
-            return None
-        is_gpu = b"DCGM_" in head or b"dcgm_" in head
-        kind, what = ("dcgm", "dcgm-exporter") if is_gpu else ("prometheus", "an exporter")
-        return Recognition(kind, f"metrics as {what} prints them", NAME)
-
-    def read(self, source: SourceFile, sink: Sink, options: IngestOptions) -> None:
-        """Stream the file into gpu_sample and net_sample."""
-        with source.open() as stream:
+def read(source: SourceFile, sink: Sink) -> None:
+    """Stream the file into gpu_sample and net_sample."""
+    with source.open() as stream:
+        head = stream.read(1)
+        while head and head in b" \t\r\n\xef\xbb\xbf":
             head = stream.read(1)
-            while head and head in b" \t\r\n\xef\xbb\xbf":
-                head = stream.read(1)
-        with source.open() as stream:
-            if head in (b"{", b"["):
-                _read_api(stream, source, sink)
-            else:
-                _read_text(stream, source, sink)
+    with source.open() as stream:
+        if head in (b"{", b"["):
+            _read_api(stream, source, sink)
+        else:
+            _read_text(stream, source, sink)
 
 
 class _Writer:
@@ -422,14 +417,3 @@ def _put_pairs(place: int, series: Series, pairs: pl.DataFrame, writer: _Writer)
         counted[good] if counted is not None else None,
     )
     return bad
-
-
-def blanks(numbers: Any) -> Any:
-    """Which numbers of an array are DCGM's blanks (see counters.is_blank)."""
-    from tracekit.ingest.counters.gpu_words import FP64_BLANK, INT32_BLANK, INT64_BLANK
-
-    return (
-        (numbers >= INT64_BLANK)
-        | ((numbers >= INT32_BLANK) & (numbers <= INT32_BLANK + 3))
-        | ((numbers >= FP64_BLANK) & (numbers <= FP64_BLANK + 3))
-    )

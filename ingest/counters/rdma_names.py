@@ -11,6 +11,11 @@ from tracekit.ingest.counters.net_words import meaning, own
 WORD_BYTES = 4
 """PortXmitData and PortRcvData count 32-bit words."""
 
+_MANAGED = re.compile(r"MF0;([^:;]{1,80}):")
+_ADAPTER = re.compile(
+    r"([A-Za-z0-9][\w.-]{0,80}) ((?:mlx|hfi|bnxt|ocrdma|qib|mthca|roce)\w{1,20})$"
+)
+
 _PORT = {
     "xmit_data": ("tx_bytes", WORD_BYTES),
     "rcv_data": ("rx_bytes", WORD_BYTES),
@@ -156,3 +161,17 @@ def hardware_meaning(name: str) -> Meaning:
 def full_at(name: str) -> int | None:
     """The value at which a classic counter of that name stops; None where it does not."""
     return _FULL.get(plain(name))
+
+
+def node_and_prefix(description: str, guid: str | None) -> tuple[str, str]:
+    """The machine that a node description names, and what its ports are called.
+
+    ``server mlx5_0`` is an adapter: its port 1 is mlx5_0/1 of server. A managed switch has its
+    name between ``MF0;`` and a colon. Other descriptions are not unique and bear their GUID.
+    """
+    text = description.strip()
+    if found := _ADAPTER.match(text):
+        return found[1].split(".")[0], f"{found[2]}/"
+    if found := _MANAGED.match(text):
+        return found[1], ""
+    return (f"{text} {guid}" if guid and text else text or guid or "unknown"), ""

@@ -11,14 +11,13 @@ from typing import Any, BinaryIO
 from xml.parsers import expat
 
 from tracekit.ingest import files
-from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
+from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters.fields import Meaning, scale_of
 from tracekit.ingest.counters.gpu_samples import Gpu, Samples, pci_address, uuid_of
 from tracekit.ingest.counters.moments import local_ns, says_utc
 from tracekit.ingest.counters.processes import Processes
 
 NAME = "nvidia_smi_xml"
-VERSION = 5
 MAX_DEPTH = 32
 MAX_TEXT = 4096
 READ_BYTES = 1 << 20
@@ -79,47 +78,42 @@ _WORDS = {"active": 1.0, "not active": 0.0, "yes": 1.0, "no": 0.0}
 _MISSING = frozenset({"n/a", "[n/a]", "", "not supported", "unknown error", "none"})
 
 
-class SmiXmlIngestor:
-    """Dumps of ``nvidia-smi -q -x``."""
+def sniff(head: bytes, name: str) -> Recognition | None:
+    """Recognise it by its root element."""
+    if b"<nvidia_smi_log" in head[:4096]:
+        return Recognition("nvidia_smi", "nvidia-smi -q -x", NAME)
+    return None
 
-    name = NAME
-    version = VERSION
 
-    def sniff(self, head: bytes, name: str) -> Recognition | None:
-        """Recognise it by its root element."""
-        if b"<nvidia_smi_log" in head[:4096]:
-            return Recognition("nvidia_smi", "nvidia-smi -q -x", NAME)
-        return None
-
-    def read(self, source: SourceFile, sink: Sink, options: IngestOptions) -> None:
-        """Stream the documents into gpu_sample, gpu_process and device."""
-        with source.open() as stream:
-            samples = Samples(sink, source)
-            state = _State(Processes(sink, samples), is_utc=says_utc(source.name))
-            bad = 0
-            for place, document in enumerate(_documents(stream), 1):
-                if not _Document(samples, sink, state, place).read(document):
-                    bad += 1
-                    sink.count(
-                        "bad_document",
-                        doc="XML that breaks off or is none: the GPUs before the break are kept.",
-                        place=place,
-                    )
-                state.processes.end_reading()
-            state.processes.finish()
-            samples.finish("local" if state.is_local else "epoch")
-            problem = files.stream_problem(stream)
-            sink.fact(place_kind="event", is_truncated_end=problem is not None)
-            if state.is_local:
+def read(source: SourceFile, sink: Sink) -> None:
+    """Stream the documents into gpu_sample, gpu_process and device."""
+    with source.open() as stream:
+        samples = Samples(sink, source)
+        state = _State(Processes(sink, samples), is_utc=says_utc(source.name))
+        bad = 0
+        for place, document in enumerate(_documents(stream), 1):
+            if not _Document(samples, sink, state, place).read(document):
+                bad += 1
                 sink.count(
-                    "local_time",
-                    severity="info",
-                    doc="Times without a zone. They mean nothing beside other files until job.toml "
-                    "says [[source]] path, timezone.",
+                    "bad_document",
+                    doc="XML that breaks off or is none: the GPUs before the break are kept.",
+                    place=place,
                 )
-            if problem is not None or bad:
-                why = f"it breaks off ({problem})" if problem else f"{bad} documents are damaged"
-                sink.fact(status="partial", reason=why)
+            state.processes.end_reading()
+        state.processes.finish()
+        samples.finish("local" if state.is_local else "epoch")
+        problem = files.stream_problem(stream)
+        sink.fact(place_kind="event", is_truncated_end=problem is not None)
+        if state.is_local:
+            sink.count(
+                "local_time",
+                severity="info",
+                doc="Times without a zone. They mean nothing beside other files until job.toml "
+                "says [[source]] path, timezone.",
+            )
+        if problem is not None or bad:
+            why = f"it breaks off ({problem})" if problem else f"{bad} documents are damaged"
+            sink.fact(status="partial", reason=why)
 
 
 class _State:

@@ -12,19 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile, write_columns
+from tracekit.ingest.base import Sink, write_columns
 from tracekit.ingest.counters.gpu_samples import pci_address
 
-NAME = "topology"
-VERSION = 1
-MAX_BYTES = 8 << 20
 READ_CHARACTERS = 1 << 16
 MAX_DEPTH = 64
 """Nesting: a bridge below a bridge is one level, and real trees have ten."""
 MAX_ELEMENTS = 100_000
 MAX_DEVICES = 1_024
 """GPUs, and ports of NICs, of one machine: each pair is a row."""
-"""Longest XML that is read."""
 MBIT = 1e6 / 8
 
 NEARNESS = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3, "SYS": 4}
@@ -74,46 +70,6 @@ def read_topology(text: str) -> Topology | None:
     if _HEADER.search(text):
         return from_matrix(text)
     return None
-
-
-class TopologyIngestor:
-    """NCCL's topology XML; nvidia-smi's matrix stands among its other texts."""
-
-    name = NAME
-    version = VERSION
-
-    def sniff(self, head: bytes, name: str) -> Recognition | None:
-        """Recognise it by its root element."""
-        start = head[:4096]
-        if b"<system" in start and (b"<cpu" in head or b"<pci" in head):
-            return Recognition("topology", "NCCL's topology of a host (XML)", NAME)
-        if b"<graphs" in start and b"<graph" in start:
-            return Recognition(
-                "nccl_graph",
-                "the channels that NCCL chose (XML): its log says the same, and is read",
-                status="unrecognised",
-            )
-        return None
-
-    def read(self, source: SourceFile, sink: Sink, options: IngestOptions) -> None:
-        """Write the pairs into host_link."""
-        from tracekit.ingest.counters.net_samples import node_of_path
-
-        with source.open() as stream:
-            data = stream.read(MAX_BYTES + 1)
-        found = from_xml(data.decode("utf-8", "replace")) if len(data) <= MAX_BYTES else None
-        sink.fact(place_kind="event", producer="NCCL topology", time_basis="none")
-        if found is None:
-            sink.count(
-                "bad_document",
-                doc="XML that breaks off, declares entities or is none: nothing of it is kept.",
-                place=1,
-            )
-            sink.fact(status="partial", reason="the XML is damaged")
-            return
-        write_links(sink, found, node_of_path(source.path))
-        if not found.cells:
-            sink.fact(status="empty", reason="it names no GPU")
 
 
 def write_links(sink: Sink, found: Topology, node: str | None) -> None:

@@ -17,8 +17,8 @@ from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import rdma_names, times, ufm_names
 from tracekit.ingest.counters.documents import Line, documents, lines
-from tracekit.ingest.counters.infiniband import node_and_prefix
 from tracekit.ingest.counters.net_samples import Event, Samples, integer, shape, write_events
+from tracekit.ingest.counters.rdma_names import node_and_prefix
 from tracekit.ingest.counters.status import Reading
 
 KIND = "ufm"

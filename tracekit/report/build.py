@@ -11,7 +11,7 @@ from typing import Any
 
 from tracekit.derive.ranks import ASSIGNED_WORDS
 from tracekit.findings import Finding, NotChecked, benched, ordered
-from tracekit.ingest.counters import NET_INGESTORS
+from tracekit.ingest.counters.formats import ANSWER_KINDS
 from tracekit.ingest.nsys.sniff import export_command
 from tracekit.report import signals
 from tracekit.report.bounds import bounded
@@ -61,14 +61,6 @@ INFERRED = "its steps are inferred, not marked"
 END_SILENCE_NS = 30_000_000_000
 END_SILENCE_RATIO = 10
 """Silence at the end of all captures that a report mentions, as collective-hang's thresholds."""
-
-COUNTER_KINDS = frozenset(
-    (
-        *(one.name for one in NET_INGESTORS), "dcgm", "nvidia_smi", "gpu_csv", "prometheus",
-        "prometheus_api",
-    )
-)  # fmt: skip
-"""Kinds of files whose answer may hold no number on purpose, and says why."""
 
 SHOWN_NOTES = 4
 """Notes on how the run was made that stand in a report's head."""
@@ -353,7 +345,7 @@ def _data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[st
     for file in inputs:
         if file.status == "unrecognised":
             by_status.setdefault(file.status, []).append(file.path)
-        elif file.kind in COUNTER_KINDS and file.status == "ok" and not file.rows and file.reason:
+        elif file.kind in ANSWER_KINDS and file.status == "ok" and not file.rows and file.reason:
             by_status.setdefault("without numbers", []).append(f"{file.path} ({file.reason})")
         elif file.status != "ok":
             why = f" ({file.reason})" if file.reason else ""

@@ -12,7 +12,7 @@ from net_samples import SAMPLES, Sample
 from tracekit import schema
 from tracekit.ingest import INGESTORS, ingestor, recognise
 from tracekit.ingest.base import IngestOptions
-from tracekit.ingest.counters.formats import NET_FORMATS
+from tracekit.ingest.counters.formats import FAMILIES
 from tracekit.ingest.counters.net_words import WORDS, is_word, meaning, own
 from tracekit.ingest.memory import MemorySink, source_of
 
@@ -37,7 +37,9 @@ def numbers(sink: MemorySink) -> Counter[tuple[object, ...]]:
 
 
 def test_there_is_a_sample_of_every_format() -> None:
-    assert [(s.family, s.format) for s in SAMPLES] == [(f.family, f.name) for f in NET_FORMATS]
+    assert sorted((s.family, s.format) for s in SAMPLES) == sorted(
+        (f.name, g.name) for f in FAMILIES for g in f.formats if g.subject == "net"
+    )
 
 
 @every_format
@@ -57,7 +59,7 @@ def test_it_gives_its_rows_and_says_whether_it_is_proved(sample: Sample) -> None
     assert sink is not None
     assert len(sink.rows("net_sample")) == sample.rows_count
     assert sink.facts.get("status", "ok") == "ok"
-    is_proved = next(f.is_proved for f in NET_FORMATS if f.name == sample.format)
+    is_proved = next(g.is_proved for f in FAMILIES for g in f.formats if g.name == sample.format)
     assert ("parsed_from_documentation" in sink.counters) != is_proved
     assert set(sink.severities.values()) <= {"info"}
 

@@ -44,7 +44,7 @@ def plant(tree: Path, importer: str, imported: str) -> None:
     path = tree / "tracekit" / importer
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     with path.open("a") as file:
-        file.write(f"\n\ndef planted() -> None:\n    import tracekit.{imported}\n")
+        file.write(f"\n\ndef planted() -> None:\n    import {imported}\n")
 
 
 def test_the_tree_as_it_is_keeps_the_contract(tree: Path) -> None:
@@ -60,10 +60,13 @@ def test_the_tree_as_it_is_keeps_the_contract(tree: Path) -> None:
         ("rules", "report"),
         ("schema", "store"),
         ("simulate", "derive"),  # the judge knows nothing of the judged
+        ("report", "catalog"),  # a renderer opens no database
+        ("dashboards", "duckdb"),
     ],
 )
 def test_a_planted_import_is_reported(tree: Path, importer: str, imported: str) -> None:
+    imported = imported if imported == "duckdb" else f"tracekit.{imported}"
     plant(tree, importer, imported)
     done = lint(tree)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert f"tracekit.{importer} is not allowed to import tracekit.{imported}" in done.stdout
+    assert f"tracekit.{importer} is not allowed to import {imported}" in done.stdout

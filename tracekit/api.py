@@ -116,8 +116,8 @@ class OpenRun:
         config: Mapping[str, Any] | None = None,
     ) -> Report:
         """Findings, verdict and metrics of the run (of its selected part)."""
+        from tracekit.diagnose import diagnose, job_facts
         from tracekit.report.config import DiagnoseConfig
-        from tracekit.report.diagnose import diagnose, job_facts
         from tracekit.report.domains import with_topology
 
         con = self.con

@@ -15,9 +15,9 @@ import pytest
 from failed_queries import ask_with_each_query_failed
 
 from tracekit import catalog
+from tracekit.diagnose import gather
 from tracekit.errors import QueryError
 from tracekit.findings import Finding, Impact, Scope, Severity, When, confidence_from
-from tracekit.report.diagnose import gather
 from tracekit.rules import RULES, Facts, JobFacts, Rule, RuleOutcome
 from tracekit.rules.base import Thresholds, UndeclaredQueryError, lacking
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tracekit.report.build import build_report
 from tracekit.report.config import DiagnoseConfig, Silence
-from tracekit.report.diagnose import diagnose, gather, input_files, job_facts
 from tracekit.report.model import Document, InputFile, InputIssue, Report
 
 __all__ = [
@@ -15,8 +14,4 @@ __all__ = [
     "Report",
     "Silence",
     "build_report",
-    "diagnose",
-    "gather",
-    "input_files",
-    "job_facts",
 ]

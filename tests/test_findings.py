@@ -35,10 +35,11 @@ def test_severity_follows_the_impact(ratio: float | None, severity: Severity) ->
     assert severity_of(ratio) is severity
 
 
-def test_a_cap_lowers_and_a_fatal_fault_ignores_it() -> None:
+def test_a_cap_lowers_and_a_least_raises_up_to_it() -> None:
     assert severity_of(0.5, cap=Severity.MINOR) is Severity.MINOR
     assert severity_of(0.001, cap=Severity.MINOR) is Severity.NOTE
-    assert severity_of(None, cap=Severity.MINOR, is_fatal=True) is Severity.CRITICAL
+    assert severity_of(None, least=Severity.CRITICAL) is Severity.CRITICAL
+    assert severity_of(0.5, cap=Severity.MINOR, least=Severity.MAJOR) is Severity.MINOR
 
 
 def test_confidence_counts_kinds_of_evidence_and_is_never_certain() -> None:

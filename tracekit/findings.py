@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -47,15 +47,13 @@ def severity_of(
     step_ratio: float | None,
     *,
     cap: Severity = Severity.CRITICAL,
-    is_fatal: bool = False,
+    least: Severity = Severity.NOTE,
 ) -> Severity:
     """Severity by impact: note under 1 % of the step, minor to 5 %, major to 20 %, critical.
 
-    ``is_fatal``: the job stopped, or hardware reports an uncorrectable error. An unknown impact
-    is a note: nothing may alarm that cannot say what it costs.
+    ``least``: what it is whatever it costs (the job stopped, or hardware reports an error). An
+    unknown impact is a note: nothing may alarm that cannot say what it costs.
     """
-    if is_fatal:
-        return Severity.CRITICAL
     if step_ratio is None or step_ratio < NOTE_RATIO:
         found = Severity.NOTE
     elif step_ratio < MAJOR_RATIO:
@@ -64,7 +62,7 @@ def severity_of(
         found = Severity.MAJOR
     else:
         found = Severity.CRITICAL
-    return min(found, cap, key=lambda s: s.weight)
+    return min(max(found, least, key=lambda s: s.weight), cap, key=lambda s: s.weight)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,13 +181,14 @@ class EvidenceRow:
     place: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """One number, the threshold it was held against (null: none), and the query it came from."""
 
     name: str
     value: float
     unit: str
+    _: KW_ONLY
     threshold: float | None = None
     query: str | None = None
     params: dict[str, str | int | float | bool | None] = field(default_factory=dict)
@@ -242,6 +241,16 @@ def finding_id(rule: str, scope: Scope, everybody: Iterable[int]) -> str:
         named = (scope.devices, scope.links, scope.groups, scope.switches, scope.racks, scope.hosts)
         where = next((",".join(names) for names in named if names), "all")
     return f"{rule}/{where}"
+
+
+def counted_place(scope: Scope) -> str:
+    """The place in the id of a finding from counters: the only rank, device, link or host.
+
+    What they measure is a place; which ranks are behind it is often not known.
+    """
+    devices = tuple(d.replace(" ", "-") for d in scope.devices)
+    named = (tuple(map(str, scope.ranks)), devices, scope.links, scope.hosts)
+    return next((names[0] for names in named if len(names) == 1), "several")
 
 
 def _ranks_name(ranks: tuple[int, ...]) -> str:

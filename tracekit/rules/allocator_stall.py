@@ -57,9 +57,7 @@ def _says(found: StallSummary) -> str:
 
 
 TEXT = StallText(
-    rule="allocator-stall",
     query="allocator_stall",
-    owner="model",
     says=_says,
     noun="allocation",
     needs="allocations of device memory recorded in steady steps (CUDA or HIP runtime events)",
@@ -119,9 +117,9 @@ def evaluate(facts: Facts, limits: AllocatorStallThresholds) -> RuleOutcome:
 
 
 RULE = Rule(
-    name=TEXT.rule,
+    name="allocator-stall",
     summary="The memory allocator frees and allocates in the middle of the run.",
-    owner=TEXT.owner,
+    owner="model",
     thresholds=AllocatorStallThresholds(),
     queries=("step_breakdown", TEXT.query, "launch_stats"),
     evaluate=evaluate,

@@ -27,7 +27,7 @@ from statistics import median
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
-from tracekit.rules.nccl_facts import nccl_finding, nccl_of
+from tracekit.rules.nccl_facts import log_scope
 from tracekit.wording import plural, safe
 
 NAME = "bad-node"
@@ -90,34 +90,38 @@ def _judge(
     bad = [*slow, *unfinished]
     if len(bad) < limits.min_bad_ratio * len(own) or len(bad) < limits.min_pairs_count:
         return None
-    nccl = nccl_of(facts)
     parts = [f"{len(slow)} slow"] if slow else []
     parts += [f"{len(unfinished)} unfinished"] if unfinished else []
-    return nccl_finding(
-        facts,
-        NAME,
-        severity=Severity.MAJOR if slow else Severity.MINOR,
-        summary=(
-            f"{safe(host)}: {len(bad)} of {plural(len(own), 'pair')} with it in {safe(name)} are "
-            f"bad ({', '.join(parts)}); pairs without it reach {median(others) / 1e9:.1f} GB/s."
-        ),
-        owner="hardware",
-        evidence=[
-            Evidence(name="bad pairs of the host", value=len(bad) / len(own), unit="ratio",
-                     threshold=limits.min_bad_ratio, query="nccl_bench",
-                     rows=tuple(nccl.place(int(r["source_id"]), int(r["place"]))
-                                for r in bad[:10])),
-            *(Evidence(name="bus bandwidth of a slow pair",
-                       value=float(r["peak_bus_bytes_per_s"]), unit="bytes/s", threshold=limit,
-                       query="nccl_bench") for r in slow[:1]),
+    return facts.finding(
+        log_scope(hosts=(safe(host),)),
+        f"{safe(host)}: {len(bad)} of {plural(len(own), 'pair')} with it in {safe(name)} are "
+        f"bad ({', '.join(parts)}); pairs without it reach {median(others) / 1e9:.1f} GB/s.",
+        [
+            Evidence(
+                "bad pairs of the host",
+                len(bad) / len(own),
+                "ratio",
+                threshold=limits.min_bad_ratio,
+                query="nccl_bench",
+                rows=facts.places(bad, unit="line "),
+            ),
+            *(
+                Evidence(
+                    "bus bandwidth of a slow pair",
+                    float(r["peak_bus_bytes_per_s"]),
+                    "bytes/s",
+                    threshold=limit,
+                    query="nccl_bench",
+                )
+                for r in slow[:1]
+            ),
         ],
-        instruments=("counters",),
+        by=("counters",),
         basis="measured by pairs; no counter of the host was seen",
-        hosts=(safe(host),),
-        devices=(),
+        least=Severity.MAJOR if slow else Severity.MINOR,
         confirm=(f"repeat a pair of {safe(host)} with a host that is well",),
         remedy=(f"after that drain {safe(host)} and test its NIC, cable and GPUs",),
-    )  # fmt: skip
+    )
 
 
 RULE = Rule(

@@ -11,12 +11,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, TypeVar, Unpack
 
 from tracekit.errors import UsageError
 from tracekit.findings import (
+    Candidates,
+    Evidence,
     EvidenceRow,
     Finding,
+    Impact,
     Instrument,
     Level,
     NotChecked,
@@ -24,6 +27,10 @@ from tracekit.findings import (
     Scope,
     Severity,
     When,
+    confidence_from,
+    finding_id,
+    impact_of,
+    severity_of,
 )
 from tracekit.ranges import Ranges
 from tracekit.rules.steps import StepKey, Steps, utc
@@ -51,6 +58,8 @@ MIN_SOUND_RANKS = 3
 """Ranks with all their kernels below which, beside one without, nobody is compared: of two, each
 is the other's only peer, and what both wait for may be the third."""
 MAX_PLACES = 10
+MAX_READINGS = 3
+"""Places of evidence from counters: one reading is like the next."""
 MAX_CANDIDATES = 1 << 16
 """Ranks without a trace that a finding lists: more tell a reader nothing."""
 T = TypeVar("T")
@@ -130,6 +139,15 @@ class Replay(Protocol):
         """Whether launches and streams are replayed, which shows what a delay hides behind."""
 
 
+class Advice(TypedDict, total=False):
+    """What a finding tells the reader to do, and what it cannot be."""
+
+    confirm: tuple[str, ...]
+    remedy: tuple[str, ...]
+    next_capture: tuple[str, ...]
+    rules_out: tuple[str, ...]
+
+
 class UndeclaredQueryError(LookupError):
     """A rule read a query that it does not declare: were it to fail, nobody would be told."""
 
@@ -153,6 +171,8 @@ class Facts:
     readable: frozenset[str] | None = None
     """Queries whose rows may be read; None: all. Which ranks there are, and whether they have a
     GPU, is known of the run itself and always open."""
+    rule: Rule | None = None
+    """The rule that is asked, of whose findings it is the maker."""
     whole: Facts | None = field(default=None, repr=False)
     """Without that limit: what is made of rows is made once."""
 
@@ -166,9 +186,11 @@ class Facts:
         if self.readable is not None and query not in self.readable:
             raise UndeclaredQueryError(query)
 
-    def limited(self, queries: Collection[str]) -> Facts:
-        """The same, of which only rows of these queries can be read."""
-        return replace(self, readable=frozenset(queries), whole=self.whole or self)
+    def limited(self, queries: Collection[str], rule: Rule | None = None) -> Facts:
+        """The same, of which only rows of these queries can be read, to make this rule's
+        findings."""
+        whole = self.whole or self
+        return replace(self, readable=frozenset(queries), rule=rule, whole=whole)
 
     def without_lost(self) -> Facts:
         """The same without what lost kernels make of their ranks: a device that seems to idle."""
@@ -291,14 +313,84 @@ class Facts:
         """The hosts of ranks, as far as known."""
         return tuple(sorted({self.job.hosts[r] for r in ranks if r in self.job.hosts}))
 
-    def places(self, rows: Iterable[Row]) -> tuple[EvidenceRow, ...]:
-        """Where rows (``source_id``, ``place``) stand in their files, ten at most."""
+    @property
+    def asked(self) -> Rule:
+        """The rule that these facts are given to."""
+        assert self.rule is not None  # noqa: S101  # Rule.run gives every rule its own facts
+        return self.rule
+
+    def places(
+        self, rows: Iterable[Row], *, at_most: int = MAX_PLACES, unit: str = ""
+    ) -> tuple[EvidenceRow, ...]:
+        """Where rows (``source_id``, ``place``) stand in their files, each place once. ``unit`` is
+        said before the place."""
+        known = (
+            (int(row["source_id"]), row["place"])
+            for row in rows
+            if row["source_id"] is not None and row["place"] is not None
+        )
         return tuple(
-            EvidenceRow(
-                source=self.sources.get(int(row["source_id"]), f"source {row['source_id']}"),
-                place=str(row["place"]),
-            )
-            for row in islice(rows, MAX_PLACES)
+            EvidenceRow(source=self.sources.get(source, f"source {source}"), place=f"{unit}{place}")
+            for source, place in islice(dict.fromkeys(known), at_most)
+        )
+
+    def readings(self, rows: Iterable[Row]) -> tuple[EvidenceRow, ...]:
+        """Where rows of counters stand: three will do."""
+        return self.places(rows, at_most=MAX_READINGS)
+
+    def impact(self, cost_ns: float | None, step_ns: float | None = None) -> Impact:
+        """What a delay of the mean step costs; unknown for None. ``step_ns``: of a job whose
+        operations and not its steps were timed."""
+        step_ns = self.steps.step_ns if step_ns is None else step_ns
+        if cost_ns is None or step_ns <= 0:
+            return Impact()
+        return impact_of(cost_ns / 1e9, step_ns / 1e9, self.gpus_count)
+
+    def finding(
+        self,
+        scope: Scope,
+        summary: str,
+        evidence: Iterable[Evidence],
+        *,
+        by: Iterable[Instrument],
+        basis: str,
+        impact: Impact | None = None,
+        least: Severity = Severity.NOTE,
+        cap: Severity = Severity.CRITICAL,
+        against: Iterable[Evidence] = (),
+        candidates: Candidates | None = None,
+        keys: Sequence[StepKey] | None = None,
+        place: str | None = None,
+        owner: Owner | None = None,
+        **advice: Unpack[Advice],
+    ) -> Finding:
+        """A finding of the rule that is asked: its owner, id and highest severity are the rule's.
+
+        ``by`` and ``basis``: the kinds of evidence that agree, and the sentence that says so.
+        ``least`` is the severity whatever it costs, ``cap`` the highest of this one. ``keys``: the
+        steps that it was seen in; all steady ones, where the rule reads steps. ``place`` and
+        ``owner`` only where they are not the scope's and the rule's.
+        """
+        rule = self.asked
+        impact = impact or Impact()
+        if keys is None:
+            keys = self.steps.keys if STEPS_QUERY in rule.reads else ()
+        return Finding(
+            id=f"{rule.name}/{place}" if place else finding_id(rule.name, scope, self.ranks),
+            rule=rule.name,
+            severity=severity_of(
+                impact.step_ratio, cap=min(cap, rule.cap, key=lambda s: s.weight), least=least
+            ),
+            confidence=confidence_from(by, basis),
+            summary=summary,
+            owner=owner or rule.owner,
+            scope=scope,
+            when=self.when(keys),
+            impact=impact,
+            evidence=tuple(evidence),
+            counter_evidence=tuple(against),
+            candidates=candidates or Candidates(),
+            **advice,
         )
 
     def when(self, steps: Sequence[StepKey]) -> When:
@@ -466,7 +558,7 @@ class Rule:
             if query in facts.unavailable:
                 return lacking(self.name, f"query {query}: {facts.unavailable[query]}")
         try:
-            outcome = self._judged(facts.limited(self.reads))
+            outcome = self._judged(facts.limited(self.reads, self))
         except UndeclaredQueryError as error:
             return self.undeclared(error)
         without = tuple(

@@ -92,12 +92,12 @@ def _clock(
 
 def _ratio(facts: Facts, what: str, value: float, limit: float, row: Row) -> Evidence:
     return Evidence(
-        name=f"{what} over its peers', median moment",
-        value=value,
-        unit="ratio",
+        f"{what} over its peers', median moment",
+        value,
+        "ratio",
         threshold=limit,
         query=gpus.COUNTERS,
-        rows=gpus.places(facts, [row]),
+        rows=facts.readings([row]),
     )
 
 
@@ -112,12 +112,12 @@ def _held(facts: Facts, events: Mapping[str, Row]) -> list[tuple[str, Evidence]]
     of = "time" if by_counter else "samples"
     name = WORDS.get(str(held["event"]), "hardware power brake")
     evidence = Evidence(
-        name=f"{name}, share of the {of}",
-        value=ratio,
-        unit="ratio",
+        f"{name}, share of the {of}",
+        ratio,
+        "ratio",
         threshold=limits.min_held_ratio if by_counter else limits.min_active_ratio,
         query=gpus.THROTTLE,
-        rows=gpus.places(facts, [held]),
+        rows=facts.readings([held]),
     )
     return [(f"{name} {share(ratio)} of the {of}", evidence)]
 
@@ -130,12 +130,12 @@ def _memory(
     if grown is not None:
         name = GROWN[str(grown["counter"])]
         evidence = Evidence(
-            name=f"{name} while the job ran",
-            value=float(grown["growth"]),
-            unit="count",
+            f"{name} while the job ran",
+            float(grown["growth"]),
+            "count",
             threshold=1.0,
             query=gpus.GROWTH,
-            rows=gpus.places(facts, [grown]),
+            rows=facts.readings([grown]),
         )
         return [(f"it has {name}", evidence)]
     if event is None:

@@ -36,8 +36,8 @@ from tracekit.rules.nccl_facts import (
     Member,
     Nccl,
     Signal,
+    log_scope,
     majority,
-    nccl_finding,
     nccl_of,
     no_logs,
     number,
@@ -96,19 +96,26 @@ def _within(facts: Facts, nccl: Nccl, limits: ChannelCollapseThresholds) -> list
         if few:
             least = min(m.channels or 0 for m in few)
             found.append(
-                nccl_finding(
-                    facts, NAME, severity=Severity.MINOR, owner="platform",
-                    summary=f"{nccl.label(few).capitalize()} set up {least} of {usual} channels "
+                facts.finding(
+                    log_scope(ranks=nccl.world_ranks(few), hosts=nccl.hosts(few)),
+                    f"{nccl.label(few).capitalize()} set up {least} of {usual} channels "
                     f"that the other members have.",
-                    evidence=[
-                        nccl.evidence("channels", least, "count", "nccl_comms", few,
-                                      limits.max_channels_ratio * usual)
+                    [
+                        nccl.evidence(
+                            "channels",
+                            least,
+                            "count",
+                            "nccl_comms",
+                            few,
+                            limits.max_channels_ratio * usual,
+                        )
                     ],
+                    by=["log"],
                     basis="from the ranks' own logs",
-                    ranks=nccl.world_ranks(few), hosts=nccl.hosts(few),
+                    least=Severity.MINOR,
                     remedy=("compare the topology and the settings of these ranks with the rest",),
                 )
-            )  # fmt: skip
+            )
     return found
 
 
@@ -173,34 +180,34 @@ def _against(
         loss = 1 - now / then
         words = f"; {name} falls from {then / 1e9:.0f} to {now / 1e9:.0f} GB/s ({share(loss)} lost)"
         measured = [
-            Evidence(name=f"bus bandwidth of {name}", value=now, unit="bytes/s",
-                     threshold=then, query="nccl_bench")
+            Evidence(f"bus bandwidth of {name}", now, "bytes/s", threshold=then, query="nccl_bench")
         ]  # fmt: skip
         if loss >= limits.major_loss_ratio:
             severity = Severity.MAJOR
     cause, lines = _cause(nccl, few)
     other = facts.sources.get(many[0].source_id, "another log")
-    return nccl_finding(
-        facts,
-        NAME,
-        severity=severity,
-        summary=(
-            f"NCCL uses {low} channels where the same {plural(len(few), 'GPU')} had {high} in "
-            f"{other}{words}{cause}."
-        ),
-        owner="platform",
-        evidence=[
-            nccl.evidence("channels", low, "count", "nccl_comms", [*few, *many],
-                          limits.max_channels_ratio * high),
+    return facts.finding(
+        log_scope(hosts=nccl.hosts(few)),
+        f"NCCL uses {low} channels where the same {plural(len(few), 'GPU')} had {high} in "
+        f"{other}{words}{cause}.",
+        [
+            nccl.evidence(
+                "channels",
+                low,
+                "count",
+                "nccl_comms",
+                [*few, *many],
+                limits.max_channels_ratio * high,
+            ),
             *measured,
             *lines,
         ],
+        by=("log", "counters") if loss >= limits.major_loss_ratio else ("log",),
         basis="the log, and the bandwidth that nccl-tests measured" if measured else "the log",
-        instruments=("log", "counters") if loss >= limits.major_loss_ratio else ("log",),
-        hosts=nccl.hosts(few),
+        least=severity,
         confirm=("nvidia-smi topo -m; nvidia-smi nvlink --status   on the host",),
         remedy=("take out what differs between the two logs, the topology file first",),
-    )  # fmt: skip
+    )
 
 
 def _cause(nccl: Nccl, members: list[Member]) -> tuple[str, list[Evidence]]:
@@ -272,25 +279,30 @@ def _below_setting(facts: Facts, nccl: Nccl, limits: ChannelCollapseThresholds) 
             known[1].extend(rings)
             known[2].extend(settings)
     return [
-        nccl_finding(
-            facts, NAME, severity=Severity.MINOR, owner="platform",
-            summary=(
-                f"NCCL uses {plural(few, 'channel')} where its search found rings for {most}: "
-                f"{safe(said)} is set."
-            ),
-            evidence=[
-                nccl.evidence("channels", few, "count", "nccl_comms", members,
-                              limits.max_channels_ratio * most),
+        facts.finding(
+            log_scope(hosts=nccl.hosts(members)),
+            f"NCCL uses {plural(few, 'channel')} where its search found rings for {most}: "
+            f"{safe(said)} is set.",
+            [
+                nccl.evidence(
+                    "channels",
+                    few,
+                    "count",
+                    "nccl_comms",
+                    members,
+                    limits.max_channels_ratio * most,
+                ),
                 nccl.evidence("rings found", most, "count", "nccl_signals", rings),
                 nccl.evidence("the setting", len(settings), "lines", "nccl_signals", settings),
             ],
+            by=["log"],
             basis="NCCL's own search against what it uses",
-            hosts=nccl.hosts(members),
+            least=Severity.MINOR,
             confirm=("run once without the setting",),
             remedy=(f"unset {listed(sorted({s.given['name'] for s in settings}))}",),
         )
         for (few, most, said), (members, rings, settings) in sorted(found.items())
-    ]  # fmt: skip
+    ]
 
 
 def _is_ring(signal: Signal) -> bool:
@@ -310,26 +322,28 @@ def _low(
     cause, lines = _cause(nccl, members)
     channels = members[0].channels
     many = f"{channels} channels" if channels is not None else "few channels"
-    return nccl_finding(
-        facts,
-        NAME,
-        severity=Severity.MINOR,
-        summary=(
-            f"NCCL found rings for {carried:.0f} of {stated:.0f} GB/s between "
-            f"{plural(len(members), 'GPU')} on NVLink and uses {many}{cause}."
-        ),
-        owner="platform",
-        evidence=[
-            nccl.evidence("bandwidth of the rings", carried * 1e9, "bytes/s", "nccl_signals",
-                          rings, limits.max_bandwidth_ratio * stated * 1e9),
+    return facts.finding(
+        log_scope(hosts=nccl.hosts(members)),
+        f"NCCL found rings for {carried:.0f} of {stated:.0f} GB/s between "
+        f"{plural(len(members), 'GPU')} on NVLink and uses {many}{cause}.",
+        [
+            nccl.evidence(
+                "bandwidth of the rings",
+                carried * 1e9,
+                "bytes/s",
+                "nccl_signals",
+                rings,
+                limits.max_bandwidth_ratio * stated * 1e9,
+            ),
             *lines,
         ],
+        by=["log"],
         basis="one log: NCCL's own topology against the rings that it found in it",
-        hosts=nccl.hosts(members),
+        least=Severity.MINOR,
         confirm=("nvidia-smi topo -m; nvidia-smi nvlink --status",),
         remedy=("run without NCCL_TOPO_FILE and NCCL_GRAPH_FILE; look for a link that is down",),
         next_capture=("the same nccl-tests on a machine that is well",),
-    )  # fmt: skip
+    )
 
 
 RULE = Rule(

@@ -62,9 +62,7 @@ def _says(found: StallSummary) -> str:
 
 
 TEXT = StallText(
-    rule="checkpoint-stall",
     query="checkpoint_stall",
-    owner="framework",
     says=_says,
     noun="checkpoint",
     needs="saves recorded in a trace (annotated, or Python stacks)",
@@ -92,7 +90,7 @@ def evaluate(facts: Facts, limits: CheckpointStallThresholds) -> RuleOutcome:
         (only,) = saving
         subject = ranks_phrase(sorted(only.stalls_ns), facts.ranks).lower()
         return lacking(
-            TEXT.rule,
+            "checkpoint-stall",
             f"a second checkpoint, to know how often one comes (there is one, of "
             f"{seconds(only.delay_ns / 1e9)} in step {only.key.step}, {subject})",
             TEXT.capture,
@@ -114,9 +112,9 @@ def _within_excess(delay: StepDelay, steps: Steps, limits: CheckpointStallThresh
 
 
 RULE = Rule(
-    name=TEXT.rule,
+    name="checkpoint-stall",
     summary="Training stands still while a checkpoint is written.",
-    owner=TEXT.owner,
+    owner="framework",
     thresholds=CheckpointStallThresholds(),
     queries=("step_breakdown", TEXT.query),
     evaluate=evaluate,

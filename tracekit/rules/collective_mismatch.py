@@ -30,9 +30,7 @@ from tracekit.findings import (
     Evidence,
     EvidenceRow,
     Finding,
-    Impact,
     Severity,
-    confidence_from,
 )
 from tracekit.rules import nccl_hang
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
@@ -97,32 +95,25 @@ def _finding(facts: Facts, row: Row, limits: CollectiveMismatchThresholds) -> Fi
     count = int(row["instances_count"])
     source = facts.sources.get(int(row["source_id"]), f"source {row['source_id']}")
     scope = facts.scope(ranks, [])
-    return Finding(
-        id=f"{NAME}/{row['group_id']}/{str(row['reason']).split()[0]}",
-        rule=NAME,
-        severity=Severity.MINOR if is_numbered else Severity.NOTE,
-        confidence=confidence_from(
-            ["peers"],
-            "by the trace's own sequence numbers" if is_numbered else "by the order of the calls",
-        ),
-        summary=(
-            f"{plural(count, 'collective')} of ranks {ranges(ranks)}: {row['reason']} "
-            f"between members at the same place."
-        ),
-        owner="model",
-        scope=scope,
-        when=facts.when([]),
-        impact=Impact(),
-        evidence=(
+    return facts.finding(
+        scope,
+        f"{plural(count, 'collective')} of ranks {ranges(ranks)}: {row['reason']} "
+        f"between members at the same place.",
+        (
             Evidence(
-                name=f"instances whose {row['reason']}",
-                value=count,
-                unit="count",
+                f"instances whose {row['reason']}",
+                count,
+                "count",
                 threshold=1,
                 query="match_coverage",
                 rows=(EvidenceRow(source=source, place=str(row["place"])),),
             ),
         ),
+        by=["peers"],
+        basis="by the trace's own sequence numbers" if is_numbered else "by the order of the calls",
+        least=Severity.MINOR if is_numbered else Severity.NOTE,
+        place=f"{row['group_id']}/{str(row['reason']).split()[0]}",
+        keys=(),
         confirm=("TORCH_DISTRIBUTED_DEBUG=DETAIL checks that all members call the same",),
         remedy=("find the branch that some ranks take and others do not",),
     )

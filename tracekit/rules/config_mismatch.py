@@ -31,8 +31,8 @@ from tracekit.rules.nccl_facts import (
     CAPTURE,
     Nccl,
     Signal,
+    log_scope,
     majority,
-    nccl_finding,
     nccl_of,
     no_logs,
 )
@@ -111,36 +111,36 @@ def _finding(facts: Facts, nccl: Nccl, what: str, stated: list[tuple[str, Signal
     ]
     from dataclasses import replace
 
-    finding = nccl_finding(
-        facts,
-        NAME,
-        severity=Severity.MINOR,
-        summary=f"{what} differs between the processes of one job: {listed(words[:4])}.",
-        owner="platform",
-        evidence=[
-            nccl.evidence(f"values of {what}", len(by_value), "count", "nccl_signals",
-                          [signals[0] for signals in by_value.values()], 1)
+    finding = facts.finding(
+        log_scope(hosts=hosts),
+        f"{what} differs between the processes of one job: {listed(words[:4])}.",
+        [
+            nccl.evidence(
+                f"values of {what}",
+                len(by_value),
+                "count",
+                "nccl_signals",
+                [signals[0] for signals in by_value.values()],
+                1,
+            )
         ],
+        by=["log"],
         basis="the processes' own words",
-        hosts=hosts,
+        least=Severity.MINOR,
         confirm=("compare the images and environments of the hosts",),
         remedy=(f"the same {what} everywhere",),
-    )  # fmt: skip
+    )
     return replace(finding, id=f"{NAME}/{what.replace(' ', '-')}")
 
 
 def _warned(facts: Facts, nccl: Nccl, warned: list[Signal]) -> Finding:
-    return nccl_finding(
-        facts,
-        NAME,
-        severity=Severity.MINOR,
-        summary="NCCL warns that the ranks run different NCCL versions.",
-        owner="platform",
-        evidence=[
-            nccl.evidence("warnings", sum(s.count for s in warned), "lines", "nccl_signals", warned)
-        ],
+    return facts.finding(
+        log_scope(hosts=sorted({safe(s.node) for s in warned if s.node is not None})),
+        "NCCL warns that the ranks run different NCCL versions.",
+        [nccl.evidence("warnings", sum(s.count for s in warned), "lines", "nccl_signals", warned)],
+        by=["log"],
         basis="NCCL's own warning",
-        hosts=sorted({safe(s.node) for s in warned if s.node is not None}),
+        least=Severity.MINOR,
         remedy=("one image for all ranks",),
     )
 

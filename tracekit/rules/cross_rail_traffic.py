@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
-from tracekit.rules.nccl_facts import CAPTURE, Nccl, nccl_finding, nccl_of, no_logs
+from tracekit.rules.nccl_facts import CAPTURE, Nccl, log_scope, nccl_of, no_logs
 from tracekit.rules.nearness import TOPOLOGY, listed_nics, nearness
 from tracekit.wording import plural, share
 
@@ -140,30 +140,56 @@ def _finding(
         and every > 0
         and across >= limits.major_crossing_ratio * every
     )
-    return nccl_finding(
-        facts,
-        NAME,
-        # Device indices are an assumption; NCCL's own warning is not.
-        severity=Severity.MINOR if warned or is_costly else Severity.NOTE,
-        summary=f"Traffic leaves its rail: {'; '.join(words)}.",
-        owner="network",
-        evidence=[
-            nccl.evidence("channels that change rails", across / every if every else 0.0, "ratio",
-                          "nccl_rails", threshold=limits.min_crossing_ratio),
-            *([nccl.evidence("warnings of NCCL", sum(s.count for s in warned), "lines",
-                             "nccl_signals", warned)] if warned else []),
-            *([Evidence(name="communication that nothing hides, of the time", value=exposed,
-                        unit="ratio", threshold=limits.min_exposed_ratio, query="overlap")]
-              if exposed is not None and is_costly else []),
+    # Two orders that differ do not say which of them is the odd one.
+    return facts.finding(
+        log_scope(hosts=sorted({s.node for s in warned if s.node is not None}) if warned else ()),
+        f"Traffic leaves its rail: {'; '.join(words)}.",
+        [
+            nccl.evidence(
+                "channels that change rails",
+                across / every if every else 0.0,
+                "ratio",
+                "nccl_rails",
+                threshold=limits.min_crossing_ratio,
+            ),
+            *(
+                [
+                    nccl.evidence(
+                        "warnings of NCCL",
+                        sum(s.count for s in warned),
+                        "lines",
+                        "nccl_signals",
+                        warned,
+                    )
+                ]
+                if warned
+                else []
+            ),
+            *(
+                [
+                    Evidence(
+                        "communication that nothing hides, of the time",
+                        exposed,
+                        "ratio",
+                        threshold=limits.min_exposed_ratio,
+                        query="overlap",
+                    )
+                ]
+                if exposed is not None and is_costly
+                else []
+            ),
         ],
-        basis="NCCL's own warning" if warned
-        else "rails by the GPU that each NIC is nearest to" if rails
+        by=["log"],
+        basis="NCCL's own warning"
+        if warned
+        else "rails by the GPU that each NIC is nearest to"
+        if rails
         else "device indices, taken for rails",
-        # Two orders that differ do not say which of them is the odd one.
-        hosts=sorted({s.node for s in warned if s.node is not None}) if warned else (),
+        # Device indices are an assumption; NCCL's own warning is not.
+        least=Severity.MINOR if warned or is_costly else Severity.NOTE,
         confirm=("compare the order of NICs (ibdev2netdev) on the hosts",),
         remedy=("NCCL_CROSS_NIC=0 on a rail-optimised fabric, and do not disable PXN",),
-    )  # fmt: skip
+    )
 
 
 RULE = Rule(

@@ -53,9 +53,7 @@ def _says(found: StallSummary) -> str:
 
 
 TEXT = StallText(
-    rule="dataloader-stall",
     query="input_stall",
-    owner="data",
     says=_says,
     noun="input wait",
     needs="waits for input recorded in a trace (DataLoader, or an annotated fetch)",
@@ -75,9 +73,9 @@ def evaluate(facts: Facts, limits: DataloaderStallThresholds) -> RuleOutcome:
 
 
 RULE = Rule(
-    name=TEXT.rule,
+    name="dataloader-stall",
     summary="A rank waits for its next batch while its GPU is idle.",
-    owner=TEXT.owner,
+    owner="data",
     thresholds=DataloaderStallThresholds(),
     queries=("step_breakdown", TEXT.query),
     evaluate=evaluate,

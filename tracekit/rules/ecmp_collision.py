@@ -128,17 +128,17 @@ def _finding(
     rows = [r for p in shown for r in p.of(["tx_bytes"], "tx")]
     evidence = (
         Evidence(
-            name="bytes of the busiest uplink over the mean",
-            value=skew,
-            unit="ratio",
+            "bytes of the busiest uplink over the mean",
+            skew,
+            "ratio",
             threshold=limits.min_skew_ratio,
             query="port_counters",
-            rows=at.places(facts, rows),
+            rows=facts.readings(rows),
         ),
         Evidence(
-            name="bytes of the least used uplink over the mean",
-            value=idle,
-            unit="ratio",
+            "bytes of the least used uplink over the mean",
+            idle,
+            "ratio",
             threshold=limits.max_idle_ratio,
             query="port_counters",
         ),
@@ -154,19 +154,17 @@ def _finding(
     )
     finding = at.finding(
         facts,
-        NAME,
         shown,
         f"Switch {safe(node)} puts {skew:.1f} times the mean on uplink {safe(busiest)} and "
         f"{share(idle)} of it on {safe(idlest)}.",
         evidence,
         rows=rows,
-        counters=(),
         basis="bytes of the switch's own uplinks",
         scope=scope,
         place=node,
         lost_ns=at.slowed_ns(facts, list(below)),
-        confirm="read the bytes of these uplinks twice while the job runs; then the ECMP table",
-        remedy="more queue pairs a connection, adaptive routing, or pinned paths",
+        confirm=("read the bytes of these uplinks twice while the job runs; then the ECMP table",),
+        remedy=("more queue pairs a connection, adaptive routing, or pinned paths",),
     )
     return at.left_open(facts, finding) if is_open else finding
 

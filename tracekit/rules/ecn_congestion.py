@@ -115,16 +115,15 @@ def _finding(
     else:
         summary = f"The {at.named(worst.port)} meets congestion in slow steps ({said})."
     evidence = Evidence(
-        name="packets marked of all packets" if is_ratio else "congestion notices",
-        value=worst.ratio if worst.ratio else worst.notices,
-        unit="ratio" if is_ratio else "count",
+        "packets marked of all packets" if is_ratio else "congestion notices",
+        worst.ratio if worst.ratio else worst.notices,
+        "ratio" if is_ratio else "count",
         threshold=limits.min_marked_ratio if is_ratio else float(limits.min_notices_count),
         query="port_counters",
-        rows=at.places(facts, rows),
+        rows=facts.readings(rows),
     )
     return at.finding(
         facts,
-        NAME,
         listed,
         summary,
         [evidence],
@@ -133,8 +132,8 @@ def _finding(
         basis="marks and slow steps",
         scope=scope,
         place="fabric" if is_fabric else None,
-        confirm="read marks, notices and queue depth of these ports while the job runs",
-        remedy="spread the flows; tune marking and DCQCN; stagger collectives",
+        confirm=("read marks, notices and queue depth of these ports while the job runs",),
+        remedy=("spread the flows; tune marking and DCQCN; stagger collectives",),
     )
 
 

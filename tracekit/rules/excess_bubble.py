@@ -44,10 +44,6 @@ from tracekit.findings import (
     Evidence,
     Finding,
     Severity,
-    confidence_from,
-    finding_id,
-    impact_of,
-    severity_of,
 )
 from tracekit.rules import pipeline
 from tracekit.rules.base import (
@@ -124,40 +120,28 @@ def _finding(
     stages = max(int(r["stages_count"]) for r in bubbles)
     microbatches = max(int(r["microbatches_count"]) for r in bubbles)
     scope = facts.scope(facts.ranks, facts.steps.keys)
-    impact = impact_of(excess_ns / 1e9, step_ns / 1e9, facts.gpus_count)
+    impact = facts.impact(excess_ns, step_ns)
     is_more = beyond_ns is not None and beyond_ns >= limits.min_beyond_ratio * step_ns
-    return Finding(
-        id=finding_id(NAME, scope, facts.ranks),
-        rule=NAME,
-        severity=severity_of(impact.step_ratio, cap=Severity.MAJOR if is_more else Severity.MINOR),
-        confidence=confidence_from(
-            ["GPU timeline"], "one kind of evidence; what fills the gaps is not told apart"
-        ),
-        summary=(
-            f"Pipeline stages stand idle for {share(measured)} of the window, {stages} stages and "
-            f"{microbatches} microbatches make {share(theory)}: {seconds(excess_ns / 1e9)} a step "
-            f"is more than the schedule needs{_hand_over_words(beyond_ns)}."
-        ),
-        owner="framework",
-        scope=scope,
-        when=facts.when(facts.steps.keys),
-        impact=impact,
-        evidence=(
+    return facts.finding(
+        scope,
+        f"Pipeline stages stand idle for {share(measured)} of the window, {stages} stages and "
+        f"{microbatches} microbatches make {share(theory)}: {seconds(excess_ns / 1e9)} a step "
+        f"is more than the schedule needs{_hand_over_words(beyond_ns)}.",
+        (
             Evidence(
-                name="idle over window",
-                value=measured,
-                unit="ratio",
+                "idle over window",
+                measured,
+                "ratio",
                 threshold=limits.min_theory_ratio * theory,
                 query="bubble",
             ),
-            Evidence(
-                name="idle over window that the schedule makes",
-                value=theory,
-                unit="ratio",
-                query="bubble",
-            ),
+            Evidence("idle over window that the schedule makes", theory, "ratio", query="bubble"),
             *_beyond_evidence(limits, beyond_ns, step_ns),
         ),
+        by=["GPU timeline"],
+        basis="one kind of evidence; what fills the gaps is not told apart",
+        impact=impact,
+        cap=Severity.MAJOR if is_more else Severity.MINOR,
         confirm=("tracekit whatif RUN --remove comm=pp   says how much of it is transfers",),
         remedy=(
             "overlap sends and receives with computation; keep stage neighbours on one rail",
@@ -180,9 +164,9 @@ def _beyond_evidence(
         return ()
     return (
         Evidence(
-            name="a step's idle time beyond the schedule and fast hand-overs, by replay",
-            value=beyond_ns / 1e9,
-            unit="s",
+            "a step's idle time beyond the schedule and fast hand-overs, by replay",
+            beyond_ns / 1e9,
+            "s",
             threshold=limits.min_beyond_ratio * step_ns / 1e9,
             query="bubble",
         ),

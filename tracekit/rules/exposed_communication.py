@@ -38,10 +38,6 @@ from tracekit.findings import (
     Evidence,
     Finding,
     Severity,
-    confidence_from,
-    finding_id,
-    impact_of,
-    severity_of,
 )
 from tracekit.rules.base import (
     MAX_CANDIDATES,
@@ -90,51 +86,42 @@ def _finding(
     typical_ns: float,
 ) -> Finding:
     steps = facts.steps
-    impact = impact_of(typical_ns / 1e9, steps.step_ns / 1e9, facts.gpus_count)
+    impact = facts.impact(typical_ns)
     split, split_evidence = _by_op(facts)
     scope = facts.scope(steps.ranks, steps.keys)
     step_s = steps.step_ns / 1e9
     host = any(r.is_host_side for ranks in steps.by_key.values() for r in ranks.values())
     where = " (seen from the host)" if host else ""
     missing = facts.missing_ranks
-    return Finding(
-        id=finding_id(NAME, scope, facts.ranks),
-        rule=NAME,
-        severity=severity_of(impact.step_ratio, cap=Severity.MINOR),
-        confidence=confidence_from(
-            ["host ranges" if host else "GPU timeline"],
-            f"one kind of evidence{where}; waiting and transfer are not told apart",
-        ),
-        summary=(
-            f"{seconds(typical_ns / 1e9)} of each step ({share(typical_ns / steps.step_ns)}) is "
-            f"communication that no computation hides{split}."
-        ),
-        owner="framework",
-        scope=scope,
-        when=facts.when(steps.keys),
-        impact=impact,
-        evidence=(
+    return facts.finding(
+        scope,
+        f"{seconds(typical_ns / 1e9)} of each step ({share(typical_ns / steps.step_ns)}) is "
+        f"communication that no computation hides{split}.",
+        (
             Evidence(
-                name="exposed communication of the median rank",
-                value=typical_ns / 1e9,
-                unit="s",
+                "exposed communication of the median rank",
+                typical_ns / 1e9,
+                "s",
                 threshold=limits.min_exposed_ratio * step_s,
                 query="step_breakdown",
             ),
             Evidence(
-                name="exposed communication of the rank with least",
-                value=min(exposed.values()) / 1e9,
-                unit="s",
+                "exposed communication of the rank with least",
+                min(exposed.values()) / 1e9,
+                "s",
                 query="step_breakdown",
             ),
             Evidence(
-                name="exposed communication of the rank with most",
-                value=max(exposed.values()) / 1e9,
-                unit="s",
+                "exposed communication of the rank with most",
+                max(exposed.values()) / 1e9,
+                "s",
                 query="step_breakdown",
             ),
             *split_evidence,
         ),
+        by=["host ranges" if host else "GPU timeline"],
+        basis=f"one kind of evidence{where}; waiting and transfer are not told apart",
+        impact=impact,
         candidates=_candidates(facts),
         confirm=("compare with the same job on fewer nodes, or with what the layout must move",),
         remedy=(
@@ -169,9 +156,9 @@ def _by_op(facts: Facts) -> tuple[str, tuple[Evidence, ...]]:
     words = ", ".join(f"{op} {share(ns / everything)}" for op, ns in largest)
     evidence = tuple(
         Evidence(
-            name=f"share of {op} in exposed communication",
-            value=ns / everything,
-            unit="ratio",
+            f"share of {op} in exposed communication",
+            ns / everything,
+            "ratio",
             query="exposed_comm_by_op",
         )
         for op, ns in largest

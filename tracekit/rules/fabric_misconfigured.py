@@ -29,7 +29,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracekit.findings import Evidence, Finding, Impact, Severity, confidence_from
+from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import ports as at
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
 
@@ -78,9 +78,9 @@ def _sizes(
         f"job {usual[0][0]:.0f}."
     )
     evidence = Evidence(
-        name="longest packet",
-        value=float(row["last_value"]),
-        unit="bytes",
+        "longest packet",
+        float(row["last_value"]),
+        "bytes",
         threshold=usual[0][0],
         query="port_levels",
     )
@@ -109,12 +109,12 @@ def _notices(
             continue
         rows = port.of([name])
         evidence = Evidence(
-            name=name,
-            value=value,
-            unit="count",
+            name,
+            value,
+            "count",
             threshold=float(limits.min_ignored_count),
             query="port_counters",
-            rows=at.places(facts, rows),
+            rows=facts.readings(rows),
         )
         findings.append(_finding(facts, [port], said, evidence, rows))
     return findings
@@ -127,19 +127,13 @@ def _finding(
     evidence: Evidence,
     rows: Sequence[Row],
 ) -> Finding:
-    scope = at.scope_of(facts, found)
-    return Finding(
-        id=f"{NAME}/{at.where(scope)}",
-        rule=NAME,
-        severity=Severity.NOTE,
-        confidence=confidence_from(["counters"], "ports of the same job differ"),
-        summary=said,
-        owner="network",
-        scope=scope,
-        when=at.when(facts),
-        impact=Impact(),
-        evidence=(evidence,),
-        counter_evidence=at.unproved(rows),
+    return at.finding(
+        facts,
+        found,
+        said,
+        [evidence],
+        rows=rows,
+        basis="ports of the same job differ",
         confirm=("compare the configuration of these ports with that of the others",),
         remedy=("set all ports of the job alike",),
     )

@@ -48,9 +48,7 @@ def _says(found: StallSummary) -> str:
 
 
 TEXT = StallText(
-    rule="gc-pause",
     query="gc_pause",
-    owner="framework",
     says=_says,
     noun="garbage collection",
     needs="collections recorded in a trace (annotated through gc.callbacks, or Python stacks)",
@@ -70,9 +68,9 @@ def evaluate(facts: Facts, limits: GcPauseThresholds) -> RuleOutcome:
 
 
 RULE = Rule(
-    name=TEXT.rule,
+    name="gc-pause",
     summary="Python garbage collection stops a rank, and all others wait for it.",
-    owner=TEXT.owner,
+    owner="framework",
     thresholds=GcPauseThresholds(),
     queries=("step_breakdown", TEXT.query),
     evaluate=evaluate,

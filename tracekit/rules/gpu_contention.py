@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tracekit.findings import Evidence, Finding, Impact, Severity, confidence_from
+from tracekit.findings import Evidence, Finding
 from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.rules.thermal_throttle import clock_lost
@@ -107,12 +107,12 @@ def _has_more(
 
 def _by_processes(facts: Facts, limits: GpuContentionThresholds, row: Row) -> Finding:
     evidence = Evidence(
-        name="processes that compute on it",
-        value=float(row["max_value"]),
-        unit="count",
+        "processes that compute on it",
+        float(row["max_value"]),
+        "count",
         threshold=float(limits.min_processes_count),
         query=gpus.COUNTERS,
-        rows=gpus.places(facts, [row]),
+        rows=facts.readings([row]),
     )
     names = _names(facts, row)
     said = (
@@ -133,12 +133,12 @@ def _names(facts: Facts, row: Row) -> str:
 def _by_memory(facts: Facts, limits: GpuContentionThresholds, row: Row) -> Finding:
     more = float(row["p50_value"]) - float(row["peer_value"] or 0.0)
     evidence = Evidence(
-        name="memory in use beyond its peers' median",
-        value=more,
-        unit="bytes",
+        "memory in use beyond its peers' median",
+        more,
+        "bytes",
         threshold=float(limits.min_more_memory_bytes),
         query=gpus.COUNTERS,
-        rows=gpus.places(facts, [row]),
+        rows=facts.readings([row]),
     )
     said = (
         f"Another program seems to be on {gpus.subject([row])}: it holds {more / GIB:.1f} GiB more "
@@ -148,23 +148,17 @@ def _by_memory(facts: Facts, limits: GpuContentionThresholds, row: Row) -> Findi
 
 
 def _made(facts: Facts, row: Row, summary: str, evidence: Evidence) -> Finding:
-    scope = gpus.scope_of(facts, [row])
-    return Finding(
-        id=f"{NAME}/{gpus.finding_where(scope)}",
-        rule=NAME,
-        severity=Severity.NOTE,
-        confidence=confidence_from(["counters"], "one kind of evidence: the GPU's own counters"),
-        summary=summary,
-        owner="platform",
-        scope=scope,
-        when=facts.when(facts.steps.keys),
-        impact=Impact(),
-        evidence=(evidence,),
-        candidates=gpus.candidates_of([row]),
-        confirm=("nvidia-smi pmon -c 5; nvidia-smi --query-compute-apps=pid,name,used_memory "
-                 "--format=csv   on its host",),
+    return gpus.finding(
+        facts,
+        [row],
+        summary,
+        (evidence,),
+        confirm=(
+            "nvidia-smi pmon -c 5; nvidia-smi --query-compute-apps=pid,name,used_memory "
+            "--format=csv   on its host",
+        ),
         remedy=("stop the other program; give each job whole GPUs",),
-    )  # fmt: skip
+    )
 
 
 RULE = Rule(

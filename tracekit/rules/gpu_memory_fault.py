@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracekit.findings import Evidence, Finding, Impact, Severity, confidence_from
+from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.wording import listed, plural
@@ -79,7 +79,6 @@ def _in_time(row: Row) -> tuple[bool, int, int]:
 
 
 def _finding(facts: Facts, limits: GpuMemoryFaultThresholds, rows: Sequence[Row]) -> Finding:
-    scope = gpus.scope_of(facts, rows)
     xids = [r for r in rows if "xid" in r]
     first = min(xids, key=_in_time, default=None)
     grown = [r for r in rows if "growth" in r]
@@ -102,52 +101,45 @@ def _finding(facts: Facts, limits: GpuMemoryFaultThresholds, rows: Sequence[Row]
     severity = Severity.CRITICAL if is_fatal else Severity.MINOR if xids else Severity.NOTE
     evidence = [
         Evidence(
-            name=f"messages of XID {number}",
-            value=float(sum(1 for r in xids if r["xid"] == number)),
-            unit="count",
+            f"messages of XID {number}",
+            float(sum(1 for r in xids if r["xid"] == number)),
+            "count",
             query=gpus.EVENTS,
-            rows=gpus.places(facts, [r for r in xids if r["xid"] == number][:3]),
+            rows=facts.readings([r for r in xids if r["xid"] == number][:3]),
         )
         for number in list(dict.fromkeys(r["xid"] for r in xids))[:3]
     ]
     evidence += [
         Evidence(
-            name=str(r["counter"]),
-            value=float(r["growth"]),
-            unit="count",
+            str(r["counter"]),
+            float(r["growth"]),
+            "count",
             threshold=float(limits.min_errors_count),
             query=gpus.GROWTH,
-            rows=gpus.places(facts, [r]),
+            rows=facts.readings([r]),
         )
         for r in grown
     ]
     evidence += [
         Evidence(
-            name=str(r["counter"]),
-            value=float(r["max_value"]),
-            unit="count",
+            str(r["counter"]),
+            float(r["max_value"]),
+            "count",
             threshold=1.0,
             query=gpus.COUNTERS,
-            rows=gpus.places(facts, [r]),
+            rows=facts.readings([r]),
         )
         for r in flags
     ]
     has_both = bool(xids) and bool(grown or flags)
-    return Finding(
-        id=f"{NAME}/{gpus.finding_where(scope)}",
-        rule=NAME,
-        severity=severity,
-        confidence=confidence_from(
-            ["log", "counters"] if has_both else ["log"] if xids else ["counters"],
-            "the GPU's own report" + (", in the kernel log and its counters" if has_both else ""),
-        ),
-        summary=f"{gpus.subject(rows[:1])}: {listed(words)}.",
-        owner="hardware",
-        scope=scope,
-        when=facts.when(facts.steps.keys),
-        impact=Impact(),
-        evidence=tuple(evidence),
-        candidates=gpus.candidates_of(rows[:1]),
+    return gpus.finding(
+        facts,
+        rows,
+        f"{gpus.subject(rows[:1])}: {listed(words)}.",
+        tuple(evidence),
+        by=["log", "counters"] if has_both else ["log"] if xids else ["counters"],
+        basis="the GPU's own report" + (", in the kernel log and its counters" if has_both else ""),
+        least=severity,
         confirm=("dmesg -T | grep -i xid   and   nvidia-smi -q -d ECC,ROW_REMAPPER   on its host",),
         remedy=(
             "drain the machine, reset the GPU, run dcgmi diag -r 3; replace it if it comes back",

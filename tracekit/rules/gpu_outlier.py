@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tracekit.findings import Evidence, Finding, Impact, Severity, confidence_from
+from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.wording import listed
@@ -103,36 +103,29 @@ def _distance(row: Row, rows: Sequence[Row]) -> float:
 def _finding(
     facts: Facts, limits: GpuOutlierThresholds, own: Sequence[Row], rows: Sequence[Row]
 ) -> Finding:
-    scope = gpus.scope_of(facts, own)
     words = [
         f"{WORDS[r['counter']]} {r['p50_value']:.0f} against {r['peer_value']:.0f} "
         f"{'C' if UNITS[r['counter']] == 'celsius' else 'W'}"
         for r in own
     ]
-    return Finding(
-        id=f"{NAME}/{gpus.finding_where(scope)}",
-        rule=NAME,
-        severity=Severity.NOTE,
-        confidence=confidence_from(["counters"], "its peers at the same moments"),
-        summary=f"{gpus.subject(own[:1])} is unlike its peers: {listed(words)}.",
-        owner="hardware",
-        scope=scope,
-        when=facts.when(facts.steps.keys),
-        impact=Impact(),
-        evidence=tuple(
+    return gpus.finding(
+        facts,
+        own,
+        f"{gpus.subject(own[:1])} is unlike its peers: {listed(words)}.",
+        tuple(
             Evidence(
-                name=f"{WORDS[r['counter']]}, median moment",
-                value=float(r["p50_value"]),
-                unit=UNITS[r["counter"]],
+                f"{WORDS[r['counter']]}, median moment",
+                float(r["p50_value"]),
+                UNITS[r["counter"]],
                 threshold=float(r["peer_value"]) + limits.min_above_celsius
                 if UNITS[r["counter"]] == "celsius"
                 else float(r["peer_value"]) * (1 + limits.min_power_ratio),
                 query=gpus.COUNTERS,
-                rows=gpus.places(facts, [r]),
+                rows=facts.readings([r]),
             )
             for r in own
         ),
-        candidates=gpus.candidates_of(own[:1]),
+        basis="its peers at the same moments",
         confirm=("nvidia-smi -q -d TEMPERATURE,POWER   on its host",),
         remedy=("look at its cooling and its place in the chassis when there is time",),
     )

@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Unpack
 
 from tracekit.findings import (
     Candidates,
     Evidence,
-    EvidenceRow,
     Finding,
     Impact,
+    Instrument,
     Scope,
     Severity,
     confidence_from,
-    impact_of,
+    counted_place,
     severity_of,
 )
 from tracekit.rules import pipeline
-from tracekit.rules.base import Facts, Row, RuleOutcome, lacking
+from tracekit.rules.base import Advice, Facts, Row, RuleOutcome, lacking
 from tracekit.rules.lateness import replayed_ns
 from tracekit.wording import safe, some
 
@@ -102,9 +103,10 @@ def scope_of(facts: Facts, rows: Iterable[Row]) -> Scope:
     )
 
 
-def candidates_of(rows: Iterable[Row]) -> Candidates:
+def candidates_of(rows: Sequence[Row]) -> Candidates:
     """The ranks of the host, where nothing says which of them uses the GPU."""
-    listed = [r for r in rows if r["rank"] is None]
+    first = {r["gpu_id"]: r for r in reversed(rows)}
+    listed = [r for r in first.values() if r["rank"] is None]
     ranks = sorted({int(n) for r in listed for n in r["host_ranks"] or ()})
     if not ranks:
         return Candidates()
@@ -112,19 +114,6 @@ def candidates_of(rows: Iterable[Row]) -> Candidates:
         ranks=tuple(ranks),
         hosts=tuple(sorted({r["host"] for r in listed if r["host"]})),
         why="no file says which of the host's ranks uses this GPU (an NCCL log would)",
-    )
-
-
-def places(facts: Facts, rows: Iterable[Row]) -> tuple[EvidenceRow, ...]:
-    """Where the samples stand, three at most."""
-    found = dict.fromkeys(
-        (int(r["source_id"]), int(r["place"]))
-        for r in rows
-        if r["source_id"] is not None and r["place"] is not None
-    )
-    return tuple(
-        EvidenceRow(source=facts.sources.get(s, f"source {s}"), place=str(p))
-        for s, p in list(found)[:3]
     )
 
 
@@ -136,45 +125,29 @@ def by_gpu(facts: Facts, query: str, key: str) -> dict[str, dict[str, Row]]:
     return found
 
 
-def finding_where(scope: Scope) -> str:
-    """The last part of a finding's id: its rank, its only GPU, its only host, or all."""
-    if len(scope.ranks) == 1:
-        return str(scope.ranks[0])
-    if len(scope.devices) == 1:
-        return scope.devices[0].replace(" ", "-")
-    return ",".join(scope.hosts) if len(scope.hosts) == 1 else "several"
-
-
 def finding(
     facts: Facts,
-    rule: str,
     rows: Sequence[Row],
     summary: str,
-    evidence: Sequence[Evidence],
+    evidence: Iterable[Evidence],
     *,
-    confirm: Sequence[str],
-    remedy: str,
-    severity: Severity = Severity.MINOR,
+    by: Sequence[Instrument] = ("counters",),
     basis: str = "one kind of evidence: the GPU's own counters",
-    next_capture: Sequence[str] = (),
+    least: Severity = Severity.NOTE,
+    **advice: Unpack[Advice],
 ) -> Finding:
     """What counters say of the GPUs of ``rows``; what it costs only traces tell (``priced``)."""
     scope = scope_of(facts, rows)
-    return Finding(
-        id=f"{rule}/{finding_where(scope)}",
-        rule=rule,
-        severity=severity,
-        confidence=confidence_from(["counters"], basis),
-        summary=summary,
-        owner="hardware",
-        scope=scope,
-        when=facts.when(facts.steps.keys),
-        impact=Impact(),
-        evidence=tuple(evidence),
+    return facts.finding(
+        scope,
+        summary,
+        evidence,
+        by=by,
+        basis=basis,
+        least=least,
         candidates=candidates_of(rows),
-        confirm=tuple(confirm),
-        remedy=(remedy,),
-        next_capture=tuple(next_capture),
+        place=counted_place(scope),
+        **advice,
     )
 
 
@@ -192,11 +165,11 @@ def event_evidence(facts: Facts, row: Row, count: int = 1) -> Evidence:
     """How many messages of an XID there were, with what the number means and where one stands."""
     number = int(row["xid"])
     return Evidence(
-        name=f"messages of XID {number} ({XIDS[number]})",
-        value=float(count),
-        unit="count",
+        f"messages of XID {number} ({XIDS[number]})",
+        float(count),
+        "count",
         query=EVENTS,
-        rows=places(facts, [row]),
+        rows=facts.readings([row]),
     )
 
 
@@ -249,13 +222,13 @@ def cost(facts: Facts, ranks: Sequence[int]) -> Cost | None:
     measured = max(0.0, min(longer, waited))
     cost_ns = min(replayed_ns(facts, wanted & set(means), measured), steps.step_ns)
     evidence = Evidence(
-        name="computing time over its peers' median",
-        value=worst,
-        unit="ratio",
+        "computing time over its peers' median",
+        worst,
+        "ratio",
         threshold=MIN_COMPUTE_RATIO,
         query="straggler",
     )
-    impact = impact_of(cost_ns / 1e9, steps.step_ns / 1e9, facts.gpus_count)
+    impact = facts.impact(cost_ns)
     return Cost(impact, evidence)
 
 
@@ -288,12 +261,12 @@ def clock_of(facts: Facts, rank: int) -> tuple[Evidence, ...]:
             if ratio is not None:
                 return (
                     Evidence(
-                        name="clock over its peers', median moment",
-                        value=float(ratio),
-                        unit="ratio",
+                        "clock over its peers', median moment",
+                        float(ratio),
+                        "ratio",
                         threshold=0.95,
                         query=COUNTERS,
-                        rows=places(facts, [row]),
+                        rows=facts.readings([row]),
                     ),
                 )
     return ()

@@ -36,10 +36,6 @@ from tracekit.findings import (
     Finding,
     Instrument,
     Severity,
-    confidence_from,
-    finding_id,
-    impact_of,
-    severity_of,
 )
 from tracekit.rules.base import (
     NOT_APPLICABLE,
@@ -192,7 +188,7 @@ def _finding(
     step_s = facts.steps.step_ns / 1e9
     cost_ns = _cost_ns(facts, hot, ranks, together)
     is_sure = any(late.is_sure for late in hot) or together is not None
-    impact = impact_of(cost_ns / 1e9, step_s, facts.gpus_count)
+    impact = facts.impact(cost_ns)
     instruments: list[Instrument] = ["peers"]
     says = []
     if _receives_more(row, limits):
@@ -206,27 +202,19 @@ def _finding(
         )
     who = ranks_phrase(ranks, facts.ranks)
     verb = "gets" if len(ranks) == 1 else "get up to"
-    return Finding(
-        id=finding_id(NAME, scope, facts.ranks),
-        rule=NAME,
-        severity=severity_of(
-            impact.step_ratio, cap=Severity.CRITICAL if is_sure else Severity.MINOR
-        ),
-        confidence=confidence_from(
-            instruments, f"its load and the waiting of the others agree; {matched_note(facts)}"
-        ),
-        summary=(
-            f"{who} {verb} {' and '.join(says)}: the others wait {seconds(cost_ns / 1e9)} of each "
-            f"{seconds(step_s)} step for {'its' if len(ranks) == 1 else 'their'} experts."
-        ),
-        owner="model",
-        scope=scope,
-        when=facts.when(keys),
-        impact=impact,
-        evidence=(
+    return facts.finding(
+        scope,
+        f"{who} {verb} {' and '.join(says)}: the others wait {seconds(cost_ns / 1e9)} of each "
+        f"{seconds(step_s)} step for {'its' if len(ranks) == 1 else 'their'} experts.",
+        (
             *_evidence(row, limits),
             *(score_evidence(facts, hot[0], limits) if hot else ()),
         ),
+        by=instruments,
+        basis=f"its load and the waiting of the others agree; {matched_note(facts)}",
+        impact=impact,
+        cap=Severity.CRITICAL if is_sure else Severity.MINOR,
+        keys=keys,
         confirm=("log the tokens of each expert for a few steps",),
         remedy=(
             "balance the router: auxiliary loss, bias on the gate, or a capacity factor",
@@ -257,9 +245,9 @@ def _evidence(row: Row, limits: HotExpertThresholds) -> tuple[Evidence, ...]:
     if row["received_ratio"] is not None:
         found.append(
             Evidence(
-                name=f"bytes that all-to-alls deliver to {rank}, over its group's mean",
-                value=float(row["received_ratio"]),
-                unit="ratio",
+                f"bytes that all-to-alls deliver to {rank}, over its group's mean",
+                float(row["received_ratio"]),
+                "ratio",
                 threshold=limits.min_load_ratio,
                 query="expert_load",
             )
@@ -267,9 +255,9 @@ def _evidence(row: Row, limits: HotExpertThresholds) -> tuple[Evidence, ...]:
     if row["uneven_ratio"] is not None:
         found.append(
             Evidence(
-                name=f"compute of {rank} between all-to-alls where members differ, over its peers'",
-                value=float(row["uneven_ratio"]),
-                unit="ratio",
+                f"compute of {rank} between all-to-alls where members differ, over its peers'",
+                float(row["uneven_ratio"]),
+                "ratio",
                 threshold=limits.min_load_ratio,
                 query="expert_load",
             )
@@ -277,9 +265,9 @@ def _evidence(row: Row, limits: HotExpertThresholds) -> tuple[Evidence, ...]:
     if row["other_ratio"] is not None:
         found.append(
             Evidence(
-                name=f"compute of {rank} elsewhere, over its peers'",
-                value=float(row["other_ratio"]),
-                unit="ratio",
+                f"compute of {rank} elsewhere, over its peers'",
+                float(row["other_ratio"]),
+                "ratio",
                 threshold=limits.max_other_ratio,
                 query="expert_load",
             )

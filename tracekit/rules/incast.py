@@ -66,7 +66,7 @@ def evaluate(facts: Facts, limits: IncastThresholds) -> RuleOutcome:
     switch = [p for p in every if not p.is_on_host and at.owners(p)]
     if not switch:
         return lacking(NAME, "counters of switch ports that lead to ranks", at.CAPTURE)
-    slow = {f.scope.ranks for f in port_links.slow_links(facts, NAME)}
+    slow = {f.scope.ranks for f in port_links.slow_links(facts)}
     is_marking = any(p.growth(MARKS, "tx") for p in switch)
     shares = {p.link: _congested(p, limits, is_marking=is_marking) for p in switch}
     found = []
@@ -140,16 +140,15 @@ def _finding(
     )  # fmt: skip
     held = f", and {plural(len(senders), 'sender')} held back" if senders else ""
     evidence = Evidence(
-        name="packets marked of all packets" if is_marked else "packets dropped of all packets",
-        value=marked if is_marked else dropped,
-        unit="ratio",
+        "packets marked of all packets" if is_marked else "packets dropped of all packets",
+        marked if is_marked else dropped,
+        "ratio",
         threshold=limits.min_marked_ratio if is_marked else limits.min_dropped_ratio,
         query="port_counters",
-        rows=at.places(facts, rows),
+        rows=facts.readings(rows),
     )
     return at.finding(
         facts,
-        NAME,
         [port],
         f"Too much arrives at once at the {at.named(port)}: {said}{held}.",
         [evidence],
@@ -157,8 +156,10 @@ def _finding(
         counters=counters,
         basis="marks or drops at one port, whose host pauses nobody",
         lost_ns=at.slowed_ns(facts, link),
-        confirm="read marks, drops and queue depth of this port, and pauses of the senders' ports",
-        remedy="stagger or pair the exchange, or balance who gets how much; more queue pairs",
+        confirm=(
+            "read marks, drops and queue depth of this port, and pauses of the senders' ports",
+        ),
+        remedy=("stagger or pair the exchange, or balance who gets how much; more queue pairs",),
     )
 
 

@@ -33,7 +33,7 @@ from tracekit.rules.nccl_facts import (
     Member,
     Nccl,
     Signal,
-    nccl_finding,
+    log_scope,
     nccl_of,
     no_logs,
     number,
@@ -89,20 +89,17 @@ def _stuck(facts: Facts, nccl: Nccl, members: list[Member]) -> Finding | None:
         return None
     word = "rank" if len(missing) == 1 else "ranks"
     said = f"{word} {ranges(missing)} of {size}"
-    finding = nccl_finding(
-        facts,
-        NAME,
-        severity=Severity.MAJOR,
-        summary=(
-            f"{len(began)} ranks entered the init of a communicator and none left it; {said} never "
-            f"appear in the logs."
-        ),
-        owner="platform",
-        evidence=[
+    finding = facts.finding(
+        log_scope(),
+        f"{len(began)} ranks entered the init of a communicator and none left it; {said} never "
+        f"appear in the logs.",
+        [
             nccl.evidence("ranks that are still in init", len(began), "count", "nccl_comms", began),
             nccl.evidence("ranks that never began", len(missing), "count", "nccl_comms"),
         ],
+        by=["log"],
         basis="absence in the logs; they may be incomplete",
+        least=Severity.MAJOR,
         confirm=(f"did the processes of {said} start? see the launcher's log and their own",),
         remedy=("restart without the hosts whose processes did not start",),
         next_capture=("logs of all ranks (NCCL_DEBUG_FILE=nccl.%h.%p.log)",),
@@ -133,29 +130,34 @@ def _late(
     if not late or len(late) * MAX_LATE_SHARE > len(waits) or waited * 1e9 < limits.min_wait_ns:
         return None
     own = [m for m in members if m.group_rank in late]
-    return nccl_finding(
-        facts,
-        NAME,
-        severity=Severity.MINOR if waited * 1e9 >= limits.minor_wait_ns else Severity.NOTE,
-        summary=(
-            f"{nccl.label(own).capitalize()} came {seconds(waited)} late to the start of NCCL; the "
-            f"other {len(waits) - len(late)} waited in the bootstrap."
-        ),
-        owner="platform",
-        evidence=[
-            nccl.evidence("bootstrap of the others (median)", usual, "s", "nccl_signals",
-                          [by_rank[r] for r in sorted(by_rank) if r not in late][:3],
-                          limits.min_wait_ns / 1e9),
-            nccl.evidence("bootstrap of the late", max(waits[r] for r in late), "s",
-                          "nccl_signals", [by_rank[r] for r in late],
-                          limits.max_own_ratio * usual),
+    return facts.finding(
+        log_scope(ranks=nccl.world_ranks(own), hosts=nccl.hosts(own)),
+        f"{nccl.label(own).capitalize()} came {seconds(waited)} late to the start of NCCL; the "
+        f"other {len(waits) - len(late)} waited in the bootstrap.",
+        [
+            nccl.evidence(
+                "bootstrap of the others (median)",
+                usual,
+                "s",
+                "nccl_signals",
+                [by_rank[r] for r in sorted(by_rank) if r not in late][:3],
+                limits.min_wait_ns / 1e9,
+            ),
+            nccl.evidence(
+                "bootstrap of the late",
+                max(waits[r] for r in late),
+                "s",
+                "nccl_signals",
+                [by_rank[r] for r in late],
+                limits.max_own_ratio * usual,
+            ),
         ],
+        by=["log"],
         basis="NCCL's own timings of all ranks",
-        ranks=nccl.world_ranks(own),
-        hosts=nccl.hosts(own),
+        least=Severity.MINOR if waited * 1e9 >= limits.minor_wait_ns else Severity.NOTE,
         confirm=("what did these ranks do before? see their own output",),
         remedy=("speed up their start: image, imports, data set, file system",),
-    )  # fmt: skip
+    )
 
 
 RULE = Rule(

@@ -38,10 +38,6 @@ from tracekit.findings import (
     Finding,
     Instrument,
     Severity,
-    confidence_from,
-    finding_id,
-    impact_of,
-    severity_of,
 )
 from tracekit.rules.absent import (
     AbsentThresholds,
@@ -110,31 +106,24 @@ def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Findin
     scope = facts.scope([late.rank], keys)
     step_s = facts.steps.step_ns / 1e9
     cost_ns = price_ns(facts, [late])
-    impact = impact_of(cost_ns / 1e9, step_s, facts.gpus_count)
+    impact = facts.impact(cost_ns)
     kinds: list[Instrument] = ["peers"]
     if (late.peer_ratio or 0.0) >= limits.min_peer_ratio:
         kinds.append("host ranges" if not facts.has_gpu else "GPU timeline")
     cap = Severity.CRITICAL if late.is_sure else Severity.MINOR
-    return Finding(
-        id=finding_id(NAME, scope, facts.ranks),
-        rule=NAME,
-        severity=severity_of(impact.step_ratio, cap=cap),
-        confidence=confidence_from(
-            kinds,
-            f"{late.scores_count} of {late.available_count} straggler scores agree; "
-            f"{matched_note(facts)}",
-        ),
-        summary=(
-            f"{ranks_phrase([late.rank], facts.ranks)} makes the others wait "
-            f"{seconds(cost_ns / 1e9)} of each {seconds(step_s)} step {_whose(late)}"
-            f"{_nature(late, limits)}."
-        ),
-        owner="platform",
-        scope=scope,
-        when=facts.when(keys),
+    return facts.finding(
+        scope,
+        f"{ranks_phrase([late.rank], facts.ranks)} makes the others wait "
+        f"{seconds(cost_ns / 1e9)} of each {seconds(step_s)} step {_whose(late)}"
+        f"{_nature(late, limits)}.",
+        score_evidence(facts, late, limits),
+        by=kinds,
+        basis=f"{late.scores_count} of {late.available_count} straggler scores agree; "
+        f"{matched_note(facts)}",
         impact=impact,
-        evidence=score_evidence(facts, late, limits),
-        counter_evidence=_counter(late, limits),
+        cap=cap,
+        keys=keys,
+        against=_counter(late, limits),
         confirm=(f"compare rank {late.rank} with a peer in the same step: kernels, host, input",),
         remedy=("fix what makes the rank late; see the findings that explain this one",),
     )
@@ -169,9 +158,9 @@ def _counter(late: LateRank, limits: LateRankThresholds) -> tuple[Evidence, ...]
         return ()
     return (
         Evidence(
-            name="its own time is like its peers'",
-            value=late.peer_ratio,
-            unit="ratio",
+            "its own time is like its peers'",
+            late.peer_ratio,
+            "ratio",
             threshold=limits.min_peer_ratio,
             query="straggler",
         ),
@@ -213,47 +202,39 @@ def _inherited_finding(
 ) -> Finding:
     rank = int(row["rank"])
     scope = facts.scope([rank], facts.steps.keys)
-    step_s = facts.steps.step_ns / 1e9
     steps_count = len(facts.steps) + len(facts.steps.warmup_keys)
     waiting_ns = int(row["inflicted_wait_ns"]) / steps_count / max(1, len(facts.ranks) - 1)
-    impact = impact_of(min(leaves_ns, waiting_ns) / 1e9, step_s, facts.gpus_count)
+    impact = facts.impact(min(leaves_ns, waiting_ns))
     own_ns = int(row["own_inflicted_wait_ns"])
-    return Finding(
-        id=finding_id(NAME, scope, facts.ranks),
-        rule=NAME,
-        severity=severity_of(impact.step_ratio, cap=Severity.MINOR),
-        confidence=confidence_from(["peers"], f"the lateness is inherited; {matched_note(facts)}"),
-        summary=(
-            f"{ranks_phrase([rank], facts.ranks)} is last in {int(row['late_count'])} of "
-            f"{int(row['matched_count'])} collectives ({share(ratio)} of all waiting), because it "
-            f"leaves the one before late: {seconds(own_ns / 1e9)} of "
-            f"{seconds(int(row['inflicted_wait_ns']) / 1e9)} is its own doing."
-        ),
-        owner="network",
-        scope=scope,
-        when=facts.when(facts.steps.keys),
-        impact=impact,
-        evidence=(
+    return facts.finding(
+        scope,
+        f"{ranks_phrase([rank], facts.ranks)} is last in {int(row['late_count'])} of "
+        f"{int(row['matched_count'])} collectives ({share(ratio)} of all waiting), because it "
+        f"leaves the one before late: {seconds(own_ns / 1e9)} of "
+        f"{seconds(int(row['inflicted_wait_ns']) / 1e9)} is its own doing.",
+        (
             Evidence(
-                name="share of all waiting that it is last in",
-                value=ratio,
-                unit="ratio",
+                "share of all waiting that it is last in",
+                ratio,
+                "ratio",
                 threshold=limits.min_inherited_ratio,
                 query="straggler",
             ),
             Evidence(
-                name="part of that waiting that is its own doing",
-                value=own_ns / 1e9,
-                unit="s",
-                query="straggler",
+                "part of that waiting that is its own doing", own_ns / 1e9, "s", query="straggler"
             ),
             Evidence(
-                name="its ends less the members' median ends, a step",
-                value=leaves_ns / 1e9,
-                unit="s",
+                "its ends less the members' median ends, a step",
+                leaves_ns / 1e9,
+                "s",
                 query="exit_lateness",
             ),
         ),
+        by=["peers"],
+        basis=f"the lateness is inherited; {matched_note(facts)}",
+        impact=impact,
+        cap=Severity.MINOR,
+        owner="network",
         confirm=(f"look at the transfer towards rank {rank}, not at its work",),
         remedy=("fix what makes it leave late; see the findings that explain this one",),
     )
@@ -285,31 +266,27 @@ def _absent(facts: Facts, limits: LateRankThresholds) -> Finding | None:
     traced = sorted({int(rank) for r in heavy for rank in r["traced_ranks"]})
     scope = facts.scope([], facts.steps.keys)
     step_s = step_ns / 1e9
-    impact = impact_of(cost_ns / 1e9, step_s, facts.gpus_count)
-    return Finding(
-        id=f"{NAME}/not-captured",
-        rule=NAME,
-        severity=severity_of(impact.step_ratio, cap=Severity.MINOR),
-        confidence=confidence_from(["peers"], "estimated from the traced members' durations"),
-        summary=(
-            f"{ranks_phrase(traced, facts.ranks)} wait{'s' if len(traced) == 1 else ''} about "
-            f"{seconds(cost_ns / 1e9)} of each "
-            f"{seconds(step_s)} step for members that were not captured: the culprit is among "
-            f"{plural(len(found.ranks), 'rank')} without a trace{where(facts, found.ranks)}."
-        ),
-        owner="platform",
-        scope=scope,
-        when=facts.when(facts.steps.keys),
-        impact=impact,
-        evidence=(
+    impact = facts.impact(cost_ns)
+    return facts.finding(
+        scope,
+        f"{ranks_phrase(traced, facts.ranks)} wait{'s' if len(traced) == 1 else ''} about "
+        f"{seconds(cost_ns / 1e9)} of each "
+        f"{seconds(step_s)} step for members that were not captured: the culprit is among "
+        f"{plural(len(found.ranks), 'rank')} without a trace{where(facts, found.ranks)}.",
+        (
             Evidence(
-                name="waiting of a traced member for absent ones, a step (estimate)",
-                value=cost_ns / 1e9,
-                unit="s",
+                "waiting of a traced member for absent ones, a step (estimate)",
+                cost_ns / 1e9,
+                "s",
                 threshold=limits.min_estimated_ratio * step_s,
                 query="absent_waits",
             ),
         ),
+        by=["peers"],
+        basis="estimated from the traced members' durations",
+        impact=impact,
+        cap=Severity.MINOR,
+        place="not-captured",
         candidates=as_candidates(facts, found),
         next_capture=next_captures(facts, found.ranks),
     )

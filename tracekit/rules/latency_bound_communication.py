@@ -39,10 +39,8 @@ from tracekit.findings import (
     Finding,
     Scope,
     Severity,
-    confidence_from,
 )
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
-from tracekit.rules.roll_up import job_finding
 from tracekit.wording import listed, safe, seconds, share
 
 NAME = "latency-bound-communication"
@@ -186,29 +184,23 @@ def _finding(
             for o in worst
         ]
     )
-    return job_finding(
-        facts,
-        NAME,
+    return facts.finding(
         scope,
-        total_ns / 1e9,
-        (
-            f"{seconds(total_ns / 1e9)} of each step ({share(total_ns / steps.step_ns)}) is the "
-            f"latency of small messages that nothing hides: {what}."
-        ),
-        cap=Severity.MINOR,
-        confidence=confidence_from(
-            ["GPU timeline"], "transfers of matched collectives, by size within a family"
-        ),
-        evidence=tuple(
+        f"{seconds(total_ns / 1e9)} of each step ({share(total_ns / steps.step_ns)}) is the "
+        f"latency of small messages that nothing hides: {what}.",
+        tuple(
             Evidence(
-                name=f"latency of {safe(str(o.kind or 'unknown'))} {o.op} a step, not hidden",
-                value=o.latency_ns / 1e9,
-                unit="s",
+                f"latency of {safe(str(o.kind or 'unknown'))} {o.op} a step, not hidden",
+                o.latency_ns / 1e9,
+                "s",
                 threshold=limits.min_step_ratio * steps.step_ns / 1e9,
                 query="group_bandwidth",
             )
             for o in worst
         ),
+        by=["GPU timeline"],
+        basis="transfers of matched collectives, by size within a family",
+        impact=facts.impact(total_ns),
         confirm=("nccl-tests over the same ranks, -b 8 -e 128M: where does the time stop growing",),
         remedy=(
             "larger buckets and fused calls: fewer, larger messages",

@@ -496,9 +496,9 @@ def score_evidence(
     found = (
         [
             Evidence(
-                name=f"own time of {name} beyond its peers', as far as they wait longer, mean step",
-                value=late.cost_ns / 1e9,
-                unit="s",
+                f"own time of {name} beyond its peers', as far as they wait longer, mean step",
+                late.cost_ns / 1e9,
+                "s",
                 threshold=limits.min_cost_ratio * facts.steps.step_ns / 1e9,
                 query="step_breakdown",
             )
@@ -506,41 +506,38 @@ def score_evidence(
         if not late.is_matched
         else [
             Evidence(
-                name=f"exposed delay by {name}, mean of all steady steps",
-                value=(late.cost_ns if late.own_cost_ns is None else late.own_cost_ns) / 1e9,
-                unit="s",
+                f"exposed delay by {name}, mean of all steady steps",
+                (late.cost_ns if late.own_cost_ns is None else late.own_cost_ns) / 1e9,
+                "s",
                 threshold=limits.min_cost_ratio * facts.steps.step_ns / 1e9,
                 query="late_steps",
                 rows=places(facts, [late.rank]),
             ),
             Evidence(
-                name=f"share of all own inflicted waiting, {name}",
-                value=late.share_ratio,
-                unit="ratio",
+                f"share of all own inflicted waiting, {name}",
+                late.share_ratio,
+                "ratio",
                 threshold=limits.min_share_ratio,
                 query="straggler",
             ),
             Evidence(
-                name=f"waiting inflicted on peers by {name}, whole window",
-                value=int(late.row["inflicted_wait_ns"]) / 1e9,
-                unit="s",
+                f"waiting inflicted on peers by {name}, whole window",
+                int(late.row["inflicted_wait_ns"]) / 1e9,
+                "s",
                 query="straggler",
             ),
             Evidence(
-                name=f"collectives that waited for {name}",
-                value=late.late_count,
-                unit="count",
-                query="straggler",
+                f"collectives that waited for {name}", late.late_count, "count", query="straggler"
             ),
         ]
     )
     if late.own_cost_ns is not None:
         found.append(
             Evidence(
-                name="a step without the delays of ranks "
+                "a step without the delays of ranks "
                 f"{some_ranges((late.rank, *late.together))} takes less by (replay)",
-                value=late.cost_ns / 1e9,
-                unit="s",
+                late.cost_ns / 1e9,
+                "s",
                 threshold=limits.min_cost_ratio * facts.steps.step_ns / 1e9,
                 query="straggler",
             )
@@ -548,9 +545,9 @@ def score_evidence(
     if late.slowdown_ratio is not None:
         found.append(
             Evidence(
-                name=f"ideal step with only the delays of {name}, over the ideal step (replay)",
-                value=late.slowdown_ratio,
-                unit="ratio",
+                f"ideal step with only the delays of {name}, over the ideal step (replay)",
+                late.slowdown_ratio,
+                "ratio",
                 threshold=1 + limits.min_cost_ratio,
                 query="straggler",
             )
@@ -558,9 +555,9 @@ def score_evidence(
     if late.peer_ratio is not None:
         found.append(
             Evidence(
-                name=f"own time of {name} over its peers' median",
-                value=late.peer_ratio,
-                unit="ratio",
+                f"own time of {name} over its peers' median",
+                late.peer_ratio,
+                "ratio",
                 threshold=limits.min_peer_ratio,
                 query="straggler",
             )
@@ -568,9 +565,9 @@ def score_evidence(
     if late.compute_ratio is not None:
         found.append(
             Evidence(
-                name=f"computing time of {name} over its peers' median",
-                value=late.compute_ratio,
-                unit="ratio",
+                f"computing time of {name} over its peers' median",
+                late.compute_ratio,
+                "ratio",
                 query="straggler",
             )
         )

@@ -35,7 +35,6 @@ from tracekit.findings import (
     Evidence,
     Finding,
     Severity,
-    confidence_from,
 )
 from tracekit.rules.base import (
     NO_GPU,
@@ -47,7 +46,6 @@ from tracekit.rules.base import (
     lacking,
     threshold,
 )
-from tracekit.rules.roll_up import job_finding
 from tracekit.wording import seconds, share
 
 NAME = "launch-bound"
@@ -229,52 +227,45 @@ def _finding(facts: Facts, limits: LaunchBoundThresholds, bound: list[RankLaunch
     queue_ns = median(r.queue_ns for r in bound)
     is_beside_comm = 2 * sum(r.is_beside_comm for r in bound) > len(bound)
     beside = ", in part while only communication runs" if is_beside_comm else ""
-    return job_finding(
-        facts,
-        NAME,
+    return facts.finding(
         scope,
-        cost_ns / 1e9,
+        f"The GPU waits {seconds(cost_ns / 1e9)} of each step "
+        f"({share(cost_ns / steps.step_ns)}) for the host to launch work{beside}; "
+        f"the median kernel takes {seconds(kernel_ns / 1e9)}.",
         (
-            f"The GPU waits {seconds(cost_ns / 1e9)} of each step "
-            f"({share(cost_ns / steps.step_ns)}) for the host to launch work{beside}; "
-            f"the median kernel takes {seconds(kernel_ns / 1e9)}."
-        ),
-        cap=Severity.MINOR,
-        confidence=confidence_from(
-            ["host ranges", "GPU timeline"],
-            f"launch times and GPU timeline agree on {len(bound)} of {len(steps.ranks)} ranks; "
-            "a profiler slows launches",
-        ),
-        evidence=(
             Evidence(
-                name="GPU idle for want of a launch, median rank",
-                value=cost_ns / 1e9,
-                unit="s",
+                "GPU idle for want of a launch, median rank",
+                cost_ns / 1e9,
+                "s",
                 threshold=limits.min_step_ratio * steps.step_ns / 1e9,
                 query="idle_breakdown",
             ),
             Evidence(
-                name="share of the idle time, median rank",
-                value=median(r.idle_share for r in bound),
-                unit="ratio",
+                "share of the idle time, median rank",
+                median(r.idle_share for r in bound),
+                "ratio",
                 threshold=limits.min_idle_ratio,
                 query="idle_breakdown",
             ),
             Evidence(
-                name="median kernel",
-                value=kernel_ns / 1e9,
-                unit="s",
+                "median kernel",
+                kernel_ns / 1e9,
+                "s",
                 threshold=limits.max_kernel_ns / 1e9,
                 query="kernel_summary",
             ),
             Evidence(
-                name="median delay from launch to start",
-                value=queue_ns / 1e9,
-                unit="s",
+                "median delay from launch to start",
+                queue_ns / 1e9,
+                "s",
                 threshold=limits.max_queue_ns / 1e9,
                 query="launch_stats",
             ),
         ),
+        by=["host ranges", "GPU timeline"],
+        basis=f"launch times and GPU timeline agree on {len(bound)} of {len(steps.ranks)} ranks; "
+        "a profiler slows launches",
+        impact=facts.impact(cost_ns),
         confirm=("time 50 steps without the profiler, then with CUDA graphs or torch.compile",),
         remedy=(
             "capture the step in CUDA graphs, or use torch.compile(mode='reduce-overhead')",

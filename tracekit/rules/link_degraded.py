@@ -39,10 +39,6 @@ from tracekit.findings import (
     Evidence,
     Finding,
     Severity,
-    confidence_from,
-    finding_id,
-    impact_of,
-    severity_of,
 )
 from tracekit.rules import nccl_links, port_links, ports
 from tracekit.rules.base import Facts, Lends, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
@@ -79,7 +75,7 @@ class LinkDegradedThresholds(Thresholds):
 
 def evaluate(facts: Facts, limits: LinkDegradedThresholds) -> RuleOutcome:
     """Members that always leave late, and groups that are slow beside their kind."""
-    broken = [*nccl_links.failures(facts), *port_links.slow_links(facts, NAME)]
+    broken = [*nccl_links.failures(facts), *port_links.slow_links(facts)]
     rows = facts.of("exit_lateness")
     if not rows:
         return RuleOutcome(findings=tuple(broken)) if broken else lacking(
@@ -158,50 +154,43 @@ def _leaver(
     row = max(rows, key=lambda r: float(r["exit_p50_ns"]) * int(r["calls_count"]))
     scope = facts.scope([rank], facts.steps.keys)
     step_s = facts.steps.step_ns / 1e9
-    impact = impact_of(cost_ns / 1e9, step_s, facts.gpus_count)
+    impact = facts.impact(cost_ns)
     ratio = float(row["exit_p50_ns"]) / float(row["group_transfer_p50_ns"] or 1)
     host = f" ({scope.hosts[0]})" if scope.hosts else ""
     peer = _peer_ratio(facts, rank)
     own_work = f", though its own work takes {peer:.2f}x its peers'" if peer is not None else ""
-    return Finding(
-        id=finding_id(NAME, scope, facts.ranks),
-        rule=NAME,
-        severity=severity_of(impact.step_ratio, cap=Severity.MINOR),
-        confidence=confidence_from(
-            ["peers"], "one kind of evidence: traces, no counters of a port"
-        ),
-        summary=(
-            f"The transfer towards rank {rank}{host} is slow: it leaves each {row['op']} "
-            f"{seconds(float(row['exit_p50_ns']) / 1e9)} after the others "
-            f"({share(ratio)} of the transfer){own_work}."
-        ),
-        owner="network",
-        scope=scope,
-        when=facts.when(facts.steps.keys),
-        impact=impact,
-        evidence=(
+    return facts.finding(
+        scope,
+        f"The transfer towards rank {rank}{host} is slow: it leaves each {row['op']} "
+        f"{seconds(float(row['exit_p50_ns']) / 1e9)} after the others "
+        f"({share(ratio)} of the transfer){own_work}.",
+        (
             Evidence(
-                name="end less the members' median end, median call",
-                value=float(row["exit_p50_ns"]) / 1e9,
-                unit="s",
+                "end less the members' median end, median call",
+                float(row["exit_p50_ns"]) / 1e9,
+                "s",
                 threshold=limits.min_exit_ratio * float(row["group_transfer_p50_ns"]) / 1e9,
                 query="exit_lateness",
             ),
             Evidence(
-                name="the same, all but the best tenth of the calls",
-                value=float(row["exit_p10_ns"]) / 1e9,
-                unit="s",
+                "the same, all but the best tenth of the calls",
+                float(row["exit_p10_ns"]) / 1e9,
+                "s",
                 threshold=0.5 * float(row["exit_p50_ns"]) / 1e9,
                 query="exit_lateness",
             ),
             Evidence(
-                name="the same, a step",
-                value=cost_ns / 1e9,
-                unit="s",
+                "the same, a step",
+                cost_ns / 1e9,
+                "s",
                 threshold=limits.min_step_ratio * step_s,
                 query="exit_lateness",
             ),
         ),
+        by=["peers"],
+        basis="one kind of evidence: traces, no counters of a port",
+        impact=impact,
+        cap=Severity.MINOR,
         confirm=(
             "read the counters of its port twice, a minute apart: errors, drops, discards",
             "run a bandwidth test (ib_write_bw, iperf3) to this host and to a peer",
@@ -262,36 +251,31 @@ def _slow_group(
     # which member: none of them is accused.
     behind = facts.scope(ranks, facts.steps.keys)
     scope = replace(behind, ranks=(), hosts=(), groups=(str(row["group_id"]),))
-    step_s = facts.steps.step_ns / 1e9
-    impact = impact_of(cost_ns / 1e9, step_s, facts.gpus_count)
+    impact = facts.impact(cost_ns)
     ways = _transports(facts, row["group_id"])
     over = f"; it runs over {listed(ways)}" if ways else ""
-    return Finding(
-        id=f"{NAME}/{row['group_id']}",
-        rule=NAME,
-        severity=severity_of(impact.step_ratio, cap=Severity.MINOR),
-        confidence=confidence_from(
-            ["peers"], "one kind of evidence: traces, no counters of a port"
-        ),
-        summary=(
+    return facts.finding(
+        scope,
+        (
             f"The {row['kind'] or ''} group of {ranks_phrase(ranks, ()).lower()} moves its "
             f"{row['op']} at {float(row['bus_bytes_per_s']) / 1e9:.2f} GB/s, "
             f"{float(row['peer_ratio']):.2f} of what groups of its kind reach{over}; which of its "
             "links is slow, the traces do not say."
         ).replace("  ", " "),
-        owner="network",
-        scope=scope,
-        when=facts.when(facts.steps.keys),
-        impact=impact,
-        evidence=(
+        (
             Evidence(
-                name="bus bandwidth over the median of groups of its kind",
-                value=float(row["peer_ratio"]),
-                unit="ratio",
+                "bus bandwidth over the median of groups of its kind",
+                float(row["peer_ratio"]),
+                "ratio",
                 threshold=limits.max_bandwidth_ratio,
                 query="group_bandwidth",
             ),
         ),
+        by=["peers"],
+        basis="one kind of evidence: traces, no counters of a port",
+        impact=impact,
+        cap=Severity.MINOR,
+        place=row["group_id"],
         candidates=Candidates(
             ranks=behind.ranks,
             hosts=behind.hosts,

@@ -38,10 +38,8 @@ from typing import TYPE_CHECKING, Any
 from tracekit.findings import (
     Evidence,
     Finding,
-    Impact,
     Severity,
-    confidence_from,
-    finding_id,
+    impact_of,
 )
 from tracekit.rules import pipeline
 from tracekit.rules.base import (
@@ -53,7 +51,6 @@ from tracekit.rules.base import (
     lacking,
     threshold,
 )
-from tracekit.rules.roll_up import job_finding
 from tracekit.wording import listed, seconds, share
 
 if TYPE_CHECKING:
@@ -252,22 +249,15 @@ def _finding(facts: Facts, limits: LowMfuThresholds, found: Waterfall) -> Findin
     largest = sorted(lost.items(), key=lambda item: -item[1])[:3]
     words = ", ".join(f"{WORDS[k]} {share(v / found.step_s)}" for k, v in largest)
     saved_s = found.step_s * (1 - found.mfu_ratio / limits.min_mfu_ratio)
-    return job_finding(
-        facts,
-        NAME,
+    return facts.finding(
         scope,
-        saved_s,
-        (
-            f"The model's arithmetic takes {share(found.mfu_ratio)} of the {seconds(found.step_s)} "
-            f"step at the GPU's peak (MFU). The rest: {words}{_gemm_words(found)}."
-        ),
-        cap=Severity.MINOR,
-        confidence=confidence_from(
-            ["GPU timeline"],
-            "operations that the job description implies, over the measured step; "
-            + _peak_words(found),
-        ),
-        evidence=_evidence(limits, found),
+        f"The model's arithmetic takes {share(found.mfu_ratio)} of the {seconds(found.step_s)} "
+        f"step at the GPU's peak (MFU). The rest: {words}{_gemm_words(found)}.",
+        _evidence(limits, found),
+        by=["GPU timeline"],
+        basis="operations that the job description implies, over the measured step; "
+        + _peak_words(found),
+        impact=impact_of(saved_s, facts.steps.step_ns / 1e9, facts.gpus_count),
         confirm=(
             f"tracekit expect --job job.toml --step-time {found.step_s:.4g}   "
             "the same from the description",
@@ -296,9 +286,9 @@ def _gemm_words(found: Waterfall) -> str:
 def _evidence(limits: LowMfuThresholds, found: Waterfall) -> tuple[Evidence, ...]:
     rows = [
         Evidence(
-            name="model's operations over what the GPUs could do (MFU)",
-            value=found.mfu_ratio,
-            unit="ratio",
+            "model's operations over what the GPUs could do (MFU)",
+            found.mfu_ratio,
+            "ratio",
             threshold=limits.min_mfu_ratio,
             query="step_breakdown",
         )
@@ -307,15 +297,15 @@ def _evidence(limits: LowMfuThresholds, found: Waterfall) -> tuple[Evidence, ...
         if part_s > 0:
             name = "the model's arithmetic at peak" if part == "useful" else WORDS[part]
             rows.append(
-                Evidence(name=name, value=part_s, unit="s", query=_query_of(part))
+                Evidence(name, part_s, "s", query=_query_of(part))
             )  # fmt: skip
     if found.gemm_ratio is not None:
         rows.append(
             Evidence(
-                name=f"matrix products over the peak ({share(found.gemm_share_ratio or 0.0)} of "
+                f"matrix products over the peak ({share(found.gemm_share_ratio or 0.0)} of "
                 "kernel time)",
-                value=found.gemm_ratio,
-                unit="ratio",
+                found.gemm_ratio,
+                "ratio",
                 query="gemm_efficiency",
             )
         )
@@ -343,29 +333,23 @@ def _impossible(facts: Facts, limits: LowMfuThresholds, found: Waterfall) -> Fin
     means = facts.steps.median_parts
     compute_s = means.compute / 1e9 if means else 0.0
     useful_s = found.parts["useful"]
-    return Finding(
-        id=f"{finding_id(NAME, scope, facts.ranks)}-contradicted",
-        rule=NAME,
-        severity=Severity.NOTE,
-        confidence=confidence_from(["GPU timeline"], "the job description against the traces"),
-        summary=(
-            f"The job description implies {seconds(useful_s)} of arithmetic at the GPU's peak in "
-            f"each step, but the GPU computed for {seconds(compute_s)} only: a field of model, "
-            "batch, parallelism or hardware is wrong."
-        ),
-        owner="framework",
-        scope=scope,
-        when=facts.when(facts.steps.keys),
-        impact=Impact(),
-        evidence=(
+    return facts.finding(
+        scope,
+        f"The job description implies {seconds(useful_s)} of arithmetic at the GPU's peak in "
+        f"each step, but the GPU computed for {seconds(compute_s)} only: a field of model, "
+        "batch, parallelism or hardware is wrong.",
+        (
             Evidence(
-                name="arithmetic at peak over measured computing",
-                value=useful_s / compute_s if compute_s else 0.0,
-                unit="ratio",
+                "arithmetic at peak over measured computing",
+                useful_s / compute_s if compute_s else 0.0,
+                "ratio",
                 threshold=limits.max_work_ratio,
                 query="step_breakdown",
             ),
         ),
+        by=["GPU timeline"],
+        basis="the job description against the traces",
+        place="all-contradicted",
         confirm=("tracekit expect --job job.toml   is it the model, and is the batch a step's?",),
         remedy=("correct the job description",),
     )

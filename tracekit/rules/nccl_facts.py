@@ -14,21 +14,12 @@ from functools import cached_property
 from tracekit.findings import (
     Evidence,
     EvidenceRow,
-    Finding,
-    Impact,
-    Instrument,
-    Owner,
     Scope,
-    Severity,
-    When,
-    confidence_from,
-    finding_id,
 )
 from tracekit.rules.base import Facts, Row, RuleOutcome, lacking
 from tracekit.wording import ranges, safe
 
 CAPTURE = "tracekit capture --what nccl"
-MAX_PLACES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,11 +190,6 @@ class Nccl:
         where = "" if world or not members else f" of a communicator of {members[0].size}"
         return f"{word} {ranges(ranks)}{where}"
 
-    def place(self, source_id: int, place: int | None) -> EvidenceRow:
-        """Where a line stands."""
-        path = self.facts.sources.get(source_id, f"source {source_id}")
-        return EvidenceRow(source=path, place=f"line {place}")
-
     def evidence(
         self,
         name: str,
@@ -214,14 +200,12 @@ class Nccl:
         threshold: float | None = None,
     ) -> Evidence:
         """A number with the lines that it comes from."""
-        first: dict[tuple[int, int], EvidenceRow] = {}
-        for one in at:
-            if len(first) < MAX_PLACES:
-                first[one.source_id, one.place] = self.place(one.source_id, one.place)
-        return Evidence(
-            name=name, value=value, unit=unit, threshold=threshold, query=query,
-            rows=tuple(first.values()),
-        )  # fmt: skip
+        return Evidence(name, value, unit, threshold=threshold, query=query, rows=self.places(at))
+
+    def places(self, at: Iterable[Member | Signal | Link]) -> tuple[EvidenceRow, ...]:
+        """The lines in which these stand."""
+        rows = ({"source_id": one.source_id, "place": one.place} for one in at)
+        return self.facts.places(rows, unit="line ")
 
 
 def nccl_of(facts: Facts) -> Nccl:
@@ -234,48 +218,19 @@ def no_logs(rule: str) -> RuleOutcome:
     return lacking(rule, "NCCL logs", CAPTURE)
 
 
-def nccl_finding(
-    facts: Facts,
-    rule: str,
-    *,
-    severity: Severity,
-    summary: str,
-    owner: Owner,
-    evidence: Sequence[Evidence],
-    basis: str,
-    instruments: Sequence[Instrument] = ("log",),
-    ranks: Sequence[int] = (),
-    hosts: Sequence[str] = (),
-    groups: Sequence[str] = (),
-    devices: Sequence[str] = (),
-    counter: Sequence[Evidence] = (),
-    confirm: Sequence[str] = (),
-    remedy: Sequence[str] = (),
-    next_capture: Sequence[str] = (),
-) -> Finding:
-    """A finding from NCCL logs: what it costs a step is not in them."""
-    scope = Scope(
+def log_scope(
+    ranks: Iterable[int] = (),
+    hosts: Iterable[str] = (),
+    groups: Iterable[str] = (),
+    devices: Iterable[str] = (),
+) -> Scope:
+    """What a log names; it has no steps."""
+    return Scope(
         ranks=tuple(ranks),
         hosts=tuple(hosts),
         groups=tuple(safe(g) for g in groups),
         devices=tuple(devices),
         identity_source="log",
-    )
-    return Finding(
-        id=finding_id(rule, scope, facts.ranks),
-        rule=rule,
-        severity=severity,
-        confidence=confidence_from(instruments, basis),
-        summary=summary,
-        owner=owner,
-        scope=scope,
-        when=When(),
-        impact=Impact(),
-        evidence=tuple(evidence),
-        counter_evidence=tuple(counter),
-        confirm=tuple(confirm),
-        remedy=tuple(remedy),
-        next_capture=tuple(next_capture),
     )
 
 

@@ -15,10 +15,8 @@ from tracekit.findings import (
     Candidates,
     Evidence,
     Finding,
-    Impact,
     Instrument,
     Severity,
-    confidence_from,
 )
 from tracekit.rules.base import Facts, Row
 from tracekit.rules.nccl_facts import majority
@@ -314,25 +312,24 @@ def _hang(
         basis += "; its ranks count within a group that the log does not name"
         blamed, candidates = (), Candidates()
     scope = facts.scope(list(blamed), [])
-    return Finding(
-        id=f"{HANG}/{ranges(blamed) or ranges(silent) or 'all'}",
-        rule=HANG,
-        severity=Severity.CRITICAL,
-        confidence=confidence_from(instruments, basis),
-        summary=says,
-        owner="platform" if behind or silent else "network",
-        scope=scope,
-        when=facts.when([]),
-        impact=Impact(),
-        evidence=(
+    return facts.finding(
+        scope,
+        says,
+        (
             Evidence(
-                name=f"members waiting in {safe(op)} number {sequence}",
-                value=float(len(waiting)),
-                unit="count",
+                f"members waiting in {safe(op)} number {sequence}",
+                float(len(waiting)),
+                "count",
                 query=query,
                 rows=facts.places(rows),
             ),
         ),
+        by=instruments,
+        basis=basis,
+        least=Severity.CRITICAL,
+        place=ranges(blamed) or ranges(silent) or "all",
+        owner="platform" if behind or silent else "network",
+        keys=(),
         candidates=candidates,
         confirm=("py-spy dump --pid PID on the hosts of the ranks that did not join",)
         if behind or silent
@@ -367,25 +364,24 @@ def _mismatch(
         if 0 < len(named) < len(ranks)
         else ""
     )
-    return Finding(
-        id=f"{MISMATCH}/{sequence}",
-        rule=MISMATCH,
-        severity=Severity.CRITICAL if is_fatal else Severity.MINOR,
-        confidence=confidence_from(["log"], "the ranks' own sequence numbers"),
-        summary=f"Ranks {ranges(ranks)} are at call {sequence}{name} and their {differs}.{other}",
-        owner="model",
-        scope=facts.scope(named if is_global else [], []),
-        when=facts.when([]),
-        impact=Impact(),
-        evidence=(
+    return facts.finding(
+        facts.scope(named if is_global else [], []),
+        f"Ranks {ranges(ranks)} are at call {sequence}{name} and their {differs}.{other}",
+        (
             Evidence(
-                name="members that disagree or are agreed against",
-                value=float(len(ranks)),
-                unit="count",
+                "members that disagree or are agreed against",
+                float(len(ranks)),
+                "count",
                 query="flight_calls" if "joined_ranks" in rows[0] else "watchdog",
                 rows=facts.places(rows),
             ),
         ),
+        by=["log"],
+        basis="the ranks' own sequence numbers",
+        least=Severity.CRITICAL if is_fatal else Severity.MINOR,
+        place=str(sequence),
+        owner="model",
+        keys=(),
         confirm=("TORCH_DISTRIBUTED_DEBUG=DETAIL checks that all members call the same",),
         remedy=("find the branch that some ranks take and others do not",),
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tracekit.findings import Finding, Severity
 from tracekit.rules.base import Facts
-from tracekit.rules.nccl_facts import Nccl, Signal, nccl_finding, nccl_of
+from tracekit.rules.nccl_facts import Nccl, Signal, log_scope, nccl_of
 from tracekit.wording import plural, safe
 
 NAME = "link-degraded"
@@ -77,28 +77,35 @@ def failures(facts: Facts) -> list[Finding]:
         says = f"Connections of {count} failed on {plural(len(hosts), 'host')}: {means}."
     flushes = sum(s.count for s in nccl.of("ib_error") if s.given.get("status") == FLUSH)
     return [
-        nccl_finding(
-            facts,
-            NAME,
-            severity=Severity.CRITICAL if status == "12" else Severity.MAJOR,
-            summary=says,
-            owner="network",
-            evidence=[
-                nccl.evidence("processes whose connection failed", len(found), "count",
-                              "nccl_signals", [f.signal for f in found]),
-                nccl.evidence("flushed completions that followed", flushes, "count",
-                              "nccl_signals"),
+        facts.finding(
+            log_scope(
+                hosts=(safe(culprit),) if culprit is not None else tuple(safe(h) for h in hosts),
+                devices=tuple(safe(n) for n in nics) if culprit is not None else (),
+            ),
+            says,
+            [
+                nccl.evidence(
+                    "processes whose connection failed",
+                    len(found),
+                    "count",
+                    "nccl_signals",
+                    [f.signal for f in found],
+                ),
+                nccl.evidence(
+                    "flushed completions that followed", flushes, "count", "nccl_signals"
+                ),
             ],
+            by=["log"],
             basis="NCCL's own errors; no counter of a NIC or a switch was seen",
-            hosts=(safe(culprit),) if culprit is not None else tuple(safe(h) for h in hosts),
-            devices=tuple(safe(n) for n in nics) if culprit is not None else (),
+            least=Severity.CRITICAL if status == "12" else Severity.MAJOR,
+            keys=(),
             confirm=("ibstat; ibqueryerrors; counters of the switch ports of these hosts",),
             remedy=("after that test the cable, the NIC and the port of the named host",)
             if culprit is not None
             else ("look for what the pairs share: switch, route, GID index, MTU",),
             next_capture=("tracekit capture --what nic",),
         )
-    ]  # fmt: skip
+    ]
 
 
 def _culprit(found: list[Failure]) -> str | None:

@@ -34,7 +34,7 @@ from tracekit.rules.nccl_facts import (
     Member,
     Nccl,
     Signal,
-    nccl_finding,
+    log_scope,
     nccl_of,
     no_logs,
 )
@@ -116,19 +116,17 @@ def _finding(facts: Facts, nccl: Nccl, members: list[Member]) -> Finding:
     ]  # fmt: skip
     sockets = [k for k in nccl.links if k.plugin == "Socket"]
     comms = sorted({m.comm for m in members})
-    return nccl_finding(
-        facts,
-        NAME,
-        severity=Severity.MAJOR if lines else Severity.MINOR,
-        summary=(
-            f"NCCL talks between {plural(len(hosts), 'host')} over TCP sockets "
-            f"({plural(len(comms), 'communicator')}): {why}."
-        ),
-        owner="platform",
-        evidence=(
+    return facts.finding(
+        log_scope(hosts=hosts),
+        f"NCCL talks between {plural(len(hosts), 'host')} over TCP sockets "
+        f"({plural(len(comms), 'communicator')}): {why}.",
+        (
             nccl.evidence(
-                "communicators between machines on sockets", len(comms), "count",
-                "nccl_topology", [*sockets, *nccl.of("network")],
+                "communicators between machines on sockets",
+                len(comms),
+                "count",
+                "nccl_topology",
+                [*sockets, *nccl.of("network")],
             ),
             *(
                 [nccl.evidence(why, sum(s.count for s in lines), "lines", "nccl_signals", lines)]
@@ -136,15 +134,19 @@ def _finding(facts: Facts, nccl: Nccl, members: list[Member]) -> Finding:
                 else []
             ),
         ),
-        counter=[
-            nccl.evidence("processes that use another network", len(others), "count",
-                          "nccl_signals", others)
-        ] if others else [],
+        by=["log"],
         basis="the log says so; whether the machines have a better network it does not",
-        hosts=hosts,
+        least=Severity.MAJOR if lines else Severity.MINOR,
+        against=[
+            nccl.evidence(
+                "processes that use another network", len(others), "count", "nccl_signals", others
+            )
+        ]
+        if others
+        else [],
         confirm=("ibv_devinfo; ls /dev/infiniband   in the job's container",),
         remedy=(act, "without an RDMA network raise NCCL_SOCKET_NTHREADS, NCCL_NSOCKS_PERTHREAD"),
-    )  # fmt: skip
+    )
 
 
 RULE = Rule(

@@ -108,20 +108,19 @@ def _finding(
     is_down = any(name in DOWN for name in names) and found[0].rank is not None
     evidence = [
         Evidence(
-            name=str(r["counter"]),
-            value=float(r["growth"]),
-            unit="count",
+            str(r["counter"]),
+            float(r["growth"]),
+            "count",
             threshold=float(
                 limits.min_downs_count if r["counter"] in DOWN else limits.min_damage_count
             ),
             query="port_counters",
-            rows=at.places(facts, [r]),
+            rows=facts.readings([r]),
         )
         for r in rows[:4]
     ]
     return at.finding(
         facts,
-        NAME,
         found,
         f"The {at.named(found[0])} counts {listed(words)} while the job runs.",
         evidence,
@@ -130,8 +129,8 @@ def _finding(
         basis="the port's own counters",
         least=Severity.MINOR if is_down else Severity.NOTE,
         lost_ns=at.slowed_ns(facts, found),
-        confirm="ethtool -S, ethtool -m (light), mlxlink -c   on the host, twice",
-        remedy="clean or replace cable and optic; then the NIC",
+        confirm=("ethtool -S, ethtool -m (light), mlxlink -c   on the host, twice",),
+        remedy=("clean or replace cable and optic; then the NIC",),
     )
 
 

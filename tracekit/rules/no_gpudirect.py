@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from tracekit.findings import Finding, Severity
 from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
-from tracekit.rules.nccl_facts import CAPTURE, Link, Nccl, Signal, nccl_finding, nccl_of, no_logs
+from tracekit.rules.nccl_facts import CAPTURE, Link, Nccl, Signal, log_scope, nccl_of, no_logs
 from tracekit.wording import plural, share
 
 NAME = "no-gpudirect"
@@ -106,26 +106,39 @@ def _finding(
 ) -> Finding:
     why, lines, act = _reason(nccl)
     nodes = sorted({n for k in without for n in (k.start_node, k.end_node) if n is not None})
-    return nccl_finding(
-        facts,
-        NAME,
-        severity=Severity.MINOR,
-        summary=(
-            f"{share(lack / every)} of NCCL's connections between machines go through host memory, "
-            f"without GPUDirect ({plural(lack, 'channel')} of {every}){why}."
-        ),
-        owner="platform",
-        evidence=[
-            nccl.evidence("connections without GPUDirect", lack / every, "ratio", "nccl_topology",
-                          without, limits.min_without_ratio),
-            *([nccl.evidence("the reason in the log", sum(s.count for s in lines), "lines",
-                             "nccl_signals", lines)] if lines else []),
+    return facts.finding(
+        log_scope(hosts=nodes),
+        f"{share(lack / every)} of NCCL's connections between machines go through host memory, "
+        f"without GPUDirect ({plural(lack, 'channel')} of {every}){why}.",
+        [
+            nccl.evidence(
+                "connections without GPUDirect",
+                lack / every,
+                "ratio",
+                "nccl_topology",
+                without,
+                limits.min_without_ratio,
+            ),
+            *(
+                [
+                    nccl.evidence(
+                        "the reason in the log",
+                        sum(s.count for s in lines),
+                        "lines",
+                        "nccl_signals",
+                        lines,
+                    )
+                ]
+                if lines
+                else []
+            ),
         ],
+        by=["log"],
         basis="the log says so; what it costs it does not",
-        hosts=nodes,
+        least=Severity.MINOR,
         confirm=("lsmod | grep peermem; nvidia-smi topo -m   on the hosts",),
         remedy=(act,),
-    )  # fmt: skip
+    )
 
 
 RULE = Rule(

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tracekit.findings import Evidence, Finding, Impact, Severity, confidence_from
+from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.wording import listed
@@ -102,37 +102,29 @@ def _query_of(row: Row) -> str:
 
 def _finding(facts: Facts, own: Sequence[tuple[Row, str, float, float]]) -> Finding:
     rows = [row for row, *_ in own]
-    scope = gpus.scope_of(facts, rows)
     is_event = any("xid" in row for row in rows)
     words = list(dict.fromkeys(said for _, said, *_ in own))
     is_down = any(row.get("counter") in ("nvlink_links_inactive", *RARE) for row in rows)
-    return Finding(
-        id=f"{NAME}/{gpus.finding_where(scope)}",
-        rule=NAME,
-        severity=Severity.MAJOR if is_event else Severity.MINOR if is_down else Severity.NOTE,
-        confidence=confidence_from(
-            ["log", "counters"] if is_event and len(rows) > 1 else ["counters"],
-            "the GPU's own counters" + (" and the kernel log" if is_event else ""),
-        ),
-        summary=f"NVLink of {gpus.subject(rows[:1])}: {listed(words)}.",
-        owner="hardware",
-        scope=scope,
-        when=facts.when(facts.steps.keys),
-        impact=Impact(),
-        evidence=tuple(
+    return gpus.finding(
+        facts,
+        rows,
+        f"NVLink of {gpus.subject(rows[:1])}: {listed(words)}.",
+        tuple(
             gpus.event_evidence(facts, row, int(value))
             if "xid" in row
             else Evidence(
-                name=str(row["counter"]),
-                value=value,
-                unit="count",
+                str(row["counter"]),
+                value,
+                "count",
                 threshold=limit or None,
                 query=_query_of(row),
-                rows=gpus.places(facts, [row]),
+                rows=facts.readings([row]),
             )
             for row, _, value, limit in own[:6]
         ),
-        candidates=gpus.candidates_of(rows[:1]),
+        by=["log", "counters"] if is_event and len(rows) > 1 else ["counters"],
+        basis="the GPU's own counters" + (" and the kernel log" if is_event else ""),
+        least=Severity.MAJOR if is_event else Severity.MINOR if is_down else Severity.NOTE,
         confirm=("nvidia-smi nvlink -s; nvidia-smi nvlink -e   on its host",),
         remedy=("reset the GPU and the fabric manager; if it comes back, hand it to hardware",),
     )

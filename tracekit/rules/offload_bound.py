@@ -35,7 +35,6 @@ from tracekit.findings import (
     Evidence,
     Finding,
     Severity,
-    confidence_from,
 )
 from tracekit.rules.base import (
     NO_GPU,
@@ -46,7 +45,6 @@ from tracekit.rules.base import (
     lacking,
     threshold,
 )
-from tracekit.rules.roll_up import job_finding
 from tracekit.wording import seconds, share
 
 NAME = "offload-bound"
@@ -135,43 +133,31 @@ def _finding(facts: Facts, limits: OffloadBoundThresholds, ranks: list[RankCopie
     cost_ns = median(r.exposed_ns for r in ranks)
     rate = median(r.bytes_per_s for r in ranks)
     moved = median(r.step_bytes for r in ranks)
-    return job_finding(
-        facts,
-        NAME,
+    return facts.finding(
         scope,
-        cost_ns / 1e9,
+        f"The GPU waits {seconds(cost_ns / 1e9)} of each step "
+        f"({share(cost_ns / steps.step_ns)}) for copies to and from host memory: "
+        f"{moved / 1e9:.2f} GB a rank and step at {rate / 1e9:.1f} GB/s.",
         (
-            f"The GPU waits {seconds(cost_ns / 1e9)} of each step "
-            f"({share(cost_ns / steps.step_ns)}) for copies to and from host memory: "
-            f"{moved / 1e9:.2f} GB a rank and step at {rate / 1e9:.1f} GB/s."
-        ),
-        cap=Severity.MAJOR,
-        confidence=confidence_from(
-            ["GPU timeline"],
-            f"copies with an otherwise idle GPU on {len(ranks)} of {len(steps.ranks)} ranks",
-        ),
-        evidence=(
             Evidence(
-                name="copies that nothing hides, median step and rank",
-                value=cost_ns / 1e9,
-                unit="s",
+                "copies that nothing hides, median step and rank",
+                cost_ns / 1e9,
+                "s",
                 threshold=limits.min_step_ratio * steps.step_ns / 1e9,
                 query="step_breakdown",
             ),
             Evidence(
-                name="bytes between host and device a step, median rank",
-                value=moved,
-                unit="bytes",
+                "bytes between host and device a step, median rank",
+                moved,
+                "bytes",
                 threshold=limits.min_step_bytes,
                 query="memcpy_summary",
             ),
-            Evidence(
-                name="speed of these copies, median rank",
-                value=rate,
-                unit="bytes/s",
-                query="memcpy_summary",
-            ),
+            Evidence("speed of these copies, median rank", rate, "bytes/s", query="memcpy_summary"),
         ),
+        by=["GPU timeline"],
+        basis=f"copies with an otherwise idle GPU on {len(ranks)} of {len(steps.ranks)} ranks",
+        impact=facts.impact(cost_ns),
         confirm=("one run with offload_optimizer and offload_param off, if it fits",),
         remedy=(
             "keep in GPU memory what fits: more sharding, recomputation, 8-bit optimizer states",

@@ -147,24 +147,23 @@ def _finding(
         where = "all" if set(scope.links) == set(worst) else scope.links[0]
     evidence = (
         Evidence(
-            name="packets dropped of all packets",
-            value=first.ratio,
-            unit="ratio",
+            "packets dropped of all packets",
+            first.ratio,
+            "ratio",
             threshold=max(limits.min_loss_ratio, limits.min_ahead_ratio * (usual or 0.0)),
             query="port_counters",
-            rows=at.places(facts, rows),
+            rows=facts.readings(rows),
         ),
         Evidence(
-            name="packets dropped while the job ran",
-            value=dropped,
-            unit="packets",
+            "packets dropped while the job ran",
+            dropped,
+            "packets",
             threshold=float(limits.min_drops_count),
             query="port_counters",
         ),
     )
     return at.finding(
         facts,
-        NAME,
         found,
         said,
         evidence,
@@ -177,9 +176,11 @@ def _finding(
         lost_ns=at.stuck_ns(facts, scope.ranks),
         # And outlasts what could hide it: then the step is longer.
         shown_ns=at.slow_steps_ns(facts),
-        confirm="read the port's drops and queue twice, a minute apart, while the job runs: "
-        "tc -s qdisc, ethtool -S or the switch's queue counters say which queue is full",
-        remedy="give the queue room or the port its speed back; on RoCE, check PFC and ECN",
+        confirm=(
+            "read the port's drops and queue twice, a minute apart, while the job runs: "
+            "tc -s qdisc, ethtool -S or the switch's queue counters say which queue is full",
+        ),
+        remedy=("give the queue room or the port its speed back; on RoCE, check PFC and ECN",),
     )
 
 

@@ -40,7 +40,6 @@ from tracekit.findings import (
     Impact,
     Severity,
     confidence_from,
-    impact_of,
     severity_of,
 )
 from tracekit.rules import gpus
@@ -121,19 +120,12 @@ def _is_down(own: Mapping[str, Row], name: str, limits: PcieDegradedThresholds) 
 
 
 def _made(facts: Facts, row: Row, summary: str, evidence: Evidence, severity: Severity) -> Finding:
-    scope = gpus.scope_of(facts, [row])
-    return Finding(
-        id=f"{NAME}/{gpus.finding_where(scope)}",
-        rule=NAME,
-        severity=severity,
-        confidence=confidence_from(["counters"], "one kind of evidence: the GPU's own counters"),
-        summary=summary,
-        owner="hardware",
-        scope=scope,
-        when=facts.when(facts.steps.keys),
-        impact=Impact(),
-        evidence=(evidence,),
-        candidates=gpus.candidates_of([row]),
+    return gpus.finding(
+        facts,
+        [row],
+        summary,
+        (evidence,),
+        least=severity,
         confirm=("nvidia-smi -q -d PERFORMANCE; lspci -vv (LnkSta, LnkCap)   on its host, busy",),
         remedy=("reseat the card or riser; drain the machine if the link trains down again",),
     )
@@ -143,12 +135,12 @@ def _down(facts: Facts, own: Mapping[str, Row], name: str) -> Finding:
     row, most = own[name], own.get(f"{name}_max")
     could = row["peer_value"] if row["peer_value"] is not None else most and most["max_value"]
     evidence = Evidence(
-        name=f"highest {LINK[name]} while busy",
-        value=float(row["max_value"]),
-        unit="count",
+        f"highest {LINK[name]} while busy",
+        float(row["max_value"]),
+        "count",
         threshold=float(could or 0.0),
         query=gpus.COUNTERS,
-        rows=gpus.places(facts, [row]),
+        rows=facts.readings([row]),
     )
     what = "lanes" if name == "pcie_width" else "PCIe generation"
     who = gpus.subject([row])
@@ -174,7 +166,7 @@ def _priced(
         price, why = (None, found) if isinstance(found, str) else (found, "")
     if price is not None:
         cost_ns, evidence = price
-        impact = impact_of(cost_ns / 1e9, steps.step_ns / 1e9, facts.gpus_count)
+        impact = facts.impact(cost_ns)
         return replace(
             made,
             severity=max(made.severity, severity_of(impact.step_ratio), key=lambda s: s.weight),
@@ -211,9 +203,9 @@ def _copies(
     if most < limits.min_copies_ratio * usual or cost_ns < MIN_COST_RATIO * facts.steps.step_ns:
         return None
     evidence = Evidence(
-        name="copies of a step that nothing hides",
-        value=most / 1e9,
-        unit="s",
+        "copies of a step that nothing hides",
+        most / 1e9,
+        "s",
         threshold=limits.min_copies_ratio * usual / 1e9,
         query="step_breakdown",
     )
@@ -246,9 +238,9 @@ def _traffic(
     if cost_ns < MIN_COST_RATIO * step_ns:
         return "its transfers take no longer than a whole link would need"
     evidence = Evidence(
-        name="transfers of a step, which a whole link needs the threshold for",
-        value=taken / 1e9,
-        unit="s",
+        "transfers of a step, which a whole link needs the threshold for",
+        taken / 1e9,
+        "s",
         threshold=needed_ns / 1e9,
         query="group_bandwidth",
     )
@@ -292,12 +284,12 @@ def _transfers(facts: Facts, limits: PcieDegradedThresholds, ranks: Sequence[int
 
 def _replays(facts: Facts, limits: PcieDegradedThresholds, row: Row, usual: float) -> Finding:
     evidence = Evidence(
-        name="PCIe replays while the job ran",
-        value=float(row["growth"]),
-        unit="count",
+        "PCIe replays while the job ran",
+        float(row["growth"]),
+        "count",
         threshold=max(float(limits.min_replays_count), limits.min_ahead_ratio * usual),
         query=gpus.GROWTH,
-        rows=gpus.places(facts, [row]),
+        rows=facts.readings([row]),
     )
     said = (
         f"{gpus.subject([row])} sent {row['growth']:,.0f} PCIe packets again while the job ran; "

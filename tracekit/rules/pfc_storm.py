@@ -76,12 +76,12 @@ def _finding(
         words.append(f"a watchdog found {plural(int(storms), 'pause storm')}")
         evidence.append(
             Evidence(
-                name="pause storms while the job ran",
-                value=storms,
-                unit="count",
+                "pause storms while the job ran",
+                storms,
+                "count",
                 threshold=float(limits.min_storms_count),
                 query="port_counters",
-                rows=at.places(facts, rows),
+                rows=facts.readings(rows),
             )
         )
     if held:
@@ -90,12 +90,12 @@ def _finding(
         )
         evidence.append(
             Evidence(
-                name="time that a port was told to pause",
-                value=most,
-                unit="ratio",
+                "time that a port was told to pause",
+                most,
+                "ratio",
                 threshold=limits.min_paused_ratio,
                 query="port_counters",
-                rows=at.places(facts, rows),
+                rows=facts.readings(rows),
             )
         )
     said = " and ".join(words)
@@ -109,7 +109,6 @@ def _finding(
     )
     return at.finding(
         facts,
-        NAME,
         involved,
         f"{said[0].upper()}{said[1:]}: {at.links_phrase(involved)}.",
         evidence,
@@ -119,8 +118,8 @@ def _finding(
         scope=scope,
         least=Severity.MAJOR if stormed else Severity.NOTE,
         lost_ns=most * facts.steps.step_ns,
-        confirm="show pfc counters; show pfcwd stats   on the switches, twice",
-        remedy="find the host that pauses first and mend it; keep the watchdog on",
+        confirm=("show pfc counters; show pfcwd stats   on the switches, twice",),
+        remedy=("find the host that pauses first and mend it; keep the watchdog on",),
     )
 
 

@@ -19,7 +19,7 @@ MAX_SPEED_RATIO = 0.8
 """Of the other ports' median: speeds come in steps of two, so anything below is another speed."""
 
 
-def slow_links(facts: Facts, rule: str) -> list[Finding]:
+def slow_links(facts: Facts) -> list[Finding]:
     """One finding a port of the job that is slower than the others by its own word."""
     by_link = {(p.node, p.port): p for p in at.ports(facts) if at.owners(p)}
     found: dict[str, Finding] = {}
@@ -40,32 +40,30 @@ def slow_links(facts: Facts, rule: str) -> list[Finding]:
                 continue
             usual = median(others)
             if float(row["max_value"]) <= MAX_SPEED_RATIO * usual:
-                found.setdefault(port.link, _finding(facts, rule, port, row, usual))
+                found.setdefault(port.link, _finding(facts, port, row, usual))
     return list(found.values())
 
 
-def _finding(facts: Facts, rule: str, port: at.Port, row: Row, usual: float) -> Finding:
+def _finding(facts: Facts, port: at.Port, row: Row, usual: float) -> Finding:
     unit, verb = SPEEDS[row["counter"]]
     shown = [f"{_shown(v, unit)}" for v in (float(row["max_value"]), usual)]
     evidence = Evidence(
-        name=str(row["counter"]),
-        value=float(row["max_value"]),
-        unit=unit,
+        str(row["counter"]),
+        float(row["max_value"]),
+        unit,
         threshold=MAX_SPEED_RATIO * usual,
         query="port_levels",
     )
     return at.finding(
         facts,
-        rule,
         [port],
         f"The {at.named(port)} {verb} {shown[0]}; the job's other ports {shown[1]}.",
         [evidence],
         rows=[row],
-        counters=(),
         basis="the port's own word",
         lost_ns=at.slowed_ns(facts, [port]),
-        confirm="read speed and width of this port and of a peer; then its cable and optic",
-        remedy="replace cable or optic, or lift the limit; drain the machine until then",
+        confirm=("read speed and width of this port and of a peer; then its cable and optic",),
+        remedy=("replace cable or optic, or lift the limit; drain the machine until then",),
     )
 
 

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
+from typing import Unpack
 
 from tracekit.findings import (
     Evidence,
-    EvidenceRow,
     Finding,
     Impact,
     Instrument,
     Owner,
     Scope,
     Severity,
-    When,
-    confidence_from,
+    counted_place,
     impact_of,
-    severity_of,
 )
-from tracekit.rules.base import UNPROVED, Facts, Row
+from tracekit.rules.base import UNPROVED, Advice, Facts, Row
 from tracekit.wording import safe, some
 
 QUERIES = ("port_counters", "network_correlation")
@@ -158,14 +156,6 @@ def span_s(row: Row) -> float | None:
     return float(row["interval_ns"]) * int(row["intervals_count"]) / 1e9
 
 
-def where(scope: Scope) -> str:
-    """The last part of a finding's id: the only rank, link or host; else several."""
-    if len(scope.ranks) == 1:
-        return str(scope.ranks[0])
-    only = scope.links if len(scope.links) == 1 else scope.hosts
-    return only[0] if len(only) == 1 else "several"
-
-
 def host_named(found: Sequence[Port]) -> str:
     """The host of some ports as a sentence begins with it: ``Host h1 (rank 1)``."""
     who = sorted({r for p in found for r in owners(p)})
@@ -226,24 +216,13 @@ def named(port: Port, direction: str | None = None) -> str:
     return f"port {safe(port.link)}" + (f" {word} {end}" if end else "")
 
 
-def places(facts: Facts, rows: Iterable[Row]) -> tuple[EvidenceRow, ...]:
-    """Where the readings stand, three at most."""
-    found = dict.fromkeys(
-        (int(r["source_id"]), int(r["place"])) for r in rows if r["source_id"] is not None
-    )
-    return tuple(
-        EvidenceRow(source=facts.sources.get(s, f"source {s}"), place=str(p))
-        for s, p in list(found)[:3]
-    )
-
-
 def unproved(rows: Iterable[Row]) -> tuple[Evidence, ...]:
     """Evidence against: nothing but files in a format that no real sample proved; else empty."""
     listed = list(rows)
     if not listed or not all(r.get("is_from_documentation") for r in listed):
         return ()
     files = {r["source_id"] for r in listed}
-    return (Evidence(name=UNPROVED, value=float(len(files)), unit="count"),)
+    return (Evidence(UNPROVED, float(len(files)), "count"),)
 
 
 def proved_first(found: Iterable[Port]) -> list[Port]:
@@ -255,11 +234,6 @@ def others_median(values: Mapping[str, float], own: str) -> float | None:
     """Median of the other ports' values; None where there is no other."""
     others = [v for name, v in values.items() if name != own]
     return median(others) if others else None
-
-
-def when(facts: Facts) -> When:
-    """The time of the job's steady steps."""
-    return facts.when(facts.steps.keys)
 
 
 def tested(facts: Facts, found: Sequence[Port], counters: Iterable[str]) -> Row | None:
@@ -293,9 +267,9 @@ def tested_evidence(row: Row | None) -> tuple[Evidence, ...]:
         return ()
     return (
         Evidence(
-            name="rank correlation with the step's time",
-            value=float(row["rho"]),
-            unit="ratio",
+            "rank correlation with the step's time",
+            float(row["rho"]),
+            "ratio",
             threshold=0.3,
             query="network_correlation",
         ),
@@ -343,11 +317,9 @@ def cost(facts: Facts, row: Row | None, lost_ns: float = 0.0, shown_ns: float = 
     hidden_alike_ns = lost_ns * exposed_ns / comm_ns
     cost_ns = min(max(hidden_alike_ns, min(shown_ns, lost_ns)), exposed_ns / len(parts))
     evidence = Evidence(
-        name="time of a step lost in transfers that no computation hid",
-        value=cost_ns / 1e9,
-        unit="s",
+        "time of a step lost in transfers that no computation hid", cost_ns / 1e9, "s"
     )
-    impact = impact_of(cost_ns / 1e9, steps.step_ns / 1e9, facts.gpus_count)
+    impact = facts.impact(cost_ns)
     is_worth_it = (impact.step_ratio or 0.0) >= MIN_COST_RATIO
     return Cost(
         impact,
@@ -358,22 +330,20 @@ def cost(facts: Facts, row: Row | None, lost_ns: float = 0.0, shown_ns: float = 
 
 def finding(
     facts: Facts,
-    rule: str,
     found: Sequence[Port],
     summary: str,
-    evidence: Sequence[Evidence],
+    evidence: Iterable[Evidence],
     *,
     rows: Sequence[Row],
-    counters: Iterable[str],
     basis: str,
-    confirm: str,
-    remedy: str,
+    counters: Iterable[str] = (),
     scope: Scope | None = None,
     place: str | None = None,
-    owner: Owner = "network",
+    owner: Owner | None = None,
     least: Severity = Severity.NOTE,
     lost_ns: float = 0.0,
     shown_ns: float = 0.0,
+    **advice: Unpack[Advice],
 ) -> Finding:
     """A finding over ports: what its counters go with, what it costs, what speaks against it.
 
@@ -383,22 +353,20 @@ def finding(
     test = tested(facts, found, counters)
     price = cost(facts, test, lost_ns, shown_ns)
     against = unproved(rows)
-    severity = max(least, severity_of(price.impact.step_ratio), key=lambda s: s.weight)
     scope = scope or scope_of(facts, found)
-    return Finding(
-        id=f"{rule}/{place or where(scope)}",
-        rule=rule,
-        severity=Severity.NOTE if against else severity,
-        confidence=confidence_from(price.instruments, basis + tested_words(test)),
-        summary=summary,
-        owner=owner,
-        scope=scope,
-        when=when(facts),
+    return facts.finding(
+        scope,
+        summary,
+        (*evidence, *price.evidence),
+        by=price.instruments,
+        basis=basis + tested_words(test),
         impact=price.impact,
-        evidence=(*evidence, *price.evidence),
-        counter_evidence=against,
-        confirm=(confirm,),
-        remedy=(remedy,),
+        least=least,
+        cap=Severity.NOTE if against else Severity.CRITICAL,
+        place=place or counted_place(scope),
+        owner=owner,
+        against=against,
+        **advice,
     )
 
 

@@ -110,23 +110,22 @@ def _brake(
     is_slow = len(rows) > 1 or (ratio is not None and ratio <= limits.max_clock_ratio)
     return gpus.finding(
         facts,
-        NAME,
         rows,
         f"{gpus.subject(rows)} {'are' if len(rows) > 1 else 'is'} held down by an external "
         f"power brake, {share(held)} of the {what}.",
         (
             Evidence(
-                name=f"hardware power brake, share of the {what}",
-                value=held,
-                unit="ratio",
+                f"hardware power brake, share of the {what}",
+                held,
+                "ratio",
                 threshold=limits.min_held_ratio if by_counter else limits.min_active_ratio,
                 query=gpus.THROTTLE,
-                rows=gpus.places(facts, rows),
+                rows=facts.readings(rows),
             ),
         ),
-        severity=Severity.MINOR if is_slow else Severity.NOTE,
+        least=Severity.MINOR if is_slow else Severity.NOTE,
         confirm=("read the power supplies and the rack's power of these hosts (BMC, PDU)",),
-        remedy="restore the power; the brake ends by itself",
+        remedy=("restore the power; the brake ends by itself",),
     )
 
 
@@ -143,29 +142,29 @@ def _cap(
     held = row["held_ratio"] if row["held_ratio"] is not None else row["active_ratio"]
     return gpus.finding(
         facts,
-        NAME,
         [row],
         f"{gpus.subject([row])} is at its power limit and slower than its peers: {words}.",
         (
             Evidence(
-                name="clock over its busy peers', median moment",
-                value=float(clock["busy_peer_ratio"]),
-                unit="ratio",
+                "clock over its busy peers', median moment",
+                float(clock["busy_peer_ratio"]),
+                "ratio",
                 threshold=limits.max_clock_ratio,
                 query=gpus.COUNTERS,
-                rows=gpus.places(facts, [clock]),
+                rows=facts.readings([clock]),
             ),
             Evidence(
-                name="software power cap, share",
-                value=float(held),
-                unit="ratio",
+                "software power cap, share",
+                float(held),
+                "ratio",
                 threshold=limits.min_capped_ratio,
                 query=gpus.THROTTLE,
-                rows=gpus.places(facts, [row]),
+                rows=facts.readings([row]),
             ),
         ),
+        least=Severity.MINOR,
         confirm=("nvidia-smi -q -d POWER,CLOCK,PERFORMANCE   on its host, beside a peer",),
-        remedy="set the same power limit everywhere; else hand the GPU to hardware",
+        remedy=("set the same power limit everywhere; else hand the GPU to hardware",),
     )
 
 

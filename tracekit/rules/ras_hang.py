@@ -13,16 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracekit.findings import (
-    Candidates,
     Evidence,
-    EvidenceRow,
     Finding,
-    Impact,
     Scope,
     Severity,
-    When,
-    confidence_from,
-    finding_id,
 )
 from tracekit.rules.base import Facts, Row
 from tracekit.rules.nccl_facts import Signal, nccl_of
@@ -103,7 +97,7 @@ def hang(facts: Facts, min_silence_ns: int) -> Finding | None:
         )
         value, unit, threshold, name = float(len(lost)), "count", None, "processes considered dead"
         hosts = sorted({safe(s.node) for s in dead if s.node is not None})
-        places = tuple(nccl_of(facts).place(s.source_id, s.place) for s in dead[:10])
+        places = nccl_of(facts).places(dead)
     elif standing:
         one = standing[0]
         assert one.span_ns is not None  # noqa: S101  # filtered above
@@ -113,7 +107,7 @@ def hang(facts: Facts, min_silence_ns: int) -> Finding | None:
         threshold = min_silence_ns / 1e9
         named = one.lagging
         groups = (safe(one.comm),)
-        places = _places(facts, one.lagging)
+        places = facts.places(one.lagging, unit="line ")
         if len(standing) > 1:
             # Who is behind in one may be held up in another.
             says += f" So do {plural(len(standing) - 1, 'other communicator')}."
@@ -122,23 +116,24 @@ def hang(facts: Facts, min_silence_ns: int) -> Finding | None:
     else:
         return None
     scope = Scope(hosts=tuple(hosts[:MAX_HOSTS]), groups=groups, identity_source="log")
-    return Finding(
-        id=finding_id(NAME, scope, ()) if hosts else f"{NAME}/ras",
-        rule=NAME,
-        severity=Severity.CRITICAL,
-        confidence=confidence_from(["log"], "NCCL's RAS, which counts what each member launched"),
-        summary=says,
-        owner="platform",
-        scope=scope,
-        when=When(),
-        impact=Impact(),
-        evidence=(
+    return facts.finding(
+        scope,
+        says,
+        (
             Evidence(
-                name=name, value=value, unit=unit, threshold=threshold,
-                query="nccl_signals" if dead else QUERY, rows=places,
+                name,
+                value,
+                unit,
+                threshold=threshold,
+                query="nccl_signals" if dead else QUERY,
+                rows=places,
             ),
         ),
-        candidates=Candidates(),
+        by=["log"],
+        basis="NCCL's RAS, which counts what each member launched",
+        least=Severity.CRITICAL,
+        place=None if hosts else "ras",
+        keys=(),
         confirm=("the output of that process; on its host: dmesg -T | grep -iE 'oom|segfault|xid'",)
         if dead
         else ("py-spy dump --pid PID of the members that are behind; dmesg on their hosts",),
@@ -146,7 +141,7 @@ def hang(facts: Facts, min_silence_ns: int) -> Finding | None:
         if dead
         else ("fix what keeps them from the call; see their stacks",),
         next_capture=("TORCH_NCCL_TRACE_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",),
-    )  # fmt: skip
+    )
 
 
 def is_single(facts: Facts) -> bool:
@@ -187,16 +182,6 @@ def _at(rows: Sequence[Row]) -> str:
         return ""
     shown = listed(hosts) if len(hosts) <= MAX_HOSTS else plural(len(hosts), "host")
     return f" (on {shown})"
-
-
-def _places(facts: Facts, rows: Sequence[Row]) -> tuple[EvidenceRow, ...]:
-    return tuple(
-        EvidenceRow(
-            source=facts.sources.get(int(r["source_id"]), f"source {r['source_id']}"),
-            place=f"line {r['place']}",
-        )
-        for r in rows[:10]
-    )
 
 
 __all__ = ["QUERY", "hang", "is_single", "still", "told"]

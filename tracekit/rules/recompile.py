@@ -49,9 +49,7 @@ def _says(found: StallSummary) -> str:
 
 
 TEXT = StallText(
-    rule="recompile",
     query="compile_stall",
-    owner="model",
     says=_says,
     noun="compilation",
     needs="compilations recorded in a trace (torch.compile's own ranges)",
@@ -70,9 +68,9 @@ def evaluate(facts: Facts, limits: RecompileThresholds) -> RuleOutcome:
 
 
 RULE = Rule(
-    name=TEXT.rule,
+    name="recompile",
     summary="The model is compiled again in the middle of the run.",
-    owner=TEXT.owner,
+    owner="model",
     thresholds=RecompileThresholds(),
     queries=("step_breakdown", TEXT.query),
     evaluate=evaluate,

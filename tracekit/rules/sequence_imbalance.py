@@ -38,10 +38,6 @@ from statistics import fmean, median
 from tracekit.findings import (
     Evidence,
     Finding,
-    confidence_from,
-    finding_id,
-    impact_of,
-    severity_of,
 )
 from tracekit.rules import pipeline
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
@@ -122,56 +118,47 @@ def _finding(
     step_ns: float,
 ) -> Finding:
     scope = facts.scope(facts.ranks, facts.steps.keys)
-    impact = impact_of(lost_ns / 1e9, step_ns / 1e9, facts.gpus_count)
+    impact = facts.impact(lost_ns, step_ns)
     correlation = median(float(r["correlation_ratio"]) for r in varying)
     spread = median(float(r["forward_cv_ratio"]) for r in varying)
-    return Finding(
-        id=finding_id(NAME, scope, facts.ranks),
-        rule=NAME,
-        severity=severity_of(impact.step_ratio),
-        confidence=confidence_from(
-            ["GPU timeline" if facts.has_gpu else "host ranges", "peers"],
-            "forward and backward vary together on most ranks, and the slowest replica changes",
-        ),
-        summary=(
-            f"Microbatches differ in length: forwards vary by {share(spread)}, backwards with "
-            f"them (correlation {correlation:.2f}), and replicas{_stages_too(facts)} wait "
-            f"{seconds(lost_ns / 1e9)} a step ({share(lost_ns / step_ns)}) for the longest."
-        ),
-        owner="data",
-        scope=scope,
-        when=facts.when(facts.steps.keys),
-        impact=impact,
-        evidence=(
+    return facts.finding(
+        scope,
+        f"Microbatches differ in length: forwards vary by {share(spread)}, backwards with "
+        f"them (correlation {correlation:.2f}), and replicas{_stages_too(facts)} wait "
+        f"{seconds(lost_ns / 1e9)} a step ({share(lost_ns / step_ns)}) for the longest.",
+        (
             Evidence(
-                name="correlation of forward and backward, median rank",
-                value=correlation,
-                unit="ratio",
+                "correlation of forward and backward, median rank",
+                correlation,
+                "ratio",
                 threshold=limits.min_correlation_ratio,
                 query="microbatch_correlation",
             ),
             Evidence(
-                name="spread of the forward over its mean, median rank",
-                value=spread,
-                unit="ratio",
+                "spread of the forward over its mean, median rank",
+                spread,
+                "ratio",
                 threshold=limits.min_forward_cv_ratio,
                 query="microbatch_correlation",
             ),
             Evidence(
-                name="share of ranks that show both",
-                value=len(varying) / len(rows),
-                unit="ratio",
+                "share of ranks that show both",
+                len(varying) / len(rows),
+                "ratio",
                 threshold=limits.min_ranks_ratio,
                 query="microbatch_correlation",
             ),
             Evidence(
-                name="share of steps in which the same replica was longest",
-                value=same,
-                unit="ratio",
+                "share of steps in which the same replica was longest",
+                same,
+                "ratio",
                 threshold=limits.max_same_replica_ratio,
                 query="replica_balance",
             ),
         ),
+        by=["GPU timeline" if facts.has_gpu else "host ranges", "peers"],
+        basis="forward and backward vary together on most ranks, and the slowest replica changes",
+        impact=impact,
         confirm=(
             "compare the lengths of the sequences that each replica was given in a slow step",
         ),

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from tracekit.findings import Finding, Severity
 from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
-from tracekit.rules.nccl_facts import CAPTURE, Link, Nccl, nccl_finding, nccl_of, no_logs
+from tracekit.rules.nccl_facts import CAPTURE, Link, Nccl, log_scope, nccl_of, no_logs
 from tracekit.wording import plural
 
 NAME = "shm-instead-of-p2p"
@@ -115,30 +115,39 @@ def _finding(
     names = sorted({f"{s.given['name']}={s.given.get('value')}" for s in settings})
     why = f"; {', '.join(names)} is set" if names else ""
     nodes = sorted({k.start_node for k in links if k.start_node is not None})
-    return nccl_finding(
-        facts,
-        NAME,
-        severity=Severity.MINOR,
-        summary=(
-            f"{plural(len(links), 'pair')} of GPUs on one machine talk through {over} although "
-            f"{could}{why}."
-        ),
-        owner="platform",
-        evidence=[
-            nccl.evidence("pairs without a direct connection", len(links), "count",
-                          "nccl_topology", links, limits.min_pairs_count),
-            *([nccl.evidence("settings against P2P", len(settings), "lines", "nccl_signals",
-                             settings)] if settings else []),
+    return facts.finding(
+        log_scope(hosts=nodes),
+        f"{plural(len(links), 'pair')} of GPUs on one machine talk through {over} although "
+        f"{could}{why}.",
+        [
+            nccl.evidence(
+                "pairs without a direct connection",
+                len(links),
+                "count",
+                "nccl_topology",
+                links,
+                limits.min_pairs_count,
+            ),
+            *(
+                [
+                    nccl.evidence(
+                        "settings against P2P", len(settings), "lines", "nccl_signals", settings
+                    )
+                ]
+                if settings
+                else []
+            ),
         ],
+        by=["log"],
         basis="the log's connections against the paths that it states",
-        hosts=nodes,
+        least=Severity.MINOR,
         confirm=("nvidia-smi topo -p2p rw   in the job's container",),
         remedy=(
             "unset " + " and ".join(sorted({s.given["name"] for s in settings}))
             if settings
             else "run the ranks of a machine in one IPC namespace with all GPUs visible",
         ),
-    )  # fmt: skip
+    )
 
 
 RULE = Rule(

@@ -44,10 +44,6 @@ from tracekit.findings import (
     Finding,
     Impact,
     Severity,
-    confidence_from,
-    finding_id,
-    impact_of,
-    severity_of,
 )
 from tracekit.rules import busiest as active
 from tracekit.rules import gpus, pipeline
@@ -162,43 +158,34 @@ def _of_operations(facts: Facts, limits: SlowGpuThresholds, row: Row) -> Finding
     saved_ns = facts.replay.saved_by_operations_ns(rank) if facts.replay is not None else None
     impact, costs = Impact(), ""
     if saved_ns is not None and step_ns > 0:
-        impact = impact_of(max(0.0, saved_ns) / 1e9, step_ns / 1e9, facts.gpus_count)
+        impact = facts.impact(max(0.0, saved_ns), step_ns)
         costs = (
             f", which costs {seconds(max(0.0, saved_ns) / 1e9)} of each {seconds(step_ns / 1e9)}"
         )
-    return Finding(
-        id=finding_id(NAME, scope, facts.ranks),
-        rule=NAME,
-        severity=severity_of(impact.step_ratio),
-        confidence=confidence_from(
-            ["host ranges", "peers"],
-            "timers of operations against the other replicas of the stage; they do not tell the "
-            "GPU from its host",
-        ),
-        summary=(
-            f"{ranks_phrase([rank], facts.ranks)} (stage {row['stage']}, replica {row['replica']})"
-            f" computes {ratio:.2f}x as long as its peers at the same stage{costs}."
-        ),
-        owner="hardware",
-        scope=scope,
-        when=facts.when(facts.steps.keys),
-        impact=impact,
-        evidence=(
+    return facts.finding(
+        scope,
+        f"{ranks_phrase([rank], facts.ranks)} (stage {row['stage']}, replica {row['replica']})"
+        f" computes {ratio:.2f}x as long as its peers at the same stage{costs}.",
+        (
             Evidence(
-                name="computing time over its peers' median, median step",
-                value=ratio,
-                unit="ratio",
+                "computing time over its peers' median, median step",
+                ratio,
+                "ratio",
                 threshold=limits.min_compute_ratio,
                 query=OPERATIONS,
             ),
             Evidence(
-                name="share of steps in which it is that slow",
-                value=float(row["slow_steps_ratio"]),
-                unit="ratio",
+                "share of steps in which it is that slow",
+                float(row["slow_steps_ratio"]),
+                "ratio",
                 threshold=limits.min_steps_ratio,
                 query=OPERATIONS,
             ),
         ),
+        by=["host ranges", "peers"],
+        basis="timers of operations against the other replicas of the stage; they do not tell the "
+        "GPU from its host",
+        impact=impact,
         confirm=(CLOCKS, SAME_GEMM),
         remedy=(DRAIN,),
         next_capture=("profile this rank and a peer: kernels tell the GPU from its host",),
@@ -226,27 +213,27 @@ def _suspect(facts: Facts, limits: SlowGpuThresholds, one: active.Busiest) -> Fi
     index = row["gpu_index"] if row["gpu_index"] is not None else row["pci"] or "N"
     return gpus.finding(
         facts,
-        NAME,
         [row],
         f"{gpus.subject([row])} does not wait for its peers "
         f"({row['total_ratio']:.2f}x as active as they are), and {listed(one.reasons)}.",
         (
             Evidence(
-                name="activity over its peers'",
-                value=float(row["total_ratio"]),
-                unit="ratio",
+                "activity over its peers'",
+                float(row["total_ratio"]),
+                "ratio",
                 threshold=limits.min_activity_ratio,
                 query=gpus.COUNTERS,
-                rows=gpus.places(facts, [row]),
+                rows=facts.readings([row]),
             ),
             *one.evidence,
         ),
+        least=Severity.MINOR,
         basis="one kind of evidence: counters; no trace shows who waits for whom",
         confirm=(
             f"nvidia-smi -i {index} -q -d PERFORMANCE,TEMPERATURE,CLOCK,ECC   on its host",
             SAME_GEMM,
         ),
-        remedy=DRAIN,
+        remedy=(DRAIN,),
         next_capture=("profile this rank and a peer: traces say what it costs",),
     )
 
@@ -285,42 +272,33 @@ def _finding(
     scope = facts.scope([late.rank], late.late_keys or facts.steps.keys)
     step_s = facts.steps.step_ns / 1e9
     cost_ns = price_ns(facts, [late])
-    impact = impact_of(cost_ns / 1e9, step_s, facts.gpus_count)
+    impact = facts.impact(cost_ns)
     ratio = late.compute_ratio or 0.0
     # A clock like its peers' speaks against the GPU: then its work or its host is slow.
     clock = gpus.clock_of(facts, late.rank)
-    return Finding(
-        id=finding_id(NAME, scope, facts.ranks),
-        rule=NAME,
-        severity=severity_of(
-            impact.step_ratio, cap=Severity.CRITICAL if late.is_sure else Severity.MINOR
-        ),
-        confidence=confidence_from(
-            ["GPU timeline", "peers"],
-            f"its kernels are slow and the others wait for it; {matched_note(facts)}"
-            f"{absent_note(late)}",
-        ),
-        summary=(
-            f"{ranks_phrase([late.rank], facts.ranks)} computes {ratio:.2f}x as long as its peers, "
-            f"which wait {seconds(cost_ns / 1e9)} of each {seconds(step_s)} step for it"
-            f"{beside(late)}."
-        ),
-        owner="hardware",
-        scope=scope,
-        when=facts.when(late.late_keys or facts.steps.keys),
-        impact=impact,
-        evidence=(
+    return facts.finding(
+        scope,
+        f"{ranks_phrase([late.rank], facts.ranks)} computes {ratio:.2f}x as long as its peers, "
+        f"which wait {seconds(cost_ns / 1e9)} of each {seconds(step_s)} step for it"
+        f"{beside(late)}.",
+        (
             Evidence(
-                name="computing time over its peers' median, median step",
-                value=median(ratios),
-                unit="ratio",
+                "computing time over its peers' median, median step",
+                median(ratios),
+                "ratio",
                 threshold=limits.min_compute_ratio,
                 query="step_breakdown",
             ),
             *score_evidence(facts, late, limits),
             *(e for e in clock if e.value <= CLOCK_RATIO),
         ),
-        counter_evidence=tuple(e for e in clock if e.value > CLOCK_RATIO),
+        by=["GPU timeline", "peers"],
+        basis=f"its kernels are slow and the others wait for it; {matched_note(facts)}"
+        f"{absent_note(late)}",
+        impact=impact,
+        cap=Severity.CRITICAL if late.is_sure else Severity.MINOR,
+        keys=late.late_keys or facts.steps.keys,
+        against=tuple(e for e in clock if e.value > CLOCK_RATIO),
         confirm=(CLOCKS, SAME_GEMM),
         remedy=(DRAIN,),
     )

@@ -40,10 +40,6 @@ from tracekit.findings import (
     Finding,
     Instrument,
     Severity,
-    confidence_from,
-    finding_id,
-    impact_of,
-    severity_of,
 )
 from tracekit.rules.base import Facts, Rule, RuleOutcome, lacking, threshold
 from tracekit.rules.lateness import (
@@ -153,46 +149,37 @@ def _finding(
     scope = facts.scope(ranks, keys)
     step_s = facts.steps.step_ns / 1e9
     cost_ns = price_ns(facts, members)
-    impact = impact_of(cost_ns / 1e9, step_s, facts.gpus_count)
+    impact = facts.impact(cost_ns)
     subject = ranks_phrase(ranks, facts.ranks) + (f" (all of {host})" if host else "")
     is_one = len(ranks) == 1
     kernels = ""
     if facts.has_gpu and worst.compute_ratio is not None:
         kernels = f" while {'its' if is_one else 'their'} kernels take {worst.compute_ratio:.2f}x"
     kinds: list[Instrument] = ["peers", "GPU timeline" if facts.has_gpu else "host ranges"]
-    return Finding(
-        id=finding_id(NAME, scope, facts.ranks),
-        rule=NAME,
-        severity=severity_of(
-            impact.step_ratio, cap=Severity.CRITICAL if worst.is_sure else Severity.MINOR
-        ),
-        confidence=confidence_from(
-            kinds,
-            f"own time and peers' waiting agree; {matched_note(facts)}{absent_note(worst)}",
-        ),
-        summary=(
-            f"{subject} {'takes' if is_one else 'take'} {worst.peer_ratio or 0.0:.1f}x as long as "
-            f"{'its' if is_one else 'their'} peers between collectives{kernels}: the host is slow, "
-            f"and the others wait {seconds(cost_ns / 1e9)} of each {seconds(step_s)} step."
-        ),
-        owner="platform",
-        scope=scope,
-        when=facts.when(keys),
-        impact=impact,
-        evidence=tuple(
+    return facts.finding(
+        scope,
+        f"{subject} {'takes' if is_one else 'take'} {worst.peer_ratio or 0.0:.1f}x as long as "
+        f"{'its' if is_one else 'their'} peers between collectives{kernels}: the host is slow, "
+        f"and the others wait {seconds(cost_ns / 1e9)} of each {seconds(step_s)} step.",
+        tuple(
             evidence
             for late in members
             for evidence in (
                 Evidence(
-                    name=f"own time over its peers' median, median step, rank {late.rank}",
-                    value=median(step_ratios_of(facts, late, "own")),
-                    unit="ratio",
+                    f"own time over its peers' median, median step, rank {late.rank}",
+                    median(step_ratios_of(facts, late, "own")),
+                    "ratio",
                     threshold=limits.min_peer_ratio,
                     query="step_breakdown",
                 ),
                 *score_evidence(facts, late, limits),
             )
         ),
+        by=kinds,
+        basis=f"own time and peers' waiting agree; {matched_note(facts)}{absent_note(worst)}",
+        impact=impact,
+        cap=Severity.CRITICAL if worst.is_sure else Severity.MINOR,
+        keys=keys,
         confirm=(
             "pidstat -w -u 1 and numastat -p on its host: steal, involuntary switches, far memory",
             "swap the rank with a peer: the delay should stay with the host",

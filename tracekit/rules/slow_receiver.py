@@ -113,27 +113,26 @@ def _finding(
     rows = [r for _, x in much for r in x.rows]
     least = limits.min_paused_ratio if is_timed else float(limits.min_frames_count)
     evidence = Evidence(
-        name="time paused, worst port" if is_timed else "pause frames sent, worst port",
-        value=worst.measure,
-        unit="ratio" if is_timed else "count/s",
+        "time paused, worst port" if is_timed else "pause frames sent, worst port",
+        worst.measure,
+        "ratio" if is_timed else "count/s",
         threshold=least,
         query="port_counters",
-        rows=at.places(facts, worst.rows),
+        rows=facts.readings(worst.rows),
     )
     return at.finding(
         facts,
-        NAME,
         found,
         f"{at.host_named(found)} pauses the switch, {said}{behind}.",
         [evidence],
         rows=rows,
         counters=at.PAUSES,
         basis="who sent the pauses",
-        owner="hardware",
         lost_ns=(worst.ratio or 0.0) * facts.steps.step_ns,
-        confirm="ethtool -S on the host: tx pause, outbound PCIe stalls; lspci -vv: width and "
-        "speed",
-        remedy="mend the host's PCIe, memory or NUMA placement; drain it if that takes time",
+        confirm=(
+            "ethtool -S on the host: tx pause, outbound PCIe stalls; lspci -vv: width and speed",
+        ),
+        remedy=("mend the host's PCIe, memory or NUMA placement; drain it if that takes time",),
     )
 
 

@@ -39,10 +39,6 @@ from tracekit.findings import (
     Evidence,
     Finding,
     Instrument,
-    confidence_from,
-    finding_id,
-    impact_of,
-    severity_of,
 )
 from tracekit.rules import pipeline
 from tracekit.rules.base import (
@@ -113,7 +109,7 @@ def _finding(
     step_ns: float,
 ) -> Finding:
     scope = facts.scope(heavy.ranks, facts.steps.keys)
-    impact = impact_of(lost_ns / 1e9, step_ns / 1e9, facts.gpus_count)
+    impact = facts.impact(lost_ns, step_ns)
     idle = pipeline.mean_bubble_by_stage(pipeline.steady_bubbles(facts))
     others = [ratio for stage, ratio in idle.items() if stage != heavy.stage]
     is_host_side = not facts.has_gpu
@@ -126,53 +122,52 @@ def _finding(
     who = ranks_phrase(heavy.ranks, ()).lower()
     evidence = [
         Evidence(
-            name=f"compute of stage {heavy.stage} over the median stage",
-            value=heavy.compute_ratio,
-            unit="ratio",
+            f"compute of stage {heavy.stage} over the median stage",
+            heavy.compute_ratio,
+            "ratio",
             threshold=limits.min_stage_ratio,
             query="stage_balance",
         ),
         *(
-            Evidence(name=f"{kind} of stage {heavy.stage} over the median stage",
-                     value=value, unit="ratio", query="stage_balance")
-            for kind, value in (("forward", heavy.forward_ratio),
-                                ("backward", heavy.backward_ratio))
+            Evidence(
+                f"{kind} of stage {heavy.stage} over the median stage",
+                value,
+                "ratio",
+                query="stage_balance",
+            )
+            for kind, value in (
+                ("forward", heavy.forward_ratio),
+                ("backward", heavy.backward_ratio),
+            )
         ),
         Evidence(
-            name="share of steps in which it was that slow",
-            value=heavy.slow_steps_count / heavy.steps_count,
-            unit="ratio",
+            "share of steps in which it was that slow",
+            heavy.slow_steps_count / heavy.steps_count,
+            "ratio",
             threshold=limits.min_steps_ratio,
             query="stage_balance",
         ),
-    ]  # fmt: skip
+    ]
     if others:
         evidence += [
-            Evidence(name=f"idle share of stage {heavy.stage}", value=idle[heavy.stage],
-                     unit="ratio", query="bubble"),
-            Evidence(name="idle share of the other stages", value=sum(others) / len(others),
-                     unit="ratio", query="bubble"),
-        ]  # fmt: skip
-    return Finding(
-        id=finding_id(NAME, scope, facts.ranks),
-        rule=NAME,
-        severity=severity_of(impact.step_ratio),
-        confidence=confidence_from(
-            kinds,
-            "one replica: a slow GPU at this stage would look the same"
-            if alone
-            else f"{heavy.replicas_count} replicas agree",
-        ),
-        summary=(
-            f"Pipeline stage {heavy.stage} ({where}{who}) computes "
-            f"{heavy.compute_ratio:.2f}x as long as the median stage: the others wait "
-            f"{seconds(lost_ns / 1e9)} a step ({share(lost_ns / step_ns)})."
-        ),
-        owner="model",
-        scope=scope,
-        when=facts.when(facts.steps.keys),
+            Evidence(
+                f"idle share of stage {heavy.stage}", idle[heavy.stage], "ratio", query="bubble"
+            ),
+            Evidence(
+                "idle share of the other stages", sum(others) / len(others), "ratio", query="bubble"
+            ),
+        ]
+    return facts.finding(
+        scope,
+        f"Pipeline stage {heavy.stage} ({where}{who}) computes "
+        f"{heavy.compute_ratio:.2f}x as long as the median stage: the others wait "
+        f"{seconds(lost_ns / 1e9)} a step ({share(lost_ns / step_ns)}).",
+        tuple(evidence),
+        by=kinds,
+        basis="one replica: a slow GPU at this stage would look the same"
+        if alone
+        else f"{heavy.replicas_count} replicas agree",
         impact=impact,
-        evidence=tuple(evidence),
         confirm=(
             "compare layers, embedding, loss and recomputation of the stages",
             *(("run the stage on another GPU, or compare its clocks",) if alone else ()),

@@ -27,12 +27,6 @@ from tracekit.findings import (
     EvidenceRow,
     Finding,
     Instrument,
-    Owner,
-    Severity,
-    confidence_from,
-    finding_id,
-    impact_of,
-    severity_of,
 )
 from tracekit.rules.base import (
     NO_GPU,
@@ -78,9 +72,7 @@ class StallThresholds(Thresholds):
 class StallText:
     """The words of a rule about a kind of stall."""
 
-    rule: str
     query: str
-    owner: Owner
     says: Callable[[StallSummary], str]
     noun: str
     needs: str
@@ -89,7 +81,6 @@ class StallText:
     remedy: tuple[str, ...]
     needs_gpu: bool = False
     """Only the idle time of a device can show it."""
-    cap: Severity = Severity.CRITICAL
 
 
 @dataclass(frozen=True)
@@ -166,16 +157,16 @@ def evaluate_stalls(
     rows = facts.of(text.query)
     steps = facts.steps
     if text.needs_gpu and not facts.has_gpu:
-        return lacking(text.rule, NO_GPU, text.capture)
+        return lacking(facts.asked.name, NO_GPU, text.capture)
     # Rows are per step: without steps their absence says nothing about what was recorded.
     if len(steps) < MIN_STEPS:
         return lacking(
-            text.rule,
+            facts.asked.name,
             f"at least {MIN_STEPS} steady steps (there are {len(steps)})",
             "profile five or more steps after warm-up",
         )
     if not rows:
-        return lacking(text.rule, text.needs, text.capture)
+        return lacking(facts.asked.name, text.needs, text.capture)
     if delays is None:
         delays = step_delays(steps, rows)
     stalled = [d for d in delays if d.delay_ns >= limits.min_step_ratio * steps.step_ns > 0]
@@ -271,20 +262,17 @@ def _finding(
         cost_ratio=cost_ns / steps.step_ns,
         period_steps=period_of(keys) if len(keys) > 1 else None,
     )
-    impact = impact_of(cost_ns / 1e9, steps.step_ns / 1e9, facts.gpus_count)
+    impact = facts.impact(cost_ns)
     kinds, basis = _instruments(facts, stalled, ranks, text)
-    return Finding(
-        id=finding_id(text.rule, scope, facts.ranks),
-        rule=text.rule,
-        severity=severity_of(impact.step_ratio, cap=text.cap),
-        confidence=confidence_from(kinds, basis),
-        summary=text.says(summary),
-        owner=text.owner,
-        scope=scope,
-        when=facts.when(keys),
+    return facts.finding(
+        scope,
+        text.says(summary),
+        _evidence(facts, limits, text, stalled, ranks, summary),
+        by=kinds,
+        basis=basis,
         impact=impact,
-        evidence=_evidence(facts, limits, text, stalled, ranks, summary),
-        counter_evidence=_counter_evidence(facts, text, stalled, ranks),
+        keys=keys,
+        against=_counter_evidence(facts, text, stalled, ranks),
         confirm=text.confirm,
         remedy=text.remedy,
     )
@@ -334,24 +322,24 @@ def _evidence(
     step_s = summary.mean_step_s
     return (
         Evidence(
-            name=f"longest exposed {text.noun} of a stalled step, mean",
-            value=summary.mean_stall_s,
-            unit="s",
+            f"longest exposed {text.noun} of a stalled step, mean",
+            summary.mean_stall_s,
+            "s",
             threshold=limits.min_step_ratio * step_s,
             query=text.query,
             rows=places,
         ),
         Evidence(
-            name="delay of the job, mean of all steady steps",
-            value=summary.cost_s,
-            unit="s",
+            "delay of the job, mean of all steady steps",
+            summary.cost_s,
+            "s",
             threshold=limits.min_impact_ratio * step_s,
             query=text.query,
         ),
         Evidence(
-            name="stalled steps, share of the steady ones",
-            value=summary.stalled_steps_count / summary.steady_steps_count,
-            unit="ratio",
+            "stalled steps, share of the steady ones",
+            summary.stalled_steps_count / summary.steady_steps_count,
+            "ratio",
             threshold=limits.persistent_ratio,
             query=text.query,
         ),
@@ -374,13 +362,7 @@ def _places(
         and row.get("source_id") is not None
     ]
     rows.sort(key=lambda r: (-int(r["longest_ns"]), int(r["source_id"]), int(r["place"])))
-    return tuple(
-        EvidenceRow(
-            source=facts.sources.get(int(row["source_id"]), f"source {row['source_id']}"),
-            place=str(row["place"]),
-        )
-        for row in rows[:MAX_PLACES]
-    )
+    return facts.places(rows, at_most=MAX_PLACES)
 
 
 def _counter_evidence(
@@ -393,10 +375,10 @@ def _counter_evidence(
         return ()
     return (
         Evidence(
-            name=f"stalled steps longer than the others by only {seconds(max(0, longer_ns) / 1e9)}"
+            f"stalled steps longer than the others by only {seconds(max(0, longer_ns) / 1e9)}"
             f" ({share(max(0.0, longer_ns / mean_delay_ns))} of the delay)",
-            value=longer_ns / 1e9,
-            unit="s",
+            longer_ns / 1e9,
+            "s",
             threshold=mean_delay_ns / 1e9,
             query=text.query,
         ),

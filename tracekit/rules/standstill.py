@@ -8,9 +8,7 @@ from tracekit.findings import (
     Candidates,
     Evidence,
     Finding,
-    Impact,
     Severity,
-    confidence_from,
 )
 from tracekit.rules.base import Facts, Row
 from tracekit.wording import ranges
@@ -59,26 +57,25 @@ def finding(
         confirm = "switch and NIC counters of the hosts; XIDs in their kernel logs"
         remedy = "test the links between the members before the next start"
     candidates = candidates or Candidates()
-    return Finding(
-        id=f"{NAME}/{ranges(blamed or candidates.ranks) or 'all'}",
-        rule=NAME,
-        severity=Severity.CRITICAL,
-        confidence=confidence_from(["peers"], basis),
-        summary=says,
-        owner="network" if is_network else "platform",
-        scope=facts.scope(blamed, []),
-        when=facts.when([]),
-        impact=Impact(),
-        evidence=(
+    return facts.finding(
+        facts.scope(blamed, []),
+        says,
+        (
             Evidence(
-                name=measure,
-                value=stood_ns / 1e9,
-                unit="s",
+                measure,
+                stood_ns / 1e9,
+                "s",
                 threshold=limit_ns / 1e9,
                 query=query,
                 rows=facts.places(rows),
             ),
         ),
+        by=["peers"],
+        basis=basis,
+        least=Severity.CRITICAL,
+        place=ranges(blamed or candidates.ranks) or "all",
+        owner="network" if is_network else "platform",
+        keys=(),
         candidates=candidates,
         confirm=(confirm,),
         remedy=(remedy,),

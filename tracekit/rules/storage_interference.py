@@ -135,37 +135,36 @@ def _finding(
     links = some([safe(p.link) for p in found])
     evidence = (
         Evidence(
-            name="bytes of other classes over what the link could carry",
-            value=first.link_ratio,
-            unit="ratio",
+            "bytes of other classes over what the link could carry",
+            first.link_ratio,
+            "ratio",
             threshold=limits.min_link_ratio,
             query="port_counters",
-            rows=at.places(facts, rows),
+            rows=facts.readings(rows),
         ),
         Evidence(
-            name="bytes of other classes over the port's",
-            value=first.bytes_per_s / total,
-            unit="ratio",
+            "bytes of other classes over the port's",
+            first.bytes_per_s / total,
+            "ratio",
             threshold=limits.min_bytes_ratio,
             query="port_counters",
         ),
     )
     finding = at.finding(
         facts,
-        NAME,
         found,
         f"{at.host_named(found)} shares its links with other traffic: "
         f"{first.bytes_per_s / 1e9:.2g} GB/s in another class than the job's, "
         f"{share(first.link_ratio)} of the link ({links}).",
         evidence,
         rows=rows,
-        counters=(),
         basis="bytes by class, and transfers that take longer than their bytes need",
-        owner="platform",
         lost_ns=lost_ns,
-        confirm="nfsstat, lustre or object-store clients on the host while the job runs; the "
-        "port's bytes by class, twice",
-        remedy="give storage its own network or share; spread and prefetch the reads",
+        confirm=(
+            "nfsstat, lustre or object-store clients on the host while the job runs; the "
+            "port's bytes by class, twice",
+        ),
+        remedy=("give storage its own network or share; spread and prefetch the reads",),
     )
     return at.left_open(facts, finding) if most_ns else finding
 

@@ -59,9 +59,7 @@ def _says(found: StallSummary) -> str:
 
 
 TEXT = StallText(
-    rule="sync-stall",
     query="sync_stall",
-    owner="model",
     says=_says,
     noun="synchronisation",
     needs="synchronising calls recorded in a trace (CUDA or HIP runtime events)",
@@ -82,9 +80,9 @@ def evaluate(facts: Facts, limits: SyncStallThresholds) -> RuleOutcome:
 
 
 RULE = Rule(
-    name=TEXT.rule,
+    name="sync-stall",
     summary="The host waits for the GPU inside the step and leaves it without work.",
-    owner=TEXT.owner,
+    owner="model",
     thresholds=SyncStallThresholds(),
     queries=("step_breakdown", TEXT.query),
     evaluate=evaluate,

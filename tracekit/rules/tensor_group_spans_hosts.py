@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from tracekit.findings import Finding, Severity
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
-from tracekit.rules.nccl_facts import CAPTURE, Nccl, nccl_finding, nccl_of, no_logs
+from tracekit.rules.nccl_facts import CAPTURE, Nccl, log_scope, nccl_of, no_logs
 from tracekit.wording import plural, ranges
 
 NAME = "tensor-group-spans-hosts"
@@ -70,25 +70,26 @@ def _finding(
     ranks = sorted({int(k) for r in wide for k in r["ranks"] or ()})
     where = f" (ranks {ranges(ranks)})" if ranks else ""
     members = [m for r in wide for m in nccl.comms.get(str(r["comm"]), ())]
-    return nccl_finding(
-        facts,
-        NAME,
-        severity=Severity.MINOR,
-        summary=(
-            f"{plural(len(wide), 'tensor-parallel group')} of {int(wide[0]['group_size'])} ranks "
-            f"spread over {most} machines{where}."
-        ),
-        owner="framework",
-        evidence=[
-            nccl.evidence("machines of a tensor-parallel group", most, "count", "nccl_groups",
-                          members, limits.max_nodes_count)
+    return facts.finding(
+        log_scope(hosts=nccl.hosts(members)),
+        f"{plural(len(wide), 'tensor-parallel group')} of {int(wide[0]['group_size'])} ranks "
+        f"spread over {most} machines{where}.",
+        [
+            nccl.evidence(
+                "machines of a tensor-parallel group",
+                most,
+                "count",
+                "nccl_groups",
+                members,
+                limits.max_nodes_count,
+            )
         ],
-        instruments=("log", "GPU timeline"),
+        by=("log", "GPU timeline"),
         basis="NCCL's own count of nodes, and the groups that the traces name",
-        hosts=nccl.hosts(members),
+        least=Severity.MINOR,
         confirm=("compare the order of ranks with the hosts",),
         remedy=("launch so that consecutive ranks share a machine, or make tp smaller",),
-    )  # fmt: skip
+    )
 
 
 RULE = Rule(

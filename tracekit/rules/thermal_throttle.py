@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tracekit.findings import Evidence, Finding, Impact, Severity, confidence_from
+from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.wording import share
@@ -114,7 +114,6 @@ def clock_lost(counters: Mapping[str, Row]) -> tuple[float, Row] | None:
 def _finding(
     facts: Facts, limits: ThermalThrottleThresholds, row: Row, counters: Mapping[str, Row]
 ) -> Finding:
-    scope = gpus.scope_of(facts, [row])
     by_counter = row["held_ratio"] is not None
     held = float(row["held_ratio"] if by_counter else row["active_ratio"])
     lost = clock_lost(counters)
@@ -129,48 +128,42 @@ def _finding(
         words.append(f"up to {heat['max_value']:.0f} C")
     evidence = [
         Evidence(
-            name=f"{WORDS[row['event']]}, share of the {'time' if by_counter else 'samples'}",
-            value=held,
-            unit="ratio",
+            f"{WORDS[row['event']]}, share of the {'time' if by_counter else 'samples'}",
+            held,
+            "ratio",
             threshold=limits.min_held_ratio if by_counter else limits.min_active_ratio,
             query=gpus.THROTTLE,
-            rows=gpus.places(facts, [row]),
+            rows=facts.readings([row]),
         )
     ]
     if lost is not None:
         evidence.append(
             Evidence(
-                name="clock over its peers', median moment",
-                value=lost[0],
-                unit="ratio",
+                "clock over its peers', median moment",
+                lost[0],
+                "ratio",
                 threshold=limits.max_clock_ratio,
                 query=gpus.COUNTERS,
-                rows=gpus.places(facts, [lost[1]]),
+                rows=facts.readings([lost[1]]),
             )
         )
     if heat is not None:
         evidence.append(
             Evidence(
-                name="highest temperature",
-                value=float(heat["max_value"]),
-                unit="celsius",
+                "highest temperature",
+                float(heat["max_value"]),
+                "celsius",
                 query=gpus.COUNTERS,
-                rows=gpus.places(facts, [heat]),
+                rows=facts.readings([heat]),
             )
         )
     index = row["gpu_index"] if row["gpu_index"] is not None else row["pci"] or "N"
-    return Finding(
-        id=f"{NAME}/{gpus.finding_where(scope)}",
-        rule=NAME,
-        severity=Severity.MINOR if is_slow else Severity.NOTE,
-        confidence=confidence_from(["counters"], "one kind of evidence: the GPU's own counters"),
-        summary=f"{gpus.subject([row])} is hot and its clock is held down: {', '.join(words)}.",
-        owner="hardware",
-        scope=scope,
-        when=facts.when(facts.steps.keys),
-        impact=Impact(),
-        evidence=tuple(evidence),
-        candidates=gpus.candidates_of([row]),
+    return gpus.finding(
+        facts,
+        [row],
+        f"{gpus.subject([row])} is hot and its clock is held down: {', '.join(words)}.",
+        tuple(evidence),
+        least=Severity.MINOR if is_slow else Severity.NOTE,
         confirm=(f"nvidia-smi -i {index} -q -d PERFORMANCE,TEMPERATURE   on its host",),
         remedy=("look after its cooling; drain the machine if it stays hot",),
     )

@@ -42,10 +42,6 @@ from tracekit.findings import (
     Impact,
     Scope,
     Severity,
-    confidence_from,
-    finding_id,
-    impact_of,
-    severity_of,
 )
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
 from tracekit.wording import listed, safe, seconds
@@ -369,24 +365,20 @@ def _finding(
     cost_ns = sum(_exposed_ns(facts, m.row) * m.saved_ratio for m in several)
     impact = Impact()
     if cost_ns > 0 and steps.step_ns > 0:
-        impact = impact_of(cost_ns / 1e9, steps.step_ns / 1e9, facts.gpus_count)
+        impact = facts.impact(cost_ns)
     cap = Severity.NOTE if assumed else Severity.MAJOR
     settle = f" Give {listed(assumed)} in the job description to settle it." if assumed else ""
     cost = f" {seconds(cost_ns / 1e9)} a step are not hidden." if impact.s_per_step else ""
     scope = Scope(groups=(worst.kind,))
-    return Finding(
-        id=f"{finding_id(NAME, scope, facts.ranks)}-{worst.what}",
-        rule=NAME,
-        severity=severity_of(impact.step_ratio, cap=cap),
-        confidence=confidence_from(
-            ["host ranges"], "sizes in the traces against the job description"
-        ),
-        summary=" ".join(m.says for m in several) + cost + settle,
-        owner="framework",
-        scope=scope,
-        when=facts.when(steps.keys),
+    return facts.finding(
+        scope,
+        " ".join(m.says for m in several) + cost + settle,
+        tuple(_evidence(m, limits) for m in several),
+        by=["host ranges"],
+        basis="sizes in the traces against the job description",
         impact=impact if not assumed else Impact(),
-        evidence=tuple(_evidence(m, limits) for m in several),
+        cap=cap,
+        place=f"{worst.kind}-{worst.what}",
         confirm=("tracekit query RUN traffic", "tracekit expect --job job.toml"),
         remedy=tuple(dict.fromkeys(r for m in several for r in m.remedy)),
     )
@@ -400,9 +392,7 @@ def _evidence(mismatch: Mismatch, limits: TrafficMismatchThresholds) -> Evidence
         "contradicted": f"members of {mismatch.kind} groups",
         "misplaced": f"hosts of a {mismatch.kind} group",
     }.get(mismatch.what, f"{_named(mismatch.row)}, bytes a rank and step")
-    return Evidence(
-        name=name, value=mismatch.value, unit=mismatch.unit, threshold=limit, query="traffic"
-    )
+    return Evidence(name, mismatch.value, mismatch.unit, threshold=limit, query="traffic")
 
 
 RULE = Rule(

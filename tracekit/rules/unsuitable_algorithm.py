@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
-from tracekit.rules.nccl_facts import Nccl, nccl_finding, nccl_of, no_logs
+from tracekit.rules.nccl_facts import Nccl, log_scope, nccl_of, no_logs
 from tracekit.wording import plural, safe, share
 
 NAME = "unsuitable-algorithm"
@@ -82,27 +82,30 @@ def _slower(
         return None  # a collapse of channels explains more than the algorithm
     means = [r["average_bus_bytes_per_s"] for r in (worst, best)]
     mean = f", {means[0] / 1e9:.1f} against {means[1] / 1e9:.1f} on average" if all(means) else ""
-    return nccl_finding(
-        facts, NAME, severity=Severity.MINOR, owner="framework",
-        summary=(
-            f"{safe(str(worst['benchmark']))} on {plural(int(worst['ranks_count'] or 0), 'GPU')} "
-            f"reaches {now / 1e9:.0f} GB/s with {worst['algorithm']} and {could / 1e9:.0f} with "
-            f"{best['algorithm']} ({share(loss)} lost{mean})."
-        ),
-        evidence=[
-            Evidence(name=f"bus bandwidth with {row['algorithm']}", value=value, unit="bytes/s",
-                     query="nccl_bench",
-                     threshold=(1 - limits.min_loss_ratio) * could if row is worst else None,
-                     rows=(nccl.place(int(row["source_id"]), int(row["place"])),))
+    return facts.finding(
+        log_scope(hosts=tuple(safe(str(h)) for h in worst["hosts"] or ())),
+        f"{safe(str(worst['benchmark']))} on {plural(int(worst['ranks_count'] or 0), 'GPU')} "
+        f"reaches {now / 1e9:.0f} GB/s with {worst['algorithm']} and {could / 1e9:.0f} with "
+        f"{best['algorithm']} ({share(loss)} lost{mean}).",
+        [
+            Evidence(
+                f"bus bandwidth with {row['algorithm']}",
+                value,
+                "bytes/s",
+                query="nccl_bench",
+                threshold=(1 - limits.min_loss_ratio) * could if row is worst else None,
+                rows=facts.places([row], unit="line "),
+            )
             for row, value in ((worst, now), (best, could))
         ],
+        by=("log", "counters"),
         basis="two benchmarks of the same GPUs, and the choices that NCCL logged",
-        instruments=("log", "counters"),
-        hosts=tuple(safe(str(h)) for h in worst["hosts"] or ()),
+        least=Severity.MINOR,
         confirm=("repeat both benchmarks in turn on the same machine",),
-        remedy=("remove NCCL_ALGO, NCCL_PROTO or the tuner plugin that asks for "
-                f"{worst['algorithm']}",),
-    )  # fmt: skip
+        remedy=(
+            f"remove NCCL_ALGO, NCCL_PROTO or the tuner plugin that asks for {worst['algorithm']}",
+        ),
+    )
 
 
 def _channels(nccl: Nccl, row: Row) -> int | None:
@@ -122,21 +125,26 @@ def _forced(facts: Facts, nccl: Nccl, limits: UnsuitableAlgorithmThresholds) -> 
     if not settings or not large:
         return None
     most = max(int(r["message_bytes"]) for r in large)
-    return nccl_finding(
-        facts, NAME, severity=Severity.MINOR, owner="framework",
-        summary=(
-            f"NCCL_PROTO={settings[0].given['value']} forces the LL protocol on messages of up to "
-            f"{most / 1e6:.0f} MB, where it reaches at most half the bandwidth."
-        ),
-        evidence=[
-            Evidence(name="largest message with LL", value=float(most), unit="bytes",
-                     threshold=float(limits.min_ll_bytes), query="nccl_choices",
-                     rows=(nccl.place(int(large[0]["source_id"]), int(large[0]["place"])),)),
+    return facts.finding(
+        log_scope(),
+        f"NCCL_PROTO={settings[0].given['value']} forces the LL protocol on messages of up to "
+        f"{most / 1e6:.0f} MB, where it reaches at most half the bandwidth.",
+        [
+            Evidence(
+                "largest message with LL",
+                float(most),
+                "bytes",
+                threshold=float(limits.min_ll_bytes),
+                query="nccl_choices",
+                rows=facts.places(large[:1], unit="line "),
+            ),
             nccl.evidence("NCCL_PROTO is set", len(settings), "lines", "nccl_signals", settings),
         ],
+        by=["log"],
         basis="the setting and the choices in the log",
+        least=Severity.MINOR,
         remedy=("unset NCCL_PROTO",),
-    )  # fmt: skip
+    )
 
 
 RULE = Rule(

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
-from tracekit.rules.nccl_facts import CAPTURE, Nccl, nccl_finding, nccl_of, no_logs
+from tracekit.rules.nccl_facts import CAPTURE, Nccl, log_scope, nccl_of, no_logs
 from tracekit.rules.nearness import FAR, TOPOLOGY, listed_nics, nearness
 from tracekit.wording import safe
 
@@ -100,20 +100,26 @@ def _slow(
         return None
     names = ", ".join(safe(listed[i][0]) for i in slow)
     speed = min(speeds[i] for i in slow)
-    return nccl_finding(
-        facts, NAME, severity=Severity.MINOR, owner="platform",
-        summary=f"NCCL uses {names} at {speed / 1000:.0f} Gb/s on {safe(node)}, which has NICs of "
+    return facts.finding(
+        log_scope(hosts=(safe(node),), devices=tuple(safe(listed[i][0]) for i in slow)),
+        f"NCCL uses {names} at {speed / 1000:.0f} Gb/s on {safe(node)}, which has NICs of "
         f"{fastest / 1000:.0f} Gb/s.",
-        evidence=[
-            nccl.evidence("speed of the slowest NIC in use", speed * 1e6 / 8, "bytes/s",
-                          "nccl_signals", [listed[i][2] for i in slow],
-                          limits.max_speed_ratio * fastest * 1e6 / 8)
+        [
+            nccl.evidence(
+                "speed of the slowest NIC in use",
+                speed * 1e6 / 8,
+                "bytes/s",
+                "nccl_signals",
+                [listed[i][2] for i in slow],
+                limits.max_speed_ratio * fastest * 1e6 / 8,
+            )
         ],
+        by=["log"],
         basis="speeds that NCCL states",
-        hosts=(safe(node),), devices=tuple(safe(listed[i][0]) for i in slow),
+        least=Severity.MINOR,
         confirm=("ibstat; ibdev2netdev   on the host",),
         remedy=("set NCCL_IB_HCA to the NICs of the compute network",),
-    )  # fmt: skip
+    )
 
 
 def _single(
@@ -136,19 +142,17 @@ def _single(
     setting = nccl.settings("NCCL_IB_HCA")
     why = f"; NCCL_IB_HCA={setting[0].given.get('value')} is set" if setting else ""
     name = safe(listed[device][0])
-    return nccl_finding(
-        facts, NAME, severity=Severity.MINOR, owner="platform",
-        summary=f"All {most} ranks on {safe(node)} use one NIC ({name}) of the {len(listed)} that "
+    return facts.finding(
+        log_scope(hosts=(safe(node),)),
+        f"All {most} ranks on {safe(node)} use one NIC ({name}) of the {len(listed)} that "
         f"NCCL lists there{why}.",
-        evidence=[
-            nccl.evidence("NICs in use", 1, "count", "nccl_nics", [listed[device][2]],
-                          len(listed))
-        ],
+        [nccl.evidence("NICs in use", 1, "count", "nccl_nics", [listed[device][2]], len(listed))],
+        by=["log"],
         basis="the connections against the list of devices",
-        hosts=(safe(node),),
+        least=Severity.MINOR,
         confirm=("nvidia-smi topo -m   on the host: which NIC is near which GPU",),
         remedy=("let each GPU use the NIC beside it: pass the PCI topology into the container",),
-    )  # fmt: skip
+    )
 
 
 def _is_odd(nccl: Nccl, node: str, by_node: dict[str, list[Row]], most: int) -> bool:
@@ -205,29 +209,39 @@ def _far(
     word = near.words[gpu][min(devices)]
     share = len(passed) / len(judged)
     assumed = "; the topology names no host and is taken for this one" if near.is_assumed else ""
-    return nccl_finding(
-        facts, NAME,
-        severity=Severity.MINOR if share >= limits.min_far_ratio else Severity.NOTE,
-        owner="platform",
-        summary=f"{len(passed)} of {len(judged)} GPUs on {safe(node)} pass a nearer NIC by: "
+    return facts.finding(
+        log_scope(hosts=(safe(node),), devices=tuple(safe(d) for d in sorted(devices))),
+        f"{len(passed)} of {len(judged)} GPUs on {safe(node)} pass a nearer NIC by: "
         f"{safe(gpu)} sends over {safe(', '.join(sorted(devices)))} ({word}), with "
         f"{safe(', '.join(best))} beside it ({near.words[gpu][best[0]]}).",
-        evidence=[
-            nccl.evidence("GPUs that pass a nearer NIC by, of those that use the network", share,
-                          "ratio", "nccl_nics",
-                          [listed[i][2] for i, v in listed.items() if v[0] in devices],
-                          limits.min_far_ratio),
-            Evidence(name="distances to NICs", value=float(len(near.rows)), unit="pairs",
-                     query=TOPOLOGY,
-                     rows=tuple(nccl.place(r["source_id"], r["place"])
-                                for r in near.rows if r["gpu"] == gpu)[:1]),
+        [
+            nccl.evidence(
+                "GPUs that pass a nearer NIC by, of those that use the network",
+                share,
+                "ratio",
+                "nccl_nics",
+                [listed[i][2] for i, v in listed.items() if v[0] in devices],
+                limits.min_far_ratio,
+            ),
+            Evidence(
+                "distances to NICs",
+                float(len(near.rows)),
+                "pairs",
+                query=TOPOLOGY,
+                rows=facts.places(
+                    (r for r in near.rows if r["gpu"] == gpu), at_most=1, unit="line "
+                ),
+            ),
         ],
+        by=["log"],
         basis="the host's topology against the connections" + assumed,
-        hosts=(safe(node),), devices=tuple(safe(d) for d in sorted(devices)),
+        least=Severity.MINOR if share >= limits.min_far_ratio else Severity.NOTE,
         confirm=("nvidia-smi topo -m   on the host: which NIC is near which GPU",),
-        remedy=("pass the PCI topology into the container (or NCCL_TOPO_FILE), and keep every NIC "
-                "of the compute network in NCCL_IB_HCA",),
-    )  # fmt: skip
+        remedy=(
+            "pass the PCI topology into the container (or NCCL_TOPO_FILE), and keep every NIC "
+            "of the compute network in NCCL_IB_HCA",
+        ),
+    )
 
 
 RULE = Rule(

@@ -171,7 +171,7 @@ def counters_page() -> str:
     from tracekit.ingest.counters.gpu_table import SAID_ROLES
     from tracekit.ingest.counters.gpu_words import GPU
     from tracekit.ingest.counters.net_table import ROLES as NET_ROLES
-    from tracekit.ingest.counters.net_words import WORDS
+    from tracekit.ingest.counters.net_words import NET
 
     parts = [
         "# Counters",
@@ -253,7 +253,7 @@ def counters_page() -> str:
         "### Names of GPU counters",
         _markdown_table(
             ("counter", "unit", "kind", "meaning"),
-            ((f"`{name}`", w.unit, w.kind, w.doc) for name, w in GPU.items()),
+            ((f"`{w.name}`", w.unit or "", w.kind, w.doc) for w in GPU.values()),
         ),
         "## Network counters",
         "Counters of switches, NICs and interfaces become rows of "
@@ -281,7 +281,7 @@ def counters_page() -> str:
         "these names keeps its own, without a unit.",
         _markdown_table(
             ("counter", "unit", "kind", "meaning"),
-            ((f"`{w.name}`", w.unit or "", w.kind, w.doc) for w in WORDS),
+            ((f"`{w.name}`", w.unit or "", w.kind, w.doc) for w in NET.values()),
         ),
     ]
     return _page(parts)

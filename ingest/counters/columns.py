@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from tracekit.ingest.base import Recognition, SourceFile
 from tracekit.ingest.counters import fields, gpu_table, net_table
 from tracekit.ingest.counters.gpu_words import GPU
-from tracekit.ingest.counters.net_words import is_word, words
+from tracekit.ingest.counters.net_words import NET, is_word
 from tracekit.ingest.counters.table import unit_of
 
 
@@ -29,7 +29,7 @@ def is_network(columns: Mapping[str, str]) -> bool:
 def check_columns(columns: Mapping[str, str]) -> None:
     """Refuse what job.toml may not say of columns. Raises UnknownColumnError."""
     roles = {*gpu_table.SAID_ROLES, *net_table.ROLES}
-    known = [*gpu_table.SAID_ROLES, *net_table.OWN_ROLES, *GPU, *words()]
+    known = [*gpu_table.SAID_ROLES, *net_table.OWN_ROLES, *GPU, *NET]
     for key in columns:
         if key not in known:
             close = difflib.get_close_matches(key[:60].lower(), known, n=1, cutoff=0.5)

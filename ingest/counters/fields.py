@@ -9,28 +9,16 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import NamedTuple
 
 from tracekit.ingest.counters.gpu_words import CLOCK_EVENTS, GPU
+from tracekit.ingest.counters.vocabulary import Meaning
 
 
-class Meaning(NamedTuple):
-    """A canonical counter, and what turns the number in the source into its unit."""
-
-    counter: str
-    scale: float = 1.0
-    original: str | None = None
-    """How a sample names its source: ``dcgm 150``."""
-
-    @property
-    def kind(self) -> str:
-        """cumulative, gauge, watermark or window."""
-        return GPU[self.counter].kind if self.counter in GPU else "gauge"
-
-    @property
-    def unit(self) -> str | None:
-        """Unit after scaling; None where nobody knows it."""
-        return GPU[self.counter].unit if self.counter in GPU else None
+def gpu_meaning(counter: str, scale: float = 1.0, original: str | None = None) -> Meaning:
+    """A counter of GPUs; one that is no canonical name is a gauge without a unit."""
+    if counter in GPU:
+        return GPU.meaning(counter, scale, original)
+    return Meaning(counter, None, "gauge", scale, original)
 
 
 # Number, canonical name, scale, dmon's short name, names (the old one first).
@@ -288,7 +276,7 @@ def _dcgm() -> tuple[dict[str, Meaning], dict[str, Meaning], dict[int, Meaning]]
     by_id: dict[int, Meaning] = {}
     for line in _DCGM.strip().splitlines():
         number, counter, scale, short, *names = line.split()
-        meaning = Meaning(counter, float(scale), f"dcgm {number}")
+        meaning = gpu_meaning(counter, float(scale), f"dcgm {number}")
         by_id[int(number)] = meaning
         by_short[short] = meaning
         for name in names:
@@ -365,15 +353,15 @@ def of_counter(counter: str, unit: str | None, header: str) -> Meaning:
 
     Raises ValueError for a unit that the counter cannot have; the message names those it can.
     """
-    sizes = _TO.get(GPU[counter].unit, {})
+    sizes = _TO.get(GPU[counter].unit or "", {})
     if unit is None:
         words = re.split(r"[^A-Za-z0-9%]+", header.strip())
         unit = next((u for u in sizes if u.lower() == words[-1].lower()), None)
     if unit is None or (not sizes and unit == GPU[counter].unit):
-        return Meaning(counter, 1.0, header[:80])
+        return gpu_meaning(counter, 1.0, header[:80])
     if unit not in sizes:
         raise ValueError(", ".join(u for u in sizes if not u.startswith("GPM")) or "no unit")
-    return Meaning(counter, sizes[unit], header[:80])
+    return gpu_meaning(counter, sizes[unit], header[:80])
 
 
 def _scaled(
@@ -384,11 +372,11 @@ def _scaled(
     target = GPU[counter].unit if counter in GPU else None
     sizes = _TO.get(target or "", {})
     if not sizes:
-        return Meaning(counter, 1.0, original)
+        return gpu_meaning(counter, 1.0, original)
     if unit is None:
         usual = _DEFAULT_UNIT.get(target or "")
-        return Meaning(counter, sizes[usual] if usual and is_smi else 1.0, original)
-    return Meaning(counter, sizes[unit], original) if unit in sizes else None
+        return gpu_meaning(counter, sizes[usual] if usual and is_smi else 1.0, original)
+    return gpu_meaning(counter, sizes[unit], original) if unit in sizes else None
 
 
 def scale_of(counter: str, unit: str) -> float | None:

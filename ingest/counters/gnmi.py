@@ -13,9 +13,10 @@ from typing import Any
 from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters.documents import Line, documents, lines
-from tracekit.ingest.counters.net_samples import Meaning, Samples, decimal, integer, shape
+from tracekit.ingest.counters.net_samples import Samples, decimal, integer, shape
 from tracekit.ingest.counters.net_words import is_word, meaning, own
 from tracekit.ingest.counters.status import Reading
+from tracekit.ingest.counters.vocabulary import Meaning
 
 KIND = "gnmi"
 

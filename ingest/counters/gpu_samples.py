@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracekit.ingest.base import Sink, SourceFile, write_columns
 from tracekit.ingest.counters import times
-from tracekit.ingest.counters.fields import Meaning
 from tracekit.ingest.counters.gpu_words import is_blank
+from tracekit.ingest.counters.vocabulary import Meaning
 from tracekit.values import fitted, tell
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from tracekit.errors import InputError
 from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile, stated_host
 from tracekit.ingest.counters import fields, times
-from tracekit.ingest.counters.fields import Meaning
 from tracekit.ingest.counters.gpu_samples import Gpu, Samples, pci_address, uuid_of
 from tracekit.ingest.counters.gpu_words import blanks
 from tracekit.ingest.counters.moments import local_ns, says_utc
@@ -32,6 +31,7 @@ from tracekit.ingest.counters.table import (
     header_line,
     header_of,
 )
+from tracekit.ingest.counters.vocabulary import Meaning
 from tracekit.ingest.lines import shape
 
 if TYPE_CHECKING:

@@ -16,11 +16,12 @@ from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import fields, times, topology
 from tracekit.ingest.counters.exposition import value_of
-from tracekit.ingest.counters.fields import Meaning
+from tracekit.ingest.counters.fields import gpu_meaning
 from tracekit.ingest.counters.gpu_samples import Gpu, Samples, pci_address, uuid_of
 from tracekit.ingest.counters.moments import local_ns, says_utc
 from tracekit.ingest.counters.net_samples import node_of_path
 from tracekit.ingest.counters.processes import Processes
+from tracekit.ingest.counters.vocabulary import Meaning
 from tracekit.ingest.lines import numbered_lines, shape
 from tracekit.wording import plural
 
@@ -405,7 +406,7 @@ class _Reader:
                 time_ns, file_source = self._samples.file_time
                 source = file_source or source
             for is_up, name in ((True, "nvlink_links_active"), (False, "nvlink_links_inactive")):
-                meaning = Meaning(name, 1.0, "nvidia-smi nvlink -s")
+                meaning = gpu_meaning(name, 1.0, "nvidia-smi nvlink -s")
                 series = self._samples.series(self._gpu, meaning, source if time_ns else None)
                 count = float(self._links.get(is_up, 0))
                 self._samples.add(series, meaning, self._links_place, time_ns, count)

@@ -1,106 +1,128 @@
-"""The words that all sources of GPU counters share, and blanks.
-
-Rules and queries know canonical names only; the name in the source stays in ``original_name``. A
-counter that has no canonical name keeps its own, in lower case: it can be looked at, and no rule
-reads it. The names of network counters are in net_words.py.
-"""
+"""The canonical names of GPU counters, the bits of clock events, and DCGM's blanks."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
-Kind = Literal["cumulative", "gauge", "watermark", "window"]
+from tracekit.ingest.counters.vocabulary import Vocabulary, Word
 
-
-class Canonical(NamedTuple):
-    """What a canonical counter is."""
-
-    unit: str
-    kind: Kind
-    doc: str
-
-
-def _count(doc: str) -> Canonical:
-    return Canonical("count", "cumulative", doc)
-
-
-GPU: dict[str, Canonical] = {
+GPU = Vocabulary(
     # Clocks and what holds them down
-    "sm_clock": Canonical("Hz", "gauge", "Clock of the multiprocessors."),
-    "sm_clock_max": Canonical("Hz", "gauge", "Highest clock of the multiprocessors."),
-    "memory_clock": Canonical("Hz", "gauge", "Clock of the memory."),
-    "clock_event_reasons": Canonical("bitmask", "gauge", "What holds the clock down, as bits."),
-    "power_violation": Canonical("ns", "cumulative", "Time held down by the power limit."),
-    "thermal_violation": Canonical("ns", "cumulative", "Time held down by temperature."),
-    "sync_boost_violation": Canonical("ns", "cumulative", "Time held to the slowest of a group."),
-    "board_limit_violation": Canonical("ns", "cumulative", "Time held down by the board."),
-    "low_utilisation_violation": Canonical("ns", "cumulative", "Time at low clocks for no work."),
-    "reliability_violation": Canonical("ns", "cumulative", "Time held down for reliability."),
-    "sw_power_cap_time": Canonical("ns", "cumulative", "Time at the software power cap."),
-    "sync_boost_time": Canonical("ns", "cumulative", "Time held to the slowest of a group."),
-    "sw_thermal_time": Canonical("ns", "cumulative", "Time slowed by software for heat."),
-    "hw_thermal_time": Canonical("ns", "cumulative", "Time slowed by hardware for heat."),
-    "hw_power_brake_time": Canonical("ns", "cumulative", "Time slowed by an external brake."),
+    Word("sm_clock", "Hz", "gauge", "Clock of the multiprocessors."),
+    Word("sm_clock_max", "Hz", "gauge", "Highest clock of the multiprocessors."),
+    Word("memory_clock", "Hz", "gauge", "Clock of the memory."),
+    Word("clock_event_reasons", "bitmask", "gauge", "What holds the clock down, as bits."),
+    Word("power_violation", "ns", "cumulative", "Time held down by the power limit."),
+    Word("thermal_violation", "ns", "cumulative", "Time held down by temperature."),
+    Word("sync_boost_violation", "ns", "cumulative", "Time held to the slowest of a group."),
+    Word("board_limit_violation", "ns", "cumulative", "Time held down by the board."),
+    Word("low_utilisation_violation", "ns", "cumulative", "Time at low clocks for no work."),
+    Word("reliability_violation", "ns", "cumulative", "Time held down for reliability."),
+    Word("sw_power_cap_time", "ns", "cumulative", "Time at the software power cap."),
+    Word("sync_boost_time", "ns", "cumulative", "Time held to the slowest of a group."),
+    Word("sw_thermal_time", "ns", "cumulative", "Time slowed by software for heat."),
+    Word("hw_thermal_time", "ns", "cumulative", "Time slowed by hardware for heat."),
+    Word("hw_power_brake_time", "ns", "cumulative", "Time slowed by an external brake."),
     # Heat and power
-    "gpu_temperature": Canonical("degrees Celsius", "gauge", "Temperature of the chip."),
-    "gpu_slowdown_temperature": Canonical("degrees Celsius", "gauge", "Where it slows down."),
-    "memory_temperature": Canonical("degrees Celsius", "gauge", "Temperature of the memory."),
-    "power": Canonical("W", "gauge", "Power of the board."),
-    "power_limit": Canonical("W", "gauge", "Power limit in force."),
-    "power_limit_default": Canonical("W", "gauge", "Power limit as delivered."),
-    "energy": Canonical("mJ", "cumulative", "Energy since the driver was loaded."),
-    "fan_speed": Canonical("0..1", "gauge", "Fan."),
+    Word("gpu_temperature", "degrees Celsius", "gauge", "Temperature of the chip."),
+    Word("gpu_slowdown_temperature", "degrees Celsius", "gauge", "Where it slows down."),
+    Word("memory_temperature", "degrees Celsius", "gauge", "Temperature of the memory."),
+    Word("power", "W", "gauge", "Power of the board."),
+    Word("power_limit", "W", "gauge", "Power limit in force."),
+    Word("power_limit_default", "W", "gauge", "Power limit as delivered."),
+    Word("energy", "mJ", "cumulative", "Energy since the driver was loaded."),
+    Word("fan_speed", "0..1", "gauge", "Fan."),
     # Work
-    "gpu_utilisation": Canonical("0..1", "gauge", "Share of time with a kernel: proves nothing."),
-    "memory_copy_utilisation": Canonical("0..1", "gauge", "Share of time that memory was in use."),
-    "graphics_active": Canonical("0..1", "gauge", "Share of time with work on the GPU."),
-    "sm_active": Canonical("0..1", "gauge", "Share of multiprocessors with a warp."),
-    "sm_occupancy": Canonical("0..1", "gauge", "Share of warp slots in use."),
-    "tensor_active": Canonical("0..1", "gauge", "Share of time that tensor cores were in use."),
-    "dram_active": Canonical("0..1", "gauge", "Share of time that memory moved data."),
-    "fp64_active": Canonical("0..1", "gauge", "Share of time that the fp64 pipe was in use."),
-    "fp32_active": Canonical("0..1", "gauge", "Share of time that the fp32 pipe was in use."),
-    "fp16_active": Canonical("0..1", "gauge", "Share of time that the fp16 pipe was in use."),
-    "memory_used": Canonical("bytes", "gauge", "Memory in use."),
-    "memory_free": Canonical("bytes", "gauge", "Memory free."),
-    "memory_total": Canonical("bytes", "gauge", "Memory in all."),
-    "memory_used_ratio": Canonical("0..1", "gauge", "Share of memory in use."),
-    "performance_state": Canonical("P-state", "gauge", "0 is fastest."),
-    "compute_processes": Canonical("count", "gauge", "Processes that compute on it."),
+    Word("gpu_utilisation", "0..1", "gauge", "Share of time with a kernel: proves nothing."),
+    Word("memory_copy_utilisation", "0..1", "gauge", "Share of time that memory was in use."),
+    Word("graphics_active", "0..1", "gauge", "Share of time with work on the GPU."),
+    Word("sm_active", "0..1", "gauge", "Share of multiprocessors with a warp."),
+    Word("sm_occupancy", "0..1", "gauge", "Share of warp slots in use."),
+    Word("tensor_active", "0..1", "gauge", "Share of time that tensor cores were in use."),
+    Word("dram_active", "0..1", "gauge", "Share of time that memory moved data."),
+    Word("fp64_active", "0..1", "gauge", "Share of time that the fp64 pipe was in use."),
+    Word("fp32_active", "0..1", "gauge", "Share of time that the fp32 pipe was in use."),
+    Word("fp16_active", "0..1", "gauge", "Share of time that the fp16 pipe was in use."),
+    Word("memory_used", "bytes", "gauge", "Memory in use."),
+    Word("memory_free", "bytes", "gauge", "Memory free."),
+    Word("memory_total", "bytes", "gauge", "Memory in all."),
+    Word("memory_used_ratio", "0..1", "gauge", "Share of memory in use."),
+    Word("performance_state", "P-state", "gauge", "0 is fastest."),
+    Word("compute_processes", "count", "gauge", "Processes that compute on it."),
     # Buses
-    "pcie_tx": Canonical("bytes/s", "gauge", "PCIe, out of the GPU."),
-    "pcie_rx": Canonical("bytes/s", "gauge", "PCIe, into the GPU."),
-    "nvlink_tx": Canonical("bytes/s", "gauge", "NVLink, out of the GPU."),
-    "nvlink_rx": Canonical("bytes/s", "gauge", "NVLink, into the GPU."),
-    "nvlink_throughput": Canonical("bytes/s", "gauge", "NVLink, both ways."),
-    "pcie_generation": Canonical("generation", "gauge", "PCIe generation in use."),
-    "pcie_generation_max": Canonical("generation", "gauge", "PCIe generation that it could have."),
-    "pcie_width": Canonical("lanes", "gauge", "PCIe lanes in use."),
-    "pcie_width_max": Canonical("lanes", "gauge", "PCIe lanes that it could have."),
-    "pcie_replays": _count("PCIe packets sent again."),
-    "nvlink_crc_flit_errors": _count("NVLink flits with a wrong checksum."),
-    "nvlink_crc_data_errors": _count("NVLink data with a wrong checksum."),
-    "nvlink_replays": _count("NVLink packets sent again."),
-    "nvlink_recoveries": _count("NVLinks that had to recover."),
-    "nvlink_link_errors": _count("NVLink packets received damaged, of any kind (NVLink 5)."),
-    "nvlink_link_failures": _count("NVLinks that did not recover (NVLink 5)."),
-    "nvlink_links_active": Canonical("count", "gauge", "NVLinks that are up."),
-    "nvlink_links_inactive": Canonical("count", "gauge", "NVLinks that are down."),
+    Word("pcie_tx", "bytes/s", "gauge", "PCIe, out of the GPU."),
+    Word("pcie_rx", "bytes/s", "gauge", "PCIe, into the GPU."),
+    Word("nvlink_tx", "bytes/s", "gauge", "NVLink, out of the GPU."),
+    Word("nvlink_rx", "bytes/s", "gauge", "NVLink, into the GPU."),
+    Word("nvlink_throughput", "bytes/s", "gauge", "NVLink, both ways."),
+    Word("pcie_generation", "generation", "gauge", "PCIe generation in use."),
+    Word("pcie_generation_max", "generation", "gauge", "PCIe generation that it could have."),
+    Word("pcie_width", "lanes", "gauge", "PCIe lanes in use."),
+    Word("pcie_width_max", "lanes", "gauge", "PCIe lanes that it could have."),
+    Word("pcie_replays", "count", "cumulative", "PCIe packets sent again."),
+    Word("nvlink_crc_flit_errors", "count", "cumulative", "NVLink flits with a wrong checksum."),
+    Word("nvlink_crc_data_errors", "count", "cumulative", "NVLink data with a wrong checksum."),
+    Word("nvlink_replays", "count", "cumulative", "NVLink packets sent again."),
+    Word("nvlink_recoveries", "count", "cumulative", "NVLinks that had to recover."),
+    Word(
+        "nvlink_link_errors",
+        "count",
+        "cumulative",
+        "NVLink packets received damaged, of any kind (NVLink 5).",
+    ),
+    Word(
+        "nvlink_link_failures",
+        "count",
+        "cumulative",
+        "NVLinks that did not recover (NVLink 5).",
+    ),
+    Word("nvlink_links_active", "count", "gauge", "NVLinks that are up."),
+    Word("nvlink_links_inactive", "count", "gauge", "NVLinks that are down."),
     # Memory
-    "ecc_sbe_volatile": _count("Corrected memory errors since the driver was loaded."),
-    "ecc_dbe_volatile": _count("Uncorrected memory errors since the driver was loaded."),
-    "ecc_sbe_aggregate": _count("Corrected memory errors in the board's life."),
-    "ecc_dbe_aggregate": _count("Uncorrected memory errors in the board's life."),
-    "retired_pages_sbe": _count("Pages retired after corrected errors."),
-    "retired_pages_dbe": _count("Pages retired after uncorrected errors."),
-    "retired_pages_pending": Canonical("count", "gauge", "Pages to be retired at the next reset."),
-    "remapped_rows_uncorrectable": _count("Memory rows replaced after uncorrected errors."),
-    "remapped_rows_correctable": _count("Memory rows replaced after corrected errors."),
-    "row_remap_failure": Canonical("0 or 1", "gauge", "Whether a row could not be replaced."),
-    "row_remap_pending": Canonical("0 or 1", "gauge", "Whether a row waits for a reset."),
-    "xid": Canonical("XID", "gauge", "The last XID: stays after the event."),
-    "xid_count": Canonical("count", "window", "XIDs in a sliding window."),
-}
+    Word(
+        "ecc_sbe_volatile",
+        "count",
+        "cumulative",
+        "Corrected memory errors since the driver was loaded.",
+    ),
+    Word(
+        "ecc_dbe_volatile",
+        "count",
+        "cumulative",
+        "Uncorrected memory errors since the driver was loaded.",
+    ),
+    Word(
+        "ecc_sbe_aggregate",
+        "count",
+        "cumulative",
+        "Corrected memory errors in the board's life.",
+    ),
+    Word(
+        "ecc_dbe_aggregate",
+        "count",
+        "cumulative",
+        "Uncorrected memory errors in the board's life.",
+    ),
+    Word("retired_pages_sbe", "count", "cumulative", "Pages retired after corrected errors."),
+    Word("retired_pages_dbe", "count", "cumulative", "Pages retired after uncorrected errors."),
+    Word("retired_pages_pending", "count", "gauge", "Pages to be retired at the next reset."),
+    Word(
+        "remapped_rows_uncorrectable",
+        "count",
+        "cumulative",
+        "Memory rows replaced after uncorrected errors.",
+    ),
+    Word(
+        "remapped_rows_correctable",
+        "count",
+        "cumulative",
+        "Memory rows replaced after corrected errors.",
+    ),
+    Word("row_remap_failure", "0 or 1", "gauge", "Whether a row could not be replaced."),
+    Word("row_remap_pending", "0 or 1", "gauge", "Whether a row waits for a reset."),
+    Word("xid", "XID", "gauge", "The last XID: stays after the event."),
+    Word("xid_count", "count", "window", "XIDs in a sliding window."),
+)
 """Counters of GPUs. ``clock_event_reasons`` has the bits of NVML: see CLOCK_EVENTS."""
 
 CLOCK_EVENTS: dict[int, str] = {

@@ -16,8 +16,9 @@ from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
 from tracekit.ingest.counters.documents import documents
-from tracekit.ingest.counters.net_samples import Meaning, Samples, write_links
+from tracekit.ingest.counters.net_samples import Samples, write_links
 from tracekit.ingest.counters.status import Reading
+from tracekit.ingest.counters.vocabulary import Kind, Meaning
 
 KIND = "linux_net"
 
@@ -58,7 +59,7 @@ _LINK_STATS: dict[str, dict[str, Meaning]] = {
         "compressed": Meaning("tx_compressed_packets", "packets"),
     },
 }
-_QDISC_STATS = {
+_QDISC_STATS: dict[str, tuple[str, str, Kind]] = {
     "bytes": ("queue_bytes", "bytes", "cumulative"),
     "packets": ("queue_packets", "packets", "cumulative"),
     "drops": ("queue_dropped_packets", "packets", "cumulative"),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 from tracekit.ingest.base import Sink, SourceFile, stated_host, write_columns
 from tracekit.ingest.counters import times
+from tracekit.ingest.counters.vocabulary import Meaning, direction_of
 from tracekit.values import TIME_LIMIT_NS
 
 CHUNK_ROWS = 50_000
@@ -52,30 +52,6 @@ COLUMNS = (
     "value",
     "counted",
 )
-
-
-class Meaning(NamedTuple):
-    """What a counter of a source is, in words that all sources share."""
-
-    counter: str
-    """Canonical name; it begins with rx_ or tx_ where it has a direction."""
-    unit: str | None = "count"
-    kind: str = "cumulative"
-    """cumulative, gauge, watermark or window."""
-    scale: int = 1
-    """What the printed number is multiplied by to be in that unit."""
-
-    @property
-    def direction(self) -> str | None:
-        """rx or tx as the node sees it; None where it is neither."""
-        return direction_of(self.counter)
-
-
-@cache
-def direction_of(counter: str) -> str | None:
-    """The direction that a canonical name begins with."""
-    start = counter[:3]
-    return start[:2] if start in ("rx_", "tx_") else None
 
 
 def is_missing(text: str) -> bool:
@@ -213,7 +189,7 @@ class Samples:
         if meaning.kind == "cumulative":
             counted = integer(printed)
             if counted is not None:
-                counted *= meaning.scale
+                counted = round(counted * meaning.scale)  # exact: the scale of a count is whole
             if counted is None or not 0 <= counted <= COUNTED_MAX:
                 self._no_number(place, printed)
                 return False

@@ -19,7 +19,7 @@ from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import rdma_names, times
 from tracekit.ingest.counters.documents import Line, lines
-from tracekit.ingest.counters.net_samples import Meaning, Samples, is_missing, shape
+from tracekit.ingest.counters.net_samples import Samples, is_missing, shape
 from tracekit.ingest.counters.net_words import is_word, meaning
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.table import (
@@ -32,6 +32,7 @@ from tracekit.ingest.counters.table import (
     header_of,
     unit_of,
 )
+from tracekit.ingest.counters.vocabulary import Meaning
 
 KIND = "net_csv"
 
@@ -115,7 +116,7 @@ def _counter(what: Meaning, unit: str | None, original: str) -> Counter:
     scales = _SCALES.get(what.unit or "", {})
     own = what._replace(scale=1)
     if unit is None:
-        return Counter(own, what.scale, original)
+        return Counter(own, round(what.scale), original)
     wanted = {u.lower() if what.unit != "bits/s" else u: s for u, s in scales.items()}
     scale = scales.get(unit) or wanted.get(unit.lower())
     if scale is None:

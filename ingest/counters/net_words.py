@@ -8,34 +8,23 @@ What a format has beyond them keeps its own name, without a unit.
 
 from __future__ import annotations
 
-import re
 from functools import cache
-from typing import NamedTuple
 
-from tracekit.ingest.counters.net_samples import Meaning
-
-
-class Word(NamedTuple):
-    """A canonical name."""
-
-    name: str
-    unit: str | None
-    kind: str
-    doc: str
+from tracekit.ingest.counters.vocabulary import Kind, Vocabulary, Word
 
 
-def _both(name: str, unit: str, doc: str, kind: str = "cumulative") -> tuple[Word, Word]:
+def _both(name: str, unit: str, doc: str, kind: Kind = "cumulative") -> tuple[Word, Word]:
     return (
         Word(f"rx_{name}", unit, kind, doc.replace("{done}", "received")),
         Word(f"tx_{name}", unit, kind, doc.replace("{done}", "sent")),
     )
 
 
-def _one(name: str, unit: str | None, doc: str, kind: str = "cumulative") -> Word:
+def _one(name: str, unit: str | None, doc: str, kind: Kind = "cumulative") -> Word:
     return Word(name, unit, kind, doc)
 
 
-_QUEUE = (
+_QUEUE: tuple[tuple[str, str, Kind, str], ...] = (
     ("packets", "packets", "cumulative", "Packets that left {queue}."),
     ("bytes", "bytes", "cumulative", "Bytes that left {queue}."),
     ("dropped_packets", "packets", "cumulative", "Packets dropped at {queue}."),
@@ -58,7 +47,7 @@ _QUEUES = (
     ("voq_", "a virtual output queue"),
 )
 
-WORDS: tuple[Word, ...] = (
+NET = Vocabulary(
     *_both("bytes", "bytes", "Bytes {done}."),
     *_both("packets", "packets", "Packets {done}."),
     *_both("unicast_packets", "packets", "Unicast packets {done}."),
@@ -115,11 +104,19 @@ WORDS: tuple[Word, ...] = (
     _one("tx_compressed_packets", "packets", "Compressed packets."),
     _one("tx_wait", "ticks", "Ticks with data to send and no credit; length differs by device."),
     _one("tx_pause_storm_warnings", "count", "NIC stalled past its watermark."),
-    _one("tx_pause_storm_errors", "count", "NIC stalled past its timeout: pause was switched off."),
+    _one(
+        "tx_pause_storm_errors",
+        "count",
+        "NIC stalled past its timeout: pause was switched off.",
+    ),
     _one("pci_read_stall", "percent", "Share of time that PCIe reads stalled.", "gauge"),
     _one("pci_write_stall", "percent", "Share of time that PCIe writes stalled.", "gauge"),
     _one("pci_read_stall_events", "count", "Seconds with PCIe reads stalled by a third or more."),
-    _one("pci_write_stall_events", "count", "Seconds with PCIe writes stalled by a third or more."),
+    _one(
+        "pci_write_stall_events",
+        "count",
+        "Seconds with PCIe writes stalled by a third or more.",
+    ),
     _one("pci_buffer_overflow", "packets", "Packets dropped for lack of PCIe buffers."),
     _one("link_downed", "count", "Times that the link went down."),
     _one("link_error_recovery", "count", "Times that the link recovered from errors."),
@@ -134,7 +131,11 @@ WORDS: tuple[Word, ...] = (
     _one("tx_shaper_rate", "bytes/s", "Rate that the port's own shaper allows.", "gauge"),
     _one("tx_queue_overlimits", "count", "Times that the shaper held a packet back."),
     _one("tx_queue_requeues", "count", "Packets put back."),
-    _one("tx_queue_early_dropped_packets", "packets", "Packets dropped before the queue was full."),
+    _one(
+        "tx_queue_early_dropped_packets",
+        "packets",
+        "Packets dropped before the queue was full.",
+    ),
     *(
         Word(prefix + name, unit, kind, doc.replace("{queue}", what))
         for prefix, what in _QUEUES
@@ -205,39 +206,6 @@ WORDS: tuple[Word, ...] = (
     _one("counter_lifespan", "ms", "How old the cached counters may be.", "gauge"),
     *_both("allowance_exceeded_packets", "packets", "Packets held or dropped by a cloud's limit."),
 )
-
-_BY_NAME = {word.name: word for word in WORDS}
-_OTHER = re.compile(r"[^a-z0-9]+")
-
-
-@cache
-def meaning(name: str, scale: int = 1) -> Meaning:
-    """The meaning of a canonical name; KeyError if there is none."""
-    word = _BY_NAME[name]
-    return Meaning(word.name, word.unit, word.kind, scale)
-
-
-def is_word(name: str) -> bool:
-    """Whether a name is canonical."""
-    return name in _BY_NAME
-
-
-def words() -> tuple[str, ...]:
-    """Every canonical name."""
-    return tuple(_BY_NAME)
-
-
-@cache
-def _own(name: str, kind: str) -> Meaning:
-    plain = _OTHER.sub("_", name.lower()).strip("_")[:100]
-    word = _BY_NAME.get(plain)
-    if word is not None:
-        return meaning(plain)
-    return Meaning(plain or "unnamed", None, kind)
-
-
-def own(name: str, kind: str = "cumulative") -> Meaning:
-    """A counter that has no canonical name: its own, in plain letters, without a unit."""
-    if len(name) > 200:
-        name = name[:200]
-    return _own(name, kind)
+meaning = cache(NET.meaning)
+own = cache(NET.own)
+is_word = NET.__contains__

@@ -12,7 +12,6 @@ from tracekit.ingest.counters import rdma_names, times
 from tracekit.ingest.counters.documents import Line, documents, lines
 from tracekit.ingest.counters.net_samples import (
     Event,
-    Meaning,
     Samples,
     decimal,
     integer,
@@ -23,6 +22,7 @@ from tracekit.ingest.counters.net_samples import (
 from tracekit.ingest.counters.net_words import is_word, meaning, own
 from tracekit.ingest.counters.printed_tables import prompt
 from tracekit.ingest.counters.status import Reading
+from tracekit.ingest.counters.vocabulary import Meaning
 
 KIND = "nic"
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from tracekit.ingest.counters import ufm_names
 from tracekit.ingest.counters.exposition import Series
-from tracekit.ingest.counters.net_samples import Meaning
 from tracekit.ingest.counters.net_words import meaning, own
 from tracekit.ingest.counters.rdma_names import node_and_prefix
+from tracekit.ingest.counters.vocabulary import Meaning
 
 _NETWORK = {
     "receive_bytes_total": "rx_bytes",

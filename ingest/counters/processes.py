@@ -10,10 +10,10 @@ import re
 from typing import NamedTuple
 
 from tracekit.ingest.base import Sink, write_columns
-from tracekit.ingest.counters.fields import Meaning
+from tracekit.ingest.counters.fields import gpu_meaning
 from tracekit.ingest.counters.gpu_samples import Gpu, Samples
 
-COUNT = Meaning("compute_processes", 1.0, "processes")
+COUNT = gpu_meaning("compute_processes", 1.0, "processes")
 MAX_PROCESSES = 100_000
 """Different processes of a file that are named."""
 

@@ -18,12 +18,13 @@ from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile, stated_host
 from tracekit.ingest.counters import exposition, fields, times
 from tracekit.ingest.counters.exposition import Sample, Series
-from tracekit.ingest.counters.fields import Meaning
+from tracekit.ingest.counters.fields import gpu_meaning
 from tracekit.ingest.counters.gpu_samples import Gpu, Samples, pci_address, uuid_of
 from tracekit.ingest.counters.gpu_words import blanks
 from tracekit.ingest.counters.net_samples import Samples as NetSamples
 from tracekit.ingest.counters.node_exporter import NicMetric, nic_metric
 from tracekit.ingest.counters.status import count_documented
+from tracekit.ingest.counters.vocabulary import Meaning
 from tracekit.ingest.lines import numbered_lines, shape
 
 if TYPE_CHECKING:
@@ -183,11 +184,11 @@ def gpu_series(series: Series) -> tuple[Gpu, Meaning] | None:
             return None
         if window == "clock_event":
             event = labels.get("clock_event", "unknown")[:40]
-            meaning = Meaning(f"clock_event_count.{event}", 1.0, series.name)
+            meaning = gpu_meaning(f"clock_event_count.{event}", 1.0, series.name)
         else:
             xid = labels.get("xid") or labels.get("err_code") or ""
             name = f"xid_count.{xid}" if xid.isdecimal() and len(xid) < 10 else "xid_count"
-            meaning = Meaning(name, 1.0, series.name)
+            meaning = gpu_meaning(name, 1.0, series.name)
     index = labels.get("gpu", "")
     pod = labels.get("exported_pod") or labels.get("pod") or None
     gpu = Gpu(

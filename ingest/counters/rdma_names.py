@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from tracekit.ingest.counters.net_samples import Meaning
 from tracekit.ingest.counters.net_words import meaning, own
+from tracekit.ingest.counters.vocabulary import Meaning
 
 WORD_BYTES = 4
 """PortXmitData and PortRcvData count 32-bit words."""

@@ -12,7 +12,7 @@ from xml.parsers import expat
 
 from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
-from tracekit.ingest.counters.fields import Meaning, scale_of
+from tracekit.ingest.counters.fields import gpu_meaning, scale_of
 from tracekit.ingest.counters.gpu_samples import Gpu, Samples, pci_address, uuid_of
 from tracekit.ingest.counters.moments import local_ns, says_utc
 from tracekit.ingest.counters.processes import Processes
@@ -279,7 +279,7 @@ class _Document:
     def _put(
         self, gpu: Gpu, counter: str, path: str, time_ns: int | None, source: str, value: float
     ) -> None:
-        meaning = Meaning(counter, 1.0, f"nvidia-smi -x {path}")
+        meaning = gpu_meaning(counter, 1.0, f"nvidia-smi -x {path}")
         series = self._samples.series(gpu, meaning, source if time_ns is not None else None)
         self._samples.add(series, meaning, self._place, time_ns, value)
 

@@ -16,7 +16,6 @@ from tracekit.ingest.counters import times
 from tracekit.ingest.counters.documents import documents, lines
 from tracekit.ingest.counters.net_samples import (
     Event,
-    Meaning,
     Samples,
     decimal,
     is_missing,
@@ -26,6 +25,7 @@ from tracekit.ingest.counters.net_samples import (
 from tracekit.ingest.counters.net_words import is_word, meaning, own
 from tracekit.ingest.counters.printed_tables import Header, Ragged, Row, Text, blocks, prompt
 from tracekit.ingest.counters.status import Reading
+from tracekit.ingest.counters.vocabulary import Meaning
 
 KIND = "sonic_cli"
 

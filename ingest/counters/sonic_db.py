@@ -17,7 +17,6 @@ from tracekit.ingest.counters import times
 from tracekit.ingest.counters.documents import documents
 from tracekit.ingest.counters.net_samples import (
     Event,
-    Meaning,
     Samples,
     decimal,
     integer,
@@ -25,6 +24,7 @@ from tracekit.ingest.counters.net_samples import (
 )
 from tracekit.ingest.counters.net_words import meaning, own
 from tracekit.ingest.counters.status import Reading
+from tracekit.ingest.counters.vocabulary import Meaning
 
 KIND = "sonic_db"
 

@@ -13,9 +13,10 @@ from typing import Any
 from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters.documents import documents
-from tracekit.ingest.counters.net_samples import Meaning, Samples, shape
+from tracekit.ingest.counters.net_samples import Samples, shape
 from tracekit.ingest.counters.net_words import is_word, meaning, own
 from tracekit.ingest.counters.status import Reading
+from tracekit.ingest.counters.vocabulary import Meaning
 
 KIND = "switch_json"
 

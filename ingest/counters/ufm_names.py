@@ -11,8 +11,8 @@ import re
 from functools import cache
 
 from tracekit.ingest.counters import rdma_names
-from tracekit.ingest.counters.net_samples import Meaning
 from tracekit.ingest.counters.net_words import meaning, own
+from tracekit.ingest.counters.vocabulary import Meaning
 
 _REST = {
     "PckOut": "tx_packets",

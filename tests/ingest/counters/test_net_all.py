@@ -13,7 +13,8 @@ from tracekit import schema
 from tracekit.ingest import INGESTORS, ingestor, recognise
 from tracekit.ingest.base import IngestOptions
 from tracekit.ingest.counters.formats import FAMILIES
-from tracekit.ingest.counters.net_words import WORDS, is_word, meaning, own
+from tracekit.ingest.counters.net_words import NET, is_word, meaning, own
+from tracekit.ingest.counters.vocabulary import Vocabulary
 from tracekit.ingest.memory import MemorySink, source_of
 
 PLANTED = "hunter2-Passw0rd"
@@ -158,9 +159,9 @@ def test_noise_raises_nothing(sample: Sample) -> None:
 
 
 def test_words_are_once_and_say_their_direction() -> None:
-    names = [w.name for w in WORDS]
-    assert len(names) == len(set(names))
-    for word in WORDS:
+    with pytest.raises(ValueError, match="twice"):
+        Vocabulary(NET["rx_bytes"], NET["rx_bytes"])
+    for word in NET.values():
         assert word.kind in ("cumulative", "gauge", "watermark", "window")
         assert word.doc.endswith(".")
         assert "{" not in word.doc

@@ -14,7 +14,7 @@ from tracekit.ingest.base import IngestOptions
 from tracekit.ingest.counters.columns import UnknownColumnError, check_columns, is_network
 from tracekit.ingest.counters.gpu_words import GPU
 from tracekit.ingest.counters.net_table import ROLES
-from tracekit.ingest.counters.net_words import WORDS
+from tracekit.ingest.counters.net_words import NET
 from tracekit.ingest.memory import MemorySink, source_of
 from tracekit.job import parse_job
 from tracekit.runs import columns_of
@@ -161,8 +161,8 @@ def test_counters_and_units_that_there_are_not_are_refused(
 
 
 def test_every_counter_has_a_unit_that_can_be_said_and_no_name_means_two_things() -> None:
-    assert not {w.name for w in WORDS} & {*GPU}
-    for word in WORDS:
+    assert not {*NET} & {*GPU}
+    for word in NET.values():
         check_columns({"port": "p", word.name: "x"})
         if word.unit not in ("1 or 0", None):
             check_columns({word.name: f"x [{word.unit}]"})

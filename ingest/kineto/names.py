@@ -31,8 +31,8 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         re.compile(
-            r"cross_device_reduce|custom_all_?reduce|\bvllm::.*all_?reduce"
-            r"|trtllm\w*all_?reduce|allreduce_fusion_kernel|quickreduce|lamport\w*all_?reduce",
+            r"cross_device_reduce|custom_all_?reduce|\bvllm::.{0,400}all_?reduce"
+            r"|(?:trtllm|lamport)\w{0,200}all_?reduce|allreduce_fusion_kernel|quickreduce",
             re.I,
         ),
         "custom_all_reduce",
@@ -65,7 +65,7 @@ _WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 )
 
 _REDUCTION = re.compile(
-    r"_(Sum|Prod|MinMax|Min|Max|Avg|PreMulSum|SumPostDiv)_([A-Za-z0-9_]+?)(?:\(|$|_RING|_TREE)"
+    r"_(Sum|Prod|MinMax|Min|Max|Avg|PreMulSum|SumPostDiv)_([A-Za-z0-9_]{1,40}?)(?:\(|$|_RING|_TREE)"
 )
 _GROUPED = re.compile(r"^(?:start|end)?_?coalesc|^group", re.I)
 
@@ -234,18 +234,21 @@ _WORDS_OF_SECRETS = (
     r"(?:token|secret|passw(?:or)?d|passphrase|api[-_]?key|access[-_]?key|private[-_]?key"
     r"|credentials?|authorization)"
 )
+_IN_VALUE = r"^\s\"',;&)"
+# Each repetition that may fail has a limit: without one, a long word would take its square.
 _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(rf"({_WORDS_OF_SECRETS}\w*[\"']?\s*=\s*[\"']?)[^\s\"',;&)]{{3,}}", re.I), r"\1***"),
     (
         re.compile(
-            rf"({_WORDS_OF_SECRETS}\w*[\"']?\s*:(?!:)\s*[\"']?)(?=[^\s]*\d)[^\s\"',;&)]{{6,}}", re.I
+            rf"({_WORDS_OF_SECRETS}\w{{0,64}}+[\"']?\s{{0,8}}+(?:=\s{{0,8}}+[\"']?(?=[{_IN_VALUE}]{{3}})"
+            rf"|:(?!:)\s{{0,8}}+[\"']?(?=\S{{0,128}}?\d)(?=[{_IN_VALUE}]{{6}})))[{_IN_VALUE}]+",
+            re.I,
         ),
         r"\1***",
     ),
     (
         re.compile(
             rf"((?<![\w-])--?[\w-]{{0,40}}{_WORDS_OF_SECRETS}(?![a-z])[\w-]{{0,40}}\s{{1,4}})"
-            r"[^\s\"',;&)-][^\s\"',;&)]{2,}",
+            rf"(?!-)[{_IN_VALUE}]{{3,}}",
             re.I,
         ),
         r"\1***",

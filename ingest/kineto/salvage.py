@@ -9,6 +9,7 @@ dropped. A repair counts only if its result is JSON. Nothing of the text itself 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -36,7 +37,8 @@ _MASK = bytes(
     for i in range(256)
 )  # fmt: skip
 
-_STRING = rb'"(?:[^"\\]|\\.)*"'
+# A quote behind a backslash begins none: from each of many, the text would take its square.
+_STRING = rb'(?<!\\)"(?:[^"\\]++|\\.)*+"'
 
 
 def shape(text: bytes) -> str:
@@ -82,19 +84,34 @@ def _outside_strings(pattern: bytes, replacement: bytes) -> Callable[[bytes], by
     return apply
 
 
-_NAME = re.compile(
-    rb'("name"\s*:\s*")(.*?)("\s*(?:,\s*"(?:pid|tid|ph|cat|ts|dur|args|s|id)"\s*:|\}\s*\Z))', re.S
-)
-_VALUE = re.compile(rb'(:\s*")(.*?)("\s*(?:,\s*"[^"]{1,40}"\s*:|\}))', re.S)
+_NAME = re.compile(rb'"name"\s*+:\s*+"')
+_NAME_END = re.compile(rb'"\s*+(?:,\s*+"(?:pid|tid|ph|cat|ts|dur|args|s|id)"\s*+:|\}\s*+\Z)')
+_VALUE = re.compile(rb':\s*+"')
+_VALUE_END = re.compile(rb'"\s*+(?:,\s*+"[^"]{1,40}"\s*+:|\})')
+
+
+def _escaped(
+    text: bytes, begin: re.Pattern[bytes], end: re.Pattern[bytes], count: int = sys.maxsize
+) -> bytes:
+    """Quotes escaped between each begin and the next end; behind the last end there is none."""
+    done: list[bytes] = []
+    at = 0
+    while len(done) < count:
+        first = begin.search(text, at)
+        last = end.search(text, first.end()) if first else None
+        if first is None or last is None:
+            break
+        inner = re.sub(
+            rb'(\\.)|"', lambda q: q[1] or b'\\"', text[first.end() : last.start()], flags=re.S
+        )
+        done.append(text[at : first.end()] + inner)
+        at = last.start()
+    return b"".join([*done, text[at:]])
 
 
 def _quotes(text: bytes) -> bytes:
-    def escape(found: re.Match[bytes]) -> bytes:
-        inner = re.sub(rb'(\\.)|"', lambda q: q[1] or b'\\"', found[2], flags=re.S)
-        return found[1] + inner + found[3]
-
-    repaired = _NAME.sub(escape, text, count=1)
-    return repaired if is_json(repaired) else _VALUE.sub(escape, repaired)
+    repaired = _escaped(text, _NAME, _NAME_END, count=1)
+    return repaired if is_json(repaired) else _escaped(repaired, _VALUE, _VALUE_END)
 
 
 def _key_quotes(text: bytes) -> bytes:
@@ -129,7 +146,9 @@ REPAIRS: tuple[Repair, ...] = (
     Repair(
         "repaired_comma",
         "A comma with nothing after or before it, dropped.",
-        _outside_strings(rb"(?:,\s*)+(?=[}\]])|(?<=[{\[])(?:\s*,)+|,(?=\s*,)", b""),
+        _outside_strings(
+            rb",(?:\s*+,)*+(?=\s*+[}\]])|(?<=[{\[])(?:\s*+,)++|,(?:\s*+(,))++", rb"\2"
+        ),
     ),
     Repair("repaired_control", "A raw control character in a string, escaped.", _controls),
     Repair("repaired_escape", "A backslash that escapes nothing, escaped.", _escapes),

@@ -26,7 +26,11 @@ _TOP_KEY = re.compile(rb'^\s*\{\s*"([A-Za-z_][A-Za-z0-9_ .-]{0,60})"\s*:')
 OTHER_JSON: tuple[tuple[str, re.Pattern[bytes], str], ...] = (
     (
         "execution_trace",
-        re.compile(rb'"schema"\s*:\s*"[\d.]+[^"]*".*"nodes"\s*:|^\s*\{\s*"schema"\s*:\s*"\d', re.S),
+        # Only behind the first of its words: behind each of many, the text would take its square.
+        re.compile(
+            rb'\A(?>.*?"schema"\s*+:\s*+"[\d.])[^"]*+".*"nodes"\s*:|\A\s*+\{\s*+"schema"\s*+:\s*+"\d',
+            re.S,
+        ),
         "a PyTorch execution trace (schema and nodes): it holds no times",
     ),
     (

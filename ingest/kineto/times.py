@@ -50,7 +50,7 @@ def plain(
         start.min() > 0
         and start.max() < FRACTION_EXACT_US
         and length.min() >= 0
-        and length.max() * 1000 <= MAX_DUR_NS
+        and length.max() <= MAX_DUR_NS / 1000
     )
     return us if are_sure else None
 
@@ -118,7 +118,7 @@ def _nanoseconds(text: str | None) -> int | None:
         if not number.is_finite():
             return None
         if number.adjusted() > 20:
-            return TIME_LIMIT_NS
+            return TIME_LIMIT_NS if number > 0 else -TIME_LIMIT_NS
         if number.adjusted() < -30:
             return 0
         ns = int((number * 1000).to_integral_value(ROUND_HALF_EVEN))

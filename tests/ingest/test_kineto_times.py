@@ -77,3 +77,15 @@ def test_missing_numbers_are_said_to_be_missing() -> None:
     assert result is not None
     assert result[0].tolist() == [0, 2500]
     assert result[1].tolist() == [False, True]
+
+
+def test_a_number_that_no_double_holds_is_read_as_text_or_not_at_all() -> None:
+    huge = 10**400
+    assert times.plain([huge], [1]) is None
+    assert times.plain([1], [huge]) is None
+    assert times.from_numbers([huge]) is None
+    assert times.from_numbers([None, huge]) is None
+    assert times.plain([1.0], [1.7e308]) is None  # said without a warning of overflow
+    ns, known = times.from_texts([b"1e400", b"-1e300", b"9" * 63, b"1" * 400])
+    assert ns.tolist() == [times.TIME_LIMIT_NS, -times.TIME_LIMIT_NS, times.TIME_LIMIT_NS, 0]
+    assert known.tolist() == [True, True, True, False]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import pkgutil
@@ -15,6 +16,7 @@ import pytest
 
 from hostile_patterns import slowest_s
 from tracekit.ingest import IngestOptions, ingestor, recognise
+from tracekit.ingest.kineto import salvage
 from tracekit.ingest.memory import MemorySink, source_of
 
 LENGTH = 8000
@@ -29,17 +31,12 @@ BOUNDED: dict[str, int] = {
 }
 
 
-ELSEWHERE = ("tracekit.ingest.kineto",)
-"""Held linear by their own tests: what they read is not cut into lines."""
-
-
 def _modules() -> Iterator[ModuleType]:
     for name in PACKAGES:
         package = importlib.import_module(name)
         yield package
         for found in pkgutil.walk_packages(package.__path__, name + "."):
-            if not found.name.startswith(ELSEWHERE):
-                yield importlib.import_module(found.name)
+            yield importlib.import_module(found.name)
 
 
 def _patterns(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, re.Pattern[Any]]]:
@@ -67,7 +64,31 @@ def _methods(module: ModuleType, name: str) -> list[str]:
     return sorted({m if m in ("match", "fullmatch") else "search" for m in used} or {"search"})
 
 
+_METHODS = ("search", "match", "fullmatch", "finditer", "findall", "sub", "subn", "split")
+
+
+def _inline(module: ModuleType) -> Iterator[tuple[str, re.Pattern[Any], str]]:
+    """Patterns that a function writes where it uses them: place, pattern, method."""
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="re"), attr=method),
+                args=[ast.Constant(value=str() | bytes() as text), *_],
+            ) if method in _METHODS:
+                flags = 0
+                for keyword in node.keywords:
+                    if keyword.arg == "flags":
+                        code = compile(ast.Expression(keyword.value), "flags", "eval")
+                        flags = eval(code, {"re": re})  # noqa: S307 - the module's own source
+                method = method if method in ("match", "fullmatch") else "search"
+                yield f"line {node.lineno}", re.compile(text, flags), method
+
+
 def _slow(module: ModuleType) -> Iterator[str]:
+    for place, pattern, method in _inline(module):
+        took = slowest_s(pattern, method, LENGTH, LIMIT_S)
+        if took > LIMIT_S:
+            yield f"{module.__name__} {place}: {took:.2f} s for {LENGTH} characters"
     for variable, value in vars(module).items():
         for name, pattern in _patterns(variable, value):
             whole = f"{module.__name__}.{name}"
@@ -106,7 +127,23 @@ def test_one_long_line_is_read_in_bounded_time(reader: str, word: str) -> None:
     assert took[1] < 9 * took[0] + 0.3
 
 
-@pytest.mark.parametrize("word", WORDS)
+DAMAGED = (b'"', b'\\"', b'"name":"', b':"', b",", b", ", b"{,", b'"a', b'{"a', b":  ", b"\\")
+
+
+@pytest.mark.parametrize("word", DAMAGED)
+def test_damaged_events_are_repaired_in_bounded_time(word: bytes) -> None:
+    took = []
+    for size in (50_000, 200_000):
+        begun = time.process_time()
+        salvage.repair(b'{"ph":"X",' + word * (size // len(word)) + b"X")
+        took.append(time.process_time() - begun)
+    assert took[1] < 9 * took[0] + 0.3
+
+
+HEADS = (*WORDS, '{"schema":"1', '{"schema": "1" ')
+
+
+@pytest.mark.parametrize("word", HEADS)
 def test_a_file_of_one_long_word_is_recognised_at_once(word: str) -> None:
     begun = time.process_time()
     recognise(source_of((word * 70_000).encode(), "slurm-1.out"))

@@ -158,7 +158,7 @@ def expand_hosts(text: str) -> Iterator[str]:
 
 
 def _expanded(text: str) -> Iterator[str]:
-    match = re.search(r"\[([^\]]*)\]", text)
+    match = re.search(r"\[([^\[\]]*+)\]", text)
     if match is None or text.count("[") > MAX_BRACKETS:
         yield text
         return

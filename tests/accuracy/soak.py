@@ -266,19 +266,17 @@ class Job:
     accused: frozenset[str]
 
 
-def jobs(simulated: Path) -> list[Job]:
+def jobs(simulated: Path) -> Iterator[Job]:
     """Recorded, shared and simulated jobs of several files."""
     folders = [p.parent for p in sorted(RECORDED.glob("*/truth.json"))]
     folders += [p for p in sorted(SHARED.glob("lab/*")) if p.is_dir()]
     folders += sorted(simulated.iterdir())
-    made = []
     for folder in folders:
         files = tuple(
             p for p in sorted(folder.rglob("*"))
             if p.is_file() and p.name not in ("README.md", "truth.json", "job.toml")
         )  # fmt: skip
-        made.append(Job(_shown(folder), folder, files, frozenset(accused(folder)[0])))
-    return made
+        yield Job(_shown(folder), folder, files, frozenset(accused(folder)[0]))
 
 
 def accused(folder: Path) -> tuple[set[str], list[str]]:
@@ -353,7 +351,10 @@ def child(options: argparse.Namespace, simulated: Path) -> None:
             corpus: Any = read_corpus(simulated)
             work = read_one
         else:
-            corpus = jobs(simulated)
+            corpus = []
+            for job in jobs(simulated):
+                corpus.append(job)
+                _say(number=options.start - options.stride)  # a sign of life
             work = diagnose_one
         first_peak = 0
         for number in range(options.start, options.stop, options.stride):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from tracekit.errors import InputError
 from tracekit.job import (
     JobDescription,
     PathMatcher,
+    _glob,
     is_job_file,
     load_job,
     load_jobs,
@@ -416,3 +419,25 @@ def test_all_entries_that_speak_of_a_file_hold() -> None:
     assert (found.host, found.rank, found.timezone) == ("n0", 2, "+02:00")
     assert found.columns == {"power": "P [mW]"}
     assert said_of(PathMatcher(description.source), "/jobs/b/smi.csv") is None
+
+
+@given(
+    pattern=st.lists(st.sampled_from(["a", "b", "/", "*", "?", "**"]), min_size=1, max_size=9),
+    path=st.text("aab/", max_size=10),
+)
+@settings(max_examples=400, deadline=None)
+def test_wildcards_stay_within_a_folder_or_do_not(pattern: list[str], path: str) -> None:
+    """The same as every way to match would find."""
+    text = "/" + re.sub(r"\*{3,}", "**", "".join(pattern))
+    words = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    parts = re.split(r"((?<=/)\*\*/|\*\*|\*|\?)", text)
+    slow = re.compile("".join(words.get(p, re.escape(p)) for p in parts), re.DOTALL)
+    assert bool(_glob(text).fullmatch("/" + path)) == bool(slow.fullmatch("/" + path))
+
+
+@pytest.mark.parametrize("part", ["*a", "**a", "**/a", "**/*a", "*a**/b*a**a*", "?*"])
+@pytest.mark.parametrize("word", ["a", "a/", "ab/"])
+def test_many_wildcards_take_no_time(part: str, word: str) -> None:
+    begun = time.process_time()
+    assert not _glob("/" + part * 30 + "X").fullmatch("/" + word * 1300)
+    assert time.process_time() - begun < 0.5

@@ -689,9 +689,26 @@ def _absolute(path: str) -> str:
 
 
 def _glob(pattern: str) -> re.Pattern[str]:
-    words = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    parts = re.split(r"(\*\*/|\*+|\?)", pattern)
-    return re.compile("".join(words.get(p, re.escape(p)) for p in parts), re.DOTALL)
+    """A wildcard takes the first place where what follows it fits, for good: no later place could
+    do more, and to try them all takes the power of the number of wildcards. Only the last of each
+    kind has an end to reach."""
+    first, *others = re.split(r"((?<![^/])\*\*/|\*\*+)", pattern)
+    text = _within(first, is_last=not others)
+    for stars, chunk in zip(others[::2], others[1::2], strict=True):
+        is_last = chunk is others[-1]
+        skip = "(?:.*?/)??" if stars.endswith("/") else ".*?"
+        text += ("(?:{})" if is_last else "(?>{})").format(skip + _within(chunk, is_last=is_last))
+    return re.compile(text, re.DOTALL)
+
+
+def _within(chunk: str, *, is_last: bool) -> str:
+    """The part of a pattern between two ``**``."""
+    first, *others = ("[^/]".join(map(re.escape, p.split("?"))) for p in chunk.split("*"))
+    *others, end = others or [None]
+    text = first + "".join(f"(?>[^/]*?{p})" for p in others)
+    if end is None:
+        return text
+    return text + (f"[^/]*{end}" if is_last else f"(?>[^/]*?{end})")
 
 
 # --- writing ------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import stat
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -45,6 +45,8 @@ MAX_DIRECTORY_BYTES = 32 << 20
 """Index of a zip file that is read: 100,000 members with names of 250 characters."""
 MAX_HEADER_BYTES = 64 << 10
 """Longest header of a member of a tar file: a path has 4096 bytes, attributes a few more."""
+MAX_KEPT_BYTES = 16 << 20
+"""Of the member of a compressed archive that was read last: so much can be read again."""
 MAX_MEMBER_NAME = 4096
 """Longest name of a member (PATH_MAX of Linux); of a longer one its end is kept."""
 MAX_FILES = 1_000_000
@@ -621,14 +623,22 @@ def _say_limit(why: str) -> BinaryIO:
 
 
 def list_members(path: Path) -> list[SourceFile] | None:
-    """The files in an archive; None if it is none or holds none that can be listed."""
+    """The files in an archive; None if it is none or holds none that can be listed.
+
+    In the order of their names; those of a compressed tar file in their own order, for each that
+    lies before the last that was read inflates the archive again.
+    """
     try:
         with path.open("rb") as raw:
             head = raw.read(4)
         listed = _zip_members(path) if head.startswith(ZIP_MAGIC) else _tar_members(path)
     except (OSError, zipfile.BadZipFile, tarfile.TarError, ValueError, EOFError):
         return None
-    return sorted(listed, key=lambda s: _natural(s.path)) or None
+    return listed or None
+
+
+def _by_name(members: list[SourceFile]) -> list[SourceFile]:
+    return sorted(members, key=lambda s: _natural(s.path))
 
 
 def _is_hidden(name: str) -> bool:
@@ -680,7 +690,7 @@ def _zip_members(path: Path) -> list[SourceFile]:
     if any(end > begin for (_, end), (begin, _) in pairwise(spans)):
         raise LimitError(f"{path}: the members of the archive overlap")
     free = RATIO_FREE_BYTES // max(1, len(members))
-    return [
+    listed = [
         _member(
             path,
             m.filename,
@@ -691,6 +701,7 @@ def _zip_members(path: Path) -> list[SourceFile]:
         for index, m in enumerate(members)
         if not m.is_dir() and not _is_hidden(m.filename)
     ]
+    return _by_name(listed)
 
 
 _ZIP: dict[tuple[int, str, int], zipfile.ZipFile] = {}
@@ -730,7 +741,7 @@ def _tar_members(path: Path) -> list[SourceFile]:
             if not found:
                 raise
     free = RATIO_FREE_BYTES // max(1, len(found))
-    return [
+    members = [
         _member(
             path,
             name,
@@ -740,6 +751,7 @@ def _tar_members(path: Path) -> list[SourceFile]:
         )
         for name, at, size, mtime_s in found
     ]
+    return members if stream.is_compressed else _by_name(members)
 
 
 _BLOCK = tarfile.BLOCKSIZE
@@ -818,8 +830,42 @@ def _open_tar(path: str) -> DecompressedStream:
     return decompressed(Path(path).open("rb", buffering=0))
 
 
-_CURSOR: dict[tuple[int, str], tuple[DecompressedStream, int]] = {}
-"""One open compressed archive a process, and where it stands: members are mostly read in order."""
+@dataclass(slots=True)
+class _Cursor:
+    """Where one reader of a compressed archive stands, and what it saw of the member there."""
+
+    stream: DecompressedStream
+    at: int = 0
+    begin: int = 0
+    """Where the member begins."""
+    kept: bytearray | None = None
+    """All that was read of it, to be read again; None once that is more than is kept."""
+
+
+_CURSORS: list[tuple[tuple[int, str], _Cursor]] = []
+"""Compressed archives that this process (never its parent) has open, the last used last.
+
+To go back means to inflate an archive from its beginning. Members are read in order, but each a
+few times: its head, its hash, its rows, and some at two places at once.
+"""
+_MAX_CURSORS = 2
+
+
+def _cursor_at(path: str, offset: int) -> _Cursor:
+    """A reader that stands where a member begins, or gives again what it read of it."""
+    key = (os.getpid(), path)
+    here = [item for item in _CURSORS if item[0] == key and not item[1].stream.problem]
+    again = [i for i in here if i[1].begin == offset and i[1].kept is not None]
+    before = sorted((i for i in here if i[1].at <= offset), key=lambda i: i[1].at)
+    found = next(iter(again or before[::-1]), None)
+    if found is not None:
+        _CURSORS.remove(found)
+    cursor = found[1] if found is not None else _Cursor(_open_tar(path))
+    if not again:
+        _pass_over(cursor.stream, offset - cursor.at)
+        cursor.at = cursor.begin = offset
+        cursor.kept = bytearray()
+    return cursor
 
 
 class _TarMember(io.RawIOBase):
@@ -829,35 +875,33 @@ class _TarMember(io.RawIOBase):
         super().__init__()
         self._path = path
         self._left = size
-        self._at = offset
-        stream, at = _CURSOR.pop((os.getpid(), path), (None, 0))
-        if stream is None or at > offset or stream.problem:
-            stream, at = _open_tar(path), 0
-        if type(stream) is DecompressedStream:
-            stream.skip(offset - at)
-        else:
-            while at < offset:
-                skipped = len(stream.read(min(offset - at, 1 << 20)))
-                if not skipped:
-                    break
-                at += skipped
-        self._stream: DecompressedStream | None = stream
+        self._given = 0
+        self._cursor: _Cursor | None = _cursor_at(path, offset)
 
     def read(self, size: int = -1) -> bytes:
-        if self._stream is None:
+        cursor = self._cursor
+        if cursor is None:
             return b""
-        data = self._stream.read(self._left if size < 0 else min(size, self._left))
+        wanted = self._left if size < 0 else min(size, self._left)
+        if cursor.kept is not None and self._given < len(cursor.kept):
+            data = bytes(cursor.kept[self._given : self._given + wanted])
+        else:
+            data = cursor.stream.read(wanted)
+            cursor.at += len(data)
+            if cursor.kept is not None:
+                cursor.kept += data
+                if len(cursor.kept) > MAX_KEPT_BYTES:
+                    cursor.kept = None
         self._left -= len(data)
-        self._at += len(data)
+        self._given += len(data)
         return data
 
     def close(self) -> None:
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            for other, _ in _CURSOR.values():
-                other.close()
-            _CURSOR.clear()
-            _CURSOR[os.getpid(), self._path] = (stream, self._at)
+        cursor, self._cursor = self._cursor, None
+        if cursor is not None:
+            _CURSORS.append(((os.getpid(), self._path), cursor))
+            if len(_CURSORS) > _MAX_CURSORS:
+                _CURSORS.pop(0)[1].stream.close()
         super().close()
 
 

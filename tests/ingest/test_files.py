@@ -129,6 +129,9 @@ def test_archives_are_read_in_place(tmp_path: Path, kind: str) -> None:
     else:
         make_tar(path, "w" if kind == "tar" else "w:gz", members)
     sources = files.expand([path])
+    if kind in ("tar.gz", "tgz", "tar.zst"):
+        assert [s.name[4] for s in sources] == ["2", "0", "1", "3"], "as they are stored"
+        sources.sort(key=lambda s: s.path)
     assert names(sources, tmp_path) == [
         f"job.{kind}!job/rank{i}.json{'.gz' if i < 3 else ''}" for i in range(4)
     ]
@@ -137,6 +140,31 @@ def test_archives_are_read_in_place(tmp_path: Path, kind: str) -> None:
     assert ranks(sources[::-1]) == [3, 2, 1, 0], "in any order"
     assert [recognise(s).kind for s in sources] == ["kineto"] * 4
     assert ranks(pickle.loads(pickle.dumps(sources)))[0] == 0, "they travel to workers"  # noqa: S301
+
+
+def test_a_compressed_archive_is_inflated_once_whatever_its_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "job.tgz"
+    make_tar(path, "w:gz", {f"rank{i}.json": trace(i) for i in reversed(range(20))})
+    opened: list[str] = []
+    open_tar = files._open_tar
+    monkeypatch.setattr(files, "_open_tar", lambda path: opened.append(path) or open_tar(path))
+    sources = files.expand([path])
+    assert ranks(sources) == list(reversed(range(20)))
+    # Once for its members' names, once for what they hold, once for the ends of these traces.
+    assert len(opened) == 3
+    data = sources[3].open().read()
+    with sources[3].open() as stream:
+        assert stream.read(10) == data[:10]
+    with sources[3].open() as stream:
+        assert stream.read() == data, "first what was kept of it, then what follows"
+    assert len(opened) == 4
+    monkeypatch.setattr(files, "MAX_KEPT_BYTES", 20)
+    for source in [s for s in sources[4:9] for _ in range(2)]:
+        with source.open() as stream:
+            assert stream.read() == trace(int(source.name[4:-5]))
+    assert len(opened) == 5, "what is long is not kept: a second place follows the first"
 
 
 def test_a_truncated_archive_gives_what_is_whole(tmp_path: Path) -> None:

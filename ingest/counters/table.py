@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Sequence
 
 MAX_COLUMNS = 1000
@@ -35,7 +34,7 @@ def header_of(line: str) -> tuple[str, list[str]] | None:
 
 def bare_name(name: str) -> str:
     """A header in lower case, without its unit in brackets."""
-    return re.sub(r"\s*\[.*", "", name.strip().lower())
+    return name.partition("[")[0].strip().lower()
 
 
 def unit_of(text: str) -> str | None:

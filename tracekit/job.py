@@ -703,12 +703,10 @@ def _glob(pattern: str) -> re.Pattern[str]:
 
 def _within(chunk: str, *, is_last: bool) -> str:
     """The part of a pattern between two ``**``."""
-    first, *others = ("[^/]".join(map(re.escape, p.split("?"))) for p in chunk.split("*"))
-    *others, end = others or [None]
-    text = first + "".join(f"(?>[^/]*?{p})" for p in others)
-    if end is None:
-        return text
-    return text + (f"[^/]*{end}" if is_last else f"(?>[^/]*?{end})")
+    text, *others = ("[^/]".join(map(re.escape, p.split("?"))) for p in chunk.split("*"))
+    for left, piece in zip(range(len(others) - 1, -1, -1), others, strict=True):
+        text += f"[^/]*{piece}" if is_last and not left else f"(?>[^/]*?{piece})"
+    return text
 
 
 # --- writing ------------------------------------------------------------------------------------

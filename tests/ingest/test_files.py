@@ -149,7 +149,12 @@ def test_a_compressed_archive_is_inflated_once_whatever_its_order(
     make_tar(path, "w:gz", {f"rank{i}.json": trace(i) for i in reversed(range(20))})
     opened: list[str] = []
     open_tar = files._open_tar
-    monkeypatch.setattr(files, "_open_tar", lambda path: opened.append(path) or open_tar(path))
+
+    def counted(path: str) -> files.DecompressedStream:
+        opened.append(path)
+        return open_tar(path)
+
+    monkeypatch.setattr(files, "_open_tar", counted)
     sources = files.expand([path])
     assert ranks(sources) == list(reversed(range(20)))
     # Once for its members' names, once for what they hold, once for the ends of these traces.

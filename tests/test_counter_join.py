@@ -11,8 +11,10 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
+from tracekit.correction import Correction, corrected
 from tracekit.derive import derive
 from tracekit.derive.correlation import Series, at_steps, counter_tables
+from tracekit.derive.readings import Clocks
 from tracekit.job import JobDescription, parse_job
 from tracekit.schema import TABLES, table
 
@@ -322,9 +324,8 @@ def test_rounds_become_times_by_start_and_interval() -> None:
     (row,) = run(con, job)["source_context"]
     start = 1_784_602_867 * S
     for tick in (0, 9):
-        moved = (
-            tick + row["offset_ns"] + round(row["drift_ratio"] * (tick - row["drift_origin_ns"]))
-        )
+        correction = Correction(*(row[c] for c in Correction._fields))
+        (moved,) = corrected(np.array([tick]), np.array([5]), {5: correction})
         assert moved == start + tick * S // 2
     assert pick(run(con)["clock"], "basis") == [("ticks",)]
 
@@ -349,18 +350,16 @@ def test_a_counter_is_read_off_at_step_boundaries_with_its_coverage() -> None:
 HOUR = 3600 * S
 
 
-def steps_growth(rows: Rows, context: Mapping[int, Mapping[str, Any]]) -> list[list[float]]:
+def steps_growth(rows: Rows, clocks: Clocks) -> list[list[float]]:
     """What each series grew by in three steps of 10 s, from 1,000 s on."""
     columns = {"node": "sw", "port": "p", "counter": "tx_dropped_packets", "kind": "cumulative"}
     con = database(net_sample=[columns | r for r in rows])
     steps = step_table(np.full(3, 10.0 * S))
-    found = counter_tables(con, context, steps, [])["counter_step"]
+    found = counter_tables(con, clocks, steps, [])["counter_step"]
     return [[r["growth"] for r in found[i : i + 3]] for i in range(0, len(found), 3)]
 
 
-def of_source(offset_ns: int = 0, host: str | None = None) -> dict[str, Any]:
-    return {"offset_ns": offset_ns, "drift_ratio": 0.0, "drift_origin_ns": 0, "host": host,
-            "is_epoch": True}  # fmt: skip
+TWO = Clocks({}, {5: None, 6: None})
 
 
 def test_two_files_of_one_port_an_hour_apart_are_one_series_once_their_clocks_are_right() -> None:
@@ -370,9 +369,9 @@ def test_two_files_of_one_port_an_hour_apart_are_one_series_once_their_clocks_ar
         source_id = 5 + (t // 5) % 2
         ahead = HOUR if source_id == 6 else 0
         rows.append({"source_id": source_id, "place": i, "time_ns": t * S + ahead, "counted": t})
-    context = {5: of_source(), 6: of_source(-HOUR)}
-    assert steps_growth(rows, context) == [[10.0, 10.0, 10.0]]
-    assert steps_growth(rows[::-1], context) == [[10.0, 10.0, 10.0]]
+    clocks = Clocks({6: Correction(-HOUR)}, {5: None, 6: None})
+    assert steps_growth(rows, clocks) == [[10.0, 10.0, 10.0]]
+    assert steps_growth(rows[::-1], clocks) == [[10.0, 10.0, 10.0]]
 
 
 def test_a_reading_is_compared_with_the_last_that_was_kept() -> None:
@@ -382,7 +381,7 @@ def test_a_reading_is_compared_with_the_last_that_was_kept() -> None:
         for s in (5, 6)
         for i, t in enumerate(range(995, 1036))
     ]
-    assert steps_growth(rows, {5: of_source(), 6: of_source()}) == [[10.0, 10.0, 10.0]]
+    assert steps_growth(rows, TWO) == [[10.0, 10.0, 10.0]]
 
 
 def test_ports_of_two_unknown_machines_are_two_series() -> None:
@@ -392,10 +391,10 @@ def test_ports_of_two_unknown_machines_are_two_series() -> None:
         for s in (5, 6)
         for i, t in enumerate(range(995, 1036))
     ]  # fmt: skip
-    found = steps_growth(rows, {5: of_source(), 6: of_source()})
+    found = steps_growth(rows, TWO)
     assert [[round(v) for v in growth] for growth in found] == [[10, 10, 10], [20, 20, 20]]
     # Files of one host are of one machine.
-    one = steps_growth(rows[: len(rows) // 2], {5: of_source(host="a")})
+    one = steps_growth(rows[: len(rows) // 2], Clocks({}, {5: "a"}))
     assert [[round(v) for v in growth] for growth in one] == [[10, 10, 10]]
 
 
@@ -433,16 +432,12 @@ def correlated(
                  "direction": "tx", "kind": "cumulative", "time_ns": int(t), "counted": int(c)}
                 for i, (t, c) in enumerate(zip(times, counted, strict=True))
             ]  # fmt: skip
-    context = {
-        5: {"offset_ns": 0, "drift_ratio": 0.0, "drift_origin_ns": 0, "host": None,
-            "is_epoch": True}
-    }  # fmt: skip
     ports = [
         {"attempt": 1, "node": "sw", "port": p, "rank": 0 if p in on_path else None, "ranks": None}
         for p in rates
     ]
     con = database(source=[counters(5)], net_sample=rows)
-    found = counter_tables(con, context, steps, ports)["network_correlation"]
+    found = counter_tables(con, Clocks({}, {5: None}), steps, ports)["network_correlation"]
     return {r["port"]: r for r in found if r["counter"] == "tx_dropped_packets"}
 
 
@@ -534,7 +529,7 @@ def test_readings_too_far_apart_take_steps_together() -> None:
 def test_without_steps_there_is_nothing_to_correlate() -> None:
     con = database(source=[counters(5)])
     empty = pa.Table.from_pylist([], table("step").arrow_schema())
-    assert counter_tables(con, {}, empty, []) == {
+    assert counter_tables(con, Clocks({}, {}), empty, []) == {
         "counter_step": [],
         "network_correlation": [],
         "counter_clock": [],

@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracekit.derive.readings import corrected, forward
+from tracekit.derive.readings import Clocks, forward
 
 if TYPE_CHECKING:
     import duckdb
@@ -94,11 +94,11 @@ class Period(NamedTuple):
 
 
 def activity_tables(
-    con: duckdb.DuckDBPyConnection, context: Mapping[int, Mapping[str, Any]]
+    con: duckdb.DuckDBPyConnection, clocks: Clocks
 ) -> dict[str, list[dict[str, Any]]]:
     """Rows of ``activity_period`` and ``activity_step`` of a job whose steps nothing else shows.
 
-    Empty where no GPU was sampled. ``context`` as for ``correlation.counter_tables``.
+    Empty where no GPU was sampled.
     """
     tables: dict[str, list[dict[str, Any]]] = {"activity_period": [], "activity_step": []}
     sampled = {
@@ -111,7 +111,7 @@ def activity_tables(
         return tables
     looked_at: list[dict[str, Any]] = []
     for counter in (c for c in WORDS if sampled.get(c)):
-        readings, origin_ns = read(con, context, counter)
+        readings, origin_ns = read(con, clocks, counter)
         row, starts = period_row(readings, counter, _ceiling(con, counter))
         looked_at.append(row)
         if row["verdict"] == "steps":
@@ -137,7 +137,7 @@ def _none(reason: str, **more: Any) -> dict[str, Any]:
 
 
 def read(
-    con: duckdb.DuckDBPyConnection, context: Mapping[int, Mapping[str, Any]], counter: str
+    con: duckdb.DuckDBPyConnection, clocks: Clocks, counter: str
 ) -> tuple[list[Readings], int]:
     """The readings of the last two hours by GPU, and the moment (epoch ns) that times count from.
 
@@ -145,12 +145,11 @@ def read(
     """
     import numpy as np
 
-    timed = {s: c for s, c in context.items() if c["is_epoch"]}
-    if not timed:
+    if not clocks.hosts:
         return [], 0
     ((last,),) = con.execute(
         "SELECT max(time_ns) FROM gpu_sample WHERE counter = ? AND list_contains(?, source_id)",
-        [counter, sorted(timed)],
+        [counter, sorted(clocks.hosts)],
     ).fetchall()
     if last is None:
         return [], 0
@@ -167,15 +166,15 @@ def read(
         """,
         params={
             "counter": counter,
-            "sources": sorted(timed),
-            "since_ns": last - MAX_SPAN_S * 10**9 - _widest_ns(timed),
+            "sources": sorted(clocks.hosts),
+            "since_ns": last - MAX_SPAN_S * 10**9 - clocks.widest_ns,
             "most": MAX_POINTS,
         },
     ).to_arrow_table()
     if not len(found):
         return [], 0
     sources = found["source_id"].to_numpy()
-    moved = corrected(found["time_ns"].to_numpy(), sources, timed)
+    moved = clocks.moved(found["time_ns"].to_numpy(), sources)
     origin_ns = max(int(moved.min()), int(moved.max()) - MAX_SPAN_S * 10**9)
     times = (moved - origin_ns) / 1e9
     values = found["value"].to_numpy(zero_copy_only=False).astype(float)
@@ -187,7 +186,7 @@ def read(
         return_inverse=True,
     )
     named = [divmod(p, len(encoded.dictionary)) for p in pairs.tolist()]
-    listed = [f"{timed[s]['host'] or s} {encoded.dictionary[g]}" for s, g in named]
+    listed = [f"{clocks.hosts[s] or s} {encoded.dictionary[g]}" for s, g in named]
     names, of_pair = np.unique(np.array(listed), return_inverse=True)
     codes = of_pair[which]
     readings = []
@@ -200,11 +199,6 @@ def read(
         if len(own_times) > 1:
             readings.append(Readings(name, own_times, own_values))
     return readings, origin_ns
-
-
-def _widest_ns(context: Mapping[int, Mapping[str, Any]]) -> int:
-    """How far clocks were put right: a window must not lose what is moved into it."""
-    return max((abs(int(c["offset_ns"])) for c in context.values()), default=0)
 
 
 def _rates(times: Floats, totals_mj: Floats) -> tuple[Floats, Floats]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from tracekit.correction import Correction, corrected
 from tracekit.store import arrow_table
 
 if TYPE_CHECKING:
@@ -203,27 +204,15 @@ class Calls:
         known = self["step"]
         return Calls(self.table, {**self.ints, "step": np.where(known == NOBODY, steps, known)})
 
-    def moved(self, offsets: Mapping[int, tuple[int, float, int]]) -> Calls:
-        """The same calls with times on the job's clock.
-
-        ``offsets`` maps a source to its clock's offset, drift and the drift's origin.
-        """
-        import numpy as np
-
-        if not offsets:
+    def moved(self, corrections: Mapping[int, Correction]) -> Calls:
+        """The same calls with times on the job's clock; ``corrections`` by source."""
+        if not corrections:
             return self
-        size = int(self["source_id"].max(initial=0)) + 1
-        offset, origin = np.zeros(size, np.int64), np.zeros(size, np.int64)
-        drift = np.zeros(size)
-        for source, (value, ratio, since) in offsets.items():
-            if source < size:
-                offset[source], drift[source], origin[source] = value, ratio, since
-        source_ids = self["source_id"]
-        ints = dict(self.ints)
-        for name in ("start_ns", "end_ns"):
-            bend = drift[source_ids] * (self[name] - origin[source_ids])
-            ints[name] = self[name] + offset[source_ids] + np.rint(bend).astype(np.int64)
-        return Calls(self.table, ints)
+        moved = {
+            name: corrected(self[name], self["source_id"], corrections)
+            for name in ("start_ns", "end_ns")
+        }
+        return Calls(self.table, {**self.ints, **moved})
 
 
 _TEXTS = ("lane_name", "group_id", "group_name", "op", "dtype", "timeline")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracekit.clock import EARLY, LATE, Alignment, Instances, Offset, align
+from tracekit.correction import Correction, corrected
 from tracekit.derive.calls import Calls
 from tracekit.derive.matching import Matched
 from tracekit.derive.pairs import HOST_SLACK_NS, is_on_host
@@ -149,54 +150,57 @@ def pair_rows(found: Mapping[Key, Alignment], matched: Matched) -> list[dict[str
     ]
 
 
-def by_source(
+def corrections(
     found: Mapping[Key, Sequence[Offset]], sources: Iterable[Source]
-) -> dict[int, Offset]:
-    """The offset of each source that has one, by source_id."""
-    by_clock = {(key, o.clock_id): o for key, listed in found.items() for o in listed}
+) -> dict[int, Correction]:
+    """How the times of each source are put right, by source_id; none where they stay.
+
+    Counters and logs are on a clock that some capture may have corrected. Where captures correct it
+    differently, they stay: it is not known which holds.
+    """
+    of_capture: dict[tuple[Key, int | None], Offset] = {
+        (key, o.clock_id): o for key, listed in found.items() for o in listed
+    }
+    of_clock: dict[int | None, set[Offset]] = defaultdict(set)
+    for offset in of_capture.values():
+        of_clock[offset.clock_id].add(offset)
     result = {}
     for source in sources:
-        key = ((source.attempt or 0, source.capture_id or 0), source.clock_id)
-        offset = by_clock.get(key)  # type: ignore[arg-type]
-        if offset is not None and (offset.offset_ns or offset.drift_ratio):
-            result[source.source_id] = offset
+        key = (source.attempt or 0, source.capture_id or 0)
+        if source.is_used:
+            moved = of_capture.get((key, source.clock_id))
+        else:
+            either = of_clock[source.clock_id]
+            moved = next(iter(either)) if len(either) == 1 else None
+        correction = _correction(source, moved)
+        if correction.offset_ns or correction.drift_ratio:
+            result[source.source_id] = correction
     return result
 
 
-def by_clock(found: Mapping[Key, Sequence[Offset]], sources: Iterable[Source]) -> dict[int, Offset]:
-    """The offset of counters and logs on a clock that some capture corrected, by source_id.
-
-    Where captures correct the clock differently, none: it is not known which holds.
-    """
-    offsets: dict[int, set[Offset]] = defaultdict(set)
-    for listed in found.values():
-        for offset in listed:
-            offsets[offset.clock_id].add(offset)
-    single = {clock: next(iter(each)) for clock, each in offsets.items() if len(each) == 1}
-    return {
-        s.source_id: single[s.clock_id]
-        for s in sources
-        if s.clock_id in single and (single[s.clock_id].offset_ns or single[s.clock_id].drift_ratio)
-    }
+def _correction(source: Source, moved: Offset | None) -> Correction:
+    """What the job description says of a source's times, then what its clock is off by."""
+    if source.tick_ns is not None:
+        # Its times are the numbers of rounds: each stands for tick_ns.
+        drift_ratio, origin_ns = float(source.tick_ns - 1), 0
+    elif moved is not None:
+        drift_ratio, origin_ns = moved.drift_ratio, moved.origin_ns - source.shift_ns
+    else:
+        drift_ratio, origin_ns = 0.0, 0
+    return Correction(source.shift_ns + (moved.offset_ns if moved else 0), drift_ratio, origin_ns)
 
 
-def moved_steps(steps: pa.Table, moved: Mapping[int, Offset]) -> pa.Table:
+def moved_steps(steps: pa.Table, corrections: Mapping[int, Correction]) -> pa.Table:
     """The rows of ``step`` with their times on the job's clock; durations stay the rank's own."""
     import pyarrow as pa
 
-    if not moved or not steps.num_rows:
+    if not corrections or not steps.num_rows:
         return steps
-    source_ids = steps["source_id"].to_pylist()
+    source_ids = steps["source_id"].to_numpy()
     for index, field in enumerate(steps.schema):
-        if field.name not in ("start_ns", "end_ns", "gpu_start_ns", "gpu_end_ns"):
-            continue
-        values = []
-        for source_id, value in zip(source_ids, steps[field.name].to_pylist(), strict=True):
-            offset = moved.get(source_id)
-            if value is not None and offset is not None:
-                bend = round(offset.drift_ratio * (value - offset.origin_ns))
-                values.append(value + offset.offset_ns + bend)
-            else:
-                values.append(value)
-        steps = steps.set_column(index, field, pa.array(values, field.type))
+        if field.name in ("start_ns", "end_ns", "gpu_start_ns", "gpu_end_ns"):
+            known = steps[field.name].fill_null(0).to_numpy()
+            moved = corrected(known, source_ids, corrections)
+            missing = steps[field.name].is_null().to_numpy()
+            steps = steps.set_column(index, field, pa.array(moved, field.type, mask=missing))
     return steps

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tracekit.derive import counter_clock
-from tracekit.derive.readings import corrected, forward, growth
+from tracekit.derive.readings import Clocks, forward, growth
 
 if TYPE_CHECKING:
     import duckdb
@@ -94,7 +94,7 @@ class Window:
 
 def counter_tables(
     con: duckdb.DuckDBPyConnection,
-    context: Mapping[int, Mapping[str, Any]],
+    clocks: Clocks,
     steps: pa.Table,
     ports: Sequence[Mapping[str, Any]],
     traffic: Callable[[int], Mapping[tuple[int, str], Curve]] | None = None,
@@ -106,9 +106,6 @@ def counter_tables(
 
     ``traffic`` gives what the collectives of each attempt and host moved, since an origin in ns:
     with it, a node whose clock is known to be off is read at the job's time.
-
-    ``context`` has the offset of each source (offset_ns, drift_ratio, drift_origin_ns, host and
-    whether its clock counts from the epoch).
     """
     windows = _windows(steps) or [
         Window(None, 0, r["step"], r["start_ns"], r["start_ns"] + r["dur_ns"]) for r in inferred
@@ -121,7 +118,7 @@ def counter_tables(
     if not windows:
         return found
     origin_ns = min(w.start_ns for w in windows)
-    series = _series(con, context, origin_ns, max(w.end_ns for w in windows))
+    series = _series(con, clocks, origin_ns, max(w.end_ns for w in windows))
     by_attempt: dict[int | None, list[Window]] = defaultdict(list)
     for window in windows:
         by_attempt[window.attempt].append(window)
@@ -173,7 +170,7 @@ def _windows(steps: pa.Table) -> list[Window]:
 
 def _series(
     con: duckdb.DuckDBPyConnection,
-    context: Mapping[int, Mapping[str, Any]],
+    clocks: Clocks,
     origin_ns: int,
     end_ns: int,
 ) -> list[Series]:
@@ -181,7 +178,7 @@ def _series(
     import numpy as np
 
     # The rows are on their files' own clocks: a local one may be half a day away.
-    margin = MARGIN_NS + max((abs(c["offset_ns"]) for c in context.values()), default=0)
+    margin = MARGIN_NS + clocks.widest_ns
     span = [origin_ns - margin, end_ns + margin]
     moving = con.execute(
         """
@@ -197,7 +194,6 @@ def _series(
     names = sorted(n for (n,) in moving if SUSPECT.search(n) or n in TRAFFIC)
     if not names:
         return []
-    known = sorted(source_id for source_id, where in context.items() if where["is_epoch"])
     rows = con.execute(
         """
         SELECT source_id, node, port, counter, direction, priority, queue, lane, time_ns, counted
@@ -206,16 +202,14 @@ def _series(
               AND port IS NOT NULL AND time_ns BETWEEN ? AND ? AND list_contains(?, source_id)
         ORDER BY source_id, place
         """,
-        [names, *span, known],
+        [names, *span, sorted(clocks.hosts)],
     ).fetchall()
     if not rows:
         return []
-    moved = corrected(
-        np.array([r[8] for r in rows], np.int64), np.array([r[0] for r in rows]), context
-    )
+    moved = clocks.moved(np.array([r[8] for r in rows], np.int64), np.array([r[0] for r in rows]))
     parts: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for at, (source_id, node, *name, _, _) in enumerate(rows):
-        host = node if node is not None else context[source_id]["host"]
+        host = node if node is not None else clocks.hosts[source_id]
         # Ports of two unknown machines may bear one name: there a series is of one file.
         parts[host, source_id if host is None else None, *name].append(at)
     merged: dict[tuple[Any, ...], list[tuple[Floats, Floats, Floats]]] = defaultdict(list)
@@ -469,11 +463,3 @@ def _is_strong(row: Mapping[str, Any]) -> bool:
         and abs(row["rho"]) >= MIN_RHO
         and row["effect_ratio"] >= MIN_EFFECT_RATIO
     )
-
-
-def source_times(
-    context: Iterable[Mapping[str, Any]], clocks: Iterable[Mapping[str, Any]]
-) -> dict[int, Mapping[str, Any]]:
-    """What ``counter_tables`` needs of each source."""
-    epoch = {c["clock_id"] for c in clocks if c["basis"] == "epoch"}
-    return {row["source_id"]: {**row, "is_epoch": row["clock_id"] in epoch} for row in context}

@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tracekit.correction import Correction, corrected, corrected_sql
 from tracekit.derive.infer import group_dimension
 from tracekit.derive.unnamed import find_operations
 from tracekit.schema import table
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-    from tracekit.clock import Offset
     from tracekit.derive.timer_jobs import TimerJob
     from tracekit.job import JobDescription
 
@@ -110,7 +110,7 @@ def derive_pipeline(
     job: JobDescription | None,
     notes: list[str],
     rank_rows: Sequence[Mapping[str, Any]] = (),
-    moved: Mapping[int, Offset] | None = None,
+    corrections: Mapping[int, Correction] | None = None,
     matches: pa.Table | None = None,
     filled: Collection[str] = ("annotation",),
     has_messages: bool | None = None,
@@ -120,15 +120,16 @@ def derive_pipeline(
 
     ``context`` holds source_id, attempt, rank, capture_id of the sources that are a rank's own
     trace; ``steps`` the rows of ``step`` on the sources' own clocks; ``rank_rows`` the rows of
-    ``rank``, whose coordinates count where no range names its stage; ``moved`` how the sources'
-    clocks are corrected; ``matches`` the rows of ``collective_match``, for traces that name no
-    microbatch but send and receive; ``filled`` the source tables that may have rows;
+    ``rank``, whose coordinates count where no range names its stage; ``corrections`` how the
+    sources' clocks are corrected; ``matches`` the rows of ``collective_match``, for traces that
+    name no microbatch but send and receive; ``filled`` the source tables that may have rows;
     ``has_messages`` whether any rank sends or receives, where that is known; ``timers`` the
     files of timers that are the job's. What a reader should know is appended to ``notes``.
     """
     import pyarrow as pa
 
-    context = _with_offsets(context, moved or {})
+    corrections = corrections or {}
+    context = _with_corrections(context, corrections)
     known = {int(r["rank"]): int(r["pp_rank"]) for r in rank_rows if r.get("pp_rank") is not None}
 
     schema = table("pipeline_op").arrow_schema()
@@ -141,20 +142,18 @@ def derive_pipeline(
         notes.append("pipeline operations: timer files are used, named ranges of traces are not")
     rows = rows if rows.num_rows else ranges
     if not rows.num_rows and matches is not None:
-        rows = _from_messages(con, context, steps, matches, job, notes)
+        rows = _from_messages(con, context, steps, matches, job, corrections, notes)
     return pa.table([rows[f.name].cast(f.type) for f in schema], schema=schema)
 
 
-def _with_offsets(context: pa.Table, moved: Mapping[int, Offset]) -> pa.Table:
+def _with_corrections(context: pa.Table, corrections: Mapping[int, Correction]) -> pa.Table:
     """The context with the correction of each source's clock."""
     import pyarrow as pa
 
-    found = [moved.get(source_id) for source_id in context["source_id"].to_pylist()]
-    for name, values, kind in (
-        ("offset_ns", [o.offset_ns if o else 0 for o in found], pa.int64()),
-        ("drift_ratio", [o.drift_ratio if o else 0.0 for o in found], pa.float64()),
-        ("origin_ns", [o.origin_ns if o else 0 for o in found], pa.int64()),
-    ):
+    found = [corrections.get(s, Correction()) for s in context["source_id"].to_pylist()]
+    types = (pa.int64(), pa.float64(), pa.int64())
+    for name, kind in zip(Correction._fields, types, strict=True):
+        values = [getattr(correction, name) for correction in found]
         context = context.append_column(name, pa.array(values, kind))
     return context
 
@@ -309,7 +308,7 @@ ASOF LEFT JOIN derive_extent e ON a.source_id = e.source_id AND a.end_ns >= e.en
 WHERE a.asked_ns < s.end_ns
 """
 
-_OPS = """
+_OPS = f"""
 WITH compute AS (
     SELECT r.source_id, r.attempt, r.rank, r.capture_id, r.step, r.operation, r.microbatch, r.stage,
            coalesce(e.start_ns, r.start_ns) AS start_ns, coalesce(e.end_ns, r.end_ns) AS end_ns,
@@ -326,10 +325,8 @@ WITH compute AS (
     SELECT * FROM compute UNION ALL SELECT * FROM transfer
 ), numbered AS (
     SELECT e.* EXCLUDE (start_ns, end_ns), k.pp_rank, k.dp_rank,
-           e.start_ns + c.offset_ns
-               + CAST(round(c.drift_ratio * (e.start_ns - c.origin_ns)) AS BIGINT) AS start_ns,
-           e.end_ns + c.offset_ns
-               + CAST(round(c.drift_ratio * (e.end_ns - c.origin_ns)) AS BIGINT) AS end_ns,
+           {corrected_sql("e.start_ns", "c")} AS start_ns,
+           {corrected_sql("e.end_ns", "c")} AS end_ns,
            row_number() OVER (
                PARTITION BY e.attempt, e.capture_id, e.rank, e.step, e.operation
                ORDER BY e.start_ns, e.end_ns) - 1 AS sequence,
@@ -360,7 +357,7 @@ FROM ended
 QUALIFY row_number() OVER (
     PARTITION BY attempt, capture_id, rank, step, operation, sequence ORDER BY done_ns) = 1
 ORDER BY attempt, capture_id, step, rank, start_ns, operation, sequence
-"""
+"""  # noqa: S608 - what is put in is our own
 
 
 def _from_ranges(
@@ -454,9 +451,11 @@ def _from_messages(
     steps: pa.Table,
     matches: pa.Table,
     job: JobDescription | None,
+    corrections: Mapping[int, Correction],
     notes: list[str],
 ) -> pa.Table:
     """Operations of traces that name none (see ``unnamed``)."""
+    import numpy as np
     import pyarrow as pa
 
     schema = table("pipeline_op").arrow_schema()
@@ -478,13 +477,13 @@ def _from_messages(
         if row["rank"] is not None
     }
 
-    def moved(at_ns: int, row: Mapping[str, Any]) -> int:
-        return int(
-            at_ns + row["offset_ns"] + round(row["drift_ratio"] * (at_ns - row["origin_ns"]))
-        )
-
+    source_ids = np.array([places[o.capture, o.rank]["source_id"] for o in found], np.int64)
+    starts, ends = (
+        corrected(np.array(times, np.int64), source_ids, corrections).tolist()
+        for times in ([o.start_ns for o in found], [o.end_ns for o in found])
+    )
     listed = []
-    for one in found:
+    for one, start_ns, end_ns in zip(found, starts, ends, strict=True):
         place = places[one.capture, one.rank]
         is_compute = one.operation in (FORWARD, BACKWARD)
         listed.append(
@@ -500,8 +499,8 @@ def _from_messages(
                 "microbatch": one.sequence if is_compute else None,
                 "chunk": 0 if is_compute else None,
                 "global_chunk": one.stage if is_compute else None,
-                "start_ns": moved(one.start_ns, place),
-                "end_ns": moved(one.end_ns, place),
+                "start_ns": start_ns,
+                "end_ns": end_ns,
                 "is_noop": None,
                 "compute_ns": None,
             }
@@ -530,12 +529,12 @@ class Coordinate:
     pp: int
 
 
-_BEHAVIOUR = """
+_BEHAVIOUR = f"""
 WITH transfers AS (
     SELECT source_id, count(*) AS transfers FROM derive_transfer GROUP BY source_id
 ), firsts AS (
     SELECT source_id, r.attempt, r.capture_id, r.step,
-           min(coalesce(e.start_ns, r.start_ns) + c.offset_ns) AS start_ns
+           min({corrected_sql("coalesce(e.start_ns, r.start_ns)", "c")}) AS start_ns
     FROM derive_range r
     JOIN derive_context c USING (source_id)
     LEFT JOIN derive_extent e USING (source_id, place)
@@ -549,7 +548,7 @@ WITH transfers AS (
 SELECT c.rank, coalesce(max(t.transfers), 0), min(l.lag_ns)
 FROM derive_context c JOIN lags l USING (source_id) LEFT JOIN transfers t USING (source_id)
 WHERE c.rank IS NOT NULL GROUP BY c.rank ORDER BY c.rank
-"""
+"""  # noqa: S608 - what is put in is our own
 
 _STAGES = """
 SELECT rank, min(stage), count(DISTINCT stage) FROM derive_range WHERE stage IS NOT NULL

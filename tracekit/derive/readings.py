@@ -8,8 +8,10 @@ same in ``counter_deltas`` of queries/macros.sql, on views whose times are put r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from tracekit.correction import Correction, corrected
 from tracekit.ingest.counters.deltas import deltas
 
 if TYPE_CHECKING:
@@ -19,20 +21,23 @@ if TYPE_CHECKING:
     Int64s = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
-Context = Mapping[int, Mapping[str, Any]]
-"""Of each source: offset_ns, drift_ratio, drift_origin_ns, and more (``source_times``)."""
 
+@dataclass(frozen=True)
+class Clocks:
+    """Of the sources whose times count from the epoch: how they are put right, and their hosts."""
 
-def corrected(times_ns: Int64s, sources: Int64s, context: Context) -> Int64s:
-    """Times on the job's clock; every source is in ``context``."""
-    import numpy as np
+    corrections: Mapping[int, Correction]
+    hosts: Mapping[int, str | None]
+    """Every such source is here."""
 
-    moved = times_ns.copy()
-    for source_id in np.unique(sources).tolist():
-        own, where = sources == source_id, context[source_id]
-        drift = where["drift_ratio"] * (moved[own] - where["drift_origin_ns"])
-        moved[own] += where["offset_ns"] + np.round(drift).astype(np.int64)
-    return moved
+    def moved(self, times_ns: Int64s, source_ids: Int64s) -> Int64s:
+        """Times on the job's clock."""
+        return corrected(times_ns, source_ids, self.corrections)
+
+    @property
+    def widest_ns(self) -> int:
+        """How far clocks were put right: a window must not lose what is moved into it."""
+        return max((abs(c.offset_ns) for c in self.corrections.values()), default=0)
 
 
 def forward(times: Int64s | Floats) -> NDArray[np.intp]:

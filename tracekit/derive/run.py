@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from tracekit.correction import Correction
 from tracekit.derive import (
     activity,
     communicators,
@@ -27,6 +28,7 @@ from tracekit.derive.infer import contradictions
 from tracekit.derive.layout import DIMENSIONS, Kind, coordinates, group_kinds
 from tracekit.derive.matching import group_table, match, match_table, read_groups
 from tracekit.derive.pipeline import derive_pipeline, fill_coordinates
+from tracekit.derive.readings import Clocks
 from tracekit.derive.sources import RANK_KINDS, USABLE, Source, read_sources
 from tracekit.derive.steps import derive_steps
 from tracekit.schema import REGISTRY_VERSION, table
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-    from tracekit.clock import Offset
     from tracekit.job import JobDescription
 
 READS = (
@@ -130,11 +131,8 @@ def derive(
         matched.calls = matched.calls.with_steps(periods.call_steps(matched, inferred))
     aligned = clock_offsets.alignments(matched, used)
     offsets = {key: alignment.offsets for key, alignment in aligned.items()}
-    moved = clock_offsets.by_source(offsets, used)
-    beside = clock_offsets.by_clock(offsets, [s for s in sources if not s.is_used])
-    matched.calls = matched.calls.moved(
-        {s: (o.offset_ns, o.drift_ratio, o.origin_ns) for s, o in moved.items()}
-    )
+    corrections = clock_offsets.corrections(offsets, sources)
+    matched.calls = matched.calls.moved(corrections)
     errors = {o.clock_id: o.error_ns or 0 for listed in offsets.values() for o in listed}
     sizes = _sizes(job)
     kinds = _not_contradicted(group_kinds(matched, sizes), sizes)
@@ -149,7 +147,7 @@ def derive(
         job,
         remarks,
         rank_rows,
-        moved,
+        corrections,
         matches if has_messages else None,
         filled,
         has_messages,
@@ -158,7 +156,7 @@ def derive(
     fill_coordinates(rank_rows, operations)
     rows: dict[str, list[dict[str, Any]]] = {
         "source_context": [
-            _context_row(s, moved.get(s.source_id) or beside.get(s.source_id))
+            _context_row(s, corrections.get(s.source_id, Correction()))
             for s in sorted(sources, key=lambda s: s.source_id)
         ],
         "rank": rank_rows,
@@ -175,9 +173,11 @@ def derive(
         rows["gpu"] = gpus.gpu_rows(con, sources, rank_rows, attempt_rows)
     if "net_sample" in filled:
         rows["port"] = ports.port_rows(con, sources, rank_rows, attempt_rows, job)
-    moved_table = clock_offsets.moved_steps(steps, moved)
+    moved_table = clock_offsets.moved_steps(steps, corrections)
     host_of = {(r["attempt"], r["rank"]): r["host"] for r in rank_rows}
-    times = correlation.source_times(rows["source_context"], clocks)
+    epoch = {c["clock_id"] for c in clocks if c["basis"] == "epoch"}
+    hosts_of = {s.source_id: s.host for s in sources if s.clock_id in epoch}
+    times = Clocks({s: c for s, c in corrections.items() if s in hosts_of}, hosts_of)
     if not used and "gpu_sample" in filled:
         rows |= activity.activity_tables(con, times)
     if "net_sample" in filled:
@@ -334,8 +334,8 @@ def _place(sources: list[Source], attempt: int | None, notes: list[str]) -> list
     return chosen
 
 
-def _context_row(source: Source, moved: Offset | None) -> dict[str, Any]:
-    row: dict[str, Any] = {
+def _context_row(source: Source, correction: Correction) -> dict[str, Any]:
+    return {
         "source_id": source.source_id,
         "attempt": source.attempt,
         "capture_id": source.capture_id,
@@ -344,14 +344,8 @@ def _context_row(source: Source, moved: Offset | None) -> dict[str, Any]:
         "rank_source": source.rank_source,
         "host": source.host,
         "host_source": source.host_source,
-        "offset_ns": source.shift_ns + (moved.offset_ns if moved else 0),
-        "drift_ratio": moved.drift_ratio if moved else 0.0,
-        "drift_origin_ns": moved.origin_ns - source.shift_ns if moved else 0,
+        **correction._asdict(),
     }
-    if source.tick_ns is not None:
-        # Its times are the numbers of rounds: each stands for tick_ns.
-        row |= {"drift_ratio": float(source.tick_ns - 1), "drift_origin_ns": 0}
-    return row
 
 
 # --- ranks and runs -----------------------------------------------------------------------------

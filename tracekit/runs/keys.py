@@ -122,6 +122,7 @@ def job_digest(job: JobDescription | None) -> str:
 
 DERIVE_SOURCES = (
     "clock.py",
+    "correction.py",
     "derive",
     "expect/hardware.py",
     "ingest/base.py",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from tracekit.correction import corrected_sql
 from tracekit.errors import DamagedRunError, StoreError
 from tracekit.schema import REGISTRY_VERSION, TABLES, Table, table
 from tracekit.store import damage
@@ -363,10 +364,7 @@ def _source_view(
         if column.is_context:
             columns.append(f"c.{name}")
         elif column.is_time and is_moved:
-            columns.append(
-                f"t.{name} + c.offset_ns"
-                f" + CAST(c.drift_ratio * (t.{name} - c.drift_origin_ns) AS BIGINT) AS {name}"
-            )
+            columns.append(f"{corrected_sql(f't.{name}', 'c')} AS {name}")
         else:
             columns.append(f"t.{name}")
     # Sources that belong to nobody (unreadable files) still show in source and ingest_stat.

@@ -25,6 +25,9 @@ _WORDS = {
 _LAST = ("call_chain", "aborted", "test_failed", "job_ended")
 """What follows from an error: said after those that may be its cause."""
 
+_PLACES = ("line=", "file=", "origin=")
+"""Fields that say where in NCCL's sources a line was printed: one error, whatever the place."""
+
 
 def errors_of(facts: Facts, bench: Row) -> list[str]:
     """The errors that the log of a benchmark names, most frequent first, what follows last."""
@@ -33,7 +36,7 @@ def errors_of(facts: Facts, bench: Row) -> list[str]:
         if row["severity"] != "error" or row["source_id"] != bench["source_id"]:
             continue
         fields = ", ".join(
-            _shown(str(f)) for f in row["fields"] or () if not str(f).startswith(("line=", "file="))
+            _shown(str(f)) for f in row["fields"] or () if not str(f).startswith(_PLACES)
         )
         code = str(row["code"])
         counts[code, fields if code != "call_chain" else ""] += int(row["occurrences_count"])

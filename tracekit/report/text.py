@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tracekit.findings import BudgetPart, Evidence, Finding, NotChecked
 from tracekit.report.model import Document, Notes, Report
 from tracekit.report.page import MIN_WIDTH, Page
-from tracekit.rules import RULES, rule, topic_of
+from tracekit.rules import NAMES, rule, topic_of
 from tracekit.rules.base import NO_GPU
 from tracekit.rules.unbuilt import unbuilt_rules
 from tracekit.wording import listed, plural, seconds, share, some, some_ranges
@@ -352,8 +352,8 @@ def _not_checked(page: Page, report: Report, *, everything: bool) -> None:
         return
     lines = []
     if not document.coverage.ranks_traced:
-        unread = [e for e in entries if e.rule in _TRACE_RULES]
-        entries = tuple(e for e in entries if e.rule not in _TRACE_RULES)
+        unread = [e for e in entries if e.rule in NAMES and rule(e.rule).needs_traces]
+        entries = tuple(e for e in entries if e not in unread)
         if unread:
             lines = [f"{plural(len(unread), 'rule')} that read traces: no trace was given"]
     lines += [*_specific_needs(entries), *_absent_records(entries), *_absent_sources(entries)]
@@ -370,25 +370,12 @@ def _counted(entries: Sequence[NotChecked], notes: Notes) -> str:
     lacking = {e.rule for e in entries} - unbuilt
     topics = [*dict.fromkeys(topic_of(e.rule) for e in entries if e.rule in lacking)]
     text = f"{plural(len(lacking), 'rule')} for want of inputs ({some(topics, SHOWN_TOPICS)})"
-    idle = len(RULES) - len(lacking | set(notes.rules_run))
+    idle = len(NAMES) - len(lacking | set(notes.rules_run))
     if idle and not notes.shows_ids:
         text += f"; {idle} {'has' if idle == 1 else 'have'} no meaning for this job"
     if unbuilt:
         text += f"; {len(unbuilt)} {'is' if len(unbuilt) == 1 else 'are'} not built yet"
     return text
-
-
-_TRACE_RULES = frozenset(
-    r.name
-    for r in RULES
-    if not any(
-        q.startswith("nccl_") or q in ("watchdog", "flight_calls")
-        for q in r.queries
-        if q != "nccl_groups"  # alone it says who else will speak
-    )
-    and not (r.needs and {"gpu_counters", "port_counters"} & set(r.queries))
-)
-"""Rules that have nothing to say of a log or of counters alone."""
 
 
 def _not_checked_in_full(page: Page, entries: Sequence[NotChecked]) -> None:
@@ -402,9 +389,7 @@ def _not_checked_in_full(page: Page, entries: Sequence[NotChecked]) -> None:
 
 def _is_usual(entry: NotChecked) -> bool:
     """Whether it lacks just what its rule always needs, which no reader must be told twice."""
-    return entry.needs == NO_GPU or any(
-        r.name == entry.rule and r.needs == entry.needs for r in RULES
-    )
+    return entry.needs == NO_GPU or (entry.rule in NAMES and rule(entry.rule).needs == entry.needs)
 
 
 _CAPTURE = "tracekit capture --what "
@@ -416,10 +401,9 @@ def _is_capturable(entry: NotChecked) -> bool:
 
 
 def _specific_needs(entries: Sequence[NotChecked]) -> list[str]:
-    built = {r.name for r in RULES}
     own: dict[str, list[str]] = {}
     for entry in entries:
-        if entry.rule in built and not _is_usual(entry):
+        if entry.rule in NAMES and not _is_usual(entry):
             own.setdefault(entry.needs, []).append(entry.rule)
     return [f"{', '.join(rules)}: needs {needs}" for needs, rules in own.items()]
 

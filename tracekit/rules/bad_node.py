@@ -133,4 +133,5 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs=NEEDS,
+    reads_other_files=True,
 )

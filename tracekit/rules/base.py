@@ -492,7 +492,10 @@ class Rule:
     """For a rule with other evidence besides: what shows the device, and is withheld from it
     where CUDA graphs hide that."""
     topic: Topic | None = None
-    """What a reader would ask about; None: the rule's own name says it."""
+    """What a reader would ask about that logs or counters tell; None: the rule's own name says
+    it."""
+    reads_other_files: bool = False
+    """Whether logs or counters tell it something where there is no trace; with a topic they do."""
     is_hang: bool = False
     """Whether what it finds ends the job."""
     explains: tuple[Effect, ...] = ()
@@ -519,6 +522,11 @@ class Rule:
     """What its findings prove without a price: why communication is slow; that a port does harm,
     whatever it costs (no job makes it by running); the use of a link that any job shares, which
     may lead a verdict only where the finding left its price open."""
+
+    @property
+    def needs_traces(self) -> bool:
+        """Whether it has nothing to say of logs or counters alone."""
+        return self.topic is None and not self.reads_other_files
 
     @property
     def names_culprit(self) -> bool:

@@ -215,4 +215,5 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     is_hang=True,
+    reads_other_files=True,
 )

@@ -128,4 +128,5 @@ RULE = Rule(
     kernel_queries=("match_coverage",),
     evaluate=evaluate,
     doc=__doc__,
+    reads_other_files=True,
 )

@@ -311,4 +311,5 @@ RULE = Rule(
     sees="slow link",
     states="harm",
     lends=Lends("log", "slow transfers there"),
+    reads_other_files=True,
 )

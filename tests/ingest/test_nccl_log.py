@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -415,3 +416,25 @@ def test_a_secret_spliced_into_a_name_is_not_kept(line: str) -> None:
     text = logs.job("2.27.7") + "\n" + head + line.format(secret) + "\n"
     assert secret not in logs.read(text).everything
     assert "*" in logs.read(text).everything
+
+
+@pytest.mark.parametrize("number", ["9" * 30, "18446744073709551616", "9" * 5000])
+@pytest.mark.parametrize("version", ["2.4.8", "2.20.5", "2.30.7"])
+def test_a_number_beyond_64_bits_costs_no_more_than_its_line(version: str, number: str) -> None:
+    """Each number of each line in turn: the rows of all other lines are kept."""
+    whole = read(logs.job(version))
+    *before, last = logs.job(version).splitlines(keepends=True)
+    for at, line in enumerate([*before, last]):
+        rest = "".join([*before, last][:at]), "".join([*before, last][at + 1 :])
+        without = read("".join(rest))
+        for found in re.finditer(r"(?<![\w.])(?:0x)?[0-9a-f]*\d(?![\w.])", line):
+            harmed = line[: found.start()] + number + line[found.end() :]
+            sink = read(harmed.join(rest))
+            for name, rows in whole.tables.items():
+                least = min(len(rows), len(without.tables.get(name, ())))
+                assert len(sink.tables.get(name, ())) >= least, harmed
+
+
+def test_a_count_beyond_64_bits_is_unknown() -> None:
+    text = logs.job("2.20.5").replace("count 1024", f"count {'9' * 30}")
+    assert read(text).rows("nccl_op", "op", "elements_count") == [("all_reduce", None)] * 2

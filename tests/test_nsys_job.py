@@ -10,6 +10,9 @@ import os
 import re
 import shutil
 import sqlite3
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -408,3 +411,26 @@ def test_a_guess_does_not_contradict_the_job_description(tmp_path: Path) -> None
     with api.open([tmp_path / "job"]) as run:
         assert "traffic-mismatch" not in {f.rule for f in run.diagnose().document.findings}
         assert {r["group_kind"] for r in rows(run, "traffic")} == {None, "pp"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's end")
+def test_an_export_does_not_outlive_a_killed_ingest(tmp_path: Path) -> None:
+    nsys = tmp_path / "nsys"
+    nsys.write_text(f"#!/bin/sh\necho $$ > '{tmp_path}/pid'\nexec sleep 60\n")
+    nsys.chmod(0o755)
+    code = (
+        "import sys; from pathlib import Path; from tracekit.ingest.nsys import report\n"
+        "report._export(sys.argv[1], 'a.nsys-rep', Path('a.sqlite'))"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code, str(nsys)], cwd=tmp_path)
+    until = time.monotonic() + 60
+    while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text().strip():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    child = Path("/proc", (tmp_path / "pid").read_text().strip(), "status")
+    assert child.is_file()
+    parent.kill()
+    parent.wait()
+    while child.is_file() and "State:\tZ" not in child.read_text():
+        assert time.monotonic() < until, "it lives on"
+        time.sleep(0.02)

@@ -357,13 +357,30 @@ def is_job_file(path: str, head: bytes) -> bool:
 
 def load_job(path: str | os.PathLike[str]) -> JobDescription:
     """Read one job.toml. Raises InputError (with path and place) if it cannot be used."""
+    return parse_job(read_given(path), os.fspath(path))
+
+
+def read_given(path: str | os.PathLike[str], what: str = "a job description") -> bytes:
+    """What a small file that the user named holds: a description, settings, a statement.
+
+    A pipe that nobody writes to is empty, and not waited for. InputError where it cannot be read,
+    or holds more than ``MAX_BYTES``.
+    """
     shown = os.fspath(path)
+
+    def at_once(name: str, flags: int) -> int:
+        opened = os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+        os.set_blocking(opened, True)
+        return opened
+
     try:
-        with Path(path).open("rb") as file:
+        with open(path, "rb", opener=at_once) as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise InputError(f"{shown}: cannot be read: {error.strerror}") from error
-    return parse_job(data, shown)
+    if len(data) > MAX_BYTES:
+        raise InputError(f"{shown}: {what} of more than {MAX_BYTES} bytes is not read")
+    return data
 
 
 def parse_job(data: bytes, path: str) -> JobDescription:

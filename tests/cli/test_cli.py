@@ -731,6 +731,22 @@ def test_an_output_is_overwritten_only_by_force(
     assert_refused(tracekit(*arguments, "-o", Path().absolute(), "--force"), "not a file")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["diagnose", "SLOW", "--job"], ["diagnose", "SLOW", "--config"], ["sql", "RUN", "-f"]],
+)
+@pytest.mark.parametrize("given", ["pipe", "/dev/zero"])
+def test_a_pipe_that_nobody_writes_to_and_a_device_end_at_once(
+    tracekit: Tracekit, run: Path, slow: Path, tmp_path: Path, arguments: list[str], given: str
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    at = str(tmp_path / "pipe") if given == "pipe" else given
+    names = {"RUN": str(run), "SLOW": str(slow)}
+    done = tracekit(*(names.get(a, a) for a in arguments), at)
+    assert done.code == (0 if (given, arguments[-1]) == ("pipe", "--config") else 2)
+    assert given == "pipe" or "/dev/zero" in done.err
+
+
 def test_sql_comes_from_an_argument_a_file_or_stdin(
     tracekit: Tracekit, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,10 +101,11 @@ def _settings(config: Path | None) -> dict[str, Any]:
     path = config or Path("tracekit.toml")
     if config is None and not path.is_file():
         return {}
+    from tracekit.job import read_given
+
     try:
-        with path.open("rb") as stream:
-            settings = tomllib.load(stream)
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        settings = tomllib.loads(read_given(path, "a file of settings").decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
     if config is None:
         note(f"using {path}")

@@ -207,10 +207,12 @@ def _statement(statement: str | None, file: Path | None) -> str:
             "sql needs one statement", hint='tracekit sql RUN "SELECT ...", or -f FILE, or -'
         )
     if file is not None:
+        from tracekit.job import read_given
+
         try:
-            return file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{file}: cannot be read ({type(error).__name__})") from None
+            return read_given(file, "a statement").decode()
+        except UnicodeDecodeError:
+            raise InputError(f"{file}: its bytes are no UTF-8") from None
     return sys.stdin.read() if statement == "-" else statement or ""
 
 

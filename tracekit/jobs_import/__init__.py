@@ -11,12 +11,11 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import msgspec
 
 from tracekit.errors import InputError
-from tracekit.job import MAX_BYTES, JobDescription, is_job_file, merge_jobs, parse_job
+from tracekit.job import JobDescription, is_job_file, merge_jobs, parse_job, read_given
 from tracekit.jobs_import import arguments, cluster, configs, topology
 from tracekit.jobs_import.topology import Topology, read_topology
 from tracekit.wording import safe
@@ -56,13 +55,7 @@ def import_description(text: str, path: str) -> tuple[str, JobDescription]:
 def load_description(path: str | os.PathLike[str]) -> JobDescription:
     """One description of any recognised kind. InputError names the path."""
     shown = os.fspath(path)
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{shown}: cannot be read: {error.strerror}") from error
-    if len(data) > MAX_BYTES:
-        raise InputError(f"{shown}: a job description of more than {MAX_BYTES} bytes is not read")
+    data = read_given(path)
     if is_job_file(shown, data):
         return parse_job(data, shown)
     try:

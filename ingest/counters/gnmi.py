@@ -13,10 +13,11 @@ from typing import Any
 from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters.documents import Line, documents, lines
-from tracekit.ingest.counters.net_samples import Samples, decimal, integer, shape
+from tracekit.ingest.counters.net_samples import NetSamples, decimal, integer
 from tracekit.ingest.counters.net_words import is_word, meaning, own
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.vocabulary import Meaning
+from tracekit.ingest.lines import shape
 
 KIND = "gnmi"
 
@@ -108,7 +109,7 @@ def read(source: SourceFile, sink: Sink) -> None:
         is_lines = stream.read(4096).lstrip()[:1] not in (b"{", b"[")
     with source.open() as stream:
         reading = Reading(sink, stream, "gNMI", "line" if is_lines else "event")
-        parser = _Parser(sink, Samples(sink, source), reading)
+        parser = _Parser(sink, NetSamples(sink, source), reading)
         for line in lines(stream) if is_lines else ():
             parser.protocol_line(line)
         for found in () if is_lines else documents(stream):
@@ -122,7 +123,7 @@ def read(source: SourceFile, sink: Sink) -> None:
 
 
 class _Parser:
-    def __init__(self, sink: Sink, samples: Samples, reading: Reading) -> None:
+    def __init__(self, sink: Sink, samples: NetSamples, reading: Reading) -> None:
         self.samples = samples
         self.place = 0
         self._sink = sink

@@ -19,9 +19,11 @@ from tracekit.errors import InputError
 from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile, stated_host
 from tracekit.ingest.counters import fields, times
-from tracekit.ingest.counters.gpu_samples import Gpu, Samples, pci_address, uuid_of
+from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
 from tracekit.ingest.counters.gpu_words import blanks
 from tracekit.ingest.counters.moments import local_ns, says_utc
+from tracekit.ingest.counters.names import pci_address, uuid_of
+from tracekit.ingest.counters.samples import count_local_time
 from tracekit.ingest.counters.table import (
     HOST_WORDS,
     TIME_WORDS,
@@ -243,7 +245,7 @@ class _Reader:
         self._source = source
         self._sink = sink
         self._stream = stream
-        self._samples = Samples(sink, source)
+        self._samples = GpuSamples(sink, source)
         self._layout: Layout | None = None
         self._line = 0
         self._is_local = False
@@ -267,12 +269,7 @@ class _Reader:
                 "bad_time", self._bad_times, doc="Rows whose time cannot be read: left out."
             )
         if self._is_local:
-            self._sink.count(
-                "local_time",
-                severity="info",
-                doc="Times without a zone. They mean nothing beside other files until job.toml "
-                "says [[source]] path, timezone.",
-            )
+            count_local_time(self._sink)
         if self._bad_rows or self._bad_numbers or problem is not None:
             what = f"it breaks off ({problem})" if problem else ""
             what = what or f"{self._bad_rows + self._bad_numbers} cells or rows could not be read"
@@ -523,7 +520,7 @@ class _Reader:
             plain = self._words(texts, plain, left, lines)
         numbers = plain.cast(pl.Float64).fill_null(float("nan")).to_numpy().copy()
         blank = blanks(np.nan_to_num(numbers, nan=0.0))
-        self._samples.blanks_count += int(blank.sum())
+        self._samples.missing_count += int(blank.sum())
         numbers[blank] = float("nan")
         if meaning.unit == "0..1":
             self._refuse(numbers, (numbers * meaning.scale > 1.5) | (numbers < 0), lines)
@@ -553,7 +550,9 @@ class _Reader:
                     place=int(lines[texts.index_of(text) or 0]),
                     shape=shape(text),
                 )
-        self._samples.blanks_count += int(sum(1 for t in texts.filter(left) if said.get(t) is None))
+        self._samples.missing_count += int(
+            sum(1 for t in texts.filter(left) if said.get(t) is None)
+        )
         if bad:
             self._damage(texts.is_in(bad).fill_null(False).to_numpy())
         words = texts.replace_strict(said, default=None, return_dtype=pl.Float64)

@@ -17,10 +17,11 @@ from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import fields, times, topology
 from tracekit.ingest.counters.exposition import value_of
 from tracekit.ingest.counters.fields import gpu_meaning
-from tracekit.ingest.counters.gpu_samples import Gpu, Samples, pci_address, uuid_of
+from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
 from tracekit.ingest.counters.moments import local_ns, says_utc
-from tracekit.ingest.counters.net_samples import node_of_path
+from tracekit.ingest.counters.names import node_of_path, pci_address, uuid_of
 from tracekit.ingest.counters.processes import Processes
+from tracekit.ingest.counters.samples import count_local_time
 from tracekit.ingest.counters.vocabulary import Meaning
 from tracekit.ingest.lines import numbered_lines, shape
 from tracekit.wording import plural
@@ -87,7 +88,7 @@ def read(source: SourceFile, sink: Sink) -> None:
 class _Reader:
     def __init__(self, source: SourceFile, sink: Sink) -> None:
         self._sink = sink
-        self._samples = Samples(sink, source)
+        self._samples = GpuSamples(sink, source)
         self._columns: list[_Column] = []
         self._is_dcgmi = False
         self._is_unit_line = False
@@ -181,12 +182,7 @@ class _Reader:
                 "says [[source]] path, start, interval.",
             )
         elif self._basis == "local":
-            self._sink.count(
-                "local_time",
-                severity="info",
-                doc="Times without a zone. They mean nothing beside other files until job.toml "
-                "says [[source]] path, timezone.",
-            )
+            count_local_time(self._sink)
         if problem is not None:
             self._sink.fact(status="partial", reason=f"it breaks off ({problem})")
         elif self._bad:
@@ -281,7 +277,7 @@ class _Reader:
                 self._other += 1
                 continue
             if cell.lower() in _BLANK_CELLS:
-                self._samples.blanks_count += 1
+                self._samples.missing_count += 1
                 continue
             if cell.endswith("..."):
                 self._sink.count(

@@ -12,14 +12,14 @@ from tracekit.ingest.counters import rdma_names, times
 from tracekit.ingest.counters.documents import Line, lines
 from tracekit.ingest.counters.net_samples import (
     Event,
-    Samples,
+    NetSamples,
     integer,
-    shape,
     write_events,
     write_links,
 )
 from tracekit.ingest.counters.printed_tables import prompt
 from tracekit.ingest.counters.status import Reading
+from tracekit.ingest.lines import shape
 
 KIND = "infiniband"
 
@@ -69,7 +69,7 @@ def read(source: SourceFile, sink: Sink) -> None:
     """Stream the counters into net_sample; full ones into log_event; cables into link."""
     with source.open() as stream:
         reading = Reading(sink, stream, "infiniband-diags", "line")
-        parser = _Parser(sink, Samples(sink, source), reading, source.name)
+        parser = _Parser(sink, NetSamples(sink, source), reading, source.name)
         for line in lines(stream):
             parser.line(line)
         parser.finish()
@@ -79,7 +79,7 @@ def read(source: SourceFile, sink: Sink) -> None:
 
 
 class _Parser:
-    def __init__(self, sink: Sink, samples: Samples, reading: Reading, name: str) -> None:
+    def __init__(self, sink: Sink, samples: NetSamples, reading: Reading, name: str) -> None:
         self.samples = samples
         self.events: list[Event] = []
         self.links: list[tuple[int, str | None, str, str, str | None]] = []

@@ -18,8 +18,9 @@ from tracekit.ingest.base import (
     write_columns,
 )
 from tracekit.ingest.counters import times
-from tracekit.ingest.counters.gpu_samples import pci_address
 from tracekit.ingest.counters.moments import local_ns
+from tracekit.ingest.counters.names import pci_address
+from tracekit.ingest.counters.samples import count_local_time
 from tracekit.ingest.lines import numbered_lines, shape
 
 NAME = "kernel_log"
@@ -114,12 +115,7 @@ class _Reader:
         if self._host:
             self._sink.fact(host_name=self._host)
         if self._basis == "local":
-            self._sink.count(
-                "local_time",
-                severity="info",
-                doc="Times without a zone. They mean nothing beside other files until job.toml "
-                "says [[source]] path, timezone.",
-            )
+            count_local_time(self._sink)
         if problem is not None:
             self._sink.fact(status="partial", reason=f"it breaks off ({problem})")
         elif not self._events:

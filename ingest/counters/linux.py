@@ -16,7 +16,7 @@ from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
 from tracekit.ingest.counters.documents import documents
-from tracekit.ingest.counters.net_samples import Samples, write_links
+from tracekit.ingest.counters.net_samples import NetSamples, write_links
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.vocabulary import Kind, Meaning
 
@@ -103,7 +103,7 @@ def read(source: SourceFile, sink: Sink) -> None:
     """Stream the values of the file into net_sample and link."""
     with source.open() as stream:
         reading = Reading(sink, stream, "iproute2", "line")
-        samples = Samples(sink, source)
+        samples = NetSamples(sink, source)
         links: dict[tuple[str | None, str], tuple[int, str]] = {}
         for found in documents(stream):
             if found.problem:
@@ -141,7 +141,7 @@ def _record(
     record: dict[str, Any],
     line: int,
     stamp_ns: int | None,
-    samples: Samples,
+    samples: NetSamples,
     links: dict[tuple[str | None, str], tuple[int, str]],
     reading: Reading,
 ) -> None:
@@ -169,7 +169,7 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _link(link: dict[str, Any], own_port: str | None, line: int, samples: Samples) -> None:
+def _link(link: dict[str, Any], own_port: str | None, line: int, samples: NetSamples) -> None:
     port = _text(link.get("ifname")) or own_port
     if port is None:
         return
@@ -191,7 +191,7 @@ def _link(link: dict[str, Any], own_port: str | None, line: int, samples: Sample
         samples.add(line, port, _LINK_UP, is_up, original="operstate")
 
 
-def _qdisc(qdisc: dict[str, Any], own_port: str | None, line: int, samples: Samples) -> None:
+def _qdisc(qdisc: dict[str, Any], own_port: str | None, line: int, samples: NetSamples) -> None:
     port = _text(qdisc.get("dev")) or own_port
     if port is None:
         return

@@ -12,9 +12,10 @@ from typing import Any
 from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters.documents import documents, lines
-from tracekit.ingest.counters.net_samples import Samples, shape, write_links
+from tracekit.ingest.counters.net_samples import NetSamples, write_links
 from tracekit.ingest.counters.printed_tables import Header, Ragged, Row, blocks, prompt
 from tracekit.ingest.counters.status import Reading
+from tracekit.ingest.lines import shape
 
 KIND = "lldp"
 
@@ -42,7 +43,7 @@ def read(source: SourceFile, sink: Sink) -> None:
     with source.open() as stream:
         reading = Reading(sink, stream, "LLDP", "line")
         reading.from_documentation("A list of LLDP neighbours")
-        samples = Samples(sink, source)
+        samples = NetSamples(sink, source)
         links: dict[tuple[str | None, str], tuple[int, str, str | None]] = {}
         found = _from_json(stream, reading) if is_json else _from_table(stream, reading, samples)
         unnamed = 0
@@ -76,7 +77,7 @@ def _nic(identity: object, description: object) -> str | None:
 
 
 def _from_table(
-    stream: Any, reading: Reading, samples: Samples
+    stream: Any, reading: Reading, samples: NetSamples
 ) -> Iterator[tuple[int, str, str, str | None]]:
     names: tuple[str, ...] = ()
     for block in blocks(lines(stream)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tracekit.ingest.base import Recognition, Sink, SourceFile
-from tracekit.ingest.counters.net_samples import node_of_path
+from tracekit.ingest.counters.names import node_of_path
 from tracekit.ingest.counters.topology import from_xml, write_links
 
 NAME = "topology"

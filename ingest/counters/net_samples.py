@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 from tracekit.ingest.base import Sink, SourceFile, stated_host, write_columns
 from tracekit.ingest.counters import times
+from tracekit.ingest.counters.names import node_of_path
+from tracekit.ingest.counters.samples import Samples, count_local_time
 from tracekit.ingest.counters.vocabulary import Meaning, direction_of
+from tracekit.ingest.lines import shape
 from tracekit.values import TIME_LIMIT_NS
 
-CHUNK_ROWS = 50_000
-"""Rows that are gathered before they are written."""
 COUNTED_MAX = 2**64 - 1
 PORT_MAX_LENGTH = 200
 """Longest name of a port or node that is believed."""
@@ -20,38 +21,6 @@ PORT_MAX_LENGTH = 200
 _MISSING = frozenset({"", "n/a", "na", "-", "--", "none", "null", "unknown", "not available"})
 _INTEGER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)")
 _DECIMAL = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][+-]?\d{1,4})?")
-_NODE = re.compile(
-    r"(?:switch|leaf|spine|superspine|tor|core|agg|border|sw|host|node|gpu|dgx|hgx|worker|compute)"
-    r"(?:[-_]?[a-z]{0,8}[-_]?\d{1,6})(?:[-.][A-Za-z0-9-]{1,40}){0,4}?(?=$|[._ ]|-\D)",
-    re.I,
-)
-_TREE = re.compile(r"/(?:sys|class|infiniband)/.*|/[\w.-]+/(?:ports|statistics)/.*")
-
-_PORT_IN_NAME = re.compile(
-    r"(?<![A-Za-z0-9])((?:eth|ens|enp|eno|enx|ib|bond|swp|rdma|roce|rocep|mlx5_|bnxt_re|rail)"
-    r"[a-z0-9]{0,3}\d[a-z0-9]{0,16}(?:_np\d)?)(?![A-Za-z0-9])"
-)
-_CAPTURED = re.compile(r"ethtool(?:-[a-z]{1,8})?\.([\w.@-]{1,60}?)(?:\.\d{9,19})?\.txt$")
-
-COLUMNS = (
-    "place",
-    "node",
-    "node_source",
-    "port",
-    "direction",
-    "priority",
-    "queue",
-    "lane",
-    "time_ns",
-    "time_source",
-    "interval_ns",
-    "counter",
-    "original_name",
-    "kind",
-    "unit",
-    "value",
-    "counted",
-)
 
 
 def is_missing(text: str) -> bool:
@@ -96,59 +65,34 @@ def decimal(value: object) -> float | None:
     return number if number - number == 0 else None
 
 
-def node_of_path(path: str) -> str | None:
-    """A machine that the file's name, or a folder of it, names; None where none clearly does.
-
-    Only names that begin as machines' do and carry a number count (leaf01, gpu-11, host3); a file
-    called switch is one too. Anything looser would turn commands into machines. ``tracekit
-    capture`` names its folders after hosts.
-    """
-    plain = re.sub(r"[\\!]", "/", path)
-    tree = _TREE.search(plain)
-    parts = [p for p in (plain[: tree.start()] if tree else plain).split("/") if p]
-    if len(parts) > 2 and parts[-3].startswith("tracekit-capture"):
-        return parts[-2]
-    for position, part in enumerate(reversed(parts[-3:])):
-        found = _NODE.match(part)
-        if found:
-            return found[0]
-        if position == 0 and re.match(r"switch(?=[._]|$)", part):
-            return "switch"
-    return None
-
-
-def port_of_name(name: str) -> str | None:
-    """An interface that a file's name names, as in ethtool_eth0.txt."""
-    found = _CAPTURED.match(name) or _PORT_IN_NAME.search(name)
-    return found[1] if found else None
-
-
-class Samples:
-    """Gathers the samples of one file and writes them in chunks.
+class NetSamples(Samples):
+    """The samples of one file.
 
     ``at`` says when what follows was read. Samples for which nobody said so form dumps: a series
     that comes again begins a new one. Only the last dump of a file can bear the time of the file
     (its name's, else its modification's); those before it have none.
     """
 
+    table = "net_sample"
+    columns = (
+        "node", "node_source", "port", "direction", "priority", "queue", "lane", "interval_ns",
+        "counter", "original_name", "kind", "unit", "time_source",
+    )  # fmt: skip
+    keeps_series = False
+
     def __init__(self, sink: Sink, source: SourceFile) -> None:
-        self._sink = sink
-        self._rows: list[tuple[Any, ...]] = []
-        self._untimed: list[tuple[Any, ...]] = []
+        super().__init__(sink, source)
+        self._untimed: list[tuple[int, tuple[Any, ...], float | None, int | None]] = []
+        """Place, series without its time source, and number."""
         self._seen: set[tuple[Any, ...]] = set()
-        self._file_time = times.of_file(source)
         self.time_ns: int | None = None
         """The time, stated by the file, of what is read now."""
         self._basis: str | None = None
         self._other_times = 0
-        self._window: tuple[int, int] | None = None
         self.node = node_of_path(source.path)
         self.node_source: str | None = "name" if self.node else None
         self.interval_ns: int | None = None
         """Time that what follows was averaged or counted over, where the source says so."""
-        self.rows_count = 0
-        self.missing_count = 0
-        self.dumps_count = 0
 
     def at(self, time_ns: int | None) -> None:
         """The time, stated by the file, of what follows; None where it states none.
@@ -201,36 +145,21 @@ class Samples:
             value *= meaning.scale
         if port is not None and len(port) > PORT_MAX_LENGTH:
             port = port[:PORT_MAX_LENGTH]
-        row = (
-            place,
-            self.node,
-            self.node_source,
-            port,
-            direction or direction_of(meaning.counter),
-            priority,
-            queue,
-            lane,
-            self.time_ns,
-            "content" if self.time_ns is not None else None,
-            self.interval_ns,
-            meaning.counter,
-            original,
-            meaning.kind,
-            meaning.unit,
-            value,
-            counted,
-        )
         self.rows_count += 1
+        series = (
+            self.node, self.node_source, port, direction or direction_of(meaning.counter),
+            priority, queue, lane, self.interval_ns,
+            meaning.counter, original, meaning.kind, meaning.unit,
+        )  # fmt: skip
         if self.time_ns is not None:
-            low, high = self._window or (self.time_ns, self.time_ns)
-            self._window = (min(low, self.time_ns), max(high, self.time_ns))
-            self._put(row)
+            number = self._number_of((*series, "content"))
+            self._put(number, place, self.time_ns, value, counted)
             return True
         key = (self.node, port, meaning.counter, priority, queue, lane)
         if key in self._seen:
             self._next_dump()
         self._seen.add(key)
-        self._untimed.append(row)
+        self._untimed.append((place, series, value, counted))
         return True
 
     def where(self, **known: object) -> list[str]:
@@ -245,32 +174,11 @@ class Samples:
 
     def finish(self) -> None:
         """Write what is left, and say what the file covers."""
-        last = self._untimed
-        self._untimed = []
-        if last:
-            self.dumps_count += 1
-            # A file of local times must not hold others beside them.
-            time_ns, time_source = (None, None) if self.is_local else self._file_time
-            if time_ns is not None:
-                low, high = self._window or (time_ns, time_ns)
-                self._window = (min(low, time_ns), max(high, time_ns))
-            for row in last:
-                self._put((*row[:8], time_ns, time_source, *row[10:]))
-        self._flush()
-        if self.missing_count:
-            self._sink.count(
-                "no_value",
-                self.missing_count,
-                severity="info",
-                doc="Cells that say that there is no number (N/A, a dash): no sample was written.",
-            )
+        # A file of local times must not hold others beside them.
+        self._put_dump(*((None, None) if self.is_local else self.file_time))
+        self._end(self._basis or "epoch")
         if self.is_local:
-            self._sink.count(
-                "local_time",
-                severity="info",
-                doc="Times without a zone. They mean nothing beside other files until job.toml "
-                "says [[source]] path, timezone.",
-            )
+            count_local_time(self._sink)
         if self._other_times:
             self._sink.count(
                 "bad_time",
@@ -278,12 +186,7 @@ class Samples:
                 doc="Times that cannot be: without a zone among others that have one, or the "
                 "other way round.",
             )
-        if self._window:
-            low, high = self._window
-            self._sink.fact(
-                time_basis=self._basis or "epoch", window_start_ns=low, window_end_ns=high
-            )
-        elif self.rows_count:
+        if self._window is None and self.rows_count:
             self._sink.fact(time_basis="none")
 
     def _no_number(self, place: int, printed: object) -> None:
@@ -300,7 +203,6 @@ class Samples:
     def _next_dump(self) -> None:
         if not self._untimed:
             return
-        self.dumps_count += 1
         self._sink.count(
             "dump_without_time",
             severity="info",
@@ -308,20 +210,13 @@ class Samples:
             "its time is not.",
             place=self._untimed[0][0],
         )
-        for row in self._untimed:
-            self._put(row)
-        self._untimed = []
+        self._put_dump(None, None)
         self._seen.clear()
 
-    def _put(self, row: tuple[Any, ...]) -> None:
-        self._rows.append(row)
-        if len(self._rows) >= CHUNK_ROWS:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._rows:
-            _write(self._sink, "net_sample", COLUMNS, self._rows)
-            self._rows = []
+    def _put_dump(self, time_ns: int | None, time_source: str | None) -> None:
+        for place, series, value, counted in self._untimed:
+            self._put(self._number_of((*series, time_source)), place, time_ns, value, counted)
+        self._untimed = []
 
 
 def _write(sink: Sink, name: str, columns: Sequence[str], rows: list[tuple[Any, ...]]) -> None:
@@ -351,9 +246,3 @@ def write_events(sink: Sink, events: list[Event]) -> None:
     if events:
         columns = ("place", "time_ns", "code", "severity", "fields")
         _write(sink, "log_event", columns, [tuple(e) for e in events])
-
-
-def shape(text: str) -> str:
-    """Masked shape of a text: letters to a, digits to 9."""
-    masked = re.sub(r"[^\W\d_]", "a", text[:120])
-    return re.sub(r"\d", "9", masked)

@@ -19,7 +19,7 @@ from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import rdma_names, times
 from tracekit.ingest.counters.documents import Line, lines
-from tracekit.ingest.counters.net_samples import Samples, is_missing, shape
+from tracekit.ingest.counters.net_samples import NetSamples, is_missing
 from tracekit.ingest.counters.net_words import is_word, meaning
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.table import (
@@ -33,6 +33,7 @@ from tracekit.ingest.counters.table import (
     unit_of,
 )
 from tracekit.ingest.counters.vocabulary import Meaning
+from tracekit.ingest.lines import shape
 
 KIND = "net_csv"
 
@@ -145,7 +146,7 @@ def read(source: SourceFile, sink: Sink) -> None:
     """Every number into net_sample."""
     with source.open() as stream:
         reading = Reading(sink, stream, None, "line")
-        table = _Table(source, sink, Samples(sink, source), reading)
+        table = _Table(source, sink, NetSamples(sink, source), reading)
         for line in lines(stream):
             table.line(line)
         reading.finish(table.samples, files.stream_problem(stream))
@@ -248,7 +249,9 @@ def _by_header(name: str) -> Counter | None:
 
 
 class _Table:
-    def __init__(self, source: SourceFile, sink: Sink, samples: Samples, reading: Reading) -> None:
+    def __init__(
+        self, source: SourceFile, sink: Sink, samples: NetSamples, reading: Reading
+    ) -> None:
         self.samples = samples
         self._source = source
         self._sink = sink

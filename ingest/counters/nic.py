@@ -10,19 +10,13 @@ from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import rdma_names, times
 from tracekit.ingest.counters.documents import Line, documents, lines
-from tracekit.ingest.counters.net_samples import (
-    Event,
-    Samples,
-    decimal,
-    integer,
-    port_of_name,
-    shape,
-    write_events,
-)
+from tracekit.ingest.counters.names import port_of_name
+from tracekit.ingest.counters.net_samples import Event, NetSamples, decimal, integer, write_events
 from tracekit.ingest.counters.net_words import is_word, meaning, own
 from tracekit.ingest.counters.printed_tables import prompt
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.vocabulary import Meaning
+from tracekit.ingest.lines import shape
 
 KIND = "nic"
 
@@ -194,7 +188,7 @@ def read(source: SourceFile, sink: Sink) -> None:
         head = stream.read(4096)
     with source.open() as stream:
         reading = Reading(sink, stream, None, "line")
-        parser = _Parser(sink, Samples(sink, source), reading, source.name)
+        parser = _Parser(sink, NetSamples(sink, source), reading, source.name)
         if len(head) <= 64 and _sniff_sysfs(head, source.name):
             parser.sysfs_file(source.path, head.decode("utf-8", "replace").strip())
             stream.read()
@@ -242,7 +236,7 @@ def ethtool_meaning(name: str, has_physical: bool) -> tuple[Meaning, int | None,
 
 
 class _Parser:
-    def __init__(self, sink: Sink, samples: Samples, reading: Reading, name: str) -> None:
+    def __init__(self, sink: Sink, samples: NetSamples, reading: Reading, name: str) -> None:
         self.samples = samples
         self.events: list[Event] = []
         self._sink = sink

@@ -8,10 +8,11 @@ from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
 from tracekit.ingest.counters.documents import Line, lines
-from tracekit.ingest.counters.net_samples import Samples, is_missing, shape
+from tracekit.ingest.counters.net_samples import NetSamples, is_missing
 from tracekit.ingest.counters.net_words import is_word, meaning, own
 from tracekit.ingest.counters.printed_tables import prompt
 from tracekit.ingest.counters.status import Reading
+from tracekit.ingest.lines import shape
 
 KIND = "nxos"
 
@@ -70,14 +71,14 @@ def read(source: SourceFile, sink: Sink) -> None:
     """Stream the tables into net_sample."""
     with source.open() as stream:
         reading = Reading(sink, stream, "Cisco NX-OS", "line")
-        parser = _Parser(Samples(sink, source), reading)
+        parser = _Parser(NetSamples(sink, source), reading)
         for line in lines(stream):
             parser.line(line)
         reading.finish(parser.samples, files.stream_problem(stream))
 
 
 class _Parser:
-    def __init__(self, samples: Samples, reading: Reading) -> None:
+    def __init__(self, samples: NetSamples, reading: Reading) -> None:
         self.samples = samples
         self._reading = reading
         self._columns: list[str] | None = None

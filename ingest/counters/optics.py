@@ -8,10 +8,12 @@ from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
 from tracekit.ingest.counters.documents import Line, lines
-from tracekit.ingest.counters.net_samples import Samples, is_missing, port_of_name, shape
+from tracekit.ingest.counters.names import port_of_name
+from tracekit.ingest.counters.net_samples import NetSamples, is_missing
 from tracekit.ingest.counters.net_words import meaning
 from tracekit.ingest.counters.printed_tables import prompt
 from tracekit.ingest.counters.status import Reading
+from tracekit.ingest.lines import shape
 
 KIND = "optics"
 
@@ -52,14 +54,14 @@ def read(source: SourceFile, sink: Sink) -> None:
     with source.open() as stream:
         reading = Reading(sink, stream, None, "line")
         reading.from_documentation("The dump of a transceiver")
-        parser = _Parser(Samples(sink, source), reading, port_of_name(source.name))
+        parser = _Parser(NetSamples(sink, source), reading, port_of_name(source.name))
         for line in lines(stream):
             parser.line(line)
         reading.finish(parser.samples, files.stream_problem(stream))
 
 
 class _Parser:
-    def __init__(self, samples: Samples, reading: Reading, port: str | None) -> None:
+    def __init__(self, samples: NetSamples, reading: Reading, port: str | None) -> None:
         self.samples = samples
         self._reading = reading
         self._name_port = port

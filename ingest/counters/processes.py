@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tracekit.ingest.base import Sink, write_columns
 from tracekit.ingest.counters.fields import gpu_meaning
-from tracekit.ingest.counters.gpu_samples import Gpu, Samples
+from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
 
 COUNT = gpu_meaning("compute_processes", 1.0, "processes")
 MAX_PROCESSES = 100_000
@@ -46,7 +46,7 @@ class Processes:
     then a GPU's counts are kept only if all its readings in that output list the same processes.
     """
 
-    def __init__(self, sink: Sink, samples: Samples) -> None:
+    def __init__(self, sink: Sink, samples: GpuSamples) -> None:
         self._sink = sink
         self._samples = samples
         self._unsure: set[Gpu] = set()

@@ -19,10 +19,12 @@ from tracekit.ingest.base import Recognition, Sink, SourceFile, stated_host
 from tracekit.ingest.counters import exposition, fields, times
 from tracekit.ingest.counters.exposition import Sample, Series
 from tracekit.ingest.counters.fields import gpu_meaning
-from tracekit.ingest.counters.gpu_samples import Gpu, Samples, pci_address, uuid_of
+from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
 from tracekit.ingest.counters.gpu_words import blanks
-from tracekit.ingest.counters.net_samples import Samples as NetSamples
+from tracekit.ingest.counters.names import pci_address, uuid_of
+from tracekit.ingest.counters.net_samples import NetSamples
 from tracekit.ingest.counters.node_exporter import NicMetric, nic_metric
+from tracekit.ingest.counters.samples import count_local_time
 from tracekit.ingest.counters.status import count_documented
 from tracekit.ingest.counters.vocabulary import Meaning
 from tracekit.ingest.lines import numbered_lines, shape
@@ -83,7 +85,7 @@ class _Writer:
 
     def __init__(self, source: SourceFile, sink: Sink) -> None:
         self.sink = sink
-        self.gpu = Samples(sink, source)
+        self.gpu = GpuSamples(sink, source)
         self.net = NetSamples(sink, source)
         self.unknown_count = 0
         self.known_count = 0
@@ -140,15 +142,10 @@ class _Writer:
 
     def finish(self) -> None:
         """Write what is left, and count what no table has a place for."""
-        if self.gpu.rows_count or self.gpu.blanks_count:
+        if self.gpu.rows_count or self.gpu.missing_count:
             self.gpu.finish("local" if self.is_local else "epoch")
         if self.is_local:
-            self.sink.count(
-                "local_time",
-                severity="info",
-                doc="Times without a zone. They mean nothing beside other files until job.toml "
-                "says [[source]] path, timezone.",
-            )
+            count_local_time(self.sink)
         if self.net.rows_count:
             self.net.finish()
         if self.is_documented:
@@ -392,16 +389,16 @@ def _put_pairs(place: int, series: Series, pairs: pl.DataFrame, writer: _Writer)
         words = texts.filter(is_word).str.to_lowercase()
         no_numbers = int((~words.str.contains(r"^[-+]?(nan|inf|infinity)$")).sum())
         bad += no_numbers
-        writer.gpu.blanks_count += len(words) - no_numbers
+        writer.gpu.missing_count += len(words) - no_numbers
     numbers = plain.fill_null(float("nan")).to_numpy()
-    writer.gpu.blanks_count += int((~np.isfinite(numbers)).sum()) - int(is_word.sum())
+    writer.gpu.missing_count += int((~np.isfinite(numbers)).sum()) - int(is_word.sum())
     good = np.isfinite(numbers) & ~blanks(np.nan_to_num(numbers))
-    writer.gpu.blanks_count += int(np.isfinite(numbers).sum() - good.sum())
+    writer.gpu.missing_count += int(np.isfinite(numbers).sum() - good.sum())
     scaled = numbers * meaning.scale
     counted: np.ndarray | None = None
     if meaning.kind == "cumulative":
         is_count = (scaled >= 0) & (scaled < 2.0**64)
-        writer.gpu.blanks_count += int((good & ~is_count).sum())
+        writer.gpu.missing_count += int((good & ~is_count).sum())
         good &= is_count
         counted = rounded = np.round(np.where(good, scaled, 0.0)).astype(np.uint64)
         if meaning.scale == 1.0:

@@ -13,9 +13,11 @@ from xml.parsers import expat
 from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters.fields import gpu_meaning, scale_of
-from tracekit.ingest.counters.gpu_samples import Gpu, Samples, pci_address, uuid_of
+from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
 from tracekit.ingest.counters.moments import local_ns, says_utc
+from tracekit.ingest.counters.names import pci_address, uuid_of
 from tracekit.ingest.counters.processes import Processes
+from tracekit.ingest.counters.samples import count_local_time
 
 NAME = "nvidia_smi_xml"
 MAX_DEPTH = 32
@@ -88,7 +90,7 @@ def sniff(head: bytes, name: str) -> Recognition | None:
 def read(source: SourceFile, sink: Sink) -> None:
     """Stream the documents into gpu_sample, gpu_process and device."""
     with source.open() as stream:
-        samples = Samples(sink, source)
+        samples = GpuSamples(sink, source)
         state = _State(Processes(sink, samples), is_utc=says_utc(source.name))
         bad = 0
         for place, document in enumerate(_documents(stream), 1):
@@ -105,12 +107,7 @@ def read(source: SourceFile, sink: Sink) -> None:
         problem = files.stream_problem(stream)
         sink.fact(place_kind="event", is_truncated_end=problem is not None)
         if state.is_local:
-            sink.count(
-                "local_time",
-                severity="info",
-                doc="Times without a zone. They mean nothing beside other files until job.toml "
-                "says [[source]] path, timezone.",
-            )
+            count_local_time(sink)
         if problem is not None or bad:
             why = f"it breaks off ({problem})" if problem else f"{bad} documents are damaged"
             sink.fact(status="partial", reason=why)
@@ -145,7 +142,7 @@ def _documents(stream: BinaryIO) -> Iterator[bytes]:
 class _Document:
     """One dump."""
 
-    def __init__(self, samples: Samples, sink: Sink, state: _State, place: int) -> None:
+    def __init__(self, samples: GpuSamples, sink: Sink, state: _State, place: int) -> None:
         self._samples = samples
         self._sink = sink
         self._state = state
@@ -291,7 +288,7 @@ class _Document:
         found = _VALUE.fullmatch(text)
         if found is None:
             if text.lower() in _MISSING:
-                self._samples.blanks_count += 1
+                self._samples.missing_count += 1
             return None
         scale = scale_of(counter, found[2]) if found[2] else 1.0
         return None if scale is None else float(found[1]) * scale

@@ -16,16 +16,16 @@ from tracekit.ingest.counters import times
 from tracekit.ingest.counters.documents import documents, lines
 from tracekit.ingest.counters.net_samples import (
     Event,
-    Samples,
+    NetSamples,
     decimal,
     is_missing,
-    shape,
     write_events,
 )
 from tracekit.ingest.counters.net_words import is_word, meaning, own
 from tracekit.ingest.counters.printed_tables import Header, Ragged, Row, Text, blocks, prompt
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.vocabulary import Meaning
+from tracekit.ingest.lines import shape
 
 KIND = "sonic_cli"
 
@@ -176,7 +176,7 @@ def read(source: SourceFile, sink: Sink) -> None:
     is_json = start.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
     with source.open() as stream:
         reading = Reading(sink, stream, "SONiC", "line")
-        parser = _Parser(Samples(sink, source), reading)
+        parser = _Parser(NetSamples(sink, source), reading)
         if is_json:
             for found in documents(stream):
                 if found.problem:
@@ -193,7 +193,7 @@ def read(source: SourceFile, sink: Sink) -> None:
 
 
 class _Parser:
-    def __init__(self, samples: Samples, reading: Reading) -> None:
+    def __init__(self, samples: NetSamples, reading: Reading) -> None:
         self.samples = samples
         self.events: list[Event] = []
         self._reading = reading

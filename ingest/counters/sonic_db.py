@@ -15,13 +15,7 @@ from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
 from tracekit.ingest.counters.documents import documents
-from tracekit.ingest.counters.net_samples import (
-    Event,
-    Samples,
-    decimal,
-    integer,
-    write_events,
-)
+from tracekit.ingest.counters.net_samples import Event, NetSamples, decimal, integer, write_events
 from tracekit.ingest.counters.net_words import meaning, own
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.vocabulary import Meaning
@@ -175,7 +169,7 @@ def read(source: SourceFile, sink: Sink) -> None:
     """Every dump of the file into net_sample; storms and the newest pauses into log_event."""
     with source.open() as stream:
         reading = Reading(sink, stream, "SONiC COUNTERS_DB", "event")
-        samples = Samples(sink, source)
+        samples = NetSamples(sink, source)
         dump = _Dump(sink, samples, reading)
         for found in documents(stream):
             if found.problem or not isinstance(found.value, dict):
@@ -189,7 +183,7 @@ def read(source: SourceFile, sink: Sink) -> None:
 
 
 class _Dump:
-    def __init__(self, sink: Sink, samples: Samples, reading: Reading) -> None:
+    def __init__(self, sink: Sink, samples: NetSamples, reading: Reading) -> None:
         self.events: list[Event] = []
         self._sink = sink
         self._samples = samples

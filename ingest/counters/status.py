@@ -8,7 +8,7 @@ from tracekit.ingest.base import Sink
 from tracekit.wording import plural
 
 if TYPE_CHECKING:
-    from tracekit.ingest.counters.net_samples import Samples
+    from tracekit.ingest.counters.net_samples import NetSamples
 
 
 def count_documented(sink: Sink, what: str) -> None:
@@ -60,7 +60,7 @@ class Reading:
         """The format was never seen in a real file: rules may raise at most a note on it."""
         count_documented(self._sink, what)
 
-    def finish(self, samples: Samples, problem: str | None = None) -> None:
+    def finish(self, samples: NetSamples, problem: str | None = None) -> None:
         """Write what is left and set the facts of the source."""
         samples.finish()
         is_cut = problem is not None

@@ -13,10 +13,11 @@ from typing import Any
 from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters.documents import documents
-from tracekit.ingest.counters.net_samples import Samples, shape
+from tracekit.ingest.counters.net_samples import NetSamples
 from tracekit.ingest.counters.net_words import is_word, meaning, own
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.vocabulary import Meaning
+from tracekit.ingest.lines import shape
 
 KIND = "switch_json"
 
@@ -87,7 +88,7 @@ def read(source: SourceFile, sink: Sink) -> None:
     """Every answer of the file into net_sample."""
     with source.open() as stream:
         reading = Reading(sink, stream, "Arista EOS", "line")
-        parser = _Parser(sink, Samples(sink, source), reading)
+        parser = _Parser(sink, NetSamples(sink, source), reading)
         for found in documents(stream):
             if found.problem:
                 reading.bad(found.line, found.problem)
@@ -99,7 +100,7 @@ def read(source: SourceFile, sink: Sink) -> None:
 
 
 class _Parser:
-    def __init__(self, sink: Sink, samples: Samples, reading: Reading) -> None:
+    def __init__(self, sink: Sink, samples: NetSamples, reading: Reading) -> None:
         self.samples = samples
         self._sink = sink
         self._reading = reading

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 from tracekit.ingest.base import Sink, write_columns
-from tracekit.ingest.counters.gpu_samples import pci_address
+from tracekit.ingest.counters.names import pci_address
 
 READ_CHARACTERS = 1 << 16
 MAX_DEPTH = 64

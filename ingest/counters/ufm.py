@@ -17,9 +17,10 @@ from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import rdma_names, times, ufm_names
 from tracekit.ingest.counters.documents import Line, documents, lines
-from tracekit.ingest.counters.net_samples import Event, Samples, integer, shape, write_events
+from tracekit.ingest.counters.net_samples import Event, NetSamples, integer, write_events
 from tracekit.ingest.counters.rdma_names import node_and_prefix
 from tracekit.ingest.counters.status import Reading
+from tracekit.ingest.lines import shape
 
 KIND = "ufm"
 MAX_DEPTH = 12
@@ -56,7 +57,7 @@ def read(source: SourceFile, sink: Sink) -> None:
     with source.open() as raw:
         stream = raw if is_json else _Ends(raw)  # type: ignore[assignment]
         reading = Reading(sink, raw, "UFM", "line")
-        parser = _Parser(sink, Samples(sink, source), reading)
+        parser = _Parser(sink, NetSamples(sink, source), reading)
         reading.from_documentation("Telemetry of UFM")
         if is_json:
             for found in documents(stream):
@@ -90,7 +91,7 @@ class _Ends:
 
 
 class _Parser:
-    def __init__(self, sink: Sink, samples: Samples, reading: Reading) -> None:
+    def __init__(self, sink: Sink, samples: NetSamples, reading: Reading) -> None:
         self.samples = samples
         self.events: list[Event] = []
         self._sink = sink

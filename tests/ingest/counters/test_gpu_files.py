@@ -14,7 +14,7 @@ from tracekit.ingest import ingestor, recognise
 from tracekit.ingest.base import IngestOptions
 from tracekit.ingest.counters import fields, range_answers
 from tracekit.ingest.counters.columns import UnknownColumnError, check_columns
-from tracekit.ingest.counters.gpu_samples import pci_address
+from tracekit.ingest.counters.names import pci_address
 from tracekit.ingest.memory import MemorySink, source_of
 
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "counters"

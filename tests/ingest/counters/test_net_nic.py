@@ -11,7 +11,7 @@ from net_cases import SHARED, golden, ingest, table
 
 from tracekit.ingest import files, recognise
 from tracekit.ingest.base import SourceFile
-from tracekit.ingest.counters.net_samples import node_of_path
+from tracekit.ingest.counters.names import node_of_path
 from tracekit.ingest.memory import MemorySink
 
 FAMILY = "nic"

@@ -1,0 +1,63 @@
+"""Machines, ports and GPUs, as paths and formats spell them."""
+
+from __future__ import annotations
+
+import re
+
+_PCI = re.compile(
+    r"(?:PCI:)?(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-9a-f]))?", re.I
+)
+_UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{1,80}")
+_NODE = re.compile(
+    r"(?:switch|leaf|spine|superspine|tor|core|agg|border|sw|host|node|gpu|dgx|hgx|worker|compute)"
+    r"(?:[-_]?[a-z]{0,8}[-_]?\d{1,6})(?:[-.][A-Za-z0-9-]{1,40}){0,4}?(?=$|[._ ]|-\D)",
+    re.I,
+)
+_TREE = re.compile(r"/(?:sys|class|infiniband)/.*|/[\w.-]+/(?:ports|statistics)/.*")
+_PORT_IN_NAME = re.compile(
+    r"(?<![A-Za-z0-9])((?:eth|ens|enp|eno|enx|ib|bond|swp|rdma|roce|rocep|mlx5_|bnxt_re|rail)"
+    r"[a-z0-9]{0,3}\d[a-z0-9]{0,16}(?:_np\d)?)(?![A-Za-z0-9])"
+)
+_CAPTURED = re.compile(r"ethtool(?:-[a-z]{1,8})?\.([\w.@-]{1,60}?)(?:\.\d{9,19})?\.txt$")
+
+
+def pci_address(text: str) -> str | None:
+    """dddddddd:bb:dd.f in lower case, from any spelling; None for what is no PCI address."""
+    found = _PCI.fullmatch(text.strip())
+    if found is None:
+        return None
+    domain, bus, device, function = found.groups()
+    return f"{int(domain or '0', 16):08x}:{bus}:{device}.{function or '0'}".lower()
+
+
+def uuid_of(text: str | None) -> str | None:
+    """A GPU's or MIG device's UUID; None for what is none."""
+    text = (text or "").strip()
+    return text if _UUID.fullmatch(text) else None
+
+
+def node_of_path(path: str) -> str | None:
+    """A machine that the file's name, or a folder of it, names; None where none clearly does.
+
+    Only names that begin as machines' do and carry a number count (leaf01, gpu-11, host3); a file
+    called switch is one too. Anything looser would turn commands into machines. ``tracekit
+    capture`` names its folders after hosts.
+    """
+    plain = re.sub(r"[\\!]", "/", path)
+    tree = _TREE.search(plain)
+    parts = [p for p in (plain[: tree.start()] if tree else plain).split("/") if p]
+    if len(parts) > 2 and parts[-3].startswith("tracekit-capture"):
+        return parts[-2]
+    for position, part in enumerate(reversed(parts[-3:])):
+        found = _NODE.match(part)
+        if found:
+            return found[0]
+        if position == 0 and re.match(r"switch(?=[._]|$)", part):
+            return "switch"
+    return None
+
+
+def port_of_name(name: str) -> str | None:
+    """An interface that a file's name names, as in ethtool_eth0.txt."""
+    found = _CAPTURED.match(name) or _PORT_IN_NAME.search(name)
+    return found[1] if found else None

@@ -1,0 +1,186 @@
+"""Samples on their way into their table: gathered by series, written in blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tracekit.ingest.base import Sink, SourceFile
+from tracekit.ingest.counters import times
+from tracekit.values import fitted, tell
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+BLOCK_ROWS = 200_000
+"""Rows that are gathered before they are written."""
+
+
+def count_local_time(sink: Sink) -> None:
+    """Say that a file's times lack their zone."""
+    sink.count(
+        "local_time",
+        severity="info",
+        doc="Times without a zone. They mean nothing beside other files until job.toml says "
+        "[[source]] path, timezone.",
+    )
+
+
+class Samples:
+    """Gathers the samples of one file and writes them into one table.
+
+    What all samples of a series share (whose it is, its counter, its unit) is held once, and a
+    sample holds the number of its series. A subject says how its series are described.
+    """
+
+    table: ClassVar[str]
+    columns: ClassVar[tuple[str, ...]]
+    """Columns that a series has once."""
+    keeps_series: ClassVar[bool] = True
+    """Whether the numbers of series hold for the whole file; else for a block, so that a file of
+    many series takes no more memory than one of few."""
+
+    def __init__(self, sink: Sink, source: SourceFile) -> None:
+        self._sink = sink
+        self.file_time = times.of_file(source)
+        self._described: dict[tuple[Any, ...], int] = {}
+        self._ids: list[int] = []
+        self._places: list[int] = []
+        self._times: list[int | None] = []
+        self._values: list[float | None] = []
+        self._counted: list[int | None] = []
+        self._blocks: list[tuple[pa.Array, ...]] = []
+        self._blocks_count = 0
+        self._window: tuple[int, int] | None = None
+        self.rows_count = 0
+        self.missing_count = 0
+        """Cells that say that there is no number."""
+
+    def _number_of(self, series: tuple[Any, ...]) -> int:
+        """The number of a series, given as its values of ``columns``."""
+        return self._described.setdefault(series, len(self._described))
+
+    def _put(
+        self, series: int, place: int, time_ns: int | None, value: float | None, counted: int | None
+    ) -> None:
+        """One sample, in the unit of its series; one of the last two is None."""
+        self._ids.append(series)
+        self._places.append(place)
+        self._times.append(time_ns)
+        self._values.append(value)
+        self._counted.append(counted)
+        if len(self._ids) >= BLOCK_ROWS:
+            self._flush()
+
+    def add_many(
+        self,
+        series: np.ndarray,
+        places: np.ndarray,
+        times_ns: np.ndarray,
+        values: np.ndarray | None,
+        counted: np.ndarray | None,
+    ) -> None:
+        """Samples as arrays, already scaled and without blanks; one of the last two is None."""
+        import pyarrow as pa
+
+        if not len(series):
+            return
+        self.rows_count += len(series)
+        none = pa.nulls(len(series), pa.float64() if values is None else pa.uint64())
+        self._blocks.append(
+            (
+                pa.array(series, pa.int32()),
+                pa.array(places, pa.int64()),
+                pa.array(times_ns, pa.int64()),
+                none if values is None else pa.array(values, pa.float64()),
+                none if counted is None else pa.array(counted, pa.uint64()),
+            )
+        )
+        self._blocks_count += len(series)
+        if self._blocks_count >= BLOCK_ROWS:
+            self._flush_blocks()
+
+    def _flush_blocks(self) -> None:
+        import pyarrow as pa
+
+        if self._blocks:
+            columns = [pa.concat_arrays(list(c)) for c in zip(*self._blocks, strict=True)]
+            self._write(columns[0].to_numpy(), *columns[1:])
+            self._blocks.clear()
+            self._blocks_count = 0
+
+    def _flush(self) -> None:
+        import numpy as np
+
+        gathered = (self._ids, self._places, self._times, self._values, self._counted)
+        if self._ids:
+            self._write(np.array(self._ids, np.int64), *gathered[1:])
+        for each in gathered:
+            each.clear()
+        if not self.keeps_series:
+            self._described.clear()
+
+    def _write(
+        self,
+        ids: np.ndarray,
+        places: Sequence[int] | pa.Array,
+        times_ns: Sequence[int | None] | pa.Array,
+        values: Sequence[float | None] | pa.Array,
+        counted: Sequence[int | None] | pa.Array,
+    ) -> None:
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        # Only the series of this block are described: a file may have many more.
+        used = np.flatnonzero(np.bincount(ids, minlength=len(self._described)))
+        place_of = np.zeros(len(self._described), np.int32)
+        place_of[used] = np.arange(len(used), dtype=np.int32)
+        every = list(self._described)
+        series = [every[i] for i in used.tolist()]
+        which = place_of[ids]
+        described, misfits = fitted(
+            self.table, dict(zip(self.columns, zip(*series, strict=True), strict=True))
+        )
+        columns: dict[str, Any] = {
+            "place": places, "time_ns": times_ns, "value": values, "counted": counted,
+        }  # fmt: skip
+        if misfits:  # rare: row by row, so that they are told with their places
+            rows_of = [series[i] for i in which.tolist()]
+            columns |= zip(self.columns, zip(*rows_of, strict=True), strict=True)
+        else:
+            at = pa.array(which, pa.int32())
+            for name in self.columns:
+                words = described.column(name).combine_chunks()
+                if pa.types.is_string(words.type):
+                    words = words.dictionary_encode()
+                    columns[name] = pa.DictionaryArray.from_arrays(
+                        words.indices.take(at), words.dictionary
+                    )
+                else:
+                    columns[name] = words.take(at)
+        rows, misfits = fitted(self.table, columns)
+        tell(self._sink.count, rows, misfits)
+        ends = pc.min_max(rows.column("time_ns"))
+        if ends["min"].is_valid:
+            low, high = ends["min"].as_py(), ends["max"].as_py()
+            old = self._window or (low, high)
+            self._window = (min(low, old[0]), max(high, old[1]))
+        self._sink.write(self.table, rows)
+
+    def _end(self, basis: str) -> None:
+        """Write what is left, and say what time the file covers and how many numbers it lacks."""
+        self._flush()
+        self._flush_blocks()
+        if self.missing_count:
+            self._sink.count(
+                "no_value",
+                self.missing_count,
+                severity="info",
+                doc="Cells that say that there is no number (N/A, NaN, a dash, one of DCGM's "
+                "blanks): no sample was written.",
+            )
+        if self._window is not None:
+            low, high = self._window
+            self._sink.fact(time_basis=basis, window_start_ns=low, window_end_ns=high)

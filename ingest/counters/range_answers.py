@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 READ_BYTES = 4 << 20
 MAX_LABELS_BYTES = 1 << 18
 """Longest labels of a series that are found."""
+MAX_PAIR_BYTES = 16 << 20
+"""Text in which no pair ends, from which on it is none: it would all be held."""
 
 _SERIES = re.compile(
     rb'"metric"\s*+:\s*+(\{(?:[^{}"\\]|"(?:[^"\\]|\\.)*+")*+\})'
@@ -109,6 +111,9 @@ class Answer:
                 return  # no list of pairs: look for the next series
             found = _END.search(self._buffer)
             end = found.start() + 1 if found else self._buffer.rfind(b"]") + 1
+            if end <= 0 and len(self._buffer) >= MAX_PAIR_BYTES:
+                yield Part(self.series_count, labels, *table(b"", bad_count=1))
+                return
             if end <= 0 or (found is None and len(self._buffer) < READ_BYTES):
                 if self._more():
                     continue

@@ -837,6 +837,16 @@ def test_communication_beyond_nccl(name: str, library: str, op: str) -> None:
     assert sink.rows("collective", "library", "op") == [(library, op)]
 
 
+@pytest.mark.parametrize("name", ["ncclNetIrecv()", "ncclNetTest", "ncclNetIsend()"])
+def test_what_the_network_of_nccl_marks_is_no_collective(name: str) -> None:
+    """A patched NCCL marks its network's calls: nobody asked for them, and no kernel is theirs."""
+    events = [x("user_annotation", name, 5, 10), x("cpu_op", name, 6, 2), launch(1, 8)]
+    sink = read(trace([*events, kernel("gemm", 20, 2, 1)]))
+    assert sink.rows("collective") == []
+    assert sink.rows("open_collective") == []
+    assert "collective" not in sink.rows("annotation", "domain")
+
+
 def test_copies_inside_a_collective_stay_copies() -> None:
     events = [x("user_annotation", "nccl:all_gather", 5, 10), launch(1, 8)]
     events += [kernel("void at::native::elementwise_kernel<4>(int)", 20, 2, 1, **comm())]

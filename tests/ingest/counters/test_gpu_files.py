@@ -281,6 +281,18 @@ def test_an_answer_is_the_same_however_it_is_cut_into_blocks(
     assert "status" not in sink.facts
 
 
+def test_a_pair_that_does_not_end_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_answers, "READ_BYTES", 100)
+    monkeypatch.setattr(range_answers, "MAX_PAIR_BYTES", 1000)
+    text = api(
+        answer("DCGM_FI_DEV_GPU_TEMP", [(1.0, "5" * 5000)]),
+        answer("DCGM_FI_DEV_SM_CLOCK", [(1.0, "1980")]),
+    )
+    sink = ingest(text)
+    assert (values(sink, "gpu_temperature"), values(sink, "sm_clock")) == ([], [1.98e9])
+    assert sum(sink.counters.values()) == 1, sink.counters
+
+
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.9])
 def test_an_answer_that_breaks_off_gives_what_came_before(share: float) -> None:
     text = api(answer("DCGM_FI_DEV_GPU_TEMP", TEMPERATURE))

@@ -22,7 +22,7 @@ from tracekit.errors import InputError
 from tracekit.ingest import IngestOptions, SourceFile, ingestor, recognise
 from tracekit.ingest.files import expand
 from tracekit.ingest.memory import MemorySink
-from tracekit.ingest.nsys import database, sniff
+from tracekit.ingest.nsys import database, parquet, sniff
 from tracekit.ingest.nsys.database import Database
 
 pytestmark = pytest.mark.usefixtures("nsys_reader")
@@ -483,3 +483,23 @@ def test_a_question_over_all_rows_takes_no_more_steps_than_the_file_can_hold_row
     with Database(path) as opened:
         assert not opened.distinct("CUPTI_ACTIVITY_KIND_KERNEL", "start")
         assert opened.damaged
+
+
+def test_one_long_name_in_parquet_is_not_held_once_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parquet stores what is repeated once: 2 kB of file are hundreds of megabytes of rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    monkeypatch.setattr(parquet, "MEMORY", "64MB")
+    name = pa.array(["x" * 1_000_000]).take(pa.array([0] * 200))
+    path = tmp_path / "StringIds.parquet"
+    pq.write_table(pa.table({"id": pa.array(range(200)), "value": name}), path, compression="zstd")
+    pq.write_table(pa.table({"id": pa.array([1, 2])}), tmp_path / "PROCESSES.parquet")
+    assert path.stat().st_size < 20_000
+    with parquet.ParquetTables(tmp_path) as tables:
+        assert list(tables.batches("StringIds", ["id", "value"])) == []
+        assert tables.damaged == ["StringIds: its file is damaged"]
+        assert list(tables.rows("PROCESSES", ["id"])) == [(1,), (2,)]
+    assert not (tmp_path / ".tmp").exists() and not Path(".tmp").exists(), "nothing was spilled"

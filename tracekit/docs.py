@@ -168,9 +168,9 @@ def _formats(subject: str) -> str:
 
 def counters_page() -> str:
     """docs/counters.md: formats of counters, and what their canonical names mean."""
-    from tracekit.ingest.counters.gpu_table import SAID_ROLES
+    from tracekit.ingest.counters.gpu_table import TABLE as GPU_TABLE
     from tracekit.ingest.counters.gpu_words import GPU
-    from tracekit.ingest.counters.net_table import ROLES as NET_ROLES
+    from tracekit.ingest.counters.net_table import TABLE as NET_TABLE
     from tracekit.ingest.counters.net_words import NET
 
     parts = [
@@ -188,8 +188,8 @@ def counters_page() -> str:
         _formats("gpu"),
         "### Tables with headers of their own",
         "A CSV whose columns nobody knows is explained in job.toml. The key is a part of the table "
-        f"(of GPUs: {', '.join(SAID_ROLES)}; of a network: {', '.join(NET_ROLES)}) or a counter's "
-        "name from the tables below; the value is the "
+        f"(of GPUs: {', '.join(GPU_TABLE.roles)}; of a network: {', '.join(NET_TABLE.roles)}) or "
+        "a counter's name from the tables below; the value is the "
         "header, with its unit in brackets where the header does not state it. `gpu` is the NVML "
         "index. In a table with a number a row (`metric` and `value`), a counter's value is the "
         "text in its metric column. What is not named is read by the usual headers; a column that "

@@ -28,12 +28,12 @@ def is_network(columns: Mapping[str, str]) -> bool:
 
 def check_columns(columns: Mapping[str, str]) -> None:
     """Refuse what job.toml may not say of columns. Raises UnknownColumnError."""
-    roles = {*gpu_table.SAID_ROLES, *net_table.ROLES}
-    known = [*gpu_table.SAID_ROLES, *net_table.OWN_ROLES, *GPU, *NET]
+    roles = {*gpu_table.TABLE.roles, *net_table.TABLE.roles}
+    known = [*gpu_table.TABLE.roles, *net_table.OWN_ROLES, *GPU, *NET]
     for key in columns:
         if key not in known:
             close = difflib.get_close_matches(key[:60].lower(), known, n=1, cutoff=0.5)
-            parts = ", ".join(dict.fromkeys((*gpu_table.SAID_ROLES, *net_table.ROLES)))
+            parts = ", ".join(dict.fromkeys((*gpu_table.TABLE.roles, *net_table.TABLE.roles)))
             raise UnknownColumnError(
                 f"columns: {key[:80]!r} is no counter and no part of a table",
                 key,
@@ -42,7 +42,7 @@ def check_columns(columns: Mapping[str, str]) -> None:
                 else f"parts: {parts}; counters: docs/counters.md",
             )
     of_network = is_network(columns)
-    theirs = net_table.ROLES if of_network else gpu_table.SAID_ROLES
+    theirs = net_table.TABLE.roles if of_network else gpu_table.TABLE.roles
     for key, text in columns.items():
         if key in theirs:
             continue

@@ -12,8 +12,8 @@ and mean nothing beside other files until job.toml names the zone.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, BinaryIO
 
 from tracekit.errors import InputError
 from tracekit.ingest import files
@@ -21,18 +21,17 @@ from tracekit.ingest.base import Recognition, Sink, SourceFile, stated_host
 from tracekit.ingest.counters import fields, times
 from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
 from tracekit.ingest.counters.gpu_words import blanks
-from tracekit.ingest.counters.moments import local_ns, says_utc
 from tracekit.ingest.counters.names import pci_address, uuid_of
 from tracekit.ingest.counters.samples import count_local_time
 from tracekit.ingest.counters.table import (
     HOST_WORDS,
     TIME_WORDS,
     VALUE_WORDS,
-    bare_name,
-    column_of,
+    Layout,
+    Subject,
     header_line,
-    header_of,
 )
+from tracekit.ingest.counters.times import local_ns, says_utc
 from tracekit.ingest.counters.vocabulary import Meaning
 from tracekit.ingest.lines import shape
 
@@ -56,44 +55,17 @@ _MISSING = re.compile(
     r"requested functionality has been deprecated|gpu (?:is lost|requires reset)|)\]?|-+|null|none",
     re.I,
 )
-ROLES: dict[str, tuple[str, ...]] = {
-    "time": TIME_WORDS,
-    "nvml": _INDEX,
-    "uuid": _UUID,
-    "pci": _PCI,
-    "model": _MODEL,
-    "node": HOST_WORDS,
-    "pod": _POD,
-    "metric": _METRIC,
-    "value": VALUE_WORDS,
-}
-"""What a column can be, and the headers that say so."""
-SAID_ROLES = {
-    "time": "time", "gpu": "nvml", "uuid": "uuid", "pci": "pci", "model": "model", "host": "node",
-    "pod": "pod", "metric": "metric", "value": "value",
-}  # fmt: skip
-"""The same as job.toml names them; every canonical counter is a name too."""
+TABLE = Subject(
+    {
+        "time": TIME_WORDS, "gpu": _INDEX, "uuid": _UUID, "pci": _PCI, "model": _MODEL,
+        "host": HOST_WORDS, "pod": _POD, "metric": _METRIC, "value": VALUE_WORDS,
+    },
+    lambda key, unit, text, header: fields.of_counter(key, unit, text),
+    fields.of_column,
+    lambda meaning: meaning.counter,
+    'sm_active = "SM [%]"',
+)  # fmt: skip
 _WORDS = {"active": 1.0, "not active": 0.0, "yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0}
-
-
-class Layout(NamedTuple):
-    """Which column is what."""
-
-    header: tuple[str, ...]
-    delimiter: str
-    time: int | None
-    nvml: int | None
-    uuid: int | None
-    pci: int | None
-    model: int | None
-    node: int | None
-    pod: int | None
-    metric: int | None
-    value: int | None
-    counters: tuple[tuple[int, Meaning], ...]
-    """Columns of counters in a wide table."""
-    metrics: tuple[tuple[str, Meaning], ...] = ()
-    """Names in the metric column that job.toml explains."""
 
 
 def sniff(head: bytes, name: str) -> Recognition | None:
@@ -107,16 +79,9 @@ def sniff(head: bytes, name: str) -> Recognition | None:
     return Recognition(kind, f"{what}, {len(found.counters) or 1} counters", NAME)
 
 
-def recognise(source: SourceFile, head: bytes) -> Recognition | None:
-    """A file whose columns job.toml explains. None where it explains none."""
-    if not source.columns:
-        return None
-    try:
-        mapped_layout(header_line(head), source)
-    except InputError as error:
-        why = error.message.removeprefix(f"{source.path}: ")
-        return Recognition("gpu_csv", why, NAME, status="unreadable")
-    return Recognition("gpu_csv", "a table of counters, as job.toml explains it", NAME)
+def recognise(source: SourceFile, head: bytes) -> Recognition:
+    """A file whose columns job.toml explains as those of GPUs."""
+    return TABLE.recognise(source, head, NAME, "a table of counters")
 
 
 def read(source: SourceFile, sink: Sink) -> None:
@@ -125,111 +90,15 @@ def read(source: SourceFile, sink: Sink) -> None:
         _Reader(source, sink, stream).run()
 
 
-def layout_of(line: str) -> Layout | None:
+def layout_of(line: str) -> Layout[Meaning] | None:
     """The layout that a header line declares; None where it is no table of GPU counters.
 
     A wide table needs a known counter besides its GPU or time; a long one a metric and a value.
     """
-    found = header_of(line)
-    if found is None:
+    layout = TABLE.layout(line)
+    if layout is None or not {"gpu", "uuid", "pci"} & set(layout.roles):
         return None
-    delimiter, header = found
-    layout = _layout(header, delimiter, {}, {})
-    has_gpu = any(i is not None for i in (layout.nvml, layout.uuid, layout.pci))
-    is_wide = bool(layout.counters) and (layout.time is not None or len(layout.counters) > 1)
-    return layout if has_gpu and (is_wide or layout.metric is not None) else None
-
-
-def mapped_layout(line: str, source: SourceFile) -> Layout:
-    """The layout of a table whose columns job.toml explains; the rest by the usual headers.
-
-    InputError, with path and line, for a column that the file does not have.
-    """
-    found = header_of(line)
-    if found is None:
-        raise InputError(
-            f"{source.path}: line 1 is no header of a table",
-            hint="[[source]] columns is for CSV whose first line names its columns",
-        )
-    delimiter, header = found
-    roles: dict[str, int] = {}
-    counters: dict[int, Meaning] = {}
-    metrics: dict[str, Meaning] = {}
-    said = dict(source.columns)
-    is_long = "metric" in said or _layout(header, delimiter, {}, {}).metric is not None
-    for key, text in source.columns:
-        name, unit = column_of(header, text)
-        meaning = None
-        if key not in SAID_ROLES:
-            meaning = fields.of_counter(key, unit, text)
-            if is_long:
-                metrics[text if unit is None else text.rpartition("[")[0].strip()] = meaning
-                continue
-        if name is None:
-            have = ", ".join(h.strip() for h in header)
-            raise InputError(
-                f"{source.path}: line 1 has no column {text[:80]!r}, which job.toml says is {key}; "
-                f"it has {have[:300]}"
-            )
-        if meaning is None:
-            roles[SAID_ROLES[key]] = name
-        else:
-            counters[name] = meaning
-    layout = _layout(header, delimiter, roles, counters)
-    layout = layout._replace(metrics=tuple(metrics.items()))
-    if layout.metric is None and not layout.counters:
-        raise InputError(
-            f"{source.path}: line 1 and job.toml name no counter",
-            hint='for example columns = { sm_active = "SM [%]" }',
-        )
-    return layout
-
-
-def _layout(
-    header: Sequence[str],
-    delimiter: str,
-    said: Mapping[str, int],
-    known: Mapping[int, Meaning],
-) -> Layout:
-    """What each column is: as said, else by the usual headers."""
-    bare = [bare_name(h) for h in header]
-    taken = {*said.values(), *known}
-    roles: dict[str, int | None] = {}
-
-    def at(role: str) -> int | None:
-        if role not in said:
-            free = (bare.index(w) for w in ROLES[role] if w in bare)
-            return next((i for i in free if i not in taken), None)
-        return said[role]
-
-    roles["time"], roles["value"] = at("time"), at("value")
-    roles["metric"] = at("metric") if roles["value"] is not None else None
-    if roles["metric"] is not None:
-        taken.add(roles["metric"])
-    for role in ("nvml", "uuid", "pci", "model", "node", "pod"):
-        roles[role] = at(role)
-    counters = dict(known)
-    if roles["metric"] is None:
-        roles["value"] = None
-        used = {*roles.values(), *taken}
-        for i, name in enumerate(header):
-            meaning = fields.of_column(name) if i not in used else None
-            if meaning is not None and all(m.counter != meaning.counter for m in counters.values()):
-                counters[i] = meaning
-    return Layout(
-        header=tuple(header),
-        delimiter=delimiter,
-        time=roles["time"],
-        nvml=roles["nvml"],
-        uuid=roles["uuid"],
-        pci=roles["pci"],
-        model=roles["model"],
-        node=roles["node"],
-        pod=roles["pod"],
-        metric=roles["metric"],
-        value=roles["value"],
-        counters=tuple(sorted(counters.items())),
-    )
+    return layout if layout.is_wide or layout.is_long else None
 
 
 MAX_DAMAGED_RATIO = 0.1
@@ -246,7 +115,7 @@ class _Reader:
         self._sink = sink
         self._stream = stream
         self._samples = GpuSamples(sink, source)
-        self._layout: Layout | None = None
+        self._layout: Layout[Meaning] | None = None
         self._line = 0
         self._is_local = False
         self._is_utc = says_utc(source.name)
@@ -299,7 +168,7 @@ class _Reader:
             first_line += 1
             line = header_line(head)
             is_mapped = bool(self._source.columns)
-            self._layout = mapped_layout(line, self._source) if is_mapped else layout_of(line)
+            self._layout = TABLE.mapped(line, self._source) if is_mapped else layout_of(line)
             if self._layout is None:
                 raise InputError(f"{self._source.path}: its first line names no GPU counter")
         if block.strip():
@@ -312,12 +181,13 @@ class _Reader:
         assert layout is not None  # noqa: S101 - set by _block
         frame, lines = self._frame(block, first_line, layout)
         keep = np.ones(frame.height, bool)
-        if layout.time is not None:
-            which, texts = _codes(frame[str(layout.time)])
+        time_at = layout.roles.get("time")
+        if time_at is not None:
+            which, texts = _codes(frame[str(time_at)])
             moments = [self._at(t) for t in texts]
             known = np.array([m is not None for m in moments], bool)[which]
             # nvidia-smi that was started again writes its header again.
-            title = layout.header[layout.time].strip()
+            title = layout.header[time_at].strip()
             keep = np.array([t is None or t.strip() != title for t in texts], bool)[which]
             self._bad_times += int((keep & ~known).sum())
             keep &= known
@@ -330,10 +200,10 @@ class _Reader:
             frame, lines, times_ns = frame[rows], lines[rows], times_ns[rows]
         if not frame.height:
             return
-        keys = [layout.nvml, layout.uuid, layout.pci, layout.model, layout.node, layout.pod]
-        source = "content" if layout.time is not None else self._samples.file_time[1]
+        keys = [layout.roles.get(r) for r in ("gpu", "uuid", "pci", "model", "host", "pod")]
+        source = "content" if time_at is not None else self._samples.file_time[1]
         which, gpus = self._who(frame, keys)
-        if layout.metric is not None and layout.value is not None:
+        if layout.is_long:
             self._long(frame, which, gpus, lines, times_ns, source)
             return
         self._damaged = np.zeros(frame.height, bool)
@@ -346,7 +216,7 @@ class _Reader:
             self._put(column, which, gpus, lines, times_ns, source)
 
     def _frame(
-        self, block: bytes, first_line: int, layout: Layout
+        self, block: bytes, first_line: int, layout: Layout[Meaning]
     ) -> tuple[pl.DataFrame, np.ndarray]:
         """The cells of a block as text, and the line of each row.
 
@@ -391,7 +261,7 @@ class _Reader:
         return frame, np.arange(kept[0], kept[0] + frame.height, dtype=np.int64)
 
     def _whole_rows(
-        self, block: bytes, first_line: int, layout: Layout
+        self, block: bytes, first_line: int, layout: Layout[Meaning]
     ) -> tuple[bytes, np.ndarray]:
         """A block without the rows that lack cells or have some too many; their lines.
 
@@ -592,11 +462,11 @@ class _Reader:
 
         layout = self._layout
         assert layout is not None  # noqa: S101 - set by _block
-        said = dict(layout.metrics)
-        codes, names = _codes(frame[str(layout.metric)])
+        said = layout.metrics
+        codes, names = _codes(frame[str(layout.roles["metric"])])
         order = np.argsort(codes, kind="stable")
         ends = np.cumsum(np.bincount(codes, minlength=len(names)))
-        texts = frame[str(layout.value)]
+        texts = frame[str(layout.roles["value"])]
         unknown = 0
         for code, text in enumerate(names):
             rows = order[ends[code - 1] if code else 0 : ends[code]]

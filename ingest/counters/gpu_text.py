@@ -18,10 +18,10 @@ from tracekit.ingest.counters import fields, times, topology
 from tracekit.ingest.counters.exposition import value_of
 from tracekit.ingest.counters.fields import gpu_meaning
 from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
-from tracekit.ingest.counters.moments import local_ns, says_utc
 from tracekit.ingest.counters.names import node_of_path, pci_address, uuid_of
 from tracekit.ingest.counters.processes import Processes
 from tracekit.ingest.counters.samples import count_local_time
+from tracekit.ingest.counters.times import local_ns, says_utc
 from tracekit.ingest.counters.vocabulary import Meaning
 from tracekit.ingest.lines import numbered_lines, shape
 from tracekit.wording import plural

@@ -18,9 +18,9 @@ from tracekit.ingest.base import (
     write_columns,
 )
 from tracekit.ingest.counters import times
-from tracekit.ingest.counters.moments import local_ns
 from tracekit.ingest.counters.names import pci_address
 from tracekit.ingest.counters.samples import count_local_time
+from tracekit.ingest.counters.times import local_ns
 from tracekit.ingest.lines import numbered_lines, shape
 
 NAME = "kernel_log"

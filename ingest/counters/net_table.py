@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -26,10 +26,10 @@ from tracekit.ingest.counters.table import (
     HOST_WORDS,
     TIME_WORDS,
     VALUE_WORDS,
+    Layout,
+    Subject,
     bare_name,
-    column_of,
     header_line,
-    header_of,
     unit_of,
 )
 from tracekit.ingest.counters.vocabulary import Meaning
@@ -37,17 +37,6 @@ from tracekit.ingest.lines import shape
 
 KIND = "net_csv"
 
-ROLES: dict[str, tuple[str, ...]] = {
-    "time": TIME_WORDS,
-    "host": (*HOST_WORDS, "switch"),
-    "port": ("port", "interface", "ifname", "iface", "if_name", "port_name", "portname", "nic"),
-    "priority": ("priority", "prio"),
-    "queue": ("queue",),
-    "lane": ("lane",),
-    "metric": ("metric_name", "metric", "__name__", "counter"),
-    "value": VALUE_WORDS,
-}
-"""What a column can be, and the headers that say so."""
 OWN_ROLES = ("port", "priority", "queue", "lane")
 """Those that only a table of the network has."""
 _NUMBERS = ("priority", "queue", "lane")
@@ -96,18 +85,6 @@ class Counter(NamedTuple):
     original: str
 
 
-class Layout(NamedTuple):
-    """Which column is what."""
-
-    header: tuple[str, ...]
-    delimiter: str
-    roles: Mapping[str, int]
-    counters: tuple[tuple[int, Counter], ...]
-    """Columns of counters in a wide table."""
-    metrics: Mapping[str, Counter]
-    """Names in the metric column that job.toml explains."""
-
-
 def counter_of(name: str, unit: str | None, original: str) -> Counter:
     """A canonical counter in a unit. ValueError with the units that there are; KeyError."""
     return _counter(meaning(name), unit, original)
@@ -134,12 +111,7 @@ def sniff(head: bytes, name: str) -> Recognition | None:
 
 def recognise(source: SourceFile, head: bytes) -> Recognition:
     """A file whose columns job.toml explains as those of the network."""
-    try:
-        mapped_layout(header_line(head), source)
-    except InputError as error:
-        why = error.message.removeprefix(f"{source.path}: ")
-        return Recognition(KIND, why, KIND, status="unreadable")
-    return Recognition(KIND, "a table of network counters, as job.toml explains it", KIND)
+    return TABLE.recognise(source, head, KIND, "a table of network counters")
 
 
 def read(source: SourceFile, sink: Sink) -> None:
@@ -150,89 +122,6 @@ def read(source: SourceFile, sink: Sink) -> None:
         for line in lines(stream):
             table.line(line)
         reading.finish(table.samples, files.stream_problem(stream))
-
-
-def _known(line: str) -> Layout | None:
-    """The layout that a header declares by itself."""
-    found = header_of(line)
-    if found is None:
-        return None
-    layout = _layout(found[1], found[0], {}, {})
-    is_timed = "time" in layout.roles
-    is_wide = bool(layout.counters) and (is_timed or len(layout.counters) > 1)
-    return layout if "port" in layout.roles and is_wide else None
-
-
-def mapped_layout(line: str, source: SourceFile) -> Layout:
-    """The layout of a table whose columns job.toml explains; the rest by the usual headers.
-
-    InputError, with path and line, for a column that the file does not have.
-    """
-    found = header_of(line)
-    if found is None:
-        raise InputError(
-            f"{source.path}: line 1 is no header of a table",
-            hint="[[source]] columns is for CSV whose first line names its columns",
-        )
-    delimiter, header = found
-    roles: dict[str, int] = {}
-    counters: dict[int, Counter] = {}
-    metrics: dict[str, Counter] = {}
-    is_long = any(key == "metric" for key, _ in source.columns)
-    is_long = is_long or "metric" in _layout(header, delimiter, {}, {}).roles
-    for key, text in source.columns:
-        at, unit = column_of(header, text)
-        if key not in ROLES and is_long:
-            word = text if unit is None else text.rpartition("[")[0].strip()
-            metrics[word] = counter_of(key, unit, word)
-            continue
-        if at is None:
-            have = ", ".join(h.strip() for h in header)
-            raise InputError(
-                f"{source.path}: line 1 has no column {text[:80]!r}, which job.toml says is {key}; "
-                f"it has {have[:300]}"
-            )
-        if key in ROLES:
-            roles[key] = at
-        else:
-            counters[at] = counter_of(key, unit, header[at].strip())
-    layout = _layout(header, delimiter, roles, counters)._replace(metrics=metrics)
-    if not layout.counters and ("metric" not in layout.roles or not metrics):
-        raise InputError(
-            f"{source.path}: line 1 and job.toml name no counter",
-            hint='for example columns = { port = "if", tx_bytes = "out [MB]" }',
-        )
-    return layout
-
-
-def _layout(
-    header: Sequence[str],
-    delimiter: str,
-    said: Mapping[str, int],
-    known: Mapping[int, Counter],
-) -> Layout:
-    """What each column is: as said, else by the usual headers."""
-    bare = [bare_name(h) for h in header]
-    taken = {*said.values(), *known}
-    roles = dict(said)
-    for role, words in ROLES.items():
-        free = (bare.index(w) for w in words if w in bare and bare.index(w) not in taken)
-        at = next(free, None)
-        if role not in roles and at is not None:
-            roles[role] = at
-            taken.add(at)
-    if not {"metric", "value"} <= set(roles):
-        roles = {r: at for r, at in roles.items() if r not in ("metric", "value") or r in said}
-        counters = dict(known)
-        used = {*roles.values(), *known}
-        have = {c.meaning.counter for c in known.values()}
-        for at, name in enumerate(header):
-            found = _by_header(name) if at not in used else None
-            if found is not None and found.meaning.counter not in have:
-                counters[at] = found
-                have.add(found.meaning.counter)
-        return Layout(tuple(header), delimiter, roles, tuple(sorted(counters.items())), {})
-    return Layout(tuple(header), delimiter, roles, (), {})
 
 
 def _by_header(name: str) -> Counter | None:
@@ -248,6 +137,30 @@ def _by_header(name: str) -> Counter | None:
     return None
 
 
+TABLE = Subject(
+    {
+        "time": TIME_WORDS,
+        "host": (*HOST_WORDS, "switch"),
+        "port": ("port", "interface", "ifname", "iface", "if_name", "port_name", "portname", "nic"),
+        "priority": ("priority", "prio"),
+        "queue": ("queue",),
+        "lane": ("lane",),
+        "metric": ("metric_name", "metric", "__name__", "counter"),
+        "value": VALUE_WORDS,
+    },
+    lambda key, unit, text, header: counter_of(key, unit, header),
+    _by_header,
+    lambda counter: counter.meaning.counter,
+    'port = "if", tx_bytes = "out [MB]"',
+)
+
+
+def _known(line: str) -> Layout[Counter] | None:
+    """The layout that a header declares by itself."""
+    layout = TABLE.layout(line)
+    return layout if layout is not None and "port" in layout.roles and layout.is_wide else None
+
+
 class _Table:
     def __init__(
         self, source: SourceFile, sink: Sink, samples: NetSamples, reading: Reading
@@ -256,7 +169,7 @@ class _Table:
         self._source = source
         self._sink = sink
         self._reading = reading
-        self._layout: Layout | None = None
+        self._layout: Layout[Counter] | None = None
         self._named: dict[str, Counter | None] = {}
 
     def line(self, line: Line) -> None:
@@ -265,7 +178,7 @@ class _Table:
         if self._layout is None:
             first = line.text
             is_mapped = bool(self._source.columns)
-            self._layout = mapped_layout(first, self._source) if is_mapped else _known(first)
+            self._layout = TABLE.mapped(first, self._source) if is_mapped else _known(first)
             if self._layout is None:
                 raise InputError(f"{self._source.path}: its first line names no network counter")
             return
@@ -275,7 +188,7 @@ class _Table:
         elif [c.strip() for c in cells] != [h.strip() for h in self._layout.header]:
             self._row(line.number, cells, self._layout)
 
-    def _row(self, place: int, cells: Sequence[str], layout: Layout) -> None:
+    def _row(self, place: int, cells: Sequence[str], layout: Layout[Counter]) -> None:
         roles = layout.roles
         if "time" in roles:
             moment = times.parse(cells[roles["time"]])
@@ -314,8 +227,10 @@ class _Table:
                 lane=which.get("lane"),
             )
 
-    def _numbers(self, cells: Sequence[str], layout: Layout) -> Iterator[tuple[str, Counter]]:
-        if "metric" not in layout.roles or "value" not in layout.roles:
+    def _numbers(
+        self, cells: Sequence[str], layout: Layout[Counter]
+    ) -> Iterator[tuple[str, Counter]]:
+        if not layout.is_long:
             for at, counter in layout.counters:
                 yield cells[at], counter
             return

@@ -14,10 +14,10 @@ from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters.fields import gpu_meaning, scale_of
 from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
-from tracekit.ingest.counters.moments import local_ns, says_utc
 from tracekit.ingest.counters.names import pci_address, uuid_of
 from tracekit.ingest.counters.processes import Processes
 from tracekit.ingest.counters.samples import count_local_time
+from tracekit.ingest.counters.times import local_ns, says_utc
 
 NAME = "nvidia_smi_xml"
 MAX_DEPTH = 32

@@ -1,9 +1,16 @@
-"""Tables that somebody made: their header, and what job.toml says of their columns."""
+"""Tables that somebody made: which column is what, by their header and by job.toml.
+
+A wide table has a column a counter, a long one a row a number with its counter's name in a column.
+"""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from tracekit.errors import InputError
+from tracekit.ingest.base import Recognition, SourceFile
 
 MAX_COLUMNS = 1000
 TIME_WORDS = (
@@ -50,3 +57,134 @@ def column_of(header: Sequence[str], text: str) -> tuple[int | None, str | None]
         return names.index(text.strip()), unit
     bare = text.rpartition("[")[0].strip() if unit is not None else None
     return (names.index(bare) if bare in names else None), unit
+
+
+C = TypeVar("C")
+"""What a subject knows of a column of numbers."""
+
+
+class Layout(NamedTuple, Generic[C]):
+    """Which column is what."""
+
+    header: tuple[str, ...]
+    delimiter: str
+    roles: Mapping[str, int]
+    """``metric`` and ``value`` are both there, in a long table, or neither is."""
+    counters: tuple[tuple[int, C], ...]
+    """Columns of counters in a wide table."""
+    metrics: Mapping[str, C]
+    """Names in the metric column that job.toml explains."""
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it has a row a number."""
+        return "metric" in self.roles
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether it has columns of counters that are surely some: several, or one beside a time.
+
+        One alone may be a word that happens to be a counter's name.
+        """
+        return bool(self.counters) and ("time" in self.roles or len(self.counters) > 1)
+
+
+class Subject(NamedTuple, Generic[C]):
+    """What tables of one subject hold."""
+
+    roles: Mapping[str, tuple[str, ...]]
+    """What a column can be, as job.toml names it, and the headers that say so."""
+    counter: Callable[[str, str | None, str, str], C]
+    """A canonical counter from its name, its unit, what job.toml says, and its header."""
+    by_header: Callable[[str], C | None]
+    """The counter that a header is by itself."""
+    name_of: Callable[[C], str]
+    """The canonical name."""
+    example: str
+    """Of what job.toml may say."""
+
+    def layout(self, line: str) -> Layout[C] | None:
+        """The layout that a header line declares by itself; None where it is no header."""
+        found = header_of(line)
+        return self._layout(found[1], found[0], {}, {}) if found is not None else None
+
+    def mapped(self, line: str, source: SourceFile) -> Layout[C]:
+        """The layout of a table whose columns job.toml explains; the rest by the usual headers.
+
+        InputError, with path and line, for a column that the file does not have.
+        """
+        found = header_of(line)
+        if found is None:
+            raise InputError(
+                f"{source.path}: line 1 is no header of a table",
+                hint="[[source]] columns is for CSV whose first line names its columns",
+            )
+        delimiter, header = found
+        roles: dict[str, int] = {}
+        counters: dict[int, C] = {}
+        metrics: dict[str, C] = {}
+        is_long = any(key == "metric" for key, _ in source.columns)
+        is_long = is_long or self._layout(header, delimiter, {}, {}).is_long
+        for key, text in source.columns:
+            at, unit = column_of(header, text)
+            if key not in self.roles and is_long:
+                word = text if unit is None else text.rpartition("[")[0].strip()
+                metrics[word] = self.counter(key, unit, text, word)
+                continue
+            if at is None:
+                have = ", ".join(h.strip() for h in header)
+                raise InputError(
+                    f"{source.path}: line 1 has no column {text[:80]!r}, which job.toml says is "
+                    f"{key}; it has {have[:300]}"
+                )
+            if key in self.roles:
+                roles[key] = at
+            else:
+                counters[at] = self.counter(key, unit, text, header[at].strip())
+        layout = self._layout(header, delimiter, roles, counters)._replace(metrics=metrics)
+        if not layout.counters and not layout.is_long:
+            raise InputError(
+                f"{source.path}: line 1 and job.toml name no counter",
+                hint=f"for example columns = {{ {self.example} }}",
+            )
+        return layout
+
+    def _layout(
+        self,
+        header: Sequence[str],
+        delimiter: str,
+        said: Mapping[str, int],
+        known: Mapping[int, C],
+    ) -> Layout[C]:
+        """What each column is: as said, else by the usual headers."""
+        bare = [bare_name(h) for h in header]
+        taken = {*said.values(), *known}
+        roles = dict(said)
+        for role in ("value", "metric", *self.roles):  # a metric's header may be a model's too
+            if role not in roles and (role != "metric" or "value" in roles):
+                words = (bare.index(w) for w in self.roles[role] if w in bare)
+                at = next((i for i in words if i not in taken), None)
+                if at is not None:
+                    roles[role] = at
+                    taken.add(at)
+        if "metric" in roles and "value" in roles:
+            return Layout(tuple(header), delimiter, roles, (), {})
+        roles = {role: at for role, at in roles.items() if role not in ("metric", "value")}
+        counters = dict(known)
+        have = {self.name_of(c) for c in known.values()}
+        used = {*roles.values(), *said.values(), *known}
+        for at, name in enumerate(header):
+            counter = self.by_header(name) if at not in used else None
+            if counter is not None and self.name_of(counter) not in have:
+                counters[at] = counter
+                have.add(self.name_of(counter))
+        return Layout(tuple(header), delimiter, roles, tuple(sorted(counters.items())), {})
+
+    def recognise(self, source: SourceFile, head: bytes, kind: str, what: str) -> Recognition:
+        """A file whose columns job.toml explains."""
+        try:
+            self.mapped(header_line(head), source)
+        except InputError as error:
+            why = error.message.removeprefix(f"{source.path}: ")
+            return Recognition(kind, why, kind, status="unreadable")
+        return Recognition(kind, f"{what}, as job.toml explains it", kind)

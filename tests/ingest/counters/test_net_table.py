@@ -13,7 +13,7 @@ from tracekit.ingest import ingestor, recognise
 from tracekit.ingest.base import IngestOptions
 from tracekit.ingest.counters.columns import UnknownColumnError, check_columns, is_network
 from tracekit.ingest.counters.gpu_words import GPU
-from tracekit.ingest.counters.net_table import ROLES
+from tracekit.ingest.counters.net_table import TABLE
 from tracekit.ingest.counters.net_words import NET
 from tracekit.ingest.memory import MemorySink, source_of
 from tracekit.job import parse_job
@@ -168,7 +168,7 @@ def test_every_counter_has_a_unit_that_can_be_said_and_no_name_means_two_things(
             check_columns({word.name: f"x [{word.unit}]"})
     assert not is_network({"time": "t", "power": "P", "host": "h", "metric": "m", "value": "v"})
     assert all(is_network({role: "x"}) for role in ("port", "priority", "queue", "lane"))
-    assert set(ROLES) >= {"time", "host", "port"}
+    assert set(TABLE.roles) >= {"time", "host", "port"}
 
 
 def test_job_toml_maps_it_and_names_the_line_of_a_mistake(tmp_path: Path) -> None:

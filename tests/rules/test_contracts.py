@@ -81,13 +81,6 @@ def test_what_is_given_is_not_asked_for() -> None:
 
 
 TOPS = ("tracekit", "ingest", "dashboards")
-PARTS = {
-    "nccl_hang.py": {"collective-hang", "collective-mismatch"},
-    "nccl_links.py": {"link-degraded"},
-    "ras_hang.py": {"collective-hang"},
-    "standstill.py": {"collective-hang"},
-}
-"""Files that hold a part of one rule, which imports them."""
 
 
 def names_in(path: Path) -> set[str]:
@@ -108,8 +101,7 @@ def test_the_name_of_a_rule_stands_in_its_own_file_and_in_the_list_alone() -> No
     found: dict[str, set[str]] = {}
     for path in (p for top in TOPS for p in (ROOT / top).rglob("*.py")):
         if path != listed and "simulate" not in path.parts:
-            own = {path.stem.replace("_", "-")} | PARTS.get(path.name, set())
-            found[str(path.relative_to(ROOT))] = names_in(path) - own
+            found[str(path.relative_to(ROOT))] = names_in(path) - {path.stem.replace("_", "-")}
     assert not {path: names for path, names in found.items() if names}
     assert names_in(listed) == set(NAMES)  # it finds what there is
 

@@ -51,7 +51,7 @@ from tracekit.rules.open_hang import Traced
 from tracekit.rules.sources import agreed, contradicted
 from tracekit.wording import ranges, ranks_phrase, seconds
 
-NAME = standstill.NAME
+NAME = "collective-hang"
 RAS_CAPTURE = "ncclras -f json"
 RECORD = "set TORCH_NCCL_TRACE_BUFFER_SIZE and TORCH_NCCL_DUMP_ON_TIMEOUT"
 

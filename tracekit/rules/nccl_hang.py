@@ -23,8 +23,6 @@ from tracekit.rules.nccl_facts import majority
 from tracekit.values import MAX_RANKS
 from tracekit.wording import ranges, safe
 
-HANG = "collective-hang"
-MISMATCH = "collective-mismatch"
 QUERIES = ("watchdog", "flight_calls")
 HANG_QUERIES = (
     *QUERIES, "last_calls", "enqueued_calls", "open_calls", "ras_growth", "nccl_signals",

@@ -15,7 +15,6 @@ from tracekit.rules.base import Facts
 from tracekit.rules.nccl_facts import Nccl, Signal, log_scope, nccl_of
 from tracekit.wording import plural, safe
 
-NAME = "link-degraded"
 QUERIES = ("nccl_signals", "nccl_comms", "nccl_topology")
 FLUSH = "5"
 MIN_MAJORITY = 0.6

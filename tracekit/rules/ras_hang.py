@@ -22,7 +22,6 @@ from tracekit.rules.base import Facts, Row
 from tracekit.rules.nccl_facts import Signal, nccl_of
 from tracekit.wording import listed, plural, safe, seconds, some_ranges
 
-NAME = "collective-hang"
 QUERY = "ras_growth"
 MAX_HOSTS = 4
 

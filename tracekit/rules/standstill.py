@@ -13,7 +13,6 @@ from tracekit.findings import (
 from tracekit.rules.base import Facts, Row
 from tracekit.wording import ranges
 
-NAME = "collective-hang"
 FLIGHT_RECORDER = "TORCH_NCCL_TRACE_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
 
 
@@ -83,4 +82,4 @@ def finding(
     )
 
 
-__all__ = ["FLIGHT_RECORDER", "NAME", "finding", "still_ns"]
+__all__ = ["FLIGHT_RECORDER", "finding", "still_ns"]

@@ -76,6 +76,13 @@ def test_metrics_of_a_long_table_are_what_job_toml_says() -> None:
     assert sink.counters["other_metric"] == 1
 
 
+def test_canonical_metrics_of_a_long_table_need_no_words() -> None:
+    text = "time,buchse,metric,value\n1795227155,swp1,tx_bytes,40\n1795227155,swp1,other,4\n"
+    sink = mapped(text, {"port": "buchse"})
+    assert table(sink) == ["2 swp1 tx_bytes cumulative 40 bytes"]
+    assert sink.counters == {"other_metric": 1}
+
+
 def test_a_table_with_canonical_headers_needs_no_words() -> None:
     text = (
         'timestamp,switch,interface,queue,rx_rate [Gb/s],PortXmitData,"a, b"\n'

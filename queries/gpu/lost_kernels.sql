@@ -5,8 +5,9 @@
 -- runs on such a rank cannot be said. Launches that a graph captures run with the graph and are
 -- left out where the calls around the capture were recorded. Kineto waits for the device before it
 -- stops; Nsight Systems does not, so of its captures up to 1,024 launches after the last one that
--- has work (what a device's queue holds) are work that had not ended. Ranks without a loss are not
--- listed.
+-- has work (what a device's queue holds) are work that had not ended. So are up to 1,024 of any
+-- capture that goes on for 30 s after its last launch: it shows a job that stands still, in calls
+-- that do not end. Ranks without a loss are not listed.
 --
 -- reads: host_op, gpu_op, source
 -- grain: attempt, rank
@@ -72,7 +73,8 @@ counted AS (
         source_id,
         count(*) AS launches_count,
         count(*) FILTER (is_lost) AS lost_count,
-        count(*) FILTER (is_lost AND start_ns > last_worked_ns) AS tail_count
+        count(*) FILTER (is_lost AND start_ns > last_worked_ns) AS tail_count,
+        max(start_ns) AS last_ns
     FROM placed
     GROUP BY attempt, rank, source_id
 ),
@@ -82,7 +84,14 @@ judged AS (
         c.attempt,
         c.rank,
         c.launches_count,
-        c.lost_count - if(s.kind = 'nsys' AND c.tail_count <= 1024, c.tail_count, 0) AS lost_count
+        c.lost_count
+        - CASE
+            -- Other streams may have gone on for a while after the first that stands.
+            WHEN s.window_end_ns - c.last_ns >= 30000000000 AND c.lost_count <= 1024
+                THEN c.lost_count
+            WHEN s.kind = 'nsys' AND c.tail_count <= 1024 THEN c.tail_count
+            ELSE 0
+        END AS lost_count
     FROM counted AS c
     INNER JOIN source AS s ON c.source_id = s.source_id
 )

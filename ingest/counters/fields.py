@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from tracekit.ingest.counters.gpu_words import CLOCK_EVENTS, GPU
+from tracekit.ingest.counters.gpu_words import GPU
 from tracekit.ingest.counters.vocabulary import Meaning
 
 
@@ -383,7 +383,3 @@ def scale_of(counter: str, unit: str) -> float | None:
     """What turns a number in this unit into the counter's own; None for a strange unit."""
     target = GPU[counter].unit if counter in GPU else None
     return _TO.get(target or "", {}).get(unit)
-
-
-EVENT_BITS = {name: bit for bit, name in CLOCK_EVENTS.items()}
-"""Reasons by name."""

@@ -22,7 +22,7 @@ from tracekit.ingest.counters import fields, times
 from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
 from tracekit.ingest.counters.gpu_words import blanks
 from tracekit.ingest.counters.names import pci_address, uuid_of
-from tracekit.ingest.counters.samples import count_local_time
+from tracekit.ingest.counters.samples import count_local_time, count_other_metrics
 from tracekit.ingest.counters.table import (
     HOST_WORDS,
     TIME_WORDS,
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 NAME = "gpu_csv"
 BLOCK_BYTES = 8 << 20
 """Text that is parsed at a time."""
-MAX_CELL = 4096
 
 _INDEX = ("index", "gpu_index", "gpu", "gpu_id", "device_index", "nvml_index", "gpuid", "idx")
 _UUID = ("uuid", "gpu_uuid", "device_uuid")
@@ -480,12 +479,7 @@ class _Reader:
             column = self._read(part, meaning, lines[rows])
             self._put(column, which[rows], gpus, lines[rows], times_ns[rows], source)
         if unknown:
-            self._sink.count(
-                "other_metric",
-                unknown,
-                severity="info",
-                doc="Samples of metrics that are no counter of a GPU, NIC or interface: not kept.",
-            )
+            count_other_metrics(self._sink, unknown)
 
     def _at(self, text: str | None) -> int | None:
         """The moment of a text; each different one is read once."""

@@ -20,7 +20,7 @@ from tracekit.ingest.counters.fields import gpu_meaning
 from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
 from tracekit.ingest.counters.names import node_of_path, pci_address, uuid_of
 from tracekit.ingest.counters.processes import Processes
-from tracekit.ingest.counters.samples import count_local_time
+from tracekit.ingest.counters.samples import count_local_time, count_other_metrics
 from tracekit.ingest.counters.times import local_ns, says_utc
 from tracekit.ingest.counters.vocabulary import Meaning
 from tracekit.ingest.lines import numbered_lines, shape
@@ -168,12 +168,7 @@ class _Reader:
         self._samples.finish(self._basis or "epoch")
         self._sink.fact(place_kind="line", is_truncated_end=problem is not None)
         if self._other:
-            self._sink.count(
-                "other_metric",
-                self._other,
-                severity="info",
-                doc="Samples of metrics that are no counter of a GPU, NIC or interface: not kept.",
-            )
+            count_other_metrics(self._sink, self._other)
         if self._basis == "ticks":
             self._sink.count(
                 "no_time",

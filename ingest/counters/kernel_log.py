@@ -44,8 +44,6 @@ _BRACKETED = re.compile(r"(?:<\d+>)?\[ *([^\]]{6,40})\] ?(.*)")
 _ISO = re.compile(r"(\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}\S{0,20}) (\S{1,200}) kernel: ?(.*)")
 _BOOT = re.compile(r"(\d{1,10})\.(\d{6})")
 
-_ACTION = re.compile(r"to 0x[0-9a-f]+ \(([A-Za-z -]{3,40})\)")
-
 _FATAL = frozenset({48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 121, 136, 140, 143, 171, 172})
 _WARN = frozenset({13, 31, 45, 109, 137})
 """The rest is the application's, or says what follows from another (see the rules)."""

@@ -21,6 +21,7 @@ from tracekit.ingest.counters import rdma_names, times
 from tracekit.ingest.counters.documents import Line, lines
 from tracekit.ingest.counters.net_samples import NetSamples, is_missing
 from tracekit.ingest.counters.net_words import is_word, meaning
+from tracekit.ingest.counters.samples import count_other_metrics
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.table import (
     HOST_WORDS,
@@ -241,11 +242,7 @@ class _Table:
         if found is not None:
             yield cells[layout.roles["value"]], found
             return
-        self._sink.count(
-            "other_metric",
-            severity="info",
-            doc="Samples of metrics that are no counter of a GPU, NIC or interface: not kept.",
-        )
+        count_other_metrics(self._sink)
 
 
 def _number(text: str, counter: Counter) -> int | float | str | None:

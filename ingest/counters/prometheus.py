@@ -24,7 +24,7 @@ from tracekit.ingest.counters.gpu_words import blanks
 from tracekit.ingest.counters.names import pci_address, uuid_of
 from tracekit.ingest.counters.net_samples import NetSamples
 from tracekit.ingest.counters.node_exporter import NicMetric, nic_metric
-from tracekit.ingest.counters.samples import count_local_time
+from tracekit.ingest.counters.samples import count_local_time, count_other_metrics
 from tracekit.ingest.counters.status import count_documented
 from tracekit.ingest.counters.vocabulary import Meaning
 from tracekit.ingest.lines import numbered_lines, shape
@@ -151,12 +151,7 @@ class _Writer:
         if self.is_documented:
             count_documented(self.sink, "Telemetry of UFM")
         if self.unknown_count:
-            self.sink.count(
-                "other_metric",
-                self.unknown_count,
-                severity="info",
-                doc="Samples of metrics that are no counter of a GPU, NIC or interface: not kept.",
-            )
+            count_other_metrics(self.sink, self.unknown_count)
 
 
 def _whole(number: str) -> object:

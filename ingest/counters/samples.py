@@ -27,6 +27,16 @@ def count_local_time(sink: Sink) -> None:
     )
 
 
+def count_other_metrics(sink: Sink, n: int = 1) -> None:
+    """Count samples of metrics that are no counter of ours."""
+    sink.count(
+        "other_metric",
+        n,
+        severity="info",
+        doc="Samples of metrics that are no counter of a GPU, NIC or interface: not kept.",
+    )
+
+
 class Samples:
     """Gathers the samples of one file and writes them into one table.
 

@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from tracekit.correction import Correction, corrected
-from tracekit.derive import derive
 from tracekit.derive.correlation import Series, at_steps, counter_tables
 from tracekit.derive.readings import Clocks
+from tracekit.derive.run import derive
 from tracekit.job import JobDescription, parse_job
 from tracekit.schema import TABLES, table
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.derive import derive, infer_job
 from tracekit.derive.hosts import canonical
-from tracekit.derive.infer import group_dimension
+from tracekit.derive.infer import group_dimension, infer_job
+from tracekit.derive.run import derive
 from tracekit.derive.sources import natural
 from tracekit.derive.steps import warmup_count
 from tracekit.errors import AmbiguousInputError

@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from tracekit.derive import derive
+from tracekit.derive.run import derive
 from tracekit.job import JobDescription, Parallelism
 from tracekit.schema import table
 

@@ -6,27 +6,34 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
 
 from tracekit.errors import QueryError
-from tracekit.replays import RankReplay
 from tracekit.report.build import build_report
 from tracekit.report.config import DiagnoseConfig
 from tracekit.report.model import InputFile, InputIssue, Report
-from tracekit.rules import RULES, Facts, JobFacts
+from tracekit.rules import RULES, Facts, JobFacts, Rule, configured
 from tracekit.runs import available_cpus
 
 if TYPE_CHECKING:
     import duckdb
 
     from tracekit.job import JobDescription
+    from tracekit.rules.base import Replay
 
 BASE_QUERIES = (
     *("step_breakdown", "step_time", "step_time_summary", "overlap", "hidden_kernels"),
     *("lost_kernels", "comm_summary"),
 )
-OPTIONAL_QUERIES = ("comm_records", "inspector_calls", "activity_steps")
-"""Better sentences, no verdict: a report does without them."""
+REPORT_QUERIES = (
+    *("comm_records", "inspector_calls", "activity_steps", "last_calls", "traffic"),
+    *("nccl_bench", "nccl_comms", "nccl_signals", "nccl_topology", "ras_growth"),
+    *("gpu_counters", "port_counters", "port_levels"),
+    *("gemm_efficiency", "bubble", "stage_balance"),
+)
+"""What the report itself looks at, whichever rules run: its metrics, and what it says where there
+are no steps."""
 QUERY_THREADS = 4
 """Queries of a small run that run at a time: more share too little memory."""
 ONLY_WITH = {"expert_load": "all_to_all"}
@@ -54,7 +61,9 @@ def diagnose(
     """
     job = job if job is not None else job_facts(con)
     inputs = inputs if inputs is not None else input_files(con)
-    return build_report(gather(con, job, filled, description), inputs, config)
+    config = config or DiagnoseConfig()
+    rules = configured(select=config.select, ignore=config.ignore)
+    return build_report(gather(con, job, filled, description, rules), inputs, config)
 
 
 def gather(
@@ -62,16 +71,16 @@ def gather(
     job: JobFacts,
     filled: Collection[str] | None = None,
     description: JobDescription | None = None,
+    rules: Sequence[Rule] | None = None,
 ) -> Facts:
-    """Run every query that a rule needs, for the job's attempt.
+    """Run every query that these rules (None: all) and the report read, for the job's attempt.
 
     A query that fails is recorded as unavailable: its rules then say that they did not check.
     """
     from tracekit import catalog, traffic
 
-    names = dict.fromkeys((*BASE_QUERIES, *(q for r in RULES for q in r.reads)))
-    names |= dict.fromkeys(OPTIONAL_QUERIES)
-    # launch-bound takes off what stalls explain, so their rows are needed even if not selected.
+    read = (q for r in (RULES if rules is None else rules) for q in r.reads)
+    names = dict.fromkeys((*BASE_QUERIES, *read, *REPORT_QUERIES))
     rows: dict[str, list[Mapping[str, Any]]] = {}
     unavailable: dict[str, str] = {}
     asked: list[str] = []
@@ -105,8 +114,24 @@ def gather(
         unavailable=unavailable,
         sources={int(r["source_id"]): str(r["path"]) for r in paths},
         description=description,
-        replay=RankReplay(con),
+        replay=cast("Replay", _LaterReplay(con)),
     ).without_lost()
+
+
+class _LaterReplay:
+    """A replay of ranks, loaded when a rule first asks: most jobs need no price by replay."""
+
+    def __init__(self, con: duckdb.DuckDBPyConnection) -> None:
+        self._con = con
+
+    @cached_property
+    def _loaded(self) -> Replay:
+        from tracekit.replays import RankReplay
+
+        return RankReplay(self._con)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loaded, name)
 
 
 def _broken(con: duckdb.DuckDBPyConnection, attempt: int) -> frozenset[int]:

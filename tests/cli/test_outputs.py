@@ -125,14 +125,13 @@ def start(script: str, *arguments: object) -> subprocess.Popen[str]:
 INTERRUPTED = """
     import sys
     import tracekit.derive.run as module
-    import tracekit.derive
     from tracekit.cli import main
 
     def slow(con, *_, **__):
         print("go", flush=True)
         con.execute("SELECT count(*) FROM range(1000000000000) a").fetchall()
 
-    tracekit.derive.derive = slow
+    module.derive = slow
     main(sys.argv[1:])
 """
 

@@ -6,8 +6,10 @@ queries failed; here are the tests of that, and of what a rule may read.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -18,7 +20,7 @@ from tracekit import catalog
 from tracekit.diagnose import gather
 from tracekit.errors import QueryError
 from tracekit.findings import Finding, Impact, Scope, Severity, When, confidence_from
-from tracekit.rules import RULES, Facts, JobFacts, Rule, RuleOutcome
+from tracekit.rules import RULES, Facts, JobFacts, Rule, RuleOutcome, rule
 from tracekit.rules.base import Thresholds, UndeclaredQueryError, lacking
 
 RUN = Rule.run
@@ -116,3 +118,15 @@ def test_a_query_is_not_spared_by_one_that_failed(
     facts = gather(con, JobFacts())
     assert "comm_summary" in facts.unavailable
     assert {"expert_load", "standing"} <= set(asked)
+
+
+def test_only_what_the_selected_rules_and_the_report_read_is_asked(
+    con: duckdb.DuckDBPyConnection,
+) -> None:
+    asked = gather(con, JobFacts(), rules=[rule("gc-pause")]).rows.keys()
+    assert "gc_pause" in asked
+    assert not {"sync_stall", "straggler", "match_coverage"} & asked
+    # What the report looks at by name is asked, whichever rules run.
+    sources = (Path(__file__).parents[2] / "tracekit" / "report").glob("*.py")
+    named = {q for s in sources for q in re.findall(r'facts\.of\("(\w+)"\)', s.read_text())}
+    assert named and named <= asked

@@ -86,7 +86,7 @@ def job(
     memory: o.MemoryOpt = None,
 ) -> None:
     """The inferred job description, with provenance, to correct and keep."""
-    from tracekit.derive import infer_job
+    from tracekit.derive.infer import infer_job
     from tracekit.job import to_toml
 
     check_target(output, force)

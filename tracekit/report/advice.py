@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tracekit.findings import Finding
-from tracekit.ingest.nsys.sniff import export_command
 from tracekit.report.model import InputFile
 from tracekit.report.without_steps import CAPTURE_STEPS
 from tracekit.rules.base import Facts
@@ -50,6 +49,8 @@ def next_step(inputs: Sequence[InputFile], judged: str | None) -> str | None:
     if not usable:
         reports = [i for i in inputs if i.kind == "nsys_report"]
         if reports:
+            from tracekit.ingest.nsys.sniff import export_command
+
             path, told = reports[0].path, (reports[0].reason or "").partition(": ")[2]
             # The reader of a head knows the name; a command needs the way there.
             return told.replace(export_command(path.rsplit("/", 1)[-1]), export_command(path))

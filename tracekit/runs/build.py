@@ -298,7 +298,7 @@ def _derive(
     notes: list[str],
 ) -> list[ShardFile]:
     """Derive the whole run's tables into a folder of their own, never shared between writers."""
-    from tracekit.derive import READS
+    from tracekit.derive.run import READS
 
     target = run / "derived" / secrets.token_hex(12)
     work = work_folder(run)
@@ -349,7 +349,7 @@ def _derived(
 ) -> dict[str, pa.Table]:
     import duckdb
 
-    from tracekit.derive import derive
+    from tracekit.derive.run import derive
 
     try:
         return derive(con, job, attempt=attempt, notes=notes, filled=filled, folders=folders)

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tracekit.correction import Correction, corrected
+from tracekit.derive.stage import relations
 from tracekit.store import arrow_table
 
 if TYPE_CHECKING:
@@ -227,18 +228,9 @@ def read_calls(con: duckdb.DuckDBPyConnection, context: pa.Table, members: pa.Ta
     import pyarrow as pa
 
     names, types = zip(*((n, one) for one, known in _TYPES.items() for n in known), strict=True)
-    given = {
-        "derive_context": context,
-        "derive_members": members,
-        "derive_types": pa.table({"name": pa.array(names), "one": pa.array(types)}),
-    }
-    for name, rows_given in given.items():
-        con.register(name, rows_given)
-    try:
+    words = pa.table({"name": pa.array(names), "one": pa.array(types)})
+    with relations(con, derive_context=context, derive_members=members, derive_types=words):
         rows: Any = arrow_table(con, _CALLS)
-    finally:
-        for name in given:
-            con.unregister(name)
     ints: dict[str, Ints] = {}
     for name in rows.column_names:
         column = rows[name].combine_chunks()

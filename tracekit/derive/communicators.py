@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tracekit.derive.groups import Group
+from tracekit.derive.stage import relations
 
 if TYPE_CHECKING:
     import duckdb
@@ -91,12 +92,9 @@ def resolve(
     con: duckdb.DuckDBPyConnection, context: pa.Table, listed: Mapping[int, Sequence[Group]]
 ) -> Communicators:
     """Members of the communicators that sources know by hash. ``listed`` groups by attempt."""
-    con.register("derive_context", context)
-    try:
+    with relations(con, derive_context=context):
         rows = con.execute(_MEMBERS).fetchall()
         used = con.execute(_USES).fetchall() if rows else []
-    finally:
-        con.unregister("derive_context")
     claims: dict[Key, list[tuple[int, int, int]]] = defaultdict(list)
     for attempt, group_id, size, number, rank in rows:
         claims[attempt, group_id].append((size, number, rank))

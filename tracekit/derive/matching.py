@@ -18,6 +18,7 @@ from tracekit.derive.align import find_shift
 from tracekit.derive.calls import NOBODY, Calls, Lane
 from tracekit.derive.groups import Communicator, Group, infer
 from tracekit.derive.pairs import HOST_SLACK_NS, pair_lanes
+from tracekit.derive.stage import relations
 
 if TYPE_CHECKING:
     import duckdb
@@ -106,11 +107,8 @@ def match(
 
 def read_groups(con: duckdb.DuckDBPyConnection, context: pa.Table) -> dict[int, list[Group]]:
     """The groups that the sources of each attempt list; the fullest word on each."""
-    con.register("derive_context", context)
-    try:
+    with relations(con, derive_context=context):
         rows = con.execute(_GROUPS).fetchall()
-    finally:
-        con.unregister("derive_context")
     found: dict[int, dict[tuple[str, str | None], Group]] = defaultdict(dict)
     for attempt, group_id, name, description, size, ranks, is_complete in rows:
         known = found[attempt].get((group_id, name))

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.correction import Correction, corrected, corrected_sql
 from tracekit.derive.infer import group_dimension
+from tracekit.derive.stage import relations
 from tracekit.derive.unnamed import find_operations
 from tracekit.schema import table
 from tracekit.store import arrow_table
@@ -158,23 +159,23 @@ def _with_corrections(context: pa.Table, corrections: Mapping[int, Correction]) 
     return context
 
 
-def fill_coordinates(rank_rows: Sequence[dict[str, Any]], operations: pa.Table) -> None:
-    """Give ranks without a stage the one that their pipeline operations show."""
-    if not operations.num_rows:
-        return
+def fill_coordinates(
+    rank_rows: Sequence[Mapping[str, Any]], operations: pa.Table
+) -> list[dict[str, Any]]:
+    """The ranks; those without a stage with the one that their pipeline operations show."""
+    rows = [dict(row) for row in rank_rows]
     found = {
         (row["attempt"], row["rank"]): row["pp_rank"]
         for row in operations.select(["attempt", "rank", "pp_rank"]).group_by(
             ["attempt", "rank", "pp_rank"]
         ).aggregate([]).to_pylist()
     }  # fmt: skip
-    own = [row for row in rank_rows if row.get("pp_rank") is None]
     # Known for some ranks only, it would set them apart from the others.
-    if len(own) < len(rank_rows) or any((r["attempt"], r["rank"]) not in found for r in own):
-        return
-    for row in own:
-        row["pp_rank"] = found[row["attempt"], row["rank"]]
-        row["coordinates_source"] = row.get("coordinates_source") or "behaviour"
+    if all(r.get("pp_rank") is None and (r["attempt"], r["rank"]) in found for r in rows):
+        for row in rows:
+            row["pp_rank"] = found[row["attempt"], row["rank"]]
+            row["coordinates_source"] = row.get("coordinates_source") or "behaviour"
+    return rows
 
 
 _TIMERS = """
@@ -205,7 +206,6 @@ WHERE NOT coalesce(a.is_gpu_twin, false) AND a.name IS NOT NULL
 # Ranges with the step that they begin in. Nested ranges of one name family (a forward inside
 # backward's recomputation) would count twice: only outermost ones are kept.
 _RANGES = """
-CREATE OR REPLACE TEMP TABLE derive_range AS
 WITH named AS (
     SELECT c.attempt, c.rank, c.capture_id, a.source_id, a.place, a.thread, a.start_ns,
            a.start_ns + a.dur_ns AS end_ns, n.operation, n.stage, n.microbatch,
@@ -226,7 +226,6 @@ WHERE n.start_ns < s.end_ns AND (open_until_ns IS NULL OR n.start_ns >= open_unt
 
 # The work inside a compute range. Kernels count by when they were launched.
 _EXTENTS = """
-CREATE OR REPLACE TEMP TABLE derive_extent AS
 WITH ranges AS (SELECT source_id, place, start_ns, end_ns, thread FROM derive_range
                 WHERE is_compute),
 gpu AS (
@@ -276,7 +275,6 @@ MIN_ACCUMULATED_RATIO = 0.9
 # somebody asks for it: it is waited for only from the end of the compute before. The weights' part
 # of a backward sends and receives nothing.
 _TRANSFERS = """
-CREATE OR REPLACE TEMP TABLE derive_transfer AS
 WITH moved AS (
     SELECT c.source_id, c.place, c.start_ns, c.start_ns + c.dur_ns AS end_ns, c.op,
            c.timeline = 'host' AS is_host,
@@ -372,10 +370,7 @@ def _from_ranges(
     import pyarrow as pa
 
     empty = table("pipeline_op").arrow_schema().empty_table()
-    registered = {"derive_context": context, "derive_step": steps}
-    for name, rows in registered.items():
-        con.register(name, rows)
-    try:
+    with relations(con, derive_context=context, derive_step=steps) as named:
         seen = [str(n) for (n,) in con.execute(_NAMES).fetchall()]
         names = {n: found for n in seen if (found := read_name(n))}
         if not names:
@@ -388,42 +383,28 @@ def _from_ranges(
             )
             return empty
         may_have_stages = _may_have_stages(con, names.values(), job, known, has_messages)
-        con.register(
-            "derive_name",
-            pa.table(
-                {
-                    "name": list(names),
-                    "operation": [n.operation for n in names.values()],
-                    "stage": pa.array([n.stage for n in names.values()], pa.int32()),
-                    "microbatch": pa.array([n.microbatch for n in names.values()], pa.int64()),
-                }
-            ),
-        )
-        registered["derive_name"] = context
+        operations = {
+            "name": list(names),
+            "operation": [n.operation for n in names.values()],
+            "stage": pa.array([n.stage for n in names.values()], pa.int32()),
+            "microbatch": pa.array([n.microbatch for n in names.values()], pa.int64()),
+        }
+        named.add("derive_name", pa.table(operations))
         if not may_have_stages and not con.execute(_REPEATED).fetchall():
             return empty
-        for statement in (_RANGES, _EXTENTS, _TRANSFERS):
-            con.execute(statement)
+        named.make("derive_range", _RANGES)
+        named.make("derive_extent", _EXTENTS)
+        named.make("derive_transfer", _TRANSFERS)
         coordinates = _coordinates(con, job, known, notes)
         if not coordinates:
             return empty
-        con.register(
-            "derive_coordinate",
-            pa.table(
-                {
-                    "rank": pa.array([c.rank for c in coordinates], pa.int32()),
-                    "pp_rank": pa.array([c.stage for c in coordinates], pa.int32()),
-                    "dp_rank": pa.array([c.replica for c in coordinates], pa.int32()),
-                }
-            ),
-        )
-        registered["derive_coordinate"] = context
+        places = {
+            "rank": pa.array([c.rank for c in coordinates], pa.int32()),
+            "pp_rank": pa.array([c.stage for c in coordinates], pa.int32()),
+            "dp_rank": pa.array([c.replica for c in coordinates], pa.int32()),
+        }
+        named.add("derive_coordinate", pa.table(places))
         return arrow_table(con, _OPS)
-    finally:
-        for name in registered:
-            con.unregister(name)
-        for name in ("derive_range", "derive_extent", "derive_transfer"):
-            con.execute(f"DROP TABLE IF EXISTS {name}")
 
 
 def _may_have_stages(
@@ -459,15 +440,9 @@ def _from_messages(
     import pyarrow as pa
 
     schema = table("pipeline_op").arrow_schema()
-    registered = {"derive_context": context, "derive_step": steps, "derive_match": matches}
-    for name, rows in registered.items():
-        con.register(name, rows)
-    try:
+    with relations(con, derive_context=context, derive_step=steps, derive_match=matches):
         found, stages = find_operations(con, notes)
         groups = _group_places(con.execute(_GROUPS).fetchall()) if found else {}
-    finally:
-        for name in registered:
-            con.unregister(name)
     if not found:
         return schema.empty_table()
     replicas = {c.rank: c.replica for c in _placed(stages, groups, job, 1 + max(stages.values()))}

@@ -1,38 +1,27 @@
-"""``derive``: from the source tables of a run to its derived tables."""
+"""``derive``: from the source tables of a run to its derived tables, stage by stage."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tracekit.correction import Correction
-from tracekit.derive import (
-    activity,
-    communicators,
-    correlation,
-    counter_clock,
-    gpus,
-    hosts,
-    periods,
-    ports,
-    ranks,
-    timer_jobs,
-)
-from tracekit.derive import attempts as at
+from tracekit.derive import activity, communicators, correlation, counter_clock, gpus, periods
 from tracekit.derive import clocks as clock_offsets
+from tracekit.derive import ports as port_ends
 from tracekit.derive.calls import read_calls
 from tracekit.derive.infer import contradictions
 from tracekit.derive.layout import DIMENSIONS, Kind, coordinates, group_kinds
-from tracekit.derive.matching import group_table, match, match_table, read_groups
+from tracekit.derive.matching import Matched, group_table, match, match_table, read_groups
 from tracekit.derive.pipeline import derive_pipeline, fill_coordinates
+from tracekit.derive.placement import Placed, place
 from tracekit.derive.readings import Clocks
-from tracekit.derive.sources import RANK_KINDS, USABLE, Source, read_sources
+from tracekit.derive.sources import Source
+from tracekit.derive.stage import Done, Given, Stage, arrow
 from tracekit.derive.steps import derive_steps
-from tracekit.schema import REGISTRY_VERSION, table
-from tracekit.values import MAX_RANKS
+from tracekit.schema import table
 
 if TYPE_CHECKING:
     import duckdb
@@ -40,298 +29,83 @@ if TYPE_CHECKING:
 
     from tracekit.job import JobDescription
 
-READS = (
-    "annotation",
-    "collective",
-    "device",
-    "gpu_op",
-    "gpu_sample",
-    "host_op",
-    "link",
-    "log_event",
-    "nccl_comm",
-    "net_sample",
-    "pipeline_timer",
-    "process",
-    "process_group",
-    "source",
-)
-"""The source tables that ``derive`` reads."""
 
-_ENCODED = {"cuda_runtime": (1000, 10), "hip_runtime": (10_000_000, 100_000)}
-"""Keys whose runtimes state a version as one number, and what its major and minor count."""
+@dataclass(frozen=True)
+class Called:
+    """Which calls are one collective, on their files' own clocks."""
 
-_VERSION_KEYS = {
-    "torch": "torch_version",
-    "pytorch": "torch_version",
-    "cuda": "cuda_version",
-    "cuda_runtime": "cuda_version",
-    "rocm": "cuda_version",
-    "hip": "cuda_version",
-    "hip_runtime": "cuda_version",
-    "nccl": "nccl_version",
-    "rccl": "nccl_version",
-    "driver": "driver_version",
-    "framework": "framework",
-}
+    matched: Matched
 
 
-def derive(
-    con: duckdb.DuckDBPyConnection,
-    job: JobDescription | None = None,
-    *,
-    attempt: int | None = None,
-    window_ns: tuple[int | None, int | None] | None = None,
-    notes: list[str] | None = None,
-    filled: Collection[str] = READS,
-    folders: Mapping[int, str] | None = None,
-) -> dict[str, pa.Table]:
-    """The derived tables of a run, each with exactly the registry's stored columns and types.
+def match_calls(given: Given, done: Done) -> Called:
+    """The calls of collectives, matched over ranks."""
+    placed = done.of(Placed)
+    listed = read_groups(given.con, placed.context) if "process_group" in given.filled else {}
+    hashed = communicators.resolve(given.con, placed.context, listed)
+    groups = {a: [hashed.applied(a, g) for g in known] for a, known in listed.items()}
+    worlds = {row["attempt"]: row["world_size"] for row in placed.run.to_pylist()}
+    return Called(match(read_calls(given.con, placed.context, hashed.table()), worlds, groups))
 
-    ``con`` holds the source tables that ``READS`` names (stored columns only), possibly empty.
-    Tables that ``filled`` does not name are known to be empty: what needs their rows is not asked.
-    ``folders`` says by source what its relative path is relative to (default: where we are).
-    ``attempt`` chooses among candidates where the files cannot be one attempt; ``window_ns``
-    (start, end; either may be None; ns on the files' own clocks) leaves out the traces that it
-    does not touch. Traces that are left out, and second copies of one, have no row in
-    ``source_context``: no view shows their rows. What a reader of a report should know is
-    appended to ``notes``, in words.
 
-    Raises AmbiguousInputError where the files cannot be one attempt of one job, naming the
-    candidates.
-    """
+@dataclass(frozen=True)
+class Stepped:
+    """The training steps, and the calls with theirs, on their files' own clocks."""
+
+    steps: pa.Table
+    matched: Matched
+
+
+def find_steps(given: Given, done: Done) -> Stepped:
+    """Steps that traces mark, and those of traces that repeat themselves without marks."""
     import pyarrow as pa
 
-    remarks = notes if notes is not None else []
-    sources = read_sources(con)
-    if "device" in filled:
-        _apply_devices(con, sources)
-    remarks += _not_believed(sources)
-    ranks.apply_job(sources, job, remarks, folders or {})
-    _choose_used(sources, window_ns, remarks)
-    found = _place(sources, attempt, remarks)
-    timers = None
-    if "pipeline_timer" in filled:
-        timers = timer_jobs.choose(con, sources, attempt)
-    sources = [s for s in sources if not s.is_left_out]
-    aliases = hosts.resolve(sources, job, remarks)
-    clocks = hosts.assign_clocks(sources, job)
-    used = [s for s in sources if s.is_used]
-    attempt_rows = [_run_row(a, job, remarks) for a in found]
-    context = _step_context(used)
-    worlds = {row["attempt"]: row["world_size"] for row in attempt_rows}
-    groups = read_groups(con, context) if "process_group" in filled else {}
-    hashed = communicators.resolve(con, context, groups)
-    groups = {a: [hashed.applied(a, g) for g in listed] for a, listed in groups.items()}
-    matched = match(read_calls(con, context, hashed.table()), worlds, groups)
-    steps = derive_steps(con, context)
-    inferred = periods.infer_steps(con, context, steps, matched)
-    if inferred is not None:
-        steps = pa.concat_tables([steps, inferred])
-        matched.calls = matched.calls.with_steps(periods.call_steps(matched, inferred))
-    aligned = clock_offsets.alignments(matched, used)
+    context, matched = done.of(Placed).context, done.of(Called).matched
+    steps = derive_steps(given.con, context)
+    inferred = periods.infer_steps(given.con, context, steps, matched)
+    if inferred is None:
+        return Stepped(steps, matched)
+    calls = matched.calls.with_steps(periods.call_steps(matched, inferred))
+    return Stepped(pa.concat_tables([steps, inferred]), replace(matched, calls=calls))
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """How the clocks are put right; from here on times are the job's."""
+
+    corrections: Mapping[int, Correction]
+    clocks: Clocks
+    matched: Matched
+    errors_ns: Mapping[int, int]
+    """Of each clock."""
+    source_context: pa.Table
+    clock_offset: pa.Table
+    clock_pair: pa.Table
+    step: pa.Table
+
+
+def align(given: Given, done: Done) -> Aligned:
+    """The clocks' offsets, from who cannot have left before others had entered."""
+    placed, stepped = done.of(Placed), done.of(Stepped)
+    aligned = clock_offsets.alignments(stepped.matched, placed.used)
     offsets = {key: alignment.offsets for key, alignment in aligned.items()}
-    corrections = clock_offsets.corrections(offsets, sources)
-    matched.calls = matched.calls.moved(corrections)
-    errors = {o.clock_id: o.error_ns or 0 for listed in offsets.values() for o in listed}
-    sizes = _sizes(job)
-    kinds = _not_contradicted(group_kinds(matched, sizes), sizes)
-    rank_rows = _rank_rows(used, job)
-    coordinates(rank_rows, matched, kinds)
-    matches = match_table(matched, errors)
-    has_messages = not {"send", "recv"}.isdisjoint(matched.calls.op_names)
-    operations = derive_pipeline(
-        con,
-        context,
-        steps,
-        job,
-        remarks,
-        rank_rows,
-        corrections,
-        matches if has_messages else None,
-        filled,
-        has_messages,
-        timers,
-    )
-    fill_coordinates(rank_rows, operations)
-    rows: dict[str, list[dict[str, Any]]] = {
-        "source_context": [
-            _context_row(s, corrections.get(s.source_id, Correction()))
-            for s in sorted(sources, key=lambda s: s.source_id)
-        ],
-        "rank": rank_rows,
-        "host": hosts.host_rows(sources),
-        "host_alias": aliases,
-        "clock": clocks,
-        "clock_offset": clock_offsets.offset_rows(offsets, used),
-        "clock_pair": clock_offsets.pair_rows(aligned, matched),
-        "run": attempt_rows,
-    }
-    rows |= {name: [] for name in ("gpu", "port", "activity_period", "activity_step")}
-    rows |= {name: [] for name in ("counter_step", "network_correlation", "counter_clock")}
-    if "gpu_sample" in filled or "log_event" in filled:
-        rows["gpu"] = gpus.gpu_rows(con, sources, rank_rows, attempt_rows)
-    if "net_sample" in filled:
-        rows["port"] = ports.port_rows(con, sources, rank_rows, attempt_rows, job)
-    moved_table = clock_offsets.moved_steps(steps, corrections)
-    host_of = {(r["attempt"], r["rank"]): r["host"] for r in rank_rows}
-    epoch = {c["clock_id"] for c in clocks if c["basis"] == "epoch"}
-    hosts_of = {s.source_id: s.host for s in sources if s.clock_id in epoch}
-    times = Clocks({s: c for s, c in corrections.items() if s in hosts_of}, hosts_of)
-    if not used and "gpu_sample" in filled:
-        rows |= activity.activity_tables(con, times)
-    if "net_sample" in filled:
-        rows |= correlation.counter_tables(
-            con,
-            times,
-            moved_table,
-            rows["port"],
-            lambda origin_ns: counter_clock.traffic(matched, host_of, origin_ns),
-            rows["activity_step"],
-        )
-    remarks += [counter_clock.remark(r) for r in rows["counter_clock"] if r["verdict"] == "off"]
-    tables = {name: _arrow(name, content) for name, content in rows.items()}
-    tables["collective_match"] = matches
-    tables["comm_group"] = group_table(matched, kinds)
-    tables["pipeline_op"] = operations
-    tables["step"] = moved_table
-    if job is not None:
-        remarks += contradictions(con, tables, job)
-    return tables
-
-
-def _arrow(name: str, rows: list[dict[str, Any]]) -> pa.Table:
-    import pyarrow as pa
-
-    schema = table(name).arrow_schema()
-    return pa.table([pa.array([r.get(f.name) for r in rows], f.type) for f in schema], schema)
-
-
-def _not_contradicted(kinds: dict[str, Kind], sizes: dict[str, int]) -> dict[str, Kind]:
-    """The kinds of groups, less those guessed from behaviour that the job does not have.
-
-    Where dp is 1, an all-reduce of two stages' embeddings is nobody's data parallelism.
-    """
-    absent = {d for d in ("tp", "dp", "ep") if sizes.get(d) == 1}
-    return {g: k for g, k in kinds.items() if k[1] != "behaviour" or k[0] not in absent}
-
-
-def _step_context(used: list[Source]) -> pa.Table:
-    import pyarrow as pa
-
-    columns = ("source_id", "attempt", "rank", "capture_id", "clock_id")
-    return pa.table({c: pa.array([getattr(s, c) for s in used], pa.int32()) for c in columns})
-
-
-# --- which sources count, and where they belong -------------------------------------------------
-
-
-def _not_believed(sources: Iterable[Source]) -> list[str]:
-    claims = [s for s in sources if s.claimed_world is not None]
-    if not claims:
-        return []
-    more = f" and {len(claims) - 1} more" if len(claims) > 1 else ""
-    return [
-        f"{claims[0].path}{more}: a world of {claims[0].claimed_world:,} ranks is not believed "
-        f"(limit {MAX_RANKS:,})"
+    corrections = clock_offsets.corrections(offsets, placed.sources)
+    epoch = {c["clock_id"] for c in placed.clock.to_pylist() if c["basis"] == "epoch"}
+    hosts_of = {s.source_id: s.host for s in placed.sources if s.clock_id in epoch}
+    calls = stepped.matched.calls.moved(corrections)
+    context = [
+        _context_row(s, corrections.get(s.source_id, Correction()))
+        for s in sorted(placed.sources, key=lambda s: s.source_id)
     ]
-
-
-def _choose_used(
-    sources: list[Source], window_ns: tuple[int | None, int | None] | None, notes: list[str]
-) -> None:
-    """Mark the ranks' own traces that are usable, selected, and given once."""
-    seen: dict[str, Source] = {}
-    for source in sources:
-        if source.kind not in RANK_KINDS or source.status not in USABLE:
-            continue
-        if window_ns is not None and not _touches(source, window_ns):
-            source.is_left_out = True
-            continue
-        twin = seen.setdefault(source.sha256, source) if source.sha256 else source
-        if twin is source:
-            source.is_used = True
-        else:
-            source.is_left_out = True
-            notes.append(f"{source.path} holds the same bytes as {twin.path}: counted once")
-    _leave_out_other_exports(sources, notes)
-
-
-def _leave_out_other_exports(sources: list[Source], notes: list[str]) -> None:
-    """Of several exports of one capture, all but the one that holds most.
-
-    A report may be exported more than once, with payloads and without: the same process began at
-    the same nanosecond. Equal pids alone are equal in every container.
-    """
-    same: dict[tuple[object, ...], list[Source]] = defaultdict(list)
-    for source in sources:
-        if source.is_used and source.kind == "nsys" and source.pids and source.start_ns:
-            same[source.host_name, source.pids, source.start_ns].append(source)
-    for group in same.values():
-        best = min(
-            group,
-            key=lambda s: (
-                s.status != "ok",
-                s.file_rank is None,
-                s.world_size is None,
-                -(s.rows_count or 0),
-                s.order,
-            ),
-        )
-        for source in group:
-            if source is not best:
-                source.is_used, source.is_left_out = False, True
-                notes.append(
-                    f"{source.path} is another export of the capture in {best.path}: counted once"
-                )
-
-
-def _touches(source: Source, window_ns: tuple[int | None, int | None]) -> bool:
-    start, end = window_ns
-    if source.start_ns is None or source.end_ns is None:
-        return False
-    return (end is None or source.start_ns <= end) and (start is None or source.end_ns >= start)
-
-
-def _place(sources: list[Source], attempt: int | None, notes: list[str]) -> list[list[at.Group]]:
-    """Give the used sources their attempts and captures; returns the attempts."""
-    groups: dict[int | None, at.Group] = defaultdict(list)
-    for source in sources:
-        if source.is_used:
-            groups[source.forced_attempt].append(source)
-        else:
-            source.attempt = source.forced_attempt
-    why: str | None = None
-    broken: dict[int, str] = {}
-    placed: list[tuple[int | None, list[list[at.Group]]]] = []
-    for forced, group in sorted(groups.items(), key=lambda g: (g[0] is None, g[0] or 0)):
-        parts = [group] if forced is not None else at.partition(group)
-        if len(parts) > 1:
-            why = at.conflict(group)
-        for part in parts:
-            clash = at.conflict(part, is_given=forced is not None)
-            if clash is not None:
-                broken[part[0].source_id] = clash
-                placed.append((forced, [[part]]))
-                continue
-            ranks.assign_missing(part, notes)
-            captures = at.captures(part)
-            placed.append((forced, [captures] if forced else at.split_attempts(captures)))
-    found = at.number_attempts(placed)
-    chosen = found if why is None else [a for a in found if a[0][0].attempt == attempt]
-    if not chosen and why is not None:
-        raise at.ambiguous(why, found)
-    for each in chosen:
-        if each[0][0].source_id in broken:
-            raise at.ambiguous(broken[each[0][0].source_id], [each])
-    if why is None and len(found) > 1:
-        notes.append(
-            f"{len(found)} attempts: between captures ranks became other processes or moved to "
-            "other hosts; nothing is compared across them"
-        )
-    for source in (s for a in found if a not in chosen for c in a for s in c):
-        source.is_used, source.is_left_out = False, True
-    return chosen
+    return Aligned(
+        corrections=corrections,
+        clocks=Clocks({s: c for s, c in corrections.items() if s in hosts_of}, hosts_of),
+        matched=replace(stepped.matched, calls=calls),
+        errors_ns={o.clock_id: o.error_ns or 0 for listed in offsets.values() for o in listed},
+        source_context=arrow("source_context", context),
+        clock_offset=arrow("clock_offset", clock_offsets.offset_rows(offsets, placed.used)),
+        clock_pair=arrow("clock_pair", clock_offsets.pair_rows(aligned, stepped.matched)),
+        step=clock_offsets.moved_steps(stepped.steps, corrections),
+    )
 
 
 def _context_row(source: Source, correction: Correction) -> dict[str, Any]:
@@ -348,27 +122,36 @@ def _context_row(source: Source, correction: Correction) -> dict[str, Any]:
     }
 
 
-# --- ranks and runs -----------------------------------------------------------------------------
+@dataclass(frozen=True)
+class LaidOut:
+    """What each communicator is for, and the ranks with the places that follow from it."""
+
+    ranks: list[dict[str, Any]]
+    comm_group: pa.Table
+    collective_match: pa.Table
 
 
-def _apply_devices(con: duckdb.DuckDBPyConnection, sources: list[Source]) -> None:
-    """Per source: the physical id and the model of the one device that it uses.
+def lay_out(given: Given, done: Done) -> LaidOut:
+    """The parallel layout, from the communicators' names and behaviour."""
+    aligned = done.of(Aligned)
+    sizes = _sizes(given.job)
+    kinds = _not_contradicted(group_kinds(aligned.matched, sizes), sizes)
+    ranks = _rank_rows(done.of(Placed).used, given.job)
+    coordinates(ranks, aligned.matched, kinds)
+    return LaidOut(
+        ranks,
+        comm_group=group_table(aligned.matched, kinds),
+        collective_match=match_table(aligned.matched, aligned.errors_ns),
+    )
 
-    The id is null where several are used; the model also where they differ. A source that marks
-    no device as used has the model that all its devices share, and the id if it has but one.
+
+def _not_contradicted(kinds: dict[str, Kind], sizes: dict[str, int]) -> dict[str, Kind]:
+    """The kinds of groups, less those guessed from behaviour that the job does not have.
+
+    Where dp is 1, an all-reduce of two stages' embeddings is nobody's data parallelism.
     """
-    rows = con.execute(
-        "SELECT source_id, ordinal, coalesce(uuid, pci), model, is_used FROM device"
-    ).fetchall()
-    listed: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
-    for source_id, *device in rows:
-        listed[source_id].append(tuple(device))
-    for source in sources:
-        devices = listed.get(source.source_id, [])
-        devices = [d for d in devices if d[3]] or devices
-        ordinals, ids, models = ({d[i] for d in devices} - {None} for i in range(3))
-        source.device_id = min(ids, default=None) if len(ordinals) == 1 else None
-        source.gpu_model = models.pop() if len(models) == 1 else None
+    absent = {d for d in ("tp", "dp", "ep") if sizes.get(d) == 1}
+    return {g: k for g, k in kinds.items() if k[1] != "behaviour" or k[0] not in absent}
 
 
 def _sizes(job: JobDescription | None) -> dict[str, int]:
@@ -408,78 +191,183 @@ def _rank_rows(used: list[Source], job: JobDescription | None) -> list[dict[str,
     return rows
 
 
-def _run_row(
-    captures: list[at.Group],
-    job: JobDescription | None,
-    notes: list[str],
-) -> dict[str, Any]:
-    members = sorted((s for c in captures for s in c), key=lambda s: s.order)
-    world = {s.world_size for s in members if s.world_size is not None}
-    names = {s.job_name for s in members if s.job_name}
-    models = {s.gpu_model for s in members}
-    start, end = _extent(members)
-    row: dict[str, Any] = {
-        "attempt": members[0].attempt,
-        "job_name": (job.name if job else None) or (names.pop() if len(names) == 1 else None),
-        "job_id": job.id if job else None,
-        "start_ns": start,
-        "end_ns": end,
-        "world_size": min(world, default=None),
-        "world_size_source": "file" if world else None,
-        "ranks_count": len({s.rank for s in members}),
-        "gpu_model": models.pop() if len(models) == 1 else None,
-        "registry_version": REGISTRY_VERSION,
-        **_versions(members, notes),
-    }
-    if job is not None and job.world_size is not None:
-        if world and job.world_size not in world:
-            notes.append(
-                f"job description: world_size {job.world_size}, the traces state {min(world)}"
-            )
-        row |= {"world_size": job.world_size, "world_size_source": "job_toml"}
-    if job is not None and job.framework is not None:
-        row["framework"] = job.framework
-    row["signature"] = _signature(row, job)
-    return row
+@dataclass(frozen=True)
+class Piped:
+    """The operations of pipelines, and the ranks with the stages that they show."""
+
+    pipeline_op: pa.Table
+    rank: pa.Table
 
 
-def _extent(members: Iterable[Source]) -> tuple[int | None, int | None]:
-    """First start and last end, of windows that share a zero."""
-    timed = [s for s in members if s.start_ns is not None and s.end_ns is not None]
-    epoch = [s for s in timed if s.time_basis == "epoch"]
-    if not epoch and len({s.clock_id for s in timed}) > 1:
-        return None, None
-    chosen = epoch or timed
-    return (
-        min((s.start_ns for s in chosen if s.start_ns is not None), default=None),
-        max((s.end_ns for s in chosen if s.end_ns is not None), default=None),
+def find_operations(given: Given, done: Done) -> Piped:
+    """The microbatches of pipelines."""
+    placed, aligned, laid = done.of(Placed), done.of(Aligned), done.of(LaidOut)
+    has_messages = not {"send", "recv"}.isdisjoint(aligned.matched.calls.op_names)
+    operations = derive_pipeline(
+        given.con,
+        placed.context,
+        done.of(Stepped).steps,
+        given.job,
+        given.notes,
+        laid.ranks,
+        aligned.corrections,
+        laid.collective_match if has_messages else None,
+        given.filled,
+        has_messages,
+        placed.timers,
     )
+    return Piped(operations, arrow("rank", fill_coordinates(laid.ranks, operations)))
 
 
-def _versions(members: Iterable[Source], notes: list[str]) -> dict[str, str | None]:
-    stated: dict[str, set[str]] = defaultdict(set)
-    for source in members:
-        for item in source.versions:
-            key, _, value = item.partition("=")
-            key, value = key.strip().lower().removesuffix("_version"), value.strip()
-            column = _VERSION_KEYS.get(key)
-            if key in _ENCODED and value.isdecimal():
-                major, minor = _ENCODED[key]
-                value = f"{int(value) // major}.{int(value) % major // minor}"
-            if column and value and value.lower() != "unknown":
-                stated[column].add(value)
-    found: dict[str, str | None] = {}
-    for column, values in sorted(stated.items()):
-        found[column] = next(iter(values)) if len(values) == 1 else None
-        if len(values) > 1:
-            notes.append(f"the traces disagree on {column}: {', '.join(sorted(values)[:4])}")
-    return found
+@dataclass(frozen=True)
+class Gpus:
+    """Whose each sampled GPU is."""
+
+    gpu: pa.Table
 
 
-def _signature(row: dict[str, Any], job: JobDescription | None) -> str:
-    """Hash of what makes two runs comparable: layout, model, batch, size, GPU."""
-    facts: dict[str, object] = {"world_size": row["world_size"], "gpu": row["gpu_model"]}
+def find_gpus(given: Given, done: Done) -> Gpus:
+    """The GPUs that counters and the kernel's messages name."""
+    placed, ranks = done.of(Placed), done.of(Piped).rank.to_pylist()
+    rows = gpus.gpu_rows(given.con, placed.sources, ranks, placed.run.to_pylist())
+    return Gpus(arrow("gpu", rows))
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where each sampled port leads."""
+
+    port: pa.Table
+
+
+def find_ports(given: Given, done: Done) -> Ports:
+    """The ports that network counters name."""
+    placed, ranks = done.of(Placed), done.of(Piped).rank.to_pylist()
+    attempts = placed.run.to_pylist()
+    rows = port_ends.port_rows(given.con, placed.sources, ranks, attempts, given.job)
+    return Ports(arrow("port", rows))
+
+
+@dataclass(frozen=True)
+class Active:
+    """The rhythm of the GPUs' counters."""
+
+    activity_period: pa.Table
+    activity_step: pa.Table
+
+
+def find_activity(given: Given, done: Done) -> Active:
+    """Steps that only counters show: nothing where there are traces."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    if not done.of(Placed).used:
+        found = activity.activity_tables(given.con, done.of(Aligned).clocks)
+    return Active(*(arrow(n, found.get(n, [])) for n in ("activity_period", "activity_step")))
+
+
+@dataclass(frozen=True)
+class Correlated:
+    """Network counters at the boundaries of steps."""
+
+    counter_step: pa.Table
+    network_correlation: pa.Table
+    counter_clock: pa.Table
+
+
+def correlate(given: Given, done: Done) -> Correlated:
+    """Which counters of the network go with slow steps."""
+    aligned, active = done.of(Aligned), done.get(Active)
+    host_of = {(r["attempt"], r["rank"]): r["host"] for r in done.of(Piped).rank.to_pylist()}
+    found = correlation.counter_tables(
+        given.con,
+        aligned.clocks,
+        aligned.step,
+        done.of(Ports).port.to_pylist(),
+        lambda origin_ns: counter_clock.traffic(aligned.matched, host_of, origin_ns),
+        active.activity_step.to_pylist() if active is not None else [],
+    )
+    given.notes.extend(
+        counter_clock.remark(r) for r in found["counter_clock"] if r["verdict"] == "off"
+    )
+    return Correlated(**{name: arrow(name, rows) for name, rows in found.items()})
+
+
+STAGES = (
+    Stage(
+        place,
+        reads=("annotation", "device", "pipeline_timer", "process", "source"),
+        writes=("run", "host", "host_alias", "clock"),
+    ),
+    Stage(match_calls, reads=("collective", "process_group")),
+    Stage(find_steps, reads=("annotation", "collective", "gpu_op", "source")),
+    Stage(align, writes=("source_context", "clock_offset", "clock_pair", "step")),
+    Stage(lay_out, writes=("comm_group", "collective_match")),
+    Stage(
+        find_operations,
+        reads=("annotation", "collective", "gpu_op", "host_op", "pipeline_timer", "process_group"),
+        writes=("pipeline_op", "rank"),
+    ),
+    Stage(
+        find_gpus,
+        reads=("device", "gpu_sample", "log_event", "nccl_comm", "process"),
+        writes=("gpu",),
+        needs=("gpu_sample", "log_event"),
+    ),
+    Stage(find_ports, reads=("link", "net_sample"), writes=("port",), needs=("net_sample",)),
+    Stage(
+        find_activity,
+        reads=("gpu_sample",),
+        writes=("activity_period", "activity_step"),
+        needs=("gpu_sample",),
+    ),
+    Stage(
+        correlate,
+        reads=("net_sample",),
+        writes=("counter_step", "network_correlation", "counter_clock"),
+        needs=("net_sample",),
+    ),
+)
+"""In order; a stage's function takes the results of those above it. ``contradictions`` follows."""
+
+READS = tuple(sorted({name for stage in STAGES for name in stage.reads}))
+"""The source tables that ``derive`` reads."""
+
+
+def derive(
+    con: duckdb.DuckDBPyConnection,
+    job: JobDescription | None = None,
+    *,
+    attempt: int | None = None,
+    window_ns: tuple[int | None, int | None] | None = None,
+    notes: list[str] | None = None,
+    filled: Collection[str] = READS,
+    folders: Mapping[int, str] | None = None,
+) -> dict[str, pa.Table]:
+    """The derived tables of a run, each with exactly the registry's stored columns and types.
+
+    ``con`` holds the source tables that ``READS`` names (stored columns only), possibly empty.
+    Tables that ``filled`` does not name are known to be empty: what needs their rows is not asked.
+    ``folders`` says by source what its relative path is relative to (default: where we are).
+    ``attempt`` chooses among candidates where the files cannot be one attempt; ``window_ns``
+    (start, end; either may be None; ns on the files' own clocks) leaves out the traces that it
+    does not touch. Traces that are left out, and second copies of one, have no row in
+    ``source_context``: no view shows their rows. What a reader of a report should know is
+    appended to ``notes``, in words.
+
+    Raises AmbiguousInputError where the files cannot be one attempt of one job, naming the
+    candidates.
+    """
+    given = Given(
+        con, job, attempt, window_ns, filled, folders or {}, notes if notes is not None else []
+    )
+    done = Done()
+    tables: dict[str, pa.Table] = {}
+    for stage in STAGES:
+        if stage.needs and not any(name in filled for name in stage.needs):
+            tables |= {name: table(name).arrow_schema().empty_table() for name in stage.writes}
+            continue
+        result = stage.run(given, done)
+        done.add(result)
+        tables |= {name: getattr(result, name) for name in stage.writes}
     if job is not None:
-        for section in (job.parallelism, job.schedule, job.model, job.batch):
-            facts[type(section).__name__] = repr(section)
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+        given.notes.extend(contradictions(con, tables, job))
+    return tables

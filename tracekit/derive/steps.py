@@ -18,6 +18,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from tracekit.derive.stage import relations
 from tracekit.store import arrow_table
 
 if TYPE_CHECKING:
@@ -146,16 +147,10 @@ def derive_steps(con: duckdb.DuckDBPyConnection, context: pa.Table) -> pa.Table:
 
     from tracekit.schema import table
 
-    con.register("derive_context", context)
-    try:
+    with relations(con, derive_context=context) as named:
         steps = arrow_table(con, _STEPS)
-        con.register("derive_step", steps)
-        try:
-            longest = con.execute(_LONGEST).fetchall()
-        finally:
-            con.unregister("derive_step")
-    finally:
-        con.unregister("derive_context")
+        named.add("derive_step", steps)
+        longest = con.execute(_LONGEST).fetchall()
     warm = warm_steps({(a, c): dict(zip(numbers, d, strict=True)) for a, c, numbers, d in longest})
     keys = zip(*(steps[c].to_pylist() for c in ("attempt", "capture_id", "step")), strict=True)
     count = steps.num_rows

@@ -1,0 +1,304 @@
+"""Who the files belong to: which of them count, their attempts and captures, hosts and clocks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tracekit.derive import attempts as at
+from tracekit.derive import hosts, ranks, timer_jobs
+from tracekit.derive.sources import RANK_KINDS, USABLE, Source, read_sources
+from tracekit.derive.stage import Done, Given, arrow
+from tracekit.schema import REGISTRY_VERSION
+from tracekit.values import MAX_RANKS
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+    from tracekit.derive.timer_jobs import TimerJob
+    from tracekit.job import JobDescription
+
+_ENCODED = {"cuda_runtime": (1000, 10), "hip_runtime": (10_000_000, 100_000)}
+"""Keys whose runtimes state a version as one number, and what its major and minor count."""
+
+_VERSION_KEYS = {
+    "torch": "torch_version",
+    "pytorch": "torch_version",
+    "cuda": "cuda_version",
+    "cuda_runtime": "cuda_version",
+    "rocm": "cuda_version",
+    "hip": "cuda_version",
+    "hip_runtime": "cuda_version",
+    "nccl": "nccl_version",
+    "rccl": "nccl_version",
+    "driver": "driver_version",
+    "framework": "framework",
+}
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The sources that count, as nothing after this changes them."""
+
+    sources: list[Source]
+    used: list[Source]
+    """Ranks' own traces among them."""
+    context: pa.Table
+    """Of those: source_id, attempt, rank, capture_id, clock_id."""
+    timers: TimerJob | None
+    run: pa.Table
+    host: pa.Table
+    host_alias: pa.Table
+    clock: pa.Table
+
+
+def place(given: Given, done: Done) -> Placed:
+    """The first stage: every file's rank, attempt, capture, host and clock."""
+    con, job, notes = given.con, given.job, given.notes
+    sources = read_sources(con)
+    if "device" in given.filled:
+        _apply_devices(con, sources)
+    notes += _not_believed(sources)
+    ranks.apply_job(sources, job, notes, given.folders)
+    _choose_used(sources, given.window_ns, notes)
+    found = _place(sources, given.attempt, notes)
+    timers = None
+    if "pipeline_timer" in given.filled:
+        timers = timer_jobs.choose(con, sources, given.attempt)
+    sources = [s for s in sources if not s.is_left_out]
+    aliases = hosts.resolve(sources, job, notes)
+    clocks = hosts.assign_clocks(sources, job)
+    used = [s for s in sources if s.is_used]
+    return Placed(
+        sources=sources,
+        used=used,
+        context=_context(used),
+        timers=timers,
+        run=arrow("run", [_run_row(a, job, notes) for a in found]),
+        host=arrow("host", hosts.host_rows(sources)),
+        host_alias=arrow("host_alias", aliases),
+        clock=arrow("clock", clocks),
+    )
+
+
+def _context(used: list[Source]) -> pa.Table:
+    import pyarrow as pa
+
+    columns = ("source_id", "attempt", "rank", "capture_id", "clock_id")
+    return pa.table({c: pa.array([getattr(s, c) for s in used], pa.int32()) for c in columns})
+
+
+# --- which sources count, and where they belong -------------------------------------------------
+
+
+def _not_believed(sources: Iterable[Source]) -> list[str]:
+    claims = [s for s in sources if s.claimed_world is not None]
+    if not claims:
+        return []
+    more = f" and {len(claims) - 1} more" if len(claims) > 1 else ""
+    return [
+        f"{claims[0].path}{more}: a world of {claims[0].claimed_world:,} ranks is not believed "
+        f"(limit {MAX_RANKS:,})"
+    ]
+
+
+def _choose_used(
+    sources: list[Source], window_ns: tuple[int | None, int | None] | None, notes: list[str]
+) -> None:
+    """Mark the ranks' own traces that are usable, selected, and given once."""
+    seen: dict[str, Source] = {}
+    for source in sources:
+        if source.kind not in RANK_KINDS or source.status not in USABLE:
+            continue
+        if window_ns is not None and not _touches(source, window_ns):
+            source.is_left_out = True
+            continue
+        twin = seen.setdefault(source.sha256, source) if source.sha256 else source
+        if twin is source:
+            source.is_used = True
+        else:
+            source.is_left_out = True
+            notes.append(f"{source.path} holds the same bytes as {twin.path}: counted once")
+    _leave_out_other_exports(sources, notes)
+
+
+def _leave_out_other_exports(sources: list[Source], notes: list[str]) -> None:
+    """Of several exports of one capture, all but the one that holds most.
+
+    A report may be exported more than once, with payloads and without: the same process began at
+    the same nanosecond. Equal pids alone are equal in every container.
+    """
+    same: dict[tuple[object, ...], list[Source]] = defaultdict(list)
+    for source in sources:
+        if source.is_used and source.kind == "nsys" and source.pids and source.start_ns:
+            same[source.host_name, source.pids, source.start_ns].append(source)
+    for group in same.values():
+        best = min(
+            group,
+            key=lambda s: (
+                s.status != "ok",
+                s.file_rank is None,
+                s.world_size is None,
+                -(s.rows_count or 0),
+                s.order,
+            ),
+        )
+        for source in group:
+            if source is not best:
+                source.is_used, source.is_left_out = False, True
+                notes.append(
+                    f"{source.path} is another export of the capture in {best.path}: counted once"
+                )
+
+
+def _touches(source: Source, window_ns: tuple[int | None, int | None]) -> bool:
+    start, end = window_ns
+    if source.start_ns is None or source.end_ns is None:
+        return False
+    return (end is None or source.start_ns <= end) and (start is None or source.end_ns >= start)
+
+
+def _place(sources: list[Source], attempt: int | None, notes: list[str]) -> list[list[at.Group]]:
+    """Give the used sources their attempts and captures; returns the attempts."""
+    groups: dict[int | None, at.Group] = defaultdict(list)
+    for source in sources:
+        if source.is_used:
+            groups[source.forced_attempt].append(source)
+        else:
+            source.attempt = source.forced_attempt
+    why: str | None = None
+    broken: dict[int, str] = {}
+    placed: list[tuple[int | None, list[list[at.Group]]]] = []
+    for forced, group in sorted(groups.items(), key=lambda g: (g[0] is None, g[0] or 0)):
+        parts = [group] if forced is not None else at.partition(group)
+        if len(parts) > 1:
+            why = at.conflict(group)
+        for part in parts:
+            clash = at.conflict(part, is_given=forced is not None)
+            if clash is not None:
+                broken[part[0].source_id] = clash
+                placed.append((forced, [[part]]))
+                continue
+            ranks.assign_missing(part, notes)
+            captures = at.captures(part)
+            placed.append((forced, [captures] if forced else at.split_attempts(captures)))
+    found = at.number_attempts(placed)
+    chosen = found if why is None else [a for a in found if a[0][0].attempt == attempt]
+    if not chosen and why is not None:
+        raise at.ambiguous(why, found)
+    for each in chosen:
+        if each[0][0].source_id in broken:
+            raise at.ambiguous(broken[each[0][0].source_id], [each])
+    if why is None and len(found) > 1:
+        notes.append(
+            f"{len(found)} attempts: between captures ranks became other processes or moved to "
+            "other hosts; nothing is compared across them"
+        )
+    for source in (s for a in found if a not in chosen for c in a for s in c):
+        source.is_used, source.is_left_out = False, True
+    return chosen
+
+
+# --- ranks and runs -----------------------------------------------------------------------------
+
+
+def _apply_devices(con: duckdb.DuckDBPyConnection, sources: list[Source]) -> None:
+    """Per source: the physical id and the model of the one device that it uses.
+
+    The id is null where several are used; the model also where they differ. A source that marks
+    no device as used has the model that all its devices share, and the id if it has but one.
+    """
+    rows = con.execute(
+        "SELECT source_id, ordinal, coalesce(uuid, pci), model, is_used FROM device"
+    ).fetchall()
+    listed: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+    for source_id, *device in rows:
+        listed[source_id].append(tuple(device))
+    for source in sources:
+        devices = listed.get(source.source_id, [])
+        devices = [d for d in devices if d[3]] or devices
+        ordinals, ids, models = ({d[i] for d in devices} - {None} for i in range(3))
+        source.device_id = min(ids, default=None) if len(ordinals) == 1 else None
+        source.gpu_model = models.pop() if len(models) == 1 else None
+
+
+def _run_row(
+    captures: list[at.Group],
+    job: JobDescription | None,
+    notes: list[str],
+) -> dict[str, Any]:
+    members = sorted((s for c in captures for s in c), key=lambda s: s.order)
+    world = {s.world_size for s in members if s.world_size is not None}
+    names = {s.job_name for s in members if s.job_name}
+    models = {s.gpu_model for s in members}
+    start, end = _extent(members)
+    row: dict[str, Any] = {
+        "attempt": members[0].attempt,
+        "job_name": (job.name if job else None) or (names.pop() if len(names) == 1 else None),
+        "job_id": job.id if job else None,
+        "start_ns": start,
+        "end_ns": end,
+        "world_size": min(world, default=None),
+        "world_size_source": "file" if world else None,
+        "ranks_count": len({s.rank for s in members}),
+        "gpu_model": models.pop() if len(models) == 1 else None,
+        "registry_version": REGISTRY_VERSION,
+        **_versions(members, notes),
+    }
+    if job is not None and job.world_size is not None:
+        if world and job.world_size not in world:
+            notes.append(
+                f"job description: world_size {job.world_size}, the traces state {min(world)}"
+            )
+        row |= {"world_size": job.world_size, "world_size_source": "job_toml"}
+    if job is not None and job.framework is not None:
+        row["framework"] = job.framework
+    row["signature"] = _signature(row, job)
+    return row
+
+
+def _extent(members: Iterable[Source]) -> tuple[int | None, int | None]:
+    """First start and last end, of windows that share a zero."""
+    timed = [s for s in members if s.start_ns is not None and s.end_ns is not None]
+    epoch = [s for s in timed if s.time_basis == "epoch"]
+    if not epoch and len({s.clock_id for s in timed}) > 1:
+        return None, None
+    chosen = epoch or timed
+    return (
+        min((s.start_ns for s in chosen if s.start_ns is not None), default=None),
+        max((s.end_ns for s in chosen if s.end_ns is not None), default=None),
+    )
+
+
+def _versions(members: Iterable[Source], notes: list[str]) -> dict[str, str | None]:
+    stated: dict[str, set[str]] = defaultdict(set)
+    for source in members:
+        for item in source.versions:
+            key, _, value = item.partition("=")
+            key, value = key.strip().lower().removesuffix("_version"), value.strip()
+            column = _VERSION_KEYS.get(key)
+            if key in _ENCODED and value.isdecimal():
+                major, minor = _ENCODED[key]
+                value = f"{int(value) // major}.{int(value) % major // minor}"
+            if column and value and value.lower() != "unknown":
+                stated[column].add(value)
+    found: dict[str, str | None] = {}
+    for column, values in sorted(stated.items()):
+        found[column] = next(iter(values)) if len(values) == 1 else None
+        if len(values) > 1:
+            notes.append(f"the traces disagree on {column}: {', '.join(sorted(values)[:4])}")
+    return found
+
+
+def _signature(row: dict[str, Any], job: JobDescription | None) -> str:
+    """Hash of what makes two runs comparable: layout, model, batch, size, GPU."""
+    facts: dict[str, object] = {"world_size": row["world_size"], "gpu": row["gpu_model"]}
+    if job is not None:
+        for section in (job.parallelism, job.schedule, job.model, job.batch):
+            facts[type(section).__name__] = repr(section)
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,107 @@
+"""What a stage of ``derive`` is given, what it gives back, and what SQL may name meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from tracekit.schema import table
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+    from tracekit.job import JobDescription
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Given:
+    """What ``derive`` was asked, for every stage; its docstring says what each means."""
+
+    con: duckdb.DuckDBPyConnection
+    job: JobDescription | None
+    attempt: int | None
+    window_ns: tuple[int | None, int | None] | None
+    filled: Collection[str]
+    folders: Mapping[int, str]
+    notes: list[str]
+    """What a reader of a report should know, in words, in order of the stages."""
+
+
+class Done:
+    """The results of the stages so far, by their types."""
+
+    def __init__(self) -> None:
+        self._results: dict[type, Any] = {}
+
+    def add(self, result: object) -> None:
+        """A stage has ended."""
+        self._results[type(result)] = result
+
+    def get(self, kind: type[T]) -> T | None:
+        """The result of a stage that is left out where its source tables are empty."""
+        return self._results.get(kind)
+
+    def of(self, kind: type[T]) -> T:
+        """The result of an earlier stage."""
+        found: T = self._results[kind]
+        return found
+
+
+class Stage(NamedTuple):
+    """A step of ``derive``: a function of what is given and of earlier results to its own."""
+
+    run: Callable[[Given, Done], object]
+    reads: tuple[str, ...] = ()
+    """Source tables that it asks."""
+    writes: tuple[str, ...] = ()
+    """Derived tables: the fields of its result that bear these names."""
+    needs: tuple[str, ...] = ()
+    """Without rows in any of these it is left out, and its tables are empty."""
+
+
+class Relations:
+    """Names that SQL may use within one block of ``relations``."""
+
+    def __init__(self, con: duckdb.DuckDBPyConnection) -> None:
+        self._con = con
+        self._drops: list[Callable[[], object]] = []
+
+    def add(self, name: str, rows: pa.Table) -> None:
+        """Rows that are in memory."""
+        self._con.register(name, rows)
+        self._drops.append(lambda: self._con.unregister(name))
+
+    def make(self, name: str, text: str) -> None:
+        """The rows of a statement, kept because several ask for them."""
+        self._con.execute(f"CREATE TEMP TABLE {name} AS {text}")
+        self._drops.append(lambda: self._con.execute(f"DROP TABLE {name}"))
+
+    def drop(self) -> None:
+        """All names."""
+        while self._drops:
+            self._drops.pop()()
+
+
+@contextmanager
+def relations(con: duckdb.DuckDBPyConnection, **rows: pa.Table) -> Iterator[Relations]:
+    """Tables in memory under the names that a block's SQL gives them; none outlives the block."""
+    named = Relations(con)
+    try:
+        for name, one in rows.items():
+            named.add(name, one)
+        yield named
+    finally:
+        named.drop()
+
+
+def arrow(name: str, rows: list[dict[str, Any]]) -> pa.Table:
+    """Rows of a derived table with the registry's stored columns; what a row lacks is null."""
+    import pyarrow as pa
+
+    schema = table(name).arrow_schema()
+    return pa.table([pa.array([r.get(f.name) for r in rows], f.type) for f in schema], schema)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
 from tracekit.errors import InputError
@@ -262,24 +263,14 @@ def ordered(
     for number, (members, _) in enumerate(groups):
         for member in members:
             group_of[member] = number
-    waits = [{group_of[d] for member in members for d in deps[member]} for members, _ in groups]
-    followers: dict[int, list[int]] = defaultdict(list)
-    for number, before in enumerate(waits):
-        for one in before:
-            followers[one].append(number)
-    left = [len(before) for before in waits]
-    ready = [number for number, count in enumerate(left) if count == 0]
-    result = []
-    while ready:
-        number = ready.pop()
-        result.append(groups[number])
-        for follower in followers[number]:
-            left[follower] -= 1
-            if left[follower] == 0:
-                ready.append(follower)
-    if len(result) < len(groups):
+    waits = {
+        number: {group_of[d] for member in members for d in deps[member]}
+        for number, (members, _) in enumerate(groups)
+    }
+    try:
+        return [groups[number] for number in TopologicalSorter(waits).static_order()]
+    except CycleError:
         raise InputError(
             "the pipeline operations wait for each other in a circle",
             hint="sends and receives of one step do not pair: is a rank's timer file missing?",
-        )
-    return result
+        ) from None

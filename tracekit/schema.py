@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-REGISTRY_VERSION = 10
+REGISTRY_VERSION = 11
 """Raised when the meaning or the set of columns changes; part of every run's key."""
 
 UNIT_SUFFIXES = {
@@ -293,7 +293,6 @@ _IDENTITY_TABLES = (
         "A process seen in a source. One process can drive several ranks.",
         ("source_id", "pid"),
         _c("pid", "BIGINT", "Process id."),
-        _c("pid_kind", "VARCHAR", "host or container; null when unknown."),
         _c("name", "VARCHAR", "Executable name.", "name"),
         _c("cuda_visible_devices", "VARCHAR", "CUDA_VISIBLE_DEVICES."),
         _c("local_rank", "INTEGER", "LOCAL_RANK."),
@@ -365,8 +364,6 @@ _IDENTITY_TABLES = (
         _c("ranks", "INTEGER[]", "Global ranks as far as known."),
         _c("is_ranks_complete", "BOOLEAN", "False where the producer cut the list (after 30)."),
         _c("comm_hash", "VARCHAR", "Communicator: hash, commId or comms id."),
-        _c("kind", "VARCHAR", "tp, pp, dp, ep, cp, world, ...; null until known."),
-        _src("kind_source", "the kind"),
     ),
     _source(
         "link",
@@ -376,7 +373,6 @@ _IDENTITY_TABLES = (
         _c("port", "VARCHAR", "Port."),
         _c("peer_host", "VARCHAR", "Host on the other side.", "name"),
         _c("nic", "VARCHAR", "Its NIC."),
-        _c("peer_rank", "INTEGER", "Rank that uses it; null when several."),
         _src("link_source", "the mapping"),
     ),
     _source(
@@ -497,8 +493,6 @@ _TRACE_TABLES = (
         _c("forward_thread", "BIGINT", "Thread id of the forward operator."),
         _c("input_dims", "VARCHAR", "Input shapes as JSON text; null when not recorded."),
         _c("input_types", "VARCHAR", "Input types as JSON text."),
-        _c("concrete_inputs", "VARCHAR", "Concrete inputs as JSON text; null by default."),
-        _c("parent_place", "BIGINT", "Place of the enclosing operator; null until derived."),
     ),
     _source(
         "python_frame",
@@ -566,7 +560,6 @@ _TRACE_TABLES = (
         _c("out_split_sizes", "BIGINT[]", "Output split sizes."),
         _c("is_async", "BOOLEAN", "Whether the caller did not wait."),
         _c("is_p2p", "BOOLEAN", "Send or receive."),
-        _c("coalesced_id", "BIGINT", "Operations launched together."),
         _c("timeline", "VARCHAR", "device (kernel) or host (worker thread)."),
         _c("gpu_op_place", "BIGINT", "Place of the kernel; null on the host's timeline."),
         _c("device", "INTEGER", "Device ordinal."),
@@ -655,7 +648,6 @@ _TRACE_TABLES = (
         _c("global_chunk", "INTEGER", "Model chunk overall."),
         _t("start_ns", "Start."),
         _t("end_ns", "End."),
-        _c("is_noop", "BOOLEAN", "A send or receive that moved nothing."),
         _c(
             "compute_ns",
             "BIGINT",
@@ -815,14 +807,12 @@ _NCCL_TABLES = (
 _SAMPLE = (
     _t("time_ns", "When; null where unknown."),
     _c("time_source", "VARCHAR", "content, name, mtime or start+interval."),
-    _c("interval_ns", "BIGINT", "Sampling interval; null when unknown."),
     _c("counter", "VARCHAR", "Canonical name."),
     _c("original_name", "VARCHAR", "Name or field id in the source."),
     _c("kind", "VARCHAR", "cumulative, gauge, watermark or window."),
     _c("unit", "VARCHAR", "Unit of value or counted."),
     _c("value", "DOUBLE", "Gauges; null for cumulative counters."),
     _c("counted", "UBIGINT", "Cumulative counters: exact beyond 2^53; null for gauges."),
-    _c("reset_generation", "INTEGER", "Grows by one at each reset."),
 )
 
 _COUNTER_TABLES = (
@@ -865,6 +855,7 @@ _COUNTER_TABLES = (
         _c("priority", "INTEGER", "Priority or traffic class."),
         _c("queue", "INTEGER", "Queue."),
         _c("lane", "INTEGER", "Lane."),
+        _c("interval_ns", "BIGINT", "Sampling interval that the source states."),
         *_SAMPLE,
     ),
     _source(

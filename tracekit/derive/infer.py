@@ -215,18 +215,18 @@ def _sizes(
     """Sizes of the dimensions that the process groups name without contradiction."""
     rows = con.execute(
         """
-        SELECT DISTINCT description, name, kind, group_size FROM process_group
+        SELECT DISTINCT description, name, group_size FROM process_group
         WHERE list_contains(?, source_id) AND group_size > 0
         """,
         [member_ids],
     ).fetchall()
     found: dict[str, set[int]] = defaultdict(set)
     names: dict[str, str] = {}
-    for description, name, kind, size in sorted(rows, key=repr):
-        dimension = group_dimension(description, name) or kind
+    for description, name, size in sorted(rows, key=repr):
+        dimension = group_dimension(description, name)
         if dimension in (*_DIMENSIONS, "dp_shard", "dp_replicate"):
             found[dimension].add(size)
-            names.setdefault(dimension, next(n for n in (description, name, kind) if n))
+            names.setdefault(dimension, next(n for n in (description, name) if n))
     single = {d: next(iter(s)) for d, s in found.items() if len(s) == 1}
     for dimension, several in sorted(found.items()):
         if len(several) > 1:

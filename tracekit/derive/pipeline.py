@@ -181,7 +181,7 @@ def fill_coordinates(
 _TIMERS = """
 SELECT CAST($attempt AS INTEGER) AS attempt, global_rank AS rank, 0 AS capture_id, dp_rank,
        pp_rank, step, operation, sequence, microbatch, chunk, global_chunk, start_ns, end_ns,
-       NULL AS is_noop, NULL AS compute_ns
+       NULL AS compute_ns
 FROM pipeline_timer
 WHERE list_contains($sources, source_id)
 QUALIFY row_number() OVER (
@@ -350,7 +350,7 @@ SELECT attempt, rank, capture_id, dp_rank, pp_rank, step, operation, sequence,
            AS microbatch,
        CASE WHEN contains(operation, 'compute') THEN chunk END AS chunk,
        CASE WHEN contains(operation, 'compute') THEN coalesce(stage, pp_rank) END AS global_chunk,
-       start_ns, done_ns AS end_ns, CAST(NULL AS BOOLEAN) AS is_noop, compute_ns
+       start_ns, done_ns AS end_ns, compute_ns
 FROM ended
 QUALIFY row_number() OVER (
     PARTITION BY attempt, capture_id, rank, step, operation, sequence ORDER BY done_ns) = 1
@@ -476,7 +476,6 @@ def _from_messages(
                 "global_chunk": one.stage if is_compute else None,
                 "start_ns": start_ns,
                 "end_ns": end_ns,
-                "is_noop": None,
                 "compute_ns": None,
             }
         )

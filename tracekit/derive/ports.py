@@ -112,11 +112,11 @@ def _stated(con: duckdb.DuckDBPyConnection, known: Iterable[int]) -> _Ends:
     ids = set(known)
     ends: dict[tuple[str | None, str], set[_End]] = defaultdict(set)
     rows = con.execute(
-        "SELECT source_id, node, port, peer_host, nic, peer_rank, link_source FROM link "
+        "SELECT source_id, node, port, peer_host, nic, link_source FROM link "
         "WHERE port IS NOT NULL AND peer_host IS NOT NULL"
     ).fetchall()
-    for source_id, node, port, host, nic, rank, source in rows:
+    for source_id, node, port, host, nic, source in rows:
         if source_id in ids:
             key = (canonical(node) if node is not None else None, port)
-            ends[key].add(_End(canonical(host), source or "file", nic, rank))
+            ends[key].add(_End(canonical(host), source or "file", nic))
     return {key: next(iter(found)) for key, found in ends.items() if len(found) == 1}

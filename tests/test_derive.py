@@ -461,16 +461,6 @@ def test_what_may_be_one_job_stays_one() -> None:
     assert dict(placed(run(rows), "source_id", "attempt")) == {0: 1, 1: 1, 2: 1, 3: 1, 4: None}
 
 
-def test_job_names_tell_apart_before_folders() -> None:
-    rows = [
-        trace(0, "a/r0", file_rank=0, job_name="one"),
-        trace(1, "b/r0", file_rank=0, job_name="two"),
-        trace(2, "b/r1", file_rank=1, job_name="one"),
-    ]
-    with pytest.raises(AmbiguousInputError, match="ranks 0-1, 2 files: a/r0, b/r1"):
-        run(rows)
-
-
 def test_a_second_file_of_one_rank_is_a_candidate_of_its_own() -> None:
     rows = [
         trace(0, "n0/rank0.json", file_rank=0),
@@ -733,13 +723,11 @@ def test_run_row() -> None:
             (0, 10),
             file_rank=0,
             world_size=2,
-            job_name="llama",
             versions=["torch=2.9.0", "cuda_runtime_version=12080", "nccl=2.27.5", "driver=570"],
         ),
         trace(1, "b", (5, 20), file_rank=1, versions=["torch=2.9.1", "cuda=12.8", "nccl=unknown"]),
     ]
     (row,) = derive(database({"source": rows}), notes=notes)["run"].to_pylist()
-    assert row["job_name"] == "llama"
     assert (row["start_ns"], row["end_ns"]) == (0, 20 * MS)
     assert (row["world_size"], row["world_size_source"], row["ranks_count"]) == (2, "file", 2)
     assert row["torch_version"] is None
@@ -763,7 +751,7 @@ def test_runtime_versions_that_are_one_number_are_decoded() -> None:
 
 
 def test_the_job_names_the_run_and_changes_its_signature() -> None:
-    rows = [trace(0, "a", file_rank=0, world_size=2, job_name="x")]
+    rows = [trace(0, "a", file_rank=0, world_size=2)]
     (plain,) = run(rows)["run"].to_pylist()
     described = job("name = 'y'\nid = '9'\nworld_size = 4\nframework = 'megatron'")
     (named,) = run(rows, described)["run"].to_pylist()

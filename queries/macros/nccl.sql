@@ -108,13 +108,13 @@ WITH
         FROM comm_group
     ),
     named AS (
-        SELECT DISTINCT group_id, kind, lower(comm_hash) AS comm_hash, list_sort(ranks) AS ranks
+        SELECT DISTINCT group_id, lower(comm_hash) AS comm_hash, list_sort(ranks) AS ranks
         FROM process_group
         WHERE comm_hash IS NOT NULL
     )
 SELECT
     named.group_id AS group_id,
-    coalesce(max(known.kind), max(named.kind)) AS kind,
+    max(known.kind) AS kind,
     max(named.ranks) AS ranks,
     comms.comm AS comm
 FROM named

@@ -40,7 +40,11 @@ def build(con: duckdb.DuckDBPyConnection) -> Build:
                                 else logs.read(text, name).tables).items():  # fmt: skip
                 tables.setdefault(table, []).extend({**r, "source_id": source_id} for r in rows)
         if groups:
-            tables["process_group"] = [{"source_id": 0, **g} for g in groups]
+            kinds = [{k: g[k] for k in ("group_id", "kind")} for g in groups if "kind" in g]
+            tables["comm_group"] = kinds
+            tables["process_group"] = [
+                {"source_id": 0, **{k: v for k, v in g.items() if k != "kind"}} for g in groups
+            ]
         for table, rows in tables.items():
             catalog.create_table(con, table, rows)
         found = {name: catalog.run(con, name).to_pylist() for name in QUERIES}

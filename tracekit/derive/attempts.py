@@ -40,7 +40,6 @@ Group = list[Source]
 
 _SEPARATORS: tuple[Callable[[Source], Hashable], ...] = (
     lambda s: s.world_size,
-    lambda s: s.job_name,
     lambda s: s.folder,
     lambda s: s.trace_id,
     lambda s: s.host_name,

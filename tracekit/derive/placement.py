@@ -234,12 +234,11 @@ def _run_row(
 ) -> dict[str, Any]:
     members = sorted((s for c in captures for s in c), key=lambda s: s.order)
     world = {s.world_size for s in members if s.world_size is not None}
-    names = {s.job_name for s in members if s.job_name}
     models = {s.gpu_model for s in members}
     start, end = _extent(members)
     row: dict[str, Any] = {
         "attempt": members[0].attempt,
-        "job_name": (job.name if job else None) or (names.pop() if len(names) == 1 else None),
+        "job_name": job.name if job else None,
         "job_id": job.id if job else None,
         "start_ns": start,
         "end_ns": end,

@@ -41,7 +41,6 @@ class Source:
     name_rank: int | None
     world_size: int | None
     host_name: str | None
-    job_name: str | None
     trace_id: str | None
     rows_count: int | None = None
     versions: tuple[str, ...] = ()
@@ -100,7 +99,7 @@ def read_sources(con: duckdb.DuckDBPyConnection) -> list[Source]:
         """
         SELECT source_id, coalesce(path, ''), kind, sha256, time_basis, time_resolution_ns,
                window_start_ns, window_end_ns, status, file_rank, name_rank, world_size,
-               host_name, job_name, trace_id, rows_count, versions
+               host_name, trace_id, rows_count, versions
         FROM source
         """
     ).fetchall()

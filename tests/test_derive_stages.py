@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from tracekit import api, store
-from tracekit.derive import READS, derive, run
+from tracekit.derive import run
+from tracekit.derive.run import READS, derive
 from tracekit.derive.stage import Done, Given, Stage, relations
 from tracekit.schema import TABLES, table
 

@@ -236,7 +236,9 @@ def test_a_stall_of_input_explains_the_late_rank() -> None:
 
 # ---------------------------------------------------------------- files from the field
 
-KINETO_SETS = ("megatron-tp8", "tracelens")
+KINETO_SETS = ("megatron-tp8",)
+STRANGERS = ("samples", "tracelens")
+"""Folders of traces that are of different jobs: apart by years, machines and frameworks."""
 LAB_HEALTHY = ("ddp-healthy", "fsdp-healthy", "moe-healthy", "pp-gpipe-healthy")
 needs_shared = pytest.mark.skipif(
     not (SHARED / "kineto").is_dir(), reason="the real samples (../shared/data) are not here"
@@ -259,11 +261,24 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, s
 
 
 @needs_shared
+@pytest.mark.parametrize("name", STRANGERS)
+def test_traces_of_different_jobs_are_refused_with_their_names(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = told(capsys, SHARED / "kineto" / name)
+    assert (code, out) == (2, "")
+    files = [f for f in kineto_files() if f.startswith(f"{name}/")]
+    assert len(files) > 1
+    assert all(f"kineto/{file}" in err for file in files)
+    assert "--attempt" in err
+
+
+@needs_shared
 @pytest.mark.parametrize(
     "name",
     soak(
         [*kineto_files(), *KINETO_SETS],
-        fast=[*KINETO_SETS, *(name for name in kineto_files() if name.startswith("samples/"))],
+        fast=[*KINETO_SETS, *(n for n in kineto_files() if n.startswith(STRANGERS))],
     ),
 )
 def test_every_real_trace_is_diagnosed(name: str, capsys: pytest.CaptureFixture[str]) -> None:

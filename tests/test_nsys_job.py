@@ -292,7 +292,7 @@ def test_one_usable_file_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize(("damage", "advice"), [
     (None, "record the devices too: nsys profile --trace=cuda,nvtx"),
-    (100, "export it again: nsys export --type=sqlite --include-blobs=true"),
+    (100, "again with nsys 2023 or later: nsys export --type=sqlite --include-blobs=true"),
 ])  # fmt: skip
 def test_what_to_do_with_an_export_that_does_not_serve(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: int | None, advice: str

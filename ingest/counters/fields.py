@@ -115,7 +115,7 @@ _DCGM_V1 = {
 }
 """Names of the first exporter, which a few clusters still run."""
 
-_REASONS = {
+REASONS = {
     "gpu_idle": "gpu_idle",
     "applications_clocks_setting": "clocks_setting",
     "sw_power_cap": "sw_power_cap",
@@ -306,7 +306,7 @@ def of_dmon_short(short: str) -> Meaning | None:
 @cache
 def _smi() -> dict[str, str]:
     found = dict(line.split() for line in _SMI.strip().splitlines())
-    for name, event in _REASONS.items():
+    for name, event in REASONS.items():
         found[f"clocks_event_reasons.{name}"] = f"clock_event.{event}"
     return found
 

@@ -12,7 +12,7 @@ from xml.parsers import expat
 
 from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
-from tracekit.ingest.counters.fields import gpu_meaning, scale_of
+from tracekit.ingest.counters.fields import REASONS, gpu_meaning, scale_of
 from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
 from tracekit.ingest.counters.names import pci_address, uuid_of
 from tracekit.ingest.counters.processes import Processes
@@ -65,16 +65,6 @@ _ECC = re.compile(
     r"(correctable|uncorrectable|double_bit/total|single_bit/total)(?:_parity|_secded)?"
 )
 _REASON = re.compile(r"clocks_(?:event|throttle)_reasons/clocks_(?:event|throttle)_reason_(\w+)")
-_REASONS = {
-    "gpu_idle": "gpu_idle",
-    "applications_clocks_setting": "clocks_setting",
-    "sw_power_cap": "sw_power_cap",
-    "hw_slowdown": "hw_slowdown",
-    "hw_thermal_slowdown": "hw_thermal",
-    "hw_power_brake_slowdown": "hw_power_brake",
-    "sw_thermal_slowdown": "sw_thermal",
-    "sync_boost": "sync_boost",
-}
 _VALUE = re.compile(r"P?([-+]?\d+(?:\.\d+)?)(?:x| ([A-Za-z%/]{1,6}))?")
 _WORDS = {"active": 1.0, "not active": 0.0, "yes": 1.0, "no": 0.0}
 _MISSING = frozenset({"n/a", "[n/a]", "", "not supported", "unknown error", "none"})
@@ -303,7 +293,7 @@ def _counter_of(path: str) -> str | None:
     if known is not None:
         return known
     if found := _REASON.fullmatch(path):
-        reason = _REASONS.get(found[1])
+        reason = REASONS.get(found[1])
         return f"clock_event.{reason}" if reason else None
     if found := _ECC.fullmatch(path):
         kind = "dbe" if "un" in found[2] or "double" in found[2] else "sbe"

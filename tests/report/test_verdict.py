@@ -10,6 +10,7 @@ import pytest
 
 from tracekit.findings import Evidence, Finding, Impact, Severity
 from tracekit.report import DiagnoseConfig, InputFile, Report, Silence, build_report
+from tracekit.report.build import in_order
 from tracekit.report.links import link_symptoms
 from tracekit.report.verdict import judge
 from tracekit.rules import Facts
@@ -334,6 +335,10 @@ def test_a_hang_comes_before_everything(make_job: MakeJob) -> None:
     hang: Finding = replace(stall, id="collective-hang/2", rule="collective-hang")
     judgement = judge(facts, [stall, hang], (), ())
     assert judgement.verdict.kind == "hang"
+    # A second hang, of unknown price and not the verdict's, still stands before what has a price.
+    other = replace(hang, id="collective-hang/3", impact=Impact())
+    found = in_order([stall, other, hang], hang.id)
+    assert [f.id for f in found] == ["collective-hang/2", "collective-hang/3", stall.id]
 
 
 def test_files_that_were_left_for_want_of_time_forbid_nothing_to_fix(make_job: MakeJob) -> None:

@@ -53,9 +53,7 @@ def build_report(
     judgement = judge(facts, kept, budget, rules_run, bool(silenced), is_whole, failed)
     findings = [
         replace(f, confidence=benched(f.rule, f.confidence))
-        for f in sorted(
-            ordered(kept, judgement.verdict.finding), key=lambda f: not rule(f.rule).is_hang
-        )
+        for f in in_order(kept, judgement.verdict.finding)
     ]
     if not config.select:
         not_checked += not_built(i.kind for i in inputs)
@@ -89,6 +87,11 @@ def build_report(
         next_step=next_step(inputs, judgement.next_step),
     )
     return Report(document, notes)
+
+
+def in_order(findings: Iterable[Finding], verdict_finding: str | None) -> list[Finding]:
+    """Hangs first, then the verdict's finding, severity, impact (unknown last), id."""
+    return sorted(ordered(findings, verdict_finding), key=lambda f: not rule(f.rule).is_hang)
 
 
 def _run(rules: Iterable[Rule], facts: Facts) -> tuple[list[Finding], list[NotChecked], list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import os
 import pty
 import shlex
@@ -796,10 +797,12 @@ def test_names_from_files_cannot_steer_the_terminal(tracekit: Tracekit, tmp_path
 
 
 def test_quiet_leaves_only_data_and_errors(tracekit: Tracekit, slow: Path, run: Path) -> None:
+    level = logging.getLogger("tracekit").level
     done = tracekit("-q", "ingest", slow, "--run", "r")
     assert (done.code, done.out, done.err) == (0, "", "")
     assert tracekit("-q", "query", run, "step_time").err == ""
     assert tracekit("-q", "query", run, "nonsense").err.startswith("error: ")
+    assert logging.getLogger("tracekit").level == level  # of that command, not of the process
 
 
 def test_colour_only_on_a_terminal_that_wants_it(run: Path) -> None:

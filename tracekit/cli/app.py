@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import sys
+from functools import partial
 from typing import Annotated, NoReturn
 
 import typer
@@ -53,6 +54,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _common(
+    context: typer.Context,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Say more on stderr.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only data and errors.")] = False,
     debug: Annotated[
@@ -66,7 +68,9 @@ def _common(
     del version
     STATE.verbose, STATE.quiet, STATE.debug = verbose, quiet, debug
     if quiet:
-        logging.getLogger("tracekit").setLevel(logging.ERROR)
+        logger = logging.getLogger("tracekit")
+        context.call_on_close(partial(logger.setLevel, logger.level))
+        logger.setLevel(logging.ERROR)
     if debug:
         os.environ["TRACEKIT_DEBUG"] = "1"  # workers must not swallow what is looked for
 

@@ -443,7 +443,7 @@ class Worker:
     def poll(self) -> Iterator[dict[str, Any]]:
         """What the child said since the last call."""
         ended = self.process.poll() is not None
-        for line in self.log:
+        for line in () if self.log.closed else self.log:
             told = json.loads(line)
             self.number = told["number"]
             self.heard = time.monotonic()

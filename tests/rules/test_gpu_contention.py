@@ -170,7 +170,10 @@ def test_names_of_processes_are_told_and_a_container_that_sees_none_is_no_answer
     shared = [gauge(i, "compute_processes", 2.0 if i == 2 else 1.0, 1.0) for i in range(4)]
     listed = [
         {"gpu_id": "GPU-2", "name": name, "pid": pid, "readings_count": count}
-        for name, pid, count in (("ffmpeg", 7, 2), ("python3", 5, 9), (None, 6, 1))
+        for name, pid, count in (
+            *(("ffmpeg", 7, 2), ("python3", 5, 9), (None, 6, 1)),
+            ("ffmpeg", 7, 1),  # again, as another kind of context
+        )
     ]
     facts = job_of(make_job, gpu_counters=shared, gpu_processes=listed)
     (finding,) = rule(NAME).run(facts).findings

@@ -39,9 +39,21 @@ def test_a_hundredth_of_the_launches_is_no_loss(make_job: MakeJob) -> None:
 
 
 def test_with_too_few_sound_ranks_nobody_is_compared(make_job: MakeJob) -> None:
-    facts = make_job(ranks_count=3).facts()
-    assert LATE.run(lost(facts, 1)).not_checked[0].needs == LOST
-    assert LATE.run(lost(make_job(ranks_count=4).facts(), 1)).not_checked[0].needs != LOST
+    """Two sound ranks of three, three of four."""
+    needs = {}
+    for ranks_count in (3, 4):
+        job = make_job(ranks_count=ranks_count)
+        job.rows["match_coverage"] = [{"is_trusted": True, "calls_count": 120}]
+        outcome = LATE.run(lost(job.facts(), 1))
+        needs[ranks_count] = [said.needs for said in outcome.not_checked]
+    assert needs[3] == [LOST]
+    assert LOST not in needs[4]
+
+
+def test_what_is_lacking_whatever_the_profiler_lost_is_said_first(make_job: MakeJob) -> None:
+    facts = lost(make_job(ranks_count=2).facts(), 0, 1)
+    (said,) = rule("gpu-memory-fault").run(facts).not_checked
+    assert "GPU counters" in said.needs
 
 
 def test_who_has_no_kernels_may_be_what_the_others_wait_for(make_job: MakeJob) -> None:

@@ -577,15 +577,21 @@ class Rule:
         return replace(outcome, not_checked=outcome.not_checked + without)
 
     def _judged(self, facts: Facts) -> RuleOutcome:
-        if self.needs_kernels and facts.hidden_ranks:
-            return lacking(self.name, HIDDEN, HIDDEN_CAPTURE)
         lost = facts.job.lost_ranks
-        if self.needs_kernels and lost and len(set(facts.ranks) - lost) < MIN_SOUND_RANKS:
+        is_blind = self.needs_kernels and (
+            facts.hidden_ranks or (lost and len(set(facts.ranks) - lost) < MIN_SOUND_RANKS)
+        )
+        if is_blind or (self.kernel_queries and (facts.hidden_ranks or lost)):
+            seen = facts if is_blind else facts.without(self.kernel_queries)
+            outcome = self.evaluate(seen, self.thresholds)
+            if outcome.findings and not is_blind:
+                return outcome
+            if facts.hidden_ranks:
+                return lacking(self.name, HIDDEN, HIDDEN_CAPTURE)
+            # What it would lack with all kernels as well is the first thing to be had.
+            if any(lack.needs != NO_GPU for lack in outcome.not_checked):
+                return RuleOutcome(not_checked=outcome.not_checked)
             return lacking(self.name, LOST, LOST_CAPTURE)
-        if self.kernel_queries and (facts.hidden_ranks or lost):
-            outcome = self.evaluate(facts.without(self.kernel_queries), self.thresholds)
-            lacks = (HIDDEN, HIDDEN_CAPTURE) if facts.hidden_ranks else (LOST, LOST_CAPTURE)
-            return outcome if outcome.findings else lacking(self.name, *lacks)
         return self.evaluate(facts, self.thresholds)
 
     def undeclared(self, error: UndeclaredQueryError) -> RuleOutcome:

@@ -127,7 +127,8 @@ def _names(facts: Facts, row: Row) -> str:
     """The executables on a GPU, where they are listed: most often seen first."""
     rows = [r for r in facts.of("gpu_processes") if r["gpu_id"] == row["gpu_id"] and r["name"]]
     rows.sort(key=lambda r: (-int(r["readings_count"]), str(r["name"]), int(r["pid"])))
-    return some([f"{safe(str(r['name']))} {r['pid']}" for r in rows])
+    # nvidia-smi lists one process once a kind of context.
+    return some(list(dict.fromkeys(f"{safe(str(r['name']))} {r['pid']}" for r in rows)))
 
 
 def _by_memory(facts: Facts, limits: GpuContentionThresholds, row: Row) -> Finding:

@@ -10,9 +10,10 @@ import duckdb
 import pytest
 from failed_queries import ask_with_each_query_failed
 
-from tracekit import catalog
+from tracekit import catalog, diagnose
 from tracekit.rules import Facts, JobFacts, Rule, RuleOutcome
 from tracekit.rules.base import UndeclaredQueryError
+from tracekit.store import beside, reader
 
 MS = 1_000_000
 EPOCH_NS = 1_784_602_867_000_000_000  # 2026-07-21 03:01:07 UTC
@@ -49,26 +50,29 @@ def a_failed_query_is_never_fine(request: pytest.FixtureRequest) -> Iterator[Non
 
 
 @pytest.fixture(scope="session")
-def database() -> Iterator[duckdb.DuckDBPyConnection]:
-    """An in-memory database with the queries' macros and every logical table, empty.
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A small run's database with the queries' macros and every logical table, empty.
 
     Making it takes as long as a hundred small queries, so there is one for all tests: take ``con``,
-    which leaves no trace in it. Two threads: with one a diagnosis asks on connections of its own,
-    which do not see what a test's transaction holds.
+    which leaves no trace in it.
     """
-    with duckdb.connect(config={"threads": 2}) as connection:
+    spill = tmp_path_factory.mktemp("spill")
+    with reader.connect([], threads=1, memory_bytes=None, spill=spill) as connection:
         catalog.create_empty_tables(connection)
         catalog.load_macros(connection)
         yield connection
 
 
 @pytest.fixture
-def con(database: duckdb.DuckDBPyConnection) -> Iterator[duckdb.DuckDBPyConnection]:
+def con(
+    database: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[duckdb.DuckDBPyConnection]:
     """The queries' macros and every logical table, empty, in a transaction of this test's own.
 
-    Another connection (``con.cursor()``) does not see what the test does.
+    Another connection does not see what the test does, so a diagnosis asks on this one alone.
     """
-    with database.cursor() as connection:
+    monkeypatch.setattr(diagnose, "available_cpus", lambda: 1)
+    with beside(database) as connection:
         connection.begin()
         try:
             yield connection

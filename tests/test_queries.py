@@ -28,7 +28,7 @@ import csv
 import io
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -111,17 +111,14 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-def run_case(con: duckdb.DuckDBPyConnection, query: catalog.Query, case: Case) -> str:
-    """What the query returns, as CSV with the columns that the case expects."""
-    for name, rows in case.given.items():
-        catalog.create_table(con, name, rows)
-    result = catalog.run(con, query.name, **case.params).to_pylist()
+def as_csv(query: catalog.Query, case: Case, rows: Sequence[Mapping[str, object]]) -> str:
+    """Rows of the query with the columns that the case expects."""
     header = case.expected.partition("\n")[0]
     wanted = header.split(",") if header else [c.name for c in query.columns]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(wanted)
-    writer.writerows([_shown(row[column]) for column in wanted] for row in result)
+    writer.writerows([_shown(row[column]) for column in wanted] for row in rows)
     return out.getvalue()
 
 
@@ -141,14 +138,14 @@ def test_a_query_answers_its_case(con: duckdb.DuckDBPyConnection, path: Path, in
     text = path.read_text(encoding="utf-8")
     case = read_cases(text)[index]
     query = catalog.find(path.stem.replace(".", "/", 1))
-    found = run_case(con, query, case)
+    rows = _answer(con, query, case.given, **case.params)
+    found = as_csv(query, case, rows)
     if UPDATE and found != case.expected:
         head, mark, tail = text.partition(f"## {case.title}\n")
         old = f"expect\n```csv\n{case.expected}```"
         path.write_text(head + mark + tail.replace(old, f"expect\n```csv\n{found}```", 1))
         return
     assert found == case.expected, case.title
-    rows = _answer(con, query, case.given, **case.params)
     for seed in range(3 if query.name in TOLD_BY_CASES else 1):
         rng = random.Random(seed)  # noqa: S311  # repeatable rows, no secret
         _assert_order_and_clocks_change_nothing(con, query, case.given, rows, rng, **case.params)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -338,3 +340,25 @@ def test_a_table_is_split_into_files_and_row_groups_by_size(
         ("host_op-000.parquet", 100, 100),
         ("host_op-001.parquet", 200, 200),
     ]
+
+
+def test_queries_beside_each_other_are_bound_once_and_say_nothing(run: Run) -> None:
+    """DuckDB warns where a statement's rows become Arrow, which is how one sees that it was one."""
+    text = "SELECT source_id, place FROM host_op ORDER BY place DESC, source_id"
+    expected = store.arrow_table(run.con, text).to_pylist()
+    assert len(expected) > 2
+
+    def ask(_: int) -> list[list[dict[str, int]]]:
+        con = store.beside(run.con)
+        return [store.arrow_table(con, text).to_pylist() for _ in range(5)]
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with ThreadPoolExecutor(4) as pool:
+            found = [rows for many in pool.map(ask, range(8)) for rows in many]
+    assert said == []
+    assert all(rows == expected for rows in found)
+    con = store.beside(run.con)
+    with pytest.warns(UserWarning, match="DB-API result"):
+        warnings.simplefilter("always")
+        store.arrow_table(con, text)

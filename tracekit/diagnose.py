@@ -15,6 +15,7 @@ from tracekit.report.config import DiagnoseConfig
 from tracekit.report.model import InputFile, InputIssue, Report
 from tracekit.rules import RULES, Facts, JobFacts, Rule, configured
 from tracekit.runs import available_cpus
+from tracekit.store import beside
 
 if TYPE_CHECKING:
     import duckdb
@@ -177,7 +178,7 @@ def _answers(
 
     def aside(name: str) -> list[dict[str, Any]] | QueryError:
         if not hasattr(local, "con"):
-            local.con = con.cursor()  # the same database; a connection serves one query at a time
+            local.con = beside(con)  # a connection serves one query at a time
         return answer(name, local.con)
 
     if not names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -144,7 +145,7 @@ def connect(
     """
     con = _new_connection()
     if threads == 1:
-        _one_threaded.add(con)
+        _mark_one_threaded(con)
     settings = {
         **({"threads": str(int(threads))} if threads else {}),
         "memory_limit": f"'{int(memory_bytes or DEFAULT_MEMORY_BYTES)}B'",
@@ -177,19 +178,36 @@ def _threads(files: Iterable[ShardFile]) -> int | None:
 _one_threaded: WeakSet[duckdb.DuckDBPyConnection] = WeakSet()
 
 
+def beside(con: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    """Another connection to the same database, for a query that runs at the same time."""
+    other = con.cursor()
+    if con in _one_threaded:
+        _mark_one_threaded(other)
+    return other
+
+
+def _mark_one_threaded(con: duckdb.DuckDBPyConnection) -> None:
+    """``arrow_table`` runs statements on it; that their few rows are copied once more is known.
+
+    The filter stays: ``warnings.catch_warnings`` in one thread undoes what another one set.
+    """
+    warnings.filterwarnings(
+        "ignore", "Arrow output on a DB-API result", UserWarning, re.escape(__name__)
+    )
+    _one_threaded.add(con)
+
+
 def arrow_table(
     con: duckdb.DuckDBPyConnection, text: str, params: Mapping[str, Any] | None = None
 ) -> pa.Table:
-    """All rows of one statement, in its order; with a connection of ``connect``.
+    """All rows of one statement, in its order; with a connection of ``connect`` or ``beside``.
 
     A relation is bound twice before it runs, a statement once: that is a third of a small query's
     time. But with several threads Arrow's rows of a statement lose ORDER BY (DuckDB 2.0, where
     ``preserve_insertion_order`` is off).
     """
     if con in _one_threaded:
-        with warnings.catch_warnings():  # one says that small results are copied once more
-            warnings.simplefilter("ignore", UserWarning)
-            return con.execute(text, dict(params or {})).to_arrow_table()
+        return con.execute(text, dict(params or {})).to_arrow_table()
     return con.sql(text, params=dict(params or {})).to_arrow_table()
 
 

@@ -125,7 +125,7 @@ def inside(fault: dict[str, Any], per_rank: dict[int, dict[int, float]]) -> list
 
 
 def test_total_size() -> None:
-    total = sum(p.stat().st_size for p in FIXTURES.rglob("*") if p.is_file())
+    total = sum(p.stat().st_size for p in RECORDED.rglob("*") if p.is_file())
     assert total < LIMIT_BYTES
 
 

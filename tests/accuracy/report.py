@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from accuracy.score import Outcome, Scores, is_right_place, is_right_rule
 from accuracy.suite import is_checkable
+from accuracy.twins import HEADING, Judged, table
 from tracekit.simulate.catalogue import DECOYS, FAULTS
 from tracekit.version import __version__
 
@@ -18,6 +19,7 @@ def markdown(
     rules: Sequence[str],
     cases_count: int | None = None,
     recorded_scores: Scores | None = None,
+    twins: Sequence[Judged] = (),
 ) -> str:
     """All tables. ``cases_count``: of the whole suite, where not all of it was run."""
     partly = ""
@@ -61,6 +63,10 @@ def markdown(
         "## Recorded jobs",
         "",
         *_recorded(recorded),
+        "",
+        HEADING,
+        "",
+        *table(twins),
     ]
     if scores.missed:
         parts += ["", "## What went wrong", "", *(f"- {m}" for m in sorted(scores.missed))]

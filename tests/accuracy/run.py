@@ -26,6 +26,7 @@ from accuracy import report
 from accuracy.keep import FOLDER, Kept, code_hash
 from accuracy.score import Named, Outcome, Scores, score
 from accuracy.suite import REPORTING_SEEDS, TUNING_SEEDS, Case, build, is_checkable
+from accuracy.twins import Truths, look
 from tracekit.simulate.catalogue import FAULTS
 
 ROOT = Path(__file__).parents[2]
@@ -209,9 +210,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     scores = score(outcomes, checkable)
     known = {f["fault"] for o in recorded for f in o.truth["faults"]}
     seen = score(recorded, known)
+    truths = Truths()
+    judged = [look(name, truths) for name in truths.by_name if options.only in f"twin {name}"]
     text = report.markdown(
-        scores, recorded, seeds, options.seeds, rules, cases_count=len(cases), recorded_scores=seen
-    )
+        scores, recorded, seeds, options.seeds, rules, cases_count=len(cases),
+        recorded_scores=seen, twins=judged,
+    )  # fmt: skip
     print(text)
     if options.reliability is not None:
         found = report.reliability(scores, seen, seeds, options.seeds)

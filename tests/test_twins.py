@@ -1,0 +1,141 @@
+"""Recorded pairs, healthy and faulty: their files fit together, and nobody innocent is accused.
+
+What a fault costs by diagnose beside what was measured is the bench's work: accuracy/twins.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import json
+import statistics
+import tomllib
+from collections.abc import Iterator
+
+import pytest
+
+from accuracy.twins import TWINS, Judged, Truths, judge
+from soaks import soak
+from tracekit import api
+
+FIXTURES = TWINS.parent
+TRUTHS = Truths().by_name
+FAULTY = [n for n, t in TRUTHS.items() if t["faults"]]
+DECOYED = [n for n, t in TRUTHS.items() if t["decoys"]]
+HEALTHY = [n for n, t in TRUTHS.items() if not t["faults"] and not t["decoys"]]
+FIRST = ("ddp-slow-compute", "ddp-starved-link", "moe-hot-expert")
+LIMIT_BYTES = 6_000_000
+
+ACCUSED: dict[str, str] = {}
+"""Jobs in which an innocent rank or a decoy is accused now, and why."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@functools.cache
+def trace_steps_ms(name: str) -> list[float]:
+    """The job's steps by the traces: from one start to the next on the rank that ends last."""
+    ranks: list[dict[int, tuple[float, float]]] = []
+    for path in sorted((TWINS / name).glob("rank*.gz")):
+        events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+        steps = {
+            int(e["name"].partition("#")[2]): (e["ts"] / 1000, (e["ts"] + e["dur"]) / 1000)
+            for e in events
+            if e["ph"] == "X" and e["name"].startswith("ProfilerStep#")
+        }
+        ranks.append(steps)
+    found = []
+    for step in sorted(ranks[0]):
+        ends = [r[step + 1][0] if step + 1 in r else r[step][1] for r in ranks]
+        last = max(range(len(ends)), key=ends.__getitem__)
+        found.append(ends[last] - ranks[last][step][0])
+    return found
+
+
+def test_the_pairs_are_small_and_listed() -> None:
+    assert sum(p.stat().st_size for p in TWINS.rglob("*") if p.is_file()) < LIMIT_BYTES
+    listing = (FIXTURES / "README.md").read_text()
+    assert [n for n in FAULTY + DECOYED if f"`{n}`" not in listing] == []
+    assert {p.name for p in TWINS.iterdir()} == TRUTHS.keys()
+
+
+@pytest.mark.parametrize("name", TRUTHS)
+def test_truth_has_the_schema_and_its_files(name: str) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((FIXTURES / "truth.schema.json").read_text())
+    truth = TRUTHS[name]
+    jsonschema.Draft202012Validator(schema).validate(truth)
+    folder = TWINS / name
+    assert truth["name"] == name
+    traces = sorted(p.name for p in folder.glob("rank*.gz"))
+    assert traces == [f"rank{r}.pt.trace.json.gz" for r in range(truth["world_size"])]
+    job = tomllib.loads((folder / "job.toml").read_text())
+    assert [r["rank"] for r in job["rank"]] == list(range(truth["world_size"]))
+    assert truth["layout"].items() <= job["parallelism"].items()
+    hosts = {r["host"] for r in job["rank"]}
+    for path in sorted(folder.glob("rank*.gz")):
+        text = gzip.decompress(path.read_bytes())
+        assert path.read_bytes()[4:8] == b"\0\0\0\0", "the gzip header carries a time stamp"
+        assert json.loads(text)["host_name"] in hosts
+        assert not any(word in text for word in (b'"/work', b'"/tmp', b'"/root', b'"/home'))
+    # Ports of their own, and their counters, where the job had a network.
+    assert (folder / "ports.jsonl.gz").exists() == ("port" in job) == (len(hosts) > 1)
+    assert f"--pair {name.removesuffix('-healthy')} " in (folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_a_pair_fits_together(name: str) -> None:
+    truth = TRUTHS[name]
+    healthy = TRUTHS[truth["twin"]["healthy"]]
+    assert healthy["name"] == f"{name}-healthy"
+    assert not healthy["faults"]
+    for key in ("world_size", "layout", "steps", "seed", "producer"):
+        assert truth[key] == healthy[key], key
+    with_ms = statistics.fmean(truth["measured"]["job_steps_ms"])
+    without_ms = statistics.fmean(healthy["measured"]["job_steps_ms"])
+    twin = truth["twin"]
+    assert twin["step_ms"] == pytest.approx(with_ms, abs=0.01)
+    assert twin["healthy_step_ms"] == pytest.approx(without_ms, abs=0.01)
+    assert twin["measured_cost_ms"] == pytest.approx(with_ms - without_ms, abs=0.01)
+    if len(truth["faults"]) == 1:
+        assert truth["faults"][0]["measured_cost_ms"] == twin["measured_cost_ms"]
+    for fault in truth["faults"]:
+        # A fault that costs less than this is no measure of a cost.
+        assert fault["measured_cost_ms"] > 0.1 * twin["healthy_step_ms"]
+        assert set(fault["steps"]) <= set(
+            range(truth["steps"]["first"], truth["steps"]["last"] + 1)
+        )
+
+
+@pytest.mark.parametrize("name", TRUTHS)
+def test_the_recorders_timers_agree_with_the_traces(name: str) -> None:
+    """The clocks are two, the steps the same: no other steps were measured than recorded."""
+    measured = TRUTHS[name]["measured"]["job_steps_ms"]
+    assert trace_steps_ms(name) == pytest.approx(measured, rel=0.02, abs=2.0)
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_the_healthy_twin_is_steady(name: str) -> None:
+    steps = TRUTHS[name]["measured"]["job_steps_ms"]
+    assert statistics.pstdev(steps) / statistics.fmean(steps) < 0.05
+
+
+@functools.cache
+def judged(name: str) -> Judged:
+    with api.open(TWINS / name) as run:
+        return judge(run.diagnose(), TRUTHS[name], {})
+
+
+@pytest.mark.parametrize(
+    "name", soak(TRUTHS, fast=[n for n in TRUTHS if n.removesuffix("-healthy") in FIRST])
+)
+def test_nobody_innocent_and_no_decoy_is_accused(name: str, request: pytest.FixtureRequest) -> None:
+    if name in ACCUSED:
+        request.applymarker(pytest.mark.xfail(reason=ACCUSED[name], strict=True))
+    found = judged(name)
+    assert (found.innocents, found.decoys) == ((), ())

@@ -369,9 +369,20 @@ def test_two_files_of_one_port_an_hour_apart_are_one_series_once_their_clocks_ar
         source_id = 5 + (t // 5) % 2
         ahead = HOUR if source_id == 6 else 0
         rows.append({"source_id": source_id, "place": i, "time_ns": t * S + ahead, "counted": t})
-    clocks = Clocks({6: Correction(-HOUR)}, {5: None, 6: None})
+    clocks = Clocks({6: Correction(-HOUR)}, {5: None, 6: None}, {5: -1, 6: -1})
     assert steps_growth(rows, clocks) == [[10.0, 10.0, 10.0]]
     assert steps_growth(rows[::-1], clocks) == [[10.0, 10.0, 10.0]]
+
+
+def test_two_collectors_whose_clocks_nobody_compared_make_no_resets() -> None:
+    # Both read once a second; the second's clock is 2.5 s behind: in one series the counter would
+    # fall at every other reading.
+    rows: Rows = [
+        {"source_id": s, "place": i, "time_ns": t * S - (s - 5) * 5 * S // 2, "counted": t}
+        for s in (5, 6)
+        for i, t in enumerate(range(990, 1040))
+    ]
+    assert steps_growth(rows, TWO) == [[10.0, 10.0, 10.0]]
 
 
 def test_a_reading_is_compared_with_the_last_that_was_kept() -> None:

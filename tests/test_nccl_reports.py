@@ -227,7 +227,7 @@ def inspected(run: Any, slower: float) -> str:
             "coll_msg_size_bytes": row["message_bytes"], "coll_exec_time_us": time_us,
             "coll_busbw_gbs": algbw * 2 * (len(ranks) - 1) / len(ranks),
         }  # fmt: skip
-        about = {"inspector_output_format_version": "v4.0", "dump_timestamp_us": 1748030377748202}
+        about = {"inspector_output_format_version": "v4.0", "dump_timestamp_us": 1784601666000000}
         lines.append(json.dumps({"header": head, "metadata": about, "coll_perf": perf}))
     return "\n".join(lines) + "\n"
 

@@ -4,7 +4,7 @@
 -- what it did outside the job. Growth comes from differences of readings: a reset is a hole, never
 -- a zero or a spike; an interval that straddles the job's start or end counts for its share.
 --
--- reads: net_sample, port, run, step, ingest_stat, clock
+-- reads: net_sample, port, run, step, ingest_stat, clock, clock_offset
 -- grain: attempt, node, port, counter, direction, priority, queue, lane
 -- column: node VARCHAR : Switch or host that counts; null where unknown.
 -- column: port VARCHAR : Port or NIC.
@@ -72,6 +72,7 @@ WITH
             lane,
             unit,
             source_id,
+            clock_id,
             place,
             time_ns,
             counted,

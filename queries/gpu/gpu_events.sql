@@ -1,7 +1,8 @@
 -- XIDs of GPUs, from kernel logs and from DCGM's gauge, grouped into incidents.
 --
 -- One fault raises several XIDs: those of a host within three minutes of silence are one incident,
--- and its first is the candidate for the cause. DCGM's gauge keeps the last XID for ever: only a
+-- and its first is the candidate for the cause. Files without a host are machines of their own, but
+-- for those that speak of one GPU. DCGM's gauge keeps the last XID for ever: only a
 -- change of it is an event.
 --
 -- reads: log_event, gpu_sample, gpu, run, clock
@@ -19,7 +20,7 @@
 -- column: origin VARCHAR : log or gauge.
 -- column: time_ns BIGINT : When; null where unknown.
 -- column: is_in_window BOOLEAN : Whether while the job ran; null where the clocks do not say.
--- column: incident BIGINT : Number of the incident on its host, from 0 in order of time.
+-- column: incident BIGINT : Number of the incident on its machine, from 0 in order of time.
 -- column: source_id INTEGER : File.
 -- column: place BIGINT : Place in that file.
 -- column: attempt INTEGER : Attempt of the job; null where no trace was given.
@@ -92,7 +93,8 @@ WITH
                 NULL
             ) AS is_in_window,
             events.source_id,
-            events.place
+            events.place,
+            min(events.owner_id) OVER (PARTITION BY windows.attempt, gpu.gpu_id) AS machine
         FROM events
         CROSS JOIN windows
         LEFT JOIN clock USING (clock_id)
@@ -113,7 +115,8 @@ WITH
             ) AS is_new
         FROM named
         WINDOW on_host AS (
-            PARTITION BY attempt, host ORDER BY time_ns NULLS FIRST, source_id, place, gpu_id, xid
+            PARTITION BY attempt, host, machine
+            ORDER BY time_ns NULLS FIRST, source_id, place, gpu_id, xid
         )
     )
 SELECT
@@ -131,7 +134,8 @@ SELECT
     is_in_window,
     CAST(
         sum(CAST(is_new AS INTEGER)) OVER (
-            PARTITION BY attempt, host ORDER BY time_ns NULLS FIRST, source_id, place, gpu_id, xid
+            PARTITION BY attempt, host, machine
+            ORDER BY time_ns NULLS FIRST, source_id, place, gpu_id, xid
             ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
         ) AS BIGINT
     ) AS incident,

@@ -3,7 +3,7 @@
 -- Corrected and uncorrected memory errors, replays, link recoveries, energy: only their growth says
 -- something of this job; the total says something of the board.
 --
--- reads: gpu_sample, gpu, run, clock
+-- reads: gpu_sample, gpu, run, clock, clock_offset
 -- grain: attempt, gpu_id, counter
 -- param: slack_ns BIGINT = 30000000000 : How far the job's window is widened on both sides.
 -- column: gpu_id VARCHAR : GPU: UUID, else host and address, else host and index.
@@ -67,6 +67,7 @@ WITH
         SELECT
             moving.key,
             placed.source_id,
+            placed.clock_id,
             placed.place,
             placed.time_ns,
             placed.counted,

@@ -4,7 +4,7 @@
 -- A software power cap at full load is normal, an idle GPU's low clock too; the hardware's reasons
 -- and heat are not.
 --
--- reads: gpu_sample, gpu, run, clock
+-- reads: gpu_sample, gpu, run, clock, clock_offset
 -- grain: attempt, gpu_id, event
 -- param: slack_ns BIGINT = 30000000000 : How far the job's window is widened on both sides.
 -- column: gpu_id VARCHAR : GPU: UUID, else host and address, else host and index.
@@ -29,7 +29,7 @@
 -- column: attempt INTEGER : Attempt of the job; null where no trace was given.
 WITH
     readings AS NOT MATERIALIZED (
-        SELECT attempt, gpu_id, counter, source_id, place, time_ns, value, counted
+        SELECT attempt, gpu_id, counter, source_id, clock_id, place, time_ns, value, counted
         FROM gpu_readings($slack_ns)
         WHERE
             counter = 'clock_event_reasons'
@@ -99,6 +99,7 @@ WITH
                 ELSE replace(counter, '_time', '')
             END AS event,
             source_id,
+            clock_id,
             place,
             time_ns,
             counted,

@@ -1,5 +1,76 @@
 -- Readings of counters, and what lies between them.
 
+-- one_collector: Readings of counters, each counter's of one collector at a time.
+--
+-- Two programs may watch one counter, each by its own clock. Unless these are the same, or were
+-- compared, nobody knows in which order the readings were taken, and in a wrong order a counter
+-- falls: of files that overlap those of the clock with most readings are kept. Files that follow
+-- each other are parts of one series whoever wrote them.
+--
+-- param: rows_name TABLE(key ANY, source_id INTEGER, clock_id INTEGER, place BIGINT,
+--     time_ns BIGINT, counted UBIGINT, limit_count BIGINT) : Readings, as for counter_deltas.
+-- reads: clock_offset
+-- columns: key ANY, source_id INTEGER, clock_id INTEGER, place BIGINT, time_ns BIGINT,
+--     counted UBIGINT, limit_count BIGINT
+CREATE OR REPLACE MACRO one_collector(rows_name) AS TABLE
+WITH
+    compared AS (
+        SELECT unnest([clock_id, reference_clock_id]) FROM clock_offset
+        WHERE error_ns IS NOT NULL
+    ),
+    several AS (
+        SELECT key
+        FROM query_table(rows_name)
+        GROUP BY key
+        HAVING min(clock_id) < max(clock_id)
+    ),
+    spans AS (
+        SELECT
+            key,
+            source_id,
+            any_value(if(clock_id IN (FROM compared), -1, clock_id)) AS clock_id,
+            min(time_ns) AS first_ns,
+            max(time_ns) AS last_ns,
+            count(*) AS readings_count
+        FROM query_table(rows_name)
+        WHERE key IN (FROM several) AND time_ns IS NOT NULL
+        GROUP BY key, source_id
+    ),
+    begun AS (
+        SELECT
+            *,
+            coalesce(first_ns >= max(last_ns) OVER earlier, true) AS is_new
+        FROM spans
+        WINDOW earlier AS (
+            PARTITION BY key ORDER BY first_ns, last_ns, source_id
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        )
+    ),
+    overlapping AS (
+        SELECT
+            *,
+            sum(CAST(is_new AS INTEGER)) OVER (
+                PARTITION BY key ORDER BY first_ns, last_ns, source_id
+                ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+            ) AS stretch
+        FROM begun
+    ),
+    outdone AS (
+        SELECT key, stretch, clock_id
+        FROM overlapping
+        GROUP BY key, stretch, clock_id
+        QUALIFY row_number() OVER (
+            PARTITION BY key, stretch ORDER BY sum(readings_count) DESC, min(source_id)
+        ) > 1
+    ),
+    left_out AS (
+        SELECT DISTINCT overlapping.key, overlapping.source_id
+        FROM overlapping
+        JOIN outdone USING (key, stretch, clock_id)
+    )
+FROM query_table(rows_name)
+ANTI JOIN left_out USING (key, source_id);
+
 -- counter_deltas: What each cumulative counter grew by since its last reading.
 --
 -- A counter that falls has wrapped at 32 bits if it was in the last tenth, is now in the first and
@@ -8,9 +79,10 @@
 -- null come first, in the order of their files. ingest/counters/deltas.py has the same in Python;
 -- tests compare them.
 --
--- param: rows_name TABLE(key ANY, source_id INTEGER, place BIGINT, time_ns BIGINT,
---     counted UBIGINT, limit_count BIGINT) : Readings; limit_count is where the counter stops
---     counting, null if it does not.
+-- param: rows_name TABLE(key ANY, source_id INTEGER, clock_id INTEGER, place BIGINT,
+--     time_ns BIGINT, counted UBIGINT, limit_count BIGINT) : Readings; limit_count is where the
+--     counter stops counting, null if it does not.
+-- reads: clock_offset
 -- columns: key ANY, source_id INTEGER, place BIGINT, time_ns BIGINT, last_time_ns BIGINT,
 --     counted UBIGINT, delta_count UBIGINT, event VARCHAR
 CREATE OR REPLACE MACRO counter_deltas(rows_name) AS TABLE
@@ -27,7 +99,7 @@ WITH
             lag(counted) OVER series AS last_counted,
             max(counted) OVER (PARTITION BY key) AS max_counted
         FROM (
-            FROM query_table(rows_name)
+            FROM one_collector(rows_name)
             WHERE counted IS NOT NULL
             QUALIFY
                 time_ns IS NULL
@@ -77,7 +149,7 @@ FROM judged;
 -- reads: gpu_sample, run, clock
 -- columns: attempt INTEGER, node VARCHAR, owner VARCHAR, owner_id INTEGER, device_id VARCHAR,
 --     nvml_index INTEGER, counter VARCHAR, kind VARCHAR, unit VARCHAR, source_id INTEGER,
---     place BIGINT, time_ns BIGINT, value DOUBLE, counted UBIGINT
+--     clock_id INTEGER, place BIGINT, time_ns BIGINT, value DOUBLE, counted UBIGINT
 CREATE OR REPLACE MACRO gpu_readings_raw(slack_ns) AS TABLE
 WITH
     windows AS (
@@ -98,6 +170,7 @@ SELECT
     samples.kind,
     samples.unit,
     samples.source_id,
+    samples.clock_id,
     samples.place,
     samples.time_ns,
     samples.value,
@@ -119,7 +192,8 @@ WHERE samples.device_id IS NULL OR NOT contains(samples.device_id, '/');
 -- param: slack_ns BIGINT : Widens the job's window on both sides, in ns.
 -- reads: gpu_sample, gpu, run, clock
 -- columns: attempt INTEGER, gpu_id VARCHAR, host VARCHAR, counter VARCHAR, kind VARCHAR,
---     unit VARCHAR, source_id INTEGER, place BIGINT, time_ns BIGINT, value DOUBLE, counted UBIGINT
+--     unit VARCHAR, source_id INTEGER, clock_id INTEGER, place BIGINT, time_ns BIGINT,
+--     value DOUBLE, counted UBIGINT
 CREATE OR REPLACE MACRO gpu_readings(slack_ns) AS TABLE
 SELECT
     placed.attempt,
@@ -129,6 +203,7 @@ SELECT
     placed.kind,
     placed.unit,
     placed.source_id,
+    placed.clock_id,
     placed.place,
     placed.time_ns,
     placed.value,

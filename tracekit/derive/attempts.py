@@ -73,16 +73,16 @@ def conflict(group: Sequence[Source], *, is_given: bool = False) -> str | None:
     return None
 
 
-def eras(group: Iterable[Source]) -> list[Group]:
+def eras(group: Iterable[Source], gap_ns: int = MAX_JOB_GAP_NS) -> list[Group]:
     """Files that no job can have recorded all of, by when they were; one era where it can.
 
-    Files whose clock says nothing about when are in none.
+    More than ``gap_ns`` lies between two. Files whose clock says nothing about when are in none.
     """
     timed = sorted((s for s in group if _is_dated(s)), key=lambda s: (s.start_ns or 0, s.order))
     found: list[Group] = []
     end = 0
     for source in timed:
-        if found and (source.start_ns or 0) - end <= MAX_JOB_GAP_NS:
+        if found and (source.start_ns or 0) - end <= gap_ns:
             found[-1].append(source)
         else:
             found.append([source])

@@ -20,7 +20,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tracekit.derive import counter_clock
-from tracekit.derive.readings import Clocks, forward, growth
+from tracekit.derive.readings import Clocks, forward, growth, of_one_collector
 
 if TYPE_CHECKING:
     import duckdb
@@ -206,7 +206,8 @@ def _series(
     ).fetchall()
     if not rows:
         return []
-    moved = clocks.moved(np.array([r[8] for r in rows], np.int64), np.array([r[0] for r in rows]))
+    source_ids = np.array([r[0] for r in rows], np.int64)
+    moved = clocks.moved(np.array([r[8] for r in rows], np.int64), source_ids)
     parts: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for at, (source_id, node, *name, _, _) in enumerate(rows):
         host = node if node is not None else clocks.hosts[source_id]
@@ -215,6 +216,7 @@ def _series(
     merged: dict[tuple[Any, ...], list[tuple[Floats, Floats, Floats]]] = defaultdict(list)
     for (owner, file, port, counter, direction, *_), positions in parts.items():
         own = np.array(positions)
+        own = own[of_one_collector(moved[own], source_ids[own], clocks.same)]
         kept = own[forward(moved[own])]
         if len(kept) < 3:
             continue

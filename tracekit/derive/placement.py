@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracekit.derive import attempts as at
-from tracekit.derive import hosts, ranks, timer_jobs
+from tracekit.derive import hosts, log_jobs, ranks, timer_jobs
 from tracekit.derive.sources import RANK_KINDS, USABLE, Source, read_sources
 from tracekit.derive.stage import Done, Given, arrow
 from tracekit.schema import REGISTRY_VERSION
@@ -70,6 +70,7 @@ def place(given: Given, done: Done) -> Placed:
     timers = None
     if "pipeline_timer" in given.filled:
         timers = timer_jobs.choose(con, sources, given.attempt)
+    log_jobs.choose(given, sources)
     sources = [s for s in sources if not s.is_left_out]
     aliases = hosts.resolve(sources, job, notes)
     clocks = hosts.assign_clocks(sources, job)

@@ -2,13 +2,14 @@
 
 A file's rows are on its own clock, and a series may be spread over files: only after every time was
 put right do readings follow each other, and only then can a difference of two be taken. SQL has the
-same in ``counter_deltas`` of queries/macros.sql, on views whose times are put right already.
+same in ``counter_deltas`` of queries/macros/counters.sql, on views that have put times right.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tracekit.correction import Correction, corrected
@@ -29,6 +30,8 @@ class Clocks:
     corrections: Mapping[int, Correction]
     hosts: Mapping[int, str | None]
     """Every such source is here."""
+    same: Mapping[int, int] = field(default_factory=dict)
+    """By source: those of one number have one clock, or clocks that were compared."""
 
     def moved(self, times_ns: Int64s, source_ids: Int64s) -> Int64s:
         """Times on the job's clock."""
@@ -52,6 +55,44 @@ def forward(times: Int64s | Floats) -> NDArray[np.intp]:
     is_later = np.ones(len(order), bool)
     is_later[1:] = ordered[1:] > ordered[:-1]
     return order[is_later]
+
+
+def of_one_collector(
+    times: Int64s, source_ids: Int64s, same: Mapping[int, int]
+) -> NDArray[np.intp]:
+    """Positions of readings less those that another collector took meanwhile by another clock.
+
+    Unless clocks are the same, or were compared (``same``, by source), nobody knows in which order
+    two programs read one counter: of files that overlap those of the clock with most readings are
+    kept. SQL has the same in ``one_collector`` of queries/macros/counters.sql.
+    """
+    import numpy as np
+
+    ids = np.unique(source_ids)
+    if len({same.get(int(i), -1 - int(i)) for i in ids}) < 2:
+        return np.arange(len(times))
+    spans = sorted(
+        (int(own.min()), int(own.max()), int(i), len(own))
+        for i in ids
+        for own in [times[source_ids == i]]
+    )
+    stretches: list[list[tuple[int, int, int, int]]] = []
+    end = 0
+    for span in spans:
+        if stretches and span[0] < end:
+            stretches[-1].append(span)
+            end = max(end, span[1])
+        else:
+            stretches.append([span])
+            end = span[1]
+    kept: set[int] = set()
+    for stretch in stretches:
+        counts: dict[int, int] = defaultdict(int)
+        for _, _, source_id, count in stretch:
+            counts[same.get(source_id, -1 - source_id)] += count
+        best = max(counts, key=lambda clock: counts[clock])
+        kept |= {s for _, _, s, _ in stretch if same.get(s, -1 - s) == best}
+    return np.flatnonzero(np.isin(source_ids, sorted(kept)))
 
 
 def growth(counted: list[int]) -> tuple[Floats, Floats]:

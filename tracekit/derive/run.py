@@ -8,7 +8,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tracekit.correction import Correction
-from tracekit.derive import activity, communicators, correlation, counter_clock, gpus, periods
+from tracekit.derive import (
+    activity,
+    communicators,
+    correlation,
+    counter_clock,
+    gpus,
+    log_jobs,
+    periods,
+)
 from tracekit.derive import clocks as clock_offsets
 from tracekit.derive import ports as port_ends
 from tracekit.derive.calls import read_calls
@@ -91,6 +99,10 @@ def align(given: Given, done: Done) -> Aligned:
     corrections = clock_offsets.corrections(offsets, placed.sources)
     epoch = {c["clock_id"] for c in placed.clock.to_pylist() if c["basis"] == "epoch"}
     hosts_of = {s.source_id: s.host for s in placed.sources if s.clock_id in epoch}
+    found = [o for listed in offsets.values() for o in listed if o.error_ns is not None]
+    compared = {clock for o in found for clock in (o.clock_id, o.reference_id)}
+    clock_of = {s.source_id: s.clock_id for s in placed.sources if s.clock_id is not None}
+    same = {s: -1 if clock in compared else clock for s, clock in clock_of.items()}
     calls = stepped.matched.calls.moved(corrections)
     context = [
         _context_row(s, corrections.get(s.source_id, Correction()))
@@ -98,7 +110,7 @@ def align(given: Given, done: Done) -> Aligned:
     ]
     return Aligned(
         corrections=corrections,
-        clocks=Clocks({s: c for s, c in corrections.items() if s in hosts_of}, hosts_of),
+        clocks=Clocks({s: c for s, c in corrections.items() if s in hosts_of}, hosts_of, same),
         matched=replace(stepped.matched, calls=calls),
         errors_ns={o.clock_id: o.error_ns or 0 for listed in offsets.values() for o in listed},
         source_context=arrow("source_context", context),
@@ -294,7 +306,7 @@ def correlate(given: Given, done: Done) -> Correlated:
 STAGES = (
     Stage(
         place,
-        reads=("annotation", "device", "pipeline_timer", "process", "source"),
+        reads=("annotation", "device", "pipeline_timer", "process", "source", *log_jobs.READS),
         writes=("run", "host", "host_alias", "clock"),
     ),
     Stage(match_calls, reads=("collective", "process_group")),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tracekit.ingest.base import Sink
 from tracekit.ingest.nccl.lines import without_launcher
-from tracekit.ingest.nccl.rows import Rows, as_int, as_int32, name_of
+from tracekit.ingest.nccl.rows import Rows, as_int, name_of
 
 COLUMNS = (
     "place", "benchmark", "ranks_count", "message_bytes", "elements_count", "dtype", "reduction",
@@ -257,7 +257,7 @@ class BenchReader:
         is_in_place: bool,
     ) -> None:
         self.rows_count += 1
-        root = as_int32(named.get(b"root"))
+        root = as_int(named.get(b"root"))
         reduction = named.get(b"redop")
         algbw, busbw = _float(values.get(b"algbw")), _float(values.get(b"busbw"))
         if algbw is not None and busbw is not None and algbw >= MIN_RATED:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracekit.ingest.nccl.lines import Speaker
-from tracekit.ingest.nccl.rows import Rows, as_int32, pci, pointer
+from tracekit.ingest.nccl.rows import Rows, as_int, pci, pointer
 
 Process = tuple[str | None, int]
 
@@ -172,9 +172,9 @@ class Comms:
         if is_start and (comm.is_ended or comm.state is not None):
             return True
         if comm.is_ended and b"nranks" in found:
-            rank = as_int32(found.get(b"rank"))
-            return rank != comm.group_rank or as_int32(found[b"nranks"]) != comm.group_size
-        size = as_int32(found.get(b"nranks") or found.get(b"nRanks"))
+            rank = as_int(found.get(b"rank"))
+            return rank != comm.group_rank or as_int(found[b"nranks"]) != comm.group_size
+        size = as_int(found.get(b"nranks") or found.get(b"nRanks"))
         if size is not None and comm.group_size is not None and size != comm.group_size:
             return True
         stated = found.get(b"commId")
@@ -203,11 +203,11 @@ class Comms:
         return comm
 
     def _fill(self, comm: Comm, speaker: Speaker, found: dict[bytes, bytes], text: bytes) -> None:
-        rank = as_int32(found.get(b"rank"))
+        rank = as_int(found.get(b"rank"))
         if comm.group_rank is None and rank is not None:
             comm.group_rank = rank
             self.by_rank.setdefault((comm.process, rank), []).append(comm)
-        size = as_int32(found.get(b"nranks") or found.get(b"nRanks"))
+        size = as_int(found.get(b"nranks") or found.get(b"nRanks"))
         comm.group_size = size if size is not None else comm.group_size
         for name, key in (
             ("nodes", b"nNodes"),
@@ -215,7 +215,7 @@ class Comms:
             ("device", b"cudaDev"),
             ("nvml", b"nvmlDev"),
         ):
-            value = as_int32(found.get(key))
+            value = as_int(found.get(key))
             if value is not None:
                 setattr(comm, name, value)
         if b"busId" in found:

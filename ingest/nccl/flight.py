@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from tracekit.errors import InputError
 from tracekit.ingest.base import IngestOptions, Sink, SourceFile
 from tracekit.ingest.nccl import pickles
-from tracekit.ingest.nccl.rows import INT64_MAX, Rows
+from tracekit.ingest.nccl.rows import BEYOND, Rows, as_int, is_held
 
 MAX_JSON_BYTES = 256 << 20
 MAX_JSON_VALUES = 10_000_000
@@ -172,7 +172,7 @@ class _Dump:
         group_hash, group_size = self.members.get(name or "", (None, None))
         created = whole(entry.get("time_created_ns"))
         completed = whole(entry.get("time_discovered_completed_ns"))
-        self.times += [t for t in (created, completed) if t]
+        self.times += [t for t in (created, completed) if t and is_held(t)]
         if len(self.times) > 10_000:
             self.times = [min(self.times), max(self.times)]
         duration = entry.get("duration_ms")
@@ -207,14 +207,17 @@ def word(value: object) -> str | None:
 
 
 def whole(value: object) -> int | None:
-    """A whole number of 64 bits, also where it is written as text; None for anything else."""
+    """A whole number, also where it is written as text; None for anything else.
+
+    What no column holds comes as BEYOND, and is counted where rows are written.
+    """
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, str):
-        value = int(value) if re.fullmatch(r"-?\d{1,19}", value) else None
+        return as_int(value) if re.fullmatch(r"-?\d++", value) else None
     if isinstance(value, float):
         value = int(value) if value.is_integer() else None
-    return value if isinstance(value, int) and abs(value) <= INT64_MAX else None
+    return max(-BEYOND, min(value, BEYOND)) if isinstance(value, int) else None
 
 
 def _count(value: object) -> int | None:
@@ -280,12 +283,11 @@ def _payload(entry: dict[Any, Any]) -> tuple[str | None, int | None]:
         count = 1
         for extent in shape:
             value = whole(extent)
-            if value is None or value < 0 or count > INT64_MAX:
+            if value is None or value < 0:
                 return dtype, None
-            count *= value
+            count = min(count * value, BEYOND)
         total += count
-    size = total * width if width else None
-    return dtype, size if size is not None and size <= INT64_MAX else None
+    return dtype, min(total * width, BEYOND) if width else None
 
 
 def _stack(frames: object) -> list[str] | None:

@@ -12,7 +12,7 @@ from tracekit.ingest.nccl import lines
 from tracekit.ingest.nccl.flight import loads
 from tracekit.ingest.nccl.flight import whole as as_whole
 from tracekit.ingest.nccl.log import OPS
-from tracekit.ingest.nccl.rows import Rows, as_int32
+from tracekit.ingest.nccl.rows import Rows, as_int
 
 MAX_OBJECT_BYTES = 4 << 20
 SIZE_TOLERANCE = 0.1
@@ -148,7 +148,7 @@ class _Reader:
                 place,
                 _name(head.get("comm_name")),
                 _name(head.get("id")),
-                as_int32(str(head.get("rank", ""))),
+                as_int(str(head.get("rank", ""))),
                 sequence if kind == "coll" else None,
                 sequence if kind == "p2p" else None,
                 OPS.get(name.encode()) or _name(name),
@@ -157,7 +157,7 @@ class _Reader:
                 end,
                 size,
                 bus * 1e9 if bus is not None else None,
-                as_int32(str(head.get("n_ranks", ""))),
+                as_int(str(head.get("n_ranks", ""))),
                 round(duration * 1000) if duration is not None and duration < 1e12 else None,
                 _name(about.get("hostname")),
             )
@@ -187,7 +187,7 @@ class _Reader:
                 place, _name(labels.get("comm_name")), None, None, None, None,
                 OPS.get(op.encode()) or _name(op), "completed", None, None, None,
                 value * 1e9 if is_bus else None,
-                as_int32(labels.get("nranks")),
+                as_int(labels.get("nranks")),
                 round(value * 1000) if is_time else None,
                 _name(labels.get("node")),
             )

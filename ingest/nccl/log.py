@@ -15,7 +15,7 @@ from tracekit.ingest.base import IngestOptions, Sink, SourceFile
 from tracekit.ingest.nccl import bench, endings, lines, messages, watchdog
 from tracekit.ingest.nccl.comms import COMM_COLUMNS, Comm, Comms
 from tracekit.ingest.nccl.lines import Message, Speaker, Splitter
-from tracekit.ingest.nccl.rows import Rows, as_int, as_int32, name_of, pointer, seconds_ns
+from tracekit.ingest.nccl.rows import Rows, as_int, name_of, pointer, seconds_ns
 
 DTYPES = ("Int8", "UInt8", "Int32", "UInt32", "Int64", "UInt64", "Half", "Float", "Double",
           "BFloat16", "Float8_e4m3fn", "Float8_e5m2")  # fmt: skip
@@ -249,10 +249,10 @@ class LogReader:
             self._tails.clear()
         tail = self._tails[text] = (
             where,
-            as_int32(found[5]),
+            as_int(found[5]),
             _nth(DTYPES, found[1]),
             _nth(REDUCTIONS, found[2]),
-            as_int32(found[3]),
+            as_int(found[3]),
             pointer(found[6]),
         )
         return tail
@@ -272,7 +272,7 @@ class LogReader:
                 self.place, comm.pointer, comm.generation, speaker.pid, comm.next_op(), time_ns,
                 speaker.node, OPS.get(name[1]) or name[1].decode(), count, elements,
                 _nth(DTYPES, given.get(b"datatype", b"")), _nth(REDUCTIONS, given.get(b"op", b"")),
-                as_int32(given.get(b"root")), pointer(given.get(b"stream")),
+                as_int(given.get(b"root")), pointer(given.get(b"stream")),
             )
         )  # fmt: skip
         return True
@@ -313,8 +313,8 @@ class LogReader:
         own, other = (target, source) if side == b"receive" else (source, target)
         transport, tail = self._transport(speaker, way)
         row: list[Any] = [None, own, other, speaker, self.place, time_ns, (
-            as_int32(channel), source, target, transport, *tail[:3],
-            side.decode() if side else None, as_int32(connection), *tail[3:],
+            as_int(channel), source, target, transport, *tail[:3],
+            side.decode() if side else None, as_int(connection), *tail[3:],
         )]  # fmt: skip
         if connection != b"1" and self.comms.is_before_init(speaker):
             if self.comms.wait(speaker, row):
@@ -333,8 +333,8 @@ class LogReader:
         detail = DETAIL.match(found[5])
         words = name_of(detail[0].decode()).split("/", 1)[1] if detail else None
         tail = (
-            as_int32(found[1]), rank if is_send else None, None if is_send else rank, "COLLNET",
-            words, None, b"GDRDMA" in found[5], found[4].decode(), as_int32(found[2]), None, None,
+            as_int(found[1]), rank if is_send else None, None if is_send else rank, "COLLNET",
+            words, None, b"GDRDMA" in found[5], found[4].decode(), as_int(found[2]), None, None,
         )  # fmt: skip
         comm = self.comms.of_ranks(speaker, rank, rank)
         self._add_edge([comm, rank, rank, speaker, self.place, time_ns, tail])
@@ -349,11 +349,11 @@ class LogReader:
         """Transport, then detail, nic, is_gpudirect, net_device, proxy_rank."""
         net = NET.match(way)
         if net is not None:
-            device = as_int32(net[2])
+            device = as_int(net[2])
             nics = self.comms.process(speaker).nics
             detail = f"{net[1].decode('ascii', 'replace')}/{net[2].decode()}{net[4].decode()}"
             nic = nics.get(device) if device is not None else None
-            return "NET", (name_of(detail), nic, b"GDRDMA" in net[4], device, as_int32(net[3]))
+            return "NET", (name_of(detail), nic, b"GDRDMA" in net[4], device, as_int(net[3]))
         if way.startswith(b"direct shared memory"):
             return "SHM", (None, None, None, None, None)
         name, _, rest = way.partition(b"/")
@@ -371,7 +371,7 @@ class LogReader:
             return True
         order = RING_ORDER.match(text)
         if order is not None:
-            total = as_int32(order[2])
+            total = as_int(order[2])
             if total:
                 self._set_channels(speaker, total, is_final=False)
             return True

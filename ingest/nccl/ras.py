@@ -12,7 +12,7 @@ from tracekit.ingest.nccl.flight import loads
 from tracekit.ingest.nccl.flight import whole as as_whole
 from tracekit.ingest.nccl.lines import LINE_BYTES
 from tracekit.ingest.nccl.log import OPS
-from tracekit.ingest.nccl.rows import Rows, as_int, as_int32
+from tracekit.ingest.nccl.rows import Rows, as_int
 
 MAX_JSON_BYTES = 64 << 20
 """A record of 100,000 ranks takes 30 MB."""
@@ -117,7 +117,7 @@ class _Reader:
             self.status, self.operation = found[2].decode(), None
         elif found := _RANK.match(line):
             self.rows.add(
-                (place, None, self.hash, as_int32(found[1]), None, self.operation, self.most,
+                (place, None, self.hash, as_int(found[1]), None, self.operation, self.most,
                  self.status, found[4].decode())
             )  # fmt: skip
         elif found := _MONITOR.match(line):
@@ -133,7 +133,7 @@ class _Reader:
         elif found := _MISSING.match(line):
             for rank in re.findall(rb"\d+", found[1]):
                 self.rows.add(
-                    (place, None, self.hash, as_int32(rank), None, None, None, "MISSING", None)
+                    (place, None, self.hash, as_int(rank), None, None, None, "MISSING", None)
                 )
         elif line.strip() in (b"DEAD", b"TIMEOUT", b"INCOMPLETE"):
             self.is_dead = line.strip() == b"DEAD"
@@ -187,7 +187,7 @@ class _Reader:
                     self._event(place, "ras_dead", [f"pid={pid}", f"gpu={gpu}"],
                                 _word(rank.get("host")))  # fmt: skip
                 self.rows.add(
-                    (place, self.time_ns, name, as_int32(str(rank.get("rank"))), None, None, None,
+                    (place, self.time_ns, name, as_int(str(rank.get("rank"))), None, None, None,
                      "DEAD" if is_dead else "MISSING", _word(rank.get("host")))
                 )  # fmt: skip
 
@@ -200,7 +200,7 @@ class _Reader:
             state = 3
         for kind, count in _counts(rank).items():
             self.rows.add(
-                (place, self.time_ns, name, as_int32(str(rank.get("rank"))), kind, count,
+                (place, self.time_ns, name, as_int(str(rank.get("rank"))), kind, count,
                  most[kind], _STATES.get(state) if isinstance(state, int) else None,
                  _word(rank.get("host")))
             )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from tracekit.ingest.base import Sink, write_columns
 
@@ -44,6 +44,10 @@ class Rows:
 
 
 INT64_MAX = 2**63 - 1
+MAX_DIGITS = 24
+"""Longer numbers are not worked out: no column holds them, and that takes quadratic time."""
+BEYOND = 1 << 64
+"""Stands for those: more than any column holds."""
 _CREDENTIAL = re.compile(r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{16,}|[A-Za-z0-9+/_=]{24,}")
 
 
@@ -57,20 +61,21 @@ def name_of(text: str) -> str:
 
 
 def as_int(text: bytes | str | None, base: int = 10) -> int | None:
-    """A number of at most 64 bits; None for none or more."""
-    if not text or len(text) > 24:
+    """A number as it stands; None for none.
+
+    Nothing here says how large it may be: what no column holds is counted where rows are written.
+    """
+    if not text:
         return None
     try:
-        value = int(text, base)
+        return int(text, base) if len(text) <= MAX_DIGITS else BEYOND if text.isdigit() else None
     except ValueError:
         return None
-    return value if -INT64_MAX - 1 <= value <= INT64_MAX else None
 
 
-def as_int32(text: bytes | str | None) -> int | None:
-    """A number of at most 32 bits; None for none or more."""
-    value = as_int(text)
-    return value if value is not None and -(2**31) <= value < 2**31 else None
+def is_held(value: int | None) -> TypeGuard[int]:
+    """Whether it is a number of at most 64 bits."""
+    return value is not None and -INT64_MAX - 1 <= value <= INT64_MAX
 
 
 def pointer(text: bytes | None) -> int | None:

@@ -97,7 +97,7 @@ def _row(
         whole(result.get("count")),
         bench.DTYPES.get(str(result.get("type")).encode()),
         reduction if reduction != "none" else None,
-        root if root is not None and 0 <= root < 2**31 else None,
+        root if root is not None and root >= 0 else None,
         is_in_place,
         round(time * 1000) if isinstance(time, (int, float)) and 0 <= time < 1e12 else None,
         algorithm * 1e9 if isinstance(algorithm, (int, float)) else None,

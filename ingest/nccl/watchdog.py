@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from tracekit.ingest.base import Sink
-from tracekit.ingest.nccl.rows import Rows, as_int, as_int32
+from tracekit.ingest.nccl.rows import Rows, as_int, is_held
 
 KEY = re.compile(
     rb"atchdog|WorkNCCL\(|last enqueued|at NCCL work|eartbeat monitor|ProcessGroupNCCL"
@@ -62,16 +62,16 @@ class WatchdogReader:
         self.count += 1
         who = _GROUP.search(line)
         stated = _GLOBAL.search(line)
-        world = as_int32(stated[1]) if stated else None
+        world = as_int(stated[1]) if stated else None
         name = next((who[g] for g in ("name", "guid", "pg", "id") if who[g]), None) if who else None
         if who and who["name"] and who["guid"]:
             # Many groups share a description; the identifier before it is theirs alone.
             name = who["guid"] + b"(" + who["name"] + b")"
         group = name.decode("ascii", "replace") if name else None
-        rank = as_int32(who["rank"]) if who else None
+        rank = as_int(who["rank"]) if who else None
         fields = [f"group={group}"] if group else []
-        fields += [f"rank={rank}"] if rank is not None else []
-        fields += [f"world_rank={world}"] if world is not None else []
+        fields += [f"rank={rank}"] if is_held(rank) else []
+        fields += [f"world_rank={world}"] if is_held(world) else []
         if work is not None:
             self._timeout(line, work["body"], fields, (place, group, rank, world))
         if progress or detected is not None:
@@ -93,14 +93,14 @@ class WatchdogReader:
         is_timeout = ran is not None or b"imeout" in line.replace(b"Timeout(ms)", b"")
         code = "watchdog-timeout" if is_timeout else "watchdog-error"
         kept = [*fields]
-        kept += [f"sequence={sequence}"] if sequence is not None else []
+        kept += [f"sequence={sequence}"] if is_held(sequence) else []
         kept += [f"op={op}"] if op else []
         for name, key in (
             ("numel_in", "NumelIn"),
             ("numel_out", "NumelOut"),
             ("timeout_ms", "Timeout"),
         ):
-            if as_int(given.get(key)) is not None:
+            if is_held(as_int(given.get(key))):
                 kept.append(f"{name}={given[key]}")
         kept += [f"ran_ms={ran[1].decode()}"] if ran else []
         self.log_rows.add((who[0], code, "error", kept))
@@ -123,7 +123,7 @@ class WatchdogReader:
             started = None
             self.junk_count += 1
         at = as_int(detected[1]) if detected else None
-        if at is not None:
+        if is_held(at):
             fields = [*fields, f"sequence={at}"]
         self.rows.add((place, group, rank, None, enqueued, started, completed, "watchdog", world))
         for key, value in (
@@ -131,7 +131,7 @@ class WatchdogReader:
             ("last_started", started),
             ("last_completed", completed),
         ):
-            fields = [*fields, f"{key}={value}"] if value is not None else fields
+            fields = [*fields, f"{key}={value}"] if is_held(value) else fields
         self.log_rows.add((place, "watchdog-progress", "error", fields))
 
     def finish(self) -> None:

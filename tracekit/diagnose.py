@@ -14,6 +14,7 @@ from tracekit.report.build import build_report
 from tracekit.report.config import DiagnoseConfig
 from tracekit.report.model import InputFile, InputIssue, Report
 from tracekit.rules import RULES, Facts, JobFacts, Rule, configured
+from tracekit.rules.base import KernelThresholds
 from tracekit.runs import available_cpus
 from tracekit.store import beside
 
@@ -64,7 +65,7 @@ def diagnose(
     inputs = inputs if inputs is not None else input_files(con)
     config = config or DiagnoseConfig()
     rules = configured(select=config.select, ignore=config.ignore)
-    return build_report(gather(con, job, filled, description, rules), inputs, config)
+    return build_report(gather(con, job, filled, description, rules, config.report), inputs, config)
 
 
 def gather(
@@ -73,6 +74,7 @@ def gather(
     filled: Collection[str] | None = None,
     description: JobDescription | None = None,
     rules: Sequence[Rule] | None = None,
+    limits: KernelThresholds | None = None,
 ) -> Facts:
     """Run every query that these rules (None: all) and the report read, for the job's attempt.
 
@@ -115,6 +117,7 @@ def gather(
         unavailable=unavailable,
         sources={int(r["source_id"]): str(r["path"]) for r in paths},
         description=description,
+        kernel_limits=limits or KernelThresholds(),
         replay=cast("Replay", _LaterReplay(con)),
     ).without_lost()
 

@@ -26,6 +26,7 @@ from statistics import median
 
 from tracekit.findings import Candidates
 from tracekit.rules.base import MAX_CANDIDATES, Facts, Row, Thresholds, threshold
+from tracekit.rules.lateness import scatter
 from tracekit.wording import plural, ranges
 
 MAX_NAMED = 8
@@ -48,6 +49,10 @@ class AbsentThresholds(Thresholds):
     min_excess_mads: float = threshold(
         3.5, "scaled median absolute deviations by which it ends later than the others (3.2)"
     )
+    min_times_others_ratio: float = threshold(
+        2.0, "times the excess of the next: one communicator, not several by turns"
+    )
+    min_sibling_steps_count: int = threshold(3, "steps in which it was compared, as for D16")
     max_unlike_ratio: float = threshold(
         2.0, "the delay in the last stretch of work against that in all of it: one cause or two"
     )
@@ -152,15 +157,14 @@ def _are_alike(one: Row, other: Row) -> bool:
 
 def _stands_out(row: Row, others: Sequence[float], limits: AbsentThresholds) -> bool:
     excess, error = float(row["excess_ns"]), row["clock_error_ns"]
-    if len(others) < 2 or error is None or int(row["steps_count"]) < 3:
+    is_seen = int(row["steps_count"]) >= limits.min_sibling_steps_count
+    if len(others) < 2 or error is None or not is_seen:
         return False
-    middle = median(others)
-    scatter = 1.4826 * median(abs(e - middle) for e in others)
     is_clear = (
         float(row["last_ratio"]) >= limits.min_ended_last_ratio
         and excess > int(error)
-        and excess - middle >= limits.min_excess_mads * scatter
-        and excess >= 2 * max(0.0, *others)
+        and excess - median(others) >= limits.min_excess_mads * scatter(others)
+        and excess >= limits.min_times_others_ratio * max(0.0, *others)
     )
     tail, work, longest = (float(row[n] or 0) for n in ("tail_ns", "work_ns", "longest_ns"))
     if not is_clear or min(tail, work, longest) <= 0:

@@ -30,7 +30,6 @@ from statistics import median
 
 from tracekit.rules.base import Facts, Rule, RuleOutcome, lacking, threshold
 from tracekit.rules.stalls import (
-    MIN_STEPS,
     StallSummary,
     StallText,
     StallThresholds,
@@ -79,7 +78,7 @@ TEXT = StallText(
 def evaluate(facts: Facts, limits: CheckpointStallThresholds) -> RuleOutcome:
     """What synchronous saving costs, where a period can be seen."""
     steps = facts.steps
-    if not facts.of(TEXT.query) or len(steps) < MIN_STEPS:
+    if not facts.of(TEXT.query) or len(steps) < limits.min_steps_count:
         return evaluate_stalls(facts, limits, TEXT)
     delays = step_delays(steps, facts.of(TEXT.query))
     if sum(1 for d in delays if d.stalls_ns) <= len(delays) / 2:

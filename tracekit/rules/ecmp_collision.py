@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 
 from tracekit.findings import Evidence, Finding, Scope
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, lacking, threshold
 from tracekit.wording import safe, share
 
 NAME = "ecmp-collision"
@@ -43,7 +43,7 @@ NEEDS = (
 
 
 @dataclass(frozen=True)
-class EcmpCollisionThresholds(Thresholds):
+class EcmpCollisionThresholds(at.TransferThresholds):
     """When uplinks are used unevenly enough."""
 
     min_skew_ratio: float = threshold(1.5, "busiest uplink over the mean (D19)")

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, lacking, threshold
 from tracekit.wording import plural, share
 
 NAME = "ecn-congestion"
@@ -42,7 +42,7 @@ NOTICES = ("rp_cnp_handled", "np_cnp_sent")
 
 
 @dataclass(frozen=True)
-class EcnCongestionThresholds(Thresholds):
+class EcnCongestionThresholds(at.PortThresholds):
     """When marking is congestion."""
 
     min_marked_ratio: float = threshold(0.05, "marked of all packets; fewer are control at work")

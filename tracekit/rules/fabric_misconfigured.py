@@ -31,13 +31,13 @@ from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, lacking, threshold
 
 NAME = "fabric-misconfigured"
 
 
 @dataclass(frozen=True)
-class FabricMisconfiguredThresholds(Thresholds):
+class FabricMisconfiguredThresholds(at.PortThresholds):
     """When a difference is a mistake."""
 
     min_ignored_count: int = threshold(100, "notices ignored, or marks without a notice")

@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
 from tracekit.rules.thermal_throttle import clock_lost
 from tracekit.wording import safe, some
 
@@ -40,7 +40,7 @@ GIB = 2.0**30
 
 
 @dataclass(frozen=True)
-class GpuContentionThresholds(Thresholds):
+class GpuContentionThresholds(gpus.PricedThresholds):
     """When somebody else is on the GPU."""
 
     min_processes_count: int = threshold(2, "the job itself is one")

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
 from tracekit.wording import listed, plural
 
 NAME = "gpu-memory-fault"
@@ -49,7 +49,7 @@ GROWN = {
 
 
 @dataclass(frozen=True)
-class GpuMemoryFaultThresholds(Thresholds):
+class GpuMemoryFaultThresholds(gpus.PricedThresholds):
     """When a GPU has failed."""
 
     min_errors_count: int = threshold(1, "one uncorrectable error is one too many")

@@ -140,7 +140,9 @@ def _together(
         costs[key] = min(max(0.0, excess), facts.steps.job_dur_ns(key))
     cost_ns = fmean(costs.values())
     late = [k for k, ns in costs.items() if ns >= limits.late_step_ratio * facts.steps.step_ns]
-    is_often = len(late) >= max(2, limits.persistent_ratio * len(facts.steps))
+    is_often = len(late) >= max(
+        limits.min_late_steps_count, limits.persistent_ratio * len(facts.steps)
+    )
     if cost_ns < limits.min_cost_ratio * facts.steps.step_ns or not is_often:
         return None
     return cost_ns, late
@@ -186,7 +188,7 @@ def _finding(
         keys = together[1]
     scope = facts.scope(ranks, keys)
     step_s = facts.steps.step_ns / 1e9
-    cost_ns = _cost_ns(facts, hot, ranks, together)
+    cost_ns = _cost_ns(facts, limits, hot, ranks, together)
     is_sure = any(late.is_sure for late in hot) or together is not None
     impact = facts.impact(cost_ns)
     instruments: list[Instrument] = ["peers"]
@@ -226,6 +228,7 @@ def _finding(
 
 def _cost_ns(
     facts: Facts,
+    limits: HotExpertThresholds,
     hot: list[LateRank],
     ranks: list[int],
     together: tuple[float, list[StepKey]] | None,
@@ -234,7 +237,7 @@ def _cost_ns(
     if together is None:
         return price_ns(facts, hot)
     saved = facts.replay.saved_ns(ranks) if facts.replay is not None else None
-    if saved is None or saved < 0.5 * together[0]:
+    if saved is None or saved < limits.min_replayed_ratio * together[0]:
         return together[0]
     return min(saved, facts.steps.step_ns)
 

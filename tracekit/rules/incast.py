@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import port_links
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, lacking, threshold
 from tracekit.rules.ecn_congestion import MARKS
 from tracekit.wording import plural, share
 
@@ -44,7 +44,7 @@ MANY_TO_ONE = frozenset({"all_to_all", "all_to_allv", "gather", "reduce"})
 
 
 @dataclass(frozen=True)
-class IncastThresholds(Thresholds):
+class IncastThresholds(port_links.SpeedThresholds):
     """When a port gets too much at once."""
 
     min_marked_ratio: float = threshold(0.05, "marked of all packets; fewer are control at work")

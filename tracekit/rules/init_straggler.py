@@ -41,8 +41,6 @@ from tracekit.rules.nccl_facts import (
 from tracekit.wording import ranges, seconds
 
 NAME = "init-straggler"
-MAX_LATE_SHARE = 4
-"""At most one in so many ranks is late; else it is the usual order of arrival."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +53,11 @@ class InitStragglerThresholds(Thresholds):
     max_own_ratio: float = threshold(
         0.2, "of the others' bootstrap: the late rank itself waits for nobody"
     )
+    max_late_ratio: float = threshold(
+        0.25, "of the ranks that are late; with more it is the usual order of arrival"
+    )
+    min_ranks_count: int = threshold(3, "ranks whose timings are known, to say what is usual")
+    min_begun_count: int = threshold(2, "ranks that are in init: of one the log may break off")
     minor_wait_ns: int = threshold(
         60_000_000_000, "of waiting from which on it is more than a note"
     )
@@ -71,7 +74,9 @@ def evaluate(facts: Facts, limits: InitStragglerThresholds) -> RuleOutcome:
             s for s in nccl.of("init_timings")
             if s.comm == comm and number(s.given, "bootstrap") is not None
         ]  # fmt: skip
-        finding = _stuck(facts, nccl, members) or _late(facts, nccl, limits, members, timings)
+        finding = _stuck(facts, nccl, limits, members) or _late(
+            facts, nccl, limits, members, timings
+        )
         if finding is not None:
             found.append(finding)
     if not found and not nccl.of("init_timings"):
@@ -79,13 +84,17 @@ def evaluate(facts: Facts, limits: InitStragglerThresholds) -> RuleOutcome:
     return RuleOutcome(findings=tuple({f.id: f for f in found}.values()))
 
 
-def _stuck(facts: Facts, nccl: Nccl, members: list[Member]) -> Finding | None:
+def _stuck(
+    facts: Facts, nccl: Nccl, limits: InitStragglerThresholds, members: list[Member]
+) -> Finding | None:
     """No member came out of init, and some never went in."""
     size = members[0].size
     began = [m for m in members if m.state == "incomplete"]
     seen = {m.group_rank for m in members if m.group_rank is not None}
     missing = Ranges.without(size, seen)
-    if len(began) < 2 or len(began) < len(members) or not missing or len(missing) > size // 2:
+    if len(began) < max(limits.min_begun_count, len(members)):
+        return None
+    if not missing or len(missing) > size // 2:
         return None
     word = "rank" if len(missing) == 1 else "ranks"
     said = f"{word} {ranges(missing)} of {size}"
@@ -122,12 +131,13 @@ def _late(
         int(r): s for s in timings if (r := number(s.given, "rank")) is not None
     }  # fmt: skip
     waits = {rank: number(s.given, "bootstrap") or 0.0 for rank, s in by_rank.items()}
-    if len(waits) < 3:
+    if len(waits) < limits.min_ranks_count:
         return None
     usual = median(waits.values())
     late = sorted(r for r, w in waits.items() if w <= limits.max_own_ratio * usual)
     waited = usual - max((waits[r] for r in late), default=0.0)
-    if not late or len(late) * MAX_LATE_SHARE > len(waits) or waited * 1e9 < limits.min_wait_ns:
+    is_usual = len(late) > limits.max_late_ratio * len(waits)
+    if not late or is_usual or waited * 1e9 < limits.min_wait_ns:
         return None
     own = [m for m in members if m.group_rank in late]
     return facts.finding(

@@ -78,6 +78,9 @@ class LateRankThresholds(AbsentThresholds, LatenessThresholds):
     min_inherited_ratio: float = threshold(
         0.5, "share of all waiting that one rank is last in without being its cause"
     )
+    max_own_ratio: float = threshold(
+        0.5, "of that waiting, its own doing; from half on it is late, not held up"
+    )
 
 
 def evaluate(facts: Facts, limits: LateRankThresholds) -> RuleOutcome:
@@ -180,7 +183,7 @@ def _inherited(facts: Facts, limits: LateRankThresholds, own: set[int]) -> list[
         rank, inflicted = int(row["rank"]), int(row["inflicted_wait_ns"])
         if rank in own or rank not in leaves_ns or total <= 0:
             continue
-        is_inherited = int(row["own_inflicted_wait_ns"]) < 0.5 * inflicted
+        is_inherited = int(row["own_inflicted_wait_ns"]) < limits.max_own_ratio * inflicted
         if is_inherited and inflicted >= limits.min_inherited_ratio * total:
             found.append(_inherited_finding(facts, limits, row, inflicted / total, leaves_ns[rank]))
     return [f for f in found if (f.impact.step_ratio or 0) >= limits.min_cost_ratio]

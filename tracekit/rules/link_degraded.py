@@ -41,7 +41,7 @@ from tracekit.findings import (
     Severity,
 )
 from tracekit.rules import nccl_links, port_links, ports
-from tracekit.rules.base import Facts, Lends, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Lends, Row, Rule, RuleOutcome, lacking, threshold
 from tracekit.rules.sources import agreed
 from tracekit.wording import listed, ranks_phrase, safe, seconds, share
 
@@ -50,7 +50,7 @@ CAPTURE = "tracekit capture --what nic"
 
 
 @dataclass(frozen=True)
-class LinkDegradedThresholds(Thresholds):
+class LinkDegradedThresholds(nccl_links.FailureThresholds, port_links.SpeedThresholds):
     """When a link is suspected from traces."""
 
     min_exit_ratio: float = threshold(
@@ -59,6 +59,10 @@ class LinkDegradedThresholds(Thresholds):
     min_step_ratio: float = threshold(
         0.02, "that lateness over the step, summed over the step's operations"
     )
+    min_steady_ratio: float = threshold(
+        0.5, "of its median lateness, in all but the best tenth of the calls: nearly every time"
+    )
+    min_members_count: int = threshold(3, "of a group: of two nobody can tell which leaves late")
     min_calls_count: int = threshold(8, "operations from which a constant can be told from chance")
     min_ahead_ratio: float = threshold(
         2.0, "times the next latest member: one link, not a group that scatters"
@@ -75,7 +79,7 @@ class LinkDegradedThresholds(Thresholds):
 
 def evaluate(facts: Facts, limits: LinkDegradedThresholds) -> RuleOutcome:
     """Members that always leave late, and groups that are slow beside their kind."""
-    broken = [*nccl_links.failures(facts), *port_links.slow_links(facts)]
+    broken = [*nccl_links.failures(facts, limits), *port_links.slow_links(facts)]
     rows = facts.of("exit_lateness")
     if not rows:
         return RuleOutcome(findings=tuple(broken)) if broken else lacking(
@@ -126,7 +130,7 @@ def _late_leavers(
     worst: dict[int, list[Row]] = defaultdict(list)
     for members in by_operation.values():
         ordered = sorted(members, key=lambda r: (-float(r["exit_p50_ns"]), int(r["rank"])))
-        if len(ordered) >= 3 and _is_late(ordered[0], ordered[1], limits):
+        if len(ordered) >= limits.min_members_count and _is_late(ordered[0], ordered[1], limits):
             worst[int(ordered[0]["rank"])].append(ordered[0])
     steps_count = len(facts.steps) + len(facts.steps.warmup_keys)
     findings = []
@@ -139,10 +143,11 @@ def _late_leavers(
 
 def _is_late(first: Row, second: Row, limits: LinkDegradedThresholds) -> bool:
     late_ns = float(first["exit_p50_ns"])
+    least_ns = max(int(first["error_ns"]), limits.min_steady_ratio * late_ns)
     # Nearly every time, not on average: a tenth of the calls may do better.
     return (
         int(first["calls_count"]) >= limits.min_calls_count
-        and float(first["exit_p10_ns"]) > max(int(first["error_ns"]), 0.5 * late_ns)
+        and float(first["exit_p10_ns"]) > least_ns
         and late_ns >= limits.min_exit_ratio * float(first["group_transfer_p50_ns"])
         and late_ns >= limits.min_ahead_ratio * max(0.0, float(second["exit_p50_ns"]))
     )
@@ -176,7 +181,7 @@ def _leaver(
                 "the same, all but the best tenth of the calls",
                 float(row["exit_p10_ns"]) / 1e9,
                 "s",
-                threshold=0.5 * float(row["exit_p50_ns"]) / 1e9,
+                threshold=limits.min_steady_ratio * float(row["exit_p50_ns"]) / 1e9,
                 query="exit_lateness",
             ),
             Evidence(

@@ -27,8 +27,6 @@ QUERIES = ("watchdog", "flight_calls")
 HANG_QUERIES = (
     *QUERIES, "last_calls", "enqueued_calls", "open_calls", "ras_growth", "nccl_signals",
 )  # fmt: skip
-MIN_SILENCE_NS = 30_000_000_000
-"""A trace that goes on for so long after its rank's last call was not cut there."""
 VARIABLE_SIZES = frozenset({"all_to_all", "coalesced", "gather", "scatter", "unknown"})
 """Operations whose members may rightly give different sizes."""
 
@@ -67,9 +65,9 @@ def has_evidence(facts: Facts) -> bool:
     return bool(facts.of("watchdog") or facts.of("flight_calls"))
 
 
-def hang(facts: Facts) -> Logged | None:
+def hang(facts: Facts, min_silence_ns: int) -> Logged | None:
     """The hang that started it, at most one: Flight Recorder knows more than the watchdog."""
-    return _flight(facts) or _watchdog(facts)
+    return _flight(facts) or _watchdog(facts, min_silence_ns)
 
 
 def mismatch(facts: Facts) -> Logged | None:
@@ -136,7 +134,7 @@ def _is_global(rows: Sequence[Row], group: object) -> bool:
     )
 
 
-def _watchdog(facts: Facts) -> Logged | None:
+def _watchdog(facts: Facts, min_silence_ns: int) -> Logged | None:
     timeouts = _timeouts(facts)
     if not timeouts:
         return None
@@ -162,7 +160,7 @@ def _watchdog(facts: Facts) -> Logged | None:
     expected = set(range(size)) if _is_world(group) and size <= MAX_RANKS else set()
     silent = sorted((members if members is not None else expected) - set(also))
     # A process may be ended before its own watchdog speaks: silence alone names nobody.
-    is_traced = not behind and _called_less(facts, silent, waiting)
+    is_traced = not behind and _called_less(facts, silent, waiting, min_silence_ns)
     if is_traced:
         behind, silent = silent, []
     op = next((str(r["op"]) for r in rows if r["op"]), "collective")
@@ -183,7 +181,9 @@ def _watchdog(facts: Facts) -> Logged | None:
                   is_world=_is_world(group), is_global=is_global, is_whole=is_whole)  # fmt: skip
 
 
-def _called_less(facts: Facts, few: Sequence[int], many: Sequence[int]) -> bool:
+def _called_less(
+    facts: Facts, few: Sequence[int], many: Sequence[int], min_silence_ns: int
+) -> bool:
     """Whether traces show that these ranks asked for fewer collectives than all of those.
 
     Only where their traces go on for long after their last call: one that was cut has fewer too.
@@ -191,7 +191,7 @@ def _called_less(facts: Facts, few: Sequence[int], many: Sequence[int]) -> bool:
     silence: dict[int, list[int]] = defaultdict(list)
     for row in facts.of("last_calls"):
         silence[int(row["rank"])].append(int(row["silence_ns"] or 0))
-    if not all(r in silence and min(silence[r]) >= MIN_SILENCE_NS for r in few):
+    if not all(r in silence and min(silence[r]) >= min_silence_ns for r in few):
         return False
     counts: dict[int, int] = defaultdict(int)
     for row in facts.of("enqueued_calls"):

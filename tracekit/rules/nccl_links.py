@@ -11,14 +11,12 @@ from collections import Counter
 from dataclasses import dataclass
 
 from tracekit.findings import Finding, Severity
-from tracekit.rules.base import Facts
+from tracekit.rules.base import Facts, Thresholds, threshold
 from tracekit.rules.nccl_facts import Nccl, Signal, log_scope, nccl_of
 from tracekit.wording import plural, safe
 
 QUERIES = ("nccl_signals", "nccl_comms", "nccl_topology")
 FLUSH = "5"
-MIN_MAJORITY = 0.6
-"""Share of the failing pairs that a host must be part of, so that it and not its peers is named."""
 MEANING = {
     "1": "local length error (ranks called different sizes)",
     "4": "local protection error (memory key)",
@@ -26,6 +24,15 @@ MEANING = {
     "12": "transport retries exceeded: the peer, its link or the path is dead",
     "13": "receiver not ready",
 }
+
+
+@dataclass(frozen=True)
+class FailureThresholds(Thresholds):
+    """When a host is named for connections that failed."""
+
+    min_majority_ratio: float = threshold(
+        0.6, "of the failing pairs that a host must be part of, so that not its peers are named"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,7 @@ def roots(nccl: Nccl) -> list[Failure]:
     ]  # fmt: skip
 
 
-def failures(facts: Facts) -> list[Finding]:
+def failures(facts: Facts, limits: FailureThresholds) -> list[Finding]:
     """One finding for what broke; none without an error that is no flush."""
     nccl = nccl_of(facts)
     found = roots(nccl)
@@ -65,7 +72,7 @@ def failures(facts: Facts) -> list[Finding]:
         return []
     statuses = Counter(f.status for f in found)
     status, _ = statuses.most_common(1)[0]
-    culprit = _culprit(found)
+    culprit = _culprit(found, limits)
     nics = sorted({f.signal.given["nic"] for f in found if "nic" in f.signal.given})
     means = MEANING.get(status, f"status {status}")
     count = f"{len(found)} process{'' if len(found) == 1 else 'es'}"
@@ -107,7 +114,7 @@ def failures(facts: Facts) -> list[Finding]:
     ]
 
 
-def _culprit(found: list[Failure]) -> str | None:
+def _culprit(found: list[Failure], limits: FailureThresholds) -> str | None:
     """The one host in most pairs; None where a pair shares the blame or it is spread."""
     pairs = {(f.host, f.peer) for f in found if f.host is not None and f.peer is not None}
     pairs = {p for p in pairs if p[0] != p[1]}
@@ -118,4 +125,5 @@ def _culprit(found: list[Failure]) -> str | None:
     tally = Counter(host for pair in unordered for host in pair)
     (first, most), *rest = tally.most_common(2)
     second = rest[0][1] if rest else 0
-    return first if most >= MIN_MAJORITY * len(unordered) and most > second else None
+    least = limits.min_majority_ratio * len(unordered)
+    return first if most >= least and most > second else None

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, lacking, threshold
 from tracekit.wording import listed
 
 NAME = "nic-error"
@@ -50,7 +50,7 @@ DOWN = {
 
 
 @dataclass(frozen=True)
-class NicErrorThresholds(Thresholds):
+class NicErrorThresholds(at.TransferThresholds):
     """When a NIC or its link is at fault."""
 
     min_damage_ratio: float = threshold(

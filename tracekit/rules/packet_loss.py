@@ -35,7 +35,7 @@ from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, lacking, threshold
 from tracekit.wording import plural, share
 
 NAME = "packet-loss"
@@ -44,7 +44,7 @@ PACKET_BYTES = 1500.0
 
 
 @dataclass(frozen=True)
-class PacketLossThresholds(Thresholds):
+class PacketLossThresholds(at.PortThresholds):
     """When drops are worth a finding."""
 
     min_loss_ratio: float = threshold(
@@ -113,7 +113,7 @@ def _is_costly(
     others = [o.ratio for o in every if (who := at.owners(o.port)) and (o.port.host, who) != here]
     if not at.owners(loss.port) or loss.ratio < limits.min_ahead_ratio * max(others, default=0.0):
         return False
-    least_ns = at.MIN_COST_RATIO * facts.steps.step_ns
+    least_ns = limits.min_witness_ratio * facts.steps.step_ns
     return least_ns > 0 and at.stuck_ns(facts, at.owners(loss.port)) >= least_ns
 
 

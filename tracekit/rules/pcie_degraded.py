@@ -48,10 +48,6 @@ from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, thres
 NAME = "pcie-degraded"
 LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """Bytes a second, lane and direction, by generation."""
-MIN_COST_RATIO = 0.01
-"""Of a step: less is no price worth a name."""
-REACHED_RATIO = 0.85
-"""Share of a link's rate that large transfers reach: headers and acknowledgements take the rest."""
 LINK = {"pcie_width": "lanes", "pcie_generation": "generation"}
 
 
@@ -73,6 +69,13 @@ class PcieDegradedThresholds(Thresholds):
     min_explained_ratio: float = threshold(
         0.5, "of the transfers that the bytes need on the narrow link: else it is not why"
     )
+    min_cost_ratio: float = threshold(0.01, "of the step: less is no price worth a name")
+    reached_ratio: float = threshold(
+        0.85, "of a link's rate that large transfers reach: headers and replies take the rest"
+    )
+    max_halved_ratio: float = threshold(
+        0.5, "of the lanes: half of them are half the bandwidth, which no traffic escapes"
+    )
 
 
 def evaluate(facts: Facts, limits: PcieDegradedThresholds) -> RuleOutcome:
@@ -90,7 +93,7 @@ def evaluate(facts: Facts, limits: PcieDegradedThresholds) -> RuleOutcome:
     for gpu, own in sorted(counters.items()):
         for name in LINK:
             if name in own and _is_down(own, name, limits):
-                found.setdefault(gpu, _priced(facts, limits, own, _down(facts, own, name)))
+                found.setdefault(gpu, _priced(facts, limits, own, _down(facts, limits, own, name)))
     replays = {
         gpu: float(own["pcie_replays"]["growth"] or 0.0)
         for gpu, own in growth.items()
@@ -131,7 +134,9 @@ def _made(facts: Facts, row: Row, summary: str, evidence: Evidence, severity: Se
     )
 
 
-def _down(facts: Facts, own: Mapping[str, Row], name: str) -> Finding:
+def _down(
+    facts: Facts, limits: PcieDegradedThresholds, own: Mapping[str, Row], name: str
+) -> Finding:
     row, most = own[name], own.get(f"{name}_max")
     could = row["peer_value"] if row["peer_value"] is not None else most and most["max_value"]
     evidence = Evidence(
@@ -145,8 +150,7 @@ def _down(facts: Facts, own: Mapping[str, Row], name: str) -> Finding:
     what = "lanes" if name == "pcie_width" else "PCIe generation"
     who = gpus.subject([row])
     said = f"{who} runs its PCIe link at {row['max_value']:.0f} of {could:.0f} {what}."
-    # Half the lanes are half the bandwidth: no traffic of the host escapes that.
-    is_half = float(row["max_value"]) <= 0.5 * evidence.threshold if evidence.threshold else False
+    is_half = float(row["max_value"]) <= limits.max_halved_ratio * float(could or 0.0)
     return _made(facts, row, said, evidence, Severity.MINOR if is_half else Severity.NOTE)
 
 
@@ -200,7 +204,10 @@ def _copies(
     most = max(m.memory for m in mine)
     waited = median(m.exposed_comm for m in others) - min(m.exposed_comm for m in mine)
     cost_ns = min(most - usual, waited)
-    if most < limits.min_copies_ratio * usual or cost_ns < MIN_COST_RATIO * facts.steps.step_ns:
+    if (
+        most < limits.min_copies_ratio * usual
+        or cost_ns < limits.min_cost_ratio * facts.steps.step_ns
+    ):
         return None
     evidence = Evidence(
         "copies of a step that nothing hides",
@@ -230,12 +237,12 @@ def _traffic(
     taken = _transfers(facts, limits, ranks)
     if taken is None:
         return "transfers between the hosts were not seen, or their clocks are too far apart"
-    needed_ns = moved / (REACHED_RATIO * whole) * 1e9
-    if moved / (REACHED_RATIO * narrow) * 1e9 < limits.min_explained_ratio * taken:
+    needed_ns = moved / (limits.reached_ratio * whole) * 1e9
+    if moved / (limits.reached_ratio * narrow) * 1e9 < limits.min_explained_ratio * taken:
         return "its transfers take longer than even the narrow link explains"
     exposed = min(m.exposed_comm for r, m in facts.steps.rank_means.items() if r in ranks)
     cost_ns = min(taken - needed_ns, exposed)
-    if cost_ns < MIN_COST_RATIO * step_ns:
+    if cost_ns < limits.min_cost_ratio * step_ns:
         return "its transfers take no longer than a whole link would need"
     evidence = Evidence(
         "transfers of a step, which a whole link needs the threshold for",

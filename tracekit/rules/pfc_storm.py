@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Lends, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Lends, Rule, RuleOutcome, lacking, threshold
 from tracekit.wording import plural, share
 
 NAME = "pfc-storm"
@@ -37,7 +37,7 @@ STORMS = ("pfcwd_storms_detected",)
 
 
 @dataclass(frozen=True)
-class PfcStormThresholds(Thresholds):
+class PfcStormThresholds(at.PortThresholds):
     """When pausing is a storm."""
 
     min_paused_ratio: float = threshold(

@@ -18,8 +18,8 @@ from tracekit.findings import (
     counted_place,
     impact_of,
 )
-from tracekit.rules.base import UNPROVED, Advice, Facts, Row
-from tracekit.wording import safe, some
+from tracekit.rules.base import UNPROVED, Advice, Facts, Row, Thresholds, threshold
+from tracekit.wording import safe, share, some
 
 QUERIES = ("port_counters", "network_correlation")
 TRANSFER_QUERIES = ("group_bandwidth", "match_coverage")
@@ -27,14 +27,10 @@ TRANSFER_QUERIES = ("group_bandwidth", "match_coverage")
 SHARED_QUERIES = (*TRANSFER_QUERIES, "absent_waits")
 """And ``open_price``."""
 TRAFFIC = ("tx_bytes", "rx_bytes")
-REACHED_RATIO = 0.8
-"""Of a link's speed that large transfers reach: what is above it is not called lost."""
+MIN_RHO = 0.3
+"""From which the correlation's own table calls a counter a cause: no rule's choice."""
 CAPTURE = "tracekit capture --what nic"
 NEEDS = "NIC or switch counters"
-MIN_COST_RATIO = 0.01
-"""Of the step: a cost below it is no second witness."""
-MIN_COVERAGE_RATIO = 0.5
-"""Less of the window than this, and counters say little about the job."""
 
 DROPPED = (
     "rx_dropped_packets",
@@ -52,6 +48,27 @@ PAUSES = tuple(
     for what in ("packets", "duration")
 )
 """Pause frames, of a priority or of the whole link, and the time that they asked for."""
+
+
+@dataclass(frozen=True)
+class PortThresholds(Thresholds):
+    """When counters of ports speak of the job."""
+
+    min_coverage_ratio: float = threshold(
+        0.5, "of the window that readings cover; with less they say little about the job"
+    )
+    min_witness_ratio: float = threshold(
+        0.01, "of the step: a cost below it is no second witness, nor worth one"
+    )
+
+
+@dataclass(frozen=True)
+class TransferThresholds(PortThresholds):
+    """When transfers lost time on a link."""
+
+    reached_ratio: float = threshold(
+        0.8, "of a link's speed that large transfers reach: what is above it is not called lost"
+    )
 
 
 @dataclass(frozen=True)
@@ -111,9 +128,10 @@ class Port:
 
 def ports(facts: Facts) -> list[Port]:
     """Every port that has counters whose readings cover enough of the job."""
+    least = facts.limits(PortThresholds).min_coverage_ratio
     grouped: dict[tuple[str, str], list[Row]] = {}
     for row in facts.of("port_counters"):
-        if row["coverage_ratio"] is None or row["coverage_ratio"] >= MIN_COVERAGE_RATIO:
+        if row["coverage_ratio"] is None or row["coverage_ratio"] >= least:
             grouped.setdefault((row["node"] or "", row["port"]), []).append(row)
     return [
         Port(
@@ -170,7 +188,8 @@ def why_not(facts: Facts, counters: Iterable[str] | None = None) -> str | None:
         return NEEDS
     found = ports(facts)
     if not found:
-        return f"{NEEDS} from the time of the job (those given cover less than half of it)"
+        least = share(facts.limits(PortThresholds).min_coverage_ratio)
+        return f"{NEEDS} from the time of the job (those given cover less than {least} of it)"
     wanted = set(counters or ())
     if wanted and not any(p.of(wanted) for p in found):
         if any(r["counter"] in wanted for p in found for r in p.rows):
@@ -270,7 +289,7 @@ def tested_evidence(row: Row | None) -> tuple[Evidence, ...]:
             "rank correlation with the step's time",
             float(row["rho"]),
             "ratio",
-            threshold=0.3,
+            threshold=MIN_RHO,
             query="network_correlation",
         ),
     )
@@ -320,7 +339,7 @@ def cost(facts: Facts, row: Row | None, lost_ns: float = 0.0, shown_ns: float = 
         "time of a step lost in transfers that no computation hid", cost_ns / 1e9, "s"
     )
     impact = facts.impact(cost_ns)
-    is_worth_it = (impact.step_ratio or 0.0) >= MIN_COST_RATIO
+    is_worth_it = (impact.step_ratio or 0.0) >= facts.limits(PortThresholds).min_witness_ratio
     return Cost(
         impact,
         ("counters", "step times") if is_worth_it else ("counters",),
@@ -476,7 +495,9 @@ def _needed_ns(facts: Facts, found: Sequence[Port], foreign_per_s: float) -> flo
     ]
     if not speed or not rates:
         return None
-    return max(rates) * facts.steps.step_ns / (REACHED_RATIO * speed)
+    return (
+        max(rates) * facts.steps.step_ns / (facts.limits(TransferThresholds).reached_ratio * speed)
+    )
 
 
 def views(found: Iterable[Port]) -> list[list[Port]]:

@@ -70,12 +70,10 @@ OPERATIONS = "pipeline_heat_map"
 CLOCKS = "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,CLOCK on its host, while the job runs"
 SAME_GEMM = "run the same GEMM on this GPU and on a peer"
 DRAIN = "if the GEMM is slow there too: drain the machine and hand it to hardware"
-CLOCK_RATIO = 0.95
-"""Clock over its peers' that counts as lost (D2)."""
 
 
 @dataclass(frozen=True)
-class SlowGpuThresholds(SlowerThresholds):
+class SlowGpuThresholds(active.BusiestThresholds, SlowerThresholds):
     """When a GPU is slow."""
 
     min_compute_ratio: float = threshold(
@@ -87,20 +85,6 @@ class SlowGpuThresholds(SlowerThresholds):
     max_calls_ratio: float = threshold(
         1.05, "its kernels over its peers'; more kernels are more work, not a slower GPU"
     )
-    min_activity_ratio: float = threshold(
-        1.10, "counters alone: its activity over its peers', as for computing time"
-    )
-    max_below_ratio: float = threshold(
-        0.20, "counters alone: share of moments in which it is less active, as of steps"
-    )
-    max_clock_ratio: float = threshold(
-        CLOCK_RATIO, "counters alone: clock over its busy peers' that is a reason (D2)"
-    )
-    max_power_ratio: float = threshold(
-        0.90, "counters alone: less power than peers that do less; boards differ by some 5 %"
-    )
-    min_peers_count: int = threshold(3, "counters alone: GPUs of its model to compare with")
-    min_moments_count: int = threshold(10, "counters alone: moments to compare in")
 
 
 def evaluate(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
@@ -119,7 +103,7 @@ def evaluate(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
         return lacking(NAME, why_unmatched(facts), "profile all ranks in the same steps")
     if not len(facts.steps):
         return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
-    if has_uneven_work(facts):
+    if has_uneven_work(facts, limits):
         return lacking(NAME, "the work of each rank: experts get unequal shares of the tokens")
     found = []
     for late in late_ranks(facts, limits) or slower_ranks(facts, limits):
@@ -196,15 +180,7 @@ def _by_counters(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
     """The GPU that does not wait, where its own counters say why it may be slow."""
     if not active.has_activity(facts):
         return lacking(NAME, "a GPU timeline, or the SM activity of GPUs (DCGM 1002)", gpus.CAPTURE)
-    found = active.busiest(
-        facts,
-        min_activity_ratio=limits.min_activity_ratio,
-        max_below_ratio=limits.max_below_ratio,
-        max_clock_ratio=limits.max_clock_ratio,
-        max_power_ratio=limits.max_power_ratio,
-        min_peers_count=limits.min_peers_count,
-        min_moments_count=limits.min_moments_count,
-    )
+    found = active.busiest(facts, limits)
     return RuleOutcome(tuple(_suspect(facts, limits, one) for one in found))
 
 
@@ -238,13 +214,14 @@ def _suspect(facts: Facts, limits: SlowGpuThresholds, one: active.Busiest) -> Fi
     )
 
 
-def has_uneven_work(facts: Facts) -> bool:
+def has_uneven_work(facts: Facts, limits: SlowerThresholds) -> bool:
     """Whether the job may deal out work unevenly: it exchanges tokens all to all, and the traces
     do not state that every rank receives as many."""
     if not any(row["op"] == "all_to_all" for row in facts.of("comm_summary")):
         return False
     shares = [row["received_ratio"] for row in facts.of("expert_load")]
-    return not shares or any(s is None or not 0.9 <= float(s) <= 1.1 for s in shares)
+    most = limits.max_uneven_ratio
+    return not shares or any(s is None or not 1 - most <= float(s) <= 1 + most for s in shares)
 
 
 def is_slow(late: LateRank, ratios: Sequence[float], limits: SlowGpuThresholds) -> bool:
@@ -275,7 +252,7 @@ def _finding(
     impact = facts.impact(cost_ns)
     ratio = late.compute_ratio or 0.0
     # A clock like its peers' speaks against the GPU: then its work or its host is slow.
-    clock = gpus.clock_of(facts, late.rank)
+    clock = gpus.clock_of(facts, late.rank, limits.max_clock_ratio)
     return facts.finding(
         scope,
         f"{ranks_phrase([late.rank], facts.ranks)} computes {ratio:.2f}x as long as its peers, "
@@ -290,7 +267,7 @@ def _finding(
                 query="step_breakdown",
             ),
             *score_evidence(facts, late, limits),
-            *(e for e in clock if e.value <= CLOCK_RATIO),
+            *(e for e in clock if e.value <= limits.max_clock_ratio),
         ),
         by=["GPU timeline", "peers"],
         basis=f"its kernels are slow and the others wait for it; {matched_note(facts)}"
@@ -298,7 +275,7 @@ def _finding(
         impact=impact,
         cap=Severity.CRITICAL if late.is_sure else Severity.MINOR,
         keys=late.late_keys or facts.steps.keys,
-        against=tuple(e for e in clock if e.value > CLOCK_RATIO),
+        against=tuple(e for e in clock if e.value > limits.max_clock_ratio),
         confirm=(CLOCKS, SAME_GEMM),
         remedy=(DRAIN,),
     )

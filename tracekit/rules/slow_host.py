@@ -87,7 +87,7 @@ def evaluate(facts: Facts, limits: SlowHostThresholds) -> RuleOutcome:
         return lacking(NAME, why_unmatched(facts), "profile all ranks in the same steps")
     if not len(facts.steps):
         return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
-    if not facts.has_gpu and has_uneven_work(facts):
+    if not facts.has_gpu and has_uneven_work(facts, limits):
         return lacking(NAME, "the work of each rank: experts get unequal shares of the tokens")
     slow = late_ranks(facts, limits) or slower_ranks(facts, limits)
     found = [late for late in slow if _is_slow(facts, late, limits)]

@@ -33,7 +33,7 @@ from statistics import median
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, lacking, threshold
 from tracekit.wording import share
 
 NAME = "slow-receiver"
@@ -41,7 +41,7 @@ STALLS = ("pci_read_stall_events", "pci_write_stall_events", "pci_buffer_overflo
 
 
 @dataclass(frozen=True)
-class SlowReceiverThresholds(Thresholds):
+class SlowReceiverThresholds(at.PortThresholds):
     """When a host is too slow for what it receives."""
 
     min_paused_ratio: float = threshold(

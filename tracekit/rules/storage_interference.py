@@ -34,7 +34,7 @@ from statistics import median
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, lacking, threshold
 from tracekit.wording import safe, share, some
 
 NAME = "storage-interference"
@@ -49,7 +49,7 @@ NEEDS = "bytes by priority or queue of the job's ports, and the speed of their l
 
 
 @dataclass(frozen=True)
-class StorageInterferenceThresholds(Thresholds):
+class StorageInterferenceThresholds(at.TransferThresholds):
     """When foreign traffic takes the link."""
 
     min_link_ratio: float = threshold(0.10, "foreign bytes over what the link could carry")

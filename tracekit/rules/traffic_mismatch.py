@@ -65,6 +65,13 @@ class TrafficMismatchThresholds(Thresholds):
     min_bytes_ratio: float = threshold(
         0.05, "of all bytes of a step: norms, losses and counters are far smaller"
     )
+    min_double_ratio: float = threshold(
+        1.8, "over what is expected, of bytes or calls: twice as many, less what is not counted"
+    )
+    max_double_ratio: float = threshold(2.2, "likewise: more is not for twice the bits alone")
+    misplaced_ratio: float = threshold(
+        0.5, "of its exposed time that NVLink would save, where nobody says how fast the links are"
+    )
 
 
 @dataclass(frozen=True)
@@ -101,7 +108,7 @@ def evaluate(facts: Facts, limits: TrafficMismatchThresholds) -> RuleOutcome:
         *contradicted,
         *(m for row in rows if (m := _oversized(row, rows, limits)) and m.kind not in wrong),
         *(m for m in _extra_and_missing(facts, rows, limits) if m.kind not in wrong),
-        *(m for row in rows if (m := _misplaced(facts, row)) and m.kind not in wrong),
+        *(m for row in rows if (m := _misplaced(facts, row, limits)) and m.kind not in wrong),
     ]
     if not found and all(row["expected_bytes"] is None for row in rows):
         unknown = expect(facts.description).unknown
@@ -162,7 +169,7 @@ def _oversized(row: Row, rows: Sequence[Row], limits: TrafficMismatchThresholds)
     if seen - most < limits.min_bytes_ratio * _total(rows):
         return None
     ratio = seen / expected
-    why, remedy = _why_oversized(row, ratio)
+    why, remedy = _why_oversized(row, ratio, limits)
     says = (
         f"The {_named(row)} sends {_bytes(seen)} a rank and step, expected {_bytes(expected)} "
         f"({ratio:.2f}x){why}."
@@ -184,15 +191,20 @@ def _oversized(row: Row, rows: Sequence[Row], limits: TrafficMismatchThresholds)
 _WIDE = {"float", "float32", "double", "float64"}
 
 
-def _why_oversized(row: Row, ratio: float) -> tuple[str, tuple[str, ...]]:
+def _why_oversized(
+    row: Row, ratio: float, limits: TrafficMismatchThresholds
+) -> tuple[str, tuple[str, ...]]:
     calls, wanted = row["calls_per_step"], row["expected_calls"]
-    if str(row["dtype"] or "").lower() in _WIDE and 1.8 <= ratio <= 2.2:
+    if (
+        str(row["dtype"] or "").lower() in _WIDE
+        and limits.min_double_ratio <= ratio <= limits.max_double_ratio
+    ):
         return (
             f": its elements are {safe(str(row['dtype']))}",
             ("reduce in 16 bits: Megatron without --accumulate-allreduce-grads-in-fp32, FSDP "
              "MixedPrecision(reduce_dtype=torch.bfloat16)",),
         )  # fmt: skip
-    if row["group_kind"] == "dp" and calls and wanted and calls >= 1.8 * wanted:
+    if row["group_kind"] == "dp" and calls and wanted and calls >= limits.min_double_ratio * wanted:
         return "", ("synchronise once a step: no_sync() in all but the last microbatch",)
     return "", ("compare the sizes of its messages with the model: tracekit query RUN traffic",)
 
@@ -286,7 +298,7 @@ def _missing(row: Row, extra: Sequence[Row]) -> Mismatch:
     )
 
 
-def _misplaced(facts: Facts, row: Row) -> Mismatch | None:
+def _misplaced(facts: Facts, row: Row, limits: TrafficMismatchThresholds) -> Mismatch | None:
     """A family that fits the NVLink domain and whose groups span several machines."""
     kind, spread = row["group_kind"], row["hosts_count"]
     if kind not in STATED or row["expected_domain"] != "nvlink" or (spread or 1) < 2:
@@ -301,7 +313,7 @@ def _misplaced(facts: Facts, row: Row) -> Mismatch | None:
     if kind == "tp" and any(r["kind"] == "tp" for r in facts.of("nccl_groups")):
         return None  # tensor-group-spans-hosts knows it from NCCL itself
     slow, fast = hardware.nic_bytes_per_s, hardware.nvlink_bytes_per_s
-    ratio = 1 - slow / fast if slow and fast and slow < fast else 0.5
+    ratio = 1 - slow / fast if slow and fast and slow < fast else limits.misplaced_ratio
     says = (
         f"The {_named(row)} crosses {int(spread)} hosts a group: its groups of "
         f"{row['group_size']} would fit one."

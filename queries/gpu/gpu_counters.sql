@@ -7,6 +7,7 @@
 --
 -- reads: gpu_sample, gpu, run, clock
 -- grain: attempt, gpu_id, counter
+-- asked: report
 -- param: slack_ns BIGINT = 30000000000 : How far the job's window is widened on both sides.
 -- param: apart_ratio DOUBLE = 0.05 : Beyond the others' median by this, it is below or above.
 -- column: gpu_id VARCHAR : GPU: UUID, else host and address, else host and index.

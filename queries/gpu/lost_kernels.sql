@@ -11,6 +11,7 @@
 --
 -- reads: host_op, gpu_op, source
 -- grain: attempt, rank
+-- asked: report
 -- param: queue_count BIGINT = 1024 : Launches that a device's queue holds.
 -- param: still_ns BIGINT = 30000000000 : Silence after the last launch that no working job has.
 -- column: attempt INTEGER : Attempt of the job, from 1.

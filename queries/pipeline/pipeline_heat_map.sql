@@ -7,6 +7,7 @@
 -- reads: pipeline_op, step
 -- needs: pipeline_op
 -- grain: attempt, rank
+-- shows: device
 -- param: slow_ratio DOUBLE = 1.1 : Computation of a step over its peers' that makes it a slow one.
 -- column: rank INTEGER : Global rank.
 -- column: attempt INTEGER : Attempt of the job, from 1.

@@ -6,6 +6,7 @@
 --
 -- reads: step
 -- grain: attempt, rank
+-- asked: report
 -- column: rank INTEGER : Global rank; null for the job.
 -- column: steps_count BIGINT : Steps that count.
 -- column: mean_ns DOUBLE : Mean duration.

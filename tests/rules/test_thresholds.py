@@ -208,9 +208,9 @@ def test_how_many_lost_kernels_hide_a_rank_is_set_under_report(make_job: MakeJob
     rows = {"lost_kernels": [{"attempt": 1, "rank": 1, "lost_ratio": 0.05}]}
     facts = make_job().facts()
     facts = replace(facts, rows={**facts.rows, **rows})
-    assert facts.without_lost().job.lost_ranks == {1}
+    assert facts.without_lost(()).job.lost_ranks == {1}
     given = replace(facts, kernel_limits=set_to("[report]\nmax_hidden_ratio = 0.1").report)
-    assert given.without_lost().job.lost_ranks == frozenset()
+    assert given.without_lost(()).job.lost_ranks == frozenset()
 
 
 @pytest.mark.parametrize(

@@ -44,16 +44,6 @@ Row = Mapping[str, Any]
 STEPS_QUERY = "step_breakdown"
 HIDDEN_QUERY = "hidden_kernels"
 LOST_QUERY = "lost_kernels"
-DEVICE_QUERIES = frozenset(
-    """
-    step_breakdown overlap hidden_kernels exposed_comm_by_op kernel_summary memcpy_summary
-    launch_stats idle_breakdown gemm_efficiency straggler late_steps exit_lateness expert_load
-    pipeline_heat_map sync_stall input_stall gc_pause checkpoint_stall compile_stall allocator_stall
-    last_calls open_calls enqueued_calls standing
-    """.split()  # noqa: SIM905  # a list that is read by eye
-)
-"""Queries with a row a rank (or several) that say what its device did, or what that shows of its
-host: without its kernels they say that it idled."""
 MAX_PLACES = 10
 MAX_READINGS = 3
 """Places of evidence from counters: one reading is like the next."""
@@ -232,8 +222,9 @@ class Facts:
         whole = self.whole or self
         return replace(self, readable=frozenset(queries), rule=rule, whole=whole)
 
-    def without_lost(self) -> Facts:
-        """The same without what lost kernels make of their ranks: a device that seems to idle."""
+    def without_lost(self, device_queries: Collection[str]) -> Facts:
+        """The same without what lost kernels make of their ranks: a device that seems to idle.
+        ``device_queries`` are those that say what devices did."""
         most = self.kernel_limits.max_hidden_ratio
         lost = frozenset(
             int(row["rank"])
@@ -245,7 +236,7 @@ class Facts:
         kept = {
             query: [r for r in rows if r.get("rank") not in lost]
             for query, rows in self.rows.items()
-            if query in DEVICE_QUERIES
+            if query in device_queries
         }
         return replace(self, rows={**self.rows, **kept}, job=replace(self.job, lost_ranks=lost))
 

@@ -277,7 +277,7 @@ def _inherent(
     beyond = " beyond what is silenced" if has_silenced else ""
     beyond += "" if is_whole else " in what could be read"
     network = ""
-    low = any(f.rule == low_mfu.NAME and f.impact.s_per_step for f in findings)
+    low = any(f.rule == low_mfu.RULE.name and f.impact.s_per_step for f in findings)
     used = low_mfu.waterfall(facts) if low else None
     if used is not None:
         about += f", the model's arithmetic {share(used.mfu_ratio)} of the GPUs' peak"

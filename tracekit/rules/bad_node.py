@@ -26,11 +26,10 @@ from dataclasses import dataclass
 from statistics import median
 
 from tracekit.findings import Evidence, Finding, Severity
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.rules.nccl_facts import log_scope
 from tracekit.wording import plural, safe
 
-NAME = "bad-node"
 NEEDS = "nccl-tests over pairs of hosts"
 
 
@@ -56,10 +55,9 @@ def evaluate(facts: Facts, limits: BadNodeThresholds) -> RuleOutcome:
             pairs[str(row["benchmark"])].append(row)
     hosts = {h for rows in pairs.values() for r in rows for h in r["hosts"]}
     if not hosts:
-        return lacking(NAME, NEEDS)
+        return facts.lacking(NEEDS)
     if len(hosts) < limits.min_hosts_count:
-        return lacking(
-            NAME,
+        return facts.lacking(
             f"nccl-tests over pairs of at least {limits.min_hosts_count} hosts (there are "
             f"{len(hosts)})",
             "sendrecv_perf over pairs of hosts",
@@ -125,7 +123,7 @@ def _judge(
 
 
 RULE = Rule(
-    name=NAME,
+    name="bad-node",
     summary="Benchmarks over pairs of hosts are slow or fail where one host takes part.",
     owner="hardware",
     thresholds=BadNodeThresholds(),

@@ -400,6 +400,7 @@ class Facts:
         candidates: Candidates | None = None,
         keys: Sequence[StepKey] | None = None,
         place: str | None = None,
+        is_counted: bool = False,
         owner: Owner | None = None,
         **advice: Unpack[Advice],
     ) -> Finding:
@@ -408,14 +409,17 @@ class Facts:
         ``by`` and ``basis``: the kinds of evidence that agree, and the sentence that says so.
         ``least`` is the severity whatever it costs, ``cap`` the highest of this one. ``keys``: the
         steps that it was seen in; all steady ones, where the rule reads steps. ``place`` and
-        ``owner`` only where they are not the scope's and the rule's.
+        ``owner`` only where they are not the scope's and the rule's; ``is_counted``: of what
+        counters measure, whose id is their place.
         """
         rule = self.asked
         impact = impact or Impact()
         if keys is None:
             keys = self.steps.keys if STEPS_QUERY in rule.reads else ()
         return Finding(
-            id=f"{rule.name}/{place}" if place else finding_id(rule.name, scope, self.ranks),
+            id=f"{rule.name}/{place}"
+            if place
+            else finding_id(rule.name, scope, self.ranks, is_counted=is_counted),
             rule=rule.name,
             severity=severity_of(
                 impact.step_ratio, cap=min(cap, rule.cap, key=lambda s: s.weight), least=least
@@ -431,6 +435,10 @@ class Facts:
             candidates=candidates or Candidates(),
             **advice,
         )
+
+    def lacking(self, needs: str, capture: str | None = None) -> RuleOutcome:
+        """The outcome of the rule that is asked where it lacks its inputs."""
+        return lacking(self.asked.name, needs, capture)
 
     def when(self, steps: Sequence[StepKey]) -> When:
         """First start and last end of the steps, where the clock has a known zero."""
@@ -663,6 +671,5 @@ __all__ = [
     "RuleOutcome",
     "Thresholds",
     "UndeclaredQueryError",
-    "lacking",
     "threshold",
 ]

@@ -44,7 +44,6 @@ from tracekit.rules.nccl_facts import (
 )
 from tracekit.wording import listed, plural, safe, share
 
-NAME = "channel-collapse"
 _CAUSES = ("NCCL_TOPO_FILE", "NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_GRAPH_FILE",
            "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL")  # fmt: skip
 _LIMITS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS")
@@ -69,7 +68,7 @@ def evaluate(facts: Facts, limits: ChannelCollapseThresholds) -> RuleOutcome:
     """Compare within communicators, between logs, and with the stated topology."""
     nccl = nccl_of(facts)
     if not nccl.members:
-        return no_logs(NAME)
+        return no_logs(facts)
     found = _between_logs(facts, nccl, limits)
     named = {source for source, _ in found}
     findings = [f for _, f in found]
@@ -347,7 +346,7 @@ def _low(
 
 
 RULE = Rule(
-    name=NAME,
+    name="channel-collapse",
     summary="NCCL uses far fewer channels than the GPUs allow.",
     owner="platform",
     thresholds=ChannelCollapseThresholds(),

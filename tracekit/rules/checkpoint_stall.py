@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from statistics import median
 
-from tracekit.rules.base import Facts, Rule, RuleOutcome, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
 from tracekit.rules.stalls import (
     StallSummary,
     StallText,
@@ -88,8 +88,7 @@ def evaluate(facts: Facts, limits: CheckpointStallThresholds) -> RuleOutcome:
     if len(saving) == 1:
         (only,) = saving
         subject = ranks_phrase(sorted(only.stalls_ns), facts.ranks).lower()
-        return lacking(
-            "checkpoint-stall",
+        return facts.lacking(
             f"a second checkpoint, to know how often one comes (there is one, of "
             f"{seconds(only.delay_ns / 1e9)} in step {only.key.step}, {subject})",
             TEXT.capture,

@@ -46,12 +46,11 @@ from dataclasses import dataclass, replace
 
 from tracekit.findings import Finding
 from tracekit.rules import nccl_hang, open_hang, ras_hang, standing_hang, standstill
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, lacking, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
 from tracekit.rules.open_hang import Traced
 from tracekit.rules.sources import agreed, contradicted
 from tracekit.wording import ranges, ranks_phrase, seconds
 
-NAME = "collective-hang"
 RAS_CAPTURE = "ncclras -f json"
 RECORD = "set TORCH_NCCL_TRACE_BUFFER_SIZE and TORCH_NCCL_DUMP_ON_TIMEOUT"
 
@@ -79,11 +78,10 @@ def evaluate(facts: Facts, limits: CollectiveHangThresholds) -> RuleOutcome:
     has_other = traced is not None or nccl_hang.has_evidence(facts)
     if counted is None and not has_other and facts.of(ras_hang.QUERY):
         if ras_hang.is_single(facts):
-            return lacking(NAME, "a second snapshot of NCCL's RAS, a minute later", RAS_CAPTURE)
+            return facts.lacking("a second snapshot of NCCL's RAS, a minute later", RAS_CAPTURE)
         return RuleOutcome()
     if counted is None and not has_other:
-        return lacking(
-            NAME,
+        return facts.lacking(
             "collectives matched across ranks, Flight Recorder or a watchdog's log",
             RECORD,
         )
@@ -203,7 +201,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="collective-hang",
     summary="The job stands still in a collective that some member never entered.",
     owner="platform",
     thresholds=CollectiveHangThresholds(),

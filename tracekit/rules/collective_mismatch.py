@@ -33,11 +33,10 @@ from tracekit.findings import (
     Severity,
 )
 from tracekit.rules import nccl_hang
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.rules.sources import agreed
 from tracekit.wording import plural, ranges
 
-NAME = "collective-mismatch"
 REASONS = ("operations differ", "sizes differ", "types differ")
 
 
@@ -56,8 +55,7 @@ def evaluate(facts: Facts, limits: CollectiveMismatchThresholds) -> RuleOutcome:
     rows = facts.of("match_coverage")
     is_matched = any(r["instances_count"] and len(r["ranks"] or ()) > 1 for r in rows)
     if not is_matched and not nccl_hang.has_evidence(facts):
-        return lacking(
-            NAME,
+        return facts.lacking(
             "collectives matched across ranks",
             "profile all ranks in the same steps",
         )
@@ -120,7 +118,7 @@ def _finding(facts: Facts, row: Row, limits: CollectiveMismatchThresholds) -> Fi
 
 
 RULE = Rule(
-    name=NAME,
+    name="collective-mismatch",
     summary="Members of a communicator call different operations at the same place.",
     owner="model",
     thresholds=CollectiveMismatchThresholds(),

@@ -32,10 +32,9 @@ from dataclasses import dataclass, replace
 
 from tracekit.findings import Evidence, Finding, Scope
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
 from tracekit.wording import safe, share
 
-NAME = "ecmp-collision"
 NEEDS = (
     "counters of ports between switches, and where they lead (LLDP, or [[port]] in job.toml), of "
     "both switches"
@@ -79,7 +78,7 @@ def evaluate(facts: Facts, limits: EcmpCollisionThresholds) -> RuleOutcome:
         if node in below and len(found) >= limits.min_uplinks_count
     }
     if not judged:
-        return lacking(NAME, at.why_not(facts) or NEEDS, at.CAPTURE)
+        return facts.lacking(at.why_not(facts) or NEEDS, at.CAPTURE)
     findings = []
     for node, found in sorted(judged.items()):
         collided = _finding(facts, limits, node, _alike(facts, found), below[node])
@@ -170,7 +169,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="ecmp-collision",
     summary="A switch puts the flows of two uplinks on one.",
     owner="network",
     thresholds=EcmpCollisionThresholds(),

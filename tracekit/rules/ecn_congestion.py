@@ -29,10 +29,9 @@ from dataclasses import dataclass, replace
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
 from tracekit.wording import plural, share
 
-NAME = "ecn-congestion"
 MARKS = (
     "tx_queue_ecn_marked_packets",
     "np_ecn_marked_packets",
@@ -56,7 +55,7 @@ def evaluate(facts: Facts, limits: EcnCongestionThresholds) -> RuleOutcome:
     """One finding a link whose marks or notices go with slow steps; one for all if most do."""
     missing = at.why_not(facts, {*MARKS, *NOTICES})
     if missing is not None:
-        return lacking(NAME, missing, at.CAPTURE)
+        return facts.lacking(missing, at.CAPTURE)
     every = at.ports(facts)
     found = [c for p in every if (c := _congested(facts, p, limits)) is not None]
     ends = {p.host for p in every if p.host is not None and at.owners(p)}
@@ -138,7 +137,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="ecn-congestion",
     summary="Packets are marked as having met congestion, and steps are slower for it.",
     owner="network",
     thresholds=EcnCongestionThresholds(),

@@ -31,9 +31,7 @@ from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, lacking, threshold
-
-NAME = "fabric-misconfigured"
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ def evaluate(facts: Facts, limits: FabricMisconfiguredThresholds) -> RuleOutcome
     notices = any(p.of(["rp_cnp_handled", "rp_cnp_ignored", "np_cnp_sent"]) for p in found)
     if not sizes and not notices:
         needs = at.why_not(facts) or f"{at.NEEDS} of ports that lead to ranks, with their MTU"
-        return lacking(NAME, needs, at.CAPTURE)
+        return facts.lacking(needs, at.CAPTURE)
     findings = [*_sizes(facts, limits, sizes), *_notices(facts, limits, found)]
     return RuleOutcome(tuple(findings))
 
@@ -140,7 +138,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="fabric-misconfigured",
     summary="Ports of the job are set up differently.",
     owner="network",
     thresholds=FabricMisconfiguredThresholds(),

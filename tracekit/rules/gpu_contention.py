@@ -35,7 +35,6 @@ from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
 from tracekit.rules.thermal_throttle import clock_lost
 from tracekit.wording import safe, some
 
-NAME = "gpu-contention"
 GIB = 2.0**30
 
 
@@ -57,7 +56,7 @@ def evaluate(facts: Facts, limits: GpuContentionThresholds) -> RuleOutcome:
     counters = gpus.by_gpu(facts, gpus.COUNTERS, "counter")
     if not any({"compute_processes", "memory_used"} & set(c) for c in counters.values()):
         return gpus.lacking_counters(
-            facts, NAME, "the GPUs' processes or memory in use (DCGM 252, nvidia-smi)"
+            facts, "the GPUs' processes or memory in use (DCGM 252, nvidia-smi)"
         )
     throttled = {
         gpu
@@ -163,7 +162,7 @@ def _made(facts: Facts, row: Row, summary: str, evidence: Evidence) -> Finding:
 
 
 RULE = Rule(
-    name=NAME,
+    name="gpu-contention",
     summary="Another program computes on a GPU of the job.",
     owner="platform",
     thresholds=GpuContentionThresholds(),

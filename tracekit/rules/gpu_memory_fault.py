@@ -32,7 +32,6 @@ from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
 from tracekit.wording import listed, plural
 
-NAME = "gpu-memory-fault"
 FATAL = frozenset({48, 62, 64, 79, 95, 119, 120, 140, 143, 171, 172})
 """XIDs after which the GPU is of no use until it is reset."""
 FLAGS = {
@@ -58,9 +57,7 @@ class GpuMemoryFaultThresholds(gpus.PricedThresholds):
 def evaluate(facts: Facts, limits: GpuMemoryFaultThresholds) -> RuleOutcome:
     """One finding a GPU."""
     if not any(facts.of(q) for q in (gpus.EVENTS, gpus.GROWTH, gpus.COUNTERS)):
-        return gpus.lacking_counters(
-            facts, NAME, "kernel logs with XIDs, or ECC and row-remap counters"
-        )
+        return gpus.lacking_counters(facts, "kernel logs with XIDs, or ECC and row-remap counters")
     rows: dict[str, list[Row]] = {}
     for row in gpus.current_events(facts, gpus.MEMORY_XIDS):
         rows.setdefault(str(row["gpu_id"]), []).append(row)
@@ -148,7 +145,7 @@ def _finding(facts: Facts, limits: GpuMemoryFaultThresholds, rows: Sequence[Row]
 
 
 RULE = Rule(
-    name=NAME,
+    name="gpu-memory-fault",
     summary="A GPU reports that its memory, its firmware or itself has failed.",
     owner="hardware",
     thresholds=GpuMemoryFaultThresholds(),

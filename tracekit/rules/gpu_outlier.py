@@ -31,7 +31,6 @@ from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.wording import listed
 
-NAME = "gpu-outlier"
 UNITS = {"gpu_temperature": "celsius", "memory_temperature": "celsius", "power": "watts"}
 WORDS = {"gpu_temperature": "temperature", "memory_temperature": "memory", "power": "power"}
 
@@ -54,13 +53,9 @@ def evaluate(facts: Facts, limits: GpuOutlierThresholds) -> RuleOutcome:
     """One note a GPU that stands out."""
     rows = [r for r in facts.of(gpus.COUNTERS) if r["counter"] in UNITS]
     if not rows:
-        return gpus.lacking_counters(
-            facts, NAME, "temperature or power of GPUs (DCGM 140, 150, 155)"
-        )
+        return gpus.lacking_counters(facts, "temperature or power of GPUs (DCGM 140, 150, 155)")
     if not any(r["moments_count"] for r in rows):
-        return gpus.lacking_counters(
-            facts, NAME, "temperature or power of three GPUs at the same time"
-        )
+        return gpus.lacking_counters(facts, "temperature or power of three GPUs at the same time")
     standing: dict[str, list[Row]] = {}
     for row in rows:
         if _stands_out(row, limits):
@@ -132,7 +127,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="gpu-outlier",
     summary="A GPU is unlike its peers in temperature or power; nothing says that it is at fault.",
     owner="hardware",
     thresholds=GpuOutlierThresholds(),

@@ -16,11 +16,10 @@ from tracekit.findings import (
     Scope,
     Severity,
     confidence_from,
-    counted_place,
     severity_of,
 )
 from tracekit.rules import pipeline
-from tracekit.rules.base import Advice, Facts, Row, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Advice, Facts, Row, RuleOutcome, Thresholds, threshold
 from tracekit.rules.lateness import ReplayThresholds, replayed_ns
 from tracekit.wording import safe, some
 
@@ -64,10 +63,10 @@ PCIE_XIDS = frozenset({167})
 MEMORY_XIDS = frozenset(XIDS) - LINK_XIDS - PCIE_XIDS
 
 
-def lacking_counters(facts: Facts, rule: str, needs: str) -> RuleOutcome:
+def lacking_counters(facts: Facts, needs: str) -> RuleOutcome:
     """The outcome of a rule that lacks some counters, or all."""
     has_any = any(facts.of(q) for q in GIVEN)
-    return lacking(rule, needs if has_any else NEEDS, CAPTURE)
+    return facts.lacking(needs if has_any else NEEDS, CAPTURE)
 
 
 def name_of(row: Row) -> str:
@@ -137,16 +136,15 @@ def finding(
     **advice: Unpack[Advice],
 ) -> Finding:
     """What counters say of the GPUs of ``rows``; what it costs only traces tell (``priced``)."""
-    scope = scope_of(facts, rows)
     return facts.finding(
-        scope,
+        scope_of(facts, rows),
         summary,
         evidence,
         by=by,
         basis=basis,
         least=least,
         candidates=candidates_of(rows),
-        place=counted_place(scope),
+        is_counted=True,
         **advice,
     )
 

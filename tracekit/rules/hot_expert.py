@@ -43,7 +43,6 @@ from tracekit.rules.base import (
     Row,
     Rule,
     RuleOutcome,
-    lacking,
     threshold,
 )
 from tracekit.rules.lateness import (
@@ -61,7 +60,6 @@ from tracekit.rules.lateness import (
 from tracekit.rules.steps import StepKey
 from tracekit.wording import ranks_phrase, seconds
 
-NAME = "hot-expert"
 NEEDS = "all-to-all exchanges, matched across ranks"
 
 
@@ -87,9 +85,9 @@ def evaluate(facts: Facts, limits: HotExpertThresholds) -> RuleOutcome:
         if facts.of("comm_summary") and not _has_exchange(facts):
             return NOT_APPLICABLE
         needs = why_unmatched(facts) if _has_exchange(facts) else NEEDS
-        return lacking(NAME, needs, "profile all ranks of an expert group in the same steps")
+        return facts.lacking(needs, "profile all ranks of an expert group in the same steps")
     if not len(facts.steps):
-        return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
+        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
     loads: dict[int, Row] = {}
     for row in rows:
         rank = int(row["rank"])
@@ -286,7 +284,7 @@ def _ruled_out(row: Row, limits: HotExpertThresholds) -> tuple[str, ...]:
 
 
 RULE = Rule(
-    name=NAME,
+    name="hot-expert",
     summary="The experts of some ranks get more tokens than the others'.",
     owner="model",
     thresholds=HotExpertThresholds(),

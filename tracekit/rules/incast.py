@@ -34,11 +34,10 @@ from dataclasses import dataclass
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import port_links
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
 from tracekit.rules.ecn_congestion import MARKS
 from tracekit.wording import plural, share
 
-NAME = "incast"
 QUEUE_DROPS = ("tx_queue_dropped_packets", "tx_dropped_packets")
 MANY_TO_ONE = frozenset({"all_to_all", "all_to_allv", "gather", "reduce"})
 
@@ -61,11 +60,11 @@ def evaluate(facts: Facts, limits: IncastThresholds) -> RuleOutcome:
     """One finding a receiver at whose port too much meets."""
     missing = at.why_not(facts, {*MARKS, *QUEUE_DROPS})
     if missing is not None:
-        return lacking(NAME, missing, at.CAPTURE)
+        return facts.lacking(missing, at.CAPTURE)
     every = at.ports(facts)
     switch = [p for p in every if not p.is_on_host and at.owners(p)]
     if not switch:
-        return lacking(NAME, "counters of switch ports that lead to ranks", at.CAPTURE)
+        return facts.lacking("counters of switch ports that lead to ranks", at.CAPTURE)
     slow = {f.scope.ranks for f in port_links.slow_links(facts)}
     is_marking = any(p.growth(MARKS, "tx") for p in switch)
     shares = {p.link: _congested(p, limits, is_marking=is_marking) for p in switch}
@@ -164,7 +163,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="incast",
     summary="Many senders reach one receiver at once.",
     owner="network",
     thresholds=IncastThresholds(),

@@ -27,7 +27,7 @@ from statistics import median
 
 from tracekit.findings import Candidates, Finding, Severity
 from tracekit.ranges import Ranges
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.rules.nccl_facts import (
     CAPTURE,
     Member,
@@ -39,8 +39,6 @@ from tracekit.rules.nccl_facts import (
     number,
 )
 from tracekit.wording import ranges, seconds
-
-NAME = "init-straggler"
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ def evaluate(facts: Facts, limits: InitStragglerThresholds) -> RuleOutcome:
     """Init timings of a communicator's ranks, and inits that did not end."""
     nccl = nccl_of(facts)
     if not nccl.members:
-        return no_logs(NAME)
+        return no_logs(facts)
     found = []
     for comm, members in sorted(nccl.comms.items()):
         timings = [
@@ -80,7 +78,7 @@ def evaluate(facts: Facts, limits: InitStragglerThresholds) -> RuleOutcome:
         if finding is not None:
             found.append(finding)
     if not found and not nccl.of("init_timings"):
-        return lacking(NAME, "NCCL's init timings (2.22 and later, NCCL_DEBUG=INFO)", CAPTURE)
+        return facts.lacking("NCCL's init timings (2.22 and later, NCCL_DEBUG=INFO)", CAPTURE)
     return RuleOutcome(findings=tuple({f.id: f for f in found}.values()))
 
 
@@ -171,7 +169,7 @@ def _late(
 
 
 RULE = Rule(
-    name=NAME,
+    name="init-straggler",
     summary="A rank came late to the start of NCCL, or never.",
     owner="platform",
     thresholds=InitStragglerThresholds(),

@@ -52,7 +52,6 @@ from tracekit.rules.base import (
     Row,
     Rule,
     RuleOutcome,
-    lacking,
     threshold,
 )
 from tracekit.rules.lateness import (
@@ -67,7 +66,6 @@ from tracekit.rules.lateness import (
 )
 from tracekit.wording import plural, ranks_phrase, seconds, share, some_ranges
 
-NAME = "late-rank"
 CAPTURE = "profile all ranks in the same steps, with a PyTorch that records collective metadata"
 
 
@@ -88,14 +86,14 @@ def evaluate(facts: Facts, limits: LateRankThresholds) -> RuleOutcome:
     if not facts.of("match_coverage"):
         if facts.job.world_size == 1:
             return NOT_APPLICABLE
-        return lacking(NAME, "collectives in the traces of two or more ranks", CAPTURE)
+        return facts.lacking("collectives in the traces of two or more ranks", CAPTURE)
     if not len(facts.steps):
-        return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
+        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
     absent = _absent(facts, limits)
     if matched_note(facts) is None or (absent is not None and not facts.of("straggler")):
         if absent is not None:
             return RuleOutcome(findings=(absent,))
-        return lacking(NAME, why_unmatched(facts), CAPTURE)
+        return facts.lacking(why_unmatched(facts), CAPTURE)
     found = late_ranks(facts, limits)
     findings = [_finding(facts, limits, late) for late in found]
     if absent is not None:
@@ -296,7 +294,7 @@ def _absent(facts: Facts, limits: LateRankThresholds) -> Finding | None:
 
 
 RULE = Rule(
-    name=NAME,
+    name="late-rank",
     summary="A rank enters the collectives last by its own doing, and the others wait.",
     owner="platform",
     thresholds=LateRankThresholds(),

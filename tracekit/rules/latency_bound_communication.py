@@ -40,10 +40,9 @@ from tracekit.findings import (
     Scope,
     Severity,
 )
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.wording import listed, safe, seconds, share
 
-NAME = "latency-bound-communication"
 NEEDS = "collectives of known size, matched across the ranks of a GPU job"
 CAPTURE = "profile all ranks in the same steps, with a PyTorch that records collective metadata"
 
@@ -84,13 +83,13 @@ def evaluate(facts: Facts, limits: LatencyBoundCommunicationThresholds) -> RuleO
     """One finding for the job if latency takes a good part of its step."""
     steps = facts.steps
     if not steps.rank_means:
-        return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
+        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
     rows = [
         r for r in facts.of("group_bandwidth")
         if r["timeline"] == "device" and r["transfer_p50_ns"] and r["bus_bytes_per_s"]
     ]  # fmt: skip
     if not rows:
-        return lacking(NAME, NEEDS, CAPTURE)
+        return facts.lacking(NEEDS, CAPTURE)
     small = [one for key in _families(rows) if (one := _small(facts, limits, rows, key))]
     found = [one for one in small if one.latency_ns > 0]
     means = steps.median_parts
@@ -210,7 +209,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="latency-bound-communication",
     summary="Messages are so small that latency, not bandwidth, takes the time.",
     owner="framework",
     thresholds=LatencyBoundCommunicationThresholds(),

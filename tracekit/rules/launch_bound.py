@@ -43,12 +43,10 @@ from tracekit.rules.base import (
     Rule,
     RuleOutcome,
     Thresholds,
-    lacking,
     threshold,
 )
 from tracekit.wording import seconds, share
 
-NAME = "launch-bound"
 STALL_QUERIES = (
     *("sync_stall", "input_stall", "gc_pause", "checkpoint_stall"),
     *("compile_stall", "allocator_stall"),
@@ -92,12 +90,12 @@ class RankLaunching:
 def evaluate(facts: Facts, limits: LaunchBoundThresholds) -> RuleOutcome:
     """One finding for the job if most of its ranks are bound by launching."""
     if not facts.has_gpu:
-        return lacking(NAME, NO_GPU, CAPTURE)
+        return facts.lacking(NO_GPU, CAPTURE)
     if not facts.steps.rank_means:
-        return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
+        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
     ranks = _launching(facts)
     if not ranks:
-        return lacking(NAME, NEEDS, CAPTURE)
+        return facts.lacking(NEEDS, CAPTURE)
     bound = [r for r in ranks if _is_bound(r, facts, limits)]
     if not bound or len(bound) < limits.min_ranks_ratio * len(facts.steps.ranks):
         return RuleOutcome()
@@ -276,7 +274,7 @@ def _finding(facts: Facts, limits: LaunchBoundThresholds, bound: list[RankLaunch
 
 
 RULE = Rule(
-    name=NAME,
+    name="launch-bound",
     summary="The GPU waits for the host to launch work.",
     owner="framework",
     thresholds=LaunchBoundThresholds(),

@@ -41,11 +41,10 @@ from tracekit.findings import (
     Severity,
 )
 from tracekit.rules import nccl_links, port_links, ports
-from tracekit.rules.base import Facts, Lends, Row, Rule, RuleOutcome, lacking, threshold
+from tracekit.rules.base import Facts, Lends, Row, Rule, RuleOutcome, threshold
 from tracekit.rules.sources import agreed
 from tracekit.wording import listed, ranks_phrase, safe, seconds, share
 
-NAME = "link-degraded"
 CAPTURE = "tracekit capture --what nic"
 
 
@@ -81,14 +80,12 @@ def evaluate(facts: Facts, limits: LinkDegradedThresholds) -> RuleOutcome:
     """Members that always leave late, and groups that are slow beside their kind."""
     broken = [*nccl_links.failures(facts, limits), *port_links.slow_links(facts)]
     rows = facts.of("exit_lateness")
+    if broken and not (rows and len(facts.steps)):
+        return RuleOutcome(findings=tuple(broken))
     if not rows:
-        return RuleOutcome(findings=tuple(broken)) if broken else lacking(
-            NAME, f"matched collectives, or {_counters_needed(facts)}", CAPTURE
-        )  # fmt: skip
+        return facts.lacking(f"matched collectives, or {_counters_needed(facts)}", CAPTURE)
     if not len(facts.steps):
-        return RuleOutcome(findings=tuple(broken)) if broken else lacking(
-            NAME, "at least one steady step", "profile five or more steps after warm-up"
-        )  # fmt: skip
+        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
     found = _late_leavers(facts, rows, limits)
     named = {rank for finding in found for rank in finding.scope.ranks}
     found += _slow_groups(facts, limits, named)
@@ -293,7 +290,7 @@ def _slow_group(
 
 
 RULE = Rule(
-    name=NAME,
+    name="link-degraded",
     summary="A link is slower than those beside it.",
     owner="network",
     thresholds=LinkDegradedThresholds(),

@@ -48,7 +48,6 @@ from tracekit.rules.base import (
     Rule,
     RuleOutcome,
     Thresholds,
-    lacking,
     threshold,
 )
 from tracekit.wording import listed, seconds, share
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
     from tracekit.expect.hardware import Gpu
     from tracekit.expect.plan import Expectation
 
-NAME = "low-mfu"
 NEEDS = "the model's shape, the batch and the GPU in a job description"
 CAPTURE = "tracekit job RUN -o job.toml   complete it and give it with --job"
 NARROW = ("bfloat16", "half", "bf16", "fp16", "float16")
@@ -223,18 +221,18 @@ def _gemm(facts: Facts, gpu: Gpu | None) -> tuple[float | None, float | None, fl
 def evaluate(facts: Facts, limits: LowMfuThresholds) -> RuleOutcome:
     """One finding for the job, without a culprit; or one that the description cannot be right."""
     if not facts.steps.rank_means:
-        return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
+        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
     if not facts.has_gpu:
-        return lacking(NAME, NO_GPU, "profile with activities CPU and CUDA")
+        return facts.lacking(NO_GPU, "profile with activities CPU and CUDA")
     if facts.description is None:
-        return lacking(NAME, NEEDS, CAPTURE)
+        return facts.lacking(NEEDS, CAPTURE)
     found = waterfall(facts)
     if found is None:
         unknown = expectation(facts)
         fields = unknown.unknown if unknown else []
         named = [n for n in fields if n.startswith(("model", "batch", "hardware.peak"))]
         more = f": {listed(named[:6])}" if named else ""
-        return lacking(NAME, f"{NEEDS}{more}", CAPTURE)
+        return facts.lacking(f"{NEEDS}{more}", CAPTURE)
     means = facts.steps.median_parts
     if means is not None and found.parts["useful"] > limits.max_work_ratio * means.compute / 1e9:
         return RuleOutcome(findings=(_impossible(facts, limits, found),))
@@ -356,7 +354,7 @@ def _impossible(facts: Facts, limits: LowMfuThresholds, found: Waterfall) -> Fin
 
 
 RULE = Rule(
-    name=NAME,
+    name="low-mfu",
     summary="The GPUs do a small part of the arithmetic that they could.",
     owner="framework",
     thresholds=LowMfuThresholds(),

@@ -16,7 +16,7 @@ from tracekit.findings import (
     EvidenceRow,
     Scope,
 )
-from tracekit.rules.base import Facts, Row, RuleOutcome, lacking
+from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.wording import ranges, safe
 
 CAPTURE = "tracekit capture --what nccl"
@@ -213,9 +213,9 @@ def nccl_of(facts: Facts) -> Nccl:
     return Nccl(facts)
 
 
-def no_logs(rule: str) -> RuleOutcome:
+def no_logs(facts: Facts) -> RuleOutcome:
     """The outcome without NCCL logs."""
-    return lacking(rule, "NCCL logs", CAPTURE)
+    return facts.lacking("NCCL logs", CAPTURE)
 
 
 def log_scope(

@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracekit.findings import Finding, Severity
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.rules.nccl_facts import (
     CAPTURE,
     Member,
@@ -39,8 +39,6 @@ from tracekit.rules.nccl_facts import (
     no_logs,
 )
 from tracekit.wording import plural
-
-NAME = "nccl-socket-fallback"
 
 
 @dataclass(frozen=True)
@@ -56,11 +54,11 @@ def evaluate(facts: Facts, limits: NcclSocketFallbackThresholds) -> RuleOutcome:
     """Communicators that span machines over sockets."""
     nccl = nccl_of(facts)
     if not nccl.members:
-        return no_logs(NAME)
+        return no_logs(facts)
     spanning = nccl.spanning()
     if not spanning:
         if all(nccl.nodes_count(c) is None for c in nccl.comms):
-            return lacking(NAME, "NCCL logs of all ranks, or nNodes (2.20 and later)", CAPTURE)
+            return facts.lacking("NCCL logs of all ranks, or nNodes (2.20 and later)", CAPTURE)
         return RuleOutcome()
     members = [m for c in spanning if _is_on_sockets(nccl, c, limits) for m in nccl.comms[c]]
     if not members:
@@ -150,7 +148,7 @@ def _finding(facts: Facts, nccl: Nccl, members: list[Member]) -> Finding:
 
 
 RULE = Rule(
-    name=NAME,
+    name="nccl-socket-fallback",
     summary="NCCL talks between machines over TCP sockets.",
     owner="platform",
     thresholds=NcclSocketFallbackThresholds(),

@@ -30,10 +30,9 @@ from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, lacking, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
 from tracekit.wording import listed
 
-NAME = "nic-error"
 DAMAGE = {
     "rx_crc_errors": "frames with a wrong checksum",
     "rx_symbol_errors": "symbol errors",
@@ -65,7 +64,7 @@ def evaluate(facts: Facts, limits: NicErrorThresholds) -> RuleOutcome:
     """One finding a link, from all its views."""
     missing = at.why_not(facts, {*DAMAGE, *DOWN})
     if missing is not None:
-        return lacking(NAME, missing, at.CAPTURE)
+        return facts.lacking(missing, at.CAPTURE)
     found = at.ports(facts)
     damage = {p.link: p.growth(DAMAGE) or 0.0 for p in found}
     bad: dict[str, list[Row]] = {}
@@ -135,7 +134,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="nic-error",
     summary="A NIC or its link damages packets, goes down, or gives up on connections.",
     owner="network",
     thresholds=NicErrorThresholds(),

@@ -32,7 +32,6 @@ from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.wording import listed
 
-NAME = "nvlink-fault"
 RARE = {
     "nvlink_recoveries": "link recoveries",
     "nvlink_link_failures": "links that did not recover",
@@ -63,9 +62,7 @@ def evaluate(facts: Facts, limits: NvlinkFaultThresholds) -> RuleOutcome:
         "nvlink_links_inactive" in c for c in counters.values()
     )
     if not has_any and not events and not facts.of(gpus.EVENTS):
-        return gpus.lacking_counters(
-            facts, NAME, "NVLink counters (DCGM 409-439, 1206-1213) or XIDs"
-        )
+        return gpus.lacking_counters(facts, "NVLink counters (DCGM 409-439, 1206-1213) or XIDs")
     found: dict[str, list[tuple[Row, str, float, float]]] = {}
     for name, (words, least) in {
         **{n: (w, limits.min_recoveries_count) for n, w in RARE.items()},
@@ -131,7 +128,7 @@ def _finding(facts: Facts, own: Sequence[tuple[Row, str, float, float]]) -> Find
 
 
 RULE = Rule(
-    name=NAME,
+    name="nvlink-fault",
     summary="An NVLink of a GPU is down, recovers again and again, or damages data.",
     owner="hardware",
     thresholds=NvlinkFaultThresholds(),

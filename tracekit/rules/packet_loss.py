@@ -35,10 +35,9 @@ from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
 from tracekit.wording import plural, share
 
-NAME = "packet-loss"
 PACKET_BYTES = 1500.0
 """Where packets are not counted: bytes over this are at least so many."""
 
@@ -68,7 +67,7 @@ def evaluate(facts: Facts, limits: PacketLossThresholds) -> RuleOutcome:
     """One finding for the ports that drop and stand out, or one for all of them."""
     missing = at.why_not(facts, at.DROPPED)
     if missing is not None:
-        return lacking(NAME, missing, at.CAPTURE)
+        return facts.lacking(missing, at.CAPTURE)
     every = [loss for port in at.ports(facts) for loss in _losses(port)]
     bad = [
         loss
@@ -194,7 +193,7 @@ def _contrast(worst: dict[str, float], loss: _Loss) -> str:
 
 
 RULE = Rule(
-    name=NAME,
+    name="packet-loss",
     summary="A port throws packets away while the job runs.",
     owner="network",
     thresholds=PacketLossThresholds(),

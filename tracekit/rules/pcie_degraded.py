@@ -45,7 +45,6 @@ from tracekit.findings import (
 from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 
-NAME = "pcie-degraded"
 LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """Bytes a second, lane and direction, by generation."""
 LINK = {"pcie_width": "lanes", "pcie_generation": "generation"}
@@ -86,9 +85,7 @@ def evaluate(facts: Facts, limits: PcieDegradedThresholds) -> RuleOutcome:
     has_replays = any("pcie_replays" in g for g in growth.values())
     events = gpus.current_events(facts, gpus.PCIE_XIDS)
     if not has_link and not has_replays and not events:
-        return gpus.lacking_counters(
-            facts, NAME, "PCIe width, generation or replays (DCGM 202, 235-238)"
-        )
+        return gpus.lacking_counters(facts, "PCIe width, generation or replays (DCGM 202, 235-238)")
     found: dict[str, Finding] = {}
     for gpu, own in sorted(counters.items()):
         for name in LINK:
@@ -312,7 +309,7 @@ def _event(facts: Facts, row: Row) -> Finding:
 
 
 RULE = Rule(
-    name=NAME,
+    name="pcie-degraded",
     summary="A GPU's PCIe link runs narrower or slower than it could, or repeats itself.",
     owner="hardware",
     thresholds=PcieDegradedThresholds(),

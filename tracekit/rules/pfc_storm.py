@@ -29,10 +29,9 @@ from dataclasses import dataclass, replace
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Lends, Rule, RuleOutcome, lacking, threshold
+from tracekit.rules.base import Facts, Lends, Rule, RuleOutcome, threshold
 from tracekit.wording import plural, share
 
-NAME = "pfc-storm"
 STORMS = ("pfcwd_storms_detected",)
 
 
@@ -53,7 +52,7 @@ def evaluate(facts: Facts, limits: PfcStormThresholds) -> RuleOutcome:
     pauses = [(p, pause) for p in found if (pause := at.paused(facts, p, is_by_host=False))]
     if not pauses and not any(p.of(STORMS) for p in found):
         needs = at.why_not(facts, at.PAUSES) or f"{at.NEEDS} of pauses, or a watchdog's"
-        return lacking(NAME, needs, at.CAPTURE)
+        return facts.lacking(needs, at.CAPTURE)
     held = [(p, x) for p, x in pauses if (x.ratio or 0.0) >= limits.min_paused_ratio]
     if not stormed and not held:
         return RuleOutcome()
@@ -124,7 +123,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="pfc-storm",
     summary="Pauses spread: ports stand still for much of the time.",
     owner="network",
     thresholds=PfcStormThresholds(),

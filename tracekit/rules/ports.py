@@ -15,7 +15,6 @@ from tracekit.findings import (
     Owner,
     Scope,
     Severity,
-    counted_place,
     impact_of,
 )
 from tracekit.rules.base import UNPROVED, Advice, Facts, Row, Thresholds, threshold
@@ -372,9 +371,8 @@ def finding(
     test = tested(facts, found, counters)
     price = cost(facts, test, lost_ns, shown_ns)
     against = unproved(rows)
-    scope = scope or scope_of(facts, found)
     return facts.finding(
-        scope,
+        scope or scope_of(facts, found),
         summary,
         (*evidence, *price.evidence),
         by=price.instruments,
@@ -382,7 +380,8 @@ def finding(
         impact=price.impact,
         least=least,
         cap=Severity.NOTE if against else Severity.CRITICAL,
-        place=place or counted_place(scope),
+        place=place,
+        is_counted=True,
         owner=owner,
         against=against,
         **advice,

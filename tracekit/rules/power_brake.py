@@ -31,8 +31,6 @@ from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
 from tracekit.wording import share
 
-NAME = "power-brake"
-
 
 @dataclass(frozen=True)
 class PowerBrakeThresholds(gpus.HeldThresholds, gpus.PricedThresholds):
@@ -47,9 +45,7 @@ def evaluate(facts: Facts, limits: PowerBrakeThresholds) -> RuleOutcome:
     """One finding for all braked GPUs (they share a supply), one for each that is capped lower."""
     throttle = gpus.by_gpu(facts, gpus.THROTTLE, "event")
     if not throttle:
-        return gpus.lacking_counters(
-            facts, NAME, "the GPUs' clock event reasons (DCGM field 112, 1424)"
-        )
+        return gpus.lacking_counters(facts, "the GPUs' clock event reasons (DCGM field 112, 1424)")
     counters = gpus.by_gpu(facts, gpus.COUNTERS, "counter")
     braked = [
         events["hw_power_brake"]
@@ -155,7 +151,7 @@ def _cap(
 
 
 RULE = Rule(
-    name=NAME,
+    name="power-brake",
     summary="Power holds a GPU's clock down: a brake, or a limit below its peers'.",
     owner="hardware",
     thresholds=PowerBrakeThresholds(),

@@ -40,10 +40,8 @@ from tracekit.findings import (
     Finding,
 )
 from tracekit.rules import pipeline
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.wording import seconds, share
-
-NAME = "sequence-imbalance"
 
 
 @dataclass(frozen=True)
@@ -76,10 +74,10 @@ def evaluate(facts: Facts, limits: SequenceImbalanceThresholds) -> RuleOutcome:
     ]
     step_ns = pipeline.step_ns(facts, pipeline.steady_bubbles(facts))
     if not rows or step_ns <= 0:
-        return lacking(NAME, pipeline.NEEDS, pipeline.CAPTURE)
+        return facts.lacking(pipeline.NEEDS, pipeline.CAPTURE)
     balance = facts.of("replica_balance")
     if not balance or max(int(r["replicas_count"]) for r in balance) < 2:
-        return lacking(NAME, "operations of two replicas or more", "profile all replicas")
+        return facts.lacking("operations of two replicas or more", "profile all replicas")
     varying = [
         r
         for r in rows
@@ -175,7 +173,7 @@ def _stages_too(facts: Facts) -> str:
 
 
 RULE = Rule(
-    name=NAME,
+    name="sequence-imbalance",
     summary="Microbatches of unequal length keep replicas waiting for the longest.",
     owner="data",
     thresholds=SequenceImbalanceThresholds(),

@@ -27,11 +27,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracekit.findings import Finding, Severity
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.rules.nccl_facts import CAPTURE, Link, Nccl, log_scope, nccl_of, no_logs
 from tracekit.wording import plural
-
-NAME = "shm-instead-of-p2p"
 
 
 @dataclass(frozen=True)
@@ -47,12 +45,12 @@ def evaluate(facts: Facts, limits: ShmInsteadOfP2pThresholds) -> RuleOutcome:
     """Pairs on one host that do not talk directly, and could."""
     nccl = nccl_of(facts)
     if not nccl.members and not nccl.links:
-        return no_logs(NAME)
+        return no_logs(facts)
     local = [k for k in nccl.links if k.is_local]
     if not local:
         if all(m.size == 1 for m in nccl.members):
             return RuleOutcome()
-        return lacking(NAME, "connections within a machine in NCCL logs", CAPTURE)
+        return facts.lacking("connections within a machine in NCCL logs", CAPTURE)
     nvlink = _nvlinked(nccl)
     direct = {_pair(nccl, k) for k in local if k.transport == "P2P"} - {None}
     found: list[tuple[Link, str]] = []
@@ -151,7 +149,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="shm-instead-of-p2p",
     summary="GPUs of one machine talk through host memory although they could directly.",
     owner="platform",
     thresholds=ShmInsteadOfP2pThresholds(),

@@ -47,7 +47,7 @@ from tracekit.findings import (
 )
 from tracekit.rules import busiest as active
 from tracekit.rules import gpus, pipeline
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, lacking, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
 from tracekit.rules.lateness import (
     ABSENT_WAITS,
     QUERIES,
@@ -65,7 +65,6 @@ from tracekit.rules.lateness import (
 )
 from tracekit.wording import listed, ranks_phrase, seconds
 
-NAME = "slow-gpu"
 OPERATIONS = "pipeline_heat_map"
 CLOCKS = "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,CLOCK on its host, while the job runs"
 SAME_GEMM = "run the same GEMM on this GPU and on a peer"
@@ -94,17 +93,16 @@ def evaluate(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
     if not facts.has_gpu and facts.of(gpus.COUNTERS):
         return _by_counters(facts, limits)
     if not facts.has_gpu:
-        return lacking(
-            NAME,
+        return facts.lacking(
             "a GPU timeline (these ranks show none)",
             "profile with activities CPU and CUDA",
         )
     if matched_note(facts) is None:
-        return lacking(NAME, why_unmatched(facts), "profile all ranks in the same steps")
+        return facts.lacking(why_unmatched(facts), "profile all ranks in the same steps")
     if not len(facts.steps):
-        return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
+        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
     if has_uneven_work(facts, limits):
-        return lacking(NAME, "the work of each rank: experts get unequal shares of the tokens")
+        return facts.lacking("the work of each rank: experts get unequal shares of the tokens")
     found = []
     for late in late_ranks(facts, limits) or slower_ranks(facts, limits):
         ratios = step_ratios_of(facts, late, "compute")
@@ -179,7 +177,7 @@ def _of_operations(facts: Facts, limits: SlowGpuThresholds, row: Row) -> Finding
 def _by_counters(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
     """The GPU that does not wait, where its own counters say why it may be slow."""
     if not active.has_activity(facts):
-        return lacking(NAME, "a GPU timeline, or the SM activity of GPUs (DCGM 1002)", gpus.CAPTURE)
+        return facts.lacking("a GPU timeline, or the SM activity of GPUs (DCGM 1002)", gpus.CAPTURE)
     found = active.busiest(facts, limits)
     return RuleOutcome(tuple(_suspect(facts, limits, one) for one in found))
 
@@ -282,7 +280,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="slow-gpu",
     summary="A GPU takes longer than its peers for the same computation.",
     owner="hardware",
     thresholds=SlowGpuThresholds(),

@@ -33,10 +33,9 @@ from statistics import median
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
 from tracekit.wording import share
 
-NAME = "slow-receiver"
 STALLS = ("pci_read_stall_events", "pci_write_stall_events", "pci_buffer_overflow")
 
 
@@ -58,7 +57,7 @@ def evaluate(facts: Facts, limits: SlowReceiverThresholds) -> RuleOutcome:
     every = [(p, pause) for p in at.ports(facts) if (pause := at.paused(facts, p, is_by_host=True))]
     if not every:
         needs = at.why_not(facts, at.PAUSES) or f"{at.NEEDS} of pause frames"
-        return lacking(NAME, needs, at.CAPTURE)
+        return facts.lacking(needs, at.CAPTURE)
     hosts: dict[str, list[tuple[at.Port, at.Pause]]] = {}
     for port, pause in every:
         if port.host is not None:
@@ -137,7 +136,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="slow-receiver",
     summary="A host pauses the switch: it cannot take in what it is sent.",
     owner="hardware",
     thresholds=SlowReceiverThresholds(),

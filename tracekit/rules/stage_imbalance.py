@@ -46,12 +46,9 @@ from tracekit.rules.base import (
     Rule,
     RuleOutcome,
     Thresholds,
-    lacking,
     threshold,
 )
 from tracekit.wording import ranks_phrase, seconds, share
-
-NAME = "stage-imbalance"
 
 
 @dataclass(frozen=True)
@@ -73,9 +70,9 @@ def evaluate(facts: Facts, limits: StageImbalanceThresholds) -> RuleOutcome:
     bubbles = pipeline.steady_bubbles(facts)
     step_ns = pipeline.step_ns(facts, bubbles)
     if not found or step_ns <= 0:
-        return lacking(NAME, pipeline.NEEDS, pipeline.CAPTURE)
+        return facts.lacking(pipeline.NEEDS, pipeline.CAPTURE)
     if len(found) < 2:
-        return lacking(NAME, "operations of more than one pipeline stage", pipeline.CAPTURE)
+        return facts.lacking("operations of more than one pipeline stage", pipeline.CAPTURE)
     heavy = max(found, key=lambda s: (s.compute_ratio, -s.stage))
     if heavy.compute_ratio < limits.min_stage_ratio:
         return RuleOutcome()
@@ -182,7 +179,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="stage-imbalance",
     summary="One pipeline stage computes longer than the others.",
     owner="model",
     thresholds=StageImbalanceThresholds(),

@@ -34,7 +34,6 @@ from tracekit.rules.base import (
     Row,
     RuleOutcome,
     Thresholds,
-    lacking,
     threshold,
 )
 from tracekit.rules.steps import StepKey, Steps
@@ -165,16 +164,15 @@ def evaluate_stalls(
     rows = facts.of(text.query)
     steps = facts.steps
     if text.needs_gpu and not facts.has_gpu:
-        return lacking(facts.asked.name, NO_GPU, text.capture)
+        return facts.lacking(NO_GPU, text.capture)
     # Rows are per step: without steps their absence says nothing about what was recorded.
     if len(steps) < limits.min_steps_count:
-        return lacking(
-            facts.asked.name,
+        return facts.lacking(
             f"at least {limits.min_steps_count} steady steps (there are {len(steps)})",
             "profile five or more steps after warm-up",
         )
     if not rows:
-        return lacking(facts.asked.name, text.needs, text.capture)
+        return facts.lacking(text.needs, text.capture)
     if delays is None:
         delays = step_delays(steps, rows)
     stalled = [d for d in delays if d.delay_ns >= limits.min_step_ratio * steps.step_ns > 0]

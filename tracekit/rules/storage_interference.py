@@ -34,10 +34,9 @@ from statistics import median
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
 from tracekit.wording import safe, share, some
 
-NAME = "storage-interference"
 CLASSES = {
     "rx_priority_bytes": "priority",
     "tx_priority_bytes": "priority",
@@ -77,7 +76,7 @@ def evaluate(facts: Facts, limits: StorageInterferenceThresholds) -> RuleOutcome
     missing = at.why_not(facts, CLASSES)
     speed = at.usual_speed(facts)
     if missing is not None or not speed or not any(p.of(CLASSES) for p in found):
-        return lacking(NAME, missing or NEEDS, at.CAPTURE)
+        return facts.lacking(missing or NEEDS, at.CAPTURE)
     own = _own_classes(found)
     every = [f for p in found for f in _foreign(p, own, speed)]
     worst: dict[str, float] = {}
@@ -170,7 +169,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="storage-interference",
     summary="Traffic of another class takes the job's links from it.",
     owner="platform",
     thresholds=StorageInterferenceThresholds(),

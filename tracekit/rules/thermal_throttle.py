@@ -34,7 +34,6 @@ from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
 from tracekit.wording import share
 
-NAME = "thermal-throttle"
 REASONS = ("hw_thermal", "sw_thermal", "thermal")
 WORDS = {
     "hw_thermal": "hardware thermal slowdown",
@@ -58,9 +57,7 @@ def evaluate(facts: Facts, limits: ThermalThrottleThresholds) -> RuleOutcome:
     """One finding a GPU that heat holds down."""
     throttle = gpus.by_gpu(facts, gpus.THROTTLE, "event")
     if not throttle:
-        return gpus.lacking_counters(
-            facts, NAME, "the GPUs' clock event reasons (DCGM 112, 1422, 1423)"
-        )
+        return gpus.lacking_counters(facts, "the GPUs' clock event reasons (DCGM 112, 1422, 1423)")
     counters = gpus.by_gpu(facts, gpus.COUNTERS, "counter")
     found = []
     for gpu, events in sorted(throttle.items()):
@@ -155,7 +152,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="thermal-throttle",
     summary="A GPU is too hot and its clock is held down.",
     owner="hardware",
     thresholds=ThermalThrottleThresholds(),

@@ -43,10 +43,9 @@ from tracekit.findings import (
     Scope,
     Severity,
 )
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.wording import listed, safe, seconds
 
-NAME = "traffic-mismatch"
 NEEDS = "the job's layout and model in a job description"
 CAPTURE = "tracekit job RUN -o job.toml   correct it and give it with --job"
 STATED = ("tp", "cp", "ep")
@@ -97,11 +96,11 @@ def evaluate(facts: Facts, limits: TrafficMismatchThresholds) -> RuleOutcome:
     """One finding for each family of groups that does not send what it should."""
     rows = facts.of("traffic")
     if not any(row["calls_per_step"] for row in rows):
-        return lacking(NAME, "collectives in steady steps", "profile five or more steps")
+        return facts.lacking("collectives in steady steps", "profile five or more steps")
     if facts.description is None or all(
         getattr(facts.description.parallelism, d) is None for d in ("tp", "pp", "dp", "ep", "cp")
     ):
-        return lacking(NAME, NEEDS, CAPTURE)
+        return facts.lacking(NEEDS, CAPTURE)
     contradicted = _contradicted(facts, rows)
     wrong = {m.kind for m in contradicted}
     found = [
@@ -113,7 +112,7 @@ def evaluate(facts: Facts, limits: TrafficMismatchThresholds) -> RuleOutcome:
     if not found and all(row["expected_bytes"] is None for row in rows):
         unknown = expect(facts.description).unknown
         what = f"{NEEDS}: {listed(unknown[:6])}" if unknown else "sizes of messages in the traces"
-        return lacking(NAME, what, CAPTURE)
+        return facts.lacking(what, CAPTURE)
     by_kind: dict[tuple[str, str], list[Mismatch]] = defaultdict(list)
     for mismatch in found:
         by_kind[mismatch.kind, mismatch.what].append(mismatch)
@@ -408,7 +407,7 @@ def _evidence(mismatch: Mismatch, limits: TrafficMismatchThresholds) -> Evidence
 
 
 RULE = Rule(
-    name=NAME,
+    name="traffic-mismatch",
     summary="The job sends other traffic than its layout needs.",
     owner="framework",
     thresholds=TrafficMismatchThresholds(),

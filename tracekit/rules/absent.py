@@ -75,14 +75,14 @@ def suspects(
     everybody = {int(rank) for r in (*heavy, *calm) for rank in r["missing_ranks"]}
     everybody |= set(facts.missing_ranks)
     possible = everybody - _cleared(heavy, calm) or everybody
-    own = [r for r in heavy if _is_own(facts, r, limits)]
-    if own:
-        inside = _common([set(map(int, r["missing_ranks"])) for r in own])
+    inside_only = [r for r in heavy if _is_own(facts, r, limits)]
+    if inside_only:
+        inside = _common([set(map(int, r["missing_ranks"])) for r in inside_only])
         return Suspects(
             tuple(sorted(inside)),
             "the waiting is there before the members were in any other communicator in the step: "
             "nobody outside can have held up the absent ones",
-            len(own),
+            len(inside_only),
         )
     slowest = _slowest_sibling(heavy, limits)
     if slowest is not None:
@@ -119,12 +119,12 @@ def suspects(
 def _cleared(heavy: Sequence[Row], calm: Sequence[Row]) -> set[int]:
     """Members of calm communicators whose calls surround the waiting."""
     moments = [float(r["wait_after_ns"]) for r in heavy if r["wait_after_ns"] is not None]
-    found: set[int] = set()
+    cleared: set[int] = set()
     for row in calm:
         first, last = row["first_after_ns"], row["last_after_ns"]
         if moments and first is not None and first <= min(moments) and max(moments) <= last:
-            found |= set(row["missing_ranks"])
-    return found - {int(rank) for r in heavy for rank in r["missing_ranks"]}
+            cleared |= set(row["missing_ranks"])
+    return cleared - {int(rank) for r in heavy for rank in r["missing_ranks"]}
 
 
 def _is_own(facts: Facts, row: Row, limits: AbsentThresholds) -> bool:
@@ -140,12 +140,12 @@ def _common(sets: Sequence[set[int]]) -> set[int]:
 def _slowest_sibling(heavy: Sequence[Row], limits: AbsentThresholds) -> Row | None:
     """The one communicator of several used alike whose absent member is slow; None if unclear."""
     known = [r for r in heavy if r.get("excess_ns") is not None]
-    found = []
+    slow = []
     for row in known:
         others = [float(r["excess_ns"]) for r in known if r is not row and _are_alike(r, row)]
         if len(others) + 1 == int(row["siblings_count"]) and _stands_out(row, others, limits):
-            found.append(row)
-    return found[0] if len(found) == 1 else None
+            slow.append(row)
+    return slow[0] if len(slow) == 1 else None
 
 
 def _are_alike(one: Row, other: Row) -> bool:
@@ -176,13 +176,13 @@ def _stands_out(row: Row, others: Sequence[float], limits: AbsentThresholds) -> 
 # --- in words -----------------------------------------------------------------------------------
 
 
-def as_candidates(facts: Facts, found: Suspects) -> Candidates:
+def as_candidates(facts: Facts, suspected: Suspects) -> Candidates:
     """The suspects, with their hosts and rails where job.toml places ranks without a trace."""
     return Candidates(
-        ranks=found.ranks,
-        hosts=_hosts(facts, found.ranks),
-        rails=_rails(facts, found.ranks),
-        why=found.why,
+        ranks=suspected.ranks,
+        hosts=_hosts(facts, suspected.ranks),
+        rails=_rails(facts, suspected.ranks),
+        why=suspected.why,
     )
 
 

@@ -65,9 +65,9 @@ def busiest(facts: Facts, limits: BusiestThresholds) -> list[Busiest]:
     throttle = gpus.by_gpu(facts, gpus.THROTTLE, "event")
     growth = gpus.by_gpu(facts, gpus.GROWTH, "counter")
     failed = {str(r["gpu_id"]): r for r in gpus.current_events(facts, gpus.MEMORY_XIDS)}
-    found = []
-    for gpu, own in sorted(counters.items()):
-        row = next((own[c] for c in ACTIVITY if c in own), None)
+    busy = []
+    for gpu, counted in sorted(counters.items()):
+        row = next((counted[c] for c in ACTIVITY if c in counted), None)
         if (
             row is None
             or row["total_ratio"] is None
@@ -78,33 +78,33 @@ def busiest(facts: Facts, limits: BusiestThresholds) -> list[Busiest]:
         ):
             continue
         given = [
-            *_clock(facts, own, limits),
+            *_clock(facts, counted, limits),
             *_held(facts, throttle.get(gpu, {}), limits),
             *_memory(facts, growth.get(gpu, {}), failed.get(gpu)),
         ]
         if given:
             reasons, evidence = zip(*given, strict=True)
-            found.append(Busiest(row, tuple(reasons), tuple(evidence)))
-    return found
+            busy.append(Busiest(row, tuple(reasons), tuple(evidence)))
+    return busy
 
 
 def _clock(
-    facts: Facts, own: Mapping[str, Row], limits: BusiestThresholds
+    facts: Facts, counted: Mapping[str, Row], limits: BusiestThresholds
 ) -> list[tuple[str, Evidence]]:
     """A clock below the busy peers', or less power than peers that do less."""
-    found = []
-    lost = clock_lost(own)
+    reasons = []
+    lost = clock_lost(counted)
     if lost is not None and lost[0] <= limits.max_clock_ratio:
         mhz, peers = (float(lost[1][k] or 0.0) / 1e6 for k in ("p50_value", "peer_value"))
         said = f"its clock is {mhz:.0f} MHz against {peers:.0f}"
-        found.append((said, _ratio(facts, "clock", lost[0], limits.max_clock_ratio, lost[1])))
-    power = own.get("power")
+        reasons.append((said, _ratio(facts, "clock", lost[0], limits.max_clock_ratio, lost[1])))
+    power = counted.get("power")
     if power is not None and power["peer_ratio"] is not None:
         ratio = float(power["peer_ratio"])
         if ratio <= limits.max_power_ratio:
             said = f"it draws {power['p50_value']:.0f} W against {power['peer_value']:.0f}"
-            found.append((said, _ratio(facts, "power", ratio, limits.max_power_ratio, power)))
-    return found
+            reasons.append((said, _ratio(facts, "power", ratio, limits.max_power_ratio, power)))
+    return reasons
 
 
 def _ratio(facts: Facts, what: str, value: float, limit: float, row: Row) -> Evidence:

@@ -53,10 +53,10 @@ class CheckpointStallThresholds(StallThresholds):
     )
 
 
-def _says(found: StallSummary) -> str:
+def _says(stall: StallSummary) -> str:
     return (
-        f"Writing a checkpoint stops training for {seconds(found.mean_stall_s)} {found.often} "
-        f"({found.subject.lower()})."
+        f"Writing a checkpoint stops training for {seconds(stall.mean_stall_s)} {stall.often} "
+        f"({stall.subject.lower()})."
     )
 
 

@@ -97,11 +97,11 @@ def _unexplained(facts: Facts, traced: list[Traced] | None) -> list[Traced] | No
     return [t for t in traced if t.behind or not told.is_group(t.members, everybody)]
 
 
-def _with(counted: Finding | None, found: Sequence[Finding]) -> tuple[Finding, ...]:
+def _with(counted: Finding | None, told: Sequence[Finding]) -> tuple[Finding, ...]:
     """What RAS counted is evidence of the hang that others tell, or the finding itself."""
-    if counted is None or not found:
-        return (*found, *((counted,) if counted is not None else ()))
-    first, *rest = found
+    if counted is None or not told:
+        return (*told, *((counted,) if counted is not None else ()))
+    first, *rest = told
     # RAS numbers the members of a communicator: whether it means the same ranks is not known.
     seen = tuple(replace(e, name=f"RAS: {e.name}") for e in counted.evidence)
     return (replace(first, evidence=first.evidence + seen), *rest)
@@ -115,11 +115,11 @@ def _traced(facts: Facts, limits: CollectiveHangThresholds) -> list[Traced] | No
     complete = [rows for rows in by_group.values() if len(rows) > 1]
     if not complete:
         return None
-    found = [t for rows in complete if (t := _hang(facts, rows, limits)) is not None]
+    standing = [t for rows in complete if (t := _hang(facts, rows, limits)) is not None]
     # Groups behind the first to hang stand still because of it.
-    found.sort(key=lambda t: (t.finding.evidence[0].value, t.finding.id), reverse=True)
+    standing.sort(key=lambda t: (t.finding.evidence[0].value, t.finding.id), reverse=True)
     # A call that never finished says more than the last ones that did.
-    return open_hang.hangs(facts, limits) + found
+    return open_hang.hangs(facts, limits) + standing
 
 
 def _joined(
@@ -130,12 +130,12 @@ def _joined(
     same = [t for t in traced or () if logged.is_group(t.members, everybody)]
     if not same:
         return (logged.finding, *(t.finding for t in (traced or ())[:1]))
-    one = min(same, key=lambda t: len(t.members))
+    smallest = min(same, key=lambda t: len(t.members))
     # A log that leaves open who stayed away is not contradicted by traces that tell.
-    is_open = not (logged.absent or logged.is_whole or one.behind & logged.waiting)
-    if one.behind == logged.absent or is_open:
-        return (agreed(logged.finding, one.finding),)
-    return (contradicted(logged.finding, one.finding),)
+    is_open = not (logged.absent or logged.is_whole or smallest.behind & logged.waiting)
+    if smallest.behind == logged.absent or is_open:
+        return (agreed(logged.finding, smallest.finding),)
+    return (contradicted(logged.finding, smallest.finding),)
 
 
 def _hang(facts: Facts, rows: Sequence[Row], limits: CollectiveHangThresholds) -> Traced | None:

@@ -59,7 +59,7 @@ def evaluate(facts: Facts, limits: CollectiveMismatchThresholds) -> RuleOutcome:
             "collectives matched across ranks",
             "profile all ranks in the same steps",
         )
-    found = []
+    findings = []
     first = None if logged is None else logged.finding
     everybody = frozenset(facts.ranks)
     for row in rows if is_matched else ():
@@ -73,17 +73,17 @@ def evaluate(facts: Facts, limits: CollectiveMismatchThresholds) -> RuleOutcome:
         ):  # fmt: skip
             first = agreed(first, finding)
         else:
-            found.append(finding)
-    return RuleOutcome(findings=(*((first,) if first is not None else ()), *found))
+            findings.append(finding)
+    return RuleOutcome(findings=(*((first,) if first is not None else ()), *findings))
 
 
 def _is_clear(row: Row, rows: object, limits: CollectiveMismatchThresholds) -> bool:
     if row["method"] == "sequence":
         return True
     assert isinstance(rows, (list, tuple))  # noqa: S101  # Facts.of gives a sequence
-    own = [r for r in rows if r["group_id"] == row["group_id"]]
-    calls = sum(int(r["calls_count"]) for r in own)
-    differing = sum(int(r["calls_count"]) for r in own if r["reason"] in REASONS)
+    of_group = [r for r in rows if r["group_id"] == row["group_id"]]
+    calls = sum(int(r["calls_count"]) for r in of_group)
+    differing = sum(int(r["calls_count"]) for r in of_group if r["reason"] in REASONS)
     return calls > 0 and 1 - differing / calls >= limits.min_agreeing_ratio
 
 

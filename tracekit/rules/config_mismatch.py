@@ -65,36 +65,36 @@ def evaluate(facts: Facts, limits: ConfigMismatchThresholds) -> RuleOutcome:
     groups = [{m.process for m in members} for members in nccl.comms.values()]
     if not warned and all(len(g) < limits.min_processes_count for g in groups):
         return facts.lacking("NCCL logs of at least two processes of a communicator", CAPTURE)
-    found: dict[str, Finding] = {}
+    findings: dict[str, Finding] = {}
     for processes in sorted(groups, key=len, reverse=True):
         for what, stated in _stated(nccl, processes).items():
             values = {value for value, _ in stated}
             if len(stated) >= limits.min_processes_count and len(values) > 1:
                 finding = _finding(facts, nccl, what, stated)
-                found.setdefault(what, finding)
-    if warned and "NCCL version" not in found:
-        found["NCCL version"] = _warned(facts, nccl, warned)
-    return RuleOutcome(findings=tuple(found[k] for k in sorted(found)))
+                findings.setdefault(what, finding)
+    if warned and "NCCL version" not in findings:
+        findings["NCCL version"] = _warned(facts, nccl, warned)
+    return RuleOutcome(findings=tuple(findings[k] for k in sorted(findings)))
 
 
 def _stated(
     nccl: Nccl, processes: set[tuple[int, str | None, int | None]]
 ) -> dict[str, list[tuple[str, Signal]]]:
     """What each process states, by what it is about; one value a process."""
-    found: dict[str, dict[object, tuple[str, Signal]]] = defaultdict(dict)
+    stated: dict[str, dict[object, tuple[str, Signal]]] = defaultdict(dict)
     for signal in nccl.signals:
         if signal.process not in processes:
             continue
         given = signal.given
         if signal.code == "version" and "nccl" in given:
-            found["NCCL version"][signal.process] = (given["nccl"], signal)
+            stated["NCCL version"][signal.process] = (given["nccl"], signal)
         elif signal.code == "network" and "network" in given:
-            found["network"][signal.process] = (given["network"].strip(), signal)
+            stated["network"][signal.process] = (given["network"].strip(), signal)
         elif signal.code == "env" and given.get("name") not in PER_HOST:
             value = given.get("value", "")
             if not value.startswith("("):
-                found[given.get("name", "")][signal.process] = (value, signal)
-    return {what: list(by.values()) for what, by in found.items() if what}
+                stated[given.get("name", "")][signal.process] = (value, signal)
+    return {what: list(by.values()) for what, by in stated.items() if what}
 
 
 def _finding(facts: Facts, nccl: Nccl, what: str, stated: list[tuple[str, Signal]]) -> Finding:

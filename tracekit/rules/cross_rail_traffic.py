@@ -83,15 +83,15 @@ def evaluate(facts: Facts, limits: CrossRailTrafficThresholds) -> RuleOutcome:
 
 def _rails(facts: Facts, nccl: Nccl, nodes: set[str]) -> dict[str, dict[int, int]]:
     """The rail of each device of each host; empty where one host's topology is not known."""
-    found: dict[str, dict[int, int]] = {}
+    by_node: dict[str, dict[int, int]] = {}
     for node in sorted(nodes):
         listed = {i: name for i, (name, _, _) in listed_nics(nccl, node).items()}
         near = nearness(facts, node, listed.values()) if listed else None
         if near is None:
             return {}
         rails = {i: near.rail(name, listed.values()) for i, name in listed.items()}
-        found[node] = {i: r for i, r in rails.items() if r is not None}
-    return found
+        by_node[node] = {i: r for i, r in rails.items() if r is not None}
+    return by_node
 
 
 def _ends(row: Row, rails: dict[str, dict[int, int]]) -> tuple[int, int]:

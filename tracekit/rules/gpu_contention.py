@@ -63,18 +63,20 @@ def evaluate(facts: Facts, limits: GpuContentionThresholds) -> RuleOutcome:
         for gpu, events in gpus.by_gpu(facts, gpus.THROTTLE, "event").items()
         if any(events[e]["active_count"] or events[e]["held_ns"] for e in HELD if e in events)
     }
-    found = []
-    for gpu, own in sorted(counters.items()):
-        row = own.get("compute_processes")
+    findings = []
+    for gpu, counted in sorted(counters.items()):
+        row = counted.get("compute_processes")
         # A container shows nobody the processes of others, its own among them: none is no answer.
         if row is not None and row["max_value"] >= 1:
             if row["max_value"] >= limits.min_processes_count > (row["peer_value"] or 0.0):
-                found.append(gpus.priced(facts, _by_processes(facts, limits, row)))
+                findings.append(gpus.priced(facts, _by_processes(facts, limits, row)))
         elif gpu not in throttled and _has_more(gpu, counters, limits):
-            made = gpus.priced(facts, _by_memory(facts, limits, own["memory_used"]))
+            made = gpus.priced(facts, _by_memory(facts, limits, counted["memory_used"]))
             if made.impact.s_per_step is not None:  # memory alone accuses nobody
-                found.append(replace(made, confidence=replace(made.confidence, level="possible")))
-    return RuleOutcome(tuple(found))
+                findings.append(
+                    replace(made, confidence=replace(made.confidence, level="possible"))
+                )
+    return RuleOutcome(tuple(findings))
 
 
 HELD = ("hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake")
@@ -84,21 +86,21 @@ def _has_more(
     gpu: str, counters: Mapping[str, Mapping[str, Row]], limits: GpuContentionThresholds
 ) -> bool:
     """Whether a GPU holds more memory than every other of its model, at a clock like theirs."""
-    own = counters[gpu].get("memory_used")
-    if own is None or own["p50_value"] is None:
+    memory = counters[gpu].get("memory_used")
+    if memory is None or memory["p50_value"] is None:
         return False
     others = [
         float(c["memory_used"]["p50_value"])
         for g, c in counters.items()
         if g != gpu
         and "memory_used" in c
-        and c["memory_used"]["model"] == own["model"]
+        and c["memory_used"]["model"] == memory["model"]
         and c["memory_used"]["p50_value"] is not None
     ]
     lost = clock_lost(counters[gpu])
     if len(others) < limits.min_peers_count or lost is None or lost[0] < limits.min_clock_ratio:
         return False
-    more = float(own["p50_value"]) - max(others)
+    more = float(memory["p50_value"]) - max(others)
     return bool(
         more >= limits.min_more_memory_bytes and more >= limits.min_more_memory_ratio * max(others)
     )

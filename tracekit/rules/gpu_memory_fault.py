@@ -67,8 +67,8 @@ def evaluate(facts: Facts, limits: GpuMemoryFaultThresholds) -> RuleOutcome:
     for row in facts.of(gpus.COUNTERS):
         if row["counter"] in FLAGS and row["max_value"] >= 1:
             rows.setdefault(str(row["gpu_id"]), []).append(row)
-    found = (_finding(facts, limits, own) for _, own in sorted(rows.items()))
-    return RuleOutcome(tuple(gpus.priced(facts, f) for f in found))
+    findings = (_finding(facts, limits, of_gpu) for _, of_gpu in sorted(rows.items()))
+    return RuleOutcome(tuple(gpus.priced(facts, f) for f in findings))
 
 
 def _in_time(row: Row) -> tuple[bool, int, int]:

@@ -60,11 +60,11 @@ def evaluate(facts: Facts, limits: GpuOutlierThresholds) -> RuleOutcome:
     for row in rows:
         if _stands_out(row, limits):
             standing.setdefault(str(row["gpu_id"]), []).append(row)
-    found = []
-    for _, own in sorted(standing.items()):
-        if any(_distance(row, rows) >= limits.min_distance_mads for row in own):
-            found.append(_finding(facts, limits, own, rows))
-    return RuleOutcome(tuple(found))
+    findings = []
+    for _, of_gpu in sorted(standing.items()):
+        if any(_distance(row, rows) >= limits.min_distance_mads for row in of_gpu):
+            findings.append(_finding(facts, limits, of_gpu, rows))
+    return RuleOutcome(tuple(findings))
 
 
 def _stands_out(row: Row, limits: GpuOutlierThresholds) -> bool:
@@ -96,17 +96,17 @@ def _distance(row: Row, rows: Sequence[Row]) -> float:
 
 
 def _finding(
-    facts: Facts, limits: GpuOutlierThresholds, own: Sequence[Row], rows: Sequence[Row]
+    facts: Facts, limits: GpuOutlierThresholds, of_gpu: Sequence[Row], rows: Sequence[Row]
 ) -> Finding:
     words = [
         f"{WORDS[r['counter']]} {r['p50_value']:.0f} against {r['peer_value']:.0f} "
         f"{'C' if UNITS[r['counter']] == 'celsius' else 'W'}"
-        for r in own
+        for r in of_gpu
     ]
     return gpus.finding(
         facts,
-        own,
-        f"{gpus.subject(own[:1])} is unlike its peers: {listed(words)}.",
+        of_gpu,
+        f"{gpus.subject(of_gpu[:1])} is unlike its peers: {listed(words)}.",
         tuple(
             Evidence(
                 f"{WORDS[r['counter']]}, median moment",
@@ -118,7 +118,7 @@ def _finding(
                 query=gpus.COUNTERS,
                 rows=facts.readings([r]),
             )
-            for r in own
+            for r in of_gpu
         ),
         basis="its peers at the same moments",
         confirm=("nvidia-smi -q -d TEMPERATURE,POWER   on its host",),

@@ -118,10 +118,10 @@ def candidates_of(rows: Sequence[Row]) -> Candidates:
 
 def by_gpu(facts: Facts, query: str, key: str) -> dict[str, dict[str, Row]]:
     """Rows of a query by GPU, then by one column (counter or event)."""
-    found: dict[str, dict[str, Row]] = {}
+    by_id: dict[str, dict[str, Row]] = {}
     for row in facts.of(query):
-        found.setdefault(str(row["gpu_id"]), {})[str(row[key])] = row
-    return found
+        by_id.setdefault(str(row["gpu_id"]), {})[str(row[key])] = row
+    return by_id
 
 
 def finding(

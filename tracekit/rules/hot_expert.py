@@ -242,9 +242,9 @@ def _cost_ns(
 
 def _evidence(row: Row, limits: HotExpertThresholds) -> tuple[Evidence, ...]:
     rank = f"rank {row['rank']}"
-    found = []
+    evidence = []
     if row["received_ratio"] is not None:
-        found.append(
+        evidence.append(
             Evidence(
                 f"bytes that all-to-alls deliver to {rank}, over its group's mean",
                 float(row["received_ratio"]),
@@ -254,7 +254,7 @@ def _evidence(row: Row, limits: HotExpertThresholds) -> tuple[Evidence, ...]:
             )
         )
     if row["uneven_ratio"] is not None:
-        found.append(
+        evidence.append(
             Evidence(
                 f"compute of {rank} between all-to-alls where members differ, over its peers'",
                 float(row["uneven_ratio"]),
@@ -264,7 +264,7 @@ def _evidence(row: Row, limits: HotExpertThresholds) -> tuple[Evidence, ...]:
             )
         )
     if row["other_ratio"] is not None:
-        found.append(
+        evidence.append(
             Evidence(
                 f"compute of {rank} elsewhere, over its peers'",
                 float(row["other_ratio"]),
@@ -273,7 +273,7 @@ def _evidence(row: Row, limits: HotExpertThresholds) -> tuple[Evidence, ...]:
                 query="expert_load",
             )
         )
-    return tuple(found)
+    return tuple(evidence)
 
 
 def _ruled_out(row: Row, limits: HotExpertThresholds) -> tuple[str, ...]:

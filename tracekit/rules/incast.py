@@ -68,7 +68,7 @@ def evaluate(facts: Facts, limits: IncastThresholds) -> RuleOutcome:
     slow = {f.scope.ranks for f in port_links.slow_links(facts)}
     is_marking = any(p.growth(MARKS, "tx") for p in switch)
     shares = {p.link: _congested(p, limits, is_marking=is_marking) for p in switch}
-    found = []
+    findings = []
     for port in switch:
         usual = at.others_median(shares, port.link) or 0.0
         is_one = shares[port.link] >= max(1.0, limits.min_ahead_ratio * usual)
@@ -77,8 +77,8 @@ def evaluate(facts: Facts, limits: IncastThresholds) -> RuleOutcome:
         senders = _held(facts, port, switch, limits)
         if len(senders) < limits.min_senders_count and not _is_many_to_one(facts):
             continue
-        found.append(_finding(facts, limits, port, every, senders))
-    return RuleOutcome(tuple(found))
+        findings.append(_finding(facts, limits, port, every, senders))
+    return RuleOutcome(tuple(findings))
 
 
 def _ratio(port: at.Port, counters: Sequence[str]) -> float | None:
@@ -100,9 +100,9 @@ def _pauses(
     facts: Facts, port: at.Port, every: Sequence[at.Port], limits: IncastThresholds
 ) -> bool:
     """Whether the host behind a port pauses its switches: then it is slow, not overwhelmed."""
-    own = [p for p in every if p.host == port.host]
-    found = [x for p in own if (x := at.paused(facts, p, is_by_host=True)) is not None]
-    return any((x.ratio or 0.0) >= limits.max_host_paused_ratio for x in found)
+    of_host = [p for p in every if p.host == port.host]
+    pauses = [x for p in of_host if (x := at.paused(facts, p, is_by_host=True)) is not None]
+    return any((x.ratio or 0.0) >= limits.max_host_paused_ratio for x in pauses)
 
 
 def _held(

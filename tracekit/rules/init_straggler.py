@@ -66,7 +66,7 @@ def evaluate(facts: Facts, limits: InitStragglerThresholds) -> RuleOutcome:
     nccl = nccl_of(facts)
     if not nccl.members:
         return no_logs(facts)
-    found = []
+    findings = []
     for comm, members in sorted(nccl.comms.items()):
         timings = [
             s for s in nccl.of("init_timings")
@@ -76,10 +76,10 @@ def evaluate(facts: Facts, limits: InitStragglerThresholds) -> RuleOutcome:
             facts, nccl, limits, members, timings
         )
         if finding is not None:
-            found.append(finding)
-    if not found and not nccl.of("init_timings"):
+            findings.append(finding)
+    if not findings and not nccl.of("init_timings"):
         return facts.lacking("NCCL's init timings (2.22 and later, NCCL_DEBUG=INFO)", CAPTURE)
-    return RuleOutcome(findings=tuple({f.id: f for f in found}.values()))
+    return RuleOutcome(findings=tuple({f.id: f for f in findings}.values()))
 
 
 def _stuck(
@@ -137,10 +137,10 @@ def _late(
     is_usual = len(late) > limits.max_late_ratio * len(waits)
     if not late or is_usual or waited * 1e9 < limits.min_wait_ns:
         return None
-    own = [m for m in members if m.group_rank in late]
+    tardy = [m for m in members if m.group_rank in late]
     return facts.finding(
-        log_scope(ranks=nccl.world_ranks(own), hosts=nccl.hosts(own)),
-        f"{nccl.label(own).capitalize()} came {seconds(waited)} late to the start of NCCL; the "
+        log_scope(ranks=nccl.world_ranks(tardy), hosts=nccl.hosts(tardy)),
+        f"{nccl.label(tardy).capitalize()} came {seconds(waited)} late to the start of NCCL; the "
         f"other {len(waits) - len(late)} waited in the bootstrap.",
         [
             nccl.evidence(

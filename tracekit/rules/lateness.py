@@ -186,7 +186,7 @@ def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
     rows = {int(r["rank"]): r for r in facts.of("straggler")}
     if len(rows) < 2 or not len(steps) or steps.step_ns <= 0:
         return []
-    found = []
+    alone_late = []
     delays = step_delays_ns(facts)
     fair = 1 / len(rows)
     for rank, row in sorted(rows.items()):
@@ -207,7 +207,7 @@ def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
         )
         if sum(score is True for score in scores) == 1 and own_share < limits.min_lone_share_ratio:
             continue
-        found.append(
+        alone_late.append(
             LateRank.of(
                 row,
                 scores,
@@ -218,8 +218,8 @@ def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
                 slowdown_ratio=what_if,
             )
         )
-    together = _late_together(facts, limits, rows, found)
-    alone = [late for late in found if late.rank not in {t.rank for t in together}]
+    together = _late_together(facts, limits, rows, alone_late)
+    alone = [late for late in alone_late if late.rank not in {t.rank for t in together}]
     return sorted(alone + together, key=lambda r: (-r.cost_ns, r.rank))
 
 
@@ -339,10 +339,10 @@ def slower_ranks(facts: Facts, limits: SlowerThresholds) -> list[LateRank]:
     others = [r for r in compared if r not in slow and r in means]
     if not slow or len(slow) > len(compared) / 2 or not others or steps.step_ns <= 0:
         return []
-    own = {r: p.dur - p.exposed_comm for r, p in means.items()}
-    others_own = median(own[r] for r in others)
+    own_ns = {r: p.dur - p.exposed_comm for r, p in means.items()}
+    others_own = median(own_ns[r] for r in others)
     others_wait = median(means[r].exposed_comm for r in others)
-    costs = {r: min(own[r] - others_own, others_wait - means[r].exposed_comm) for r in slow}
+    costs = {r: min(own_ns[r] - others_own, others_wait - means[r].exposed_comm) for r in slow}
     least = max(
         limits.min_cost_ratio * steps.step_ns, limits.min_of_worst_ratio * max(costs.values())
     )
@@ -432,11 +432,11 @@ def _is_credible(facts: Facts, saved_ns: float | None, measured_ns: float) -> bo
 
 def step_delays_ns(facts: Facts) -> dict[StepKey, dict[int, int]]:
     """Exposed delay that each rank caused itself, by step."""
-    found: dict[StepKey, dict[int, int]] = {}
+    delays: dict[StepKey, dict[int, int]] = {}
     for row in facts.of("late_steps"):
         key = StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
-        found.setdefault(key, {})[int(row["rank"])] = int(row["exposed_gap_ns"] or 0)
-    return found
+        delays.setdefault(key, {})[int(row["rank"])] = int(row["exposed_gap_ns"] or 0)
+    return delays
 
 
 def _beyond_typical(
@@ -504,7 +504,7 @@ def step_ratios(
     facts: Facts, ranks: Sequence[int], part: str, peers: Sequence[int] | None = None
 ) -> dict[int, list[float]]:
     """Each rank's ``compute`` or ``own`` time over its peers' median, one value a steady step."""
-    found: dict[int, list[float]] = {rank: [] for rank in ranks}
+    ratios: dict[int, list[float]] = {rank: [] for rank in ranks}
     for by_rank in facts.steps.by_key.values():
         values = {
             r: s.compute_ns if part == "compute" else s.dur_ns - s.exposed_comm_ns
@@ -514,8 +514,8 @@ def step_ratios(
         for rank in ranks:
             others = [v for r, v in values.items() if r != rank]
             if rank in values and others and median(others) > 0:
-                found[rank].append(values[rank] / median(others))
-    return found
+                ratios[rank].append(values[rank] / median(others))
+    return ratios
 
 
 def places(facts: Facts, ranks: Sequence[int]) -> tuple[EvidenceRow, ...]:
@@ -530,7 +530,7 @@ def score_evidence(
 ) -> tuple[Evidence, ...]:
     """The numbers behind a late rank."""
     name = f"rank {late.rank}"
-    found = (
+    evidence = (
         [
             Evidence(
                 f"own time of {name} beyond its peers', as far as they wait longer, mean step",
@@ -569,7 +569,7 @@ def score_evidence(
         ]
     )
     if late.own_cost_ns is not None:
-        found.append(
+        evidence.append(
             Evidence(
                 "a step without the delays of ranks "
                 f"{some_ranges((late.rank, *late.together))} takes less by (replay)",
@@ -580,7 +580,7 @@ def score_evidence(
             )
         )
     if late.slowdown_ratio is not None:
-        found.append(
+        evidence.append(
             Evidence(
                 f"ideal step with only the delays of {name}, over the ideal step (replay)",
                 late.slowdown_ratio,
@@ -590,7 +590,7 @@ def score_evidence(
             )
         )
     if late.peer_ratio is not None:
-        found.append(
+        evidence.append(
             Evidence(
                 f"own time of {name} over its peers' median",
                 late.peer_ratio,
@@ -600,7 +600,7 @@ def score_evidence(
             )
         )
     if late.compute_ratio is not None:
-        found.append(
+        evidence.append(
             Evidence(
                 f"computing time of {name} over its peers' median",
                 late.compute_ratio,
@@ -608,7 +608,7 @@ def score_evidence(
                 query="straggler",
             )
         )
-    return tuple(found)
+    return tuple(evidence)
 
 
 def absent_note(late: LateRank) -> str:

@@ -108,7 +108,7 @@ def _launching(facts: Facts) -> list[RankLaunching]:
     waiting_share, stream_share = _launch_wait_shares(facts), _stream_wait_shares(facts)
     blocked = _blocked_ns(facts)
     kernels = _typical_kernels_ns(facts)
-    found: list[RankLaunching] = []
+    launching: list[RankLaunching] = []
     for row in facts.of("launch_stats"):
         rank = int(row["rank"])
         parts = facts.steps.rank_means.get(rank)
@@ -124,7 +124,7 @@ def _launching(facts: Facts) -> list[RankLaunching]:
         if is_beside_comm:
             waiting_ns, idle_ns = stream_ns, not_computing_ns
         launch_idle_ns = max(0.0, waiting_ns - explained.get(rank, 0.0))
-        found.append(
+        launching.append(
             RankLaunching(
                 rank=rank,
                 launch_idle_ns=launch_idle_ns,
@@ -134,7 +134,7 @@ def _launching(facts: Facts) -> list[RankLaunching]:
                 is_beside_comm=is_beside_comm,
             )
         )
-    return found
+    return launching
 
 
 def _stream_wait_shares(facts: Facts) -> dict[int, float]:
@@ -156,7 +156,7 @@ def _blocked_ns(facts: Facts) -> dict[int, float]:
         key = (int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
         if key in steady:
             times[int(row["rank"])].append(float(row.get("host_blocked_ns") or 0))
-    return {rank: fmean(found) for rank, found in times.items()}
+    return {rank: fmean(blocked_ns) for rank, blocked_ns in times.items()}
 
 
 def _launch_wait_shares(facts: Facts) -> dict[int, float]:

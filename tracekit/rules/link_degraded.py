@@ -86,10 +86,10 @@ def evaluate(facts: Facts, limits: LinkDegradedThresholds) -> RuleOutcome:
         return facts.lacking(f"matched collectives, or {_counters_needed(facts)}", CAPTURE)
     if not len(facts.steps):
         return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
-    found = _late_leavers(facts, rows, limits)
-    named = {rank for finding in found for rank in finding.scope.ranks}
-    found += _slow_groups(facts, limits, named)
-    return RuleOutcome(findings=tuple(_joined(broken, found)))
+    suspected = _late_leavers(facts, rows, limits)
+    named = {rank for finding in suspected for rank in finding.scope.ranks}
+    suspected += _slow_groups(facts, limits, named)
+    return RuleOutcome(findings=tuple(_joined(broken, suspected)))
 
 
 def _counters_needed(facts: Facts) -> str:
@@ -98,10 +98,10 @@ def _counters_needed(facts: Facts) -> str:
     return ports.why_not(facts, given) or "NIC or switch counters of errors and speed"
 
 
-def _joined(broken: Sequence[Finding], found: Sequence[Finding]) -> list[Finding]:
+def _joined(broken: Sequence[Finding], suspected: Sequence[Finding]) -> list[Finding]:
     """What NCCL or a port says first; a member that leaves late on the host that it names, or a
     slow group of the rank that it names, is the same."""
-    joined, left = [], list(found)
+    joined, left = [], list(suspected)
     for error in broken:
         merged = error
         # Only a host that the errors single out: a pair shares the blame.
@@ -131,10 +131,10 @@ def _late_leavers(
             worst[int(ordered[0]["rank"])].append(ordered[0])
     steps_count = len(facts.steps) + len(facts.steps.warmup_keys)
     findings = []
-    for rank, own in sorted(worst.items()):
-        cost_ns = sum(float(r["exit_p50_ns"]) * int(r["calls_count"]) for r in own) / steps_count
+    for rank, calls in sorted(worst.items()):
+        cost_ns = sum(float(r["exit_p50_ns"]) * int(r["calls_count"]) for r in calls) / steps_count
         if cost_ns >= limits.min_step_ratio * facts.steps.step_ns:
-            findings.append(_leaver(facts, rank, own, cost_ns, limits))
+            findings.append(_leaver(facts, rank, calls, cost_ns, limits))
     return findings
 
 

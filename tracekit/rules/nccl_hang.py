@@ -79,18 +79,20 @@ def mismatch(facts: Facts) -> Logged | None:
         if differs and len(row["joined_ranks"]) > 1:
             ranks = sorted(int(r) for r in row["joined_ranks"])
             members = frozenset(int(r) for r in row["members"] or ()) or None
-            found = _mismatch(facts, row["group_name"], int(row["sequence"]), differs, [row], ranks)
-            return Logged(found, frozenset(ranks), members=members, differs=differs)
+            finding = _mismatch(
+                facts, row["group_name"], int(row["sequence"]), differs, [row], ranks
+            )
+            return Logged(finding, frozenset(ranks), members=members, differs=differs)
     for (group, sequence), rows in sorted(_timeouts(facts).items(), key=str):
         differs = _rows_differ(rows)
         if differs and len({_rank(r) for r in rows}) > 1:
             ranks = sorted({k for r in rows if (k := _rank(r)) is not None})
             is_global = _is_global(rows, group)
-            found = _mismatch(
+            finding = _mismatch(
                 facts, group, sequence, differs, rows, ranks,
                 odd=_odd(rows, ranks), is_global=is_global, is_fatal=True,
             )  # fmt: skip
-            return Logged(found, frozenset(ranks), is_world=_is_world(group),
+            return Logged(finding, frozenset(ranks), is_world=_is_world(group),
                           is_global=is_global, differs=differs)  # fmt: skip
     return None
 
@@ -120,11 +122,11 @@ def _rank(row: Row) -> int | None:
 
 def _timeouts(facts: Facts) -> dict[tuple[str | None, int], list[Row]]:
     """Timed-out works by group and sequence."""
-    found: dict[tuple[str | None, int], list[Row]] = defaultdict(list)
+    timeouts: dict[tuple[str | None, int], list[Row]] = defaultdict(list)
     for row in facts.of("watchdog"):
         if row["code"] == "watchdog-timeout" and row["sequence"] is not None:
-            found[row["group_name"], int(row["sequence"])].append(row)
-    return dict(found)
+            timeouts[row["group_name"], int(row["sequence"])].append(row)
+    return dict(timeouts)
 
 
 def _is_global(rows: Sequence[Row], group: object) -> bool:
@@ -171,13 +173,13 @@ def _watchdog(facts: Facts, min_silence_ns: int) -> Logged | None:
     else:
         is_whole = bool(world) and _is_world(group) and len(waiting) == world
     is_global = _is_global(rows, group)
-    found = _hang(
+    finding = _hang(
         facts, op, sequence, group, waiting, behind, silent, rows, "watchdog",
         is_whole=is_whole, is_global=is_global, is_traced=is_traced,
     )  # fmt: skip
-    if found is None:
+    if finding is None:
         return None
-    return Logged(found, frozenset(waiting), frozenset(behind or silent), members=members,
+    return Logged(finding, frozenset(waiting), frozenset(behind or silent), members=members,
                   is_world=_is_world(group), is_global=is_global, is_whole=is_whole)  # fmt: skip
 
 
@@ -239,11 +241,11 @@ def _flight(facts: Facts) -> Logged | None:
     if not (missing or silent or (is_all and timed_out)):
         return None
     op = (chosen["ops"] or ["collective"])[0]
-    found = _hang(facts, str(op), int(chosen["sequence"]), chosen["group_name"], joined, missing,
+    finding = _hang(facts, str(op), int(chosen["sequence"]), chosen["group_name"], joined, missing,
                   silent, [chosen], "flight_calls", is_whole=is_all)  # fmt: skip
-    if found is None:
+    if finding is None:
         return None
-    return Logged(found, frozenset(joined), frozenset(missing or silent),
+    return Logged(finding, frozenset(joined), frozenset(missing or silent),
                   members=frozenset(int(r) for r in members), is_whole=is_all)  # fmt: skip
 
 

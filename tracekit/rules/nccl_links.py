@@ -67,16 +67,16 @@ def roots(nccl: Nccl) -> list[Failure]:
 def failures(facts: Facts, limits: FailureThresholds) -> list[Finding]:
     """One finding for what broke; none without an error that is no flush."""
     nccl = nccl_of(facts)
-    found = roots(nccl)
-    if not found:
+    failed = roots(nccl)
+    if not failed:
         return []
-    statuses = Counter(f.status for f in found)
+    statuses = Counter(f.status for f in failed)
     status, _ = statuses.most_common(1)[0]
-    culprit = _culprit(found, limits)
-    nics = sorted({f.signal.given["nic"] for f in found if "nic" in f.signal.given})
+    culprit = _culprit(failed, limits)
+    nics = sorted({f.signal.given["nic"] for f in failed if "nic" in f.signal.given})
     means = MEANING.get(status, f"status {status}")
-    count = f"{len(found)} process{'' if len(found) == 1 else 'es'}"
-    hosts = sorted({f.host for f in found if f.host is not None})
+    count = f"{len(failed)} process{'' if len(failed) == 1 else 'es'}"
+    hosts = sorted({f.host for f in failed if f.host is not None})
     if culprit is not None:
         says = f"{safe(culprit)} is in most of the connections that failed ({count}): {means}."
     else:
@@ -92,10 +92,10 @@ def failures(facts: Facts, limits: FailureThresholds) -> list[Finding]:
             [
                 nccl.evidence(
                     "processes whose connection failed",
-                    len(found),
+                    len(failed),
                     "count",
                     "nccl_signals",
-                    [f.signal for f in found],
+                    [f.signal for f in failed],
                 ),
                 nccl.evidence(
                     "flushed completions that followed", flushes, "count", "nccl_signals"
@@ -114,9 +114,9 @@ def failures(facts: Facts, limits: FailureThresholds) -> list[Finding]:
     ]
 
 
-def _culprit(found: list[Failure], limits: FailureThresholds) -> str | None:
+def _culprit(failed: list[Failure], limits: FailureThresholds) -> str | None:
     """The one host in most pairs; None where a pair shares the blame or it is spread."""
-    pairs = {(f.host, f.peer) for f in found if f.host is not None and f.peer is not None}
+    pairs = {(f.host, f.peer) for f in failed if f.host is not None and f.peer is not None}
     pairs = {p for p in pairs if p[0] != p[1]}
     # Both directions of one pair are one pair.
     unordered = {tuple(sorted(map(str, p))) for p in pairs}

@@ -84,24 +84,24 @@ def _reason(nccl: Nccl, members: list[Member]) -> tuple[str, list[Signal], str]:
         return [s for s in nccl.of(code) if s.process in processes]
 
     for name, bad in (("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "Socket")):
-        found = [
+        signals = [
             s for s in nccl.settings(name)
             if s.process in processes and s.given.get("value") == bad
         ]  # fmt: skip
-        if found:
-            return f"{name}={bad} is set", found, f"unset {name}"
-    if found := said("no_ibverbs"):
+        if signals:
+            return f"{name}={bad} is set", signals, f"unset {name}"
+    if signals := said("no_ibverbs"):
         return (
-            "libibverbs could not be loaded", found,
+            "libibverbs could not be loaded", signals,
             "install libibverbs and the NIC's driver library in the image",
         )  # fmt: skip
-    if found := said("no_ib_device"):
+    if signals := said("no_ib_device"):
         return (
-            "NCCL found no InfiniBand or RoCE device", found,
+            "NCCL found no InfiniBand or RoCE device", signals,
             "give the container /dev/infiniband and the memory lock limit; check ibv_devinfo",
         )  # fmt: skip
-    if found := said("plugin_failed"):
-        return "a network plugin failed to start", found, "repair the network plugin"
+    if signals := said("plugin_failed"):
+        return "a network plugin failed to start", signals, "repair the network plugin"
     return "the log does not say why", [], "log with NCCL_DEBUG_SUBSYS=INIT,NET to see why"
 
 

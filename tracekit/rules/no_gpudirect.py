@@ -82,14 +82,14 @@ def _reason(nccl: Nccl) -> tuple[str, list[Signal], str]:
             "hide them",
         )  # fmt: skip
     for name in ("NCCL_NET_GDR_LEVEL", "NCCL_IB_CUDA_SUPPORT", "NCCL_NET_GDR_READ"):
-        found = nccl.settings(name)
-        if found:
-            return f"; {name}={found[0].given.get('value')} is set", found, f"unset {name}"
-    found = [s for s in nccl.of("gdr") if s.given.get("state") == "Disabled"]
-    if found:
+        signals = nccl.settings(name)
+        if signals:
+            return f"; {name}={signals[0].given.get('value')} is set", signals, f"unset {name}"
+    signals = [s for s in nccl.of("gdr") if s.given.get("state") == "Disabled"]
+    if signals:
         return (
             "; NCCL found it disabled for the NICs",
-            found,
+            signals,
             "modprobe nvidia-peermem on the hosts",
         )
     return "", [], "modprobe nvidia-peermem on the hosts; log with NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH"

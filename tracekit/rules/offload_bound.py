@@ -109,7 +109,7 @@ def _copies(facts: Facts, limits: OffloadBoundThresholds) -> list[RankCopies]:
             sums = host.setdefault(rank, [0.0, 0.0])
             sums[0] += busy_ns
             sums[1] += float(row["total_bytes"] or 0)
-    found = []
+    copying = []
     for rank, (busy_ns, moved) in sorted(host.items()):
         if rank not in exposed or not spans.get(rank) or busy_ns <= 0:
             continue
@@ -121,8 +121,8 @@ def _copies(facts: Facts, limits: OffloadBoundThresholds) -> list[RankCopies]:
             and step_bytes >= limits.min_step_bytes
             and busy_ns >= limits.min_copies_ratio * every[rank]
         ):
-            found.append(RankCopies(rank, exposed_ns, step_bytes, moved * 1e9 / busy_ns))
-    return found
+            copying.append(RankCopies(rank, exposed_ns, step_bytes, moved * 1e9 / busy_ns))
+    return copying
 
 
 def _finding(facts: Facts, limits: OffloadBoundThresholds, ranks: list[RankCopies]) -> Finding:

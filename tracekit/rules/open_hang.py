@@ -72,15 +72,15 @@ def hangs(facts: Facts, limits: standstill.SilenceThresholds) -> list[Traced]:
     by_group: dict[tuple[object, ...], list[Row]] = defaultdict(list)
     for row in facts.of(QUERY):
         by_group[row["attempt"], row["capture_id"], row["group_id"]].append(row)
-    found = [
+    standing = [
         s for rows in by_group.values()
         if (s := _standing(rows, limits)) is not None
     ]  # fmt: skip
-    found.sort(key=lambda s: (KINDS.index(s.kind), -s.still_ns, str(s.rows[0]["group_id"])))
+    standing.sort(key=lambda s: (KINDS.index(s.kind), -s.still_ns, str(s.rows[0]["group_id"])))
     return [
         Traced(_finding(facts, s, limits.min_silence_ns),
                frozenset((*s.waiting, *s.absent, *s.untraced)), frozenset(s.roots))
-        for s in found
+        for s in standing
     ]  # fmt: skip
 
 

@@ -84,13 +84,13 @@ def evaluate(facts: Facts, limits: PacketLossThresholds) -> RuleOutcome:
     if singled:
         # The switch's port and the NIC may both count the same drops: one link, one finding.
         links = at.views({loss.port.link: loss.port for loss in singled}.values())
-        own = [[loss for loss in singled if loss.port in link] for link in links]
-        return RuleOutcome(tuple(_finding(facts, limits, losses, worst) for losses in own))
+        by_link = [[loss for loss in singled if loss.port in link] for link in links]
+        return RuleOutcome(tuple(_finding(facts, limits, losses, worst) for losses in by_link))
     return RuleOutcome((_finding(facts, limits, bad, worst),))
 
 
 def _losses(port: at.Port) -> list[_Loss]:
-    found = []
+    losses = []
     for direction in ("rx", "tx"):
         dropped = port.growth(at.DROPPED, direction)
         if dropped is None:
@@ -99,8 +99,8 @@ def _losses(port: at.Port) -> list[_Loss]:
         moved = port.growth([f"{direction}_bytes", f"{direction}_queue_bytes"], direction)
         packets = passed if passed is not None else (moved or 0.0) / PACKET_BYTES
         whole = packets + dropped
-        found.append(_Loss(port, direction, dropped, dropped / whole if whole else 0.0))
-    return found
+        losses.append(_Loss(port, direction, dropped, dropped / whole if whole else 0.0))
+    return losses
 
 
 def _is_costly(
@@ -124,13 +124,13 @@ def _stands_out(loss: _Loss, worst: dict[str, float], limits: PacketLossThreshol
 def _finding(
     facts: Facts, limits: PacketLossThresholds, losses: Sequence[_Loss], worst: dict[str, float]
 ) -> Finding:
-    found = [loss.port for loss in losses]
-    scope = at.scope_of(facts, list({p.link: p for p in found}.values()))
+    ports = [loss.port for loss in losses]
+    scope = at.scope_of(facts, list({p.link: p for p in ports}.values()))
     rows = [r for loss in losses for r in loss.port.of(at.DROPPED, loss.direction) if r["growth"]]
     first = max(losses, key=lambda loss: loss.ratio)
     usual = at.others_median(worst, first.port.link)
     dropped = max(loss.dropped for loss in losses)
-    if len(at.views(found)) == 1:
+    if len(at.views(ports)) == 1:
         who = f"The {at.named(first.port, first.direction)} drops"
         rest = _contrast(worst, first)
         said = (
@@ -141,7 +141,7 @@ def _finding(
         dropped = sum(loss.dropped for loss in losses)
         said = (
             f"{plural(len(scope.links), 'port')} drop packets while the job runs "
-            f"({dropped:,.0f}; up to {share(first.ratio)}): {at.links_phrase(found)}."
+            f"({dropped:,.0f}; up to {share(first.ratio)}): {at.links_phrase(ports)}."
         )
         where = "all" if set(scope.links) == set(worst) else scope.links[0]
     evidence = (
@@ -163,7 +163,7 @@ def _finding(
     )
     return at.finding(
         facts,
-        found,
+        ports,
         said,
         evidence,
         rows=rows,

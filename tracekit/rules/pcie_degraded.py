@@ -86,29 +86,31 @@ def evaluate(facts: Facts, limits: PcieDegradedThresholds) -> RuleOutcome:
     events = gpus.current_events(facts, gpus.PCIE_XIDS)
     if not has_link and not has_replays and not events:
         return gpus.lacking_counters(facts, "PCIe width, generation or replays (DCGM 202, 235-238)")
-    found: dict[str, Finding] = {}
-    for gpu, own in sorted(counters.items()):
+    findings: dict[str, Finding] = {}
+    for gpu, gauges in sorted(counters.items()):
         for name in LINK:
-            if name in own and _is_down(own, name, limits):
-                found.setdefault(gpu, _priced(facts, limits, own, _down(facts, limits, own, name)))
+            if name in gauges and _is_down(gauges, name, limits):
+                findings.setdefault(
+                    gpu, _priced(facts, limits, gauges, _down(facts, limits, gauges, name))
+                )
     replays = {
-        gpu: float(own["pcie_replays"]["growth"] or 0.0)
-        for gpu, own in growth.items()
-        if "pcie_replays" in own
+        gpu: float(gauges["pcie_replays"]["growth"] or 0.0)
+        for gpu, gauges in growth.items()
+        if "pcie_replays" in gauges
     }
     for gpu, count in sorted(replays.items()):
         others = [c for g, c in replays.items() if g != gpu]
         usual = median(others) if others else 0.0
         if count >= limits.min_replays_count and count >= limits.min_ahead_ratio * usual:
-            found.setdefault(gpu, _replays(facts, limits, growth[gpu]["pcie_replays"], usual))
+            findings.setdefault(gpu, _replays(facts, limits, growth[gpu]["pcie_replays"], usual))
     for row in events:
-        found.setdefault(str(row["gpu_id"]), _event(facts, row))
-    return RuleOutcome(tuple(found.values()))
+        findings.setdefault(str(row["gpu_id"]), _event(facts, row))
+    return RuleOutcome(tuple(findings.values()))
 
 
-def _is_down(own: Mapping[str, Row], name: str, limits: PcieDegradedThresholds) -> bool:
-    row, most = own[name], own.get(f"{name}_max")
-    busy = own.get("gpu_utilisation")
+def _is_down(gauges: Mapping[str, Row], name: str, limits: PcieDegradedThresholds) -> bool:
+    row, most = gauges[name], gauges.get(f"{name}_max")
+    busy = gauges.get("gpu_utilisation")
     is_busy = busy is not None and (busy["p50_value"] or busy["max_value"]) >= limits.min_busy_ratio
     if not is_busy:
         return False
@@ -132,9 +134,9 @@ def _made(facts: Facts, row: Row, summary: str, evidence: Evidence, severity: Se
 
 
 def _down(
-    facts: Facts, limits: PcieDegradedThresholds, own: Mapping[str, Row], name: str
+    facts: Facts, limits: PcieDegradedThresholds, gauges: Mapping[str, Row], name: str
 ) -> Finding:
-    row, most = own[name], own.get(f"{name}_max")
+    row, most = gauges[name], gauges.get(f"{name}_max")
     could = row["peer_value"] if row["peer_value"] is not None else most and most["max_value"]
     evidence = Evidence(
         f"highest {LINK[name]} while busy",
@@ -152,7 +154,7 @@ def _down(
 
 
 def _priced(
-    facts: Facts, limits: PcieDegradedThresholds, own: Mapping[str, Row], made: Finding
+    facts: Facts, limits: PcieDegradedThresholds, gauges: Mapping[str, Row], made: Finding
 ) -> Finding:
     """The finding with what the narrow link costs, or the most that it can, and why no more."""
     steps, ranks = facts.steps, made.scope.ranks
@@ -163,8 +165,8 @@ def _priced(
     price = _copies(facts, limits, ranks)
     why = ""
     if price is None:
-        found = _traffic(facts, limits, own, ranks)
-        price, why = (None, found) if isinstance(found, str) else (found, "")
+        by_traffic = _traffic(facts, limits, gauges, ranks)
+        price, why = (None, by_traffic) if isinstance(by_traffic, str) else (by_traffic, "")
     if price is not None:
         cost_ns, evidence = price
         impact = facts.impact(cost_ns)
@@ -217,15 +219,19 @@ def _copies(
 
 
 def _traffic(
-    facts: Facts, limits: PcieDegradedThresholds, own: Mapping[str, Row], ranks: Sequence[int]
+    facts: Facts, limits: PcieDegradedThresholds, gauges: Mapping[str, Row], ranks: Sequence[int]
 ) -> tuple[float, Evidence] | str:
     """What transfers take beyond what a whole link would need; words where that cannot be said."""
-    speeds = _speeds(facts, own)
+    speeds = _speeds(facts, gauges)
     if isinstance(speeds, str):
         return speeds
     narrow, whole = speeds
     step_ns = facts.steps.step_ns
-    rates = [own[n] for n in ("pcie_tx", "pcie_rx") if n in own and own[n]["p50_value"] is not None]
+    rates = [
+        gauges[n]
+        for n in ("pcie_tx", "pcie_rx")
+        if n in gauges and gauges[n]["p50_value"] is not None
+    ]
     if not rates:
         return "nobody counted the bytes on its link (DCGM 1009, 1010)"
     if any((r["interval_ns"] or 0) < step_ns for r in rates):
@@ -251,11 +257,11 @@ def _traffic(
     return cost_ns, evidence
 
 
-def _speeds(facts: Facts, own: Mapping[str, Row]) -> tuple[float, float] | str:
+def _speeds(facts: Facts, gauges: Mapping[str, Row]) -> tuple[float, float] | str:
     """Bytes a second that its link carries, and that a whole one and the NIC would; or words."""
     said = facts.description.hardware.nic_bytes_per_s if facts.description is not None else None
-    width, most = own.get("pcie_width"), own.get("pcie_width_max")
-    gen, best = own.get("pcie_generation"), own.get("pcie_generation_max")
+    width, most = gauges.get("pcie_width"), gauges.get("pcie_width_max")
+    gen, best = gauges.get("pcie_generation"), gauges.get("pcie_generation_max")
     if said is None:
         return "nobody says how fast its NIC is (job.toml: hardware.nic_bytes_per_s)"
     if width is None or gen is None:

@@ -47,10 +47,10 @@ class PfcStormThresholds(at.PortThresholds):
 
 def evaluate(facts: Facts, limits: PfcStormThresholds) -> RuleOutcome:
     """One finding for all ports in a storm."""
-    found = at.ports(facts)
-    stormed = [p for p in found if (p.growth(STORMS) or 0.0) >= limits.min_storms_count]
-    pauses = [(p, pause) for p in found if (pause := at.paused(facts, p, is_by_host=False))]
-    if not pauses and not any(p.of(STORMS) for p in found):
+    ports = at.ports(facts)
+    stormed = [p for p in ports if (p.growth(STORMS) or 0.0) >= limits.min_storms_count]
+    pauses = [(p, pause) for p in ports if (pause := at.paused(facts, p, is_by_host=False))]
+    if not pauses and not any(p.of(STORMS) for p in ports):
         needs = at.why_not(facts, at.PAUSES) or f"{at.NEEDS} of pauses, or a watchdog's"
         return facts.lacking(needs, at.CAPTURE)
     held = [(p, x) for p, x in pauses if (x.ratio or 0.0) >= limits.min_paused_ratio]

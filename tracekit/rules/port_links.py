@@ -31,7 +31,7 @@ def slow_links(facts: Facts) -> list[Finding]:
     """One finding a port of the job that is slower than the others by its own word."""
     limits = facts.limits(SpeedThresholds)
     by_link = {(p.node, p.port): p for p in at.ports(facts) if at.owners(p)}
-    found: dict[str, Finding] = {}
+    findings: dict[str, Finding] = {}
     for counter in SPEEDS:
         rows = [
             r
@@ -49,8 +49,8 @@ def slow_links(facts: Facts) -> list[Finding]:
                 continue
             usual = median(others)
             if float(row["max_value"]) <= limits.max_speed_ratio * usual:
-                found.setdefault(port.link, _finding(facts, limits, port, row, usual))
-    return list(found.values())
+                findings.setdefault(port.link, _finding(facts, limits, port, row, usual))
+    return list(findings.values())
 
 
 def _finding(

@@ -52,13 +52,13 @@ def evaluate(facts: Facts, limits: PowerBrakeThresholds) -> RuleOutcome:
         for _, events in sorted(throttle.items())
         if "hw_power_brake" in events and gpus.is_held(events["hw_power_brake"], limits)
     ]
-    found = [_brake(facts, limits, braked, counters)] if braked else []
+    findings = [_brake(facts, limits, braked, counters)] if braked else []
     named = {row["gpu_id"] for row in braked}
     for gpu, events in sorted(throttle.items()):
         clock = counters.get(gpu, {}).get("sm_clock")
         if gpu not in named and clock is not None and _is_capped(events, clock, limits):
-            found.append(_cap(facts, limits, events["sw_power_cap"], counters[gpu]))
-    return RuleOutcome(tuple(gpus.priced(facts, f) for f in found))
+            findings.append(_cap(facts, limits, events["sw_power_cap"], counters[gpu]))
+    return RuleOutcome(tuple(gpus.priced(facts, f) for f in findings))
 
 
 def _is_capped(events: Mapping[str, Row], clock: Row, limits: PowerBrakeThresholds) -> bool:

@@ -87,7 +87,7 @@ def evaluate(facts: Facts, limits: SequenceImbalanceThresholds) -> RuleOutcome:
     if len(varying) < max(1.0, limits.min_ranks_ratio * len(rows)):
         return RuleOutcome()
     longest = [int(r["longest_replica"]) for r in balance]
-    same = max(longest.count(one) for one in set(longest)) / len(longest)
+    same = max(longest.count(microbatch) for microbatch in set(longest)) / len(longest)
     if same > limits.max_same_replica_ratio:
         return RuleOutcome()
     lost_ns = fmean(float(r["longest_ns"]) - float(r["mean_ns"]) for r in balance)

@@ -103,12 +103,12 @@ def evaluate(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
         return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
     if has_uneven_work(facts, limits):
         return facts.lacking("the work of each rank: experts get unequal shares of the tokens")
-    found = []
+    findings = []
     for late in late_ranks(facts, limits) or slower_ranks(facts, limits):
         ratios = step_ratios_of(facts, late, "compute")
         if is_slow(late, ratios, limits) and not _has_more_calls(facts, late.rank, limits):
-            found.append(_finding(facts, limits, late, ratios))
-    return RuleOutcome(findings=tuple(found))
+            findings.append(_finding(facts, limits, late, ratios))
+    return RuleOutcome(findings=tuple(findings))
 
 
 def _has_timers_only(facts: Facts) -> bool:
@@ -178,18 +178,18 @@ def _by_counters(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
     """The GPU that does not wait, where its own counters say why it may be slow."""
     if not active.has_activity(facts):
         return facts.lacking("a GPU timeline, or the SM activity of GPUs (DCGM 1002)", gpus.CAPTURE)
-    found = active.busiest(facts, limits)
-    return RuleOutcome(tuple(_suspect(facts, limits, one) for one in found))
+    busy = active.busiest(facts, limits)
+    return RuleOutcome(tuple(_suspect(facts, limits, suspect) for suspect in busy))
 
 
-def _suspect(facts: Facts, limits: SlowGpuThresholds, one: active.Busiest) -> Finding:
-    row = one.row
+def _suspect(facts: Facts, limits: SlowGpuThresholds, suspect: active.Busiest) -> Finding:
+    row = suspect.row
     index = row["gpu_index"] if row["gpu_index"] is not None else row["pci"] or "N"
     return gpus.finding(
         facts,
         [row],
         f"{gpus.subject([row])} does not wait for its peers "
-        f"({row['total_ratio']:.2f}x as active as they are), and {listed(one.reasons)}.",
+        f"({row['total_ratio']:.2f}x as active as they are), and {listed(suspect.reasons)}.",
         (
             Evidence(
                 "activity over its peers'",
@@ -199,7 +199,7 @@ def _suspect(facts: Facts, limits: SlowGpuThresholds, one: active.Busiest) -> Fi
                 query=gpus.COUNTERS,
                 rows=facts.readings([row]),
             ),
-            *one.evidence,
+            *suspect.evidence,
         ),
         least=Severity.MINOR,
         basis="one kind of evidence: counters; no trace shows who waits for whom",

@@ -89,13 +89,13 @@ def evaluate(facts: Facts, limits: SlowHostThresholds) -> RuleOutcome:
     if not facts.has_gpu and has_uneven_work(facts, limits):
         return facts.lacking("the work of each rank: experts get unequal shares of the tokens")
     slow = late_ranks(facts, limits) or slower_ranks(facts, limits)
-    found = [late for late in slow if _is_slow(facts, late, limits)]
-    whole = _whole_hosts(facts, [late.rank for late in found])
+    held_up = [late for late in slow if _is_slow(facts, late, limits)]
+    whole = _whole_hosts(facts, [late.rank for late in held_up])
     findings = []
     for host, ranks in sorted(whole.items()):
-        members = [late for late in found if late.rank in ranks]
+        members = [late for late in held_up if late.rank in ranks]
         findings.append(_finding(facts, limits, members, host))
-    for late in found:
+    for late in held_up:
         if not any(late.rank in ranks for ranks in whole.values()):
             findings.append(_finding(facts, limits, [late], None))
     return RuleOutcome(findings=tuple(findings))

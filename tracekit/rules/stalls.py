@@ -215,8 +215,8 @@ def _is_persistent(
     if max(episode_lengths(keys, steps.keys)) >= limits.persistent_steps_count:
         return True
     for rank in ranks:
-        own = [d.key for d in stalled if rank in _contributors(d, limits)]
-        if len(episode_lengths(own, steps.keys)) >= limits.episodes_count:
+        named_in = [d.key for d in stalled if rank in _contributors(d, limits)]
+        if len(episode_lengths(named_in, steps.keys)) >= limits.episodes_count:
             return True
     return False
 

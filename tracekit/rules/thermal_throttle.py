@@ -59,13 +59,13 @@ def evaluate(facts: Facts, limits: ThermalThrottleThresholds) -> RuleOutcome:
     if not throttle:
         return gpus.lacking_counters(facts, "the GPUs' clock event reasons (DCGM 112, 1422, 1423)")
     counters = gpus.by_gpu(facts, gpus.COUNTERS, "counter")
-    found = []
+    findings = []
     for gpu, events in sorted(throttle.items()):
         reason = _reason(events, counters.get(gpu, {}), limits)
         if reason is not None:
-            own = _finding(facts, limits, events[reason], counters.get(gpu, {}))
-            found.append(gpus.priced(facts, own))
-    return RuleOutcome(tuple(found))
+            finding = _finding(facts, limits, events[reason], counters.get(gpu, {}))
+            findings.append(gpus.priced(facts, finding))
+    return RuleOutcome(tuple(findings))
 
 
 def _reason(

@@ -103,18 +103,18 @@ def evaluate(facts: Facts, limits: TrafficMismatchThresholds) -> RuleOutcome:
         return facts.lacking(NEEDS, CAPTURE)
     contradicted = _contradicted(facts, rows)
     wrong = {m.kind for m in contradicted}
-    found = [
+    mismatches = [
         *contradicted,
         *(m for row in rows if (m := _oversized(row, rows, limits)) and m.kind not in wrong),
         *(m for m in _extra_and_missing(facts, rows, limits) if m.kind not in wrong),
         *(m for row in rows if (m := _misplaced(facts, row, limits)) and m.kind not in wrong),
     ]
-    if not found and all(row["expected_bytes"] is None for row in rows):
+    if not mismatches and all(row["expected_bytes"] is None for row in rows):
         unknown = expect(facts.description).unknown
         what = f"{NEEDS}: {listed(unknown[:6])}" if unknown else "sizes of messages in the traces"
         return facts.lacking(what, CAPTURE)
     by_kind: dict[tuple[str, str], list[Mismatch]] = defaultdict(list)
-    for mismatch in found:
+    for mismatch in mismatches:
         by_kind[mismatch.kind, mismatch.what].append(mismatch)
     return RuleOutcome(
         findings=tuple(_finding(facts, limits, several) for several in by_kind.values())
@@ -140,24 +140,26 @@ def _contradicted(facts: Facts, rows: Sequence[Row]) -> list[Mismatch]:
     """Families whose groups have another size than the description says."""
     assert facts.description is not None  # noqa: S101  # evaluate has looked
     parallelism = facts.description.parallelism
-    found = []
+    mismatches = []
     for kind in STATED:
         said = getattr(parallelism, kind)
-        own = [r for r in rows if r["group_kind"] == kind and r["group_size"] and r["ranks_count"]]
-        if said is None or not own or kind == "cp":
+        alike = [
+            r for r in rows if r["group_kind"] == kind and r["group_size"] and r["ranks_count"]
+        ]
+        if said is None or not alike or kind == "cp":
             continue
-        seen = max(int(r["group_size"]) for r in own)
+        seen = max(int(r["group_size"]) for r in alike)
         if seen != said:
             says = (
                 f"The job description says {kind} = {said}; the traces show {kind} groups of "
                 f"{seen} ranks."
             )
-            found.append(
-                Mismatch(kind, str(own[0]["op"]), "contradicted", says, own[0], 0.0,
+            mismatches.append(
+                Mismatch(kind, str(alike[0]["op"]), "contradicted", says, alike[0], 0.0,
                          float(seen), "count", float(said),
                          remedy=("correct the job description: what is expected rests on it",))
             )  # fmt: skip
-    return found
+    return mismatches
 
 
 def _oversized(row: Row, rows: Sequence[Row], limits: TrafficMismatchThresholds) -> Mismatch | None:
@@ -229,8 +231,8 @@ def _extra_and_missing(
         if not r["calls_per_step"] and (r["expected_bytes"] or 0.0) >= max(least, 1.0) and is_whole
         and not any(_stands_in(facts, other, [r]) for other in unplanned)
     ]  # fmt: skip
-    found = [_extra(facts, r) for r in extra]
-    return found + [_missing(r, extra) for r in missing]
+    mismatches = [_extra(facts, r) for r in extra]
+    return mismatches + [_missing(r, extra) for r in missing]
 
 
 def _stands_in(facts: Facts, row: Row, rows: Sequence[Row]) -> bool:
@@ -347,16 +349,16 @@ def _exposed_ns(facts: Facts, row: Row) -> float:
 
     The operation's share of all exposed communication, and of that its family's share of bytes.
     """
-    own: dict[int, float] = defaultdict(float)
+    of_op: dict[int, float] = defaultdict(float)
     every: dict[int, float] = defaultdict(float)
-    for one in facts.of("exposed_comm_by_op"):
-        ns = float(one["exposed_comm_ns"] or 0.0)
-        every[int(one["rank"])] += ns
-        if one["op"] == row["op"]:
-            own[int(one["rank"])] += ns
+    for exposed in facts.of("exposed_comm_by_op"):
+        ns = float(exposed["exposed_comm_ns"] or 0.0)
+        every[int(exposed["rank"])] += ns
+        if exposed["op"] == row["op"]:
+            of_op[int(exposed["rank"])] += ns
     means = facts.steps.rank_means
     shares = [
-        own[rank] / ns * means[rank].exposed_comm
+        of_op[rank] / ns * means[rank].exposed_comm
         for rank, ns in every.items()
         if ns > 0 and rank in means
     ]

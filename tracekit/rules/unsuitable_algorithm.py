@@ -50,9 +50,11 @@ def evaluate(facts: Facts, limits: UnsuitableAlgorithmThresholds) -> RuleOutcome
         return facts.lacking(
             "NCCL's choices in a log (NCCL_DEBUG_SUBSYS=TUNING)", "NCCL_DEBUG_SUBSYS=TUNING"
         )
-    found = [f for rows in _alike(facts) if (f := _slower(facts, nccl, limits, rows)) is not None]
+    findings = [
+        f for rows in _alike(facts) if (f := _slower(facts, nccl, limits, rows)) is not None
+    ]
     forced = _forced(facts, nccl, limits)
-    return RuleOutcome(findings=(*found, *([forced] if forced else [])))
+    return RuleOutcome(findings=(*findings, *([forced] if forced else [])))
 
 
 def _alike(facts: Facts) -> list[list[Row]]:

@@ -71,13 +71,13 @@ def evaluate(facts: Facts, limits: WrongNicThresholds) -> RuleOutcome:
     for row in rows:
         if row["node"] is not None:
             by_node[str(row["node"])].append(row)
-    found = [
+    findings = [
         f for node, used in sorted(by_node.items())
         if (f := _slow(facts, nccl, limits, node, used)
              or _single(facts, nccl, limits, node, by_node)
              or _far(facts, nccl, limits, node, used))
     ]  # fmt: skip
-    return RuleOutcome(findings=tuple(found))
+    return RuleOutcome(findings=tuple(findings))
 
 
 def _slow(

@@ -13,6 +13,7 @@ from tracekit import api
 from tracekit.errors import AmbiguousInputError
 from tracekit.report.model import Document
 from tracekit.store import Selection
+from tracekit.whatif import WhatIf
 
 STAGES, MICROBATCHES, STEPS = 3, 6, 6
 Slow = dict[tuple[int, int], float]
@@ -96,6 +97,19 @@ def test_the_slow_rank_is_the_verdict_with_what_it_costs(
     finding = next(f for f in document.findings if f.rule == "slow-gpu")
     assert finding.impact.s_per_step == pytest.approx(job.step_s - HEALTHY.step_s, rel=0.03)
     assert finding.confidence.level == "likely"
+
+
+@pytest.mark.parametrize(
+    "job", [HEALTHY, Timers({(1, 0): 1.5}), Timers({}, wild=1.5)], ids=["even", "slow", "wild"]
+)
+def test_the_step_is_that_of_the_replay(job: Timers, tmp_path: Path) -> None:
+    times = job.diagnose(tmp_path).metrics.step_time
+    with api.open(tmp_path / "timers.parquet") as run:
+        found = run.whatif()
+    assert times is not None
+    assert times.mean_s == pytest.approx(found.t_base_s, rel=1e-6)
+    assert isinstance(found, WhatIf)
+    assert times.max_s == pytest.approx(max(found.base_by_step_s.values()), rel=1e-6)
 
 
 @pytest.mark.parametrize(

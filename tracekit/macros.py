@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 MACRO_FILES: tuple[str, ...] = (
     "keys",
+    "steps",
     "intervals",
     "work",
     "stalls",

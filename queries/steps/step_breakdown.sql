@@ -7,7 +7,6 @@
 --
 -- reads: step, gpu_op, host_op, collective, annotation
 -- grain: attempt, rank, capture_id, step
--- asked: report
 -- column: rank INTEGER : Global rank.
 -- column: attempt INTEGER : Attempt of the job, from 1.
 -- column: capture_id INTEGER : Capture window of the rank, from 0.
@@ -24,6 +23,7 @@
 -- column: host_blocked_ns BIGINT : Time with a host thread blocked: in a synchronising or copying
 --     runtime call, or without GPU operations waiting for a collective. It runs beside the parts.
 -- column: measured_on VARCHAR : gpu, or host where the rank has no GPU operations.
+-- column: start_ns BIGINT : Start of the window, on the job's clock.
 WITH
     gpu_ranks AS (
         SELECT DISTINCT attempt, rank FROM gpu_op
@@ -32,16 +32,11 @@ WITH
         SELECT
             capture_key(attempt, rank, capture_id) AS key,
             step,
-            coalesce(is_warmup, FALSE) AS is_warmup,
-            coalesce(is_partial, FALSE) AS is_partial,
+            is_warmup,
+            is_partial,
             start_ns,
-            -- The next step counts only if it is the next in number: there may be a hole.
-            CASE lead(step) OVER capture
-                WHEN step + 1 THEN lead(start_ns) OVER capture
-                ELSE start_ns + dur_ns
-            END AS end_ns
-        FROM step
-        WINDOW capture AS (PARTITION BY attempt, rank, capture_id ORDER BY start_ns, step)
+            end_ns
+        FROM step_windows()
     ),
     blocking_calls AS (
         SELECT attempt, rank, capture_id, 'blocked' AS class, start_ns, start_ns + dur_ns AS end_ns
@@ -145,7 +140,8 @@ SELECT
     busy_ns - either_ns AS memory_ns,
     windows.end_ns - windows.start_ns - busy_ns AS idle_ns,
     host_blocked_ns,
-    CASE WHEN gpu_ranks.rank IS NULL THEN 'host' ELSE 'gpu' END AS measured_on
+    CASE WHEN gpu_ranks.rank IS NULL THEN 'host' ELSE 'gpu' END AS measured_on,
+    windows.start_ns
 FROM windows
 INNER JOIN step_times USING (key, step)
 LEFT JOIN gpu_ranks

@@ -1,12 +1,12 @@
 -- Stretches of steps of about the same length: when the job became slower or faster.
 --
--- A mean over a window in which something changed describes neither half. The time of a step is
--- that of its slowest rank. Each stretch is cut in two where that explains most of the scatter, as
--- long as both parts have three steps, their means differ by a tenth, and the difference is far
--- beyond the scatter. Single long steps are no change: cuts are sought in the running median of
--- five steps. A short bump that ends again is an episode, and may be missed.
+-- A mean over a window in which something changed describes neither half. Steps are the job's, as
+-- in step_time_summary. Each stretch is cut in two where that explains most of the scatter, as long
+-- as both parts have three steps, their means differ by a tenth, and the difference is far beyond
+-- the scatter. Single long steps are no change: cuts are sought in the running median of five
+-- steps. A short bump that ends again is an episode, and may be missed.
 --
--- reads: step
+-- reads: step, pipeline_op
 -- grain: attempt, capture_id, segment
 -- param: min_shift_ratio DOUBLE = 0.1 : Difference of two means, over the smaller one.
 -- column: attempt INTEGER : Attempt of the job, from 1.
@@ -22,15 +22,9 @@
 -- source: Diagnosis 3.1; binary segmentation (Scott and Knott 1974).
 WITH RECURSIVE
     timed AS (
-        SELECT
-            attempt,
-            capture_id,
-            step,
-            max(dur_ns) AS dur_ns,
-            min(start_ns) AS start_ns
-        FROM step
-        WHERE NOT coalesce(is_warmup, FALSE) AND NOT coalesce(is_partial, FALSE) AND dur_ns > 0
-        GROUP BY attempt, capture_id, step
+        SELECT attempt, capture_id, step, dur_ns, start_ns
+        FROM job_steps()
+        WHERE dur_ns > 0
     ),
     numbered AS (
         SELECT

@@ -1,12 +1,13 @@
 -- Mean, spread, quantiles and outliers of step times, for the job and for each rank.
 --
 -- Says whether steps are slow throughout or only some of them. Warm-up and partial steps are left
--- out. The job's time of a step is that of its slowest rank, which no clock error can change. The
--- steps of all captures of an attempt count together.
+-- out. A step of the job lasts from the moment when the last rank begins it to that when the last
+-- rank begins the next, so that all steps add up to the time that passed; all costs are shares of
+-- its mean. Of a rank it lasts to its own next step. Of a pipeline with timers of operations and no
+-- marks of steps, only the job's are known. The steps of all captures of an attempt count together.
 --
--- reads: step
+-- reads: step, pipeline_op
 -- grain: attempt, rank
--- asked: report
 -- column: rank INTEGER : Global rank; null for the job.
 -- column: steps_count BIGINT : Steps that count.
 -- column: mean_ns DOUBLE : Mean duration.
@@ -21,17 +22,12 @@
 -- column: attempt INTEGER : Attempt of the job, from 1.
 -- source: modified z-score of Iglewicz and Hoaglin (1993).
 WITH
-    steady_steps AS (
-        SELECT attempt, rank, capture_id, step, dur_ns
-        FROM step
-        WHERE NOT coalesce(is_warmup, FALSE) AND NOT coalesce(is_partial, FALSE)
-    ),
     durations AS (
-        SELECT attempt, rank, dur_ns FROM steady_steps
+        SELECT attempt, rank, dur_ns
+        FROM step_windows()
+        WHERE NOT is_warmup AND NOT is_partial
         UNION ALL
-        SELECT attempt, NULL, max(dur_ns)
-        FROM steady_steps
-        GROUP BY attempt, capture_id, step
+        SELECT attempt, NULL, dur_ns FROM job_steps()
     ),
     centred AS (
         SELECT

@@ -119,7 +119,11 @@ def test_equal_stages_are_healthy(make_job: MakeJob) -> None:
 
 
 def test_timers_without_steps_are_enough() -> None:
-    rows = {"stage_balance": stage_rows(10, 10, 10, 20), "bubble": bubble_rows(0.6, 0.6, 0.6, 0.2)}
+    rows = {
+        "stage_balance": stage_rows(10, 10, 10, 20),
+        "bubble": bubble_rows(0.6, 0.6, 0.6, 0.2),
+        "step_time_summary": [{"rank": None, "mean_ns": 80e6}],
+    }
     (finding,) = STAGES.run(Facts(rows=rows)).findings
     assert finding.impact.step_ratio == pytest.approx(22.5 / 80)
 

@@ -1,7 +1,7 @@
 """The step budget: where the mean step went, in parts that always add up to it.
 
-The step is the mean steady step of the median rank, which is a real rank, so that its parts are
-its own. In this order, each part taking only what is left:
+The step is the job's mean steady step, divided as that of the median rank is: a real rank, so that
+the parts are its own. In this order, each part taking only what is left:
 
 1. each finding that no other explains, with its impact, culprits first. On the ranks where the
    fault sits it comes out of idle time, on the others out of exposed communication (there they

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 
-from tracekit.findings import Finding, NotChecked, benched, ordered
+from tracekit.findings import Finding, Impact, NotChecked, Severity, benched, ordered
 from tracekit.report.advice import command, filled, next_step
 from tracekit.report.bounds import bounded
 from tracekit.report.budget import step_budget
@@ -23,7 +23,10 @@ from tracekit.rules import Facts, Rule, configured, rule
 from tracekit.rules.pipeline import schedule_bubble
 from tracekit.rules.unbuilt import not_built
 from tracekit.version import __version__
+from tracekit.wording import seconds
 
+ROUNDING_RATIO = 1e-9
+"""What a sum of the step's parts may miss the step by."""
 INFERRED = "its steps are inferred, not marked"
 """Added to the grounds of a finding that stands on inferred steps."""
 
@@ -41,9 +44,10 @@ def build_report(
     config = config or DiagnoseConfig()
     rules = configured(config.thresholds, config.select, config.ignore)
     found, not_checked, rules_run = _run(rules, facts)
-    linked = link_symptoms(rolled_up(fold(found), facts), facts, config.report)
-    linked = _on_inferred_steps(linked, facts)
+    linked = _on_inferred_steps(link_symptoms(rolled_up(fold(found), facts), facts), facts)
     linked = bounded(linked, facts)
+    linked, impossible = _possible(linked, facts.step_ns / 1e9)
+    not_checked += impossible
     linked = [priced(f, facts) for f in linked]
     # What is silenced still takes its time: it stays in the budget, under its id.
     bubble = schedule_bubble(facts)
@@ -51,9 +55,7 @@ def build_report(
     kept, silenced = _silence(linked, config, today or datetime.now(UTC).date())
     is_whole = all(i.status not in ("partial", "unreadable") for i in inputs)
     failed = [i.path for i in inputs if any(j.name == "ingestor_failed" for j in i.issues)]
-    judgement = judge(
-        facts, kept, budget, rules_run, bool(silenced), is_whole, failed, config.report
-    )
+    judgement = judge(facts, kept, budget, rules_run, bool(silenced), is_whole, failed)
     findings = [
         replace(f, confidence=benched(f.rule, f.confidence))
         for f in in_order(kept, judgement.verdict.finding)
@@ -81,7 +83,7 @@ def build_report(
     cause = next((f for f in findings if f.id == judgement.verdict.finding), None)
     notes = Notes(
         job_name=facts.job.name,
-        data_lines=tuple(data_lines(facts, inputs, silenced, config.report)),
+        data_lines=tuple(data_lines(facts, inputs, silenced)),
         identity=identity(facts, cause) if cause else None,
         shares=shares(facts),
         rules_run=tuple(rules_run),
@@ -120,6 +122,24 @@ def _on_inferred_steps(findings: Sequence[Finding], facts: Facts) -> list[Findin
         else replace(f, confidence=replace(f.confidence, basis=f"{f.confidence.basis}; {INFERRED}"))
         for f in findings
     ]
+
+
+def _possible(findings: Sequence[Finding], step_s: float) -> tuple[list[Finding], list[NotChecked]]:
+    """The findings, without a price that no step can have: that is an error of ours, and said."""
+    kept: list[Finding] = []
+    errors: list[NotChecked] = []
+    for finding in findings:
+        cost_s = finding.impact.s_per_step
+        if cost_s is not None and cost_s > step_s * (1 + ROUNDING_RATIO) > 0:
+            needs = (
+                f"a cost of {finding.id} that fits in a step: {seconds(cost_s)} of "
+                f"{seconds(step_s)} is an internal error, please report it"
+            )
+            errors.append(NotChecked(rule=finding.rule, needs=needs))
+            kept.append(replace(finding, impact=Impact(), severity=Severity.NOTE))
+        else:
+            kept.append(finding)
+    return kept, errors
 
 
 def _silence(

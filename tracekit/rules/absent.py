@@ -26,7 +26,6 @@ from statistics import median
 
 from tracekit.findings import Candidates
 from tracekit.rules.base import MAX_CANDIDATES, Facts, Row, Thresholds, threshold
-from tracekit.rules.lateness import scatter
 from tracekit.wording import plural, ranges
 
 MAX_NAMED = 8
@@ -49,10 +48,6 @@ class AbsentThresholds(Thresholds):
     min_excess_mads: float = threshold(
         3.5, "scaled median absolute deviations by which it ends later than the others (3.2)"
     )
-    min_times_others_ratio: float = threshold(
-        2.0, "times the excess of the next: one communicator, not several by turns"
-    )
-    min_sibling_steps_count: int = threshold(3, "steps in which it was compared, as for D16")
     max_unlike_ratio: float = threshold(
         2.0, "the delay in the last stretch of work against that in all of it: one cause or two"
     )
@@ -75,14 +70,14 @@ def suspects(
     everybody = {int(rank) for r in (*heavy, *calm) for rank in r["missing_ranks"]}
     everybody |= set(facts.missing_ranks)
     possible = everybody - _cleared(heavy, calm) or everybody
-    inside_only = [r for r in heavy if _is_own(facts, r, limits)]
-    if inside_only:
-        inside = _common([set(map(int, r["missing_ranks"])) for r in inside_only])
+    own = [r for r in heavy if _is_own(facts, r, limits)]
+    if own:
+        inside = _common([set(map(int, r["missing_ranks"])) for r in own])
         return Suspects(
             tuple(sorted(inside)),
             "the waiting is there before the members were in any other communicator in the step: "
             "nobody outside can have held up the absent ones",
-            len(inside_only),
+            len(own),
         )
     slowest = _slowest_sibling(heavy, limits)
     if slowest is not None:
@@ -119,12 +114,12 @@ def suspects(
 def _cleared(heavy: Sequence[Row], calm: Sequence[Row]) -> set[int]:
     """Members of calm communicators whose calls surround the waiting."""
     moments = [float(r["wait_after_ns"]) for r in heavy if r["wait_after_ns"] is not None]
-    cleared: set[int] = set()
+    found: set[int] = set()
     for row in calm:
         first, last = row["first_after_ns"], row["last_after_ns"]
         if moments and first is not None and first <= min(moments) and max(moments) <= last:
-            cleared |= set(row["missing_ranks"])
-    return cleared - {int(rank) for r in heavy for rank in r["missing_ranks"]}
+            found |= set(row["missing_ranks"])
+    return found - {int(rank) for r in heavy for rank in r["missing_ranks"]}
 
 
 def _is_own(facts: Facts, row: Row, limits: AbsentThresholds) -> bool:
@@ -140,12 +135,12 @@ def _common(sets: Sequence[set[int]]) -> set[int]:
 def _slowest_sibling(heavy: Sequence[Row], limits: AbsentThresholds) -> Row | None:
     """The one communicator of several used alike whose absent member is slow; None if unclear."""
     known = [r for r in heavy if r.get("excess_ns") is not None]
-    slow = []
+    found = []
     for row in known:
         others = [float(r["excess_ns"]) for r in known if r is not row and _are_alike(r, row)]
         if len(others) + 1 == int(row["siblings_count"]) and _stands_out(row, others, limits):
-            slow.append(row)
-    return slow[0] if len(slow) == 1 else None
+            found.append(row)
+    return found[0] if len(found) == 1 else None
 
 
 def _are_alike(one: Row, other: Row) -> bool:
@@ -157,14 +152,15 @@ def _are_alike(one: Row, other: Row) -> bool:
 
 def _stands_out(row: Row, others: Sequence[float], limits: AbsentThresholds) -> bool:
     excess, error = float(row["excess_ns"]), row["clock_error_ns"]
-    is_seen = int(row["steps_count"]) >= limits.min_sibling_steps_count
-    if len(others) < 2 or error is None or not is_seen:
+    if len(others) < 2 or error is None or int(row["steps_count"]) < 3:
         return False
+    middle = median(others)
+    scatter = 1.4826 * median(abs(e - middle) for e in others)
     is_clear = (
         float(row["last_ratio"]) >= limits.min_ended_last_ratio
         and excess > int(error)
-        and excess - median(others) >= limits.min_excess_mads * scatter(others)
-        and excess >= limits.min_times_others_ratio * max(0.0, *others)
+        and excess - middle >= limits.min_excess_mads * scatter
+        and excess >= 2 * max(0.0, *others)
     )
     tail, work, longest = (float(row[n] or 0) for n in ("tail_ns", "work_ns", "longest_ns"))
     if not is_clear or min(tail, work, longest) <= 0:
@@ -176,13 +172,13 @@ def _stands_out(row: Row, others: Sequence[float], limits: AbsentThresholds) -> 
 # --- in words -----------------------------------------------------------------------------------
 
 
-def as_candidates(facts: Facts, suspected: Suspects) -> Candidates:
+def as_candidates(facts: Facts, found: Suspects) -> Candidates:
     """The suspects, with their hosts and rails where job.toml places ranks without a trace."""
     return Candidates(
-        ranks=suspected.ranks,
-        hosts=_hosts(facts, suspected.ranks),
-        rails=_rails(facts, suspected.ranks),
-        why=suspected.why,
+        ranks=found.ranks,
+        hosts=_hosts(facts, found.ranks),
+        rails=_rails(facts, found.ranks),
+        why=found.why,
     )
 
 

@@ -29,9 +29,10 @@ from dataclasses import dataclass, replace
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
 from tracekit.wording import plural, share
 
+NAME = "ecn-congestion"
 MARKS = (
     "tx_queue_ecn_marked_packets",
     "np_ecn_marked_packets",
@@ -41,7 +42,7 @@ NOTICES = ("rp_cnp_handled", "np_cnp_sent")
 
 
 @dataclass(frozen=True)
-class EcnCongestionThresholds(at.PortThresholds):
+class EcnCongestionThresholds(Thresholds):
     """When marking is congestion."""
 
     min_marked_ratio: float = threshold(0.05, "marked of all packets; fewer are control at work")
@@ -55,16 +56,16 @@ def evaluate(facts: Facts, limits: EcnCongestionThresholds) -> RuleOutcome:
     """One finding a link whose marks or notices go with slow steps; one for all if most do."""
     missing = at.why_not(facts, {*MARKS, *NOTICES})
     if missing is not None:
-        return facts.lacking(missing, at.CAPTURE)
+        return lacking(NAME, missing, at.CAPTURE)
     every = at.ports(facts)
-    congested = [c for p in every if (c := _congested(facts, p, limits)) is not None]
+    found = [c for p in every if (c := _congested(facts, p, limits)) is not None]
     ends = {p.host for p in every if p.host is not None and at.owners(p)}
-    met = {c.port.host for c in congested if c.port.host is not None}
+    met = {c.port.host for c in found if c.port.host is not None}
     if len(met) > 1 and len(met) >= limits.min_hosts_ratio * len(ends):
-        return RuleOutcome((_finding(facts, limits, congested, is_fabric=True),))
-    links = at.views(c.port for c in congested)
-    by_link = [[c for c in congested if c.port in link] for link in links]
-    return RuleOutcome(tuple(_finding(facts, limits, listed) for listed in by_link))
+        return RuleOutcome((_finding(facts, limits, found, is_fabric=True),))
+    links = at.views(c.port for c in found)
+    own = [[c for c in found if c.port in link] for link in links]
+    return RuleOutcome(tuple(_finding(facts, limits, listed) for listed in own))
 
 
 @dataclass(frozen=True)
@@ -90,13 +91,13 @@ def _congested(facts: Facts, port: at.Port, limits: EcnCongestionThresholds) -> 
 def _finding(
     facts: Facts,
     limits: EcnCongestionThresholds,
-    congested: Sequence[_Congested],
+    found: Sequence[_Congested],
     *,
     is_fabric: bool = False,
 ) -> Finding:
     """Of one link, or of the whole fabric: then nobody behind its ports is blamed."""
-    worst = max(congested, key=lambda c: (c.ratio or 0.0, c.notices))
-    listed = at.proved_first(c.port for c in congested)
+    worst = max(found, key=lambda c: (c.ratio or 0.0, c.notices))
+    listed = at.proved_first(c.port for c in found)
     rows = [r for p in listed for r in (*p.of(MARKS), *p.of(NOTICES))]
     is_ratio = bool(worst.ratio)
     said = (
@@ -107,8 +108,8 @@ def _finding(
     scope = at.scope_of(facts, listed)
     if is_fabric:
         summary = (
-            f"{plural(len(congested), 'port')} of {plural(len(scope.hosts), 'host')} meet "
-            f"congestion in slow steps (at worst {said}): the fabric is loaded, not one link."
+            f"{plural(len(found), 'port')} of {plural(len(scope.hosts), 'host')} meet congestion "
+            f"in slow steps (at worst {said}): the fabric is loaded, not one link."
         )
         scope = replace(scope, ranks=(), hosts=())
     else:
@@ -137,7 +138,7 @@ def _finding(
 
 
 RULE = Rule(
-    name="ecn-congestion",
+    name=NAME,
     summary="Packets are marked as having met congestion, and steps are slower for it.",
     owner="network",
     thresholds=EcnCongestionThresholds(),

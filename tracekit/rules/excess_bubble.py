@@ -48,14 +48,18 @@ from tracekit.findings import (
 from tracekit.rules import pipeline
 from tracekit.rules.base import (
     NO_GPU,
+    SUMMARY_QUERY,
     Facts,
     Row,
     Rule,
     RuleOutcome,
     Thresholds,
+    lacking,
     threshold,
 )
 from tracekit.wording import seconds, share
+
+NAME = "excess-bubble"
 
 
 @dataclass(frozen=True)
@@ -79,11 +83,11 @@ class ExcessBubbleThresholds(Thresholds):
 def evaluate(facts: Facts, limits: ExcessBubbleThresholds) -> RuleOutcome:
     """One finding for the job, without a culprit."""
     bubbles = pipeline.steady_bubbles(facts)
-    step_ns = pipeline.step_ns(facts, bubbles)
+    step_ns = facts.step_ns
     if not bubbles or step_ns <= 0:
-        return facts.lacking(pipeline.NEEDS, pipeline.CAPTURE)
+        return lacking(NAME, pipeline.NEEDS, pipeline.CAPTURE)
     if len(facts.steps) and not facts.has_gpu:
-        return facts.lacking(NO_GPU, "profile with activities CPU and CUDA")
+        return lacking(NAME, NO_GPU, "profile with activities CPU and CUDA")
     if (
         max((s.compute_ratio for s in pipeline.stages(facts)), default=1.0)
         >= limits.max_stage_ratio
@@ -117,7 +121,7 @@ def _finding(
     stages = max(int(r["stages_count"]) for r in bubbles)
     microbatches = max(int(r["microbatches_count"]) for r in bubbles)
     scope = facts.scope(facts.ranks, facts.steps.keys)
-    impact = facts.impact(excess_ns, step_ns)
+    impact = facts.impact(excess_ns)
     is_more = beyond_ns is not None and beyond_ns >= limits.min_beyond_ratio * step_ns
     return facts.finding(
         scope,
@@ -171,11 +175,11 @@ def _beyond_evidence(
 
 
 RULE = Rule(
-    name="excess-bubble",
+    name=NAME,
     summary="Pipeline stages stand idle longer than the schedule makes.",
     owner="framework",
     thresholds=ExcessBubbleThresholds(),
-    queries=("step_breakdown", "bubble", "stage_balance"),
+    queries=("step_breakdown", SUMMARY_QUERY, "bubble", "stage_balance"),
     evaluate=evaluate,
     doc=__doc__,
     cap=Severity.MAJOR,

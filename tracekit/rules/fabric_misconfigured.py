@@ -31,11 +31,13 @@ from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+
+NAME = "fabric-misconfigured"
 
 
 @dataclass(frozen=True)
-class FabricMisconfiguredThresholds(at.PortThresholds):
+class FabricMisconfiguredThresholds(Thresholds):
     """When a difference is a mistake."""
 
     min_ignored_count: int = threshold(100, "notices ignored, or marks without a notice")
@@ -44,18 +46,18 @@ class FabricMisconfiguredThresholds(at.PortThresholds):
 
 def evaluate(facts: Facts, limits: FabricMisconfiguredThresholds) -> RuleOutcome:
     """One finding a kind of difference."""
-    ports = [p for p in at.ports(facts) if at.owners(p)]
-    by_link = {(p.node, p.port): p for p in ports}
+    found = [p for p in at.ports(facts) if at.owners(p)]
+    by_link = {(p.node, p.port): p for p in found}
     sizes = [
         (by_link[r["node"], r["port"]], r)
         for r in facts.of("port_levels")
         if r["counter"] == "mtu" and (r["node"], r["port"]) in by_link
     ]
-    notices = any(p.of(["rp_cnp_handled", "rp_cnp_ignored", "np_cnp_sent"]) for p in ports)
+    notices = any(p.of(["rp_cnp_handled", "rp_cnp_ignored", "np_cnp_sent"]) for p in found)
     if not sizes and not notices:
         needs = at.why_not(facts) or f"{at.NEEDS} of ports that lead to ranks, with their MTU"
-        return facts.lacking(needs, at.CAPTURE)
-    findings = [*_sizes(facts, limits, sizes), *_notices(facts, limits, ports)]
+        return lacking(NAME, needs, at.CAPTURE)
+    findings = [*_sizes(facts, limits, sizes), *_notices(facts, limits, found)]
     return RuleOutcome(tuple(findings))
 
 
@@ -86,12 +88,12 @@ def _sizes(
 
 
 def _notices(
-    facts: Facts, limits: FabricMisconfiguredThresholds, ports: Sequence[at.Port]
+    facts: Facts, limits: FabricMisconfiguredThresholds, found: Sequence[at.Port]
 ) -> list[Finding]:
-    obeying = [p for p in ports if p.growth(["rp_cnp_handled"])]
-    telling = [p for p in ports if p.growth(["np_cnp_sent"])]
+    obeying = [p for p in found if p.growth(["rp_cnp_handled"])]
+    telling = [p for p in found if p.growth(["np_cnp_sent"])]
     findings = []
-    for port in ports:
+    for port in found:
         ignored = port.growth(["rp_cnp_ignored"]) or 0.0
         marked = port.growth(["np_ecn_marked_packets"]) or 0.0
         sent = port.growth(["np_cnp_sent"])
@@ -120,14 +122,14 @@ def _notices(
 
 def _finding(
     facts: Facts,
-    ports: Sequence[at.Port],
+    found: Sequence[at.Port],
     said: str,
     evidence: Evidence,
     rows: Sequence[Row],
 ) -> Finding:
     return at.finding(
         facts,
-        ports,
+        found,
         said,
         [evidence],
         rows=rows,
@@ -138,7 +140,7 @@ def _finding(
 
 
 RULE = Rule(
-    name="fabric-misconfigured",
+    name=NAME,
     summary="Ports of the job are set up differently.",
     owner="network",
     thresholds=FabricMisconfiguredThresholds(),

@@ -29,9 +29,10 @@ from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.wording import listed, plural
 
+NAME = "gpu-memory-fault"
 FATAL = frozenset({48, 62, 64, 79, 95, 119, 120, 140, 143, 171, 172})
 """XIDs after which the GPU is of no use until it is reset."""
 FLAGS = {
@@ -48,7 +49,7 @@ GROWN = {
 
 
 @dataclass(frozen=True)
-class GpuMemoryFaultThresholds(gpus.PricedThresholds):
+class GpuMemoryFaultThresholds(Thresholds):
     """When a GPU has failed."""
 
     min_errors_count: int = threshold(1, "one uncorrectable error is one too many")
@@ -57,7 +58,9 @@ class GpuMemoryFaultThresholds(gpus.PricedThresholds):
 def evaluate(facts: Facts, limits: GpuMemoryFaultThresholds) -> RuleOutcome:
     """One finding a GPU."""
     if not any(facts.of(q) for q in (gpus.EVENTS, gpus.GROWTH, gpus.COUNTERS)):
-        return gpus.lacking_counters(facts, "kernel logs with XIDs, or ECC and row-remap counters")
+        return gpus.lacking_counters(
+            facts, NAME, "kernel logs with XIDs, or ECC and row-remap counters"
+        )
     rows: dict[str, list[Row]] = {}
     for row in gpus.current_events(facts, gpus.MEMORY_XIDS):
         rows.setdefault(str(row["gpu_id"]), []).append(row)
@@ -67,8 +70,8 @@ def evaluate(facts: Facts, limits: GpuMemoryFaultThresholds) -> RuleOutcome:
     for row in facts.of(gpus.COUNTERS):
         if row["counter"] in FLAGS and row["max_value"] >= 1:
             rows.setdefault(str(row["gpu_id"]), []).append(row)
-    findings = (_finding(facts, limits, of_gpu) for _, of_gpu in sorted(rows.items()))
-    return RuleOutcome(tuple(gpus.priced(facts, f) for f in findings))
+    found = (_finding(facts, limits, own) for _, own in sorted(rows.items()))
+    return RuleOutcome(tuple(gpus.priced(facts, f) for f in found))
 
 
 def _in_time(row: Row) -> tuple[bool, int, int]:
@@ -145,7 +148,7 @@ def _finding(facts: Facts, limits: GpuMemoryFaultThresholds, rows: Sequence[Row]
 
 
 RULE = Rule(
-    name="gpu-memory-fault",
+    name=NAME,
     summary="A GPU reports that its memory, its firmware or itself has failed.",
     owner="hardware",
     thresholds=GpuMemoryFaultThresholds(),

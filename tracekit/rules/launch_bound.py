@@ -43,10 +43,12 @@ from tracekit.rules.base import (
     Rule,
     RuleOutcome,
     Thresholds,
+    lacking,
     threshold,
 )
 from tracekit.wording import seconds, share
 
+NAME = "launch-bound"
 STALL_QUERIES = (
     *("sync_stall", "input_stall", "gc_pause", "checkpoint_stall"),
     *("compile_stall", "allocator_stall"),
@@ -90,12 +92,12 @@ class RankLaunching:
 def evaluate(facts: Facts, limits: LaunchBoundThresholds) -> RuleOutcome:
     """One finding for the job if most of its ranks are bound by launching."""
     if not facts.has_gpu:
-        return facts.lacking(NO_GPU, CAPTURE)
+        return lacking(NAME, NO_GPU, CAPTURE)
     if not facts.steps.rank_means:
-        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
+        return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
     ranks = _launching(facts)
     if not ranks:
-        return facts.lacking(NEEDS, CAPTURE)
+        return lacking(NAME, NEEDS, CAPTURE)
     bound = [r for r in ranks if _is_bound(r, facts, limits)]
     if not bound or len(bound) < limits.min_ranks_ratio * len(facts.steps.ranks):
         return RuleOutcome()
@@ -108,7 +110,7 @@ def _launching(facts: Facts) -> list[RankLaunching]:
     waiting_share, stream_share = _launch_wait_shares(facts), _stream_wait_shares(facts)
     blocked = _blocked_ns(facts)
     kernels = _typical_kernels_ns(facts)
-    launching: list[RankLaunching] = []
+    found: list[RankLaunching] = []
     for row in facts.of("launch_stats"):
         rank = int(row["rank"])
         parts = facts.steps.rank_means.get(rank)
@@ -124,7 +126,7 @@ def _launching(facts: Facts) -> list[RankLaunching]:
         if is_beside_comm:
             waiting_ns, idle_ns = stream_ns, not_computing_ns
         launch_idle_ns = max(0.0, waiting_ns - explained.get(rank, 0.0))
-        launching.append(
+        found.append(
             RankLaunching(
                 rank=rank,
                 launch_idle_ns=launch_idle_ns,
@@ -134,7 +136,7 @@ def _launching(facts: Facts) -> list[RankLaunching]:
                 is_beside_comm=is_beside_comm,
             )
         )
-    return launching
+    return found
 
 
 def _stream_wait_shares(facts: Facts) -> dict[int, float]:
@@ -156,7 +158,7 @@ def _blocked_ns(facts: Facts) -> dict[int, float]:
         key = (int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
         if key in steady:
             times[int(row["rank"])].append(float(row.get("host_blocked_ns") or 0))
-    return {rank: fmean(blocked_ns) for rank, blocked_ns in times.items()}
+    return {rank: fmean(found) for rank, found in times.items()}
 
 
 def _launch_wait_shares(facts: Facts) -> dict[int, float]:
@@ -274,7 +276,7 @@ def _finding(facts: Facts, limits: LaunchBoundThresholds, bound: list[RankLaunch
 
 
 RULE = Rule(
-    name="launch-bound",
+    name=NAME,
     summary="The GPU waits for the host to launch work.",
     owner="framework",
     thresholds=LaunchBoundThresholds(),

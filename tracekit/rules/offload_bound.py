@@ -42,10 +42,12 @@ from tracekit.rules.base import (
     Rule,
     RuleOutcome,
     Thresholds,
+    lacking,
     threshold,
 )
 from tracekit.wording import seconds, share
 
+NAME = "offload-bound"
 NEEDS = "copies between host and device in a trace"
 CAPTURE = "profile with activities CPU and CUDA"
 KINDS = ("HtoD", "DtoH")
@@ -80,11 +82,11 @@ class RankCopies:
 def evaluate(facts: Facts, limits: OffloadBoundThresholds) -> RuleOutcome:
     """One finding for the job if most of its ranks wait for copies."""
     if not facts.has_gpu:
-        return facts.lacking(NO_GPU, CAPTURE)
+        return lacking(NAME, NO_GPU, CAPTURE)
     if not facts.steps.rank_means:
-        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
+        return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
     if not facts.of("memcpy_summary"):
-        return facts.lacking(NEEDS, CAPTURE)
+        return lacking(NAME, NEEDS, CAPTURE)
     ranks = _copies(facts, limits)
     if len(ranks) < max(1.0, limits.min_ranks_ratio * len(facts.steps.ranks)):
         return RuleOutcome()
@@ -109,7 +111,7 @@ def _copies(facts: Facts, limits: OffloadBoundThresholds) -> list[RankCopies]:
             sums = host.setdefault(rank, [0.0, 0.0])
             sums[0] += busy_ns
             sums[1] += float(row["total_bytes"] or 0)
-    copying = []
+    found = []
     for rank, (busy_ns, moved) in sorted(host.items()):
         if rank not in exposed or not spans.get(rank) or busy_ns <= 0:
             continue
@@ -121,8 +123,8 @@ def _copies(facts: Facts, limits: OffloadBoundThresholds) -> list[RankCopies]:
             and step_bytes >= limits.min_step_bytes
             and busy_ns >= limits.min_copies_ratio * every[rank]
         ):
-            copying.append(RankCopies(rank, exposed_ns, step_bytes, moved * 1e9 / busy_ns))
-    return copying
+            found.append(RankCopies(rank, exposed_ns, step_bytes, moved * 1e9 / busy_ns))
+    return found
 
 
 def _finding(facts: Facts, limits: OffloadBoundThresholds, ranks: list[RankCopies]) -> Finding:
@@ -166,7 +168,7 @@ def _finding(facts: Facts, limits: OffloadBoundThresholds, ranks: list[RankCopie
 
 
 RULE = Rule(
-    name="offload-bound",
+    name=NAME,
     summary="The GPU waits for copies to and from host memory.",
     owner="framework",
     thresholds=OffloadBoundThresholds(),

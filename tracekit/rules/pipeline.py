@@ -57,13 +57,6 @@ def steady_bubbles(facts: Facts) -> list[Row]:
     ]
 
 
-def step_ns(facts: Facts, bubbles: Sequence[Row]) -> float:
-    """Length of a mean steady step; of the mean window where timers give no steps; else 0."""
-    if facts.steps.step_ns:
-        return facts.steps.step_ns
-    return fmean(float(row["window_ns"]) for row in bubbles) if bubbles else 0.0
-
-
 def mean_bubble_by_stage(bubbles: Sequence[Row]) -> Mapping[int, float]:
     """Idle over window of each stage: ratio of sums, over replicas and steps."""
     sums: dict[int, list[float]] = {}

@@ -40,8 +40,19 @@ from tracekit.findings import (
     Finding,
 )
 from tracekit.rules import pipeline
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import (
+    SUMMARY_QUERY,
+    Facts,
+    Row,
+    Rule,
+    RuleOutcome,
+    Thresholds,
+    lacking,
+    threshold,
+)
 from tracekit.wording import seconds, share
+
+NAME = "sequence-imbalance"
 
 
 @dataclass(frozen=True)
@@ -72,12 +83,12 @@ def evaluate(facts: Facts, limits: SequenceImbalanceThresholds) -> RuleOutcome:
         for r in facts.of("microbatch_correlation")
         if r["microbatches_count"] >= limits.min_microbatches_count
     ]
-    step_ns = pipeline.step_ns(facts, pipeline.steady_bubbles(facts))
+    step_ns = facts.step_ns
     if not rows or step_ns <= 0:
-        return facts.lacking(pipeline.NEEDS, pipeline.CAPTURE)
+        return lacking(NAME, pipeline.NEEDS, pipeline.CAPTURE)
     balance = facts.of("replica_balance")
     if not balance or max(int(r["replicas_count"]) for r in balance) < 2:
-        return facts.lacking("operations of two replicas or more", "profile all replicas")
+        return lacking(NAME, "operations of two replicas or more", "profile all replicas")
     varying = [
         r
         for r in rows
@@ -87,7 +98,7 @@ def evaluate(facts: Facts, limits: SequenceImbalanceThresholds) -> RuleOutcome:
     if len(varying) < max(1.0, limits.min_ranks_ratio * len(rows)):
         return RuleOutcome()
     longest = [int(r["longest_replica"]) for r in balance]
-    same = max(longest.count(microbatch) for microbatch in set(longest)) / len(longest)
+    same = max(longest.count(one) for one in set(longest)) / len(longest)
     if same > limits.max_same_replica_ratio:
         return RuleOutcome()
     lost_ns = fmean(float(r["longest_ns"]) - float(r["mean_ns"]) for r in balance)
@@ -116,7 +127,7 @@ def _finding(
     step_ns: float,
 ) -> Finding:
     scope = facts.scope(facts.ranks, facts.steps.keys)
-    impact = facts.impact(lost_ns, step_ns)
+    impact = facts.impact(lost_ns)
     correlation = median(float(r["correlation_ratio"]) for r in varying)
     spread = median(float(r["forward_cv_ratio"]) for r in varying)
     return facts.finding(
@@ -173,11 +184,17 @@ def _stages_too(facts: Facts) -> str:
 
 
 RULE = Rule(
-    name="sequence-imbalance",
+    name=NAME,
     summary="Microbatches of unequal length keep replicas waiting for the longest.",
     owner="data",
     thresholds=SequenceImbalanceThresholds(),
-    queries=("step_breakdown", "microbatch_correlation", "replica_balance", "bubble"),
+    queries=(
+        "step_breakdown",
+        SUMMARY_QUERY,
+        "microbatch_correlation",
+        "replica_balance",
+        "bubble",
+    ),
     evaluate=evaluate,
     doc=__doc__,
     needs=pipeline.NEEDS,

@@ -42,13 +42,17 @@ from tracekit.findings import (
 )
 from tracekit.rules import pipeline
 from tracekit.rules.base import (
+    SUMMARY_QUERY,
     Facts,
     Rule,
     RuleOutcome,
     Thresholds,
+    lacking,
     threshold,
 )
 from tracekit.wording import ranks_phrase, seconds, share
+
+NAME = "stage-imbalance"
 
 
 @dataclass(frozen=True)
@@ -66,14 +70,14 @@ class StageImbalanceThresholds(Thresholds):
 
 def evaluate(facts: Facts, limits: StageImbalanceThresholds) -> RuleOutcome:
     """The heaviest stage, if it is heavy in most steps and costs something."""
-    stages = pipeline.stages(facts)
+    found = pipeline.stages(facts)
     bubbles = pipeline.steady_bubbles(facts)
-    step_ns = pipeline.step_ns(facts, bubbles)
-    if not stages or step_ns <= 0:
-        return facts.lacking(pipeline.NEEDS, pipeline.CAPTURE)
-    if len(stages) < 2:
-        return facts.lacking("operations of more than one pipeline stage", pipeline.CAPTURE)
-    heavy = max(stages, key=lambda s: (s.compute_ratio, -s.stage))
+    step_ns = facts.step_ns
+    if not found or step_ns <= 0:
+        return lacking(NAME, pipeline.NEEDS, pipeline.CAPTURE)
+    if len(found) < 2:
+        return lacking(NAME, "operations of more than one pipeline stage", pipeline.CAPTURE)
+    heavy = max(found, key=lambda s: (s.compute_ratio, -s.stage))
     if heavy.compute_ratio < limits.min_stage_ratio:
         return RuleOutcome()
     if heavy.slow_steps_count < limits.min_steps_ratio * heavy.steps_count:
@@ -81,16 +85,16 @@ def evaluate(facts: Facts, limits: StageImbalanceThresholds) -> RuleOutcome:
     idle = pipeline.mean_bubble_by_stage(bubbles)
     if heavy.stage in idle and idle[heavy.stage] > min(idle.values()):
         return RuleOutcome()  # another stage is busier: this one does not hold the others up
-    lost_ns = excess_ns(stages)
+    lost_ns = excess_ns(found)
     if lost_ns < limits.min_impact_ratio * step_ns:
         return RuleOutcome()
-    return RuleOutcome(findings=(_finding(facts, limits, stages, heavy, lost_ns, step_ns),))
+    return RuleOutcome(findings=(_finding(facts, limits, found, heavy, lost_ns, step_ns),))
 
 
-def excess_ns(stages: Sequence[pipeline.Stage]) -> float:
+def excess_ns(found: Sequence[pipeline.Stage]) -> float:
     """What a step loses against the same work spread evenly over the stages."""
-    times = [s.compute_ns for s in stages]
-    microbatches = max(s.microbatches_count for s in stages)
+    times = [s.compute_ns for s in found]
+    microbatches = max(s.microbatches_count for s in found)
     longest, everything = max(times), sum(times)
     uneven = microbatches * longest + everything - longest
     even = (microbatches + len(times) - 1) * everything / len(times)
@@ -100,13 +104,13 @@ def excess_ns(stages: Sequence[pipeline.Stage]) -> float:
 def _finding(
     facts: Facts,
     limits: StageImbalanceThresholds,
-    stages: Sequence[pipeline.Stage],
+    found: Sequence[pipeline.Stage],
     heavy: pipeline.Stage,
     lost_ns: float,
     step_ns: float,
 ) -> Finding:
     scope = facts.scope(heavy.ranks, facts.steps.keys)
-    impact = facts.impact(lost_ns, step_ns)
+    impact = facts.impact(lost_ns)
     idle = pipeline.mean_bubble_by_stage(pipeline.steady_bubbles(facts))
     others = [ratio for stage, ratio in idle.items() if stage != heavy.stage]
     is_host_side = not facts.has_gpu
@@ -114,7 +118,7 @@ def _finding(
     if heavy.replicas_count > 1:
         kinds.append("peers")
     alone = heavy.replicas_count == 1
-    order = sorted(s.stage for s in stages)
+    order = sorted(s.stage for s in found)
     where = {order[0]: "the first; ", order[-1]: "the last; "}.get(heavy.stage, "")
     who = ranks_phrase(heavy.ranks, ()).lower()
     evidence = [
@@ -179,11 +183,11 @@ def _finding(
 
 
 RULE = Rule(
-    name="stage-imbalance",
+    name=NAME,
     summary="One pipeline stage computes longer than the others.",
     owner="model",
     thresholds=StageImbalanceThresholds(),
-    queries=("step_breakdown", "stage_balance", "bubble"),
+    queries=("step_breakdown", SUMMARY_QUERY, "stage_balance", "bubble"),
     evaluate=evaluate,
     doc=__doc__,
     needs=pipeline.NEEDS,

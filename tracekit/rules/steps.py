@@ -1,4 +1,7 @@
-"""The steady steps of a job, as the rules see them: which count, how long one is, who is median.
+"""The steady steps of a job, as the rules see them: which count, how long one is, who is typical.
+
+A step of the job lasts from the moment when the last rank begins it to that when the last rank
+begins the next (docs/steps.md): all costs are shares of its mean.
 
 Steady means neither warm-up nor cut short (by the window, or with a file that breaks off). Steps
 are keyed by attempt and capture as well, so nothing is averaged across restarts or compared
@@ -11,8 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from statistics import median
+from statistics import fmean
 from typing import Any, NamedTuple
+
+SAME_RATIO = 0.01
+"""Ranks whose mean step differs by less from the job's take as long as it does: an effect of 1 %
+is the least that is called one."""
 
 
 class StepKey(NamedTuple):
@@ -39,6 +46,8 @@ class RankStep:
     idle_ns: int
     comm_ns: int
     is_host_side: bool
+    start_ns: int | None = None
+    """Null where the rank has no clock."""
 
 
 class Parts(NamedTuple):
@@ -94,11 +103,11 @@ class Steps:
         for row in times:
             if row.get("is_inferred"):
                 inferred.add(int(row["rank"]))
-            moments = by_capture.get((int(row["capture_id"] or 0), int(row["step"])))
-            if moments is not None and row["start_ns"] is not None:
+            found = by_capture.get((int(row["capture_id"] or 0), int(row["step"])))
+            if found is not None and row["start_ns"] is not None:
                 start, end = int(row["start_ns"]), int(row["start_ns"]) + int(row["dur_ns"])
-                first, last = spans.get(moments, (start, end))
-                spans[moments] = (min(first, start), max(last, end))
+                first, last = spans.get(found, (start, end))
+                spans[found] = (min(first, start), max(last, end))
         return cls(steady, spans, frozenset(warmup), partial_count, tuple(sorted(inferred)))
 
     def only(self, keys: Iterable[StepKey]) -> Steps:
@@ -140,29 +149,43 @@ class Steps:
 
     @cached_property
     def median_rank(self) -> int | None:
-        """The rank with the lower median of mean step times; the lowest rank among equals.
+        """Of the ranks whose mean step is the job's, the one with the lower median of them (the
+        lowest rank among equals); where no rank's is, the one that is nearest.
 
         A real rank, so its parts add up to its step, which medians of parts would not.
         """
         if not self.rank_means:
             return None
-        by_dur = sorted(self.rank_means, key=lambda r: (self.rank_means[r].dur, r))
+        apart = {r: abs(p.dur - self.step_ns) for r, p in self.rank_means.items()}
+        alike = [r for r, ns in apart.items() if ns < SAME_RATIO * self.step_ns]
+        if not alike:
+            return min(apart, key=lambda r: (apart[r], r))
+        by_dur = sorted(alike, key=lambda r: (self.rank_means[r].dur, r))
         middle = self.rank_means[by_dur[(len(by_dur) - 1) // 2]].dur
         return min(r for r in by_dur if self.rank_means[r].dur == middle)
 
-    @property
+    @cached_property
     def median_parts(self) -> Parts | None:
-        """The mean step of the median rank: what the report calls "the step"."""
-        return None if self.median_rank is None else self.rank_means[self.median_rank]
+        """The job's mean step, divided as that of the median rank is."""
+        if self.median_rank is None:
+            return None
+        own = self.rank_means[self.median_rank]
+        return Parts(*(part * self.step_ns / own.dur for part in own))
 
-    @property
+    @cached_property
     def step_ns(self) -> float:
-        """Length of the mean steady step of the median rank; 0 without steps."""
-        return self.median_parts.dur if self.median_parts else 0.0
+        """Length of the job's mean steady step; 0 without steps."""
+        return fmean(self.job_durs_ns) if self.by_key else 0.0
 
     def job_dur_ns(self, key: StepKey) -> float:
-        """How long the job took for the step: the median over its ranks."""
-        return median(row.dur_ns for row in self.by_key[key].values())
+        """How long the job took for the step: from the last rank's start to the last rank's end,
+        which is the start of the next; where a rank has no clock, as long as the slowest rank."""
+        ranks = self.by_key[key].values()
+        starts = [row.start_ns for row in ranks if row.start_ns is not None]
+        if len(starts) < len(ranks):
+            return max(row.dur_ns for row in ranks)
+        ends = (row.start_ns + row.dur_ns for row in ranks if row.start_ns is not None)
+        return max(ends) - max(starts)
 
     @cached_property
     def job_durs_ns(self) -> list[float]:
@@ -200,6 +223,7 @@ def _rank_step(row: Mapping[str, Any], key: StepKey) -> RankStep:
         idle_ns=int(row["idle_ns"] or 0),
         comm_ns=int(row["comm_ns"] or 0),
         is_host_side=row.get("measured_on") != "gpu",
+        start_ns=None if row.get("start_ns") is None else int(row["start_ns"]),
     )
 
 

@@ -26,9 +26,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracekit.findings import Finding, Severity
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
 from tracekit.rules.nccl_facts import CAPTURE, Nccl, log_scope, nccl_of, no_logs
 from tracekit.wording import plural, ranges
+
+NAME = "tensor-group-spans-hosts"
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,12 @@ def evaluate(facts: Facts, limits: TensorGroupSpansHostsThresholds) -> RuleOutco
     """Tensor-parallel groups of which NCCL counts the nodes."""
     nccl = nccl_of(facts)
     if not nccl.members:
-        return no_logs(facts)
+        return no_logs(NAME)
     groups = [r for r in facts.of("nccl_groups") if r["kind"] == "tp"]
     counted = [r for r in groups if r["nodes_count"] is not None]
     if not counted:
-        return facts.lacking(
-            "tensor-parallel groups of the traces joined with NCCL's own node count", CAPTURE
+        return lacking(
+            NAME, "tensor-parallel groups of the traces joined with NCCL's own node count", CAPTURE
         )
     wide = [r for r in counted if int(r["nodes_count"]) > limits.max_nodes_count]
     wide = [r for r in wide if not _has_mnnvl(nccl, str(r["comm"]))]
@@ -91,7 +93,7 @@ def _finding(
 
 
 RULE = Rule(
-    name="tensor-group-spans-hosts",
+    name=NAME,
     summary="A tensor-parallel group has members on several machines.",
     owner="framework",
     thresholds=TensorGroupSpansHostsThresholds(),

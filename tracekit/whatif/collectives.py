@@ -605,15 +605,17 @@ def _step_times(windows: Sequence[_Window], how: Scenarios) -> Floats:
     parts = []
     for window, typical in zip(windows, ideal, strict=True):
         ends = _Replay(window, typical, how).run()
-        parts.append(np.diff(ends, axis=0, prepend=np.zeros((1, how.count))))
+        begin = max(window.starts.values()) - min(window.starts.values())
+        parts.append(np.diff(ends, axis=0, prepend=np.full((1, how.count), float(begin))))
     return np.concatenate(parts)
 
 
 def _measured(windows: Sequence[_Window]) -> list[float]:
-    """Length of each step: from the last rank's end of the step before to that of this one."""
+    """Length of each step: from the last rank's end of the step before to that of this one; of the
+    first from the last rank's begin."""
     found: list[float] = []
     for window in windows:
-        previous = float(min(window.starts.values()))
+        previous = float(max(window.starts.values()))
         for step in window.steps:
             end = max(
                 i.time_ns

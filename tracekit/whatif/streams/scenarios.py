@@ -144,7 +144,9 @@ def _step_times(
     parts = []
     for window, own, typical in zip(windows, events, ideal, strict=True):
         ends = WindowReplay(window, own, variant, typical, how).run()
-        parts.append(np.diff(ends, axis=0, prepend=np.zeros((1, how.count))))
+        begins = [r.begin_ns for r in window.ranks.values()]
+        begin = np.full((1, how.count), float(max(begins) - min(begins)))
+        parts.append(np.diff(ends, axis=0, prepend=begin))
     return np.concatenate(parts)
 
 

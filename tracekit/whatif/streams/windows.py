@@ -161,7 +161,7 @@ def _window(
             r: {s: (a + moved[r], b + moved[r]) for s, (a, b) in one.items()}
             for r, one in spans.items()
         }
-    base, previous = [], float(min(begins.values()))
+    base, previous = [], float(max(begins.values()))
     for step in kept:
         last = float(max(s[step][1] for s in spans.values()))
         base.append(last - previous)

@@ -1,0 +1,88 @@
+-- Steps: of ranks, and of the job.
+
+-- step_windows: Each rank's steps, from the start of a step to that of the next.
+--
+-- The next step counts only if it is the next in number: there may be a hole. Else a step lasts to
+-- its own end.
+--
+-- reads: step
+-- columns: attempt INTEGER, rank INTEGER, capture_id INTEGER, step BIGINT, is_warmup BOOLEAN,
+--     is_partial BOOLEAN, start_ns BIGINT, end_ns BIGINT, dur_ns BIGINT
+CREATE OR REPLACE MACRO step_windows() AS TABLE
+WITH
+    windows AS (
+        SELECT
+            attempt,
+            rank,
+            capture_id,
+            step,
+            coalesce(is_warmup, FALSE) AS is_warmup,
+            coalesce(is_partial, FALSE) AS is_partial,
+            start_ns,
+            CASE lead(step) OVER capture
+                WHEN step + 1 THEN lead(start_ns) OVER capture
+                ELSE start_ns + dur_ns
+            END AS end_ns,
+            dur_ns
+        FROM step
+        WINDOW capture AS (PARTITION BY attempt, rank, capture_id ORDER BY start_ns, step)
+    )
+SELECT
+    attempt,
+    rank,
+    capture_id,
+    step,
+    is_warmup,
+    is_partial,
+    start_ns,
+    end_ns,
+    coalesce(end_ns - start_ns, dur_ns) AS dur_ns
+FROM windows;
+
+-- job_steps: How long the job took for each steady step.
+--
+-- A step of the job lasts from the moment when the last rank begins it to the moment when the last
+-- rank begins the next. So steps lie end to end, and their sum is the time that passed; the longest
+-- rank of each step would count twice what one rank loses and another makes good. Where a rank has
+-- no clock, a step takes as long as on its slowest rank. Of a job whose operations and not its
+-- steps were timed, from the first operation of any replica that is no receive (one is posted
+-- before its step begins) to the end of the last.
+--
+-- reads: step, pipeline_op
+-- columns: attempt INTEGER, capture_id INTEGER, step BIGINT, start_ns BIGINT, dur_ns BIGINT
+CREATE OR REPLACE MACRO job_steps() AS TABLE
+WITH
+    timed AS (
+        SELECT
+            attempt,
+            capture_id,
+            step,
+            min(start_ns) AS start_ns,
+            if(count(*) = count(start_ns), max(end_ns) - max(start_ns), max(dur_ns)) AS dur_ns
+        FROM step_windows()
+        WHERE NOT is_partial
+        GROUP BY attempt, capture_id, step
+    ),
+    unsteady AS (
+        SELECT DISTINCT attempt, capture_id, step FROM step WHERE is_warmup
+    ),
+    operated AS (
+        SELECT
+            attempt,
+            capture_id,
+            step,
+            coalesce(
+                min(start_ns) FILTER (operation NOT IN ('forward-recv', 'backward-recv')),
+                min(start_ns)
+            ) AS start_ns,
+            max(end_ns) AS end_ns
+        FROM pipeline_op
+        WHERE attempt NOT IN (SELECT attempt FROM step)
+        GROUP BY attempt, capture_id, step
+    )
+SELECT attempt, capture_id, step, start_ns, dur_ns
+FROM timed
+ANTI JOIN unsteady USING (attempt, capture_id, step)
+UNION ALL
+SELECT attempt, capture_id, step, start_ns, end_ns - start_ns
+FROM operated;

@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+import nccl_logs
 from tracekit import api, schema, store
 from tracekit.errors import UsageError
 from tracekit.rules import RULES
@@ -324,6 +325,34 @@ def test_a_report_of_everything_is_the_report(job: Path, whole: dict[str, Any]) 
         Selection(steps=((0, 1000),), since_ns=0, until_ns=2**62),
     ):
         assert _report(job, selection) == whole
+
+
+def test_ranks_that_nobody_selected_are_not_missing(job: Path) -> None:
+    def covered(**chosen: Any) -> list[tuple[int, str]]:
+        with api.open(job / "run", selection=Selection(**chosen)) as run:
+            return run.query("coverage").select("rank", "status").rows()
+
+    every = covered()
+    # Rank 1 left no trace: that stays true of whoever selects it.
+    assert every == [(0, "ok"), (1, "missing"), (2, "ok"), (3, "ok")]
+    assert covered(ranks=((1, 2),)) == every[1:3]
+    assert covered(ranks=((2, 9),)) == every[2:]
+
+
+def test_a_host_goes_by_any_of_its_names(tmp_path: Path) -> None:
+    for host in ("gpu-a", "gpu-b"):
+        rank = int(host == "gpu-b")
+        lines = "\n".join(nccl_logs.comm_lines("2.27.7", rank))
+        log = tmp_path / "logs" / f"{host}.log"
+        log.parent.mkdir(exist_ok=True)
+        log.write_text(lines.replace("gpu-a:", f"{host}.example.org:") + "\n", encoding="utf-8")
+    for name in ("gpu-a", "GPU-A", "gpu-a.example.org"):
+        with api.open(tmp_path / "logs", selection=Selection(hosts=(name,))) as run:
+            told = run.diagnose().to_text(everything=True)
+        assert "1 file of other hosts not selected" in " ".join(told.split())
+        assert "(1 seen)" in told
+    with pytest.raises(UsageError, match="there are hosts gpu-a, gpu-b"):
+        api.open(tmp_path / "logs", selection=Selection(hosts=("gpu-c",)))
 
 
 @pytest.mark.parametrize("ranks", [(0, 1), (2, 3)])

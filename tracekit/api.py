@@ -129,7 +129,11 @@ class OpenRun:
         manifest = self.run.manifest
         notes = (*manifest.notes, *_remarks(manifest))
         facts = replace(facts, notes=notes, unread=manifest.unread)
-        facts = replace(facts, left_out_ranks=self.run.left_out_ranks(facts.attempt))
+        facts = replace(
+            facts,
+            left_out_ranks=self.run.left_out_ranks(facts.attempt),
+            left_out_files=self.run.left_out_files(),
+        )
         span = self.run.selected_span_ns()
         if span is not None:
             facts = replace(facts, start_ns=span[0], end_ns=span[1])

@@ -1,7 +1,7 @@
 -- What was captured of each rank: sources, captures, steps, time, and whether it is whole.
 --
 -- A diagnosis is only as sure as what it saw. Ranks that the job has and no source shows are rows
--- too, with status missing.
+-- too, with status missing, unless a selection leaves them out.
 --
 -- reads: run, rank, source, source_context, step
 -- grain: attempt, rank
@@ -16,10 +16,33 @@
 -- column: status VARCHAR : The worst of its sources: ok, partial, empty, unrecognised, unreadable;
 --     missing without one.
 WITH
-    expected_ranks AS (
+    every_rank AS (
         SELECT attempt, CAST(unnest(range(world_size)) AS INTEGER) AS rank FROM run
         UNION
         SELECT attempt, rank FROM rank
+    ),
+    -- Who opens a part of a run sets these; null where all is selected.
+    expected_ranks AS (
+        SELECT every_rank.attempt, every_rank.rank
+        FROM every_rank
+        ANTI JOIN (
+            SELECT
+                unnest(
+                    CAST(
+                        getvariable('left_out_ranks')
+                        AS STRUCT("attempt" INTEGER, "rank" INTEGER)[]
+                    ),
+                    recursive := TRUE
+                )
+        ) AS left_out USING (attempt, rank)
+        WHERE
+            getvariable('selected_ranks') IS NULL
+            OR len(
+                list_filter(
+                    CAST(getvariable('selected_ranks') AS BIGINT[][]),
+                    lambda s : every_rank.rank BETWEEN s[1] AND s[2]
+                )
+            ) > 0
     ),
     rank_sources AS (
         SELECT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -355,3 +356,10 @@ def test_a_refused_replay_claims_no_stage() -> None:
     assert found.judgement.kind == "unexplained"
     assert "REFUSED" in to_text(found)
     assert to_dict(found)["slowdown"] is None
+
+
+def test_no_share_of_the_loss_is_more_than_all_of_it() -> None:
+    found = analyse(two_stages(2.0))
+    share = replace(found.m_w, remove=1.15, add=-0.02, ranks=(3,))
+    told = to_text(replace(found, m_w=share))
+    assert "(rank 3): 1.00 of the loss goes with them, 0.00 comes with them alone" in told

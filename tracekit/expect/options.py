@@ -21,8 +21,8 @@ ALIASES = {
     "zero": "parallelism.zero_stage",
     "seq": "model.sequence",
 }
-MAX_POINTS = 10_000
-"""Combinations that one sweep may have."""
+MAX_POINTS = 1_000
+"""Combinations that one sweep may have: they take about four seconds, and nobody reads more."""
 
 _SECTIONS = ("parallelism", "schedule", "model", "batch", "hardware", "prices")
 
@@ -102,6 +102,9 @@ def sweep(
     for axis in axes:
         points *= len(axis)
     if points > MAX_POINTS:
-        raise UsageError(f"--sweep: {points} combinations are too many (at most {MAX_POINTS})")
+        raise UsageError(
+            f"--sweep: {points:,} combinations are too many (at most {MAX_POINTS:,})",
+            hint="sweep fewer values, or in several calls",
+        )
     for combination in itertools.product(*axes):
         yield dict(combination), changed(job, combination)

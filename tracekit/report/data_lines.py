@@ -51,6 +51,8 @@ def data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[str
         lines.append(f"no trace of {_ranks(facts.untraced_ranks)}")
     if facts.job.left_out_ranks:
         lines.append(f"{_ranks(sorted(facts.job.left_out_ranks))} not selected")
+    if facts.job.left_out_files:
+        lines.append(f"{plural(facts.job.left_out_files, 'file')} of other hosts not selected")
     lines += _file_lines(inputs)
     used = set(facts.job.rank_files.values())
     sizeless = sum(

@@ -114,6 +114,8 @@ class JobFacts:
     """Ranks whose files break off or are damaged: what they did not do may have been lost."""
     lost_ranks: frozenset[int] = frozenset()
     """Ranks whose kernels the profiler lost: what their devices did is not known."""
+    left_out_files: int = 0
+    """Files of no rank that the selection leaves out."""
     left_out_ranks: frozenset[int] = frozenset()
     """Ranks that the run has and the selection leaves out: nothing is known of them here."""
     unread: tuple[str, ...] = ()

@@ -81,6 +81,16 @@ class Run:
         ).fetchall()
         return frozenset(rank for (rank,) in rows)
 
+    def left_out_files(self) -> int:
+        """Files of no rank that the selection leaves out: those of other hosts."""
+        if self.selection.is_empty():
+            return 0
+        ((count,),) = self._con.execute(
+            "SELECT count(*) FROM every_context JOIN left_out_source USING (source_id) "
+            "WHERE rank IS NULL"
+        ).fetchall()
+        return int(count)
+
     def selected_span_ns(self) -> tuple[int, int] | None:
         """From when to when the selected steps, or else traces, reach; None if all are selected,
         or none of them has a time."""

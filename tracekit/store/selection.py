@@ -67,6 +67,7 @@ def prepare(
         return selection
     con.execute(f"CREATE TABLE every_context AS {context}")
     con.execute(f"CREATE TABLE labels AS {_labels(physical)}")
+    selection = replace(selection, hosts=_by_alias(con, physical, selection.hosts))
     comes_to = _checked(con, selection)
     con.execute(
         f"CREATE TABLE source_context AS SELECT * FROM every_context WHERE {_labelled(selection)}"
@@ -83,6 +84,14 @@ def prepare(
         f"SELECT attempt, rank FROM labels l WHERE {_labelled(selection)} AND NOT EXISTS ("
         "SELECT 1 FROM every_context e WHERE e.attempt = l.attempt AND e.rank = l.rank))"
     )
+    # For queries that ask which ranks there should be: a rank that nobody selected is not missing.
+    con.execute(
+        "SET VARIABLE left_out_ranks = "
+        "(SELECT list({'attempt': attempt, 'rank': rank}) FROM left_out_rank)"
+    )
+    if selection.ranks:
+        spans = ", ".join(f"[{int(low)}, {int(high)}]" for low, high in selection.ranks)
+        con.execute(f"SET VARIABLE selected_ranks = CAST([{spans}] AS BIGINT[][])")
     if selection.hosts:
         con.execute(
             "CREATE TABLE left_out_host AS WITH names AS ("
@@ -113,6 +122,25 @@ def prepare(
             f"AND EXISTS (SELECT 1 FROM ({physical(table('clock'))}) WHERE basis = 'epoch')"
         )
     return comes_to
+
+
+def _by_alias(
+    con: duckdb.DuckDBPyConnection, physical: Callable[[Table], str], given: Sequence[str]
+) -> tuple[str, ...]:
+    """Hosts by the names that the run has for them: any case, full names, addresses."""
+    if not given:
+        return ()
+    known: dict[str, set[str]] = {}
+    for host, alias in con.execute(
+        "SELECT host, alias FROM (SELECT host, alias FROM "
+        f"({physical(table('host_alias'))}) UNION SELECT host, host FROM labels) "
+        "WHERE host IS NOT NULL ORDER BY ALL"
+    ).fetchall():
+        known.setdefault(alias.lower(), set()).add(host)
+    found: dict[str, None] = {}
+    for name in given:
+        found |= dict.fromkeys(sorted(known.get(name.lower(), {name})))
+    return tuple(found)
 
 
 def check_times(con: duckdb.DuckDBPyConnection, sources: str, selection: Selection) -> None:

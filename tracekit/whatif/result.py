@@ -210,11 +210,20 @@ def to_text(found: WhatIf) -> str:
         if share.remove is not None and share.add is not None:
             who = f"rank {', '.join(map(str, share.ranks))}" if share.ranks else f"{share.stage}"
             lines.append(
-                f"SHARE     {name} ({who}): {share.remove:.2f} of the loss goes with them,"
-                f" {share.add:.2f} comes with them alone"
+                f"SHARE     {name} ({who}): {_part(share.remove)} of the loss goes with them,"
+                f" {_part(share.add)} comes with them alone"
             )
     lines += ["", *_heat_lines(found)]
     return "\n".join(lines) + "\n"
+
+
+def _part(ratio: float) -> str:
+    """A share of the loss, in words for people.
+
+    The ideal job is made of the peers' means: without the slowest, ranks that are faster than the
+    mean stay so, and the job may lose even less than none. Nobody loses more than all.
+    """
+    return f"{min(max(ratio, 0.0), 1.0):.2f}"
 
 
 def _cause(cause: CauseResult, method: str) -> str:

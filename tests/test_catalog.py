@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+import tracekit
 import tracekit.queries
 from tracekit import catalog
 from tracekit.errors import QueryError, UsageError
@@ -84,12 +86,43 @@ def test_a_header_is_read_whole() -> None:
         ("a limit.", "a limit", "the title is not a sentence"),
         ("-- Why it\n-- matters.\n", "", "there is no why paragraph"),
         ("SELECT attempt, step", "SELECT step, attempt", "columns are in another order"),
+        ("-- param: limit", "-- asked: always\n-- param: limit", "is asked 'always'"),
+        ("-- param: limit", "-- shows: device\n-- param: limit", "shows 'device', and not what"),
+        ("-- param: limit", "-- shows: gpu\n-- param: limit", "shows 'gpu', and not what"),
     ],
 )
 def test_a_header_that_is_not_true_is_reported(old: str, new: str, problem: str) -> None:
     assert old in TEXT
     problems = catalog.check(_query(TEXT.replace(old, new, 1)))
     assert any(p.startswith(problem) for p in problems), problems
+
+
+def strings_of(*modules: str) -> set[str]:
+    """Names of queries that string constants of these modules are."""
+    names = {q.name for q in catalog.queries()}
+    root = Path(tracekit.__file__).parent
+    paths = [p for module in modules for p in root.glob(f"{module}.py")]
+    assert len(paths) >= len(modules)
+    nodes = (n for p in paths for n in ast.walk(ast.parse(p.read_text(encoding="utf-8"))))
+    return {n.value for n in nodes if isinstance(n, ast.Constant) and n.value in names}
+
+
+def test_what_the_report_reads_is_asked_whichever_rules_run() -> None:
+    """By its own modules, and by those that it shares with rules or that gate other queries."""
+    asked = {q.name for q in catalog.queries() if q.asked == "report"}
+    own = strings_of("report/*")
+    assert own and own <= asked
+    shared = strings_of("diagnose", *(f"rules/{m}" for m in ("base", "steps", "pipeline")))
+    assert asked <= own | shared | strings_of("rules/low_mfu", "rules/ras_hang")
+
+
+def test_what_is_of_a_device_has_its_rank_and_reads_it_or_says_so() -> None:
+    of_device = {q.name: q.shows for q in catalog.queries() if q.is_of_device}
+    assert of_device["sync_stall"] == "" and of_device["last_calls"] == "device"
+    assert not of_device.keys() & {"group_bandwidth", "comm_summary", "gpu_counters", "step_time"}
+    (query,) = (q for q in catalog.queries() if q.name == "sync_stall")
+    problems = catalog.check(dataclasses.replace(query, shows="device"))
+    assert problems == ["shows a device, as all do that read gpu_op"]
 
 
 @pytest.mark.parametrize(

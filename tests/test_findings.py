@@ -72,6 +72,19 @@ def test_ids_name_the_scope(scope: Scope, name: str) -> None:
     assert finding_id("r", scope, range(4)) == name
 
 
+@pytest.mark.parametrize(
+    ("scope", "name"),
+    [
+        (Scope(ranks=(3,), hosts=("h1",)), "r/3"),
+        (Scope(ranks=(0, 1), hosts=("h1",), devices=("h1 GPU 3",)), "r/h1-GPU-3"),
+        (Scope(ranks=(0, 1), hosts=("h1",)), "r/h1"),
+        (Scope(hosts=("h1", "h2")), "r/several"),
+    ],
+)
+def test_what_counters_measure_is_named_by_its_only_place(scope: Scope, name: str) -> None:
+    assert finding_id("r", scope, range(2), is_counted=True) == name
+
+
 def test_the_id_of_many_scattered_ranks_stays_short_and_tells_them_apart() -> None:
     odd = finding_id("r", Scope(ranks=tuple(range(1, 999, 2))), range(1000))
     assert odd.startswith("r/1+498-")

@@ -13,6 +13,10 @@ A query is one file ``queries/<subject>/<name>.sql``: a header of comment lines,
     -- column: rank INTEGER : What it is, with unit and range. Names with blanks stand in "".
     --     A line that is indented further continues the one before.
     -- completed: replay | job (optional): what fills in the columns that SQL leaves null.
+    -- asked: report | with OP | after silence (optional): by the report of a diagnosis, whichever
+    --     rules run; or by no diagnosis but where comm_summary shows that operation, or last_calls
+    --     that no rank communicates at its end: what they walk is large.
+    -- shows: device (optional): what a rank's device did, though it reads no gpu_op.
     -- source: Where a formula comes from (optional).
     SELECT ...
 
@@ -132,6 +136,9 @@ ParamValue = str | int | float | bool
 Completion = Literal["replay", "job"]
 """By a replay of the run, or by what its job description implies."""
 
+ASKED = re.compile(r"report|with \w+|after silence")
+"""When a diagnosis asks a query beyond the rules that read it, or only then."""
+
 
 @dataclass(frozen=True, slots=True)
 class Param:
@@ -189,6 +196,15 @@ class Query:
     """Tables without whose rows it has none, of those that it reads."""
     completed: Completion | None = None
     """What fills in the columns that no SQL can know; they are null without."""
+    asked: str = ""
+    """When a diagnosis asks it (``ASKED``); empty: where a rule reads it."""
+    shows: str = ""
+
+    @property
+    def is_of_device(self) -> bool:
+        """Whether its rows say what a rank's device did, or what that shows of its host: without
+        the rank's kernels they say that it idled."""
+        return "rank" in self.grain and (self.shows == "device" or "gpu_op" in self.reads)
 
     def bind(self, given: Mapping[str, object]) -> dict[str, ParamValue]:
         """Every declared parameter with its given or default value; UsageError on an unknown."""
@@ -365,7 +381,7 @@ def execute(
 
 # ---------------------------------------------------------------- header
 
-_KEY = re.compile(r"-- (reads|needs|grain|param|column|completed|source): (.*)")
+_KEY = re.compile(r"-- (reads|needs|grain|param|column|completed|asked|shows|source): (.*)")
 _PARAM = re.compile(r"(\w+) (\w+) = (.+?) : (.+)")
 _COLUMN = re.compile(r"""(\w+|"[^"]+") ([\w\[\]]+) : (.+)""")
 
@@ -388,14 +404,20 @@ def parse(path: str, text: str) -> Query:
         grain=lists["grain"],
         params=tuple(_param(path, value) for key, value in entries if key == "param"),
         columns=tuple(_column(path, value) for key, value in entries if key == "column"),
-        source=next((value for key, value in entries if key == "source"), None),
+        source=_only(entries, "source"),
         sql=text,
         completed=_completion(path, entries),
+        asked=_only(entries, "asked") or "",
+        shows=_only(entries, "shows") or "",
     )
 
 
+def _only(entries: Iterable[tuple[str, str]], wanted: str) -> str | None:
+    return next((value for key, value in entries if key == wanted), None)
+
+
 def _completion(path: str, entries: Iterable[tuple[str, str]]) -> Completion | None:
-    by = next((value for key, value in entries if key == "completed"), None)
+    by = _only(entries, "completed")
     known: tuple[Completion, ...] = get_args(Completion)
     if by is not None and by not in known:
         raise ValueError(f"{path}: completed by {' or '.join(known)}, not {by!r}")
@@ -489,6 +511,12 @@ def check(query: Query) -> list[str]:
     problems += [
         f"needs {name}, which it does not read" for name in query.needs if name not in query.reads
     ]
+    if query.asked and not ASKED.fullmatch(query.asked):
+        problems.append(f"is asked {query.asked!r}, which is no time at which a diagnosis asks")
+    if query.shows and (query.shows != "device" or not query.is_of_device):
+        problems.append(f"shows {query.shows!r}, and not what the device of a rank did")
+    if query.shows and "gpu_op" in query.reads:
+        problems.append("shows a device, as all do that read gpu_op")
     unknown = [name for name in query.reads if name not in {t.name for t in TABLES}]
     if unknown:
         return [*problems, *(f"reads {name}, which is no table" for name in unknown)]

@@ -7,41 +7,29 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import QueryError
 from tracekit.report.build import build_report
 from tracekit.report.config import DiagnoseConfig
 from tracekit.report.model import InputFile, InputIssue, Report
 from tracekit.rules import RULES, Facts, JobFacts, Rule, configured
+from tracekit.rules.base import KernelThresholds
 from tracekit.runs import available_cpus
 from tracekit.store import beside
 
 if TYPE_CHECKING:
     import duckdb
 
+    from tracekit.catalog import Query
     from tracekit.job import JobDescription
     from tracekit.rules.base import Replay
 
-BASE_QUERIES = (
-    *("step_breakdown", "step_time", "step_time_summary", "overlap", "hidden_kernels"),
-    *("lost_kernels", "comm_summary"),
-)
-REPORT_QUERIES = (
-    *("comm_records", "inspector_calls", "activity_steps", "last_calls", "traffic"),
-    *("nccl_bench", "nccl_comms", "nccl_signals", "nccl_topology", "ras_growth"),
-    *("gpu_counters", "port_counters", "port_levels"),
-    *("gemm_efficiency", "bubble", "stage_balance"),
-)
-"""What the report itself looks at, whichever rules run: its metrics, and what it says where there
-are no steps."""
 QUERY_THREADS = 4
 """Queries of a small run that run at a time: more share too little memory."""
-ONLY_WITH = {"expert_load": "all_to_all"}
-"""Queries that are asked only where comm_summary shows the operation: they walk all kernels."""
-AFTER_SILENCE_NS = {"standing": 10**9}
-"""Queries over all work and calls of hosts, asked only where no rank communicates at the end of its
-capture for so long: no limit of silence in the rules is that short."""
+LONG_SILENCE_NS = 10**9
+"""What is asked "after silence" is asked only where no rank communicates at the end of its capture
+for so long: no limit of silence in the rules is that short."""
 
 
 def diagnose(
@@ -64,7 +52,7 @@ def diagnose(
     inputs = inputs if inputs is not None else input_files(con)
     config = config or DiagnoseConfig()
     rules = configured(select=config.select, ignore=config.ignore)
-    return build_report(gather(con, job, filled, description, rules), inputs, config)
+    return build_report(gather(con, job, filled, description, rules, config.report), inputs, config)
 
 
 def gather(
@@ -73,6 +61,7 @@ def gather(
     filled: Collection[str] | None = None,
     description: JobDescription | None = None,
     rules: Sequence[Rule] | None = None,
+    limits: KernelThresholds | None = None,
 ) -> Facts:
     """Run every query that these rules (None: all) and the report read, for the job's attempt.
 
@@ -80,18 +69,16 @@ def gather(
     """
     from tracekit import catalog, traffic
 
-    read = (q for r in (RULES if rules is None else rules) for q in r.reads)
-    names = dict.fromkeys((*BASE_QUERIES, *read, *REPORT_QUERIES))
+    read = {q for r in (RULES if rules is None else rules) for q in r.reads}
+    queries = [q for q in catalog.queries() if q.asked == "report" or q.name in read]
     rows: dict[str, list[Mapping[str, Any]]] = {}
     unavailable: dict[str, str] = {}
-    asked: list[str] = []
-    for name in names:
-        if filled is not None and catalog.finds_nothing(catalog.find(name), filled):
-            rows[name] = []
+    asked: list[Query] = []
+    for query in queries:
+        if filled is not None and catalog.finds_nothing(query, filled):
+            rows[query.name] = []
         else:
-            asked.append(name)
-    # What another query's answer can spare comes last.
-    gated = {name for name in asked if name in ONLY_WITH or name in AFTER_SILENCE_NS}
+            asked.append(query)
 
     def take(answers: Iterable[tuple[str, list[dict[str, Any]] | QueryError]]) -> None:
         for name, found in answers:
@@ -100,11 +87,13 @@ def gather(
             else:
                 rows[name] = [r for r in found if r.get("attempt") in (None, job.attempt)]
 
-    with catalog.shared(con, asked):
-        take(_answers(con, [name for name in asked if name not in gated]))
-        spared = {name for name in gated if _is_spared(name, rows, unavailable)}
-        rows |= {name: [] for name in spared}
-        take(_answers(con, [name for name in asked if name in gated - spared]))
+    with catalog.shared(con, [q.name for q in asked]):
+        # What another query's answer can spare comes last.
+        gated = [q for q in asked if q.asked not in ("", "report")]
+        take(_answers(con, [q.name for q in asked if q not in gated]))
+        spared = [q for q in gated if _is_spared(q, rows, unavailable)]
+        rows |= {q.name: [] for q in spared}
+        take(_answers(con, [q.name for q in gated if q not in spared]))
     rows["traffic"] = list(traffic.beside(rows.get("traffic", ()), description))
     paths = _rows(con, "job_sources")
     if any(r["status"] == "partial" for r in paths):
@@ -115,8 +104,9 @@ def gather(
         unavailable=unavailable,
         sources={int(r["source_id"]): str(r["path"]) for r in paths},
         description=description,
-        replay=cast("Replay", _LaterReplay(con)),
-    ).without_lost()
+        kernel_limits=limits or KernelThresholds(),
+        replay=_LaterReplay(con),
+    ).without_lost({q.name for q in queries if q.is_of_device})
 
 
 class _LaterReplay:
@@ -131,8 +121,21 @@ class _LaterReplay:
 
         return RankReplay(self._con)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loaded, name)
+    def saved_ns(self, ranks: Sequence[int]) -> float | None:
+        return self._loaded.saved_ns(ranks)
+
+    def saved_by_operations_ns(self, rank: int) -> float | None:
+        return self._loaded.saved_by_operations_ns(rank)
+
+    def idle_beyond_hand_overs_ns(self) -> float | None:
+        return self._loaded.idle_beyond_hand_overs_ns()
+
+    def slowdown(self, rank: int) -> float | None:
+        return self._loaded.slowdown(rank)
+
+    @property
+    def is_by_streams(self) -> bool:
+        return self._loaded.is_by_streams
 
 
 def _broken(con: duckdb.DuckDBPyConnection, attempt: int) -> frozenset[int]:
@@ -144,7 +147,7 @@ def _broken(con: duckdb.DuckDBPyConnection, attempt: int) -> frozenset[int]:
 
 
 def _is_spared(
-    name: str,
+    query: Query,
     rows: Mapping[str, Sequence[Mapping[str, Any]]],
     unavailable: Collection[str],
 ) -> bool:
@@ -153,11 +156,11 @@ def _is_spared(
     if not {"comm_summary", "last_calls"}.isdisjoint(unavailable):
         return False
     operations = {row["op"] for row in rows.get("comm_summary", ())}
-    if name in ONLY_WITH:
-        return ONLY_WITH[name] not in operations
+    if query.asked.startswith("with "):
+        return query.asked.removeprefix("with ") not in operations
     # Calls that could not be matched are not among the last ones: then silence is not known.
     silences = [row["silence_ns"] or 0 for row in rows.get("last_calls", ())]
-    return not operations or min(silences, default=AFTER_SILENCE_NS[name]) < AFTER_SILENCE_NS[name]
+    return not operations or min(silences, default=LONG_SILENCE_NS) < LONG_SILENCE_NS
 
 
 def _answers(

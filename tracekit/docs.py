@@ -9,9 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from difflib import unified_diff
+from functools import partial
 from pathlib import Path
 
 from tracekit import catalog, macros, schema
+from tracekit.report.judgement import LIMITS
 from tracekit.report.schema import schema_page
 from tracekit.rules.docs import rules_page
 
@@ -328,7 +330,7 @@ PAGES: tuple[tuple[str, Callable[[], str]], ...] = (
     ("queries.md", queries_page),
     ("macros.md", macros_page),
     ("counters.md", counters_page),
-    ("rules.md", rules_page),
+    ("rules.md", partial(rules_page, LIMITS)),
     ("cli.md", cli_page),
     ("diagnose.schema.json", schema_page),
 )

@@ -230,27 +230,25 @@ class Finding:
     rules_out: tuple[str, ...] = ()
 
 
-def finding_id(rule: str, scope: Scope, everybody: Iterable[int]) -> str:
+def finding_id(
+    rule: str, scope: Scope, everybody: Iterable[int], *, is_counted: bool = False
+) -> str:
     """``rule/scope``: the same fault in the same place has the same id in every run.
 
-    The scope is ``all`` for the whole job, else the ranks, else the most telling name.
+    The scope is ``all`` for the whole job, else the ranks, else the most telling name; of what
+    counters measure (``is_counted``) the only rank, device, link or host, because they measure a
+    place, and which ranks are behind it is often not known.
     """
-    if scope.ranks:
+    if is_counted:
+        devices = tuple(d.replace(" ", "-") for d in scope.devices)
+        places = (tuple(map(str, scope.ranks)), devices, scope.links, scope.hosts)
+        where = next((names[0] for names in places if len(names) == 1), "several")
+    elif scope.ranks:
         where = "all" if set(scope.ranks) == set(everybody) else _ranks_name(scope.ranks)
     else:
         named = (scope.devices, scope.links, scope.groups, scope.switches, scope.racks, scope.hosts)
         where = next((",".join(names) for names in named if names), "all")
     return f"{rule}/{where}"
-
-
-def counted_place(scope: Scope) -> str:
-    """The place in the id of a finding from counters: the only rank, device, link or host.
-
-    What they measure is a place; which ranks are behind it is often not known.
-    """
-    devices = tuple(d.replace(" ", "-") for d in scope.devices)
-    named = (tuple(map(str, scope.ranks)), devices, scope.links, scope.hosts)
-    return next((names[0] for names in named if len(names) == 1), "several")
 
 
 def _ranks_name(ranks: tuple[int, ...]) -> str:

@@ -5,6 +5,7 @@
 --
 -- reads: collective
 -- grain: attempt, rank, op, message_bytes, group_size, timeline
+-- asked: report
 -- column: rank INTEGER : Global rank.
 -- column: op VARCHAR : all_reduce, all_gather, ...; null where the trace does not tell.
 -- column: message_bytes BIGINT : Total size as nccl-tests defines it; null where unknowable.

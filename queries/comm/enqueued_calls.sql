@@ -5,6 +5,7 @@
 --
 -- reads: host_op
 -- grain: attempt, rank, capture_id
+-- shows: device
 -- column: rank INTEGER : Rank.
 -- column: capture_id INTEGER : Capture window, from 0.
 -- column: calls_count BIGINT : Calls into PyTorch's communication library.

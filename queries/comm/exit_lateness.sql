@@ -6,6 +6,7 @@
 --
 -- reads: collective, collective_match, comm_group, clock_offset, clock_pair
 -- grain: attempt, group_id, op, message_bytes, rank
+-- shows: device
 -- column: group_id VARCHAR : Communicator; see comm_group.
 -- column: op VARCHAR : all_reduce, all_gather, reduce_scatter or barrier.
 -- column: message_bytes BIGINT : Total size as nccl-tests defines it; null where unknowable.

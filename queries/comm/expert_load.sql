@@ -9,6 +9,7 @@
 --
 -- reads: collective, collective_match, comm_group, step, gpu_op, host_op, annotation
 -- grain: attempt, group_id, rank
+-- asked: with all_to_all
 -- column: group_id VARCHAR : Communicator; see comm_group.
 -- column: rank INTEGER : Global rank.
 -- column: kind VARCHAR : ep, ...; null where it cannot be told.

@@ -5,6 +5,8 @@
 --
 -- reads: collective, collective_match, source
 -- grain: attempt, capture_id, group_id, rank
+-- shows: device
+-- asked: report
 -- column: group_id VARCHAR : Communicator; see comm_group.
 -- column: rank INTEGER : Member.
 -- column: capture_id INTEGER : Capture window, from 0.

@@ -7,6 +7,7 @@
 --
 -- reads: gpu_op, host_op, open_collective, collective, source
 -- grain: attempt, capture_id, rank
+-- asked: after silence
 -- column: rank INTEGER : Rank with work on a device.
 -- column: capture_id INTEGER : Capture window, from 0.
 -- column: launches_count BIGINT : Launches of kernels or graphs without work on the device, after

@@ -12,6 +12,7 @@
 --
 -- reads: collective, collective_match, comm_group, process_group, rank, step
 -- grain: attempt, group_kind, op
+-- asked: report
 -- column: group_kind VARCHAR : tp, pp, dp, ep, cp, dp_replicate (replicas of shards), edp (replicas
 --     of experts), embedding, world; null where not known.
 -- column: op VARCHAR : all_reduce, all_gather, ..., send.

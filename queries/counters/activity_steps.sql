@@ -7,6 +7,7 @@
 -- reads: activity_period, activity_step
 -- needs: activity_period
 -- grain: attempt, step
+-- asked: report
 -- column: verdict VARCHAR : steps or none.
 -- column: reason VARCHAR : What the steps rest on, or why there are none.
 -- column: counter VARCHAR : Counter that was looked at; null where there is none to look at.

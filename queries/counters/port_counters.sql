@@ -6,6 +6,7 @@
 --
 -- reads: net_sample, port, run, step, ingest_stat, clock, clock_offset
 -- grain: attempt, node, port, counter, direction, priority, queue, lane
+-- asked: report
 -- column: node VARCHAR : Switch or host that counts; null where unknown.
 -- column: port VARCHAR : Port or NIC.
 -- column: host VARCHAR : Host that it leads to or belongs to; null where unknown.

@@ -9,6 +9,7 @@
 -- reads: host_op, gpu_op, rank
 -- needs: host_op, gpu_op
 -- grain: attempt, rank, operator, dtype
+-- asked: report
 -- column: rank INTEGER : Global rank.
 -- column: operator VARCHAR : aten::mm, aten::addmm, aten::bmm, aten::baddbmm or aten::_scaled_mm.
 -- column: dtype VARCHAR : Element type of the first matrix.

@@ -7,7 +7,9 @@
 --
 -- reads: gpu_sample, gpu, run, clock
 -- grain: attempt, gpu_id, counter
+-- asked: report
 -- param: slack_ns BIGINT = 30000000000 : How far the job's window is widened on both sides.
+-- param: apart_ratio DOUBLE = 0.05 : Beyond the others' median by this, it is below or above.
 -- column: gpu_id VARCHAR : GPU: UUID, else host and address, else host and index.
 -- column: host VARCHAR : Its host; null where unknown.
 -- column: gpu_index INTEGER : NVML index; null where unknown.
@@ -31,8 +33,8 @@
 --     where that is 0.
 -- column: total_ratio DOUBLE : Sum of its values over those moments, over the sum of the others'
 --     medians: what it did in all, where moments are shorter than a step.
--- column: below_ratio DOUBLE : Share of those moments in which it is 5 % or more below.
--- column: above_ratio DOUBLE : Share of those moments in which it is 5 % or more above.
+-- column: below_ratio DOUBLE : Share of those moments in which it is that much below.
+-- column: above_ratio DOUBLE : Share of those moments in which it is that much above.
 -- column: highest_ratio DOUBLE : Share of those moments in which no other is as high.
 -- column: busy_below_ratio DOUBLE : As below_ratio, over moments in which the GPU is not idle (its
 --     utilisation or its power shows it); null where neither was sampled.
@@ -228,10 +230,11 @@ WITH
             median(others) AS peer_value,
             median(value / nullif(others, 0)) AS peer_ratio,
             sum(value) / nullif(sum(others), 0) AS total_ratio,
-            avg(CAST(value <= 0.95 * others AS INTEGER)) AS below_ratio,
-            avg(CAST(value >= 1.05 * others AS INTEGER)) AS above_ratio,
+            avg(CAST(value <= (1 - $apart_ratio) * others AS INTEGER)) AS below_ratio,
+            avg(CAST(value >= (1 + $apart_ratio) * others AS INTEGER)) AS above_ratio,
             avg(CAST(value >= highest AS INTEGER)) AS highest_ratio,
-            avg(CAST(value <= 0.95 * others AS INTEGER)) FILTER (is_busy) AS busy_below_ratio,
+            avg(CAST(value <= (1 - $apart_ratio) * others AS INTEGER)) FILTER (is_busy)
+                AS busy_below_ratio,
             median(value / nullif(others, 0)) FILTER (is_busy) AS busy_peer_ratio
         FROM compared
         GROUP BY attempt, gpu_id, counter

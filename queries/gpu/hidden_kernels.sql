@@ -6,6 +6,7 @@
 --
 -- reads: gpu_op
 -- grain: attempt, rank
+-- asked: report
 -- column: attempt INTEGER : Attempt of the job, from 1.
 -- column: rank INTEGER : Global rank.
 -- column: graphs_count BIGINT : Launches of graphs that were recorded whole.

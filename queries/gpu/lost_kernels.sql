@@ -4,13 +4,16 @@
 -- half: the host is seen launching and the device seems idle. Who waits, who is late and how much
 -- runs on such a rank cannot be said. Launches that a graph captures run with the graph and are
 -- left out where the calls around the capture were recorded. Kineto waits for the device before it
--- stops; Nsight Systems does not, so of its captures up to 1,024 launches after the last one that
--- has work (what a device's queue holds) are work that had not ended. So are up to 1,024 of any
--- capture that goes on for 30 s after its last launch: it shows a job that stands still, in calls
--- that do not end. Ranks without a loss are not listed.
+-- stops; Nsight Systems does not, so of its captures as many launches after the last one that has
+-- work as a device's queue holds are work that had not ended. So are as many of any capture that
+-- goes on for long after its last launch: it shows a job that stands still, in calls that do not
+-- end. Ranks without a loss are not listed.
 --
 -- reads: host_op, gpu_op, source
 -- grain: attempt, rank
+-- asked: report
+-- param: queue_count BIGINT = 1024 : Launches that a device's queue holds.
+-- param: still_ns BIGINT = 30000000000 : Silence after the last launch that no working job has.
 -- column: attempt INTEGER : Attempt of the job, from 1.
 -- column: rank INTEGER : Global rank.
 -- column: launches_count BIGINT : Launches of kernels and graphs with a correlation.
@@ -87,9 +90,9 @@ judged AS (
         c.lost_count
         - CASE
             -- Other streams may have gone on for a while after the first that stands.
-            WHEN s.window_end_ns - c.last_ns >= 30000000000 AND c.lost_count <= 1024
+            WHEN s.window_end_ns - c.last_ns >= $still_ns AND c.lost_count <= $queue_count
                 THEN c.lost_count
-            WHEN s.kind = 'nsys' AND c.tail_count <= 1024 THEN c.tail_count
+            WHEN s.kind = 'nsys' AND c.tail_count <= $queue_count THEN c.tail_count
             ELSE 0
         END AS lost_count
     FROM counted AS c

@@ -9,6 +9,7 @@
 --
 -- reads: step, gpu_op, host_op, collective, annotation
 -- grain: attempt, rank
+-- asked: report
 -- param: rounding VARCHAR = 'none' | 'hta' : 'hta' moves starts up and ends down to whole
 --     microseconds before anything else, as HolisticTraceAnalysis 0.5.0 does.
 -- param: steps VARCHAR = 'all' | 'all_but_last' : 'all_but_last' keeps what was launched before the

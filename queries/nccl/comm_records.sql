@@ -5,6 +5,7 @@
 --
 -- reads: comm_call, comm_snapshot, source
 -- grain: attempt, source_id
+-- asked: report
 -- column: kind VARCHAR : flight_recorder, nccl_inspector, nccl_ras, nccl (a watchdog's progress).
 -- column: calls_count BIGINT : Calls recorded.
 -- column: unfinished_count BIGINT : Of them, calls that had not completed.

@@ -10,6 +10,7 @@
 -- needs: comm_call
 -- reads: nccl_comm, nccl_op, rank
 -- grain: attempt, group_id, op, message_bytes
+-- asked: report
 -- column: group_id VARCHAR : Communicator of the traces; see comm_group.
 -- column: comm VARCHAR : Communicator as Inspector names it.
 -- column: comm_source VARCHAR : log: NCCL's log or the trace ties the two; behaviour: the only ones

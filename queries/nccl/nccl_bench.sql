@@ -5,6 +5,7 @@
 --
 -- reads: nccl_event, bench_result, nccl_choice
 -- grain: source_id, place
+-- asked: report
 -- column: benchmark VARCHAR : all_reduce_perf, ...; null where the output does not say.
 -- column: benchmark_source VARCHAR : file, or behaviour: only this one has such a ratio of busbw to
 --     algbw on so many ranks, with or without a reduction and a root.

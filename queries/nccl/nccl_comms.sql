@@ -5,6 +5,7 @@
 --
 -- reads: nccl_comm, rank
 -- grain: attempt, comm, source_id, place
+-- asked: report
 -- column: comm VARCHAR : Communicator: commId, or size and order where NCCL states none.
 -- column: group_rank INTEGER : Rank within the communicator.
 -- column: world_rank INTEGER : Global rank; null unless proved.

@@ -4,6 +4,7 @@
 --
 -- reads: nccl_event, nccl_comm
 -- grain: attempt, source_id, node, pid, comm, code, fields
+-- asked: report
 -- column: node VARCHAR : Host; null where no NCCL process said it.
 -- column: pid BIGINT : Process.
 -- column: comm VARCHAR : Communicator; null where the line belongs to none or it is unknown.

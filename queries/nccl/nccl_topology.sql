@@ -5,6 +5,7 @@
 --
 -- reads: nccl_edge, nccl_comm
 -- grain: attempt, comm, from_rank, to_rank, transport, detail
+-- asked: report
 -- column: comm VARCHAR : Communicator; null where the log does not tell which.
 -- column: from_rank INTEGER : Sender, within the communicator.
 -- column: from_node VARCHAR : Its host.

@@ -5,6 +5,7 @@
 --
 -- reads: comm_snapshot
 -- grain: attempt, comm_hash, group_rank
+-- asked: report
 -- column: comm_hash VARCHAR : Communicator, as RAS names it.
 -- column: group_rank INTEGER : Member's rank in the communicator.
 -- column: node VARCHAR : Its host, as RAS states it.

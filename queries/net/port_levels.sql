@@ -5,6 +5,7 @@
 --
 -- reads: net_sample, run, ingest_stat
 -- grain: attempt, node, port, counter, direction, priority, queue, lane, kind, unit
+-- asked: report
 -- column: node VARCHAR : Switch or host that counts; null where unknown.
 -- column: port VARCHAR : Port, NIC or pool.
 -- column: counter VARCHAR : Canonical name.

@@ -13,6 +13,7 @@
 -- reads: pipeline_op, step
 -- needs: pipeline_op
 -- grain: attempt, capture_id, replica, stage, step
+-- asked: report
 -- column: replica INTEGER : Data coordinate.
 -- column: stage INTEGER : Pipeline coordinate.
 -- column: step BIGINT : Step.

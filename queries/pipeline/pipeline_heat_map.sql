@@ -7,6 +7,8 @@
 -- reads: pipeline_op, step
 -- needs: pipeline_op
 -- grain: attempt, rank
+-- shows: device
+-- param: slow_ratio DOUBLE = 1.1 : Computation of a step over its peers' that makes it a slow one.
 -- column: rank INTEGER : Global rank.
 -- column: attempt INTEGER : Attempt of the job, from 1.
 -- column: stage INTEGER : Pipeline coordinate (row).
@@ -15,7 +17,7 @@
 -- column: peer_ratio DOUBLE : Median over steps of its computation over its peers' median; null
 --     without peers.
 -- column: ratio DOUBLE : Its computation over the median rank's.
--- column: slow_steps_ratio DOUBLE : Share of steps in which it took 1.1 times its peers or more.
+-- column: slow_steps_ratio DOUBLE : Share of steps that are slow.
 -- column: steps_count BIGINT : Steps.
 WITH
     unsteady AS (
@@ -62,7 +64,7 @@ SELECT
     avg(compute_ns) AS compute_ns,
     median(step_ratio) AS peer_ratio,
     avg(compute_ns) / median(avg(compute_ns)) OVER (PARTITION BY attempt) AS ratio,
-    avg(CASE WHEN step_ratio >= 1.1 THEN 1.0 WHEN step_ratio IS NOT NULL THEN 0.0 END)
+    avg(CASE WHEN step_ratio >= $slow_ratio THEN 1.0 WHEN step_ratio IS NOT NULL THEN 0.0 END)
         AS slow_steps_ratio,
     count(*) AS steps_count
 FROM compared

@@ -7,6 +7,7 @@
 -- reads: pipeline_op, step
 -- needs: pipeline_op
 -- grain: attempt, stage
+-- asked: report
 -- column: stage INTEGER : Pipeline coordinate.
 -- column: attempt INTEGER : Attempt of the job, from 1.
 -- column: ranks INTEGER[] : Ranks of the stage.

@@ -7,6 +7,7 @@
 --
 -- reads: step, gpu_op, host_op, collective, annotation
 -- grain: attempt, rank, capture_id, step
+-- asked: report
 -- column: rank INTEGER : Global rank.
 -- column: attempt INTEGER : Attempt of the job, from 1.
 -- column: capture_id INTEGER : Capture window of the rank, from 0.

@@ -5,6 +5,7 @@
 --
 -- reads: step
 -- grain: attempt, rank, capture_id, step
+-- asked: report
 -- column: rank INTEGER : Global rank.
 -- column: capture_id INTEGER : Capture window of the rank, from 0.
 -- column: step BIGINT : Job-level step.

@@ -8,6 +8,7 @@
 --
 -- reads: step, pipeline_op
 -- grain: attempt, rank
+-- asked: report
 -- column: rank INTEGER : Global rank; null for the job.
 -- column: steps_count BIGINT : Steps that count.
 -- column: mean_ns DOUBLE : Mean duration.

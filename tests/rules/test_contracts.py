@@ -10,6 +10,7 @@ from typing import get_args
 import pytest
 
 from tracekit.errors import UsageError
+from tracekit.report.judgement import LIMITS
 from tracekit.rules import NAMES, RULES, configured, explain, rule, topic_of
 from tracekit.rules.base import DOC_HEADINGS, Effect, Facts, Rule
 from tracekit.rules.docs import rules_page
@@ -138,4 +139,4 @@ def test_rules_can_be_selected_and_ignored_and_a_misspelt_name_is_corrected() ->
 
 def test_the_rules_page_is_current() -> None:
     page = ROOT / "docs" / "rules.md"
-    assert page.read_text(encoding="utf-8") == rules_page()
+    assert page.read_text(encoding="utf-8") == rules_page(LIMITS)

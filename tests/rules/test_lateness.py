@@ -10,7 +10,7 @@ import pytest
 
 from tracekit.findings import Severity
 from tracekit.report.build import build_report
-from tracekit.rules import rule
+from tracekit.rules import configured, rule
 from tracekit.rules.base import NOT_APPLICABLE, Facts, RuleOutcome
 
 MakeJob = Callable[..., Any]
@@ -362,6 +362,22 @@ def test_a_gpu_that_computes_longer_in_every_step_is_slow(make_job: MakeJob) -> 
     assert finding.scope.ranks == (2,)
     assert finding.owner == "hardware"
     assert HOST.run(slow_gpu_job(make_job).facts()) == RuleOutcome()
+
+
+@pytest.mark.parametrize(("ratio", "is_for"), [(0.95, True), (0.96, False)])
+def test_a_lost_clock_speaks_for_it_and_one_like_its_peers_against(
+    make_job: MakeJob, ratio: float, is_for: bool
+) -> None:
+    job = slow_gpu_job(make_job)
+    clock = {"counter": "sm_clock", "rank": 2, "peer_ratio": ratio, "busy_peer_ratio": None}
+    job.rows["gpu_counters"] = [{**clock, "source_id": 0, "place": 1}]
+    name = "clock over its peers', median moment"
+    for limit, expected in ((0.95, is_for), (0.97, True), (0.9, False)):
+        (set_so,) = configured({"slow-gpu": {"max_clock_ratio": limit}}, select=["slow-gpu"])
+        (finding,) = set_so.run(job.facts()).findings
+        (found,) = (e for e in (*finding.evidence, *finding.counter_evidence) if e.name == name)
+        assert found.threshold == limit
+        assert (found in finding.evidence) is expected
 
 
 def test_just_under_a_tenth_is_not_slow(make_job: MakeJob) -> None:

@@ -9,18 +9,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from tracekit.catalog import queries
 from tracekit.report.build import build_report
 from tracekit.rules import Facts, rule
 from tracekit.rules.base import LOST, RuleOutcome
 
 MakeJob = Callable[..., Any]
+DEVICE_QUERIES = {q.name for q in queries() if q.is_of_device}
 SYNC, LATE, STALL = rule("sync-stall"), rule("late-rank"), rule("checkpoint-stall")
 
 
 def lost(facts: Facts, *ranks: int, ratio: float = 1.0) -> Facts:
     """The facts where the profiler lost that much of the kernels of some ranks."""
     rows = [{"attempt": 1, "rank": r, "lost_ratio": ratio} for r in ranks]
-    return replace(facts, rows={**facts.rows, "lost_kernels": rows}).without_lost()
+    return replace(facts, rows={**facts.rows, "lost_kernels": rows}).without_lost(DEVICE_QUERIES)
 
 
 def test_a_rank_without_its_kernels_does_not_stall(make_job: MakeJob) -> None:

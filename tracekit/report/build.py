@@ -44,7 +44,8 @@ def build_report(
     config = config or DiagnoseConfig()
     rules = configured(config.thresholds, config.select, config.ignore)
     found, not_checked, rules_run = _run(rules, facts)
-    linked = _on_inferred_steps(link_symptoms(rolled_up(fold(found), facts), facts), facts)
+    linked = link_symptoms(rolled_up(fold(found), facts), facts, config.report)
+    linked = _on_inferred_steps(linked, facts)
     linked = bounded(linked, facts)
     linked, impossible = _possible(linked, facts.step_ns / 1e9)
     not_checked += impossible
@@ -55,7 +56,9 @@ def build_report(
     kept, silenced = _silence(linked, config, today or datetime.now(UTC).date())
     is_whole = all(i.status not in ("partial", "unreadable") for i in inputs)
     failed = [i.path for i in inputs if any(j.name == "ingestor_failed" for j in i.issues)]
-    judgement = judge(facts, kept, budget, rules_run, bool(silenced), is_whole, failed)
+    judgement = judge(
+        facts, kept, budget, rules_run, bool(silenced), is_whole, failed, config.report
+    )
     findings = [
         replace(f, confidence=benched(f.rule, f.confidence))
         for f in in_order(kept, judgement.verdict.finding)
@@ -83,7 +86,7 @@ def build_report(
     cause = next((f for f in findings if f.id == judgement.verdict.finding), None)
     notes = Notes(
         job_name=facts.job.name,
-        data_lines=tuple(data_lines(facts, inputs, silenced)),
+        data_lines=tuple(data_lines(facts, inputs, silenced, config.report)),
         identity=identity(facts, cause) if cause else None,
         shares=shares(facts),
         rules_run=tuple(rules_run),

@@ -9,6 +9,7 @@ from typing import Any
 
 from tracekit.errors import UsageError
 from tracekit.findings import Finding
+from tracekit.report.judgement import ReportThresholds
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class DiagnoseConfig:
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     silences: tuple[Silence, ...] = ()
+    report: ReportThresholds = field(default_factory=ReportThresholds)
 
     @classmethod
     def from_mapping(
@@ -51,15 +53,15 @@ class DiagnoseConfig:
         select: Iterable[str] = (),
         ignore: Iterable[str] = (),
     ) -> DiagnoseConfig:
-        """From tracekit.toml: ``[rules.<name>]`` thresholds and ``[[silence]]`` entries.
+        """From tracekit.toml: thresholds in ``[rules.<name>]`` and ``[report]``, ``[[silence]]``.
 
         UsageError for anything that it does not know.
         """
-        unknown = set(data) - {"rules", "silence"}
+        unknown = set(data) - {"rules", "report", "silence"}
         if unknown:
             raise UsageError(
                 f"the configuration has no section {', '.join(sorted(unknown))}",
-                hint="sections: [rules.<name>], [[silence]]",
+                hint="sections: [rules.<name>], [report], [[silence]]",
             )
         rules = data.get("rules", {})
         if not isinstance(rules, dict) or not all(isinstance(v, dict) for v in rules.values()):
@@ -67,7 +69,16 @@ class DiagnoseConfig:
         silences = data.get("silence", [])
         if not isinstance(silences, list):
             raise UsageError("silence must be a list of tables: [[silence]]")
-        return cls(rules, tuple(select), tuple(ignore), tuple(_silence(s) for s in silences))
+        report = data.get("report", {})
+        if not isinstance(report, dict):
+            raise UsageError("[report] must hold thresholds, such as min_idle_ratio = 0.3")
+        return cls(
+            rules,
+            tuple(select),
+            tuple(ignore),
+            tuple(_silence(s) for s in silences),
+            ReportThresholds().replaced("[report]", report),
+        )
 
 
 def _silence(entry: object) -> Silence:

@@ -9,18 +9,15 @@ from tracekit.derive.ranks import ASSIGNED_WORDS
 from tracekit.findings import Finding
 from tracekit.ingest.counters.formats import ANSWER_KINDS
 from tracekit.report.advice import EXPORT_COMMAND
+from tracekit.report.judgement import ReportThresholds
 from tracekit.report.model import InputFile
 from tracekit.report.nccl_lines import nccl_lines
 from tracekit.rules.base import Facts
+from tracekit.rules.standstill import SilenceThresholds
 from tracekit.wording import listed, plural, seconds, some, some_ranges
 
 SIZES_NOT_EXPORTED = "sizes_not_exported"
 """What the reader of nsys exports counts collectives under whose payloads were left out."""
-
-END_SILENCE_NS = 30_000_000_000
-
-END_SILENCE_RATIO = 10
-"""Silence at the end of all captures that a report mentions, as collective-hang's thresholds."""
 
 SHOWN_NOTES = 4
 """Notes on how the run was made that stand in a report's head."""
@@ -37,10 +34,12 @@ _SOURCE_WORDS = {
 }
 
 
-def data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[str]) -> list[str]:
+def data_lines(
+    facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[str], limits: ReportThresholds
+) -> list[str]:
     """What a reader must know about the data before believing any of it."""
     lines: list[str] = []
-    lines += nccl_lines(facts)
+    lines += nccl_lines(facts, limits)
     if facts.job.unread:
         names = ", ".join(path.rsplit("/", 1)[-1] for path in facts.job.unread[:2])
         more = f" and {len(facts.job.unread) - 2} more" if len(facts.job.unread) > 2 else ""
@@ -66,7 +65,7 @@ def data_lines(facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[str
             f"{plural(sizeless, 'collective')} without communicator and size, which nsys leaves "
             f"out unless asked, from 2023 on: {EXPORT_COMMAND}"
         )
-    silence_s = _silence_at_end_s(facts)
+    silence_s = _silence_at_end_s(facts, limits)
     if silence_s is not None:
         lines.append(f"no rank communicates in the last {silence_s:.0f} s of its capture")
     if facts.steps.inferred_ranks:
@@ -137,7 +136,7 @@ def _activity_lines(facts: Facts) -> list[str]:
     return [f"no steps: {rows[0]['reason']}"] if rows else []
 
 
-def _silence_at_end_s(facts: Facts) -> float | None:
+def _silence_at_end_s(facts: Facts, limits: SilenceThresholds) -> float | None:
     """How long all ranks communicated no more when their captures ended, where that is like no
     pause before: the job may have ended, or it hangs in a call that no trace shows."""
     rows = [r for r in facts.of("last_calls") if r["silence_ns"] is not None]
@@ -145,7 +144,7 @@ def _silence_at_end_s(facts: Facts) -> float | None:
         return None
     silence_ns = min(int(r["silence_ns"]) for r in rows)
     pause_ns = max(int(r["longest_gap_ns"]) for r in rows)
-    is_long = silence_ns >= END_SILENCE_NS and silence_ns >= END_SILENCE_RATIO * pause_ns
+    is_long = silence_ns >= max(limits.min_silence_ns, limits.min_silence_ratio * pause_ns)
     return silence_ns / 1e9 if is_long else None
 
 

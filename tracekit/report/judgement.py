@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tracekit.findings import Verdict, VerdictKind
+from tracekit.rules.base import KernelThresholds, threshold
+from tracekit.rules.standstill import SilenceThresholds
 
 
 @dataclass(frozen=True)
-class VerdictThresholds:
-    """When something is amiss although no rule found it."""
+class ReportThresholds(KernelThresholds, SilenceThresholds):
+    """When something is amiss although no rule found it, and what findings explain."""
 
-    min_waiting_ratio: float = field(
-        default=0.10,
-        metadata={"reason": "waiting for absent ranks, or unequal waiting; as exposed comm (D27)"},
+    min_waiting_ratio: float = threshold(
+        0.10, "waiting for absent ranks, or unequal waiting; as exposed comm (D27)"
     )
-    min_idle_ratio: float = field(
-        default=0.20, metadata={"reason": "GPU idle without a finding; less is usual in any job"}
+    min_less_steps_ratio: float = threshold(
+        2 / 3, "of the steps, in which ranks that hold up the others wait less than these"
     )
-    min_host_idle_ratio: float = field(
-        default=0.30,
-        metadata={"reason": "host-side ranks: idle is Python between operators too; healthy: 0.1"},
+    min_longer_ratio: float = threshold(
+        0.05, "of the step that one thing they do takes longer: half of that waiting"
     )
-    min_slow_steps_ratio: float = field(
-        default=0.05,
-        metadata={"reason": "time above the median step, of all; as a major finding's impact"},
+    min_idle_ratio: float = threshold(0.20, "GPU idle without a finding; less is usual in any job")
+    min_host_idle_ratio: float = threshold(
+        0.30, "host-side ranks: idle is Python between operators too; healthy: 0.1"
     )
-    min_steps_count: int = field(
-        default=2, metadata={"reason": "one step cannot show that the next is like it"}
+    min_slow_steps_ratio: float = threshold(
+        0.05, "time above the median step, of all; as a major finding's impact"
+    )
+    min_typical_steps_count: int = threshold(3, "steps of which some may be called slow")
+    min_steps_count: int = threshold(2, "one step cannot show that the next is like it")
+    min_explained_ratio: float = threshold(
+        0.5, "of a symptom's price that its causes account for: else it has another"
+    )
+    max_dur_ratio: float = threshold(
+        1.25,
+        "Inspector's time of a call over the profiler's, either way: beyond it, no rounding",
+    )
+    max_above_mean_ratio: float = threshold(
+        1.2,
+        "a benchmark's peak over its mean: beyond it small sizes are in the mean, and both are"
+        " told",
     )
 
 
-LIMITS = VerdictThresholds()
+LIMITS = ReportThresholds()
+"""As they are unless tracekit.toml says otherwise."""
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracekit.findings import Finding, confidence_from, ordered, severity_of
+from tracekit.report.judgement import LIMITS, ReportThresholds
 from tracekit.rules import rule
 from tracekit.rules.base import Facts
 
-EXPLAINED_RATIO = 0.5
-"""A cause explains a symptom if it accounts for at least this share of it."""
 
-
-def link_symptoms(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
+def link_symptoms(
+    findings: Sequence[Finding], facts: Facts, limits: ReportThresholds = LIMITS
+) -> list[Finding]:
     """Symptoms point to the findings that explain them, and those back.
 
     A finding is explained if findings that make what its rule sees, near enough to it, account for
-    half of it.
+    enough of it.
     """
     causes_of: dict[str, list[str]] = {}
     for symptom in findings:
@@ -27,7 +27,7 @@ def link_symptoms(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
         cost = sum(f.impact.s_per_step or 0.0 for f in causes)
         if causes and (
             _is_stated(causes, symptom)
-            or cost >= EXPLAINED_RATIO * (symptom.impact.s_per_step or 0.0)
+            or cost >= limits.min_explained_ratio * (symptom.impact.s_per_step or 0.0)
         ):
             causes_of[symptom.id] = [f.id for f in ordered(causes)]
     linked = [

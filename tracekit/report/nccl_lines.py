@@ -5,14 +5,9 @@ from __future__ import annotations
 import math
 
 from tracekit.report import signals
+from tracekit.report.judgement import ReportThresholds
 from tracekit.rules.base import Facts
 from tracekit.wording import plural, safe
-
-MUCH_ABOVE_MEAN = 1.2
-"""The mean over sizes that nccl-tests prints says little where small sizes are in it."""
-
-MAX_DUR_RATIO = 1.25
-"""Inspector and the profiler time the same kernels: a quarter more or less is no rounding."""
 
 _RECORDS = {
     "flight_recorder": ("Flight Recorder", "dump", "call"),
@@ -21,7 +16,7 @@ _RECORDS = {
 }
 
 
-def nccl_lines(facts: Facts) -> list[str]:
+def nccl_lines(facts: Facts, limits: ReportThresholds) -> list[str]:
     """What NCCL's logs hold: communicators, ranks, hosts, version, network, benchmarks."""
     lines: list[str] = []
     members = facts.of("nccl_comms")
@@ -43,7 +38,7 @@ def nccl_lines(facts: Facts) -> list[str]:
             *_networks(facts),
         ]
         lines.append("NCCL logs: " + ", ".join(words))
-    lines += _records(facts)
+    lines += _records(facts, limits)
     for row in facts.of("nccl_bench")[:4]:
         name = safe(str(row["benchmark"] or "nccl-tests (which, is not said)"))
         if row["benchmark_source"] == "behaviour":
@@ -52,7 +47,8 @@ def nccl_lines(facts: Facts) -> list[str]:
         if row["is_complete"] and bus:
             way = f" with {row['algorithm']}" if row["algorithm"] else ""
             peak = float(row["peak_bus_bytes_per_s"] or 0)
-            more = f", {peak / 1e9:.1f} at most" if peak > MUCH_ABOVE_MEAN * bus else ""
+            is_above = peak > limits.max_above_mean_ratio * bus
+            more = f", {peak / 1e9:.1f} at most" if is_above else ""
             lines.append(f"{name}{way} {bus / 1e9:.1f} GB/s on average{more}")
         elif row["is_complete"] and not row["rows_count"]:
             lines.append(f"{name} ran to its end and measured nothing: it ran on one GPU")
@@ -67,7 +63,7 @@ def nccl_lines(facts: Facts) -> list[str]:
     return lines
 
 
-def _records(facts: Facts) -> list[str]:
+def _records(facts: Facts, limits: ReportThresholds) -> list[str]:
     """What dumps, records and snapshots hold, one line a kind."""
     lines = []
     for kind, (name, file, item) in _RECORDS.items():
@@ -90,12 +86,12 @@ def _records(facts: Facts) -> list[str]:
             words.append(f"states {', '.join(stated[:3])}")
         if behind or "MISMATCH" in stated:
             words.append("unequal counts, which are normal in one snapshot")
-        words += _inspected(facts) if kind == "nccl_inspector" else []
+        words += _inspected(facts, limits) if kind == "nccl_inspector" else []
         lines.append(f"{name}: " + ", ".join(words))
     return lines
 
 
-def _inspected(facts: Facts) -> list[str]:
+def _inspected(facts: Facts, limits: ReportThresholds) -> list[str]:
     """How Inspector's records stand beside the trace's calls."""
     rows = facts.of("inspector_calls")
     if not rows:
@@ -106,7 +102,8 @@ def _inspected(facts: Facts) -> list[str]:
         words = [f"none matched with a call of the traces: {why}"]
     else:
         words = [f"{matched:,} matched with calls of the traces"]
-    apart = [r for r in rows if r["dur_ratio"] is not None and _is_apart(float(r["dur_ratio"]))]
+    known = [r for r in rows if r["dur_ratio"] is not None]
+    apart = [r for r in known if _is_apart(float(r["dur_ratio"]), limits)]
     if apart:
         worst = max(apart, key=lambda r: abs(math.log(float(r["dur_ratio"]))))
         words.append(
@@ -118,8 +115,8 @@ def _inspected(facts: Facts) -> list[str]:
     return words
 
 
-def _is_apart(ratio: float) -> bool:
-    return ratio <= 0 or not 1 / MAX_DUR_RATIO <= ratio <= MAX_DUR_RATIO
+def _is_apart(ratio: float, limits: ReportThresholds) -> bool:
+    return ratio <= 0 or not 1 / limits.max_dur_ratio <= ratio <= limits.max_dur_ratio
 
 
 def _networks(facts: Facts) -> list[str]:

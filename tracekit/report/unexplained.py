@@ -6,23 +6,23 @@ from collections.abc import Collection, Sequence
 from statistics import fmean, median
 
 from tracekit.findings import BudgetPart
-from tracekit.report.judgement import LIMITS, Judgement, say
+from tracekit.report.judgement import Judgement, ReportThresholds, say
 from tracekit.rules.base import Facts
 from tracekit.rules.steps import StepKey, Steps
 from tracekit.wording import ranks_phrase, seconds, share
 
 
-def unequal_waiting(facts: Facts) -> Judgement | None:
+def unequal_waiting(facts: Facts, limits: ReportThresholds) -> Judgement | None:
     """A few ranks that wait clearly less than all others: the others wait for them."""
     steps, broken = facts.steps, facts.job.broken_ranks
-    late = late_ranks(steps, broken)
+    late = late_ranks(steps, limits, broken)
     if not late:
         return None
     others = [r for r in steps.ranks if r not in late and r not in broken]
     held_ns = _typical(steps, others, "exposed_comm") - _typical(steps, late, "exposed_comm")
     who = ranks_phrase(late, facts.ranks)
     verb, their = ("seems", "its") if len(late) == 1 else ("seem", "their")
-    doing = _what_takes_longer(steps, late, others)
+    doing = _what_takes_longer(steps, limits, late, others)
     return say(
         "unexplained",
         f"{who} {verb} to hold up the others, which wait {seconds(held_ns / 1e9)} more of each "
@@ -32,11 +32,11 @@ def unequal_waiting(facts: Facts) -> Judgement | None:
     )
 
 
-def late_ranks(steps: Steps, broken: Collection[int] = ()) -> list[int]:
+def late_ranks(steps: Steps, limits: ReportThresholds, broken: Collection[int] = ()) -> list[int]:
     """The ranks that wait least, where a clear gap divides them from at least half of all.
 
     The gap, not the spread: where ranks differ by nature (stages of a pipeline) their waiting
-    differs gradually. In two thirds of the steps each of them must wait less than the typical
+    differs gradually. In most steps each of them must wait less than the typical
     other rank. ``broken`` ranks are left out: their waiting may have been lost with their files.
     """
     waiting = {r: p.exposed_comm for r, p in steps.rank_means.items() if r not in broken}
@@ -48,7 +48,7 @@ def late_ranks(steps: Steps, broken: Collection[int] = ()) -> list[int]:
     if not gaps:
         return []
     gap, count = max(gaps)
-    if gap < LIMITS.min_waiting_ratio * steps.step_ns:
+    if gap < limits.min_waiting_ratio * steps.step_ns:
         return []
     late, others = sorted(in_order[:count]), in_order[count:]
     less = dict.fromkeys(late, 0)
@@ -62,21 +62,24 @@ def late_ranks(steps: Steps, broken: Collection[int] = ()) -> list[int]:
             if rank in ranks:
                 judged[rank] += 1
                 less[rank] += ranks[rank].exposed_comm_ns < typical
-    return late if all(3 * less[r] >= 2 * judged[r] > 0 for r in late) else []
+    most = limits.min_less_steps_ratio
+    return late if all(less[r] >= most * judged[r] > 0 for r in late) else []
 
 
 def _typical(steps: Steps, ranks: Sequence[int], part: str) -> float:
     return median(float(getattr(steps.rank_means[r], part)) for r in ranks)
 
 
-def _what_takes_longer(steps: Steps, late: Sequence[int], others: Sequence[int]) -> str:
+def _what_takes_longer(
+    steps: Steps, limits: ReportThresholds, late: Sequence[int], others: Sequence[int]
+) -> str:
     """What the late ranks do while the others wait, if one thing stands out."""
     more = {
         part: _typical(steps, late, part) - _typical(steps, others, part)
         for part in ("compute", "memory", "idle")
     }
     part = max(more, key=lambda p: more[p])
-    if more[part] < 0.5 * LIMITS.min_waiting_ratio * steps.step_ns:
+    if more[part] < limits.min_longer_ratio * steps.step_ns:
         return ""
     verb = {"compute": "compute", "memory": "copy", "idle": "do nothing"}[part]
     if len(late) == 1:
@@ -85,11 +88,11 @@ def _what_takes_longer(steps: Steps, late: Sequence[int], others: Sequence[int])
     return f"; {subject} {verb} for {seconds(more[part] / 1e9)} longer"
 
 
-def idle(facts: Facts, budget: Sequence[BudgetPart]) -> Judgement | None:
+def idle(facts: Facts, limits: ReportThresholds, budget: Sequence[BudgetPart]) -> Judgement | None:
     """Much idle time."""
     step_s = facts.steps.step_ns / 1e9
     idle_s = sum(p.s_per_step for p in budget if p.part in ("host", "unexplained"))
-    limit = LIMITS.min_idle_ratio if facts.has_gpu else LIMITS.min_host_idle_ratio
+    limit = limits.min_idle_ratio if facts.has_gpu else limits.min_host_idle_ratio
     if idle_s < limit * step_s:
         return None
     who = "The GPU is" if facts.has_gpu else "The ranks are"
@@ -109,16 +112,18 @@ def idle(facts: Facts, budget: Sequence[BudgetPart]) -> Judgement | None:
     )
 
 
-def slow_steps(facts: Facts) -> Judgement | None:
+def slow_steps(facts: Facts, limits: ReportThresholds) -> Judgement | None:
     """Some steps that take clearly longer than the typical one."""
     durs = facts.steps.job_durs_ns
     typical = median(durs)
     above = sum(max(0.0, d - typical) for d in durs) / sum(durs)
     # Half of all steps are above the median; noise alone gives both sides alike.
     below = sum(max(0.0, typical - d) for d in durs) / sum(durs)
-    if len(durs) < 3 or above - below < LIMITS.min_slow_steps_ratio:
+    least = limits.min_slow_steps_ratio
+    if len(durs) < limits.min_typical_steps_count or above - below < least:
         return None
-    late = late_ranks(facts.steps.only(_slow_keys(facts.steps, typical)), facts.job.broken_ranks)
+    slow = facts.steps.only(_slow_keys(facts.steps, (1 + least) * typical))
+    late = late_ranks(slow, limits, facts.job.broken_ranks)
     who = ranks_phrase(late, facts.ranks).lower()
     held = f" In them {who} {'seems' if len(late) == 1 else 'seem'} to hold up the others."
     return say(
@@ -130,9 +135,7 @@ def slow_steps(facts: Facts) -> Judgement | None:
     )
 
 
-def _slow_keys(steps: Steps, typical_ns: float) -> list[StepKey]:
+def _slow_keys(steps: Steps, most_ns: float) -> list[StepKey]:
     return [
-        key
-        for key, dur_ns in zip(steps.keys, steps.job_durs_ns, strict=True)
-        if dur_ns > (1 + LIMITS.min_slow_steps_ratio) * typical_ns
+        key for key, dur_ns in zip(steps.keys, steps.job_durs_ns, strict=True) if dur_ns > most_ns
     ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from tracekit.findings import BudgetPart, Finding, Severity, Verdict, VerdictKind, ordered
-from tracekit.report.judgement import LIMITS, Judgement, say
+from tracekit.report.judgement import LIMITS, Judgement, ReportThresholds, say
 from tracekit.report.unexplained import idle, slow_steps, unequal_waiting
 from tracekit.report.without_steps import no_steps
 from tracekit.rules import RULES, low_mfu, rule
@@ -23,6 +23,7 @@ def judge(
     has_silenced: bool = False,
     is_whole: bool = True,
     failed: Sequence[str] = (),
+    limits: ReportThresholds = LIMITS,
 ) -> Judgement:
     """The verdict over all findings. The first that applies:
 
@@ -59,18 +60,18 @@ def judge(
         )
     is_open = not has_silenced
     return (
-        _missing(facts, cause, findings)
-        or (unequal_waiting(facts) if is_open else None)
+        _missing(facts, limits, cause, findings)
+        or (unequal_waiting(facts, limits) if is_open else None)
         or _program(facts, findings)
-        or (idle(facts, budget) if is_open else None)
-        or (slow_steps(facts) if is_open else None)
+        or (idle(facts, limits, budget) if is_open else None)
+        or (slow_steps(facts, limits) if is_open else None)
         or _nobodys(findings)
         or (Judgement(_named(facts, cause)) if cause is not None else None)
-        or _too_short(facts)
+        or _too_short(facts, limits)
         or _failed(failed)
         or _unread(facts)
-        or _port(facts, findings)
-        or _inherent(facts, rules_run, has_silenced, is_whole, findings)
+        or _port(facts, limits, findings)
+        or _inherent(facts, limits, rules_run, has_silenced, is_whole, findings)
     )
 
 
@@ -113,10 +114,12 @@ def _typical_waiting(facts: Facts) -> float:
     return median(p.exposed_comm for p in steps.rank_means.values()) / steps.step_ns
 
 
-def _missing(facts: Facts, cause: Finding | None, findings: Sequence[Finding]) -> Judgement | None:
+def _missing(
+    facts: Facts, limits: ReportThresholds, cause: Finding | None, findings: Sequence[Finding]
+) -> Judgement | None:
     missing = facts.missing_ranks
     waiting = _typical_waiting(facts)
-    if not missing or waiting < LIMITS.min_waiting_ratio:
+    if not missing or waiting < limits.min_waiting_ratio:
         return None
     advice = facts.missing_advice
     stated = cause
@@ -167,9 +170,9 @@ def _nobodys(findings: Sequence[Finding]) -> Judgement | None:
     return None
 
 
-def _too_short(facts: Facts) -> Judgement | None:
+def _too_short(facts: Facts, limits: ReportThresholds) -> Judgement | None:
     count = len(facts.steps)
-    if count >= LIMITS.min_steps_count:
+    if count >= limits.min_steps_count:
         return None
     return say(
         "not_enough_data",
@@ -204,11 +207,11 @@ def _unread(facts: Facts) -> Judgement | None:
     )
 
 
-def _port(facts: Facts, findings: Sequence[Finding]) -> Judgement | None:
+def _port(facts: Facts, limits: ReportThresholds, findings: Sequence[Finding]) -> Judgement | None:
     """A port at fault, at an unknown price, beside communication that it may be the reason for."""
     waiting = _typical_waiting(facts)
     found = _unpriced(findings)
-    if found is None or waiting < LIMITS.min_waiting_ratio:
+    if found is None or waiting < limits.min_waiting_ratio:
         return None
     says = (
         f"{found.summary} How much of the {share(waiting)} of the step that is communication "
@@ -238,6 +241,7 @@ def _unpriced(findings: Sequence[Finding]) -> Finding | None:
 
 def _inherent(
     facts: Facts,
+    limits: ReportThresholds,
     rules_run: Sequence[str],
     has_silenced: bool,
     is_whole: bool,
@@ -254,7 +258,7 @@ def _inherent(
             f", {share(made)} of it the bubble that {bubble.stages_count} stages with "
             f"{bubble.microbatches_count} microbatches make"
         )
-    has_waiting = exposed >= LIMITS.min_waiting_ratio
+    has_waiting = exposed >= limits.min_waiting_ratio
     if has_waiting:
         more = "" if bubble is None else "other "
         about += f", {share(exposed)} of it {more}communication that nothing hides"
@@ -273,7 +277,7 @@ def _inherent(
     beyond = " beyond what is silenced" if has_silenced else ""
     beyond += "" if is_whole else " in what could be read"
     network = ""
-    low = any(f.rule == low_mfu.NAME and f.impact.s_per_step for f in findings)
+    low = any(f.rule == low_mfu.RULE.name and f.impact.s_per_step for f in findings)
     used = low_mfu.waterfall(facts) if low else None
     if used is not None:
         about += f", the model's arithmetic {share(used.mfu_ratio)} of the GPUs' peak"

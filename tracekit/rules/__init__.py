@@ -74,8 +74,8 @@ if TYPE_CHECKING:
 
 @cache
 def _loaded(name: str) -> Rule:
-    found: Rule = import_module(f"{__name__}.{name.replace('-', '_')}").RULE
-    return found
+    rule_found: Rule = import_module(f"{__name__}.{name.replace('-', '_')}").RULE
+    return rule_found
 
 
 def __getattr__(name: str) -> Any:

@@ -26,6 +26,7 @@ from statistics import median
 
 from tracekit.findings import Candidates
 from tracekit.rules.base import MAX_CANDIDATES, Facts, Row, Thresholds, threshold
+from tracekit.rules.lateness import scatter
 from tracekit.wording import plural, ranges
 
 MAX_NAMED = 8
@@ -48,6 +49,10 @@ class AbsentThresholds(Thresholds):
     min_excess_mads: float = threshold(
         3.5, "scaled median absolute deviations by which it ends later than the others (3.2)"
     )
+    min_times_others_ratio: float = threshold(
+        2.0, "times the excess of the next: one communicator, not several by turns"
+    )
+    min_sibling_steps_count: int = threshold(3, "steps in which it was compared, as for D16")
     max_unlike_ratio: float = threshold(
         2.0, "the delay in the last stretch of work against that in all of it: one cause or two"
     )
@@ -70,14 +75,14 @@ def suspects(
     everybody = {int(rank) for r in (*heavy, *calm) for rank in r["missing_ranks"]}
     everybody |= set(facts.missing_ranks)
     possible = everybody - _cleared(heavy, calm) or everybody
-    own = [r for r in heavy if _is_own(facts, r, limits)]
-    if own:
-        inside = _common([set(map(int, r["missing_ranks"])) for r in own])
+    inside_only = [r for r in heavy if _is_own(facts, r, limits)]
+    if inside_only:
+        inside = _common([set(map(int, r["missing_ranks"])) for r in inside_only])
         return Suspects(
             tuple(sorted(inside)),
             "the waiting is there before the members were in any other communicator in the step: "
             "nobody outside can have held up the absent ones",
-            len(own),
+            len(inside_only),
         )
     slowest = _slowest_sibling(heavy, limits)
     if slowest is not None:
@@ -114,12 +119,12 @@ def suspects(
 def _cleared(heavy: Sequence[Row], calm: Sequence[Row]) -> set[int]:
     """Members of calm communicators whose calls surround the waiting."""
     moments = [float(r["wait_after_ns"]) for r in heavy if r["wait_after_ns"] is not None]
-    found: set[int] = set()
+    cleared: set[int] = set()
     for row in calm:
         first, last = row["first_after_ns"], row["last_after_ns"]
         if moments and first is not None and first <= min(moments) and max(moments) <= last:
-            found |= set(row["missing_ranks"])
-    return found - {int(rank) for r in heavy for rank in r["missing_ranks"]}
+            cleared |= set(row["missing_ranks"])
+    return cleared - {int(rank) for r in heavy for rank in r["missing_ranks"]}
 
 
 def _is_own(facts: Facts, row: Row, limits: AbsentThresholds) -> bool:
@@ -135,12 +140,12 @@ def _common(sets: Sequence[set[int]]) -> set[int]:
 def _slowest_sibling(heavy: Sequence[Row], limits: AbsentThresholds) -> Row | None:
     """The one communicator of several used alike whose absent member is slow; None if unclear."""
     known = [r for r in heavy if r.get("excess_ns") is not None]
-    found = []
+    slow = []
     for row in known:
         others = [float(r["excess_ns"]) for r in known if r is not row and _are_alike(r, row)]
         if len(others) + 1 == int(row["siblings_count"]) and _stands_out(row, others, limits):
-            found.append(row)
-    return found[0] if len(found) == 1 else None
+            slow.append(row)
+    return slow[0] if len(slow) == 1 else None
 
 
 def _are_alike(one: Row, other: Row) -> bool:
@@ -152,15 +157,14 @@ def _are_alike(one: Row, other: Row) -> bool:
 
 def _stands_out(row: Row, others: Sequence[float], limits: AbsentThresholds) -> bool:
     excess, error = float(row["excess_ns"]), row["clock_error_ns"]
-    if len(others) < 2 or error is None or int(row["steps_count"]) < 3:
+    is_seen = int(row["steps_count"]) >= limits.min_sibling_steps_count
+    if len(others) < 2 or error is None or not is_seen:
         return False
-    middle = median(others)
-    scatter = 1.4826 * median(abs(e - middle) for e in others)
     is_clear = (
         float(row["last_ratio"]) >= limits.min_ended_last_ratio
         and excess > int(error)
-        and excess - middle >= limits.min_excess_mads * scatter
-        and excess >= 2 * max(0.0, *others)
+        and excess - median(others) >= limits.min_excess_mads * scatter(others)
+        and excess >= limits.min_times_others_ratio * max(0.0, *others)
     )
     tail, work, longest = (float(row[n] or 0) for n in ("tail_ns", "work_ns", "longest_ns"))
     if not is_clear or min(tail, work, longest) <= 0:
@@ -172,13 +176,13 @@ def _stands_out(row: Row, others: Sequence[float], limits: AbsentThresholds) -> 
 # --- in words -----------------------------------------------------------------------------------
 
 
-def as_candidates(facts: Facts, found: Suspects) -> Candidates:
+def as_candidates(facts: Facts, suspected: Suspects) -> Candidates:
     """The suspects, with their hosts and rails where job.toml places ranks without a trace."""
     return Candidates(
-        ranks=found.ranks,
-        hosts=_hosts(facts, found.ranks),
-        rails=_rails(facts, found.ranks),
-        why=found.why,
+        ranks=suspected.ranks,
+        hosts=_hosts(facts, suspected.ranks),
+        rails=_rails(facts, suspected.ranks),
+        why=suspected.why,
     )
 
 

@@ -48,11 +48,11 @@ class AllocatorStallThresholds(StallThresholds):
     )
 
 
-def _says(found: StallSummary) -> str:
-    verb = "stops" if found.subject.startswith("Rank ") else "stop"
+def _says(stall: StallSummary) -> str:
+    verb = "stops" if stall.subject.startswith("Rank ") else "stop"
     return (
-        f"{found.subject} {verb} for {seconds(found.mean_stall_s)} of freeing and allocating GPU "
-        f"memory {found.often}, and the job waits."
+        f"{stall.subject} {verb} for {seconds(stall.mean_stall_s)} of freeing and allocating GPU "
+        f"memory {stall.often}, and the job waits."
     )
 
 
@@ -74,8 +74,8 @@ TEXT = StallText(
 )
 
 
-def _says_uncached(found: StallSummary) -> str:
-    return f"{_says(found)[:-1]}: it asks for every tensor anew, so its cache seems to be off."
+def _says_uncached(stall: StallSummary) -> str:
+    return f"{_says(stall)[:-1]}: it asks for every tensor anew, so its cache seems to be off."
 
 
 UNCACHED = replace(

@@ -26,11 +26,10 @@ from dataclasses import dataclass
 from statistics import median
 
 from tracekit.findings import Evidence, Finding, Severity
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.rules.nccl_facts import log_scope
 from tracekit.wording import plural, safe
 
-NAME = "bad-node"
 NEEDS = "nccl-tests over pairs of hosts"
 
 
@@ -56,50 +55,49 @@ def evaluate(facts: Facts, limits: BadNodeThresholds) -> RuleOutcome:
             pairs[str(row["benchmark"])].append(row)
     hosts = {h for rows in pairs.values() for r in rows for h in r["hosts"]}
     if not hosts:
-        return lacking(NAME, NEEDS)
+        return facts.lacking(NEEDS)
     if len(hosts) < limits.min_hosts_count:
-        return lacking(
-            NAME,
+        return facts.lacking(
             f"nccl-tests over pairs of at least {limits.min_hosts_count} hosts (there are "
             f"{len(hosts)})",
             "sendrecv_perf over pairs of hosts",
         )
-    found: dict[str, Finding] = {}
+    findings: dict[str, Finding] = {}
     for name, rows in sorted(pairs.items()):
         for host in sorted({h for r in rows for h in r["hosts"]}):
             finding = _judge(facts, limits, name, rows, host)
             if finding is not None:
-                found.setdefault(host, finding)
-    return RuleOutcome(findings=tuple(found.values()))
+                findings.setdefault(host, finding)
+    return RuleOutcome(findings=tuple(findings.values()))
 
 
 def _judge(
     facts: Facts, limits: BadNodeThresholds, name: str, rows: list[Row], host: str
 ) -> Finding | None:
-    own = [r for r in rows if host in r["hosts"]]
+    tested = [r for r in rows if host in r["hosts"]]
     others = [
         float(r["peak_bus_bytes_per_s"])
         for r in rows
         if host not in r["hosts"] and r["is_complete"] and r["peak_bus_bytes_per_s"]
     ]
-    if len(own) < limits.min_pairs_count or not others:
+    if len(tested) < limits.min_pairs_count or not others:
         return None
     limit = limits.max_bandwidth_ratio * median(others)
-    slow = [r for r in own if r["is_complete"] and float(r["peak_bus_bytes_per_s"] or 0) < limit]
-    unfinished = [r for r in own if not r["is_complete"]]
+    slow = [r for r in tested if r["is_complete"] and float(r["peak_bus_bytes_per_s"] or 0) < limit]
+    unfinished = [r for r in tested if not r["is_complete"]]
     bad = [*slow, *unfinished]
-    if len(bad) < limits.min_bad_ratio * len(own) or len(bad) < limits.min_pairs_count:
+    if len(bad) < limits.min_bad_ratio * len(tested) or len(bad) < limits.min_pairs_count:
         return None
     parts = [f"{len(slow)} slow"] if slow else []
     parts += [f"{len(unfinished)} unfinished"] if unfinished else []
     return facts.finding(
         log_scope(hosts=(safe(host),)),
-        f"{safe(host)}: {len(bad)} of {plural(len(own), 'pair')} with it in {safe(name)} are "
+        f"{safe(host)}: {len(bad)} of {plural(len(tested), 'pair')} with it in {safe(name)} are "
         f"bad ({', '.join(parts)}); pairs without it reach {median(others) / 1e9:.1f} GB/s.",
         [
             Evidence(
                 "bad pairs of the host",
-                len(bad) / len(own),
+                len(bad) / len(tested),
                 "ratio",
                 threshold=limits.min_bad_ratio,
                 query="nccl_bench",
@@ -125,7 +123,7 @@ def _judge(
 
 
 RULE = Rule(
-    name=NAME,
+    name="bad-node",
     summary="Benchmarks over pairs of hosts are slow or fail where one host takes part.",
     owner="hardware",
     thresholds=BadNodeThresholds(),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, TypeVar, Unpack
 
 from tracekit.errors import UsageError
 from tracekit.findings import (
@@ -45,25 +45,13 @@ STEPS_QUERY = "step_breakdown"
 SUMMARY_QUERY = "step_time_summary"
 HIDDEN_QUERY = "hidden_kernels"
 LOST_QUERY = "lost_kernels"
-DEVICE_QUERIES = frozenset(
-    """
-    step_breakdown overlap hidden_kernels exposed_comm_by_op kernel_summary memcpy_summary
-    launch_stats idle_breakdown gemm_efficiency straggler late_steps exit_lateness expert_load
-    pipeline_heat_map sync_stall input_stall gc_pause checkpoint_stall compile_stall allocator_stall
-    last_calls open_calls enqueued_calls standing
-    """.split()  # noqa: SIM905  # a list that is read by eye
-)
-"""Queries with a row a rank (or several) that say what its device did, or what that shows of its
-host: without its kernels they say that it idled."""
-MIN_SOUND_RANKS = 3
-"""Ranks with all their kernels below which, beside one without, nobody is compared: of two, each
-is the other's only peer, and what both wait for may be the third."""
 MAX_PLACES = 10
 MAX_READINGS = 3
 """Places of evidence from counters: one reading is like the next."""
 MAX_CANDIDATES = 1 << 16
 """Ranks without a trace that a finding lists: more tell a reader nothing."""
 T = TypeVar("T")
+L = TypeVar("L", bound="Thresholds")
 
 DOC_HEADINGS = (
     "What it means",
@@ -74,6 +62,47 @@ DOC_HEADINGS = (
     "Source",
 )
 """Every rule's docstring has these headings in this order; ``explain`` prints them."""
+
+
+def threshold(default: T, reason: str) -> T:
+    """A field of a thresholds dataclass: its default, and why that value."""
+    return field(default=default, metadata={"reason": reason})
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Base of all thresholds. Fields end in their unit; each carries its reason."""
+
+    def replaced(self, whose: str, overrides: Mapping[str, object]) -> Self:
+        """The same with some values replaced; UsageError for what it does not have."""
+        known = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name, value in overrides.items():
+            if name not in known:
+                raise UsageError(
+                    f"{whose} has no threshold {name!r}",
+                    hint=f"it has: {', '.join(sorted(known))}",
+                )
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not is_number or (isinstance(known[name], int) and not isinstance(value, int)):
+                kind = "a whole number" if isinstance(known[name], int) else "a number"
+                raise UsageError(f"threshold {name} of {whose} must be {kind}, not {value!r}")
+        return replace(self, **dict(overrides))
+
+
+@dataclass(frozen=True)
+class KernelThresholds(Thresholds):
+    """When nothing is said of the kernels of ranks, by any rule."""
+
+    max_hidden_ratio: float = threshold(
+        0.01,
+        "device time in whole graphs, or launches whose kernels were lost, above which nothing is"
+        " said of a rank's kernels: an effect of 1 % is the least that a rule reports",
+    )
+    min_sound_ranks_count: int = threshold(
+        3,
+        "ranks with all their kernels below which, beside one without, nobody is compared: of two,"
+        " each is the other's only peer, and what both wait for may be the third",
+    )
 
 
 @dataclass(frozen=True)
@@ -171,6 +200,7 @@ class Facts:
     """What the user says of the job; nothing in it was inferred from the traces."""
     replay: Replay | None = None
     """Asked for prices only: it costs time, so a rule asks once it has something to price."""
+    kernel_limits: KernelThresholds = field(default_factory=KernelThresholds)
     readable: frozenset[str] | None = None
     """Queries whose rows may be read; None: all. Which ranks there are, and whether they have a
     GPU, is known of the run itself and always open."""
@@ -195,19 +225,21 @@ class Facts:
         whole = self.whole or self
         return replace(self, readable=frozenset(queries), rule=rule, whole=whole)
 
-    def without_lost(self) -> Facts:
-        """The same without what lost kernels make of their ranks: a device that seems to idle."""
+    def without_lost(self, device_queries: Collection[str]) -> Facts:
+        """The same without what lost kernels make of their ranks: a device that seems to idle.
+        ``device_queries`` are those that say what devices did."""
+        most = self.kernel_limits.max_hidden_ratio
         lost = frozenset(
             int(row["rank"])
             for row in self.of(LOST_QUERY)
-            if row["lost_ratio"] is not None and row["lost_ratio"] > MAX_HIDDEN_RATIO
+            if row["lost_ratio"] is not None and row["lost_ratio"] > most
         )
         if not lost:
             return self
         kept = {
             query: [r for r in rows if r.get("rank") not in lost]
             for query, rows in self.rows.items()
-            if query in DEVICE_QUERIES
+            if query in device_queries
         }
         return replace(self, rows={**self.rows, **kept}, job=replace(self.job, lost_ranks=lost))
 
@@ -297,7 +329,8 @@ class Facts:
     @cached_property
     def _hidden_ranks(self) -> tuple[int, ...]:
         hidden = (r for r in self.of(HIDDEN_QUERY) if r["hidden_ratio"] is not None)
-        return tuple(sorted(int(r["rank"]) for r in hidden if r["hidden_ratio"] > MAX_HIDDEN_RATIO))
+        most = self.kernel_limits.max_hidden_ratio
+        return tuple(sorted(int(r["rank"]) for r in hidden if r["hidden_ratio"] > most))
 
     @property
     def gpus_count(self) -> int | None:
@@ -332,6 +365,12 @@ class Facts:
         """The rule that these facts are given to."""
         assert self.rule is not None  # noqa: S101  # Rule.run gives every rule its own facts
         return self.rule
+
+    def limits(self, kind: type[L]) -> L:
+        """The thresholds of the rule that is asked, as far as rules of a kind share them."""
+        limits = self.asked.thresholds
+        assert isinstance(limits, kind)  # noqa: S101  # the rule is of that kind
+        return limits
 
     def places(
         self, rows: Iterable[Row], *, at_most: int = MAX_PLACES, unit: str = ""
@@ -374,6 +413,7 @@ class Facts:
         candidates: Candidates | None = None,
         keys: Sequence[StepKey] | None = None,
         place: str | None = None,
+        is_counted: bool = False,
         owner: Owner | None = None,
         **advice: Unpack[Advice],
     ) -> Finding:
@@ -382,14 +422,17 @@ class Facts:
         ``by`` and ``basis``: the kinds of evidence that agree, and the sentence that says so.
         ``least`` is the severity whatever it costs, ``cap`` the highest of this one. ``keys``: the
         steps that it was seen in; all steady ones, where the rule reads steps. ``place`` and
-        ``owner`` only where they are not the scope's and the rule's.
+        ``owner`` only where they are not the scope's and the rule's; ``is_counted``: of what
+        counters measure, whose id is their place.
         """
         rule = self.asked
         impact = impact or Impact()
         if keys is None:
             keys = self.steps.keys if STEPS_QUERY in rule.reads else ()
         return Finding(
-            id=f"{rule.name}/{place}" if place else finding_id(rule.name, scope, self.ranks),
+            id=f"{rule.name}/{place}"
+            if place
+            else finding_id(rule.name, scope, self.ranks, is_counted=is_counted),
             rule=rule.name,
             severity=severity_of(
                 impact.step_ratio, cap=min(cap, rule.cap, key=lambda s: s.weight), least=least
@@ -405,6 +448,10 @@ class Facts:
             candidates=candidates or Candidates(),
             **advice,
         )
+
+    def lacking(self, needs: str, capture: str | None = None) -> RuleOutcome:
+        """The outcome of the rule that is asked where it lacks its inputs."""
+        return lacking(self.asked.name, needs, capture)
 
     def when(self, steps: Sequence[StepKey]) -> When:
         """First start and last end of the steps, where the clock has a known zero."""
@@ -427,16 +474,6 @@ class RuleOutcome:
     is_applicable: bool = True
     """False: the question has no meaning for this job (one rank cannot be late), so the rule has
     looked at nothing and lacks nothing."""
-
-
-def threshold(default: T, reason: str) -> T:
-    """A field of a thresholds dataclass: its default, and why that value."""
-    return field(default=default, metadata={"reason": reason})
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """Base of all thresholds. Fields end in their unit; each carries its reason."""
 
 
 Topic = Literal["GPU health", "links, packet loss, pause", "NCCL's transports and choices"]
@@ -548,18 +585,7 @@ class Rule:
 
     def configured(self, overrides: Mapping[str, object]) -> Rule:
         """The rule with some thresholds replaced; UsageError for one that it does not have."""
-        known = {f.name: getattr(self.thresholds, f.name) for f in fields(self.thresholds)}
-        for name, value in overrides.items():
-            if name not in known:
-                raise UsageError(
-                    f"rule {self.name} has no threshold {name!r}",
-                    hint=f"it has: {', '.join(sorted(known))}",
-                )
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not is_number or (isinstance(known[name], int) and not isinstance(value, int)):
-                kind = "a whole number" if isinstance(known[name], int) else "a number"
-                raise UsageError(f"threshold {self.name}.{name} must be {kind}, not {value!r}")
-        return replace(self, thresholds=replace(self.thresholds, **dict(overrides)))
+        return replace(self, thresholds=self.thresholds.replaced(f"rule {self.name}", overrides))
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -590,9 +616,9 @@ class Rule:
         return replace(outcome, not_checked=outcome.not_checked + without)
 
     def _judged(self, facts: Facts) -> RuleOutcome:
-        lost = facts.job.lost_ranks
+        lost, least = facts.job.lost_ranks, facts.kernel_limits.min_sound_ranks_count
         is_blind = self.needs_kernels and (
-            facts.hidden_ranks or (lost and len(set(facts.ranks) - lost) < MIN_SOUND_RANKS)
+            facts.hidden_ranks or (lost and len(set(facts.ranks) - lost) < least)
         )
         if is_blind or (self.kernel_queries and (facts.hidden_ranks or lost)):
             seen = facts if is_blind else facts.without(self.kernel_queries)
@@ -629,10 +655,6 @@ HIDDEN_CAPTURE = "nsys profile --cuda-graph-trace=node"
 LOST = "the kernels that the profiler lost on some ranks (launches without one)"
 """The need of rules that must see kernels, where too many ranks' are gone."""
 LOST_CAPTURE = "profile again, a shorter window or fewer activities, so that no buffer overflows"
-MAX_HIDDEN_RATIO = 0.01
-"""Share of device time in whole graphs above which nothing is said of kernels, and of launches
-whose kernels were lost: an effect of 1 % is the least that a rule reports."""
-
 NO_GPU = "a GPU timeline (these ranks show none)"
 """The need of rules that only a GPU's timeline can answer."""
 
@@ -654,6 +676,7 @@ __all__ = [
     "UNPROVED",
     "Facts",
     "JobFacts",
+    "KernelThresholds",
     "Lends",
     "Level",
     "Row",
@@ -661,6 +684,5 @@ __all__ = [
     "RuleOutcome",
     "Thresholds",
     "UndeclaredQueryError",
-    "lacking",
     "threshold",
 ]

@@ -12,15 +12,35 @@ from dataclasses import dataclass
 
 from tracekit.findings import Evidence
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row
+from tracekit.rules.base import Facts, Row, threshold
 from tracekit.rules.gpu_memory_fault import GROWN
-from tracekit.rules.thermal_throttle import WORDS, ThermalThrottleThresholds, clock_lost, is_held
+from tracekit.rules.thermal_throttle import WORDS, clock_lost
 from tracekit.wording import share
 
 ACTIVITY = ("sm_active", "graphics_active")
 """How busy a GPU is, best first; not its utilisation, which counts a waiting kernel as work."""
 HELD = ("hw_thermal", "sw_thermal", "thermal", "hw_slowdown", "hw_power_brake")
 QUERIES = (gpus.COUNTERS, gpus.THROTTLE, gpus.GROWTH, gpus.EVENTS)
+
+
+@dataclass(frozen=True)
+class BusiestThresholds(gpus.HeldThresholds):
+    """When a GPU is slow by its counters alone."""
+
+    min_activity_ratio: float = threshold(
+        1.10, "counters alone: its activity over its peers', as for computing time"
+    )
+    max_below_ratio: float = threshold(
+        0.20, "counters alone: share of moments in which it is less active, as of steps"
+    )
+    max_clock_ratio: float = threshold(
+        0.95, "clock over its busy peers' that is a reason; above it speaks against (D2)"
+    )
+    max_power_ratio: float = threshold(
+        0.90, "counters alone: less power than peers that do less; boards differ by some 5 %"
+    )
+    min_peers_count: int = threshold(3, "counters alone: GPUs of its model to compare with")
+    min_moments_count: int = threshold(10, "counters alone: moments to compare in")
 
 
 @dataclass(frozen=True)
@@ -39,55 +59,52 @@ def has_activity(facts: Facts) -> bool:
     )
 
 
-def busiest(
-    facts: Facts, *, min_activity_ratio: float, max_below_ratio: float, max_clock_ratio: float,
-    max_power_ratio: float, min_peers_count: int, min_moments_count: int,
-) -> list[Busiest]:  # fmt: skip
+def busiest(facts: Facts, limits: BusiestThresholds) -> list[Busiest]:
     """The GPUs that are busier than their peers and have a reason to be slow."""
     counters = gpus.by_gpu(facts, gpus.COUNTERS, "counter")
     throttle = gpus.by_gpu(facts, gpus.THROTTLE, "event")
     growth = gpus.by_gpu(facts, gpus.GROWTH, "counter")
     failed = {str(r["gpu_id"]): r for r in gpus.current_events(facts, gpus.MEMORY_XIDS)}
-    found = []
-    for gpu, own in sorted(counters.items()):
-        row = next((own[c] for c in ACTIVITY if c in own), None)
+    busy = []
+    for gpu, counted in sorted(counters.items()):
+        row = next((counted[c] for c in ACTIVITY if c in counted), None)
         if (
             row is None
             or row["total_ratio"] is None
-            or row["peers_count"] < min_peers_count
-            or row["moments_count"] < min_moments_count
-            or row["total_ratio"] < min_activity_ratio
-            or row["below_ratio"] > max_below_ratio
+            or row["peers_count"] < limits.min_peers_count
+            or row["moments_count"] < limits.min_moments_count
+            or row["total_ratio"] < limits.min_activity_ratio
+            or row["below_ratio"] > limits.max_below_ratio
         ):
             continue
         given = [
-            *_clock(facts, own, max_clock_ratio, max_power_ratio),
-            *_held(facts, throttle.get(gpu, {})),
+            *_clock(facts, counted, limits),
+            *_held(facts, throttle.get(gpu, {}), limits),
             *_memory(facts, growth.get(gpu, {}), failed.get(gpu)),
         ]
         if given:
             reasons, evidence = zip(*given, strict=True)
-            found.append(Busiest(row, tuple(reasons), tuple(evidence)))
-    return found
+            busy.append(Busiest(row, tuple(reasons), tuple(evidence)))
+    return busy
 
 
 def _clock(
-    facts: Facts, own: Mapping[str, Row], max_clock_ratio: float, max_power_ratio: float
+    facts: Facts, counted: Mapping[str, Row], limits: BusiestThresholds
 ) -> list[tuple[str, Evidence]]:
     """A clock below the busy peers', or less power than peers that do less."""
-    found = []
-    lost = clock_lost(own)
-    if lost is not None and lost[0] <= max_clock_ratio:
+    reasons = []
+    lost = clock_lost(counted)
+    if lost is not None and lost[0] <= limits.max_clock_ratio:
         mhz, peers = (float(lost[1][k] or 0.0) / 1e6 for k in ("p50_value", "peer_value"))
         said = f"its clock is {mhz:.0f} MHz against {peers:.0f}"
-        found.append((said, _ratio(facts, "clock", lost[0], max_clock_ratio, lost[1])))
-    power = own.get("power")
+        reasons.append((said, _ratio(facts, "clock", lost[0], limits.max_clock_ratio, lost[1])))
+    power = counted.get("power")
     if power is not None and power["peer_ratio"] is not None:
         ratio = float(power["peer_ratio"])
-        if ratio <= max_power_ratio:
+        if ratio <= limits.max_power_ratio:
             said = f"it draws {power['p50_value']:.0f} W against {power['peer_value']:.0f}"
-            found.append((said, _ratio(facts, "power", ratio, max_power_ratio, power)))
-    return found
+            reasons.append((said, _ratio(facts, "power", ratio, limits.max_power_ratio, power)))
+    return reasons
 
 
 def _ratio(facts: Facts, what: str, value: float, limit: float, row: Row) -> Evidence:
@@ -101,10 +118,11 @@ def _ratio(facts: Facts, what: str, value: float, limit: float, row: Row) -> Evi
     )
 
 
-def _held(facts: Facts, events: Mapping[str, Row]) -> list[tuple[str, Evidence]]:
+def _held(
+    facts: Facts, events: Mapping[str, Row], limits: BusiestThresholds
+) -> list[tuple[str, Evidence]]:
     """What holds its clock down; the software power cap is no reason: it is normal at full load."""
-    limits = ThermalThrottleThresholds()
-    held = next((events[e] for e in HELD if e in events and is_held(events[e], limits)), None)
+    held = next((events[e] for e in HELD if e in events and gpus.is_held(events[e], limits)), None)
     if held is None:
         return []
     by_counter = held["held_ratio"] is not None
@@ -149,4 +167,12 @@ def is_counters_alone(evidence: Sequence[Evidence]) -> bool:
     return all(e.query in QUERIES for e in evidence)
 
 
-__all__ = ["ACTIVITY", "QUERIES", "Busiest", "busiest", "has_activity", "is_counters_alone"]
+__all__ = [
+    "ACTIVITY",
+    "QUERIES",
+    "Busiest",
+    "BusiestThresholds",
+    "busiest",
+    "has_activity",
+    "is_counters_alone",
+]

@@ -44,7 +44,6 @@ from tracekit.rules.nccl_facts import (
 )
 from tracekit.wording import listed, plural, safe, share
 
-NAME = "channel-collapse"
 _CAUSES = ("NCCL_TOPO_FILE", "NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_GRAPH_FILE",
            "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL")  # fmt: skip
 _LIMITS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS")
@@ -69,10 +68,10 @@ def evaluate(facts: Facts, limits: ChannelCollapseThresholds) -> RuleOutcome:
     """Compare within communicators, between logs, and with the stated topology."""
     nccl = nccl_of(facts)
     if not nccl.members:
-        return no_logs(NAME)
-    found = _between_logs(facts, nccl, limits)
-    named = {source for source, _ in found}
-    findings = [f for _, f in found]
+        return no_logs(facts)
+    between = _between_logs(facts, nccl, limits)
+    named = {source for source, _ in between}
+    findings = [f for _, f in between]
     findings += _within(facts, nccl, limits)
     findings += _below_setting(facts, nccl, limits)
     if not findings:
@@ -83,7 +82,7 @@ def evaluate(facts: Facts, limits: ChannelCollapseThresholds) -> RuleOutcome:
 
 def _within(facts: Facts, nccl: Nccl, limits: ChannelCollapseThresholds) -> list[Finding]:
     """Ranks of one communicator whose channels are fewer than the others'."""
-    found = []
+    findings = []
     for members in nccl.comms.values():
         counts = [m.channels for m in members if m.channels is not None]
         usual = majority(counts)
@@ -95,7 +94,7 @@ def _within(facts: Facts, nccl: Nccl, limits: ChannelCollapseThresholds) -> list
         ]  # fmt: skip
         if few:
             least = min(m.channels or 0 for m in few)
-            found.append(
+            findings.append(
                 facts.finding(
                     log_scope(ranks=nccl.world_ranks(few), hosts=nccl.hosts(few)),
                     f"{nccl.label(few).capitalize()} set up {least} of {usual} channels "
@@ -116,7 +115,7 @@ def _within(facts: Facts, nccl: Nccl, limits: ChannelCollapseThresholds) -> list
                     remedy=("compare the topology and the settings of these ranks with the rest",),
                 )
             )
-    return found
+    return findings
 
 
 def _gpus(members: list[Member]) -> tuple[object, ...] | None:
@@ -141,15 +140,15 @@ def _between_logs(
         most = by_gpus[gpus].get(source)
         if most is None or (members[0].channels or 0) > (most[0].channels or 0):
             by_gpus[gpus][source] = members
-    found = []
+    findings = []
     for logs in by_gpus.values():
         best = max(logs.values(), key=lambda ms: (ms[0].channels or 0, -ms[0].source_id))
         top = best[0].channels or 0
         for source, members in sorted(logs.items()):
             channels = members[0].channels or 0
             if top and channels <= limits.max_channels_ratio * top and len(members) > 1:
-                found.append((source, _against(facts, nccl, limits, members, best)))
-    return found
+                findings.append((source, _against(facts, nccl, limits, members, best)))
+    return findings
 
 
 def _bandwidths(facts: Facts, source: int) -> dict[str, Row]:
@@ -212,15 +211,15 @@ def _against(
 
 def _cause(nccl: Nccl, members: list[Member]) -> tuple[str, list[Evidence]]:
     processes = {m.process for m in members}
-    found = [
+    settings = [
         s for s in nccl.of("env")
         if s.process in processes and s.given.get("name") in _CAUSES
     ]  # fmt: skip
-    if not found:
+    if not settings:
         return "", []
-    names = sorted({s.given["name"] for s in found})
+    names = sorted({s.given["name"] for s in settings})
     return f"; {', '.join(names)} is set", [
-        nccl.evidence(f"{', '.join(names)} set", len(found), "lines", "nccl_signals", found)
+        nccl.evidence(f"{', '.join(names)} set", len(settings), "lines", "nccl_signals", settings)
     ]
 
 
@@ -228,7 +227,7 @@ def _against_topology(
     facts: Facts, nccl: Nccl, limits: ChannelCollapseThresholds, named: set[int]
 ) -> list[Finding]:
     """Rings of one machine that use little of the NVLink bandwidth that NCCL itself states."""
-    found = []
+    findings = []
     for comm, members in nccl.comms.items():
         if nccl.nodes_count(comm) != 1 or members[0].source_id in named or members[0].size < 2:
             continue
@@ -242,8 +241,8 @@ def _against_topology(
             (number(s.given, "channels") or 0) * (number(s.given, "bw_intra") or 0) for s in rings
         )
         if 0 < carried < limits.max_bandwidth_ratio * max(stated):
-            found.append(_low(facts, nccl, limits, members, rings, carried, max(stated)))
-    return found
+            findings.append(_low(facts, nccl, limits, members, rings, carried, max(stated)))
+    return findings
 
 
 def _of_comm(nccl: Nccl, code: str, comm: str, members: list[Member]) -> list[Signal]:
@@ -258,7 +257,7 @@ def _of_comm(nccl: Nccl, code: str, comm: str, members: list[Member]) -> list[Si
 
 def _below_setting(facts: Facts, nccl: Nccl, limits: ChannelCollapseThresholds) -> list[Finding]:
     """Settings that leave a communicator fewer channels than the rings that its search found."""
-    found: dict[tuple[int, int, str], tuple[list[Member], list[Signal], list[Signal]]] = {}
+    below: dict[tuple[int, int, str], tuple[list[Member], list[Signal], list[Signal]]] = {}
     for comm, members in nccl.comms.items():
         channels = {m.channels for m in members if m.channels is not None}
         rings = [
@@ -274,7 +273,7 @@ def _below_setting(facts: Facts, nccl: Nccl, limits: ChannelCollapseThresholds) 
         few, most = channels.pop(), max(searched)
         said = ", ".join(sorted({f"{s.given['name']}={s.given.get('value')}" for s in settings}))
         if few is not None and few <= limits.max_channels_ratio * most:
-            known = found.setdefault((few, most, said), ([], [], []))
+            known = below.setdefault((few, most, said), ([], [], []))
             known[0].extend(members)
             known[1].extend(rings)
             known[2].extend(settings)
@@ -301,7 +300,7 @@ def _below_setting(facts: Facts, nccl: Nccl, limits: ChannelCollapseThresholds) 
             confirm=("run once without the setting",),
             remedy=(f"unset {listed(sorted({s.given['name'] for s in settings}))}",),
         )
-        for (few, most, said), (members, rings, settings) in sorted(found.items())
+        for (few, most, said), (members, rings, settings) in sorted(below.items())
     ]
 
 
@@ -347,7 +346,7 @@ def _low(
 
 
 RULE = Rule(
-    name=NAME,
+    name="channel-collapse",
     summary="NCCL uses far fewer channels than the GPUs allow.",
     owner="platform",
     thresholds=ChannelCollapseThresholds(),

@@ -28,9 +28,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from statistics import median
 
-from tracekit.rules.base import Facts, Rule, RuleOutcome, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
 from tracekit.rules.stalls import (
-    MIN_STEPS,
     StallSummary,
     StallText,
     StallThresholds,
@@ -54,10 +53,10 @@ class CheckpointStallThresholds(StallThresholds):
     )
 
 
-def _says(found: StallSummary) -> str:
+def _says(stall: StallSummary) -> str:
     return (
-        f"Writing a checkpoint stops training for {seconds(found.mean_stall_s)} {found.often} "
-        f"({found.subject.lower()})."
+        f"Writing a checkpoint stops training for {seconds(stall.mean_stall_s)} {stall.often} "
+        f"({stall.subject.lower()})."
     )
 
 
@@ -79,7 +78,7 @@ TEXT = StallText(
 def evaluate(facts: Facts, limits: CheckpointStallThresholds) -> RuleOutcome:
     """What synchronous saving costs, where a period can be seen."""
     steps = facts.steps
-    if not facts.of(TEXT.query) or len(steps) < MIN_STEPS:
+    if not facts.of(TEXT.query) or len(steps) < limits.min_steps_count:
         return evaluate_stalls(facts, limits, TEXT)
     delays = step_delays(steps, facts.of(TEXT.query))
     if sum(1 for d in delays if d.stalls_ns) <= len(delays) / 2:
@@ -89,8 +88,7 @@ def evaluate(facts: Facts, limits: CheckpointStallThresholds) -> RuleOutcome:
     if len(saving) == 1:
         (only,) = saving
         subject = ranks_phrase(sorted(only.stalls_ns), facts.ranks).lower()
-        return lacking(
-            "checkpoint-stall",
+        return facts.lacking(
             f"a second checkpoint, to know how often one comes (there is one, of "
             f"{seconds(only.delay_ns / 1e9)} in step {only.key.step}, {subject})",
             TEXT.capture,

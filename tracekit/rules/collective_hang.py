@@ -46,47 +46,42 @@ from dataclasses import dataclass, replace
 
 from tracekit.findings import Finding
 from tracekit.rules import nccl_hang, open_hang, ras_hang, standing_hang, standstill
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
 from tracekit.rules.open_hang import Traced
 from tracekit.rules.sources import agreed, contradicted
 from tracekit.wording import ranges, ranks_phrase, seconds
 
-NAME = "collective-hang"
 RAS_CAPTURE = "ncclras -f json"
 RECORD = "set TORCH_NCCL_TRACE_BUFFER_SIZE and TORCH_NCCL_DUMP_ON_TIMEOUT"
 
 
 @dataclass(frozen=True)
-class CollectiveHangThresholds(Thresholds):
-    """When silence is a hang."""
+class CollectiveHangThresholds(standstill.SilenceThresholds):
+    """When silence is a hang, and a call that lasts one too."""
 
-    min_silence_ns: int = threshold(
-        30_000_000_000, "no call for so long; shorter silences are checkpoints and evaluations"
-    )
-    min_silence_ratio: float = threshold(
-        10.0, "times the longest pause between two calls before; a hang is like nothing before it"
+    min_stuck_ratio: float = threshold(
+        10.0, "times the usual call of its kind: one that lasts so long is stood in, not worked in"
     )
 
 
 def evaluate(facts: Facts, limits: CollectiveHangThresholds) -> RuleOutcome:
     """The communicators in which members stopped at different calls, for good."""
-    logged = nccl_hang.hang(facts)
+    logged = nccl_hang.hang(facts, limits.min_silence_ns)
     traced = _unexplained(facts, _traced(facts, limits))
     counted = ras_hang.hang(facts, limits.min_silence_ns)
     if logged is not None:
         return RuleOutcome(findings=_with(counted, _joined(facts, logged, traced)))
     if counted is None and not traced:
-        stands = standing_hang.hang(facts, limits.min_silence_ns, limits.min_silence_ratio)
+        stands = standing_hang.hang(facts, limits)
         if stands is not None:
             return RuleOutcome(findings=(stands,))
     has_other = traced is not None or nccl_hang.has_evidence(facts)
     if counted is None and not has_other and facts.of(ras_hang.QUERY):
         if ras_hang.is_single(facts):
-            return lacking(NAME, "a second snapshot of NCCL's RAS, a minute later", RAS_CAPTURE)
+            return facts.lacking("a second snapshot of NCCL's RAS, a minute later", RAS_CAPTURE)
         return RuleOutcome()
     if counted is None and not has_other:
-        return lacking(
-            NAME,
+        return facts.lacking(
             "collectives matched across ranks, Flight Recorder or a watchdog's log",
             RECORD,
         )
@@ -102,11 +97,11 @@ def _unexplained(facts: Facts, traced: list[Traced] | None) -> list[Traced] | No
     return [t for t in traced if t.behind or not told.is_group(t.members, everybody)]
 
 
-def _with(counted: Finding | None, found: Sequence[Finding]) -> tuple[Finding, ...]:
+def _with(counted: Finding | None, told: Sequence[Finding]) -> tuple[Finding, ...]:
     """What RAS counted is evidence of the hang that others tell, or the finding itself."""
-    if counted is None or not found:
-        return (*found, *((counted,) if counted is not None else ()))
-    first, *rest = found
+    if counted is None or not told:
+        return (*told, *((counted,) if counted is not None else ()))
+    first, *rest = told
     # RAS numbers the members of a communicator: whether it means the same ranks is not known.
     seen = tuple(replace(e, name=f"RAS: {e.name}") for e in counted.evidence)
     return (replace(first, evidence=first.evidence + seen), *rest)
@@ -120,11 +115,11 @@ def _traced(facts: Facts, limits: CollectiveHangThresholds) -> list[Traced] | No
     complete = [rows for rows in by_group.values() if len(rows) > 1]
     if not complete:
         return None
-    found = [t for rows in complete if (t := _hang(facts, rows, limits)) is not None]
+    standing = [t for rows in complete if (t := _hang(facts, rows, limits)) is not None]
     # Groups behind the first to hang stand still because of it.
-    found.sort(key=lambda t: (t.finding.evidence[0].value, t.finding.id), reverse=True)
+    standing.sort(key=lambda t: (t.finding.evidence[0].value, t.finding.id), reverse=True)
     # A call that never finished says more than the last ones that did.
-    return open_hang.hangs(facts, limits.min_silence_ns, limits.min_silence_ratio) + found
+    return open_hang.hangs(facts, limits) + standing
 
 
 def _joined(
@@ -135,18 +130,18 @@ def _joined(
     same = [t for t in traced or () if logged.is_group(t.members, everybody)]
     if not same:
         return (logged.finding, *(t.finding for t in (traced or ())[:1]))
-    one = min(same, key=lambda t: len(t.members))
+    smallest = min(same, key=lambda t: len(t.members))
     # A log that leaves open who stayed away is not contradicted by traces that tell.
-    is_open = not (logged.absent or logged.is_whole or one.behind & logged.waiting)
-    if one.behind == logged.absent or is_open:
-        return (agreed(logged.finding, one.finding),)
-    return (contradicted(logged.finding, one.finding),)
+    is_open = not (logged.absent or logged.is_whole or smallest.behind & logged.waiting)
+    if smallest.behind == logged.absent or is_open:
+        return (agreed(logged.finding, smallest.finding),)
+    return (contradicted(logged.finding, smallest.finding),)
 
 
 def _hang(facts: Facts, rows: Sequence[Row], limits: CollectiveHangThresholds) -> Traced | None:
     if any(row["silence_ns"] is None or row["longest_gap_ns"] is None for row in rows):
         return None
-    waited = {int(r["rank"]): _stood_ns(r) for r in rows}
+    waited = {int(r["rank"]): _stood_ns(r, limits) for r in rows}
     pause_ns = max(int(row["longest_gap_ns"]) for row in rows)
     least = min(waited.values())
     if least < limits.min_silence_ns or least < limits.min_silence_ratio * pause_ns:
@@ -163,11 +158,11 @@ def _hang(facts: Facts, rows: Sequence[Row], limits: CollectiveHangThresholds) -
     return Traced(finding, frozenset(last), frozenset(behind))
 
 
-def _stood_ns(row: Row) -> int:
+def _stood_ns(row: Row, limits: CollectiveHangThresholds) -> int:
     """How long the member has not come to another call: silent, or inside a call that lasts."""
     long_ns = int(row["last_dur_ns"]) if int(row["last_dur_ns"]) > 0 else 0
     usual = float(row["usual_dur_ns"] or 0)
-    inside = long_ns if long_ns > 10 * usual else 0
+    inside = long_ns if long_ns > limits.min_stuck_ratio * usual else 0
     return max(0, int(row["silence_ns"])) + inside
 
 
@@ -206,7 +201,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="collective-hang",
     summary="The job stands still in a collective that some member never entered.",
     owner="platform",
     thresholds=CollectiveHangThresholds(),

@@ -33,11 +33,10 @@ from tracekit.findings import (
     Severity,
 )
 from tracekit.rules import nccl_hang
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.rules.sources import agreed
 from tracekit.wording import plural, ranges
 
-NAME = "collective-mismatch"
 REASONS = ("operations differ", "sizes differ", "types differ")
 
 
@@ -56,12 +55,11 @@ def evaluate(facts: Facts, limits: CollectiveMismatchThresholds) -> RuleOutcome:
     rows = facts.of("match_coverage")
     is_matched = any(r["instances_count"] and len(r["ranks"] or ()) > 1 for r in rows)
     if not is_matched and not nccl_hang.has_evidence(facts):
-        return lacking(
-            NAME,
+        return facts.lacking(
             "collectives matched across ranks",
             "profile all ranks in the same steps",
         )
-    found = []
+    findings = []
     first = None if logged is None else logged.finding
     everybody = frozenset(facts.ranks)
     for row in rows if is_matched else ():
@@ -75,17 +73,17 @@ def evaluate(facts: Facts, limits: CollectiveMismatchThresholds) -> RuleOutcome:
         ):  # fmt: skip
             first = agreed(first, finding)
         else:
-            found.append(finding)
-    return RuleOutcome(findings=(*((first,) if first is not None else ()), *found))
+            findings.append(finding)
+    return RuleOutcome(findings=(*((first,) if first is not None else ()), *findings))
 
 
 def _is_clear(row: Row, rows: object, limits: CollectiveMismatchThresholds) -> bool:
     if row["method"] == "sequence":
         return True
     assert isinstance(rows, (list, tuple))  # noqa: S101  # Facts.of gives a sequence
-    own = [r for r in rows if r["group_id"] == row["group_id"]]
-    calls = sum(int(r["calls_count"]) for r in own)
-    differing = sum(int(r["calls_count"]) for r in own if r["reason"] in REASONS)
+    of_group = [r for r in rows if r["group_id"] == row["group_id"]]
+    calls = sum(int(r["calls_count"]) for r in of_group)
+    differing = sum(int(r["calls_count"]) for r in of_group if r["reason"] in REASONS)
     return calls > 0 and 1 - differing / calls >= limits.min_agreeing_ratio
 
 
@@ -120,7 +118,7 @@ def _finding(facts: Facts, row: Row, limits: CollectiveMismatchThresholds) -> Fi
 
 
 RULE = Rule(
-    name=NAME,
+    name="collective-mismatch",
     summary="Members of a communicator call different operations at the same place.",
     owner="model",
     thresholds=CollectiveMismatchThresholds(),

@@ -26,7 +26,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from tracekit.findings import Finding, Severity
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.rules.nccl_facts import (
     CAPTURE,
     Nccl,
@@ -38,7 +38,6 @@ from tracekit.rules.nccl_facts import (
 )
 from tracekit.wording import listed, safe
 
-NAME = "config-mismatch"
 PER_HOST = frozenset(
     """
     NCCL_SOCKET_IFNAME NCCL_OOB_NET_IFNAME NCCL_IB_HCA NCCL_IB_GID_INDEX NCCL_IB_ADDR_RANGE
@@ -62,40 +61,40 @@ def evaluate(facts: Facts, limits: ConfigMismatchThresholds) -> RuleOutcome:
     nccl = nccl_of(facts)
     warned = nccl.of("version_mismatch")
     if not nccl.members and not warned:
-        return no_logs(NAME)
+        return no_logs(facts)
     groups = [{m.process for m in members} for members in nccl.comms.values()]
     if not warned and all(len(g) < limits.min_processes_count for g in groups):
-        return lacking(NAME, "NCCL logs of at least two processes of a communicator", CAPTURE)
-    found: dict[str, Finding] = {}
+        return facts.lacking("NCCL logs of at least two processes of a communicator", CAPTURE)
+    findings: dict[str, Finding] = {}
     for processes in sorted(groups, key=len, reverse=True):
         for what, stated in _stated(nccl, processes).items():
             values = {value for value, _ in stated}
             if len(stated) >= limits.min_processes_count and len(values) > 1:
                 finding = _finding(facts, nccl, what, stated)
-                found.setdefault(what, finding)
-    if warned and "NCCL version" not in found:
-        found["NCCL version"] = _warned(facts, nccl, warned)
-    return RuleOutcome(findings=tuple(found[k] for k in sorted(found)))
+                findings.setdefault(what, finding)
+    if warned and "NCCL version" not in findings:
+        findings["NCCL version"] = _warned(facts, nccl, warned)
+    return RuleOutcome(findings=tuple(findings[k] for k in sorted(findings)))
 
 
 def _stated(
     nccl: Nccl, processes: set[tuple[int, str | None, int | None]]
 ) -> dict[str, list[tuple[str, Signal]]]:
     """What each process states, by what it is about; one value a process."""
-    found: dict[str, dict[object, tuple[str, Signal]]] = defaultdict(dict)
+    stated: dict[str, dict[object, tuple[str, Signal]]] = defaultdict(dict)
     for signal in nccl.signals:
         if signal.process not in processes:
             continue
         given = signal.given
         if signal.code == "version" and "nccl" in given:
-            found["NCCL version"][signal.process] = (given["nccl"], signal)
+            stated["NCCL version"][signal.process] = (given["nccl"], signal)
         elif signal.code == "network" and "network" in given:
-            found["network"][signal.process] = (given["network"].strip(), signal)
+            stated["network"][signal.process] = (given["network"].strip(), signal)
         elif signal.code == "env" and given.get("name") not in PER_HOST:
             value = given.get("value", "")
             if not value.startswith("("):
-                found[given.get("name", "")][signal.process] = (value, signal)
-    return {what: list(by.values()) for what, by in found.items() if what}
+                stated[given.get("name", "")][signal.process] = (value, signal)
+    return {what: list(by.values()) for what, by in stated.items() if what}
 
 
 def _finding(facts: Facts, nccl: Nccl, what: str, stated: list[tuple[str, Signal]]) -> Finding:
@@ -109,9 +108,8 @@ def _finding(facts: Facts, nccl: Nccl, what: str, stated: list[tuple[str, Signal
         f"{safe(value)} in {len(signals)}"
         for value, signals in sorted(by_value.items(), key=lambda i: (-len(i[1]), i[0]))
     ]
-    from dataclasses import replace
 
-    finding = facts.finding(
+    return facts.finding(
         log_scope(hosts=hosts),
         f"{what} differs between the processes of one job: {listed(words[:4])}.",
         [
@@ -128,9 +126,9 @@ def _finding(facts: Facts, nccl: Nccl, what: str, stated: list[tuple[str, Signal
         basis="the processes' own words",
         least=Severity.MINOR,
         confirm=("compare the images and environments of the hosts",),
+        place=what.replace(" ", "-"),
         remedy=(f"the same {what} everywhere",),
     )
-    return replace(finding, id=f"{NAME}/{what.replace(' ', '-')}")
 
 
 def _warned(facts: Facts, nccl: Nccl, warned: list[Signal]) -> Finding:
@@ -146,7 +144,7 @@ def _warned(facts: Facts, nccl: Nccl, warned: list[Signal]) -> Finding:
 
 
 RULE = Rule(
-    name=NAME,
+    name="config-mismatch",
     summary="Ranks of one job run different NCCL versions, settings or networks.",
     owner="platform",
     thresholds=ConfigMismatchThresholds(),

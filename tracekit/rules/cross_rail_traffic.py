@@ -28,12 +28,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.rules.nccl_facts import CAPTURE, Nccl, log_scope, nccl_of, no_logs
 from tracekit.rules.nearness import TOPOLOGY, listed_nics, nearness
 from tracekit.wording import plural, share
-
-NAME = "cross-rail-traffic"
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ def evaluate(facts: Facts, limits: CrossRailTrafficThresholds) -> RuleOutcome:
     nccl = nccl_of(facts)
     warned = nccl.of("rail_mismatch")
     if not nccl.members and not warned:
-        return no_logs(NAME)
+        return no_logs(facts)
     rows = [
         r for r in facts.of("nccl_rails")
         if r["plugin"] not in ("Socket", "FastSocket")
@@ -65,7 +63,7 @@ def evaluate(facts: Facts, limits: CrossRailTrafficThresholds) -> RuleOutcome:
     ]  # fmt: skip
     if not rows and not warned:
         if nccl.spanning() or any(nccl.nodes_count(c) is None for c in nccl.comms):
-            return lacking(NAME, "both ends of the connections in NCCL logs of all ranks", CAPTURE)
+            return facts.lacking("both ends of the connections in NCCL logs of all ranks", CAPTURE)
         return RuleOutcome()
     rails = _rails(facts, nccl, {str(r[k]) for r in rows for k in ("from_node", "to_node")})
     ends = [_ends(r, rails) for r in rows]
@@ -85,15 +83,15 @@ def evaluate(facts: Facts, limits: CrossRailTrafficThresholds) -> RuleOutcome:
 
 def _rails(facts: Facts, nccl: Nccl, nodes: set[str]) -> dict[str, dict[int, int]]:
     """The rail of each device of each host; empty where one host's topology is not known."""
-    found: dict[str, dict[int, int]] = {}
+    by_node: dict[str, dict[int, int]] = {}
     for node in sorted(nodes):
         listed = {i: name for i, (name, _, _) in listed_nics(nccl, node).items()}
         near = nearness(facts, node, listed.values()) if listed else None
         if near is None:
             return {}
         rails = {i: near.rail(name, listed.values()) for i, name in listed.items()}
-        found[node] = {i: r for i, r in rails.items() if r is not None}
-    return found
+        by_node[node] = {i: r for i, r in rails.items() if r is not None}
+    return by_node
 
 
 def _ends(row: Row, rails: dict[str, dict[int, int]]) -> tuple[int, int]:
@@ -193,7 +191,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="cross-rail-traffic",
     summary="Traffic between machines enters the fabric on one rail and leaves it on another.",
     owner="network",
     thresholds=CrossRailTrafficThresholds(),

@@ -44,10 +44,10 @@ class DataloaderStallThresholds(StallThresholds):
     )
 
 
-def _says(found: StallSummary) -> str:
-    verb = "waits" if found.subject.startswith("Rank ") else "wait"
+def _says(stall: StallSummary) -> str:
+    verb = "waits" if stall.subject.startswith("Rank ") else "wait"
     return (
-        f"{found.subject} {verb} {seconds(found.mean_stall_s)} for input {found.often}, "
+        f"{stall.subject} {verb} {seconds(stall.mean_stall_s)} for input {stall.often}, "
         "with nothing else running: the data loader is too slow."
     )
 

@@ -6,12 +6,13 @@ import inspect
 from dataclasses import fields
 
 from tracekit.rules import RULES
-from tracekit.rules.base import DOC_HEADINGS, Rule
+from tracekit.rules.base import DOC_HEADINGS, Rule, Thresholds
 from tracekit.rules.unbuilt import FAMILIES
 
 
-def rules_page() -> str:
-    """Markdown: every rule with its thresholds, then the names that have no rule yet."""
+def rules_page(report: Thresholds) -> str:
+    """Markdown: every rule with its thresholds, those of the report, then the names that have no
+    rule yet."""
     lines = [
         "# Rules",
         "",
@@ -28,6 +29,12 @@ def rules_page() -> str:
     for rule in RULES:
         lines += ["", *_rule_section(rule)]
     lines += [
+        "",
+        "## The report",
+        "",
+        "What holds for all rules, and where none found anything: `[report]` in `tracekit.toml`.",
+        "",
+        *_thresholds(report),
         "",
         "## Not built yet",
         "",
@@ -49,11 +56,14 @@ def _rule_section(rule: Rule) -> list[str]:
         f"Owner: {rule.owner}. Reads: {', '.join(rule.reads)}. "
         f"Severity at most: {rule.cap.value}." + (f" Needs {rule.needs}." if rule.needs else ""),
         "",
-        "| threshold | default | why |",
-        "|---|---|---|",
-    ]
-    lines += [
-        f"| {f.name} | {getattr(rule.thresholds, f.name):g} | {f.metadata['reason']} |"
-        for f in fields(rule.thresholds)
+        *_thresholds(rule.thresholds),
     ]
     return lines
+
+
+def _thresholds(thresholds: Thresholds) -> list[str]:
+    rows = [
+        f"| {f.name} | {getattr(thresholds, f.name):g} | {f.metadata['reason']} |"
+        for f in fields(thresholds)
+    ]
+    return ["| threshold | default | why |", "|---|---|---|", *rows]

@@ -32,10 +32,9 @@ from dataclasses import dataclass, replace
 
 from tracekit.findings import Evidence, Finding, Scope
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
 from tracekit.wording import safe, share
 
-NAME = "ecmp-collision"
 NEEDS = (
     "counters of ports between switches, and where they lead (LLDP, or [[port]] in job.toml), of "
     "both switches"
@@ -43,7 +42,7 @@ NEEDS = (
 
 
 @dataclass(frozen=True)
-class EcmpCollisionThresholds(Thresholds):
+class EcmpCollisionThresholds(at.TransferThresholds):
     """When uplinks are used unevenly enough."""
 
     min_skew_ratio: float = threshold(1.5, "busiest uplink over the mean (D19)")
@@ -74,21 +73,21 @@ def evaluate(facts: Facts, limits: EcmpCollisionThresholds) -> RuleOutcome:
         if port.node and not port.is_on_host and at.owners(port):
             below.setdefault(port.node, []).append(port)
     judged = {
-        node: found
-        for node, found in uplinks.items()
-        if node in below and len(found) >= limits.min_uplinks_count
+        node: links
+        for node, links in uplinks.items()
+        if node in below and len(links) >= limits.min_uplinks_count
     }
     if not judged:
-        return lacking(NAME, at.why_not(facts) or NEEDS, at.CAPTURE)
+        return facts.lacking(at.why_not(facts) or NEEDS, at.CAPTURE)
     findings = []
-    for node, found in sorted(judged.items()):
-        collided = _finding(facts, limits, node, _alike(facts, found), below[node])
+    for node, links in sorted(judged.items()):
+        collided = _finding(facts, limits, node, _alike(facts, links), below[node])
         if collided is not None:
             findings.append(collided)
     return RuleOutcome(tuple(findings))
 
 
-def _alike(facts: Facts, found: Sequence[at.Port]) -> list[at.Port]:
+def _alike(facts: Facts, uplinks: Sequence[at.Port]) -> list[at.Port]:
     """Uplinks that are up and run at the speed of the fastest, as far as they say."""
     levels = {(r["node"], r["port"], r["counter"]): r for r in facts.of("port_levels")}
 
@@ -96,7 +95,7 @@ def _alike(facts: Facts, found: Sequence[at.Port]) -> list[at.Port]:
         row = levels.get((port.node, port.port, counter))
         return None if row is None or row["max_value"] is None else float(row["max_value"])
 
-    up = [p for p in found if level(p, "link_up") != 0.0]
+    up = [p for p in uplinks if level(p, "link_up") != 0.0]
     speeds = {p.link: level(p, "link_speed") for p in up}
     fastest = max((s for s in speeds.values() if s), default=None)
     return [p for p in up if fastest is None or speeds[p.link] in (None, fastest)]
@@ -170,7 +169,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="ecmp-collision",
     summary="A switch puts the flows of two uplinks on one.",
     owner="network",
     thresholds=EcmpCollisionThresholds(),

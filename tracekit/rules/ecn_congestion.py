@@ -29,10 +29,9 @@ from dataclasses import dataclass, replace
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
 from tracekit.wording import plural, share
 
-NAME = "ecn-congestion"
 MARKS = (
     "tx_queue_ecn_marked_packets",
     "np_ecn_marked_packets",
@@ -42,7 +41,7 @@ NOTICES = ("rp_cnp_handled", "np_cnp_sent")
 
 
 @dataclass(frozen=True)
-class EcnCongestionThresholds(Thresholds):
+class EcnCongestionThresholds(at.PortThresholds):
     """When marking is congestion."""
 
     min_marked_ratio: float = threshold(0.05, "marked of all packets; fewer are control at work")
@@ -56,16 +55,16 @@ def evaluate(facts: Facts, limits: EcnCongestionThresholds) -> RuleOutcome:
     """One finding a link whose marks or notices go with slow steps; one for all if most do."""
     missing = at.why_not(facts, {*MARKS, *NOTICES})
     if missing is not None:
-        return lacking(NAME, missing, at.CAPTURE)
+        return facts.lacking(missing, at.CAPTURE)
     every = at.ports(facts)
-    found = [c for p in every if (c := _congested(facts, p, limits)) is not None]
+    congested = [c for p in every if (c := _congested(facts, p, limits)) is not None]
     ends = {p.host for p in every if p.host is not None and at.owners(p)}
-    met = {c.port.host for c in found if c.port.host is not None}
+    met = {c.port.host for c in congested if c.port.host is not None}
     if len(met) > 1 and len(met) >= limits.min_hosts_ratio * len(ends):
-        return RuleOutcome((_finding(facts, limits, found, is_fabric=True),))
-    links = at.views(c.port for c in found)
-    own = [[c for c in found if c.port in link] for link in links]
-    return RuleOutcome(tuple(_finding(facts, limits, listed) for listed in own))
+        return RuleOutcome((_finding(facts, limits, congested, is_fabric=True),))
+    links = at.views(c.port for c in congested)
+    by_link = [[c for c in congested if c.port in link] for link in links]
+    return RuleOutcome(tuple(_finding(facts, limits, listed) for listed in by_link))
 
 
 @dataclass(frozen=True)
@@ -91,13 +90,13 @@ def _congested(facts: Facts, port: at.Port, limits: EcnCongestionThresholds) -> 
 def _finding(
     facts: Facts,
     limits: EcnCongestionThresholds,
-    found: Sequence[_Congested],
+    congested: Sequence[_Congested],
     *,
     is_fabric: bool = False,
 ) -> Finding:
     """Of one link, or of the whole fabric: then nobody behind its ports is blamed."""
-    worst = max(found, key=lambda c: (c.ratio or 0.0, c.notices))
-    listed = at.proved_first(c.port for c in found)
+    worst = max(congested, key=lambda c: (c.ratio or 0.0, c.notices))
+    listed = at.proved_first(c.port for c in congested)
     rows = [r for p in listed for r in (*p.of(MARKS), *p.of(NOTICES))]
     is_ratio = bool(worst.ratio)
     said = (
@@ -108,8 +107,8 @@ def _finding(
     scope = at.scope_of(facts, listed)
     if is_fabric:
         summary = (
-            f"{plural(len(found), 'port')} of {plural(len(scope.hosts), 'host')} meet congestion "
-            f"in slow steps (at worst {said}): the fabric is loaded, not one link."
+            f"{plural(len(congested), 'port')} of {plural(len(scope.hosts), 'host')} meet "
+            f"congestion in slow steps (at worst {said}): the fabric is loaded, not one link."
         )
         scope = replace(scope, ranks=(), hosts=())
     else:
@@ -138,7 +137,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="ecn-congestion",
     summary="Packets are marked as having met congestion, and steps are slower for it.",
     owner="network",
     thresholds=EcnCongestionThresholds(),

@@ -54,12 +54,9 @@ from tracekit.rules.base import (
     Rule,
     RuleOutcome,
     Thresholds,
-    lacking,
     threshold,
 )
 from tracekit.wording import seconds, share
-
-NAME = "excess-bubble"
 
 
 @dataclass(frozen=True)
@@ -85,9 +82,9 @@ def evaluate(facts: Facts, limits: ExcessBubbleThresholds) -> RuleOutcome:
     bubbles = pipeline.steady_bubbles(facts)
     step_ns = facts.step_ns
     if not bubbles or step_ns <= 0:
-        return lacking(NAME, pipeline.NEEDS, pipeline.CAPTURE)
+        return facts.lacking(pipeline.NEEDS, pipeline.CAPTURE)
     if len(facts.steps) and not facts.has_gpu:
-        return lacking(NAME, NO_GPU, "profile with activities CPU and CUDA")
+        return facts.lacking(NO_GPU, "profile with activities CPU and CUDA")
     if (
         max((s.compute_ratio for s in pipeline.stages(facts)), default=1.0)
         >= limits.max_stage_ratio
@@ -175,7 +172,7 @@ def _beyond_evidence(
 
 
 RULE = Rule(
-    name=NAME,
+    name="excess-bubble",
     summary="Pipeline stages stand idle longer than the schedule makes.",
     owner="framework",
     thresholds=ExcessBubbleThresholds(),

@@ -45,12 +45,9 @@ from tracekit.rules.base import (
     Rule,
     RuleOutcome,
     Thresholds,
-    lacking,
     threshold,
 )
 from tracekit.wording import plural, safe, seconds, share
-
-NAME = "exposed-communication"
 
 
 @dataclass(frozen=True)
@@ -66,11 +63,11 @@ def evaluate(facts: Facts, limits: ExposedCommunicationThresholds) -> RuleOutcom
     """One finding for the job, without a culprit."""
     steps = facts.steps
     if not steps.rank_means:
-        return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
+        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
     if not steps.is_coupled:
         if facts.job.world_size == 1 or (facts.job.world_size is None and len(facts.ranks) == 1):
             return RuleOutcome()
-        return lacking(NAME, "communication in a trace", "profile with activities CPU and CUDA")
+        return facts.lacking("communication in a trace", "profile with activities CPU and CUDA")
     exposed = {rank: parts.exposed_comm for rank, parts in steps.rank_means.items()}
     typical_ns = median(exposed.values())
     ratio = typical_ns / steps.step_ns
@@ -167,7 +164,7 @@ def _by_op(facts: Facts) -> tuple[str, tuple[Evidence, ...]]:
 
 
 RULE = Rule(
-    name=NAME,
+    name="exposed-communication",
     summary="Much of the step is communication that no computation hides.",
     owner="framework",
     thresholds=ExposedCommunicationThresholds(),

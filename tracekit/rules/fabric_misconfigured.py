@@ -31,13 +31,11 @@ from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
-
-NAME = "fabric-misconfigured"
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
 
 
 @dataclass(frozen=True)
-class FabricMisconfiguredThresholds(Thresholds):
+class FabricMisconfiguredThresholds(at.PortThresholds):
     """When a difference is a mistake."""
 
     min_ignored_count: int = threshold(100, "notices ignored, or marks without a notice")
@@ -46,18 +44,18 @@ class FabricMisconfiguredThresholds(Thresholds):
 
 def evaluate(facts: Facts, limits: FabricMisconfiguredThresholds) -> RuleOutcome:
     """One finding a kind of difference."""
-    found = [p for p in at.ports(facts) if at.owners(p)]
-    by_link = {(p.node, p.port): p for p in found}
+    ports = [p for p in at.ports(facts) if at.owners(p)]
+    by_link = {(p.node, p.port): p for p in ports}
     sizes = [
         (by_link[r["node"], r["port"]], r)
         for r in facts.of("port_levels")
         if r["counter"] == "mtu" and (r["node"], r["port"]) in by_link
     ]
-    notices = any(p.of(["rp_cnp_handled", "rp_cnp_ignored", "np_cnp_sent"]) for p in found)
+    notices = any(p.of(["rp_cnp_handled", "rp_cnp_ignored", "np_cnp_sent"]) for p in ports)
     if not sizes and not notices:
         needs = at.why_not(facts) or f"{at.NEEDS} of ports that lead to ranks, with their MTU"
-        return lacking(NAME, needs, at.CAPTURE)
-    findings = [*_sizes(facts, limits, sizes), *_notices(facts, limits, found)]
+        return facts.lacking(needs, at.CAPTURE)
+    findings = [*_sizes(facts, limits, sizes), *_notices(facts, limits, ports)]
     return RuleOutcome(tuple(findings))
 
 
@@ -88,12 +86,12 @@ def _sizes(
 
 
 def _notices(
-    facts: Facts, limits: FabricMisconfiguredThresholds, found: Sequence[at.Port]
+    facts: Facts, limits: FabricMisconfiguredThresholds, ports: Sequence[at.Port]
 ) -> list[Finding]:
-    obeying = [p for p in found if p.growth(["rp_cnp_handled"])]
-    telling = [p for p in found if p.growth(["np_cnp_sent"])]
+    obeying = [p for p in ports if p.growth(["rp_cnp_handled"])]
+    telling = [p for p in ports if p.growth(["np_cnp_sent"])]
     findings = []
-    for port in found:
+    for port in ports:
         ignored = port.growth(["rp_cnp_ignored"]) or 0.0
         marked = port.growth(["np_ecn_marked_packets"]) or 0.0
         sent = port.growth(["np_cnp_sent"])
@@ -122,14 +120,14 @@ def _notices(
 
 def _finding(
     facts: Facts,
-    found: Sequence[at.Port],
+    ports: Sequence[at.Port],
     said: str,
     evidence: Evidence,
     rows: Sequence[Row],
 ) -> Finding:
     return at.finding(
         facts,
-        found,
+        ports,
         said,
         [evidence],
         rows=rows,
@@ -140,7 +138,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="fabric-misconfigured",
     summary="Ports of the job are set up differently.",
     owner="network",
     thresholds=FabricMisconfiguredThresholds(),

@@ -39,11 +39,11 @@ class GcPauseThresholds(StallThresholds):
     """When collecting garbage is a stall: the defaults of all stalls."""
 
 
-def _says(found: StallSummary) -> str:
-    verb = "stops" if found.subject.startswith("Rank ") else "stop"
+def _says(stall: StallSummary) -> str:
+    verb = "stops" if stall.subject.startswith("Rank ") else "stop"
     return (
-        f"{found.subject} {verb} for {seconds(found.mean_stall_s)} of Python garbage collection "
-        f"{found.often}, and the job waits."
+        f"{stall.subject} {verb} for {seconds(stall.mean_stall_s)} of Python garbage collection "
+        f"{stall.often}, and the job waits."
     )
 
 

@@ -31,16 +31,15 @@ from dataclasses import dataclass, replace
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
 from tracekit.rules.thermal_throttle import clock_lost
 from tracekit.wording import safe, some
 
-NAME = "gpu-contention"
 GIB = 2.0**30
 
 
 @dataclass(frozen=True)
-class GpuContentionThresholds(Thresholds):
+class GpuContentionThresholds(gpus.PricedThresholds):
     """When somebody else is on the GPU."""
 
     min_processes_count: int = threshold(2, "the job itself is one")
@@ -57,25 +56,27 @@ def evaluate(facts: Facts, limits: GpuContentionThresholds) -> RuleOutcome:
     counters = gpus.by_gpu(facts, gpus.COUNTERS, "counter")
     if not any({"compute_processes", "memory_used"} & set(c) for c in counters.values()):
         return gpus.lacking_counters(
-            facts, NAME, "the GPUs' processes or memory in use (DCGM 252, nvidia-smi)"
+            facts, "the GPUs' processes or memory in use (DCGM 252, nvidia-smi)"
         )
     throttled = {
         gpu
         for gpu, events in gpus.by_gpu(facts, gpus.THROTTLE, "event").items()
         if any(events[e]["active_count"] or events[e]["held_ns"] for e in HELD if e in events)
     }
-    found = []
-    for gpu, own in sorted(counters.items()):
-        row = own.get("compute_processes")
+    findings = []
+    for gpu, counted in sorted(counters.items()):
+        row = counted.get("compute_processes")
         # A container shows nobody the processes of others, its own among them: none is no answer.
         if row is not None and row["max_value"] >= 1:
             if row["max_value"] >= limits.min_processes_count > (row["peer_value"] or 0.0):
-                found.append(gpus.priced(facts, _by_processes(facts, limits, row)))
+                findings.append(gpus.priced(facts, _by_processes(facts, limits, row)))
         elif gpu not in throttled and _has_more(gpu, counters, limits):
-            made = gpus.priced(facts, _by_memory(facts, limits, own["memory_used"]))
+            made = gpus.priced(facts, _by_memory(facts, limits, counted["memory_used"]))
             if made.impact.s_per_step is not None:  # memory alone accuses nobody
-                found.append(replace(made, confidence=replace(made.confidence, level="possible")))
-    return RuleOutcome(tuple(found))
+                findings.append(
+                    replace(made, confidence=replace(made.confidence, level="possible"))
+                )
+    return RuleOutcome(tuple(findings))
 
 
 HELD = ("hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake")
@@ -85,21 +86,21 @@ def _has_more(
     gpu: str, counters: Mapping[str, Mapping[str, Row]], limits: GpuContentionThresholds
 ) -> bool:
     """Whether a GPU holds more memory than every other of its model, at a clock like theirs."""
-    own = counters[gpu].get("memory_used")
-    if own is None or own["p50_value"] is None:
+    memory = counters[gpu].get("memory_used")
+    if memory is None or memory["p50_value"] is None:
         return False
     others = [
         float(c["memory_used"]["p50_value"])
         for g, c in counters.items()
         if g != gpu
         and "memory_used" in c
-        and c["memory_used"]["model"] == own["model"]
+        and c["memory_used"]["model"] == memory["model"]
         and c["memory_used"]["p50_value"] is not None
     ]
     lost = clock_lost(counters[gpu])
     if len(others) < limits.min_peers_count or lost is None or lost[0] < limits.min_clock_ratio:
         return False
-    more = float(own["p50_value"]) - max(others)
+    more = float(memory["p50_value"]) - max(others)
     return bool(
         more >= limits.min_more_memory_bytes and more >= limits.min_more_memory_ratio * max(others)
     )
@@ -163,7 +164,7 @@ def _made(facts: Facts, row: Row, summary: str, evidence: Evidence) -> Finding:
 
 
 RULE = Rule(
-    name=NAME,
+    name="gpu-contention",
     summary="Another program computes on a GPU of the job.",
     owner="platform",
     thresholds=GpuContentionThresholds(),

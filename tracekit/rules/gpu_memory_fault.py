@@ -29,10 +29,9 @@ from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
 from tracekit.wording import listed, plural
 
-NAME = "gpu-memory-fault"
 FATAL = frozenset({48, 62, 64, 79, 95, 119, 120, 140, 143, 171, 172})
 """XIDs after which the GPU is of no use until it is reset."""
 FLAGS = {
@@ -49,7 +48,7 @@ GROWN = {
 
 
 @dataclass(frozen=True)
-class GpuMemoryFaultThresholds(Thresholds):
+class GpuMemoryFaultThresholds(gpus.PricedThresholds):
     """When a GPU has failed."""
 
     min_errors_count: int = threshold(1, "one uncorrectable error is one too many")
@@ -58,9 +57,7 @@ class GpuMemoryFaultThresholds(Thresholds):
 def evaluate(facts: Facts, limits: GpuMemoryFaultThresholds) -> RuleOutcome:
     """One finding a GPU."""
     if not any(facts.of(q) for q in (gpus.EVENTS, gpus.GROWTH, gpus.COUNTERS)):
-        return gpus.lacking_counters(
-            facts, NAME, "kernel logs with XIDs, or ECC and row-remap counters"
-        )
+        return gpus.lacking_counters(facts, "kernel logs with XIDs, or ECC and row-remap counters")
     rows: dict[str, list[Row]] = {}
     for row in gpus.current_events(facts, gpus.MEMORY_XIDS):
         rows.setdefault(str(row["gpu_id"]), []).append(row)
@@ -70,8 +67,8 @@ def evaluate(facts: Facts, limits: GpuMemoryFaultThresholds) -> RuleOutcome:
     for row in facts.of(gpus.COUNTERS):
         if row["counter"] in FLAGS and row["max_value"] >= 1:
             rows.setdefault(str(row["gpu_id"]), []).append(row)
-    found = (_finding(facts, limits, own) for _, own in sorted(rows.items()))
-    return RuleOutcome(tuple(gpus.priced(facts, f) for f in found))
+    findings = (_finding(facts, limits, of_gpu) for _, of_gpu in sorted(rows.items()))
+    return RuleOutcome(tuple(gpus.priced(facts, f) for f in findings))
 
 
 def _in_time(row: Row) -> tuple[bool, int, int]:
@@ -148,7 +145,7 @@ def _finding(facts: Facts, limits: GpuMemoryFaultThresholds, rows: Sequence[Row]
 
 
 RULE = Rule(
-    name=NAME,
+    name="gpu-memory-fault",
     summary="A GPU reports that its memory, its firmware or itself has failed.",
     owner="hardware",
     thresholds=GpuMemoryFaultThresholds(),

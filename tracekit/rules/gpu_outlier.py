@@ -31,7 +31,6 @@ from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.wording import listed
 
-NAME = "gpu-outlier"
 UNITS = {"gpu_temperature": "celsius", "memory_temperature": "celsius", "power": "watts"}
 WORDS = {"gpu_temperature": "temperature", "memory_temperature": "memory", "power": "power"}
 
@@ -54,22 +53,18 @@ def evaluate(facts: Facts, limits: GpuOutlierThresholds) -> RuleOutcome:
     """One note a GPU that stands out."""
     rows = [r for r in facts.of(gpus.COUNTERS) if r["counter"] in UNITS]
     if not rows:
-        return gpus.lacking_counters(
-            facts, NAME, "temperature or power of GPUs (DCGM 140, 150, 155)"
-        )
+        return gpus.lacking_counters(facts, "temperature or power of GPUs (DCGM 140, 150, 155)")
     if not any(r["moments_count"] for r in rows):
-        return gpus.lacking_counters(
-            facts, NAME, "temperature or power of three GPUs at the same time"
-        )
+        return gpus.lacking_counters(facts, "temperature or power of three GPUs at the same time")
     standing: dict[str, list[Row]] = {}
     for row in rows:
         if _stands_out(row, limits):
             standing.setdefault(str(row["gpu_id"]), []).append(row)
-    found = []
-    for _, own in sorted(standing.items()):
-        if any(_distance(row, rows) >= limits.min_distance_mads for row in own):
-            found.append(_finding(facts, limits, own, rows))
-    return RuleOutcome(tuple(found))
+    findings = []
+    for _, of_gpu in sorted(standing.items()):
+        if any(_distance(row, rows) >= limits.min_distance_mads for row in of_gpu):
+            findings.append(_finding(facts, limits, of_gpu, rows))
+    return RuleOutcome(tuple(findings))
 
 
 def _stands_out(row: Row, limits: GpuOutlierThresholds) -> bool:
@@ -101,17 +96,17 @@ def _distance(row: Row, rows: Sequence[Row]) -> float:
 
 
 def _finding(
-    facts: Facts, limits: GpuOutlierThresholds, own: Sequence[Row], rows: Sequence[Row]
+    facts: Facts, limits: GpuOutlierThresholds, of_gpu: Sequence[Row], rows: Sequence[Row]
 ) -> Finding:
     words = [
         f"{WORDS[r['counter']]} {r['p50_value']:.0f} against {r['peer_value']:.0f} "
         f"{'C' if UNITS[r['counter']] == 'celsius' else 'W'}"
-        for r in own
+        for r in of_gpu
     ]
     return gpus.finding(
         facts,
-        own,
-        f"{gpus.subject(own[:1])} is unlike its peers: {listed(words)}.",
+        of_gpu,
+        f"{gpus.subject(of_gpu[:1])} is unlike its peers: {listed(words)}.",
         tuple(
             Evidence(
                 f"{WORDS[r['counter']]}, median moment",
@@ -123,7 +118,7 @@ def _finding(
                 query=gpus.COUNTERS,
                 rows=facts.readings([r]),
             )
-            for r in own
+            for r in of_gpu
         ),
         basis="its peers at the same moments",
         confirm=("nvidia-smi -q -d TEMPERATURE,POWER   on its host",),
@@ -132,7 +127,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="gpu-outlier",
     summary="A GPU is unlike its peers in temperature or power; nothing says that it is at fault.",
     owner="hardware",
     thresholds=GpuOutlierThresholds(),

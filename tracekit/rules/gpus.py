@@ -16,12 +16,11 @@ from tracekit.findings import (
     Scope,
     Severity,
     confidence_from,
-    counted_place,
     severity_of,
 )
 from tracekit.rules import pipeline
-from tracekit.rules.base import Advice, Facts, Row, RuleOutcome, lacking
-from tracekit.rules.lateness import replayed_ns
+from tracekit.rules.base import Advice, Facts, Row, RuleOutcome, Thresholds, threshold
+from tracekit.rules.lateness import ReplayThresholds, replayed_ns
 from tracekit.wording import safe, some
 
 CAPTURE = "tracekit capture --what dcgm"
@@ -64,10 +63,10 @@ PCIE_XIDS = frozenset({167})
 MEMORY_XIDS = frozenset(XIDS) - LINK_XIDS - PCIE_XIDS
 
 
-def lacking_counters(facts: Facts, rule: str, needs: str) -> RuleOutcome:
+def lacking_counters(facts: Facts, needs: str) -> RuleOutcome:
     """The outcome of a rule that lacks some counters, or all."""
     has_any = any(facts.of(q) for q in GIVEN)
-    return lacking(rule, needs if has_any else NEEDS, CAPTURE)
+    return facts.lacking(needs if has_any else NEEDS, CAPTURE)
 
 
 def name_of(row: Row) -> str:
@@ -119,10 +118,10 @@ def candidates_of(rows: Sequence[Row]) -> Candidates:
 
 def by_gpu(facts: Facts, query: str, key: str) -> dict[str, dict[str, Row]]:
     """Rows of a query by GPU, then by one column (counter or event)."""
-    found: dict[str, dict[str, Row]] = {}
+    by_id: dict[str, dict[str, Row]] = {}
     for row in facts.of(query):
-        found.setdefault(str(row["gpu_id"]), {})[str(row[key])] = row
-    return found
+        by_id.setdefault(str(row["gpu_id"]), {})[str(row[key])] = row
+    return by_id
 
 
 def finding(
@@ -137,16 +136,15 @@ def finding(
     **advice: Unpack[Advice],
 ) -> Finding:
     """What counters say of the GPUs of ``rows``; what it costs only traces tell (``priced``)."""
-    scope = scope_of(facts, rows)
     return facts.finding(
-        scope,
+        scope_of(facts, rows),
         summary,
         evidence,
         by=by,
         basis=basis,
         least=least,
         candidates=candidates_of(rows),
-        place=counted_place(scope),
+        is_counted=True,
         **advice,
     )
 
@@ -173,10 +171,37 @@ def event_evidence(facts: Facts, row: Row, count: int = 1) -> Evidence:
     )
 
 
-MIN_COMPUTE_RATIO = 1.05
-"""Computing time over the peers' from which a GPU's trouble shows: the clock that D2 calls lost."""
-MIN_STAGE_RATIO = 1.10
-"""The same over the median stage's: stages differ more (as for stage-imbalance)."""
+@dataclass(frozen=True)
+class HeldThresholds(Thresholds):
+    """When something holds a GPU's clock down."""
+
+    min_held_ratio: float = threshold(
+        0.01, "share of the time that a counter says; below it costs less than a note"
+    )
+    min_active_ratio: float = threshold(0.05, "share of the samples; a sample is a moment")
+    min_active_count: int = threshold(3, "two lone samples may be changes of state or damage")
+
+
+def is_held(row: Row, limits: HeldThresholds) -> bool:
+    """Whether a reason held long enough: by the counter where there is one, else by samples."""
+    if row["held_ratio"] is not None:
+        return bool(row["held_ratio"] >= limits.min_held_ratio)
+    return bool(
+        row["active_count"] >= limits.min_active_count
+        and row["active_ratio"] >= limits.min_active_ratio
+    )
+
+
+@dataclass(frozen=True)
+class PricedThresholds(ReplayThresholds):
+    """When the traces show that a GPU is slow whose counters say why."""
+
+    min_computing_ratio: float = threshold(
+        1.05, "computing time over the peers' from which its trouble costs: the clock of D2"
+    )
+    min_stage_ratio: float = threshold(
+        1.10, "the same over the median stage's: stages differ more (as for stage-imbalance)"
+    )
 
 
 @dataclass(frozen=True)
@@ -195,7 +220,7 @@ def cost(facts: Facts, ranks: Sequence[int]) -> Cost | None:
     nothing is charged, and where work is uneven by nature (experts) nothing can be. By replay; else
     the computing time beyond the other ranks', as far as those wait longer than these.
     """
-    steps, wanted = facts.steps, set(ranks)
+    steps, wanted, limits = facts.steps, set(ranks), facts.limits(PricedThresholds)
     means = steps.rank_means
     others = [m for r, m in means.items() if r not in wanted]
     mine = [m for r, m in means.items() if r in wanted]
@@ -211,11 +236,11 @@ def cost(facts: Facts, ranks: Sequence[int]) -> Cost | None:
     ratios |= {
         rank: stage.compute_ratio
         for stage in pipeline.stages(facts)
-        if set(stage.ranks) <= wanted and stage.compute_ratio >= MIN_STAGE_RATIO
+        if set(stage.ranks) <= wanted and stage.compute_ratio >= limits.min_stage_ratio
         for rank in stage.ranks
     }
     worst = max(ratios.values(), default=0.0)
-    if worst < MIN_COMPUTE_RATIO:
+    if worst < limits.min_computing_ratio:
         return None
     longer = max(m.compute for m in mine) - median(m.compute for m in others)
     waited = median(m.exposed_comm for m in others) - min(m.exposed_comm for m in mine)
@@ -225,7 +250,7 @@ def cost(facts: Facts, ranks: Sequence[int]) -> Cost | None:
         "computing time over its peers' median",
         worst,
         "ratio",
-        threshold=MIN_COMPUTE_RATIO,
+        threshold=limits.min_computing_ratio,
         query="straggler",
     )
     impact = facts.impact(cost_ns)
@@ -252,7 +277,7 @@ def priced(facts: Facts, finding: Finding) -> Finding:
     )
 
 
-def clock_of(facts: Facts, rank: int) -> tuple[Evidence, ...]:
+def clock_of(facts: Facts, rank: int, max_clock_ratio: float) -> tuple[Evidence, ...]:
     """The clock of a rank's GPU beside its busy peers', where counters and a file tell both."""
     for row in facts.of(COUNTERS):
         if row["counter"] == "sm_clock" and row["rank"] == rank:
@@ -264,7 +289,7 @@ def clock_of(facts: Facts, rank: int) -> tuple[Evidence, ...]:
                         "clock over its peers', median moment",
                         float(ratio),
                         "ratio",
-                        threshold=0.95,
+                        threshold=max_clock_ratio,
                         query=COUNTERS,
                         rows=facts.readings([row]),
                     ),

@@ -43,7 +43,6 @@ from tracekit.rules.base import (
     Row,
     Rule,
     RuleOutcome,
-    lacking,
     threshold,
 )
 from tracekit.rules.lateness import (
@@ -61,7 +60,6 @@ from tracekit.rules.lateness import (
 from tracekit.rules.steps import StepKey
 from tracekit.wording import ranks_phrase, seconds
 
-NAME = "hot-expert"
 NEEDS = "all-to-all exchanges, matched across ranks"
 
 
@@ -87,9 +85,9 @@ def evaluate(facts: Facts, limits: HotExpertThresholds) -> RuleOutcome:
         if facts.of("comm_summary") and not _has_exchange(facts):
             return NOT_APPLICABLE
         needs = why_unmatched(facts) if _has_exchange(facts) else NEEDS
-        return lacking(NAME, needs, "profile all ranks of an expert group in the same steps")
+        return facts.lacking(needs, "profile all ranks of an expert group in the same steps")
     if not len(facts.steps):
-        return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
+        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
     loads: dict[int, Row] = {}
     for row in rows:
         rank = int(row["rank"])
@@ -140,7 +138,9 @@ def _together(
         costs[key] = min(max(0.0, excess), facts.steps.job_dur_ns(key))
     cost_ns = fmean(costs.values())
     late = [k for k, ns in costs.items() if ns >= limits.late_step_ratio * facts.steps.step_ns]
-    is_often = len(late) >= max(2, limits.persistent_ratio * len(facts.steps))
+    is_often = len(late) >= max(
+        limits.min_late_steps_count, limits.persistent_ratio * len(facts.steps)
+    )
     if cost_ns < limits.min_cost_ratio * facts.steps.step_ns or not is_often:
         return None
     return cost_ns, late
@@ -186,7 +186,7 @@ def _finding(
         keys = together[1]
     scope = facts.scope(ranks, keys)
     step_s = facts.steps.step_ns / 1e9
-    cost_ns = _cost_ns(facts, hot, ranks, together)
+    cost_ns = _cost_ns(facts, limits, hot, ranks, together)
     is_sure = any(late.is_sure for late in hot) or together is not None
     impact = facts.impact(cost_ns)
     instruments: list[Instrument] = ["peers"]
@@ -226,6 +226,7 @@ def _finding(
 
 def _cost_ns(
     facts: Facts,
+    limits: HotExpertThresholds,
     hot: list[LateRank],
     ranks: list[int],
     together: tuple[float, list[StepKey]] | None,
@@ -234,16 +235,16 @@ def _cost_ns(
     if together is None:
         return price_ns(facts, hot)
     saved = facts.replay.saved_ns(ranks) if facts.replay is not None else None
-    if saved is None or saved < 0.5 * together[0]:
+    if saved is None or saved < limits.min_replayed_ratio * together[0]:
         return together[0]
     return min(saved, facts.steps.step_ns)
 
 
 def _evidence(row: Row, limits: HotExpertThresholds) -> tuple[Evidence, ...]:
     rank = f"rank {row['rank']}"
-    found = []
+    evidence = []
     if row["received_ratio"] is not None:
-        found.append(
+        evidence.append(
             Evidence(
                 f"bytes that all-to-alls deliver to {rank}, over its group's mean",
                 float(row["received_ratio"]),
@@ -253,7 +254,7 @@ def _evidence(row: Row, limits: HotExpertThresholds) -> tuple[Evidence, ...]:
             )
         )
     if row["uneven_ratio"] is not None:
-        found.append(
+        evidence.append(
             Evidence(
                 f"compute of {rank} between all-to-alls where members differ, over its peers'",
                 float(row["uneven_ratio"]),
@@ -263,7 +264,7 @@ def _evidence(row: Row, limits: HotExpertThresholds) -> tuple[Evidence, ...]:
             )
         )
     if row["other_ratio"] is not None:
-        found.append(
+        evidence.append(
             Evidence(
                 f"compute of {rank} elsewhere, over its peers'",
                 float(row["other_ratio"]),
@@ -272,7 +273,7 @@ def _evidence(row: Row, limits: HotExpertThresholds) -> tuple[Evidence, ...]:
                 query="expert_load",
             )
         )
-    return tuple(found)
+    return tuple(evidence)
 
 
 def _ruled_out(row: Row, limits: HotExpertThresholds) -> tuple[str, ...]:
@@ -283,7 +284,7 @@ def _ruled_out(row: Row, limits: HotExpertThresholds) -> tuple[str, ...]:
 
 
 RULE = Rule(
-    name=NAME,
+    name="hot-expert",
     summary="The experts of some ranks get more tokens than the others'.",
     owner="model",
     thresholds=HotExpertThresholds(),

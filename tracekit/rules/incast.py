@@ -34,17 +34,16 @@ from dataclasses import dataclass
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import port_links
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
 from tracekit.rules.ecn_congestion import MARKS
 from tracekit.wording import plural, share
 
-NAME = "incast"
 QUEUE_DROPS = ("tx_queue_dropped_packets", "tx_dropped_packets")
 MANY_TO_ONE = frozenset({"all_to_all", "all_to_allv", "gather", "reduce"})
 
 
 @dataclass(frozen=True)
-class IncastThresholds(Thresholds):
+class IncastThresholds(port_links.SpeedThresholds):
     """When a port gets too much at once."""
 
     min_marked_ratio: float = threshold(0.05, "marked of all packets; fewer are control at work")
@@ -61,15 +60,15 @@ def evaluate(facts: Facts, limits: IncastThresholds) -> RuleOutcome:
     """One finding a receiver at whose port too much meets."""
     missing = at.why_not(facts, {*MARKS, *QUEUE_DROPS})
     if missing is not None:
-        return lacking(NAME, missing, at.CAPTURE)
+        return facts.lacking(missing, at.CAPTURE)
     every = at.ports(facts)
     switch = [p for p in every if not p.is_on_host and at.owners(p)]
     if not switch:
-        return lacking(NAME, "counters of switch ports that lead to ranks", at.CAPTURE)
+        return facts.lacking("counters of switch ports that lead to ranks", at.CAPTURE)
     slow = {f.scope.ranks for f in port_links.slow_links(facts)}
     is_marking = any(p.growth(MARKS, "tx") for p in switch)
     shares = {p.link: _congested(p, limits, is_marking=is_marking) for p in switch}
-    found = []
+    findings = []
     for port in switch:
         usual = at.others_median(shares, port.link) or 0.0
         is_one = shares[port.link] >= max(1.0, limits.min_ahead_ratio * usual)
@@ -78,8 +77,8 @@ def evaluate(facts: Facts, limits: IncastThresholds) -> RuleOutcome:
         senders = _held(facts, port, switch, limits)
         if len(senders) < limits.min_senders_count and not _is_many_to_one(facts):
             continue
-        found.append(_finding(facts, limits, port, every, senders))
-    return RuleOutcome(tuple(found))
+        findings.append(_finding(facts, limits, port, every, senders))
+    return RuleOutcome(tuple(findings))
 
 
 def _ratio(port: at.Port, counters: Sequence[str]) -> float | None:
@@ -101,9 +100,9 @@ def _pauses(
     facts: Facts, port: at.Port, every: Sequence[at.Port], limits: IncastThresholds
 ) -> bool:
     """Whether the host behind a port pauses its switches: then it is slow, not overwhelmed."""
-    own = [p for p in every if p.host == port.host]
-    found = [x for p in own if (x := at.paused(facts, p, is_by_host=True)) is not None]
-    return any((x.ratio or 0.0) >= limits.max_host_paused_ratio for x in found)
+    of_host = [p for p in every if p.host == port.host]
+    pauses = [x for p in of_host if (x := at.paused(facts, p, is_by_host=True)) is not None]
+    return any((x.ratio or 0.0) >= limits.max_host_paused_ratio for x in pauses)
 
 
 def _held(
@@ -164,7 +163,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="incast",
     summary="Many senders reach one receiver at once.",
     owner="network",
     thresholds=IncastThresholds(),

@@ -27,7 +27,7 @@ from statistics import median
 
 from tracekit.findings import Candidates, Finding, Severity
 from tracekit.ranges import Ranges
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.rules.nccl_facts import (
     CAPTURE,
     Member,
@@ -40,10 +40,6 @@ from tracekit.rules.nccl_facts import (
 )
 from tracekit.wording import ranges, seconds
 
-NAME = "init-straggler"
-MAX_LATE_SHARE = 4
-"""At most one in so many ranks is late; else it is the usual order of arrival."""
-
 
 @dataclass(frozen=True)
 class InitStragglerThresholds(Thresholds):
@@ -55,6 +51,11 @@ class InitStragglerThresholds(Thresholds):
     max_own_ratio: float = threshold(
         0.2, "of the others' bootstrap: the late rank itself waits for nobody"
     )
+    max_late_ratio: float = threshold(
+        0.25, "of the ranks that are late; with more it is the usual order of arrival"
+    )
+    min_ranks_count: int = threshold(3, "ranks whose timings are known, to say what is usual")
+    min_begun_count: int = threshold(2, "ranks that are in init: of one the log may break off")
     minor_wait_ns: int = threshold(
         60_000_000_000, "of waiting from which on it is more than a note"
     )
@@ -64,28 +65,34 @@ def evaluate(facts: Facts, limits: InitStragglerThresholds) -> RuleOutcome:
     """Init timings of a communicator's ranks, and inits that did not end."""
     nccl = nccl_of(facts)
     if not nccl.members:
-        return no_logs(NAME)
-    found = []
+        return no_logs(facts)
+    findings = []
     for comm, members in sorted(nccl.comms.items()):
         timings = [
             s for s in nccl.of("init_timings")
             if s.comm == comm and number(s.given, "bootstrap") is not None
         ]  # fmt: skip
-        finding = _stuck(facts, nccl, members) or _late(facts, nccl, limits, members, timings)
+        finding = _stuck(facts, nccl, limits, members) or _late(
+            facts, nccl, limits, members, timings
+        )
         if finding is not None:
-            found.append(finding)
-    if not found and not nccl.of("init_timings"):
-        return lacking(NAME, "NCCL's init timings (2.22 and later, NCCL_DEBUG=INFO)", CAPTURE)
-    return RuleOutcome(findings=tuple({f.id: f for f in found}.values()))
+            findings.append(finding)
+    if not findings and not nccl.of("init_timings"):
+        return facts.lacking("NCCL's init timings (2.22 and later, NCCL_DEBUG=INFO)", CAPTURE)
+    return RuleOutcome(findings=tuple({f.id: f for f in findings}.values()))
 
 
-def _stuck(facts: Facts, nccl: Nccl, members: list[Member]) -> Finding | None:
+def _stuck(
+    facts: Facts, nccl: Nccl, limits: InitStragglerThresholds, members: list[Member]
+) -> Finding | None:
     """No member came out of init, and some never went in."""
     size = members[0].size
     began = [m for m in members if m.state == "incomplete"]
     seen = {m.group_rank for m in members if m.group_rank is not None}
     missing = Ranges.without(size, seen)
-    if len(began) < 2 or len(began) < len(members) or not missing or len(missing) > size // 2:
+    if len(began) < max(limits.min_begun_count, len(members)):
+        return None
+    if not missing or len(missing) > size // 2:
         return None
     word = "rank" if len(missing) == 1 else "ranks"
     said = f"{word} {ranges(missing)} of {size}"
@@ -122,17 +129,18 @@ def _late(
         int(r): s for s in timings if (r := number(s.given, "rank")) is not None
     }  # fmt: skip
     waits = {rank: number(s.given, "bootstrap") or 0.0 for rank, s in by_rank.items()}
-    if len(waits) < 3:
+    if len(waits) < limits.min_ranks_count:
         return None
     usual = median(waits.values())
     late = sorted(r for r, w in waits.items() if w <= limits.max_own_ratio * usual)
     waited = usual - max((waits[r] for r in late), default=0.0)
-    if not late or len(late) * MAX_LATE_SHARE > len(waits) or waited * 1e9 < limits.min_wait_ns:
+    is_usual = len(late) > limits.max_late_ratio * len(waits)
+    if not late or is_usual or waited * 1e9 < limits.min_wait_ns:
         return None
-    own = [m for m in members if m.group_rank in late]
+    tardy = [m for m in members if m.group_rank in late]
     return facts.finding(
-        log_scope(ranks=nccl.world_ranks(own), hosts=nccl.hosts(own)),
-        f"{nccl.label(own).capitalize()} came {seconds(waited)} late to the start of NCCL; the "
+        log_scope(ranks=nccl.world_ranks(tardy), hosts=nccl.hosts(tardy)),
+        f"{nccl.label(tardy).capitalize()} came {seconds(waited)} late to the start of NCCL; the "
         f"other {len(waits) - len(late)} waited in the bootstrap.",
         [
             nccl.evidence(
@@ -161,7 +169,7 @@ def _late(
 
 
 RULE = Rule(
-    name=NAME,
+    name="init-straggler",
     summary="A rank came late to the start of NCCL, or never.",
     owner="platform",
     thresholds=InitStragglerThresholds(),

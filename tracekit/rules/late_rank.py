@@ -52,7 +52,6 @@ from tracekit.rules.base import (
     Row,
     Rule,
     RuleOutcome,
-    lacking,
     threshold,
 )
 from tracekit.rules.lateness import (
@@ -67,7 +66,6 @@ from tracekit.rules.lateness import (
 )
 from tracekit.wording import plural, ranks_phrase, seconds, share, some_ranges
 
-NAME = "late-rank"
 CAPTURE = "profile all ranks in the same steps, with a PyTorch that records collective metadata"
 
 
@@ -78,6 +76,9 @@ class LateRankThresholds(AbsentThresholds, LatenessThresholds):
     min_inherited_ratio: float = threshold(
         0.5, "share of all waiting that one rank is last in without being its cause"
     )
+    max_own_ratio: float = threshold(
+        0.5, "of that waiting, its own doing; from half on it is late, not held up"
+    )
 
 
 def evaluate(facts: Facts, limits: LateRankThresholds) -> RuleOutcome:
@@ -85,19 +86,19 @@ def evaluate(facts: Facts, limits: LateRankThresholds) -> RuleOutcome:
     if not facts.of("match_coverage"):
         if facts.job.world_size == 1:
             return NOT_APPLICABLE
-        return lacking(NAME, "collectives in the traces of two or more ranks", CAPTURE)
+        return facts.lacking("collectives in the traces of two or more ranks", CAPTURE)
     if not len(facts.steps):
-        return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
+        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
     absent = _absent(facts, limits)
     if matched_note(facts) is None or (absent is not None and not facts.of("straggler")):
         if absent is not None:
             return RuleOutcome(findings=(absent,))
-        return lacking(NAME, why_unmatched(facts), CAPTURE)
-    found = late_ranks(facts, limits)
-    findings = [_finding(facts, limits, late) for late in found]
+        return facts.lacking(why_unmatched(facts), CAPTURE)
+    late_ones = late_ranks(facts, limits)
+    findings = [_finding(facts, limits, late) for late in late_ones]
     if absent is not None:
         findings.append(absent)
-    findings += _inherited(facts, limits, {late.rank for late in found})
+    findings += _inherited(facts, limits, {late.rank for late in late_ones})
     return RuleOutcome(findings=tuple(findings))
 
 
@@ -131,12 +132,12 @@ def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Findin
 
 def _whose(late: LateRank) -> str:
     """By whose doing, with the rank's own share of the waiting and that of those beside it."""
-    own = f"{share(late.share_ratio)} of all such waiting"
+    its_share = f"{share(late.share_ratio)} of all such waiting"
     if late.joint_share_ratio is None:
-        return f"by its own doing ({own})"
+        return f"by its own doing ({its_share})"
     return (
         f"side by side with rank{'' if len(late.together) == 1 else 's'} "
-        f"{some_ranges(late.together)} ({own}; all of them {share(late.joint_share_ratio)})"
+        f"{some_ranges(late.together)} ({its_share}; all of them {share(late.joint_share_ratio)})"
     )
 
 
@@ -170,31 +171,33 @@ def _counter(late: LateRank, limits: LateRankThresholds) -> tuple[Evidence, ...]
 # --- late, and not by its own doing --------------------------------------------------------------
 
 
-def _inherited(facts: Facts, limits: LateRankThresholds, own: set[int]) -> list[Finding]:
+def _inherited(facts: Facts, limits: LateRankThresholds, named: set[int]) -> list[Finding]:
     """A rank that is last because it leaves the operation before late, every time."""
     rows = list(facts.of("straggler"))
     total = sum(int(r["inflicted_wait_ns"]) for r in rows)
     leaves_ns = _always_leaves_late(facts)
-    found = []
+    findings = []
     for row in rows:
         rank, inflicted = int(row["rank"]), int(row["inflicted_wait_ns"])
-        if rank in own or rank not in leaves_ns or total <= 0:
+        if rank in named or rank not in leaves_ns or total <= 0:
             continue
-        is_inherited = int(row["own_inflicted_wait_ns"]) < 0.5 * inflicted
+        is_inherited = int(row["own_inflicted_wait_ns"]) < limits.max_own_ratio * inflicted
         if is_inherited and inflicted >= limits.min_inherited_ratio * total:
-            found.append(_inherited_finding(facts, limits, row, inflicted / total, leaves_ns[rank]))
-    return [f for f in found if (f.impact.step_ratio or 0) >= limits.min_cost_ratio]
+            findings.append(
+                _inherited_finding(facts, limits, row, inflicted / total, leaves_ns[rank])
+            )
+    return [f for f in findings if (f.impact.step_ratio or 0) >= limits.min_cost_ratio]
 
 
 def _always_leaves_late(facts: Facts) -> dict[int, float]:
     """Ranks that leave nine operations of ten later than the others' median: by how much a step."""
     steps_count = len(facts.steps) + len(facts.steps.warmup_keys)
-    found: dict[int, float] = {}
+    leaves_ns: dict[int, float] = {}
     for row in facts.of("exit_lateness"):
         if float(row["exit_p10_ns"]) > max(0, int(row["error_ns"])):
             late_ns = float(row["exit_p50_ns"]) * int(row["calls_count"]) / max(1, steps_count)
-            found[int(row["rank"])] = found.get(int(row["rank"]), 0.0) + late_ns
-    return found
+            leaves_ns[int(row["rank"])] = leaves_ns.get(int(row["rank"]), 0.0) + late_ns
+    return leaves_ns
 
 
 def _inherited_finding(
@@ -261,7 +264,7 @@ def _absent(facts: Facts, limits: LateRankThresholds) -> Finding | None:
     ]
     if not heavy:
         return None
-    found = suspects(facts, heavy, [r for r in rows if r not in heavy], limits)
+    suspected = suspects(facts, heavy, [r for r in rows if r not in heavy], limits)
     cost_ns = fmean(float(r["wait_per_step_ns"]) for r in heavy)
     traced = sorted({int(rank) for r in heavy for rank in r["traced_ranks"]})
     scope = facts.scope([], facts.steps.keys)
@@ -272,7 +275,7 @@ def _absent(facts: Facts, limits: LateRankThresholds) -> Finding | None:
         f"{ranks_phrase(traced, facts.ranks)} wait{'s' if len(traced) == 1 else ''} about "
         f"{seconds(cost_ns / 1e9)} of each "
         f"{seconds(step_s)} step for members that were not captured: the culprit is among "
-        f"{plural(len(found.ranks), 'rank')} without a trace{where(facts, found.ranks)}.",
+        f"{plural(len(suspected.ranks), 'rank')} without a trace{where(facts, suspected.ranks)}.",
         (
             Evidence(
                 "waiting of a traced member for absent ones, a step (estimate)",
@@ -287,13 +290,13 @@ def _absent(facts: Facts, limits: LateRankThresholds) -> Finding | None:
         impact=impact,
         cap=Severity.MINOR,
         place="not-captured",
-        candidates=as_candidates(facts, found),
-        next_capture=next_captures(facts, found.ranks),
+        candidates=as_candidates(facts, suspected),
+        next_capture=next_captures(facts, suspected.ranks),
     )
 
 
 RULE = Rule(
-    name=NAME,
+    name="late-rank",
     summary="A rank enters the collectives last by its own doing, and the others wait.",
     owner="platform",
     thresholds=LateRankThresholds(),

@@ -40,10 +40,9 @@ from tracekit.findings import (
     Scope,
     Severity,
 )
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.wording import listed, safe, seconds, share
 
-NAME = "latency-bound-communication"
 NEEDS = "collectives of known size, matched across the ranks of a GPU job"
 CAPTURE = "profile all ranks in the same steps, with a PyTorch that records collective metadata"
 
@@ -84,20 +83,20 @@ def evaluate(facts: Facts, limits: LatencyBoundCommunicationThresholds) -> RuleO
     """One finding for the job if latency takes a good part of its step."""
     steps = facts.steps
     if not steps.rank_means:
-        return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
+        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
     rows = [
         r for r in facts.of("group_bandwidth")
         if r["timeline"] == "device" and r["transfer_p50_ns"] and r["bus_bytes_per_s"]
     ]  # fmt: skip
     if not rows:
-        return lacking(NAME, NEEDS, CAPTURE)
-    small = [one for key in _families(rows) if (one := _small(facts, limits, rows, key))]
-    found = [one for one in small if one.latency_ns > 0]
+        return facts.lacking(NEEDS, CAPTURE)
+    small = [family for key in _families(rows) if (family := _small(facts, limits, rows, key))]
+    bound = [family for family in small if family.latency_ns > 0]
     means = steps.median_parts
-    total_ns = min(sum(one.latency_ns for one in found), means.exposed_comm if means else 0.0)
-    if not found or total_ns < limits.min_step_ratio * steps.step_ns:
+    total_ns = min(sum(family.latency_ns for family in bound), means.exposed_comm if means else 0.0)
+    if not bound or total_ns < limits.min_step_ratio * steps.step_ns:
         return RuleOutcome()
-    return RuleOutcome(findings=(_finding(facts, limits, found, total_ns),))
+    return RuleOutcome(findings=(_finding(facts, limits, bound, total_ns),))
 
 
 def _families(rows: Sequence[Row]) -> list[tuple[str | None, str]]:
@@ -163,19 +162,19 @@ def _small(
 
 def _exposed_ratio(facts: Facts, op: str) -> float:
     """Share of an operation's time that nothing hides; all of it where it is not known."""
-    own = [r for r in facts.of("exposed_comm_by_op") if r["op"] == op]
-    whole = sum(float(r["comm_ns"] or 0.0) for r in own)
-    return sum(float(r["exposed_comm_ns"] or 0.0) for r in own) / whole if whole else 1.0
+    of_op = [r for r in facts.of("exposed_comm_by_op") if r["op"] == op]
+    whole = sum(float(r["comm_ns"] or 0.0) for r in of_op)
+    return sum(float(r["exposed_comm_ns"] or 0.0) for r in of_op) / whole if whole else 1.0
 
 
 def _finding(
     facts: Facts,
     limits: LatencyBoundCommunicationThresholds,
-    found: Sequence[Small],
+    bound: Sequence[Small],
     total_ns: float,
 ) -> Finding:
     steps = facts.steps
-    worst = sorted(found, key=lambda one: (-one.latency_ns, one.op))[:3]
+    worst = sorted(bound, key=lambda family: (-family.latency_ns, family.op))[:3]
     scope = Scope(groups=tuple(sorted({safe(str(o.kind or "unknown")) for o in worst})))
     what = listed(
         [
@@ -210,7 +209,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="latency-bound-communication",
     summary="Messages are so small that latency, not bandwidth, takes the time.",
     owner="framework",
     thresholds=LatencyBoundCommunicationThresholds(),

@@ -25,7 +25,20 @@ ABSENT_WAITS = "absent_waits"
 
 
 @dataclass(frozen=True)
-class LatenessThresholds(Thresholds):
+class ReplayThresholds(Thresholds):
+    """When a replay can have seen what was measured."""
+
+    min_replayed_ratio: float = threshold(
+        0.5,
+        "of the measured delay that a replay must find: else it has missed what was waited for",
+    )
+    min_streams_ratio: float = threshold(
+        0.1, "the same where launches and streams are replayed, which shows what hides a delay"
+    )
+
+
+@dataclass(frozen=True)
+class LatenessThresholds(ReplayThresholds):
     """When a rank is late by its own doing."""
 
     min_cost_ratio: float = threshold(
@@ -52,6 +65,7 @@ class LatenessThresholds(Thresholds):
         3, "this many late steps in a row are no accident (continuity, as in Minder)"
     )
     persistent_ratio: float = threshold(0.20, "or this share of the steady steps")
+    min_late_steps_count: int = threshold(2, "and so many: one step shows no persistence")
     min_outlier_mads: float = threshold(
         3.5,
         "scaled median absolute deviations beyond the other ranks' delays: ranks that share"
@@ -64,6 +78,12 @@ class LatenessThresholds(Thresholds):
     )
     max_named_ratio: float = threshold(
         0.5, "share of the cost of ranks that are late together which single ones account for"
+    )
+    max_asked_ratio: float = threshold(
+        0.75, "share of all own inflicted waiting that is enough, however few ranks there are"
+    )
+    min_scores_count: int = threshold(
+        2, "of the available scores that must agree, for a finding to be worth more than minor"
     )
     min_late_count: int = threshold(
         3, "collectives that waited for it; where one step is all there is, this shows persistence"
@@ -79,6 +99,12 @@ class SlowerThresholds(LatenessThresholds):
         "its delay over the worst rank's. To mend the worst gains the difference where both fall"
         " together, else all of its own, and no call tells which: below half, either is more than"
         " this one's",
+    )
+    min_compared_count: int = threshold(
+        3, "ranks with peers, so that most of them say what is usual"
+    )
+    max_uneven_ratio: float = threshold(
+        0.1, "received tokens beside the mean's; more is a reason to compute longer, or shorter"
     )
 
 
@@ -99,6 +125,8 @@ class LateRank:
     scores_count: int
     """Scores that call it a straggler, of ``available_count``."""
     available_count: int
+    is_sure: bool
+    """Whether enough of the available scores agree."""
     slowdown_ratio: float | None
     """The ideal step with only its delays, over the ideal step, by replay."""
     row: Row
@@ -116,6 +144,7 @@ class LateRank:
         cls,
         row: Row,
         scores: Sequence[bool | None],
+        limits: LatenessThresholds,
         *,
         cost_ns: float,
         late_keys: Sequence[StepKey],
@@ -130,6 +159,7 @@ class LateRank:
         """From its row of straggler. A score of None is not available; ``others`` are rows of the
         ranks that are not late beside the ``members`` (None: the row's ratios are to such ones)."""
         rank = int(row["rank"])
+        scores_count = sum(score is True for score in scores)
         return cls(
             rank=rank,
             cost_ns=cost_ns,
@@ -140,18 +170,14 @@ class LateRank:
             compute_ratio=_ratio(row, "compute_ratio", others),
             late_count=int(row["late_count"]) if is_matched else 0,
             late_keys=tuple(late_keys),
-            scores_count=sum(score is True for score in scores),
+            scores_count=scores_count,
             available_count=sum(score is not None for score in scores),
+            is_sure=scores_count >= limits.min_scores_count,
             slowdown_ratio=slowdown_ratio,
             row=row,
             together=tuple(r for r in members if r != rank),
             is_matched=is_matched,
         )
-
-    @property
-    def is_sure(self) -> bool:
-        """Whether two of the available scores agree."""
-        return self.scores_count >= 2
 
 
 def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
@@ -160,14 +186,14 @@ def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
     rows = {int(r["rank"]): r for r in facts.of("straggler")}
     if len(rows) < 2 or not len(steps) or steps.step_ns <= 0:
         return []
-    found = []
+    alone_late = []
     delays = step_delays_ns(facts)
     fair = 1 / len(rows)
     for rank, row in sorted(rows.items()):
         own_share = float(row["lateness_ratio"] or 0.0)
         late, cost_ns = _beyond_typical(delays, rank, steps.keys, list(rows), limits, facts)
         cost_ratio = cost_ns / steps.step_ns
-        enough = min(0.75, max(limits.min_share_ratio, limits.min_times_fair_ratio * fair))
+        enough = _enough(fair, limits)
         is_late = cost_ratio >= limits.min_cost_ratio and own_share >= enough
         is_late = is_late and _is_outlier(delays, rank, steps.keys, list(rows), limits)
         if not is_late or not _is_persistent(late, row, facts, limits):
@@ -181,19 +207,26 @@ def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
         )
         if sum(score is True for score in scores) == 1 and own_share < limits.min_lone_share_ratio:
             continue
-        found.append(
+        alone_late.append(
             LateRank.of(
                 row,
                 scores,
+                limits,
                 cost_ns=cost_ns,
                 late_keys=late,
                 share_ratio=own_share,
                 slowdown_ratio=what_if,
             )
         )
-    together = _late_together(facts, limits, rows, found)
-    alone = [late for late in found if late.rank not in {t.rank for t in together}]
+    together = _late_together(facts, limits, rows, alone_late)
+    alone = [late for late in alone_late if late.rank not in {t.rank for t in together}]
     return sorted(alone + together, key=lambda r: (-r.cost_ns, r.rank))
+
+
+def _enough(fair: float, limits: LatenessThresholds) -> float:
+    """Share of all waiting that ranks must be behind whose even share is ``fair``."""
+    asked = max(limits.min_share_ratio, limits.min_times_fair_ratio * fair)
+    return min(limits.max_asked_ratio, asked)
 
 
 def _late_together(
@@ -225,8 +258,7 @@ def _late_together(
         most = median(noise) + limits.min_outlier_mads * scatter(noise)
         members = [r for r in members if shares[r] > most]
     joint = sum(shares[r] for r in members)
-    fair = len(members) / len(rows)
-    least = min(0.75, max(limits.min_share_ratio, limits.min_times_fair_ratio * fair))
+    least = _enough(len(members) / len(rows), limits)
     if len(members) < 2 or joint < least:
         return []
     saved_ns = replay.saved_ns(members)
@@ -248,6 +280,7 @@ def _late_together(
         LateRank.of(
             rows[rank],
             (True, True, True),
+            limits,
             cost_ns=min(saved_ns, steps.step_ns),
             late_keys=late,
             others=others,
@@ -294,7 +327,8 @@ def slower_ranks(facts: Facts, limits: SlowerThresholds) -> list[LateRank]:
     compared = [r for r, row in rows.items() if row["peer_ratio"] is not None]
     if facts.job.left_out_ranks:
         return []  # all may wait for a rank that the selection leaves out
-    if not facts.missing_ranks or has_whole_calls or is_piped(facts) or len(compared) < 3:
+    is_few = len(compared) < limits.min_compared_count
+    if not facts.missing_ranks or has_whole_calls or is_piped(facts) or is_few:
         return []
     absent = [r["wait_per_step_ns"] for r in facts.of(ABSENT_WAITS) if r["missing_ranks"]]
     known = [float(ns) for ns in absent if ns is not None]
@@ -305,10 +339,10 @@ def slower_ranks(facts: Facts, limits: SlowerThresholds) -> list[LateRank]:
     others = [r for r in compared if r not in slow and r in means]
     if not slow or len(slow) > len(compared) / 2 or not others or steps.step_ns <= 0:
         return []
-    own = {r: p.dur - p.exposed_comm for r, p in means.items()}
-    others_own = median(own[r] for r in others)
+    own_ns = {r: p.dur - p.exposed_comm for r, p in means.items()}
+    others_own = median(own_ns[r] for r in others)
     others_wait = median(means[r].exposed_comm for r in others)
-    costs = {r: min(own[r] - others_own, others_wait - means[r].exposed_comm) for r in slow}
+    costs = {r: min(own_ns[r] - others_own, others_wait - means[r].exposed_comm) for r in slow}
     least = max(
         limits.min_cost_ratio * steps.step_ns, limits.min_of_worst_ratio * max(costs.values())
     )
@@ -320,6 +354,7 @@ def slower_ranks(facts: Facts, limits: SlowerThresholds) -> list[LateRank]:
         LateRank.of(
             rows[rank],
             (True, is_major),
+            limits,
             cost_ns=costs[rank],
             late_keys=steps.keys,
             others=[rows[r] for r in others],
@@ -390,16 +425,18 @@ def _is_credible(facts: Facts, saved_ns: float | None, measured_ns: float) -> bo
     """Whether a replay that saves so much can have seen what others were measured to wait for."""
     if facts.replay is None or saved_ns is None:
         return False
-    return saved_ns >= (0.1 if facts.replay.is_by_streams else 0.5) * measured_ns
+    limits, by_streams = facts.limits(ReplayThresholds), facts.replay.is_by_streams
+    least = limits.min_streams_ratio if by_streams else limits.min_replayed_ratio
+    return saved_ns >= least * measured_ns
 
 
 def step_delays_ns(facts: Facts) -> dict[StepKey, dict[int, int]]:
     """Exposed delay that each rank caused itself, by step."""
-    found: dict[StepKey, dict[int, int]] = {}
+    delays: dict[StepKey, dict[int, int]] = {}
     for row in facts.of("late_steps"):
         key = StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
-        found.setdefault(key, {})[int(row["rank"])] = int(row["exposed_gap_ns"] or 0)
-    return found
+        delays.setdefault(key, {})[int(row["rank"])] = int(row["exposed_gap_ns"] or 0)
+    return delays
 
 
 def _beyond_typical(
@@ -450,7 +487,7 @@ def _is_persistent(
         return False
     if len(facts.steps) == 1:
         return int(row["late_count"]) >= limits.min_late_count
-    if len(late) >= max(2, limits.persistent_ratio * len(facts.steps)):
+    if len(late) >= max(limits.min_late_steps_count, limits.persistent_ratio * len(facts.steps)):
         return True
     return max(episode_lengths(late, facts.steps.keys)) >= limits.persistent_steps_count
 
@@ -467,7 +504,7 @@ def step_ratios(
     facts: Facts, ranks: Sequence[int], part: str, peers: Sequence[int] | None = None
 ) -> dict[int, list[float]]:
     """Each rank's ``compute`` or ``own`` time over its peers' median, one value a steady step."""
-    found: dict[int, list[float]] = {rank: [] for rank in ranks}
+    ratios: dict[int, list[float]] = {rank: [] for rank in ranks}
     for by_rank in facts.steps.by_key.values():
         values = {
             r: s.compute_ns if part == "compute" else s.dur_ns - s.exposed_comm_ns
@@ -477,8 +514,8 @@ def step_ratios(
         for rank in ranks:
             others = [v for r, v in values.items() if r != rank]
             if rank in values and others and median(others) > 0:
-                found[rank].append(values[rank] / median(others))
-    return found
+                ratios[rank].append(values[rank] / median(others))
+    return ratios
 
 
 def places(facts: Facts, ranks: Sequence[int]) -> tuple[EvidenceRow, ...]:
@@ -493,7 +530,7 @@ def score_evidence(
 ) -> tuple[Evidence, ...]:
     """The numbers behind a late rank."""
     name = f"rank {late.rank}"
-    found = (
+    evidence = (
         [
             Evidence(
                 f"own time of {name} beyond its peers', as far as they wait longer, mean step",
@@ -532,7 +569,7 @@ def score_evidence(
         ]
     )
     if late.own_cost_ns is not None:
-        found.append(
+        evidence.append(
             Evidence(
                 "a step without the delays of ranks "
                 f"{some_ranges((late.rank, *late.together))} takes less by (replay)",
@@ -543,7 +580,7 @@ def score_evidence(
             )
         )
     if late.slowdown_ratio is not None:
-        found.append(
+        evidence.append(
             Evidence(
                 f"ideal step with only the delays of {name}, over the ideal step (replay)",
                 late.slowdown_ratio,
@@ -553,7 +590,7 @@ def score_evidence(
             )
         )
     if late.peer_ratio is not None:
-        found.append(
+        evidence.append(
             Evidence(
                 f"own time of {name} over its peers' median",
                 late.peer_ratio,
@@ -563,7 +600,7 @@ def score_evidence(
             )
         )
     if late.compute_ratio is not None:
-        found.append(
+        evidence.append(
             Evidence(
                 f"computing time of {name} over its peers' median",
                 late.compute_ratio,
@@ -571,7 +608,7 @@ def score_evidence(
                 query="straggler",
             )
         )
-    return tuple(found)
+    return tuple(evidence)
 
 
 def absent_note(late: LateRank) -> str:

@@ -43,12 +43,10 @@ from tracekit.rules.base import (
     Rule,
     RuleOutcome,
     Thresholds,
-    lacking,
     threshold,
 )
 from tracekit.wording import seconds, share
 
-NAME = "launch-bound"
 STALL_QUERIES = (
     *("sync_stall", "input_stall", "gc_pause", "checkpoint_stall"),
     *("compile_stall", "allocator_stall"),
@@ -92,12 +90,12 @@ class RankLaunching:
 def evaluate(facts: Facts, limits: LaunchBoundThresholds) -> RuleOutcome:
     """One finding for the job if most of its ranks are bound by launching."""
     if not facts.has_gpu:
-        return lacking(NAME, NO_GPU, CAPTURE)
+        return facts.lacking(NO_GPU, CAPTURE)
     if not facts.steps.rank_means:
-        return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
+        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
     ranks = _launching(facts)
     if not ranks:
-        return lacking(NAME, NEEDS, CAPTURE)
+        return facts.lacking(NEEDS, CAPTURE)
     bound = [r for r in ranks if _is_bound(r, facts, limits)]
     if not bound or len(bound) < limits.min_ranks_ratio * len(facts.steps.ranks):
         return RuleOutcome()
@@ -110,7 +108,7 @@ def _launching(facts: Facts) -> list[RankLaunching]:
     waiting_share, stream_share = _launch_wait_shares(facts), _stream_wait_shares(facts)
     blocked = _blocked_ns(facts)
     kernels = _typical_kernels_ns(facts)
-    found: list[RankLaunching] = []
+    launching: list[RankLaunching] = []
     for row in facts.of("launch_stats"):
         rank = int(row["rank"])
         parts = facts.steps.rank_means.get(rank)
@@ -126,7 +124,7 @@ def _launching(facts: Facts) -> list[RankLaunching]:
         if is_beside_comm:
             waiting_ns, idle_ns = stream_ns, not_computing_ns
         launch_idle_ns = max(0.0, waiting_ns - explained.get(rank, 0.0))
-        found.append(
+        launching.append(
             RankLaunching(
                 rank=rank,
                 launch_idle_ns=launch_idle_ns,
@@ -136,7 +134,7 @@ def _launching(facts: Facts) -> list[RankLaunching]:
                 is_beside_comm=is_beside_comm,
             )
         )
-    return found
+    return launching
 
 
 def _stream_wait_shares(facts: Facts) -> dict[int, float]:
@@ -158,7 +156,7 @@ def _blocked_ns(facts: Facts) -> dict[int, float]:
         key = (int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
         if key in steady:
             times[int(row["rank"])].append(float(row.get("host_blocked_ns") or 0))
-    return {rank: fmean(found) for rank, found in times.items()}
+    return {rank: fmean(blocked_ns) for rank, blocked_ns in times.items()}
 
 
 def _launch_wait_shares(facts: Facts) -> dict[int, float]:
@@ -276,7 +274,7 @@ def _finding(facts: Facts, limits: LaunchBoundThresholds, bound: list[RankLaunch
 
 
 RULE = Rule(
-    name=NAME,
+    name="launch-bound",
     summary="The GPU waits for the host to launch work.",
     owner="framework",
     thresholds=LaunchBoundThresholds(),

@@ -41,16 +41,15 @@ from tracekit.findings import (
     Severity,
 )
 from tracekit.rules import nccl_links, port_links, ports
-from tracekit.rules.base import Facts, Lends, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Lends, Row, Rule, RuleOutcome, threshold
 from tracekit.rules.sources import agreed
 from tracekit.wording import listed, ranks_phrase, safe, seconds, share
 
-NAME = "link-degraded"
 CAPTURE = "tracekit capture --what nic"
 
 
 @dataclass(frozen=True)
-class LinkDegradedThresholds(Thresholds):
+class LinkDegradedThresholds(nccl_links.FailureThresholds, port_links.SpeedThresholds):
     """When a link is suspected from traces."""
 
     min_exit_ratio: float = threshold(
@@ -59,6 +58,10 @@ class LinkDegradedThresholds(Thresholds):
     min_step_ratio: float = threshold(
         0.02, "that lateness over the step, summed over the step's operations"
     )
+    min_steady_ratio: float = threshold(
+        0.5, "of its median lateness, in all but the best tenth of the calls: nearly every time"
+    )
+    min_members_count: int = threshold(3, "of a group: of two nobody can tell which leaves late")
     min_calls_count: int = threshold(8, "operations from which a constant can be told from chance")
     min_ahead_ratio: float = threshold(
         2.0, "times the next latest member: one link, not a group that scatters"
@@ -75,20 +78,18 @@ class LinkDegradedThresholds(Thresholds):
 
 def evaluate(facts: Facts, limits: LinkDegradedThresholds) -> RuleOutcome:
     """Members that always leave late, and groups that are slow beside their kind."""
-    broken = [*nccl_links.failures(facts), *port_links.slow_links(facts)]
+    broken = [*nccl_links.failures(facts, limits), *port_links.slow_links(facts)]
     rows = facts.of("exit_lateness")
+    if broken and not (rows and len(facts.steps)):
+        return RuleOutcome(findings=tuple(broken))
     if not rows:
-        return RuleOutcome(findings=tuple(broken)) if broken else lacking(
-            NAME, f"matched collectives, or {_counters_needed(facts)}", CAPTURE
-        )  # fmt: skip
+        return facts.lacking(f"matched collectives, or {_counters_needed(facts)}", CAPTURE)
     if not len(facts.steps):
-        return RuleOutcome(findings=tuple(broken)) if broken else lacking(
-            NAME, "at least one steady step", "profile five or more steps after warm-up"
-        )  # fmt: skip
-    found = _late_leavers(facts, rows, limits)
-    named = {rank for finding in found for rank in finding.scope.ranks}
-    found += _slow_groups(facts, limits, named)
-    return RuleOutcome(findings=tuple(_joined(broken, found)))
+        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
+    suspected = _late_leavers(facts, rows, limits)
+    named = {rank for finding in suspected for rank in finding.scope.ranks}
+    suspected += _slow_groups(facts, limits, named)
+    return RuleOutcome(findings=tuple(_joined(broken, suspected)))
 
 
 def _counters_needed(facts: Facts) -> str:
@@ -97,10 +98,10 @@ def _counters_needed(facts: Facts) -> str:
     return ports.why_not(facts, given) or "NIC or switch counters of errors and speed"
 
 
-def _joined(broken: Sequence[Finding], found: Sequence[Finding]) -> list[Finding]:
+def _joined(broken: Sequence[Finding], suspected: Sequence[Finding]) -> list[Finding]:
     """What NCCL or a port says first; a member that leaves late on the host that it names, or a
     slow group of the rank that it names, is the same."""
-    joined, left = [], list(found)
+    joined, left = [], list(suspected)
     for error in broken:
         merged = error
         # Only a host that the errors single out: a pair shares the blame.
@@ -126,23 +127,24 @@ def _late_leavers(
     worst: dict[int, list[Row]] = defaultdict(list)
     for members in by_operation.values():
         ordered = sorted(members, key=lambda r: (-float(r["exit_p50_ns"]), int(r["rank"])))
-        if len(ordered) >= 3 and _is_late(ordered[0], ordered[1], limits):
+        if len(ordered) >= limits.min_members_count and _is_late(ordered[0], ordered[1], limits):
             worst[int(ordered[0]["rank"])].append(ordered[0])
     steps_count = len(facts.steps) + len(facts.steps.warmup_keys)
     findings = []
-    for rank, own in sorted(worst.items()):
-        cost_ns = sum(float(r["exit_p50_ns"]) * int(r["calls_count"]) for r in own) / steps_count
+    for rank, calls in sorted(worst.items()):
+        cost_ns = sum(float(r["exit_p50_ns"]) * int(r["calls_count"]) for r in calls) / steps_count
         if cost_ns >= limits.min_step_ratio * facts.steps.step_ns:
-            findings.append(_leaver(facts, rank, own, cost_ns, limits))
+            findings.append(_leaver(facts, rank, calls, cost_ns, limits))
     return findings
 
 
 def _is_late(first: Row, second: Row, limits: LinkDegradedThresholds) -> bool:
     late_ns = float(first["exit_p50_ns"])
+    least_ns = max(int(first["error_ns"]), limits.min_steady_ratio * late_ns)
     # Nearly every time, not on average: a tenth of the calls may do better.
     return (
         int(first["calls_count"]) >= limits.min_calls_count
-        and float(first["exit_p10_ns"]) > max(int(first["error_ns"]), 0.5 * late_ns)
+        and float(first["exit_p10_ns"]) > least_ns
         and late_ns >= limits.min_exit_ratio * float(first["group_transfer_p50_ns"])
         and late_ns >= limits.min_ahead_ratio * max(0.0, float(second["exit_p50_ns"]))
     )
@@ -176,7 +178,7 @@ def _leaver(
                 "the same, all but the best tenth of the calls",
                 float(row["exit_p10_ns"]) / 1e9,
                 "s",
-                threshold=0.5 * float(row["exit_p50_ns"]) / 1e9,
+                threshold=limits.min_steady_ratio * float(row["exit_p50_ns"]) / 1e9,
                 query="exit_lateness",
             ),
             Evidence(
@@ -288,7 +290,7 @@ def _slow_group(
 
 
 RULE = Rule(
-    name=NAME,
+    name="link-degraded",
     summary="A link is slower than those beside it.",
     owner="network",
     thresholds=LinkDegradedThresholds(),

@@ -48,7 +48,6 @@ from tracekit.rules.base import (
     Rule,
     RuleOutcome,
     Thresholds,
-    lacking,
     threshold,
 )
 from tracekit.wording import listed, seconds, share
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
     from tracekit.expect.hardware import Gpu
     from tracekit.expect.plan import Expectation
 
-NAME = "low-mfu"
 NEEDS = "the model's shape, the batch and the GPU in a job description"
 CAPTURE = "tracekit job RUN -o job.toml   complete it and give it with --job"
 NARROW = ("bfloat16", "half", "bf16", "fp16", "float16")
@@ -135,11 +133,11 @@ def expectation(facts: Facts) -> Expectation | None:
 
 def waterfall(facts: Facts) -> Waterfall | None:
     """The parts of the step; None where model, batch, GPU or steps are not known."""
-    found = expectation(facts)
+    expected = expectation(facts)
     means = facts.steps.median_parts
-    if found is None or means is None or facts.hidden_ranks or not facts.has_gpu:
+    if expected is None or means is None or facts.hidden_ranks or not facts.has_gpu:
         return None
-    used = found.utilisation
+    used = expected.utilisation
     if not used.mfu_ratio or not used.ideal_compute_s or not used.model_flops_per_step:
         return None
     step_s = facts.steps.step_ns / 1e9
@@ -213,98 +211,98 @@ def _gemm(facts: Facts, gpu: Gpu | None) -> tuple[float | None, float | None, fl
     ranks = sorted({int(r["rank"]) for r in rows})
     speeds, shares = [], []
     for rank in ranks:
-        own = [r for r in rows if int(r["rank"]) == rank]
-        time_ns = sum(float(r["kernel_ns"]) for r in own)
-        speeds.append(sum(float(r["total_flops"]) for r in own) * 1e9 / time_ns)
-        shares.append(sum(float(r["kernel_ratio"] or 0.0) for r in own))
+        of_rank = [r for r in rows if int(r["rank"]) == rank]
+        time_ns = sum(float(r["kernel_ns"]) for r in of_rank)
+        speeds.append(sum(float(r["total_flops"]) for r in of_rank) * 1e9 / time_ns)
+        shares.append(sum(float(r["kernel_ratio"] or 0.0) for r in of_rank))
     return median(speeds) / peak, median(shares), clock
 
 
 def evaluate(facts: Facts, limits: LowMfuThresholds) -> RuleOutcome:
     """One finding for the job, without a culprit; or one that the description cannot be right."""
     if not facts.steps.rank_means:
-        return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
+        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
     if not facts.has_gpu:
-        return lacking(NAME, NO_GPU, "profile with activities CPU and CUDA")
+        return facts.lacking(NO_GPU, "profile with activities CPU and CUDA")
     if facts.description is None:
-        return lacking(NAME, NEEDS, CAPTURE)
-    found = waterfall(facts)
-    if found is None:
+        return facts.lacking(NEEDS, CAPTURE)
+    used = waterfall(facts)
+    if used is None:
         unknown = expectation(facts)
         fields = unknown.unknown if unknown else []
         named = [n for n in fields if n.startswith(("model", "batch", "hardware.peak"))]
         more = f": {listed(named[:6])}" if named else ""
-        return lacking(NAME, f"{NEEDS}{more}", CAPTURE)
+        return facts.lacking(f"{NEEDS}{more}", CAPTURE)
     means = facts.steps.median_parts
-    if means is not None and found.parts["useful"] > limits.max_work_ratio * means.compute / 1e9:
-        return RuleOutcome(findings=(_impossible(facts, limits, found),))
-    if found.mfu_ratio >= limits.min_mfu_ratio:
+    if means is not None and used.parts["useful"] > limits.max_work_ratio * means.compute / 1e9:
+        return RuleOutcome(findings=(_impossible(facts, limits, used),))
+    if used.mfu_ratio >= limits.min_mfu_ratio:
         return RuleOutcome()
-    return RuleOutcome(findings=(_finding(facts, limits, found),))
+    return RuleOutcome(findings=(_finding(facts, limits, used),))
 
 
-def _finding(facts: Facts, limits: LowMfuThresholds, found: Waterfall) -> Finding:
+def _finding(facts: Facts, limits: LowMfuThresholds, used: Waterfall) -> Finding:
     scope = facts.scope(facts.steps.ranks, facts.steps.keys)
-    lost = {k: v for k, v in found.parts.items() if k != "useful" and v > 0}
+    lost = {k: v for k, v in used.parts.items() if k != "useful" and v > 0}
     largest = sorted(lost.items(), key=lambda item: -item[1])[:3]
-    words = ", ".join(f"{WORDS[k]} {share(v / found.step_s)}" for k, v in largest)
-    saved_s = found.step_s * (1 - found.mfu_ratio / limits.min_mfu_ratio)
+    words = ", ".join(f"{WORDS[k]} {share(v / used.step_s)}" for k, v in largest)
+    saved_s = used.step_s * (1 - used.mfu_ratio / limits.min_mfu_ratio)
     return facts.finding(
         scope,
-        f"The model's arithmetic takes {share(found.mfu_ratio)} of the {seconds(found.step_s)} "
-        f"step at the GPU's peak (MFU). The rest: {words}{_gemm_words(found)}.",
-        _evidence(limits, found),
+        f"The model's arithmetic takes {share(used.mfu_ratio)} of the {seconds(used.step_s)} "
+        f"step at the GPU's peak (MFU). The rest: {words}{_gemm_words(used)}.",
+        _evidence(limits, used),
         by=["GPU timeline"],
         basis="operations that the job description implies, over the measured step; "
-        + _peak_words(found),
+        + _peak_words(used),
         impact=impact_of(saved_s, facts.steps.step_ns / 1e9, facts.gpus_count),
         confirm=(
-            f"tracekit expect --job job.toml --step-time {found.step_s:.4g}   "
+            f"tracekit expect --job job.toml --step-time {used.step_s:.4g}   "
             "the same from the description",
         ),
         remedy=_remedies(largest),
         next_capture=()
-        if found.gemm_ratio is not None
+        if used.gemm_ratio is not None
         else ("profile with record_shapes=True: it tells how fast matrix products are",),
     )
 
 
-def _peak_words(found: Waterfall) -> str:
-    if found.gemm_ratio is None:
+def _peak_words(used: Waterfall) -> str:
+    if used.gemm_ratio is None:
         return "the data sheet's peak"
-    if found.clock_hertz is None:
+    if used.clock_hertz is None:
         return "the data sheet's peak: no counters give the clock"
-    return f"products against the peak at {found.clock_hertz / 1e6:.0f} MHz, as measured"
+    return f"products against the peak at {used.clock_hertz / 1e6:.0f} MHz, as measured"
 
 
-def _gemm_words(found: Waterfall) -> str:
-    if found.gemm_ratio is None:
+def _gemm_words(used: Waterfall) -> str:
+    if used.gemm_ratio is None:
         return ""
-    return f"; matrix products run at {share(found.gemm_ratio)} of the peak"
+    return f"; matrix products run at {share(used.gemm_ratio)} of the peak"
 
 
-def _evidence(limits: LowMfuThresholds, found: Waterfall) -> tuple[Evidence, ...]:
+def _evidence(limits: LowMfuThresholds, used: Waterfall) -> tuple[Evidence, ...]:
     rows = [
         Evidence(
             "model's operations over what the GPUs could do (MFU)",
-            found.mfu_ratio,
+            used.mfu_ratio,
             "ratio",
             threshold=limits.min_mfu_ratio,
             query="step_breakdown",
         )
     ]
-    for part, part_s in found.parts.items():
+    for part, part_s in used.parts.items():
         if part_s > 0:
             name = "the model's arithmetic at peak" if part == "useful" else WORDS[part]
             rows.append(
                 Evidence(name, part_s, "s", query=_query_of(part))
             )  # fmt: skip
-    if found.gemm_ratio is not None:
+    if used.gemm_ratio is not None:
         rows.append(
             Evidence(
-                f"matrix products over the peak ({share(found.gemm_share_ratio or 0.0)} of "
+                f"matrix products over the peak ({share(used.gemm_share_ratio or 0.0)} of "
                 "kernel time)",
-                found.gemm_ratio,
+                used.gemm_ratio,
                 "ratio",
                 query="gemm_efficiency",
             )
@@ -328,11 +326,11 @@ def _remedies(largest: Sequence[tuple[str, float]]) -> tuple[str, ...]:
     return tuple(by_part[part] for part, _ in largest[:2])
 
 
-def _impossible(facts: Facts, limits: LowMfuThresholds, found: Waterfall) -> Finding:
+def _impossible(facts: Facts, limits: LowMfuThresholds, used: Waterfall) -> Finding:
     scope = facts.scope(facts.steps.ranks, facts.steps.keys)
     means = facts.steps.median_parts
     compute_s = means.compute / 1e9 if means else 0.0
-    useful_s = found.parts["useful"]
+    useful_s = used.parts["useful"]
     return facts.finding(
         scope,
         f"The job description implies {seconds(useful_s)} of arithmetic at the GPU's peak in "
@@ -356,7 +354,7 @@ def _impossible(facts: Facts, limits: LowMfuThresholds, found: Waterfall) -> Fin
 
 
 RULE = Rule(
-    name=NAME,
+    name="low-mfu",
     summary="The GPUs do a small part of the arithmetic that they could.",
     owner="framework",
     thresholds=LowMfuThresholds(),

@@ -16,7 +16,7 @@ from tracekit.findings import (
     EvidenceRow,
     Scope,
 )
-from tracekit.rules.base import Facts, Row, RuleOutcome, lacking
+from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.wording import ranges, safe
 
 CAPTURE = "tracekit capture --what nccl"
@@ -124,18 +124,18 @@ class Nccl:
     @cached_property
     def comms(self) -> dict[str, list[Member]]:
         """Members by communicator."""
-        found: dict[str, list[Member]] = defaultdict(list)
+        members: dict[str, list[Member]] = defaultdict(list)
         for member in self.members:
-            found[member.comm].append(member)
-        return dict(found)
+            members[member.comm].append(member)
+        return dict(members)
 
     @cached_property
     def by_code(self) -> dict[str, list[Signal]]:
         """Messages by kind."""
-        found: dict[str, list[Signal]] = defaultdict(list)
+        signals: dict[str, list[Signal]] = defaultdict(list)
         for signal in self.signals:
-            found[signal.code].append(signal)
-        return dict(found)
+            signals[signal.code].append(signal)
+        return dict(signals)
 
     def of(self, code: str) -> list[Signal]:
         """Messages of a kind."""
@@ -204,7 +204,7 @@ class Nccl:
 
     def places(self, at: Iterable[Member | Signal | Link]) -> tuple[EvidenceRow, ...]:
         """The lines in which these stand."""
-        rows = ({"source_id": one.source_id, "place": one.place} for one in at)
+        rows = ({"source_id": logged.source_id, "place": logged.place} for logged in at)
         return self.facts.places(rows, unit="line ")
 
 
@@ -213,9 +213,9 @@ def nccl_of(facts: Facts) -> Nccl:
     return Nccl(facts)
 
 
-def no_logs(rule: str) -> RuleOutcome:
+def no_logs(facts: Facts) -> RuleOutcome:
     """The outcome without NCCL logs."""
-    return lacking(rule, "NCCL logs", CAPTURE)
+    return facts.lacking("NCCL logs", CAPTURE)
 
 
 def log_scope(

@@ -27,8 +27,6 @@ QUERIES = ("watchdog", "flight_calls")
 HANG_QUERIES = (
     *QUERIES, "last_calls", "enqueued_calls", "open_calls", "ras_growth", "nccl_signals",
 )  # fmt: skip
-MIN_SILENCE_NS = 30_000_000_000
-"""A trace that goes on for so long after its rank's last call was not cut there."""
 VARIABLE_SIZES = frozenset({"all_to_all", "coalesced", "gather", "scatter", "unknown"})
 """Operations whose members may rightly give different sizes."""
 
@@ -67,9 +65,9 @@ def has_evidence(facts: Facts) -> bool:
     return bool(facts.of("watchdog") or facts.of("flight_calls"))
 
 
-def hang(facts: Facts) -> Logged | None:
+def hang(facts: Facts, min_silence_ns: int) -> Logged | None:
     """The hang that started it, at most one: Flight Recorder knows more than the watchdog."""
-    return _flight(facts) or _watchdog(facts)
+    return _flight(facts) or _watchdog(facts, min_silence_ns)
 
 
 def mismatch(facts: Facts) -> Logged | None:
@@ -81,18 +79,20 @@ def mismatch(facts: Facts) -> Logged | None:
         if differs and len(row["joined_ranks"]) > 1:
             ranks = sorted(int(r) for r in row["joined_ranks"])
             members = frozenset(int(r) for r in row["members"] or ()) or None
-            found = _mismatch(facts, row["group_name"], int(row["sequence"]), differs, [row], ranks)
-            return Logged(found, frozenset(ranks), members=members, differs=differs)
+            finding = _mismatch(
+                facts, row["group_name"], int(row["sequence"]), differs, [row], ranks
+            )
+            return Logged(finding, frozenset(ranks), members=members, differs=differs)
     for (group, sequence), rows in sorted(_timeouts(facts).items(), key=str):
         differs = _rows_differ(rows)
         if differs and len({_rank(r) for r in rows}) > 1:
             ranks = sorted({k for r in rows if (k := _rank(r)) is not None})
             is_global = _is_global(rows, group)
-            found = _mismatch(
+            finding = _mismatch(
                 facts, group, sequence, differs, rows, ranks,
                 odd=_odd(rows, ranks), is_global=is_global, is_fatal=True,
             )  # fmt: skip
-            return Logged(found, frozenset(ranks), is_world=_is_world(group),
+            return Logged(finding, frozenset(ranks), is_world=_is_world(group),
                           is_global=is_global, differs=differs)  # fmt: skip
     return None
 
@@ -122,11 +122,11 @@ def _rank(row: Row) -> int | None:
 
 def _timeouts(facts: Facts) -> dict[tuple[str | None, int], list[Row]]:
     """Timed-out works by group and sequence."""
-    found: dict[tuple[str | None, int], list[Row]] = defaultdict(list)
+    timeouts: dict[tuple[str | None, int], list[Row]] = defaultdict(list)
     for row in facts.of("watchdog"):
         if row["code"] == "watchdog-timeout" and row["sequence"] is not None:
-            found[row["group_name"], int(row["sequence"])].append(row)
-    return dict(found)
+            timeouts[row["group_name"], int(row["sequence"])].append(row)
+    return dict(timeouts)
 
 
 def _is_global(rows: Sequence[Row], group: object) -> bool:
@@ -136,7 +136,7 @@ def _is_global(rows: Sequence[Row], group: object) -> bool:
     )
 
 
-def _watchdog(facts: Facts) -> Logged | None:
+def _watchdog(facts: Facts, min_silence_ns: int) -> Logged | None:
     timeouts = _timeouts(facts)
     if not timeouts:
         return None
@@ -162,7 +162,7 @@ def _watchdog(facts: Facts) -> Logged | None:
     expected = set(range(size)) if _is_world(group) and size <= MAX_RANKS else set()
     silent = sorted((members if members is not None else expected) - set(also))
     # A process may be ended before its own watchdog speaks: silence alone names nobody.
-    is_traced = not behind and _called_less(facts, silent, waiting)
+    is_traced = not behind and _called_less(facts, silent, waiting, min_silence_ns)
     if is_traced:
         behind, silent = silent, []
     op = next((str(r["op"]) for r in rows if r["op"]), "collective")
@@ -173,17 +173,19 @@ def _watchdog(facts: Facts) -> Logged | None:
     else:
         is_whole = bool(world) and _is_world(group) and len(waiting) == world
     is_global = _is_global(rows, group)
-    found = _hang(
+    finding = _hang(
         facts, op, sequence, group, waiting, behind, silent, rows, "watchdog",
         is_whole=is_whole, is_global=is_global, is_traced=is_traced,
     )  # fmt: skip
-    if found is None:
+    if finding is None:
         return None
-    return Logged(found, frozenset(waiting), frozenset(behind or silent), members=members,
+    return Logged(finding, frozenset(waiting), frozenset(behind or silent), members=members,
                   is_world=_is_world(group), is_global=is_global, is_whole=is_whole)  # fmt: skip
 
 
-def _called_less(facts: Facts, few: Sequence[int], many: Sequence[int]) -> bool:
+def _called_less(
+    facts: Facts, few: Sequence[int], many: Sequence[int], min_silence_ns: int
+) -> bool:
     """Whether traces show that these ranks asked for fewer collectives than all of those.
 
     Only where their traces go on for long after their last call: one that was cut has fewer too.
@@ -191,7 +193,7 @@ def _called_less(facts: Facts, few: Sequence[int], many: Sequence[int]) -> bool:
     silence: dict[int, list[int]] = defaultdict(list)
     for row in facts.of("last_calls"):
         silence[int(row["rank"])].append(int(row["silence_ns"] or 0))
-    if not all(r in silence and min(silence[r]) >= MIN_SILENCE_NS for r in few):
+    if not all(r in silence and min(silence[r]) >= min_silence_ns for r in few):
         return False
     counts: dict[int, int] = defaultdict(int)
     for row in facts.of("enqueued_calls"):
@@ -239,11 +241,11 @@ def _flight(facts: Facts) -> Logged | None:
     if not (missing or silent or (is_all and timed_out)):
         return None
     op = (chosen["ops"] or ["collective"])[0]
-    found = _hang(facts, str(op), int(chosen["sequence"]), chosen["group_name"], joined, missing,
+    finding = _hang(facts, str(op), int(chosen["sequence"]), chosen["group_name"], joined, missing,
                   silent, [chosen], "flight_calls", is_whole=is_all)  # fmt: skip
-    if found is None:
+    if finding is None:
         return None
-    return Logged(found, frozenset(joined), frozenset(missing or silent),
+    return Logged(finding, frozenset(joined), frozenset(missing or silent),
                   members=frozenset(int(r) for r in members), is_whole=is_all)  # fmt: skip
 
 

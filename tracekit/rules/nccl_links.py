@@ -11,14 +11,12 @@ from collections import Counter
 from dataclasses import dataclass
 
 from tracekit.findings import Finding, Severity
-from tracekit.rules.base import Facts
+from tracekit.rules.base import Facts, Thresholds, threshold
 from tracekit.rules.nccl_facts import Nccl, Signal, log_scope, nccl_of
 from tracekit.wording import plural, safe
 
 QUERIES = ("nccl_signals", "nccl_comms", "nccl_topology")
 FLUSH = "5"
-MIN_MAJORITY = 0.6
-"""Share of the failing pairs that a host must be part of, so that it and not its peers is named."""
 MEANING = {
     "1": "local length error (ranks called different sizes)",
     "4": "local protection error (memory key)",
@@ -26,6 +24,15 @@ MEANING = {
     "12": "transport retries exceeded: the peer, its link or the path is dead",
     "13": "receiver not ready",
 }
+
+
+@dataclass(frozen=True)
+class FailureThresholds(Thresholds):
+    """When a host is named for connections that failed."""
+
+    min_majority_ratio: float = threshold(
+        0.6, "of the failing pairs that a host must be part of, so that not its peers are named"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +64,19 @@ def roots(nccl: Nccl) -> list[Failure]:
     ]  # fmt: skip
 
 
-def failures(facts: Facts) -> list[Finding]:
+def failures(facts: Facts, limits: FailureThresholds) -> list[Finding]:
     """One finding for what broke; none without an error that is no flush."""
     nccl = nccl_of(facts)
-    found = roots(nccl)
-    if not found:
+    failed = roots(nccl)
+    if not failed:
         return []
-    statuses = Counter(f.status for f in found)
+    statuses = Counter(f.status for f in failed)
     status, _ = statuses.most_common(1)[0]
-    culprit = _culprit(found)
-    nics = sorted({f.signal.given["nic"] for f in found if "nic" in f.signal.given})
+    culprit = _culprit(failed, limits)
+    nics = sorted({f.signal.given["nic"] for f in failed if "nic" in f.signal.given})
     means = MEANING.get(status, f"status {status}")
-    count = f"{len(found)} process{'' if len(found) == 1 else 'es'}"
-    hosts = sorted({f.host for f in found if f.host is not None})
+    count = f"{len(failed)} process{'' if len(failed) == 1 else 'es'}"
+    hosts = sorted({f.host for f in failed if f.host is not None})
     if culprit is not None:
         says = f"{safe(culprit)} is in most of the connections that failed ({count}): {means}."
     else:
@@ -85,10 +92,10 @@ def failures(facts: Facts) -> list[Finding]:
             [
                 nccl.evidence(
                     "processes whose connection failed",
-                    len(found),
+                    len(failed),
                     "count",
                     "nccl_signals",
-                    [f.signal for f in found],
+                    [f.signal for f in failed],
                 ),
                 nccl.evidence(
                     "flushed completions that followed", flushes, "count", "nccl_signals"
@@ -107,9 +114,9 @@ def failures(facts: Facts) -> list[Finding]:
     ]
 
 
-def _culprit(found: list[Failure]) -> str | None:
+def _culprit(failed: list[Failure], limits: FailureThresholds) -> str | None:
     """The one host in most pairs; None where a pair shares the blame or it is spread."""
-    pairs = {(f.host, f.peer) for f in found if f.host is not None and f.peer is not None}
+    pairs = {(f.host, f.peer) for f in failed if f.host is not None and f.peer is not None}
     pairs = {p for p in pairs if p[0] != p[1]}
     # Both directions of one pair are one pair.
     unordered = {tuple(sorted(map(str, p))) for p in pairs}
@@ -118,4 +125,5 @@ def _culprit(found: list[Failure]) -> str | None:
     tally = Counter(host for pair in unordered for host in pair)
     (first, most), *rest = tally.most_common(2)
     second = rest[0][1] if rest else 0
-    return first if most >= MIN_MAJORITY * len(unordered) and most > second else None
+    least = limits.min_majority_ratio * len(unordered)
+    return first if most >= least and most > second else None

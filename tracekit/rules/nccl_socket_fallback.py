@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracekit.findings import Finding, Severity
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.rules.nccl_facts import (
     CAPTURE,
     Member,
@@ -39,8 +39,6 @@ from tracekit.rules.nccl_facts import (
     no_logs,
 )
 from tracekit.wording import plural
-
-NAME = "nccl-socket-fallback"
 
 
 @dataclass(frozen=True)
@@ -56,11 +54,11 @@ def evaluate(facts: Facts, limits: NcclSocketFallbackThresholds) -> RuleOutcome:
     """Communicators that span machines over sockets."""
     nccl = nccl_of(facts)
     if not nccl.members:
-        return no_logs(NAME)
+        return no_logs(facts)
     spanning = nccl.spanning()
     if not spanning:
         if all(nccl.nodes_count(c) is None for c in nccl.comms):
-            return lacking(NAME, "NCCL logs of all ranks, or nNodes (2.20 and later)", CAPTURE)
+            return facts.lacking("NCCL logs of all ranks, or nNodes (2.20 and later)", CAPTURE)
         return RuleOutcome()
     members = [m for c in spanning if _is_on_sockets(nccl, c, limits) for m in nccl.comms[c]]
     if not members:
@@ -86,24 +84,24 @@ def _reason(nccl: Nccl, members: list[Member]) -> tuple[str, list[Signal], str]:
         return [s for s in nccl.of(code) if s.process in processes]
 
     for name, bad in (("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "Socket")):
-        found = [
+        signals = [
             s for s in nccl.settings(name)
             if s.process in processes and s.given.get("value") == bad
         ]  # fmt: skip
-        if found:
-            return f"{name}={bad} is set", found, f"unset {name}"
-    if found := said("no_ibverbs"):
+        if signals:
+            return f"{name}={bad} is set", signals, f"unset {name}"
+    if signals := said("no_ibverbs"):
         return (
-            "libibverbs could not be loaded", found,
+            "libibverbs could not be loaded", signals,
             "install libibverbs and the NIC's driver library in the image",
         )  # fmt: skip
-    if found := said("no_ib_device"):
+    if signals := said("no_ib_device"):
         return (
-            "NCCL found no InfiniBand or RoCE device", found,
+            "NCCL found no InfiniBand or RoCE device", signals,
             "give the container /dev/infiniband and the memory lock limit; check ibv_devinfo",
         )  # fmt: skip
-    if found := said("plugin_failed"):
-        return "a network plugin failed to start", found, "repair the network plugin"
+    if signals := said("plugin_failed"):
+        return "a network plugin failed to start", signals, "repair the network plugin"
     return "the log does not say why", [], "log with NCCL_DEBUG_SUBSYS=INIT,NET to see why"
 
 
@@ -150,7 +148,7 @@ def _finding(facts: Facts, nccl: Nccl, members: list[Member]) -> Finding:
 
 
 RULE = Rule(
-    name=NAME,
+    name="nccl-socket-fallback",
     summary="NCCL talks between machines over TCP sockets.",
     owner="platform",
     thresholds=NcclSocketFallbackThresholds(),

@@ -57,8 +57,8 @@ class Nearness:
 
     def rail(self, nic: str, among: Collection[str]) -> int | None:
         """The place of the one GPU whose only nearest NIC it is; None where that is not so."""
-        own = [g for g in self.order if self._least(g, among, _WORDS) == (nic,)]
-        return self.order.index(own[0]) if len(own) == 1 else None
+        nearest = [g for g in self.order if self._least(g, among, _WORDS) == (nic,)]
+        return self.order.index(nearest[0]) if len(nearest) == 1 else None
 
     def _least(
         self, gpu: str, among: Collection[str], ranking: Mapping[str, int]
@@ -71,18 +71,18 @@ class Nearness:
 
 def listed_nics(nccl: Nccl, node: str) -> dict[int, tuple[str, float | None, Signal]]:
     """Devices that a machine lists: index to name, speed in Mb/s, and the line."""
-    found: dict[int, tuple[str, float | None, Signal]] = {}
+    nics: dict[int, tuple[str, float | None, Signal]] = {}
     for signal in nccl.of("net_devices"):
         if signal.node == node and signal.given.get("net") != "Socket":
             for key, value in signal.given.items():
                 if key.isdecimal():
-                    found[int(key)] = (value.split(":")[0], None, signal)
+                    nics[int(key)] = (value.split(":")[0], None, signal)
     for signal in nccl.of("nic"):
         device = signal.given.get("device", "")
         if signal.node == node and device.isdecimal():
             speed = number(signal.given, "speed_mbit")
-            found[int(device)] = (signal.given.get("nic", "?"), speed, signal)
-    return found
+            nics[int(device)] = (signal.given.get("nic", "?"), speed, signal)
+    return nics
 
 
 def nearness(facts: Facts, node: str, nics: Collection[str]) -> Nearness | None:

@@ -30,10 +30,9 @@ from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
 from tracekit.wording import listed
 
-NAME = "nic-error"
 DAMAGE = {
     "rx_crc_errors": "frames with a wrong checksum",
     "rx_symbol_errors": "symbol errors",
@@ -50,7 +49,7 @@ DOWN = {
 
 
 @dataclass(frozen=True)
-class NicErrorThresholds(Thresholds):
+class NicErrorThresholds(at.TransferThresholds):
     """When a NIC or its link is at fault."""
 
     min_damage_ratio: float = threshold(
@@ -65,11 +64,11 @@ def evaluate(facts: Facts, limits: NicErrorThresholds) -> RuleOutcome:
     """One finding a link, from all its views."""
     missing = at.why_not(facts, {*DAMAGE, *DOWN})
     if missing is not None:
-        return lacking(NAME, missing, at.CAPTURE)
-    found = at.ports(facts)
-    damage = {p.link: p.growth(DAMAGE) or 0.0 for p in found}
+        return facts.lacking(missing, at.CAPTURE)
+    ports = at.ports(facts)
+    damage = {p.link: p.growth(DAMAGE) or 0.0 for p in ports}
     bad: dict[str, list[Row]] = {}
-    for port in found:
+    for port in ports:
         rows = [
             r
             for r in port.of(DOWN)
@@ -87,7 +86,7 @@ def evaluate(facts: Facts, limits: NicErrorThresholds) -> RuleOutcome:
             rows += [r for r in port.of(DAMAGE) if r["growth"]]
         if rows:
             bad[port.link] = rows
-    links = at.views(p for p in found if p.link in bad)
+    links = at.views(p for p in ports if p.link in bad)
     return RuleOutcome(tuple(_finding(facts, limits, link, bad) for link in links))
 
 
@@ -98,14 +97,14 @@ def _finding(
     bad: Mapping[str, Sequence[Row]],
 ) -> Finding:
     """One finding for all views of a link, worst view first."""
-    found = sorted(
+    ports = sorted(
         at.proved_first(link), key=lambda p: -max(float(r["growth"]) for r in bad[p.link])
     )
-    rows = [r for p in found for r in bad[p.link]]
-    first = bad[found[0].link]
+    rows = [r for p in ports for r in bad[p.link]]
+    first = bad[ports[0].link]
     names = [str(r["counter"]) for r in rows]
     words = [f"{r['growth']:,.0f} {({**DAMAGE, **DOWN})[r['counter']]}" for r in first[:3]]
-    is_down = any(name in DOWN for name in names) and found[0].rank is not None
+    is_down = any(name in DOWN for name in names) and ports[0].rank is not None
     evidence = [
         Evidence(
             str(r["counter"]),
@@ -121,21 +120,21 @@ def _finding(
     ]
     return at.finding(
         facts,
-        found,
-        f"The {at.named(found[0])} counts {listed(words)} while the job runs.",
+        ports,
+        f"The {at.named(ports[0])} counts {listed(words)} while the job runs.",
         evidence,
         rows=rows,
         counters=names,
         basis="the port's own counters",
         least=Severity.MINOR if is_down else Severity.NOTE,
-        lost_ns=at.slowed_ns(facts, found),
+        lost_ns=at.slowed_ns(facts, ports),
         confirm=("ethtool -S, ethtool -m (light), mlxlink -c   on the host, twice",),
         remedy=("clean or replace cable and optic; then the NIC",),
     )
 
 
 RULE = Rule(
-    name=NAME,
+    name="nic-error",
     summary="A NIC or its link damages packets, goes down, or gives up on connections.",
     owner="network",
     thresholds=NicErrorThresholds(),

@@ -26,11 +26,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracekit.findings import Finding, Severity
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.rules.nccl_facts import CAPTURE, Link, Nccl, Signal, log_scope, nccl_of, no_logs
 from tracekit.wording import plural, share
 
-NAME = "no-gpudirect"
 NOT_RDMA = frozenset({"Socket", "FastSocket"})
 
 
@@ -47,7 +46,7 @@ def evaluate(facts: Facts, limits: NoGpudirectThresholds) -> RuleOutcome:
     """Connections between machines over RDMA without GPUDirect."""
     nccl = nccl_of(facts)
     if not nccl.members and not nccl.links:
-        return no_logs(NAME)
+        return no_logs(facts)
     if any(nccl.nodes_count(c) == 1 for c in nccl.comms) and not nccl.spanning():
         return RuleOutcome()
     crossing = [k for k in nccl.links if k.transport == "NET" and not k.is_local]
@@ -56,7 +55,7 @@ def evaluate(facts: Facts, limits: NoGpudirectThresholds) -> RuleOutcome:
             nccl.nodes_count(c) is not None for c in nccl.comms
         ):  # fmt: skip
             return RuleOutcome()
-        return lacking(NAME, "connections between machines in NCCL logs (NCCL_DEBUG=INFO)", CAPTURE)
+        return facts.lacking("connections between machines in NCCL logs (NCCL_DEBUG=INFO)", CAPTURE)
     rdma = [k for k in crossing if k.plugin not in NOT_RDMA and k.is_gpudirect is not None]
     without = [k for k in rdma if not k.is_gpudirect]
     every = sum(k.channels for k in rdma)
@@ -83,14 +82,14 @@ def _reason(nccl: Nccl) -> tuple[str, list[Signal], str]:
             "hide them",
         )  # fmt: skip
     for name in ("NCCL_NET_GDR_LEVEL", "NCCL_IB_CUDA_SUPPORT", "NCCL_NET_GDR_READ"):
-        found = nccl.settings(name)
-        if found:
-            return f"; {name}={found[0].given.get('value')} is set", found, f"unset {name}"
-    found = [s for s in nccl.of("gdr") if s.given.get("state") == "Disabled"]
-    if found:
+        signals = nccl.settings(name)
+        if signals:
+            return f"; {name}={signals[0].given.get('value')} is set", signals, f"unset {name}"
+    signals = [s for s in nccl.of("gdr") if s.given.get("state") == "Disabled"]
+    if signals:
         return (
             "; NCCL found it disabled for the NICs",
-            found,
+            signals,
             "modprobe nvidia-peermem on the hosts",
         )
     return "", [], "modprobe nvidia-peermem on the hosts; log with NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH"
@@ -142,7 +141,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="no-gpudirect",
     summary="Data for the network goes through host memory instead of straight from the GPU.",
     owner="platform",
     thresholds=NoGpudirectThresholds(),

@@ -32,7 +32,6 @@ from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.wording import listed
 
-NAME = "nvlink-fault"
 RARE = {
     "nvlink_recoveries": "link recoveries",
     "nvlink_link_failures": "links that did not recover",
@@ -63,10 +62,8 @@ def evaluate(facts: Facts, limits: NvlinkFaultThresholds) -> RuleOutcome:
         "nvlink_links_inactive" in c for c in counters.values()
     )
     if not has_any and not events and not facts.of(gpus.EVENTS):
-        return gpus.lacking_counters(
-            facts, NAME, "NVLink counters (DCGM 409-439, 1206-1213) or XIDs"
-        )
-    found: dict[str, list[tuple[Row, str, float, float]]] = {}
+        return gpus.lacking_counters(facts, "NVLink counters (DCGM 409-439, 1206-1213) or XIDs")
+    faults: dict[str, list[tuple[Row, str, float, float]]] = {}
     for name, (words, least) in {
         **{n: (w, limits.min_recoveries_count) for n, w in RARE.items()},
         **{n: (w, limits.min_errors_count) for n, w in OFTEN.items()},
@@ -78,20 +75,20 @@ def evaluate(facts: Facts, limits: NvlinkFaultThresholds) -> RuleOutcome:
             if count >= least and count >= limits.min_ahead_ratio * usual:
                 limit = max(float(least), limits.min_ahead_ratio * usual)
                 said = f"{count:,.0f} {words}"
-                found.setdefault(gpu, []).append((growth[gpu][name], said, count, limit))
-    for gpu, own in counters.items():
-        row = own.get("nvlink_links_inactive")
+                faults.setdefault(gpu, []).append((growth[gpu][name], said, count, limit))
+    for gpu, counted in counters.items():
+        row = counted.get("nvlink_links_inactive")
         # Peers decide what is usual; a model with unused links shows them on every GPU.
         if row is not None and row["max_value"] > (row["peer_value"] or 0.0) and row["peers_count"]:
             said = f"{row['max_value']:.0f} links are down"
-            found.setdefault(gpu, []).append((row, said, float(row["max_value"]), 1.0))
+            faults.setdefault(gpu, []).append((row, said, float(row["max_value"]), 1.0))
     told: dict[tuple[str, int], list[Row]] = {}
     for row in events:
         told.setdefault((str(row["gpu_id"]), int(row["xid"])), []).append(row)
     for (gpu, xid), rows in told.items():
         said = f"XID {xid} ({gpus.XIDS[xid]})"
-        found.setdefault(gpu, []).append((rows[0], said, float(len(rows)), 0.0))
-    return RuleOutcome(tuple(_finding(facts, own) for _, own in sorted(found.items())))
+        faults.setdefault(gpu, []).append((rows[0], said, float(len(rows)), 0.0))
+    return RuleOutcome(tuple(_finding(facts, counted) for _, counted in sorted(faults.items())))
 
 
 def _query_of(row: Row) -> str:
@@ -100,10 +97,10 @@ def _query_of(row: Row) -> str:
     return gpus.GROWTH if "growth" in row else gpus.COUNTERS
 
 
-def _finding(facts: Facts, own: Sequence[tuple[Row, str, float, float]]) -> Finding:
-    rows = [row for row, *_ in own]
+def _finding(facts: Facts, faults: Sequence[tuple[Row, str, float, float]]) -> Finding:
+    rows = [row for row, *_ in faults]
     is_event = any("xid" in row for row in rows)
-    words = list(dict.fromkeys(said for _, said, *_ in own))
+    words = list(dict.fromkeys(said for _, said, *_ in faults))
     is_down = any(row.get("counter") in ("nvlink_links_inactive", *RARE) for row in rows)
     return gpus.finding(
         facts,
@@ -120,7 +117,7 @@ def _finding(facts: Facts, own: Sequence[tuple[Row, str, float, float]]) -> Find
                 query=_query_of(row),
                 rows=facts.readings([row]),
             )
-            for row, _, value, limit in own[:6]
+            for row, _, value, limit in faults[:6]
         ),
         by=["log", "counters"] if is_event and len(rows) > 1 else ["counters"],
         basis="the GPU's own counters" + (" and the kernel log" if is_event else ""),
@@ -131,7 +128,7 @@ def _finding(facts: Facts, own: Sequence[tuple[Row, str, float, float]]) -> Find
 
 
 RULE = Rule(
-    name=NAME,
+    name="nvlink-fault",
     summary="An NVLink of a GPU is down, recovers again and again, or damages data.",
     owner="hardware",
     thresholds=NvlinkFaultThresholds(),

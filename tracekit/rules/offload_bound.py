@@ -42,12 +42,10 @@ from tracekit.rules.base import (
     Rule,
     RuleOutcome,
     Thresholds,
-    lacking,
     threshold,
 )
 from tracekit.wording import seconds, share
 
-NAME = "offload-bound"
 NEEDS = "copies between host and device in a trace"
 CAPTURE = "profile with activities CPU and CUDA"
 KINDS = ("HtoD", "DtoH")
@@ -82,11 +80,11 @@ class RankCopies:
 def evaluate(facts: Facts, limits: OffloadBoundThresholds) -> RuleOutcome:
     """One finding for the job if most of its ranks wait for copies."""
     if not facts.has_gpu:
-        return lacking(NAME, NO_GPU, CAPTURE)
+        return facts.lacking(NO_GPU, CAPTURE)
     if not facts.steps.rank_means:
-        return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
+        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
     if not facts.of("memcpy_summary"):
-        return lacking(NAME, NEEDS, CAPTURE)
+        return facts.lacking(NEEDS, CAPTURE)
     ranks = _copies(facts, limits)
     if len(ranks) < max(1.0, limits.min_ranks_ratio * len(facts.steps.ranks)):
         return RuleOutcome()
@@ -111,7 +109,7 @@ def _copies(facts: Facts, limits: OffloadBoundThresholds) -> list[RankCopies]:
             sums = host.setdefault(rank, [0.0, 0.0])
             sums[0] += busy_ns
             sums[1] += float(row["total_bytes"] or 0)
-    found = []
+    copying = []
     for rank, (busy_ns, moved) in sorted(host.items()):
         if rank not in exposed or not spans.get(rank) or busy_ns <= 0:
             continue
@@ -123,8 +121,8 @@ def _copies(facts: Facts, limits: OffloadBoundThresholds) -> list[RankCopies]:
             and step_bytes >= limits.min_step_bytes
             and busy_ns >= limits.min_copies_ratio * every[rank]
         ):
-            found.append(RankCopies(rank, exposed_ns, step_bytes, moved * 1e9 / busy_ns))
-    return found
+            copying.append(RankCopies(rank, exposed_ns, step_bytes, moved * 1e9 / busy_ns))
+    return copying
 
 
 def _finding(facts: Facts, limits: OffloadBoundThresholds, ranks: list[RankCopies]) -> Finding:
@@ -168,7 +166,7 @@ def _finding(facts: Facts, limits: OffloadBoundThresholds, ranks: list[RankCopie
 
 
 RULE = Rule(
-    name=NAME,
+    name="offload-bound",
     summary="The GPU waits for copies to and from host memory.",
     owner="framework",
     thresholds=OffloadBoundThresholds(),

@@ -67,25 +67,25 @@ KINDS = ("absent", "whole", "untraced", "held")
 """Which hang explains the others: the first of these, and of one kind the first to stop."""
 
 
-def hangs(facts: Facts, min_silence_ns: int, min_silence_ratio: float) -> list[Traced]:
+def hangs(facts: Facts, limits: standstill.SilenceThresholds) -> list[Traced]:
     """Communicators that stand still with a call open, the one that explains most first."""
     by_group: dict[tuple[object, ...], list[Row]] = defaultdict(list)
     for row in facts.of(QUERY):
         by_group[row["attempt"], row["capture_id"], row["group_id"]].append(row)
-    found = [
+    standing = [
         s for rows in by_group.values()
-        if (s := _standing(rows, min_silence_ns, min_silence_ratio)) is not None
+        if (s := _standing(rows, limits)) is not None
     ]  # fmt: skip
-    found.sort(key=lambda s: (KINDS.index(s.kind), -s.still_ns, str(s.rows[0]["group_id"])))
+    standing.sort(key=lambda s: (KINDS.index(s.kind), -s.still_ns, str(s.rows[0]["group_id"])))
     return [
-        Traced(_finding(facts, s, min_silence_ns), frozenset((*s.waiting, *s.absent, *s.untraced)),
-               frozenset(s.roots))
-        for s in found
+        Traced(_finding(facts, s, limits.min_silence_ns),
+               frozenset((*s.waiting, *s.absent, *s.untraced)), frozenset(s.roots))
+        for s in standing
     ]  # fmt: skip
 
 
-def _standing(rows: Sequence[Row], min_silence_ns: int, min_ratio: float) -> Standing | None:
-    still_ns = standstill.still_ns(rows, min_silence_ns, min_ratio)
+def _standing(rows: Sequence[Row], limits: standstill.SilenceThresholds) -> Standing | None:
+    still_ns = standstill.still_ns(rows, limits)
     if still_ns is None:
         return None
     told = [r for r in rows if r.get("is_told", True)]

@@ -35,16 +35,15 @@ from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
 from tracekit.wording import plural, share
 
-NAME = "packet-loss"
 PACKET_BYTES = 1500.0
 """Where packets are not counted: bytes over this are at least so many."""
 
 
 @dataclass(frozen=True)
-class PacketLossThresholds(Thresholds):
+class PacketLossThresholds(at.PortThresholds):
     """When drops are worth a finding."""
 
     min_loss_ratio: float = threshold(
@@ -68,7 +67,7 @@ def evaluate(facts: Facts, limits: PacketLossThresholds) -> RuleOutcome:
     """One finding for the ports that drop and stand out, or one for all of them."""
     missing = at.why_not(facts, at.DROPPED)
     if missing is not None:
-        return lacking(NAME, missing, at.CAPTURE)
+        return facts.lacking(missing, at.CAPTURE)
     every = [loss for port in at.ports(facts) for loss in _losses(port)]
     bad = [
         loss
@@ -85,13 +84,13 @@ def evaluate(facts: Facts, limits: PacketLossThresholds) -> RuleOutcome:
     if singled:
         # The switch's port and the NIC may both count the same drops: one link, one finding.
         links = at.views({loss.port.link: loss.port for loss in singled}.values())
-        own = [[loss for loss in singled if loss.port in link] for link in links]
-        return RuleOutcome(tuple(_finding(facts, limits, losses, worst) for losses in own))
+        by_link = [[loss for loss in singled if loss.port in link] for link in links]
+        return RuleOutcome(tuple(_finding(facts, limits, losses, worst) for losses in by_link))
     return RuleOutcome((_finding(facts, limits, bad, worst),))
 
 
 def _losses(port: at.Port) -> list[_Loss]:
-    found = []
+    losses = []
     for direction in ("rx", "tx"):
         dropped = port.growth(at.DROPPED, direction)
         if dropped is None:
@@ -100,8 +99,8 @@ def _losses(port: at.Port) -> list[_Loss]:
         moved = port.growth([f"{direction}_bytes", f"{direction}_queue_bytes"], direction)
         packets = passed if passed is not None else (moved or 0.0) / PACKET_BYTES
         whole = packets + dropped
-        found.append(_Loss(port, direction, dropped, dropped / whole if whole else 0.0))
-    return found
+        losses.append(_Loss(port, direction, dropped, dropped / whole if whole else 0.0))
+    return losses
 
 
 def _is_costly(
@@ -113,7 +112,7 @@ def _is_costly(
     others = [o.ratio for o in every if (who := at.owners(o.port)) and (o.port.host, who) != here]
     if not at.owners(loss.port) or loss.ratio < limits.min_ahead_ratio * max(others, default=0.0):
         return False
-    least_ns = at.MIN_COST_RATIO * facts.steps.step_ns
+    least_ns = limits.min_witness_ratio * facts.steps.step_ns
     return least_ns > 0 and at.stuck_ns(facts, at.owners(loss.port)) >= least_ns
 
 
@@ -125,13 +124,13 @@ def _stands_out(loss: _Loss, worst: dict[str, float], limits: PacketLossThreshol
 def _finding(
     facts: Facts, limits: PacketLossThresholds, losses: Sequence[_Loss], worst: dict[str, float]
 ) -> Finding:
-    found = [loss.port for loss in losses]
-    scope = at.scope_of(facts, list({p.link: p for p in found}.values()))
+    ports = [loss.port for loss in losses]
+    scope = at.scope_of(facts, list({p.link: p for p in ports}.values()))
     rows = [r for loss in losses for r in loss.port.of(at.DROPPED, loss.direction) if r["growth"]]
     first = max(losses, key=lambda loss: loss.ratio)
     usual = at.others_median(worst, first.port.link)
     dropped = max(loss.dropped for loss in losses)
-    if len(at.views(found)) == 1:
+    if len(at.views(ports)) == 1:
         who = f"The {at.named(first.port, first.direction)} drops"
         rest = _contrast(worst, first)
         said = (
@@ -142,7 +141,7 @@ def _finding(
         dropped = sum(loss.dropped for loss in losses)
         said = (
             f"{plural(len(scope.links), 'port')} drop packets while the job runs "
-            f"({dropped:,.0f}; up to {share(first.ratio)}): {at.links_phrase(found)}."
+            f"({dropped:,.0f}; up to {share(first.ratio)}): {at.links_phrase(ports)}."
         )
         where = "all" if set(scope.links) == set(worst) else scope.links[0]
     evidence = (
@@ -164,7 +163,7 @@ def _finding(
     )
     return at.finding(
         facts,
-        found,
+        ports,
         said,
         evidence,
         rows=rows,
@@ -194,7 +193,7 @@ def _contrast(worst: dict[str, float], loss: _Loss) -> str:
 
 
 RULE = Rule(
-    name=NAME,
+    name="packet-loss",
     summary="A port throws packets away while the job runs.",
     owner="network",
     thresholds=PacketLossThresholds(),

@@ -45,13 +45,8 @@ from tracekit.findings import (
 from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 
-NAME = "pcie-degraded"
 LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """Bytes a second, lane and direction, by generation."""
-MIN_COST_RATIO = 0.01
-"""Of a step: less is no price worth a name."""
-REACHED_RATIO = 0.85
-"""Share of a link's rate that large transfers reach: headers and acknowledgements take the rest."""
 LINK = {"pcie_width": "lanes", "pcie_generation": "generation"}
 
 
@@ -73,6 +68,13 @@ class PcieDegradedThresholds(Thresholds):
     min_explained_ratio: float = threshold(
         0.5, "of the transfers that the bytes need on the narrow link: else it is not why"
     )
+    min_cost_ratio: float = threshold(0.01, "of the step: less is no price worth a name")
+    reached_ratio: float = threshold(
+        0.85, "of a link's rate that large transfers reach: headers and replies take the rest"
+    )
+    max_halved_ratio: float = threshold(
+        0.5, "of the lanes: half of them are half the bandwidth, which no traffic escapes"
+    )
 
 
 def evaluate(facts: Facts, limits: PcieDegradedThresholds) -> RuleOutcome:
@@ -83,32 +85,32 @@ def evaluate(facts: Facts, limits: PcieDegradedThresholds) -> RuleOutcome:
     has_replays = any("pcie_replays" in g for g in growth.values())
     events = gpus.current_events(facts, gpus.PCIE_XIDS)
     if not has_link and not has_replays and not events:
-        return gpus.lacking_counters(
-            facts, NAME, "PCIe width, generation or replays (DCGM 202, 235-238)"
-        )
-    found: dict[str, Finding] = {}
-    for gpu, own in sorted(counters.items()):
+        return gpus.lacking_counters(facts, "PCIe width, generation or replays (DCGM 202, 235-238)")
+    findings: dict[str, Finding] = {}
+    for gpu, gauges in sorted(counters.items()):
         for name in LINK:
-            if name in own and _is_down(own, name, limits):
-                found.setdefault(gpu, _priced(facts, limits, own, _down(facts, own, name)))
+            if name in gauges and _is_down(gauges, name, limits):
+                findings.setdefault(
+                    gpu, _priced(facts, limits, gauges, _down(facts, limits, gauges, name))
+                )
     replays = {
-        gpu: float(own["pcie_replays"]["growth"] or 0.0)
-        for gpu, own in growth.items()
-        if "pcie_replays" in own
+        gpu: float(gauges["pcie_replays"]["growth"] or 0.0)
+        for gpu, gauges in growth.items()
+        if "pcie_replays" in gauges
     }
     for gpu, count in sorted(replays.items()):
         others = [c for g, c in replays.items() if g != gpu]
         usual = median(others) if others else 0.0
         if count >= limits.min_replays_count and count >= limits.min_ahead_ratio * usual:
-            found.setdefault(gpu, _replays(facts, limits, growth[gpu]["pcie_replays"], usual))
+            findings.setdefault(gpu, _replays(facts, limits, growth[gpu]["pcie_replays"], usual))
     for row in events:
-        found.setdefault(str(row["gpu_id"]), _event(facts, row))
-    return RuleOutcome(tuple(found.values()))
+        findings.setdefault(str(row["gpu_id"]), _event(facts, row))
+    return RuleOutcome(tuple(findings.values()))
 
 
-def _is_down(own: Mapping[str, Row], name: str, limits: PcieDegradedThresholds) -> bool:
-    row, most = own[name], own.get(f"{name}_max")
-    busy = own.get("gpu_utilisation")
+def _is_down(gauges: Mapping[str, Row], name: str, limits: PcieDegradedThresholds) -> bool:
+    row, most = gauges[name], gauges.get(f"{name}_max")
+    busy = gauges.get("gpu_utilisation")
     is_busy = busy is not None and (busy["p50_value"] or busy["max_value"]) >= limits.min_busy_ratio
     if not is_busy:
         return False
@@ -131,8 +133,10 @@ def _made(facts: Facts, row: Row, summary: str, evidence: Evidence, severity: Se
     )
 
 
-def _down(facts: Facts, own: Mapping[str, Row], name: str) -> Finding:
-    row, most = own[name], own.get(f"{name}_max")
+def _down(
+    facts: Facts, limits: PcieDegradedThresholds, gauges: Mapping[str, Row], name: str
+) -> Finding:
+    row, most = gauges[name], gauges.get(f"{name}_max")
     could = row["peer_value"] if row["peer_value"] is not None else most and most["max_value"]
     evidence = Evidence(
         f"highest {LINK[name]} while busy",
@@ -145,13 +149,12 @@ def _down(facts: Facts, own: Mapping[str, Row], name: str) -> Finding:
     what = "lanes" if name == "pcie_width" else "PCIe generation"
     who = gpus.subject([row])
     said = f"{who} runs its PCIe link at {row['max_value']:.0f} of {could:.0f} {what}."
-    # Half the lanes are half the bandwidth: no traffic of the host escapes that.
-    is_half = float(row["max_value"]) <= 0.5 * evidence.threshold if evidence.threshold else False
+    is_half = float(row["max_value"]) <= limits.max_halved_ratio * float(could or 0.0)
     return _made(facts, row, said, evidence, Severity.MINOR if is_half else Severity.NOTE)
 
 
 def _priced(
-    facts: Facts, limits: PcieDegradedThresholds, own: Mapping[str, Row], made: Finding
+    facts: Facts, limits: PcieDegradedThresholds, gauges: Mapping[str, Row], made: Finding
 ) -> Finding:
     """The finding with what the narrow link costs, or the most that it can, and why no more."""
     steps, ranks = facts.steps, made.scope.ranks
@@ -162,8 +165,8 @@ def _priced(
     price = _copies(facts, limits, ranks)
     why = ""
     if price is None:
-        found = _traffic(facts, limits, own, ranks)
-        price, why = (None, found) if isinstance(found, str) else (found, "")
+        by_traffic = _traffic(facts, limits, gauges, ranks)
+        price, why = (None, by_traffic) if isinstance(by_traffic, str) else (by_traffic, "")
     if price is not None:
         cost_ns, evidence = price
         impact = facts.impact(cost_ns)
@@ -200,7 +203,10 @@ def _copies(
     most = max(m.memory for m in mine)
     waited = median(m.exposed_comm for m in others) - min(m.exposed_comm for m in mine)
     cost_ns = min(most - usual, waited)
-    if most < limits.min_copies_ratio * usual or cost_ns < MIN_COST_RATIO * facts.steps.step_ns:
+    if (
+        most < limits.min_copies_ratio * usual
+        or cost_ns < limits.min_cost_ratio * facts.steps.step_ns
+    ):
         return None
     evidence = Evidence(
         "copies of a step that nothing hides",
@@ -213,15 +219,19 @@ def _copies(
 
 
 def _traffic(
-    facts: Facts, limits: PcieDegradedThresholds, own: Mapping[str, Row], ranks: Sequence[int]
+    facts: Facts, limits: PcieDegradedThresholds, gauges: Mapping[str, Row], ranks: Sequence[int]
 ) -> tuple[float, Evidence] | str:
     """What transfers take beyond what a whole link would need; words where that cannot be said."""
-    speeds = _speeds(facts, own)
+    speeds = _speeds(facts, gauges)
     if isinstance(speeds, str):
         return speeds
     narrow, whole = speeds
     step_ns = facts.steps.step_ns
-    rates = [own[n] for n in ("pcie_tx", "pcie_rx") if n in own and own[n]["p50_value"] is not None]
+    rates = [
+        gauges[n]
+        for n in ("pcie_tx", "pcie_rx")
+        if n in gauges and gauges[n]["p50_value"] is not None
+    ]
     if not rates:
         return "nobody counted the bytes on its link (DCGM 1009, 1010)"
     if any((r["interval_ns"] or 0) < step_ns for r in rates):
@@ -230,12 +240,12 @@ def _traffic(
     taken = _transfers(facts, limits, ranks)
     if taken is None:
         return "transfers between the hosts were not seen, or their clocks are too far apart"
-    needed_ns = moved / (REACHED_RATIO * whole) * 1e9
-    if moved / (REACHED_RATIO * narrow) * 1e9 < limits.min_explained_ratio * taken:
+    needed_ns = moved / (limits.reached_ratio * whole) * 1e9
+    if moved / (limits.reached_ratio * narrow) * 1e9 < limits.min_explained_ratio * taken:
         return "its transfers take longer than even the narrow link explains"
     exposed = min(m.exposed_comm for r, m in facts.steps.rank_means.items() if r in ranks)
     cost_ns = min(taken - needed_ns, exposed)
-    if cost_ns < MIN_COST_RATIO * step_ns:
+    if cost_ns < limits.min_cost_ratio * step_ns:
         return "its transfers take no longer than a whole link would need"
     evidence = Evidence(
         "transfers of a step, which a whole link needs the threshold for",
@@ -247,11 +257,11 @@ def _traffic(
     return cost_ns, evidence
 
 
-def _speeds(facts: Facts, own: Mapping[str, Row]) -> tuple[float, float] | str:
+def _speeds(facts: Facts, gauges: Mapping[str, Row]) -> tuple[float, float] | str:
     """Bytes a second that its link carries, and that a whole one and the NIC would; or words."""
     said = facts.description.hardware.nic_bytes_per_s if facts.description is not None else None
-    width, most = own.get("pcie_width"), own.get("pcie_width_max")
-    gen, best = own.get("pcie_generation"), own.get("pcie_generation_max")
+    width, most = gauges.get("pcie_width"), gauges.get("pcie_width_max")
+    gen, best = gauges.get("pcie_generation"), gauges.get("pcie_generation_max")
     if said is None:
         return "nobody says how fast its NIC is (job.toml: hardware.nic_bytes_per_s)"
     if width is None or gen is None:
@@ -305,7 +315,7 @@ def _event(facts: Facts, row: Row) -> Finding:
 
 
 RULE = Rule(
-    name=NAME,
+    name="pcie-degraded",
     summary="A GPU's PCIe link runs narrower or slower than it could, or repeats itself.",
     owner="hardware",
     thresholds=PcieDegradedThresholds(),

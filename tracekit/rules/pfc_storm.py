@@ -29,15 +29,14 @@ from dataclasses import dataclass, replace
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Lends, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Lends, Rule, RuleOutcome, threshold
 from tracekit.wording import plural, share
 
-NAME = "pfc-storm"
 STORMS = ("pfcwd_storms_detected",)
 
 
 @dataclass(frozen=True)
-class PfcStormThresholds(Thresholds):
+class PfcStormThresholds(at.PortThresholds):
     """When pausing is a storm."""
 
     min_paused_ratio: float = threshold(
@@ -48,12 +47,12 @@ class PfcStormThresholds(Thresholds):
 
 def evaluate(facts: Facts, limits: PfcStormThresholds) -> RuleOutcome:
     """One finding for all ports in a storm."""
-    found = at.ports(facts)
-    stormed = [p for p in found if (p.growth(STORMS) or 0.0) >= limits.min_storms_count]
-    pauses = [(p, pause) for p in found if (pause := at.paused(facts, p, is_by_host=False))]
-    if not pauses and not any(p.of(STORMS) for p in found):
+    ports = at.ports(facts)
+    stormed = [p for p in ports if (p.growth(STORMS) or 0.0) >= limits.min_storms_count]
+    pauses = [(p, pause) for p in ports if (pause := at.paused(facts, p, is_by_host=False))]
+    if not pauses and not any(p.of(STORMS) for p in ports):
         needs = at.why_not(facts, at.PAUSES) or f"{at.NEEDS} of pauses, or a watchdog's"
-        return lacking(NAME, needs, at.CAPTURE)
+        return facts.lacking(needs, at.CAPTURE)
     held = [(p, x) for p, x in pauses if (x.ratio or 0.0) >= limits.min_paused_ratio]
     if not stormed and not held:
         return RuleOutcome()
@@ -124,7 +123,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="pfc-storm",
     summary="Pauses spread: ports stand still for much of the time.",
     owner="network",
     thresholds=PfcStormThresholds(),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from statistics import median
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Row
+from tracekit.rules.base import Facts, Row, threshold
 
 QUERIES = (*at.QUERIES, "port_levels")
 SPEEDS = {
@@ -14,15 +15,23 @@ SPEEDS = {
     "link_width": ("lanes", "runs on"),
     "tx_shaper_rate": ("bytes/s", "is held by a shaper to"),
 }
-MIN_PORTS = 3
-MAX_SPEED_RATIO = 0.8
-"""Of the other ports' median: speeds come in steps of two, so anything below is another speed."""
+
+
+@dataclass(frozen=True)
+class SpeedThresholds(at.TransferThresholds):
+    """When a port's own word makes its link slow."""
+
+    min_ports_count: int = threshold(3, "ports that state it, to say what is usual")
+    max_speed_ratio: float = threshold(
+        0.8, "of the other ports' median: speeds come in steps of two, so below is another speed"
+    )
 
 
 def slow_links(facts: Facts) -> list[Finding]:
     """One finding a port of the job that is slower than the others by its own word."""
+    limits = facts.limits(SpeedThresholds)
     by_link = {(p.node, p.port): p for p in at.ports(facts) if at.owners(p)}
-    found: dict[str, Finding] = {}
+    findings: dict[str, Finding] = {}
     for counter in SPEEDS:
         rows = [
             r
@@ -36,22 +45,24 @@ def slow_links(facts: Facts) -> list[Finding]:
                 for r in rows
                 if r is not row and by_link[r["node"], r["port"]].is_on_host == port.is_on_host
             ]
-            if len(others) + 1 < MIN_PORTS:
+            if len(others) + 1 < limits.min_ports_count:
                 continue
             usual = median(others)
-            if float(row["max_value"]) <= MAX_SPEED_RATIO * usual:
-                found.setdefault(port.link, _finding(facts, port, row, usual))
-    return list(found.values())
+            if float(row["max_value"]) <= limits.max_speed_ratio * usual:
+                findings.setdefault(port.link, _finding(facts, limits, port, row, usual))
+    return list(findings.values())
 
 
-def _finding(facts: Facts, port: at.Port, row: Row, usual: float) -> Finding:
+def _finding(
+    facts: Facts, limits: SpeedThresholds, port: at.Port, row: Row, usual: float
+) -> Finding:
     unit, verb = SPEEDS[row["counter"]]
     shown = [f"{_shown(v, unit)}" for v in (float(row["max_value"]), usual)]
     evidence = Evidence(
         str(row["counter"]),
         float(row["max_value"]),
         unit,
-        threshold=MAX_SPEED_RATIO * usual,
+        threshold=limits.max_speed_ratio * usual,
         query="port_levels",
     )
     return at.finding(

@@ -15,11 +15,10 @@ from tracekit.findings import (
     Owner,
     Scope,
     Severity,
-    counted_place,
     impact_of,
 )
-from tracekit.rules.base import UNPROVED, Advice, Facts, Row
-from tracekit.wording import safe, some
+from tracekit.rules.base import UNPROVED, Advice, Facts, Row, Thresholds, threshold
+from tracekit.wording import safe, share, some
 
 QUERIES = ("port_counters", "network_correlation")
 TRANSFER_QUERIES = ("group_bandwidth", "match_coverage")
@@ -27,14 +26,10 @@ TRANSFER_QUERIES = ("group_bandwidth", "match_coverage")
 SHARED_QUERIES = (*TRANSFER_QUERIES, "absent_waits")
 """And ``open_price``."""
 TRAFFIC = ("tx_bytes", "rx_bytes")
-REACHED_RATIO = 0.8
-"""Of a link's speed that large transfers reach: what is above it is not called lost."""
+MIN_RHO = 0.3
+"""From which the correlation's own table calls a counter a cause: no rule's choice."""
 CAPTURE = "tracekit capture --what nic"
 NEEDS = "NIC or switch counters"
-MIN_COST_RATIO = 0.01
-"""Of the step: a cost below it is no second witness."""
-MIN_COVERAGE_RATIO = 0.5
-"""Less of the window than this, and counters say little about the job."""
 
 DROPPED = (
     "rx_dropped_packets",
@@ -52,6 +47,27 @@ PAUSES = tuple(
     for what in ("packets", "duration")
 )
 """Pause frames, of a priority or of the whole link, and the time that they asked for."""
+
+
+@dataclass(frozen=True)
+class PortThresholds(Thresholds):
+    """When counters of ports speak of the job."""
+
+    min_coverage_ratio: float = threshold(
+        0.5, "of the window that readings cover; with less they say little about the job"
+    )
+    min_witness_ratio: float = threshold(
+        0.01, "of the step: a cost below it is no second witness, nor worth one"
+    )
+
+
+@dataclass(frozen=True)
+class TransferThresholds(PortThresholds):
+    """When transfers lost time on a link."""
+
+    reached_ratio: float = threshold(
+        0.8, "of a link's speed that large transfers reach: what is above it is not called lost"
+    )
 
 
 @dataclass(frozen=True)
@@ -111,9 +127,10 @@ class Port:
 
 def ports(facts: Facts) -> list[Port]:
     """Every port that has counters whose readings cover enough of the job."""
+    least = facts.limits(PortThresholds).min_coverage_ratio
     grouped: dict[tuple[str, str], list[Row]] = {}
     for row in facts.of("port_counters"):
-        if row["coverage_ratio"] is None or row["coverage_ratio"] >= MIN_COVERAGE_RATIO:
+        if row["coverage_ratio"] is None or row["coverage_ratio"] >= least:
             grouped.setdefault((row["node"] or "", row["port"]), []).append(row)
     return [
         Port(
@@ -156,11 +173,11 @@ def span_s(row: Row) -> float | None:
     return float(row["interval_ns"]) * int(row["intervals_count"]) / 1e9
 
 
-def host_named(found: Sequence[Port]) -> str:
+def host_named(ports: Sequence[Port]) -> str:
     """The host of some ports as a sentence begins with it: ``Host h1 (rank 1)``."""
-    who = sorted({r for p in found for r in owners(p)})
+    who = sorted({r for p in ports for r in owners(p)})
     ranks = f" (rank{'s' if len(who) > 1 else ''} {some([str(r) for r in who])})" if who else ""
-    return f"Host {safe(found[0].host or '?')}{ranks}"
+    return f"Host {safe(ports[0].host or '?')}{ranks}"
 
 
 def why_not(facts: Facts, counters: Iterable[str] | None = None) -> str | None:
@@ -168,12 +185,13 @@ def why_not(facts: Facts, counters: Iterable[str] | None = None) -> str | None:
     rows = facts.of("port_counters")
     if not rows:
         return NEEDS
-    found = ports(facts)
-    if not found:
-        return f"{NEEDS} from the time of the job (those given cover less than half of it)"
+    known = ports(facts)
+    if not known:
+        least = share(facts.limits(PortThresholds).min_coverage_ratio)
+        return f"{NEEDS} from the time of the job (those given cover less than {least} of it)"
     wanted = set(counters or ())
-    if wanted and not any(p.of(wanted) for p in found):
-        if any(r["counter"] in wanted for p in found for r in p.rows):
+    if wanted and not any(p.of(wanted) for p in known):
+        if any(r["counter"] in wanted for p in known for r in p.rows):
             return f"{NEEDS}, each read twice or more (those given hold one reading)"
         return f"{NEEDS} of this kind (those given do not count it)"
     return None
@@ -184,22 +202,22 @@ def owners(port: Port) -> tuple[int, ...]:
     return (port.rank,) if port.rank is not None else port.ranks
 
 
-def scope_of(facts: Facts, found: Sequence[Port]) -> Scope:
+def scope_of(facts: Facts, ports: Sequence[Port]) -> Scope:
     """The place that these ports are, with the hosts and ranks behind them."""
-    ranks = sorted({r for p in found for r in owners(p)})
+    ranks = sorted({r for p in ports for r in owners(p)})
     base = facts.scope(ranks, facts.steps.keys)
     return Scope(
         ranks=base.ranks,
-        hosts=tuple(sorted({p.host for p in found if p.host})),
-        links=tuple(p.link for p in found),
-        switches=tuple(sorted({p.node for p in found if p.node and not p.is_on_host})),
+        hosts=tuple(sorted({p.host for p in ports if p.host})),
+        links=tuple(p.link for p in ports),
+        switches=tuple(sorted({p.node for p in ports if p.node and not p.is_on_host})),
         steps=base.steps,
-        identity_source=_identity(found) or base.identity_source,
+        identity_source=_identity(ports) or base.identity_source,
     )
 
 
-def _identity(found: Sequence[Port]) -> str | None:
-    said = {str(r["host_source"]) for p in found for r in p.rows if r["host_source"]}
+def _identity(ports: Sequence[Port]) -> str | None:
+    said = {str(r["host_source"]) for p in ports for r in p.rows if r["host_source"]}
     return ", ".join(sorted(said)) or None
 
 
@@ -225,20 +243,20 @@ def unproved(rows: Iterable[Row]) -> tuple[Evidence, ...]:
     return (Evidence(UNPROVED, float(len(files)), "count"),)
 
 
-def proved_first(found: Iterable[Port]) -> list[Port]:
+def proved_first(ports: Iterable[Port]) -> list[Port]:
     """Ports in their order, those of formats that a real sample proved before the others."""
-    return sorted(found, key=lambda p: all(r.get("is_from_documentation") for r in p.rows))
+    return sorted(ports, key=lambda p: all(r.get("is_from_documentation") for r in p.rows))
 
 
-def others_median(values: Mapping[str, float], own: str) -> float | None:
+def others_median(values: Mapping[str, float], link: str) -> float | None:
     """Median of the other ports' values; None where there is no other."""
-    others = [v for name, v in values.items() if name != own]
+    others = [v for name, v in values.items() if name != link]
     return median(others) if others else None
 
 
-def tested(facts: Facts, found: Sequence[Port], counters: Iterable[str]) -> Row | None:
+def tested(facts: Facts, ports: Sequence[Port], counters: Iterable[str]) -> Row | None:
     """The correlation with the steps' time that says most; None: none of the counters moved."""
-    wanted, links = set(counters), {(p.node, p.port) for p in found}
+    wanted, links = set(counters), {(p.node, p.port) for p in ports}
     order = {"cause": 0, "symptom": 1, "none": 2, "not_testable": 3}
     rows = [
         r
@@ -270,7 +288,7 @@ def tested_evidence(row: Row | None) -> tuple[Evidence, ...]:
             "rank correlation with the step's time",
             float(row["rho"]),
             "ratio",
-            threshold=0.3,
+            threshold=MIN_RHO,
             query="network_correlation",
         ),
     )
@@ -320,7 +338,7 @@ def cost(facts: Facts, row: Row | None, lost_ns: float = 0.0, shown_ns: float = 
         "time of a step lost in transfers that no computation hid", cost_ns / 1e9, "s"
     )
     impact = facts.impact(cost_ns)
-    is_worth_it = (impact.step_ratio or 0.0) >= MIN_COST_RATIO
+    is_worth_it = (impact.step_ratio or 0.0) >= facts.limits(PortThresholds).min_witness_ratio
     return Cost(
         impact,
         ("counters", "step times") if is_worth_it else ("counters",),
@@ -330,7 +348,7 @@ def cost(facts: Facts, row: Row | None, lost_ns: float = 0.0, shown_ns: float = 
 
 def finding(
     facts: Facts,
-    found: Sequence[Port],
+    ports: Sequence[Port],
     summary: str,
     evidence: Iterable[Evidence],
     *,
@@ -350,12 +368,11 @@ def finding(
     ``rows`` are the readings that it rests on, ``counters`` those that may go with slow steps,
     ``least`` the severity that the counters alone carry.
     """
-    test = tested(facts, found, counters)
+    test = tested(facts, ports, counters)
     price = cost(facts, test, lost_ns, shown_ns)
     against = unproved(rows)
-    scope = scope or scope_of(facts, found)
     return facts.finding(
-        scope,
+        scope or scope_of(facts, ports),
         summary,
         (*evidence, *price.evidence),
         by=price.instruments,
@@ -363,7 +380,8 @@ def finding(
         impact=price.impact,
         least=least,
         cap=Severity.NOTE if against else Severity.CRITICAL,
-        place=place or counted_place(scope),
+        place=place,
+        is_counted=True,
         owner=owner,
         against=against,
         **advice,
@@ -379,9 +397,9 @@ def _of_groups(facts: Facts, ranks: Iterable[int], value: Callable[[Row], float]
     wanted = set(ranks)
     totals: dict[str, float] = {}
     for row in facts.of("group_bandwidth"):
-        own = members.get(row["group_id"], set())
-        is_between = len({facts.job.hosts.get(r, r) for r in own}) > 1
-        if row["timeline"] == "device" and own & wanted and is_between:
+        group = members.get(row["group_id"], set())
+        is_between = len({facts.job.hosts.get(r, r) for r in group}) > 1
+        if row["timeline"] == "device" and group & wanted and is_between:
             each = value(row) / max(1, int(row["steps_count"]))
             totals[row["group_id"]] = totals.get(row["group_id"], 0.0) + each
     return max(totals.values(), default=0.0)
@@ -413,7 +431,7 @@ def _own_growth(row: Row, foreign_per_s: float) -> float | None:
     return float(row["step_growth"]) * max(0.0, own_ratio)
 
 
-def slowed_ns(facts: Facts, found: Sequence[Port], foreign_per_s: float = 0.0) -> float:
+def slowed_ns(facts: Facts, ports: Sequence[Port], foreign_per_s: float = 0.0) -> float:
     """Time of a step that transfers took beyond what the usual speed of the job's links allows.
 
     The bytes a second that these ports counted from the first step to the last (less the share of
@@ -421,10 +439,10 @@ def slowed_ns(facts: Facts, found: Sequence[Port], foreign_per_s: float = 0.0) -
     reach, against the transfers of the ranks behind them (waiting not counted). 0 where no port
     says at what speed it runs.
     """
-    needed_ns = _needed_ns(facts, found, foreign_per_s)
+    needed_ns = _needed_ns(facts, ports, foreign_per_s)
     took_ns = _of_groups(
         facts,
-        {r for p in found for r in owners(p)},
+        {r for p in ports for r in owners(p)},
         lambda row: float(row["transfer_p50_ns"]) * int(row["instances_count"]),
     )
     return 0.0 if needed_ns is None else max(0.0, took_ns - needed_ns)
@@ -441,60 +459,62 @@ class OpenPrice:
     """All calls together, waiting for the absent ones included."""
 
 
-def open_price(facts: Facts, found: Sequence[Port], foreign_per_s: float = 0.0) -> OpenPrice:
+def open_price(facts: Facts, ports: Sequence[Port], foreign_per_s: float = 0.0) -> OpenPrice:
     """What ``slowed_ns`` would tell, from calls whose last traced member may have waited for one
     without a trace (``absent_waits``). Both 0 where calls have all their members: ask that."""
-    needed_ns = _needed_ns(facts, found, foreign_per_s)
-    ranks = {r for p in found for r in owners(p)}
+    needed_ns = _needed_ns(facts, ports, foreign_per_s)
+    ranks = {r for p in ports for r in owners(p)}
     if needed_ns is None or _of_groups(facts, ranks, lambda row: 1.0):
         return OpenPrice(0.0, 0.0)
     short_ns = most_ns = 0.0
     for row in facts.of("absent_waits"):
-        own = {int(r) for r in row["traced_ranks"]}
-        is_between = len({facts.job.hosts.get(r, r) for r in own}) > 1
-        if own & ranks and is_between:
+        traced = {int(r) for r in row["traced_ranks"]}
+        is_between = len({facts.job.hosts.get(r, r) for r in traced}) > 1
+        if traced & ranks and is_between:
             called_ns, waited_ns = float(row["call_per_step_ns"]), float(row["wait_per_step_ns"])
             short_ns = max(short_ns, called_ns - waited_ns)
             most_ns = max(most_ns, called_ns)
     return OpenPrice(max(0.0, short_ns - needed_ns), max(0.0, most_ns - needed_ns))
 
 
-def left_open(facts: Facts, found: Finding) -> Finding:
+def left_open(facts: Facts, finding: Finding) -> Finding:
     """The finding with the capture that would tell its price: ranks without a trace are in the
     way."""
-    return replace(found, next_capture=(facts.missing_advice,))
+    return replace(finding, next_capture=(facts.missing_advice,))
 
 
-def _needed_ns(facts: Facts, found: Sequence[Port], foreign_per_s: float) -> float | None:
+def _needed_ns(facts: Facts, near: Sequence[Port], foreign_per_s: float) -> float | None:
     """Time of a step that the bytes of these ports need at the usual speed; None: unknown."""
     speed = usual_speed(facts)
     rates = [
-        own / (float(row["step_covered_ns"]) / 1e9)
-        for port in found
+        grown / (float(row["step_covered_ns"]) / 1e9)
+        for port in near
         for row in port.of(TRAFFIC)
-        if (own := _own_growth(row, foreign_per_s)) is not None and row["step_covered_ns"]
+        if (grown := _own_growth(row, foreign_per_s)) is not None and row["step_covered_ns"]
     ]
     if not speed or not rates:
         return None
-    return max(rates) * facts.steps.step_ns / (REACHED_RATIO * speed)
+    return (
+        max(rates) * facts.steps.step_ns / (facts.limits(TransferThresholds).reached_ratio * speed)
+    )
 
 
-def views(found: Iterable[Port]) -> list[list[Port]]:
+def views(ports: Iterable[Port]) -> list[list[Port]]:
     """Ports by link: a NIC, its interface and the switch's port towards it are three views of one.
 
     By host and rank; a port that leads nowhere known, or to a host whose rank is not told, is a
     link of its own.
     """
     links: dict[tuple[object, ...], list[Port]] = {}
-    for port in found:
+    for port in ports:
         key = (port.host, port.rank) if port.rank is not None else (None, port.link)
         links.setdefault(key, []).append(port)
     return list(links.values())
 
 
-def links_phrase(found: Sequence[Port]) -> str:
+def links_phrase(ports: Sequence[Port]) -> str:
     """Names of ports for a sentence."""
-    return some([safe(p.link) for p in found])
+    return some([safe(p.link) for p in ports])
 
 
 def is_counters_alone(evidence: Sequence[Evidence]) -> bool:

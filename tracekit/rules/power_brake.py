@@ -28,21 +28,14 @@ from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
 from tracekit.wording import share
-
-NAME = "power-brake"
 
 
 @dataclass(frozen=True)
-class PowerBrakeThresholds(Thresholds):
+class PowerBrakeThresholds(gpus.HeldThresholds, gpus.PricedThresholds):
     """When power holds a GPU down."""
 
-    min_held_ratio: float = threshold(
-        0.01, "share of the time that a counter says; below it costs less than a note"
-    )
-    min_active_ratio: float = threshold(0.05, "share of the samples; a sample is a moment")
-    min_active_count: int = threshold(3, "two lone samples may be changes of state or damage")
     min_capped_ratio: float = threshold(0.50, "share of the samples at the software power cap")
     max_clock_ratio: float = threshold(0.95, "clock over its busy peers' that is lost (D3)")
     min_below_ratio: float = threshold(0.50, "share of the busy moments with such a clock")
@@ -52,31 +45,20 @@ def evaluate(facts: Facts, limits: PowerBrakeThresholds) -> RuleOutcome:
     """One finding for all braked GPUs (they share a supply), one for each that is capped lower."""
     throttle = gpus.by_gpu(facts, gpus.THROTTLE, "event")
     if not throttle:
-        return gpus.lacking_counters(
-            facts, NAME, "the GPUs' clock event reasons (DCGM field 112, 1424)"
-        )
+        return gpus.lacking_counters(facts, "the GPUs' clock event reasons (DCGM field 112, 1424)")
     counters = gpus.by_gpu(facts, gpus.COUNTERS, "counter")
     braked = [
         events["hw_power_brake"]
         for _, events in sorted(throttle.items())
-        if "hw_power_brake" in events and _is_held(events["hw_power_brake"], limits)
+        if "hw_power_brake" in events and gpus.is_held(events["hw_power_brake"], limits)
     ]
-    found = [_brake(facts, limits, braked, counters)] if braked else []
+    findings = [_brake(facts, limits, braked, counters)] if braked else []
     named = {row["gpu_id"] for row in braked}
     for gpu, events in sorted(throttle.items()):
         clock = counters.get(gpu, {}).get("sm_clock")
         if gpu not in named and clock is not None and _is_capped(events, clock, limits):
-            found.append(_cap(facts, limits, events["sw_power_cap"], counters[gpu]))
-    return RuleOutcome(tuple(gpus.priced(facts, f) for f in found))
-
-
-def _is_held(row: Row, limits: PowerBrakeThresholds) -> bool:
-    if row["held_ratio"] is not None:
-        return bool(row["held_ratio"] >= limits.min_held_ratio)
-    return bool(
-        row["active_count"] >= limits.min_active_count
-        and row["active_ratio"] >= limits.min_active_ratio
-    )
+            findings.append(_cap(facts, limits, events["sw_power_cap"], counters[gpu]))
+    return RuleOutcome(tuple(gpus.priced(facts, f) for f in findings))
 
 
 def _is_capped(events: Mapping[str, Row], clock: Row, limits: PowerBrakeThresholds) -> bool:
@@ -169,7 +151,7 @@ def _cap(
 
 
 RULE = Rule(
-    name=NAME,
+    name="power-brake",
     summary="Power holds a GPU's clock down: a brake, or a limit below its peers'.",
     owner="hardware",
     thresholds=PowerBrakeThresholds(),

@@ -39,7 +39,7 @@ class Still:
 
 def still(facts: Facts) -> list[Still]:
     """Communicators with members behind and without growth, the largest first."""
-    found = []
+    standing = []
     for comm, rows in _by_comm(facts).items():
         counted = [r for r in rows if int(r["snapshots_count"]) >= 2]
         lagging = [r for r in counted if int(r["last_count"]) < int(r["peers_last_count"])]
@@ -51,8 +51,8 @@ def still(facts: Facts) -> list[Still]:
             continue
         spans = [int(r["span_ns"]) for r in counted if r["span_ns"] is not None]
         span_ns = min(spans) if len(spans) == len(counted) else None
-        found.append(Still(comm, counted, lagging, span_ns))
-    return sorted(found, key=lambda s: (-len(s.rows), s.comm))
+        standing.append(Still(comm, counted, lagging, span_ns))
+    return sorted(standing, key=lambda s: (-len(s.rows), s.comm))
 
 
 def told(facts: Facts) -> tuple[str, str]:
@@ -62,21 +62,23 @@ def told(facts: Facts) -> tuple[str, str]:
             "one RAS snapshot shows no hang: unequal counts are normal in it.",
             "take a second snapshot a minute later: who has not moved, hangs",
         )
-    one = next(iter(still(facts)), None)
-    if one is None:
+    first = next(iter(still(facts)), None)
+    if first is None:
         return (
             "between the RAS snapshots no member stood still behind others.",
             "look for what is slow in profiler traces: tracekit capture --what profiler",
         )
-    shown = f"nothing was launched in communicator {safe(one.comm)} between two RAS snapshots, and "
-    shown += _behind(one)
-    if one.span_ns is None:
+    shown = (
+        f"nothing was launched in communicator {safe(first.comm)} between two RAS snapshots, and "
+    )
+    shown += _behind(first)
+    if first.span_ns is None:
         return (
             f"{shown}. They state no times: if they are a minute or more apart, it hangs.",
             "take snapshots as JSON: ncclras -f json",
         )
     return (
-        f"{shown}. They are only {seconds(one.span_ns / 1e9)} apart.",
+        f"{shown}. They are only {seconds(first.span_ns / 1e9)} apart.",
         "take the next snapshot a minute later: who has not moved, hangs",
     )
 
@@ -98,15 +100,15 @@ def hang(facts: Facts, min_silence_ns: int) -> Finding | None:
         hosts = sorted({safe(s.node) for s in dead if s.node is not None})
         places = nccl_of(facts).places(dead)
     elif standing:
-        one = standing[0]
-        assert one.span_ns is not None  # noqa: S101  # filtered above
-        span = seconds(one.span_ns / 1e9)
-        says = f"Communicator {safe(one.comm)} stood still for {span}: {_behind(one)}."
-        value, unit, name = one.span_ns / 1e9, "s", "between snapshots without a new operation"
+        first = standing[0]
+        assert first.span_ns is not None  # noqa: S101  # filtered above
+        span = seconds(first.span_ns / 1e9)
+        says = f"Communicator {safe(first.comm)} stood still for {span}: {_behind(first)}."
+        value, unit, name = first.span_ns / 1e9, "s", "between snapshots without a new operation"
         threshold = min_silence_ns / 1e9
-        named = one.lagging
-        groups = (safe(one.comm),)
-        places = facts.places(one.lagging, unit="line ")
+        named = first.lagging
+        groups = (safe(first.comm),)
+        places = facts.places(first.lagging, unit="line ")
         if len(standing) > 1:
             # Who is behind in one may be held up in another.
             says += f" So do {plural(len(standing) - 1, 'other communicator')}."
@@ -149,18 +151,18 @@ def is_single(facts: Facts) -> bool:
 
 
 def _by_comm(facts: Facts) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = defaultdict(list)
+    by_comm: dict[str, list[Row]] = defaultdict(list)
     for row in facts.of(QUERY):
-        found[str(row["comm_hash"])].append(row)
-    return found
+        by_comm[str(row["comm_hash"])].append(row)
+    return by_comm
 
 
-def _behind(one: Still) -> str:
-    least = min(int(r["last_count"]) for r in one.lagging)
-    most = max(int(r["peers_last_count"]) for r in one.lagging)
-    count = f"{least:,}" if all(int(r["last_count"]) == least for r in one.lagging) else "fewer"
+def _behind(lag: Still) -> str:
+    least = min(int(r["last_count"]) for r in lag.lagging)
+    most = max(int(r["peers_last_count"]) for r in lag.lagging)
+    count = f"{least:,}" if all(int(r["last_count"]) == least for r in lag.lagging) else "fewer"
     return (
-        f"{_ranks(one.lagging)}{_at(one.lagging)} launched {count} of the {most:,} operations "
+        f"{_ranks(lag.lagging)}{_at(lag.lagging)} launched {count} of the {most:,} operations "
         f"that others did"
     )
 

@@ -40,11 +40,11 @@ class RecompileThresholds(StallThresholds):
     """When compiling is a stall: the defaults of all stalls."""
 
 
-def _says(found: StallSummary) -> str:
-    verb = "compiles" if found.subject.startswith("Rank ") else "compile"
+def _says(stall: StallSummary) -> str:
+    verb = "compiles" if stall.subject.startswith("Rank ") else "compile"
     return (
-        f"{found.subject} {verb} the model again {found.often}, for "
-        f"{seconds(found.mean_stall_s)} with an idle GPU, and the job waits."
+        f"{stall.subject} {verb} the model again {stall.often}, for "
+        f"{seconds(stall.mean_stall_s)} with an idle GPU, and the job waits."
     )
 
 

@@ -47,12 +47,9 @@ from tracekit.rules.base import (
     Rule,
     RuleOutcome,
     Thresholds,
-    lacking,
     threshold,
 )
 from tracekit.wording import seconds, share
-
-NAME = "sequence-imbalance"
 
 
 @dataclass(frozen=True)
@@ -85,10 +82,10 @@ def evaluate(facts: Facts, limits: SequenceImbalanceThresholds) -> RuleOutcome:
     ]
     step_ns = facts.step_ns
     if not rows or step_ns <= 0:
-        return lacking(NAME, pipeline.NEEDS, pipeline.CAPTURE)
+        return facts.lacking(pipeline.NEEDS, pipeline.CAPTURE)
     balance = facts.of("replica_balance")
     if not balance or max(int(r["replicas_count"]) for r in balance) < 2:
-        return lacking(NAME, "operations of two replicas or more", "profile all replicas")
+        return facts.lacking("operations of two replicas or more", "profile all replicas")
     varying = [
         r
         for r in rows
@@ -98,7 +95,7 @@ def evaluate(facts: Facts, limits: SequenceImbalanceThresholds) -> RuleOutcome:
     if len(varying) < max(1.0, limits.min_ranks_ratio * len(rows)):
         return RuleOutcome()
     longest = [int(r["longest_replica"]) for r in balance]
-    same = max(longest.count(one) for one in set(longest)) / len(longest)
+    same = max(longest.count(microbatch) for microbatch in set(longest)) / len(longest)
     if same > limits.max_same_replica_ratio:
         return RuleOutcome()
     lost_ns = fmean(float(r["longest_ns"]) - float(r["mean_ns"]) for r in balance)
@@ -184,7 +181,7 @@ def _stages_too(facts: Facts) -> str:
 
 
 RULE = Rule(
-    name=NAME,
+    name="sequence-imbalance",
     summary="Microbatches of unequal length keep replicas waiting for the longest.",
     owner="data",
     thresholds=SequenceImbalanceThresholds(),

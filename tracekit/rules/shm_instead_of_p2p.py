@@ -27,11 +27,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracekit.findings import Finding, Severity
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.rules.nccl_facts import CAPTURE, Link, Nccl, log_scope, nccl_of, no_logs
 from tracekit.wording import plural
-
-NAME = "shm-instead-of-p2p"
 
 
 @dataclass(frozen=True)
@@ -47,15 +45,15 @@ def evaluate(facts: Facts, limits: ShmInsteadOfP2pThresholds) -> RuleOutcome:
     """Pairs on one host that do not talk directly, and could."""
     nccl = nccl_of(facts)
     if not nccl.members and not nccl.links:
-        return no_logs(NAME)
+        return no_logs(facts)
     local = [k for k in nccl.links if k.is_local]
     if not local:
         if all(m.size == 1 for m in nccl.members):
             return RuleOutcome()
-        return lacking(NAME, "connections within a machine in NCCL logs", CAPTURE)
+        return facts.lacking("connections within a machine in NCCL logs", CAPTURE)
     nvlink = _nvlinked(nccl)
     direct = {_pair(nccl, k) for k in local if k.transport == "P2P"} - {None}
-    found: list[tuple[Link, str]] = []
+    links: list[tuple[Link, str]] = []
     for link in local:
         if link.transport not in ("SHM", "NET"):
             continue
@@ -63,12 +61,12 @@ def evaluate(facts: Facts, limits: ShmInsteadOfP2pThresholds) -> RuleOutcome:
         if pair is None:
             continue
         if (link.start_node, *pair) in nvlink:
-            found.append((link, "NVLink"))
+            links.append((link, "NVLink"))
         elif pair in direct:
-            found.append((link, "P2P elsewhere"))
-    if len(found) < limits.min_pairs_count:
+            links.append((link, "P2P elsewhere"))
+    if len(links) < limits.min_pairs_count:
         return RuleOutcome()
-    return RuleOutcome(findings=(_finding(facts, nccl, limits, found),))
+    return RuleOutcome(findings=(_finding(facts, nccl, limits, links),))
 
 
 def _pair(nccl: Nccl, link: Link) -> tuple[str, str] | None:
@@ -81,14 +79,14 @@ def _pair(nccl: Nccl, link: Link) -> tuple[str, str] | None:
 
 def _nvlinked(nccl: Nccl) -> set[tuple[str | None, str, str]]:
     """Pairs of GPUs of a node between which NCCL's topology states NVLink."""
-    found: set[tuple[str | None, str, str]] = set()
+    pairs: set[tuple[str | None, str, str]] = set()
     for signal in nccl.of("gpu_paths"):
         start = _pci(signal.given.get("gpu", ""))
         for name, path in signal.given.items():
             end = _pci(name.removeprefix("GPU/")) if name.startswith("GPU/") else None
             if start and end and path.endswith(("/NVL", "/NVB")):
-                found.add((signal.node, start, end))
-    return found
+                pairs.add((signal.node, start, end))
+    return pairs
 
 
 def _pci(text: str) -> str | None:
@@ -104,12 +102,12 @@ def _finding(
     facts: Facts,
     nccl: Nccl,
     limits: ShmInsteadOfP2pThresholds,
-    found: list[tuple[Link, str]],
+    ways: list[tuple[Link, str]],
 ) -> Finding:
-    links = [link for link, _ in found]
+    links = [link for link, _ in ways]
     by_nic = sum(1 for k in links if k.transport == "NET")
     over = "the NIC" if by_nic == len(links) else "host memory"
-    has_nvlink = any(way == "NVLink" for _, way in found)
+    has_nvlink = any(way == "NVLink" for _, way in ways)
     could = "NVLink joins them" if has_nvlink else "the same pairs use P2P on another host"
     settings = [s for n in ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL") for s in nccl.settings(n)]
     names = sorted({f"{s.given['name']}={s.given.get('value')}" for s in settings})
@@ -151,7 +149,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="shm-instead-of-p2p",
     summary="GPUs of one machine talk through host memory although they could directly.",
     owner="platform",
     thresholds=ShmInsteadOfP2pThresholds(),

@@ -47,7 +47,7 @@ from tracekit.findings import (
 )
 from tracekit.rules import busiest as active
 from tracekit.rules import gpus
-from tracekit.rules.base import SUMMARY_QUERY, Facts, Row, Rule, RuleOutcome, lacking, threshold
+from tracekit.rules.base import SUMMARY_QUERY, Facts, Row, Rule, RuleOutcome, threshold
 from tracekit.rules.lateness import (
     ABSENT_WAITS,
     QUERIES,
@@ -65,17 +65,14 @@ from tracekit.rules.lateness import (
 )
 from tracekit.wording import listed, ranks_phrase, seconds
 
-NAME = "slow-gpu"
 OPERATIONS = "pipeline_heat_map"
 CLOCKS = "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,CLOCK on its host, while the job runs"
 SAME_GEMM = "run the same GEMM on this GPU and on a peer"
 DRAIN = "if the GEMM is slow there too: drain the machine and hand it to hardware"
-CLOCK_RATIO = 0.95
-"""Clock over its peers' that counts as lost (D2)."""
 
 
 @dataclass(frozen=True)
-class SlowGpuThresholds(SlowerThresholds):
+class SlowGpuThresholds(active.BusiestThresholds, SlowerThresholds):
     """When a GPU is slow."""
 
     min_compute_ratio: float = threshold(
@@ -87,20 +84,6 @@ class SlowGpuThresholds(SlowerThresholds):
     max_calls_ratio: float = threshold(
         1.05, "its kernels over its peers'; more kernels are more work, not a slower GPU"
     )
-    min_activity_ratio: float = threshold(
-        1.10, "counters alone: its activity over its peers', as for computing time"
-    )
-    max_below_ratio: float = threshold(
-        0.20, "counters alone: share of moments in which it is less active, as of steps"
-    )
-    max_clock_ratio: float = threshold(
-        CLOCK_RATIO, "counters alone: clock over its busy peers' that is a reason (D2)"
-    )
-    max_power_ratio: float = threshold(
-        0.90, "counters alone: less power than peers that do less; boards differ by some 5 %"
-    )
-    min_peers_count: int = threshold(3, "counters alone: GPUs of its model to compare with")
-    min_moments_count: int = threshold(10, "counters alone: moments to compare in")
 
 
 def evaluate(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
@@ -110,23 +93,22 @@ def evaluate(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
     if not facts.has_gpu and facts.of(gpus.COUNTERS):
         return _by_counters(facts, limits)
     if not facts.has_gpu:
-        return lacking(
-            NAME,
+        return facts.lacking(
             "a GPU timeline (these ranks show none)",
             "profile with activities CPU and CUDA",
         )
     if matched_note(facts) is None:
-        return lacking(NAME, why_unmatched(facts), "profile all ranks in the same steps")
+        return facts.lacking(why_unmatched(facts), "profile all ranks in the same steps")
     if not len(facts.steps):
-        return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
-    if has_uneven_work(facts):
-        return lacking(NAME, "the work of each rank: experts get unequal shares of the tokens")
-    found = []
+        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
+    if has_uneven_work(facts, limits):
+        return facts.lacking("the work of each rank: experts get unequal shares of the tokens")
+    findings = []
     for late in late_ranks(facts, limits) or slower_ranks(facts, limits):
         ratios = step_ratios_of(facts, late, "compute")
         if is_slow(late, ratios, limits) and not _has_more_calls(facts, late.rank, limits):
-            found.append(_finding(facts, limits, late, ratios))
-    return RuleOutcome(findings=tuple(found))
+            findings.append(_finding(facts, limits, late, ratios))
+    return RuleOutcome(findings=tuple(findings))
 
 
 def _has_timers_only(facts: Facts) -> bool:
@@ -195,27 +177,19 @@ def _of_operations(facts: Facts, limits: SlowGpuThresholds, row: Row) -> Finding
 def _by_counters(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
     """The GPU that does not wait, where its own counters say why it may be slow."""
     if not active.has_activity(facts):
-        return lacking(NAME, "a GPU timeline, or the SM activity of GPUs (DCGM 1002)", gpus.CAPTURE)
-    found = active.busiest(
-        facts,
-        min_activity_ratio=limits.min_activity_ratio,
-        max_below_ratio=limits.max_below_ratio,
-        max_clock_ratio=limits.max_clock_ratio,
-        max_power_ratio=limits.max_power_ratio,
-        min_peers_count=limits.min_peers_count,
-        min_moments_count=limits.min_moments_count,
-    )
-    return RuleOutcome(tuple(_suspect(facts, limits, one) for one in found))
+        return facts.lacking("a GPU timeline, or the SM activity of GPUs (DCGM 1002)", gpus.CAPTURE)
+    busy = active.busiest(facts, limits)
+    return RuleOutcome(tuple(_suspect(facts, limits, suspect) for suspect in busy))
 
 
-def _suspect(facts: Facts, limits: SlowGpuThresholds, one: active.Busiest) -> Finding:
-    row = one.row
+def _suspect(facts: Facts, limits: SlowGpuThresholds, suspect: active.Busiest) -> Finding:
+    row = suspect.row
     index = row["gpu_index"] if row["gpu_index"] is not None else row["pci"] or "N"
     return gpus.finding(
         facts,
         [row],
         f"{gpus.subject([row])} does not wait for its peers "
-        f"({row['total_ratio']:.2f}x as active as they are), and {listed(one.reasons)}.",
+        f"({row['total_ratio']:.2f}x as active as they are), and {listed(suspect.reasons)}.",
         (
             Evidence(
                 "activity over its peers'",
@@ -225,7 +199,7 @@ def _suspect(facts: Facts, limits: SlowGpuThresholds, one: active.Busiest) -> Fi
                 query=gpus.COUNTERS,
                 rows=facts.readings([row]),
             ),
-            *one.evidence,
+            *suspect.evidence,
         ),
         least=Severity.MINOR,
         basis="one kind of evidence: counters; no trace shows who waits for whom",
@@ -238,13 +212,14 @@ def _suspect(facts: Facts, limits: SlowGpuThresholds, one: active.Busiest) -> Fi
     )
 
 
-def has_uneven_work(facts: Facts) -> bool:
+def has_uneven_work(facts: Facts, limits: SlowerThresholds) -> bool:
     """Whether the job may deal out work unevenly: it exchanges tokens all to all, and the traces
     do not state that every rank receives as many."""
     if not any(row["op"] == "all_to_all" for row in facts.of("comm_summary")):
         return False
     shares = [row["received_ratio"] for row in facts.of("expert_load")]
-    return not shares or any(s is None or not 0.9 <= float(s) <= 1.1 for s in shares)
+    most = limits.max_uneven_ratio
+    return not shares or any(s is None or not 1 - most <= float(s) <= 1 + most for s in shares)
 
 
 def is_slow(late: LateRank, ratios: Sequence[float], limits: SlowGpuThresholds) -> bool:
@@ -275,7 +250,7 @@ def _finding(
     impact = facts.impact(cost_ns)
     ratio = late.compute_ratio or 0.0
     # A clock like its peers' speaks against the GPU: then its work or its host is slow.
-    clock = gpus.clock_of(facts, late.rank)
+    clock = gpus.clock_of(facts, late.rank, limits.max_clock_ratio)
     return facts.finding(
         scope,
         f"{ranks_phrase([late.rank], facts.ranks)} computes {ratio:.2f}x as long as its peers, "
@@ -290,7 +265,7 @@ def _finding(
                 query="step_breakdown",
             ),
             *score_evidence(facts, late, limits),
-            *(e for e in clock if e.value <= CLOCK_RATIO),
+            *(e for e in clock if e.value <= limits.max_clock_ratio),
         ),
         by=["GPU timeline", "peers"],
         basis=f"its kernels are slow and the others wait for it; {matched_note(facts)}"
@@ -298,14 +273,14 @@ def _finding(
         impact=impact,
         cap=Severity.CRITICAL if late.is_sure else Severity.MINOR,
         keys=late.late_keys or facts.steps.keys,
-        against=tuple(e for e in clock if e.value > CLOCK_RATIO),
+        against=tuple(e for e in clock if e.value > limits.max_clock_ratio),
         confirm=(CLOCKS, SAME_GEMM),
         remedy=(DRAIN,),
     )
 
 
 RULE = Rule(
-    name=NAME,
+    name="slow-gpu",
     summary="A GPU takes longer than its peers for the same computation.",
     owner="hardware",
     thresholds=SlowGpuThresholds(),

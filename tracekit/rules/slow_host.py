@@ -41,7 +41,7 @@ from tracekit.findings import (
     Instrument,
     Severity,
 )
-from tracekit.rules.base import Facts, Rule, RuleOutcome, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
 from tracekit.rules.lateness import (
     ABSENT_WAITS,
     QUERIES,
@@ -59,7 +59,6 @@ from tracekit.rules.lateness import (
 from tracekit.rules.slow_gpu import has_uneven_work
 from tracekit.wording import ranks_phrase, seconds
 
-NAME = "slow-host"
 STALL_QUERIES = (
     *("input_stall", "gc_pause", "checkpoint_stall", "sync_stall"),
     *("compile_stall", "allocator_stall"),
@@ -84,19 +83,19 @@ class SlowHostThresholds(SlowerThresholds):
 def evaluate(facts: Facts, limits: SlowHostThresholds) -> RuleOutcome:
     """One finding for each rank that its host holds up; a host whose ranks all are is named."""
     if matched_note(facts) is None:
-        return lacking(NAME, why_unmatched(facts), "profile all ranks in the same steps")
+        return facts.lacking(why_unmatched(facts), "profile all ranks in the same steps")
     if not len(facts.steps):
-        return lacking(NAME, "at least one steady step", "profile five or more steps after warm-up")
-    if not facts.has_gpu and has_uneven_work(facts):
-        return lacking(NAME, "the work of each rank: experts get unequal shares of the tokens")
+        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
+    if not facts.has_gpu and has_uneven_work(facts, limits):
+        return facts.lacking("the work of each rank: experts get unequal shares of the tokens")
     slow = late_ranks(facts, limits) or slower_ranks(facts, limits)
-    found = [late for late in slow if _is_slow(facts, late, limits)]
-    whole = _whole_hosts(facts, [late.rank for late in found])
+    held_up = [late for late in slow if _is_slow(facts, late, limits)]
+    whole = _whole_hosts(facts, [late.rank for late in held_up])
     findings = []
     for host, ranks in sorted(whole.items()):
-        members = [late for late in found if late.rank in ranks]
+        members = [late for late in held_up if late.rank in ranks]
         findings.append(_finding(facts, limits, members, host))
-    for late in found:
+    for late in held_up:
         if not any(late.rank in ranks for ranks in whole.values()):
             findings.append(_finding(facts, limits, [late], None))
     return RuleOutcome(findings=tuple(findings))
@@ -192,7 +191,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="slow-host",
     summary="A rank is late because its host is slow, not its GPU.",
     owner="platform",
     thresholds=SlowHostThresholds(),

@@ -33,15 +33,14 @@ from statistics import median
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
 from tracekit.wording import share
 
-NAME = "slow-receiver"
 STALLS = ("pci_read_stall_events", "pci_write_stall_events", "pci_buffer_overflow")
 
 
 @dataclass(frozen=True)
-class SlowReceiverThresholds(Thresholds):
+class SlowReceiverThresholds(at.PortThresholds):
     """When a host is too slow for what it receives."""
 
     min_paused_ratio: float = threshold(
@@ -58,17 +57,19 @@ def evaluate(facts: Facts, limits: SlowReceiverThresholds) -> RuleOutcome:
     every = [(p, pause) for p in at.ports(facts) if (pause := at.paused(facts, p, is_by_host=True))]
     if not every:
         needs = at.why_not(facts, at.PAUSES) or f"{at.NEEDS} of pause frames"
-        return lacking(NAME, needs, at.CAPTURE)
+        return facts.lacking(needs, at.CAPTURE)
     hosts: dict[str, list[tuple[at.Port, at.Pause]]] = {}
     for port, pause in every:
         if port.host is not None:
             hosts.setdefault(port.host, []).append((port, pause))
-    found = []
-    for host, own in sorted(hosts.items()):
-        much = [(p, x) for p, x in own if _is_much(x, limits) and _is_ahead(x, host, hosts, limits)]
+    findings = []
+    for host, pauses in sorted(hosts.items()):
+        much = [
+            (p, x) for p, x in pauses if _is_much(x, limits) and _is_ahead(x, host, hosts, limits)
+        ]
         if much:
-            found.append(_finding(facts, limits, much, own))
-    return RuleOutcome(tuple(found))
+            findings.append(_finding(facts, limits, much, pauses))
+    return RuleOutcome(tuple(findings))
 
 
 def _is_much(pause: at.Pause, limits: SlowReceiverThresholds) -> bool:
@@ -85,8 +86,8 @@ def _is_ahead(
 ) -> bool:
     """Ten times what the other hosts pause, each by its worst port, in the same unit."""
     others = []
-    for name, own in hosts.items():
-        alike = [x.measure for _, x in own if (x.ratio is None) == (pause.ratio is None)]
+    for name, pauses in hosts.items():
+        alike = [x.measure for _, x in pauses if (x.ratio is None) == (pause.ratio is None)]
         if name != host and alike:
             others.append(max(alike))
     return not others or pause.measure >= limits.min_ahead_ratio * median(others)
@@ -96,13 +97,13 @@ def _finding(
     facts: Facts,
     limits: SlowReceiverThresholds,
     much: Sequence[tuple[at.Port, at.Pause]],
-    own: Sequence[tuple[at.Port, at.Pause]],
+    pauses: Sequence[tuple[at.Port, at.Pause]],
 ) -> Finding:
     """One finding for all ports of a host, seen from the switch and from the host."""
     timed = [(p, x) for p, x in much if x.ratio is not None] or list(much)
     worst = max(timed, key=lambda m: (not at.unproved(m[1].rows), m[1].measure))[1]
-    found = at.proved_first(p for p, _ in much)
-    stalls = max((p.growth(STALLS) or 0.0 for p, _ in own), default=0.0)
+    ports = at.proved_first(p for p, _ in much)
+    stalls = max((p.growth(STALLS) or 0.0 for p, _ in pauses), default=0.0)
     is_timed = worst.ratio is not None
     said = (
         f"{share(worst.ratio)} of the time"
@@ -122,8 +123,8 @@ def _finding(
     )
     return at.finding(
         facts,
-        found,
-        f"{at.host_named(found)} pauses the switch, {said}{behind}.",
+        ports,
+        f"{at.host_named(ports)} pauses the switch, {said}{behind}.",
         [evidence],
         rows=rows,
         counters=at.PAUSES,
@@ -137,7 +138,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="slow-receiver",
     summary="A host pauses the switch: it cannot take in what it is sent.",
     owner="hardware",
     thresholds=SlowReceiverThresholds(),

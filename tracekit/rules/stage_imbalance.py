@@ -47,12 +47,9 @@ from tracekit.rules.base import (
     Rule,
     RuleOutcome,
     Thresholds,
-    lacking,
     threshold,
 )
 from tracekit.wording import ranks_phrase, seconds, share
-
-NAME = "stage-imbalance"
 
 
 @dataclass(frozen=True)
@@ -70,14 +67,14 @@ class StageImbalanceThresholds(Thresholds):
 
 def evaluate(facts: Facts, limits: StageImbalanceThresholds) -> RuleOutcome:
     """The heaviest stage, if it is heavy in most steps and costs something."""
-    found = pipeline.stages(facts)
+    stages = pipeline.stages(facts)
     bubbles = pipeline.steady_bubbles(facts)
     step_ns = facts.step_ns
-    if not found or step_ns <= 0:
-        return lacking(NAME, pipeline.NEEDS, pipeline.CAPTURE)
-    if len(found) < 2:
-        return lacking(NAME, "operations of more than one pipeline stage", pipeline.CAPTURE)
-    heavy = max(found, key=lambda s: (s.compute_ratio, -s.stage))
+    if not stages or step_ns <= 0:
+        return facts.lacking(pipeline.NEEDS, pipeline.CAPTURE)
+    if len(stages) < 2:
+        return facts.lacking("operations of more than one pipeline stage", pipeline.CAPTURE)
+    heavy = max(stages, key=lambda s: (s.compute_ratio, -s.stage))
     if heavy.compute_ratio < limits.min_stage_ratio:
         return RuleOutcome()
     if heavy.slow_steps_count < limits.min_steps_ratio * heavy.steps_count:
@@ -85,16 +82,16 @@ def evaluate(facts: Facts, limits: StageImbalanceThresholds) -> RuleOutcome:
     idle = pipeline.mean_bubble_by_stage(bubbles)
     if heavy.stage in idle and idle[heavy.stage] > min(idle.values()):
         return RuleOutcome()  # another stage is busier: this one does not hold the others up
-    lost_ns = excess_ns(found)
+    lost_ns = excess_ns(stages)
     if lost_ns < limits.min_impact_ratio * step_ns:
         return RuleOutcome()
-    return RuleOutcome(findings=(_finding(facts, limits, found, heavy, lost_ns, step_ns),))
+    return RuleOutcome(findings=(_finding(facts, limits, stages, heavy, lost_ns, step_ns),))
 
 
-def excess_ns(found: Sequence[pipeline.Stage]) -> float:
+def excess_ns(stages: Sequence[pipeline.Stage]) -> float:
     """What a step loses against the same work spread evenly over the stages."""
-    times = [s.compute_ns for s in found]
-    microbatches = max(s.microbatches_count for s in found)
+    times = [s.compute_ns for s in stages]
+    microbatches = max(s.microbatches_count for s in stages)
     longest, everything = max(times), sum(times)
     uneven = microbatches * longest + everything - longest
     even = (microbatches + len(times) - 1) * everything / len(times)
@@ -104,7 +101,7 @@ def excess_ns(found: Sequence[pipeline.Stage]) -> float:
 def _finding(
     facts: Facts,
     limits: StageImbalanceThresholds,
-    found: Sequence[pipeline.Stage],
+    stages: Sequence[pipeline.Stage],
     heavy: pipeline.Stage,
     lost_ns: float,
     step_ns: float,
@@ -118,7 +115,7 @@ def _finding(
     if heavy.replicas_count > 1:
         kinds.append("peers")
     alone = heavy.replicas_count == 1
-    order = sorted(s.stage for s in found)
+    order = sorted(s.stage for s in stages)
     where = {order[0]: "the first; ", order[-1]: "the last; "}.get(heavy.stage, "")
     who = ranks_phrase(heavy.ranks, ()).lower()
     evidence = [
@@ -183,7 +180,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="stage-imbalance",
     summary="One pipeline stage computes longer than the others.",
     owner="model",
     thresholds=StageImbalanceThresholds(),

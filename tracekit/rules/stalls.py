@@ -34,14 +34,10 @@ from tracekit.rules.base import (
     Row,
     RuleOutcome,
     Thresholds,
-    lacking,
     threshold,
 )
 from tracekit.rules.steps import StepKey, Steps
 from tracekit.wording import listed, ranks_phrase, seconds, share
-
-MIN_STEPS = 2
-"""One step shows no persistence of anything."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +61,17 @@ class StallThresholds(Thresholds):
     )
     min_rank_ratio: float = threshold(
         0.5, "a rank is named in a step if it stalled at least this share of the longest stall"
+    )
+    min_named_ratio: float = threshold(
+        0.1, "and named at all if it did so in this share of the stalled steps"
+    )
+    min_steps_count: int = threshold(2, "steps; one shows no persistence of anything")
+    min_others_count: int = threshold(3, "steps without a stall, to say how long these are")
+    min_agreeing_ratio: float = threshold(
+        0.5, "of the delay that waiting peers, or the steps' own times, show: half is no chance"
+    )
+    max_unseen_ratio: float = threshold(
+        0.25, "of the delay: where stalled steps are no longer than that, it speaks against"
     )
 
 
@@ -157,16 +164,15 @@ def evaluate_stalls(
     rows = facts.of(text.query)
     steps = facts.steps
     if text.needs_gpu and not facts.has_gpu:
-        return lacking(facts.asked.name, NO_GPU, text.capture)
+        return facts.lacking(NO_GPU, text.capture)
     # Rows are per step: without steps their absence says nothing about what was recorded.
-    if len(steps) < MIN_STEPS:
-        return lacking(
-            facts.asked.name,
-            f"at least {MIN_STEPS} steady steps (there are {len(steps)})",
+    if len(steps) < limits.min_steps_count:
+        return facts.lacking(
+            f"at least {limits.min_steps_count} steady steps (there are {len(steps)})",
             "profile five or more steps after warm-up",
         )
     if not rows:
-        return lacking(facts.asked.name, text.needs, text.capture)
+        return facts.lacking(text.needs, text.capture)
     if delays is None:
         delays = step_delays(steps, rows)
     stalled = [d for d in delays if d.delay_ns >= limits.min_step_ratio * steps.step_ns > 0]
@@ -185,23 +191,23 @@ def _contributors(delay: StepDelay, limits: StallThresholds) -> set[int]:
 
 
 def _named_ranks(stalled: Sequence[StepDelay], limits: StallThresholds) -> list[int]:
-    """Ranks whose own stall was among the longest in at least a tenth of the stalled steps.
+    """Ranks whose own stall was among the longest often enough in the stalled steps.
 
-    A fault that moves about (a collector that strikes another rank each step) may leave no rank
-    with a tenth: then all that it struck are named.
+    A fault that moves about (a collector that strikes another rank each step) may leave no
+    such rank: then all that it struck are named.
     """
     counts: dict[int, int] = {}
     for delay in stalled:
         for rank in _contributors(delay, limits):
             counts[rank] = counts.get(rank, 0) + 1
-    often = [rank for rank, n in counts.items() if n >= 0.1 * len(stalled)]
+    often = [rank for rank, n in counts.items() if n >= limits.min_named_ratio * len(stalled)]
     return sorted(often or counts)
 
 
 def _is_persistent(
     stalled: Sequence[StepDelay], ranks: Sequence[int], steps: Steps, limits: StallThresholds
 ) -> bool:
-    if len(stalled) < MIN_STEPS:
+    if len(stalled) < limits.min_steps_count:
         return False
     if len(stalled) >= limits.persistent_ratio * len(steps):
         return True
@@ -209,8 +215,8 @@ def _is_persistent(
     if max(episode_lengths(keys, steps.keys)) >= limits.persistent_steps_count:
         return True
     for rank in ranks:
-        own = [d.key for d in stalled if rank in _contributors(d, limits)]
-        if len(episode_lengths(own, steps.keys)) >= limits.episodes_count:
+        named_in = [d.key for d in stalled if rank in _contributors(d, limits)]
+        if len(episode_lengths(named_in, steps.keys)) >= limits.episodes_count:
             return True
     return False
 
@@ -263,7 +269,7 @@ def _finding(
         period_steps=period_of(keys) if len(keys) > 1 else None,
     )
     impact = facts.impact(cost_ns)
-    kinds, basis = _instruments(facts, stalled, ranks, text)
+    kinds, basis = _instruments(facts, limits, stalled, text)
     return facts.finding(
         scope,
         text.says(summary),
@@ -272,14 +278,14 @@ def _finding(
         basis=basis,
         impact=impact,
         keys=keys,
-        against=_counter_evidence(facts, text, stalled, ranks),
+        against=_counter_evidence(facts, limits, text, stalled),
         confirm=text.confirm,
         remedy=text.remedy,
     )
 
 
 def _instruments(
-    facts: Facts, stalled: Sequence[StepDelay], ranks: Sequence[int], text: StallText
+    facts: Facts, limits: StallThresholds, stalled: Sequence[StepDelay], text: StallText
 ) -> tuple[list[Instrument], str]:
     """Which independent kinds of evidence agree, and the sentence that says so."""
     steps = facts.steps
@@ -290,22 +296,25 @@ def _instruments(
         kinds.append("GPU timeline")
         words.append("its GPU idle meanwhile")
     backed, delay = sum(d.backed_ns for d in stalled), sum(d.delay_ns for d in stalled)
-    if backed >= 0.5 * delay > 0:
+    if backed >= limits.min_agreeing_ratio * delay > 0:
         kinds.append("peers")
         words.append("other ranks waiting for it")
-    longer_ns = _extra_step_ns(steps, stalled)
-    if longer_ns is not None and longer_ns >= 0.5 * delay / len(stalled):
+    longer_ns = _extra_step_ns(steps, stalled, limits)
+    least_ns = limits.min_agreeing_ratio * delay / len(stalled)
+    if longer_ns is not None and longer_ns >= least_ns:
         kinds.append("step times")
         words.append(f"stalled steps {seconds(longer_ns / 1e9)} longer than the others")
     agree = f"{listed(words)} agree" if len(words) > 1 else f"only {words[0]}"
     return kinds, f"{agree}, {len(stalled)} of {len(steps)} steps"
 
 
-def _extra_step_ns(steps: Steps, stalled: Sequence[StepDelay]) -> float | None:
-    """How much longer stalled steps took than the others; None with fewer than three others."""
+def _extra_step_ns(
+    steps: Steps, stalled: Sequence[StepDelay], limits: StallThresholds
+) -> float | None:
+    """How much longer stalled steps took than the others; None where those are too few."""
     hit = {d.key for d in stalled}
     others = [steps.job_dur_ns(k) for k in steps.keys if k not in hit]
-    if len(others) < 3:
+    if len(others) < limits.min_others_count:
         return None
     return fmean(steps.job_dur_ns(k) for k in hit) - fmean(others)
 
@@ -366,12 +375,12 @@ def _places(
 
 
 def _counter_evidence(
-    facts: Facts, text: StallText, stalled: Sequence[StepDelay], ranks: Sequence[int]
+    facts: Facts, limits: StallThresholds, text: StallText, stalled: Sequence[StepDelay]
 ) -> tuple[Evidence, ...]:
     """What speaks against: stalled steps that are no longer than the others."""
-    longer_ns = _extra_step_ns(facts.steps, stalled)
+    longer_ns = _extra_step_ns(facts.steps, stalled, limits)
     mean_delay_ns = fmean(d.delay_ns for d in stalled)
-    if longer_ns is None or longer_ns >= 0.25 * mean_delay_ns:
+    if longer_ns is None or longer_ns >= limits.max_unseen_ratio * mean_delay_ns:
         return ()
     return (
         Evidence(

@@ -22,18 +22,18 @@ CAPTURE = (
 )
 
 
-def hang(facts: Facts, min_silence_ns: int, min_silence_ratio: float) -> Finding | None:
+def hang(facts: Facts, limits: standstill.SilenceThresholds) -> Finding | None:
     """All ranks of a capture stand still and some wait for work; None where that is not so, where
     a trace is cut, or where all traces tell communicators (then other evidence says more)."""
     latest = max((int(r["capture_id"]) for r in facts.of(QUERY)), default=0)
     rows = [r for r in facts.of(QUERY) if int(r["capture_id"]) == latest]
     if all(r["is_told"] is not False for r in rows):
         return None
-    still_ns = standstill.still_ns(rows, min_silence_ns, min_silence_ratio)
+    still_ns = standstill.still_ns(rows, limits)
     if still_ns is None:
         return None
     waiting = [r for r in rows if r["launches_count"] or r["calls_count"]]
-    return _finding(facts, rows, waiting, still_ns, min_silence_ns) if waiting else None
+    return _finding(facts, rows, waiting, still_ns, limits.min_silence_ns) if waiting else None
 
 
 def _finding(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tracekit.findings import (
     Candidates,
@@ -10,13 +11,25 @@ from tracekit.findings import (
     Finding,
     Severity,
 )
-from tracekit.rules.base import Facts, Row
+from tracekit.rules.base import Facts, Row, Thresholds, threshold
 from tracekit.wording import ranges
 
 FLIGHT_RECORDER = "TORCH_NCCL_TRACE_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
 
 
-def still_ns(rows: Sequence[Row], min_silence_ns: int, min_silence_ratio: float) -> int | None:
+@dataclass(frozen=True)
+class SilenceThresholds(Thresholds):
+    """When silence is a hang."""
+
+    min_silence_ns: int = threshold(
+        30_000_000_000, "no call for so long; shorter silences are checkpoints and evaluations"
+    )
+    min_silence_ratio: float = threshold(
+        10.0, "times the longest pause between two calls before; a hang is like nothing before it"
+    )
+
+
+def still_ns(rows: Sequence[Row], limits: SilenceThresholds) -> int | None:
     """For how long no member of these rows has done anything, member with least.
 
     None where that is short, or not unlike any pause before; where a trace is cut; where no member
@@ -26,7 +39,7 @@ def still_ns(rows: Sequence[Row], min_silence_ns: int, min_silence_ratio: float)
         return None
     least = min(int(r["standing_ns"]) for r in rows)
     gap_ns = max(int(r["longest_gap_ns"] or 0) for r in rows)
-    if gap_ns == 0 or least < max(min_silence_ns, min_silence_ratio * gap_ns):
+    if gap_ns == 0 or least < max(limits.min_silence_ns, limits.min_silence_ratio * gap_ns):
         return None
     return least
 
@@ -82,4 +95,4 @@ def finding(
     )
 
 
-__all__ = ["FLIGHT_RECORDER", "finding", "still_ns"]
+__all__ = ["FLIGHT_RECORDER", "SilenceThresholds", "finding", "still_ns"]

@@ -103,11 +103,11 @@ class Steps:
         for row in times:
             if row.get("is_inferred"):
                 inferred.add(int(row["rank"]))
-            found = by_capture.get((int(row["capture_id"] or 0), int(row["step"])))
-            if found is not None and row["start_ns"] is not None:
+            moments = by_capture.get((int(row["capture_id"] or 0), int(row["step"])))
+            if moments is not None and row["start_ns"] is not None:
                 start, end = int(row["start_ns"]), int(row["start_ns"]) + int(row["dur_ns"])
-                first, last = spans.get(found, (start, end))
-                spans[found] = (min(first, start), max(last, end))
+                first, last = spans.get(moments, (start, end))
+                spans[moments] = (min(first, start), max(last, end))
         return cls(steady, spans, frozenset(warmup), partial_count, tuple(sorted(inferred)))
 
     def only(self, keys: Iterable[StepKey]) -> Steps:

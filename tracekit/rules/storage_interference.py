@@ -34,10 +34,9 @@ from statistics import median
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
 from tracekit.wording import safe, share, some
 
-NAME = "storage-interference"
 CLASSES = {
     "rx_priority_bytes": "priority",
     "tx_priority_bytes": "priority",
@@ -49,7 +48,7 @@ NEEDS = "bytes by priority or queue of the job's ports, and the speed of their l
 
 
 @dataclass(frozen=True)
-class StorageInterferenceThresholds(Thresholds):
+class StorageInterferenceThresholds(at.TransferThresholds):
     """When foreign traffic takes the link."""
 
     min_link_ratio: float = threshold(0.10, "foreign bytes over what the link could carry")
@@ -73,66 +72,67 @@ class _Foreign:
 
 def evaluate(facts: Facts, limits: StorageInterferenceThresholds) -> RuleOutcome:
     """One finding a host; one for all where all are alike."""
-    found = [p for p in at.ports(facts) if at.owners(p) and p.host is not None]
+    ports = [p for p in at.ports(facts) if at.owners(p) and p.host is not None]
     missing = at.why_not(facts, CLASSES)
     speed = at.usual_speed(facts)
-    if missing is not None or not speed or not any(p.of(CLASSES) for p in found):
-        return lacking(NAME, missing or NEEDS, at.CAPTURE)
-    own = _own_classes(found)
-    every = [f for p in found for f in _foreign(p, own, speed)]
+    if missing is not None or not speed or not any(p.of(CLASSES) for p in ports):
+        return facts.lacking(missing or NEEDS, at.CAPTURE)
+    classes = _own_classes(ports)
+    every = [f for p in ports for f in _foreign(p, classes, speed)]
     worst: dict[str, float] = {}
-    for one in every:
-        host = str(one.port.host)
-        worst[host] = max(worst.get(host, 0.0), one.link_ratio)
+    for foreign in every:
+        host = str(foreign.port.host)
+        worst[host] = max(worst.get(host, 0.0), foreign.link_ratio)
     hosts: dict[str, list[_Foreign]] = defaultdict(list)
-    for one in every:
-        is_much = one.link_ratio >= limits.min_link_ratio and (
-            one.bytes_per_s >= limits.min_bytes_ratio * (one.bytes_per_s + one.own_per_s)
+    for foreign in every:
+        is_much = foreign.link_ratio >= limits.min_link_ratio and (
+            foreign.bytes_per_s
+            >= limits.min_bytes_ratio * (foreign.bytes_per_s + foreign.own_per_s)
         )
-        others = [v for h, v in worst.items() if h != one.port.host]
-        is_one = not others or one.link_ratio >= limits.min_ahead_ratio * median(others)
+        others = [v for h, v in worst.items() if h != foreign.port.host]
+        is_one = not others or foreign.link_ratio >= limits.min_ahead_ratio * median(others)
         is_all = bool(others) and min(worst.values()) >= limits.min_link_ratio
         if is_much and (is_one or is_all):
-            hosts[str(one.port.host)].append(one)
+            hosts[str(foreign.port.host)].append(foreign)
     findings = [f for _, own_ in sorted(hosts.items()) if (f := _finding(facts, limits, own_))]
     return RuleOutcome(tuple(findings))
 
 
-def _own_classes(found: Sequence[at.Port]) -> dict[str, int | None]:
+def _own_classes(ports: Sequence[at.Port]) -> dict[str, int | None]:
     """The class of each counter in which most of the job's bytes are."""
     totals: dict[str, dict[int | None, float]] = defaultdict(lambda: defaultdict(float))
-    for port in found:
+    for port in ports:
         for row in port.of(CLASSES):
             name = str(row["counter"])
             totals[name][row[CLASSES[name]]] += float(row["growth"])
     return {name: max(by, key=lambda c: by[c]) for name, by in totals.items()}
 
 
-def _foreign(port: at.Port, own: dict[str, int | None], speed: float) -> list[_Foreign]:
+def _foreign(port: at.Port, classes: dict[str, int | None], speed: float) -> list[_Foreign]:
     """Bytes of other classes a second, by counter."""
     rates: dict[str, list[float]] = {}
     for row in port.of(CLASSES):
         name, span_s = str(row["counter"]), at.span_s(row)
         if span_s is not None:
             pair = rates.setdefault(name, [0.0, 0.0])
-            pair[row[CLASSES[name]] == own[name]] += float(row["growth"]) / span_s
+            pair[row[CLASSES[name]] == classes[name]] += float(row["growth"]) / span_s
     return [_Foreign(port, n, other, mine, other / speed) for n, (other, mine) in rates.items()]
 
 
 def _finding(
-    facts: Facts, limits: StorageInterferenceThresholds, own: Sequence[_Foreign]
+    facts: Facts, limits: StorageInterferenceThresholds, foreign: Sequence[_Foreign]
 ) -> Finding | None:
-    first = max(own, key=lambda f: (not at.unproved(f.port.of([f.counter])), f.link_ratio))
-    found = at.proved_first({f.port.link: f.port for f in own}.values())
+    first = max(foreign, key=lambda f: (not at.unproved(f.port.of([f.counter])), f.link_ratio))
+    ports = at.proved_first({f.port.link: f.port for f in foreign}.values())
     step_ns = facts.steps.step_ns
     held_ns = first.link_ratio * step_ns
-    lost_ns = min(at.slowed_ns(facts, found, foreign_per_s=first.bytes_per_s), held_ns)
-    most_ns = min(at.open_price(facts, found, foreign_per_s=first.bytes_per_s).most_ns, held_ns)
+    lost_ns = min(at.slowed_ns(facts, ports, foreign_per_s=first.bytes_per_s), held_ns)
+    most_ns = min(at.open_price(facts, ports, foreign_per_s=first.bytes_per_s).most_ns, held_ns)
     if not step_ns or max(lost_ns, most_ns) < limits.min_lost_ratio * step_ns:
         return None
-    rows = [r for f in own for r in f.port.of([f.counter])]
+    rows = [r for f in foreign for r in f.port.of([f.counter])]
     total = first.bytes_per_s + first.own_per_s
-    links = some([safe(p.link) for p in found])
+    links = some([safe(p.link) for p in ports])
     evidence = (
         Evidence(
             "bytes of other classes over what the link could carry",
@@ -152,8 +152,8 @@ def _finding(
     )
     finding = at.finding(
         facts,
-        found,
-        f"{at.host_named(found)} shares its links with other traffic: "
+        ports,
+        f"{at.host_named(ports)} shares its links with other traffic: "
         f"{first.bytes_per_s / 1e9:.2g} GB/s in another class than the job's, "
         f"{share(first.link_ratio)} of the link ({links}).",
         evidence,
@@ -170,7 +170,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="storage-interference",
     summary="Traffic of another class takes the job's links from it.",
     owner="platform",
     thresholds=StorageInterferenceThresholds(),

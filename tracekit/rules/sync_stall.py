@@ -49,12 +49,12 @@ class SyncStallThresholds(StallThresholds):
     )
 
 
-def _says(found: StallSummary) -> str:
-    whose = "its GPU" if found.subject.startswith("Rank ") else "their GPUs"
-    verb = "waits" if found.subject.startswith("Rank ") else "wait"
+def _says(stall: StallSummary) -> str:
+    whose = "its GPU" if stall.subject.startswith("Rank ") else "their GPUs"
+    verb = "waits" if stall.subject.startswith("Rank ") else "wait"
     return (
-        f"{found.subject} {verb} for the GPU inside the step {found.often}, after which {whose} "
-        f"idle {seconds(found.mean_stall_s)} until new work is launched."
+        f"{stall.subject} {verb} for the GPU inside the step {stall.often}, after which {whose} "
+        f"idle {seconds(stall.mean_stall_s)} until new work is launched."
     )
 
 

@@ -26,11 +26,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracekit.findings import Finding, Severity
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.rules.nccl_facts import CAPTURE, Nccl, log_scope, nccl_of, no_logs
 from tracekit.wording import plural, ranges
-
-NAME = "tensor-group-spans-hosts"
 
 
 @dataclass(frozen=True)
@@ -44,12 +42,12 @@ def evaluate(facts: Facts, limits: TensorGroupSpansHostsThresholds) -> RuleOutco
     """Tensor-parallel groups of which NCCL counts the nodes."""
     nccl = nccl_of(facts)
     if not nccl.members:
-        return no_logs(NAME)
+        return no_logs(facts)
     groups = [r for r in facts.of("nccl_groups") if r["kind"] == "tp"]
     counted = [r for r in groups if r["nodes_count"] is not None]
     if not counted:
-        return lacking(
-            NAME, "tensor-parallel groups of the traces joined with NCCL's own node count", CAPTURE
+        return facts.lacking(
+            "tensor-parallel groups of the traces joined with NCCL's own node count", CAPTURE
         )
     wide = [r for r in counted if int(r["nodes_count"]) > limits.max_nodes_count]
     wide = [r for r in wide if not _has_mnnvl(nccl, str(r["comm"]))]
@@ -93,7 +91,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="tensor-group-spans-hosts",
     summary="A tensor-parallel group has members on several machines.",
     owner="framework",
     thresholds=TensorGroupSpansHostsThresholds(),

@@ -31,10 +31,9 @@ from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
 from tracekit.wording import share
 
-NAME = "thermal-throttle"
 REASONS = ("hw_thermal", "sw_thermal", "thermal")
 WORDS = {
     "hw_thermal": "hardware thermal slowdown",
@@ -45,14 +44,9 @@ WORDS = {
 
 
 @dataclass(frozen=True)
-class ThermalThrottleThresholds(Thresholds):
+class ThermalThrottleThresholds(gpus.HeldThresholds, gpus.PricedThresholds):
     """When heat holds a GPU down."""
 
-    min_held_ratio: float = threshold(
-        0.01, "share of the time that a counter says; below it costs less than a note"
-    )
-    min_active_ratio: float = threshold(0.05, "share of the samples; a sample is a moment")
-    min_active_count: int = threshold(3, "two lone samples may be changes of state or damage")
     max_clock_ratio: float = threshold(0.95, "clock over its busy peers' that counts as lost (D2)")
     max_margin_celsius: float = threshold(
         3.0, "below the slowdown temperature: a hardware slowdown there is heat"
@@ -63,43 +57,31 @@ def evaluate(facts: Facts, limits: ThermalThrottleThresholds) -> RuleOutcome:
     """One finding a GPU that heat holds down."""
     throttle = gpus.by_gpu(facts, gpus.THROTTLE, "event")
     if not throttle:
-        return gpus.lacking_counters(
-            facts, NAME, "the GPUs' clock event reasons (DCGM 112, 1422, 1423)"
-        )
+        return gpus.lacking_counters(facts, "the GPUs' clock event reasons (DCGM 112, 1422, 1423)")
     counters = gpus.by_gpu(facts, gpus.COUNTERS, "counter")
-    found = []
+    findings = []
     for gpu, events in sorted(throttle.items()):
         reason = _reason(events, counters.get(gpu, {}), limits)
         if reason is not None:
-            own = _finding(facts, limits, events[reason], counters.get(gpu, {}))
-            found.append(gpus.priced(facts, own))
-    return RuleOutcome(tuple(found))
+            finding = _finding(facts, limits, events[reason], counters.get(gpu, {}))
+            findings.append(gpus.priced(facts, finding))
+    return RuleOutcome(tuple(findings))
 
 
 def _reason(
     events: Mapping[str, Row], counters: Mapping[str, Row], limits: ThermalThrottleThresholds
 ) -> str | None:
     for reason in REASONS:
-        if reason in events and is_held(events[reason], limits):
+        if reason in events and gpus.is_held(events[reason], limits):
             return reason
     slowdown = events.get("hw_slowdown")
-    if slowdown is None or not is_held(slowdown, limits):
+    if slowdown is None or not gpus.is_held(slowdown, limits):
         return None
     heat, limit = counters.get("gpu_temperature"), counters.get("gpu_slowdown_temperature")
     if heat is None or limit is None:
         return None
     is_near = heat["max_value"] >= limit["max_value"] - limits.max_margin_celsius
     return "hw_slowdown" if is_near else None
-
-
-def is_held(row: Row, limits: ThermalThrottleThresholds) -> bool:
-    """Whether a reason held long enough: by the counter where there is one, else by samples."""
-    if row["held_ratio"] is not None:
-        return bool(row["held_ratio"] >= limits.min_held_ratio)
-    return bool(
-        row["active_count"] >= limits.min_active_count
-        and row["active_ratio"] >= limits.min_active_ratio
-    )
 
 
 def clock_lost(counters: Mapping[str, Row]) -> tuple[float, Row] | None:
@@ -170,7 +152,7 @@ def _finding(
 
 
 RULE = Rule(
-    name=NAME,
+    name="thermal-throttle",
     summary="A GPU is too hot and its clock is held down.",
     owner="hardware",
     thresholds=ThermalThrottleThresholds(),

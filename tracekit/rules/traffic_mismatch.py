@@ -43,10 +43,9 @@ from tracekit.findings import (
     Scope,
     Severity,
 )
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.wording import listed, safe, seconds
 
-NAME = "traffic-mismatch"
 NEEDS = "the job's layout and model in a job description"
 CAPTURE = "tracekit job RUN -o job.toml   correct it and give it with --job"
 STATED = ("tp", "cp", "ep")
@@ -64,6 +63,13 @@ class TrafficMismatchThresholds(Thresholds):
     )
     min_bytes_ratio: float = threshold(
         0.05, "of all bytes of a step: norms, losses and counters are far smaller"
+    )
+    min_double_ratio: float = threshold(
+        1.8, "over what is expected, of bytes or calls: twice as many, less what is not counted"
+    )
+    max_double_ratio: float = threshold(2.2, "likewise: more is not for twice the bits alone")
+    misplaced_ratio: float = threshold(
+        0.5, "of its exposed time that NVLink would save, where nobody says how fast the links are"
     )
 
 
@@ -90,25 +96,25 @@ def evaluate(facts: Facts, limits: TrafficMismatchThresholds) -> RuleOutcome:
     """One finding for each family of groups that does not send what it should."""
     rows = facts.of("traffic")
     if not any(row["calls_per_step"] for row in rows):
-        return lacking(NAME, "collectives in steady steps", "profile five or more steps")
+        return facts.lacking("collectives in steady steps", "profile five or more steps")
     if facts.description is None or all(
         getattr(facts.description.parallelism, d) is None for d in ("tp", "pp", "dp", "ep", "cp")
     ):
-        return lacking(NAME, NEEDS, CAPTURE)
+        return facts.lacking(NEEDS, CAPTURE)
     contradicted = _contradicted(facts, rows)
     wrong = {m.kind for m in contradicted}
-    found = [
+    mismatches = [
         *contradicted,
         *(m for row in rows if (m := _oversized(row, rows, limits)) and m.kind not in wrong),
         *(m for m in _extra_and_missing(facts, rows, limits) if m.kind not in wrong),
-        *(m for row in rows if (m := _misplaced(facts, row)) and m.kind not in wrong),
+        *(m for row in rows if (m := _misplaced(facts, row, limits)) and m.kind not in wrong),
     ]
-    if not found and all(row["expected_bytes"] is None for row in rows):
+    if not mismatches and all(row["expected_bytes"] is None for row in rows):
         unknown = expect(facts.description).unknown
         what = f"{NEEDS}: {listed(unknown[:6])}" if unknown else "sizes of messages in the traces"
-        return lacking(NAME, what, CAPTURE)
+        return facts.lacking(what, CAPTURE)
     by_kind: dict[tuple[str, str], list[Mismatch]] = defaultdict(list)
-    for mismatch in found:
+    for mismatch in mismatches:
         by_kind[mismatch.kind, mismatch.what].append(mismatch)
     return RuleOutcome(
         findings=tuple(_finding(facts, limits, several) for several in by_kind.values())
@@ -134,24 +140,26 @@ def _contradicted(facts: Facts, rows: Sequence[Row]) -> list[Mismatch]:
     """Families whose groups have another size than the description says."""
     assert facts.description is not None  # noqa: S101  # evaluate has looked
     parallelism = facts.description.parallelism
-    found = []
+    mismatches = []
     for kind in STATED:
         said = getattr(parallelism, kind)
-        own = [r for r in rows if r["group_kind"] == kind and r["group_size"] and r["ranks_count"]]
-        if said is None or not own or kind == "cp":
+        alike = [
+            r for r in rows if r["group_kind"] == kind and r["group_size"] and r["ranks_count"]
+        ]
+        if said is None or not alike or kind == "cp":
             continue
-        seen = max(int(r["group_size"]) for r in own)
+        seen = max(int(r["group_size"]) for r in alike)
         if seen != said:
             says = (
                 f"The job description says {kind} = {said}; the traces show {kind} groups of "
                 f"{seen} ranks."
             )
-            found.append(
-                Mismatch(kind, str(own[0]["op"]), "contradicted", says, own[0], 0.0,
+            mismatches.append(
+                Mismatch(kind, str(alike[0]["op"]), "contradicted", says, alike[0], 0.0,
                          float(seen), "count", float(said),
                          remedy=("correct the job description: what is expected rests on it",))
             )  # fmt: skip
-    return found
+    return mismatches
 
 
 def _oversized(row: Row, rows: Sequence[Row], limits: TrafficMismatchThresholds) -> Mismatch | None:
@@ -162,7 +170,7 @@ def _oversized(row: Row, rows: Sequence[Row], limits: TrafficMismatchThresholds)
     if seen - most < limits.min_bytes_ratio * _total(rows):
         return None
     ratio = seen / expected
-    why, remedy = _why_oversized(row, ratio)
+    why, remedy = _why_oversized(row, ratio, limits)
     says = (
         f"The {_named(row)} sends {_bytes(seen)} a rank and step, expected {_bytes(expected)} "
         f"({ratio:.2f}x){why}."
@@ -184,15 +192,20 @@ def _oversized(row: Row, rows: Sequence[Row], limits: TrafficMismatchThresholds)
 _WIDE = {"float", "float32", "double", "float64"}
 
 
-def _why_oversized(row: Row, ratio: float) -> tuple[str, tuple[str, ...]]:
+def _why_oversized(
+    row: Row, ratio: float, limits: TrafficMismatchThresholds
+) -> tuple[str, tuple[str, ...]]:
     calls, wanted = row["calls_per_step"], row["expected_calls"]
-    if str(row["dtype"] or "").lower() in _WIDE and 1.8 <= ratio <= 2.2:
+    if (
+        str(row["dtype"] or "").lower() in _WIDE
+        and limits.min_double_ratio <= ratio <= limits.max_double_ratio
+    ):
         return (
             f": its elements are {safe(str(row['dtype']))}",
             ("reduce in 16 bits: Megatron without --accumulate-allreduce-grads-in-fp32, FSDP "
              "MixedPrecision(reduce_dtype=torch.bfloat16)",),
         )  # fmt: skip
-    if row["group_kind"] == "dp" and calls and wanted and calls >= 1.8 * wanted:
+    if row["group_kind"] == "dp" and calls and wanted and calls >= limits.min_double_ratio * wanted:
         return "", ("synchronise once a step: no_sync() in all but the last microbatch",)
     return "", ("compare the sizes of its messages with the model: tracekit query RUN traffic",)
 
@@ -218,8 +231,8 @@ def _extra_and_missing(
         if not r["calls_per_step"] and (r["expected_bytes"] or 0.0) >= max(least, 1.0) and is_whole
         and not any(_stands_in(facts, other, [r]) for other in unplanned)
     ]  # fmt: skip
-    found = [_extra(facts, r) for r in extra]
-    return found + [_missing(r, extra) for r in missing]
+    mismatches = [_extra(facts, r) for r in extra]
+    return mismatches + [_missing(r, extra) for r in missing]
 
 
 def _stands_in(facts: Facts, row: Row, rows: Sequence[Row]) -> bool:
@@ -286,7 +299,7 @@ def _missing(row: Row, extra: Sequence[Row]) -> Mismatch:
     )
 
 
-def _misplaced(facts: Facts, row: Row) -> Mismatch | None:
+def _misplaced(facts: Facts, row: Row, limits: TrafficMismatchThresholds) -> Mismatch | None:
     """A family that fits the NVLink domain and whose groups span several machines."""
     kind, spread = row["group_kind"], row["hosts_count"]
     if kind not in STATED or row["expected_domain"] != "nvlink" or (spread or 1) < 2:
@@ -301,7 +314,7 @@ def _misplaced(facts: Facts, row: Row) -> Mismatch | None:
     if kind == "tp" and any(r["kind"] == "tp" for r in facts.of("nccl_groups")):
         return None  # tensor-group-spans-hosts knows it from NCCL itself
     slow, fast = hardware.nic_bytes_per_s, hardware.nvlink_bytes_per_s
-    ratio = 1 - slow / fast if slow and fast and slow < fast else 0.5
+    ratio = 1 - slow / fast if slow and fast and slow < fast else limits.misplaced_ratio
     says = (
         f"The {_named(row)} crosses {int(spread)} hosts a group: its groups of "
         f"{row['group_size']} would fit one."
@@ -336,16 +349,16 @@ def _exposed_ns(facts: Facts, row: Row) -> float:
 
     The operation's share of all exposed communication, and of that its family's share of bytes.
     """
-    own: dict[int, float] = defaultdict(float)
+    of_op: dict[int, float] = defaultdict(float)
     every: dict[int, float] = defaultdict(float)
-    for one in facts.of("exposed_comm_by_op"):
-        ns = float(one["exposed_comm_ns"] or 0.0)
-        every[int(one["rank"])] += ns
-        if one["op"] == row["op"]:
-            own[int(one["rank"])] += ns
+    for exposed in facts.of("exposed_comm_by_op"):
+        ns = float(exposed["exposed_comm_ns"] or 0.0)
+        every[int(exposed["rank"])] += ns
+        if exposed["op"] == row["op"]:
+            of_op[int(exposed["rank"])] += ns
     means = facts.steps.rank_means
     shares = [
-        own[rank] / ns * means[rank].exposed_comm
+        of_op[rank] / ns * means[rank].exposed_comm
         for rank, ns in every.items()
         if ns > 0 and rank in means
     ]
@@ -396,7 +409,7 @@ def _evidence(mismatch: Mismatch, limits: TrafficMismatchThresholds) -> Evidence
 
 
 RULE = Rule(
-    name=NAME,
+    name="traffic-mismatch",
     summary="The job sends other traffic than its layout needs.",
     owner="framework",
     thresholds=TrafficMismatchThresholds(),

@@ -61,12 +61,14 @@ def not_built(kinds_present: Iterable[str] = ()) -> list[NotChecked]:
     of asking for what is already there.
     """
     present = set(kinds_present)
-    found: list[NotChecked] = []
+    not_checked: list[NotChecked] = []
     for family in FAMILIES:
         is_given = bool(family.kinds & present)
         needs = (
             f"a rule for them (not built yet; {family.needs} given)" if is_given else family.needs
         )
         capture = None if is_given else family.capture
-        found += [NotChecked(rule=rule, needs=needs, capture=capture) for rule in family.rules]
-    return found
+        not_checked += [
+            NotChecked(rule=rule, needs=needs, capture=capture) for rule in family.rules
+        ]
+    return not_checked

@@ -26,11 +26,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.rules.nccl_facts import Nccl, log_scope, nccl_of, no_logs
 from tracekit.wording import plural, safe, share
-
-NAME = "unsuitable-algorithm"
 
 
 @dataclass(frozen=True)
@@ -47,14 +45,16 @@ def evaluate(facts: Facts, limits: UnsuitableAlgorithmThresholds) -> RuleOutcome
     """Equal benchmarks with different algorithms, and forced protocols."""
     nccl = nccl_of(facts)
     if not facts.of("nccl_choices") and not nccl.members:
-        return no_logs(NAME)
+        return no_logs(facts)
     if not facts.of("nccl_choices"):
-        return lacking(
-            NAME, "NCCL's choices in a log (NCCL_DEBUG_SUBSYS=TUNING)", "NCCL_DEBUG_SUBSYS=TUNING"
+        return facts.lacking(
+            "NCCL's choices in a log (NCCL_DEBUG_SUBSYS=TUNING)", "NCCL_DEBUG_SUBSYS=TUNING"
         )
-    found = [f for rows in _alike(facts) if (f := _slower(facts, nccl, limits, rows)) is not None]
+    findings = [
+        f for rows in _alike(facts) if (f := _slower(facts, nccl, limits, rows)) is not None
+    ]
     forced = _forced(facts, nccl, limits)
-    return RuleOutcome(findings=(*found, *([forced] if forced else [])))
+    return RuleOutcome(findings=(*findings, *([forced] if forced else [])))
 
 
 def _alike(facts: Facts) -> list[list[Row]]:
@@ -148,7 +148,7 @@ def _forced(facts: Facts, nccl: Nccl, limits: UnsuitableAlgorithmThresholds) -> 
 
 
 RULE = Rule(
-    name=NAME,
+    name="unsuitable-algorithm",
     summary="NCCL runs an algorithm or protocol that is slower here than another.",
     owner="framework",
     thresholds=UnsuitableAlgorithmThresholds(),

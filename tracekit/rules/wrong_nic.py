@@ -31,12 +31,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, lacking, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.rules.nccl_facts import CAPTURE, Nccl, log_scope, nccl_of, no_logs
 from tracekit.rules.nearness import FAR, TOPOLOGY, listed_nics, nearness
 from tracekit.wording import safe
-
-NAME = "wrong-nic"
 
 
 @dataclass(frozen=True)
@@ -63,23 +61,23 @@ def evaluate(facts: Facts, limits: WrongNicThresholds) -> RuleOutcome:
     """The devices that each machine's ranks use, against those that it lists."""
     nccl = nccl_of(facts)
     if not nccl.members:
-        return no_logs(NAME)
+        return no_logs(facts)
     rows = [r for r in facts.of("nccl_nics") if r["plugin"] != "Socket"]
     if not rows:
         if nccl.spanning() or any(nccl.nodes_count(c) is None for c in nccl.comms):
-            return lacking(NAME, "connections over the network in NCCL logs", CAPTURE)
+            return facts.lacking("connections over the network in NCCL logs", CAPTURE)
         return RuleOutcome()
     by_node: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         if row["node"] is not None:
             by_node[str(row["node"])].append(row)
-    found = [
+    findings = [
         f for node, used in sorted(by_node.items())
         if (f := _slow(facts, nccl, limits, node, used)
              or _single(facts, nccl, limits, node, by_node)
              or _far(facts, nccl, limits, node, used))
     ]  # fmt: skip
-    return RuleOutcome(findings=tuple(found))
+    return RuleOutcome(findings=tuple(findings))
 
 
 def _slow(
@@ -245,7 +243,7 @@ def _far(
 
 
 RULE = Rule(
-    name=NAME,
+    name="wrong-nic",
     summary="Ranks use fewer or slower network devices than their machine offers.",
     owner="platform",
     thresholds=WrongNicThresholds(),

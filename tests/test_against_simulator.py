@@ -202,7 +202,7 @@ TWINS = [
         TWINS,
         fast=[
             ("slow-gpu", "ep8", 8),
-            ("slow-host", "tp2-pp2-m4", 8),
+            ("slow-host", "tp2", 8),
             ("allocator-stall", "ddp", 8),
         ],
     ),
@@ -212,8 +212,9 @@ def test_the_replay_without_the_culprit_is_the_twin(
 ) -> None:
     """Within 3 % of the step of the same job and seed without the fault."""
     request = Request(
-        scenario=fault, ranks=ranks, seed=5, layout=layout, steps_count=6, decoys=(), nccl="none"
-    )
+        scenario=fault, ranks=ranks, seed=5, layout=layout, steps_count=6, decoys=(), nccl="none",
+        counters="none",
+    )  # fmt: skip
     truth: dict[str, Any] = write(request, tmp_path / "job")
     culprits = [r for f in truth["faults"] for r in f["where"]["ranks"]]
     cause = parse_remove("rank=" + ",".join(map(str, culprits)))
@@ -244,8 +245,8 @@ def test_a_slow_link_is_priced_where_others_do_the_same(layout: str, tmp_path: P
     With tensor parallelism four data-parallel rings go between the hosts, and one has the slow NIC.
     """
     request = Request(
-        scenario="link-degraded", ranks=8, seed=5, layout=layout, steps_count=STEPS, decoys=(),
-        nccl="none",
+        scenario="link-degraded", ranks=8, seed=5, layout=layout, steps_count=2, decoys=(),
+        nccl="none", counters="none",
     )  # fmt: skip
     truth: dict[str, Any] = write(request, tmp_path / "job")
     (culprit,) = truth["faults"][0]["where"]["ranks"]

@@ -180,7 +180,7 @@ def test_a_secret_in_a_jobs_output_is_nowhere(tmp_path: Path) -> None:
 
 
 def test_what_the_logs_state_is_priced_by_the_slow_groups_of_that_host(tmp_path: Path) -> None:
-    write(Request("shm-instead-of-p2p", 32, 1000, "tp4-sp-m2", 6, decoys=()), tmp_path / "job")
+    write(Request("shm-instead-of-p2p", 16, 1000, "tp4-sp-m2", 5, decoys=()), tmp_path / "job")
     paths = [p for p in sorted((tmp_path / "job").glob("[!.]*")) if p.name != "truth.json"]
     text, document = told(tmp_path, *paths)
     first = document.findings[0]

@@ -355,7 +355,10 @@ def test_rows_of_a_broken_export_come_with_a_word_of_what_they_lack(
 
 def test_two_exports_of_one_capture_are_one(tmp_path: Path) -> None:
     """Exported again with payloads, as the report asks: the better export counts."""
-    write(Request("slow-gpu:1.7", 2, 5, "ddp", 4, "nsys", nccl="none", decoys=()), tmp_path / "job")
+    write(
+        Request("slow-gpu:1.7", 2, 5, "ddp", 4, "nsys", nccl="none", decoys=(), counters="none"),
+        tmp_path / "job",
+    )
     with api.open([tmp_path / "job"]) as run:
         alone = run.diagnose().document
     for rank in range(2):

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from soaks import soak
 from tracekit import api
 from tracekit.derive.periods import UPDATE, Cell, Launches, cells
 from tracekit.simulate import Request, write
@@ -216,19 +217,23 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("scenario", "layout", "ranks"),
-    [
-        ("none", "pp2-m2", 2),
-        ("hot-expert", "ep2", 2),
-        ("slow-gpu", "fsdp", 2),
-        ("recompile", "ddp", 2),
-    ],
+    soak(
+        [
+            ("none", "pp2-m2", 2),
+            ("hot-expert", "ep2", 2),
+            ("slow-gpu", "fsdp", 2),
+            ("recompile", "ddp", 2),
+        ],
+        fast=[("slow-gpu", "fsdp", 2), ("recompile", "ddp", 2)],
+    ),
 )
 def test_every_launch_of_a_simulated_job_is_in_its_step(
     scenario: str, layout: str, ranks: int, tmp_path: Path
 ) -> None:
     request = Request(
-        scenario=scenario, ranks=ranks, layout=layout, steps_count=5, style="nsys", nccl="none"
-    )
+        scenario=scenario, ranks=ranks, layout=layout, steps_count=5, style="nsys", nccl="none",
+        counters="none",
+    )  # fmt: skip
     write(request, tmp_path / "job")
     bare = without_markers(tmp_path / "job", tmp_path / "bare")
     with api.open([tmp_path / "job"]) as run:

@@ -145,16 +145,16 @@ def test_the_parts_of_a_step_add_up_to_it(case: str) -> None:
 
 
 def test_the_truth_is_never_read(tmp_path: Path) -> None:
-    """Without it, or with a lie in its place, the diagnosis is the same but for its inputs."""
+    """Without it and with a lie in its place the diagnosis is the same but for its inputs."""
     case = "ddp-dataloader-stall"
     folder = tmp_path / case
     shutil.copytree(RECORDED / case, folder)
     documents = []
-    for change in ("as it is", "a lie", "absent"):
+    for change in ("a lie", "absent"):
         if change == "a lie":
             lie = (RECORDED / "ddp-gc-pause" / "truth.json").read_text()
             (folder / "truth.json").write_text(lie)
-        elif change == "absent":
+        else:
             (folder / "truth.json").unlink()
             (folder / "README.md").unlink()
         with api.open(folder) as run:
@@ -162,7 +162,7 @@ def test_the_truth_is_never_read(tmp_path: Path) -> None:
         inputs = document.pop("inputs")
         assert len([i for i in inputs if i["kind"] == "kineto"]) == 4
         documents.append(document)
-    assert documents[0] == documents[1] == documents[2]
+    assert documents[0] == documents[1]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -239,6 +239,8 @@ def test_a_stall_of_input_explains_the_late_rank() -> None:
 KINETO_SETS = ("megatron-tp8",)
 STRANGERS = ("samples", "tracelens")
 """Folders of traces that are of different jobs: apart by years, machines and frameworks."""
+OF_A_KIND = ("samples/resnet50", "tracelens/mi300_ddp", "tracelens/inference_vllm")
+"""The oldest schema, another vendor's GPUs, and inference."""
 LAB_HEALTHY = ("ddp-healthy", "fsdp-healthy", "moe-healthy", "pp-gpipe-healthy")
 needs_shared = pytest.mark.skipif(
     not (SHARED / "kineto").is_dir(), reason="the real samples (../shared/data) are not here"
@@ -278,7 +280,7 @@ def test_traces_of_different_jobs_are_refused_with_their_names(
     "name",
     soak(
         [*kineto_files(), *KINETO_SETS],
-        fast=[*KINETO_SETS, *(n for n in kineto_files() if n.startswith(STRANGERS))],
+        fast=[*KINETO_SETS, *(n for n in kineto_files() if n.startswith(OF_A_KIND))],
     ),
 )
 def test_every_real_trace_is_diagnosed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -310,7 +312,7 @@ def test_traces_of_many_jobs_are_candidates_and_each_can_be_diagnosed(
 
 
 @needs_shared
-@pytest.mark.parametrize("name", LAB_HEALTHY)
+@pytest.mark.parametrize("name", soak(LAB_HEALTHY, fast=["fsdp-healthy", "moe-healthy"]))
 def test_a_healthy_lab_job_has_nothing_to_fix(name: str) -> None:
     with api.open(SHARED / "lab" / name) as run:
         report = run.diagnose()
@@ -320,6 +322,7 @@ def test_a_healthy_lab_job_has_nothing_to_fix(name: str) -> None:
 
 
 @needs_shared
+@pytest.mark.slow  # test_culprits.py holds the same jobs to more
 @pytest.mark.parametrize(
     ("name", "ranks"),
     [("pp2dp2tp2-healthy", set()), ("ddp-badlink-host1", {1}), ("moe-hot-expert-rank1", {1})],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,26 +20,44 @@ from tracekit.findings import Finding
 from tracekit.simulate import Request, write
 
 Document = dict[str, Any]
-STEP_GAP_NS = 3_000_000
+ROLL_UPS = ("latency-bound-communication", "offload-bound", "traffic-mismatch")
 
 
-def simulated(folder: Path, layout: str, ranks: int = 8) -> Path:
-    write(
-        Request(ranks=ranks, seed=3, layout=layout, steps_count=6, decoys=(), nccl="none"), folder
-    )
-    return folder
+Healthy = Callable[..., Path]
 
 
-def rewritten(folder: Path, change: Callable[[Document], None]) -> None:
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Healthy:
+    """A healthy job of a layout, simulated and diagnosed once: none of these rules speaks."""
+    known: dict[tuple[str, int], Path] = {}
+
+    def of(layout: str, ranks: int = 8) -> Path:
+        if (layout, ranks) not in known:
+            folder = known[layout, ranks] = tmp_path_factory.mktemp("healthy") / layout
+            request = Request(
+                ranks=ranks, seed=3, layout=layout, steps_count=6, decoys=(), nccl="none"
+            )
+            write(request, folder)
+            assert not {*ROLL_UPS} & {*findings(folder)}
+        return known[layout, ranks]
+
+    return of
+
+
+def rewritten(job: Path, folder: Path, change: Callable[[Document], None]) -> Path:
+    """A copy of the job whose traces are changed."""
+    shutil.copytree(job, folder)
     for path in folder.glob("*.pt.trace.json.gz"):
         document = json.loads(gzip.decompress(path.read_bytes()))
         change(document)
         path.write_bytes(gzip.compress(json.dumps(document).encode(), 1))
+    return folder
 
 
 def findings(folder: Path) -> dict[str, Finding]:
-    with api.open(folder) as run:
-        return {f.rule: f for f in run.diagnose().document.findings}
+    """What these rules say, asked alone."""
+    with api.open(folder, workers=1) as run:
+        return {f.rule: f for f in run.diagnose(select=ROLL_UPS).document.findings}
 
 
 # --- latency-bound-communication ------------------------------------------------------------------
@@ -59,10 +78,8 @@ def small_messages(share: int) -> Callable[[Document], None]:
     return change
 
 
-def test_messages_that_cost_their_latency(tmp_path: Path) -> None:
-    folder = simulated(tmp_path / "job", "tp8")
-    assert "latency-bound-communication" not in findings(folder)
-    rewritten(folder, small_messages(8))
+def test_messages_that_cost_their_latency(tmp_path: Path, healthy: Healthy) -> None:
+    folder = rewritten(healthy("tp8"), tmp_path / "job", small_messages(8))
     with api.open(folder) as run:
         document = run.diagnose().document
     found = next(f for f in document.findings if f.rule == "latency-bound-communication")
@@ -111,12 +128,11 @@ def host_copies(gap_us: float, copied: int) -> Callable[[Document], None]:
     ("gap_us", "copied", "is_said"),
     [(12_000.0, 250_000_000, True), (1_000.0, 120_000_000, False), (12_000.0, 1_000_000, False)],
 )
-def test_copies_to_the_host(tmp_path: Path, gap_us: float, copied: int, is_said: bool) -> None:
+def test_copies_to_the_host(
+    tmp_path: Path, healthy: Healthy, gap_us: float, copied: int, is_said: bool
+) -> None:
     """Not where they are short, nor where they carry no more than an input."""
-    folder = simulated(tmp_path / "job", "fsdp")
-    assert "offload-bound" not in findings(folder)
-    rewritten(folder, host_copies(gap_us, copied))
-    found = findings(folder)
+    found = findings(rewritten(healthy("fsdp"), tmp_path / "job", host_copies(gap_us, copied)))
     assert ("offload-bound" in found) == is_said
     if is_said:
         finding = found["offload-bound"]
@@ -143,11 +159,10 @@ def on_other_hosts(truth: dict[str, Any]) -> Callable[[Document], None]:
     return change
 
 
-def test_tensor_groups_across_hosts(tmp_path: Path) -> None:
-    folder = simulated(tmp_path / "job", "tp8", ranks=16)
-    assert "traffic-mismatch" not in findings(folder)
-    rewritten(folder, on_other_hosts(json.loads((folder / "truth.json").read_text())))
-    found = findings(folder)["traffic-mismatch"]
+def test_tensor_groups_across_hosts(tmp_path: Path, healthy: Healthy) -> None:
+    job = healthy("tp8", 16)
+    truth = json.loads((job / "truth.json").read_text())
+    found = findings(rewritten(job, tmp_path / "job", on_other_hosts(truth)))["traffic-mismatch"]
     assert "crosses 2 hosts a group: its groups of 8 would fit one" in found.summary
     assert found.scope.groups == ("tp",)
     assert (found.impact.s_per_step or 0) > 0

@@ -12,6 +12,9 @@ from tracekit.findings import Finding
 from tracekit.report import Report
 from tracekit.simulate import Request, write
 
+WITH_GPU_COUNTERS = soak(["gpu", "all"], fast=["gpu"])
+WITH_NET_COUNTERS = soak(["net", "all"], fast=["net"])
+"""Counters of what is at fault, and beside them those of all else: most rows are of switches."""
 DECOYS = ("software-power-cap", "latched-xid", "usual-pause-frames", "counter-reset")
 COUNTER_RULES = {
     "thermal-throttle", "power-brake", "gpu-memory-fault", "pcie-degraded", "nvlink-fault",
@@ -35,7 +38,7 @@ def diagnosed(
     request = Request(scenario, ranks, seed, layout, steps, decoys=decoys, counters=counters)
     write(request, folder)
     (folder / "truth.json").unlink()
-    with tracekit.open([folder]) as run:
+    with tracekit.open([folder], workers=1) as run:  # starting others takes longer here
         return run.diagnose()
 
 
@@ -51,12 +54,16 @@ def top(report: Report) -> Finding:
 
 
 @pytest.mark.parametrize(
-    "decoys", [DECOYS, pytest.param((*DECOYS, "one-gpu-pods"), marks=pytest.mark.slow)]
+    ("counters", "decoys"),
+    soak(
+        [("gpu", DECOYS), ("all", DECOYS), ("all", (*DECOYS, "one-gpu-pods"))],
+        fast=[("gpu", DECOYS)],
+    ),
 )
 def test_a_hot_gpu_is_the_cause_and_the_late_rank_points_to_it(
-    tmp_path: Path, decoys: tuple[str, ...]
+    tmp_path: Path, counters: str, decoys: tuple[str, ...]
 ) -> None:
-    report = diagnosed(tmp_path, "thermal-throttle", decoys=decoys)
+    report = diagnosed(tmp_path, "thermal-throttle", counters=counters, decoys=decoys)
     cause = top(report)
     assert cause.rule == "thermal-throttle"
     assert set(cause.scope.ranks) == culprits("thermal-throttle")
@@ -67,8 +74,9 @@ def test_a_hot_gpu_is_the_cause_and_the_late_rank_points_to_it(
     assert {f.rule for f in report.findings} & COUNTER_RULES <= {"thermal-throttle", "gpu-outlier"}
 
 
-def test_a_brake_on_a_host_is_one_cause_of_four_slow_ranks(tmp_path: Path) -> None:
-    report = diagnosed(tmp_path, "power-brake")
+@pytest.mark.parametrize("counters", WITH_GPU_COUNTERS)
+def test_a_brake_on_a_host_is_one_cause_of_four_slow_ranks(tmp_path: Path, counters: str) -> None:
+    report = diagnosed(tmp_path, "power-brake", counters=counters)
     cause = top(report)
     assert cause.rule == "power-brake"
     assert set(cause.scope.ranks) == culprits("power-brake")
@@ -76,16 +84,22 @@ def test_a_brake_on_a_host_is_one_cause_of_four_slow_ranks(tmp_path: Path) -> No
     assert cause.severity.value in ("major", "critical")
 
 
-def test_a_gpu_that_reports_errors_and_is_slow_is_one_finding(tmp_path: Path) -> None:
-    report = diagnosed(tmp_path, "gpu-memory-fault")
+@pytest.mark.parametrize("counters", WITH_GPU_COUNTERS)
+def test_a_gpu_that_reports_errors_and_is_slow_is_one_finding(
+    tmp_path: Path, counters: str
+) -> None:
+    report = diagnosed(tmp_path, "gpu-memory-fault", counters=counters)
     cause = top(report)
     assert cause.rule == "gpu-memory-fault"
     assert set(cause.scope.ranks) == culprits("gpu-memory-fault")
     assert "slow-gpu" not in {f.rule for f in report.findings}
 
 
-def test_loss_on_one_port_is_the_cause_of_transfers_that_are_stuck(tmp_path: Path) -> None:
-    report = diagnosed(tmp_path, "packet-loss")
+@pytest.mark.parametrize("counters", WITH_NET_COUNTERS)
+def test_loss_on_one_port_is_the_cause_of_transfers_that_are_stuck(
+    tmp_path: Path, counters: str
+) -> None:
+    report = diagnosed(tmp_path, "packet-loss", counters=counters)
     cause = top(report)
     assert cause.rule == "packet-loss"
     assert set(cause.scope.ranks) == culprits("packet-loss")
@@ -94,6 +108,7 @@ def test_loss_on_one_port_is_the_cause_of_transfers_that_are_stuck(tmp_path: Pat
     assert cause.id in exposed.explained_by
 
 
+@pytest.mark.slow
 def test_a_slow_receiver_is_named_and_those_it_holds_up_are_not(tmp_path: Path) -> None:
     report = diagnosed(tmp_path, "pfc-storm")
     cause = top(report)
@@ -119,20 +134,23 @@ def test_a_healthy_job_with_all_decoys_accuses_nobody(
 
 
 @pytest.mark.parametrize(
-    ("scenario", "layout"),
+    ("scenario", "layout", "counters"),
     soak(
         [
-            ("incast", "ep8"),
-            ("ecmp-collision", "ddp"),
-            ("storage-interference", "fsdp"),
-            ("gpu-contention", "ddp"),
-            ("nic-error", "ddp"),
+            ("incast", "ep8", "all"),
+            ("ecmp-collision", "ddp", "all"),
+            ("storage-interference", "fsdp", "all"),
+            ("gpu-contention", "ddp", "gpu"),
+            ("gpu-contention", "ddp", "all"),
+            ("nic-error", "ddp", "all"),
         ],
-        fast=[("incast", "ep8"), ("gpu-contention", "ddp")],
+        fast=[("gpu-contention", "ddp", "gpu")],
     ),
 )
-def test_links_and_gpus_that_are_shared(tmp_path: Path, scenario: str, layout: str) -> None:
-    report = diagnosed(tmp_path, scenario, layout=layout)
+def test_links_and_gpus_that_are_shared(
+    tmp_path: Path, scenario: str, layout: str, counters: str
+) -> None:
+    report = diagnosed(tmp_path, scenario, layout=layout, counters=counters)
     cause = top(report)
     assert cause.rule == scenario
     assert cause.severity.value in ("major", "critical")
@@ -142,6 +160,7 @@ def test_links_and_gpus_that_are_shared(tmp_path: Path, scenario: str, layout: s
         assert set(cause.scope.ranks) == culprits(scenario, layout=layout)
 
 
+@pytest.mark.slow
 def test_an_expert_that_gets_more_tokens_accuses_no_link(tmp_path: Path) -> None:
     report = diagnosed(tmp_path, "hot-expert", layout="ep8")
     accused = {f.rule for f in report.findings if f.severity.value in ("major", "critical")}

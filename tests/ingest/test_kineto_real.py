@@ -7,12 +7,12 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from soaks import soak
 from tracekit.ingest import IngestOptions, files, recognise
 from tracekit.ingest.kineto import reader
 from tracekit.ingest.memory import MemorySink
@@ -29,9 +29,23 @@ def by_name(path: Path) -> str:
     return f"{path.parent.name}/{path.name}"
 
 
-def each_file() -> pytest.MarkDecorator:
-    marks = [pytest.mark.skip(reason=f"{DATA} is absent")] if not FILES else []
-    return pytest.mark.parametrize("path", FILES or [pytest.param(DATA, marks=marks)], ids=by_name)
+ONE_JOB = [p.parent for p in FILES if p.parent.parent.name == "lab" or "megatron" in p.parent.name]
+"""Folders whose files are the ranks of one job, and so of one kind."""
+ONE_OF_A_KIND = [
+    p for p in FILES if p.parent not in ONE_JOB or p == min(p.parent.glob("*.json.gz"))
+]
+Document = tuple[list[dict[str, Any]], int]
+
+
+@pytest.fixture(
+    scope="module",
+    params=soak(FILES, fast=ONE_OF_A_KIND) or [pytest.param(DATA, marks=needs_data)],
+    ids=by_name,
+)
+def path(request: pytest.FixtureRequest) -> Path:
+    """Each file, with all of its tests one after the other."""
+    found: Path = request.param
+    return found
 
 
 def read(path: Path, **given: Any) -> MemorySink:
@@ -40,8 +54,11 @@ def read(path: Path, **given: Any) -> MemorySink:
     return sink
 
 
-@cache
-def document(path: Path) -> tuple[list[dict[str, Any]], int]:
+@pytest.fixture(scope="module")
+def document(path: Path) -> Document:
+    """Events and base time, as a slow reader has them; those of one file at a time are kept."""
+    if path.stat().st_size > ORACLE_LIMIT_BYTES:
+        pytest.skip("too large for the slow reader")
     raw = path.read_bytes()
     loaded = json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw, parse_float=Decimal)
     if isinstance(loaded, list):
@@ -57,7 +74,6 @@ def complete(
             yield place, event
 
 
-@each_file()
 def test_every_file_reads_without_a_complaint(path: Path) -> None:
     found = recognise(files.source_file(path))
     assert (found.kind, found.status) == ("kineto", "ok")
@@ -71,11 +87,8 @@ def test_every_file_reads_without_a_complaint(path: Path) -> None:
         assert len(set(places)) == len(places)
 
 
-@each_file()
-def test_rows_are_those_of_a_slow_exact_reader(path: Path) -> None:
-    if path.stat().st_size > ORACLE_LIMIT_BYTES:
-        pytest.skip("too large for the slow reader")
-    events, base = document(path)
+def test_rows_are_those_of_a_slow_exact_reader(path: Path, document: Document) -> None:
+    events, base = document
     sink = read(path, chunk_bytes=300_000)
     host = ("cpu_op", "cuda_runtime", "cuda_driver", "overhead")
     device = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -106,11 +119,8 @@ def test_rows_are_those_of_a_slow_exact_reader(path: Path) -> None:
         )
 
 
-@each_file()
-def test_launches_are_those_of_a_slow_reader(path: Path) -> None:
-    if path.stat().st_size > ORACLE_LIMIT_BYTES:
-        pytest.skip("too large for the slow reader")
-    events, base = document(path)
+def test_launches_are_those_of_a_slow_reader(path: Path, document: Document) -> None:
+    events, base = document
     calls = {
         e["args"]["correlation"]: base + int(Decimal(e["ts"]) * 1000)
         for _, e in complete(events, "cuda_runtime", "cuda_driver")

@@ -258,7 +258,7 @@ print(digest.hexdigest())
 def test_the_same_seed_gives_the_same_bytes_in_another_process(tmp_path: Path) -> None:
     """All writers: profiler traces, nsys exports, NCCL logs with calls, all counters."""
     found = []
-    for salt in ("0", "1", "4242"):
+    for salt in ("0", "4242"):
         command = [sys.executable, "-c", _DIGEST, str(tmp_path / salt)]
         environment = {**os.environ, "PYTHONHASHSEED": salt}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

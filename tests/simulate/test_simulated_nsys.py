@@ -25,9 +25,12 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def folder_of(tmp_path: Path, style: str, scenario: str, **options: Any) -> Path:
+    """Traces alone: counters and logs are the same files through every door."""
     folder = tmp_path / style
     if not folder.exists():
-        write(Request(scenario, seed=3, style=style, nccl="none", **options), folder)
+        write(
+            Request(scenario, seed=3, style=style, nccl="none", counters="none", **options), folder
+        )
     return folder
 
 
@@ -70,7 +73,7 @@ def judged(folder: Path) -> dict[str, Any]:
             ("hot-expert", "ep4", "hot-expert"),
             ("none", "ddp", None),
         ],
-        fast=[("slow-gpu:1.7", "pp2-m4", "slow-gpu"), ("hot-expert", "ep4", "hot-expert")],
+        fast=[("slow-gpu:1.7", "pp2-m4", "slow-gpu")],
     ),
 )
 def test_the_same_fault_through_every_door(
@@ -174,7 +177,7 @@ def test_both_doors_fill_the_same_rows(tmp_path: Path, layout: str) -> None:
     soak([("slow-gpu:1.7", "pp2-m4"), ("none", "fsdp")], fast=[("slow-gpu:1.7", "pp2-m4")]),
 )
 def test_every_door_draws_the_same_timeline(tmp_path: Path, scenario: str, layout: str) -> None:
-    options = {"ranks": 4, "layout": layout, "steps_count": 4, "decoys": ()}
+    options = {"ranks": 4, "layout": layout, "steps_count": 2, "decoys": ()}
     drawn = []
     for style in ("kineto", "nsys", "mixed"):
         file = tmp_path / f"{style}.json"
@@ -219,7 +222,7 @@ def test_an_all_to_all_is_a_group_of_sends_and_receives(tmp_path: Path) -> None:
 
 def test_clocks_are_found_to_be_as_wrong_as_they_are(tmp_path: Path) -> None:
     # Many hosts kept by NTP: the network's faults put four GPUs on a host.
-    options = {"ranks": 8, "layout": "fsdp", "steps_count": 6, "decoys": ()}
+    options = {"ranks": 8, "layout": "fsdp", "steps_count": 2, "decoys": ()}
     offsets = []
     for style in ("kineto", "nsys", "mixed"):
         with api.open([folder_of(tmp_path, style, "link-degraded", **options)]) as run:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import duckdb
 import numpy as np
 import pytest
@@ -50,6 +52,19 @@ OFFSETS = (
 )
 
 
+@pytest.fixture(scope="module")
+def con() -> Iterator[duckdb.DuckDBPyConnection]:
+    """With the macro and a table of readings."""
+    with duckdb.connect() as opened:
+        opened.execute(OFFSETS)
+        catalog.load_macros(opened, "counter_deltas")
+        opened.execute(
+            "CREATE TABLE rows (key INTEGER, source_id INTEGER, clock_id INTEGER, place BIGINT,"
+            " time_ns BIGINT, counted UBIGINT, limit_count BIGINT)"
+        )
+        yield opened
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(
@@ -63,21 +78,17 @@ OFFSETS = (
     ),
     st.sampled_from([None, 255]),
 )
-def test_sql_and_python_agree(readings: list[int], limit: int | None) -> None:
-    with duckdb.connect() as con:
-        con.execute(OFFSETS)
-        catalog.load_macros(con, "counter_deltas")
-        con.execute(
-            "CREATE TABLE rows (key INTEGER, source_id INTEGER, clock_id INTEGER, place BIGINT,"
-            " time_ns BIGINT, counted UBIGINT, limit_count BIGINT)"
-        )
-        con.executemany(
-            "INSERT INTO rows VALUES (1, 0, 0, ?, ?, ?, ?)",
-            [[i, i * 10, value, limit] for i, value in enumerate(readings)] or [[0, 0, None, None]],
-        )
-        found = con.execute(
-            "SELECT delta_count, event FROM counter_deltas('rows') ORDER BY time_ns"
-        ).fetchall()
+def test_sql_and_python_agree(
+    con: duckdb.DuckDBPyConnection, readings: list[int], limit: int | None
+) -> None:
+    con.execute("DELETE FROM rows")
+    con.executemany(
+        "INSERT INTO rows VALUES (1, 0, 0, ?, ?, ?, ?)",
+        [[i, i * 10, value, limit] for i, value in enumerate(readings)] or [[0, 0, None, None]],
+    )
+    found = con.execute(
+        "SELECT delta_count, event FROM counter_deltas('rows') ORDER BY time_ns"
+    ).fetchall()
     assert found == [tuple(d) for d in deltas(readings, limit)]
 
 

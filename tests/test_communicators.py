@@ -10,7 +10,7 @@ import pytest
 
 from tracekit.derive.communicators import Communicators, resolve
 from tracekit.derive.groups import Group
-from tracekit.ingest.kineto.collectives import group_id
+from tracekit.values import group_id
 
 Claim = tuple[int, str, int, int]
 """Rank of a source, communicator, its size, the number within."""

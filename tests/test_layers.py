@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import pkgutil
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from tracekit import ingest
+from tracekit.ingest import INGESTORS
 
 ROOT = Path(__file__).resolve().parent.parent
 # As `lint-imports` the command does, which is installed beside this interpreter.
@@ -62,6 +67,8 @@ def test_the_tree_as_it_is_keeps_the_contract(tree: Path) -> None:
         ("simulate", "derive"),  # the judge knows nothing of the judged
         ("report", "catalog"),  # a renderer opens no database
         ("dashboards", "duckdb"),
+        ("ingest/nsys", "ingest.kineto"),
+        ("ingest/traces", "ingest.kineto"),
     ],
 )
 def test_a_planted_import_is_reported(tree: Path, importer: str, imported: str) -> None:
@@ -69,4 +76,16 @@ def test_a_planted_import_is_reported(tree: Path, importer: str, imported: str) 
     plant(tree, importer, imported)
     done = lint(tree)
     assert done.returncode == 1, done.stdout + done.stderr
+    importer = importer.replace("/", ".")
     assert f"tracekit.{importer} is not allowed to import {imported}" in done.stdout
+
+
+def test_the_contract_of_ingestors_names_each_of_them() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    contracts = {c["name"]: c for c in settings["contracts"]}
+    modules = {".".join(type(i).__module__.split(".")[:3]) for i in INGESTORS}
+    assert set(contracts["Ingestors do not know each other"]["modules"]) == modules
+    shared = contracts["What ingestors share knows no ingestor"]
+    assert set(shared["forbidden_modules"]) == modules
+    every = {f"tracekit.ingest.{m.name}" for m in pkgutil.iter_modules(ingest.__path__)}
+    assert set(shared["source_modules"]) == every - modules

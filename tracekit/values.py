@@ -7,7 +7,8 @@ values meet the types of the registry; it tells what it had to leave out, and wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -65,6 +66,12 @@ def clean(text: str) -> str:
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def group_id(ranks: Iterable[int]) -> str:
+    """The id of a group of ranks: equal for equal sets of global ranks, in every file."""
+    text = ",".join(str(r) for r in sorted(ranks))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def fitted(

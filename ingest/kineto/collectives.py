@@ -7,14 +7,13 @@ puts in for reduce-scatter; what is sent for point-to-point.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tracekit.ingest.kineto import names
 from tracekit.ingest.kineto.model import CommArgs
+from tracekit.ingest.traces import names
 
 DTYPE_BYTES = {
     "float": 4, "float32": 4, "double": 8, "float64": 8, "half": 2, "float16": 2,
@@ -37,7 +36,6 @@ _FROM_INPUT = {
     "scatter",
 }
 _FROM_OUTPUT = {"all_gather", "recv", "gather"}
-POINT_TO_POINT = {"send", "recv", "send_recv"}
 _ROOTED = {"broadcast", "reduce", "gather", "scatter"}
 PSEUDO = {"wait"}
 """Names in metadata that are no communication."""
@@ -69,12 +67,6 @@ class Meta(NamedTuple):
     dst_rank: int | None = None
     comms_id: str | None = None
     is_async: bool | None = None
-
-
-def group_id(ranks: Sequence[int]) -> str:
-    """The id of a group: equal for equal sets of global ranks, in every file."""
-    text = ",".join(str(r) for r in sorted(ranks))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 _NUMBERS = re.compile(r"-?\d{1,18}")

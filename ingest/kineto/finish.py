@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tracekit.ingest.base import Severity
-from tracekit.ingest.kineto import collectives, header, names
+from tracekit.ingest.kineto import collectives, header
 from tracekit.ingest.kineto.collectives import Meta
 from tracekit.ingest.kineto.links import HostComm
-from tracekit.ingest.kineto.rows import int32s, ints, texts
 from tracekit.ingest.kineto.stream import TraceStream
+from tracekit.ingest.traces import names
+from tracekit.ingest.traces.columns import int32s, ints, texts
+from tracekit.values import group_id
 
 if TYPE_CHECKING:
     from tracekit.ingest.kineto.trace import TraceReader
@@ -189,7 +190,7 @@ class Finisher:
             if param.start < until[key]:
                 continue
             if param.sequence is not None:
-                number = (key, bool(_is_p2p(param.meta.op)), param.sequence)
+                number = (key, bool(names.is_point_to_point(param.meta.op)), param.sequence)
                 if number in numbers:
                     continue
                 numbers.add(number)
@@ -234,16 +235,10 @@ class Finisher:
     ) -> tuple[Meta, str]:
         """Metadata from the range around the launch, else nothing but the kernel's name."""
         around = self.reader.ranges.around(*where) if where is not None else None
-        if around is not None and self._agrees(around.meta.op, shown.op):
+        if around is not None and names.may_be(shown.op, around.meta.op):
             return around.meta, "annotation"
         op = shown.op or "unknown"
         return Meta(op), "name" if shown.library else class_source
-
-    @staticmethod
-    def _agrees(op: str, shown: str | None) -> bool:
-        if shown is None or shown == "unknown" or op == shown:
-            return True
-        return shown == "send_recv" and op in ("send", "recv", "all_to_all", "scatter", "gather")
 
     def _library(self, shown: names.KernelClass) -> str | None:
         if shown.library == "nccl" and self._is_rocm():
@@ -279,7 +274,7 @@ class Finisher:
             "in_split_sizes": pa.array([m.in_split for m in metas], pa.list_(pa.int64())),
             "out_split_sizes": pa.array([m.out_split for m in metas], pa.list_(pa.int64())),
             "is_async": pa.array([m.is_async for m in metas], pa.bool_()),
-            "is_p2p": pa.array([_is_p2p(m.op) for m in metas], pa.bool_()),
+            "is_p2p": pa.array([names.is_point_to_point(m.op) for m in metas], pa.bool_()),
         }
 
     def _group(self, meta: Meta) -> tuple[str | None, str | None, int | None]:
@@ -296,7 +291,7 @@ class Finisher:
             return None, None, None
         own = self.header.rank
         rank = ranks.index(own) if own is not None and own in ranks else None
-        return collectives.group_id(ranks), "file", rank
+        return group_id(ranks), "file", rank
 
     def _cuts(self, start: Any, dur: Any) -> dict[str, Any]:
         """Whether work reaches over the profiler's own span; unknown without one."""
@@ -350,7 +345,7 @@ class Finisher:
         rows: dict[tuple[str | None, str | None], dict[str, Any]] = {}
         for config in self.header.groups:
             complete = bool(config.ranks) and len(config.ranks or ()) == config.size
-            ident = collectives.group_id(config.ranks or ()) if complete else None
+            ident = group_id(config.ranks or ()) if complete else None
             rows[ident, config.name] = _group_row(
                 ident, config.name, config.description, config.backend, config.size,
                 config.ranks, complete, None,
@@ -364,9 +359,7 @@ class Finisher:
             meta = self.seen_groups[key]
             if meta.op in collectives.PSEUDO or not (meta.ranks or meta.group_size):
                 continue
-            ident = (
-                collectives.group_id(meta.ranks) if meta.ranks and meta.is_ranks_complete else None
-            )
+            ident = group_id(meta.ranks) if meta.ranks and meta.is_ranks_complete else None
             row = rows.get((ident, meta.group_name))
             if row is None and ident is None and any(r[1] == meta.group_name for r in rows):
                 continue
@@ -518,12 +511,3 @@ def _group_row(*values: Any) -> dict[str, Any]:
 
 def _group_key(meta: Meta) -> GroupKey:
     return meta.group_name, meta.group_description, meta.ranks
-
-
-def _is_p2p(op: str) -> bool | None:
-    if op == "unknown":
-        return None
-    return op in collectives.POINT_TO_POINT
-
-
-__all__ = ["Finisher", "pc"]

@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from tracekit.ingest.kineto import names
 from tracekit.ingest.kineto.collectives import int_list
+from tracekit.ingest.traces import names
 
 VERSION_KEYS = (
     "cuda_runtime_version",

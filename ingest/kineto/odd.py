@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
-from tracekit.ingest.kineto import names, salvage, times
+from tracekit.ingest.kineto import salvage, times
 from tracekit.ingest.kineto.decode import REFUSED, Group, group_events
 from tracekit.ingest.kineto.model import (
     ARGS,
@@ -22,7 +22,8 @@ from tracekit.ingest.kineto.model import (
     Kind,
     family,
 )
-from tracekit.ingest.kineto.rows import as_int
+from tracekit.ingest.traces import names
+from tracekit.ingest.traces.columns import as_int
 
 if TYPE_CHECKING:
     from tracekit.ingest.base import Sink

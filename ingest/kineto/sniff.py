@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tracekit.ingest.base import Recognition
-from tracekit.ingest.kineto import names
+from tracekit.ingest.traces import names
 
 EPOCH_FROM_US = 10**15
 """Microseconds from here on (2001) are an epoch."""

@@ -16,10 +16,10 @@ from tracekit import schema
 from tracekit.errors import InputError
 from tracekit.ingest import files
 from tracekit.ingest.base import IngestOptions, Severity, Sink, SourceFile
-from tracekit.ingest.kineto import collectives, finish, header, names, odd, salvage, sniff, times
+from tracekit.ingest.kineto import collectives, finish, header, odd, salvage, sniff, times
 from tracekit.ingest.kineto.decode import Decoded, Decoder, Group
 from tracekit.ingest.kineto.gpu import GpuRows
-from tracekit.ingest.kineto.links import HostComm, HostComms, Launches, Ranges
+from tracekit.ingest.kineto.links import HostComm, HostComms
 from tracekit.ingest.kineto.model import (
     CATEGORIES,
     FREQUENT,
@@ -29,13 +29,13 @@ from tracekit.ingest.kineto.model import (
     Kind,
     SyncArgs,
 )
-from tracekit.ingest.kineto.rows import (
+from tracekit.ingest.kineto.rows import HeldRows, HostRows, Microseconds, RangeRows
+from tracekit.ingest.kineto.stream import TraceStream
+from tracekit.ingest.kineto.times import Int64s
+from tracekit.ingest.traces import names
+from tracekit.ingest.traces.columns import (
     CACHE_LIMIT,
     Cache,
-    HeldRows,
-    HostRows,
-    Microseconds,
-    RangeRows,
     as_int,
     ids,
     int32s,
@@ -43,8 +43,7 @@ from tracekit.ingest.kineto.rows import (
     shown_names,
     texts,
 )
-from tracekit.ingest.kineto.stream import TraceStream
-from tracekit.ingest.kineto.times import Int64s
+from tracekit.ingest.traces.launches import Launches, Ranges
 
 SCAN_BYTES = 2 << 20
 """Decompressed bytes that are searched for a key at a time."""

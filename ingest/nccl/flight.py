@@ -11,6 +11,7 @@ from tracekit.errors import InputError
 from tracekit.ingest.base import IngestOptions, Sink, SourceFile
 from tracekit.ingest.nccl import pickles
 from tracekit.ingest.nccl.rows import BEYOND, Rows, as_int, is_held
+from tracekit.values import group_id
 
 MAX_JSON_BYTES = 256 << 20
 MAX_JSON_VALUES = 10_000_000
@@ -248,8 +249,6 @@ def _hash(ranks: list[int] | None) -> str | None:
     """As the Kineto ingestor names a group: a hash of its sorted global ranks."""
     if not ranks:
         return None
-    from tracekit.ingest.kineto.collectives import group_id
-
     return group_id(ranks)
 
 

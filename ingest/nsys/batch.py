@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tracekit.ingest.kineto import rows
+from tracekit.ingest.traces import columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class Batch:
         if found is None:
             return pa.nulls(len(self), pa.int64())
         is_done = isinstance(found, pa.Array) and found.type == pa.int64()
-        return found if is_done else rows.ints(self[name])
+        return found if is_done else columns.ints(self[name])
 
     def int32s(self, name: str) -> pa.Array:
         """A column as int32; what does not fit is null."""
-        return rows.int32s(self.ints(name))
+        return columns.int32s(self.ints(name))
 
     def texts(self, name: str) -> pa.Array:
         """A column as strings; what is no text is null."""
@@ -51,7 +51,7 @@ class Batch:
             return pa.nulls(len(self), pa.string())
         if isinstance(found, pa.Array):
             return found if found.type == pa.string() else pa.nulls(len(self), pa.string())
-        return rows.texts([v if isinstance(v, str) else None for v in found])
+        return columns.texts([v if isinstance(v, str) else None for v in found])
 
     @property
     def text_bytes(self) -> int:

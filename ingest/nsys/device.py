@@ -9,13 +9,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.ingest.kineto import names
-from tracekit.ingest.kineto.collectives import POINT_TO_POINT
-from tracekit.ingest.kineto.rows import constant, int32s, ints, texts
 from tracekit.ingest.nsys import meta as m
 from tracekit.ingest.nsys import nccl
 from tracekit.ingest.nsys.batch import Batch
 from tracekit.ingest.nsys.sweep import NEVER, Launched
+from tracekit.ingest.traces import names
+from tracekit.ingest.traces.columns import constant, int32s, ints, texts
 
 if TYPE_CHECKING:
     from tracekit.ingest.nsys.reader import Reader
@@ -277,7 +276,8 @@ class DeviceRows:
                     "reduction": texts([c.reduction for c in said]),
                     "dtype": texts([_dtype(c) for c in said]),
                     "is_p2p": pa.array(
-                        [None if o == "unknown" else o in POINT_TO_POINT for o in ops], pa.bool_()
+                        [names.is_point_to_point(o) for o in ops],
+                        pa.bool_(),
                     ),
                     "group_id": texts([nccl.group_id(h.comm) if h.comm else None for h in heard]),
                     "group_source": texts(["file" if h.comm else None for h in heard]),
@@ -295,7 +295,7 @@ class DeviceRows:
                     ),
                     "peer_group_rank": int32s(
                         [
-                            h.peer if o in POINT_TO_POINT else None
+                            h.peer if o in names.POINT_TO_POINT else None
                             for h, o in zip(heard, ops, strict=True)
                         ]
                     ),
@@ -326,10 +326,7 @@ def _agreed(shown: str | None, heard: str | None) -> str:
     """The operation: the payload's word where the kernel's name does not speak against it."""
     if heard is None or heard == "unknown":
         return shown or "unknown"
-    is_same = shown in (None, "unknown", heard) or (
-        shown == "send_recv" and heard in ("send", "recv", "all_to_all", "scatter", "gather")
-    )
-    return heard if is_same else shown or "unknown"
+    return heard if names.may_be(shown, heard) else shown or "unknown"
 
 
 def _dtype(said: names.KernelClass) -> str | None:

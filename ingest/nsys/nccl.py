@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.ingest.kineto.names import collective_name
 from tracekit.ingest.nsys.database import Tables
+from tracekit.ingest.traces.names import collective_name
 
 SCHEMAS = "NVTX_PAYLOAD_SCHEMAS"
 ENTRIES = "NVTX_PAYLOAD_SCHEMA_ENTRIES"

@@ -9,12 +9,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.ingest.kineto import names
-from tracekit.ingest.kineto.gpu import Spill
-from tracekit.ingest.kineto.rows import ints, shown_names, texts
 from tracekit.ingest.nsys import meta as m
 from tracekit.ingest.nsys import steps, sweep
 from tracekit.ingest.nsys.batch import Batch
+from tracekit.ingest.traces import names
+from tracekit.ingest.traces.columns import ints, shown_names, texts
+from tracekit.ingest.traces.spill import Spill
 
 if TYPE_CHECKING:
     from tracekit.ingest.nsys.reader import Reader

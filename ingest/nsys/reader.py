@@ -14,10 +14,6 @@ import pyarrow.compute as pc
 
 from tracekit.errors import InputError
 from tracekit.ingest.base import Sink, SourceFile, Status
-from tracekit.ingest.kineto import names
-from tracekit.ingest.kineto.collectives import POINT_TO_POINT
-from tracekit.ingest.kineto.links import Launches, Ranges
-from tracekit.ingest.kineto.rows import constant, constant_int, int32s, ints, texts
 from tracekit.ingest.nsys import meta as m
 from tracekit.ingest.nsys import nccl, samples, sniff
 from tracekit.ingest.nsys.batch import Batch
@@ -25,6 +21,9 @@ from tracekit.ingest.nsys.database import MAX_VALUE_BYTES, OnDisk, Tables
 from tracekit.ingest.nsys.device import DeviceRows
 from tracekit.ingest.nsys.ranges import PUSH_POP, HostRanges
 from tracekit.ingest.nsys.strings import Strings
+from tracekit.ingest.traces import names
+from tracekit.ingest.traces.columns import constant, constant_int, int32s, ints, texts
+from tracekit.ingest.traces.launches import Launches, Ranges
 from tracekit.values import MAX_RANKS
 
 Int64s = npt.NDArray[np.int64]
@@ -283,7 +282,7 @@ class Reader:
                 "group_name": texts([c.comm for c in calls]),
                 "group_size": int32s(sizes),
                 "op": texts(ops),
-                "is_p2p": pa.array([op in POINT_TO_POINT for op in ops], pa.bool_()),
+                "is_p2p": pa.array([op in names.POINT_TO_POINT for op in ops], pa.bool_()),
                 "message_bytes": ints(totals),
             }
         )

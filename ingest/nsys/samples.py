@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.ingest.kineto.rows import constant, ints, texts
 from tracekit.ingest.nsys import meta as m
+from tracekit.ingest.traces.columns import constant, ints, texts
 
 if TYPE_CHECKING:
     from tracekit.ingest.nsys.reader import Reader

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from tracekit.derive.groups import Group
 from tracekit.derive.stage import relations
+from tracekit.values import group_id
 
 if TYPE_CHECKING:
     import duckdb
@@ -96,19 +97,19 @@ def resolve(
         rows = con.execute(_MEMBERS).fetchall()
         used = con.execute(_USES).fetchall() if rows else []
     claims: dict[Key, list[tuple[int, int, int]]] = defaultdict(list)
-    for attempt, group_id, size, number, rank in rows:
-        claims[attempt, group_id].append((size, number, rank))
+    for attempt, comm_hash, size, number, rank in rows:
+        claims[attempt, comm_hash].append((size, number, rank))
     uses: dict[int, dict[tuple[str, str | None], set[str]]] = defaultdict(lambda: defaultdict(set))
-    for attempt, group_id, name, op in used:
-        uses[attempt][group_id, name].add(op)
-        uses[attempt][group_id, None].add(op)
+    for attempt, comm_hash, name, op in used:
+        uses[attempt][comm_hash, name].add(op)
+        uses[attempt][comm_hash, None].add(op)
     resolved = Communicators()
-    for (attempt, group_id), stated in claims.items():
+    for (attempt, comm_hash), stated in claims.items():
         one = _resolved(stated, listed.get(attempt, ()))
         if one is not None:
             if one.name is None:
-                one = replace(one, name=_name(group_id, one.group_id, uses[attempt]))
-            resolved.found[attempt, group_id] = one
+                one = replace(one, name=_name(comm_hash, one.group_id, uses[attempt]))
+            resolved.found[attempt, comm_hash] = one
     return resolved
 
 
@@ -126,8 +127,6 @@ def _name(
 
 
 def _resolved(stated: Sequence[tuple[int, int, int]], listed: Sequence[Group]) -> Resolved | None:
-    from tracekit.ingest.kineto.collectives import group_id
-
     sizes = {size for size, _, _ in stated}
     members = {number: rank for _, number, rank in stated}
     is_consistent = len(sizes) == 1 and len(members) == len(stated) == len(set(members.values()))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from tracekit.derive.align import Fit, find_shift, fit
 from tracekit.derive.calls import Calls, Lane
+from tracekit.values import group_id
 
 if TYPE_CHECKING:
     from tracekit.derive.calls import Ints
@@ -261,7 +262,5 @@ def _of_behaviour(
 
 
 def _group(ranks: Iterable[int]) -> Group:
-    from tracekit.ingest.kineto.collectives import group_id
-
     members = tuple(ranks)
     return Group(group_id(members), members, size=len(members))

@@ -127,7 +127,6 @@ DERIVE_SOURCES = (
     "expect/hardware.py",
     "ingest/base.py",
     "ingest/counters/deltas.py",
-    "ingest/kineto",
     "job.py",
     "schema.py",
     "stats.py",

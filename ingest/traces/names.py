@@ -17,6 +17,21 @@ class KernelClass(NamedTuple):
 
 
 COMPUTE = KernelClass("compute", None, None)
+POINT_TO_POINT = {"send", "recv", "send_recv"}
+"""Operations of two ranks."""
+
+
+def is_point_to_point(op: str) -> bool | None:
+    """Whether an operation is one of two ranks; None where the operation is unknown."""
+    return None if op == "unknown" else op in POINT_TO_POINT
+
+
+def may_be(shown: str | None, op: str) -> bool:
+    """Whether a kernel whose name shows ``shown`` can be what else is said to be ``op``."""
+    return shown in (None, "unknown", op) or (
+        shown == "send_recv" and op in ("send", "recv", "all_to_all", "scatter", "gather")
+    )
+
 
 _NCCL = re.compile(r"nccl(?:Sym)?(?:Dev|Sym)?Kernel|^nccl[A-Z_:]|^void nccl|ncclSymk")
 _RULES: tuple[tuple[re.Pattern[str], str], ...] = (

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tracekit.ingest.kineto import collectives, names
+from tracekit import values
+from tracekit.ingest.kineto import collectives
+from tracekit.ingest.traces import names
 
 
 @pytest.mark.parametrize(
@@ -138,9 +140,9 @@ def test_rank_of_name(name: str, rank: int | None) -> None:
 
 
 def test_a_group_is_known_by_its_members() -> None:
-    assert collectives.group_id([1, 0]) == collectives.group_id((0, 1))
-    assert collectives.group_id([0, 10]) != collectives.group_id([0, 1])
-    assert len(collectives.group_id([0])) == 16
+    assert values.group_id([1, 0]) == values.group_id((0, 1))
+    assert values.group_id([0, 10]) != values.group_id([0, 1])
+    assert len(values.group_id([0])) == 16
 
 
 def test_cut_lists_are_rebuilt_from_start_and_stride() -> None:

@@ -1,0 +1,1 @@
+"""What ingestors of traces share: what names say, columns, launches, rows that wait."""

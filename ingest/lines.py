@@ -2,47 +2,59 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from tracekit.ingest.files import stream_problem
 
 READ_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 20
-"""Longest line that is kept; of a longer one the rest is dropped."""
+"""Longest line of a text that is kept; of a longer one the rest is dropped."""
+
+_COLOUR = re.compile(rb"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 
 
-def numbered_lines(stream: BinaryIO, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, str]]:
-    """Number (from 1) and text of each line, without its end; what is no UTF-8 is replaced.
+class Line(NamedTuple):
+    """A line without its end, and its number, from 1."""
 
-    Not ``str.splitlines``, which also ends a line at characters that values may hold.
+    number: int
+    text: str
+
+
+def raw_lines(stream: BinaryIO, max_bytes: int) -> Iterator[bytes]:
+    """The lines of a stream without their ends; of a line over ``max_bytes`` only the first ones.
+
+    Where the stream breaks off, the line that it breaks in is left out: a number that was cut
+    short looks like a smaller one. Not ``splitlines``, which also ends a line at characters that
+    values may hold.
     """
-    rest = b""
-    number = 0
-    is_cut = False
+    rest, is_cut = b"", False
     while block := stream.read(READ_BYTES):
-        whole = (rest + block).split(b"\n")
-        rest = whole.pop()
+        *whole, rest = (rest + block).split(b"\n")
         for line in whole:
-            if is_cut:  # the end of a line whose beginning was given already
-                is_cut = False
-                continue
-            number += 1
-            yield number, _text(line[:max_bytes], number)
+            if not is_cut:  # else the end of a line whose beginning was given already
+                yield line[:max_bytes]
+            is_cut = False
         if len(rest) > max_bytes:
             if not is_cut:
-                number += 1
-                yield number, _text(rest[:max_bytes], number)
-            is_cut, rest = True, b""
-    # Where the bytes break off, so does the last line: a number cut short looks like a smaller one.
+                yield rest[:max_bytes]
+            rest, is_cut = b"", True
     if rest and not is_cut and stream_problem(stream) is None:
-        yield number + 1, _text(rest, number + 1)
+        yield rest
 
 
-def _text(line: bytes, number: int) -> str:
-    if number == 1:
-        line = line.removeprefix(b"\xef\xbb\xbf")
-    return line.removesuffix(b"\r").decode("utf-8", "replace")
+def lines(stream: BinaryIO, max_bytes: int = MAX_LINE_BYTES) -> Iterator[Line]:
+    """The lines of a text as ``plain`` has them."""
+    for number, raw in enumerate(raw_lines(stream, max_bytes), 1):
+        yield Line(number, plain(raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw))
+
+
+def plain(raw: bytes) -> str:
+    """A line without terminal colours and carriage return; what is no UTF-8 is replaced."""
+    if b"\x1b" in raw:
+        raw = _COLOUR.sub(b"", raw)
+    return raw.rstrip(b"\r").decode("utf-8", "replace")
 
 
 def shape(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,21 @@ def test_every_table_query_and_column_is_described() -> None:
     for query in catalog.queries():
         assert f"\n## {query.name}\n" in queries
         assert all(f"| `{c.name}` | {c.type} |" in queries for c in query.columns)
+
+
+def test_every_diagnosis_that_a_source_names_is_explained() -> None:
+    explained = set(
+        re.findall(r"^\| (D\d+|3\.\d+) \|", (docs.DOCS / "diagnoses.md").read_text(), re.M)
+    )
+    named = {
+        code
+        for page in (docs.rules_page(), docs.queries_page())
+        for text in re.findall(r"Diagnosis((?:,? (?:and )?(?:D\d+|\d\.\d+))+)", page)
+        for code in re.findall(r"D\d+|\d\.\d+", text)
+    }
+    named |= set(re.findall(r"\bD\d+\b", docs.rules_page()))
+    assert len(named) > 30
+    assert named <= explained
 
 
 def test_arguments_that_cannot_be_meant_are_usage_errors(

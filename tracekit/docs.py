@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from tracekit import catalog, macros, schema
+from tracekit.ingest.counters.vocabulary import Word
 from tracekit.report.judgement import LIMITS
 from tracekit.report.schema import schema_page
 from tracekit.rules.docs import rules_page
@@ -65,7 +66,7 @@ def queries_page() -> str:
         GENERATED,
         "Named queries over a run: `tracekit query RUN NAME [--param K=V]...`. Each reads only the "
         "tables that it names, and its columns and parameters are proved against the SQL in "
-        "`queries/`.",
+        "`queries/`. What a source calls Diagnosis is in [diagnoses.md](diagnoses.md).",
         _markdown_table(
             ("query", "answers"),
             ((f"[{q.name}](#{q.name})", q.title) for q in catalog.queries()),
@@ -175,118 +176,27 @@ def counters_page() -> str:
     from tracekit.ingest.counters.net_table import TABLE as NET_TABLE
     from tracekit.ingest.counters.net_words import NET
 
-    parts = [
-        "# Counters",
-        GENERATED,
-        "GPU counters come first, those of the network after them.",
-        "## GPU counters",
-        "Counters of GPUs become rows of [gpu_sample](tables.md#gpu_sample), one a number. A "
-        "field of DCGM is known by its old and its renamed name. N/A and DCGM's blanks are no "
-        "samples; units are put right before a number is kept. nvidia-smi, the kernel and ISO "
-        "times without a zone are local: say `[[source]] path, timezone` in job.toml, or name the "
-        "file `*.utc.*` where nvidia-smi ran with TZ=UTC (as `tracekit capture` does). *proved*: "
-        "the numbers of real files were compared with what is read; the others are read as "
-        "documented, and no rule asks which.",
-        _formats("gpu"),
-        "### Tables with headers of their own",
-        "A CSV whose columns nobody knows is explained in job.toml. The key is a part of the table "
-        f"(of GPUs: {', '.join(GPU_TABLE.roles)}; of a network: {', '.join(NET_TABLE.roles)}) or "
-        "a counter's name from the tables below; the value is the "
-        "header, with its unit in brackets where the header does not state it. `gpu` is the NVML "
-        "index. In a table with a number a row (`metric` and `value`), a counter's value is the "
-        "text in its metric column. What is not named is read by the usual headers; a column that "
-        "the file lacks, a counter or a unit that there is not, is an error with path and line. "
-        "A table is one of GPUs or one of a network: a port, or a counter of one, says which. "
-        "Network counters count up from some beginning, as everywhere; what happened since the "
-        "last row is none. A table whose headers are `port` and names of network counters needs "
-        "no words. Network tables (and UFM's) are read at 0.3 million values a second and core.",
-        '```toml\n[[source]]\npath = "gpu.csv"\ncolumns = { time = "t", gpu = "card", '
-        'power = "P [mW]", sm_active = "busy [%]" }\n'
-        '[[source]]\npath = "ports.csv"\ncolumns = { time = "t", host = "sw", port = "if", '
-        'tx_bytes = "out [MB]", rx_pfc_packets = "xoff" }\n```',
-        "### Whose a GPU is",
-        "A rank's GPU is known from job.toml, from NCCL's log where a launcher's task number is "
-        "proved to be the rank, or, where every communicator in the logs shows all its members, "
-        "from the one that holds all GPUs. An NVML index is never taken for a local rank.",
-        "### Processes and topology",
-        "Lists of processes (`nvidia-smi -q -x`, `--query-compute-apps`, `pmon`) give the counter "
-        "`compute_processes` and table [gpu_process](tables.md#gpu_process). Of a command line "
-        "only the file name of its executable is kept. Where nothing separates two readings (no "
-        "times, one GPU) and the list changes, it is not counted: a process that followed another "
-        "would look like its neighbour. A container shows no process of others, so none is no "
-        "answer.",
-        "`nvidia-smi topo -m` and the file of NCCL_TOPO_DUMP_FILE give table "
-        "[host_link](tables.md#host_link), query `host_topology`. Rules wrong-nic and "
-        "cross-rail-traffic read it beside NCCL's logs. Whose it is, its file's or folder's name "
-        "says (`gpu-11/topo.txt`) or `[[source]] path, host`; one without a host is taken for "
-        "every host whose log lists its NICs. NCCL's graph file (NCCL_GRAPH_DUMP_FILE) is "
-        "recognised and not read: its log says the same.",
-        "### The counters' clock",
-        "Query `counter_clocks`: bytes of a port that leads to a rank, beside what the collectives "
-        "of its host moved between hosts, over offsets of two minutes both ways. An offset is "
-        "named where the best one stands three standard errors above the next and both "
-        "directions agree; its error is the stretch within one standard error, at least a quarter "
-        "of the sampling interval. Steps repeat, so for a steady job it is unknown. Of 120 "
-        "simulated jobs beside another's traffic at most 2 may be given one (a test). A clock that "
-        "is off is put right where counters are read off at steps, and the report says so; totals "
-        "over the job's window keep the source's clock. That offsets are found is proved on made "
-        "series. On five recorded jobs of four processes (12 steps, a switch read every 0.25 s) "
-        "the answer is unknown, and a test holds that none is given a wrong one: the best offset "
-        "was right within 0.1 s on one of them and 0.7 to 2.2 s wrong on the other four.",
-        "### Readings that are far apart",
-        "Where a counter is read less often than twice a step, `network_correlation` judges "
-        "stretches of steps instead of steps (`steps_together`): as many as two readings need. "
-        "A simulated job with steps of 0.32 s that is read every 0.4 s is judged by stretches of "
-        "three; the port that drops is found and those of others are not (a test). Thirty "
-        "stretches are needed, so few recorded jobs can be tested at all: the recorded ones have "
-        "12 steps and are `not_testable`.",
-        "### Steps from counters alone",
-        "Where nothing marks steps, query `activity_steps` gives the period of SM or tensor "
-        "activity, energy or power, or says why there is none. It needs four samples a period, ten "
-        "repetitions, and an autocorrelation that noise of the same persistence has once in a "
-        "hundred. At a sample a second, steps of 0.3 s look like slow ones, so a period counts "
-        "only where the readings swing further than the means of anything faster could, or where "
-        "GPUs that are read at different moments agree in phase. Synthetic steps of 4.5, 5.3, 8 "
-        "and 30 s are found within 1 %, those of 0.3 to 1.4 s are refused; a single boundary is "
-        "exact to a sample or two. No counter tells a step from a microbatch. Proved on made "
-        "series: no real file with counters and known steps was at hand. A recorded training run "
-        "(nanoGPT, eight GPUs read every 0.24 s) shows no period: steps under 0.95 s cannot show "
-        "at that rate, and the answer says so.",
-        "### Names of GPU counters",
-        _markdown_table(
-            ("counter", "unit", "kind", "meaning"),
-            ((f"`{w.name}`", w.unit or "", w.kind, w.doc) for w in GPU.values()),
-        ),
-        "## Network counters",
-        "Counters of switches, NICs and interfaces become rows of "
-        "[net_sample](tables.md#net_sample), raw and cumulative as the source has them. A time "
-        "comes from the file's content, else from its name (an epoch, or a time with a zone such "
-        "as `20261121T021235Z`), else from its modification time; `time_source` says which. Of "
-        "several dumps in one file without times only the last bears the file's; the others have "
-        "none. A line that is nothing but a time stamps what follows it, and a prompt such as "
-        "`admin@leaf01:~$ show pfc counters` names the machine. Times without a zone are local: "
-        "say `[[source]] path, timezone` in job.toml.",
-        "InfiniBand counts data in words of four bytes, and they become bytes. So does UFM's "
-        "telemetry, though its list of fields says bytes: in NVIDIA's own example every packet has "
-        "72 units, and a management datagram has 288 bytes. `Infiniband_MBOut` and `MBIn` of UFM's "
-        "REST API keep their names without a unit, for their name and their text differ.",
-        "### Formats",
-        "*proved*: the numbers of real files were compared with what those files print. *from "
-        "documentation*: read as described, without a real file at hand; what rests on such a "
-        "file alone is at most a note (`parsed_from_documentation` in "
-        "[ingest_stat](tables.md#ingest_stat)).",
-        _formats("net"),
-        "### Names",
-        "rx and tx are as the node sees them that counts: on a switch, tx is traffic towards the "
-        "machine at the other end, and rx_pfc_packets are pause frames which that machine sent. A "
-        "watermark is a maximum: never added up, never subtracted. A counter that has none of "
-        "these names keeps its own, without a unit.",
-        _markdown_table(
-            ("counter", "unit", "kind", "meaning"),
-            ((f"`{w.name}`", w.unit or "", w.kind, w.doc) for w in NET.values()),
-        ),
-    ]
-    return _page(parts)
+    text = (DOCS / "counters.template.md").read_text(encoding="utf-8")
+    said = {
+        "generated": GENERATED.replace("code", "code or counters.template.md"),
+        "gpu_formats": _formats("gpu"),
+        "gpu_parts": ", ".join(GPU_TABLE.roles),
+        "gpu_names": _names(GPU.values()),
+        "net_formats": _formats("net"),
+        "net_parts": ", ".join(NET_TABLE.roles),
+        "net_names": _names(NET.values()),
+    }
+    for name, what in said.items():
+        text = text.replace(f"{{{name}}}", what)
+    return text
+
+
+def _names(words: Iterable[Word]) -> str:
+    """The canonical names of counters."""
+    return _markdown_table(
+        ("counter", "unit", "kind", "meaning"),
+        ((f"`{w.name}`", w.unit or "", w.kind, w.doc) for w in words),
+    )
 
 
 def cli_page() -> str:

@@ -1,4 +1,4 @@
-"""Splits a file into lines, or into JSON values with the times between them, in bounded memory."""
+"""Splits a file into JSON values with the times between them, in bounded memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any, BinaryIO, NamedTuple
 
 from tracekit.ingest.counters import times
-from tracekit.ingest.files import stream_problem
+from tracekit.ingest.lines import raw_lines
 
 MAX_LINE_BYTES = 64 << 20
 """Longest line; a longer one is cut there and cannot be read."""
@@ -18,19 +18,9 @@ MAX_DOCUMENT_BYTES = 256 << 20
 MAX_VALUES = 4_000_000
 """Values of a document: each takes some 100 bytes of memory, however short it is written. The
 counters of 100 switches of 64 ports are a tenth of that."""
-READ_BYTES = 1 << 20
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
-
-
 _BARE = {b"{": 1, b"[": 1, b"}": -1, b"]": -1, b"},": -1, b"],": -1}
-
-
-class Line(NamedTuple):
-    """A line and its number, from 1."""
-
-    number: int
-    text: str
 
 
 class Document(NamedTuple):
@@ -42,35 +32,6 @@ class Document(NamedTuple):
     stamp_ns: int | None
     problem: str | None = None
     """Masked words on why the value cannot be read."""
-
-
-def raw_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """The lines of a stream without their ends.
-
-    Where the stream breaks off, the line that it breaks in is left out: a number that was cut
-    short looks like a smaller one.
-    """
-    rest = b""
-    while block := stream.read(READ_BYTES):
-        rest += block
-        if b"\n" not in block and len(rest) < MAX_LINE_BYTES:
-            continue
-        *whole, rest = rest.split(b"\n")
-        yield from whole
-        if len(rest) >= MAX_LINE_BYTES:
-            yield rest
-            rest = b""
-    if rest and stream_problem(stream) is None:
-        yield rest
-
-
-def lines(stream: BinaryIO) -> Iterator[Line]:
-    """The lines of a text, without terminal colours and carriage returns."""
-    for number, raw in enumerate(raw_lines(stream), 1):
-        plain = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
-        if b"\x1b" in plain:
-            plain = re.sub(rb"\x1b\[[0-9;?]{0,20}[A-Za-z]", b"", plain)
-        yield Line(number, plain.rstrip(b"\r").decode("utf-8", "replace"))
 
 
 def loads(text: bytes) -> Any:
@@ -108,7 +69,7 @@ def documents(stream: BinaryIO) -> Iterator[Document]:
     stamp: int | None = None
     held: list[_Held] = []
     depth = size = 0
-    for number, raw in enumerate(raw_lines(stream), 1):
+    for number, raw in enumerate(raw_lines(stream, MAX_LINE_BYTES), 1):
         line = raw.strip().removeprefix(b"\xef\xbb\xbf")
         if not line:
             continue

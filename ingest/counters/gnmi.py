@@ -12,12 +12,12 @@ from typing import Any
 
 from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
-from tracekit.ingest.counters.documents import Line, documents, lines
+from tracekit.ingest.counters.documents import documents
 from tracekit.ingest.counters.net_samples import NetSamples, decimal, integer
 from tracekit.ingest.counters.net_words import is_word, meaning, own
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.vocabulary import Meaning
-from tracekit.ingest.lines import shape
+from tracekit.ingest.lines import Line, lines, shape
 
 KIND = "gnmi"
 

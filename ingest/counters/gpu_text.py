@@ -23,7 +23,7 @@ from tracekit.ingest.counters.processes import Processes
 from tracekit.ingest.counters.samples import count_local_time, count_other_metrics
 from tracekit.ingest.counters.times import local_ns, says_utc
 from tracekit.ingest.counters.vocabulary import Meaning
-from tracekit.ingest.lines import numbered_lines, shape
+from tracekit.ingest.lines import lines, plain, shape
 from tracekit.wording import plural
 
 NAME = "gpu_text"
@@ -44,7 +44,6 @@ _COLLECTED = re.compile(r"(?:collected_at|timestamp|date)\s*[:=]\s*(.{9,40})", r
 _ENTITY = re.compile(
     r"(GPU-I|GPU-CI|GPU|Switch|SW|CPU|CPU Core)\s+(\d{1,5})(?:\s+LINK\s+(\d{1,3}))?", re.I
 )
-_ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 _BLANK_CELLS = frozenset({"", "-", "n/a", "[n/a]", "na"})
 
 
@@ -60,7 +59,7 @@ class _Column(NamedTuple):
 def sniff(head: bytes, name: str) -> Recognition | None:
     """Recognise any of the outputs among the first lines."""
     for raw in head[:65536].split(b"\n"):
-        line = _ANSI.sub("", raw[:2000].decode("utf-8", "replace")).rstrip()
+        line = plain(raw[:2000]).rstrip()
         if _DCGMI.match(line):
             return Recognition("dcgm", "dcgmi dmon", NAME)
         if _SMI_DMON.match(line):
@@ -80,8 +79,8 @@ def read(source: SourceFile, sink: Sink) -> None:
     """Stream the lines into gpu_sample, gpu_process, host_link and device."""
     with source.open() as stream:
         reader = _Reader(source, sink)
-        for number, line in numbered_lines(stream):
-            reader.line(number, _ANSI.sub("", line) if "\x1b" in line else line)
+        for number, line in lines(stream):
+            reader.line(number, line)
         reader.finish(files.stream_problem(stream))
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import rdma_names, times
-from tracekit.ingest.counters.documents import Line, lines
 from tracekit.ingest.counters.net_samples import (
     Event,
     NetSamples,
@@ -19,7 +18,7 @@ from tracekit.ingest.counters.net_samples import (
 )
 from tracekit.ingest.counters.printed_tables import prompt
 from tracekit.ingest.counters.status import Reading
-from tracekit.ingest.lines import shape
+from tracekit.ingest.lines import Line, lines, shape
 
 KIND = "infiniband"
 

@@ -21,7 +21,7 @@ from tracekit.ingest.counters import times
 from tracekit.ingest.counters.names import pci_address
 from tracekit.ingest.counters.samples import count_local_time
 from tracekit.ingest.counters.times import local_ns
-from tracekit.ingest.lines import numbered_lines, shape
+from tracekit.ingest.lines import lines, shape
 
 NAME = "kernel_log"
 
@@ -64,7 +64,7 @@ def read(source: SourceFile, sink: Sink) -> None:
     """Stream the events into log_event."""
     with source.open() as stream:
         reader = _Reader(sink)
-        for number, line in numbered_lines(stream):
+        for number, line in lines(stream):
             reader.line(number, line)
         reader.finish(files.stream_problem(stream))
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
-from tracekit.ingest.counters.documents import documents, lines
+from tracekit.ingest.counters.documents import documents
 from tracekit.ingest.counters.net_samples import NetSamples, write_links
 from tracekit.ingest.counters.printed_tables import Header, Ragged, Row, blocks, prompt
 from tracekit.ingest.counters.status import Reading
-from tracekit.ingest.lines import shape
+from tracekit.ingest.lines import lines, shape
 
 KIND = "lldp"
 

@@ -18,7 +18,6 @@ from tracekit.errors import InputError
 from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import rdma_names, times
-from tracekit.ingest.counters.documents import Line, lines
 from tracekit.ingest.counters.net_samples import NetSamples, is_missing
 from tracekit.ingest.counters.net_words import is_word, meaning
 from tracekit.ingest.counters.samples import count_other_metrics
@@ -34,7 +33,7 @@ from tracekit.ingest.counters.table import (
     unit_of,
 )
 from tracekit.ingest.counters.vocabulary import Meaning
-from tracekit.ingest.lines import shape
+from tracekit.ingest.lines import Line, lines, shape
 
 KIND = "net_csv"
 

@@ -9,14 +9,14 @@ from typing import Any
 from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import rdma_names, times
-from tracekit.ingest.counters.documents import Line, documents, lines
+from tracekit.ingest.counters.documents import documents
 from tracekit.ingest.counters.names import port_of_name
 from tracekit.ingest.counters.net_samples import Event, NetSamples, decimal, integer, write_events
 from tracekit.ingest.counters.net_words import is_word, meaning, own
 from tracekit.ingest.counters.printed_tables import prompt
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.vocabulary import Meaning
-from tracekit.ingest.lines import shape
+from tracekit.ingest.lines import Line, lines, shape
 
 KIND = "nic"
 

@@ -7,12 +7,11 @@ import re
 from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
-from tracekit.ingest.counters.documents import Line, lines
 from tracekit.ingest.counters.net_samples import NetSamples, is_missing
 from tracekit.ingest.counters.net_words import is_word, meaning, own
 from tracekit.ingest.counters.printed_tables import prompt
 from tracekit.ingest.counters.status import Reading
-from tracekit.ingest.lines import shape
+from tracekit.ingest.lines import Line, lines, shape
 
 KIND = "nxos"
 

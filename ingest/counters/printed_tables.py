@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from tracekit.ingest.counters.documents import Line
+from tracekit.ingest.lines import Line
 
 _DASHES = re.compile(r" *-{2,}(?: +-{2,})* *")
 _PROMPT = re.compile(

@@ -27,7 +27,7 @@ from tracekit.ingest.counters.node_exporter import NicMetric, nic_metric
 from tracekit.ingest.counters.samples import count_local_time, count_other_metrics
 from tracekit.ingest.counters.status import count_documented
 from tracekit.ingest.counters.vocabulary import Meaning
-from tracekit.ingest.lines import numbered_lines, shape
+from tracekit.ingest.lines import lines, shape
 
 if TYPE_CHECKING:
     import numpy as np
@@ -228,7 +228,7 @@ def _read_text(stream: BinaryIO, source: SourceFile, sink: Sink) -> None:
             shape=f"{why}: {shape(text)}",
         )
 
-    for sample in exposition.samples(numbered_lines(stream), on_bad, dump.on_other):
+    for sample in exposition.samples(lines(stream), on_bad, dump.on_other):
         dump.put(sample)
     dump.end(is_last=True)
     writer.finish()

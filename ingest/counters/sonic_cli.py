@@ -13,7 +13,7 @@ from typing import Any
 from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
-from tracekit.ingest.counters.documents import documents, lines
+from tracekit.ingest.counters.documents import documents
 from tracekit.ingest.counters.net_samples import (
     Event,
     NetSamples,
@@ -25,7 +25,7 @@ from tracekit.ingest.counters.net_words import is_word, meaning, own
 from tracekit.ingest.counters.printed_tables import Header, Ragged, Row, Text, blocks, prompt
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.vocabulary import Meaning
-from tracekit.ingest.lines import shape
+from tracekit.ingest.lines import lines, shape
 
 KIND = "sonic_cli"
 

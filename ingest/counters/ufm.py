@@ -16,11 +16,11 @@ from typing import Any, BinaryIO
 from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import rdma_names, times, ufm_names
-from tracekit.ingest.counters.documents import Line, documents, lines
+from tracekit.ingest.counters.documents import documents
 from tracekit.ingest.counters.net_samples import Event, NetSamples, integer, write_events
 from tracekit.ingest.counters.rdma_names import node_and_prefix
 from tracekit.ingest.counters.status import Reading
-from tracekit.ingest.lines import shape
+from tracekit.ingest.lines import Line, lines, shape
 
 KIND = "ufm"
 MAX_DEPTH = 12

@@ -102,6 +102,13 @@ def test_the_roofline_is_that_of_the_tokens_of_a_gpu() -> None:
         found = expect(superpod(**layout)).roofline
         assert found.data_parallel_network_tokens == pytest.approx(1236.25), layout
         assert found.fsdp_network_tokens == pytest.approx(2472.5), layout
+    # Of a mixture E C/(2 k W): every expert's gradients are sent, k of them compute a token.
+    mixture = {"experts": "256", "top_k": "8"}
+    found = expect(superpod(dp="64", **mixture)).roofline
+    assert found.data_parallel_network_tokens == pytest.approx(1236.25 * 256 / 8)
+    # Each GPU of a node holds other experts: an eighth of the weights over an eighth of the NICs.
+    spread = expect(superpod(dp="64", ep="8", **mixture)).roofline
+    assert spread.data_parallel_network_tokens == pytest.approx(1236.25 * 256 / 8)
     # Stages in other nodes: each node has the weights of one.
     apart = expect(superpod(dp="16", pp="2")).roofline
     assert apart.data_parallel_network_tokens == pytest.approx(1236.25 / 2)

@@ -802,9 +802,13 @@ def _roofline(plan: _Plan) -> Roofline:
         return Roofline(tokens)
     nvlink = hw.nvlink_bytes_per_s or (plan.gpu.nvlink_bytes_per_s if plan.gpu else None)
     # A GPU holds a part of the weights: what it sends hides behind the tokens of all parts.
-    network = plan.network_bytes_per_s(plan.groups.dense, is_pooled=True)
+    has_experts = plan.sizes["ep"] > 1 and plan.groups.experts is not None
+    family = plan.groups.experts if has_experts else plan.groups.dense
+    network = plan.network_bytes_per_s(family or plan.groups.dense, is_pooled=True)
     if network is not None:
-        network *= plan.sizes["tp"] * plan.sizes["pp"]
+        network *= plan.sizes["tp"] * plan.sizes["pp"] * (plan.sizes["ep"] if has_experts else 1)
+        # A mixture sends the gradients of all its experts and computes a token with some of them.
+        network *= (job.model.top_k or 1) / (job.model.experts or job.model.top_k or 1)
     domain = hw.nvlink_domain or hw.gpus_per_node or (plan.gpu.nvlink_domain if plan.gpu else 8)
     ffn = job.model.ffn or (4 * job.model.hidden if job.model.hidden else None)
     ways = None

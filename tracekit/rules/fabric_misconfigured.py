@@ -20,7 +20,7 @@ When this is wrong
     count.
 
 Source
-    Research on counters, sections 3 and 5.
+    Diagnosis D17 and D18: pauses and congestion notices need both ends set alike.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ When this is wrong
     Positions in a chassis differ in airflow. More work makes a GPU hotter. It is always a note.
 
 Source
-    The peer outliers of research on machine-level detection; a recorded run of 8 GPUs whose GPU 1
-    ran at 63 degrees beside 39 to 48.
+    A machine is compared with its peers at the same time; a recorded run of 8 GPUs whose GPU 1 ran
+    at 63 degrees beside 39 to 48.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ When this is wrong
     where switches mark: a queue that fills is marked long before it drops (packet-loss).
 
 Source
-    Diagnosis D18; the truth table of directions in the research on counters, section 5.
+    Diagnosis D18; a queue grows in the switch before the port that drains it.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.ingest.counters.exposition import Sample, counted_of, parse_series, samples, value_of
-from tracekit.ingest.lines import numbered_lines, shape
+from tracekit.ingest.lines import lines, shape
 
 DCGM = Path(__file__).parents[4] / "shared" / "data" / "counters" / "dcgm"
 
@@ -19,7 +19,7 @@ DCGM = Path(__file__).parents[4] / "shared" / "data" / "counters" / "dcgm"
 def read(text: str | bytes) -> tuple[list[Sample], list[tuple[int, str]]]:
     data = text.encode() if isinstance(text, str) else text
     bad: list[tuple[int, str]] = []
-    found = samples(numbered_lines(io.BytesIO(data)), lambda line, why, _: bad.append((line, why)))
+    found = samples(lines(io.BytesIO(data)), lambda line, why, _: bad.append((line, why)))
     return list(found), bad
 
 
@@ -186,7 +186,7 @@ def test_counts_are_exact_and_what_is_no_number_is_null(
 
 def test_lines_are_split_at_line_feeds_only_and_long_ones_are_cut() -> None:
     data = io.BytesIO("\ufeffa\x85b\r\nlong".encode() + b"x" * 100 + b"\nlast")
-    assert list(numbered_lines(data, max_bytes=8)) == [(1, "a\x85b"), (2, "longxxxx"), (3, "last")]
+    assert list(lines(data, max_bytes=8)) == [(1, "a\x85b"), (2, "longxxxx"), (3, "last")]
 
 
 def test_a_shape_shows_no_letter_or_digit() -> None:

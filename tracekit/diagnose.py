@@ -74,6 +74,7 @@ def gather(
     rows: dict[str, list[Mapping[str, Any]]] = {}
     unavailable: dict[str, str] = {}
     asked: list[Query] = []
+    filled = None if filled is None else catalog.with_domains(con, filled)
     for query in queries:
         if filled is not None and catalog.finds_nothing(query, filled):
             rows[query.name] = []

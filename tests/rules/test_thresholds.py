@@ -85,6 +85,7 @@ CONSTANTS = {
         model.SCHEMA_VERSION
     """,
     "what a table was made with": "ports.MIN_RHO",
+    "what counts as equal": "build.ROUNDING_RATIO steps.SAME_RATIO",
 }
 """Names of modules for a number, by what it is."""
 

@@ -109,7 +109,7 @@ def strings_of(*modules: str) -> set[str]:
 
 def test_what_the_report_reads_is_asked_whichever_rules_run() -> None:
     """By its own modules, and by those that it shares with rules or that gate other queries."""
-    asked = {q.name for q in catalog.queries() if q.asked == "report"}
+    asked = {q.name for q in catalog.queries() if q.is_for_report}
     own = strings_of("report/*")
     assert own and own <= asked
     shared = strings_of("diagnose", *(f"rules/{m}" for m in ("base", "steps", "pipeline")))

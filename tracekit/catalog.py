@@ -14,9 +14,10 @@ A query is one file ``queries/<subject>/<name>.sql``: a header of comment lines,
     -- column: rank INTEGER : What it is, with unit and range. Names with blanks stand in "".
     --     A line that is indented further continues the one before.
     -- completed: replay | job (optional): what fills in the columns that SQL leaves null.
-    -- asked: report | with OP | after silence (optional): by the report of a diagnosis, whichever
-    --     rules run; or by no diagnosis but where comm_summary shows that operation, or last_calls
-    --     that no rank communicates at its end: what they walk is large.
+    -- asked: report | report where slow | where late | with OP | after silence (optional): by the
+    --     report of a diagnosis, whichever rules run; or by no diagnosis but where step_breakdown
+    --     shows slow steps, straggler a rank that may be late, comm_summary that operation, or
+    --     last_calls that no rank communicates at its end: what they walk is large.
     -- shows: device (optional): what a rank's device did, though it reads no gpu_op.
     -- source: Where a formula comes from (optional).
     SELECT ...
@@ -52,6 +53,8 @@ QUERY_FILES: tuple[str, ...] = (
     "steps/step_time_summary",
     "steps/step_segments",
     "steps/step_breakdown",
+    "steps/excess",
+    "steps/slow_steps",
     "gpu/overlap",
     "gpu/hidden_kernels",
     "gpu/lost_kernels",
@@ -137,7 +140,7 @@ ParamValue = str | int | float | bool
 Completion = Literal["replay", "job"]
 """By a replay of the run, or by what its job description implies."""
 
-ASKED = re.compile(r"report|with \w+|after silence")
+ASKED = re.compile(r"report|report where slow|where late|with \w+|after silence")
 """When a diagnosis asks a query beyond the rules that read it, or only then."""
 
 
@@ -200,6 +203,11 @@ class Query:
     asked: str = ""
     """When a diagnosis asks it (``ASKED``); empty: where a rule reads it."""
     shows: str = ""
+
+    @property
+    def is_for_report(self) -> bool:
+        """Whether a diagnosis asks it whichever rules run."""
+        return self.asked.startswith("report")
 
     @property
     def is_of_device(self) -> bool:
@@ -310,6 +318,7 @@ SHARED_MACROS = {
     "exposed_calls": (),
     "collective_calls": (),
     "inflicted_waits": (),
+    "time_spent": (),
 }
 """Macros that derive rows which several queries of a diagnosis need, with the arguments that every
 query gives them; in an order in which none needs a later one."""

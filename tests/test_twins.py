@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import gzip
 import json
+import re
 import statistics
 import tomllib
 from collections.abc import Iterator
@@ -26,8 +27,12 @@ HEALTHY = [n for n, t in TRUTHS.items() if not t["faults"] and not t["decoys"]]
 FIRST = ("ddp-slow-compute", "ddp-starved-link", "moe-hot-expert")
 LIMIT_BYTES = 6_000_000
 
-ACCUSED: dict[str, str] = {}
-"""Jobs in which an innocent rank or a decoy is accused now, and why."""
+ACCUSED: dict[str, str] = {
+    "fsdp-starved-link": "rank 3, which waits for the starved link of rank 2, is the verdict's",
+}
+"""Jobs in which an innocent rank or a decoy is accused now, and why. Take out what is mended."""
+UNNAMED = {"ddp-two-faults": "the slow rank 1 is not named beside the stalled rank 3"}
+"""Jobs of whose faults one is named at its place by nothing now."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -59,8 +64,9 @@ def trace_steps_ms(name: str) -> list[float]:
 
 def test_the_pairs_are_small_and_listed() -> None:
     assert sum(p.stat().st_size for p in TWINS.rglob("*") if p.is_file()) < LIMIT_BYTES
-    listing = (FIXTURES / "README.md").read_text()
-    assert [n for n in FAULTY + DECOYED if f"`{n}`" not in listing] == []
+    section = (FIXTURES / "README.md").read_text().partition("## Pairs")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| `([\w-]+)` \|", section, re.MULTILINE)
+    assert sorted(listed) == sorted(FAULTY + DECOYED)
     assert {p.name for p in TWINS.iterdir()} == TRUTHS.keys()
 
 
@@ -139,3 +145,10 @@ def test_nobody_innocent_and_no_decoy_is_accused(name: str, request: pytest.Fixt
         request.applymarker(pytest.mark.xfail(reason=ACCUSED[name], strict=True))
     found = judged(name)
     assert (found.innocents, found.decoys) == ((), ())
+
+
+@pytest.mark.parametrize("name", soak(FAULTY, fast=[n for n in FAULTY if n in (*FIRST, *UNNAMED)]))
+def test_each_fault_is_named_where_it_is(name: str, request: pytest.FixtureRequest) -> None:
+    if name in UNNAMED:
+        request.applymarker(pytest.mark.xfail(reason=UNNAMED[name], strict=True))
+    assert [f.fault for f in judged(name).faults if f.named_by is None] == []

@@ -40,7 +40,6 @@ MACRO_FILES: tuple[str, ...] = (
     "intervals",
     "work",
     "stalls",
-    "spending",
     "clocks",
     "collectives",
     "nccl",

@@ -38,8 +38,10 @@ class Priced:
     ranks: tuple[int, ...]
     measured_ms: float
     printed_ms: float | None = None
-    """By the finding that names the true cause at its place; None: none did, or it had no cost."""
+    """By the finding that names the fault's place; None: none did, or it had no cost."""
     named_by: str | None = None
+    is_cause: bool = False
+    """Whether that finding names the cause, and not the place alone."""
     is_verdict: bool = False
     whatif_ms: float | None = None
     refused: str | None = None
@@ -65,7 +67,7 @@ class Judged:
     printed_step_ms: float | None
     faults: tuple[Priced, ...] = ()
     innocents: tuple[str, ...] = ()
-    """Findings of severity major or above that name a rank which is no culprit."""
+    """Findings that name a rank which is no culprit: major ones, and the verdict's."""
     decoys: tuple[str, ...] = ()
     """Findings that name what is none: forbidden by the truth."""
 
@@ -105,12 +107,16 @@ def judge(report: Report, truth: dict[str, Any], replays: dict[str, float | str]
     """What a diagnosis says, beside the truth; ``replays``: whatif's ms, or why none, by cause."""
     faults = truth["faults"]
     findings = [(f, named(f, report)) for f in report.document.findings]
-    guilty = {r for f in faults for r in f["where"]["ranks"]}
+    everybody = set(range(truth["world_size"]))
+    places = [set(f["where"]["ranks"]) for f in faults]
+    guilty = set().union(*(p for p in places if p != everybody))
+    # Of what befalls all ranks, one that is later than the others is a symptom if it is said so.
+    may_differ = everybody in places
     innocents = [
         f.id
         for f, n in findings
-        if n.severity in MAJOR and n.ranks and len(n.ranks) < truth["world_size"]
-        and not set(n.ranks) <= guilty
+        if (n.severity in MAJOR or n.is_top) and n.ranks and set(n.ranks) != everybody
+        and not set(n.ranks) <= guilty and not (may_differ and n.is_symptom)
     ]  # fmt: skip
     forbidden = {r for d in truth["decoys"] for r in d.get("forbidden_rules", ())}
     step = report.document.metrics.step_time
@@ -143,6 +149,7 @@ def _priced(
         fault["measured_cost_ms"],
         1000 * cost_s if cost_s is not None else None,
         best[0].id if best is not None else None,
+        best is not None and best[1].rule in fault["expected_rules"],
         best is not None and best[1].is_top,
         replay if isinstance(replay, float) else None,
         replay if isinstance(replay, str) else None,
@@ -182,14 +189,15 @@ def table(judged: Sequence[Judged]) -> list[str]:
     lines = [
         "The same job recorded twice with the real PyTorch profiler, back to back: healthy, and "
         "with a fault (fixtures/twins). Measured: the difference of their mean steps, by the "
-        "recorder's timers. Printed: the cost of the finding that names the cause at its place. "
-        "whatif: the replay without it. Milliseconds a step.",
+        "recorder's timers. Printed: the cost of the finding that names the fault's place, "
+        "whose rule may say the cause or only who is late. whatif: the replay without it. Of two "
+        "faults each costs what a step takes less without it. Milliseconds a step.",
         "",
         f"Within {CLOSE:.0%} of the measured cost: {close} of {len(priced)} faults; within "
         f"{FAR:.0%}: {far}.",
         "",
-        "| job | fault | ranks | measured | printed | ratio | whatif | named by | first |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| job | fault | ranks | measured | printed | ratio | whatif | named by | cause | first |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for p in priced:
         printed = "-" if p.printed_ms is None else f"{p.printed_ms:.1f}"
@@ -198,12 +206,12 @@ def table(judged: Sequence[Judged]) -> list[str]:
         lines.append(
             f"| {p.pair} | {p.fault} | {', '.join(map(str, p.ranks))} | {p.measured_ms:.1f} "
             f"| {printed} | {ratio} | {replay} | {p.named_by or '-'} "
-            f"| {'yes' if p.is_verdict else 'no'} |"
+            f"| {'yes' if p.is_cause else 'no'} | {'yes' if p.is_verdict else 'no'} |"
         )
     lines += [
         "",
-        "Every job of a pair: its mean step as measured and as printed, major findings that accuse "
-        "a rank without guilt, and decoys taken for faults.",
+        "Every job of a pair: its mean step as measured and as printed, findings that accuse a "
+        "rank without guilt (major ones and the verdict's), and decoys taken for faults.",
         "",
         "| job | step measured | printed | innocents accused | decoys named |",
         "|---|---|---|---|---|",

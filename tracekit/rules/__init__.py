@@ -36,8 +36,6 @@ NAMES = (
     "gpu-contention",
     "slow-gpu",
     "slow-host",
-    "host-pause",
-    "unequal-work",
     "pfc-storm",
     "slow-receiver",
     "nic-error",

@@ -1,0 +1,109 @@
+"""The page's section of recorded pairs, and whom a job's truth makes innocent."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from accuracy.twins import (
+    HEADING,
+    TWINS,
+    Judged,
+    Priced,
+    Truths,
+    cause_of,
+    judge,
+    named,
+    put,
+    table,
+)
+from tracekit import api
+from tracekit.report import Report
+
+
+def priced(pair: str, measured_ms: float, printed_ms: float | None) -> Priced:
+    return Priced(pair, "slow-rank", (2,), measured_ms, printed_ms, "slow-host/2", True, True, 4.0)
+
+
+def test_the_table_counts_what_is_close_and_what_is_far() -> None:
+    faults = (priced("a", 100, 124), priced("b", 100, 61), priced("c", 100, None))
+    lines = table([Judged("a", 120, 121, faults, ("late-rank/0",), ())])
+    assert "Within 25% of the measured cost: 1 of 3 faults; within 40%: 2." in lines
+    assert "| a | slow-rank | 2 | 100.0 | 124.0 | 1.24 | 4.0 | slow-host/2 | yes | yes |" in lines
+    assert "| c | slow-rank | 2 | 100.0 | - | - | 4.0 | slow-host/2 | yes | yes |" in lines
+    assert "| a | 120.0 | 121.0 | late-rank/0 | none |" in lines
+
+
+@pytest.mark.parametrize("ratio", [0.75, 1.0, 1.25])
+def test_a_quarter_off_is_close(ratio: float) -> None:
+    assert priced("a", 100, 100 * ratio).is_close
+
+
+@pytest.mark.parametrize("ratio", [0.74, 1.26])
+def test_more_than_a_quarter_off_is_not(ratio: float) -> None:
+    assert not priced("a", 100, 100 * ratio).is_close
+
+
+def test_the_section_replaces_its_older_self_and_nothing_else() -> None:
+    page = "# Accuracy\n\n## Rules\n\nx\n"
+    once = put(page, ["one"])
+    assert once == f"# Accuracy\n\n## Rules\n\nx\n\n{HEADING}\n\none\n"
+    assert put(once, ["two"]) == once.replace("one", "two")
+    middle = f"# Accuracy\n\n{HEADING}\n\nold\n\n## Rules\n\nx\n"
+    assert put(middle, ["new"]) == middle.replace("old", "new")
+
+
+def test_a_cause_is_taken_out_by_its_place() -> None:
+    truths = Truths().by_name
+    assert {n: cause_of(f, t) for n, t in truths.items() for f in t["faults"][:1]}.items() >= {
+        "ddp-slow-compute": "rank=2",
+        "ddp-starved-link": "link=1",
+        "moe-hot-expert": "rank=1",
+    }.items()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        with api.open(TWINS / "ddp-slow-compute") as run:
+            return run.diagnose()
+
+
+def test_the_right_rank_is_priced(report: Report) -> None:
+    truth = Truths().by_name["ddp-slow-compute"]
+    found = judge(report, truth, {"rank=2": 3.0})
+    (fault,) = found.faults
+    top = next(f for f in report.findings if f.id == report.verdict.finding)
+    assert top.impact.s_per_step is not None
+    assert (fault.named_by, fault.is_verdict, fault.whatif_ms) == (top.id, True, 3.0)
+    assert fault.printed_ms == pytest.approx(1000 * top.impact.s_per_step)
+    assert (found.innocents, found.decoys) == ((), ())
+
+
+def test_another_rank_would_be_innocent(report: Report) -> None:
+    truth = copy.deepcopy(Truths().by_name["ddp-slow-compute"])
+    truth["faults"][0]["where"]["ranks"] = [0]
+    found = judge(report, truth, {"rank=0": "refused: why"})
+    assert found.faults[0].named_by is None
+    assert found.faults[0].printed_ms is None
+    assert found.faults[0].refused == "refused: why"
+    blamed = {f.id for f in report.findings if named(f, report).ranks == (2,)}
+    assert blamed
+    assert set(found.innocents) == blamed
+
+
+def test_what_befalls_all_ranks_excuses_symptoms_only(report: Report) -> None:
+    truth = copy.deepcopy(Truths().by_name["ddp-slow-compute"])
+    truth["faults"][0]["where"]["ranks"] = [0, 1, 2, 3]
+    explained = {f.id for f in report.findings if f.explained_by}
+    blamed = {f.id for f in report.findings if named(f, report).ranks == (2,)}
+    assert set(judge(report, truth, {}).innocents) == blamed - explained
+
+
+def test_a_decoy_is_named_by_the_rules_that_its_truth_forbids(report: Report) -> None:
+    truth = copy.deepcopy(Truths().by_name["ddp-slow-compute"])
+    top = next(f for f in report.findings if f.id == report.verdict.finding)
+    truth["decoys"] = [{"decoy": "jitter", "where": {}, "forbidden_rules": [top.rule]}]
+    assert judge(report, truth, {}).decoys == (top.id,)

@@ -109,7 +109,7 @@ def strings_of(*modules: str) -> set[str]:
 
 def test_what_the_report_reads_is_asked_whichever_rules_run() -> None:
     """By its own modules, and by those that it shares with rules or that gate other queries."""
-    asked = {q.name for q in catalog.queries() if q.asked == "report"}
+    asked = {q.name for q in catalog.queries() if q.is_for_report}
     own = strings_of("report/*")
     assert own and own <= asked
     shared = strings_of("diagnose", *(f"rules/{m}" for m in ("base", "steps", "pipeline")))
@@ -220,11 +220,25 @@ def test_every_query_gives_shared_macros_the_same_tables() -> None:
 def test_what_finds_nothing_has_the_same_columns(con: duckdb.DuckDBPyConnection) -> None:
     for query in catalog.queries():
         if query.needs:
-            assert not catalog.finds_nothing(query, query.reads)
-            assert catalog.finds_nothing(query, set(query.reads) - set(query.needs[-1:]))
+            filled = {*query.reads, *query.needs}
+            assert not catalog.finds_nothing(query, filled)
+            assert catalog.finds_nothing(query, filled - {query.needs[-1]} | {"annotation:other"})
             assert catalog.no_rows(con, query).equals(catalog.run(con, query.name))
     problems = catalog.check(_query(TEXT.replace("-- grain", "-- needs: gpu_op\n-- grain", 1)))
     assert problems == ["needs gpu_op, which it does not read"]
+
+
+def test_domains_count_where_they_are_known(con: duckdb.DuckDBPyConnection) -> None:
+    query = catalog.find("gc_pause")
+    tables = set(query.reads)
+    assert not catalog.finds_nothing(query, tables)
+    assert catalog.with_domains(con, tables - {"annotation"}) == tables - {"annotation"}
+    con.execute("INSERT INTO annotation (domain) VALUES ('user'), ('user')")
+    known = catalog.with_domains(con, tables)
+    assert known == tables | {"annotation:user"}
+    assert catalog.finds_nothing(query, known)
+    con.execute("INSERT INTO annotation (domain) VALUES ('python_gc')")
+    assert not catalog.finds_nothing(query, catalog.with_domains(con, tables))
 
 
 def test_who_completes_a_query_is_one_of_a_closed_list() -> None:

@@ -866,6 +866,10 @@ def test_captures_may_claim_the_same_number() -> None:
         ([1.4, 1, 1.5, 1, 1.5, 1, 1.5, 1, 1.5], 0),  # steps scatter: the first is nothing special
         ([5] * 12, 0),
         ([0] * 12, 0),
+        ([5, 1, 1, 1, 1, 5, 1, 1, 1, 1], 0),  # what strikes every fifth step struck the first too
+        ([5, 1, 1, 1, 1, 4.5, 1, 1, 1, 1], 1),  # no later step comes near it
+        ([9, 5, 1, 1, 1, 1, 5, 1, 1, 1], 1),
+        ([5, 1, 1, 5], 0),
     ],
 )
 def test_warmup_count(durations: Sequence[float], expected: int) -> None:

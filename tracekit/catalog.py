@@ -8,14 +8,16 @@ A query is one file ``queries/<subject>/<name>.sql``: a header of comment lines,
     --
     -- reads: step, gpu_op
     -- needs: gpu_op (optional): without a row of each of these it has none, whatever else there is.
+    --     ``annotation:python_gc`` is a row of that domain.
     -- grain: rank, capture_id, step
     -- param: rounding VARCHAR = 'none' | 'hta' : What it does; the default comes first.
     -- column: rank INTEGER : What it is, with unit and range. Names with blanks stand in "".
     --     A line that is indented further continues the one before.
     -- completed: replay | job (optional): what fills in the columns that SQL leaves null.
-    -- asked: report | with OP | after silence (optional): by the report of a diagnosis, whichever
-    --     rules run; or by no diagnosis but where comm_summary shows that operation, or last_calls
-    --     that no rank communicates at its end: what they walk is large.
+    -- asked: report | report where slow | where late | with OP | after silence (optional): by the
+    --     report of a diagnosis, whichever rules run; or by no diagnosis but where step_breakdown
+    --     shows slow steps, straggler a rank that may be late, comm_summary that operation, or
+    --     last_calls that no rank communicates at its end: what they walk is large.
     -- shows: device (optional): what a rank's device did, though it reads no gpu_op.
     -- source: Where a formula comes from (optional).
     SELECT ...
@@ -51,6 +53,8 @@ QUERY_FILES: tuple[str, ...] = (
     "steps/step_time_summary",
     "steps/step_segments",
     "steps/step_breakdown",
+    "steps/excess",
+    "steps/slow_steps",
     "gpu/overlap",
     "gpu/hidden_kernels",
     "gpu/lost_kernels",
@@ -136,7 +140,7 @@ ParamValue = str | int | float | bool
 Completion = Literal["replay", "job"]
 """By a replay of the run, or by what its job description implies."""
 
-ASKED = re.compile(r"report|with \w+|after silence")
+ASKED = re.compile(r"report|report where slow|where late|with \w+|after silence")
 """When a diagnosis asks a query beyond the rules that read it, or only then."""
 
 
@@ -193,12 +197,17 @@ class Query:
     source: str | None
     sql: str
     needs: tuple[str, ...] = ()
-    """Tables without whose rows it has none, of those that it reads."""
+    """Tables without whose rows it has none, of those that it reads; ``annotation:domain`` too."""
     completed: Completion | None = None
     """What fills in the columns that no SQL can know; they are null without."""
     asked: str = ""
     """When a diagnosis asks it (``ASKED``); empty: where a rule reads it."""
     shows: str = ""
+
+    @property
+    def is_for_report(self) -> bool:
+        """Whether a diagnosis asks it whichever rules run."""
+        return self.asked.startswith("report")
 
     @property
     def is_of_device(self) -> bool:
@@ -262,12 +271,22 @@ def finds_nothing(query: Query, filled: Collection[str]) -> bool:
 
     So it is where a table that it needs is empty, and where all source tables that it reads are:
     derived tables say where rows belong, they are not what is asked for. (A test holds every query
-    to both.) ``source`` has rows in every run and does not count.
+    to both.) ``source`` has rows in every run and does not count. Needed domains count where
+    ``filled`` has any, as ``with_domains`` gives it.
     """
-    if not all(name in filled for name in query.needs):
+    are_domains_known = any(_DOMAIN in name for name in filled)
+    if not all(name in filled for name in query.needs if are_domains_known or _DOMAIN not in name):
         return True
     reads = [name for name in query.reads if name != "source" and table(name).kind == "source"]
     return bool(reads) and not any(name in filled for name in reads)
+
+
+def with_domains(con: duckdb.DuckDBPyConnection, filled: Collection[str]) -> set[str]:
+    """The same names, and ``annotation:domain`` of every domain that has rows."""
+    if "annotation" not in filled:
+        return set(filled)
+    rows = con.execute("SELECT DISTINCT domain FROM annotation").fetchall()
+    return {*filled, *(f"annotation{_DOMAIN}{domain}" for (domain,) in rows)}
 
 
 def no_rows(con: duckdb.DuckDBPyConnection, query: Query) -> pa.Table:
@@ -299,6 +318,7 @@ SHARED_MACROS = {
     "exposed_calls": (),
     "collective_calls": (),
     "inflicted_waits": (),
+    "time_spent": (),
 }
 """Macros that derive rows which several queries of a diagnosis need, with the arguments that every
 query gives them; in an order in which none needs a later one."""
@@ -381,6 +401,7 @@ def execute(
 
 # ---------------------------------------------------------------- header
 
+_DOMAIN = ":"
 _KEY = re.compile(r"-- (reads|needs|grain|param|column|completed|asked|shows|source): (.*)")
 _PARAM = re.compile(r"(\w+) (\w+) = (.+?) : (.+)")
 _COLUMN = re.compile(r"""(\w+|"[^"]+") ([\w\[\]]+) : (.+)""")
@@ -509,7 +530,9 @@ def check(query: Query) -> list[str]:
     if not query.why:
         problems.append("there is no why paragraph")
     problems += [
-        f"needs {name}, which it does not read" for name in query.needs if name not in query.reads
+        f"needs {name}, which it does not read"
+        for name in query.needs
+        if name.partition(_DOMAIN)[0] not in query.reads
     ]
     if query.asked and not ASKED.fullmatch(query.asked):
         problems.append(f"is asked {query.asked!r}, which is no time at which a diagnosis asks")

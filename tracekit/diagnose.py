@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import QueryError
@@ -30,6 +31,12 @@ QUERY_THREADS = 4
 LONG_SILENCE_NS = 10**9
 """What is asked "after silence" is asked only where no rank communicates at the end of its capture
 for so long: no limit of silence in the rules is that short."""
+MIN_LATE_RATIO = 0.01
+"""What is asked "where late" is asked only where a rank delays others, or takes longer than its
+peers, by this share of its time or more: no finding costs less."""
+MIN_SLOW_RATIO = 0.05
+"""What is asked "where slow" is asked only where a steady step is this much longer than the median
+one: the least that slow_steps calls slow."""
 
 
 def diagnose(
@@ -70,10 +77,11 @@ def gather(
     from tracekit import catalog, traffic
 
     read = {q for r in (RULES if rules is None else rules) for q in r.reads}
-    queries = [q for q in catalog.queries() if q.asked == "report" or q.name in read]
+    queries = [q for q in catalog.queries() if q.is_for_report or q.name in read]
     rows: dict[str, list[Mapping[str, Any]]] = {}
     unavailable: dict[str, str] = {}
     asked: list[Query] = []
+    filled = None if filled is None else catalog.with_domains(con, filled)
     for query in queries:
         if filled is not None and catalog.finds_nothing(query, filled):
             rows[query.name] = []
@@ -87,13 +95,16 @@ def gather(
             else:
                 rows[name] = [r for r in found if r.get("attempt") in (None, job.attempt)]
 
-    with catalog.shared(con, [q.name for q in asked]):
-        # What another query's answer can spare comes last.
-        gated = [q for q in asked if q.asked not in ("", "report")]
-        take(_answers(con, [q.name for q in asked if q not in gated]))
+    # What another query's answer can spare comes last.
+    first = [q for q in asked if q.asked in ("", "report")]
+    with catalog.shared(con, [q.name for q in first]):
+        take(_answers(con, [q.name for q in first]))
+        gated = [q for q in asked if q not in first]
         spared = [q for q in gated if _is_spared(q, rows, unavailable)]
         rows |= {q.name: [] for q in spared}
-        take(_answers(con, [q.name for q in gated if q not in spared]))
+        rest = [q.name for q in gated if q not in spared]
+        with catalog.shared(con, rest):
+            take(_answers(con, rest))
     rows["traffic"] = list(traffic.beside(rows.get("traffic", ()), description))
     paths = _rows(con, "job_sources")
     if any(r["status"] == "partial" for r in paths):
@@ -155,12 +166,38 @@ def _is_spared(
     nothing."""
     if not {"comm_summary", "last_calls"}.isdisjoint(unavailable):
         return False
+    if query.asked == "where late":
+        return "straggler" not in unavailable and not _may_be_late(rows)
+    if query.asked == "report where slow":
+        return not _has_slow_steps(rows)
     operations = {row["op"] for row in rows.get("comm_summary", ())}
     if query.asked.startswith("with "):
         return query.asked.removeprefix("with ") not in operations
     # Calls that could not be matched are not among the last ones: then silence is not known.
     silences = [row["silence_ns"] or 0 for row in rows.get("last_calls", ())]
     return not operations or min(silences, default=LONG_SILENCE_NS) < LONG_SILENCE_NS
+
+
+def _may_be_late(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
+    """Whether any rank delays others, or takes longer than its peers, by as much as matters."""
+    lasted: dict[int, int] = {}
+    for row in rows.get("step_breakdown", ()):
+        lasted[row["rank"]] = lasted.get(row["rank"], 0) + int(row["dur_ns"])
+    return any(
+        int(row["exposed_gap_ns"] or 0) >= MIN_LATE_RATIO * lasted.get(row["rank"], 0)
+        or (row["peer_ratio"] or 1.0) >= 1 + MIN_LATE_RATIO
+        for row in rows.get("straggler", ())
+    )
+
+
+def _has_slow_steps(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
+    """Whether any steady step is longer than the median one by as much as is called slow."""
+    longest: dict[tuple[int, int], int] = {}
+    for row in rows.get("step_breakdown", ()):
+        if not row["is_warmup"] and not row["is_partial"]:
+            key = (row["capture_id"], row["step"])
+            longest[key] = max(longest.get(key, 0), int(row["dur_ns"]))
+    return bool(longest) and max(longest.values()) > (1 + MIN_SLOW_RATIO) * median(longest.values())
 
 
 def _answers(

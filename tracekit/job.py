@@ -12,6 +12,9 @@ seconds. Paths are relative to the file that holds them and never lead outside i
     [[rank]]
     rank = 0
     host = "gpu-11"
+    [[range]]
+    name = "prepare shards"     # what ranges of this name are for
+    kind = "input"
     [[source]]
     path = "node1/*.json.gz"    # * stays in a folder, ** does not
     host = "gpu-12"
@@ -217,6 +220,28 @@ class PortEntry(_Section, frozen=True, kw_only=True):
     """The host's NIC on the other side."""
 
 
+RangeKind = Literal[
+    "input",
+    "copy",
+    "forward",
+    "backward",
+    "optimizer",
+    "checkpoint",
+    "evaluation",
+    "logging",
+    "collection",
+    "compilation",
+]
+
+
+class RangeEntry(_Section, frozen=True, kw_only=True):
+    """What ranges of a name are for, beside the names that tracekit knows."""
+
+    name: Text
+    """A word or words of the name, in any case: ``prepare shards``."""
+    kind: RangeKind | None = None
+
+
 class SourceEntry(_Section, frozen=True, kw_only=True):
     """What a file does not say about itself."""
 
@@ -261,6 +286,7 @@ class JobDescription(_Section, frozen=True, kw_only=True):
     rank: tuple[RankEntry, ...] = ()
     host: tuple[HostEntry, ...] = ()
     port: tuple[PortEntry, ...] = ()
+    range: tuple[RangeEntry, ...] = ()
     source: tuple[SourceEntry, ...] = ()
     files: tuple[str, ...] = ()
     """The files that it was read from; not a key of the file."""
@@ -273,7 +299,7 @@ class JobDescription(_Section, frozen=True, kw_only=True):
         Equal for equal content: order of entries, comments and where the file lies do not count.
         """
         content = _plain(self)
-        for name in ("rank", "host", "port", "source"):
+        for name in _ENTRIES:
             if name in content:
                 content[name] = sorted(content[name], key=lambda e: json.dumps(e, sort_keys=True))
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -294,6 +320,7 @@ _ENTRIES: dict[str, type[_Section]] = {
     "rank": RankEntry,
     "host": HostEntry,
     "port": PortEntry,
+    "range": RangeEntry,
     "source": SourceEntry,
 }
 _SCHEDULE_SPELLINGS = {
@@ -542,6 +569,7 @@ def _check_meaning(job: JobDescription, path: str) -> None:
         ("rank", [str(e.rank) for e in job.rank if e.path is None]),
         ("host", [e.host for e in job.host]),
         ("port", [f"{e.node} {e.port}" for e in job.port]),
+        ("range", [e.name for e in job.range]),
         ("source", [e.path for e in job.source]),
     ):
         twice = sorted(k for k, n in Counter(keys).items() if n > 1)
@@ -634,6 +662,7 @@ def merge_jobs(first: JobDescription, second: JobDescription) -> JobDescription:
         rank=entries(first.rank, second.rank, "rank", "path", "rank"),
         host=entries(first.host, second.host, "host", "host"),
         port=entries(first.port, second.port, "port", "node", "port"),
+        range=entries(first.range, second.range, "range", "name"),
         source=entries(first.source, second.source, "source", "base", "path"),
         files=(*first.files, *second.files),
         notes=(*first.notes, *second.notes, *notes),
@@ -769,6 +798,8 @@ def _entries(job: JobDescription) -> Iterator[tuple[str, _Section, str]]:
         yield "host", host, f"host.{host.host}."
     for port in job.port:
         yield "port", port, f"port.{port.node}.{port.port}."
+    for named in job.range:
+        yield "range", named, f"range.{named.name}."
     for source in job.source:
         yield "source", source, f"source.{source.path}."
 

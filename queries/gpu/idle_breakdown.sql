@@ -8,6 +8,7 @@
 --
 -- reads: gpu_op
 -- grain: attempt, rank, device, stream
+-- asked: report
 -- param: kernel_wait_ns BIGINT = 30000 : Pauses shorter than this are kernel_wait, in ns.
 --     HolisticTraceAnalysis says 30 ns and compares that 30 with microseconds: 30000 gives its
 --     figures.

@@ -5,6 +5,7 @@
 --
 -- reads: gpu_op
 -- grain: attempt, rank, category, copy_kind
+-- asked: report
 -- column: rank INTEGER : Global rank.
 -- column: category VARCHAR : memcpy or memset.
 -- column: copy_kind VARCHAR : HtoD, DtoH, DtoD, HtoH, PtoP; null for sets and where unknown.

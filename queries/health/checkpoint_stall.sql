@@ -4,6 +4,7 @@
 -- host are part of it.
 --
 -- reads: annotation, step, gpu_op, collective
+-- needs: annotation:checkpoint
 -- grain: attempt, rank, capture_id, step
 -- column: rank INTEGER : Global rank.
 -- column: capture_id INTEGER : Capture window of the rank, from 0.

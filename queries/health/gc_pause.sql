@@ -4,6 +4,7 @@
 -- inside a save belong to checkpoint_stall.
 --
 -- reads: annotation, step, gpu_op, collective
+-- needs: annotation:python_gc
 -- grain: attempt, rank, capture_id, step
 -- column: rank INTEGER : Global rank.
 -- column: capture_id INTEGER : Capture window of the rank, from 0.

@@ -4,6 +4,7 @@
 -- waits in a collective. Collections and saves inside a fetch are counted by their own queries.
 --
 -- reads: annotation, step, gpu_op, collective
+-- needs: annotation:python_input
 -- grain: attempt, rank, capture_id, step
 -- column: rank INTEGER : Global rank.
 -- column: capture_id INTEGER : Capture window of the rank, from 0.

@@ -63,8 +63,8 @@ A RANK'S  compute 50 %   communication not hidden 40 %   copies 3.3 %   idle 6.7
 NOT CHECKED  collective-hang: needs collectives matched across ranks, Flight Recorder or a
           watchdog's log
              collective-mismatch: needs collectives matched across ranks
-             slow-gpu, slow-host, late-rank: needs collectives in the traces of two or more ranks
-          14 more lines: --all
+             slow-gpu, slow-host, host-pause, unequal-work, late-rank: needs collectives in the
+          15 more lines: --all
 MORE      tracekit show run1 F1    tracekit explain dataloader-stall
 """
 
@@ -74,7 +74,7 @@ job  steps 1-10  2026-07-21 03:01:07-03:01:08 UTC  4 of 4 ranks, 2 hosts; 4 kine
 VERDICT   Nothing to fix: 100 ms a step; 1 of RULES_COUNT rules could look and found no fault.
 NOT CHECKED  MISSING rules for want of inputs (dataloader-stall, checkpoint-stall, gc-pause, \
 sync-stall
-          and 21 more); 2 are not built yet: --all
+          and 23 more); 2 are not built yet: --all
 """.replace("RULES_COUNT", str(len(RULES))).replace("MISSING", str(len(RULES) - 1))
 
 

@@ -182,6 +182,36 @@ def test_the_rank_that_the_others_wait_for_in_slow_steps_is_told(make_job: MakeJ
     assert "In them rank 3 seems to hold up the others" in report(job).verdict.sentence
 
 
+def slow_step(step: int, **given: Any) -> dict[str, Any]:
+    row = {
+        "attempt": 1, "capture_id": 0, "step": step, "over_ns": 60e6, "judged_steps_count": 20,
+        "rank": 3, "kind": "pause", "path": "train", "name": "between a and b", "part_ns": 58e6,
+    }  # fmt: skip
+    return row | given
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, " In steps 4,8,12 (3 of 20, every 4th) rank 3 spends 58.0 ms more in `train`: nothing "
+             "recorded between a and b. No rule here"),
+        ({"rank": None, "kind": "operator", "path": ""},
+         " In steps 4,8,12 (3 of 20, every 4th) all ranks spend 58.0 ms more: operator between a"),
+        ({"part_ns": 29e6}, "on average. No rule here found"),  # under half of the step's excess
+        ({"kind": None}, "on average. No rule here found"),
+    ],
+)  # fmt: skip
+def test_what_explains_slow_steps_is_told_with_its_rhythm(
+    make_job: MakeJob, given: dict[str, Any], words: str
+) -> None:
+    job = make_job(steps_count=20)
+    for rank in range(4):
+        for step in (4, 8, 12):
+            job.add(rank, step, "compute", 60)
+    job.rows["slow_steps"] = [slow_step(step, **given) for step in (4, 8, 12)]
+    assert words in report(job).verdict.sentence
+
+
 def test_a_damaged_input_narrows_the_claim(make_job: MakeJob) -> None:
     damaged = InputFile(path="a", kind="kineto", status="partial", rows=1)
     found = build_report(make_job().facts(), [damaged])
@@ -258,6 +288,50 @@ def test_a_window_without_steps_is_still_described() -> None:
     assert "idle 15 %, copies and other work 10 %." in found.verdict.sentence
     assert found.metrics.overlap is not None
     assert found.metrics.overlap.overlap_ratio == 0.0
+
+
+def window(**parts_ms: int) -> dict[str, Any]:
+    """A rank's window of 2 s on its GPU."""
+    row = {"rank": 0, "span_ns": 2_000_000_000, "compute_ns": 0, "comm_ns": 0, "overlap_ns": 0,
+           "exposed_comm_ns": 0, "idle_ns": 0, "measured_on": "gpu"}  # fmt: skip
+    return row | {name: ms * 1_000_000 for name, ms in parts_ms.items()}
+
+
+@pytest.mark.parametrize(
+    ("parts_ms", "others", "words"),
+    [
+        (
+            {"compute_ns": 20, "idle_ns": 40},
+            {"memcpy_summary": [{"copy_kind": "HtoD", "busy_ns": 1_940_000_000}]},
+            "97 % of the window is copies and other work beside which nothing is computed: copies "
+            "from the host to the device run 97 % of it. The traces mark no steps.",
+        ),
+        (
+            {"compute_ns": 200, "idle_ns": 1800},
+            {"idle_breakdown": [{"stream": None, "idle_ns": 100, "host_wait_ns": 90},
+                                {"stream": 7, "idle_ns": 900, "host_wait_ns": 0}]},
+            "90 % of the window is time in which the GPU is idle, 90 % of it until the host "
+            "launches the next operation (launch-bound).",
+        ),
+        (
+            {"compute_ns": 200, "idle_ns": 1800},
+            {"idle_breakdown": [{"stream": None, "idle_ns": 100, "host_wait_ns": 40}]},
+            "90 % of the window is time in which the GPU is idle. The traces",
+        ),
+        (
+            {"compute_ns": 900, "exposed_comm_ns": 1020},
+            {},
+            "51 % of the window is communication that nothing hides. The traces",
+        ),
+    ],
+    ids=["copies", "launches", "idle", "communication"],
+)  # fmt: skip
+def test_a_window_without_steps_is_judged_by_its_largest_part(
+    parts_ms: dict[str, int], others: dict[str, Any], words: str
+) -> None:
+    verdict = build_report(Facts(rows={"overlap": [window(**parts_ms)], **others})).verdict
+    assert verdict.kind == "unexplained"
+    assert words in verdict.sentence
 
 
 def test_a_symptom_points_to_its_cause_and_back(make_job: MakeJob) -> None:

@@ -19,7 +19,8 @@ from tracekit.schema import UNIT_SUFFIXES
 
 DESIGN_RULES = """
 slow-gpu thermal-throttle power-brake gpu-memory-fault gpu-contention gpu-outlier pcie-degraded
-nvlink-fault slow-host numa-misplacement dataloader-stall gc-pause recompile launch-bound sync-stall
+nvlink-fault slow-host host-pause unequal-work numa-misplacement dataloader-stall gc-pause
+recompile launch-bound sync-stall
 offload-bound allocator-stall false-dependency low-mfu sequence-imbalance stage-imbalance
 excess-bubble hot-expert checkpoint-stall storage-interference exposed-communication
 latency-bound-communication late-rank collective-hang collective-mismatch nccl-socket-fallback

@@ -2,95 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from late_jobs import MS, MakeJob, coverage, late_job
 
 from tracekit.findings import Severity
 from tracekit.report.build import build_report
 from tracekit.rules import configured, rule
 from tracekit.rules.base import NOT_APPLICABLE, Facts, RuleOutcome
 
-MakeJob = Callable[..., Any]
-MS = 1_000_000
 LATE, GPU, HOST = rule("late-rank"), rule("slow-gpu"), rule("slow-host")
-
-
-def late_job(
-    make_job: MakeJob,
-    delays_ms: Mapping[int, float],
-    *,
-    steps: range | None = None,
-    peer: float | None = 1.5,
-    compute: float = 1.0,
-    compute_ms: Mapping[int, int] | None = None,
-    **options: Any,
-) -> Any:
-    """Ranks delay each of ``steps`` by so many ms; the others wait that long."""
-    job = make_job(**options)
-    total = sum(delays_ms.values()) or 1
-    late = steps if steps is not None else job.steps
-    for rank in range(job.ranks_count):
-        own = delays_ms.get(rank, 0)
-        job.rows.setdefault("straggler", []).append(
-            {
-                "rank": rank,
-                "inflicted_wait_ns": int(own * MS * len(late) * (job.ranks_count - 1)),
-                "own_inflicted_wait_ns": int(own * MS * len(late) * (job.ranks_count - 1)),
-                "exposed_inflicted_wait_ns": int(own * MS * len(late) * (job.ranks_count - 1)),
-                "late_count": 5 if own else 0,
-                "lateness_ratio": own / total,
-                "peer_ratio": (peer if own else 1.0) if peer is not None else None,
-                "compute_ratio": (compute if own else 1.0) if peer is not None else None,
-                "slowdown_ratio": None,
-                "matched_count": 30,
-            }
-        )
-        for step in late:
-            if own:
-                job.rows.setdefault("late_steps", []).append(late_step(rank, step, own))
-                job.add(rank, step, "idle", int(own))
-                job.add(rank, step, "compute", (compute_ms or {}).get(rank, 0))
-    for step in late:
-        for rank in range(job.ranks_count):
-            if not delays_ms.get(rank):
-                job.add(rank, step, "exposed_comm", int(max(delays_ms.values(), default=0)))
-    job.rows["match_coverage"] = [coverage()]
-    return job
-
-
-def late_step(rank: int, step: int, own_ms: float) -> dict[str, Any]:
-    return {
-        "rank": rank,
-        "capture_id": 0,
-        "step": step,
-        "attempt": 1,
-        "own_wait_ns": int(own_ms * MS),
-        "own_gap_ns": int(own_ms * MS),
-        "exposed_gap_ns": int(own_ms * MS),
-        "late_count": 3,
-        "longest_ns": int(own_ms * MS),
-        "source_id": rank,
-        "place": step,
-    }
-
-
-def coverage(**facts: Any) -> dict[str, Any]:
-    row = {
-        "group_id": "g",
-        "method": "order",
-        "is_trusted": True,
-        "reason": "all members agree",
-        "calls_count": 120,
-        "instances_count": 30,
-        "ranks": [0, 1, 2, 3],
-        "source_id": 0,
-        "place": 1,
-        "attempt": 1,
-    }
-    return row | facts
 
 
 # --- late-rank ----------------------------------------------------------------------------------
@@ -762,7 +686,7 @@ def test_a_late_rank_costs_what_the_replay_saves(
     facts = replace(late_job(make_job, {2: 25}).facts(), replay=replay)
     (finding,) = LATE.run(facts).findings
     assert finding.impact.s_per_step == pytest.approx(cost_s)
-    assert replay.asked == [(2,)]
+    assert set(replay.asked) == {(2,)}  # once, and once more with a query failed
 
 
 @pytest.mark.parametrize(("saved_ms", "cost_s"), [(10.0, 0.010), (2.0, 0.025)])

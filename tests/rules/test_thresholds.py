@@ -60,6 +60,7 @@ UNDECIDED = {
         data_lines: len(facts.job.unread) > 2
         data_lines: len(others) > 2
         data_lines: len(paths) > 2
+        excess: number % 100 in (11, 12, 13)
         text: ratio >= 0.0005
         text: step_s * factor < 10
         text: step_s * factor < 100
@@ -75,7 +76,8 @@ UNDECIDED = {
 
 CONSTANTS = {
     "the most that a finding or a report lists": """
-        absent.MAX_NAMED base.MAX_CANDIDATES base.MAX_PLACES base.MAX_READINGS stalls.MAX_PLACES
+        absent.MAX_NAMED excess.MAX_NAME range_names.MAX_WORDS
+        base.MAX_CANDIDATES base.MAX_PLACES base.MAX_READINGS stalls.MAX_PLACES
         ras_hang.MAX_HOSTS data_lines.SHOWN_NOTES signals.SHOWN_ERRORS text.MAX_LINES
         text.SHOWN_FINDINGS text.SHOWN_TOPICS without_steps.MIN_SHOWN_SHARE
     """,
@@ -85,6 +87,7 @@ CONSTANTS = {
         model.SCHEMA_VERSION
     """,
     "what a table was made with": "ports.MIN_RHO",
+    "what counts as equal": "build.ROUNDING_RATIO steps.SAME_RATIO",
 }
 """Names of modules for a number, by what it is."""
 

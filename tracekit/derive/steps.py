@@ -102,17 +102,19 @@ def warmup_count(durations: Sequence[float]) -> int:
     times the scaled median absolute deviation (1.4826 MAD) of that half if that is more: where
     steps scatter, the first is nothing special. k is the first step at which the median of five
     steps is within the limit, moved on over steps that are themselves beyond it. If k is more
-    than a third of the steps, this is no warm-up and 0 is returned.
+    than a third of the steps, this is no warm-up and 0 is returned. Nor is a step one that a later
+    step equals (within a tenth): it is not the beginning that makes such steps long, but what comes
+    back, and a fault that struck the first step too must not be thrown out with it.
 
-    With five steps or fewer only the first can be one: when there are three or more, it is over
-    1.10 times the median of the others, and longer than each of them.
+    With five steps or fewer only the first can be one: when there are three or more, and it is over
+    1.10 times each of the others.
     """
     n = len(durations)
     if n < 3:
         return 0
     if n <= WARMUP_WINDOW:
         first, rest = durations[0], durations[1:]
-        return int(first > WARMUP_RATIO * statistics.median(rest) and first > max(rest))
+        return int(first > WARMUP_RATIO * max(rest))
     late = durations[n // 2 :]
     steady = statistics.median(late)
     scatter = 1.4826 * statistics.median(abs(d - steady) for d in late)
@@ -123,7 +125,11 @@ def warmup_count(durations: Sequence[float]) -> int:
         k += 1
     while k <= most and durations[k] > limit:
         k += 1
-    return k if k <= most else 0
+    if k > most:
+        return 0
+    while k and durations[k - 1] <= WARMUP_RATIO * max(durations[k:]):
+        k -= 1
+    return k
 
 
 def warm_steps(

@@ -29,6 +29,9 @@ class ReportThresholds(KernelThresholds, SilenceThresholds):
     min_slow_steps_ratio: float = threshold(
         0.05, "time above the median step, of all; as a major finding's impact"
     )
+    min_window_ratio: float = threshold(
+        0.5, "of a window without steps that is no computing, to be named: nothing else is more"
+    )
     min_typical_steps_count: int = threshold(3, "steps of which some may be called slow")
     min_steps_count: int = threshold(2, "one step cannot show that the next is like it")
     min_explained_ratio: float = threshold(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from statistics import fmean, median
+from typing import Any
 
 from tracekit.findings import BudgetPart
 from tracekit.report.judgement import Judgement, ReportThresholds, say
-from tracekit.rules.base import Facts
+from tracekit.rules.base import Facts, Row
+from tracekit.rules.excess import how_often, label, short
 from tracekit.rules.steps import StepKey, Steps
 from tracekit.wording import ranks_phrase, seconds, share
 
@@ -130,8 +132,32 @@ def slow_steps(facts: Facts, limits: ReportThresholds) -> Judgement | None:
         "unexplained",
         f"Some steps take up to {seconds(max(durs) / 1e9)} where {seconds(typical / 1e9)} is "
         f"typical, {seconds((fmean(durs) - typical) / 1e9)} a step on average."
-        f"{held if late else ''} No rule here found the reason.",
+        f"{_in_them(facts, limits) or (held if late else '')} No rule here found the reason.",
         "profile a longer window that spans several slow steps, with Python stacks",
+    )
+
+
+def _in_them(facts: Facts, limits: ReportThresholds) -> str:
+    """What explains most of the slow steps, which these are and how regularly they come."""
+    rows = facts.of("slow_steps")
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        if row["kind"] is not None:
+            part = tuple(row[key] for key in ("rank", "kind", "path", "name"))
+            groups.setdefault(part, []).append(row)
+    if not groups:
+        return ""
+    most = max(groups.values(), key=lambda group: sum(float(r["part_ns"]) for r in group))
+    explained_ns = sum(float(r["part_ns"]) for r in most)
+    if explained_ns < limits.min_explained_ratio * sum(float(r["over_ns"]) for r in rows):
+        return ""
+    first = most[0]
+    often = how_often([int(r["step"]) for r in most], int(first["judged_steps_count"]))
+    who = "all ranks spend" if first["rank"] is None else f"rank {first['rank']} spends"
+    where = f" in `{short(str(first['path']))}`" if first["path"] else ""
+    return (
+        f" {often[0].upper()}{often[1:]} {who} {seconds(explained_ns / len(most) / 1e9)} more"
+        f"{where}: {label(first)}."
     )
 
 

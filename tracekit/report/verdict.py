@@ -28,16 +28,17 @@ def judge(
     """The verdict over all findings. The first that applies:
 
     hang; a major finding that names a cause (culprit if it sits on part of the job, else
-    configuration); kernels hidden in CUDA graphs or no step (not_enough_data); waiting that may
-    be for ranks without a trace (not_enough_data, with the cause that logs state for slow
-    communication, if any: it is there, only its share is not known); unequal waiting that no
-    finding explains (unexplained); a program that launches too slowly or sends too little at a
-    time (configuration: it blames nobody, but has a remedy); idle time or slow steps that no
-    finding explains (unexplained); a major finding that blames nobody, as idle time of a pipeline
-    beyond what its layout makes (unexplained); a minor finding that names a cause (it would mislead
-    to lead with 1 % while 40 % is unexplained); a single step, or files left for want of time
-    (not_enough_data); a port that loses or damages what is sent, at a price that nothing tells,
-    beside communication that nothing hides (not_enough_data); inherent.
+    configuration); kernels hidden in CUDA graphs or no step (not_enough_data, or unexplained where
+    most of the window is no computing); waiting that may be for ranks without a trace
+    (not_enough_data, with the cause that logs state for slow communication, if any: it is there,
+    only its share is not known); unequal waiting that no finding explains (unexplained); a program
+    that launches too slowly or sends too little at a time (configuration: it blames nobody, but has
+    a remedy); idle time or slow steps that no finding explains (unexplained); a major finding that
+    blames nobody, as idle time of a pipeline beyond what its layout makes (unexplained); a minor
+    finding that names a cause (it would mislead to lead with 1 % while 40 % is unexplained); a
+    single step, or files left for want of time (not_enough_data); a port that loses or damages what
+    is sent, at a price that nothing tells, beside communication that nothing hides
+    (not_enough_data); inherent.
     What a silenced finding may explain is not called unexplained. ``is_whole`` says that every
     input was read to its end; ``failed`` names the inputs on which our own reader failed: what
     they hold is not known, so nothing is inherent. Nor is waiting where a part of the traces is
@@ -56,7 +57,7 @@ def judge(
         return (
             Judgement(_named(facts, cause))
             if cause is not None
-            else no_steps(facts, rules_run, findings)
+            else no_steps(facts, rules_run, findings, limits)
         )
     is_open = not has_silenced
     return (

@@ -7,7 +7,7 @@ from statistics import median
 
 from tracekit.findings import Finding
 from tracekit.report import signals
-from tracekit.report.judgement import Judgement, say
+from tracekit.report.judgement import Judgement, ReportThresholds, say
 from tracekit.rules import RULES, ras_hang
 from tracekit.rules.base import Facts, Row
 from tracekit.wording import plural, safe, seconds, share
@@ -19,9 +19,17 @@ CAPTURE_DEVICES = (
 )
 CAPTURE_STEPS = "profile five or more steps after warm-up, with a schedule that marks steps"
 MIN_SHOWN_SHARE = 0.01
+DIRECTIONS = {
+    "HtoD": "from the host to the device",
+    "DtoH": "from the device to the host",
+    "DtoD": "within the device",
+    "PtoP": "between devices",
+}
 
 
-def no_steps(facts: Facts, rules_run: Sequence[str], findings: Sequence[Finding]) -> Judgement:
+def no_steps(
+    facts: Facts, rules_run: Sequence[str], findings: Sequence[Finding], limits: ReportThresholds
+) -> Judgement:
     """By what there is instead: steps that are not steady, a window, a benchmark, logs, counters,
     ranks, nothing."""
     warm = len(facts.steps.warmup_keys)
@@ -36,7 +44,7 @@ def no_steps(facts: Facts, rules_run: Sequence[str], findings: Sequence[Finding]
         )
     windows = [r for r in facts.of("overlap") if r["span_ns"]]
     if windows:
-        return _window_alone(windows)
+        return _window_alone(facts, windows, limits)
     cut = [r for r in facts.of("nccl_bench") if not r["is_complete"]]
     if cut:
         return _cut_benchmark(facts, cut[0])
@@ -57,23 +65,76 @@ def no_steps(facts: Facts, rules_run: Sequence[str], findings: Sequence[Finding]
     return say("not_enough_data", "Cannot tell: no file holds a usable trace.", CAPTURE_STEPS)
 
 
-def _window_alone(rows: Sequence[Row]) -> Judgement:
-    span = sum(r["span_ns"] for r in rows)
-    words = {
-        "compute_ns": "computing",
-        "exposed_comm_ns": "communication not hidden",
-        "idle_ns": "idle",
+def _window_alone(facts: Facts, rows: Sequence[Row], limits: ReportThresholds) -> Judgement:
+    """By what the window went into: judged where most of it was no computing, whatever a step is.
+
+    Of ranks, streams and copies all times are summed: shares are of all windows together.
+    """
+    span_ns = sum(r["span_ns"] for r in rows)
+    parts = {
+        "computing": sum(r["compute_ns"] or 0 for r in rows),
+        "communication not hidden": sum(r["exposed_comm_ns"] or 0 for r in rows),
+        "idle": sum(r["idle_ns"] or 0 for r in rows),
     }
-    parts = {column: sum(r[column] or 0 for r in rows) / span for column in words}
-    shares = ", ".join(f"{word} {share(parts[column])}" for column, word in words.items())
-    rest = 1 - sum(parts.values())
-    if rest >= MIN_SHOWN_SHARE:
-        shares += f", copies and other work {share(rest)}"
+    rest_ns = span_ns - sum(parts.values())
+    if rest_ns >= MIN_SHOWN_SHARE * span_ns:
+        parts["copies and other work"] = rest_ns
+    shares = ", ".join(f"{word} {share(ns / span_ns)}" for word, ns in parts.items())
+    window = f"Over the window of {seconds(max(r['span_ns'] for r in rows) / 1e9)}: {shares}"
+    largest = max(parts, key=lambda word: parts[word])
+    if largest == "computing" or parts[largest] < limits.min_window_ratio * span_ns:
+        return say(
+            "not_enough_data",
+            f"Cannot tell what a step costs: the traces mark no steps. {window}.",
+            CAPTURE_STEPS,
+        )
+    reason, advice = "", CAPTURE_STEPS
+    if largest == "idle":
+        reason, advice = _idle(facts, limits)
+    elif largest == "copies and other work":
+        reason, advice = _copies(facts, span_ns, limits)
+    is_gpu = any(r["measured_on"] == "gpu" for r in rows)
+    what = {
+        "communication not hidden": "communication that nothing hides",
+        "idle": "time in which the GPU is idle" if is_gpu else "time in which nothing is computed",
+        "copies and other work": "copies and other work beside which nothing is computed",
+    }[largest]
     return say(
-        "not_enough_data",
-        f"Cannot tell what a step costs: the traces mark no steps. Over the window of "
-        f"{seconds(max(r['span_ns'] for r in rows) / 1e9)}: {shares}.",
-        CAPTURE_STEPS,
+        "unexplained",
+        f"{share(parts[largest] / span_ns)} of the window is {what}{reason}. The traces mark no "
+        f"steps. {window}.",
+        advice,
+    )
+
+
+def _idle(facts: Facts, limits: ReportThresholds) -> tuple[str, str]:
+    """Whether devices idle because their host launches late, and what helps."""
+    rows = [r for r in facts.of("idle_breakdown") if r["stream"] is None]
+    idle_ns = sum(int(r["idle_ns"] or 0) for r in rows)
+    waiting_ns = sum(int(r["host_wait_ns"] or 0) for r in rows)
+    if not idle_ns or waiting_ns < limits.min_window_ratio * idle_ns:
+        return "", "profile with Python stacks to see what the host does meanwhile"
+    return (
+        f", {share(waiting_ns / idle_ns)} of it until the host launches the next operation "
+        "(launch-bound)",
+        "launch less: CUDA graphs, torch.compile, larger batches; or find what holds up the host",
+    )
+
+
+def _copies(facts: Facts, span_ns: int, limits: ReportThresholds) -> tuple[str, str]:
+    """Which copies take most of it, and what helps."""
+    busy_ns: dict[str, int] = {}
+    for row in facts.of("memcpy_summary"):
+        if row["copy_kind"] in DIRECTIONS:
+            kind = str(row["copy_kind"])
+            busy_ns[kind] = busy_ns.get(kind, 0) + int(row["busy_ns"])
+    most = max(sorted(busy_ns), key=lambda kind: busy_ns[kind], default=None)
+    if most is None or busy_ns[most] < limits.min_window_ratio * span_ns:
+        return "", CAPTURE_STEPS
+    return (
+        f": copies {DIRECTIONS[most]} run {share(busy_ns[most] / span_ns)} of it",
+        "keep on the device what is copied again and again; pinned memory and non_blocking=True "
+        "let copies run beside kernels",
     )
 
 

@@ -36,6 +36,8 @@ NAMES = (
     "gpu-contention",
     "slow-gpu",
     "slow-host",
+    "host-pause",
+    "unequal-work",
     "pfc-storm",
     "slow-receiver",
     "nic-error",

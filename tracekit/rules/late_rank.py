@@ -54,10 +54,13 @@ from tracekit.rules.base import (
     RuleOutcome,
     threshold,
 )
+from tracekit.rules.excess import QUERY as EXCESS
+from tracekit.rules.excess import WORDS_FOR, ExcessThresholds, where_it_lies
 from tracekit.rules.lateness import (
     QUERIES,
     LatenessThresholds,
     LateRank,
+    delay_ns,
     late_ranks,
     matched_note,
     price_ns,
@@ -70,7 +73,7 @@ CAPTURE = "profile all ranks in the same steps, with a PyTorch that records coll
 
 
 @dataclass(frozen=True)
-class LateRankThresholds(AbsentThresholds, LatenessThresholds):
+class LateRankThresholds(AbsentThresholds, LatenessThresholds, ExcessThresholds):
     """When a rank is late, and when absent ranks may be."""
 
     min_inherited_ratio: float = threshold(
@@ -108,6 +111,10 @@ def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Findin
     step_s = facts.steps.step_ns / 1e9
     cost_ns = price_ns(facts, [late])
     impact = facts.impact(cost_ns)
+    excess = where_it_lies(facts, late.rank, delay_ns(late))
+    advice = None if excess is None else excess.advice
+    confirm = f"compare rank {late.rank} with a peer in the same step: kernels, host, input"
+    remedy = "fix what makes the rank late; see the findings that explain this one"
     kinds: list[Instrument] = ["peers"]
     if (late.peer_ratio or 0.0) >= limits.min_peer_ratio:
         kinds.append("host ranges" if not facts.has_gpu else "GPU timeline")
@@ -116,8 +123,8 @@ def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Findin
         scope,
         f"{ranks_phrase([late.rank], facts.ranks)} makes the others wait "
         f"{seconds(cost_ns / 1e9)} of each {seconds(step_s)} step {_whose(late)}"
-        f"{_nature(late, limits)}.",
-        score_evidence(facts, late, limits),
+        f"{_nature(late, limits) if excess is None else f': {excess.sentence}'}.",
+        (*score_evidence(facts, late, limits), *(excess.evidence(facts) if excess else ())),
         by=kinds,
         basis=f"{late.scores_count} of {late.available_count} straggler scores agree; "
         f"{matched_note(facts)}",
@@ -125,8 +132,9 @@ def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Findin
         cap=cap,
         keys=keys,
         against=_counter(late, limits),
-        confirm=(f"compare rank {late.rank} with a peer in the same step: kernels, host, input",),
-        remedy=("fix what makes the rank late; see the findings that explain this one",),
+        owner=None if advice is None else advice.owner,
+        confirm=(confirm if advice is None else advice.confirm,),
+        remedy=(remedy if advice is None else advice.remedy,),
     )
 
 
@@ -301,6 +309,7 @@ RULE = Rule(
     owner="platform",
     thresholds=LateRankThresholds(),
     queries=(*QUERIES, "absent_waits", "exit_lateness"),
+    optional={EXCESS: WORDS_FOR},
     needs_kernels=True,
     evaluate=evaluate,
     doc=__doc__,

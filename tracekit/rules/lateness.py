@@ -395,6 +395,11 @@ def _ratio(row: Row, name: str, others: Sequence[Row] | None) -> float | None:
     return float(row[name]) / median(known)
 
 
+def delay_ns(late: LateRank) -> float:
+    """What a late rank itself delays a mean step by, also where it is late side by side."""
+    return late.cost_ns if late.own_cost_ns is None else late.own_cost_ns
+
+
 def price_ns(facts: Facts, members: Sequence[LateRank]) -> float:
     """What a step would gain without these ranks' delays.
 
@@ -544,7 +549,7 @@ def score_evidence(
         else [
             Evidence(
                 f"exposed delay by {name}, mean of all steady steps",
-                (late.cost_ns if late.own_cost_ns is None else late.own_cost_ns) / 1e9,
+                delay_ns(late) / 1e9,
                 "s",
                 threshold=limits.min_cost_ratio * facts.steps.step_ns / 1e9,
                 query="late_steps",

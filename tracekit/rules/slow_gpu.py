@@ -48,6 +48,8 @@ from tracekit.findings import (
 from tracekit.rules import busiest as active
 from tracekit.rules import gpus
 from tracekit.rules.base import SUMMARY_QUERY, Facts, Row, Rule, RuleOutcome, threshold
+from tracekit.rules.excess import QUERY as EXCESS
+from tracekit.rules.excess import WORDS_FOR, ExcessThresholds, where_it_lies
 from tracekit.rules.lateness import (
     ABSENT_WAITS,
     QUERIES,
@@ -55,6 +57,7 @@ from tracekit.rules.lateness import (
     SlowerThresholds,
     absent_note,
     beside,
+    delay_ns,
     late_ranks,
     matched_note,
     price_ns,
@@ -72,7 +75,7 @@ DRAIN = "if the GEMM is slow there too: drain the machine and hand it to hardwar
 
 
 @dataclass(frozen=True)
-class SlowGpuThresholds(active.BusiestThresholds, SlowerThresholds):
+class SlowGpuThresholds(active.BusiestThresholds, SlowerThresholds, ExcessThresholds):
     """When a GPU is slow."""
 
     min_compute_ratio: float = threshold(
@@ -249,13 +252,14 @@ def _finding(
     cost_ns = price_ns(facts, [late])
     impact = facts.impact(cost_ns)
     ratio = late.compute_ratio or 0.0
+    excess = where_it_lies(facts, late.rank, delay_ns(late))
     # A clock like its peers' speaks against the GPU: then its work or its host is slow.
     clock = gpus.clock_of(facts, late.rank, limits.max_clock_ratio)
     return facts.finding(
         scope,
         f"{ranks_phrase([late.rank], facts.ranks)} computes {ratio:.2f}x as long as its peers, "
         f"which wait {seconds(cost_ns / 1e9)} of each {seconds(step_s)} step for it"
-        f"{beside(late)}.",
+        f"{beside(late)}{'' if excess is None else f': {excess.sentence}'}.",
         (
             Evidence(
                 "computing time over its peers' median, median step",
@@ -266,6 +270,7 @@ def _finding(
             ),
             *score_evidence(facts, late, limits),
             *(e for e in clock if e.value <= limits.max_clock_ratio),
+            *(() if excess is None else excess.evidence(facts)),
         ),
         by=["GPU timeline", "peers"],
         basis=f"its kernels are slow and the others wait for it; {matched_note(facts)}"
@@ -289,6 +294,7 @@ RULE = Rule(
         *("kernel_summary", "expert_load", OPERATIONS, SUMMARY_QUERY, ABSENT_WAITS),
         *active.QUERIES,
     ),
+    optional={EXCESS: WORDS_FOR},
     needs_kernels=True,
     evaluate=evaluate,
     doc=__doc__,

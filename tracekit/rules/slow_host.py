@@ -6,9 +6,11 @@ What it means
 How it shows
     The rank's own time (without exposed communication) is 1.10 times its peers' or more in four of
     five steady steps, its computing time is not, and the others wait for it by its own doing. Input
-    waits, collections, checkpoints and synchronisations that a trace names do not explain it. Where
-    every call has a member without a trace, who came last is not known: then the others stand in
-    communication for longer than it does by that time, which is the cost.
+    waits, collections, checkpoints and synchronisations that a trace names do not explain it. The
+    finding says what takes longer (query excess): the same calls throughout, or calls at random, as
+    where the CPU is shared or throttled. Where every call has a member without a trace, who came
+    last is not known: then the others stand in communication for longer than it does by that time,
+    which is the cost.
 
 Why it hurts
     All ranks wait for the one whose CPU is busy elsewhere.
@@ -20,8 +22,9 @@ Remedy
 When this is wrong
     A rank without a trace may be slower still. A profiler that records Python stacks on one rank
     only slows that one. Work that differs by rank (logging on rank 0, evaluation) is the program's,
-    not the host's. A stall that no trace names (a collection without events) looks the same if it
-    comes in every step.
+    not the host's; where the trace shows more calls, or time in a range beside the training (input,
+    a checkpoint, logging), nobody is named here, nor where nothing is recorded meanwhile
+    (host-pause).
 
 Source
     Diagnosis D7 and 3.11: on a Megatron job two ranks had 2.4 times their peers' own time at equal
@@ -42,12 +45,15 @@ from tracekit.findings import (
     Severity,
 )
 from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
+from tracekit.rules.excess import QUERY as EXCESS
+from tracekit.rules.excess import ExcessThresholds, Nature, where_it_lies
 from tracekit.rules.lateness import (
     ABSENT_WAITS,
     QUERIES,
     LateRank,
     SlowerThresholds,
     absent_note,
+    delay_ns,
     late_ranks,
     matched_note,
     price_ns,
@@ -59,6 +65,8 @@ from tracekit.rules.lateness import (
 from tracekit.rules.slow_gpu import has_uneven_work
 from tracekit.wording import ranks_phrase, seconds
 
+ELSEWHERE: tuple[Nature, ...] = ("pause", "more work")
+"""What a rank does that its host cannot help."""
 STALL_QUERIES = (
     *("input_stall", "gc_pause", "checkpoint_stall", "sync_stall"),
     *("compile_stall", "allocator_stall"),
@@ -66,7 +74,7 @@ STALL_QUERIES = (
 
 
 @dataclass(frozen=True)
-class SlowHostThresholds(SlowerThresholds):
+class SlowHostThresholds(SlowerThresholds, ExcessThresholds):
     """When a host is slow."""
 
     max_compute_ratio: float = threshold(
@@ -112,7 +120,11 @@ def _is_slow(facts: Facts, late: LateRank, limits: SlowHostThresholds) -> bool:
     slow = sum(1 for r in ratios if r >= limits.min_peer_ratio)
     if not ratios or slow < limits.min_steps_ratio * len(ratios):
         return False
-    return _explained_ns(facts, late.rank) < limits.max_explained_ratio * late.cost_ns
+    if _explained_ns(facts, late.rank) >= limits.max_explained_ratio * late.cost_ns:
+        return False
+    excess = where_it_lies(facts, late.rank, delay_ns(late))
+    # A host that does more, that stands still, or that is busy beside the training is not slow.
+    return excess is None or not (excess.is_beside_training or excess.nature in ELSEWHERE)
 
 
 def _explained_ns(facts: Facts, rank: int) -> float:
@@ -149,6 +161,7 @@ def _finding(
     step_s = facts.steps.step_ns / 1e9
     cost_ns = price_ns(facts, members)
     impact = facts.impact(cost_ns)
+    excess = where_it_lies(facts, worst.rank, delay_ns(worst))
     subject = ranks_phrase(ranks, facts.ranks) + (f" (all of {host})" if host else "")
     is_one = len(ranks) == 1
     kernels = ""
@@ -159,7 +172,8 @@ def _finding(
         scope,
         f"{subject} {'takes' if is_one else 'take'} {worst.peer_ratio or 0.0:.1f}x as long as "
         f"{'its' if is_one else 'their'} peers between collectives{kernels}: the host is slow, "
-        f"and the others wait {seconds(cost_ns / 1e9)} of each {seconds(step_s)} step.",
+        f"and the others wait {seconds(cost_ns / 1e9)} of each {seconds(step_s)} step"
+        f"{'' if excess is None else f': {excess.sentence}'}.",
         tuple(
             evidence
             for late in members
@@ -173,7 +187,8 @@ def _finding(
                 ),
                 *score_evidence(facts, late, limits),
             )
-        ),
+        )
+        + (() if excess is None else excess.evidence(facts)),
         by=kinds,
         basis=f"own time and peers' waiting agree; {matched_note(facts)}{absent_note(worst)}",
         impact=impact,
@@ -195,7 +210,7 @@ RULE = Rule(
     summary="A rank is late because its host is slow, not its GPU.",
     owner="platform",
     thresholds=SlowHostThresholds(),
-    queries=(*QUERIES, ABSENT_WAITS, "expert_load", *STALL_QUERIES),
+    queries=(*QUERIES, ABSENT_WAITS, "expert_load", EXCESS, *STALL_QUERIES),
     needs_kernels=True,
     evaluate=evaluate,
     doc=__doc__,

@@ -1,0 +1,218 @@
+-- What each rank spends more time on than its peers, or in some steps than in its others.
+--
+-- A rank that is late says nothing of why. This takes its steps apart by what was innermost at each
+-- moment (nothing is counted twice) and sets each part beside the same part of its peers in those
+-- steps and beside its own other steps. A part that a rank lacks is 0. Read calls and time apart:
+-- more calls are more work, longer ones the same work slower, a pause is neither. Excess says where
+-- to look, not who is to blame: work beside the critical path costs nothing, and who waits less for
+-- others has more of everything else.
+--
+-- Peers are the ranks of the same pipeline stage. Steady steps only. Parts below min_ratio of the
+-- mean step are left out, so the rest of a rank's excess may be spread over many names.
+--
+-- reads: annotation, collective, gpu_op, host_op, rank, step
+-- grain: attempt, rank, timeline, kind, path, name
+-- param: min_ratio DOUBLE = 0.005 : Least excess or over_usual, over the mean step, of a row.
+-- column: rank INTEGER : Global rank.
+-- column: timeline VARCHAR : host (the thread of the training loop, and operators beside it) or
+--     device (without communication).
+-- column: kind VARCHAR : On the host operator, call, wait, range (nothing recorded inside it),
+--     pause (nothing recorded for a hundredth of a mean step) or between (shorter such stretches);
+--     on the device kernel or copy.
+-- column: path VARCHAR : Ranges around it, outermost first, with / between them; numbers in their
+--     names are starred.
+-- column: name VARCHAR : Of the operator, call or kernel; what a pause lies between.
+-- column: own_ns DOUBLE : Time of a mean step.
+-- column: peer_ns DOUBLE : That of its peers: the median rank of each step, mean.
+-- column: excess_ns DOUBLE : own_ns less peer_ns, below 0 where the rank has less; null without
+--     peers.
+-- column: spread_ns DOUBLE : Scaled median absolute deviation of the peers' own_ns; null likewise.
+-- column: calls_count DOUBLE : Calls, or stretches, of a mean step.
+-- column: peer_calls_count DOUBLE : Median of its peers'.
+-- column: usual_ns BIGINT : The rank's own median step.
+-- column: over_usual_ns DOUBLE : own_ns less usual_ns: what some steps have beyond the others.
+-- column: steps BIGINT[] : Steps in which it exceeds its peers (without peers: its usual step) by
+--     at least half of the most that it does.
+-- column: steps_count BIGINT : How many these are.
+-- column: judged_steps_count BIGINT : Steps of the rank that were looked at.
+-- column: affected_ns DOUBLE : Its time in these steps, mean.
+-- column: affected_peer_ns DOUBLE : Its peers' in these (without peers: its usual step).
+-- column: longest_ns BIGINT : The longest single stretch in any step.
+-- column: source_id INTEGER : Source of that.
+-- column: place BIGINT : Its place there.
+-- column: attempt INTEGER : Attempt of the job, from 1.
+-- asked: where late
+WITH
+    judged AS (
+        SELECT
+            step.attempt,
+            capture_id,
+            step,
+            step.rank,
+            coalesce(pp_rank, -1) AS stage,
+            dur_ns
+        FROM step
+        LEFT JOIN rank ON rank.attempt = step.attempt AND rank.rank = step.rank
+        WHERE NOT coalesce(is_warmup, FALSE) AND NOT coalesce(is_partial, FALSE)
+    ),
+    mean_steps AS (
+        SELECT attempt, avg(dur_ns) AS step_ns FROM judged GROUP BY attempt
+    ),
+    rank_steps AS (
+        SELECT attempt, rank, stage, count(*) AS steps_count
+        FROM judged
+        GROUP BY attempt, rank, stage
+    ),
+    step_peers AS (
+        SELECT attempt, capture_id, step, stage, count(*) AS ranks_count
+        FROM judged
+        GROUP BY attempt, capture_id, step, stage
+    ),
+    stage_peers AS (
+        SELECT attempt, stage, count(*) AS steps_count, max(ranks_count) AS ranks_count
+        FROM step_peers
+        GROUP BY attempt, stage
+    ),
+    parts AS MATERIALIZED (
+        SELECT
+            spent.*,
+            stage,
+            {'timeline': timeline, 'kind': kind, 'path': path, 'name': name} AS part
+        FROM time_spent() AS spent
+        JOIN judged USING (attempt, capture_id, step, rank)
+    ),
+    -- Ranks and steps that lack a part have 0 of it: lists are filled up.
+    peer_steps AS MATERIALIZED (
+        SELECT
+            attempt,
+            capture_id,
+            step,
+            stage,
+            part,
+            list_aggregate(
+                list_resize(list(spent_ns), any_value(ranks_count), 0), 'quantile_disc', 0.5
+            ) AS peer_ns
+        FROM parts
+        JOIN step_peers USING (attempt, capture_id, step, stage)
+        GROUP BY attempt, capture_id, step, stage, part
+    ),
+    peer_means AS (
+        SELECT attempt, stage, part, sum(peer_ns) / any_value(steps_count) AS peer_ns
+        FROM peer_steps
+        JOIN stage_peers USING (attempt, stage)
+        GROUP BY attempt, stage, part
+    ),
+    own AS MATERIALIZED (
+        SELECT
+            attempt,
+            rank,
+            stage,
+            part,
+            any_value(steps_count) AS judged_steps_count,
+            sum(spent_ns) / any_value(steps_count) AS own_ns,
+            sum(calls_count) / any_value(steps_count) AS calls_count,
+            list_aggregate(
+                list_resize(list(spent_ns), any_value(steps_count), 0), 'quantile_disc', 0.5
+            ) AS usual_ns,
+            max(longest_ns) AS longest_ns,
+            arg_min(
+                {'source_id': source_id, 'place': place},
+                {'shortness_ns': -longest_ns, 'source_id': source_id, 'place': place}
+            ) AS longest
+        FROM parts
+        JOIN rank_steps USING (attempt, rank, stage)
+        GROUP BY attempt, rank, stage, part
+    ),
+    stage_lists AS (
+        SELECT
+            attempt,
+            stage,
+            part,
+            any_value(ranks_count) > 1 AS has_peers,
+            list_resize(list(own_ns), any_value(ranks_count), 0.0) AS own_list,
+            list_resize(list(calls_count), any_value(ranks_count), 0.0) AS calls_list
+        FROM own
+        JOIN stage_peers USING (attempt, stage)
+        GROUP BY attempt, stage, part
+    ),
+    scatters AS (
+        SELECT
+            attempt,
+            stage,
+            part,
+            has_peers,
+            list_aggregate(own_list, 'quantile_disc', 0.5) AS middle_ns,
+            1.4826 * list_aggregate(
+                list_transform(own_list, lambda ns: abs(ns - middle_ns)), 'quantile_disc', 0.5
+            ) AS spread_ns,
+            list_aggregate(calls_list, 'quantile_disc', 0.5) AS peer_calls_count
+        FROM stage_lists
+    ),
+    compared AS (
+        SELECT
+            own.*,
+            if(has_peers, peer_ns, NULL) AS peer_ns,
+            if(has_peers, own_ns - peer_ns, NULL) AS excess_ns,
+            if(has_peers, spread_ns, NULL) AS spread_ns,
+            if(has_peers, peer_calls_count, NULL) AS peer_calls_count,
+            own_ns - usual_ns AS over_usual_ns
+        FROM own
+        JOIN peer_means USING (attempt, stage, part)
+        JOIN scatters USING (attempt, stage, part)
+        JOIN mean_steps USING (attempt)
+        WHERE
+            greatest(if(has_peers, own_ns - peer_ns, 0), own_ns - usual_ns)
+            >= $min_ratio * step_ns
+    ),
+    excess_steps AS (
+        SELECT
+            parts.attempt,
+            parts.rank,
+            part,
+            parts.step,
+            spent_ns,
+            if(excess_ns IS NULL, usual_ns, peer_steps.peer_ns) AS base_ns,
+            max(spent_ns - base_ns) OVER (PARTITION BY attempt, rank, part) AS most_ns
+        FROM parts
+        JOIN compared USING (attempt, rank, stage, part)
+        JOIN peer_steps USING (attempt, capture_id, step, stage, part)
+    ),
+    affected AS (
+        SELECT
+            attempt,
+            rank,
+            part,
+            list(step ORDER BY step) AS steps,
+            count(*) AS steps_count,
+            avg(spent_ns) AS affected_ns,
+            avg(base_ns) AS affected_peer_ns
+        FROM excess_steps
+        WHERE spent_ns - base_ns >= 0.5 * most_ns
+        GROUP BY attempt, rank, part
+    )
+SELECT
+    rank,
+    part.timeline AS timeline,
+    part.kind AS kind,
+    part.path AS path,
+    part.name AS name,
+    own_ns,
+    peer_ns,
+    excess_ns,
+    spread_ns,
+    calls_count,
+    peer_calls_count,
+    usual_ns,
+    over_usual_ns,
+    steps,
+    steps_count,
+    judged_steps_count,
+    affected_ns,
+    affected_peer_ns,
+    longest_ns,
+    longest.source_id AS source_id,
+    longest.place AS place,
+    attempt
+FROM compared
+JOIN affected USING (attempt, rank, part)
+ORDER BY attempt, rank, greatest(coalesce(excess_ns, 0), over_usual_ns) DESC, part;

@@ -1,0 +1,379 @@
+"""Where the time of a late rank goes that its peers do not spend: in what, how often, and how.
+
+A rule that has found a rank late, by its own measure, asks here what the rank did meanwhile. Four
+answers lead to four remedies: it did more (more calls), it did the same more slowly, something
+stretched its calls at random, or nothing was recorded while it stood. Nothing here accuses: where
+no answer covers half of the delay there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from tracekit.findings import Evidence, Owner
+from tracekit.job import RangeKind
+from tracekit.rules.base import Facts, Row, Thresholds, threshold
+from tracekit.rules.range_names import BESIDE_TRAINING, class_of
+from tracekit.wording import listed, plural, seconds, some_ranges
+
+QUERY = "excess"
+WORDS_FOR = "where the time of a late rank goes"
+"""What rules that can do without the query read it for."""
+Nature = Literal["more work", "slower work", "stretched", "pause"]
+
+MAX_NAME = 60
+"""Characters of a name in a sentence: those of templates are longer than this page."""
+
+
+@dataclass(frozen=True)
+class ExcessThresholds(Thresholds):
+    """When something is said of where a delay lies."""
+
+    min_place_ratio: float = threshold(
+        0.5,
+        "share of a delay that must lie in one place, or be of one nature, to be said of it: the"
+        " rest could not be larger",
+    )
+    min_inside_ratio: float = threshold(
+        0.8, "of what lies in a range, in a range inside it for that to be named instead"
+    )
+    min_heavy_ratio: float = threshold(
+        0.5, "of the largest part, in one whose steps are told: small ones are in all steps"
+    )
+    min_excess_mads: float = threshold(
+        3.5, "scaled median absolute deviations of the peers beyond which a part counts (3.2)"
+    )
+    min_stretched_count: int = threshold(
+        5, "names stretched in turn: one or two are slow calls, a scheduler strikes anywhere"
+    )
+    min_judged_count: int = threshold(3, "steps whose median tells what comes and goes")
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Who can mend what a range was for, and how."""
+
+    owner: Owner
+    confirm: str
+    remedy: str
+
+
+ADVICE: Mapping[RangeKind, Advice] = {
+    "input": Advice(
+        "data",
+        "train 50 steps on one batch kept in memory: is the delay gone?",
+        "the input: more workers and prefetching, what is read every epoch cached or pre-decoded",
+    ),
+    "checkpoint": Advice(
+        "framework",
+        "train some steps without saving: is the delay gone?",
+        "save asynchronously, and from every rank its own part",
+    ),
+    "evaluation": Advice(
+        "model",
+        "train some steps without evaluation: is the delay gone?",
+        "evaluate on all ranks, or beside the training loop",
+    ),
+    "logging": Advice(
+        "model",
+        "train some steps without logging: is the delay gone?",
+        "log from a thread of its own and less often; no .item() for it in the step",
+    ),
+    "collection": Advice(
+        "framework",
+        "gc.disable() for 50 steps: is the delay gone?",
+        "gc.freeze() after warm-up, and collect on all ranks in the same step",
+    ),
+    "compilation": Advice(
+        "framework",
+        "TORCH_LOGS=recompiles on this rank and a peer",
+        "give all ranks the same shapes, or mark what changes as dynamic",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Excess:
+    """What a rank spends beyond its peers, as far as it lies in one place."""
+
+    rank: int
+    nature: Nature | None
+    """None where no single one covers half of it."""
+    path: str
+    """The ranges that it lies in, outermost first, with ``/``; empty where no range holds it."""
+    reason: RangeKind | None
+    """What that range is for, by its name."""
+    rows: tuple[Row, ...]
+    """Parts that exceed the peers', the largest first."""
+    total_ns: float
+    """Beyond the peers, of a mean step."""
+    steps: tuple[int, ...]
+    """Steps in which most of it lies."""
+    judged_count: int
+    affected_ns: float
+    """Time in these parts in one of those steps, mean."""
+    peer_ns: float
+    """The peers' in the same."""
+    delay_ns: float
+    """What it was asked for."""
+    limits: ExcessThresholds
+
+    @property
+    def is_beside_training(self) -> bool:
+        """Whether its range is no part of the computation: then the rank need not be slow."""
+        return self.reason in BESIDE_TRAINING
+
+    @property
+    def advice(self) -> Advice | None:
+        """What helps against time spent in such a range."""
+        return None if self.reason is None else ADVICE.get(self.reason)
+
+    @property
+    def often(self) -> str:
+        """In which steps, how many that is, and how regular."""
+        return how_often(self.steps, self.judged_count)
+
+    @property
+    def sentence(self) -> str:
+        """Where it lies and how much it is, to follow a colon."""
+        place = f"in `{short(self.path)}`" if self.path else ""
+        if self.is_beside_training:
+            place += f" ({self.reason})"
+        what = _parts(self.rows) if self.nature is None else _WHAT[self.nature](self.rows)
+        peers = f"{seconds(self.peer_ns / 1e9)}" if self.peer_ns > 0 else "none"
+        return (
+            f"{', '.join(filter(None, (place, what)))}: {seconds(self.affected_ns / 1e9)} "
+            f"{self.often}, {peers} on its peers"
+        )
+
+    def evidence(self, facts: Facts) -> tuple[Evidence, ...]:
+        """The parts behind it, with their places."""
+        where = f" in `{short(self.path)}`" if self.path else ""
+        return (
+            Evidence(
+                f"time of rank {self.rank} beyond its peers'{where}, mean step",
+                self.total_ns / 1e9,
+                "s",
+                threshold=self.limits.min_place_ratio * self.delay_ns / 1e9,
+                query=QUERY,
+                rows=facts.places(self.rows),
+            ),
+            *(
+                Evidence(
+                    f"{label(row)}: beyond its peers', mean step",
+                    float(row["excess_ns"]) / 1e9,
+                    "s",
+                    threshold=self.limits.min_excess_mads * float(row["spread_ns"]) / 1e9,
+                    query=QUERY,
+                    rows=facts.places([row]),
+                )
+                for row in self.rows[:3]
+            ),
+        )
+
+
+def where_it_lies(facts: Facts, rank: int, delay_ns: float) -> Excess | None:
+    """Where a rank spends what it delays the others by; None where most of that is nowhere found.
+
+    On the device if half of the delay is there, else on the host. Waiting is never an excess.
+    """
+    limits = facts.limits(ExcessThresholds)
+    rows = [
+        row
+        for row in facts.of(QUERY)
+        if row["rank"] == rank
+        and row["kind"] != "wait"
+        and row["excess_ns"] is not None
+        and float(row["excess_ns"]) > limits.min_excess_mads * float(row["spread_ns"])
+    ]
+    least = limits.min_place_ratio * delay_ns
+    for timeline in ("device", "host"):
+        here = [row for row in rows if row["timeline"] == timeline]
+        if least > 0 and _total(here) >= least:
+            return _made(facts, rank, here, delay_ns, limits)
+    return None
+
+
+def _made(
+    facts: Facts, rank: int, rows: Sequence[Row], delay_ns: float, limits: ExcessThresholds
+) -> Excess:
+    path = _narrowest(rows, limits)
+    inside = [row for row in rows if _is_inside(str(row["path"]), path)]
+    inside.sort(key=lambda r: -float(r["excess_ns"]))
+    top = float(inside[0]["excess_ns"])
+    heavy = [row for row in inside if float(row["excess_ns"]) >= limits.min_heavy_ratio * top]
+    steps = tuple(sorted({int(step) for row in heavy for step in row["steps"]}))
+
+    def in_them(column: str) -> float:
+        return sum(float(r[column]) * int(r["steps_count"]) for r in inside) / len(steps)
+
+    entries = facts.description.range if facts.description else ()
+    own = [(entry.name, entry.kind) for entry in entries if entry.kind]
+    return Excess(
+        rank=rank,
+        nature=_nature(inside, limits),
+        path=path,
+        reason=class_of(path.split("/"), own) if path else None,
+        rows=tuple(inside),
+        total_ns=_total(inside),
+        steps=steps,
+        judged_count=int(inside[0]["judged_steps_count"]),
+        affected_ns=in_them("affected_ns"),
+        peer_ns=in_them("affected_peer_ns"),
+        delay_ns=delay_ns,
+        limits=limits,
+    )
+
+
+def _narrowest(rows: Sequence[Row], limits: ExcessThresholds) -> str:
+    """The innermost range that holds most of what the ranges around it hold."""
+    path, total = "", _total(rows)
+    while True:
+        inside: dict[str, float] = {}
+        for row in rows:
+            of_row = str(row["path"])
+            if of_row != path and _is_inside(of_row, path):
+                start = len(path) + 1 if path else 0
+                child = of_row[:start] + of_row[start:].split("/")[0]
+                inside[child] = inside.get(child, 0.0) + float(row["excess_ns"])
+        best = max(sorted(inside), key=lambda child: inside[child], default=None)
+        if best is None or inside[best] < limits.min_inside_ratio * total:
+            return path
+        path, total = best, inside[best]
+
+
+def _is_inside(path: str, outer: str) -> bool:
+    return not outer or path == outer or path.startswith(f"{outer}/")
+
+
+def _total(rows: Iterable[Row]) -> float:
+    return sum(float(row["excess_ns"]) for row in rows)
+
+
+def _nature(rows: Sequence[Row], limits: ExcessThresholds) -> Nature | None:
+    """What kind of excess covers half of all."""
+    total = _total(rows)
+    least = limits.min_place_ratio * total
+    top = float(rows[0]["excess_ns"])
+    is_spread = len(rows) >= limits.min_stretched_count and top < least
+    if is_spread and sum(_at_random_ns(row, limits) for row in rows) >= least:
+        return "stretched"
+    quiet = _total(row for row in rows if row["kind"] in ("pause", "range"))
+    if quiet >= least:
+        return "pause"
+    calls = [row for row in rows if row["kind"] in ("operator", "call", "kernel", "copy")]
+    more = sum(_more_calls_ns(row) for row in calls)
+    if more >= least:
+        return "more work"
+    return "slower work" if _total(calls) - more >= least else None
+
+
+def _at_random_ns(row: Row, limits: ExcessThresholds) -> float:
+    """The part of a row's excess that comes and goes: not in its median step, or, of few steps,
+    in a single call."""
+    excess = float(row["excess_ns"])
+    if int(row["judged_steps_count"]) >= limits.min_judged_count:
+        return min(excess, max(0.0, float(row["over_usual_ns"])))
+    calls = float(row["peer_calls_count"] or 0)
+    usual_ns = float(row["peer_ns"]) / calls if calls > 0 else 0.0
+    return min(excess, max(0.0, float(row["longest_ns"]) - usual_ns))
+
+
+def _more_calls_ns(row: Row) -> float:
+    """The part of a row's excess that the calls beyond its peers' would take at their pace."""
+    calls, peers = float(row["calls_count"]), float(row["peer_calls_count"] or 0)
+    if peers <= 0:
+        return float(row["excess_ns"])
+    return min(float(row["excess_ns"]), max(0.0, calls - peers) * float(row["peer_ns"]) / peers)
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+
+def short(name: str) -> str:
+    """A name, its middle left out where it is long."""
+    half = MAX_NAME // 2
+    return name if len(name) <= MAX_NAME else f"{name[:half]}...{name[-half:]}"
+
+
+def how_often(steps: Sequence[int], judged_count: int) -> str:
+    """``in steps 3,7,11 (3 of 12, every 4th)``: which steps, how many, and how regular."""
+    if len(steps) == judged_count:
+        return "in every step" if judged_count > 1 else "in the step"
+    distances = [b - a for a, b in pairwise(steps)]
+    is_regular = len(distances) > 1 and len(set(distances)) == 1 and distances[0] > 1
+    regular = f", every {ordinal(distances[0])}" if is_regular else ""
+    words = "step" if len(steps) == 1 else "steps"
+    return f"in {words} {some_ranges(steps)} ({len(steps)} of {judged_count}{regular})"
+
+
+def ordinal(number: int) -> str:
+    """``2nd``, ``4th``, ``11th``."""
+    endings = {1: "st", 2: "nd", 3: "rd"}
+    ending = "th" if number % 100 in (11, 12, 13) else endings.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def label(row: Row) -> str:
+    """What a part is: the operator, call or kernel, or what a pause lies between."""
+    kind = str(row["kind"])
+    words = {
+        "pause": f"nothing recorded {row['name']}",
+        "range": f"range `{str(row['path']).rpartition('/')[2]}`",
+        "between": "between operators",
+    }
+    return words.get(kind, f"{kind} {short(str(row['name']))}")
+
+
+def _parts(rows: Sequence[Row]) -> str:
+    return listed([label(row) for row in rows[:2]] + (["others"] if rows[2:] else []))
+
+
+def _more(rows: Sequence[Row]) -> str:
+    row = max(rows, key=_more_calls_ns)
+    count = f"{_few(row['calls_count'])} a step, its peers {_few(row['peer_calls_count'])}"
+    others = f" and of {plural(len(rows) - 1, 'other')}" if len(rows) > 1 else ""
+    return f"more calls of {short(str(row['name']))} ({count}){others}"
+
+
+def _few(count: float | None) -> str:
+    return f"{float(count or 0):.3g}"
+
+
+def _slower(rows: Sequence[Row]) -> str:
+    calls = [r for r in rows if float(r["peer_ns"] or 0) > 0]
+    if not calls:
+        return f"slower {_parts(rows)}"
+    ratio = sum(float(r["own_ns"]) for r in calls) / sum(float(r["peer_ns"]) for r in calls)
+    names = listed([short(str(r["name"])) for r in calls[:2]])
+    others = f" and {plural(len(calls[2:]), 'other')}" if calls[2:] else ""
+    verb = "takes" if len(calls) == 1 else "take"
+    return f"{names}{others} {verb} {ratio:.1f}x at as many calls"
+
+
+def _stretched(rows: Sequence[Row]) -> str:
+    longest = max(int(row["longest_ns"]) for row in rows)
+    return (
+        f"{plural(len(rows), 'operator')}, calls and pauses stretched at random, one by up to "
+        f"{seconds(longest / 1e9)}, as where a CPU is shared or throttled"
+    )
+
+
+def _pause(rows: Sequence[Row]) -> str:
+    pauses = [row for row in rows if row["kind"] == "pause"]
+    if not pauses:
+        return ""
+    if not pauses[1:]:
+        return f"nothing recorded {pauses[0]['name']}"
+    return f"nothing recorded in {plural(len(pauses), 'place')}, first {pauses[0]['name']}"
+
+
+_WHAT: Mapping[Nature, Callable[[Sequence[Row]], str]] = {
+    "more work": _more,
+    "slower work": _slower,
+    "stretched": _stretched,
+    "pause": _pause,
+}

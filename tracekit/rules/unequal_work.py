@@ -1,0 +1,102 @@
+"""
+What it means
+    A rank does more than its peers of the same stage: it makes more calls of the same operators, or
+    runs more kernels, and the others wait for it. Nothing about its machine is wrong.
+
+How it shows
+    The rank enters collectives last by its own doing (as for late-rank), and half or more of that
+    delay is time of calls that its peers do not make, at the pace of those that they do.
+
+Why it hurts
+    A synchronous job is as slow as the rank with most work.
+
+Remedy
+    Deal the work out evenly: samples, tokens or layers; take what one rank does alone (logging,
+    metrics, extra losses) out of the step or share it out.
+
+When this is wrong
+    As many calls on larger inputs are more work too, and look like a slower rank. A loop that polls
+    makes more calls because it waits; such calls last next to nothing. Stages of a pipeline are no
+    peers (stage-imbalance), and experts get unequal shares of the tokens by nature (hot-expert).
+
+Source
+    Diagnosis D1: more kernels are more work, not a slower GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracekit.findings import Finding, Severity
+from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.excess import QUERY as EXCESS
+from tracekit.rules.excess import Excess, ExcessThresholds, where_it_lies
+from tracekit.rules.lateness import (
+    QUERIES,
+    LateRank,
+    SlowerThresholds,
+    delay_ns,
+    late_ranks,
+    matched_note,
+    price_ns,
+    score_evidence,
+    why_unmatched,
+)
+from tracekit.rules.slow_gpu import has_uneven_work
+from tracekit.wording import ranks_phrase, seconds
+
+
+@dataclass(frozen=True)
+class UnequalWorkThresholds(SlowerThresholds, ExcessThresholds):
+    """When a rank has more work."""
+
+
+def evaluate(facts: Facts, limits: UnequalWorkThresholds) -> RuleOutcome:
+    """One finding for each late rank that makes more calls."""
+    if matched_note(facts) is None:
+        return facts.lacking(why_unmatched(facts), "profile all ranks in the same steps")
+    if not len(facts.steps):
+        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
+    if has_uneven_work(facts, limits):
+        return facts.lacking("the work of each rank: experts get unequal shares of the tokens")
+    findings = []
+    for late in late_ranks(facts, limits):
+        excess = where_it_lies(facts, late.rank, delay_ns(late))
+        if excess is not None and excess.nature == "more work" and not excess.is_beside_training:
+            findings.append(_finding(facts, limits, late, excess))
+    return RuleOutcome(findings=tuple(findings))
+
+
+def _finding(
+    facts: Facts, limits: UnequalWorkThresholds, late: LateRank, excess: Excess
+) -> Finding:
+    keys = late.late_keys or facts.steps.keys
+    cost_ns = price_ns(facts, [late])
+    on_device = excess.rows[0]["timeline"] == "device"
+    return facts.finding(
+        facts.scope([late.rank], keys),
+        f"{ranks_phrase([late.rank], facts.ranks)} does more than its peers, which wait "
+        f"{seconds(cost_ns / 1e9)} of each {seconds(facts.steps.step_ns / 1e9)} step: "
+        f"{excess.sentence}.",
+        (*excess.evidence(facts), *score_evidence(facts, late, limits)),
+        by=("GPU timeline" if on_device else "host ranges", "peers"),
+        basis=f"more calls on the rank, and the others wait for it; {matched_note(facts)}",
+        impact=facts.impact(cost_ns),
+        cap=Severity.CRITICAL if late.is_sure else Severity.MINOR,
+        keys=keys,
+        confirm=(f"compare the batch of rank {late.rank} with a peer's: samples, tokens, lengths",),
+        remedy=("deal samples and tokens out evenly; share out what this rank does alone",),
+    )
+
+
+RULE = Rule(
+    name="unequal-work",
+    summary="A rank makes more calls than its peers, and the others wait.",
+    owner="model",
+    thresholds=UnequalWorkThresholds(),
+    queries=(*QUERIES, "expert_load", EXCESS),
+    needs_kernels=True,
+    evaluate=evaluate,
+    doc=__doc__,
+    explains=("waiting", "lateness", "latency"),
+)

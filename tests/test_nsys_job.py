@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nsys_exports import Export, export_of
+from nsys_exports import Export, export_of, global_id
 
 from tracekit import api
 from tracekit.cli import main
@@ -125,14 +125,24 @@ def test_no_secret_of_an_export_reaches_the_run(tmp_path: Path) -> None:
             export.con.execute(f"CREATE TABLE {table} (text TEXT)")
             export.put(table, text=SECRET)
         export.con.execute(f'CREATE TABLE "{SECRET}" ("{SECRET}" TEXT)')
+        for pid, name in enumerate(
+            (f"/opt/bin/python3.11 train.py --token={SECRET} -v", f"run --api-key {SECRET}",
+             f"API_KEY={SECRET} python train.py"), 7,
+        ):  # fmt: skip
+            export.put("PROCESSES", globalPid=global_id(pid), pid=pid, name=name)
         export.launch("gemm", 0, 50, 40)
         export.range(f"login api_key={SECRET}", 0, 10, jsonText=SECRET)
         export.range("step 1", 0, 100, binaryData=SECRET.encode())
     run_folder = tmp_path / "run"
     with api.ingest([path], run=run_folder) as run:
-        text = run.diagnose().to_json()
+        report = run.diagnose()
+        texts = [report.to_json(), report.to_text(everything=True)]
         assert rows(run, "job_ranks")[0]["rank"] == 0
-    assert SECRET not in text
+        names = run.sql("SELECT name FROM process WHERE name IS NOT NULL ORDER BY name").rows()
+        assert any("python3.11" in name for (name,) in names), names
+    with api.open([path]) as run:  # through the cache
+        texts.append(run.sql("FROM process").write_json())
+    assert not [text for text in texts if SECRET in text]
     files = [p for p in run_folder.rglob("*") if p.is_file()]
     assert files
     with api.open([run_folder]) as run:

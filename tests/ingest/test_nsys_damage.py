@@ -6,6 +6,7 @@ import gzip
 import shutil
 import sqlite3
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -305,6 +306,62 @@ def test_the_time_limit_ends_the_reading(tmp_path: Path) -> None:
         rows = sum(len(b) for b in opened.batches("CUPTI_ACTIVITY_KIND_KERNEL", ("start", "end")))
         assert rows < 100_000
         assert "time limit" in opened.damaged[0]
+
+
+INTERIOR = 5
+"""Type byte of a page of a table that points at others."""
+
+
+def interior_pages(data: bytes, size: int) -> dict[int, list[int]]:
+    """Numbers of the interior pages, from 1, and where the pointers of each stand in the file."""
+    found = {}
+    for number in range(2, len(data) // size + 1):
+        at = (number - 1) * size
+        if data[at] != INTERIOR:
+            continue
+        count = int.from_bytes(data[at + 3 : at + 5])
+        cells = [at + 12 + 2 * i for i in range(count)]
+        places = [at + int.from_bytes(data[c : c + 2]) for c in cells]
+        found[number] = [*places, at + 8]
+    return found
+
+
+@pytest.mark.parametrize("target", ["itself", "its parent", "the root", "one leaf for all"])
+def test_pages_that_form_a_circle_end_in_a_status(tmp_path: Path, target: str) -> None:
+    # Small pages make a tree of three levels; then pointers of its pages are bent by hand.
+    size = 512
+    path = tmp_path / "a.sqlite"
+    with sqlite3.connect(path) as con:
+        con.execute(f"PRAGMA page_size = {size}")
+        con.execute("VACUUM")
+    con.close()
+    make(path, kernels=4000)
+    data = bytearray(path.read_bytes())
+    pages = interior_pages(data, size)
+    children = {n: [int.from_bytes(data[p : p + 4]) for p in places] for n, places in pages.items()}
+    parents = {child: n for n, found in children.items() for child in found}
+    deep = [n for n in pages if parents.get(n) in pages]
+    assert deep, "no table has three levels"
+    for number in deep if target != "one leaf for all" else pages:
+        leaf = next((c for c in children[number] if c not in pages), None)
+        to = {
+            "itself": number,
+            "its parent": parents.get(number, number),
+            "the root": next(n for n in pages if n not in parents),
+            "one leaf for all": leaf or children[number][0],
+        }[target]
+        for place in pages[number][1:]:
+            data[place : place + 4] = to.to_bytes(4)
+    path.write_bytes(bytes(data))
+    before = time.process_time()
+    sink = one(path)
+    assert time.process_time() - before < CIRCLE_CPU_S
+    assert sink.facts["status"] in ("partial", "unreadable")
+    assert len(sink.rows("gpu_op")) <= 4000 * (size // 12)
+
+
+CIRCLE_CPU_S = 20.0
+"""Generous for a loaded machine: what is read is bounded by the bytes of the file."""
 
 
 def test_other_databases_are_named_as_such(tmp_path: Path) -> None:

@@ -337,7 +337,7 @@ def test_pages_that_form_a_circle_end_in_a_status(tmp_path: Path, target: str) -
     con.close()
     make(path, kernels=4000)
     data = bytearray(path.read_bytes())
-    pages = interior_pages(data, size)
+    pages = interior_pages(bytes(data), size)
     children = {n: [int.from_bytes(data[p : p + 4]) for p in places] for n, places in pages.items()}
     parents = {child: n for n, found in children.items() for child in found}
     deep = [n for n in pages if parents.get(n) in pages]

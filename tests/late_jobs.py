@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 MakeJob = Callable[..., Any]
 MS = 1_000_000
+STEPS = tuple(range(1, 11))
 
 
 def late_job(
@@ -82,3 +83,43 @@ def coverage(**facts: Any) -> dict[str, Any]:
         "attempt": 1,
     }
     return row | facts
+
+
+def part(
+    kind: str,
+    name: str = "",
+    path: str = "",
+    *,
+    ms: float = 25.0,
+    peer_ms: float = 0.0,
+    steps: Sequence[int] = STEPS,
+    **given: Any,
+) -> dict[str, Any]:
+    """A row of excess: rank 2 spends ``ms`` of a mean step on it, evenly over ``steps``."""
+    share = len(STEPS) / len(steps)
+    row = {
+        "rank": 2,
+        "peers": "stage",
+        "timeline": "host",
+        "kind": kind,
+        "path": path,
+        "name": name,
+        "own_ns": ms * MS,
+        "peer_ns": peer_ms * MS,
+        "excess_ns": (ms - peer_ms) * MS,
+        "spread_ns": 0.0,
+        "calls_count": 1.0,
+        "peer_calls_count": 1.0 if peer_ms else 0.0,
+        "usual_ns": ms * MS if len(steps) > 5 else 0,
+        "over_usual_ns": 0.0 if len(steps) > 5 else ms * MS,
+        "steps": list(steps),
+        "steps_count": len(steps),
+        "judged_steps_count": len(STEPS),
+        "affected_ns": ms * share * MS,
+        "affected_peer_ns": peer_ms * share * MS,
+        "longest_ns": int(ms * share * MS),
+        "source_id": 2,
+        "place": 7,
+        "attempt": 1,
+    }
+    return row | given

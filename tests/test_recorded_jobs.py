@@ -101,6 +101,22 @@ def test_the_fault_is_found_where_it_is_and_is_the_verdict(case: str) -> None:
         assert report.verdict.kind in ("culprit", "configuration")
 
 
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("ddp-slow-rank", "PacedLinearBackward and PacedLinear take 2.0x at as many calls"),
+        (
+            "ddp-gc-pause-bare",
+            "in `forward`, nothing recorded between the start of forward and aten::flatten: 156 ms "
+            "in steps 9,11 (2 of 10), none on its peers",
+        ),
+        ("pp-uneven-stages", "more calls of PacedLinearBackward (16 a step, its peers 8)"),
+    ],
+)
+def test_the_verdict_says_where_the_time_goes(case: str, words: str) -> None:
+    assert words in diagnosis(case).verdict.sentence
+
+
 @pytest.mark.parametrize("case", UNBUILT)
 def test_a_fault_that_no_rule_knows_yet_blames_nobody_wrongly(case: str) -> None:
     report = diagnosis(case)

@@ -179,7 +179,8 @@ def _is_spared(
 
 
 def _may_be_late(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
-    """Whether any rank delays others, or takes longer than its peers, by as much as matters."""
+    """Whether any rank delays others, or takes longer than its peers, by as much as matters; or a
+    stage of a pipeline longer than the others."""
     lasted: dict[int, int] = {}
     for row in rows.get("step_breakdown", ()):
         lasted[row["rank"]] = lasted.get(row["rank"], 0) + int(row["dur_ns"])
@@ -187,6 +188,8 @@ def _may_be_late(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
         int(row["exposed_gap_ns"] or 0) >= MIN_LATE_RATIO * lasted.get(row["rank"], 0)
         or (row["peer_ratio"] or 1.0) >= 1 + MIN_LATE_RATIO
         for row in rows.get("straggler", ())
+    ) or any(
+        (row["compute_ratio"] or 1.0) >= 1 + MIN_LATE_RATIO for row in rows.get("stage_balance", ())
     )
 
 

@@ -7,13 +7,16 @@
 -- to look, not who is to blame: work beside the critical path costs nothing, and who waits less for
 -- others has more of everything else.
 --
--- Peers are the ranks of the same pipeline stage. Steady steps only. Parts below min_ratio of the
--- mean step are left out, so the rest of a rank's excess may be spread over many names.
+-- Peers are the ranks of the same pipeline stage; in a pipeline a second row compares with all
+-- ranks of the job, whose stages may differ by design. Steady steps only. Parts below min_ratio of
+-- the mean step are left out, so the rest of a rank's excess may be spread over many names.
 --
 -- reads: annotation, collective, gpu_op, host_op, rank, step
--- grain: attempt, rank, timeline, kind, path, name
+-- grain: attempt, rank, peers, timeline, kind, path, name
 -- param: min_ratio DOUBLE = 0.005 : Least excess or over_usual, over the mean step, of a row.
 -- column: rank INTEGER : Global rank.
+-- column: peers VARCHAR : What it is compared with: stage (all ranks where there is no pipeline) or
+--     job.
 -- column: timeline VARCHAR : host (the thread of the training loop, and operators beside it) or
 --     device (without communication).
 -- column: kind VARCHAR : On the host operator, call, wait, range (nothing recorded inside it),
@@ -43,20 +46,23 @@
 -- column: attempt INTEGER : Attempt of the job, from 1.
 -- asked: where late
 WITH
-    judged AS (
-        SELECT
-            step.attempt,
-            capture_id,
-            step,
-            step.rank,
-            coalesce(pp_rank, -1) AS stage,
-            dur_ns
+    steady_steps AS (
+        SELECT step.attempt, capture_id, step, step.rank, pp_rank, dur_ns
         FROM step
         LEFT JOIN rank ON rank.attempt = step.attempt AND rank.rank = step.rank
         WHERE NOT coalesce(is_warmup, FALSE) AND NOT coalesce(is_partial, FALSE)
     ),
     mean_steps AS (
-        SELECT attempt, avg(dur_ns) AS step_ns FROM judged GROUP BY attempt
+        SELECT attempt, avg(dur_ns) AS step_ns FROM steady_steps GROUP BY attempt
+    ),
+    -- Every rank is one of its stage (-1 without), and of a pipeline one of the job (-2) too.
+    judged AS (
+        SELECT attempt, capture_id, step, rank, coalesce(pp_rank, -1) AS stage
+        FROM steady_steps
+        UNION ALL
+        SELECT attempt, capture_id, step, rank, -2
+        FROM steady_steps
+        WHERE pp_rank IS NOT NULL
     ),
     rank_steps AS (
         SELECT attempt, rank, stage, count(*) AS steps_count
@@ -161,18 +167,21 @@ WITH
         JOIN scatters USING (attempt, stage, part)
         JOIN mean_steps USING (attempt)
         WHERE
-            greatest(if(has_peers, own_ns - peer_ns, 0), own_ns - usual_ns)
+            greatest(
+                if(has_peers, own_ns - peer_ns, 0), if(own.stage = -2, 0, own_ns - usual_ns)
+            )
             >= $min_ratio * step_ns
     ),
     excess_steps AS (
         SELECT
             parts.attempt,
             parts.rank,
+            parts.stage,
             part,
             parts.step,
             spent_ns,
             if(excess_ns IS NULL, usual_ns, peer_steps.peer_ns) AS base_ns,
-            max(spent_ns - base_ns) OVER (PARTITION BY attempt, rank, part) AS most_ns
+            max(spent_ns - base_ns) OVER (PARTITION BY attempt, rank, stage, part) AS most_ns
         FROM parts
         JOIN compared USING (attempt, rank, stage, part)
         JOIN peer_steps USING (attempt, capture_id, step, stage, part)
@@ -181,6 +190,7 @@ WITH
         SELECT
             attempt,
             rank,
+            stage,
             part,
             list(step ORDER BY step) AS steps,
             count(*) AS steps_count,
@@ -188,10 +198,11 @@ WITH
             avg(base_ns) AS affected_peer_ns
         FROM excess_steps
         WHERE spent_ns - base_ns >= 0.5 * most_ns
-        GROUP BY attempt, rank, part
+        GROUP BY attempt, rank, stage, part
     )
 SELECT
     rank,
+    if(stage = -2, 'job', 'stage') AS peers,
     part.timeline AS timeline,
     part.kind AS kind,
     part.path AS path,
@@ -214,5 +225,6 @@ SELECT
     longest.place AS place,
     attempt
 FROM compared
-JOIN affected USING (attempt, rank, part)
-ORDER BY attempt, rank, greatest(coalesce(excess_ns, 0), over_usual_ns) DESC, part;
+JOIN affected USING (attempt, rank, stage, part)
+ORDER BY
+    attempt, rank, peers DESC, greatest(coalesce(excess_ns, 0), over_usual_ns) DESC, part;

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from late_jobs import MS, MakeJob, coverage, late_job
+from late_jobs import MS, MakeJob, coverage, late_job, part
 
 from tracekit.findings import Severity
 from tracekit.job import parse_job
@@ -18,46 +17,6 @@ from tracekit.rules.range_names import class_of, words_of
 
 LATE, HOST, GPU = rule("late-rank"), rule("slow-host"), rule("slow-gpu")
 PAUSE, WORK = rule("host-pause"), rule("unequal-work")
-STEPS = tuple(range(1, 11))
-
-
-def part(
-    kind: str,
-    name: str = "",
-    path: str = "",
-    *,
-    ms: float = 25.0,
-    peer_ms: float = 0.0,
-    steps: Sequence[int] = STEPS,
-    **given: Any,
-) -> dict[str, Any]:
-    """A part that rank 2 spends ``ms`` of a mean step on, evenly over ``steps``."""
-    share = len(STEPS) / len(steps)
-    row = {
-        "rank": 2,
-        "timeline": "host",
-        "kind": kind,
-        "path": path,
-        "name": name,
-        "own_ns": ms * MS,
-        "peer_ns": peer_ms * MS,
-        "excess_ns": (ms - peer_ms) * MS,
-        "spread_ns": 0.0,
-        "calls_count": 1.0,
-        "peer_calls_count": 1.0 if peer_ms else 0.0,
-        "usual_ns": ms * MS if len(steps) > 5 else 0,
-        "over_usual_ns": 0.0 if len(steps) > 5 else ms * MS,
-        "steps": list(steps),
-        "steps_count": len(steps),
-        "judged_steps_count": len(STEPS),
-        "affected_ns": ms * share * MS,
-        "affected_peer_ns": peer_ms * share * MS,
-        "longest_ns": int(ms * share * MS),
-        "source_id": 2,
-        "place": 7,
-        "attempt": 1,
-    }
-    return row | given
 
 
 def facts_of(make_job: MakeJob, *rows: dict[str, Any], **options: Any) -> Facts:
@@ -121,8 +80,9 @@ def test_what_kind_of_excess_it_is(
         part("range", path="dataloader", spread_ns=8.0 * MS),  # its peers scatter as far
         part("range", path="dataloader", excess_ns=None, spread_ns=None),  # it has no peers
         part("range", path="dataloader", rank=1),
+        part("range", path="dataloader", peers="job"),  # beside other stages of a pipeline
     ],
-    ids=["half", "wait", "spread", "alone", "another"],
+    ids=["half", "wait", "spread", "alone", "another", "stages"],
 )
 def test_what_is_no_excess_is_not_said(make_job: MakeJob, row: dict[str, Any]) -> None:
     (found,) = LATE.run(facts_of(make_job, row)).findings

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from late_jobs import part
 
 from tracekit.findings import Severity
 from tracekit.rules import rule
@@ -79,6 +80,19 @@ def test_a_heavy_last_stage_is_named_with_what_it_costs(make_job: MakeJob) -> No
     assert "the last; rank 3) computes 2.00x" in finding.summary
     assert finding.confidence.level == "possible"
     assert any("another GPU" in c for c in finding.confirm)
+
+
+def test_a_heavy_stage_says_what_it_does_more_than_the_others(make_job: MakeJob) -> None:
+    job = make_job()
+    more: dict[str, Any] = {"calls_count": 12.0, "peer_calls_count": 8.0}
+    job.rows["excess"] = [
+        part("operator", "aten::mm", ms=60, peer_ms=40, rank=3, peers="job", **more),
+        part("operator", "aten::add", ms=60, peer_ms=40, rank=3, peers="stage", **more),
+        part("wait", "c10d::recv_", ms=90, rank=0, peers="job"),
+    ]
+    given = facts(job, stage_rows(10, 10, 10, 20), bubble_rows(0.6, 0.6, 0.6, 0.2))
+    (finding,) = STAGES.run(given).findings
+    assert ": more calls of aten::mm (12 a step, its peers 8): 60.0 ms" in finding.summary
 
 
 def test_with_replicas_it_is_likely_and_no_machine_is_doubted(make_job: MakeJob) -> None:

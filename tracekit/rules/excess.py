@@ -22,6 +22,7 @@ from tracekit.wording import listed, plural, seconds, some_ranges
 QUERY = "excess"
 WORDS_FOR = "where the time of a late rank goes"
 """What rules that can do without the query read it for."""
+Peers = Literal["stage", "job"]
 Nature = Literal["more work", "slower work", "stretched", "pause"]
 
 MAX_NAME = 60
@@ -175,16 +176,20 @@ class Excess:
         )
 
 
-def where_it_lies(facts: Facts, rank: int, delay_ns: float) -> Excess | None:
+def where_it_lies(
+    facts: Facts, rank: int, delay_ns: float, peers: Peers = "stage"
+) -> Excess | None:
     """Where a rank spends what it delays the others by; None where most of that is nowhere found.
 
-    On the device if half of the delay is there, else on the host. Waiting is never an excess.
+    ``peers``: beside the ranks of its stage, or beside those of all stages. On the device if half
+    of the delay is there, else on the host. Waiting is never an excess.
     """
     limits = facts.limits(ExcessThresholds)
     rows = [
         row
         for row in facts.of(QUERY)
         if row["rank"] == rank
+        and row["peers"] == peers
         and row["kind"] != "wait"
         and row["excess_ns"] is not None
         and float(row["excess_ns"]) > limits.min_excess_mads * float(row["spread_ns"])

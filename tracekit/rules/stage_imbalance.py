@@ -46,14 +46,15 @@ from tracekit.rules.base import (
     Facts,
     Rule,
     RuleOutcome,
-    Thresholds,
     threshold,
 )
+from tracekit.rules.excess import QUERY as EXCESS
+from tracekit.rules.excess import ExcessThresholds, where_it_lies
 from tracekit.wording import ranks_phrase, seconds, share
 
 
 @dataclass(frozen=True)
-class StageImbalanceThresholds(Thresholds):
+class StageImbalanceThresholds(ExcessThresholds):
     """When a stage counts as too heavy."""
 
     min_stage_ratio: float = threshold(
@@ -118,6 +119,7 @@ def _finding(
     order = sorted(s.stage for s in stages)
     where = {order[0]: "the first; ", order[-1]: "the last; "}.get(heavy.stage, "")
     who = ranks_phrase(heavy.ranks, ()).lower()
+    excess = where_it_lies(facts, heavy.ranks[0], lost_ns, peers="job")
     evidence = [
         Evidence(
             f"compute of stage {heavy.stage} over the median stage",
@@ -159,8 +161,9 @@ def _finding(
         scope,
         f"Pipeline stage {heavy.stage} ({where}{who}) computes "
         f"{heavy.compute_ratio:.2f}x as long as the median stage: the others wait "
-        f"{seconds(lost_ns / 1e9)} a step ({share(lost_ns / step_ns)}).",
-        tuple(evidence),
+        f"{seconds(lost_ns / 1e9)} a step ({share(lost_ns / step_ns)})"
+        f"{'' if excess is None else f': {excess.sentence}'}.",
+        (*evidence, *(() if excess is None else excess.evidence(facts))),
         by=kinds,
         basis="one replica: a slow GPU at this stage would look the same"
         if alone
@@ -185,6 +188,7 @@ RULE = Rule(
     owner="model",
     thresholds=StageImbalanceThresholds(),
     queries=("step_breakdown", SUMMARY_QUERY, "stage_balance", "bubble"),
+    optional={EXCESS: "what the stage computes more than the others"},
     evaluate=evaluate,
     doc=__doc__,
     needs=pipeline.NEEDS,

@@ -25,8 +25,6 @@ from tracekit.store.manifest import MARK, is_made_by_us
 
 HEAD_BYTES = 64 << 10
 """Decompressed bytes that recognition looks at."""
-HEAD_STORED_BYTES = 64 << 10
-"""Stored bytes that are read for them."""
 SLICE_BYTES = 64 << 10
 """Stored bytes that are read, and decompressed bytes that are made, at a time."""
 LARGE_SLICE_BYTES = 2 << 20

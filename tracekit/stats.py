@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 PERMUTATIONS = 9_999
 LAGS = (-5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5)
-MIN_LENGTH = 16
-"""Shorter series have no autocorrelation to speak of, and nothing else either."""
 
 
 def ar1(series: Floats) -> Floats:

@@ -270,7 +270,7 @@ _DEFAULT_UNIT = {"0..1": "%", "Hz": "MHz", "bytes": "MiB", "ns": "us", "bytes/s"
 
 
 @cache
-def _dcgm() -> tuple[dict[str, Meaning], dict[str, Meaning], dict[int, Meaning]]:
+def _dcgm() -> tuple[dict[str, Meaning], dict[str, Meaning]]:
     by_name: dict[str, Meaning] = {}
     by_short: dict[str, Meaning] = {}
     by_id: dict[int, Meaning] = {}
@@ -283,18 +283,13 @@ def _dcgm() -> tuple[dict[str, Meaning], dict[str, Meaning], dict[int, Meaning]]
             by_name[f"DCGM_FI_{name}"] = meaning
     for name, number_v1 in _DCGM_V1.items():
         by_name[name] = by_id[number_v1]
-    return by_name, by_short, by_id
+    return by_name, by_short
 
 
 def of_dcgm(name: str) -> Meaning | None:
     """A metric of dcgm-exporter, by its old or renamed name; None for one that is not mapped."""
     by_name = _dcgm()[0]
     return by_name.get(name) or by_name.get(name.removesuffix("_total"))
-
-
-def of_dcgm_id(number: int) -> Meaning | None:
-    """A DCGM field by its number."""
-    return _dcgm()[2].get(number)
 
 
 def of_dmon_short(short: str) -> Meaning | None:

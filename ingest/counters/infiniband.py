@@ -87,7 +87,6 @@ class _Parser:
         self._take: Callable[[Line], None] | None = None
         self._port = ""
         self._is_classic = False
-        self._prefix = ""
         self._description: str | None = None
         self._header_guid: str | None = None
         self._sums = 0
@@ -97,7 +96,6 @@ class _Parser:
         self._names: dict[str, str] = {}
         guid = _GUID_NAME.search(name)
         self._name_guid = guid[0] if guid else None
-        self._is_csv = False
         self._newest_link: tuple[str | None, str] | None = None
         self._said: set[str] = set()
 

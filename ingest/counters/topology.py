@@ -50,8 +50,6 @@ class Topology:
     nearest: Mapping[str, tuple[str, ...]]
     """GPU -> the NICs that are nearest (several where they are equally near)."""
     nic_bytes_per_s: float | None = None
-    nvlink_peers: Mapping[str, int] = field(default_factory=dict)
-    """GPU -> NVLink lanes that leave it, where the source counts them."""
     nvlink_domain: int | None = None
     cells: tuple[Cell, ...] = ()
     """Every pair that the source names, each GPU with itself first."""
@@ -199,7 +197,6 @@ def from_xml(text: str) -> Topology | None:
         nics=tuple(once),
         nearest=nearest,
         nic_bytes_per_s=speeds.pop() if len(speeds) == 1 else None,
-        nvlink_peers=lanes if linked else {},
         nvlink_domain=linked or None,
         cells=tuple(dict.fromkeys(cells)),
         pci=pci,
@@ -302,7 +299,6 @@ def from_matrix(text: str, first_line: int = 1) -> Topology | None:
         gpus=tuple(gpus),
         nics=tuple(legend.get(n, n) for n in nics),
         nearest=nearest,
-        nvlink_peers=lanes if linked else {},
         nvlink_domain=linked or None,
         cells=tuple(found),
         cpus=cpus,

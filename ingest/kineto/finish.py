@@ -29,7 +29,6 @@ OPEN_COLUMNS = frozenset(
 _UNKNOWN = Meta("unknown")
 GroupKey = tuple[str | None, str | None, tuple[int, ...] | None]
 """Name, description and members, as a call states its group."""
-Known = dict[tuple[str | None, tuple[int, ...]], tuple[Meta, int]]
 
 
 class Finisher:

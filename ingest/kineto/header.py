@@ -59,19 +59,13 @@ class Header:
     versions: list[str] = field(default_factory=list)
     groups: list[PgConfig] = field(default_factory=list)
     devices: list[dict[str, Any]] = field(default_factory=list)
-    is_readable: bool = True
 
 
 def parse(header: bytes, tail: bytes) -> Header:
     """Facts from the text before and after the events."""
     result = Header()
-    before, ok_before = _keys(header.rstrip(), b"]}")
-    after, ok_after = (
-        _keys(b'{"traceEvents":[]' + tail.rstrip().rstrip(b"\0"), b"}")
-        if tail.strip()
-        else ({}, True)
-    )
-    result.is_readable = ok_before and ok_after
+    before = _keys(header.rstrip(), b"]}")
+    after = _keys(b'{"traceEvents":[]' + tail.rstrip().rstrip(b"\0"), b"}") if tail.strip() else {}
     _fill(result, {**before, **after})
     if result.base_ns is None:
         result.base_ns = find_base(header) if header else None
@@ -96,17 +90,17 @@ def last_base(text: bytes) -> int | None:
     return None
 
 
-def _keys(text: bytes, closing: bytes) -> tuple[dict[str, Any], bool]:
+def _keys(text: bytes, closing: bytes) -> dict[str, Any]:
     if not text or text == b"[":
-        return {}, True
+        return {}
     decoded = text.decode("utf-8", "replace")
     for candidate in (decoded + closing.decode(), decoded, decoded + "}"):
         try:
             value = json.loads(candidate, strict=False)
         except (ValueError, RecursionError):
             continue
-        return (value if isinstance(value, dict) else {}), True
-    return _salvage(decoded), False
+        return value if isinstance(value, dict) else {}
+    return _salvage(decoded)
 
 
 def _salvage(text: str) -> dict[str, Any]:

@@ -47,8 +47,6 @@ from tracekit.ingest.traces.launches import Launches, Ranges
 
 SCAN_BYTES = 2 << 20
 """Decompressed bytes that are searched for a key at a time."""
-EPOCH_FROM_NS = 10**18
-"""Times from here on (2001) are an epoch; profiler clocks since boot are below."""
 STREAM_SYNC_TID = 1_000_000
 """Stream-sync rows have this added to their stream since 2026."""
 

@@ -107,8 +107,6 @@ class Meta:
     has_blobs: bool = False
     host: str | None = None
     driver: str | None = None
-    session: str | None = None
-    graph_mode: str | None = None
     env: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -199,12 +197,8 @@ def _read_export(database: Tables, table: str, meta: Meta) -> None:
 
 
 def _read_capture(name: str, value: str, meta: Meta) -> None:
-    if name == "PROFILING_SESSION_UUID" and _UUID.fullmatch(value):
-        meta.session = value
-    elif name in ("START_TRIGGER", "STOP_TRIGGER") and re.fullmatch(r"[A-Za-z]{1,30}", value):
+    if name in ("START_TRIGGER", "STOP_TRIGGER") and re.fullmatch(r"[A-Za-z]{1,30}", value):
         meta.triggers[name] = value
-    elif name.endswith("CUDA_GRAPH_TRACE_OPTIONS:MODE") and re.fullmatch(r"[A-Za-z]{1,20}", value):
-        meta.graph_mode = value.lower()
     elif name.endswith(":ENVIRONMENT_VARIABLE"):
         found = _environment([value])
         meta.env.update({k: v for k, v in found.items() if k not in meta.env})

@@ -21,7 +21,6 @@ import numpy.typing as npt
 from tracekit.ingest.nsys.database import Tables
 from tracekit.ingest.traces.names import collective_name
 
-SCHEMAS = "NVTX_PAYLOAD_SCHEMAS"
 ENTRIES = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
 _HEADER = struct.Struct("<QQQQ")
 """Domain, schema, size and offset of the payload that follows."""

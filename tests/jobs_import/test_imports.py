@@ -508,7 +508,6 @@ def test_nvidia_smi_matrix() -> None:
     assert found is not None
     assert found.nearest == {"GPU0": ("mlx5_0",), "GPU1": ("mlx5_1",)}
     assert found.nvlink_domain == 2
-    assert found.nvlink_peers == {"GPU0": 18, "GPU1": 18}
     assert read(MATRIX).hardware.gpus_per_node == 2
 
 

@@ -22,9 +22,6 @@ from tracekit.values import group_id
 if TYPE_CHECKING:
     from tracekit.derive.calls import Ints
 
-POOL_THREADS = 2
-"""Worker threads that gloo gives each process group."""
-
 CLEAR_RATIO = 0.5
 """A group fits a lane best if its ends scatter less than this share of the next best group's."""
 

@@ -54,12 +54,6 @@ GPUS: Mapping[str, Gpu] = {
     )
 }
 
-ROOFLINE_H100_FLOPS_PER_S = 989e12
-"""The figure that the published rooflines use."""
-
-PCIE_BYTES_PER_S: Mapping[str, float] = {"3x16": 16e9, "4x16": 32e9, "5x16": 64e9}
-NIC_BYTES_PER_S: Mapping[str, float] = {"100G": 12.5e9, "200G": 25e9, "400G": 50e9}
-
 DTYPE_BYTES: Mapping[str, int] = {
     "float32": 4,
     "fp32": 4,

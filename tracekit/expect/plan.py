@@ -140,10 +140,6 @@ class Expectation:
     remarks: list[str] = field(default_factory=list)
     """What cannot be, so that something that was given is wrong."""
 
-    def bubble_of(self, schedule: str) -> Bubble | None:
-        """The bubble of a schedule."""
-        return next((b for b in self.bubbles if b.schedule == schedule), None)
-
 
 _POOLED = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"})
 """Operations of which a byte crosses to another node once for all members there: they share the

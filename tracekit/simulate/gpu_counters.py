@@ -19,7 +19,6 @@ from tracekit.simulate.telemetry import CAPTURE, Telemetry, whole
 
 BUSY_HZ, IDLE_HZ, MEMORY_HZ = 1.98e9, 345e6, 2.619e9
 LIMIT_WATTS, IDLE_WATTS = 700.0, 112.0
-SLOWDOWN_CELSIUS = 87
 WARMING_S = 12.0
 """Time in which a GPU gets to within a third of the temperature that its load asks for."""
 SMI_ZONE_HOURS = 2

@@ -153,7 +153,6 @@ class RankWriter:
         self._size = 0
         self._is_first = True
         self._prefixes: dict[Any, str] = {}
-        self._op_count = 0
         path.write_bytes(b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x04\xff")
         self._write(self._header(host_name))
 

@@ -18,7 +18,6 @@ Instruction = tuple[Any, ...]
 Program = list[Instruction]
 
 COMPUTE_STREAM = 7
-COPY_STREAM = 8
 
 MAIN_THREAD = 0
 AUTOGRAD_THREAD = 1

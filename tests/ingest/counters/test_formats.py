@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import Path
+import grimp
 
 from tracekit.ingest.counters.formats import FAMILIES
 
-ROOT = Path(__file__).resolve().parents[3]
 
-
-def test_the_import_contract_names_every_format() -> None:
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-    (modules,) = (c["modules"] for c in settings["contracts"] if c["type"] == "independence" and
-                  any(".counters." in m for m in c["modules"]))  # fmt: skip
-    assert sorted(modules) == sorted(f"tracekit.ingest.counters.{f.module}" for f in FAMILIES)
+def test_formats_do_not_know_each_other() -> None:
+    """What two need stands in a common module of the package: table, samples, vocabulary, ..."""
+    graph = grimp.build_graph("tracekit")
+    # Splitting a file and naming a folder ask the list of all ingestors.
+    graph.remove_import(importer="tracekit.ingest.files", imported="tracekit.ingest")
+    modules = {f"tracekit.ingest.counters.{family.module}" for family in FAMILIES}
+    assert modules <= graph.modules
+    for module in modules:
+        assert not graph.find_upstream_modules(module) & modules, module
 
 
 def test_a_family_has_one_name_one_module_and_formats() -> None:

@@ -208,11 +208,3 @@ def quartile_effect(cause: Floats, effect: Floats) -> float:
     if not len(top) or not len(bottom) or bottom.mean() <= 0:
         return 0.0
     return float(top.mean() / bottom.mean() - 1)
-
-
-def wilson_upper(hits: int, trials: int, z: float = 1.959964) -> float:
-    """Upper end of Wilson's 95 % interval of a share."""
-    share = hits / trials
-    centre = share + z * z / (2 * trials)
-    spread = z * ((share * (1 - share) + z * z / (4 * trials)) / trials) ** 0.5
-    return float((centre + spread) / (1 + z * z / trials))

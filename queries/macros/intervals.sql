@@ -2,10 +2,9 @@
 
 -- merged_intervals: The union of intervals within each key: disjoint, touching ones joined.
 --
--- The only interval union in SQL; tracekit/intervals.py is the same in Python. Sorted by start, a
--- row opens a new stretch exactly if it starts after the latest end so far; a stretch ends at the
--- latest end seen before the next one opens. An interval holds its start and not its end; empty
--- ones count for nothing.
+-- The only interval union in SQL. Sorted by start, a row opens a new stretch exactly if it starts
+-- after the latest end so far; a stretch ends at the latest end seen before the next one opens. An
+-- interval holds its start and not its end; empty ones count for nothing.
 --
 -- param: rows_name TABLE(key ANY, start_ns BIGINT, end_ns BIGINT) : Intervals.
 -- columns: key ANY, start_ns BIGINT, end_ns BIGINT

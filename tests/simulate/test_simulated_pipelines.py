@@ -9,17 +9,69 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.simulate.builder import FixedBuilder
+from tracekit.simulate.builder import COMPUTE, StepBuilder
 from tracekit.simulate.engine import NO_HOST_COST
 from tracekit.simulate.hardware import GPUS, NO_LATENCY, Topology
-from tracekit.simulate.job import Job, Plan, makespan_ns
+from tracekit.simulate.job import Job, Plan
 from tracekit.simulate.layout import Layout
 from tracekit.simulate.model import ModelShape
 from tracekit.simulate.noise import QUIET
+from tracekit.simulate.program import KERNEL, Kernel, Program
 from tracekit.simulate.schedules import SCHEDULES
 
 UNIT = 8_000
 """Nanoseconds of one forward; divisible by every number of chunks here."""
+
+
+class FixedBuilder(StepBuilder):
+    """A pipeline whose actions take given times and whose messages nothing: for test vectors."""
+
+    def __init__(self, layout: Layout, topology: Topology, forward_ns: int, backward_ns: int,
+                 weight_ns: int = 0) -> None:  # fmt: skip
+        super().__init__(layout, ModelShape(), topology, [1] * (layout.pp * layout.chunks))
+        self._times = {"F": forward_ns, "B": backward_ns, "W": weight_ns}
+
+    def build(self, stage: int) -> Program:
+        """The pipeline alone."""
+        self.out = []
+        self.stage = stage
+        self._work()
+        return self.out
+
+    def _kernel(self, action: str, m: int) -> None:
+        kernel = Kernel(action, action, float(self._times[action]))
+        self._add(KERNEL, kernel, COMPUTE, m)
+
+    def _forward(self, m: int, chunk: int) -> None:
+        v = self._virtual(chunk)
+        if v > 0:
+            self._message("f", is_send=False)
+        self._kernel("F", m)
+        if v < self._last_virtual:
+            self._message("f", is_send=True)
+
+    def _backward(self, m: int, chunk: int, *, is_split: bool) -> None:
+        v = self._virtual(chunk)
+        if v < self._last_virtual:
+            self._message("b", is_send=False)
+        self._kernel("B", m)
+        if v > 0:
+            self._message("b", is_send=True)
+
+    def _weights(self, m: int) -> None:
+        self._kernel("W", m)
+
+
+def makespan_ns(plan: Plan, builder: StepBuilder) -> int:
+    """Time from the first kernel's start to the last one's end over one step."""
+    job = Job(plan, builder=builder)
+    ends: list[int] = []
+    starts: list[int] = []
+    for records in job.run():
+        for record in records:
+            ends += [o.end for o in record.operations]
+            starts += [o.start for o in record.operations if o.transfer is None]
+    return max(ends) - min(starts)
 
 
 def plan(stages: int, microbatches: int, schedule: str, chunks: int = 1) -> Plan:

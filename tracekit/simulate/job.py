@@ -176,15 +176,3 @@ class Job:
             self.tally.step_ns[process.rank].append(process.now - start)
         self.tally.compute_ns[process.rank] = process.compute_ns
         return record
-
-
-def makespan_ns(plan: Plan, builder: StepBuilder) -> int:
-    """Time from the first kernel's start to the last one's end over one step."""
-    job = Job(plan, builder=builder)
-    ends: list[int] = []
-    starts: list[int] = []
-    for records in job.run():
-        for record in records:
-            ends += [o.end for o in record.operations]
-            starts += [o.start for o in record.operations if o.transfer is None]
-    return max(ends) - min(starts)

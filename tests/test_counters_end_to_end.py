@@ -20,7 +20,7 @@ def slow_gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A job of 8 ranks on 8 hosts in which rank 1 computes slowly."""
     folder = tmp_path_factory.mktemp("sim") / "job"
     with pytest.raises(SystemExit) as done:
-        main(["simulate", "slow-gpu", "-o", str(folder)])
+        main(["simulate", "slow-gpu", "--steps", "5", "--counters", "none", "-o", str(folder)])
     assert done.value.code == 0
     return folder
 

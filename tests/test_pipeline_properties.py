@@ -20,6 +20,7 @@ from tracekit.report import Report
 from traces import BASE_NS, make_trace, write_trace
 
 FEW = settings(max_examples=5, deadline=None, derandomize=True)
+FEWER = settings(FEW, max_examples=3)  # each is a whole diagnosis
 QUERIES = ("step_breakdown", "overlap", "kernel_summary", "comm_summary", "input_stall")
 NUMBERS = itertools.count()
 Job = list[dict[str, Any]]
@@ -74,7 +75,7 @@ def untouched(folder: Path, stall_ms: int) -> dict[str, list[str]]:
     return answers(folder, make_job(2, stall_ms=stall_ms))
 
 
-@FEW
+@FEWER
 @given(
     shift_ns=st.integers(-(10**18), 10**18).map(lambda n: n // 1000 * 1000),
     stall_ms=st.sampled_from([0, 10, 40]),
@@ -115,7 +116,7 @@ def test_keys_before_or_after_the_events_change_no_answer(folder: Path, seed: in
     assert answers(folder, turned) == untouched(folder, 25)
 
 
-@FEW
+@FEWER
 @given(
     gone=st.sets(st.integers(0, 2), min_size=1, max_size=2),
     stall_ms=st.sampled_from([0, 30]),

@@ -341,8 +341,9 @@ def shared(con: duckdb.DuckDBPyConnection, names: Iterable[str]) -> Iterator[Non
                 made.append(name)
         yield
     finally:
-        for name in made:
+        for name in reversed(made):  # each is bound while those that it needs are tables
             con.execute(macros.macros()[name].sql)
+        for name in made:
             con.execute(f"DROP TABLE shared_{name}")
 
 

@@ -10,6 +10,7 @@ import duckdb
 import pytest
 from failed_queries import ask_with_each_query_failed
 
+from nccl_rules import build, known_facts  # noqa: F401  # fixtures of many files
 from tracekit import catalog, diagnose
 from tracekit.rules import Facts, JobFacts, Rule, RuleOutcome
 from tracekit.rules.base import UndeclaredQueryError

@@ -10,6 +10,8 @@ import msgspec
 import pytest
 from conftest import JobRows
 
+from gpu_rules import growth, link, run
+from gpu_rules import only as gpu_only
 from tracekit.findings import Finding, Severity
 from tracekit.job import JobDescription
 from tracekit.rules import Facts, rule
@@ -141,3 +143,35 @@ def test_without_traces_there_is_no_bound_either() -> None:
     finding = only(Facts(rows={"gpu_counters": counters()}))
     assert finding.impact.at_most_s_per_step is None
     assert "no step of its rank" in finding.confidence.basis
+
+
+@pytest.mark.parametrize(
+    ("width", "peers", "busy", "fires"),
+    [
+        (8, 16, 1.0, True),
+        (8, 16, 0.49, False),  # an idle link sleeps by design
+        (8, 8, 1.0, False),  # a slot that is narrow by design: its peers' are too
+        (8, None, 1.0, True),
+        (16, 16, 1.0, False),
+    ],
+)
+def test_a_narrow_link_counts_when_busy_and_unlike_its_peers(
+    width: float, peers: float | None, busy: float, fires: bool
+) -> None:
+    outcome = run("pcie-degraded", gpu_counters=link(width, peers, busy))
+    assert bool(outcome.findings) is fires
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "fires"), [(10, 0, True), (9, 0, False), (50, 5, True), (49, 5, False)]
+)
+def test_replays_count_when_they_stand_out(own: float, others: float, fires: bool) -> None:
+    rows = [growth(i, "pcie_replays", others) for i in range(3)] + [growth(3, "pcie_replays", own)]
+    outcome = run("pcie-degraded", gpu_growth=rows)
+    assert bool(outcome.findings) is fires
+
+
+@pytest.mark.parametrize(("width", "severity"), [(8, Severity.MINOR), (12, Severity.NOTE)])
+def test_half_the_lanes_are_more_than_a_note(width: float, severity: Severity) -> None:
+    outcome = run("pcie-degraded", gpu_counters=link(width, 16, 1.0))
+    assert gpu_only(outcome).severity is severity

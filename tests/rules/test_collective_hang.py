@@ -1,0 +1,161 @@
+"""collective-hang: when it fires, when just not, and what exempts."""
+
+from __future__ import annotations
+
+import pytest
+
+from nccl_rules import (
+    BEHIND,
+    DONE,
+    STUCK,
+    Build,
+    comm,
+    findings,
+    flight,
+    last_calls,
+    progress,
+    text,
+    timeout,
+    with_traces,
+)
+from tracekit.findings import Severity
+from tracekit.rules.base import Facts
+
+
+def test_the_rank_behind_did_not_join(build: Build) -> None:
+    facts = build(text(timeout(0), timeout(2), progress(0, 9, 8), progress(1, 8, 2**61)))
+    (finding,) = findings("collective-hang", facts)
+    assert finding.summary.startswith("Rank 1 did not join: ranks 0,2 wait")
+    assert finding.severity is Severity.CRITICAL
+    assert finding.scope.ranks == (1,)
+
+
+def test_a_rank_that_wrote_nothing_is_a_candidate_not_a_culprit(build: Build) -> None:
+    facts = build(text([timeout(r) for r in (0, 1, 3)]))
+    (finding,) = findings("collective-hang", facts)
+    assert finding.candidates.ranks == (2,)
+    assert finding.scope.ranks == ()
+
+
+@pytest.mark.parametrize(
+    ("calls", "silence_s", "is_named"),
+    [
+        ([9, 9, 8, 9], 30, True),
+        ([9, 9, 8, 9], 29, False),  # its trace may have been cut
+        ([9, 8, 8, 9], 30, False),
+        ([9, 9, None, 9], 30, False),
+    ],
+)
+def test_silence_names_a_rank_only_where_its_trace_agrees(
+    calls: list[int | None], silence_s: int, is_named: bool, build: Build
+) -> None:
+    lines = [timeout(r).replace("[Rank", "[PG ID 0 PG GUID 0(default_pg) Rank") for r in (0, 1, 3)]
+    groups = [{"rank": r, "group_id": "w", "name": "0", "ranks": [0, 1, 2, 3]} for r in range(4)]
+    rows = [{"rank": r, "calls_count": n} for r, n in enumerate(calls) if n is not None]
+    silence = {"silence_ns": silence_s * 10**9, "longest_gap_ns": 10**9, "last_call": 7}
+    last = [r | silence for r in last_calls(9)]
+    facts = with_traces(
+        build(text(lines), groups=groups), enqueued_calls=rows, last_calls=last
+    )  # fmt: skip
+    (finding,) = findings("collective-hang", facts)
+    assert finding.scope.ranks == ((2,) if is_named else ())
+    assert finding.candidates.ranks == (() if is_named else (2,))
+    assert finding.confidence.level == ("likely" if is_named else "possible")
+
+
+def test_all_joined_is_the_network_or_a_gpu(build: Build) -> None:
+    world = [x for r in range(4) for x in comm(r, 4)]
+    facts = build(text(world, [timeout(r) for r in range(4)]))
+    (finding,) = findings("collective-hang", facts)
+    assert "All 4 members joined" in finding.summary
+    assert finding.owner == "network"
+
+
+def test_without_the_size_of_the_group_all_is_not_claimed(build: Build) -> None:
+    (finding,) = findings("collective-hang", build(text(timeout(0), timeout(1))))
+    assert "cannot be told" in finding.summary
+
+
+def test_flight_recorder_names_who_did_not_join(build: Build) -> None:
+    facts = build(flight(0, DONE, STUCK), flight(1, DONE), flight(2, DONE, STUCK))
+    (finding,) = findings("collective-hang", facts)
+    assert finding.summary.startswith("Rank 1 did not join: ranks 0,2 wait in the all_reduce")
+
+
+def test_a_ring_buffer_that_begins_later_is_unknown_not_missing(build: Build) -> None:
+    ended = (9, "all_reduce", "completed")
+    before = (8, "all_reduce", "completed")
+    whole = (DONE, before, ended)
+    facts = build(flight(0, *whole), flight(1, ended), flight(2, *whole))
+    assert not findings("collective-hang", facts)
+
+
+def test_flight_recorder_of_a_job_that_ended_well(build: Build) -> None:
+    assert not findings("collective-hang", build(*(flight(r, DONE) for r in range(3))))
+
+
+def test_watchdog_and_traces_that_agree_are_one_finding(build: Build) -> None:
+    facts = with_traces(build(text(*BEHIND)), last_calls=last_calls(1))
+    (finding,) = findings("collective-hang", facts)
+    assert finding.summary.startswith("Rank 1 did not join: ranks 0,2-3 wait")
+    assert "The traces agree: rank 1" in finding.summary
+    assert finding.confidence.level == "likely"
+    assert {e.query for e in finding.evidence} == {"watchdog", "last_calls"}
+    assert not finding.counter_evidence
+
+
+def test_traces_that_name_another_rank_stand_against_the_watchdog(build: Build) -> None:
+    facts = with_traces(build(text(*BEHIND)), last_calls=last_calls(3))
+    (finding,) = findings("collective-hang", facts)
+    assert finding.scope.ranks == (1,)
+    assert finding.confidence.level == "possible"
+    assert finding.counter_evidence[0].query == "last_calls"
+
+
+def test_a_silent_rank_that_the_traces_show_behind_is_named(build: Build) -> None:
+    facts = with_traces(build(text([timeout(r) for r in (0, 1, 3)])), last_calls=last_calls(2))
+    (finding,) = findings("collective-hang", facts)
+    assert finding.scope.ranks == (2,)
+    assert finding.candidates.ranks == ()
+    assert finding.confidence.level == "likely"
+
+
+def test_traces_of_another_group_stay_a_finding_of_their_own(build: Build) -> None:
+    dumps = build(flight(0, DONE, STUCK), flight(1, DONE), flight(2, DONE, STUCK))
+    facts = with_traces(dumps, last_calls=last_calls(3, "tp", [2, 3]))
+    first, second = findings("collective-hang", facts)
+    assert first.scope.ranks == (1,)
+    assert second.scope.ranks == (3,)
+
+
+@pytest.mark.parametrize("behind", [None, 3])
+def test_a_call_that_members_disagree_on_is_no_hang_of_its_own(
+    behind: int | None, build: Build
+) -> None:
+    """All asked for it and it never ends: their sizes differ, so no link or GPU is suspected. A
+    member that came less far did stay away."""
+    lines = [timeout(r, numel=11 if r == 2 else 10) for r in range(4)]
+    facts = with_traces(build(text(lines)), last_calls=last_calls(behind))
+    (mismatch,) = findings("collective-mismatch", facts)
+    assert mismatch.scope.ranks == (2,)
+    assert [f.scope.ranks for f in findings("collective-hang", facts)] == (
+        [] if behind is None else [(3,)]
+    )
+    agreeing = with_traces(Facts(), last_calls=last_calls(None))
+    assert findings("collective-hang", agreeing)
+
+
+def test_traces_cannot_tell_a_rank_whom_the_log_shows_waiting(build: Build) -> None:
+    facts = with_traces(build(text(timeout(0), timeout(1))), last_calls=last_calls(0))
+    (finding,) = findings("collective-hang", facts)
+    assert finding.scope.ranks == ()
+    assert finding.counter_evidence
+
+
+def test_ranks_of_a_group_without_a_name_are_not_the_jobs(build: Build) -> None:
+    lines = [timeout(0), timeout(2), progress(1, 8, 7)]
+    bare = [line.split("]:", 1)[1].split("] ", 1)[1] for line in lines[:2]]
+    (finding,) = findings("collective-hang", build(text(bare)))
+    assert finding.scope.ranks == ()
+    assert finding.candidates.ranks == ()
+    assert "does not name" in finding.confidence.basis

@@ -1,0 +1,60 @@
+"""collective-mismatch: when it fires, when just not, and what exempts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nccl_rules import DONE, STUCK, Build, coverage, findings, flight, text, timeout, with_traces
+from tracekit.findings import Severity
+
+
+@pytest.mark.parametrize("change", [{"op": "_ALLGATHER_BASE"}, {"numel": 11}])
+def test_members_that_do_different_things_mismatch(change: dict[str, Any], build: Build) -> None:
+    facts = build(text(timeout(0), timeout(1, **change)))
+    (finding,) = findings("collective-mismatch", facts)
+    assert finding.scope.ranks == (0, 1)
+
+
+def test_the_member_that_does_otherwise_than_most_is_named(build: Build) -> None:
+    facts = build(text([timeout(r, numel=11 if r == 2 else 10) for r in range(4)]))
+    (finding,) = findings("collective-mismatch", facts)
+    assert finding.scope.ranks == (2,)
+    assert finding.severity is Severity.CRITICAL  # the job stands still
+    assert not findings("collective-hang", facts)
+    even = build(text([timeout(r, numel=10 + r // 2) for r in range(4)]))
+    assert findings("collective-mismatch", even)[0].scope.ranks == (0, 1, 2, 3)
+
+
+def test_an_all_to_all_may_have_different_sizes(build: Build) -> None:
+    lines = [timeout(r, op="ALLTOALL_BASE", numel=10 + r) for r in range(2)]
+    assert not findings("collective-mismatch", build(text(lines)))
+
+
+def test_flight_recorder_sees_a_mismatch(build: Build) -> None:
+    facts = build(flight(0, DONE, STUCK), flight(1, DONE, (8, "all_gather", "started")),
+                  flight(2, DONE, STUCK))  # fmt: skip
+    (finding,) = findings("collective-mismatch", facts)
+    assert "operations differ" in finding.summary
+    assert not findings("collective-hang", facts)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "reason", "count"),
+    [
+        ([0, 1, 2], "operations differ", 1),
+        ([0, 1, 2], "sizes differ", 2),
+        ([0, 1, 3], "operations differ", 2),
+    ],
+)
+def test_a_mismatch_of_the_same_kind_and_group_is_one_finding(
+    ranks: list[int], reason: str, count: int, build: Build
+) -> None:
+    dumps = build(flight(0, DONE, STUCK), flight(1, DONE, (8, "all_gather", "started")),
+                  flight(2, DONE, STUCK))  # fmt: skip
+    facts = with_traces(dumps, match_coverage=coverage(ranks, reason))
+    found = findings("collective-mismatch", facts)
+    assert len(found) == count
+    assert "are at call 8" in found[0].summary
+    assert (found[0].confidence.level == "likely") == (count == 1)

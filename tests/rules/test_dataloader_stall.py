@@ -1,0 +1,78 @@
+"""dataloader-stall: when it fires, when just not, and what exempts."""
+
+from __future__ import annotations
+
+from stall_rules import MakeJob, look
+from tracekit.rules.base import RuleOutcome
+
+
+def test_a_short_fetch_in_every_step_is_no_stall(make_job: MakeJob) -> None:
+    below = make_job().stall("input_stall", [1], range(1, 11), 3)
+    assert not look("dataloader-stall", below).findings  # 3 of 103 ms is under 3 %
+    above = make_job().stall("input_stall", [1], range(1, 11), 4)
+    assert look("dataloader-stall", above).findings
+
+
+def test_the_fetch_after_an_epoch_border_is_no_stall(make_job: MakeJob) -> None:
+    once = make_job(steps_count=10).stall("input_stall", range(4), [5], 400)
+    assert look("dataloader-stall", once) == RuleOutcome()
+
+
+def test_two_of_eleven_steps_are_chance_and_three_episodes_are_a_fault(make_job: MakeJob) -> None:
+    twice = make_job(steps_count=30).stall("input_stall", [1], [5, 20], 80)
+    assert not look("dataloader-stall", twice).findings
+    thrice = make_job(steps_count=30).stall("input_stall", [1], [5, 12, 20], 80)
+    assert look("dataloader-stall", thrice).findings
+
+
+def test_three_steps_in_a_row_are_a_fault(make_job: MakeJob) -> None:
+    job = make_job(steps_count=30).stall("input_stall", [1], [5, 6, 7], 80)
+    (finding,) = look("dataloader-stall", job).findings
+    assert finding.scope.steps == ((5, 7),)
+    assert finding.when.start_utc == "2026-07-21T03:01:07.400000Z"
+
+
+def test_episodes_on_ranks_that_change_are_not_one_intermittent_fault(make_job: MakeJob) -> None:
+    job = make_job(steps_count=30)
+    for rank, step in ((0, 5), (1, 12), (2, 20)):
+        job.stall("input_stall", [rank], [step], 80)
+    assert not look("dataloader-stall", job).findings
+
+
+def test_a_rank_that_stalls_a_little_beside_a_long_stall_is_not_named(make_job: MakeJob) -> None:
+    job = make_job().stall("input_stall", [1], range(1, 11), 50)
+    job.stall("input_stall", [3], range(1, 11), 10, is_waited_for=False)
+    (finding,) = look("dataloader-stall", job).findings
+    assert finding.scope.ranks == (1,)
+
+
+def test_a_period_is_said(make_job: MakeJob) -> None:
+    job = make_job(steps_count=12).stall("input_stall", [1], [4, 8, 12], 80)
+    (finding,) = look("dataloader-stall", job).findings
+    assert "every 4 steps" in finding.summary
+
+
+def test_two_kinds_of_evidence_are_likely_and_one_is_possible(make_job: MakeJob) -> None:
+    on_gpu = make_job().stall("input_stall", range(4), range(1, 11), 30)
+    assert look("dataloader-stall", on_gpu).findings[0].confidence.level == "likely"
+    on_host = make_job(measured_on="host").stall("input_stall", range(4), range(1, 11), 30)
+    assert look("dataloader-stall", on_host).findings[0].confidence.level == "possible"
+    waited_for = make_job(measured_on="host").stall("input_stall", [1], range(1, 11), 30)
+    (finding,) = look("dataloader-stall", waited_for).findings
+    assert finding.confidence.level == "likely"
+    assert "waiting for it" in finding.confidence.basis
+
+
+def test_evidence_points_to_the_records(make_job: MakeJob) -> None:
+    job = make_job().stall("input_stall", [1], range(1, 11), 30)
+    (finding,) = look("dataloader-stall", job).findings
+    places = finding.evidence[0].rows
+    assert (places[0].source, places[0].place) == ("r1.json", "1")
+
+
+def test_a_stall_that_does_not_lengthen_its_steps_is_counter_evidence(make_job: MakeJob) -> None:
+    job = make_job(ranks_count=1, steps_count=12).stall("input_stall", [0], [3, 6, 9, 12], 30)
+    for step in (3, 6, 9, 12):
+        job.add(0, step, "compute", -30)
+    (finding,) = look("dataloader-stall", job).findings
+    assert finding.counter_evidence

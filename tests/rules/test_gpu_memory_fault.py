@@ -1,0 +1,58 @@
+"""gpu-memory-fault: when it fires, when just not, and what exempts."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_rules import gauge, growth, only, run, xid
+from tracekit.rules import RuleOutcome
+
+
+@pytest.mark.parametrize(
+    ("number", "severity"),
+    [(79, "critical"), (95, "critical"), (94, "minor"), (63, "minor"), (31, None), (43, None),
+     (45, None), (74, None)],
+)  # fmt: skip
+def test_an_xid_of_hardware_counts_and_a_program_s_does_not(
+    number: int, severity: str | None
+) -> None:
+    outcome = run("gpu-memory-fault", gpu_events=[xid(3, number)])
+    assert [f.severity.value for f in outcome.findings] == ([severity] if severity else [])
+
+
+def test_the_first_xid_of_a_gpu_names_the_fault() -> None:
+    finding = only(
+        run("gpu-memory-fault", gpu_events=[xid(3, 95, time_ns=9), xid(3, 48, time_ns=5)])
+    )
+    assert finding.summary == "GPU 3 of h0: XID 48 (uncorrectable memory error), then 95."
+
+
+def test_xids_outside_the_job_or_of_unknown_time_accuse_nobody() -> None:
+    steps = [{"rank": 0, "attempt": 1, "capture_id": 0, "step": 1, "dur_ns": 5, "compute_ns": 5,
+              "exposed_comm_ns": 0, "memory_ns": 0, "idle_ns": 0, "comm_ns": 0}]  # fmt: skip
+    for known in (False, None):
+        outcome = run(
+            "gpu-memory-fault", gpu_events=[xid(3, 79, is_in_window=known)], step_breakdown=steps
+        )
+        assert not outcome.findings
+    # With no trace at all they are all that there is.
+    assert run("gpu-memory-fault", gpu_events=[xid(3, 79, is_in_window=None)]).findings
+
+
+@pytest.mark.parametrize(("grown", "fires"), [(1.0, True), (0.0, False), (None, False)])
+def test_uncorrectable_errors_count_when_they_grow(grown: float | None, fires: bool) -> None:
+    outcome = run("gpu-memory-fault", gpu_growth=[growth(3, "ecc_dbe_volatile", grown)])
+    assert bool(outcome.findings) is fires
+    healthy = run("gpu-memory-fault", gpu_growth=[growth(3, "ecc_sbe_volatile", 500.0)])
+    assert healthy == RuleOutcome()
+
+
+@pytest.mark.parametrize(
+    ("flag", "severity"), [("row_remap_failure", "critical"), ("row_remap_pending", "note")]
+)
+def test_a_row_that_cannot_be_replaced_is_critical_one_that_waits_is_a_note(
+    flag: str, severity: str
+) -> None:
+    finding = only(run("gpu-memory-fault", gpu_counters=[gauge(3, flag, 1, None)]))
+    assert finding.severity.value == severity
+    assert run("gpu-memory-fault", gpu_counters=[gauge(3, flag, 0, None)]) == RuleOutcome()

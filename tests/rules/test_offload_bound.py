@@ -1,0 +1,52 @@
+"""offload-bound: when it fires, when just not, and what exempts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from roll_up_rules import OFFLOAD, MakeJob, copying
+from tracekit.findings import Severity
+from tracekit.rules.base import RuleOutcome
+
+
+def test_copies_that_nothing_hides_are_said_with_their_speed(make_job: MakeJob) -> None:
+    (finding,) = OFFLOAD.run(copying(make_job())).findings
+    assert finding.id == "offload-bound/all"
+    assert finding.impact.s_per_step == pytest.approx(0.020)
+    assert finding.severity is Severity.MAJOR
+    assert "0.40 GB a rank and step at 20.0 GB/s" in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_said"),
+    [
+        ({"ms": 5}, True),
+        ({"ms": 4}, False),
+        ({"size": 100e6}, True),
+        ({"size": 99e6}, False),
+        ({"ranks": 2}, True),
+        ({"ranks": 1}, False),
+        ({"copy_kind": "DtoD"}, False),
+    ],
+)
+def test_each_condition_is_needed(
+    make_job: MakeJob, changed: dict[str, Any], is_said: bool
+) -> None:
+    assert bool(OFFLOAD.run(copying(make_job(), **changed)).findings) is is_said
+
+
+def test_a_checkpoint_now_and_then_is_no_offload(make_job: MakeJob) -> None:
+    job = make_job()
+    for rank in range(4):
+        for step in (3, 6, 9):
+            job.add(rank, step, "memory", 200)
+    facts = copying(job, ms=4)
+    assert OFFLOAD.run(facts) == RuleOutcome()
+
+
+def test_a_job_that_copies_nothing_lacks_copies(make_job: MakeJob) -> None:
+    assert "copies" in OFFLOAD.run(make_job().facts()).not_checked[0].needs
+    host = OFFLOAD.run(make_job(measured_on="host").facts())
+    assert "GPU timeline" in host.not_checked[0].needs

@@ -1,0 +1,54 @@
+"""power-brake: when it fires, when just not, and what exempts."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_rules import MHZ, gauge, only, reason, run
+from tracekit.findings import Severity
+from tracekit.rules import RuleOutcome
+
+
+@pytest.mark.parametrize(("active", "fires"), [(5, True), (4, False)])
+def test_a_brake_is_what_the_hardware_says(active: int, fires: bool) -> None:
+    outcome = run("power-brake", gpu_throttle=[reason(3, "hw_power_brake", active)])
+    assert bool(outcome.findings) is fires
+
+
+def test_gpus_that_brake_together_are_one_finding() -> None:
+    rows = [reason(i, "hw_power_brake", 50) for i in range(4)]
+    finding = only(run("power-brake", gpu_throttle=rows))
+    assert len(finding.scope.devices) == 4
+    assert finding.id == "power-brake/h0"
+    assert finding.severity is Severity.MINOR
+
+
+@pytest.mark.parametrize(
+    ("clock", "capped", "fires"),
+    [(1881, 100, True), (1882, 100, False), (1881, 50, True), (1881, 49, False)],
+)
+def test_a_power_cap_counts_only_where_the_clock_falls_behind(
+    clock: float, capped: int, fires: bool
+) -> None:
+    rows = [gauge(3, "sm_clock", clock * MHZ, 1980 * MHZ)]
+    outcome = run(
+        "power-brake", gpu_throttle=[reason(3, "sw_power_cap", capped)], gpu_counters=rows
+    )
+    assert bool(outcome.findings) is fires
+
+
+def test_a_capped_gpu_that_is_hot_is_the_other_rules() -> None:
+    rows = [gauge(3, "sm_clock", 1000 * MHZ, 1980 * MHZ)]
+    reasons = [reason(3, "sw_power_cap", 100), reason(3, "hw_thermal", 1)]
+    assert run("power-brake", gpu_throttle=reasons, gpu_counters=rows) == RuleOutcome()
+
+
+def test_a_lower_limit_is_named() -> None:
+    rows = [
+        gauge(3, "sm_clock", 1000 * MHZ, 1980 * MHZ),
+        gauge(3, "power_limit", 400, 700),
+    ]
+    finding = only(
+        run("power-brake", gpu_throttle=[reason(3, "sw_power_cap", 100)], gpu_counters=rows)
+    )
+    assert "its limit is 400 W, its peers' 700" in finding.summary

@@ -1,0 +1,82 @@
+"""thermal-throttle: when it fires, when just not, and what exempts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpu_rules import HOT, MHZ, SLOW, active, gauge, only, reason, run
+from tracekit.findings import Severity
+from tracekit.report.fold import fold
+
+
+@pytest.mark.parametrize(
+    ("row", "fires"),
+    [
+        (reason(3, "hw_thermal", 5), True),
+        (reason(3, "hw_thermal", 4), False),
+        (reason(3, "hw_thermal", 90, held=0.009), False),  # the counter beats the samples
+        (reason(3, "hw_thermal", 0, held=0.01), True),
+        (reason(3, "sw_thermal", 50), True),
+        (reason(3, "thermal", 0, held=0.5), True),
+        (reason(3, "sw_power_cap", 100), False),  # normal at full load
+        (reason(3, "gpu_idle", 100), False),
+        (reason(3, "sync_boost", 100), False),
+        (reason(3, "hw_slowdown", 100), False),  # no word of heat: a brake, or a change of state
+    ],
+)
+def test_heat_is_what_the_hardware_says(row: dict[str, Any], fires: bool) -> None:
+    outcome = run("thermal-throttle", gpu_throttle=[row], gpu_counters=HOT)
+    assert bool(outcome.findings) is fires
+    assert not outcome.not_checked
+
+
+def test_a_throttled_gpu_is_told_with_its_clock_and_its_heat() -> None:
+    finding = only(
+        run("thermal-throttle", gpu_throttle=[reason(3, "hw_thermal", 100)], gpu_counters=HOT)
+    )
+    assert finding.summary == (
+        "GPU 3 of h0 is hot and its clock is held down: hardware thermal slowdown 100 % of the "
+        "samples, 1170 MHz against 1980, up to 91 C."
+    )
+    assert finding.scope.devices == ("h0 GPU 3",)
+    assert finding.scope.ranks == ()
+    assert finding.candidates.ranks == (0, 1)  # nobody is named whom no file names
+    assert finding.severity is Severity.MINOR
+
+
+def test_throttling_that_costs_no_clock_is_a_note() -> None:
+    rows = [gauge(3, "sm_clock", 1900 * MHZ, 1980 * MHZ)]
+    found = only(
+        run("thermal-throttle", gpu_throttle=[reason(3, "sw_thermal", 50)], gpu_counters=rows)
+    )
+    assert found.severity is Severity.NOTE
+
+
+@pytest.mark.parametrize(("most", "fires"), [(86.0, True), (85.9, False)])
+def test_a_hardware_slowdown_near_the_slowdown_temperature_is_heat(
+    most: float, fires: bool
+) -> None:
+    rows = [
+        gauge(3, "gpu_temperature", most, None),
+        gauge(3, "gpu_slowdown_temperature", 89, None),
+    ]
+    outcome = run(
+        "thermal-throttle", gpu_throttle=[reason(3, "hw_slowdown", 50)], gpu_counters=rows
+    )
+    assert bool(outcome.findings) is fires
+
+
+def test_heat_that_the_gpu_reports_is_one_finding_under_its_own_name() -> None:
+    hot = {"gpu_counters": [*active(), SLOW], "gpu_throttle": [reason(3, "hw_thermal", 60)]}
+    findings = [only(run(name, **hot)) for name in ("thermal-throttle", "slow-gpu")]
+    (one,) = fold(findings)
+    assert one.rule == "thermal-throttle"
+    assert one.confidence.level == "possible"  # counters alone, twice
+    assert one.confidence.basis.endswith("its peers wait and it does not")
+    assert "activity over its peers'" in [e.name for e in one.evidence]
+    other = [f for f in findings if f.rule == "slow-gpu"] + [
+        only(run("thermal-throttle", **{**hot, "gpu_throttle": [reason(2, "hw_thermal", 60)]}))
+    ]
+    assert len(fold(other)) == 2

@@ -153,7 +153,7 @@ def read(
     ).fetchall()
     if last is None:
         return [], 0
-    found = con.sql(
+    rows = con.sql(
         """
         SELECT source_id, coalesce(node, '') || ' ' || coalesce(device_id, 'GPU ' || nvml_index)
                    AS gpu,
@@ -171,16 +171,16 @@ def read(
             "most": MAX_POINTS,
         },
     ).to_arrow_table()
-    if not len(found):
+    if not len(rows):
         return [], 0
-    sources = found["source_id"].to_numpy()
-    moved = clocks.moved(found["time_ns"].to_numpy(), sources)
+    sources = rows["source_id"].to_numpy()
+    moved = clocks.moved(rows["time_ns"].to_numpy(), sources)
     origin_ns = max(int(moved.min()), int(moved.max()) - MAX_SPAN_S * 10**9)
     times = (moved - origin_ns) / 1e9
-    values = found["value"].to_numpy(zero_copy_only=False).astype(float)
+    values = rows["value"].to_numpy(zero_copy_only=False).astype(float)
     # Two files of unknown machines may each have a GPU 0: names join within a host. There are
     # millions of readings and few names, so a text is made once a name and never once a reading.
-    encoded = found["gpu"].combine_chunks().dictionary_encode()
+    encoded = rows["gpu"].combine_chunks().dictionary_encode()
     pairs, which = np.unique(
         sources.astype(np.int64) * len(encoded.dictionary) + encoded.indices.to_numpy(),
         return_inverse=True,
@@ -252,21 +252,25 @@ def period_row(
     if len(mean) < needed:
         why = f"{len(mean)} readings of {name}; a period needs {needed}"
         return _none(why, **about), nothing
-    found = rhythm(mean)
+    rhythm_found = rhythm(mean)
     shortest = MIN_SAMPLES * interval
-    if found is None or found.p_value > MAX_P_VALUE or found.strength < MIN_STRENGTH:
+    if (
+        rhythm_found is None
+        or rhythm_found.p_value > MAX_P_VALUE
+        or rhythm_found.strength < MIN_STRENGTH
+    ):
         why = (
             f"{name} has no clear period: sampled every {interval:.3g} s it would show steps from "
             f"{shortest:.3g} s on, and shorter ones not"
         )
-        if found is not None:
-            about |= {"strength_ratio": found.strength, "p_value": found.p_value}
+        if rhythm_found is not None:
+            about |= {"strength_ratio": rhythm_found.strength, "p_value": rhythm_found.p_value}
         return _none(why, **about), nothing
-    period = found.period_s * interval
+    period = rhythm_found.period_s * interval
     about |= {
         "period_ns": period * 1e9,
-        "strength_ratio": found.strength,
-        "p_value": found.p_value,
+        "strength_ratio": rhythm_found.strength,
+        "p_value": rhythm_found.p_value,
     }
     is_large = counter in MEANS and _is_too_large_for_an_echo(moving, period, interval, ceiling)
     if not is_large and not _agree_in_phase(moving, period, interval):
@@ -275,7 +279,7 @@ def period_row(
             f"steps of {1 / (1 / interval - 1 / period):.3g} s and shorter ones"
         )
         return _none(why, **about), nothing
-    starts = boundaries(mean, found.period_s) * interval + float(grid[0])
+    starts = boundaries(mean, rhythm_found.period_s) * interval + float(grid[0])
     about |= {"verdict": "steps", "reason": f"the period of {name} of {len(moving)} GPUs"}
     return _none("") | about, starts
 
@@ -287,15 +291,15 @@ def _interval_s(readings: Sequence[Readings]) -> float | None:
     """
     import numpy as np
 
-    found = []
-    for one in readings:
-        gaps = np.diff(one.times)
-        changes = int((np.diff(one.values) != 0).sum())
+    intervals = []
+    for gpu in readings:
+        gaps = np.diff(gpu.times)
+        changes = int((np.diff(gpu.values) != 0).sum())
         if len(gaps) and changes:
             usual = float(np.median(gaps))
             repeats = len(gaps) / changes
-            found.append(usual * (repeats if repeats >= 1.5 else 1.0))
-    return float(np.median(found)) if found else None
+            intervals.append(usual * (repeats if repeats >= 1.5 else 1.0))
+    return float(np.median(intervals)) if intervals else None
 
 
 def _together(readings: Sequence[Readings], interval: float) -> tuple[Floats, Floats]:
@@ -306,13 +310,13 @@ def _together(readings: Sequence[Readings], interval: float) -> tuple[Floats, Fl
     high = float(np.median([r.times[-1] for r in readings]))
     grid = np.arange(low, high, interval)
     total, seen = np.zeros(len(grid)), np.zeros(len(grid))
-    for one in readings:
+    for gpu in readings:
         # A reading is worth an interval on both sides: a gap is no line between its ends.
-        after = np.searchsorted(one.times, grid).clip(1, len(one.times) - 1)
-        near = np.minimum(abs(one.times[after] - grid), abs(grid - one.times[after - 1]))
+        after = np.searchsorted(gpu.times, grid).clip(1, len(gpu.times) - 1)
+        near = np.minimum(abs(gpu.times[after] - grid), abs(grid - gpu.times[after - 1]))
         good = near <= 1.5 * interval
-        spread = float(np.std(one.values))
-        standard = (np.interp(grid, one.times, one.values) - one.values.mean()) / spread
+        spread = float(np.std(gpu.values))
+        standard = (np.interp(grid, gpu.times, gpu.values) - gpu.values.mean()) / spread
         total += np.where(good, standard, 0.0)
         seen += good
     covered = float((seen > 0).mean()) if len(grid) else 0.0
@@ -333,10 +337,10 @@ def rhythm(series: Floats) -> Period | None:
     steady = _detrended(series)
     if not np.any(steady):
         return None
-    own = _peak(_autocorrelation(steady))
-    if own is None:
+    fundamental = _peak(_autocorrelation(steady))
+    if fundamental is None:
         return None
-    lag, strength = own
+    lag, strength = fundamental
     rng = np.random.default_rng(20_260_721)
     phi = float(ar1(series[None, :])[0])
     walks = rng.normal(size=(SURROGATES, len(series)))
@@ -435,17 +439,17 @@ def _is_too_large_for_an_echo(
     """Whether the usual GPU swings further than the means of anything faster could."""
     import numpy as np
 
-    swings = [2 * abs(_fourier(one, period)) for one in readings]
+    swings = [2 * abs(_fourier(gpu, period)) for gpu in readings]
     cycles = 1 - interval / period  # of the lowest frequency that looks the same, in an interval
     most = 2 * ceiling / np.pi * np.sin(np.pi * cycles) / (np.pi * cycles)
     return float(np.median(swings)) > float(most)
 
 
-def _fourier(one: Readings, period: float) -> complex:
+def _fourier(gpu: Readings, period: float) -> complex:
     import numpy as np
 
-    turns = np.exp(-2j * np.pi * one.times / period)
-    return complex(np.mean((one.values - one.values.mean()) * turns))
+    turns = np.exp(-2j * np.pi * gpu.times / period)
+    return complex(np.mean((gpu.values - gpu.values.mean()) * turns))
 
 
 def _agree_in_phase(readings: Sequence[Readings], period: float, interval: float) -> bool:
@@ -453,15 +457,15 @@ def _agree_in_phase(readings: Sequence[Readings], period: float, interval: float
     import numpy as np
 
     moments = []
-    for one in readings:
-        turn = complex(np.mean(np.exp(2j * np.pi * one.times / interval)))
+    for gpu in readings:
+        turn = complex(np.mean(np.exp(2j * np.pi * gpu.times / interval)))
         if abs(turn) < AGREE_LIMIT:
             return False  # its moments wander: nothing is known of what an echo would do
         moments.append(turn / abs(turn))
     spread = [abs(np.mean(np.array(moments) ** k)) for k in range(1, 6)]
     if max(spread) > SPREAD_LIMIT:
         return False
-    phases = np.array([_fourier(one, period) for one in readings])
+    phases = np.array([_fourier(gpu, period) for gpu in readings])
     return bool(abs(np.mean(phases / abs(phases))) >= AGREE_LIMIT)
 
 
@@ -484,19 +488,19 @@ def boundaries(series: Floats, period: float) -> Floats:
     windows -= windows.mean(axis=1, keepdims=True)
     scale = np.sqrt((windows * windows).sum(axis=1) * (template * template).sum())
     fit = np.divide(windows @ template, scale, out=np.zeros(len(starts)), where=scale > 0)
-    found: list[float] = []
+    times: list[float] = []
     first = int(np.argmax(fit[: max(1, int(4 * period))]))
     at = starts[first] if len(starts) else float("inf")
     is_first = True
     while at <= len(series) - period:
         if is_first:
-            found.append(float(at))
+            times.append(float(at))
             is_first = False
         low, high = np.searchsorted(starts, [at + 0.6 * period, at + 2.5 * period])
         window = fit[low:high]
         best = float(window.max(initial=0.0))
         if best < 0.5:
-            found.append(float("nan"))
+            times.append(float("nan"))
             at += 2 * period
             low, high = np.searchsorted(starts, [at - 0.5 * period, at + 0.5 * period])
             if high <= low:
@@ -510,8 +514,8 @@ def boundaries(series: Floats, period: float) -> Floats:
         while end + 1 < len(window) and window[end + 1] >= window[end]:
             end += 1
         at = float(starts[low + end])
-        found.append(at)
-    return np.array(found)
+        times.append(at)
+    return np.array(times)
 
 
 def _folded(series: Floats, period: float) -> Floats:

@@ -86,8 +86,8 @@ def find_shift(calls: Calls, a: Ints, b: Ints, *, is_one_clock: bool) -> Shift:
 
 
 def _fits(calls: Calls, a: Ints, b: Ints, shifts: Iterable[int], is_one_clock: bool) -> list[Fit]:
-    found = (fit(calls, a, b, shift, is_one_clock=is_one_clock) for shift in shifts)
-    return [f for f in found if f is not None and f.agreement >= MIN_AGREEMENT]
+    fits = (fit(calls, a, b, shift, is_one_clock=is_one_clock) for shift in shifts)
+    return [f for f in fits if f is not None and f.agreement >= MIN_AGREEMENT]
 
 
 def _is_sure(calls: Calls, a: Ints, b: Ints, plain: Fit) -> bool:
@@ -107,7 +107,7 @@ def _candidates(calls: Calls, a: Ints, b: Ints) -> list[int]:
     """Shifts worth a look, the likeliest first: by position, by step, and by wall clock."""
     import numpy as np
 
-    found: dict[int, None] = {0: None, len(b) - len(a): None}
+    shifts: dict[int, None] = {0: None, len(b) - len(a): None}
     steps_a, steps_b = calls["step"][a], calls["step"][b]
     common = np.intersect1d(steps_a, steps_b)
     for step in common[common != NOBODY][:ANCHORS]:
@@ -115,13 +115,13 @@ def _candidates(calls: Calls, a: Ints, b: Ints) -> list[int]:
         last = (len(b) - int(np.argmax(steps_b[::-1] == step))) - (
             len(a) - int(np.argmax(steps_a[::-1] == step))
         )
-        found |= dict.fromkeys((first, last))
+        shifts |= dict.fromkeys((first, last))
     ends_b = np.sort(calls["end_ns"][b])
     for index in np.unique(np.linspace(0, len(a) - 1, ANCHORS).astype(int)):
         near = int(np.searchsorted(ends_b, calls["end_ns"][a[index]]))
-        found |= dict.fromkeys(near - int(index) + delta for delta in (0, -1, 1, -2, 2, -3, 3))
+        shifts |= dict.fromkeys(near - int(index) + delta for delta in (0, -1, 1, -2, 2, -3, 3))
     lowest, highest = -(len(a) - 1), len(b) - 1
-    return [d for d in found if lowest <= d <= highest]
+    return [d for d in shifts if lowest <= d <= highest]
 
 
 def fit(calls: Calls, a: Ints, b: Ints, shift: int, *, is_one_clock: bool) -> Fit | None:

@@ -59,9 +59,9 @@ def conflict(group: Sequence[Source], *, is_given: bool = False) -> str | None:
     if len(worlds) > 1:
         text = ", ".join(map(str, worlds[:4])) + (", ..." if len(worlds) > 4 else "")
         return f"they state different world sizes ({text})"
-    found = [] if is_given else eras(group)
-    if len(found) > 1:
-        days = [_gap_ns(a, b) // (86400 * 10**9) for a, b in pairwise(found)]
+    groups = [] if is_given else eras(group)
+    if len(groups) > 1:
+        days = [_gap_ns(a, b) // (86400 * 10**9) for a, b in pairwise(groups)]
         return f"{max(days)} days lie between them"
     for rank, members in sorted(_by_rank(group).items()):
         if worlds and rank >= worlds[0]:
@@ -79,15 +79,15 @@ def eras(group: Iterable[Source], gap_ns: int = MAX_JOB_GAP_NS) -> list[Group]:
     More than ``gap_ns`` lies between two. Files whose clock says nothing about when are in none.
     """
     timed = sorted((s for s in group if _is_dated(s)), key=lambda s: (s.start_ns or 0, s.order))
-    found: list[Group] = []
+    groups: list[Group] = []
     end = 0
     for source in timed:
-        if found and (source.start_ns or 0) - end <= gap_ns:
-            found[-1].append(source)
+        if groups and (source.start_ns or 0) - end <= gap_ns:
+            groups[-1].append(source)
         else:
-            found.append([source])
+            groups.append([source])
         end = max(end, source.end_ns or 0)
-    return found
+    return groups
 
 
 def _is_dated(source: Source) -> bool:
@@ -182,17 +182,17 @@ def clusters(group: Group) -> list[Group]:
         (s for s in group if s.start_ns is not None and s.time_basis == "epoch"),
         key=lambda s: (s.start_ns or 0, s.order),
     )
-    found: list[Group] = []
+    groups: list[Group] = []
     end = 0
     for source in timed:
-        if found and (source.start_ns or 0) < end:
-            found[-1].append(source)
+        if groups and (source.start_ns or 0) < end:
+            groups[-1].append(source)
         else:
-            found.append([source])
+            groups.append([source])
             end = source.end_ns or 0
         end = max(end, source.end_ns or 0)
     merged: list[Group] = []
-    for cluster in found:
+    for cluster in groups:
         if merged and _is_skewed(merged[-1], cluster):
             merged[-1] = merged[-1] + cluster
         else:
@@ -214,13 +214,13 @@ def _is_skewed(before: Group, after: Group) -> bool:
 
 def captures(group: Group) -> list[Group]:
     """The captures of a group whose ranks are all assigned, in order; each rank once in each."""
-    found: list[Group] = []
+    groups: list[Group] = []
     for cluster in clusters(group):
         if any(s.start_ns is None or s.time_basis != "epoch" for s in cluster):
-            _add_by_order(found, cluster)
+            _add_by_order(groups, cluster)
         else:
-            found += _untangle(cluster)
-    return found
+            groups += _untangle(cluster)
+    return groups
 
 
 def _untangle(cluster: Group) -> list[Group]:
@@ -252,28 +252,28 @@ def _middle(source: Source) -> int:
     return (source.start_ns or 0) + (source.end_ns or 0)
 
 
-def _add_by_order(found: list[Group], cluster: Group) -> None:
+def _add_by_order(groups: list[Group], cluster: Group) -> None:
     """Windows that cannot be compared over ranks: the k-th of each rank is capture k."""
     for members in _by_rank(cluster).values():
         ordered = sorted(members, key=lambda s: (s.time_basis or "", s.start_ns or 0, s.order))
         index = 0
         for source in ordered:
-            while index < len(found) and any(s.rank == source.rank for s in found[index]):
+            while index < len(groups) and any(s.rank == source.rank for s in groups[index]):
                 index += 1
-            if index == len(found):
-                found.append([])
-            found[index].append(source)
+            if index == len(groups):
+                groups.append([])
+            groups[index].append(source)
             index += 1
 
 
 # --- attempts -----------------------------------------------------------------------------------
 
 
-def split_attempts(found: list[Group]) -> list[list[Group]]:
+def split_attempts(captured: list[Group]) -> list[list[Group]]:
     """Captures, in order, as attempts: lists of captures."""
     attempts: list[list[Group]] = []
     last: dict[int | None, Source] = {}
-    for capture in found:
+    for capture in captured:
         if attempts and not any(_is_restarted(last.get(s.rank), s) for s in capture):
             attempts[-1].append(capture)
         else:

@@ -27,21 +27,21 @@ def alignments(matched: Matched, used: Sequence[Source]) -> dict[Key, Alignment]
     members: dict[Key, list[Source]] = defaultdict(list)
     for source in used:
         members[source.attempt or 0, source.capture_id or 0].append(source)
-    found: dict[Key, Alignment] = {}
+    aligned: dict[Key, Alignment] = {}
     for key, sources in sorted(members.items()):
         clocks = sorted({s.clock_id for s in sources if s.clock_id is not None})
         if len(clocks) < 2:
             continue
         starts = [s.start_ns for s in sources if s.start_ns is not None]
         ends = [s.end_ns for s in sources if s.end_ns is not None]
-        found[key] = align(
+        aligned[key] = align(
             list(_instances(matched, key)),
             clocks,
             is_epoch=all(s.time_basis == "epoch" for s in sources),
             start_ns=min(starts, default=0),
             end_ns=max(ends, default=0),
         )
-    return found
+    return aligned
 
 
 def _instances(matched: Matched, key: Key) -> Iterable[Instances]:
@@ -104,11 +104,11 @@ def _by_clock(clocks: tuple[int, ...], start: Ints, end: Ints, size: Ints) -> In
 
 
 def offset_rows(
-    found: Mapping[Key, Sequence[Offset]], used: Sequence[Source]
+    offsets: Mapping[Key, Sequence[Offset]], used: Sequence[Source]
 ) -> list[dict[str, Any]]:
     """The rows of ``clock_offset``."""
     rows = []
-    for key, listed in sorted(found.items()):
+    for key, listed in sorted(offsets.items()):
         spans = [
             (s.start_ns, s.end_ns)
             for s in used
@@ -130,7 +130,7 @@ def offset_rows(
     return rows
 
 
-def pair_rows(found: Mapping[Key, Alignment], matched: Matched) -> list[dict[str, Any]]:
+def pair_rows(aligned: Mapping[Key, Alignment], matched: Matched) -> list[dict[str, Any]]:
     """The rows of ``clock_pair``: clocks of the members of one communicator."""
     groups: dict[Key, list[set[int]]] = defaultdict(list)
     for communicator in matched.communicators:
@@ -141,17 +141,17 @@ def pair_rows(found: Mapping[Key, Alignment], matched: Matched) -> list[dict[str
         {
             "attempt": attempt,
             "capture_id": capture,
-            "clock_id": one,
+            "clock_id": clock,
             "other_clock_id": other,
             "error_ns": error_ns,
         }
-        for (attempt, capture), alignment in sorted(found.items())
-        for one, other, error_ns in alignment.pairs(groups[attempt, capture])
+        for (attempt, capture), alignment in sorted(aligned.items())
+        for clock, other, error_ns in alignment.pairs(groups[attempt, capture])
     ]
 
 
 def corrections(
-    found: Mapping[Key, Sequence[Offset]], sources: Iterable[Source]
+    offsets: Mapping[Key, Sequence[Offset]], sources: Iterable[Source]
 ) -> dict[int, Correction]:
     """How the times of each source are put right, by source_id; none where they stay.
 
@@ -159,7 +159,7 @@ def corrections(
     differently, they stay: it is not known which holds.
     """
     of_capture: dict[tuple[Key, int | None], Offset] = {
-        (key, o.clock_id): o for key, listed in found.items() for o in listed
+        (key, o.clock_id): o for key, listed in offsets.items() for o in listed
     }
     of_clock: dict[int | None, set[Offset]] = defaultdict(set)
     for offset in of_capture.values():

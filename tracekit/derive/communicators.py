@@ -63,9 +63,9 @@ class Communicators:
         import pyarrow as pa
 
         rows = [
-            (attempt, group_id, number, rank, one.group_id, one.name)
-            for (attempt, group_id), one in sorted(self.found.items())
-            for number, rank in sorted(one.members.items())
+            (attempt, group_id, number, rank, resolved.group_id, resolved.name)
+            for (attempt, group_id), resolved in sorted(self.found.items())
+            for number, rank in sorted(resolved.members.items())
         ]
         columns = list(zip(*rows, strict=True)) or [()] * 6
         names = ("attempt", "group_id", "group_rank", "member", "resolved_id", "resolved_name")
@@ -74,15 +74,15 @@ class Communicators:
 
     def applied(self, attempt: int, group: Group) -> Group:
         """A listed group with what is known of its members."""
-        one = self.found.get((attempt, group.group_id))
-        if one is None:
+        resolved = self.found.get((attempt, group.group_id))
+        if resolved is None:
             return group
-        size = group.size or len(one.members)
-        is_complete = len(one.members) == size
+        size = group.size or len(resolved.members)
+        is_complete = len(resolved.members) == size
         return Group(
-            one.group_id,
-            tuple(sorted(one.members.values())) if is_complete else group.ranks,
-            one.name or group.name,
+            resolved.group_id,
+            tuple(sorted(resolved.members.values())) if is_complete else group.ranks,
+            resolved.name or group.name,
             group.description,
             size,
             is_complete,
@@ -117,11 +117,11 @@ def _name(
     group_id: str, resolved_id: str, uses: Mapping[tuple[str, str | None], set[str]]
 ) -> str | None:
     """The one name under which other sources do the same operations among these ranks."""
-    own = uses.get((group_id, None), set())
+    everywhere = uses.get((group_id, None), set())
     names = [
         name
         for (listed, name), ops in uses.items()
-        if listed == resolved_id and name is not None and ops == own
+        if listed == resolved_id and name is not None and ops == everywhere
     ]
     return names[0] if len(names) == 1 else None
 

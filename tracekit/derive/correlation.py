@@ -110,13 +110,13 @@ def counter_tables(
     windows = _windows(steps) or [
         Window(None, 0, r["step"], r["start_ns"], r["start_ns"] + r["dur_ns"]) for r in inferred
     ]
-    found: dict[str, list[dict[str, Any]]] = {
+    tables: dict[str, list[dict[str, Any]]] = {
         "counter_step": [],
         "network_correlation": [],
         "counter_clock": [],
     }
     if not windows:
-        return found
+        return tables
     origin_ns = min(w.start_ns for w in windows)
     series = _series(con, clocks, origin_ns, max(w.end_ns for w in windows))
     by_attempt: dict[int | None, list[Window]] = defaultdict(list)
@@ -125,28 +125,28 @@ def counter_tables(
     timed = {a: w for a, w in by_attempt.items() if a is not None}
     if traffic is not None and series and timed:
         curves = traffic(origin_ns)
-        found["counter_clock"] = counter_clock.rows_of(series, ports, curves, timed, origin_ns)
+        tables["counter_clock"] = counter_clock.rows_of(series, ports, curves, timed, origin_ns)
     off = {
         (r["attempt"], r["node"]): r["offset_ns"]
-        for r in found["counter_clock"]
+        for r in tables["counter_clock"]
         if r["verdict"] == "off"
     }
-    for attempt, own in sorted(by_attempt.items(), key=lambda a: a[0] or 0):
+    for attempt, of_attempt in sorted(by_attempt.items(), key=lambda a: a[0] or 0):
         on_path = {
             (p["node"], p["port"])
             for p in ports
             if p["attempt"] == attempt and (p["ranks"] or p["rank"] is not None)
         }
         moved = [
-            replace(one, times=one.times - off[attempt, one.node])
-            if (attempt, one.node) in off
-            else one
-            for one in series
+            replace(counter, times=counter.times - off[attempt, counter.node])
+            if (attempt, counter.node) in off
+            else counter
+            for counter in series
         ]
-        part = _attempt(moved, own, origin_ns, on_path)
+        part = _attempt(moved, of_attempt, origin_ns, on_path)
         for name, rows in part.items():
-            found[name] += rows
-    return found
+            tables[name] += rows
+    return tables
 
 
 def _windows(steps: pa.Table) -> list[Window]:
@@ -162,8 +162,8 @@ def _windows(steps: pa.Table) -> list[Window]:
         else:
             spans[key].append((start, end))
     return [
-        Window(*key, min(s for s, _ in found), max(e for _, e in found))
-        for key, found in sorted(spans.items())
+        Window(*key, min(s for s, _ in span), max(e for _, e in span))
+        for key, span in sorted(spans.items())
         if key not in skipped
     ]
 
@@ -223,18 +223,18 @@ def _series(
         totals, holes = growth([rows[at][9] for at in kept.tolist()])
         times = (moved[kept] - origin_ns).astype(float)
         merged[owner, file, port, counter, direction].append((times, totals, holes))
-    return [_added(key, found) for key, found in sorted(merged.items(), key=lambda m: str(m[0]))]
+    return [_added(key, added) for key, added in sorted(merged.items(), key=lambda m: str(m[0]))]
 
 
-def _added(key: tuple[Any, ...], found: Sequence[tuple[Floats, Floats, Floats]]) -> Series:
+def _added(key: tuple[Any, ...], parts: Sequence[tuple[Floats, Floats, Floats]]) -> Series:
     """One series of a counter's queues and priorities, on the readings of the first."""
     import numpy as np
 
     owner, _, port, counter, direction = key
-    times, _, _ = found[0]
+    times, _, _ = parts[0]
     totals = np.zeros(len(times))
     holes = np.zeros(len(times))
-    for own_times, own, own_holes in found:
+    for own_times, own, own_holes in parts:
         totals += np.interp(times, own_times, own)
         at = np.searchsorted(times, own_times[own_holes > 0])
         holes[np.minimum(at, len(times) - 1)] = 1
@@ -257,20 +257,20 @@ def _attempt(
     tests: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
     pending: list[tuple[Series, Floats, Floats, bool]] = []
-    for one in series:
-        if not SUSPECT.search(one.counter):
+    for counter in series:
+        if not SUSPECT.search(counter.counter):
             continue
-        growth, coverage = at_steps(one, starts, ends)
+        growth, coverage = at_steps(counter, starts, ends)
         if not np.any(growth > 0):
             continue
         if len(rows) + len(windows) <= MAX_STEP_ROWS:
-            rows += _step_rows(one, windows, growth, coverage)
-        where = (one.node, one.port)
-        pending.append((one, growth, coverage, where in on_path))
+            rows += _step_rows(counter, windows, growth, coverage)
+        where = (counter.node, counter.port)
+        pending.append((counter, growth, coverage, where in on_path))
     pending.sort(key=lambda p: not p[3])
-    for i, (one, growth, coverage, is_on_path) in enumerate(pending):
-        load = loads.get((one.node, one.port))
-        tests.append(_test(one, windows, durations, growth, coverage, load, is_on_path, i))
+    for i, (counter, growth, coverage, is_on_path) in enumerate(pending):
+        load = loads.get((counter.node, counter.port))
+        tests.append(_test(counter, windows, durations, growth, coverage, load, is_on_path, i))
     tests.sort(key=lambda t: (t["node"] or "", t["port"], t["counter"]))
     return {"counter_step": rows, "network_correlation": _judged(tests, windows[0].attempt)}
 
@@ -299,25 +299,25 @@ def _loads(
 ) -> dict[tuple[str | None, str], Floats]:
     """Bytes through each port in each step, both ways."""
     loads: dict[tuple[str | None, str], Floats] = {}
-    for one in series:
-        if one.counter in TRAFFIC:
-            growth, _ = at_steps(one, starts, ends)
-            key = (one.node, one.port)
+    for counter in series:
+        if counter.counter in TRAFFIC:
+            growth, _ = at_steps(counter, starts, ends)
+            key = (counter.node, counter.port)
             loads[key] = loads[key] + growth if key in loads else growth
     return loads
 
 
 def _step_rows(
-    one: Series, windows: Sequence[Window], growth: Floats, coverage: Floats
+    counter: Series, windows: Sequence[Window], growth: Floats, coverage: Floats
 ) -> list[dict[str, Any]]:
     return [
         {
             "attempt": w.attempt,
             "capture_id": w.capture_id,
             "step": w.step,
-            "node": one.node,
-            "port": one.port,
-            "counter": one.counter,
+            "node": counter.node,
+            "port": counter.port,
+            "counter": counter.counter,
             "growth": float(grown),
             "coverage_ratio": float(covered),
         }
@@ -326,7 +326,7 @@ def _step_rows(
 
 
 def _test(
-    one: Series,
+    counter: Series,
     windows: Sequence[Window],
     durations: Floats,
     growth: Floats,
@@ -341,15 +341,15 @@ def _test(
     from tracekit.stats import quartile_effect
 
     usual_ns = float(np.median(durations))
-    together = max(1, int(np.ceil(2 * one.interval_ns / usual_ns)))
+    together = max(1, int(np.ceil(2 * counter.interval_ns / usual_ns)))
     good = coverage >= MIN_COVERAGE_RATIO
     row: dict[str, Any] = {
-        "node": one.node,
-        "port": one.port,
-        "counter": one.counter,
-        "direction": one.direction,
+        "node": counter.node,
+        "port": counter.port,
+        "counter": counter.counter,
+        "direction": counter.direction,
         "is_on_path": is_on_path,
-        "interval_ns": one.interval_ns,
+        "interval_ns": counter.interval_ns,
         "steps_count": int(good.sum()),
         "steps_together": together,
         "lag_s": None,
@@ -381,7 +381,7 @@ def _test(
             # A job moves the same bytes in every step: its rate is the step's time turned over, and
             # to control for that would control the effect away. Interpolation puts what passes
             # within half a reading of a boundary on its wrong side: that far bytes are the same.
-            same = max(MIN_LOAD_SPREAD, 0.5 * one.interval_ns / (together * usual_ns))
+            same = max(MIN_LOAD_SPREAD, 0.5 * counter.interval_ns / (together * usual_ns))
             if np.std(carried) > same * np.mean(carried):
                 control, how = carried / y, "load controlled for"
             else:
@@ -413,7 +413,7 @@ def _stretches(
     """Groups of so many covered steps that follow each other in one capture."""
     import numpy as np
 
-    found: list[list[int]] = []
+    stretches: list[list[int]] = []
     run: list[int] = []
     for i, window in enumerate(windows):
         if not good[i]:
@@ -424,9 +424,9 @@ def _stretches(
             run = []
         run.append(i)
         if len(run) == together:
-            found.append(run)
+            stretches.append(run)
             run = []
-    return [np.array(f) for f in found[-MAX_LENGTH:]]
+    return [np.array(f) for f in stretches[-MAX_LENGTH:]]
 
 
 @cache

@@ -86,15 +86,15 @@ def traffic(
     size = np.maximum(calls["message_bytes"][rows], 0).astype(np.float64)
     amount = size if size.any() else (end - begin).astype(np.float64)
     good = np.repeat(is_wide, counts) & (end > begin) & (amount > 0)
-    found: dict[tuple[int, str], Curve] = {}
+    curves: dict[tuple[int, str], Curve] = {}
     for name, code in codes.items():
         if name is None:
             continue
         for attempt in np.unique(calls["attempt"][rows]).tolist():
-            own = good & (host == code) & (calls["attempt"][rows] == attempt)
-            if own.any():
-                found[attempt, name] = curve(begin[own], end[own], amount[own])
-    return found
+            of_host = good & (host == code) & (calls["attempt"][rows] == attempt)
+            if of_host.any():
+                curves[attempt, name] = curve(begin[of_host], end[of_host], amount[of_host])
+    return curves
 
 
 def curve(begin: Floats, end: Floats, amount: Floats) -> Curve:
@@ -119,7 +119,7 @@ def estimate(
     usable = [p for p in pairs if len(p[0].times) > 2 and p[0].totals[-1] > p[0].totals[0]]
     if not usable:
         return Estimate("unknown", "no bytes of a port that leads to a rank of the job")
-    interval = max(one.interval_ns for one, _ in usable)
+    interval = max(counter.interval_ns for counter, _ in usable)
     whole = _scan(usable, spans, interval)
     if whole is None:
         return Estimate(
@@ -186,8 +186,8 @@ def _scan(
     lags: Floats = np.arange(-half, half + 1, dtype=np.float64) * step
     sums = np.zeros((4, len(lags)))
     memory = 0.0
-    for one, traffic_of in pairs:
-        part, phi = _moments(one, traffic_of, spans, lags)
+    for counter, traffic_of in pairs:
+        part, phi = _moments(counter, traffic_of, spans, lags)
         sums += part
         memory = max(memory, phi)
     count, xy, xx, yy = sums
@@ -222,7 +222,7 @@ def _scan(
 
 
 def _moments(
-    one: Series, traffic_of: Curve, spans: Sequence[tuple[float, float]], lags: Floats
+    counter: Series, traffic_of: Curve, spans: Sequence[tuple[float, float]], lags: Floats
 ) -> tuple[Floats, float]:
     """Count, xy, xx and yy of one port over all offsets, and how readings resemble the last."""
     import numpy as np
@@ -231,10 +231,14 @@ def _moments(
 
     edges = np.array(sorted(spans), float)
     reach = (edges[:, 0].min() - RANGE_NS, edges[:, 1].max() + RANGE_NS)
-    keep = (one.times[:-1] >= reach[0]) & (one.times[1:] <= reach[1]) & (one.holes[1:] == 0)
+    keep = (
+        (counter.times[:-1] >= reach[0])
+        & (counter.times[1:] <= reach[1])
+        & (counter.holes[1:] == 0)
+    )
     at = np.flatnonzero(keep)[:MAX_INTERVALS]
-    begin, end = one.times[at], one.times[at + 1]
-    x = (one.totals[at + 1] - one.totals[at]) / (end - begin)
+    begin, end = counter.times[at], counter.times[at + 1]
+    x = (counter.totals[at + 1] - counter.totals[at]) / (end - begin)
     # What of an interval the traces cover, by the sum of all stretches before a moment.
     marks = edges.ravel()
     covered = np.concatenate(
@@ -271,33 +275,33 @@ def rows_of(
 ) -> list[dict[str, Any]]:
     """The rows of ``counter_clock``: one an attempt and node that counts bytes."""
     rows = []
-    for attempt, own in sorted(windows.items()):
+    for attempt, of_attempt in sorted(windows.items()):
         host_of = {(p["node"], p["port"]): p["host"] for p in ports if p["attempt"] == attempt}
         captures: dict[int, tuple[float, float]] = {}
-        for w in own:
+        for w in of_attempt:
             low, high = captures.get(w.capture_id, (w.start_ns, w.end_ns))
             captures[w.capture_id] = (min(low, w.start_ns), max(high, w.end_ns))
         spans = _joined([(a - origin_ns, b - origin_ns) for a, b in captures.values()])
         by_node: dict[str | None, list[tuple[Series, Curve]]] = defaultdict(list)
-        for one in series:
-            if one.counter not in ("rx_bytes", "tx_bytes"):
+        for counter in series:
+            if counter.counter not in ("rx_bytes", "tx_bytes"):
                 continue
-            known = curves.get((attempt, host_of.get((one.node, one.port)) or ""))
-            by_node[one.node] += [(one, known)] if known is not None else []
+            known = curves.get((attempt, host_of.get((counter.node, counter.port)) or ""))
+            by_node[counter.node] += [(counter, known)] if known is not None else []
         for node, pairs in sorted(by_node.items(), key=lambda n: n[0] or ""):
-            found = estimate(pairs, spans)
-            rows.append({"attempt": attempt, "node": node, **vars(found)})
+            estimated = estimate(pairs, spans)
+            rows.append({"attempt": attempt, "node": node, **vars(estimated)})
     return rows
 
 
 def _joined(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    found: list[tuple[float, float]] = []
+    joined: list[tuple[float, float]] = []
     for low, high in sorted(spans):
-        if found and low <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], high))
+        if joined and low <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], high))
         else:
-            found.append((low, high))
-    return found
+            joined.append((low, high))
+    return joined
 
 
 def remark(row: Mapping[str, Any]) -> str:

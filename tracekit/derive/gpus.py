@@ -243,17 +243,17 @@ def _sample_names(
         "UNION SELECT DISTINCT source_id, NULL, device_id, NULL, false FROM log_event "
         "WHERE device_id IS NOT NULL AND code LIKE 'xid-%'"
     ).fetchall()
-    found: set[_Name] = set()
+    names: set[_Name] = set()
     addresses: set[tuple[int, str]] = set()
     for source_id, node, device_id, index, is_sampled in rows:
         if source_id not in owners:
             continue
         host = canonical(node) if node else owners[source_id]
-        found.add((node, host, source_id if host is None else None, device_id, index))
+        names.add((node, host, source_id if host is None else None, device_id, index))
         if host is None and is_sampled and device_id and not device_id.startswith(_UUIDS):
             addresses.add((source_id, device_id.split("/", 1)[0]))
     ordered = sorted(
-        found,
+        names,
         key=lambda n: (n[1] or "", n[3] or "", -1 if n[4] is None else n[4], n[0] or "", n[2] or 0),
     )
     return ordered, addresses
@@ -289,14 +289,14 @@ def _logged(
     for row in ranks:
         if row.get("host") is not None and row.get("pid") is not None:
             processes[row["host"], int(row["pid"])].add(int(row["rank"]))
-    found: list[_Logged] = []
+    logged: list[_Logged] = []
     for rank, host, pid, pci, index in members:
         if rank is not None:
-            found.append((int(rank), host, pci, index))
+            logged.append((int(rank), host, pci, index))
         elif host is not None and pid is not None:
             same = processes.get((host, int(pid)), set())
-            found += [(r, host, pci, index) for r in same if len(same) == 1]
-    return found
+            logged += [(r, host, pci, index) for r in same if len(same) == 1]
+    return logged
 
 
 def _of_the_whole(
@@ -349,11 +349,11 @@ def _rank_of(
     for pci in sorted(gpu.pcis):
         if pci in by_device and by_device[pci][1]["host"] == gpu.host:
             return by_device[pci][0], "job_toml"
-    found = {
+    ranks = {
         rank
         for rank, host, pci, index in logged
         if (host is None or host == gpu.host or rank in on_host.get(gpu.host or "", ()))
         and ((pci is not None and pci in gpu.pcis) or (pci is None and index in gpu.indices))
         and rank in on_host.get(gpu.host or "", {rank})
     }
-    return (found.pop(), "log") if len(found) == 1 else (None, None)
+    return (ranks.pop(), "log") if len(ranks) == 1 else (None, None)

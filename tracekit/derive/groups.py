@@ -66,27 +66,27 @@ def pools(calls: Calls, lanes: Sequence[Lane]) -> list[Lane]:
     import numpy as np
 
     ordered = sorted(lanes, key=lambda lane: (len(lane.name), lane.name))
-    found: list[Lane] = []
+    pooled: list[Lane] = []
     waiting: Lane | None = None
     for lane in ordered:
         if not lane.name.startswith("t"):
-            found.append(lane)
+            pooled.append(lane)
         elif waiting is not None and _is_pool(calls, waiting, lane):
             rows = np.concatenate([waiting.rows, lane.rows])
             rows = rows[np.lexsort((calls["place"][rows], calls["start_ns"][rows]))]
-            found.append(
+            pooled.append(
                 Lane(lane.attempt, lane.capture, lane.rank, lane.clock_id, waiting.name, rows)
             )
             waiting = None
         else:
             if waiting is not None:
-                found.append(waiting)
+                pooled.append(waiting)
             waiting = lane
-    return found + ([waiting] if waiting is not None else [])
+    return pooled + ([waiting] if waiting is not None else [])
 
 
-def _is_pool(calls: Calls, one: Lane, other: Lane) -> bool:
-    ours, theirs = set(calls.kind[one.rows].tolist()), set(calls.kind[other.rows].tolist())
+def _is_pool(calls: Calls, lane: Lane, other: Lane) -> bool:
+    ours, theirs = set(calls.kind[lane.rows].tolist()), set(calls.kind[other.rows].tolist())
     return len(ours & theirs) >= 0.5 * min(len(ours), len(theirs))
 
 
@@ -97,18 +97,18 @@ def infer(
     by_rank: dict[int, list[Lane]] = defaultdict(list)
     for lane in lanes:
         by_rank[lane.rank].append(lane)
-    pooled = {rank: pools(calls, found) for rank, found in sorted(by_rank.items())}
+    pooled = {rank: pools(calls, communicators) for rank, communicators in sorted(by_rank.items())}
     listed = [g for g in groups if g.is_complete and len(g.ranks) > 1]
     taken: set[int] = set()
-    found = _of_listed(calls, pooled, listed, taken)
+    communicators = _of_listed(calls, pooled, listed, taken)
     is_listed = any(set(g.ranks) >= set(pooled) for g in listed)
     if not is_listed or not listed:
-        found += _of_world(calls, pooled, world_size, taken)
-        found += _of_behaviour(calls, pooled, taken)
+        communicators += _of_world(calls, pooled, world_size, taken)
+        communicators += _of_behaviour(calls, pooled, taken)
     rest = [
         lane for found_lanes in pooled.values() for lane in found_lanes if id(lane) not in taken
     ]
-    return found + [_refused(lane, _why_not(pooled)) for lane in rest]
+    return communicators + [_refused(lane, _why_not(pooled)) for lane in rest]
 
 
 def _why_not(pooled: dict[int, list[Lane]]) -> str:
@@ -157,7 +157,7 @@ def _of_listed(
     for guess in guesses:
         for lane in guess.lanes.values():
             by_lane[id(lane)].append(guess)
-    found = []
+    communicators = []
     for guess in guesses:
         rivals = {
             id(other): other
@@ -168,8 +168,8 @@ def _of_listed(
         # A lone rival that fits less well is no rival; two that fit alike leave it open.
         if all(guess.scatter_ns < CLEAR_RATIO * r.scatter_ns for r in rivals.values()):
             taken |= {id(lane) for lane in guess.lanes.values()}
-            found.append(_joined(guess.lanes, guess.group, "behaviour"))
-    return found
+            communicators.append(_joined(guess.lanes, guess.group, "behaviour"))
+    return communicators
 
 
 def _guess(
@@ -221,7 +221,7 @@ def _of_world(
         return []
     ranks = list(pooled)
     group = _group(ranks if world_size in (None, len(ranks)) else range(world_size or 0))
-    found = []
+    communicators = []
     for lane in pooled[ranks[0]]:
         if id(lane) in taken:
             continue
@@ -229,15 +229,17 @@ def _of_world(
         guess = _guess(calls, group, lane, others)
         if guess is not None:
             taken |= {id(c) for c in guess.lanes.values()}
-            found.append(_joined(guess.lanes, group, "behaviour"))
-    return found
+            communicators.append(_joined(guess.lanes, group, "behaviour"))
+    return communicators
 
 
 def _of_behaviour(
     calls: Calls, pooled: dict[int, list[Lane]], taken: set[int]
 ) -> list[Communicator]:
     """Groups that form by themselves: lanes that fit each other, and no other lane."""
-    lanes = [lane for found in pooled.values() for lane in found if id(lane) not in taken]
+    lanes = [
+        lane for communicators in pooled.values() for lane in communicators if id(lane) not in taken
+    ]
     if not 2 <= len(lanes) <= MAX_NODES:
         return []
     friends: dict[int, set[int]] = {i: {i} for i in range(len(lanes))}
@@ -245,17 +247,17 @@ def _of_behaviour(
         if lanes[i].rank != lanes[j].rank and _fit(calls, lanes[i], lanes[j]) is not None:
             friends[i].add(j)
             friends[j].add(i)
-    found = []
+    communicators = []
     for i, members in friends.items():
         is_clique = all(friends[j] == members for j in members)
         ranks = sorted(lanes[j].rank for j in members)
         if i != min(members) or not is_clique or len(set(ranks)) != len(members) or len(ranks) < 2:
             continue
         taken |= {id(lanes[j]) for j in members}
-        found.append(
+        communicators.append(
             _joined({lanes[j].rank: lanes[j] for j in members}, _group(ranks), "behaviour")
         )
-    return found
+    return communicators
 
 
 def _group(ranks: Iterable[int]) -> Group:

@@ -161,7 +161,7 @@ def contradictions(
     from tracekit.expect.hardware import gpu_named
 
     seen, _ = infer_job(con, derived)
-    found = [note for note in job.notes if note.endswith(SUPERSEDED)]
+    notes = [note for note in job.notes if note.endswith(SUPERSEDED)]
     pairs = [
         (f"parallelism.{d}", getattr(job.parallelism, d), getattr(seen.parallelism, d))
         for d in _DIMENSIONS
@@ -169,10 +169,10 @@ def contradictions(
     pairs.append(
         ("hardware.gpus_per_node", job.hardware.gpus_per_node, seen.hardware.gpus_per_node)
     )
-    said, shown = (gpu_named(one.hardware.gpu) for one in (job, seen))
+    said, shown = (gpu_named(described.hardware.gpu) for described in (job, seen))
     if said is not None and shown is not None:
         pairs.append(("hardware.gpu", said.name, shown.name))
-    return found + [
+    return notes + [
         f"job description: {place} {mine}, the traces show {theirs}"
         for place, mine, theirs in pairs
         if mine is not None and theirs is not None and mine != theirs
@@ -220,21 +220,21 @@ def _sizes(
         """,
         [member_ids],
     ).fetchall()
-    found: dict[str, set[int]] = defaultdict(set)
+    seen_sizes: dict[str, set[int]] = defaultdict(set)
     names: dict[str, str] = {}
     for description, name, size in sorted(rows, key=repr):
         dimension = group_dimension(description, name)
         if dimension in (*_DIMENSIONS, "dp_shard", "dp_replicate"):
-            found[dimension].add(size)
+            seen_sizes[dimension].add(size)
             names.setdefault(dimension, next(n for n in (description, name) if n))
-    single = {d: next(iter(s)) for d, s in found.items() if len(s) == 1}
-    for dimension, several in sorted(found.items()):
+    single = {d: next(iter(s)) for d, s in seen_sizes.items() if len(s) == 1}
+    for dimension, several in sorted(seen_sizes.items()):
         if len(several) > 1:
             text = " and ".join(map(str, sorted(several)[:4]))
             said[f"parallelism.{dimension}"] = f"groups named {names[dimension]} have {text} ranks"
-    if "dp" not in found and {"dp_shard", "dp_replicate"} & set(single):
+    if "dp" not in seen_sizes and {"dp_shard", "dp_replicate"} & set(single):
         parts = [d for d in ("dp_replicate", "dp_shard") if d in single]
-        if all(d in single for d in parts if d in found):
+        if all(d in single for d in parts if d in seen_sizes):
             single["dp"] = single.get("dp_shard", 1) * single.get("dp_replicate", 1)
             names["dp"] = " x ".join(names[d] for d in parts)
     sizes = {d: single[d] for d in _DIMENSIONS if d in single}

@@ -42,36 +42,36 @@ def group_kinds(matched: Matched, sizes: Mapping[str, int] | None = None) -> dic
     ``sizes``: of the parallel dimensions, as far as the job description gives them.
     """
     absent = {dimension for dimension, size in (sizes or {}).items() if size == 1}
-    found: dict[str, Kind] = {}
+    kinds: dict[str, Kind] = {}
     unnamed: dict[str, Communicator] = {}
     for communicator in matched.communicators:
-        if communicator.refusal or communicator.group_id in found:
+        if communicator.refusal or communicator.group_id in kinds:
             continue
         kind = _named(communicator)
         if kind is not None:
-            found[communicator.group_id] = kind
+            kinds[communicator.group_id] = kind
         else:
             unnamed[communicator.group_id] = communicator
     # Some ranks' files may name their groups and others' not: the same calls are the same kind.
-    found |= _like_siblings(matched, unnamed, found)
+    kinds |= _like_siblings(matched, unnamed, kinds)
     worlds: dict[str, Communicator] = {}
     for group_id, communicator in unnamed.items():
-        if group_id in found:
+        if group_id in kinds:
             continue
         kind = _behaving(matched, communicator)
         if kind is not None and kind[0] not in absent:
-            found[group_id] = kind
+            kinds[group_id] = kind
         elif communicator.members_count is not None:
             worlds[group_id] = communicator
-    for group_id in _of_the_pipeline(matched, found):
+    for group_id in _of_the_pipeline(matched, kinds):
         worlds[group_id] = unnamed[group_id]
-        del found[group_id]
-    found |= _like_siblings(matched, worlds, found)
+        del kinds[group_id]
+    kinds |= _like_siblings(matched, worlds, kinds)
     for group_id, communicator in worlds.items():
         group = communicator.group
         if group is not None and (group.description == "default_pg" or group.name == "0"):
-            found.setdefault(group_id, ("world", "name"))
-    return found
+            kinds.setdefault(group_id, ("world", "name"))
+    return kinds
 
 
 def _like_siblings(
@@ -88,14 +88,14 @@ def _like_siblings(
         if c.group_id in known and not c.refusal and c.group is not None and c.group.is_complete:
             kinds[_habit(matched, c)].add(known[c.group_id])
             taken[_habit(matched, c)] |= set(c.group.ranks)
-    found: dict[str, Kind] = {}
+    alike: dict[str, Kind] = {}
     for group_id, c in unknown.items():
         if c.group is None or not c.group.is_complete:
             continue
         habit = _habit(matched, c)
         if len(kinds[habit]) == 1 and not taken[habit] & set(c.group.ranks):
-            found[group_id] = (next(iter(kinds[habit]))[0], "behaviour")
-    return found
+            alike[group_id] = (next(iter(kinds[habit]))[0], "behaviour")
+    return alike
 
 
 def _of_the_pipeline(matched: Matched, kinds: Mapping[str, Kind]) -> list[str]:
@@ -113,12 +113,12 @@ def _of_the_pipeline(matched: Matched, kinds: Mapping[str, Kind]) -> list[str]:
             pairs[c.attempt].add(frozenset(c.group.ranks))
         elif c.group.is_complete and kinds.get(c.group_id) == ("dp", "behaviour"):
             members[c.attempt][c.group_id] = frozenset(c.group.ranks)
-    found: list[str] = []
+    groups_found: list[str] = []
     for attempt, groups in members.items():
         inside = {g for g, ranks in groups.items() if any(p <= ranks for p in pairs[attempt])}
         others = set().union(*(ranks for g, ranks in groups.items() if g not in inside))
-        found += [g for g in groups if g in inside and groups[g] <= others]
-    return found
+        groups_found += [g for g in groups if g in inside and groups[g] <= others]
+    return groups_found
 
 
 def _habit(matched: Matched, communicator: Communicator) -> tuple[object, ...]:
@@ -199,7 +199,7 @@ def coordinates(
         if not communicator.refusal:
             by_attempt[communicator.attempt].append(communicator)
     for attempt in sorted({row["attempt"] for row in rank_rows}):
-        own = [row for row in rank_rows if row["attempt"] == attempt]
+        of_attempt = [row for row in rank_rows if row["attempt"] == attempt]
         communicators = by_attempt[attempt]
         for dimension in DIMENSIONS:
             listed = {
@@ -220,11 +220,11 @@ def coordinates(
                 ways.append(("behaviour", _stages(communicators)))
             # Known for some ranks only, it would set them apart from the others.
             source, places = next(
-                ((s, p) for s, p in ways if all(row["rank"] in p for row in own)), ("", {})
+                ((s, p) for s, p in ways if all(row["rank"] in p for row in of_attempt)), ("", {})
             )
             if not places:
                 continue
-            for row in own:
+            for row in of_attempt:
                 row[f"{dimension}_rank"] = places[row["rank"]]
                 if row.get("coordinates_source") != "name":
                     row["coordinates_source"] = source

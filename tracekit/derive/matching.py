@@ -109,14 +109,14 @@ def read_groups(con: duckdb.DuckDBPyConnection, context: pa.Table) -> dict[int, 
     """The groups that the sources of each attempt list; the fullest word on each."""
     with relations(con, derive_context=context):
         rows = con.execute(_GROUPS).fetchall()
-    found: dict[int, dict[tuple[str, str | None], Group]] = defaultdict(dict)
+    by_attempt: dict[int, dict[tuple[str, str | None], Group]] = defaultdict(dict)
     for attempt, group_id, name, description, size, ranks, is_complete in rows:
-        known = found[attempt].get((group_id, name))
+        known = by_attempt[attempt].get((group_id, name))
         if known is None or (is_complete and not known.is_complete):
             members = tuple(sorted(ranks or ()))
             group = Group(group_id, members, name, description, size, bool(is_complete))
-            found[attempt][group_id, name] = group
-    return {attempt: list(groups.values()) for attempt, groups in found.items()}
+            by_attempt[attempt][group_id, name] = group
+    return {attempt: list(groups.values()) for attempt, groups in by_attempt.items()}
 
 
 def _of_named(calls: Calls, lanes: Sequence[Lane], listed: Sequence[Group]) -> list[Communicator]:
@@ -126,7 +126,7 @@ def _of_named(calls: Calls, lanes: Sequence[Lane], listed: Sequence[Group]) -> l
         group_id, _, name = lane.name[1:].partition("/")
         by_group[group_id][name].append(lane)
     known = {g.group_id: g for g in reversed(listed)}
-    found = []
+    communicators = []
     for group_id, names in sorted(by_group.items()):
         for suffix, members in _communicators(calls, names):
             first = members[0]
@@ -137,7 +137,7 @@ def _of_named(calls: Calls, lanes: Sequence[Lane], listed: Sequence[Group]) -> l
             )
             sizes = calls["group_size"][first.rows]
             size = int(sizes.max()) if sizes.max() > 0 else (group.size if group else None)
-            found.append(
+            communicators.append(
                 Communicator(
                     first.attempt,
                     first.capture,
@@ -149,7 +149,7 @@ def _of_named(calls: Calls, lanes: Sequence[Lane], listed: Sequence[Group]) -> l
                     clocks={lane.rank: lane.clock_id for lane in members},
                 )
             )
-    return found
+    return communicators
 
 
 def _communicators(
@@ -168,14 +168,14 @@ def _communicators(
     alike: dict[frozenset[int], list[str]] = defaultdict(list)
     for name, lanes in sorted(names.items()):
         alike[frozenset(k for lane in lanes for k in calls.kind[lane.rows].tolist())].append(name)
-    found = []
+    named = []
     for same in alike.values():
         members = [lane for name in same for lane in names[name]]
         if len({lane.rank for lane in members}) == len(members):
-            found.append((same[0], members))
+            named.append((same[0], members))
         else:
-            found += [(name, list(names[name])) for name in same]
-    return sorted(found, key=lambda f: f[0])
+            named += [(name, list(names[name])) for name in same]
+    return sorted(named, key=lambda f: f[0])
 
 
 # --- numbering the calls ------------------------------------------------------------------------
@@ -192,13 +192,13 @@ def _number(matched: Matched, index: int, communicator: Communicator) -> None:
     rows = np.concatenate(list(communicator.lanes.values()))
     sequences = calls["sequence"][rows]
     if (sequences != NOBODY).all():
-        within = {rank: _within(calls, own) for rank, own in communicator.lanes.items()}
+        within = {rank: _within(calls, lane) for rank, lane in communicator.lanes.items()}
         # Numbers are the trace's own unless it repeats them.
         spread = max(int(w.max(initial=0)) for w in within.values()) + 1
-        for rank, own in communicator.lanes.items():
-            matched.communicator[own] = index
-            matched.call[own] = calls["sequence"][own] * spread + within[rank]
-            matched.method[own] = METHODS.index("sequence")
+        for rank, lane in communicator.lanes.items():
+            matched.communicator[lane] = index
+            matched.call[lane] = calls["sequence"][lane] * spread + within[rank]
+            matched.method[lane] = METHODS.index("sequence")
         return
     _by_order(matched, index, communicator, METHODS.index("order"))
 
@@ -210,9 +210,9 @@ def _within(calls: Calls, rows: Ints) -> Ints:
     sequences = calls["sequence"][rows]
     by_sequence = np.argsort(sequences, kind="stable")
     ordered = sequences[by_sequence]
-    found = np.empty(len(rows), np.int64)
-    found[by_sequence] = np.arange(len(rows)) - np.searchsorted(ordered, ordered, side="left")
-    return found
+    numbers = np.empty(len(rows), np.int64)
+    numbers[by_sequence] = np.arange(len(rows)) - np.searchsorted(ordered, ordered, side="left")
+    return numbers
 
 
 def _by_order(matched: Matched, index: int, communicator: Communicator, method: int) -> None:
@@ -315,7 +315,7 @@ def _reasons(matched: Matched, rows: Ints, starts: Ints, errors_ns: Mapping[int,
         return []
     calls = matched.calls
     counts = np.diff(np.append(starts, len(rows)))
-    found = np.full(len(starts), "", dtype=object)
+    reasons = np.full(len(starts), "", dtype=object)
     expected = np.array(
         [
             matched.communicators[c].members_count or NOBODY
@@ -323,11 +323,11 @@ def _reasons(matched: Matched, rows: Ints, starts: Ints, errors_ns: Mapping[int,
         ]
     )
     fewer = counts < expected
-    found[fewer] = [
+    reasons[fewer] = [
         f"{n} of {of} members traced"
         for n, of in zip(counts[fewer].tolist(), expected[fewer].tolist(), strict=True)
     ]
-    found[_is_broken(matched, rows, starts, errors_ns)] = "a member left before the last entered"
+    reasons[_is_broken(matched, rows, starts, errors_ns)] = "a member left before the last entered"
     is_pair = np.array([c.is_pair for c in matched.communicators])[
         matched.communicator[rows[starts]]
     ]
@@ -338,12 +338,12 @@ def _reasons(matched: Matched, rows: Ints, starts: Ints, errors_ns: Mapping[int,
         values = calls[column][rows]
         blank = NOBODY if column == "message_bytes" else _code(calls, column, "")
         differs = _differs(values, starts, values != blank) & sized[rows[starts]]
-        found[differs] = words
+        reasons[differs] = words
     operations = _differs(calls["op"][rows], starts, np.ones(len(rows), bool)) & ~is_pair
-    found[operations] = "operations differ"
-    found[np.logical_or.reduceat(calls["is_cut"][rows] == 1, starts)] = "cut by the window"
-    found[counts == 1] = "no other member was traced"
-    return [str(text) for text in found]
+    reasons[operations] = "operations differ"
+    reasons[np.logical_or.reduceat(calls["is_cut"][rows] == 1, starts)] = "cut by the window"
+    reasons[counts == 1] = "no other member was traced"
+    return [str(text) for text in reasons]
 
 
 def _code(calls: Calls, column: str, value: str) -> int:

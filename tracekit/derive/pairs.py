@@ -28,7 +28,7 @@ def pair_lanes(calls: Calls, lanes: Sequence[Lane], groups: Iterable[Group]) -> 
     by_id = {g.group_id: g for g in groups}
     sends: dict[Channel, Ints] = {}
     receives: dict[Channel, Ints] = {}
-    found: list[Communicator] = []
+    communicators: list[Communicator] = []
     unknown: list[Lane] = []
     clocks: dict[int, int] = {}
     for lane in lanes:
@@ -40,9 +40,9 @@ def pair_lanes(calls: Calls, lanes: Sequence[Lane], groups: Iterable[Group]) -> 
             )
     still_unknown = _of_twos(calls, unknown, by_id.values(), sends, receives)
     for channel in sorted(set(sends) | set(receives)):
-        found.append(_channel(calls, channel, sends, receives, clocks, lanes[0]))
+        communicators.append(_channel(calls, channel, sends, receives, clocks, lanes[0]))
     for lane in still_unknown:
-        found.append(
+        communicators.append(
             Communicator(
                 lane.attempt,
                 lane.capture,
@@ -54,7 +54,7 @@ def pair_lanes(calls: Calls, lanes: Sequence[Lane], groups: Iterable[Group]) -> 
                 clocks={lane.rank: lane.clock_id},
             )
         )
-    return found
+    return communicators
 
 
 def _by_channel(
@@ -91,9 +91,9 @@ def _peers(calls: Calls, lane: Lane, groups: dict[str, Group]) -> Ints:
     is_send = calls["op"][rows] == (
         calls.op_names.index("send") if "send" in calls.op_names else NOBODY - 1
     )
-    own, peer = np.where(is_send, src, dst), np.where(is_send, dst, src)
+    rank, peer = np.where(is_send, src, dst), np.where(is_send, dst, src)
     group = groups.get(lane.name[1:].partition("/")[0]) if lane.name.startswith("g") else None
-    stated = own[own != NOBODY]
+    stated = rank[rank != NOBODY]
     if group is not None and group.is_complete and lane.rank in group.ranks:
         within = group.ranks.index(lane.rank)
         is_local = len(stated) > 0 and within != lane.rank and bool((stated == within).all())

@@ -133,9 +133,9 @@ def cells(launches: Launches) -> list[Cell]:
         return []
     for ends in _ends(update):
         for calls in launches.calls:
-            found = _equal(launches, calls, _with_input(launches, ends))
-            if found:
-                return found
+            cells = _equal(launches, calls, _with_input(launches, ends))
+            if cells:
+                return cells
     return []
 
 
@@ -193,7 +193,7 @@ def _equal(launches: Launches, calls: Ints, ends: Ints) -> list[Cell]:
     threads = _threads(launches, model)
     if threads is None:
         return []
-    found: list[Cell] = []
+    cells: list[Cell] = []
     cut: list[int] = []
     whole = odd = 0
     for number, ((first, last), signature) in enumerate(zip(bounds, signatures, strict=True)):
@@ -203,13 +203,13 @@ def _equal(launches: Launches, calls: Ints, ends: Ints) -> list[Cell]:
         own_calls = signature if begin == first else _signature(calls, begin, last)
         is_like = own_calls == usual and last - begin + 1 >= count - slack
         if is_like:
-            own = np.bincount(launches.name[begin : last + 1], minlength=names_count)
-            shared = np.minimum(own, names).sum() / np.maximum(own, names).sum()
+            counts = np.bincount(launches.name[begin : last + 1], minlength=names_count)
+            shared = np.minimum(counts, names).sum() / np.maximum(counts, names).sum()
             is_like = shared >= same_kernels and set(
                 launches.thread[begin : last + 1].tolist()
             ) >= set(threads)
         if is_like:
-            found.append(Cell(begin, last, number))
+            cells.append(Cell(begin, last, number))
             whole += number > 0 and begin == first
             cut += [number] if number and begin > first else []
         elif number:
@@ -218,15 +218,15 @@ def _equal(launches: Launches, calls: Ints, ends: Ints) -> list[Cell]:
         return []
     if len(cut) > 1 and len(np.unique(np.diff(cut))) == 1:
         return []  # what comes in between comes regularly: then that may be the step's rhythm
-    covered = sum(c.last - c.first + 1 for c in found)
-    span = found[-1].last - found[0].first + 1
-    return found if covered >= MIN_COVERED * span else []
+    covered = sum(c.last - c.first + 1 for c in cells)
+    span = cells[-1].last - cells[0].first + 1
+    return cells if covered >= MIN_COVERED * span else []
 
 
 def _signature(calls: Ints, first: int, last: int) -> bytes:
     """The collectives of some launches, in order."""
-    own = calls[first : last + 1]
-    return bytes(own[own != 0].tobytes())
+    called = calls[first : last + 1]
+    return bytes(called[called != 0].tobytes())
 
 
 def _threads(launches: Launches, model: tuple[int, int]) -> list[int] | None:
@@ -239,9 +239,9 @@ def _threads(launches: Launches, model: tuple[int, int]) -> list[int] | None:
 
     threads, counts = np.unique(launches.thread, return_counts=True)
     main = threads[counts >= THREAD_SHARE * len(launches)]
-    own = launches.thread[model[0] : model[1] + 1]
+    used = launches.thread[model[0] : model[1] + 1]
     listed: list[int] = main.tolist()
-    return listed if set(listed) <= set(own.tolist()) else None
+    return listed if set(listed) <= set(used.tolist()) else None
 
 
 # --- the run -------------------------------------------------------------------------------------
@@ -266,17 +266,17 @@ def infer_steps(
         for row in context.to_pylist()
         if row["rank"] is not None
     }
-    found: dict[int, list[dict[str, Any]]] = {}
+    steps: dict[int, list[dict[str, Any]]] = {}
     for source_id in sorted(placed.keys() - known.keys()):
         launches = _read(con, source_id)
         listed = _rows(launches, source_id, cells(launches))
         if listed:
-            found[source_id] = listed
-    if not found:
+            steps[source_id] = listed
+    if not steps:
         return None
-    _align(found, known, placed, matched)
+    _align(steps, known, placed, matched)
     kept: dict[tuple[int, int, int, int], dict[str, Any]] = {}
-    for source_id, listed in found.items():
+    for source_id, listed in steps.items():
         attempt, capture, rank = placed[source_id]
         for row in listed:
             row |= {"attempt": attempt, "capture_id": capture, "rank": rank}
@@ -324,10 +324,10 @@ def _read(con: duckdb.DuckDBPyConnection, source_id: int) -> Launches:
     )
 
 
-def _rows(launches: Launches, source_id: int, found: Sequence[Cell]) -> list[dict[str, Any]]:
+def _rows(launches: Launches, source_id: int, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     """One step follows another without a gap: waiting for input belongs to the step after it."""
     rows = []
-    for cell in found:
+    for cell in cells:
         first, last = cell.first, cell.last
         start = int(launches.at[0]) - FIRST_NS if first == 0 else _border(launches, first)
         end = _border(launches, last + 1)
@@ -363,16 +363,16 @@ def _border(launches: Launches, following: int) -> int:
 
 
 def _align(
-    found: dict[int, list[dict[str, Any]]],
+    steps: dict[int, list[dict[str, Any]]],
     known: dict[int, list[dict[str, Any]]],
     placed: dict[int, tuple[int, int, int]],
     matched: Matched,
 ) -> None:
     """Give equal steps of a capture equal numbers: those of markers, where there are any."""
-    by_source = {**{s: rows for s, rows in known.items() if s in placed}, **found}
+    by_source = {**{s: rows for s, rows in known.items() if s in placed}, **steps}
     edges = _differences(matched, by_source)
     captures: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for source_id in sorted(by_source, key=lambda s: (s in found, s)):
+    for source_id in sorted(by_source, key=lambda s: (s in steps, s)):
         captures[placed[source_id][:2]].append(source_id)
     for sources in captures.values():
         shift = {s: 0 for s in sources if s in known}
@@ -383,26 +383,26 @@ def _align(
                 shift[root] = _by_time(by_source[root], nearest, shift)
             waiting = [root]
             while waiting:
-                one = waiting.pop()
-                for other, difference in edges[one]:
+                source = waiting.pop()
+                for other, difference in edges[source]:
                     if other not in shift:
-                        shift[other] = shift[one] - difference
+                        shift[other] = shift[source] - difference
                         waiting.append(other)
-        own = [s for s in sources if s in found]
-        least = min((r["step"] + shift[s] for s in own for r in found[s]), default=0)
-        for source_id in own:
-            for row in found[source_id]:
+        of_rank = [s for s in sources if s in steps]
+        least = min((r["step"] + shift[s] for s in of_rank for r in steps[s]), default=0)
+        for source_id in of_rank:
+            for row in steps[source_id]:
                 row["step"] += shift[source_id] - (0 if is_numbered else least)
 
 
 def _by_time(
-    own: list[dict[str, Any]], others: list[list[dict[str, Any]]], shift: dict[int, int]
+    steps: list[dict[str, Any]], others: list[list[dict[str, Any]]], shift: dict[int, int]
 ) -> int:
     """What to add to numbers that no collective ties to others: the nearest in time."""
     known = [(r["start_ns"], r["step"] + shift[r["source_id"]]) for rows in others for r in rows]
     if not known:
         return 0
-    middle = own[len(own) // 2]
+    middle = steps[len(steps) // 2]
     _, step = min(known, key=lambda k: abs(k[0] - middle["start_ns"]))
     return int(step - middle["step"])
 
@@ -443,18 +443,18 @@ def _numbers(matched: Matched, by_source: Mapping[int, list[dict[str, Any]]]) ->
     import numpy as np
 
     calls = matched.calls
-    found = np.full(len(calls), -1, np.int64)
+    numbers = np.full(len(calls), -1, np.int64)
     for source_id, listed in by_source.items():
-        own = np.flatnonzero(calls["source_id"] == source_id)
+        of_source = np.flatnonzero(calls["source_id"] == source_id)
         rows = sorted(listed, key=lambda r: r["start_ns"])
         starts = np.array([r["start_ns"] for r in rows], np.int64)
         ends = np.array([r["end_ns"] for r in rows], np.int64)
         steps = np.array([r["step"] for r in rows], np.int64)
-        asked = calls["asked_ns"][own]
+        asked = calls["asked_ns"][of_source]
         at = np.searchsorted(starts, asked, "right") - 1
         inside = (at >= 0) & (asked < ends[np.maximum(at, 0)])
-        found[own[inside]] = steps[at[inside]]
-    return found
+        numbers[of_source[inside]] = steps[at[inside]]
+    return numbers
 
 
 def call_steps(matched: Matched, steps: pa.Table) -> Ints:
@@ -474,8 +474,8 @@ def _table(rows: list[dict[str, Any]]) -> pa.Table:
 
     longest: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
     for row in rows:
-        own = longest[row["attempt"], row["capture_id"]]
-        own[row["step"]] = max(own.get(row["step"], 0), row["dur_ns"])
+        capture = longest[row["attempt"], row["capture_id"]]
+        capture[row["step"]] = max(capture.get(row["step"], 0), row["dur_ns"])
     warm = warm_steps(longest)
     for row in rows:
         row["is_warmup"] = (row["attempt"], row["capture_id"], row["step"]) in warm

@@ -151,10 +151,10 @@ def _with_corrections(context: pa.Table, corrections: Mapping[int, Correction]) 
     """The context with the correction of each source's clock."""
     import pyarrow as pa
 
-    found = [corrections.get(s, Correction()) for s in context["source_id"].to_pylist()]
+    applied = [corrections.get(s, Correction()) for s in context["source_id"].to_pylist()]
     types = (pa.int64(), pa.float64(), pa.int64())
     for name, kind in zip(Correction._fields, types, strict=True):
-        values = [getattr(correction, name) for correction in found]
+        values = [getattr(correction, name) for correction in applied]
         context = context.append_column(name, pa.array(values, kind))
     return context
 
@@ -164,16 +164,16 @@ def fill_coordinates(
 ) -> list[dict[str, Any]]:
     """The ranks; those without a stage with the one that their pipeline operations show."""
     rows = [dict(row) for row in rank_rows]
-    found = {
+    coordinates = {
         (row["attempt"], row["rank"]): row["pp_rank"]
         for row in operations.select(["attempt", "rank", "pp_rank"]).group_by(
             ["attempt", "rank", "pp_rank"]
         ).aggregate([]).to_pylist()
     }  # fmt: skip
     # Known for some ranks only, it would set them apart from the others.
-    if all(r.get("pp_rank") is None and (r["attempt"], r["rank"]) in found for r in rows):
+    if all(r.get("pp_rank") is None and (r["attempt"], r["rank"]) in coordinates for r in rows):
         for row in rows:
-            row["pp_rank"] = found[row["attempt"], row["rank"]]
+            row["pp_rank"] = coordinates[row["attempt"], row["rank"]]
             row["coordinates_source"] = row.get("coordinates_source") or "behaviour"
     return rows
 
@@ -441,9 +441,9 @@ def _from_messages(
 
     schema = table("pipeline_op").arrow_schema()
     with relations(con, derive_context=context, derive_step=steps, derive_match=matches):
-        found, stages = find_operations(con, notes)
-        groups = _group_places(con.execute(_GROUPS).fetchall()) if found else {}
-    if not found:
+        operations, stages = find_operations(con, notes)
+        groups = _group_places(con.execute(_GROUPS).fetchall()) if operations else {}
+    if not operations:
         return schema.empty_table()
     replicas = {c.rank: c.replica for c in _placed(stages, groups, job, 1 + max(stages.values()))}
     places = {
@@ -452,28 +452,28 @@ def _from_messages(
         if row["rank"] is not None
     }
 
-    source_ids = np.array([places[o.capture, o.rank]["source_id"] for o in found], np.int64)
+    source_ids = np.array([places[o.capture, o.rank]["source_id"] for o in operations], np.int64)
     starts, ends = (
         corrected(np.array(times, np.int64), source_ids, corrections).tolist()
-        for times in ([o.start_ns for o in found], [o.end_ns for o in found])
+        for times in ([o.start_ns for o in operations], [o.end_ns for o in operations])
     )
     listed = []
-    for one, start_ns, end_ns in zip(found, starts, ends, strict=True):
-        place = places[one.capture, one.rank]
-        is_compute = one.operation in (FORWARD, BACKWARD)
+    for operation, start_ns, end_ns in zip(operations, starts, ends, strict=True):
+        place = places[operation.capture, operation.rank]
+        is_compute = operation.operation in (FORWARD, BACKWARD)
         listed.append(
             {
                 "attempt": place["attempt"],
-                "rank": one.rank,
-                "capture_id": one.capture,
-                "dp_rank": replicas[one.rank],
-                "pp_rank": one.stage,
-                "step": one.step,
-                "operation": one.operation,
-                "sequence": one.sequence,
-                "microbatch": one.sequence if is_compute else None,
+                "rank": operation.rank,
+                "capture_id": operation.capture,
+                "dp_rank": replicas[operation.rank],
+                "pp_rank": operation.stage,
+                "step": operation.step,
+                "operation": operation.operation,
+                "sequence": operation.sequence,
+                "microbatch": operation.sequence if is_compute else None,
                 "chunk": 0 if is_compute else None,
-                "global_chunk": one.stage if is_compute else None,
+                "global_chunk": operation.stage if is_compute else None,
                 "start_ns": start_ns,
                 "end_ns": end_ns,
                 "compute_ns": None,

@@ -66,7 +66,7 @@ def place(given: Given, done: Done) -> Placed:
     notes += _not_believed(sources)
     ranks.apply_job(sources, job, notes, given.folders)
     _choose_used(sources, given.window_ns, notes)
-    found = _place(sources, given.attempt, notes)
+    attempts = _place(sources, given.attempt, notes)
     timers = None
     if "pipeline_timer" in given.filled:
         timers = timer_jobs.choose(con, sources, given.attempt)
@@ -80,7 +80,7 @@ def place(given: Given, done: Done) -> Placed:
         used=used,
         context=_context(used),
         timers=timers,
-        run=arrow("run", [_run_row(a, job, notes) for a in found]),
+        run=arrow("run", [_run_row(a, job, notes) for a in attempts]),
         host=arrow("host", hosts.host_rows(sources)),
         host_alias=arrow("host_alias", aliases),
         clock=arrow("clock", clocks),
@@ -188,19 +188,19 @@ def _place(sources: list[Source], attempt: int | None, notes: list[str]) -> list
             ranks.assign_missing(part, notes)
             captures = at.captures(part)
             placed.append((forced, [captures] if forced else at.split_attempts(captures)))
-    found = at.number_attempts(placed)
-    chosen = found if why is None else [a for a in found if a[0][0].attempt == attempt]
+    attempts = at.number_attempts(placed)
+    chosen = attempts if why is None else [a for a in attempts if a[0][0].attempt == attempt]
     if not chosen and why is not None:
-        raise at.ambiguous(why, found)
+        raise at.ambiguous(why, attempts)
     for each in chosen:
         if each[0][0].source_id in broken:
             raise at.ambiguous(broken[each[0][0].source_id], [each])
-    if why is None and len(found) > 1:
+    if why is None and len(attempts) > 1:
         notes.append(
-            f"{len(found)} attempts: between captures ranks became other processes or moved to "
+            f"{len(attempts)} attempts: between captures ranks became other processes or moved to "
             "other hosts; nothing is compared across them"
         )
-    for source in (s for a in found if a not in chosen for c in a for s in c):
+    for source in (s for a in attempts if a not in chosen for c in a for s in c):
         source.is_used, source.is_left_out = False, True
     return chosen
 
@@ -287,12 +287,12 @@ def _versions(members: Iterable[Source], notes: list[str]) -> dict[str, str | No
                 value = f"{int(value) // major}.{int(value) % major // minor}"
             if column and value and value.lower() != "unknown":
                 stated[column].add(value)
-    found: dict[str, str | None] = {}
+    versions: dict[str, str | None] = {}
     for column, values in sorted(stated.items()):
-        found[column] = next(iter(values)) if len(values) == 1 else None
+        versions[column] = next(iter(values)) if len(values) == 1 else None
         if len(values) > 1:
             notes.append(f"the traces disagree on {column}: {', '.join(sorted(values)[:4])}")
-    return found
+    return versions
 
 
 def _signature(row: dict[str, Any], job: JobDescription | None) -> str:

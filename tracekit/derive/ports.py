@@ -38,10 +38,10 @@ def port_rows(
     """
     owners = {s.source_id: (s.host, s.host_source) for s in sources}
     seen: dict[tuple[str | None, str], str | None] = {}
-    found = con.execute(
+    listed = con.execute(
         "SELECT DISTINCT node, port, source_id FROM net_sample WHERE port IS NOT NULL"
     ).fetchall()
-    for node, port, source_id in sorted(found, key=str):
+    for node, port, source_id in sorted(listed, key=str):
         if source_id not in owners:
             continue
         host, host_source = owners[source_id]

@@ -270,10 +270,10 @@ class Active:
 
 def find_activity(given: Given, done: Done) -> Active:
     """Steps that only counters show: nothing where there are traces."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    tables: dict[str, list[dict[str, Any]]] = {}
     if not done.of(Placed).used:
-        found = activity.activity_tables(given.con, done.of(Aligned).clocks)
-    return Active(*(arrow(n, found.get(n, [])) for n in ("activity_period", "activity_step")))
+        tables = activity.activity_tables(given.con, done.of(Aligned).clocks)
+    return Active(*(arrow(n, tables.get(n, [])) for n in ("activity_period", "activity_step")))
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,7 @@ def correlate(given: Given, done: Done) -> Correlated:
     """Which counters of the network go with slow steps."""
     aligned, active = done.of(Aligned), done.get(Active)
     host_of = {(r["attempt"], r["rank"]): r["host"] for r in done.of(Piped).rank.to_pylist()}
-    found = correlation.counter_tables(
+    tables = correlation.counter_tables(
         given.con,
         aligned.clocks,
         aligned.step,
@@ -298,9 +298,9 @@ def correlate(given: Given, done: Done) -> Correlated:
         active.activity_step.to_pylist() if active is not None else [],
     )
     given.notes.extend(
-        counter_clock.remark(r) for r in found["counter_clock"] if r["verdict"] == "off"
+        counter_clock.remark(r) for r in tables["counter_clock"] if r["verdict"] == "off"
     )
-    return Correlated(**{name: arrow(name, rows) for name, rows in found.items()})
+    return Correlated(**{name: arrow(name, rows) for name, rows in tables.items()})
 
 
 STAGES = (

@@ -48,8 +48,8 @@ class Done:
 
     def of(self, kind: type[T]) -> T:
         """The result of an earlier stage."""
-        found: T = self._results[kind]
-        return found
+        result: T = self._results[kind]
+        return result
 
 
 class Stage(NamedTuple):
@@ -92,8 +92,8 @@ def relations(con: duckdb.DuckDBPyConnection, **rows: pa.Table) -> Iterator[Rela
     """Tables in memory under the names that a block's SQL gives them; none outlives the block."""
     named = Relations(con)
     try:
-        for name, one in rows.items():
-            named.add(name, one)
+        for name, table in rows.items():
+            named.add(name, table)
         yield named
     finally:
         named.drop()

@@ -88,7 +88,7 @@ def choose(
 
 def _clashes(con: duckdb.DuckDBPyConnection) -> tuple[set[frozenset[int]], str | None]:
     """Pairs of sources that cannot be of one job, and why."""
-    found: set[frozenset[int]] = set()
+    clashes: set[frozenset[int]] = set()
     why: str | None = None
     for statement, words in (
         (_OTHER_PLACES, "timer files give a rank different places in the layout"),
@@ -96,5 +96,5 @@ def _clashes(con: duckdb.DuckDBPyConnection) -> tuple[set[frozenset[int]], str |
     ):
         for (ids,) in con.execute(statement).fetchall():
             why = why or words
-            found |= {frozenset((a, b)) for a in ids for b in ids if a != b}
-    return found, why
+            clashes |= {frozenset((a, b)) for a in ids for b in ids if a != b}
+    return clashes, why

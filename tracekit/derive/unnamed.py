@@ -116,7 +116,7 @@ def find_operations(
     if not stages:
         return [], {}
     kernels = _kernels(con)
-    found: list[Operation] = []
+    operations: list[Operation] = []
     reasons: Counter[str] = Counter()
     by_step: dict[tuple[int, int], list[int]] = defaultdict(list)
     for capture, step, rank in messages:
@@ -125,21 +125,21 @@ def find_operations(
         parts: list[Operation] = []
         for rank in sorted(ranks):
             here = capture, step, rank
-            one = _operations(here, messages[here], kernels.get(here), stages)
-            if isinstance(one, str):
-                reasons[one] += 1
+            parts_here = _operations(here, messages[here], kernels.get(here), stages)
+            if isinstance(parts_here, str):
+                reasons[parts_here] += 1
                 break
-            parts += one
+            parts += parts_here
         else:
             if set(ranks) == set(stages):
-                found += parts
+                operations += parts
     if reasons:
         reason = reasons.most_common(1)[0][0]
         notes.append(
             f"pipeline: of {len(by_step)} steps without named microbatches "
-            f"{len({(o.capture, o.step) for o in found})} can be told apart; {reason}"
+            f"{len({(o.capture, o.step) for o in operations})} can be told apart; {reason}"
         )
-    return found, stages if found else {}
+    return operations, stages if operations else {}
 
 
 def _messages(con: duckdb.DuckDBPyConnection) -> dict[Window, _Messages]:
@@ -147,18 +147,18 @@ def _messages(con: duckdb.DuckDBPyConnection) -> dict[Window, _Messages]:
     members: dict[int, list[int]] = defaultdict(list)
     for row in rows:
         members[row[7]].append(row[2])
-    found: dict[Window, _Messages] = {}
+    messages: dict[Window, _Messages] = {}
     for capture, step, rank, op, launch, start, end, instance in rows:
         others = [r for r in members[instance] if r != rank]
         if len(others) != 1:
             continue
-        one = found.setdefault((capture, step, rank), _Messages([], [], [], [], []))
-        one.op.append(op)
-        one.launch.append(launch)
-        one.start.append(start)
-        one.end.append(end)
-        one.peer.append(others[0])
-    return found
+        exchanged = messages.setdefault((capture, step, rank), _Messages([], [], [], [], []))
+        exchanged.op.append(op)
+        exchanged.launch.append(launch)
+        exchanged.start.append(start)
+        exchanged.end.append(end)
+        exchanged.peer.append(others[0])
+    return messages
 
 
 def _kernels(con: duckdb.DuckDBPyConnection) -> dict[Window, _Kernels]:
@@ -181,14 +181,14 @@ def _kernels(con: duckdb.DuckDBPyConnection) -> dict[Window, _Kernels]:
 def _chains(messages: Mapping[Window, _Messages]) -> tuple[dict[int, int], str]:
     """Stage by rank, and why there are none."""
     down: Counter[tuple[int, int]] = Counter()
-    for (_, _, rank), one in messages.items():
-        for peer in set(one.peer):
-            with_peer = [k for k, p in enumerate(one.peer) if p == peer]
-            if one.op[with_peer[0]] == "send":
+    for (_, _, rank), exchanged in messages.items():
+        for peer in set(exchanged.peer):
+            with_peer = [k for k, p in enumerate(exchanged.peer) if p == peer]
+            if exchanged.op[with_peer[0]] == "send":
                 down[rank, peer] += 1
     edges = {e for e, n in down.items() if n > down[e[1], e[0]]}
     ranks = {r for _, _, r in messages}
-    talks = {frozenset((r, p)) for (_, _, r), one in messages.items() for p in one.peer}
+    talks = {frozenset((r, p)) for (_, _, r), exchanged in messages.items() for p in exchanged.peer}
     if any(len(e) < 2 for e in talks) or talks != {frozenset(e) for e in edges}:
         return {}, "which way they go first differs from step to step"
     after, before = dict(edges), {b: a for a, b in edges}
@@ -286,9 +286,9 @@ def _windows(
             list(zip(at["backward-recv"], sends, strict=True)),
         )
     forwards = []
-    for one, following in zip(receives, [*receives[1:], end], strict=True):
-        later = [s for s in sends if s > one]
-        forwards.append((one, min([following, *later[:1]])))
+    for receive, following in zip(receives, [*receives[1:], end], strict=True):
+        later = [s for s in sends if s > receive]
+        forwards.append((receive, min([following, *later[:1]])))
     return forwards, list(zip([begin, *sends[:-1]], sends, strict=True))
 
 

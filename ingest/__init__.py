@@ -84,9 +84,9 @@ _FOREIGN: tuple[tuple[bytes, str, str], ...] = (
 
 def ingestor(name: str) -> Ingestor:
     """The ingestor of that name; KeyError if there is none."""
-    for one in INGESTORS:
-        if one.name == name:
-            return one
+    for known in INGESTORS:
+        if known.name == name:
+            return known
     raise KeyError(name)
 
 
@@ -105,21 +105,21 @@ def recognise(source: SourceFile) -> Recognition:
         return Recognition("empty", "it holds no bytes", status="empty")
     if source.export:
         return Recognition("nsys_report", f"its export {source.export} is read")
-    found = _mapped(head, source) if source.columns else _sniff(head, source)
-    if found is None and len(head) >= files.HEAD_BYTES and head.lstrip()[:1] in (b"{", b"["):
+    recognition = _mapped(head, source) if source.columns else _sniff(head, source)
+    if recognition is None and len(head) >= files.HEAD_BYTES and head.lstrip()[:1] in (b"{", b"["):
         # Keys of anyone's may stand before those that tell what a JSON file is.
         try:
-            found = _sniff(files.read_head(source, DEEP_HEAD_BYTES), source)
+            recognition = _sniff(files.read_head(source, DEEP_HEAD_BYTES), source)
         except Exception as error:  # as above
             return Recognition("unreadable", _why(error), status="unreadable")
-    return found or _foreign(head, source)
+    return recognition or _foreign(head, source)
 
 
 def _sniff(head: bytes, source: SourceFile) -> Recognition | None:
-    for one in INGESTORS:
-        found = one.sniff(head, source.name)
-        if found is not None:
-            return found
+    for known in INGESTORS:
+        recognition = known.sniff(head, source.name)
+        if recognition is not None:
+            return recognition
     if head.startswith(PARQUET_MAGIC):
         return PipelineTimersIngestor().recognise(source)  # its columns stand at its end
     return None

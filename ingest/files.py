@@ -477,7 +477,7 @@ def expand(paths: Sequence[str | Path]) -> list[SourceFile]:
     A path that means nothing raises InputError, and so does a run; what is wrong with a file is
     said when it is recognised or read.
     """
-    found: dict[str, Path] = {}
+    by_path: dict[str, Path] = {}
     for given in paths:
         path = Path(given)
         if not os.path.lexists(path):  # a file that is named ~ is that file
@@ -506,24 +506,24 @@ def expand(paths: Sequence[str | Path]) -> list[SourceFile]:
         else:
             raise InputError(f"{text}: no such file or folder")
         for match in matches:
-            found.setdefault(os.path.realpath(match), match)
-            if len(found) > MAX_FILES:
+            by_path.setdefault(os.path.realpath(match), match)
+            if len(by_path) > MAX_FILES:
                 raise LimitError(f"{text}: more than {MAX_FILES} files")
     sources: list[SourceFile] = []
-    whole = _whole_folders(found.values())
-    together = {*(p for p in found.values() if p.parent not in whole), *whole}
+    whole = _whole_folders(by_path.values())
+    together = {*(p for p in by_path.values() if p.parent not in whole), *whole}
     for match in sorted(together, key=lambda p: _natural(str(p))):
         for source in [whole[match]] if match in whole else _expand_file(match):
             sources += _split(source)
     return sources
 
 
-def _whole_folders(found: Iterable[Path]) -> dict[Path, SourceFile]:
+def _whole_folders(given: Iterable[Path]) -> dict[Path, SourceFile]:
     """Folders whose files are one source together."""
     from tracekit.ingest import SPLITTERS
 
     members: dict[Path, list[Path]] = {}
-    for path in found:
+    for path in given:
         if path.suffix == ".parquet" and path.is_file():
             members.setdefault(path.parent, []).append(path)
     whole: dict[Path, SourceFile] = {}
@@ -726,7 +726,7 @@ def _open_zip_member(path: str, index: int, free_bytes: int) -> BinaryIO:
 def _tar_members(path: Path) -> list[SourceFile]:
     text = str(path)
     archive_bytes = path.stat().st_size
-    found: list[tuple[str, int, int, int]] = []
+    listed: list[tuple[str, int, int, int]] = []
     raw_bytes = 0
     with _open_tar(text) as stream:
         try:
@@ -734,11 +734,11 @@ def _tar_members(path: Path) -> list[SourceFile]:
                 raw_bytes += size
                 _check_members(path, count, raw_bytes)
                 if name and not _is_hidden(name):
-                    found.append((name, at, size, mtime_s))
+                    listed.append((name, at, size, mtime_s))
         except (tarfile.TarError, EOFError, ValueError):
-            if not found:
+            if not listed:
                 raise
-    free = RATIO_FREE_BYTES // max(1, len(found))
+    free = RATIO_FREE_BYTES // max(1, len(listed))
     members = [
         _member(
             path,
@@ -747,7 +747,7 @@ def _tar_members(path: Path) -> list[SourceFile]:
             mtime_s * 10**9,
             partial(_open_tar_member, text, at, size, min(size, archive_bytes), free),
         )
-        for name, at, size, mtime_s in found
+        for name, at, size, mtime_s in listed
     ]
     return members if stream.is_compressed else _by_name(members)
 
@@ -803,7 +803,7 @@ def _tar_headers(stream: DecompressedStream) -> Iterator[tuple[str, int, int, in
 
 def _pax(data: bytes) -> dict[bytes, bytes]:
     """Records ``length key=value`` of a header; ValueError where they are none."""
-    found: dict[bytes, bytes] = {}
+    headers: dict[bytes, bytes] = {}
     at = 0
     while at < len(data):
         end = data.index(b" ", at, at + 10)
@@ -811,9 +811,9 @@ def _pax(data: bytes) -> dict[bytes, bytes]:
         if length <= end - at:
             raise ValueError("a record without a length")
         key, _, value = data[end + 1 : at + length - 1].partition(b"=")
-        found[key] = value
+        headers[key] = value
         at += length
-    return found
+    return headers
 
 
 def _pass_over(stream: DecompressedStream, size: int) -> None:
@@ -855,10 +855,10 @@ def _cursor_at(path: str, offset: int) -> _Cursor:
     here = [item for item in _CURSORS if item[0] == key and not item[1].stream.problem]
     again = [i for i in here if i[1].begin == offset and i[1].kept is not None]
     before = sorted((i for i in here if i[1].at <= offset), key=lambda i: i[1].at)
-    found = next(iter(again or before[::-1]), None)
-    if found is not None:
-        _CURSORS.remove(found)
-    cursor = found[1] if found is not None else _Cursor(_open_tar(path))
+    nearest = next(iter(again or before[::-1]), None)
+    if nearest is not None:
+        _CURSORS.remove(nearest)
+    cursor = nearest[1] if nearest is not None else _Cursor(_open_tar(path))
     if not again:
         _pass_over(cursor.stream, offset - cursor.at)
         cursor.at = cursor.begin = offset

@@ -154,9 +154,9 @@ def _fitted(rows: pa.Table, name: str, type_: pa.DataType, place: int, sink: Sin
     with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return column.cast(type_)
     kept: list[object] = []
-    for one in column:
+    for value in column:
         try:
-            kept.append(one.cast(type_).as_py())
+            kept.append(value.cast(type_).as_py())
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             kept.append(None)
     fitted = pa.array(kept, type_)

@@ -35,16 +35,16 @@ def deltas(readings: Sequence[int], limit: int | None = None) -> list[Delta]:
     The same as ``counter_deltas`` of queries/macros/counters.sql, which tests compare with this.
     """
     is_narrow = max(readings, default=0) < NARROW
-    found = [Delta(None)] if readings else []
+    pieces = [Delta(None)] if readings else []
     for old, new in pairwise(readings):
         if limit is not None and new >= limit:
-            found.append(Delta(None, "saturated"))
+            pieces.append(Delta(None, "saturated"))
         elif new >= old:
-            found.append(Delta(new - old))
+            pieces.append(Delta(new - old))
         elif (
             is_narrow and old > NARROW_END_RATIO * NARROW and new < (1 - NARROW_END_RATIO) * NARROW
         ):
-            found.append(Delta(new - old + NARROW, "wrap"))
+            pieces.append(Delta(new - old + NARROW, "wrap"))
         else:
-            found.append(Delta(None, "reset"))
-    return found
+            pieces.append(Delta(None, "reset"))
+    return pieces

@@ -197,14 +197,14 @@ def _several(line: bytes) -> tuple[list[Any], bool]:
     """Values that stand one after the other in a line, and whether they are all of it."""
     decoder = json.JSONDecoder(parse_float=str, parse_constant=str)
     text = line.decode("utf-8", "replace")
-    found: list[Any] = []
+    documents: list[Any] = []
     at = 0
     while at < len(text):
         try:
             value, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
-            return found, False
-        found.append(value)
+            return documents, False
+        documents.append(value)
         while at < len(text) and text[at] in " \t,":
             at += 1
-    return found, True
+    return documents, True

@@ -300,10 +300,10 @@ def of_dmon_short(short: str) -> Meaning | None:
 
 @cache
 def _smi() -> dict[str, str]:
-    found = dict(line.split() for line in _SMI.strip().splitlines())
+    names = dict(line.split() for line in _SMI.strip().splitlines())
     for name, event in REASONS.items():
-        found[f"clocks_event_reasons.{name}"] = f"clock_event.{event}"
-    return found
+        names[f"clocks_event_reasons.{name}"] = f"clock_event.{event}"
+    return names
 
 
 def of_smi(name: str, unit: str | None) -> Meaning | None:
@@ -325,9 +325,9 @@ def of_column(header: str) -> Meaning | None:
     name, _, bracket = header.partition("[")
     unit = bracket.rstrip("] ") or None
     name = name.strip()
-    found = of_dcgm(name.upper()) or of_dcgm(f"DCGM_FI_{name.upper()}") or of_smi(name, unit)
-    if found is not None:
-        return found
+    meaning = of_dcgm(name.upper()) or of_dcgm(f"DCGM_FI_{name.upper()}") or of_smi(name, unit)
+    if meaning is not None:
+        return meaning
     words = re.split(r"[^A-Za-z0-9%]+", name)
     units = {u.lower(): u for known in _TO.values() for u in known}
     if unit is None and len(words) > 1 and words[-1].lower() in units:

@@ -45,8 +45,8 @@ class Family:
 
     def sniff(self, head: bytes, name: str) -> Recognition | None:
         """Recognise a file of the family by its first bytes."""
-        found: Recognition | None = self._read_by().sniff(head, name)
-        return found
+        recognition: Recognition | None = self._read_by().sniff(head, name)
+        return recognition
 
     def read(self, source: SourceFile, sink: Sink, options: IngestOptions) -> None:
         """Stream the file into the sink."""

@@ -112,12 +112,12 @@ def read(source: SourceFile, sink: Sink) -> None:
         parser = _Parser(sink, NetSamples(sink, source), reading)
         for line in lines(stream) if is_lines else ():
             parser.protocol_line(line)
-        for found in () if is_lines else documents(stream):
-            if found.problem:
-                reading.bad(parser.place, found.problem)
+        for document in () if is_lines else documents(stream):
+            if document.problem:
+                reading.bad(parser.place, document.problem)
                 continue
-            for one in found.value if isinstance(found.value, list) else [found.value]:
-                parser.message(one)
+            for message in document.value if isinstance(document.value, list) else [document.value]:
+                parser.message(message)
         parser.finish()
         reading.finish(parser.samples, files.stream_problem(stream))
 
@@ -178,20 +178,20 @@ class _Parser:
         if isinstance(target, str) and target and target != "subscription":
             self.samples.of(target)
         first = list(_elements(prefix))
-        for one in _dicts(update.get("update")):
-            path = first + list(_elements(one.get("path")))
-            self._leaf(path, _value(one.get("val")))
+        for change in _dicts(update.get("update")):
+            path = first + list(_elements(change.get("path")))
+            self._leaf(path, _value(change.get("val")))
 
     def _gnmic(self, message: dict[str, Any]) -> None:
         self._documented()
         self._at(message.get("timestamp"))
         self._source(message.get("source"))
         first = list(_split(str(message.get("prefix") or "")))
-        for one in _dicts(message.get("updates")):
-            values = one.get("values")
+        for change in _dicts(message.get("updates")):
+            values = change.get("values")
             for path, value in values.items() if isinstance(values, dict) else ():
                 # values repeat the path without its keys: the keys stand in Path.
-                keyed = list(_split(str(one.get("Path") or one.get("path") or path)))
+                keyed = list(_split(str(change.get("Path") or change.get("path") or path)))
                 self._tree(first + keyed, value)
 
     def _event(self, message: dict[str, Any]) -> None:

@@ -88,10 +88,10 @@ class GpuSamples(Samples):
         """Write what is left, the devices, and what time the file covers."""
         self._end(basis)
         if self._devices:
-            found = list(self._devices.values())
+            devices = list(self._devices.values())
             names = ("node", "nvml_index", "uuid", "pci", "model")
             write_columns(
-                self._sink, "device", {name: [getattr(g, name) for g in found] for name in names}
+                self._sink, "device", {name: [getattr(g, name) for g in devices] for name in names}
             )
         if self._window is None:
             self._sink.fact(time_basis="none")

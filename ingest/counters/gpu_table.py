@@ -69,13 +69,13 @@ _WORDS = {"active": 1.0, "not active": 0.0, "yes": 1.0, "no": 0.0, "true": 1.0, 
 
 def sniff(head: bytes, name: str) -> Recognition | None:
     """Recognise a table by its first line."""
-    found = layout_of(header_line(head))
-    if found is None:
+    layout = layout_of(header_line(head))
+    if layout is None:
         return None
-    is_smi = any(m.original and m.original.startswith("nvidia-smi") for _, m in found.counters)
+    is_smi = any(m.original and m.original.startswith("nvidia-smi") for _, m in layout.counters)
     kind = "nvidia_smi" if is_smi else "gpu_csv"
     what = "nvidia-smi --query-gpu" if is_smi else "a table of GPU counters"
-    return Recognition(kind, f"{what}, {len(found.counters) or 1} counters", NAME)
+    return Recognition(kind, f"{what}, {len(layout.counters) or 1} counters", NAME)
 
 
 def recognise(source: SourceFile, head: bytes) -> Recognition:
@@ -309,12 +309,12 @@ class _Reader:
             both, which = np.unique(which * len(texts) + codes, return_inverse=True)
             pairs = (divmod(n, len(texts)) for n in both.tolist())
             combined = [(*combined[a], texts[b]) for a, b in pairs]
-        found = []
+        gpus = []
         for values in combined:
             if values not in self._gpus:
                 self._gpus[values] = _gpu(tuple(v.strip() if v else None for v in values))
-            found.append(self._gpus[values])
-        return which, found
+            gpus.append(self._gpus[values])
+        return which, gpus
 
     def _read(self, texts: pl.Series, meaning: Meaning, lines: np.ndarray) -> _Column:
         """One counter's column as numbers; counts also exactly."""
@@ -492,14 +492,14 @@ class _Reader:
         return self._clock[text]
 
     def _moment(self, text: str) -> int | None:
-        found = times.parse(text)
-        if found is not None:
-            self._is_local |= isinstance(found, times.Local) and not self._is_utc
-            return found
-        found = local_ns(text)
-        if found is not None:
+        time_ns = times.parse(text)
+        if time_ns is not None:
+            self._is_local |= isinstance(time_ns, times.Local) and not self._is_utc
+            return time_ns
+        time_ns = local_ns(text)
+        if time_ns is not None:
             self._is_local |= not self._is_utc
-        return found
+        return time_ns
 
 
 def _codes(column: pl.Series) -> tuple[np.ndarray, list[str | None]]:

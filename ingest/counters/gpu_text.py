@@ -382,9 +382,9 @@ class _Reader:
 
     def _end_matrix(self) -> None:
         if self._matrix:
-            found = topology.from_matrix("\n".join(self._matrix), self._matrix_place)
-            if found is not None:
-                topology.write_links(self._sink, found, self._node)
+            matrix = topology.from_matrix("\n".join(self._matrix), self._matrix_place)
+            if matrix is not None:
+                topology.write_links(self._sink, matrix, self._node)
         self._matrix = []
 
     # --- nvlink -s

@@ -105,13 +105,13 @@ def read(source: SourceFile, sink: Sink) -> None:
         reading = Reading(sink, stream, "iproute2", "line")
         samples = NetSamples(sink, source)
         links: dict[tuple[str | None, str], tuple[int, str]] = {}
-        for found in documents(stream):
-            if found.problem:
-                reading.bad(found.line, found.problem)
+        for document in documents(stream):
+            if document.problem:
+                reading.bad(document.line, document.problem)
                 continue
             reading.good()
-            for record in _records(found.value):
-                _record(record, found.line, found.stamp_ns, samples, links, reading)
+            for record in _records(document.value):
+                _record(record, document.line, document.stamp_ns, samples, links, reading)
         write_links(
             sink, ((at, node, port, host, None) for (node, port), (at, host) in links.items())
         )

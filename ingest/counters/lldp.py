@@ -45,9 +45,11 @@ def read(source: SourceFile, sink: Sink) -> None:
         reading.from_documentation("A list of LLDP neighbours")
         samples = NetSamples(sink, source)
         links: dict[tuple[str | None, str], tuple[int, str, str | None]] = {}
-        found = _from_json(stream, reading) if is_json else _from_table(stream, reading, samples)
+        neighbours = (
+            _from_json(stream, reading) if is_json else _from_table(stream, reading, samples)
+        )
         unnamed = 0
-        for place, port, peer, nic in found:
+        for place, port, peer, nic in neighbours:
             if not _NAME.fullmatch(peer) or _MAC.fullmatch(peer):
                 unnamed += 1
                 continue
@@ -95,19 +97,22 @@ def _from_table(
 
 
 def _from_json(stream: Any, reading: Reading) -> Iterator[tuple[int, str, str, str | None]]:
-    for found in documents(stream):
-        if found.problem:
-            reading.bad(found.line, found.problem)
+    for document in documents(stream):
+        if document.problem:
+            reading.bad(document.line, document.problem)
             continue
-        for answer in found.value if isinstance(found.value, list) else [found.value]:
+        for answer in document.value if isinstance(document.value, list) else [document.value]:
             if not isinstance(answer, dict):
-                reading.bad(found.line, "no answer of a command")
+                reading.bad(document.line, "no answer of a command")
                 continue
             reading.good()
-            for one in answer.get("lldpNeighbors") or ():
-                if isinstance(one, dict) and isinstance(one.get("port"), str):
-                    peer, nic = str(one.get("neighborDevice")), _nic(one.get("neighborPort"), None)
-                    yield found.line, one["port"], peer, nic
+            for neighbour in answer.get("lldpNeighbors") or ():
+                if isinstance(neighbour, dict) and isinstance(neighbour.get("port"), str):
+                    peer, nic = (
+                        str(neighbour.get("neighborDevice")),
+                        _nic(neighbour.get("neighborPort"), None),
+                    )
+                    yield document.line, neighbour["port"], peer, nic
             lldp = answer.get("lldp")
             interfaces = lldp.get("interface") if isinstance(lldp, dict) else None
             for port, entry in _interfaces(interfaces):
@@ -118,7 +123,7 @@ def _from_json(stream: Any, reading: Reading) -> Iterator[tuple[int, str, str, s
                 far_id = far.get("id")
                 identity = far_id.get("value") if isinstance(far_id, dict) else None
                 for name in names[:1]:
-                    yield found.line, port, name, _nic(identity, far.get("descr"))
+                    yield document.line, port, name, _nic(identity, far.get("descr"))
 
 
 def _interfaces(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -29,9 +29,9 @@ def read(source: SourceFile, sink: Sink) -> None:
     """Write the pairs into host_link."""
     with source.open() as stream:
         data = stream.read(MAX_BYTES + 1)
-    found = from_xml(data.decode("utf-8", "replace")) if len(data) <= MAX_BYTES else None
+    topology = from_xml(data.decode("utf-8", "replace")) if len(data) <= MAX_BYTES else None
     sink.fact(place_kind="event", producer="NCCL topology", time_basis="none")
-    if found is None:
+    if topology is None:
         sink.count(
             "bad_document",
             doc="XML that breaks off, declares entities or is none: nothing of it is kept.",
@@ -39,6 +39,6 @@ def read(source: SourceFile, sink: Sink) -> None:
         )
         sink.fact(status="partial", reason="the XML is damaged")
         return
-    write_links(sink, found, node_of_path(source.path))
-    if not found.cells:
+    write_links(sink, topology, node_of_path(source.path))
+    if not topology.cells:
         sink.fact(status="empty", reason="it names no GPU")

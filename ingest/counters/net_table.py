@@ -92,14 +92,14 @@ def counter_of(name: str, unit: str | None, original: str) -> Counter:
 
 def _counter(what: Meaning, unit: str | None, original: str) -> Counter:
     scales = _SCALES.get(what.unit or "", {})
-    own = what._replace(scale=1)
+    plain = what._replace(scale=1)
     if unit is None:
-        return Counter(own, round(what.scale), original)
+        return Counter(plain, round(what.scale), original)
     wanted = {u.lower() if what.unit != "bits/s" else u: s for u, s in scales.items()}
     scale = scales.get(unit) or wanted.get(unit.lower())
     if scale is None:
         raise ValueError(", ".join(scales) or "none")
-    return Counter(own, int(scale) if scale.denominator == 1 else scale, original)
+    return Counter(plain, int(scale) if scale.denominator == 1 else scale, original)
 
 
 def sniff(head: bytes, name: str) -> Recognition | None:
@@ -237,9 +237,9 @@ class _Table:
         name = cells[layout.roles["metric"]].strip()[:200]
         if name not in self._named and len(self._named) < 10_000:
             self._named[name] = layout.metrics.get(name) or _by_header(name)
-        found = self._named.get(name)
-        if found is not None:
-            yield cells[layout.roles["value"]], found
+        named = self._named.get(name)
+        if named is not None:
+            yield cells[layout.roles["value"]], named
             return
         count_other_metrics(self._sink)
 

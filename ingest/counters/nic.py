@@ -353,20 +353,20 @@ class _Parser:
             self.samples.add(place, self._port, what, value, original=name)
 
     def rdma_documents(self, found_documents: Any) -> None:
-        for found in found_documents:
-            if found.problem or not isinstance(found.value, list):
-                self._reading.bad(found.line, found.problem or "no list of links")
+        for document in found_documents:
+            if document.problem or not isinstance(document.value, list):
+                self._reading.bad(document.line, document.problem or "no list of links")
                 continue
             self._documented("rdma statistic -j")
             self._reading.good()
-            self.samples.at(found.stamp_ns)
-            for entry in found.value:
+            self.samples.at(document.stamp_ns)
+            for entry in document.value:
                 if isinstance(entry, dict) and "ifname" in entry and "cntn" not in entry:
                     port = f"{entry['ifname']}/{entry.get('port', 1)}"
                     for name, value in entry.items():
                         if name not in ("ifindex", "ifname", "port"):
                             what = rdma_names.hardware_meaning(name)
-                            self.samples.add(found.line, port, what, value, original=name)
+                            self.samples.add(document.line, port, what, value, original=name)
 
     # --- sysfs -----------------------------------------------------------------------------------
 

@@ -23,8 +23,8 @@ _NAME = re.compile(r"[A-Za-z0-9_][\w.+-]{0,63}")
 def executable(text: str | None) -> str | None:
     """The name of the executable at the start of a command line; None for what may be no name."""
     words = (text or "").split()
-    found = re.split(r"[/\\]", words[0])[-1] if words else ""
-    return found if _NAME.fullmatch(found) else None
+    program = re.split(r"[/\\]", words[0])[-1] if words else ""
+    return program if _NAME.fullmatch(program) else None
 
 
 def is_compute(kind: str) -> bool:

@@ -101,35 +101,35 @@ class _Writer:
         held = self._meanings.get(id(series))
         if held is not None and held[0] is series:
             return held[1]  # type: ignore[no-any-return]  # one of the three
-        found = gpu_series(series) or nic_metric(series)
+        meaning = gpu_series(series) or nic_metric(series)
         if len(self._meanings) < exposition.MAX_CACHED:
-            self._meanings[id(series)] = (series, found)
-        return found
+            self._meanings[id(series)] = (series, meaning)
+        return meaning
 
     def put(self, sample: Sample, time_ns: int | None, time_source: str | None) -> None:
         """One sample into its table."""
-        found = self.meaning(sample.series)
-        if found is None:
+        whose = self.meaning(sample.series)
+        if whose is None:
             self.unknown_count += 1
             return
         self.known_count += 1
-        if isinstance(found, NicMetric):
-            self.is_documented |= found.is_documented
-            if found.node is not None:
-                self.net.of(found.node)
+        if isinstance(whose, NicMetric):
+            self.is_documented |= whose.is_documented
+            if whose.node is not None:
+                self.net.of(whose.node)
             self.net.at(time_ns if time_source == "content" else None)
             self.net.add(
                 sample.line,
-                found.port,
-                found.meaning,
+                whose.port,
+                whose.meaning,
                 _whole(sample.number)
-                if found.meaning.kind == "cumulative"
+                if whose.meaning.kind == "cumulative"
                 else _real(sample.number),
                 original=sample.series.name,
-                priority=found.priority,
+                priority=whose.priority,
             )
             return
-        gpu, meaning = found
+        gpu, meaning = whose
         text = sample.number
         source = time_source if time_ns is not None else None
         held = self._numbers.get((id(sample.series), source))
@@ -355,8 +355,8 @@ def _put_pairs(place: int, series: Series, pairs: pl.DataFrame, writer: _Writer)
     import numpy as np
     import polars as pl
 
-    found = writer.meaning(series)
-    if found is None:
+    whose = writer.meaning(series)
+    if whose is None:
         writer.unknown_count += pairs.height
         return 0
     # Milliseconds, as Prometheus has them: the float holds them exactly.
@@ -368,16 +368,16 @@ def _put_pairs(place: int, series: Series, pairs: pl.DataFrame, writer: _Writer)
     times_ns = times_ms.astype(np.int64) * 1_000_000
     texts = pairs["number"]
     writer.known_count += len(texts)
-    if isinstance(found, NicMetric):
-        writer.is_documented |= found.is_documented
-        if found.node is not None:
-            writer.net.of(found.node)
+    if isinstance(whose, NicMetric):
+        writer.is_documented |= whose.is_documented
+        if whose.node is not None:
+            writer.net.of(whose.node)
         for time_ns, text in zip(times_ns.tolist(), texts.to_list(), strict=True):
             writer.net.at(time_ns)
-            printed = _whole(text) if found.meaning.kind == "cumulative" else text
-            writer.net.add(place, found.port, found.meaning, printed, original=series.name)
+            printed = _whole(text) if whose.meaning.kind == "cumulative" else text
+            writer.net.add(place, whose.port, whose.meaning, printed, original=series.name)
         return bad
-    gpu, meaning = found
+    gpu, meaning = whose
     plain = texts.cast(pl.Float64, strict=False)
     is_word = plain.is_null()
     if is_word.any():

@@ -148,11 +148,11 @@ def table(block: bytes, bad_count: int = 0) -> tuple[pl.DataFrame, int]:
     if _PAIRS.fullmatch(block):
         text = block.translate(None, _NOT_DIGITS).replace(b"],", b"\n").rstrip(b"]")
         try:
-            found = pl.read_csv(text + b"\n", has_header=False, schema=schema)
+            frame = pl.read_csv(text + b"\n", has_header=False, schema=schema)
         except pl.exceptions.PolarsError:
-            found = None
-        if found is not None and found.height == block.count(b"["):
-            return found, bad_count
+            frame = None
+        if frame is not None and frame.height == block.count(b"["):
+            return frame, bad_count
     good = list(_pairs(block))
     rows = [g for g in good if g is not None]
     return pl.DataFrame(rows, schema=schema, orient="row"), bad_count + len(good) - len(rows)

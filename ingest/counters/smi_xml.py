@@ -219,26 +219,26 @@ class _Document:
             if not self._listed:
                 self._processes.nobody(self._place, gpu, time_ns, said)
             return  # of a GPU that is cut into instances, each has its own
-        for one in whole:
-            used = re.fullmatch(r"(\d{1,9}) MiB", one.get("used_memory", ""))
-            if one.get("pid", "").isdecimal() and len(one["pid"]) < 10:
+        for process in whole:
+            used = re.fullmatch(r"(\d{1,9}) MiB", process.get("used_memory", ""))
+            if process.get("pid", "").isdecimal() and len(process["pid"]) < 10:
                 self._processes.one(
                     self._place,
                     gpu,
-                    int(one["pid"]),
+                    int(process["pid"]),
                     time_ns,
                     said,
-                    kind=one.get("type", "")[:8] or None,
-                    name=one.get("process_name"),
+                    kind=process.get("type", "")[:8] or None,
+                    name=process.get("process_name"),
                     memory_bytes=int(used[1]) << 20 if used else None,
                 )
 
     def _write(self) -> None:
-        found = self._gpu or {}
+        fields = self._gpu or {}
         gpu = Gpu(
-            uuid=uuid_of(found.get("uuid")),
-            pci=found.get("pci"),
-            model=(found.get("product_name") or None),
+            uuid=uuid_of(fields.get("uuid")),
+            pci=fields.get("pci"),
+            model=(fields.get("product_name") or None),
         )
         self._samples.described(gpu)
         time_ns, source = self._time_ns, "content"

@@ -178,12 +178,12 @@ def read(source: SourceFile, sink: Sink) -> None:
         reading = Reading(sink, stream, "SONiC", "line")
         parser = _Parser(NetSamples(sink, source), reading)
         if is_json:
-            for found in documents(stream):
-                if found.problem:
-                    reading.bad(found.line, found.problem)
+            for document in documents(stream):
+                if document.problem:
+                    reading.bad(document.line, document.problem)
                 else:
-                    parser.samples.at(found.stamp_ns)
-                    parser.json(found.line, found.value)
+                    parser.samples.at(document.stamp_ns)
+                    parser.json(document.line, document.value)
         else:
             for block in blocks(lines(stream)):
                 parser.block(block)

@@ -171,12 +171,12 @@ def read(source: SourceFile, sink: Sink) -> None:
         reading = Reading(sink, stream, "SONiC COUNTERS_DB", "event")
         samples = NetSamples(sink, source)
         dump = _Dump(sink, samples, reading)
-        for found in documents(stream):
-            if found.problem or not isinstance(found.value, dict):
-                reading.bad(found.line, found.problem or "no table of keys")
+        for document in documents(stream):
+            if document.problem or not isinstance(document.value, dict):
+                reading.bad(document.line, document.problem or "no table of keys")
                 continue
             reading.good()
-            dump.read(found.value, found.stamp_ns)
+            dump.read(document.value, document.stamp_ns)
         write_events(sink, dump.events)
         dump.finish()
         reading.finish(samples, files.stream_problem(stream))

@@ -89,12 +89,12 @@ def read(source: SourceFile, sink: Sink) -> None:
     with source.open() as stream:
         reading = Reading(sink, stream, "Arista EOS", "line")
         parser = _Parser(sink, NetSamples(sink, source), reading)
-        for found in documents(stream):
-            if found.problem:
-                reading.bad(found.line, found.problem)
+        for document in documents(stream):
+            if document.problem:
+                reading.bad(document.line, document.problem)
                 continue
-            parser.samples.at(found.stamp_ns)
-            parser.answers(found.line, found.value)
+            parser.samples.at(document.stamp_ns)
+            parser.answers(document.line, document.value)
         parser.finish()
         reading.finish(parser.samples, files.stream_problem(stream))
 
@@ -110,8 +110,8 @@ class _Parser:
     def answers(self, place: int, value: Any) -> None:
         self._place = place
         if isinstance(value, list):
-            for one in value:
-                self.answers(place, one)
+            for answer in value:
+                self.answers(place, answer)
             return
         if not isinstance(value, dict):
             self._reading.bad(place, "no answer of a command")

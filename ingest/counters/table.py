@@ -105,21 +105,21 @@ class Subject(NamedTuple, Generic[C]):
 
     def layout(self, line: str) -> Layout[C] | None:
         """The layout that a header line declares by itself; None where it is no header."""
-        found = header_of(line)
-        return self._layout(found[1], found[0], {}, {}) if found is not None else None
+        header = header_of(line)
+        return self._layout(header[1], header[0], {}, {}) if header is not None else None
 
     def mapped(self, line: str, source: SourceFile) -> Layout[C]:
         """The layout of a table whose columns job.toml explains; the rest by the usual headers.
 
         InputError, with path and line, for a column that the file does not have.
         """
-        found = header_of(line)
-        if found is None:
+        named = header_of(line)
+        if named is None:
             raise InputError(
                 f"{source.path}: line 1 is no header of a table",
                 hint="[[source]] columns is for CSV whose first line names its columns",
             )
-        delimiter, header = found
+        delimiter, header = named
         roles: dict[str, int] = {}
         counters: dict[int, C] = {}
         metrics: dict[str, C] = {}

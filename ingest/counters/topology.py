@@ -70,17 +70,17 @@ def read_topology(text: str) -> Topology | None:
     return None
 
 
-def write_links(sink: Sink, found: Topology, node: str | None) -> None:
+def write_links(sink: Sink, topology: Topology, node: str | None) -> None:
     """Rows of host_link."""
-    if not found.cells:
+    if not topology.cells:
         return
-    cells = found.cells
+    cells = topology.cells
 
     def of(each: Mapping[str, str | int]) -> list[str | int | None]:
         return [each.get(c.gpu) for c in cells]
 
     lanes = [int(c.connection[2:]) if c.connection.startswith("NV") else None for c in cells]
-    near = [c.peer in found.nearest.get(c.gpu, ()) if c.is_nic else None for c in cells]
+    near = [c.peer in topology.nearest.get(c.gpu, ()) if c.is_nic else None for c in cells]
     write_columns(
         sink,
         "host_link",
@@ -89,14 +89,14 @@ def write_links(sink: Sink, found: Topology, node: str | None) -> None:
             "node": [node] * len(cells),
             "gpu": [c.gpu for c in cells],
             "nvml_index": [_index(c.gpu) for c in cells],
-            "pci": of(found.pci),
+            "pci": of(topology.pci),
             "peer": [c.peer[:200] for c in cells],
             "peer_kind": ["nic" if c.is_nic else "gpu" for c in cells],
             "connection": [c.connection for c in cells],
             "nvlinks_count": lanes,
             "is_nearest": near,
-            "cpu_affinity": of(found.cpus),
-            "numa_node": of(found.numa),
+            "cpu_affinity": of(topology.cpus),
+            "numa_node": of(topology.numa),
         },
     )
 
@@ -225,12 +225,12 @@ def _root(text: str) -> ElementTree.Element | None:
     return root
 
 
-def _pci_word(one: _Found, other: _Found) -> str:
+def _pci_word(device: _Found, other: _Found) -> str:
     """nvidia-smi's word for the way over PCIe, from the tree: SYS between NUMA nodes."""
-    shared = [b for b in one.bridges if b in other.bridges]
+    shared = [b for b in device.bridges if b in other.bridges]
     if not shared:
-        return "PHB" if one.cpu == other.cpu else "SYS"
-    deepest = max(len(one.bridges), len(other.bridges)) - len(shared)
+        return "PHB" if device.cpu == other.cpu else "SYS"
+    deepest = max(len(device.bridges), len(other.bridges)) - len(shared)
     return "PIX" if deepest <= 1 else "PXB"
 
 
@@ -273,7 +273,7 @@ def from_matrix(text: str, first_line: int = 1) -> Topology | None:
         return None
     nearest: dict[str, tuple[str, ...]] = {}
     lanes: dict[str, int] = {}
-    found: list[Cell] = []
+    read_cells: list[Cell] = []
     cpus: dict[str, str] = {}
     numa: dict[str, int] = {}
     for gpu in gpus:
@@ -284,7 +284,7 @@ def from_matrix(text: str, first_line: int = 1) -> Topology | None:
         nearest[gpu] = tuple(legend.get(n, n) for n in nics if n in far and far[n] == best)
         links = [int(c[2:]) for c in words.values() if re.fullmatch(r"NV\d+", c)]
         lanes[gpu] = sum(links)
-        found += [
+        read_cells += [
             Cell(places[gpu], gpu, legend.get(peer, peer), peer in nics, word)
             for peer, word in words.items()
             if _WORD.fullmatch(word)
@@ -300,7 +300,7 @@ def from_matrix(text: str, first_line: int = 1) -> Topology | None:
         nics=tuple(legend.get(n, n) for n in nics),
         nearest=nearest,
         nvlink_domain=linked or None,
-        cells=tuple(found),
+        cells=tuple(read_cells),
         cpus=cpus,
         numa=numa,
     )

@@ -60,11 +60,11 @@ def read(source: SourceFile, sink: Sink) -> None:
         parser = _Parser(sink, NetSamples(sink, source), reading)
         reading.from_documentation("Telemetry of UFM")
         if is_json:
-            for found in documents(stream):
-                if found.problem:
-                    reading.bad(found.line, found.problem)
+            for document in documents(stream):
+                if document.problem:
+                    reading.bad(document.line, document.problem)
                     continue
-                parser.answer(found.line, found.value, found.stamp_ns)
+                parser.answer(document.line, document.value, document.stamp_ns)
         else:
             parser.table(stream)  # type: ignore[arg-type]
         parser.finish()
@@ -182,7 +182,7 @@ class _Parser:
 
     def answer(self, place: int, value: Any, stamp_ns: int | None) -> None:
         """Every port of an answer, wherever it is nested."""
-        found = 0
+        ports_count = 0
         for port, row, time_ns in _ports(value, stamp_ns):
             key = _PORT_KEY.fullmatch(port)
             if key is None:
@@ -191,9 +191,9 @@ class _Parser:
                 named = _first(row, ("name", "dname", *_NAME_COLUMNS))
                 guid = ufm_names.guid(key[1]) or ""
                 self._counters(place, named, guid, key[2], _statistics(row), time_ns)
-            found += 1
-        if found:
-            self._reading.good(found)
+            ports_count += 1
+        if ports_count:
+            self._reading.good(ports_count)
         else:
             self._reading.bad(place, "an answer without ports and their counters")
 
@@ -222,7 +222,7 @@ def _ports(value: Any, stamp_ns: int | None) -> Iterator[tuple[str, dict[str, An
         if depth > MAX_DEPTH:
             continue
         if isinstance(node, list):
-            stack += [(key, one, time_ns, depth + 1) for one in reversed(node)]
+            stack += [(key, child, time_ns, depth + 1) for child in reversed(node)]
             continue
         if not isinstance(node, dict):
             continue
@@ -231,8 +231,8 @@ def _ports(value: Any, stamp_ns: int | None) -> Iterator[tuple[str, dict[str, An
             time_ns = times.parse(str(stated)) or time_ns
         # The time above a group of ports is its key; the port's own key is its GUID and number.
         key = key if _PORT_KEY.fullmatch(key) else str(node.get("guid", ""))
-        own = _statistics(node)
-        if any(ufm_names.of_ufm(str(n)[:100]) is not None for n in own):
+        statistics = _statistics(node)
+        if any(ufm_names.of_ufm(str(n)[:100]) is not None for n in statistics):
             yield key, node, time_ns
             continue
         stack += [

@@ -142,10 +142,10 @@ def meta_of_args(args: CommArgs, name_op: str | None = None) -> Meta:
 
 def meta_of_range(name: str, dims: bytes, types: bytes) -> Meta | None:
     """What a range such as ``nccl:all_reduce`` says, with its input shapes where recorded."""
-    found = names.collective_range(name)
-    if found is None:
+    operation = names.collective_range(name)
+    if operation is None:
         return None
-    op = found[1]
+    op = operation[1]
     elements, width, dtype = _input_size(dims, types)
     in_bytes = _times(elements, width)
     if op in ("recv", "gather", "all_gather"):
@@ -167,16 +167,16 @@ def _input_size(dims: bytes, types: bytes) -> tuple[int | None, int | None, str 
     if not isinstance(shapes, list) or not isinstance(kinds, list) or len(shapes) != len(kinds):
         return None, None, None
     total = 0
-    found: set[str] = set()
+    dtypes: set[str] = set()
     for shape, kind in zip(shapes, kinds, strict=True):
         counts = _elements(shape)
         if counts is None or not isinstance(kind, str) or not kind:
             return None, None, None
         total += counts
-        found.add(kind)
-    if len(found) != 1:
+        dtypes.add(kind)
+    if len(dtypes) != 1:
         return None, None, None
-    kind = found.pop()
+    kind = dtypes.pop()
     return total, DTYPE_BYTES.get(kind.lower()), kind
 
 

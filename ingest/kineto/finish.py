@@ -70,7 +70,7 @@ class Finisher:
         """Launch columns (numpy, with the mask of what was found) and the step of each row."""
         launches, steps = self.reader.launches, self.reader.steps
         start = rows["start_ns"].to_numpy()
-        at, found = launches.find(rows["correlation"], start)
+        at, is_known = launches.find(rows["correlation"], start)
         if not len(launches.start):
             empty = np.zeros(len(start), np.int64)
             launched = {"start": empty, "end": empty, "thread": empty, "pid": empty}
@@ -83,13 +83,13 @@ class Finisher:
             }
         by_launch, is_launch = steps.find(launched["start"])
         by_time, is_time = steps.find(start)
-        is_launch &= found
-        is_time &= ~found  # work whose launch lies outside all steps belongs to none of them
+        is_launch &= is_known
+        is_time &= ~is_known  # work whose launch lies outside all steps belongs to none of them
         step = np.where(is_launch, by_launch, by_time)
         source = np.where(is_launch, "launch", np.where(is_time, "time", ""))
         return {
             **launched,
-            "found": found,
+            "found": is_known,
             "step": pa.array(step, mask=~(is_launch | is_time)),
             "step_source": pa.array(source.tolist(), pa.string(), mask=source == ""),
         }
@@ -110,7 +110,7 @@ class Finisher:
 
     def _write_comms(self, rows: pa.Table) -> None:
         joined = self._launch(rows)
-        found = joined["found"].tolist()
+        is_known = joined["found"].tolist()
         starts, threads = joined["start"].tolist(), joined["thread"].tolist()
         pids = joined["pid"].tolist()
         codes = rows["meta"].to_pylist()
@@ -124,7 +124,7 @@ class Finisher:
         enqueued: list[int | None] = []
         for i, code in enumerate(codes):
             shown = self.reader.gpu.shown(kernel_names[i])
-            where = (pids[i], threads[i], starts[i]) if found[i] else None
+            where = (pids[i], threads[i], starts[i]) if is_known[i] else None
             meta = self.reader.gpu.metas[code]
             param = self._param(externals[i], where)
             if param is not None:
@@ -150,7 +150,7 @@ class Finisher:
             metas.append(meta)
             libraries.append(self._library(shown))
             reductions.append(shown.reduction)
-            enqueued.append(param.start if param is not None else starts[i] if found[i] else None)
+            enqueued.append(param.start if param is not None else starts[i] if is_known[i] else None)
         n = rows.num_rows
         columns = {
             "place": rows["place"],
@@ -179,7 +179,7 @@ class Finisher:
         A group without any kernel is no group of this device (gloo), or one that was not seen
         working. A call inside another is the same call; so is one with its number.
         """
-        found: list[HostComm] = []
+        open_calls: list[HostComm] = []
         until = dict(self.finished)
         numbers: set[tuple[GroupKey, bool, int]] = set()
         for param in sorted(self.reader.params, key=lambda p: (p.start, -p.end, p.place)):
@@ -194,14 +194,14 @@ class Finisher:
                     continue
                 numbers.add(number)
             until[key] = param.end
-            found.append(param)
-        if not found:
+            open_calls.append(param)
+        if not open_calls:
             return
-        metas = [p.meta for p in found]
+        metas = [p.meta for p in open_calls]
         columns = {
-            "place": ints([p.place for p in found]),
-            "enqueue_ns": ints([p.start for p in found]),
-            "sequence": ints([p.sequence for p in found]),
+            "place": ints([p.place for p in open_calls]),
+            "enqueue_ns": ints([p.start for p in open_calls]),
+            "sequence": ints([p.sequence for p in open_calls]),
             **{
                 name: values
                 for name, values in self._meta_columns(metas).items()
@@ -288,8 +288,8 @@ class Finisher:
             self.seen_groups.setdefault(key, meta)
         if not ranks:
             return None, None, None
-        own = self.header.rank
-        rank = ranks.index(own) if own is not None and own in ranks else None
+        own_rank = self.header.rank
+        rank = ranks.index(own_rank) if own_rank is not None and own_rank in ranks else None
         return group_id(ranks), "file", rank
 
     def _cuts(self, start: Any, dur: Any) -> dict[str, Any]:

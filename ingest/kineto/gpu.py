@@ -64,9 +64,9 @@ class GpuNames(Names):
         self._copies: list[str | None] = []
 
     def __missing__(self, name: str) -> int:
-        found = names.classify_kernel(name)
-        self.classes.append(found)
-        self.is_comm.append(found.library is not None)
+        kernel = names.classify_kernel(name)
+        self.classes.append(kernel)
+        self.is_comm.append(kernel.library is not None)
         return super().__missing__(name)
 
     def codes(self, shown: list[str]) -> list[int]:

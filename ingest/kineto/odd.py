@@ -102,8 +102,8 @@ class OddEvents:
         return fields
 
     def _repaired_utf8(self, place: int, raw: bytes) -> None:
-        one = salvage.REPAIRS[0]
-        self._sink.count(one.counter, doc=one.doc, place=place, shape=salvage.shape(raw))
+        repair = salvage.REPAIRS[0]
+        self._sink.count(repair.counter, doc=repair.doc, place=place, shape=salvage.shape(raw))
 
     def _lose(self, place: int, raw: bytes) -> None:
         self.lost += 1

@@ -161,15 +161,15 @@ def repair(text: bytes) -> tuple[bytes, list[Repair]] | None:
     """The text as JSON and the repairs that it took; None if none of them helps."""
     if len(text) > _REPAIR_LIMIT_BYTES:
         return None
-    for one in REPAIRS:
-        changed = one.apply(text)
+    for kind in REPAIRS:
+        changed = kind.apply(text)
         if changed != text and is_json(changed):
-            return changed, [one]
+            return changed, [kind]
     taken: list[Repair] = []
-    for one in REPAIRS:
-        changed = one.apply(text)
+    for kind in REPAIRS:
+        changed = kind.apply(text)
         if changed != text:
-            taken.append(one)
+            taken.append(kind)
             text = changed
             if is_json(text):
                 return text, taken
@@ -261,8 +261,8 @@ def _one(pieces: Sequence[bytes], i: int, place: int, sink: Sink) -> tuple[bytes
             return joined, count
     repaired = repair(piece)
     if repaired is not None:
-        for one in repaired[1]:
-            sink.count(one.counter, doc=one.doc, place=place, shape=shape(piece))
+        for repaired_by in repaired[1]:
+            sink.count(repaired_by.counter, doc=repaired_by.doc, place=place, shape=shape(piece))
         return repaired[0], 1
     sink.count(
         "lost_event",

@@ -482,14 +482,14 @@ class TraceReader:
         distinct = set(shown)
         for i in self._rows_with(shown, distinct & {"record_param_comms"}):
             self._param_comms(events[i], int(places[i]), int(start[i]), int(dur[i]))
-        found = self._rows_with(shown, self._special(distinct))
-        if found:
+        rows = self._rows_with(shown, self._special(distinct))
+        if rows:
             # Ranges of 2021 traces stand among the operators; they are not work of their own.
             is_range = np.zeros(len(events), np.bool_)
-            is_range[found] = True
+            is_range[rows] = True
             rest = np.flatnonzero(~is_range)
             ranges = np.flatnonzero(is_range)
-            self._ranges([events[i] for i in found], places[ranges], start[ranges], dur[ranges])
+            self._ranges([events[i] for i in rows], places[ranges], start[ranges], dur[ranges])
             events = [events[i] for i in rest.tolist()]
             shown = [e.name for e in events]
             places, start, dur = places[rest], start[rest], dur[rest]
@@ -608,10 +608,10 @@ class TraceReader:
 
     def _frames(self, events: Sequence[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
         shown = [e.name for e in events]
-        found = self._rows_with(shown, self._special(set(shown)))
-        if found:
-            rows = np.array(found)
-            kept = [events[i] for i in found]
+        framed = self._rows_with(shown, self._special(set(shown)))
+        if framed:
+            rows = np.array(framed)
+            kept = [events[i] for i in framed]
             kinds = [self._domains[e.name] for e in kept]
             self._hold_ranges(kept, places[rows], start[rows], dur[rows], kinds, is_twin=False)
         if self.options.stacks:

@@ -135,17 +135,17 @@ class Comms:
         self, speaker: Speaker, text: bytes, place: int, time_ns: int | None
     ) -> Comm | None:
         """Take in a line that describes a communicator (``comm 0x.. rank R nranks N ..``)."""
-        found = words(text)
-        value = pointer(found.get(b"comm"))
+        mentioned = words(text)
+        value = pointer(mentioned.get(b"comm"))
         if value is None:
             return None
         is_start = text.endswith(b"Init START")
         comm = self.current.get((speaker.process, value))
-        if comm is None or self._is_another(comm, found, is_start):
+        if comm is None or self._is_another(comm, mentioned, is_start):
             comm = self._new(speaker, value, place)
         comm.is_stub = False
         comm.time_ns = comm.time_ns if comm.time_ns is not None else time_ns
-        self._fill(comm, speaker, found, text)
+        self._fill(comm, speaker, mentioned, text)
         key = (speaker.process, speaker.tid)
         if is_start:
             self.process(speaker).has_start = True
@@ -165,19 +165,19 @@ class Comms:
             self.threads[key] = comm
         return comm
 
-    def _is_another(self, comm: Comm, found: dict[bytes, bytes], is_start: bool) -> bool:
+    def _is_another(self, comm: Comm, mentioned: dict[bytes, bytes], is_start: bool) -> bool:
         """Whether a pointer now means another communicator than before."""
         if comm.is_stub:
             return False
         if is_start and (comm.is_ended or comm.state is not None):
             return True
-        if comm.is_ended and b"nranks" in found:
-            rank = as_int(found.get(b"rank"))
-            return rank != comm.group_rank or as_int(found[b"nranks"]) != comm.group_size
-        size = as_int(found.get(b"nranks") or found.get(b"nRanks"))
+        if comm.is_ended and b"nranks" in mentioned:
+            rank = as_int(mentioned.get(b"rank"))
+            return rank != comm.group_rank or as_int(mentioned[b"nranks"]) != comm.group_size
+        size = as_int(mentioned.get(b"nranks") or mentioned.get(b"nRanks"))
         if size is not None and comm.group_size is not None and size != comm.group_size:
             return True
-        stated = found.get(b"commId")
+        stated = mentioned.get(b"commId")
         return bool(stated and comm.comm_hash and comm.comm_hash != stated.decode().lower())
 
     def _new(self, speaker: Speaker, value: int, place: int) -> Comm:
@@ -202,12 +202,14 @@ class Comms:
             self.all.append(comm)
         return comm
 
-    def _fill(self, comm: Comm, speaker: Speaker, found: dict[bytes, bytes], text: bytes) -> None:
-        rank = as_int(found.get(b"rank"))
+    def _fill(
+        self, comm: Comm, speaker: Speaker, mentioned: dict[bytes, bytes], text: bytes
+    ) -> None:
+        rank = as_int(mentioned.get(b"rank"))
         if comm.group_rank is None and rank is not None:
             comm.group_rank = rank
             self.by_rank.setdefault((comm.process, rank), []).append(comm)
-        size = as_int(found.get(b"nranks") or found.get(b"nRanks"))
+        size = as_int(mentioned.get(b"nranks") or mentioned.get(b"nRanks"))
         comm.group_size = size if size is not None else comm.group_size
         for name, key in (
             ("nodes", b"nNodes"),
@@ -215,19 +217,19 @@ class Comms:
             ("device", b"cudaDev"),
             ("nvml", b"nvmlDev"),
         ):
-            value = as_int(found.get(key))
+            value = as_int(mentioned.get(key))
             if value is not None:
                 setattr(comm, name, value)
-        if b"busId" in found:
-            comm.pci = pci(found[b"busId"])
-        if b"commId" in found:
-            comm.comm_hash = found[b"commId"].decode().lower()
-        parent = pointer(found.get(b"parent"))
+        if b"busId" in mentioned:
+            comm.pci = pci(mentioned[b"busId"])
+        if b"commId" in mentioned:
+            comm.comm_hash = mentioned[b"commId"].decode().lower()
+        parent = pointer(mentioned.get(b"parent"))
         if parent:
-            self._derive_hash(comm, speaker, parent, found)
+            self._derive_hash(comm, speaker, parent, mentioned)
 
     def _derive_hash(
-        self, comm: Comm, speaker: Speaker, parent: int, found: dict[bytes, bytes]
+        self, comm: Comm, speaker: Speaker, parent: int, mentioned: dict[bytes, bytes]
     ) -> None:
         """Splits since 2.23 state no commId: parent, count and colour tell them apart."""
         above = self.current.get((speaker.process, parent))
@@ -236,11 +238,11 @@ class Comms:
         comm.parent = above
         comm.parent_hash = above.comm_hash
         if comm.comm_hash is None and above.comm_hash is not None:
-            count = found.get(b"splitCount") or found.get(b"childCount")
+            count = mentioned.get(b"splitCount") or mentioned.get(b"childCount")
             if count is None:  # 2.23: the count is ours to make
                 count = b"#%d" % above.children
             above.children += 1
-            color = found.get(b"color", b"0").decode()
+            color = mentioned.get(b"color", b"0").decode()
             comm.comm_hash = f"{above.comm_hash}/{count.decode()}/{color}"
 
     # --- lines that carry none -------------------------------------------------------------------
@@ -249,13 +251,13 @@ class Comms:
         """The communicator that this thread initialises or spoke of last."""
         return self.threads.get((speaker.process, speaker.tid))
 
-    def of_ranks(self, speaker: Speaker, own: int, other: int) -> Comm | None:
-        """The communicator in which this process is rank ``own`` and ``other`` is a rank."""
+    def of_ranks(self, speaker: Speaker, rank: int, other: int) -> Comm | None:
+        """The communicator in which this process is rank ``rank`` and ``other`` is a rank."""
         comm = self.of_thread(speaker)
-        if comm is not None and _fits(comm, own, other):
+        if comm is not None and _fits(comm, rank, other):
             return comm
-        found = [c for c in self._living(speaker.process, own) if _fits(c, own, other)]
-        return found[0] if len(found) == 1 else None
+        comms = [c for c in self._living(speaker.process, rank) if _fits(c, rank, other)]
+        return comms[0] if len(comms) == 1 else None
 
     def _living(self, process: Process, rank: int) -> list[Comm]:
         """The communicators in which a process is that rank; none where they are too many."""
@@ -269,8 +271,8 @@ class Comms:
         comm = self.of_thread(speaker)
         if comm is not None and comm.group_rank == 0 and not comm.is_ended:
             return comm
-        found = [c for c in self._living(speaker.process, 0) if not c.is_ended]
-        return found[0] if len(found) == 1 else None
+        comms = [c for c in self._living(speaker.process, 0) if not c.is_ended]
+        return comms[0] if len(comms) == 1 else None
 
     def is_before_init(self, speaker: Speaker) -> bool:
         """Whether a line of an init (2.17 and before) waits for its end to name the pointer."""
@@ -333,11 +335,11 @@ COMM_COLUMNS = (
 )  # fmt: skip
 
 
-def _fits(comm: Comm, own: int | None, other: int | None) -> bool:
-    if comm.group_rank != own or comm.is_ended:
+def _fits(comm: Comm, rank: int | None, other: int | None) -> bool:
+    if comm.group_rank != rank or comm.is_ended:
         return False
     size = comm.group_size
-    return size is None or max(own or 0, other or 0) < size
+    return size is None or max(rank or 0, other or 0) < size
 
 
 def _prove_world_ranks(comms: list[Comm]) -> None:

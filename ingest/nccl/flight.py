@@ -223,8 +223,8 @@ def whole(value: object) -> int | None:
 
 def _count(value: object) -> int | None:
     """Progress; -1 is "none yet"."""
-    found = whole(value)
-    return found if found is not None and found >= 0 else None
+    count = whole(value)
+    return count if count is not None and count >= 0 else None
 
 
 def _flag(value: object) -> bool | None:

@@ -310,9 +310,9 @@ class LogReader:
             return self._collnet(speaker, text, time_ns)
         channel, connection, start, _, end, _, side, way = found.groups()
         source, target = int(start), int(end)
-        own, other = (target, source) if side == b"receive" else (source, target)
+        rank, other = (target, source) if side == b"receive" else (source, target)
         transport, tail = self._transport(speaker, way)
-        row: list[Any] = [None, own, other, speaker, self.place, time_ns, (
+        row: list[Any] = [None, rank, other, speaker, self.place, time_ns, (
             as_int(channel), source, target, transport, *tail[:3],
             side.decode() if side else None, as_int(connection), *tail[3:],
         )]  # fmt: skip
@@ -320,7 +320,7 @@ class LogReader:
             if self.comms.wait(speaker, row):
                 return True
         else:
-            row[0] = self.comms.of_ranks(speaker, own, other)
+            row[0] = self.comms.of_ranks(speaker, rank, other)
         self._add_edge(row)
         return True
 

@@ -209,12 +209,12 @@ class _Reader:
 def _counts(rank: dict[str, Any]) -> dict[str, int]:
     """Calls of a rank by operation, as far as they are known and numbers."""
     stated = rank.get("collective_counts")
-    found = {}
+    counts = {}
     for op, value in stated.items() if isinstance(stated, dict) else ():
         kind, count = OPS.get(str(op).encode()), as_whole(value)
         if kind and count is not None:
-            found[kind] = count
-    return found
+            counts[kind] = count
+    return counts
 
 
 def _time_ns(value: object) -> int | None:

@@ -40,9 +40,9 @@ def sniff(head: bytes, name: str) -> Recognition | None:
         return None
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
     if start in (b"{", b"["):
-        found = _json(head)
-        if found is not None:
-            return found
+        recognition = _json(head)
+        if recognition is not None:
+            return recognition
     if _INSPECTOR.search(head):
         return Recognition("nccl_inspector", "records of NCCL Inspector", "nccl_inspector")
     if _NCCL.search(head) or _VERSION.search(head):

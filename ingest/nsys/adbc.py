@@ -92,7 +92,7 @@ def query(
             shown = f"CASE WHEN {is_read} THEN CAST({shown} AS BLOB) END"
         columns.append(shown)
     lengths = [f'coalesce(octet_length("{name}"), 0)' for name, is_it in is_text.items() if is_it]
-    columns.append(" OR ".join(f"{one} > {max_value_bytes}" for one in lengths) or "0")
+    columns.append(" OR ".join(f"{length} > {max_value_bytes}" for length in lengths) or "0")
     condition = f" WHERE {where}" if where else ""
     rows = f'SELECT {", ".join(columns)} FROM "{table}" NOT INDEXED{condition}'  # noqa: S608
     return Query(f"SELECT {', '.join([*first, '0'])} UNION ALL {rows}", is_text)

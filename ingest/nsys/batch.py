@@ -26,19 +26,19 @@ class Batch:
 
     def __getitem__(self, name: str) -> Sequence[Any]:
         """A column as Python values; all null where the table has none of that name."""
-        found = self.columns.get(name)
-        if found is None:
+        column = self.columns.get(name)
+        if column is None:
             return [None] * len(self)
-        values: Sequence[Any] = found.to_pylist() if isinstance(found, pa.Array) else found
+        values: Sequence[Any] = column.to_pylist() if isinstance(column, pa.Array) else column
         return values
 
     def ints(self, name: str) -> pa.Array:
         """A column as int64; what is no integer of 64 bits is null."""
-        found = self.columns.get(name)
-        if found is None:
+        column = self.columns.get(name)
+        if column is None:
             return pa.nulls(len(self), pa.int64())
-        is_done = isinstance(found, pa.Array) and found.type == pa.int64()
-        return found if is_done else columns.ints(self[name])
+        is_done = isinstance(column, pa.Array) and column.type == pa.int64()
+        return column if is_done else columns.ints(self[name])
 
     def int32s(self, name: str) -> pa.Array:
         """A column as int32; what does not fit is null."""
@@ -46,22 +46,22 @@ class Batch:
 
     def texts(self, name: str) -> pa.Array:
         """A column as strings; what is no text is null."""
-        found = self.columns.get(name)
-        if found is None:
+        column = self.columns.get(name)
+        if column is None:
             return pa.nulls(len(self), pa.string())
-        if isinstance(found, pa.Array):
-            return found if found.type == pa.string() else pa.nulls(len(self), pa.string())
-        return columns.texts([v if isinstance(v, str) else None for v in found])
+        if isinstance(column, pa.Array):
+            return column if column.type == pa.string() else pa.nulls(len(self), pa.string())
+        return columns.texts([v if isinstance(v, str) else None for v in column])
 
     @property
     def text_bytes(self) -> int:
         """Bytes of the columns that are Arrow's strings."""
-        found = (c for c in self.columns.values() if isinstance(c, pa.Array))
-        return sum(c.nbytes - 4 * len(c) for c in found if c.type == pa.string())
+        columns = (c for c in self.columns.values() if isinstance(c, pa.Array))
+        return sum(c.nbytes - 4 * len(c) for c in columns if c.type == pa.string())
 
     def has_null(self, name: str) -> bool:
         """Whether a column lacks a value."""
-        found = self.columns.get(name)
-        if found is None:
+        column = self.columns.get(name)
+        if column is None:
             return len(self) > 0
-        return found.null_count > 0 if isinstance(found, pa.Array) else None in found
+        return column.null_count > 0 if isinstance(column, pa.Array) else None in column

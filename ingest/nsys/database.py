@@ -188,7 +188,7 @@ class Database(Tables):
             " OR type = 'table' AND (coalesce(rootpage, 0) <= 0 OR sql LIKE 'CREATE VIRTUAL %')"
         ).fetchall()
         self.unreal = [name for (name,) in others if isinstance(name, str)]
-        found: dict[str, tuple[str, ...]] = {}
+        tables: dict[str, tuple[str, ...]] = {}
         for name, sql in named:
             if not isinstance(name, str) or '"' in name or "WITHOUT ROWID" in str(sql).upper():
                 continue
@@ -200,8 +200,8 @@ class Database(Tables):
                 self.unreal.append(name)  # nsys makes none, and rows could not be told apart
                 continue
             self._types[name] = types
-            found[name] = tuple(types)
-        return found
+            tables[name] = tuple(types)
+        return tables
 
     def stream(self, table: str, wanted: Sequence[str], where: str = "") -> Iterator[Batch]:
         """The same rows as ``batches``: of a large table by adbc-driver-sqlite, and from the row
@@ -334,12 +334,12 @@ class Database(Tables):
         known = self.too_long.get(table, set())
         if not _is_too_long(error) or len(known) >= MAX_LONG_ROWS:
             return False
-        one = f'SELECT {listed} FROM "{table}" WHERE rowid = ?'  # noqa: S608 - checked names
+        one_row = f'SELECT {listed} FROM "{table}" WHERE rowid = ?'  # noqa: S608 - checked names
         try:
             sql = f'SELECT rowid FROM "{table}" WHERE {rest} ORDER BY rowid LIMIT 2'  # noqa: S608
             for (rowid,) in self._con.execute(sql, params).fetchall():
                 try:
-                    self._con.execute(one, [rowid]).fetchall()
+                    self._con.execute(one_row, [rowid]).fetchall()
                 except sqlite3.Error as why_not:
                     if not _is_too_long(why_not):
                         return False
@@ -371,7 +371,7 @@ def _rising(rows: list[tuple[Any, ...]], last: int) -> list[tuple[Any, ...]]:
     if ids and ids[0] > last and all(map(lt, ids, ids[1:])):
         return rows
     before = [last, *ids]
-    count = next((i for i, one in enumerate(ids) if one <= before[i]), len(ids))
+    count = next((i for i, row_id in enumerate(ids) if row_id <= before[i]), len(ids))
     return rows[:count]
 
 

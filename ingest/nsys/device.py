@@ -141,18 +141,18 @@ class DeviceRows:
         """Launch columns and the step of each row."""
         reader = self.reader
         calls, steps = reader.launches, reader.steps
-        at, found = calls.find(pa.chunked_array([correlation]), start)
-        rows = at[found & good]
+        at, is_known = calls.find(pa.chunked_array([correlation]), start)
+        rows = at[is_known & good]
         if len(rows):
-            np.minimum.at(self._first, rows, start[found & good])
-            np.maximum.at(self._last, rows, (start + dur)[found & good])
+            np.minimum.at(self._first, rows, start[is_known & good])
+            np.maximum.at(self._last, rows, (start + dur)[is_known & good])
         begin = calls.start[at] if len(calls.start) else np.zeros(len(start), np.int64)
         by_launch, is_launch = steps.find(begin)
         by_time, is_time = steps.find(start)
-        is_launch = is_launch & found
-        is_time = is_time & ~found  # work whose launch lies outside all steps belongs to none
+        is_launch = is_launch & is_known
+        is_time = is_time & ~is_known  # work whose launch lies outside all steps belongs to none
         source = np.where(is_launch, "launch", np.where(is_time, "time", ""))
-        missing = ~found
+        missing = ~is_known
 
         def of(values: Int64s) -> pa.Array:
             return (
@@ -195,11 +195,13 @@ class DeviceRows:
             ids = pc.coalesce(ids, batch.ints("shortName"))
         encoded = ids.dictionary_encode()
         distinct = encoded.dictionary.to_pylist()
-        shown = [strings.text(one) for one in distinct]
-        for one, text in zip(distinct, shown, strict=True):
-            if one not in self._classes:
-                self._classes[one] = names.classify_kernel(text or "")
-        is_comm = np.array([self._classes[one].library is not None for one in distinct], np.bool_)
+        shown = [strings.text(name_id) for name_id in distinct]
+        for name_id, text in zip(distinct, shown, strict=True):
+            if name_id not in self._classes:
+                self._classes[name_id] = names.classify_kernel(text or "")
+        is_comm = np.array(
+            [self._classes[name_id].library is not None for name_id in distinct], np.bool_
+        )
         codes = encoded.indices
         known = np.asarray(codes.is_valid())
         rows = known & (is_comm[np.asarray(codes.fill_null(0))] if len(is_comm) else False)
@@ -236,7 +238,7 @@ class DeviceRows:
     def _collectives(self, columns: dict[str, Any], is_comm: Bools) -> None:
         mask = pa.array(is_comm)
         rows = pa.table(columns).filter(mask)
-        said = [self._classes[one] for one in self._kernel_ids.filter(mask).to_pylist()]
+        said = [self._classes[name_id] for name_id in self._kernel_ids.filter(mask).to_pylist()]
         n = rows.num_rows
         launched = rows.filter(pc.is_valid(rows["launch_start_ns"]))
         self.comm_launches.append(

@@ -146,8 +146,8 @@ def processes(database: Tables) -> list[Process]:
     for table in DEVICE_TABLES:
         for global_pid, device in database.distinct(table, "globalPid", "deviceId"):
             devices[global_pid] = min(device, devices.get(global_pid, device))
-    found = [Process(g, pid_of(g), d) for g, d in devices.items()]
-    return sorted(found, key=lambda p: (p.device, p.pid))
+    processes_found = [Process(g, pid_of(g), d) for g, d in devices.items()]
+    return sorted(processes_found, key=lambda p: (p.device, p.pid))
 
 
 def read_meta(database: Tables) -> Meta:
@@ -200,20 +200,20 @@ def _read_capture(name: str, value: str, meta: Meta) -> None:
     if name in ("START_TRIGGER", "STOP_TRIGGER") and re.fullmatch(r"[A-Za-z]{1,30}", value):
         meta.triggers[name] = value
     elif name.endswith(":ENVIRONMENT_VARIABLE"):
-        found = _environment([value])
-        meta.env.update({k: v for k, v in found.items() if k not in meta.env})
+        environment = _environment([value])
+        meta.env.update({k: v for k, v in environment.items() if k not in meta.env})
 
 
 def _environment(items: list[str]) -> dict[str, str]:
     """The allow-listed variables among ``KEY=value`` texts."""
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for item in items:
         key, is_set, value = item.partition("=")
         value = value.strip().strip('"')
         shape = _ALLOWED.get(key.strip())
         if is_set and shape is not None and shape.fullmatch(value):
-            found[key.strip()] = value
-    return found
+            variables[key.strip()] = value
+    return variables
 
 
 def gpus(database: Tables, pid: int) -> list[Gpu]:
@@ -226,10 +226,10 @@ def gpus(database: Tables, pid: int) -> list[Gpu]:
                 ordinals[gpu] = ordinal
     has_ordinals = bool(ordinals)
     wanted = ("id", "name", "busLocation", "uuid", "smCount", "totalMemory", "cuDevice")
-    found = []
+    devices = []
     for gpu, name, bus, uuid, sms, memory, cuda in database.rows("TARGET_INFO_GPU", wanted):
         ordinal = ordinals.get(gpu) if has_ordinals else cuda
-        found.append(
+        devices.append(
             Gpu(
                 gpu=gpu if type(gpu) is int else -1,
                 ordinal=ordinal if type(ordinal) is int else None,
@@ -240,7 +240,7 @@ def gpus(database: Tables, pid: int) -> list[Gpu]:
                 memory_bytes=memory if type(memory) is int and memory > 0 else None,
             )
         )
-    return found
+    return devices
 
 
 def _is_uuid(value: object) -> bool:

@@ -98,14 +98,14 @@ class Payloads:
         wanted = ("domainId", "schemaId", "name", "type", "offset")
         if not database.has(ENTRIES, *wanted):
             return
-        found: dict[tuple[int, int], dict[str, Entry]] = defaultdict(dict)
+        by_range: dict[tuple[int, int], dict[str, Entry]] = defaultdict(dict)
         for domain, schema, name, kind, offset in database.rows(ENTRIES, wanted):
             # A type beyond the built-in ones is an enumeration, which is an int.
             code = _FORMATS.get(kind, "i" if isinstance(kind, int) and kind >= 1 << 24 else "")
             if isinstance(name, str) and code:
                 at = offset if isinstance(offset, int) and offset >= 0 else 0
-                found[domain, schema][name] = Entry(name, code, at)
-        self.schemas = {key: list(entries.values()) for key, entries in found.items()}
+                by_range[domain, schema][name] = Entry(name, code, at)
+        self.schemas = {key: list(entries.values()) for key, entries in by_range.items()}
 
     def decode(self, blob: object) -> Mapping[str, int | float]:
         """Fields of one payload by the names of its entries; nothing where it makes no sense."""
@@ -169,7 +169,7 @@ class Payloads:
         """Operations that were asked for after the last one of their communicator that a kernel
         shows: a kernel that never ends is in no export. One without any kernel says nothing."""
         calls = [c for listed in self._calls.values() for c in listed]
-        found = [
+        open_calls = [
             c
             for c in calls
             if c.comm in self.finished
@@ -177,7 +177,7 @@ class Payloads:
             and op_of(c.name) != "unknown"
             and c.ranks_count is None
         ]
-        return sorted(found, key=lambda c: (c.start, c.place))
+        return sorted(open_calls, key=lambda c: (c.start, c.place))
 
     def of_launch(self, thread: int, moment: int) -> Said:
         """What is said of the kernel that a thread launched at a moment."""
@@ -263,15 +263,15 @@ def unfinished(
     starts = np.concatenate([s for _, s in launched])
     last = int(starts.max())
     of_thread = {int(t): np.sort(starts[threads == t]) for t in np.unique(threads)}
-    found = []
+    open_calls = []
     for call in calls:
         if call.end < last or op_of(call.name) == "unknown":
             continue
-        own = of_thread.get(call.thread, starts[:0])
-        at = int(np.searchsorted(own, call.start, side="left"))
-        if at == len(own) or own[at] > call.end:
-            found.append(call)
-    return sorted(found, key=lambda c: (c.start, c.place))
+        of_its_thread = of_thread.get(call.thread, starts[:0])
+        at = int(np.searchsorted(of_its_thread, call.start, side="left"))
+        if at == len(of_its_thread) or of_its_thread[at] > call.end:
+            open_calls.append(call)
+    return sorted(open_calls, key=lambda c: (c.start, c.place))
 
 
 def _sum_bytes(calls: Iterable[Call]) -> int | None:

@@ -77,7 +77,7 @@ class ParquetTables(Tables):
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
-        found: list[pa.RecordBatch] = []
+        batches: list[pa.RecordBatch] = []
         row = size = 0
         with pq.ParquetFile(self._path(table)) as file:
             for batch in file.iter_batches(BATCH_ROWS, columns=[BLOB]):
@@ -88,11 +88,11 @@ class ParquetTables(Tables):
                 if pc.any(good).as_py():
                     kept = pa.record_batch([numbers, blobs], ["rowid", BLOB]).filter(good)
                     size += kept.nbytes
-                    found.append(kept)
+                    batches.append(kept)
                 if size > MAX_BLOBS_BYTES:
                     raise ValueError(table)
         schema = pa.schema([("rowid", pa.int64()), (BLOB, pa.binary())])
-        return pa.Table.from_batches(found, schema)
+        return pa.Table.from_batches(batches, schema)
 
     def _path(self, table: str) -> str:
         return str(self._folder / f"{table}.parquet")

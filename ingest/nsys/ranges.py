@@ -121,11 +121,11 @@ class HostRanges:
 
     def _texts(self, batch: Batch) -> pa.Array:
         """Registered strings by their id, others as they stand."""
-        own = batch.texts("text")
+        texts = batch.texts("text")
         ids = batch.ints("textId")
         if ids.null_count == len(ids):
-            return own
-        return pc.coalesce(self.reader.strings.take(ids), own)
+            return texts
+        return pc.coalesce(self.reader.strings.take(ids), texts)
 
     def _learn_domains(self, kinds: Int64s, batch: Batch, text: pa.Array) -> None:
         created = np.flatnonzero(kinds == DOMAIN_CREATE).tolist()
@@ -144,8 +144,8 @@ class HostRanges:
         is_range: npt.NDArray[np.bool_],
         markers: list[steps.Marker],
     ) -> None:
-        found = pc.match_substring_regex(rows["name"], steps.COARSE).fill_null(False)
-        for i in np.flatnonzero(np.asarray(found) & is_range).tolist():
+        is_marker = pc.match_substring_regex(rows["name"], steps.COARSE).fill_null(False)
+        for i in np.flatnonzero(np.asarray(is_marker) & is_range).tolist():
             end = int(start[i] + dur[i])
             name = rows["name"][i].as_py()
             markers.append(steps.Marker(self._count + i, name, int(threads[i]), int(start[i]), end))

@@ -97,9 +97,9 @@ class Reader:
 
     def run(self) -> None:
         """Write all rows and facts."""
-        found = m.processes(self.database)
-        self.siblings = len(found)
-        wanted = [p for p in found if not self.source.part or p.part == self.source.part]
+        processes = m.processes(self.database)
+        self.siblings = len(processes)
+        wanted = [p for p in processes if not self.source.part or p.part == self.source.part]
         if self.source.part and not wanted:
             raise InputError("the export no longer holds this process")
         self.process = wanted[0] if len(wanted) == 1 else None
@@ -407,11 +407,11 @@ class Reader:
         if not self.database.has(m.CUDA_EVENT, "eventId", "eventSyncId"):
             return {}
         wanted = ("eventId", "eventSyncId", "streamId", "correlationId")
-        found: dict[tuple[Any, Any], tuple[Any, Any]] = {}
+        events: dict[tuple[Any, Any], tuple[Any, Any]] = {}
         for batch in self.batches(m.CUDA_EVENT, wanted):
             for event, sync, stream, correlation in zip(*(batch[c] for c in wanted), strict=True):
-                found[event, sync] = (stream, correlation)
-        return found
+                events[event, sync] = (stream, correlation)
+        return events
 
     # --- small tables and facts ----------------------------------------------------------------
 

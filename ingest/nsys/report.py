@@ -32,8 +32,12 @@ def with_exports(sources: Sequence[SourceFile]) -> list[SourceFile]:
 
     def export(report: SourceFile) -> str:
         for path in sniff.export_paths(report.path):
-            found = written.get(path)
-            if found is None or found.mtime_ns < report.mtime_ns or not sniff.is_whole(found):
+            database = written.get(path)
+            if (
+                database is None
+                or database.mtime_ns < report.mtime_ns
+                or not sniff.is_whole(database)
+            ):
                 continue
             return Path(path).name
         return ""
@@ -46,18 +50,18 @@ def export_reports(sources: Sequence[SourceFile], nsys: str, folder: Path) -> li
 
     UsageError where nsys cannot be run, InputError where it refuses a report.
     """
-    found: list[SourceFile] = []
+    sources_found: list[SourceFile] = []
     for number, source in enumerate(sources):
         is_exported = bool(source.export)
         if is_exported or not sniff.is_report(source.name) or not Path(source.path).is_file():
-            found.append(source)
+            sources_found.append(source)
             continue
         target = folder / f"{number}.sqlite"
         _export(nsys, source.path, target)
         stored = str(target)
         exported = replace(source, stored=stored, open=partial(files.open_file, stored))
-        found += sniff.split(exported)
-    return found
+        sources_found += sniff.split(exported)
+    return sources_found
 
 
 def _ends_with_us() -> Callable[[], object] | None:

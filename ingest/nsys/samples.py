@@ -127,12 +127,12 @@ def _good(
 
 def _network_metrics(reader: Reader) -> dict[tuple[Any, Any], tuple[str, str | None]]:
     wanted = ("metricsListId", "metricsIdx", "name", "unit")
-    found: dict[tuple[Any, Any], tuple[str, str | None]] = {}
+    metrics: dict[tuple[Any, Any], tuple[str, str | None]] = {}
     for listed, index, name, unit in reader.database.rows("TARGET_INFO_NETWORK_METRICS", wanted):
         if isinstance(name, str) and _PLAIN.fullmatch(name):
             is_plain = isinstance(unit, str) and bool(_PLAIN.fullmatch(unit))
-            found[listed, index] = (name, unit if is_plain else None)
-    return found
+            metrics[listed, index] = (name, unit if is_plain else None)
+    return metrics
 
 
 def _nics(reader: Reader) -> dict[Any, str]:

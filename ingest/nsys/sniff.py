@@ -124,12 +124,12 @@ def split(source: SourceFile) -> list[SourceFile]:
         if head != MAGIC and not is_folder:
             return [source]
         with OnDisk(source, stored_path(source)) as path, opened(path) as database:
-            found = meta.processes(database) if meta.is_export(database) else []
+            processes = meta.processes(database) if meta.is_export(database) else []
     except (OSError, InputError):
         return [source]
-    if not 2 <= len(found) <= MAX_PROCESSES:
+    if not 2 <= len(processes) <= MAX_PROCESSES:
         return [source]
     return [
         replace(source, path=f"{source.path}!{process.part}", part=process.part)
-        for process in found
+        for process in processes
     ]

@@ -41,19 +41,19 @@ class Strings:
 
     def starting(self, prefix: str) -> list[int]:
         """Ids of the strings that begin so."""
-        found = pc.starts_with(self.values, prefix).fill_null(False)
-        ids: list[int] = self._ids[np.asarray(found)].tolist()
+        is_like = pc.starts_with(self.values, prefix).fill_null(False)
+        ids: list[int] = self._ids[np.asarray(is_like)].tolist()
         return ids
 
     def matching(self, pattern: str) -> list[int]:
         """Ids of the strings in which a regular expression of Arrow's is found."""
-        found = pc.match_substring_regex(self.values, pattern).fill_null(False)
-        ids: list[int] = self._ids[np.asarray(found)].tolist()
+        is_like = pc.match_substring_regex(self.values, pattern).fill_null(False)
+        ids: list[int] = self._ids[np.asarray(is_like)].tolist()
         return ids
 
-    def text(self, one: int | None) -> str | None:
+    def text(self, text_id: int | None) -> str | None:
         """One string."""
-        if one is None:
+        if text_id is None:
             return None
-        value: str | None = self.take(pa.array([one], pa.int64()))[0].as_py()
+        value: str | None = self.take(pa.array([text_id], pa.int64()))[0].as_py()
         return value

@@ -47,7 +47,7 @@ class Projection:
 def project(thread: Int64s, start: Int64s, end: Int64s, launched: Launched) -> Projection:
     """The projection of ranges of any number of threads."""
     count = len(start)
-    found = Projection(
+    projection = Projection(
         np.full(count, NEVER, np.int64),
         np.full(count, -NEVER, np.int64),
         np.zeros(count, np.int64),
@@ -57,21 +57,26 @@ def project(thread: Int64s, start: Int64s, end: Int64s, launched: Launched) -> P
     order = np.lexsort((np.arange(count), -end, start, thread))
     calls = np.lexsort((launched.start, launched.thread))
     sorted_threads, call_threads = thread[order], launched.thread[calls]
-    for one in np.unique(thread).tolist():
+    for thread_id in np.unique(thread).tolist():
         low, high = (
-            np.searchsorted(sorted_threads, one),
-            np.searchsorted(sorted_threads, one, "right"),
+            np.searchsorted(sorted_threads, thread_id),
+            np.searchsorted(sorted_threads, thread_id, "right"),
         )
         first, last = (
-            np.searchsorted(call_threads, one),
-            np.searchsorted(call_threads, one, "right"),
+            np.searchsorted(call_threads, thread_id),
+            np.searchsorted(call_threads, thread_id, "right"),
         )
-        _project_thread(order[low:high], calls[first:last], start, end, launched, found)
-    return found
+        _project_thread(order[low:high], calls[first:last], start, end, launched, projection)
+    return projection
 
 
 def _project_thread(
-    rows: Int64s, calls: Int64s, start: Int64s, end: Int64s, launched: Launched, found: Projection
+    rows: Int64s,
+    calls: Int64s,
+    start: Int64s,
+    end: Int64s,
+    launched: Launched,
+    projection: Projection,
 ) -> None:
     swept = _sweep(
         start[rows].tolist(),
@@ -80,7 +85,7 @@ def _project_thread(
         launched.end[calls].tolist(),
     )
     if swept is None:
-        _project_crossing(rows, calls, start, end, launched, found)
+        _project_crossing(rows, calls, start, end, launched, projection)
         return
     parent, depth, leaf = swept
     n = len(rows)
@@ -101,8 +106,8 @@ def _project_thread(
         np.maximum.at(last, outer, last[inner])
         np.add.at(launches, outer, launches[inner])
         np.add.at(children, outer, 1)
-    found.first[rows], found.last[rows], found.launches[rows] = first, last, launches
-    found.level[rows], found.children[rows] = depth, children
+    projection.first[rows], projection.last[rows], projection.launches[rows] = first, last, launches
+    projection.level[rows], projection.children[rows] = depth, children
 
 
 def _sweep(
@@ -142,7 +147,12 @@ def _sweep(
 
 
 def _project_crossing(
-    rows: Int64s, calls: Int64s, start: Int64s, end: Int64s, launched: Launched, found: Projection
+    rows: Int64s,
+    calls: Int64s,
+    start: Int64s,
+    end: Int64s,
+    launched: Launched,
+    projection: Projection,
 ) -> None:
     """The same where ranges cross: every call asks the ranges that are open."""
     call = 0
@@ -157,19 +167,19 @@ def _project_crossing(
             active = [r for r in active if end[r] >= begins[one]]
             for r in active:
                 if end[r] >= ends[one]:
-                    found.first[r] = min(found.first[r], launched.first[one])
-                    found.last[r] = max(found.last[r], launched.last[one])
-                    found.launches[r] += 1
+                    projection.first[r] = min(projection.first[r], launched.first[one])
+                    projection.last[r] = max(projection.last[r], launched.last[one])
+                    projection.launches[r] += 1
             call += 1
         if i == len(ranges):
             break
         mine = ranges[i]
         active = [r for r in active if end[r] >= until]
         holders = [r for r in active if end[r] >= end[mine]]
-        found.level[mine] = len(holders)
+        projection.level[mine] = len(holders)
         if holders:
             around[mine] = holders[-1]
         active.append(mine)
     for inner, outer in around.items():
-        if found.launches[inner]:
-            found.children[outer] += 1
+        if projection.launches[inner]:
+            projection.children[outer] += 1

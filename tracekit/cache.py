@@ -143,17 +143,17 @@ def _made(folder: Path) -> str | None:
 def _distrust(folder: Path) -> str | None:
     """Why what lies in a folder may be somebody else's; None where it cannot."""
     try:
-        found = folder.lstat()
+        folder_stat = folder.lstat()
     except OSError as error:
         return error.strerror or type(error).__name__
-    if stat.S_ISLNK(found.st_mode):
+    if stat.S_ISLNK(folder_stat.st_mode):
         return f"{folder} is a link"
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(folder_stat.st_mode):
         return f"{folder} is not a folder"
-    if found.st_uid != os.getuid():
+    if folder_stat.st_uid != os.getuid():
         return f"{folder} belongs to another user"
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"{folder} may be written by others (mode {stat.S_IMODE(found.st_mode):o})"
+    if folder_stat.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"{folder} may be written by others (mode {stat.S_IMODE(folder_stat.st_mode):o})"
     return None
 
 

@@ -549,14 +549,14 @@ def check(query: Query) -> list[str]:
     # Without replacement scans: a Python variable named like a table must not stand in for it.
     with duckdb.connect(config={"python_enable_replacements": False}) as con:
         create_empty_tables(con, query.reads)
-        found = _loaded(con, query) or _described(con, query)
-        if isinstance(found, str):
-            return [*problems, f"does not run on empty tables: {found}"]
+        columns = _loaded(con, query) or _described(con, query)
+        if isinstance(columns, str):
+            return [*problems, f"does not run on empty tables: {columns}"]
         declared = [(c.name, c.type) for c in query.columns]
-        if found != declared:
-            problems += [f"declares column {n} {t}" for n, t in declared if (n, t) not in found]
-            problems += [f"returns column {n} {t}" for n, t in found if (n, t) not in declared]
-            problems += [] if set(found) ^ set(declared) else ["columns are in another order"]
+        if columns != declared:
+            problems += [f"declares column {n} {t}" for n, t in declared if (n, t) not in columns]
+            problems += [f"returns column {n} {t}" for n, t in columns if (n, t) not in declared]
+            problems += [] if set(columns) ^ set(declared) else ["columns are in another order"]
         for name in query.reads:
             con.execute(f'DROP TABLE "{name}"')
             if not isinstance(_described(con, query), str):

@@ -109,18 +109,18 @@ class Alignment:
         at = {clock: i for i, clock in enumerate(self.clock_ids)}
         seen: set[tuple[int, int]] = set()
         for group in sorted({tuple(sorted(set(g))) for g in groups}, key=lambda g: (len(g), g)):
-            for i, one in enumerate(group):
+            for i, source in enumerate(group):
                 for other in group[i + 1 :]:
-                    if (one, other) in seen:
+                    if (source, other) in seen:
                         continue
                     if len(seen) >= MAX_PAIRS:
                         return
-                    seen.add((one, other))
-                    apart = int(self.apart_ns[at[one], at[other]])
-                    through = errors.get(one, 0), errors.get(other, 0)
+                    seen.add((source, other))
+                    apart = int(self.apart_ns[at[source], at[other]])
+                    through = errors.get(source, 0), errors.get(other, 0)
                     is_tighter = None in through or apart < sum(e or 0 for e in through)
                     if apart != UNKNOWN and is_tighter:
-                        yield one, other, apart
+                        yield source, other, apart
 
 
 UNKNOWN = -1
@@ -180,10 +180,10 @@ def _apart(closed: Floats, values: Floats, slack_ns: float) -> Ints:
     room = closed - (values[:, None] - values[None, :])
     room = np.maximum(room, room.T)
     known = np.isfinite(room)
-    found = np.full(room.shape, UNKNOWN, np.int64)
-    found[known] = np.ceil(room[known] + slack_ns)
-    np.fill_diagonal(found, 0)
-    return found
+    apart = np.full(room.shape, UNKNOWN, np.int64)
+    apart[known] = np.ceil(room[known] + slack_ns)
+    np.fill_diagonal(apart, 0)
+    return apart
 
 
 def _bounds(instances: Sequence[Instances], ids: Sequence[int]) -> Floats:
@@ -271,7 +271,7 @@ def _narrowed(instances: Sequence[Instances], ids: Sequence[int], closed: Floats
     import numpy as np
 
     position = {clock: i for i, clock in enumerate(ids)}
-    found = closed.copy()
+    narrowed = closed.copy()
     for group in instances:
         if group.is_pair:
             continue
@@ -287,10 +287,13 @@ def _narrowed(instances: Sequence[Instances], ids: Sequence[int], closed: Floats
             i, j = position[clock], position[first]
             middle, width = narrow
             # Only inside what causality allows: ends are weaker evidence.
-            if -found[j, i] <= middle <= found[i, j] and 2 * width < found[i, j] + found[j, i]:
-                found[i, j] = min(found[i, j], middle + width)
-                found[j, i] = min(found[j, i], -(middle - width))
-    tightened, _ = _closed(found)
+            if (
+                -narrowed[j, i] <= middle <= narrowed[i, j]
+                and 2 * width < narrowed[i, j] + narrowed[j, i]
+            ):
+                narrowed[i, j] = min(narrowed[i, j], middle + width)
+                narrowed[j, i] = min(narrowed[j, i], -(middle - width))
+    tightened, _ = _closed(narrowed)
     return closed if tightened is None else np.minimum(closed, tightened)
 
 

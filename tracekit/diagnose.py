@@ -213,9 +213,9 @@ def _answers(
     """
     local = threading.local()
 
-    def answer(name: str, own: duckdb.DuckDBPyConnection) -> list[dict[str, Any]] | QueryError:
+    def answer(name: str, con: duckdb.DuckDBPyConnection) -> list[dict[str, Any]] | QueryError:
         try:
-            return _rows(own, name)
+            return _rows(con, name)
         except QueryError as error:
             return error
 
@@ -241,23 +241,23 @@ def job_facts(con: duckdb.DuckDBPyConnection, attempt: int | None = None) -> Job
     ranks = _rows(con, "job_ranks")
     if attempt is None:
         attempt = max((int(r["attempt"]) for r in (*attempts, *ranks)), default=1)
-    found = next((r for r in attempts if r["attempt"] == attempt), None)
-    own = [r for r in ranks if r["attempt"] == attempt]
+    stated = next((r for r in attempts if r["attempt"] == attempt), None)
+    of_attempt = [r for r in ranks if r["attempt"] == attempt]
     facts = JobFacts(
         attempt=attempt,
-        hosts={int(r["rank"]): str(r["host"]) for r in own if r["host"] is not None},
-        rank_sources={int(r["rank"]): str(r["rank_source"] or "assigned") for r in own},
-        rank_files={int(r["rank"]): str(r["path"]) for r in own if r["path"] is not None},
-        is_epoch=bool(own) and all(r["is_epoch"] for r in own),
+        hosts={int(r["rank"]): str(r["host"]) for r in of_attempt if r["host"] is not None},
+        rank_sources={int(r["rank"]): str(r["rank_source"] or "assigned") for r in of_attempt},
+        rank_files={int(r["rank"]): str(r["path"]) for r in of_attempt if r["path"] is not None},
+        is_epoch=bool(of_attempt) and all(r["is_epoch"] for r in of_attempt),
     )
-    if found is None:
+    if stated is None:
         return facts
     return replace(
         facts,
-        name=found["job_name"],
-        world_size=found["world_size"],
-        start_ns=found["start_ns"],
-        end_ns=found["end_ns"],
+        name=stated["job_name"],
+        world_size=stated["world_size"],
+        start_ns=stated["start_ns"],
+        end_ns=stated["end_ns"],
     )
 
 

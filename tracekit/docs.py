@@ -252,9 +252,9 @@ def stale_pages(folder: Path = DOCS) -> list[str]:
     diffs = []
     for name, text_of in PAGES:
         path = folder / name
-        found = path.read_text(encoding="utf-8") if path.exists() else ""
+        written = path.read_text(encoding="utf-8") if path.exists() else ""
         lines = unified_diff(
-            found.splitlines(keepends=True),
+            written.splitlines(keepends=True),
             text_of().splitlines(keepends=True),
             f"docs/{name} as it is",
             f"docs/{name} as it should be",

@@ -122,19 +122,19 @@ def _lines(load: Sequence[Row], clocks: Sequence[Row]) -> tuple[list[RankLine], 
     by_rank: dict[int, list[Row]] = {}
     for row in clocks:
         by_rank.setdefault(int(row["rank"]), []).append(row)
-    apart = {r for r, own in by_rank.items() if not all(c["is_comparable"] for c in own)}
+    apart = {r for r, captures in by_rank.items() if not all(c["is_comparable"] for c in captures)}
     # Where nobody can be compared, the first rank is as good a zero as any.
     shared = [start for rank, start in first.items() if rank not in apart] or [*first.values()]
     origin_ns = min(shared, default=0)
     lines = []
     for rank, start in sorted(first.items()):
-        own = by_rank.get(rank, [])
-        errors = [c["error_ns"] for c in own]
+        captures = by_rank.get(rank, [])
+        errors = [c["error_ns"] for c in captures]
         lines.append(
             RankLine(
                 rank,
                 start if rank in apart else origin_ns,
-                host=next((str(c["host"]) for c in own if c["host"] is not None), None),
+                host=next((str(c["host"]) for c in captures if c["host"] is not None), None),
                 error_ns=None if None in errors else max(errors, default=None),
                 is_comparable=rank not in apart,
             )
@@ -157,15 +157,15 @@ def _steps(findings: Sequence[Finding]) -> list[int]:
 def _spans(run: store.Run, lines: Sequence[RankLine]) -> dict[int, tuple[int, int]]:
     """First start and last end of each step, over the ranks whose clocks can be compared."""
     usable = {line.rank for line in lines if line.is_comparable}
-    found: dict[int, tuple[int, int]] = {}
+    spans: dict[int, tuple[int, int]] = {}
     for row in _rows(run, "step_time"):
         if int(row["rank"]) not in usable or row["start_ns"] is None:
             continue
         step, start = int(row["step"]), int(row["start_ns"])
         end = start + int(row["dur_ns"])
-        a, b = found.get(step, (start, end))
-        found[step] = (min(a, start), max(b, end))
-    return found
+        a, b = spans.get(step, (start, end))
+        spans[step] = (min(a, start), max(b, end))
+    return spans
 
 
 def _marks(
@@ -209,24 +209,24 @@ def _own_ranks(finding: Finding, everybody: set[int]) -> tuple[int, ...]:
 
 def _apart(stretches: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """In order, and none within another: steps of several ranks reach into each other."""
-    found: list[tuple[int, int]] = []
+    holes: list[tuple[int, int]] = []
     for start, end in sorted(stretches):
-        begin = max(start, found[-1][1]) if found else start
+        begin = max(start, holes[-1][1]) if holes else start
         if end > begin:
-            found.append((begin, end))
-    return tuple(found)
+            holes.append((begin, end))
+    return tuple(holes)
 
 
 def _details(finding: Finding) -> dict[str, str]:
     cost = finding.impact.s_per_step
-    found = {
+    details = {
         "finding": finding.id,
         "severity": finding.severity.value,
         "confidence": f"{finding.confidence.level}: {finding.confidence.basis}",
         "cost_s_per_step": "unknown" if cost is None else f"{cost:.6g}",
     }
     for evidence in finding.evidence[:MAX_EVIDENCE]:
-        found[evidence.name] = f"{evidence.value:.6g} {evidence.unit}"
+        details[evidence.name] = f"{evidence.value:.6g} {evidence.unit}"
     for index, text in enumerate((*finding.confirm, *finding.remedy), start=1):
-        found[f"do_{index}"] = text
-    return found
+        details[f"do_{index}"] = text
+    return details

@@ -55,14 +55,14 @@ def severity_of(
     unknown impact is a note: nothing may alarm that cannot say what it costs.
     """
     if step_ratio is None or step_ratio < NOTE_RATIO:
-        found = Severity.NOTE
+        severity = Severity.NOTE
     elif step_ratio < MAJOR_RATIO:
-        found = Severity.MINOR
+        severity = Severity.MINOR
     elif step_ratio < CRITICAL_RATIO:
-        found = Severity.MAJOR
+        severity = Severity.MAJOR
     else:
-        found = Severity.CRITICAL
-    return min(max(found, least, key=lambda s: s.weight), cap, key=lambda s: s.weight)
+        severity = Severity.CRITICAL
+    return min(max(severity, least, key=lambda s: s.weight), cap, key=lambda s: s.weight)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

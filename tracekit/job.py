@@ -451,16 +451,16 @@ def parse_job(data: bytes, path: str) -> JobDescription:
 
 def place_of(files: Iterable[str], key: str) -> str:
     """Path and line of the only place where job descriptions set a key; "" where unclear."""
-    found = []
+    parts = []
     for path in files:
         with contextlib.suppress(OSError):
             text = Path(path).read_bytes()[:MAX_BYTES].decode("utf-8", "replace")
             pattern = re.compile(rf"(?<![\w-])\"?{re.escape(key)}\"?\s*=")
             lines = text.replace("\r\n", "\n").split("\n")
-            found += [
+            parts += [
                 f"{path}: line {n}: " for n, line in enumerate(lines, 1) if pattern.search(line)
             ]
-    return found[0] if len(found) == 1 else ""
+    return parts[0] if len(parts) == 1 else ""
 
 
 def _shown(text: str, limit: int = 60) -> str:
@@ -679,12 +679,12 @@ def said_of(matcher: PathMatcher[SourceEntry], path: str) -> SourceEntry | None:
     entries = matcher.all(path)
     if not entries:
         return None
-    found: dict[str, Any] = {}
+    said: dict[str, Any] = {}
     for entry in entries:
         for name in SourceEntry.__struct_fields__:
-            if found.get(name) is None:
-                found[name] = getattr(entry, name)
-    return SourceEntry(**found)
+            if said.get(name) is None:
+                said[name] = getattr(entry, name)
+    return SourceEntry(**said)
 
 
 class PathMatcher(Generic[_E]):
@@ -715,13 +715,15 @@ class PathMatcher(Generic[_E]):
     def all(self, path: str) -> list[_E]:
         """The entries that speak of this file, the strongest first."""
         full = _absolute(path)
-        found = [self._literal[full]] if full in self._literal else []
+        entries = [self._literal[full]] if full in self._literal else []
         folder = full
         while "/" in folder:
             folder = folder.rsplit("/", 1)[0]
-            found += [e for regex, e in self._globs.get(folder, ())[::-1] if regex.fullmatch(full)]
-        self._used |= {id(e) for e in found}
-        return found
+            entries += [
+                e for regex, e in self._globs.get(folder, ())[::-1] if regex.fullmatch(full)
+            ]
+        self._used |= {id(e) for e in entries}
+        return entries
 
     def unused(self) -> list[_E]:
         """Entries that spoke of no file that was asked for."""

@@ -97,13 +97,13 @@ _WORD = re.compile(r"\w+")
 def used_by(text: str, known: Mapping[str, str] | None = None) -> set[str]:
     """The macros that a text names, and those that they name; ``known`` are statements by name."""
     known = {m.name: m.sql for m in macros().values()} if known is None else known
-    found: set[str] = set()
+    used: set[str] = set()
     new = known.keys() & set(_WORD.findall(text))
     while new:
-        found |= new
+        used |= new
         words = {word for name in new for word in _WORD.findall(known[name])}
-        new = (known.keys() & words) - found
-    return found
+        new = (known.keys() & words) - used
+    return used
 
 
 # ---------------------------------------------------------------- header

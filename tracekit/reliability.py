@@ -32,8 +32,8 @@ class Counted:
 def table() -> Mapping[str, Any]:
     """The committed table; empty where there is none (a bench that makes the first one)."""
     path = files("tracekit").joinpath("reliability.json")
-    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    return found
+    counts: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    return counts
 
 
 def counted(rule: str, level: str, jobs: Jobs) -> Counted:

@@ -162,11 +162,11 @@ def plan(
 
 
 def _by_key(rows: Iterable[Row], key: str, detail: Detail) -> dict[Any, int]:
-    found: dict[Any, int] = {}
+    by_key: dict[Any, int] = {}
     for row in rows:
         count = int(row["device_count"]) + (int(row["host_count"]) if detail == "all" else 0)
-        found[row[key]] = found.get(row[key], 0) + count
-    return found
+        by_key[row[key]] = by_key.get(row[key], 0) + count
+    return by_key
 
 
 def _middle(known: Sequence[int], focus: Sequence[int]) -> int | None:
@@ -408,15 +408,15 @@ def _name(text: object) -> str:
 
 
 def _args(row: Row) -> dict[str, Any]:
-    found: dict[str, Any] = {"source": row["source_id"], "place": row["place"]}
+    args: dict[str, Any] = {"source": row["source_id"], "place": row["place"]}
     for key in ("step", "op", "group_id", "sequence", "message_bytes"):
         if row[key] is not None:
-            found[key] = row[key]
+            args[key] = row[key]
     if row["wait_ns"] is not None:
-        found["wait_us"] = _us(int(row["wait_ns"]))
+        args["wait_us"] = _us(int(row["wait_ns"]))
     if row["holder_rank"] is not None:
-        found["waits_for_rank"] = row["holder_rank"]
-    return found
+        args["waits_for_rank"] = row["holder_rank"]
+    return args
 
 
 def write(

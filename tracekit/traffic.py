@@ -90,18 +90,18 @@ def beside(seen: Sequence[Row], job: JobDescription | None) -> list[dict[str, An
     """The rows of the query with what the description implies; the same rows where it is mute."""
     if job is None or not says_layout(job):
         return [dict(row) for row in seen]
-    found = settled(job, seen)
-    families = {k: s for k, s in found.sizes.items() if k != "vpp" and s > 1}
-    expected = _expected(found, seen)
+    expectation = settled(job, seen)
+    families = {k: s for k, s in expectation.sizes.items() if k != "vpp" and s > 1}
+    expected = _expected(expectation, seen)
     missing = dict(expected)
     content = []
     for row in seen:
-        key = (_family(row, families, found), str(row["op"]))
-        own = expected.get(key)
+        key = (_family(row, families, expectation), str(row["op"]))
+        wanted = expected.get(key)
         missing.pop(key, None)
-        content.append({**row, **_columns(row["bytes_per_step"], own)})
+        content.append({**row, **_columns(row["bytes_per_step"], wanted)})
     attempts = sorted({row["attempt"] for row in seen})
-    for (kind, op), own in sorted(missing.items(), key=lambda i: str(i[0])):
+    for (kind, op), wanted in sorted(missing.items(), key=lambda i: str(i[0])):
         if kind in OPTIONAL or not attempts:
             continue
         content += [
@@ -113,7 +113,7 @@ def beside(seen: Sequence[Row], job: JobDescription | None) -> list[dict[str, An
                 "bytes_per_step": 0.0,
                 "attempt": attempt,
                 "ranks_count": 0,
-                **_columns(0.0, own),
+                **_columns(0.0, wanted),
             }
             for attempt in attempts
         ]
@@ -126,10 +126,10 @@ def settled(job: JobDescription, seen: Sequence[Row]) -> Expectation:
     A stage that was found by what is seen proves nothing about the data-parallel operations, so
     it stays a field that was assumed.
     """
-    found = expect(job)
+    expectation = expect(job)
     ops = {str(r["op"]) for r in seen if r["group_kind"] == "dp" and (r["bytes_per_step"] or 0) > 0}
     if job.parallelism.zero_stage is not None or not ops & {"all_gather", "reduce_scatter"}:
-        return found
+        return expectation
     import msgspec
 
     def of(stage: int) -> Expectation:
@@ -145,41 +145,41 @@ def settled(job: JobDescription, seen: Sequence[Row]) -> Expectation:
     return chosen
 
 
-def _misfit(found: Expectation, seen: Sequence[Row]) -> float:
+def _misfit(expectation: Expectation, seen: Sequence[Row]) -> float:
     """How far the data-parallel bytes lie from the expectation, in factors of e."""
     sent = {r["op"]: r["bytes_per_step"] or 0.0 for r in seen if r["group_kind"] == "dp"}
     total = 0.0
-    for key, own in _expected(found, seen).items():
-        if key[0] == "dp" and own.sent:
-            near = own.nearest(sent.get(key[1]))[0] or 1.0
+    for key, wanted in _expected(expectation, seen).items():
+        if key[0] == "dp" and wanted.sent:
+            near = wanted.nearest(sent.get(key[1]))[0] or 1.0
             total += abs(math.log(max(sent.get(key[1], 0.0), 1.0) / near))
     return total
 
 
-def _columns(seen: float | None, own: Expected | None) -> dict[str, Any]:
-    if own is None:
+def _columns(seen: float | None, wanted: Expected | None) -> dict[str, Any]:
+    if wanted is None:
         return dict.fromkeys(
             (
                 *("expected_calls", "expected_bytes", "observed_ratio"),
                 *("expected_most_bytes", "expected_domain", "basis"),
             )
         )
-    sent, words = own.nearest(seen)
+    sent, words = wanted.nearest(seen)
     is_known = seen is not None and sent is not None and sent > 0
-    assumed = [f"{name} assumed" for name in own.assumed]
-    if own.sent is None:
+    assumed = [f"{name} assumed" for name in wanted.assumed]
+    if wanted.sent is None:
         words, assumed = UNKNOWN, []
     return {
-        "expected_calls": own.calls,
+        "expected_calls": wanted.calls,
         "expected_bytes": sent,
         "observed_ratio": (seen or 0.0) / (sent or 1.0) if is_known else None,
-        "expected_most_bytes": own.most,
-        "expected_domain": own.domain,
+        "expected_most_bytes": wanted.most,
+        "expected_domain": wanted.domain,
         "basis": "; ".join([*([words] if words else []), *assumed]) or None,
     }
 
 
-def _family(row: Row, families: Mapping[str, int], found: Expectation) -> str | None:
+def _family(row: Row, families: Mapping[str, int], expectation: Expectation) -> str | None:
     """The kind of the group; where it is not known, the only family of that size.
 
     Pairs of ranks pass for a pipeline: in a job without one they are the ring of a context group.
@@ -189,39 +189,41 @@ def _family(row: Row, families: Mapping[str, int], found: Expectation) -> str | 
     if row["group_kind"] is not None:
         return str(row["group_kind"])
     sizes = {**families, "dp": families.get("dp", 1) * families.get("cp", 1)}
-    for one in found.traffic:
-        if one.group_kind in ("dp", "dp_replicate"):
-            sizes[one.group_kind] = one.group_size
+    for traffic in expectation.traffic:
+        if traffic.group_kind in ("dp", "dp_replicate"):
+            sizes[traffic.group_kind] = traffic.group_size
     fitting = [k for k, size in sizes.items() if size == row["group_size"] and size > 1]
     return fitting[0] if len(fitting) == 1 else None
 
 
-def _expected(found: Expectation, seen: Sequence[Row]) -> dict[Key, Expected]:
+def _expected(expectation: Expectation, seen: Sequence[Row]) -> dict[Key, Expected]:
     """What a mean rank does in a step, by kind of group and operation."""
     result: dict[Key, Expected] = {}
     splits_tp = any(r["group_kind"] == "tp" and r["op"] == "reduce_scatter" for r in seen)
     kinds = {r["group_kind"] for r in seen}
     apart: dict[str, list[Expected]] = {}
-    for row in found.traffic:
-        own = _of(row)
+    for row in expectation.traffic:
+        wanted = _of(row)
         if row.group_kind == "pp" and row.op == "send":
             # A middle stage sends to both sides; the two ends of the pipeline send to one.
-            stages = found.sizes["pp"] * found.sizes["vpp"]
-            own = own.scaled((stages - 1) / stages)
+            stages = expectation.sizes["pp"] * expectation.sizes["vpp"]
+            wanted = wanted.scaled((stages - 1) / stages)
         if row.group_kind == "tp" and row.op == "all_reduce" and splits_tp:
-            result["tp", "all_gather"], result["tp", "reduce_scatter"] = _halves(own)
+            result["tp", "all_gather"], result["tp", "reduce_scatter"] = _halves(wanted)
             continue
         if row.group_kind in OPTIONAL and row.group_kind not in kinds:
             # Of the embedding's pair only the two ends of the pipeline are members.
-            share = 2 / found.sizes["pp"] if row.group_kind == "embedding" else 1.0
-            apart.setdefault(row.op, []).append(own.scaled(share))
-        result[row.group_kind, row.op] = own
+            share = 2 / expectation.sizes["pp"] if row.group_kind == "embedding" else 1.0
+            apart.setdefault(row.op, []).append(wanted.scaled(share))
+        result[row.group_kind, row.op] = wanted
     for op, extras in apart.items():
         # Groups that only behaviour tells are all called dp: their traffic may be in it.
         sums = [sum(c) for n in (1, 2) for c in combinations([e.sent or 0.0 for e in extras], n)]
         whole = result.get(("dp", op))
         if whole is not None and whole.sent is not None:
-            more = tuple((whole.sent + one, "other gradients counted in") for one in sums)
+            more = tuple(
+                (whole.sent + gradients, "other gradients counted in") for gradients in sums
+            )
             most = (whole.most or whole.sent) + max(sums)
             result["dp", op] = replace(whole, choices=(*whole.choices, *more), most=most)
     return result
@@ -239,12 +241,12 @@ def _of(row: TrafficRow) -> Expected:
     )
 
 
-def _halves(own: Expected) -> tuple[Expected, Expected]:
+def _halves(wanted: Expected) -> tuple[Expected, Expected]:
     """Sequence parallelism: each all-reduce is a gather and a scatter of its bytes.
 
     The backward may gather the saved inputs again (Korthikanti et al. 2022): half as much more.
     """
-    half = replace(own.scaled(0.5), calls=own.calls)
+    half = replace(wanted.scaled(0.5), calls=wanted.calls)
     if half.sent is None:
         return half, half
     again = (*half.choices, (1.5 * half.sent, "saved inputs gathered again"))

@@ -49,15 +49,15 @@ class Misfit(NamedTuple):
 
 def tell(count: Callable[..., None], rows: pa.Table, misfits: Sequence[Misfit]) -> None:
     """Count what did not fit into the columns of ``rows`` (``Sink.count``), with its place."""
-    for one in misfits:
-        place = rows.column("place")[one.row].as_py() if "place" in rows.column_names else None
+    for misfit in misfits:
+        place = rows.column("place")[misfit.row].as_py() if "place" in rows.column_names else None
         count(
-            BAD_TEXT if one.is_text else NO_FIT,
-            one.values_count,
-            severity="info" if one.is_text else "warning",
-            doc=BAD_TEXT_DOC if one.is_text else NO_FIT_DOC,
+            BAD_TEXT if misfit.is_text else NO_FIT,
+            misfit.values_count,
+            severity="info" if misfit.is_text else "warning",
+            doc=BAD_TEXT_DOC if misfit.is_text else NO_FIT_DOC,
             place=place,
-            shape=one.column,
+            shape=misfit.column,
         )
 
 
@@ -121,8 +121,8 @@ def bounded(name: str, rows: pa.Table) -> tuple[pa.Table, list[Misfit]]:
             except pa.ArrowNotImplementedError:
                 continue
             except pa.ArrowInvalid:
-                values, found = _one_by_one(column, values.to_pylist(), type_)
-                misfits += found
+                values, told = _one_by_one(column, values.to_pylist(), type_)
+                misfits += told
                 rows = rows.set_column(at, column, values)
         if is_time:
             if _are_times(values):
@@ -174,10 +174,10 @@ def _are_times(values: pa.ChunkedArray) -> bool:
     return low is None or (low > -TIME_LIMIT_NS and high < TIME_LIMIT_NS)
 
 
-def _is_packed(found: pa.DataType, wanted: pa.DataType) -> bool:
+def _is_packed(stored: pa.DataType, wanted: pa.DataType) -> bool:
     import pyarrow as pa
 
-    return bool(pa.types.is_dictionary(found) and found.value_type == wanted)
+    return bool(pa.types.is_dictionary(stored) and stored.value_type == wanted)
 
 
 def _one_by_one(
@@ -201,8 +201,8 @@ def _one_by_one(
             kept.append(repaired)
         else:
             kept.append(value)
-    found = [Misfit(column, rows[0], len(rows), text) for text, rows in wrong.items() if rows]
-    return pa.array(kept, type_), found
+    misfits = [Misfit(column, rows[0], len(rows), text) for text, rows in wrong.items() if rows]
+    return pa.array(kept, type_), misfits
 
 
 def _repaired(value: object) -> object:

@@ -109,9 +109,9 @@ def ranges(numbers: Iterable[int]) -> str:
 
 def some_ranges(numbers: Iterable[int], limit: int = 6) -> str:
     """As ``ranges``, but only the first few: ``0,2,4 and 4,997 more``. For prose."""
-    found = runs(numbers)
-    text = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found[:limit])
-    left = sum(b - a + 1 for a, b in found[limit:])
+    stretches = runs(numbers)
+    text = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in stretches[:limit])
+    left = sum(b - a + 1 for a, b in stretches[limit:])
     return f"{text} and {left:,} more" if left else text
 
 
@@ -125,13 +125,13 @@ def runs(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
     """Maximal runs of consecutive numbers, as (first, last)."""
     if isinstance(numbers, Ranges):
         return numbers.spans
-    found: list[list[int]] = []
+    stretches: list[list[int]] = []
     for number in sorted(set(numbers)):
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
+        if stretches and number == stretches[-1][1] + 1:
+            stretches[-1][1] = number
         else:
-            found.append([number, number])
-    return tuple((a, b) for a, b in found)
+            stretches.append([number, number])
+    return tuple((a, b) for a, b in stretches)
 
 
 def ranks_phrase(ranks: Sequence[int], everybody: Iterable[int]) -> str:

@@ -202,14 +202,14 @@ def show(
     with open_target(paths, job, chosen, workers, memory) as run:
         _name_config(run, config)
         report = run.diagnose(config=settings)
-    found = report.finding(finding)
-    if found is None:
+    shown = report.finding(finding)
+    if shown is None:
         ids = ", ".join(f.id for f in report.findings)
         raise UsageError(
             f"there is no finding {finding!r}",
             hint=f"there are: {ids}" if ids else "tracekit diagnose found nothing to show",
         )
-    write_text(show_finding(report, found), None)
+    write_text(show_finding(report, shown), None)
 
 
 def explain(

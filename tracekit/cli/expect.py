@@ -62,8 +62,8 @@ def expect(
         raise UsageError("expect needs a job description", hint="tracekit expect --job job.toml")
     description = changed(load_descriptions(job or ()), [read_setting(s) for s in set_ or ()])
     points = [
-        (key, compute(one, step_s=step_time, tokens=tokens))
-        for key, one in points_of(description, sweep or ())
+        (key, compute(point, step_s=step_time, tokens=tokens))
+        for key, point in points_of(description, sweep or ())
     ]
     if format_ is ExpectFormat.json:
         content = points_to_dict(points, description.notes)

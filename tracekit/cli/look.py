@@ -227,9 +227,10 @@ def cache(
 
     if clear:
         gone = store_cache.clear(older_than_days * 86400)
-        for one in gone:
-            left = f"; {one.left_count} files stay that the cache did not make"
-            note(f"{one.path}: {one.size_bytes / 1e6:.1f} MB{left if one.left_count else ''}")
+        for removed in gone:
+            stay = f"; {removed.left_count} files stay that the cache did not make"
+            left = stay if removed.left_count else ""
+            note(f"{removed.path}: {removed.size_bytes / 1e6:.1f} MB{left}")
         note(f"removed {len(gone)} runs, {sum(r.size_bytes for r in gone) / 1e6:.1f} MB")
         return
     runs = list(store_cache.cached_runs())

@@ -85,19 +85,19 @@ def whatif(
     chosen = o.selection(ranks, hosts, steps, None, None, attempt, window)
     with open_target(paths, job, chosen, workers, memory) as run:
         tell_losses(run)
-        found = run.whatif(causes)
-    if found.dropped_steps:
-        note(f"{len(found.dropped_steps)} steps are left out of the replay")
+        answer = run.whatif(causes)
+    if answer.dropped_steps:
+        note(f"{len(answer.dropped_steps)} steps are left out of the replay")
     is_json = format_ is WhatIfFormat.json
-    if isinstance(found, WhatIf):
-        content = to_dict(found) if is_json else {}
-        text = to_text(found)
+    if isinstance(answer, WhatIf):
+        content = to_dict(answer) if is_json else {}
+        text = to_text(answer)
     else:
-        content = calls_to_dict(found) if is_json else {}
-        text = calls_to_text(found)
+        content = calls_to_dict(answer) if is_json else {}
+        text = calls_to_text(answer)
     if is_json:
         text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     write_text(text, output)
     if heat_map is not None:
-        write_heat_map(found, heat_map)
+        write_heat_map(answer, heat_map)
         note(f"wrote {heat_map}")

@@ -84,7 +84,7 @@ def groups_of(
     shard, copies = (near, dp // replicas), (near * (dp // replicas), replicas)
     is_far = "ep" in order and "dp" in order and order.index("ep") > order.index("dp")
     taken = _experts(axes["cp"], shard, copies, sizes["ep"], is_far=is_far)
-    ep, own, apart = taken or ((), (), ())
+    ep, expert_axes, apart = taken or ((), (), ())
     return Groups(
         tp=_family(axes["tp"]),
         cp=_family(axes["cp"]),
@@ -92,7 +92,7 @@ def groups_of(
         dense=_family(axes["cp"], shard, *([] if is_sharded else [copies])),
         replicas=_family(*([copies] if is_sharded else [])),
         ep=_family(*ep) if taken else _family((near, sizes["ep"])),
-        experts=_family(*own, *([] if is_sharded else apart)) if taken else None,
+        experts=_family(*expert_axes, *([] if is_sharded else apart)) if taken else None,
         expert_replicas=_family(*(apart if is_sharded else ())),
     )
 

@@ -29,25 +29,27 @@ _SECTIONS = ("parallelism", "schedule", "model", "batch", "hardware", "prices")
 
 def _places() -> dict[str, str]:
     """Every way to name a field -> ``section.key``."""
-    found: dict[str, str] = {"world_size": "world_size"}
+    places: dict[str, str] = {"world_size": "world_size"}
     for section in _SECTIONS:
         kind = type(getattr(JobDescription(), section))
-        for one in msgspec.structs.fields(kind):
-            place = f"{section}.{one.encode_name}"
-            found[place] = place
-            found.setdefault(one.encode_name, place)
-    return {**found, **ALIASES}
+        for field in msgspec.structs.fields(kind):
+            place = f"{section}.{field.encode_name}"
+            places[place] = place
+            places.setdefault(field.encode_name, place)
+    return {**places, **ALIASES}
 
 
 def _nearest(name: str, places: Mapping[str, str]) -> str:
     """What may have been meant: a field spelled like it, or those of the section that it names."""
     section, _, key = name.lower().rpartition(".")
-    own = [p.removeprefix(f"{section}.") for p in places if section and p.startswith(f"{section}.")]
-    close = difflib.get_close_matches(key, own or list(places), n=1)
+    of_section = [
+        p.removeprefix(f"{section}.") for p in places if section and p.startswith(f"{section}.")
+    ]
+    close = difflib.get_close_matches(key, of_section or list(places), n=1)
     if close:
-        return f"did you mean {section + '.' if own else ''}{close[0]}?"
-    if own:
-        return f"{section} has {', '.join(own)}"
+        return f"did you mean {section + '.' if of_section else ''}{close[0]}?"
+    if of_section:
+        return f"{section} has {', '.join(of_section)}"
     return f"fields of {', '.join(_SECTIONS)}: tp, microbatches, layers, micro, nics, ..."
 
 

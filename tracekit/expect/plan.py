@@ -319,7 +319,7 @@ class _Plan:
         def members(block: int | None) -> int:
             return family.members_inside(block or gpus) if is_pooled else 1
 
-        found = share * members(gpus)
+        bandwidth = share * members(gpus)
         levels = (
             (hw.leaf_gpus, hw.oversubscription),
             (hw.spine_gpus, hw.spine_oversubscription),
@@ -327,8 +327,8 @@ class _Plan:
         for below, ratio in levels:
             if ratio and (below is None or not family.is_inside(below, self.world)):
                 share /= ratio
-                found = min(found, share * members(below))
-        return found
+                bandwidth = min(bandwidth, share * members(below))
+        return bandwidth
 
     def row(
         self,
@@ -388,28 +388,28 @@ def expect(
     or adds rows of the hardware table.
     """
     plan = _Plan(job, gpus or {})
-    found = Expectation(dict(plan.sizes), plan.microbatches)
-    found.traffic = [
+    expectation = Expectation(dict(plan.sizes), plan.microbatches)
+    expectation.traffic = [
         *_tensor(plan),
         *_data(plan),
         *_pipeline(plan),
         *_expert(plan),
         *_context(plan),
     ]
-    found.bubbles = _bubbles(plan)
-    found.memory = _memory(plan)
-    found.utilisation = _utilisation(plan, step_s)
-    found.roofline = _roofline(plan)
-    found.step_time = _step_time(found, step_s)
+    expectation.bubbles = _bubbles(plan)
+    expectation.memory = _memory(plan)
+    expectation.utilisation = _utilisation(plan, step_s)
+    expectation.roofline = _roofline(plan)
+    expectation.step_time = _step_time(expectation, step_s)
     peak = _peak(plan)
-    if tokens and plan.parameters and found.utilisation.mfu_ratio and peak:
-        achieved = found.utilisation.mfu_ratio * peak
-        found.training_days = flops.training_days(
+    if tokens and plan.parameters and expectation.utilisation.mfu_ratio and peak:
+        achieved = expectation.utilisation.mfu_ratio * peak
+        expectation.training_days = flops.training_days(
             tokens, plan.parameters, plan.world, achieved, with_recomputation=False
         )
-    found.unknown, found.assumptions = plan.unknown, plan.assumptions
-    found.remarks = _remarks(found.utilisation)
-    return found
+    expectation.unknown, expectation.assumptions = plan.unknown, plan.assumptions
+    expectation.remarks = _remarks(expectation.utilisation)
+    return expectation
 
 
 def _layers_per_rank(plan: _Plan) -> float | None:
@@ -498,15 +498,15 @@ def _own_parameters(plan: _Plan) -> list[_Own]:
     unit = plan.element_bytes / (plan.sizes["tp"] * plan.sizes["pp"])
     table = plan.embedding() or 0.0
     least = min([plan.parameters, *(n for n, _ in plan.parameter_choices())])
-    found = []
+    owned = []
     for count, words in [(plan.parameters, ""), *plan.parameter_choices()]:
         output = count - least
         head = table + output if plan.parameter_choices() else 0.0
         spread = experts / plan.sizes["ep"]
-        found.append(
+        owned.append(
             _Own((count - experts) * unit, spread * unit, head * unit, output * unit, words)
         )
-    return found
+    return owned
 
 
 def _data(plan: _Plan) -> list[TrafficRow]:
@@ -570,7 +570,7 @@ def _sharded(
     if not owns or (plan.zero > 1 and microbatches is None):
         ops = ("all_reduce",) if plan.zero == 0 else ("all_gather", "reduce_scatter")
         return [plan.row(kind, op, family, None, None, rests_on=_STATED) for op in ops]
-    m, own = microbatches or 1, owns[0].dense
+    m, dense = microbatches or 1, owns[0].dense
 
     def row(
         op: str, calls: float, message: float, note: str, choices: Sequence[tuple[float, str]]
@@ -579,19 +579,19 @@ def _sharded(
 
     others = [(o.dense, o.words) for o in owns[1:]]
     if plan.zero == 0:
-        return [row("all_reduce", 1.0, own, "gradients, once a step, in buckets", others)]
+        return [row("all_reduce", 1.0, dense, "gradients, once a step, in buckets", others)]
     if plan.zero == 1:
         return [
-            row("reduce_scatter", 1.0, own, "gradients, once a step, in buckets", others),
-            row("all_gather", 1.0, own, "parameters, once a step, in buckets", others),
+            row("reduce_scatter", 1.0, dense, "gradients, once a step, in buckets", others),
+            row("all_gather", 1.0, dense, "parameters, once a step, in buckets", others),
         ]
-    once = [] if m == 1 else [(own, "gradients kept between microbatches")]
+    once = [] if m == 1 else [(dense, "gradients kept between microbatches")]
     each = [(m * total, words) for total, words in others]
     if plan.zero == 2:
-        again = [] if m == 1 else [(m * own, "parameters gathered every microbatch")]
+        again = [] if m == 1 else [(m * dense, "parameters gathered every microbatch")]
         return [
-            row("reduce_scatter", float(m), own, "gradients, every microbatch", [*each, *once]),
-            row("all_gather", 1.0, own, "parameters, once a step, in buckets", [*others, *again]),
+            row("reduce_scatter", float(m), dense, "gradients, every microbatch", [*each, *once]),
+            row("all_gather", 1.0, dense, "parameters, once a step, in buckets", [*others, *again]),
         ]
     layers = _layers_per_rank(plan) or 1
     gathers: list[tuple[float, str]] = []
@@ -604,12 +604,12 @@ def _sharded(
             if kept or not what:
                 words = ", ".join(w for w in (o.words, what) if w)
                 gathers.append((m * (2 * o.dense - kept), words))
-    gathers.append((m * own, "parameters stay gathered for the backward"))
+    gathers.append((m * dense, "parameters stay gathered for the backward"))
     if m > 1:
-        gathers.append((own, "parameters stay gathered for the whole step"))
+        gathers.append((dense, "parameters stay gathered for the whole step"))
     return [
-        row("all_gather", 2 * layers * m, own / layers, "a layer at a time, twice", gathers[1:]),
-        row("reduce_scatter", layers * m, own / layers, "a layer at a time", [*each, *once]),
+        row("all_gather", 2 * layers * m, dense / layers, "a layer at a time, twice", gathers[1:]),
+        row("reduce_scatter", layers * m, dense / layers, "a layer at a time", [*each, *once]),
     ]
 
 
@@ -677,16 +677,16 @@ def _context(plan: _Plan) -> list[TrafficRow]:
     return [plan.row("cp", "send", plan.groups.cp, calls, message, "ring of keys and values")]
 
 
-def _step_time(found: Expectation, measured_s: float | None) -> StepTime | None:
+def _step_time(expectation: Expectation, measured_s: float | None) -> StepTime | None:
     """Sums of what is known; None where a term is not."""
-    compute_s = found.utilisation.ideal_compute_s
-    times = [row.ideal_s_per_step for row in found.traffic]
+    compute_s = expectation.utilisation.ideal_compute_s
+    times = [row.ideal_s_per_step for row in expectation.traffic]
     if compute_s is None or any(t is None for t in times):
         return None
     communication_s = sum(t or 0.0 for t in times)
-    given = next((b for b in found.bubbles if b.is_given), None)
+    given = next((b for b in expectation.bubbles if b.is_given), None)
     bubble_s = compute_s * given.bubble_overhead_ratio if given else 0.0
-    worst = max(found.traffic, key=lambda r: r.ideal_s_per_step or 0.0, default=None)
+    worst = max(expectation.traffic, key=lambda r: r.ideal_s_per_step or 0.0, default=None)
     dominant = "compute"
     if worst is not None and (worst.ideal_s_per_step or 0.0) > compute_s:
         dominant = f"{worst.group_kind} {worst.op}"
@@ -733,7 +733,7 @@ def _memory(plan: _Plan) -> Memory:
         state = _model_state(plan)
     layers = _layers_per_rank(plan)
     if plan.shape is not None and layers is not None and job.batch.micro:
-        one = memory.activation_bytes_per_layer(
+        layer_bytes = memory.activation_bytes_per_layer(
             job.batch.micro,
             plan.shape.sequence // plan.sizes["cp"],
             plan.shape.hidden,
@@ -743,7 +743,7 @@ def _memory(plan: _Plan) -> Memory:
         kept = plan.sizes["pp"]
         if job.schedule.kind == "gpipe" and plan.microbatches:
             kept = plan.microbatches
-        activation = one * layers * kept
+        activation = layer_bytes * layers * kept
         plan.assumptions.append("activations with selective recomputation (attention is redone)")
     capacity = hw.gpu_memory_bytes or (plan.gpu.hbm_bytes if plan.gpu else None)
     return Memory(state, activation, float(capacity) if capacity else None)

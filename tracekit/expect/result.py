@@ -15,21 +15,21 @@ SCHEMA_VERSION = 1
 Point = tuple[dict[str, str], Expectation]
 
 
-def to_dict(found: Expectation) -> dict[str, Any]:
+def to_dict(expectation: Expectation) -> dict[str, Any]:
     """Keys are a public contract; additions only."""
     return {
-        "layout": found.sizes,
-        "microbatches": found.microbatches,
-        "traffic": [asdict(row) for row in found.traffic],
-        "bubble": [asdict(row) for row in found.bubbles],
-        "memory": asdict(found.memory),
-        "utilisation": asdict(found.utilisation),
-        "roofline": asdict(found.roofline),
-        "step_time": asdict(found.step_time) if found.step_time else None,
-        "training_days": found.training_days,
-        "unknown": found.unknown,
-        "assumptions": found.assumptions,
-        "remarks": found.remarks,
+        "layout": expectation.sizes,
+        "microbatches": expectation.microbatches,
+        "traffic": [asdict(row) for row in expectation.traffic],
+        "bubble": [asdict(row) for row in expectation.bubbles],
+        "memory": asdict(expectation.memory),
+        "utilisation": asdict(expectation.utilisation),
+        "roofline": asdict(expectation.roofline),
+        "step_time": asdict(expectation.step_time) if expectation.step_time else None,
+        "training_days": expectation.training_days,
+        "unknown": expectation.unknown,
+        "assumptions": expectation.assumptions,
+        "remarks": expectation.remarks,
     }
 
 
@@ -38,7 +38,7 @@ def points_to_dict(points: Sequence[Point], notes: Sequence[str]) -> dict[str, A
     head: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "notes": list(notes)}
     if len(points) == 1 and not points[0][0]:
         return {**head, **to_dict(points[0][1])}
-    return {**head, "points": [{"set": key, **to_dict(found)} for key, found in points]}
+    return {**head, "points": [{"set": key, **to_dict(expectation)} for key, expectation in points]}
 
 
 def to_csv(points: Sequence[Point]) -> str:
@@ -48,8 +48,8 @@ def to_csv(points: Sequence[Point]) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([*swept, *names])
-    for key, found in points:
-        for row in found.traffic:
+    for key, expectation in points:
+        for row in expectation.traffic:
             content = asdict(row)
             cells = ["" if content[n] is None else content[n] for n in names]
             writer.writerow([*key.values(), *cells])
@@ -58,35 +58,35 @@ def to_csv(points: Sequence[Point]) -> str:
 
 def to_text(points: Sequence[Point], notes: Sequence[str]) -> str:
     """A screen a point."""
-    parts = [_point_text(key, found) for key, found in points]
+    parts = [_point_text(key, expectation) for key, expectation in points]
     tail = "".join(f"NOTE      {safe(note)}\n" for note in notes)
     return "\n".join(parts) + tail
 
 
-def _point_text(key: dict[str, str], found: Expectation) -> str:
-    sizes = " x ".join(f"{d}{n}" for d, n in found.sizes.items() if n > 1) or "one GPU"
-    lines = [f"LAYOUT    {sizes}   {found.microbatches or '?'} microbatches"]
+def _point_text(key: dict[str, str], expectation: Expectation) -> str:
+    sizes = " x ".join(f"{d}{n}" for d, n in expectation.sizes.items() if n > 1) or "one GPU"
+    lines = [f"LAYOUT    {sizes}   {expectation.microbatches or '?'} microbatches"]
     if key:
         lines.insert(0, "SET       " + safe("  ".join(f"{k}={v}" for k, v in key.items())))
-    lines += _traffic_lines(found)
-    if found.bubbles:
-        given = [b for b in found.bubbles if b.is_given] or found.bubbles
+    lines += _traffic_lines(expectation)
+    if expectation.bubbles:
+        given = [b for b in expectation.bubbles if b.is_given] or expectation.bubbles
         said = "   ".join(f"{b.schedule} {b.bubble_ratio:.1%}" for b in given[:9])
         lines.append(f"BUBBLE    {said}   (idle / window, backward taken as twice the forward)")
-    lines += _number_lines(found)
-    lines += [f"REMARK    {remark}" for remark in found.remarks]
-    if found.assumptions:
-        lines.append("ASSUMED   " + "; ".join(found.assumptions))
-    if found.unknown:
-        lines.append("UNKNOWN   " + ", ".join(found.unknown) + "   (give them in job.toml)")
+    lines += _number_lines(expectation)
+    lines += [f"REMARK    {remark}" for remark in expectation.remarks]
+    if expectation.assumptions:
+        lines.append("ASSUMED   " + "; ".join(expectation.assumptions))
+    if expectation.unknown:
+        lines.append("UNKNOWN   " + ", ".join(expectation.unknown) + "   (give them in job.toml)")
     return "\n".join(lines) + "\n"
 
 
-def _traffic_lines(found: Expectation) -> list[str]:
-    if not found.traffic:
+def _traffic_lines(expectation: Expectation) -> list[str]:
+    if not expectation.traffic:
         return ["TRAFFIC   none: nothing is split"]
     lines = ["TRAFFIC   family     op              calls/step   message      sent/step    ideal"]
-    for row in found.traffic:
+    for row in expectation.traffic:
         calls = "?" if row.calls_per_step is None else f"{row.calls_per_step:g}"
         ideal = "?" if row.ideal_s_per_step is None else f"{row.ideal_s_per_step * 1e3:.2f} ms"
         lines.append(
@@ -99,7 +99,7 @@ def _traffic_lines(found: Expectation) -> list[str]:
             f"   if {c.words}"
             for c in row.choices
         ]
-    known = [r for r in found.traffic if r.ideal_s_per_step is not None]
+    known = [r for r in expectation.traffic if r.ideal_s_per_step is not None]
     if known:
         worst = max(known, key=lambda r: r.ideal_s_per_step or 0.0)
         total = sum(r.ideal_s_per_step or 0.0 for r in known)
@@ -110,9 +110,9 @@ def _traffic_lines(found: Expectation) -> list[str]:
     return lines
 
 
-def _number_lines(found: Expectation) -> list[str]:
+def _number_lines(expectation: Expectation) -> list[str]:
     lines = []
-    m, u, r = found.memory, found.utilisation, found.roofline
+    m, u, r = expectation.memory, expectation.utilisation, expectation.roofline
     if m.model_state_bytes is not None:
         parts = [f"weights, gradients, optimizer {_bytes(m.model_state_bytes)}"]
         if m.activation_bytes is not None:
@@ -129,7 +129,7 @@ def _number_lines(found: Expectation) -> list[str]:
         if u.hfu_ratio is not None:
             parts.append(f"HFU {u.hfu_ratio:.1%} if activations are recomputed")
         lines.append("COMPUTE   " + "   ".join(parts))
-    t = found.step_time
+    t = expectation.step_time
     if t is not None:
         text = (
             f"TIME      {t.serial_s:.3g} s a step with nothing overlapped: {t.compute_s:.3g} at "
@@ -144,8 +144,8 @@ def _number_lines(found: Expectation) -> list[str]:
             f"ROOFLINE  {have} tokens a GPU; hidden from {r.data_parallel_network_tokens:.0f}"
             f" (data parallel), {r.fsdp_network_tokens or 0:.0f} (FSDP)"
         )
-    if found.training_days is not None:
-        lines.append(f"TRAINING  {found.training_days:.2f} days")
+    if expectation.training_days is not None:
+        lines.append(f"TRAINING  {expectation.training_days:.2f} days")
     return lines
 
 

@@ -40,12 +40,12 @@ def import_description(text: str, path: str) -> tuple[str, JobDescription]:
     """What a text is, and the job description that it gives. InputError where nobody knows."""
     for name, reader in READERS:
         try:
-            found = reader(text)
+            description = reader(text)
         except msgspec.ValidationError as error:  # a value that no job has
             raise InputError(f"{path}: {name}: {safe(str(error))[:200]}") from None
-        if found is not None:
-            notes = tuple(f"{path}: {note}" for note in found.notes)
-            return name, msgspec.structs.replace(found, files=(path,), notes=notes)
+        if description is not None:
+            notes = tuple(f"{path}: {note}" for note in description.notes)
+            return name, msgspec.structs.replace(description, files=(path,), notes=notes)
     raise InputError(
         f"{path}: no job description that is known",
         hint="job.toml; or " + ", ".join(name for name, _ in READERS),

@@ -49,8 +49,8 @@ def read_arguments(text: str) -> JobDescription | None:
     """A description from a command line or a dump; None where the text holds neither."""
     if text.lstrip()[:1] in "{[<":
         return None
-    found = dumped(text) or flags(text)
-    return from_arguments(found) if found and _TELLING & set(found) else None
+    arguments = dumped(text) or flags(text)
+    return from_arguments(arguments) if arguments and _TELLING & set(arguments) else None
 
 
 def dumped(text: str) -> dict[str, str]:
@@ -65,65 +65,68 @@ def flags(text: str) -> dict[str, Any]:
         words = shlex.split(joined, comments=True)
     except ValueError:
         words = joined.split()
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for index, word in enumerate(words):
         if not word.startswith("--") or len(word) < 3:
             continue
         key, equals, value = word[2:].partition("=")
         following = words[index + 1] if index + 1 < len(words) else "--"
         is_bare = not equals and (following.startswith("-") and not _is_number(following))
-        found[key.replace("-", "_")] = value if equals else True if is_bare else following
-    return found
+        arguments[key.replace("-", "_")] = value if equals else True if is_bare else following
+    return arguments
 
 
 def _is_number(text: str) -> bool:
     return re.fullmatch(r"-?\d+(\.\d+)?", text) is not None
 
 
-def from_arguments(found: Mapping[str, Any]) -> JobDescription:
+def from_arguments(arguments: Mapping[str, Any]) -> JobDescription:
     """A description from arguments by their long names, underscored."""
     sections: dict[str, dict[str, Any]] = {
         s: {} for s in ("parallelism", "schedule", "model", "batch")
     }
     for name, (section, key) in _FIELDS.items():
-        value = whole(found.get(name))
+        value = whole(arguments.get(name))
         if value is not None:
             sections[section][key] = value
     notes: list[str] = []
     parallelism, model = sections["parallelism"], sections["model"]
-    _virtual_stages(found, parallelism, model, notes)
-    if parallelism.get("pp", 1) > 1 and "tensor_model_parallel_size" in found:
+    _virtual_stages(arguments, parallelism, model, notes)
+    if parallelism.get("pp", 1) > 1 and "tensor_model_parallel_size" in arguments:
         looped = parallelism.get("vpp", 1) > 1
         sections["schedule"]["kind"] = "interleaved-1f1b" if looped else "1f1b"
     for name, dtype in (("bf16", "bfloat16"), ("fp16", "float16")):
-        if switch(found.get(name)):
+        if switch(arguments.get(name)):
             model["dtype"] = dtype
-    if switch(found.get("use_distributed_optimizer")):
+    if switch(arguments.get("use_distributed_optimizer")):
         parallelism["zero_stage"] = 1
-    sharding = str(found.get("fsdp", ""))
-    if "full_shard" in sharding or switch(found.get("use_torch_fsdp2")):
+    sharding = str(arguments.get("fsdp", ""))
+    if "full_shard" in sharding or switch(arguments.get("use_torch_fsdp2")):
         parallelism["zero_stage"] = 3
-    if switch(found.get("sequence_parallel")):
+    if switch(arguments.get("sequence_parallel")):
         notes.append("sequence parallel: all-gathers and reduce-scatters instead of all-reduces")
-    recompute = str(found.get("recompute_granularity") or "").lower()
+    recompute = str(arguments.get("recompute_granularity") or "").lower()
     if recompute in ("full", "selective"):
         sections["schedule"]["recompute"] = recompute
         notes.append(f"activations are recomputed ({recompute}): count HFU, not MFU")
-    elif switch(found.get("gradient_checkpointing")):
+    elif switch(arguments.get("gradient_checkpointing")):
         sections["schedule"]["recompute"] = "full"
-    is_megatron = "tensor_model_parallel_size" in found or "num_layers" in found
+    is_megatron = "tensor_model_parallel_size" in arguments or "num_layers" in arguments
     return described(
         sections,
         tuple(notes),
-        world_size=whole(found.get("world_size")),
+        world_size=whole(arguments.get("world_size")),
         framework="megatron" if is_megatron else None,
     )
 
 
 def _virtual_stages(
-    found: Mapping[str, Any], parallelism: dict[str, Any], model: dict[str, Any], notes: list[str]
+    arguments: Mapping[str, Any],
+    parallelism: dict[str, Any],
+    model: dict[str, Any],
+    notes: list[str],
 ) -> None:
-    chunk = whole(found.get("num_layers_per_virtual_pipeline_stage"))
+    chunk = whole(arguments.get("num_layers_per_virtual_pipeline_stage"))
     layers, pp = model.get("layers"), parallelism.get("pp")
     if chunk is None or layers is None or pp is None or "vpp" in parallelism:
         return

@@ -36,19 +36,19 @@ def slurm(text: str) -> JobDescription | None:
         return _slurm_json(text)
     if not re.search(r"(?m)^[ \t]*+JobId=\d+", text):
         return None
-    found = {m[1]: m[2] for m in _FIELD.finditer(text)}
-    per_node = whole(found.get("NtasksPerN:B:S:C", "").split(":")[0])
+    fields = {m[1]: m[2] for m in _FIELD.finditer(text)}
+    per_node = whole(fields.get("NtasksPerN:B:S:C", "").split(":")[0])
     gpus = re.search(r"gres/gpu(?::\w+)?=(\d+)", text)
-    nodes = whole(found.get("NumNodes", "").split("-")[0])
+    nodes = whole(fields.get("NumNodes", "").split("-")[0])
     return _slurm_job(
-        job_id=found.get("JobId"),
-        name=found.get("JobName"),
-        node_list=found.get("NodeList"),
-        tasks=whole(found.get("NumTasks")),
+        job_id=fields.get("JobId"),
+        name=fields.get("JobName"),
+        node_list=fields.get("NodeList"),
+        tasks=whole(fields.get("NumTasks")),
         per_node=per_node,
         gpus_per_node=_share(whole(gpus[1]) if gpus else None, nodes),
-        start=found.get("StartTime"),
-        end=found.get("EndTime"),
+        start=fields.get("StartTime"),
+        end=fields.get("EndTime"),
     )
 
 
@@ -74,7 +74,7 @@ def _slurm_json(text: str) -> JobDescription | None:
         ),
         None,
     )
-    found = _slurm_job(
+    described = _slurm_job(
         job_id=str(job["job_id"]),
         name=job.get("name"),
         node_list=str(job.get("nodes") or ""),
@@ -88,8 +88,8 @@ def _slurm_json(text: str) -> JobDescription | None:
         import msgspec
 
         note = f"{len(jobs)} jobs in the file: the first is used"
-        return msgspec.structs.replace(found, notes=(*found.notes, note))
-    return found
+        return msgspec.structs.replace(described, notes=(*described.notes, note))
+    return described
 
 
 def _share(gpus: int | None, nodes: int | None) -> int | None:
@@ -205,7 +205,7 @@ def kubernetes(text: str) -> JobDescription | None:
     pods = 0
     name = None
     products: set[str | None] = set()
-    for one, templates in ((o, list(_pod_specs(o, 1))) for o in objects):
+    for resource, templates in ((o, list(_pod_specs(o, 1))) for o in objects):
         for spec, replicas in templates:
             gpus, interfaces = _resources(spec)
             if not gpus:
@@ -213,7 +213,7 @@ def kubernetes(text: str) -> JobDescription | None:
             per_pod, pods = gpus, pods + replicas
             nics = interfaces if nics is None else nics
             products.add(_product(spec))
-            name = name or mapping(one.get("metadata")).get("name")
+            name = name or mapping(resource.get("metadata")).get("name")
             notes += islice(_environment(spec), MAX_NOTES)
             notes = list(dict.fromkeys(notes))[:MAX_NOTES]
     if per_pod is None:
@@ -243,22 +243,22 @@ def kubernetes(text: str) -> JobDescription | None:
 
 def _documents(text: str) -> list[dict[str, Any]] | None:
     """Kubernetes objects in a JSON or YAML text; None where there is none."""
-    found: list[Any]
+    documents: list[Any]
     if text.lstrip()[:1] == "{":
         try:
-            found = [json.loads(text)]
+            documents = [json.loads(text)]
         except (ValueError, RecursionError):
             return None
     elif re.search(r"(?m)^apiVersion:", text) and re.search(r"(?m)^kind:", text):
         import yaml
 
         try:
-            found = list(yaml.load_all(text, Loader=_plain_loader()))
+            documents = list(yaml.load_all(text, Loader=_plain_loader()))
         except (yaml.YAMLError, RecursionError, ValueError):  # a character that YAML cannot hold
             return None
     else:
         return None
-    objects = [o for o in found if isinstance(o, dict)]
+    objects = [o for o in documents if isinstance(o, dict)]
     listed = [i for o in objects if o.get("kind") == "List" for i in items(o.get("items"))]
     objects = [o for o in (*objects, *listed) if isinstance(o, dict)]
     return objects if any("apiVersion" in o and "kind" in o for o in objects) else None

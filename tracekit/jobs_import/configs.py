@@ -16,10 +16,10 @@ def _object(text: str) -> dict[str, Any] | None:
     if text.lstrip()[:1] != "{":
         return None
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return parsed if isinstance(parsed, dict) else None
 
 
 def _part(content: dict[str, Any], name: str) -> dict[str, Any]:
@@ -185,19 +185,19 @@ _META = re.compile(r"^(\w+)\s*:\s*(\S+)\s*$", re.M)
 
 def timer_meta(text: str) -> JobDescription | None:
     """``meta-*.yaml`` beside pipeline timers: dp_size, dsp_size, pp_size, tp_size, vpp_size."""
-    found = {m[1]: m[2] for m in _META.finditer(text)}
-    if not {"dp_size", "pp_size", "tp_size"} <= set(found):
+    fields = {m[1]: m[2] for m in _META.finditer(text)}
+    if not {"dp_size", "pp_size", "tp_size"} <= set(fields):
         return None
-    dp, dsp = whole(found["dp_size"]), whole(found.get("dsp_size")) or 1
+    dp, dsp = whole(fields["dp_size"]), whole(fields.get("dsp_size")) or 1
     return described(
         {
             "parallelism": {
                 "dp": whole(dp * dsp) if dp else None,
-                "pp": whole(found["pp_size"]),
-                "tp": whole(found["tp_size"]),
-                "vpp": whole(found.get("vpp_size")),
+                "pp": whole(fields["pp_size"]),
+                "tp": whole(fields["tp_size"]),
+                "vpp": whole(fields.get("vpp_size")),
             }
         },
-        name=found.get("trial_name"),
-        world_size=whole(found.get("world_size")),
+        name=fields.get("trial_name"),
+        world_size=whole(fields.get("world_size")),
     )

@@ -82,7 +82,7 @@ def with_topology(facts: JobFacts, job: JobDescription | None) -> JobFacts:
 def domains(facts: Facts) -> list[Domain]:
     """Domains of two or more traced ranks, but not all; by kind, the smaller ones first."""
     everybody = set(facts.ranks)
-    found: list[Domain] = []
+    shared: list[Domain] = []
     kinds: tuple[tuple[str, Mapping[int, object]], ...] = (
         ("host", facts.job.hosts),
         ("rail", facts.job.rails),
@@ -97,13 +97,13 @@ def domains(facts: Facts) -> list[Domain]:
         # A rank of unknown place may be a member too.
         if not everybody <= names.keys():
             continue
-        found += [
+        shared += [
             Domain(kind, name, frozenset(ranks))
             for name, ranks in sorted(members.items())
             if 1 < len(ranks) < len(everybody)
         ]
     order = list(SHARED)
-    return sorted(found, key=lambda d: (order.index(d.kind), len(d.ranks), d.name))
+    return sorted(shared, key=lambda d: (order.index(d.kind), len(d.ranks), d.name))
 
 
 def rolled_up(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
@@ -114,12 +114,12 @@ def rolled_up(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
         if finding.scope.ranks:
             by_rule[finding.rule].append(finding)
     merged: dict[str, Finding] = {}
-    for own in by_rule.values():
-        hit = {rank for f in own for rank in f.scope.ranks}
+    for of_rule in by_rule.values():
+        hit = {rank for f in of_rule for rank in f.scope.ranks}
         domain = next((d for d in known if d.ranks == hit), None)
-        if len(own) > 1 and domain is not None:
-            one = _merged(own, domain, facts)
-            merged |= dict.fromkeys((f.id for f in own), one)
+        if len(of_rule) > 1 and domain is not None:
+            together = _merged(of_rule, domain, facts)
+            merged |= dict.fromkeys((f.id for f in of_rule), together)
     result: list[Finding] = []
     for finding in findings:
         kept = merged.get(finding.id, finding)

@@ -64,8 +64,8 @@ def _is_same(root: Finding, other: Finding, findings: Sequence[Finding]) -> bool
     return len(rivals) == 2 and len(other.scope.ranks) == 1 and len(root.scope.devices) <= 1
 
 
-def _meet(one: Scope, other: Scope) -> bool:
-    return not other.steps or any(a <= d and c <= b for a, b in one.steps for c, d in other.steps)
+def _meet(scope: Scope, other: Scope) -> bool:
+    return not other.steps or any(a <= d and c <= b for a, b in scope.steps for c, d in other.steps)
 
 
 def merge(root: Finding, other: Finding) -> Finding:

@@ -125,5 +125,5 @@ def _is_there(cause: Finding, symptom: Finding, facts: Facts) -> bool:
     return bool(hosts) and hosts <= theirs and not (theirs >= everywhere and len(everywhere) > 1)
 
 
-def _is_same_time(one: Finding, other: Finding) -> bool:
-    return any(a <= d and c <= b for a, b in one.scope.steps for c, d in other.scope.steps)
+def _is_same_time(finding: Finding, other: Finding) -> bool:
+    return any(a <= d and c <= b for a, b in finding.scope.steps for c, d in other.scope.steps)

@@ -113,19 +113,19 @@ def _overlap(facts: Facts) -> Overlap | None:
     )
 
 
-def _bubble(found: ScheduleBubble | None) -> dict[str, Any] | None:
-    if found is None:
+def _bubble(bubble: ScheduleBubble | None) -> dict[str, Any] | None:
+    if bubble is None:
         return None
     return {
-        "bubble_ratio": found.bubble_ratio,
-        "bubble_overhead_ratio": found.bubble_overhead_ratio,
-        "expected_bubble_ratio": found.expected_bubble_ratio,
-        "expected_bubble_overhead_ratio": found.expected_bubble_overhead_ratio,
-        "window_s": found.window_ns / 1e9,
-        "expected_s_per_step": found.allowed_ns / 1e9,
-        "stages_count": found.stages_count,
-        "microbatches_count": found.microbatches_count,
-        "chunks_count": found.chunks_count,
+        "bubble_ratio": bubble.bubble_ratio,
+        "bubble_overhead_ratio": bubble.bubble_overhead_ratio,
+        "expected_bubble_ratio": bubble.expected_bubble_ratio,
+        "expected_bubble_overhead_ratio": bubble.expected_bubble_overhead_ratio,
+        "window_s": bubble.window_ns / 1e9,
+        "expected_s_per_step": bubble.allowed_ns / 1e9,
+        "stages_count": bubble.stages_count,
+        "microbatches_count": bubble.microbatches_count,
+        "chunks_count": bubble.chunks_count,
     }
 
 

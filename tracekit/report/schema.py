@@ -15,8 +15,8 @@ def document_schema() -> dict[str, Any]:
     """The schema. Every key is always present; unknown keys are allowed (additions only)."""
     import msgspec
 
-    found = msgspec.json.schema(Document)
-    for definition in found["$defs"].values():
+    schema = msgspec.json.schema(Document)
+    for definition in schema["$defs"].values():
         if "description" in definition:
             # Python 3.13 and later take the indentation off docstrings themselves.
             definition["description"] = inspect.cleandoc(definition["description"])
@@ -24,14 +24,14 @@ def document_schema() -> dict[str, Any]:
             definition["required"] = list(definition["properties"])
             for shape in definition["properties"].values():
                 shape.pop("default", None)
-    document = found["$defs"]["Document"]
+    document = schema["$defs"]["Document"]
     document["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
     return {
         "$schema": DIALECT,
         "title": "tracekit diagnose",
         "description": "What `tracekit diagnose --format json` prints. Additions only.",
-        "$ref": found["$ref"],
-        "$defs": dict(sorted(found["$defs"].items())),
+        "$ref": schema["$ref"],
+        "$defs": dict(sorted(schema["$defs"].items())),
     }
 
 

@@ -401,11 +401,11 @@ def _is_capturable(entry: NotChecked) -> bool:
 
 
 def _specific_needs(entries: Sequence[NotChecked]) -> list[str]:
-    own: dict[str, list[str]] = {}
+    rules_by_need: dict[str, list[str]] = {}
     for entry in entries:
         if entry.rule in NAMES and not _is_usual(entry):
-            own.setdefault(entry.needs, []).append(entry.rule)
-    return [f"{', '.join(rules)}: needs {needs}" for needs, rules in own.items()]
+            rules_by_need.setdefault(entry.needs, []).append(entry.rule)
+    return [f"{', '.join(rules)}: needs {needs}" for needs, rules in rules_by_need.items()]
 
 
 def _absent_records(entries: Sequence[NotChecked]) -> list[str]:

@@ -157,17 +157,17 @@ def _why_absent(facts: Facts) -> str:
 
 def _program(facts: Facts, findings: Sequence[Finding]) -> Judgement | None:
     programs = (f for f in findings if rule(f.rule).blames == "program" and not f.explained_by)
-    found = next(programs, None)
-    return None if found is None else Judgement(_named(facts, found))
+    finding = next(programs, None)
+    return None if finding is None else Judgement(_named(facts, finding))
 
 
 def _nobodys(findings: Sequence[Finding]) -> Judgement | None:
     """A major finding whose rule names no culprit, where nothing explains it: not inherent."""
-    for found in findings:
-        is_major = found.severity.weight >= Severity.MAJOR.weight
-        if is_major and not found.explained_by and not rule(found.rule).names_culprit:
-            sentence = f"{found.summary} No rule here found the reason."
-            return Judgement(Verdict(kind="unexplained", finding=found.id, sentence=sentence))
+    for finding in findings:
+        is_major = finding.severity.weight >= Severity.MAJOR.weight
+        if is_major and not finding.explained_by and not rule(finding.rule).names_culprit:
+            sentence = f"{finding.summary} No rule here found the reason."
+            return Judgement(Verdict(kind="unexplained", finding=finding.id, sentence=sentence))
     return None
 
 
@@ -211,15 +211,15 @@ def _unread(facts: Facts) -> Judgement | None:
 def _port(facts: Facts, limits: ReportThresholds, findings: Sequence[Finding]) -> Judgement | None:
     """A port at fault, at an unknown price, beside communication that it may be the reason for."""
     waiting = _typical_waiting(facts)
-    found = _unpriced(findings)
-    if found is None or waiting < limits.min_waiting_ratio:
+    finding = _unpriced(findings)
+    if finding is None or waiting < limits.min_waiting_ratio:
         return None
     says = (
-        f"{found.summary} How much of the {share(waiting)} of the step that is communication "
+        f"{finding.summary} How much of the {share(waiting)} of the step that is communication "
         "which nothing hides comes from it cannot be told."
     )
     return Judgement(
-        Verdict(kind="not_enough_data", finding=found.id, sentence=says),
+        Verdict(kind="not_enough_data", finding=finding.id, sentence=says),
         "mend the port; what it costs shows where counters and traces are on one clock "
         "([clocks] in job.toml) over 30 steps, slow and normal",
     )

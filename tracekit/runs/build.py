@@ -333,9 +333,9 @@ def _with_readers(rows: pa.Table, sources: Sequence[SourceEntry]) -> pa.Table:
     """The rows of ``run``, which say what each ingestor's version was."""
     import pyarrow as pa
 
-    found = sorted({s.reader for s in sources if s.reader})
+    readers = sorted({s.reader for s in sources if s.reader})
     index = rows.schema.get_field_index("ingestor_versions")
-    column = pa.array([found] * rows.num_rows, pa.list_(pa.string()))
+    column = pa.array([readers] * rows.num_rows, pa.list_(pa.string()))
     return rows.set_column(index, rows.schema.field(index), column)
 
 

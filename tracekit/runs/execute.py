@@ -309,11 +309,16 @@ def _ingest_source(
     sink = writer.sink(entry.source_id)
     sink.fact(path=entry.path, sha256=entry.sha256, file_bytes=entry.file_bytes)
     try:
-        found = recognise(source)
-        sink.fact(kind=found.kind, status=found.status, reason=found.reason, **found.facts)
-        if found.ingestor is not None:
-            reader = reader_of(ingestor(found.ingestor))
-            ingestor(found.ingestor).read(source, sink, options)
+        recognition = recognise(source)
+        sink.fact(
+            kind=recognition.kind,
+            status=recognition.status,
+            reason=recognition.reason,
+            **recognition.facts,
+        )
+        if recognition.ingestor is not None:
+            reader = reader_of(ingestor(recognition.ingestor))
+            ingestor(recognition.ingestor).read(source, sink, options)
     except RunWriteError:
         raise
     except InputError as error:

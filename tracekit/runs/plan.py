@@ -195,14 +195,14 @@ def _read_again(
     must = previous.registry_version != REGISTRY_VERSION or said != source.columns
     if not must and not (may_read and is_older(source)):
         return None
-    found = _found_again(source)
-    if found is None and must:
+    again = _found_again(source)
+    if again is None and must:
         raise StoreError(
             f"{source.path}: must be read again, and is gone or no longer what the run was made "
             "from",
             hint="ingest the sources that you still have into a new folder",
         )
-    return found
+    return again
 
 
 def _found_again(source: SourceEntry) -> SourceFile | None:
@@ -220,14 +220,14 @@ def _found_again(source: SourceEntry) -> SourceFile | None:
 
 def files_again(manifest: Manifest) -> list[str]:
     """Paths of what the run was made from, of what is still there."""
-    found: dict[str, None] = {}
+    paths: dict[str, None] = {}
     for source in manifest.sources:
         path = whole(source.path, source.folder)
         while path and not os.path.lexists(path):
             path = path.rpartition("!")[0]
         if path:
-            found[path] = None
-    return list(found)
+            paths[path] = None
+    return list(paths)
 
 
 def spread(files: Sequence[SourceFile]) -> list[SourceFile]:

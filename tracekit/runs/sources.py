@@ -28,9 +28,9 @@ def gather(
 
     files: list[SourceFile] = []
     found_jobs: list[str] = []
-    own = os.path.realpath(run) + os.sep if run is not None else None
+    run_prefix = os.path.realpath(run) + os.sep if run is not None else None
     for file in expand(paths):
-        if own is not None and os.path.realpath(file.path).startswith(own):
+        if run_prefix is not None and os.path.realpath(file.path).startswith(run_prefix):
             continue
         if is_job_description(file):
             found_jobs.append(file.path)
@@ -91,8 +91,8 @@ def columns_of(job: JobDescription | None) -> Columns:
 
 def explain(file: SourceFile, columns: Columns) -> SourceFile:
     """The file with what the job description says of its columns."""
-    found = columns(file.path)
-    return replace(file, columns=found) if found else file
+    layout = columns(file.path)
+    return replace(file, columns=layout) if layout else file
 
 
 def is_job_description(file: SourceFile) -> bool:
@@ -127,8 +127,8 @@ def without_held_reports(
             for s in previous.sources
             if s.path == file.path or s.path.startswith(f"{file.path}!")
         )
-        own = content_hash(file, {})
-        return any(exported_hash(hash_of(own, p) if p else own) in held for p in parts)
+        digest = content_hash(file, {})
+        return any(exported_hash(hash_of(digest, p) if p else digest) in held for p in parts)
 
     return [f for f in files if f.stored or not has_reports([f]) or not is_held(f)]
 

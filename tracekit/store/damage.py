@@ -40,12 +40,12 @@ def verify(run: Path, files: Iterable[ShardFile]) -> None:
         path = run / file.path
         try:
             size = os.stat(path).st_size  # noqa: PTH116 - half the time, for every file of a run
-            found = checksum(path) if size == file.file_bytes and file.crc32 is not None else None
+            crc32 = checksum(path) if size == file.file_bytes and file.crc32 is not None else None
         except OSError as error:
             raise _damaged(path, error.strerror or type(error).__name__) from None
         if size != file.file_bytes:
             raise _damaged(path, f"the manifest says {file.file_bytes} bytes, found {size}")
-        if found != file.crc32:
+        if crc32 != file.crc32:
             raise _damaged(path, "its bytes are not those that were written")
 
 

@@ -293,9 +293,9 @@ def _paths_by_table(run: Path, files: Iterable[ShardFile]) -> dict[str, list[str
     root = run.resolve()
     for file in files:
         path = root / file.path
-        found = path.stat().st_size if path.is_file() else None
-        if found != file.file_bytes:
-            state = "missing" if found is None else f"{found} bytes"
+        size = path.stat().st_size if path.is_file() else None
+        if size != file.file_bytes:
+            state = "missing" if size is None else f"{size} bytes"
             raise DamagedRunError(
                 f"{path}: the manifest says {file.file_bytes} bytes, found {state}",
                 hint="the run is damaged: ingest the sources again into a new folder",

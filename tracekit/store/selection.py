@@ -277,14 +277,14 @@ def _hosts(selection: Selection, column: str = "host") -> str:
 
 
 def _start(names: set[str]) -> str | None:
-    found = [f"v.{name}" for name in _STARTS if name in names]
-    return f"coalesce({', '.join(found)})" if found else None
+    starts = [f"v.{name}" for name in _STARTS if name in names]
+    return f"coalesce({', '.join(starts)})" if starts else None
 
 
 def _end(names: set[str]) -> str:
-    found = ["v.start_ns + v.dur_ns"] if {"start_ns", "dur_ns"} <= names else []
-    found += [f"v.{name}" for name in _ENDS if name in names]
-    return f"coalesce({', '.join([*found, *(f'v.{n}' for n in _STARTS if n in names)])})"
+    ends = ["v.start_ns + v.dur_ns"] if {"start_ns", "dur_ns"} <= names else []
+    ends += [f"v.{name}" for name in _ENDS if name in names]
+    return f"coalesce({', '.join([*ends, *(f'v.{n}' for n in _STARTS if n in names)])})"
 
 
 def _time_clauses(start: str | None, end: str, selection: Selection) -> list[str]:

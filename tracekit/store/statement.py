@@ -68,14 +68,14 @@ def rows_of(con: duckdb.DuckDBPyConnection, text: str) -> pa.Table:
 
 def _told_apart(names: Sequence[str]) -> list[str]:
     taken = set(names)
-    found: list[str] = []
+    told: list[str] = []
     for name in names:
         unique, number = name, 0
-        while unique in found or (number and unique in taken):
+        while unique in told or (number and unique in taken):
             number += 1
             unique = f"{name}_{number}"
-        found.append(unique)
-    return found
+        told.append(unique)
+    return told
 
 
 def _judged(con: duckdb.DuckDBPyConnection, text: str) -> str:
@@ -127,9 +127,9 @@ def _reading(con: duckdb.DuckDBPyConnection, kind: duckdb.StatementType, stateme
         )
     others = sorted(set(_NODE.findall(tree)) - READING_NODES)
     if others:
-        found = others[0].removesuffix("_NODE").removesuffix("_QUERY")
+        node = others[0].removesuffix("_NODE").removesuffix("_QUERY")
         raise QueryError(
-            f"only SELECT and EXPLAIN may run, found {found} in it",
+            f"only SELECT and EXPLAIN may run, found {node} in it",
             hint="a run is read-only; use --format csv or parquet to keep a result",
         )
     hidden = sorted({name.lower() for name in _FUNCTION.findall(tree)} & RUNS_TEXT)

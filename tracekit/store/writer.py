@@ -103,8 +103,8 @@ def conform(
     for stored in schema:
         wanted = stored
         if is_packed and stored.name in rows.column_names:
-            found = rows.schema.field(stored.name).type
-            if pa.types.is_dictionary(found) and stored.type == found.value_type == pa.string():
+            given = rows.schema.field(stored.name).type
+            if pa.types.is_dictionary(given) and stored.type == given.value_type == pa.string():
                 wanted = stored.with_type(pa.dictionary(pa.int32(), pa.string()))
         fields.append(wanted)
         if wanted.name == "source_id" and source_id is not None:
@@ -135,12 +135,12 @@ def _is_castless(spec: Table, schema: pa.Schema) -> bool:
     if spec.name in SAMPLE_TABLES:
         return False  # text stays as dictionaries: an ingestor's table is a row group as it is
     stored = spec.arrow_schema()
-    for one in schema:
-        at = stored.get_field_index(one.name)
+    for column in schema:
+        at = stored.get_field_index(column.name)
         if at < 0:
             return False
-        is_packed = pa.types.is_dictionary(one.type) and one.type.value_type == pa.string()
-        if one.type != stored.field(at).type and not (
+        is_packed = pa.types.is_dictionary(column.type) and column.type.value_type == pa.string()
+        if column.type != stored.field(at).type and not (
             is_packed and stored.field(at).type == pa.string()
         ):
             return False
@@ -168,9 +168,9 @@ def _common(tables: Sequence[pa.Table]) -> pa.Schema:
     import pyarrow as pa
 
     fields: list[pa.Field] = []
-    for i, one in enumerate(tables[0].schema):
-        is_same = all(t.schema.field(i).type == one.type for t in tables)
-        fields.append(one if is_same else one.with_type(pa.string()))
+    for i, column in enumerate(tables[0].schema):
+        is_same = all(t.schema.field(i).type == column.type for t in tables)
+        fields.append(column if is_same else column.with_type(pa.string()))
     return pa.schema(fields)
 
 

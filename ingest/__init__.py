@@ -11,24 +11,10 @@ from types import ModuleType
 from typing import Any
 
 from tracekit.ingest import files
-from tracekit.ingest.base import (
-    IngestOptions,
-    Ingestor,
-    Recognition,
-    Sink,
-    SourceFile,
-    Splitter,
-)
+from tracekit.ingest.base import IngestOptions, Ingestor, Recognition, Sink, SourceFile, Splitter
 from tracekit.ingest.counters.formats import FAMILIES
 from tracekit.ingest.kineto import KinetoIngestor
-from tracekit.ingest.nccl import (
-    FLIGHT_RECORDER,
-    INSPECTOR,
-    JOB_LOG,
-    RAS,
-    TESTS_JSON,
-    NcclIngestor,
-)
+from tracekit.ingest.nccl import FLIGHT_RECORDER, INSPECTOR, JOB_LOG, RAS, TESTS_JSON, NcclIngestor
 from tracekit.ingest.nsys import NsysIngestor
 from tracekit.ingest.pipeline_timers import PARQUET_MAGIC, PipelineTimersIngestor
 

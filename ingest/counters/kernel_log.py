@@ -10,13 +10,7 @@ import re
 from typing import NamedTuple
 
 from tracekit.ingest import files
-from tracekit.ingest.base import (
-    Recognition,
-    Severity,
-    Sink,
-    SourceFile,
-    write_columns,
-)
+from tracekit.ingest.base import Recognition, Severity, Sink, SourceFile, write_columns
 from tracekit.ingest.counters import times
 from tracekit.ingest.counters.names import pci_address
 from tracekit.ingest.counters.samples import count_local_time

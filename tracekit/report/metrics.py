@@ -6,15 +6,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
-from tracekit.report.model import (
-    Metrics,
-    Overlap,
-    RankShares,
-    RunInfo,
-    StepTime,
-    Traffic,
-    Window,
-)
+from tracekit.report.model import Metrics, Overlap, RankShares, RunInfo, StepTime, Traffic, Window
 from tracekit.rules.base import Facts, Row
 from tracekit.rules.low_mfu import waterfall
 from tracekit.rules.pipeline import ScheduleBubble

@@ -659,6 +659,8 @@ NO_GPU = "a GPU timeline (these ranks show none)"
 """The need of rules that only a GPU's timeline can answer."""
 
 
+NO_STEPS = ("at least one steady step", "profile five or more steps after warm-up")
+"""The need of rules that judge steps, and what supplies it."""
 NOT_APPLICABLE = RuleOutcome(is_applicable=False)
 
 
@@ -673,6 +675,7 @@ __all__ = [
     "HIDDEN_CAPTURE",
     "NOT_APPLICABLE",
     "NO_GPU",
+    "NO_STEPS",
     "UNPROVED",
     "Facts",
     "JobFacts",

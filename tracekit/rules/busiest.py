@@ -14,8 +14,7 @@ from tracekit.findings import Evidence
 from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, threshold
 from tracekit.rules.gpu_memory_fault import GROWN
-from tracekit.rules.thermal_throttle import WORDS, clock_lost
-from tracekit.wording import share
+from tracekit.rules.thermal_throttle import WORDS
 
 ACTIVITY = ("sm_active", "graphics_active")
 """How busy a GPU is, best first; not its utilisation, which counts a waiting kernel as work."""
@@ -93,29 +92,32 @@ def _clock(
 ) -> list[tuple[str, Evidence]]:
     """A clock below the busy peers', or less power than peers that do less."""
     reasons = []
-    lost = clock_lost(counted)
+    lost = gpus.clock_lost(counted)
     if lost is not None and lost[0] <= limits.max_clock_ratio:
         mhz, peers = (float(lost[1][k] or 0.0) / 1e6 for k in ("p50_value", "peer_value"))
         said = f"its clock is {mhz:.0f} MHz against {peers:.0f}"
-        reasons.append((said, _ratio(facts, "clock", lost[0], limits.max_clock_ratio, lost[1])))
+        reasons.append(
+            (
+                said,
+                gpus.beside_peers(
+                    facts, "clock over its", lost[0], limits.max_clock_ratio, lost[1]
+                ),
+            )
+        )
     power = counted.get("power")
     if power is not None and power["peer_ratio"] is not None:
         ratio = float(power["peer_ratio"])
         if ratio <= limits.max_power_ratio:
             said = f"it draws {power['p50_value']:.0f} W against {power['peer_value']:.0f}"
-            reasons.append((said, _ratio(facts, "power", ratio, limits.max_power_ratio, power)))
+            reasons.append(
+                (
+                    said,
+                    gpus.beside_peers(
+                        facts, "power over its", ratio, limits.max_power_ratio, power
+                    ),
+                )
+            )
     return reasons
-
-
-def _ratio(facts: Facts, what: str, value: float, limit: float, row: Row) -> Evidence:
-    return Evidence(
-        f"{what} over its peers', median moment",
-        value,
-        "ratio",
-        threshold=limit,
-        query=gpus.COUNTERS,
-        rows=facts.readings([row]),
-    )
 
 
 def _held(
@@ -125,19 +127,9 @@ def _held(
     held = next((events[e] for e in HELD if e in events and gpus.is_held(events[e], limits)), None)
     if held is None:
         return []
-    by_counter = held["held_ratio"] is not None
-    ratio = float(held["held_ratio"] if by_counter else held["active_ratio"])
-    of = "time" if by_counter else "samples"
     name = WORDS.get(str(held["event"]), "hardware power brake")
-    evidence = Evidence(
-        f"{name}, share of the {of}",
-        ratio,
-        "ratio",
-        threshold=limits.min_held_ratio if by_counter else limits.min_active_ratio,
-        query=gpus.THROTTLE,
-        rows=facts.readings([held]),
-    )
-    return [(f"{name} {share(ratio)} of the {of}", evidence)]
+    of_time, evidence = gpus.held_evidence(facts, held, name, limits)
+    return [(f"{name} {of_time}", evidence)]
 
 
 def _memory(

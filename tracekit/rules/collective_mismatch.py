@@ -26,12 +26,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracekit.findings import (
-    Evidence,
-    EvidenceRow,
-    Finding,
-    Severity,
-)
+from tracekit.findings import Evidence, EvidenceRow, Finding, Severity
 from tracekit.rules import nccl_hang
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.rules.sources import agreed

@@ -27,15 +27,7 @@ from dataclasses import dataclass
 
 from tracekit.findings import Finding, Severity
 from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, threshold
-from tracekit.rules.nccl_facts import (
-    CAPTURE,
-    Nccl,
-    Signal,
-    log_scope,
-    majority,
-    nccl_of,
-    no_logs,
-)
+from tracekit.rules.nccl_facts import CAPTURE, Nccl, Signal, log_scope, majority, nccl_of, no_logs
 from tracekit.wording import listed, safe
 
 PER_HOST = frozenset(

@@ -40,11 +40,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from tracekit.findings import (
-    Evidence,
-    Finding,
-    Severity,
-)
+from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import pipeline
 from tracekit.rules.base import (
     NO_GPU,

@@ -33,14 +33,10 @@ from dataclasses import dataclass
 from itertools import islice
 from statistics import median
 
-from tracekit.findings import (
-    Candidates,
-    Evidence,
-    Finding,
-    Severity,
-)
+from tracekit.findings import Candidates, Evidence, Finding, Severity
 from tracekit.rules.base import (
     MAX_CANDIDATES,
+    NO_STEPS,
     Facts,
     Rule,
     RuleOutcome,
@@ -63,7 +59,7 @@ def evaluate(facts: Facts, limits: ExposedCommunicationThresholds) -> RuleOutcom
     """One finding for the job, without a culprit."""
     steps = facts.steps
     if not steps.rank_means:
-        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
+        return facts.lacking(*NO_STEPS)
     if not steps.is_coupled:
         if facts.job.world_size == 1 or (facts.job.world_size is None and len(facts.ranks) == 1):
             return RuleOutcome()

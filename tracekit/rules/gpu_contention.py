@@ -32,7 +32,6 @@ from dataclasses import dataclass, replace
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
-from tracekit.rules.thermal_throttle import clock_lost
 from tracekit.wording import safe, some
 
 GIB = 2.0**30
@@ -97,7 +96,7 @@ def _has_more(
         and c["memory_used"]["model"] == memory["model"]
         and c["memory_used"]["p50_value"] is not None
     ]
-    lost = clock_lost(counters[gpu])
+    lost = gpus.clock_lost(counters[gpu])
     if len(others) < limits.min_peers_count or lost is None or lost[0] < limits.min_clock_ratio:
         return False
     more = float(memory["p50_value"]) - max(others)

@@ -21,7 +21,7 @@ from tracekit.findings import (
 from tracekit.rules import pipeline
 from tracekit.rules.base import Advice, Facts, Row, RuleOutcome, Thresholds, threshold
 from tracekit.rules.lateness import ReplayThresholds, replayed_ns
-from tracekit.wording import safe, some
+from tracekit.wording import safe, share, some
 
 CAPTURE = "tracekit capture --what dcgm"
 NEEDS = "GPU counters (DCGM, nvidia-smi or XID logs)"
@@ -192,6 +192,45 @@ def is_held(row: Row, limits: HeldThresholds) -> bool:
     )
 
 
+def held_evidence(
+    facts: Facts, row: Row, name: str, limits: HeldThresholds, rows: Sequence[Row] = ()
+) -> tuple[str, Evidence]:
+    """For how long a reason held (``100 % of the time``), and that as evidence. ``rows``: where it
+    stands, if not there alone."""
+    by_counter = row["held_ratio"] is not None
+    held = float(row["held_ratio"] if by_counter else row["active_ratio"])
+    of = "time" if by_counter else "samples"
+    return f"{share(held)} of the {of}", Evidence(
+        f"{name}, share of the {of}",
+        held,
+        "ratio",
+        threshold=limits.min_held_ratio if by_counter else limits.min_active_ratio,
+        query=THROTTLE,
+        rows=facts.readings(rows or [row]),
+    )
+
+
+def beside_peers(facts: Facts, what: str, ratio: float, limit: float, row: Row) -> Evidence:
+    """A counter of a GPU over its peers'."""
+    return Evidence(
+        f"{what} peers', median moment",
+        ratio,
+        "ratio",
+        threshold=limit,
+        query=COUNTERS,
+        rows=facts.readings([row]),
+    )
+
+
+def clock_lost(counters: Mapping[str, Row]) -> tuple[float, Row] | None:
+    """Clock over the peers' while busy (over all moments where nothing says what is busy)."""
+    row = counters.get("sm_clock")
+    if row is None:
+        return None
+    ratio = row["busy_peer_ratio"] if row["busy_peer_ratio"] is not None else row["peer_ratio"]
+    return None if ratio is None else (float(ratio), row)
+
+
 @dataclass(frozen=True)
 class PricedThresholds(ReplayThresholds):
     """When the traces show that a GPU is slow whose counters say why."""
@@ -280,18 +319,6 @@ def priced(facts: Facts, finding: Finding) -> Finding:
 def clock_of(facts: Facts, rank: int, max_clock_ratio: float) -> tuple[Evidence, ...]:
     """The clock of a rank's GPU beside its busy peers', where counters and a file tell both."""
     for row in facts.of(COUNTERS):
-        if row["counter"] == "sm_clock" and row["rank"] == rank:
-            ratio = row["busy_peer_ratio"]
-            ratio = row["peer_ratio"] if ratio is None else ratio
-            if ratio is not None:
-                return (
-                    Evidence(
-                        "clock over its peers', median moment",
-                        float(ratio),
-                        "ratio",
-                        threshold=max_clock_ratio,
-                        query=COUNTERS,
-                        rows=facts.readings([row]),
-                    ),
-                )
+        if row["rank"] == rank and (lost := clock_lost({str(row["counter"]): row})) is not None:
+            return (beside_peers(facts, "clock over its", lost[0], max_clock_ratio, row),)
     return ()

@@ -31,20 +31,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from tracekit.findings import (
-    Evidence,
-    Finding,
-    Instrument,
-    Severity,
-)
-from tracekit.rules.base import (
-    NOT_APPLICABLE,
-    Facts,
-    Row,
-    Rule,
-    RuleOutcome,
-    threshold,
-)
+from tracekit.findings import Evidence, Finding, Instrument, Severity
+from tracekit.rules.base import NO_STEPS, NOT_APPLICABLE, Facts, Row, Rule, RuleOutcome, threshold
 from tracekit.rules.lateness import (
     QUERIES,
     LatenessThresholds,
@@ -87,7 +75,7 @@ def evaluate(facts: Facts, limits: HotExpertThresholds) -> RuleOutcome:
         needs = why_unmatched(facts) if _has_exchange(facts) else NEEDS
         return facts.lacking(needs, "profile all ranks of an expert group in the same steps")
     if not len(facts.steps):
-        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
+        return facts.lacking(*NO_STEPS)
     loads: dict[int, Row] = {}
     for row in rows:
         rank = int(row["rank"])

@@ -33,27 +33,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import fmean
 
-from tracekit.findings import (
-    Evidence,
-    Finding,
-    Instrument,
-    Severity,
-)
-from tracekit.rules.absent import (
-    AbsentThresholds,
-    as_candidates,
-    next_captures,
-    suspects,
-    where,
-)
-from tracekit.rules.base import (
-    NOT_APPLICABLE,
-    Facts,
-    Row,
-    Rule,
-    RuleOutcome,
-    threshold,
-)
+from tracekit.findings import Evidence, Finding, Instrument, Severity
+from tracekit.rules.absent import AbsentThresholds, as_candidates, next_captures, suspects, where
+from tracekit.rules.base import NO_STEPS, NOT_APPLICABLE, Facts, Row, Rule, RuleOutcome, threshold
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import WORDS_FOR, ExcessThresholds, where_it_lies
 from tracekit.rules.lateness import (
@@ -91,7 +73,7 @@ def evaluate(facts: Facts, limits: LateRankThresholds) -> RuleOutcome:
             return NOT_APPLICABLE
         return facts.lacking("collectives in the traces of two or more ranks", CAPTURE)
     if not len(facts.steps):
-        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
+        return facts.lacking(*NO_STEPS)
     absent = _absent(facts, limits)
     if matched_note(facts) is None or (absent is not None and not facts.of("straggler")):
         if absent is not None:

@@ -34,13 +34,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from tracekit.findings import (
-    Evidence,
-    Finding,
-    Scope,
-    Severity,
-)
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.findings import Evidence, Finding, Scope, Severity
+from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.wording import listed, safe, seconds, share
 
 NEEDS = "collectives of known size, matched across the ranks of a GPU job"
@@ -83,7 +78,7 @@ def evaluate(facts: Facts, limits: LatencyBoundCommunicationThresholds) -> RuleO
     """One finding for the job if latency takes a good part of its step."""
     steps = facts.steps
     if not steps.rank_means:
-        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
+        return facts.lacking(*NO_STEPS)
     rows = [
         r for r in facts.of("group_bandwidth")
         if r["timeline"] == "device" and r["transfer_p50_ns"] and r["bus_bytes_per_s"]

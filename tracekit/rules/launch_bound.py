@@ -31,13 +31,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from tracekit.findings import (
-    Evidence,
-    Finding,
-    Severity,
-)
+from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules.base import (
     NO_GPU,
+    NO_STEPS,
     Facts,
     Row,
     Rule,
@@ -92,7 +89,7 @@ def evaluate(facts: Facts, limits: LaunchBoundThresholds) -> RuleOutcome:
     if not facts.has_gpu:
         return facts.lacking(NO_GPU, CAPTURE)
     if not facts.steps.rank_means:
-        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
+        return facts.lacking(*NO_STEPS)
     ranks = _launching(facts)
     if not ranks:
         return facts.lacking(NEEDS, CAPTURE)

@@ -34,14 +34,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tracekit.findings import (
-    Candidates,
-    Evidence,
-    Finding,
-    Severity,
-)
+from tracekit.findings import Candidates, Evidence, Finding, Severity
 from tracekit.rules import nccl_links, port_links, ports
-from tracekit.rules.base import Facts, Lends, Row, Rule, RuleOutcome, threshold
+from tracekit.rules.base import NO_STEPS, Facts, Lends, Row, Rule, RuleOutcome, threshold
 from tracekit.rules.sources import agreed
 from tracekit.wording import listed, ranks_phrase, safe, seconds, share
 
@@ -85,7 +80,7 @@ def evaluate(facts: Facts, limits: LinkDegradedThresholds) -> RuleOutcome:
     if not rows:
         return facts.lacking(f"matched collectives, or {_counters_needed(facts)}", CAPTURE)
     if not len(facts.steps):
-        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
+        return facts.lacking(*NO_STEPS)
     suspected = _late_leavers(facts, rows, limits)
     named = {rank for finding in suspected for rank in finding.scope.ranks}
     suspected += _slow_groups(facts, limits, named)

@@ -35,21 +35,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from tracekit.findings import (
-    Evidence,
-    Finding,
-    Severity,
-    impact_of,
-)
+from tracekit.findings import Evidence, Finding, Severity, impact_of
 from tracekit.rules import pipeline
-from tracekit.rules.base import (
-    NO_GPU,
-    Facts,
-    Rule,
-    RuleOutcome,
-    Thresholds,
-    threshold,
-)
+from tracekit.rules.base import NO_GPU, NO_STEPS, Facts, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.wording import listed, seconds, share
 
 if TYPE_CHECKING:
@@ -221,7 +209,7 @@ def _gemm(facts: Facts, gpu: Gpu | None) -> tuple[float | None, float | None, fl
 def evaluate(facts: Facts, limits: LowMfuThresholds) -> RuleOutcome:
     """One finding for the job, without a culprit; or one that the description cannot be right."""
     if not facts.steps.rank_means:
-        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
+        return facts.lacking(*NO_STEPS)
     if not facts.has_gpu:
         return facts.lacking(NO_GPU, "profile with activities CPU and CUDA")
     if facts.description is None:

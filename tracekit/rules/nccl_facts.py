@@ -11,11 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tracekit.findings import (
-    Evidence,
-    EvidenceRow,
-    Scope,
-)
+from tracekit.findings import Evidence, EvidenceRow, Scope
 from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.wording import ranges, safe
 

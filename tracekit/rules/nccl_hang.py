@@ -11,13 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracekit.findings import (
-    Candidates,
-    Evidence,
-    Finding,
-    Instrument,
-    Severity,
-)
+from tracekit.findings import Candidates, Evidence, Finding, Instrument, Severity
 from tracekit.rules.base import Facts, Row
 from tracekit.rules.nccl_facts import majority
 from tracekit.values import MAX_RANKS

@@ -29,15 +29,7 @@ from dataclasses import dataclass
 
 from tracekit.findings import Finding, Severity
 from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, threshold
-from tracekit.rules.nccl_facts import (
-    CAPTURE,
-    Member,
-    Nccl,
-    Signal,
-    log_scope,
-    nccl_of,
-    no_logs,
-)
+from tracekit.rules.nccl_facts import CAPTURE, Member, Nccl, Signal, log_scope, nccl_of, no_logs
 from tracekit.wording import plural
 
 

@@ -31,19 +31,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from statistics import median
 
-from tracekit.findings import (
-    Evidence,
-    Finding,
-    Severity,
-)
-from tracekit.rules.base import (
-    NO_GPU,
-    Facts,
-    Rule,
-    RuleOutcome,
-    Thresholds,
-    threshold,
-)
+from tracekit.findings import Evidence, Finding, Severity
+from tracekit.rules.base import NO_GPU, NO_STEPS, Facts, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.wording import seconds, share
 
 NEEDS = "copies between host and device in a trace"
@@ -82,7 +71,7 @@ def evaluate(facts: Facts, limits: OffloadBoundThresholds) -> RuleOutcome:
     if not facts.has_gpu:
         return facts.lacking(NO_GPU, CAPTURE)
     if not facts.steps.rank_means:
-        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
+        return facts.lacking(*NO_STEPS)
     if not facts.of("memcpy_summary"):
         return facts.lacking(NEEDS, CAPTURE)
     ranks = _copies(facts, limits)

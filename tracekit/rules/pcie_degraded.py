@@ -34,14 +34,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from tracekit.findings import (
-    Evidence,
-    Finding,
-    Impact,
-    Severity,
-    confidence_from,
-    severity_of,
-)
+from tracekit.findings import Evidence, Finding, Impact, Severity, confidence_from, severity_of
 from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 

@@ -29,7 +29,6 @@ from dataclasses import dataclass
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
-from tracekit.wording import share
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,7 @@ def _brake(
     counters: Mapping[str, Mapping[str, Row]],
 ) -> Finding:
     worst = max(rows, key=lambda r: (r["held_ratio"] or 0.0, r["active_ratio"] or 0.0))
-    by_counter = worst["held_ratio"] is not None
-    held = float(worst["held_ratio"] if by_counter else worst["active_ratio"])
-    what = "time" if by_counter else "samples"
+    held, evidence = gpus.held_evidence(facts, worst, "hardware power brake", limits, rows)
     clock = counters.get(str(worst["gpu_id"]), {}).get("sm_clock")
     ratio = clock["busy_peer_ratio"] if clock is not None else None
     is_slow = len(rows) > 1 or (ratio is not None and ratio <= limits.max_clock_ratio)
@@ -94,17 +91,8 @@ def _brake(
         facts,
         rows,
         f"{gpus.subject(rows)} {'are' if len(rows) > 1 else 'is'} held down by an external "
-        f"power brake, {share(held)} of the {what}.",
-        (
-            Evidence(
-                f"hardware power brake, share of the {what}",
-                held,
-                "ratio",
-                threshold=limits.min_held_ratio if by_counter else limits.min_active_ratio,
-                query=gpus.THROTTLE,
-                rows=facts.readings(rows),
-            ),
-        ),
+        f"power brake, {held}.",
+        (evidence,),
         least=Severity.MINOR if is_slow else Severity.NOTE,
         confirm=("read the power supplies and the rack's power of these hosts (BMC, PDU)",),
         remedy=("restore the power; the brake ends by itself",),
@@ -127,13 +115,12 @@ def _cap(
         [row],
         f"{gpus.subject([row])} is at its power limit and slower than its peers: {words}.",
         (
-            Evidence(
-                "clock over its busy peers', median moment",
+            gpus.beside_peers(
+                facts,
+                "clock over its busy",
                 float(clock["busy_peer_ratio"]),
-                "ratio",
-                threshold=limits.max_clock_ratio,
-                query=gpus.COUNTERS,
-                rows=facts.readings([clock]),
+                limits.max_clock_ratio,
+                clock,
             ),
             Evidence(
                 "software power cap, share",

@@ -12,12 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracekit.findings import (
-    Evidence,
-    Finding,
-    Scope,
-    Severity,
-)
+from tracekit.findings import Evidence, Finding, Scope, Severity
 from tracekit.rules.base import Facts, Row
 from tracekit.rules.nccl_facts import Signal, nccl_of
 from tracekit.wording import listed, plural, safe, seconds, some_ranges

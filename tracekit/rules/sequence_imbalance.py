@@ -35,10 +35,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from tracekit.findings import (
-    Evidence,
-    Finding,
-)
+from tracekit.findings import Evidence, Finding
 from tracekit.rules import pipeline
 from tracekit.rules.base import (
     SUMMARY_QUERY,

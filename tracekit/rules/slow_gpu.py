@@ -39,15 +39,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tracekit.findings import (
-    Evidence,
-    Finding,
-    Impact,
-    Severity,
-)
+from tracekit.findings import Evidence, Finding, Impact, Severity
 from tracekit.rules import busiest as active
 from tracekit.rules import gpus
-from tracekit.rules.base import SUMMARY_QUERY, Facts, Row, Rule, RuleOutcome, threshold
+from tracekit.rules.base import NO_STEPS, SUMMARY_QUERY, Facts, Row, Rule, RuleOutcome, threshold
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import WORDS_FOR, ExcessThresholds, where_it_lies
 from tracekit.rules.lateness import (
@@ -103,7 +98,7 @@ def evaluate(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
     if matched_note(facts) is None:
         return facts.lacking(why_unmatched(facts), "profile all ranks in the same steps")
     if not len(facts.steps):
-        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
+        return facts.lacking(*NO_STEPS)
     if has_uneven_work(facts, limits):
         return facts.lacking("the work of each rank: experts get unequal shares of the tokens")
     findings = []

@@ -38,13 +38,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tracekit.findings import (
-    Evidence,
-    Finding,
-    Instrument,
-    Severity,
-)
-from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
+from tracekit.findings import Evidence, Finding, Instrument, Severity
+from tracekit.rules.base import NO_STEPS, Facts, Rule, RuleOutcome, threshold
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import ExcessThresholds, Nature, where_it_lies
 from tracekit.rules.lateness import (
@@ -93,7 +88,7 @@ def evaluate(facts: Facts, limits: SlowHostThresholds) -> RuleOutcome:
     if matched_note(facts) is None:
         return facts.lacking(why_unmatched(facts), "profile all ranks in the same steps")
     if not len(facts.steps):
-        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
+        return facts.lacking(*NO_STEPS)
     if not facts.has_gpu and has_uneven_work(facts, limits):
         return facts.lacking("the work of each rank: experts get unequal shares of the tokens")
     slow = late_ranks(facts, limits) or slower_ranks(facts, limits)

@@ -35,11 +35,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracekit.findings import (
-    Evidence,
-    Finding,
-    Instrument,
-)
+from tracekit.findings import Evidence, Finding, Instrument
 from tracekit.rules import pipeline
 from tracekit.rules.base import (
     SUMMARY_QUERY,

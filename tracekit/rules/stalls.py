@@ -22,20 +22,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
-from tracekit.findings import (
-    Evidence,
-    EvidenceRow,
-    Finding,
-    Instrument,
-)
-from tracekit.rules.base import (
-    NO_GPU,
-    Facts,
-    Row,
-    RuleOutcome,
-    Thresholds,
-    threshold,
-)
+from tracekit.findings import Evidence, EvidenceRow, Finding, Instrument
+from tracekit.rules.base import NO_GPU, Facts, Row, RuleOutcome, Thresholds, threshold
 from tracekit.rules.steps import StepKey, Steps
 from tracekit.wording import listed, ranks_phrase, seconds, share
 

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracekit.findings import (
-    Candidates,
-    Evidence,
-    Finding,
-    Severity,
-)
+from tracekit.findings import Candidates, Evidence, Finding, Severity
 from tracekit.rules.base import Facts, Row, Thresholds, threshold
 from tracekit.wording import ranges
 

@@ -32,7 +32,6 @@ from dataclasses import dataclass
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
-from tracekit.wording import share
 
 REASONS = ("hw_thermal", "sw_thermal", "thermal")
 WORDS = {
@@ -84,53 +83,25 @@ def _reason(
     return "hw_slowdown" if is_near else None
 
 
-def clock_lost(counters: Mapping[str, Row]) -> tuple[float, Row] | None:
-    """Clock over the peers' while busy (over all moments where nothing says what is busy)."""
-    row = counters.get("sm_clock")
-    if row is None:
-        return None
-    ratio = row["busy_peer_ratio"] if row["busy_peer_ratio"] is not None else row["peer_ratio"]
-    return None if ratio is None else (float(ratio), row)
-
-
 def _finding(
     facts: Facts, limits: ThermalThrottleThresholds, row: Row, counters: Mapping[str, Row]
 ) -> Finding:
-    by_counter = row["held_ratio"] is not None
-    held = float(row["held_ratio"] if by_counter else row["active_ratio"])
-    lost = clock_lost(counters)
+    held, evidence = gpus.held_evidence(facts, row, WORDS[row["event"]], limits)
+    given = [evidence]
+    lost = gpus.clock_lost(counters)
     heat = counters.get("gpu_temperature")
     is_slow = lost is not None and lost[0] <= limits.max_clock_ratio
-    words = [f"{WORDS[row['event']]} {share(held)} of the {'time' if by_counter else 'samples'}"]
+    words = [f"{WORDS[row['event']]} {held}"]
     if lost is not None:
         mhz = float(lost[1]["p50_value"] or 0.0) / 1e6
         peers = float(lost[1]["peer_value"] or 0.0) / 1e6
         words.append(f"{mhz:.0f} MHz against {peers:.0f}")
+        given.append(
+            gpus.beside_peers(facts, "clock over its", lost[0], limits.max_clock_ratio, lost[1])
+        )
     if heat is not None:
         words.append(f"up to {heat['max_value']:.0f} C")
-    evidence = [
-        Evidence(
-            f"{WORDS[row['event']]}, share of the {'time' if by_counter else 'samples'}",
-            held,
-            "ratio",
-            threshold=limits.min_held_ratio if by_counter else limits.min_active_ratio,
-            query=gpus.THROTTLE,
-            rows=facts.readings([row]),
-        )
-    ]
-    if lost is not None:
-        evidence.append(
-            Evidence(
-                "clock over its peers', median moment",
-                lost[0],
-                "ratio",
-                threshold=limits.max_clock_ratio,
-                query=gpus.COUNTERS,
-                rows=facts.readings([lost[1]]),
-            )
-        )
-    if heat is not None:
-        evidence.append(
+        given.append(
             Evidence(
                 "highest temperature",
                 float(heat["max_value"]),
@@ -144,7 +115,7 @@ def _finding(
         facts,
         [row],
         f"{gpus.subject([row])} is hot and its clock is held down: {', '.join(words)}.",
-        tuple(evidence),
+        given,
         least=Severity.MINOR if is_slow else Severity.NOTE,
         confirm=(f"nvidia-smi -i {index} -q -d PERFORMANCE,TEMPERATURE   on its host",),
         remedy=("look after its cooling; drain the machine if it stays hot",),

@@ -36,13 +36,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from tracekit.expect import expect
-from tracekit.findings import (
-    Evidence,
-    Finding,
-    Impact,
-    Scope,
-    Severity,
-)
+from tracekit.findings import Evidence, Finding, Impact, Scope, Severity
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.wording import listed, safe, seconds
 

@@ -22,15 +22,7 @@ from typing import Any
 
 from tracekit.simulate import program as p
 from tracekit.simulate.network import LinkState, Network
-from tracekit.simulate.records import (
-    Group,
-    HostRecords,
-    Meeting,
-    Operations,
-    Spool,
-    Table,
-    Work,
-)
+from tracekit.simulate.records import Group, HostRecords, Meeting, Operations, Spool, Table, Work
 
 LOOK_AHEAD = 64
 

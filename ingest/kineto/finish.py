@@ -150,7 +150,9 @@ class Finisher:
             metas.append(meta)
             libraries.append(self._library(shown))
             reductions.append(shown.reduction)
-            enqueued.append(param.start if param is not None else starts[i] if is_known[i] else None)
+            enqueued.append(
+                param.start if param is not None else starts[i] if is_known[i] else None
+            )
         n = rows.num_rows
         columns = {
             "place": rows["place"],

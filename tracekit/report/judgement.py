@@ -26,9 +26,7 @@ class ReportThresholds(KernelThresholds, SilenceThresholds):
     min_host_idle_ratio: float = threshold(
         0.30, "host-side ranks: idle is Python between operators too; healthy: 0.1"
     )
-    min_slow_steps_ratio: float = threshold(
-        0.05, "time above the median step, of all; as a major finding's impact"
-    )
+    min_slow_steps_ratio: float = threshold(0.05, "time above the median step; as a major impact")
     min_window_ratio: float = threshold(
         0.5, "of a window without steps that is no computing, to be named: nothing else is more"
     )

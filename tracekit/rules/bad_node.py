@@ -37,9 +37,7 @@ NEEDS = "nccl-tests over pairs of hosts"
 class BadNodeThresholds(Thresholds):
     """When a host is to blame."""
 
-    min_pairs_count: int = threshold(
-        2, "pairs with the host; one pair cannot tell which of the two it is"
-    )
+    min_pairs_count: int = threshold(2, "pairs with the host; one cannot tell which of two it is")
     min_hosts_count: int = threshold(4, "hosts in the sweep; with three every pair shares a host")
     max_bandwidth_ratio: float = threshold(
         0.8, "of the median of pairs without the host; healthy pairs differ by a few percent"

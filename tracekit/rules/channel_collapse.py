@@ -59,9 +59,7 @@ class ChannelCollapseThresholds(Thresholds):
     max_bandwidth_ratio: float = threshold(
         0.25, "of the stated NVLink bandwidth; real rings reach 0.8 or more, search costs some"
     )
-    major_loss_ratio: float = threshold(
-        0.2, "of the measured bandwidth, from which on the loss is major"
-    )
+    major_loss_ratio: float = threshold(0.2, "of the measured bandwidth: from it on it is major")
 
 
 def evaluate(facts: Facts, limits: ChannelCollapseThresholds) -> RuleOutcome:

@@ -40,9 +40,7 @@ class GpuOutlierThresholds(Thresholds):
     """When a GPU stands out."""
 
     min_highest_ratio: float = threshold(0.90, "share of moments in which no other is as high")
-    min_above_celsius: float = threshold(
-        10.0, "above the others' median; places in a chassis differ by less"
-    )
+    min_above_celsius: float = threshold(10.0, "above the others' median; places differ by less")
     min_power_ratio: float = threshold(0.05, "above the others' median power")
     min_distance_mads: float = threshold(3.5, "modified z-score over the other GPUs")
     min_peers_count: int = threshold(3, "GPUs to have a spread worth the name")

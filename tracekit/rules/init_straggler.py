@@ -56,9 +56,7 @@ class InitStragglerThresholds(Thresholds):
     )
     min_ranks_count: int = threshold(3, "ranks whose timings are known, to say what is usual")
     min_begun_count: int = threshold(2, "ranks that are in init: of one the log may break off")
-    minor_wait_ns: int = threshold(
-        60_000_000_000, "of waiting from which on it is more than a note"
-    )
+    minor_wait_ns: int = threshold(60_000_000_000, "of waiting, from which it is more than a note")
 
 
 def evaluate(facts: Facts, limits: InitStragglerThresholds) -> RuleOutcome:

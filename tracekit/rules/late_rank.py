@@ -61,9 +61,7 @@ class LateRankThresholds(AbsentThresholds, LatenessThresholds, ExcessThresholds)
     min_inherited_ratio: float = threshold(
         0.5, "share of all waiting that one rank is last in without being its cause"
     )
-    max_own_ratio: float = threshold(
-        0.5, "of that waiting, its own doing; from half on it is late, not held up"
-    )
+    max_own_ratio: float = threshold(0.5, "of that waiting its own doing: from half on it is late")
 
 
 def evaluate(facts: Facts, limits: LateRankThresholds) -> RuleOutcome:

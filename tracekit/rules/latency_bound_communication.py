@@ -53,9 +53,7 @@ class LatencyBoundCommunicationThresholds(Thresholds):
         0.5, "the bytes' own time over the transfer: below half, latency is what takes the time"
     )
     min_step_ratio: float = threshold(0.05, "exposed latency over the step, as any major cost")
-    link_ratio: float = threshold(
-        0.7, "of a link's speed is what large collectives reach in practice"
-    )
+    link_ratio: float = threshold(0.7, "share of a link's speed that large collectives reach")
     min_peer_ratio: float = threshold(
         0.8, "bandwidth over other groups of the kind: below that a link is slow (D16)"
     )

@@ -55,9 +55,7 @@ class LatenessThresholds(ReplayThresholds):
         "the same where no other score is available or agrees: each rank of a pipeline's last stage"
         " ends the others' waiting, by its place in the schedule",
     )
-    min_peer_ratio: float = threshold(
-        1.10, "own time over its peers' median; as for a slow GPU (D1)"
-    )
+    min_peer_ratio: float = threshold(1.10, "own time over its peers' median; as a slow GPU's (D1)")
     late_step_ratio: float = threshold(
         0.02, "a step counts as late from this share of a mean step, beyond the typical rank's"
     )
@@ -100,9 +98,7 @@ class SlowerThresholds(LatenessThresholds):
         " together, else all of its own, and no call tells which: below half, either is more than"
         " this one's",
     )
-    min_compared_count: int = threshold(
-        3, "ranks with peers, so that most of them say what is usual"
-    )
+    min_compared_count: int = threshold(3, "ranks with peers: most of them say what is usual")
     max_uneven_ratio: float = threshold(
         0.1, "received tokens beside the mean's; more is a reason to compute longer, or shorter"
     )

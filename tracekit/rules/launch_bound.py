@@ -60,9 +60,7 @@ class LaunchBoundThresholds(Thresholds):
         0.10, "share of the step that the GPU waits for launches; less is start and end of a step"
     )
     min_idle_ratio: float = threshold(0.20, "share of the idle time that waits for launches (D32)")
-    max_kernel_ns: int = threshold(
-        20_000, "median kernel; longer ones outlast a launch of 5 to 10 us (D32)"
-    )
+    max_kernel_ns: int = threshold(20_000, "median kernel; longer ones outlast a launch (D32)")
     max_queue_ns: int = threshold(
         50_000, "median delay from launch to start; more means that a queue had built up"
     )

@@ -50,9 +50,7 @@ class LinkDegradedThresholds(nccl_links.FailureThresholds, port_links.SpeedThres
     min_exit_ratio: float = threshold(
         0.05, "lateness on leaving over the group's transfer; healthy members stay under 3 %"
     )
-    min_step_ratio: float = threshold(
-        0.02, "that lateness over the step, summed over the step's operations"
-    )
+    min_step_ratio: float = threshold(0.02, "that lateness over the step, of all its operations")
     min_steady_ratio: float = threshold(
         0.5, "of its median lateness, in all but the best tenth of the calls: nearly every time"
     )

@@ -37,9 +37,7 @@ NOT_RDMA = frozenset({"Socket", "FastSocket"})
 class NoGpudirectThresholds(Thresholds):
     """How many connections must lack it."""
 
-    min_without_ratio: float = threshold(
-        0.1, "of the connections between machines; fewer cost little"
-    )
+    min_without_ratio: float = threshold(0.1, "of connections between machines; fewer cost little")
 
 
 def evaluate(facts: Facts, limits: NoGpudirectThresholds) -> RuleOutcome:

@@ -50,9 +50,7 @@ class OffloadBoundThresholds(Thresholds):
     min_step_bytes: int = threshold(
         100_000_000, "host copies of a rank and step; inputs of language models are under 10 MB"
     )
-    min_copies_ratio: float = threshold(
-        0.5, "share of the copying time that goes to or comes from the host"
-    )
+    min_copies_ratio: float = threshold(0.5, "share of the copying that goes to or from the host")
     min_ranks_ratio: float = threshold(0.5, "share of the ranks; fewer are no configuration")
 
 

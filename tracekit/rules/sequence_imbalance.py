@@ -53,9 +53,7 @@ from tracekit.wording import seconds, share
 class SequenceImbalanceThresholds(Thresholds):
     """When lengths are taken as the cause."""
 
-    min_correlation_ratio: float = threshold(
-        0.95, "by rank; 0.9 pooled is reached by a single slow rank"
-    )
+    min_correlation_ratio: float = threshold(0.95, "by rank; a single slow rank reaches 0.9 pooled")
     min_forward_cv_ratio: float = threshold(
         0.10, "forwards of equal length stay within 0.03 on production jobs"
     )

@@ -36,9 +36,7 @@ from tracekit.wording import plural
 class ShmInsteadOfP2pThresholds(Thresholds):
     """How many pairs make a case."""
 
-    min_pairs_count: int = threshold(
-        1, "ordered pairs of GPUs; one is enough where a direct path is stated"
-    )
+    min_pairs_count: int = threshold(1, "pairs of GPUs; one is enough where a path is stated")
 
 
 def evaluate(facts: Facts, limits: ShmInsteadOfP2pThresholds) -> RuleOutcome:

@@ -75,9 +75,7 @@ class SlowHostThresholds(SlowerThresholds, ExcessThresholds):
     max_compute_ratio: float = threshold(
         1.05, "computing time over its peers' median; above it the GPU or the work is to blame"
     )
-    min_steps_ratio: float = threshold(
-        0.80, "share of the steady steps in which its own time is that long"
-    )
+    min_steps_ratio: float = threshold(0.80, "share of steps in which its own time is that long")
     max_explained_ratio: float = threshold(
         0.5, "share of the delay that named stalls explain; then it is theirs"
     )

@@ -56,9 +56,7 @@ class StageImbalanceThresholds(ExcessThresholds):
     min_stage_ratio: float = threshold(
         1.10, "its compute over the median stage's; healthy pipelines stay within 1.03"
     )
-    min_steps_ratio: float = threshold(
-        0.80, "a layout is uneven in every step; noise and pauses are not"
-    )
+    min_steps_ratio: float = threshold(0.80, "a layout is uneven in every step; noise is not")
     min_impact_ratio: float = threshold(0.01, "under 1 % of the step nobody should be called")
 
 

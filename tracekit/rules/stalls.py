@@ -41,9 +41,7 @@ class StallThresholds(Thresholds):
     persistent_steps_count: int = threshold(
         3, "this many stalled steps in a row are no accident (continuity, as in Minder)"
     )
-    persistent_ratio: float = threshold(
-        0.20, "or this share of the steady steps, and at least two of them"
-    )
+    persistent_ratio: float = threshold(0.20, "or this share of the steady steps")
     episodes_count: int = threshold(
         3, "or this many separate episodes on the same rank: an intermittent fault is a fault"
     )
@@ -51,7 +49,7 @@ class StallThresholds(Thresholds):
         0.5, "a rank is named in a step if it stalled at least this share of the longest stall"
     )
     min_named_ratio: float = threshold(
-        0.1, "and named at all if it did so in this share of the stalled steps"
+        0.1, "and named at all where so in this share of these steps"
     )
     min_steps_count: int = threshold(2, "steps; one shows no persistence of anything")
     min_others_count: int = threshold(3, "steps without a stall, to say how long these are")

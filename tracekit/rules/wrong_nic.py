@@ -49,9 +49,7 @@ class WrongNicThresholds(Thresholds):
         "the same where on another machine with as many NICs as many ranks each have their own:"
         " machines whose pairs share a NIC by design show no three of one and three of three",
     )
-    min_far_ratio: float = threshold(
-        0.5, "of a machine's ranks that pass a nearer NIC by: fewer are a note"
-    )
+    min_far_ratio: float = threshold(0.5, "of ranks that pass a nearer NIC by: fewer are a note")
     max_speed_ratio: float = threshold(
         0.5, "of the fastest device's speed; generations differ by a factor of two"
     )

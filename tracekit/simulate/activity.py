@@ -72,7 +72,7 @@ class Activity:
         self.starts_ns.append(start)
         self.ends_ns.append(end)
         edges = np.linspace(start, end, SLICES + 1)
-        found = {k: np.zeros((self.ranks_count, SLICES)) for k in KINDS}
+        sums = {k: np.zeros((self.ranks_count, SLICES)) for k in KINDS}
         for record in records:
             spans: dict[str, list[tuple[float, float, float]]] = {k: [] for k in KINDS}
             for operation in record.operations:
@@ -80,9 +80,9 @@ class Activity:
                     self._operation(record.rank, operation, spans)
             for name, listed in spans.items():
                 if listed:
-                    found[name][record.rank] = _spread(np.array(listed), edges)
+                    sums[name][record.rank] = _spread(np.array(listed), edges)
         for name in KINDS:
-            self._amounts[name].append(found[name])
+            self._amounts[name].append(sums[name])
 
     def _operation(
         self, rank: int, operation: Operation, spans: dict[str, list[tuple[float, float, float]]]
@@ -124,16 +124,16 @@ class Activity:
         before: list[Segment] = []
         at, turn = float(first), 0
         while at > first - self._around_ns:
-            own = captured[half - 1 - turn % half]
-            length = own.end_ns - own.start_ns
-            before.append(Segment(at - length, at, own.index))
+            captured_at = captured[half - 1 - turn % half]
+            length = captured_at.end_ns - captured_at.start_ns
+            before.append(Segment(at - length, at, captured_at.index))
             at, turn = at - length, turn + 1
         after: list[Segment] = []
         at, turn = float(last), 0
         while not is_hung and at < last + self._around_ns:
-            own = captured[count - half + turn % half]
-            length = own.end_ns - own.start_ns
-            after.append(Segment(at, at + length, own.index))
+            captured_at = captured[count - half + turn % half]
+            length = captured_at.end_ns - captured_at.start_ns
+            after.append(Segment(at, at + length, captured_at.index))
             at, turn = at + length, turn + 1
         self.segments = [*reversed(before), *captured, *after]
         self._order = np.array([s.index for s in self.segments])
@@ -180,9 +180,9 @@ class Activity:
         """Index of the captured step that happens at each tick; -1 outside the job."""
         starts = np.array([s.start_ns for s in self.segments])
         at = np.searchsorted(starts, ticks, "right") - 1
-        found = self._order[np.maximum(at, 0)]
-        found[(at < 0) | (ticks > self.end_ns)] = -1
-        return found
+        steps = self._order[np.maximum(at, 0)]
+        steps[(at < 0) | (ticks > self.end_ns)] = -1
+        return steps
 
     def onset_ns(self, index: int) -> float:
         """When a captured step (or its first repetition) first happens."""

@@ -230,10 +230,10 @@ class StepBuilder:
         position = units.index(unit)
         is_kept = unit == HEAD and position == 0
         ahead = units[position + 1 : position + 2]
-        for one in [unit, *ahead] if position == 0 and not is_kept else ahead:
-            for role, size in self._shared_bytes(one):
+        for wanted in [unit, *ahead] if position == 0 and not is_kept else ahead:
+            for role, size in self._shared_bytes(wanted):
                 self._collective(role, "all_gather", size)
-                self._add(p.RECORD, ("gathered", role, one), STREAMS[role])
+                self._add(p.RECORD, ("gathered", role, wanted), STREAMS[role])
         if not is_kept:
             for role, _ in self._shared_bytes(unit):
                 self._add(p.WAIT_SLOT, COMPUTE, ("gathered", role, unit))

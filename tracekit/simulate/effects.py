@@ -302,8 +302,8 @@ class HotExpert(Effect):
         hot = self.strength / n
         shares = tuple(hot if i == self.index else (1 - hot) / (n - 1) for i in range(n))
         conditions.routing = shares
-        own = self.plan.layout.group(rank, "ep").index(rank)
-        conditions.expert_scale *= shares[own] * n
+        expert_index = self.plan.layout.group(rank, "ep").index(rank)
+        conditions.expert_scale *= shares[expert_index] * n
 
 
 class SlowLink(Effect):

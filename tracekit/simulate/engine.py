@@ -430,37 +430,37 @@ class Engine:
 
     def group_of(self, rank: int, role: str) -> Group:
         """A rank's group of a role."""
-        found = self._of_ranks.get((rank, role))
-        if found is None:
+        group = self._of_ranks.get((rank, role))
+        if group is None:
             ranks = self._members(rank, role)
-            found = self._of_ranks[rank, role] = self._group((role, ranks), role, ranks)
-        return found
+            group = self._of_ranks[rank, role] = self._group((role, ranks), role, ranks)
+        return group
 
     def pair_of(self, rank: int, spec: p.Message) -> Group:
         """The two sides of a message of a rank, the sender first."""
-        own = (rank, spec.channel, spec.peer_offset, spec.is_send)
-        found = self._of_pairs.get(own)
-        if found is None:
+        pair_key = (rank, spec.channel, spec.peer_offset, spec.is_send)
+        group = self._of_pairs.get(pair_key)
+        if group is None:
             members = self._members(rank, spec.role)
             peer = members[(members.index(rank) + spec.peer_offset) % len(members)]
             pair = (rank, peer) if spec.is_send else (peer, rank)
-            found = self._group((spec.channel, *pair), spec.channel, pair)
-            self._of_pairs[own] = found
-        return found
+            group = self._group((spec.channel, *pair), spec.channel, pair)
+            self._of_pairs[pair_key] = group
+        return group
 
     def _group(self, key: tuple[Any, ...], channel: str, ranks: tuple[int, ...]) -> Group:
-        found = self._groups.get(key)
-        if found is None:
-            found = self._groups[key] = Group(len(self.groups), key, channel, ranks)
-            self.groups.append(found)
-        return found
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = Group(len(self.groups), key, channel, ranks)
+            self.groups.append(group)
+        return group
 
     def meeting(self, group: Group, sequence: int) -> Meeting:
         """The instance that the ``sequence``-th call belongs to."""
-        found = self._open.get((group, sequence))
-        if found is None:
-            found = self._open[group, sequence] = Meeting(group, sequence)
-        return found
+        meeting = self._open.get((group, sequence))
+        if meeting is None:
+            meeting = self._open[group, sequence] = Meeting(group, sequence)
+        return meeting
 
     def run_step(self, programs: Sequence[tuple[p.Program, Conditions]]) -> bool:
         """One step of every rank; False where it hangs."""

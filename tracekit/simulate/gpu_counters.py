@@ -246,11 +246,11 @@ class GpuCounters:
             week_ns = -6.4 * 86_400e9
             yield line(week_ns, self.latched, 31, "Ch 00000018, MMU Fault: ENGINE GRAPHICS")
         for rank in ranks:
-            found = [i for i, s in enumerate(self.t.health) if rank in s.xids]
-            if not found:
+            events = [i for i, s in enumerate(self.t.health) if rank in s.xids]
+            if not events:
                 continue
-            onset = max(0.0, min(self.t.activity.onset_ns(i) for i in found))
-            for turn, xid in enumerate(self.t.health[found[0]].xids[rank]):
+            onset = max(0.0, min(self.t.activity.onset_ns(i) for i in events))
+            for turn, xid in enumerate(self.t.health[events[0]].xids[rank]):
                 yield line(onset + turn * 1.1e9, rank, xid, _XID_TEXTS[xid])
 
 
@@ -275,12 +275,12 @@ def gpu_job_toml(telemetry: Telemetry, *, is_known: bool) -> list[str]:
 
 def _slowly(target: Floats, spans_s: Floats) -> Floats:
     """A temperature that follows what the load asks for."""
-    found = np.empty(len(target))
+    values = np.empty(len(target))
     value = float(target[0])
     for i, wanted in enumerate(target):
         value += (float(wanted) - value) * (1 - np.exp(-float(spans_s[i]) / WARMING_S))
-        found[i] = value
-    return found
+        values[i] = value
+    return values
 
 
 _XID_TEXTS = {

@@ -129,10 +129,10 @@ class Job:
 
     def _program(self, rank: int) -> p.Program:
         stage = self.plan.layout.coordinates(rank)["pp"]
-        found = self._programs.get(stage)
-        if found is None:
-            found = self._programs[stage] = self._builder.build(stage)
-        return found
+        program = self._programs.get(stage)
+        if program is None:
+            program = self._programs[stage] = self._builder.build(stage)
+        return program
 
     def run(self) -> Iterator[list[StepRecord]]:
         """The steps of all ranks; stops after the step that hangs."""

@@ -107,11 +107,11 @@ class GroupNames:
     def config(self, rank: int) -> list[dict[str, Any]]:
         """``pg_config``: the groups that a rank belongs to."""
         layout = self.plan.layout
-        found = []
+        groups = []
         for role in layout.roles:
             members = layout.group(rank, role)
             if (role, members) in self._ids:
-                found.append(
+                groups.append(
                     {
                         "pg_name": self.name(role, members),
                         "pg_desc": layout.description(role),
@@ -120,7 +120,7 @@ class GroupNames:
                         "ranks": list(members),
                     }
                 )
-        return found
+        return groups
 
 
 class RankWriter:
@@ -318,10 +318,10 @@ class RankWriter:
         self, spec: Any, op: str, size: int, sequence: int, routing: tuple[float, ...]
     ) -> str:
         key = (spec, size, routing)
-        found = self._prefixes.get(key)
-        if found is None:
-            found = self._prefixes[key] = self._meta_text(spec, op, size, routing)
-        return f'{found}, "Seq": {sequence}'
+        prefix = self._prefixes.get(key)
+        if prefix is None:
+            prefix = self._prefixes[key] = self._meta_text(spec, op, size, routing)
+        return f'{prefix}, "Seq": {sequence}'
 
     def _meta_text(self, spec: Any, op: str, size: int, routing: tuple[float, ...]) -> str:
         members = self.plan.layout.group(self.rank, spec.role)

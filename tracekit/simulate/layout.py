@@ -97,7 +97,7 @@ class Layout:
 
     @cached_property
     def _groups(self) -> dict[tuple[int, str], tuple[int, ...]]:
-        found: dict[tuple[int, str], tuple[int, ...]] = {}
+        groups: dict[tuple[int, str], tuple[int, ...]] = {}
         keys: dict[tuple[str, tuple[int, ...]], list[int]] = {}
         shard = self.dp // self.replicate
         for r in range(self.world_size):
@@ -121,8 +121,8 @@ class Layout:
                 keys.setdefault((role, place), []).append(r)
         for (role, _), members in keys.items():
             for r in members:
-                found[r, role] = tuple(members)
-        return found
+                groups[r, role] = tuple(members)
+        return groups
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -172,19 +172,19 @@ class Group:
 
 def groups_of(plan: Plan) -> list[Group]:
     """All communicators, the world's first, in the order in which they are made."""
-    found: dict[tuple[str, tuple[int, ...]], Group] = {}
+    groups: dict[tuple[str, tuple[int, ...]], Group] = {}
     for role in plan.layout.roles:
         for rank in range(plan.layout.world_size):
             members = plan.layout.group(rank, role)
-            if len(members) > 1 and (role, members) not in found:
+            if len(members) > 1 and (role, members) not in groups:
                 text = f"{plan.name}/{plan.seed}/{role}/{members}".encode()
                 ident = f"0x{zlib.crc32(text):08x}{zlib.adler32(text):08x}"
                 by_host: dict[int, list[int]] = {}
-                for one in members:
-                    by_host.setdefault(plan.topology.host_index(one), []).append(one)
+                for member in members:
+                    by_host.setdefault(plan.topology.host_index(member), []).append(member)
                 hosts = tuple(tuple(h) for h in by_host.values())
-                found[role, members] = Group(role, members, ident, len(found), hosts)
-    return list(found.values())
+                groups[role, members] = Group(role, members, ident, len(groups), hosts)
+    return list(groups.values())
 
 
 class Log:
@@ -256,12 +256,12 @@ class Log:
 
     def _group(self, group: Group) -> Iterator[str]:
         say, members = self._say, group.members
-        own, size = group.places[self.rank], len(members)
+        place, size = group.places[self.rank], len(members)
         hosts = group.hosts
         here = next(h for h in hosts if self.rank in h)
         at = self.pointer(group)
         head = (
-            f"ncclCommInitRankConfig comm {at} rank {own} nranks {size} cudaDev {self.local} "
+            f"ncclCommInitRankConfig comm {at} rank {place} nranks {size} cudaDev {self.local} "
             f"nvmlDev {self.local} busId {self._bus(self.local)} commId {group.ident}"
         )
         yield say(f"{head} - Init START")
@@ -271,11 +271,11 @@ class Log:
             f"recv {waited:.6f}, ring 0.001200, delay 0.000000)"
         )
         yield say(
-            f"comm {at} rank {own} nRanks {size} nNodes {len(hosts)} localRanks {len(here)} "
+            f"comm {at} rank {place} nRanks {size} nNodes {len(hosts)} localRanks {len(here)} "
             f"localRank {here.index(self.rank)} MNNVL 0"
         )
-        found, bandwidth = self._rings(hosts)
-        yield from self._topology(here, len(hosts), found, bandwidth)
+        rings, bandwidth = self._rings(hosts)
+        yield from self._topology(here, len(hosts), rings, bandwidth)
         channels = self.channels(hosts)
         yield say(
             f"{channels} coll channels, {channels} collnet channels, 0 nvls channels, "
@@ -283,7 +283,7 @@ class Log:
         )
         yield say(f"{head} - Init COMPLETE")
         yield say(
-            f"Init timings - ncclCommInitRankConfig: rank {own} nranks {size} total "
+            f"Init timings - ncclCommInitRankConfig: rank {place} nranks {size} total "
             f"{waited + 0.62:.2f} (kernels 0.21, alloc 0.18, bootstrap {waited:.2f}, allgathers "
             f"0.01, topo 0.09, graphs 0.02, connections 0.08, rest 0.03)"
         )
@@ -319,7 +319,7 @@ class Log:
         return count if most is None else min(count, most)
 
     def _topology(
-        self, here: Sequence[int], hosts_count: int, found: int, bandwidth: float
+        self, here: Sequence[int], hosts_count: int, rings: int, bandwidth: float
     ) -> Iterator[str]:
         say = self._say
         has_nvlink = len(here) > 1
@@ -336,7 +336,7 @@ class Log:
         inside = "NVL" if has_nvlink else "LOC"
         outside = "PIX" if hosts_count > 1 else inside
         yield say(
-            f"Pattern 4, crossNic 0, nChannels {found}, bw {bandwidth:.6f}/{bandwidth:.6f}, type "
+            f"Pattern 4, crossNic 0, nChannels {rings}, bw {bandwidth:.6f}/{bandwidth:.6f}, type "
             f"{inside}/{outside}, sameChannels 1"
         )
         if self.wiring.no_gpudirect_why == "far" and hosts_count > 1:

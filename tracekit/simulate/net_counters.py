@@ -68,15 +68,15 @@ class NetCounters:
         """The NIC whose counters begin again."""
 
     def _nics(self) -> list[Nic]:
-        found: dict[tuple[str, int], list[int]] = {}
+        ranks_of: dict[tuple[str, int], list[int]] = {}
         by_key: dict[tuple[str, int], int] = {}
         for rank in self.t.ranks:
             key = (self.t.host_name(rank), self.t.rail(rank))
-            found.setdefault(key, []).append(rank)
+            ranks_of.setdefault(key, []).append(rank)
             by_key[key] = self.top.host_index(rank)
         rails = self.top.gpus_per_host
         nics = []
-        for (machine, index), ranks in found.items():
+        for (machine, index), ranks in ranks_of.items():
             host_index = by_key[machine, index]
             pod, place = divmod(host_index, self.top.hosts_per_pod)
             leaf = f"leaf{pod * rails + index + 1:02d}"
@@ -151,8 +151,8 @@ class NetCounters:
     def _leaf_ports(self, leaf: str) -> dict[str, _Readings]:
         ticks = self.t.ticks("switch", leaf)
         ports: dict[str, _Readings] = {}
-        own = [n for n in self.nics if n.leaf == leaf]
-        for nic in own:
+        nics = [n for n in self.nics if n.leaf == leaf]
+        for nic in nics:
             queue = [
                 max((s.queue_bytes.get(r, 0.0) for r in nic.ranks), default=0.0)
                 for s in self.t.health
@@ -189,8 +189,8 @@ class NetCounters:
         even = np.clip(rng.normal(1 / UPLINKS, 0.02, UPLINKS), 0.15, 0.35)
         even = even / even.sum()
         ranks = {r for n in self.nics if n.leaf == leaf for r in n.ranks}
-        one = np.array([even[0] + even[1], 0.0, *even[2:]])
-        rows = [one if s.colliding & ranks else even for s in self.t.health]
+        alone = np.array([even[0] + even[1], 0.0, *even[2:]])
+        rows = [alone if s.colliding & ranks else even for s in self.t.health]
         return list(np.array(rows).T)
 
     def _spine_ports(self, uplink: int) -> dict[str, _Readings]:
@@ -329,7 +329,7 @@ class NetCounters:
         notices = np.mean([self._towards(n, ticks).marked for n in rail], axis=0) * 0.5
         in_, out = sums.got + sums.foreign, sums.sent
         packets_in, packets_out = in_ / PACKET_BYTES, out / PACKET_BYTES
-        found = {
+        counters = {
             "rx_packets_phy": whole(packets_in, base[0] / PACKET_BYTES),
             "tx_packets_phy": whole(packets_out, base[1] / PACKET_BYTES),
             "rx_bytes_phy": whole(in_, base[0]),
@@ -365,20 +365,20 @@ class NetCounters:
             "hw_counters/lifespan": [10] * len(ticks),
         }
         if "counter-reset" in self.t.decoys and nic == self.reset:
-            self._begin_again(found, ticks)
-        return found
+            self._begin_again(counters, ticks)
+        return counters
 
     def _sender_to(self, nic: Nic) -> Nic | None:
         """The NIC to which this one sends in a ring: what is lost there, this one sends again."""
         rail = [n for n in self.nics if n.index == nic.index]
         return rail[(rail.index(nic) + 1) % len(rail)] if len(rail) > 1 else None
 
-    def _begin_again(self, found: dict[str, list[int]], ticks: Floats) -> None:
+    def _begin_again(self, counters: dict[str, list[int]], ticks: Floats) -> None:
         """A driver that was reloaded, some time after the captured steps."""
         rng = self.t.generator("reset", "when")
         last_ns = self.t.activity.ends_ns[-1]
         at = int(np.searchsorted(ticks, last_ns + rng.uniform(*RESET_S) * 1e9))
-        for name, values in found.items():
+        for name, values in counters.items():
             if name != "hw_counters/lifespan" and at < len(values):
                 start = values[at]
                 values[at:] = [v - start for v in values[at:]]

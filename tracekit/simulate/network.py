@@ -52,10 +52,10 @@ class Network:
 
     def shape(self, ranks: tuple[int, ...]) -> _Shape:
         """Where the members of a group are."""
-        found = self._shapes.get(ranks)
-        if found is None:
-            found = self._shapes[ranks] = _Shape.of(self.topology, ranks)
-        return found
+        shape = self._shapes.get(ranks)
+        if shape is None:
+            shape = self._shapes[ranks] = _Shape.of(self.topology, ranks)
+        return shape
 
     def collective_ns(
         self, op: str, total_bytes: float, ranks: tuple[int, ...], state: LinkState = CLEAN
@@ -144,8 +144,8 @@ class Network:
         n = shape.size
         if n < 2:
             return Wire(0.0, 0.0, 0.0, 0.0)
-        own = next(i for i, members in enumerate(shape.members) if rank in members)
-        here = shape.members[own]
+        position = next(i for i, members in enumerate(shape.members) if rank in members)
+        here = shape.members[position]
         if op == "all_to_all":
             shares = routing or (1 / n,) * n
             share = dict(zip(ranks, shares, strict=True))
@@ -158,7 +158,7 @@ class Network:
         if shape.domains < 2:
             return Wire(0.0, 0.0, 0.0, inside)
         sent = passes * total * (shape.domains - 1) / shape.domains / len(here)
-        following = shape.members[(own + 1) % shape.domains]
+        following = shape.members[(position + 1) % shape.domains]
         is_far = rank in shape.crossing or top.pod(rank) != top.pod(following[0])
         return Wire(sent, sent, sent if is_far else 0.0, inside)
 

@@ -246,15 +246,15 @@ class NsysWriter:
             con,
             "TARGET_INFO_GPU",
             [
-                (0, i, gpu.name, f"0000:{i + 16:02x}:00.0", one, gpu.sm_count, gpu.memory_bytes,
+                (0, i, gpu.name, f"0000:{i + 16:02x}:00.0", uuid, gpu.sm_count, gpu.memory_bytes,
                  gpu.compute_major, 0)
-                for i, one in enumerate(ids)
+                for i, uuid in enumerate(ids)
             ],
         )  # fmt: skip
         _insert(
             con,
             "TARGET_INFO_CUDA_DEVICE",
-            [(i, i, self.pid, one, gpu.sm_count) for i, one in enumerate(ids)],
+            [(i, i, self.pid, uuid, gpu.sm_count) for i, uuid in enumerate(ids)],
         )
         _insert(con, "PROCESSES", [(self.process, self.pid, "/usr/bin/python3")])
         self._describe_payloads(con)
@@ -383,20 +383,26 @@ class NsysWriter:
         comm = self._communicator(spec.role, members, thread, operation.launch)
         op = operation_name(spec)
         start, end = operation.launch - 1_000, operation.launch + operation.launch_dur + 1_000
-        own = members.index(self.rank)
+        rank_in_comm = members.index(self.rank)
         if op == "all_to_all":
-            self._exchange(operation, comm, len(members), own, start, end)
+            self._exchange(operation, comm, len(members), rank_in_comm, start, end)
             return
         # The count that the call is given: of a reduce-scatter it is what each member receives.
         size = min(counts(spec, op, operation.size_bytes, len(members)))
         size *= p.ELEMENT_BYTES[spec.dtype]
         more = [0] if op in ("all_reduce", "reduce_scatter", "broadcast") else []
         if isinstance(spec, p.Message):
-            more = [(own + spec.peer_offset) % len(members)]
+            more = [(rank_in_comm + spec.peer_offset) % len(members)]
         self._said(_CALLS[op], start, end, thread, comm, size, *more)
 
     def _exchange(
-        self, operation: Operation, comm: int, ranks_count: int, own: int, start: int, end: int
+        self,
+        operation: Operation,
+        comm: int,
+        ranks_count: int,
+        rank_in_comm: int,
+        start: int,
+        end: int,
     ) -> None:
         """An all-to-all is a group of sends and receives."""
         thread, size = operation.thread, operation.size_bytes
@@ -405,7 +411,9 @@ class NsysWriter:
         for peer in range(ranks_count):
             at = start + 20 + 2 * peer
             self._said("ncclSend", at, at + 1, thread, comm, int(size * shares[peer]), peer)
-            self._said("ncclRecv", at + 1, at + 2, thread, comm, int(size * shares[own]), peer)
+            self._said(
+                "ncclRecv", at + 1, at + 2, thread, comm, int(size * shares[rank_in_comm]), peer
+            )
         self._said("ncclGroupEnd", start + 30 + 2 * ranks_count, end, thread)
 
     def _communicator(self, role: str, members: tuple[int, ...], thread: int, launch: int) -> int:
@@ -415,10 +423,10 @@ class NsysWriter:
         if comm is None:
             digest = hashlib.sha256(f"{self.plan.seed}/{role}/{members}".encode()).digest()
             comm = self._hashes[key] = int.from_bytes(digest[:8], "little")
-            own = members.index(self.rank)
+            rank_in_comm = members.index(self.rank)
             self._said(
                 "ncclCommInitRank", launch - 1_900, launch - 1_100, thread, comm, len(members),
-                own, self.device,
+                rank_in_comm, self.device,
             )  # fmt: skip
         return comm
 

@@ -121,11 +121,11 @@ class Table:
 
     def number(self, thing: Any) -> int:
         """The number of a thing, from 0."""
-        found = self._numbers.get(thing)
-        if found is None:
-            found = self._numbers[thing] = len(self.things)
+        number = self._numbers.get(thing)
+        if number is None:
+            number = self._numbers[thing] = len(self.things)
             self.things.append(thing)
-        return found
+        return number
 
 
 class Spool:
@@ -265,10 +265,10 @@ class Operations(_Rows):
                     external,
                 )  # fmt: skip
                 continue
-            own: Group = groups[group]
+            members: Group = groups[group]
             lost = None if lost_at < 0 else lost_at
             yield Operation(
                 things[spec], stream, thread, launch, launch_dur, start, end, correlation,
                 external, size, things[routing], sequence,
-                Transfer(own.channel, own.ranks, sequence, latest, lost),
+                Transfer(members.channel, members.ranks, sequence, latest, lost),
             )  # fmt: skip

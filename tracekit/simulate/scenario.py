@@ -101,17 +101,17 @@ class Scenario:
 
     def conditions(self, rank: int, step: int) -> Conditions:
         """With all faults and decoys."""
-        found = self.twin_conditions(rank, step)
+        conditions = self.twin_conditions(rank, step)
         for _, effect in self.faults:
-            effect.rank(found, rank, step)
-        return found
+            effect.rank(conditions, rank, step)
+        return conditions
 
     def twin_conditions(self, rank: int, step: int) -> Conditions:
         """With the decoys only."""
-        found = Conditions()
+        conditions = Conditions()
         for decoy, effect in self.decoys:
-            _decoy(found, decoy.name, effect, rank, step, self.plan.first_step)
-        return found
+            _decoy(conditions, decoy.name, effect, rank, step, self.plan.first_step)
+        return conditions
 
     def links(self, step: int) -> LinkState:
         """The network in a step."""
@@ -122,10 +122,10 @@ class Scenario:
 
     def health(self, step: int) -> Health:
         """What counters see in a step."""
-        found = Health()
+        health = Health()
         for _, effect in self.faults:
-            effect.counters(found, step)
-        return found
+            effect.counters(health, step)
+        return health
 
     @property
     def counted(self) -> frozenset[str]:
@@ -217,7 +217,7 @@ def what_it_takes(scenario: str) -> tuple[int, float]:
 
 
 def _kinds(text: str) -> list[tuple[catalogue.Fault, float]]:
-    found: list[tuple[catalogue.Fault, float]] = []
+    kinds: list[tuple[catalogue.Fault, float]] = []
     for word in text.split("+"):
         name, _, amount = word.strip().partition(":")
         if name in catalogue.HEALTHY:
@@ -235,8 +235,8 @@ def _kinds(text: str) -> list[tuple[catalogue.Fault, float]]:
             raise UsageError(f"{word!r}: the strength is no number") from None
         if not 0 < strength < 1e6:
             raise UsageError(f"{word!r}: the strength must be above 0 and below 1,000,000")
-        found.append((kind, strength))
-    return found
+        kinds.append((kind, strength))
+    return kinds
 
 
 def _check(kinds: Sequence[tuple[catalogue.Fault, float]], layout: Layout) -> None:
@@ -328,7 +328,7 @@ def _decoys(
             names = [n for n in names if n != "one-gpu-pods"]
     else:
         names = list(request.decoys)
-    found: list[tuple[catalogue.Decoy, Effect | None]] = []
+    decoys: list[tuple[catalogue.Decoy, Effect | None]] = []
     for name in names:
         decoy = catalogue.DECOYS_BY_NAME.get(name)
         if decoy is None:
@@ -343,8 +343,8 @@ def _decoys(
                 effect = MissingRank(plan, 1.0, [], rng)
         elif name == "hidden-wait":
             effect = Effect(plan, 0.06, list(plan.steps), rng)
-        found.append((decoy, effect))
-    return found
+        decoys.append((decoy, effect))
+    return decoys
 
 
 def _decoy(
@@ -491,8 +491,8 @@ def _make_folder(output: Path, force: bool) -> None:
 
 def _list_files(output: Path) -> None:
     """Say what this job consists of, so that replacing it removes nothing else."""
-    found = sorted(path for path in output.rglob("*") if path.is_file())
-    files = {str(path.relative_to(output)): _checksum(path) for path in found}
+    paths = sorted(path for path in output.rglob("*") if path.is_file())
+    files = {str(path.relative_to(output)): _checksum(path) for path in paths}
     (output / FILES).write_text(json.dumps({"format": FILES, "files": files}, indent=1) + "\n")
 
 
@@ -515,8 +515,8 @@ def _remove_simulated(output: Path) -> None:
             hint="give another folder, or empty it yourself",
         ) from None
     below = sorted(output.rglob("*"), reverse=True)
-    found = [path for path in below if path.is_symlink() or not path.is_dir()]
-    for path in found:
+    paths = [path for path in below if path.is_symlink() or not path.is_dir()]
+    for path in paths:
         name = str(path.relative_to(output))
         is_ours = (
             path.is_file()
@@ -528,7 +528,7 @@ def _remove_simulated(output: Path) -> None:
                 f"{path}: not as simulate wrote it, so the folder is not replaced",
                 hint="give another folder, or empty it yourself",
             )
-    for path in found:
+    for path in paths:
         path.unlink()
     for folder in below:
         if folder.is_dir():
@@ -623,12 +623,12 @@ def _mean_step_s(job: Job, first: int = 0) -> float | None:
 
 def _where(scenario: Scenario, effect: Effect) -> Where:
     """The place of a fault, with hosts as the files name them."""
-    found, top = effect.where(), scenario.plan.topology
+    place, top = effect.where(), scenario.plan.topology
     if scenario.is_pods:
-        ranks = [r for h in found["hosts"] for r in top.ranks_of_host(str(h))]
+        ranks = [r for h in place["hosts"] for r in top.ranks_of_host(str(h))]
         struck = effect.ranks or ranks
-        found["hosts"] = [scenario.host_name(r) for r in ranks if r in struck]
-    return found
+        place["hosts"] = [scenario.host_name(r) for r in ranks if r in struck]
+    return place
 
 
 def _fault(scenario: Scenario, kind: catalogue.Fault, effect: Effect) -> dict[str, Any]:
@@ -650,9 +650,9 @@ def _fault(scenario: Scenario, kind: catalogue.Fault, effect: Effect) -> dict[st
 def _truth_decoy(decoy: catalogue.Decoy, effect: Effect | None, plan: Plan) -> dict[str, Any]:
     ranks = effect.ranks if effect is not None else []
     where = {"ranks": ranks, "hosts": [], "stages": [], "links": [], "groups": []}
-    found: dict[str, Any] = {
+    truth: dict[str, Any] = {
         "decoy": decoy.name, "where": where, "forbidden_rules": list(decoy.forbidden),
     }  # fmt: skip
     if decoy.name in FIRST_STEP:
-        found |= {"first_step": plan.first_step, "last_step": plan.first_step}
-    return found
+        truth |= {"first_step": plan.first_step, "last_step": plan.first_step}
+    return truth

@@ -64,7 +64,7 @@ class Telemetry:
 
     def of_steps(self, value: Callable[[Health], float]) -> Floats:
         """A number of each captured step's health."""
-        return np.array([value(one) for one in self.health], float)
+        return np.array([value(health) for health in self.health], float)
 
     def folder(self, output: Path, host: str) -> Path:
         """Where what is collected on a host is kept."""

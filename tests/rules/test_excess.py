@@ -16,7 +16,7 @@ from tracekit.rules.excess import Excess, ordinal, where_it_lies
 from tracekit.rules.range_names import class_of, words_of
 
 LATE, HOST, GPU = rule("late-rank"), rule("slow-host"), rule("slow-gpu")
-PAUSE, WORK = rule("host-pause"), rule("unequal-work")
+PAUSE, WORK, DATA = rule("host-pause"), rule("unequal-work"), rule("dataloader-stall")
 
 
 def facts_of(make_job: MakeJob, *rows: dict[str, Any], **options: Any) -> Facts:
@@ -141,6 +141,32 @@ def test_a_pause_that_delays_nobody_is_silent(make_job: MakeJob) -> None:
     job = late_job(make_job, {2: 4})
     job.rows["excess"] = [PAUSED]
     assert PAUSE.run(job.facts()) == RuleOutcome()
+
+
+# --- dataloader-stall ----------------------------------------------------------------------------
+
+
+def test_a_rank_that_is_late_in_a_range_for_input_waits_for_its_data(make_job: MakeJob) -> None:
+    (found,) = DATA.run(facts_of(make_job, INPUT)).findings
+    assert (found.scope.ranks, found.owner) == ((2,), "data")
+    assert ": in `train/dataloader` (input): 83.3 ms in steps 2,6,10" in found.summary
+
+
+@pytest.mark.parametrize(
+    "row",
+    [INPUT | {"excess_ns": 12e6}, INPUT | {"path": "save_checkpoint"}, PAUSED],
+    ids=["half", "checkpoint", "pause"],
+)
+def test_what_is_no_wait_for_input(make_job: MakeJob, row: dict[str, Any]) -> None:
+    outcome = DATA.run(facts_of(make_job, row))
+    assert not outcome.findings
+    assert "waits for input recorded" in outcome.not_checked[0].needs
+
+
+def test_an_input_range_that_delays_nobody_accuses_nobody(make_job: MakeJob) -> None:
+    job = late_job(make_job, {2: 4})
+    job.rows["excess"] = [INPUT]
+    assert not DATA.run(job.facts()).findings
 
 
 # --- unequal-work --------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ How it shows
     A range of waiting for input (``enumerate(DataLoader)#...__next__`` or an annotated fetch) on
     the thread that runs the steps, with no operation of the rank's GPU running meanwhile and no
     collective of the rank pending. On a rank without a GPU: with no collective running beside it.
+    Where no such range is recorded: a rank that is late by its own doing (as for late-rank) and
+    spends half of that or more in a range that is for input by its name, beyond its peers.
 
 Why it hurts
     Every other rank waits for the batch in its next collective. The waiting shows there as
@@ -30,13 +32,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
+from tracekit.findings import Finding, Severity
+from tracekit.rules.base import HIDDEN_QUERY, LOST_QUERY, Facts, Rule, RuleOutcome, threshold
+from tracekit.rules.excess import QUERY as EXCESS
+from tracekit.rules.excess import Excess, ExcessThresholds, where_it_lies
+from tracekit.rules.lateness import (
+    QUERIES,
+    LatenessThresholds,
+    LateRank,
+    delay_ns,
+    late_ranks,
+    matched_note,
+    price_ns,
+    score_evidence,
+)
 from tracekit.rules.stalls import StallSummary, StallText, StallThresholds, evaluate_stalls
-from tracekit.wording import seconds
+from tracekit.wording import ranks_phrase, seconds
 
 
 @dataclass(frozen=True)
-class DataloaderStallThresholds(StallThresholds):
+class DataloaderStallThresholds(StallThresholds, LatenessThresholds, ExcessThresholds):
     """When waiting for input is a stall."""
 
     min_step_ratio: float = threshold(
@@ -69,7 +84,36 @@ TEXT = StallText(
 
 def evaluate(facts: Facts, limits: DataloaderStallThresholds) -> RuleOutcome:
     """The ranks whose waiting for input delays the job."""
-    return evaluate_stalls(facts, limits, TEXT)
+    outcome = evaluate_stalls(facts, limits, TEXT)
+    if outcome.findings or facts.hidden_ranks or facts.job.lost_ranks:
+        return outcome
+    findings = []
+    for late in late_ranks(facts, limits):
+        excess = where_it_lies(facts, late.rank, delay_ns(late))
+        if excess is not None and excess.reason == "input":
+            findings.append(_by_name(facts, limits, late, excess))
+    return RuleOutcome(findings=tuple(findings)) if findings else outcome
+
+
+def _by_name(
+    facts: Facts, limits: DataloaderStallThresholds, late: LateRank, excess: Excess
+) -> Finding:
+    """A rank that is late for what it does in a range that its name says is for input."""
+    keys = late.late_keys or facts.steps.keys
+    cost_ns = price_ns(facts, [late])
+    return facts.finding(
+        facts.scope([late.rank], keys),
+        f"{ranks_phrase([late.rank], facts.ranks)} is late for its input, and the others wait "
+        f"{seconds(cost_ns / 1e9)} of each {seconds(facts.step_ns / 1e9)} step: {excess.sentence}.",
+        (*excess.evidence(facts), *score_evidence(facts, late, limits)),
+        by=("host ranges", "peers"),
+        basis=f"time in its input range, and the others wait for it; {matched_note(facts)}",
+        impact=facts.impact(cost_ns),
+        cap=Severity.CRITICAL if late.is_sure else Severity.MINOR,
+        keys=keys,
+        confirm=TEXT.confirm,
+        remedy=TEXT.remedy,
+    )
 
 
 RULE = Rule(
@@ -77,7 +121,7 @@ RULE = Rule(
     summary="A rank waits for its next batch while its GPU is idle.",
     owner="data",
     thresholds=DataloaderStallThresholds(),
-    queries=("step_breakdown", TEXT.query),
+    queries=(*QUERIES, TEXT.query, EXCESS, HIDDEN_QUERY, LOST_QUERY),
     evaluate=evaluate,
     doc=__doc__,
     needs=TEXT.needs,

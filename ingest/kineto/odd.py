@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 from msgspec import Raw
 
-from tracekit.ingest.kineto import salvage, times
+from tracekit.ingest.kineto import salvage
 from tracekit.ingest.kineto.decode import REFUSED, Group, group_events
 from tracekit.ingest.kineto.model import (
     ARGS,
     CATEGORIES,
-    CallArgs,
     Event,
     Family,
     FrameArgs,
@@ -249,6 +247,3 @@ def _text(raw: Raw | None) -> str | None:
     except (*REFUSED, ValueError):
         return None
     return value
-
-
-__all__ = ["NOT_WORK", "CallArgs", "OddEvents", "np", "times"]

@@ -281,17 +281,3 @@ def shape(text: bytes, limit: int = 160) -> str:
     kept = re.sub(rb"\d+", b"9", kept)
     kept = re.sub(rb"(?:a9|9a)[a9]*", b"9", kept)
     return kept[:limit].decode("ascii", "replace")
-
-
-__all__ = [
-    "MARK",
-    "Line",
-    "Message",
-    "Speaker",
-    "Splitter",
-    "clean",
-    "read_lines",
-    "shape",
-    "stamp_ns",
-    "without_launcher",
-]

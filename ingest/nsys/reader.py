@@ -22,7 +22,7 @@ from tracekit.ingest.nsys.device import DeviceRows
 from tracekit.ingest.nsys.ranges import PUSH_POP, HostRanges
 from tracekit.ingest.nsys.strings import Strings
 from tracekit.ingest.traces import names
-from tracekit.ingest.traces.columns import constant, constant_int, int32s, ints, texts
+from tracekit.ingest.traces.columns import constant, int32s, ints, texts
 from tracekit.ingest.traces.launches import Launches, Ranges
 from tracekit.values import MAX_RANKS
 
@@ -615,6 +615,3 @@ class _Cleaned:
         indices = encoded.indices
         shown = pa.array([n for n, _ in named], pa.string()).take(indices)
         return shown, pa.array([c for _, c in named], pa.string()).take(indices)
-
-
-__all__ = ["PLACES", "Reader", "constant_int", "read"]

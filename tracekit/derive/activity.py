@@ -557,6 +557,3 @@ def step_rows(starts: Floats, row: Mapping[str, Any], origin_ns: int) -> list[di
             }
         )
     return rows
-
-
-__all__ = ["activity_tables", "period_row", "rhythm"]

@@ -63,8 +63,6 @@ class Source:
     host: str | None = None
     host_source: str | None = None
     clock_id: int | None = None
-    is_placed: bool = False
-    """Its times came to the epoch by the job description (see timebase)."""
     shift_ns: int = 0
     """Added to its times for that."""
     claimed_world: int | None = None

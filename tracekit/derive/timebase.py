@@ -32,7 +32,6 @@ def apply_times(source: Source, entry: SourceEntry | None) -> None:
             source.start_ns += source.shift_ns
             source.end_ns += source.shift_ns
             source.time_basis = "epoch"
-            source.is_placed = True
     elif source.time_basis == TICKS and entry is not None:
         start = entry.start
         if start is not None and start.tzinfo is None and entry.timezone is not None:
@@ -47,7 +46,6 @@ def apply_times(source: Source, entry: SourceEntry | None) -> None:
             source.start_ns = start_ns + first * interval_ns
             source.end_ns = start_ns + last * interval_ns
             source.time_basis = "epoch"
-            source.is_placed = True
 
 
 def time_notes(sources: Sequence[Source]) -> list[str]:

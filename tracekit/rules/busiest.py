@@ -157,14 +157,3 @@ def _memory(
 def is_counters_alone(evidence: Sequence[Evidence]) -> bool:
     """Whether a finding stands on GPU counters and nothing else."""
     return all(e.query in QUERIES for e in evidence)
-
-
-__all__ = [
-    "ACTIVITY",
-    "QUERIES",
-    "Busiest",
-    "BusiestThresholds",
-    "busiest",
-    "has_activity",
-    "is_counters_alone",
-]

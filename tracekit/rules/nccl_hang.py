@@ -379,6 +379,3 @@ def _mismatch(
         confirm=("TORCH_DISTRIBUTED_DEBUG=DETAIL checks that all members call the same",),
         remedy=("find the branch that some ranks take and others do not",),
     )
-
-
-__all__ = ["HANG_QUERIES", "QUERIES", "Logged", "hang", "has_evidence", "mismatch"]

@@ -184,6 +184,3 @@ def _finding(facts: Facts, hang: Standing, min_silence_ns: int) -> Finding:
         candidates=candidates,
         is_network=kind == "whole",
     )
-
-
-__all__ = ["QUERY", "Traced", "hangs"]

@@ -178,6 +178,3 @@ def _at(rows: Sequence[Row]) -> str:
         return ""
     shown = listed(hosts) if len(hosts) <= MAX_HOSTS else plural(len(hosts), "host")
     return f" (on {shown})"
-
-
-__all__ = ["QUERY", "hang", "is_single", "still", "told"]

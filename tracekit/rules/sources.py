@@ -56,6 +56,3 @@ def _continued(sentence: str) -> str:
 
 def _union(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
     return first + tuple(s for s in second if s not in first)
-
-
-__all__ = ["SOURCES", "agreed", "contradicted"]

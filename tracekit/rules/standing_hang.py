@@ -81,6 +81,3 @@ def _finding(
         remedy="fix what keeps a rank from the call; see their stacks",
         next_capture=CAPTURE,
     )
-
-
-__all__ = ["QUERY", "hang"]

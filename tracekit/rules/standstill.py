@@ -88,6 +88,3 @@ def finding(
         remedy=(remedy,),
         next_capture=(next_capture,),
     )
-
-
-__all__ = ["FLIGHT_RECORDER", "SilenceThresholds", "finding", "still_ns"]

@@ -195,6 +195,3 @@ def _spread(spans: Floats, edges: Floats) -> Floats:
     done = np.clip((edges[None, :] - start[:, None]) / (end - start)[:, None], 0.0, 1.0)
     spread: Floats = np.diff(amount @ done)
     return spread
-
-
-__all__ = ["Activity", "Floats", "Segment"]

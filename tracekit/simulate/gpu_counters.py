@@ -320,5 +320,3 @@ _FIELDS: tuple[tuple[str, str, str, float, str], ...] = (
     ("DCGM_FI_PROF_PCIE_TX_BYTES", "gauge", "pcie_tx", 1.0, ".0f"),
     ("DCGM_FI_PROF_NVLINK_TX_BYTES", "gauge", "nvlink_tx", 1.0, ".0f"),
 )
-
-__all__ = ["SMI_ZONE", "GpuCounters", "gpu_job_toml", "has_exporter", "pci_of", "uuid_of"]

@@ -474,6 +474,3 @@ class JobOutput:
             f"failure detected by watchdog at work sequence id: {number} PG status: last enqueued "
             f"work: {enqueued}, last completed work: {number - 1}"
         )
-
-
-__all__ = ["DETAILS", "Group", "JobOutput", "Log", "Wiring", "groups_of", "wiring_of"]

@@ -437,6 +437,3 @@ def _ethtool(stamps: list[int], counted: dict[str, list[int]]) -> Iterator[str]:
 
 def _uplink(number: int) -> str:
     return f"Ethernet{256 + 4 * number}"
-
-
-__all__ = ["NetCounters", "Nic"]

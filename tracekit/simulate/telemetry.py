@@ -76,6 +76,3 @@ class Telemetry:
 def whole(values: Floats, base: float = 0.0) -> list[int]:
     """Readings of a counter that had ``base`` when it was first looked at."""
     return [int(v) for v in np.floor(values + base)]
-
-
-__all__ = ["CAPTURE", "Telemetry", "whole"]

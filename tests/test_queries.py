@@ -357,6 +357,29 @@ def test_the_parts_of_a_step_sum_to_the_step(con: duckdb.DuckDBPyConnection, see
 
 
 @pytest.mark.parametrize("seed", range(5))
+def test_what_a_thread_spent_sums_to_its_steps(con: duckdb.DuckDBPyConnection, seed: int) -> None:
+    """Whatever nests, overlaps or is missing: each moment is one part's."""
+    rng = random.Random(seed)  # noqa: S311  # repeatable rows, no secret
+    base: dict[str, object] = {"source_id": 0, "rank": 0, "attempt": 1, "capture_id": 0}
+    rows = [
+        {**base, "place": place, "thread": 1, "name": rng.choice(["a", "b", "c10d::x"]),
+         "start_ns": rng.randrange(1000), "dur_ns": rng.randrange(200),
+         "category": rng.choice(["operator", "runtime"]), "domain": "user"}
+        for place in range(40)
+    ]  # fmt: skip
+    for name, part in (("host_op", rows[:25]), ("annotation", rows[25:])):
+        columns = {c.name for c in table(name).columns}
+        given = [{k: v for k, v in row.items() if k in columns} for row in part]
+        catalog.create_table(con, name, given)
+    steps = [(1, 0, 400), (2, 400, 900)]
+    catalog.create_table(con, "step", [
+        {**base, "step": n, "start_ns": a, "end_ns": b, "dur_ns": b - a} for n, a, b in steps
+    ])  # fmt: skip
+    found = con.execute("SELECT step, sum(spent_ns) FROM time_spent() GROUP BY step").fetchall()
+    assert sorted(found) == [(n, b - a) for n, a, b in steps]
+
+
+@pytest.mark.parametrize("seed", range(5))
 def test_exposed_communication_by_operation_sums_to_what_overlap_states(
     con: duckdb.DuckDBPyConnection, seed: int
 ) -> None:

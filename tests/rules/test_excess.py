@@ -163,6 +163,13 @@ def test_what_is_no_wait_for_input(make_job: MakeJob, row: dict[str, Any]) -> No
     assert "waits for input recorded" in outcome.not_checked[0].needs
 
 
+def test_a_rank_whose_waits_are_recorded_is_judged_by_these(make_job: MakeJob) -> None:
+    facts = facts_of(make_job, INPUT)
+    wait = {"rank": 2, "attempt": 1, "capture_id": 0, "step": 2, "stall_ns": MS, "exposed_ns": 0,
+            "ranges_count": 1, "longest_ns": MS, "source_id": 2, "place": 1}  # fmt: skip
+    assert DATA.run(replace(facts, rows={**facts.rows, "input_stall": [wait]})) == RuleOutcome()
+
+
 def test_an_input_range_that_delays_nobody_accuses_nobody(make_job: MakeJob) -> None:
     job = late_job(make_job, {2: 4})
     job.rows["excess"] = [INPUT]

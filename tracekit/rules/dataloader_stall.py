@@ -88,7 +88,10 @@ def evaluate(facts: Facts, limits: DataloaderStallThresholds) -> RuleOutcome:
     if outcome.findings or facts.hidden_ranks or facts.job.lost_ranks:
         return outcome
     findings = []
+    measured = {int(row["rank"]) for row in facts.of(TEXT.query)}
     for late in late_ranks(facts, limits):
+        if late.rank in measured:
+            continue  # its waits for input are recorded, and judged above
         excess = where_it_lies(facts, late.rank, delay_ns(late))
         if excess is not None and excess.reason == "input":
             findings.append(_by_name(facts, limits, late, excess))

@@ -93,6 +93,11 @@ def test_a_hot_expert_makes_its_rank_late_and_neither_gpu_nor_link_is_blamed() -
     found = blamed(sample("lab/moe-hot-expert-rank1"))
     assert set(found) == {"late-rank/1"}
     assert found["late-rank/1"].severity == "major"
+    with tracekit.open(sample("lab/moe-hot-expert-rank1")) as run:
+        cost = run.diagnose().document.findings[0].impact
+    # Its healthy twin (lab/moe-healthy) takes 127 ms less: experts and transfers dealt out evenly.
+    assert cost.s_per_step == pytest.approx(0.127, rel=0.25)
+    assert cost.method == "replay"
 
 
 def test_behind_a_bad_link_its_port_is_blamed_and_not_the_rank() -> None:
@@ -103,7 +108,10 @@ def test_behind_a_bad_link_its_port_is_blamed_and_not_the_rank() -> None:
     assert loss.scope.links == ("switch:lv1",)
     assert loss.scope.hosts == ("host1",)
     assert loss.confidence.level == "likely"  # the port's counters and the ragged ends agree
-    assert loss.severity == "major"
+    # The healthy job (lab/ddp-healthy) takes 337 ms less a step.
+    assert loss.severity == "critical"
+    assert loss.impact.s_per_step == pytest.approx(0.337, rel=0.25)
+    assert loss.impact.method == "counter share"
     queries = {e.query for e in loss.evidence}
     assert queries == {"port_counters", "exit_lateness", "port_levels"}  # drops, ends, its shaper
     assert found["late-rank/1"].explained_by == ("packet-loss/1",)

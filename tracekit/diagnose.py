@@ -135,6 +135,9 @@ class _LaterReplay:
     def saved_ns(self, ranks: Sequence[int]) -> float | None:
         return self._loaded.saved_ns(ranks)
 
+    def saved_evenly_ns(self) -> float | None:
+        return self._loaded.saved_evenly_ns()
+
     def saved_by_operations_ns(self, rank: int) -> float | None:
         return self._loaded.saved_by_operations_ns(rank)
 
@@ -143,6 +146,10 @@ class _LaterReplay:
 
     def slowdown(self, rank: int) -> float | None:
         return self._loaded.slowdown(rank)
+
+    @property
+    def error_ratio(self) -> float | None:
+        return self._loaded.error_ratio
 
     @property
     def is_by_streams(self) -> bool:

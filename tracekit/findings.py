@@ -21,6 +21,9 @@ VerdictKind = Literal[
     "culprit", "configuration", "inherent", "unexplained", "not_enough_data", "hang"
 ]
 Part = Literal["floor", "finding", "other_waiting", "bubble", "host", "unexplained"]
+Method = Literal["replay", "twin ranks", "twin steps", "counter share"]
+"""How a cost was got: the steps replayed without the fault; the observed difference to ranks
+without it, or to steps without it; what counters say that transfers or clocks lost."""
 Instrument = Literal["host ranges", "GPU timeline", "step times", "counters", "log", "peers"]
 """A kind of evidence. Two rows from one instrument are one kind: they err together."""
 
@@ -154,7 +157,10 @@ class Impact:
     """What it costs the job: the mean over all steady steps, affected or not.
 
     ``gpu_hours_per_day`` is step_ratio x world size x 24 h: the whole job waits.
-    ``at_most_s_per_step`` is a bound where the cost itself is unknown.
+    ``at_most_s_per_step`` is a bound where the cost itself is unknown. ``method``: how the cost was
+    got; ``low_s_per_step`` and ``high_s_per_step``: where it may lie by that and, where they
+    disagree, by other methods; ``replay_error_ratio``: by how much the replay that gave it misses
+    the measured step.
     ``energy_joules`` and ``cost`` are a day's too, where power and prices are known.
     """
 
@@ -164,6 +170,10 @@ class Impact:
     energy_joules: float | None = None
     cost: Cost = field(default_factory=Cost)
     at_most_s_per_step: float | None = None
+    method: Method | None = None
+    low_s_per_step: float | None = None
+    high_s_per_step: float | None = None
+    replay_error_ratio: float | None = None
 
 
 def impact_of(s_per_step: float, step_s: float, gpus_count: int | None) -> Impact:
@@ -171,6 +181,34 @@ def impact_of(s_per_step: float, step_s: float, gpus_count: int | None) -> Impac
     ratio = s_per_step / step_s if step_s > 0 else None
     hours = ratio * gpus_count * 24 if ratio is not None and gpus_count is not None else None
     return Impact(s_per_step=s_per_step, step_ratio=ratio, gpu_hours_per_day=hours)
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a step would take less, by which method, and between what bounds; in ns."""
+
+    ns: float
+    method: Method
+    low_ns: float
+    high_ns: float
+    error_ratio: float | None = None
+    """Of a replay: by how much it misses the measured step."""
+    against: tuple[Evidence, ...] = ()
+    """What another method says that disagrees by more than a quarter."""
+
+    def wider(self, error_ns: float) -> Price:
+        """The same, whose bounds are known no better than this."""
+        return replace(self, low_ns=self.low_ns - error_ns, high_ns=self.high_ns + error_ns)
+
+    def impact(self, step_ns: float, gpus_count: int | None) -> Impact:
+        """As the impact on a mean step of this length, which no bound exceeds."""
+        return replace(
+            impact_of(self.ns / 1e9, step_ns / 1e9, gpus_count),
+            method=self.method,
+            low_s_per_step=min(max(0.0, self.low_ns), step_ns) / 1e9,
+            high_s_per_step=min(max(0.0, self.high_ns), step_ns) / 1e9,
+            replay_error_ratio=self.error_ratio,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -227,6 +227,12 @@ class RankReplay:
             return None
         return (replay.step_s - replay.step_s_without(ranks)) * 1e9
 
+    def saved_evenly_ns(self) -> float | None:
+        """ns a step that would be saved if the experts' work were dealt out evenly."""
+        replay = self._replay
+        even_s = replay.step_s_evenly() if isinstance(replay, CollectiveReplay) else None
+        return None if replay is None or even_s is None else (replay.step_s - even_s) * 1e9
+
     def saved_by_operations_ns(self, rank: int) -> float | None:
         """ns a step that would be saved if this rank of a pipeline computed as its peers do."""
         try:
@@ -247,6 +253,11 @@ class RankReplay:
             return None if beyond_s is None else beyond_s * 1e9
         except InputError:
             return None
+
+    @property
+    def error_ratio(self) -> float | None:
+        """By how much the replay misses the measured step; None where there is none."""
+        return None if self._replay is None else self._replay.error_ratio
 
     @property
     def is_by_streams(self) -> bool:

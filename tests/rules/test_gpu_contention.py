@@ -145,6 +145,10 @@ def test_heat_that_costs_nothing_known_stays_unpriced(
 def test_a_replay_prices_better_than_the_difference(make_job: MakeJob) -> None:
     class Saving:
         is_by_streams = False
+        error_ratio = 0.0
+
+        def saved_evenly_ns(self) -> float | None:
+            return None
 
         def saved_by_operations_ns(self, rank: int) -> float | None:
             return None

@@ -657,12 +657,16 @@ class Replayed:
     ) -> None:
         self.saved_ms, self.slow = saved_ms, slow or {}
         self.is_by_streams = is_by_streams
+        self.error_ratio = 0.0
         self.asked: list[tuple[int, ...]] = []
 
     def saved_ns(self, ranks: Sequence[int]) -> float | None:
         self.asked.append(tuple(ranks))
         saved = self.saved_ms.get(tuple(ranks))
         return None if saved is None else saved * MS
+
+    def saved_evenly_ns(self) -> float | None:
+        return None
 
     def saved_by_operations_ns(self, rank: int) -> float | None:
         return None
@@ -672,6 +676,27 @@ class Replayed:
 
     def slowdown(self, rank: int) -> float | None:
         return self.slow.get(rank)
+
+
+@pytest.mark.parametrize(
+    ("saved_ms", "method", "is_disputed"),
+    [(2.0, "twin ranks", True), (None, "twin ranks", False), (18.0, "replay", True),
+     (21.0, "replay", False)],
+    ids=["replay sees nothing", "no replay", "a third apart", "a fifth apart"],
+)  # fmt: skip
+def test_a_cost_says_how_it_was_got_and_what_another_method_says(
+    make_job: MakeJob, saved_ms: float | None, method: str, is_disputed: bool
+) -> None:
+    """25 ms were observed."""
+    replay = Replayed({} if saved_ms is None else {(2,): saved_ms})
+    facts = replace(late_job(make_job, {2: 25}).facts(), replay=replay)
+    (found,) = LATE.run(facts).findings
+    assert found.impact.method == method
+    said = [e.name for e in found.counter_evidence if "ms: " in e.name]
+    assert bool(said) is is_disputed
+    if is_disputed:
+        assert found.impact.low_s_per_step == pytest.approx((saved_ms or 0) / 1e3)
+        assert found.impact.high_s_per_step == pytest.approx(0.025)
 
 
 @pytest.mark.parametrize(

@@ -162,12 +162,16 @@ class Replayed:
     """A replay that knows how much a pipeline idles beyond fast hand-overs, and nothing else."""
 
     is_by_streams = False
+    error_ratio = 0.0
 
     def __init__(self, beyond_ms: float | None) -> None:
         self.beyond_ms = beyond_ms
 
     def idle_beyond_hand_overs_ns(self) -> float | None:
         return None if self.beyond_ms is None else self.beyond_ms * MS
+
+    def saved_evenly_ns(self) -> float | None:
+        return None
 
     def saved_ns(self, ranks: Sequence[int]) -> float | None:
         return None

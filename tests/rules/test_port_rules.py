@@ -344,3 +344,42 @@ def test_a_port_that_runs_slower_than_the_job_s_others_is_named(
             "The port sw:p1 towards rank 1 (h1) runs at 80 Gbit/s; the job's other ports 100 "
             "Gbit/s."
         )
+
+
+# --- what a slow link costs -----------------------------------------------------------------------
+
+
+def held_back(make_job: Any, shaper: float, comm_ms: int = 60) -> Facts:
+    """Four NICs of 50 MB/s, one behind a shaper, each sending 25 MB/s in steps of 160 ms."""
+    job = make_job(ranks_count=4, comm_ms=comm_ms)
+    rates = {"p0": shaper, "p1": 50e6, "p2": 50e6, "p3": 50e6}
+    job.rows["port_counters"] = [port(name, "tx_bytes", 19 * 25e6) for name in rates]
+    job.rows["port_levels"] = [
+        {"node": "sw", "port": name, "counter": "tx_shaper_rate", "max_value": rate, "attempt": 1,
+         "min_value": rate, "is_from_documentation": False, "source_id": 0, "place": 1}
+        for name, rate in rates.items()
+    ]  # fmt: skip
+    facts: Facts = job.facts()
+    return facts
+
+
+def test_a_slow_link_costs_what_its_bytes_take_beyond_a_healthy_one(make_job: Any) -> None:
+    facts = held_back(make_job, 25e6)
+    (found,) = rule("link-degraded").run(facts).findings
+    # Every step moves its 25 MB/s x step at 25 MB/s instead of at 50: half of it.
+    step_s = facts.step_ns / 1e9
+    hidden_none_s = min(step_s / 2, 0.060)
+    assert found.impact.s_per_step == pytest.approx(hidden_none_s)
+    assert found.impact.method == "counter share"
+    low_s, high_s = found.impact.low_s_per_step, found.impact.high_s_per_step
+    assert low_s is not None and high_s is not None
+    assert low_s <= hidden_none_s <= high_s
+
+
+def test_a_link_that_is_hardly_slower_is_none(make_job: Any) -> None:
+    assert not rule("link-degraded").run(held_back(make_job, 41e6)).findings
+
+
+def test_what_computation_hides_costs_nothing(make_job: Any) -> None:
+    (found,) = rule("link-degraded").run(held_back(make_job, 25e6, comm_ms=0)).findings
+    assert found.impact.s_per_step is None

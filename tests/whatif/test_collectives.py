@@ -94,6 +94,44 @@ def test_a_late_rank_and_the_job_without_it() -> None:
     assert list(found.per_step.values()) == [pytest.approx((0.017, 0.017, 0.012))] * 3
 
 
+def exchange(work: Mapping[int, float], transfers: Mapping[int, float]) -> CollectiveReplay:
+    """An all-to-all of 1 ms, each member's expert, another that each leaves when its share is in,
+    and an all-reduce after 1 ms."""
+    out = max(work.values()) + 1
+    done = out + max(transfers.values())
+    calls, stalls, steps = [], [], []
+    for rank, ms in work.items():
+        own = {"members_count": len(work), "op": "all_to_all"}
+        left = out + transfers[rank]
+        calls += [call(rank, 0, 0, 1, **own), call(rank, 1, 1 + ms, left, **own),
+                  call(rank, 2, left + 1, done + 3, members_count=len(work))]  # fmt: skip
+        stalls += [span(rank, 0, 1), span(rank, 1 + ms, left), span(rank, left + 1, done + 3)]
+        steps.append(span(rank, 0, done + 3, step=0))
+    return replay(calls, stalls, steps)
+
+
+@pytest.mark.parametrize(
+    ("work", "transfers", "saved_ms"),
+    [
+        ({0: 4, 1: 4, 2: 4}, {0: 2, 1: 2, 2: 2}, 0),
+        ({0: 2, 1: 8, 2: 2}, {0: 2, 1: 2, 2: 2}, 4),  # 8 become the mean, 4
+        ({0: 4, 1: 4, 2: 4}, {0: 1, 1: 7, 2: 1}, 4),  # 7 become 3
+    ],
+    ids=["even", "a hot expert", "a full inbox"],
+)
+def test_what_experts_would_take_if_their_work_were_dealt_out_evenly(
+    work: dict[int, float], transfers: dict[int, float], saved_ms: float
+) -> None:
+    job = exchange(work, transfers)
+    even_s = job.step_s_evenly()
+    assert even_s is not None
+    assert (job.step_s - even_s) * 1e3 == pytest.approx(saved_ms)
+
+
+def test_without_an_exchange_nothing_is_dealt_out() -> None:
+    assert synchronous([{0: 10, 1: 10, 2: 15}]).step_s_evenly() is None
+
+
 def test_two_late_ranks_must_both_go() -> None:
     job = synchronous([{0: 10, 1: 10, 2: 15, 3: 15, 4: 10}])
     found = job.analyse([parse_remove("rank=2"), parse_remove("rank=2,3")])

@@ -24,6 +24,7 @@ from tracekit.findings import (
     Level,
     NotChecked,
     Owner,
+    Price,
     Scope,
     Severity,
     When,
@@ -157,6 +158,9 @@ class Replay(Protocol):
     def saved_ns(self, ranks: Sequence[int]) -> float | None:
         """ns a step that would be saved if these ranks did what their peers do."""
 
+    def saved_evenly_ns(self) -> float | None:
+        """ns a step that would be saved if the work between all-to-alls were dealt out evenly."""
+
     def saved_by_operations_ns(self, rank: int) -> float | None:
         """The same for one rank of a pipeline, by its operations."""
 
@@ -165,6 +169,10 @@ class Replay(Protocol):
 
     def slowdown(self, rank: int) -> float | None:
         """The ideal step with only this rank's delays, over the ideal step."""
+
+    @property
+    def error_ratio(self) -> float | None:
+        """By how much the replay misses the measured step."""
 
     @property
     def is_by_streams(self) -> bool:
@@ -391,9 +399,12 @@ class Facts:
         """Where rows of counters stand: three will do."""
         return self.places(rows, at_most=MAX_READINGS)
 
-    def impact(self, cost_ns: float | None) -> Impact:
+    def impact(self, cost_ns: Price | float | None) -> Impact:
         """What a delay of the mean step costs; unknown for None."""
         step_ns = self.step_ns
+        if isinstance(cost_ns, Price):
+            wider = cost_ns.wider(self.steps.mean_error_ns)
+            return wider.impact(step_ns, self.gpus_count) if step_ns > 0 else Impact()
         if cost_ns is None or step_ns <= 0:
             return Impact()
         return impact_of(cost_ns / 1e9, step_ns / 1e9, self.gpus_count)

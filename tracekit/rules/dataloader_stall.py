@@ -43,7 +43,7 @@ from tracekit.rules.lateness import (
     delay_ns,
     late_ranks,
     matched_note,
-    price_ns,
+    price,
     score_evidence,
 )
 from tracekit.rules.stalls import StallSummary, StallText, StallThresholds, evaluate_stalls
@@ -103,7 +103,8 @@ def _by_name(
 ) -> Finding:
     """A rank that is late for what it does in a range that its name says is for input."""
     keys = late.late_keys or facts.steps.keys
-    cost_ns = price_ns(facts, [late])
+    cost = price(facts, [late])
+    cost_ns = cost.ns
     return facts.finding(
         facts.scope([late.rank], keys),
         f"{ranks_phrase([late.rank], facts.ranks)} is late for its input, and the others wait "
@@ -111,7 +112,8 @@ def _by_name(
         (*excess.evidence(facts), *score_evidence(facts, late, limits)),
         by=("host ranges", "peers"),
         basis=f"time in its input range, and the others wait for it; {matched_note(facts)}",
-        impact=facts.impact(cost_ns),
+        impact=facts.impact(cost),
+        against=cost.against,
         cap=Severity.CRITICAL if late.is_sure else Severity.MINOR,
         keys=keys,
         confirm=TEXT.confirm,

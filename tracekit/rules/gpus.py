@@ -20,7 +20,7 @@ from tracekit.findings import (
 )
 from tracekit.rules import pipeline
 from tracekit.rules.base import Advice, Facts, Row, RuleOutcome, Thresholds, threshold
-from tracekit.rules.lateness import ReplayThresholds, replayed_ns
+from tracekit.rules.lateness import ReplayThresholds, replayed
 from tracekit.wording import safe, share, some
 
 CAPTURE = "tracekit capture --what dcgm"
@@ -284,7 +284,7 @@ def cost(facts: Facts, ranks: Sequence[int]) -> Cost | None:
     longer = max(m.compute for m in mine) - median(m.compute for m in others)
     waited = median(m.exposed_comm for m in others) - min(m.exposed_comm for m in mine)
     measured = max(0.0, min(longer, waited))
-    cost_ns = min(replayed_ns(facts, wanted & set(means), measured), steps.step_ns)
+    cost = replayed(facts, wanted & set(means), measured)
     evidence = Evidence(
         "computing time over its peers' median",
         worst,
@@ -292,8 +292,7 @@ def cost(facts: Facts, ranks: Sequence[int]) -> Cost | None:
         threshold=limits.min_computing_ratio,
         query="straggler",
     )
-    impact = facts.impact(cost_ns)
-    return Cost(impact, evidence)
+    return Cost(facts.impact(cost), evidence)
 
 
 def priced(facts: Facts, finding: Finding) -> Finding:

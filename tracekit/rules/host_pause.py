@@ -43,7 +43,7 @@ from tracekit.rules.lateness import (
     delay_ns,
     late_ranks,
     matched_note,
-    price_ns,
+    price,
     score_evidence,
     why_unmatched,
 )
@@ -87,7 +87,8 @@ def _finding(
     facts: Facts, limits: HostPauseThresholds, late: LateRank, excess: Excess, pauses: list[Row]
 ) -> Finding:
     keys = late.late_keys or facts.steps.keys
-    cost_ns = price_ns(facts, [late])
+    cost = price(facts, [late])
+    cost_ns = cost.ns
     step_s = facts.steps.step_ns / 1e9
     longest = max(pauses, key=lambda row: int(row["longest_ns"]))
     is_fixed = float(pauses[0]["excess_ns"]) >= limits.min_inside_ratio * _total_ns(pauses)
@@ -111,7 +112,8 @@ def _finding(
         ),
         by=("host ranges", "peers"),
         basis=f"nothing recorded on the rank while the others wait for it; {matched_note(facts)}",
-        impact=facts.impact(cost_ns),
+        impact=facts.impact(cost),
+        against=cost.against,
         cap=Severity.CRITICAL if late.is_sure else Severity.MINOR,
         keys=keys,
         confirm=(

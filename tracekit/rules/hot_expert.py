@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from tracekit.findings import Evidence, Finding, Instrument, Severity
+from tracekit.findings import Evidence, Finding, Instrument, Price, Severity
 from tracekit.rules.base import NO_STEPS, NOT_APPLICABLE, Facts, Row, Rule, RuleOutcome, threshold
 from tracekit.rules.lateness import (
     QUERIES,
@@ -39,7 +39,8 @@ from tracekit.rules.lateness import (
     LateRank,
     late_ranks,
     matched_note,
-    price_ns,
+    price,
+    replayed,
     scatter,
     score_evidence,
     step_delays_ns,
@@ -174,9 +175,10 @@ def _finding(
         keys = together[1]
     scope = facts.scope(ranks, keys)
     step_s = facts.steps.step_ns / 1e9
-    cost_ns = _cost_ns(facts, limits, hot, ranks, together)
+    cost = _cost(facts, hot, ranks, together)
+    cost_ns = cost.ns
     is_sure = any(late.is_sure for late in hot) or together is not None
-    impact = facts.impact(cost_ns)
+    impact = facts.impact(cost)
     instruments: list[Instrument] = ["peers"]
     says = []
     if _receives_more(row, limits):
@@ -203,6 +205,7 @@ def _finding(
         impact=impact,
         cap=Severity.CRITICAL if is_sure else Severity.MINOR,
         keys=keys,
+        against=cost.against,
         confirm=("log the tokens of each expert for a few steps",),
         remedy=(
             "balance the router: auxiliary loss, bias on the gate, or a capacity factor",
@@ -212,20 +215,20 @@ def _finding(
     )
 
 
-def _cost_ns(
+def _cost(
     facts: Facts,
-    limits: HotExpertThresholds,
     hot: list[LateRank],
     ranks: list[int],
     together: tuple[float, list[StepKey]] | None,
-) -> float:
-    """By replay where it sees the gain, as for any late rank; else the measured delay."""
-    if together is None:
-        return price_ns(facts, hot)
-    saved = facts.replay.saved_ns(ranks) if facts.replay is not None else None
-    if saved is None or saved < limits.min_replayed_ratio * together[0]:
-        return together[0]
-    return min(saved, facts.steps.step_ns)
+) -> Price:
+    """What a step would lose if the same work were dealt out evenly, by replay: a router that is
+    balanced takes no token away. Else as for any late rank."""
+    replay = facts.replay
+    even = replay.saved_evenly_ns() if replay is not None else None
+    if even is not None and even > 0 and replay is not None:
+        error_ns = (replay.error_ratio or 0.0) * facts.steps.step_ns
+        return Price(even, "replay", even - error_ns, even + error_ns, replay.error_ratio)
+    return price(facts, hot) if together is None else replayed(facts, ranks, together[0])
 
 
 def _evidence(row: Row, limits: HotExpertThresholds) -> tuple[Evidence, ...]:

@@ -45,7 +45,7 @@ from tracekit.rules.lateness import (
     delay_ns,
     late_ranks,
     matched_note,
-    price_ns,
+    price,
     score_evidence,
     why_unmatched,
 )
@@ -89,8 +89,8 @@ def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Findin
     keys = late.late_keys or facts.steps.keys
     scope = facts.scope([late.rank], keys)
     step_s = facts.steps.step_ns / 1e9
-    cost_ns = price_ns(facts, [late])
-    impact = facts.impact(cost_ns)
+    cost = price(facts, [late])
+    cost_ns, impact = cost.ns, facts.impact(cost)
     excess = where_it_lies(facts, late.rank, delay_ns(late))
     advice = None if excess is None else excess.advice
     confirm = f"compare rank {late.rank} with a peer in the same step: kernels, host, input"
@@ -111,7 +111,7 @@ def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Findin
         impact=impact,
         cap=cap,
         keys=keys,
-        against=_counter(late, limits),
+        against=(*_counter(late, limits), *cost.against),
         owner=None if advice is None else advice.owner,
         confirm=(confirm if advice is None else advice.confirm,),
         remedy=(remedy if advice is None else advice.remedy,),

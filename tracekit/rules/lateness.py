@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from tracekit.findings import Evidence, EvidenceRow
+from tracekit.findings import Evidence, EvidenceRow, Price
 from tracekit.rules.base import Facts, Row, Thresholds, threshold
 from tracekit.rules.stalls import episode_lengths
 from tracekit.rules.steps import StepKey
-from tracekit.wording import some_ranges
+from tracekit.wording import seconds, some_ranges
 
 QUERIES = ("step_breakdown", "straggler", "late_steps", "match_coverage", "comm_summary")
 ABSENT_WAITS = "absent_waits"
@@ -34,6 +34,9 @@ class ReplayThresholds(Thresholds):
     )
     min_streams_ratio: float = threshold(
         0.1, "the same where launches and streams are replayed, which shows what hides a delay"
+    )
+    max_disagreement_ratio: float = threshold(
+        0.25, "of a cost: where another method is further away, that stands against it"
     )
 
 
@@ -396,7 +399,7 @@ def delay_ns(late: LateRank) -> float:
     return late.cost_ns if late.own_cost_ns is None else late.own_cost_ns
 
 
-def price_ns(facts: Facts, members: Sequence[LateRank]) -> float:
+def price(facts: Facts, members: Sequence[LateRank]) -> Price:
     """What a step would gain without these ranks' delays.
 
     By replay: delays of several ranks, or in several communicators, may hide each other. Else the
@@ -404,22 +407,45 @@ def price_ns(facts: Facts, members: Sequence[LateRank]) -> float:
     """
     measured = max(late.cost_ns for late in members)
     if not all(late.is_matched for late in members):
-        return measured  # what is replayed are calls that have all their members
-    return replayed_ns(facts, [late.rank for late in members], measured)
+        # What is replayed are calls that have all their members.
+        return Price(measured, "twin ranks", 0.0, measured)
+    return replayed(facts, [late.rank for late in members], measured)
 
 
-def replayed_ns(facts: Facts, ranks: Iterable[int], measured: float) -> float:
+def replayed(facts: Facts, ranks: Iterable[int], measured: float) -> Price:
     """What a step would gain by replay if these ranks did as their peers; else what was measured.
 
     A replay that sees no gain where ranks were seen to wait has missed what they waited for, or
-    others would hold the step up just as long. A coarse one misses more.
+    others would hold the step up just as long. A coarse one misses more. Then what was observed
+    stands, as the most that it can be, with what the replay says against it.
     """
-    if facts.replay is None:
-        return measured
-    saved = facts.replay.saved_ns(sorted(ranks))
-    if saved is None or not _is_credible(facts, saved, measured):
-        return measured
-    return min(saved, facts.steps.step_ns)
+    step_ns = facts.steps.step_ns
+    replay = facts.replay
+    saved = replay.saved_ns(sorted(ranks)) if replay is not None else None
+    if replay is None or saved is None:
+        return Price(measured, "twin ranks", 0.0, measured)
+    if not _is_credible(facts, saved, measured):
+        low_ns = min(max(0.0, saved), measured)
+        says = "what a step without it takes less by replay, of others that are late as well"
+        against = _other_method(facts, says, low_ns, measured)
+        return Price(measured, "twin ranks", low_ns, measured, against=against)
+    saved = min(saved, step_ns)
+    error = replay.error_ratio or 0.0
+    against = _other_method(
+        facts, "the exposed delay that others were seen to wait", measured, saved
+    )
+    seen = [saved, measured] if against else [saved]
+    low, high = min(seen) - error * step_ns, max(seen) + error * step_ns
+    return Price(saved, "replay", low, high, error, against)
+
+
+def _other_method(facts: Facts, says: str, other_ns: float, cost_ns: float) -> tuple[Evidence, ...]:
+    """What another method says, where it is off by more than a quarter."""
+    limits = facts.limits(ReplayThresholds)
+    if abs(other_ns - cost_ns) <= limits.max_disagreement_ratio * cost_ns:
+        return ()
+    said = f"{seconds(other_ns / 1e9)}: {says}"
+    return (Evidence(said, other_ns / 1e9, "s", query="late_steps"),)
 
 
 def _is_credible(facts: Facts, saved_ns: float | None, measured_ns: float) -> bool:

@@ -72,10 +72,18 @@ def _finding(
         [evidence],
         rows=[row],
         basis="the port's own word",
-        lost_ns=at.slowed_ns(facts, [port]),
+        lost_ns=at.slowed_ns(facts, [port]) or _held_ns(facts, port, row, usual),
         confirm=("read speed and width of this port and of a peer; then its cable and optic",),
         remedy=("replace cable or optic, or lift the limit; drain the machine until then",),
     )
+
+
+def _held_ns(facts: Facts, port: at.Port, row: Row, usual: float) -> float:
+    """What the port's bytes take longer than at its peers' rate; of lanes no rate is known."""
+    to_bytes = {"bits/s": 0.125, "bytes/s": 1.0}.get(SPEEDS[row["counter"]][0])
+    if to_bytes is None:
+        return 0.0
+    return at.held_ns(facts, port, float(row["max_value"]) * to_bytes, usual * to_bytes)
 
 
 def _shown(value: float, unit: str) -> str:

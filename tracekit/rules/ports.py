@@ -13,6 +13,7 @@ from tracekit.findings import (
     Impact,
     Instrument,
     Owner,
+    Price,
     Scope,
     Severity,
     impact_of,
@@ -335,9 +336,16 @@ def cost(facts: Facts, row: Row | None, lost_ns: float = 0.0, shown_ns: float = 
     hidden_alike_ns = lost_ns * exposed_ns / comm_ns
     cost_ns = min(max(hidden_alike_ns, min(shown_ns, lost_ns)), exposed_ns / len(parts))
     evidence = Evidence(
-        "time of a step lost in transfers that no computation hid", cost_ns / 1e9, "s"
+        "time of a step lost in transfers that no computation hid",
+        cost_ns / 1e9,
+        "s",
+        query="port_counters",
     )
-    impact = facts.impact(cost_ns)
+    # If what is hidden stays hidden, all of it is saved; if the rest becomes hidden, the least.
+    hidden_ns = (comm_ns - exposed_ns) / len(parts)
+    most_ns = max(cost_ns, min(lost_ns, exposed_ns / len(parts)))
+    least_ns = min(cost_ns, max(0.0, lost_ns - hidden_ns))
+    impact = facts.impact(Price(cost_ns, "counter share", least_ns, most_ns))
     is_worth_it = (impact.step_ratio or 0.0) >= facts.limits(PortThresholds).min_witness_ratio
     return Cost(
         impact,
@@ -448,6 +456,19 @@ def slowed_ns(facts: Facts, ports: Sequence[Port], foreign_per_s: float = 0.0) -
     return 0.0 if needed_ns is None else max(0.0, took_ns - needed_ns)
 
 
+def held_ns(facts: Facts, port: Port, own_per_s: float, usual_per_s: float) -> float:
+    """Time of a step that this port's bytes take beyond what they would at the rate of its peers.
+
+    ``own_per_s`` and ``usual_per_s`` in bytes. A collective takes as long as its slowest edge: all
+    of its transfer beyond that of a healthy link is lost, for all members, not what one of them
+    leaves later than the others. 0 where the bytes are not known.
+    """
+    moved = _bytes_per_s(facts, [port], 0.0)
+    if moved is None or own_per_s <= 0 or usual_per_s <= own_per_s:
+        return 0.0
+    return moved * facts.steps.step_ns * (1 / own_per_s - 1 / usual_per_s)
+
+
 @dataclass(frozen=True)
 class OpenPrice:
     """What transfers lost a step where every call has members without a trace: between the two."""
@@ -486,17 +507,22 @@ def left_open(facts: Facts, finding: Finding) -> Finding:
 def _needed_ns(facts: Facts, near: Sequence[Port], foreign_per_s: float) -> float | None:
     """Time of a step that the bytes of these ports need at the usual speed; None: unknown."""
     speed = usual_speed(facts)
+    moved = _bytes_per_s(facts, near, foreign_per_s)
+    if not speed or moved is None:
+        return None
+    return moved * facts.steps.step_ns / (facts.limits(TransferThresholds).reached_ratio * speed)
+
+
+def _bytes_per_s(facts: Facts, near: Sequence[Port], foreign_per_s: float) -> float | None:
+    """Bytes a second of the job that these ports counted while it ran, of the direction with more;
+    None: unknown."""
     rates = [
         grown / (float(row["step_covered_ns"]) / 1e9)
         for port in near
         for row in port.of(TRAFFIC)
         if (grown := _own_growth(row, foreign_per_s)) is not None and row["step_covered_ns"]
     ]
-    if not speed or not rates:
-        return None
-    return (
-        max(rates) * facts.steps.step_ns / (facts.limits(TransferThresholds).reached_ratio * speed)
-    )
+    return max(rates, default=None)
 
 
 def views(ports: Iterable[Port]) -> list[list[Port]]:

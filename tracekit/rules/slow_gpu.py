@@ -55,7 +55,7 @@ from tracekit.rules.lateness import (
     delay_ns,
     late_ranks,
     matched_note,
-    price_ns,
+    price,
     score_evidence,
     slower_ranks,
     step_ratios_of,
@@ -244,8 +244,8 @@ def _finding(
 ) -> Finding:
     scope = facts.scope([late.rank], late.late_keys or facts.steps.keys)
     step_s = facts.steps.step_ns / 1e9
-    cost_ns = price_ns(facts, [late])
-    impact = facts.impact(cost_ns)
+    cost = price(facts, [late])
+    cost_ns, impact = cost.ns, facts.impact(cost)
     ratio = late.compute_ratio or 0.0
     excess = where_it_lies(facts, late.rank, delay_ns(late))
     # A clock like its peers' speaks against the GPU: then its work or its host is slow.
@@ -273,7 +273,7 @@ def _finding(
         impact=impact,
         cap=Severity.CRITICAL if late.is_sure else Severity.MINOR,
         keys=late.late_keys or facts.steps.keys,
-        against=tuple(e for e in clock if e.value > limits.max_clock_ratio),
+        against=(*(e for e in clock if e.value > limits.max_clock_ratio), *cost.against),
         confirm=(CLOCKS, SAME_GEMM),
         remedy=(DRAIN,),
     )

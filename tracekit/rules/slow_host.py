@@ -51,7 +51,7 @@ from tracekit.rules.lateness import (
     delay_ns,
     late_ranks,
     matched_note,
-    price_ns,
+    price,
     score_evidence,
     slower_ranks,
     step_ratios_of,
@@ -152,8 +152,8 @@ def _finding(
     worst = members[0]
     scope = facts.scope(ranks, keys)
     step_s = facts.steps.step_ns / 1e9
-    cost_ns = price_ns(facts, members)
-    impact = facts.impact(cost_ns)
+    cost = price(facts, members)
+    cost_ns, impact = cost.ns, facts.impact(cost)
     excess = where_it_lies(facts, worst.rank, delay_ns(worst))
     subject = ranks_phrase(ranks, facts.ranks) + (f" (all of {host})" if host else "")
     is_one = len(ranks) == 1
@@ -187,6 +187,7 @@ def _finding(
         impact=impact,
         cap=Severity.CRITICAL if worst.is_sure else Severity.MINOR,
         keys=keys,
+        against=cost.against,
         confirm=(
             "pidstat -w -u 1 and numastat -p on its host: steal, involuntary switches, far memory",
             "swap the rank with a peer: the delay should stay with the host",

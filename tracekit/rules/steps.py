@@ -10,11 +10,12 @@ between two captures.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 SAME_RATIO = 0.01
@@ -176,6 +177,13 @@ class Steps:
     def step_ns(self) -> float:
         """Length of the job's mean steady step; 0 without steps."""
         return fmean(self.job_durs_ns) if self.by_key else 0.0
+
+    @cached_property
+    def mean_error_ns(self) -> float:
+        """Two standard errors of the mean step: what no cost is known better than; 0 of one
+        step."""
+        durs = self.job_durs_ns
+        return 2 * stdev(durs) / math.sqrt(len(durs)) if len(durs) > 1 else 0.0
 
     def job_dur_ns(self, key: StepKey) -> float:
         """How long the job took for the step: from the last rank's start to the last rank's end,

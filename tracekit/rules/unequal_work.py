@@ -38,7 +38,7 @@ from tracekit.rules.lateness import (
     delay_ns,
     late_ranks,
     matched_note,
-    price_ns,
+    price,
     score_evidence,
     why_unmatched,
 )
@@ -71,7 +71,8 @@ def _finding(
     facts: Facts, limits: UnequalWorkThresholds, late: LateRank, excess: Excess
 ) -> Finding:
     keys = late.late_keys or facts.steps.keys
-    cost_ns = price_ns(facts, [late])
+    cost = price(facts, [late])
+    cost_ns = cost.ns
     on_device = excess.rows[0]["timeline"] == "device"
     return facts.finding(
         facts.scope([late.rank], keys),
@@ -81,7 +82,8 @@ def _finding(
         (*excess.evidence(facts), *score_evidence(facts, late, limits)),
         by=("GPU timeline" if on_device else "host ranges", "peers"),
         basis=f"more calls on the rank, and the others wait for it; {matched_note(facts)}",
-        impact=facts.impact(cost_ns),
+        impact=facts.impact(cost),
+        against=cost.against,
         cap=Severity.CRITICAL if late.is_sure else Severity.MINOR,
         keys=keys,
         confirm=(f"compare the batch of rank {late.rank} with a peer's: samples, tokens, lengths",),

@@ -27,6 +27,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,9 +42,12 @@ from tracekit.whatif.calls import (
     Scenarios,
     calls_of,
     change_transfers,
+    error_ratio,
     ideal_transfers,
+    last_starts,
     leave,
     refused_because,
+    transfers_of,
     unbroken,
 )
 from tracekit.whatif.causes import Cause
@@ -65,6 +69,7 @@ MAX_SINGLE_RANKS = 256
 """Ranks that are each replayed alone: those with the most own time beyond their peers'."""
 
 _BOUNDARY, _WAIT, _ENTER = 0, 1, 2
+_EXCHANGE = "all_to_all"
 
 
 @dataclass(slots=True)
@@ -139,6 +144,11 @@ class CollectiveReplay:
         return self.step_s_without([])
 
     @property
+    def error_ratio(self) -> float:
+        """By how much the replay misses the measured step."""
+        return error_ratio(float(np.mean(_measured(self._windows))) / 1e9, self.step_s)
+
+    @property
     def refused(self) -> str | None:
         """Why the replay must not be believed; None where it may."""
         return refused_because(float(np.mean(_measured(self._windows))) / 1e9, self.step_s)
@@ -146,6 +156,13 @@ class CollectiveReplay:
     def step_s_without(self, ranks: Iterable[int]) -> float:
         """Length of a step if these ranks did what their peers do, in s."""
         return _time_without(self._windows, ranks, self._stages)
+
+    def step_s_evenly(self) -> float | None:
+        """Length of a step, in s, if all members of an exchange had the same amount to do between
+        one all-to-all and the next, and to send; None where no exchange is replayed."""
+        if not any(c.op == _EXCHANGE for w in self._windows for c in w.calls.values()):
+            return None
+        return _time_without([_evenly(w) for w in self._windows], [], self._stages)
 
     def analyse(self, causes: Sequence[Cause] = ()) -> CollectivesWhatIf:
         """Replay in all the ways that the metrics need.
@@ -455,6 +472,42 @@ def _without(window: _Window, ranks: Iterable[int], stages: Mapping[int, int]) -
             for i in window.items[typical]
         ]
     return replace(window, items=items)
+
+
+def _evenly(window: _Window) -> _Window:
+    """The window with the experts' work dealt out evenly: between an all-to-all and the next, and
+    in the transfers, each member takes the mean of all, so that nothing is added or lost."""
+    calls = dict(window.calls)
+    for number, call in window.calls.items():
+        if call.op == _EXCHANGE:
+            mean = fmean(transfers_of(call).values())
+            ends = {r: round(start + mean) for r, start in last_starts(call).items()}
+            calls[number] = replace(call, ends=ends, transfers=None)
+    before: dict[int, dict[int, list[int]]] = defaultdict(dict)
+    """By all-to-all and rank, the items that lead to it from the one before."""
+    for rank, items in window.items.items():
+        since: list[int] = []
+        is_after = False
+        for position, item in enumerate(items):
+            since.append(position)
+            if item.kind != _ENTER:
+                continue
+            is_exchange = window.calls[item.call].op == _EXCHANGE
+            if is_after and is_exchange:
+                before[item.call][rank] = since
+            since, is_after = [], is_exchange
+    evened = {rank: list(items) for rank, items in window.items.items()}
+    for number, by_rank in before.items():
+        if by_rank.keys() != window.calls[number].starts.keys():
+            continue
+        own = {r: sum(evened[r][i].own_ns for i in some) for r, some in by_rank.items()}
+        mean = fmean(own.values())
+        for rank, some in by_rank.items():
+            for i in some:
+                item = evened[rank][i]
+                share = item.own_ns / own[rank] if own[rank] > 0 else float(i == some[-1])
+                evened[rank][i] = replace(item, own_ns=share * mean)
+    return replace(window, calls=calls, items=evened)
 
 
 def _work(window: _Window, rank: int, calls: Sequence[int]) -> _Signature:

@@ -20,6 +20,7 @@ from tracekit.whatif.calls import (
     Scenarios,
     alike,
     change_transfers,
+    error_ratio,
     ideal_transfers,
     last_starts,
     refused_because,
@@ -82,6 +83,11 @@ class StreamReplay:
     def step_s(self) -> float:
         """Replayed length of a step as it was."""
         return self.step_s_without([])
+
+    @property
+    def error_ratio(self) -> float:
+        """By how much the replay misses the measured step."""
+        return error_ratio(_replayed(self.windows).base_s, self.step_s)
 
     @property
     def refused(self) -> str | None:

@@ -145,6 +145,19 @@ LINK = {
 }  # fmt: skip
 
 
+SONIC = Path(__file__).resolve().parents[2] / "shared" / "data" / "counters" / "sonic"
+
+
+@pytest.mark.skipif(not SONIC.is_dir(), reason="the shared samples are not here")
+def test_levels_read_often_do_not_hide_that_counters_were_read_once() -> None:
+    """One dump has levels of many moments, while the rules say that counters hold one reading."""
+    with tracekit.open([SONIC]) as run:
+        report = run.diagnose()
+    assert "there are only counters, each read once" in report.verdict.sentence
+    needs = [n["needs"] for n in json.loads(report.to_json())["not_checked"]]
+    assert any("those given hold one reading" in need for need in needs)
+
+
 def test_counters_read_once_are_not_called_healthy(tmp_path: Path) -> None:
     """A dump of a switch that has dropped packets: since when, and for whom, it does not say."""
     (tmp_path / "links.json").write_text(json.dumps([LINK]))

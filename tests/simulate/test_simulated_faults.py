@@ -7,6 +7,7 @@ import pytest
 from soaks import soak
 from tracekit.simulate import PAIRS, Request, prepare
 from tracekit.simulate.catalogue import BY_NAME, FAULTS, Fault
+from tracekit.simulate.health import Health
 from tracekit.simulate.job import Job
 
 STEPS = 6
@@ -100,6 +101,19 @@ def test_two_faults_cost_at_least_as_much_as_each(pair: tuple[str, str]) -> None
     for one in pair:
         alone, _ = both(one, layout=layout)
         assert together >= alone * 0.97
+
+
+@pytest.mark.parametrize(
+    "fault", [f for f in FAULTS if {"dcgm", "nic", "switch"} & {*f.needs}], ids=lambda f: f.name
+)
+def test_counters_see_a_fault_that_only_they_show_in_its_steps(fault: Fault) -> None:
+    scenario = prepare(Request(fault.name, 16, 21, "", steps_count=STEPS, decoys=()))
+    steps = range(scenario.plan.first_step, scenario.plan.first_step + STEPS)
+    seen = [scenario.health(step) for step in steps]
+    assert any(health != Health() for health in seen)
+    for health in seen:
+        for shown in vars(health).values():
+            assert set(shown) <= set(range(16))
 
 
 def test_every_fault_names_a_rule_and_a_place() -> None:

@@ -2,8 +2,7 @@
 
 ``PYTHONPATH=tests python -m accuracy.twins [PAIR...] [--docs docs/accuracy.md]`` prints the table
 and puts it into the page that ``make accuracy`` writes. Each pair is the same job recorded twice,
-healthy and with its fault; the measured cost is the difference of their mean steps by the
-recorder's own timers.
+healthy and with its fault; the measured cost is the difference of their mean steps.
 """
 
 from __future__ import annotations
@@ -188,8 +187,8 @@ def table(judged: Sequence[Judged]) -> list[str]:
     far = sum(p.ratio is not None and abs(p.ratio - 1) <= FAR for p in priced)
     lines = [
         "The same job recorded twice with the real PyTorch profiler, back to back: healthy, and "
-        "with a fault (fixtures/twins). Measured: the difference of their mean steps, by the "
-        "recorder's timers. Printed: the cost of the finding that names the fault's place, "
+        "with a fault (fixtures/twins). Measured: the difference of their mean steps. "
+        "Printed: the cost of the finding that names the fault's place, "
         "whose rule may say the cause or only who is late. whatif: the replay without it. Of two "
         "faults each costs what a step takes less without it. Milliseconds a step.",
         "",

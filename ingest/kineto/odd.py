@@ -11,15 +11,7 @@ from msgspec import Raw
 
 from tracekit.ingest.kineto import salvage
 from tracekit.ingest.kineto.decode import REFUSED, Group, group_events
-from tracekit.ingest.kineto.model import (
-    ARGS,
-    CATEGORIES,
-    Event,
-    Family,
-    FrameArgs,
-    Kind,
-    family,
-)
+from tracekit.ingest.kineto.model import ARGS, CATEGORIES, Event, Family, FrameArgs, Kind, family
 from tracekit.ingest.traces import names
 from tracekit.ingest.traces.columns import as_int
 

@@ -37,15 +37,7 @@ from statistics import fmean, median
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import pipeline
-from tracekit.rules.base import (
-    SUMMARY_QUERY,
-    Facts,
-    Row,
-    Rule,
-    RuleOutcome,
-    Thresholds,
-    threshold,
-)
+from tracekit.rules.base import SUMMARY_QUERY, Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.wording import seconds, share
 
 

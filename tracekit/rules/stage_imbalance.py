@@ -37,13 +37,7 @@ from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Instrument
 from tracekit.rules import pipeline
-from tracekit.rules.base import (
-    SUMMARY_QUERY,
-    Facts,
-    Rule,
-    RuleOutcome,
-    threshold,
-)
+from tracekit.rules.base import SUMMARY_QUERY, Facts, Rule, RuleOutcome, threshold
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import ExcessThresholds, where_it_lies
 from tracekit.wording import ranks_phrase, seconds, share

@@ -172,7 +172,7 @@ def _benchmark_alone(rows: Sequence[Row]) -> Judgement:
         f"Cannot tell whether that is as fast as it should be: {plural(len(rows), 'benchmark')} "
         f"ran to the end ({peak / 1e9:.1f} GB/s at most), and the rules that read them found no "
         "fault.",
-        "run the same benchmark on hosts that are known to be well, and compare: tracekit compare",
+        "run the same benchmark on hosts that are known to be well, and diagnose both logs at once",
     )
 
 

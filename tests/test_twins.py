@@ -28,9 +28,7 @@ HEALTHY = [n for n, t in TRUTHS.items() if not t["faults"] and not t["decoys"]]
 FIRST = ("ddp-slow-compute", "ddp-starved-link", "moe-hot-expert")
 LIMIT_BYTES = 6_000_000
 
-ACCUSED: dict[str, str] = {
-    "fsdp-starved-link": "rank 3, which waits for the starved link of rank 2, is the verdict's",
-}
+ACCUSED: dict[str, str] = {}
 """Jobs in which an innocent rank or a decoy is accused now, and why. Take out what is mended."""
 UNNAMED = {"ddp-two-faults": "the slow rank 1 is not named beside the stalled rank 3"}
 """Jobs of whose faults one is named at its place by nothing now."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+from late_jobs import MS, MakeJob
+
+from lateness_rules import HANG, NOTHING, last_call, stood
 from nccl_rules import (
     BEHIND,
     DONE,
@@ -19,7 +23,8 @@ from nccl_rules import (
     with_traces,
 )
 from tracekit.findings import Severity
-from tracekit.rules.base import Facts
+from tracekit.report.build import build_report
+from tracekit.rules.base import Facts, RuleOutcome
 
 
 def test_the_rank_behind_did_not_join(build: Build) -> None:
@@ -159,3 +164,87 @@ def test_ranks_of_a_group_without_a_name_are_not_the_jobs(build: Build) -> None:
     assert finding.scope.ranks == ()
     assert finding.candidates.ranks == ()
     assert "does not name" in finding.confidence.basis
+
+
+def test_the_member_that_never_entered_is_the_culprit_of_a_hang(make_job: MakeJob) -> None:
+    job = make_job()
+    job.rows["last_calls"] = [last_call(r, 8 if r == 3 else 9, 60) for r in range(4)]
+    (finding,) = HANG.run(job.facts()).findings
+    assert finding.scope.ranks == (3,)
+    assert finding.severity is Severity.CRITICAL
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [last_call(r, 8 if r == 3 else 9, 29) for r in range(4)],  # too short
+        [last_call(r, 9, 60) for r in range(4)],  # all stopped at the same call
+        [last_call(r, 8 if r == 3 else 9, 0 if r == 3 else 60) for r in range(4)],  # cut trace
+        [last_call(r, 8 + r % 2, 60, longest_gap_ns=10_000 * MS) for r in range(4)],  # had paused
+    ],
+)
+def test_other_silences_are_no_hang(make_job: MakeJob, rows: list[dict[str, Any]]) -> None:
+    job = make_job()
+    job.rows["last_calls"] = rows
+    assert HANG.run(job.facts()) == RuleOutcome()
+
+
+def test_guessed_members_that_stopped_apart_are_not_named(make_job: MakeJob) -> None:
+    """Two groups that matching took for one stop at different calls when another group hangs."""
+    job = make_job()
+    rows = [last_call(r, 8 if r % 2 else 9, 60, is_told=False) for r in range(4)]
+    job.rows["last_calls"] = rows
+    assert HANG.run(job.facts()) == RuleOutcome()
+    job.rows["last_calls"] = [row | {"is_told": True} for row in rows]
+    assert HANG.run(job.facts()).findings[0].scope.ranks == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("special", "candidates", "words"),
+    [
+        (NOTHING, (3,), "ranks 0-2 asked for an all_reduce that has not ended for 60.0 s, in"),
+        ({}, (), "all 4 ranks asked for an all_reduce that has not ended"),
+        ({"op": "all_gather"}, (), "asked for a collective that has not ended"),
+        ({"calls_count": 0, "launches_count": 2}, (), "asked for work on the device that"),
+    ],
+)
+def test_ranks_that_stand_still_with_work_asked_for_are_a_hang_without_a_culprit(
+    make_job: MakeJob, special: dict[str, Any], candidates: tuple[int, ...], words: str
+) -> None:
+    job = make_job()
+    job.rows["standing"] = [stood(r, **(special if r == 3 else {})) for r in range(4)]
+    (finding,) = HANG.run(job.facts()).findings
+    assert words in finding.summary[0].lower() + finding.summary[1:]
+    assert finding.scope.ranks == ()
+    assert finding.candidates.ranks == candidates
+    assert finding.confidence.level == "possible"
+    assert "--include-blobs=true" in finding.next_capture[0]
+    report = build_report(job.facts(), [])
+    assert report.document.verdict.kind == "hang"
+
+
+@pytest.mark.parametrize(
+    "special",
+    [
+        {"standing_ns": 29 * 10**9},  # too short
+        {"standing_ns": 0},  # the capture was stopped while work went on
+        {"longest_gap_ns": 7 * 10**9},  # paused before as well
+        {"is_cut": True},
+        {"standing_ns": None},
+    ],
+)
+def test_work_in_flight_is_no_hang(make_job: MakeJob, special: dict[str, Any]) -> None:
+    job = make_job()
+    job.rows["last_calls"] = [last_call(r, 9, 60) for r in range(4)]
+    job.rows["standing"] = [stood(r, **(special if r == 3 else {})) for r in range(4)]
+    assert HANG.run(job.facts()) == RuleOutcome()
+
+
+@pytest.mark.parametrize("special", [NOTHING, {"is_told": True}, {"is_told": None}])
+def test_a_job_that_ended_and_traces_that_tell_are_left_to_others(
+    make_job: MakeJob, special: dict[str, Any]
+) -> None:
+    job = make_job()
+    job.rows["last_calls"] = [last_call(r, 9, 60) for r in range(4)]
+    job.rows["standing"] = [stood(r, **special) for r in range(4)]
+    assert HANG.run(job.facts()) == RuleOutcome()

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from late_jobs import MakeJob
+from late_jobs import coverage as late_coverage
 
+from lateness_rules import MISMATCH
 from nccl_rules import DONE, STUCK, Build, coverage, findings, flight, text, timeout, with_traces
 from tracekit.findings import Severity
+from tracekit.rules.base import RuleOutcome
 
 
 @pytest.mark.parametrize("change", [{"op": "_ALLGATHER_BASE"}, {"numel": 11}])
@@ -58,3 +62,26 @@ def test_a_mismatch_of_the_same_kind_and_group_is_one_finding(
     assert len(found) == count
     assert "are at call 8" in found[0].summary
     assert (found[0].confidence.level == "likely") == (count == 1)
+
+
+def test_members_that_call_different_sizes_are_a_mismatch(make_job: MakeJob) -> None:
+    job = make_job()
+    job.rows["match_coverage"] = [
+        late_coverage(method="sequence"),
+        late_coverage(method="sequence", is_trusted=False, reason="sizes differ", calls_count=4),
+    ]
+    (finding,) = MISMATCH.run(job.facts()).findings
+    assert finding.severity is Severity.MINOR
+    job.rows["match_coverage"].pop()
+    assert MISMATCH.run(job.facts()) == RuleOutcome()
+
+
+def test_by_order_most_calls_must_agree(make_job: MakeJob) -> None:
+    job = make_job()
+    job.rows["match_coverage"] = [
+        late_coverage(),
+        late_coverage(is_trusted=False, reason="sizes differ", calls_count=13),
+    ]
+    assert len(MISMATCH.run(job.facts()).findings) == 1
+    job.rows["match_coverage"][1]["calls_count"] = 14
+    assert MISMATCH.run(job.facts()) == RuleOutcome()

@@ -30,13 +30,6 @@ link-degraded pfc-storm slow-receiver ecn-congestion incast ecmp-collision packe
 fabric-misconfigured
 """.split()  # noqa: SIM905  # kept as the design has it, to be compared by eye
 ROOT = Path(__file__).parents[2]
-TOGETHER = {
-    "lateness": ("late-rank", "slow-host"),
-    "pipeline": ("stage-imbalance", "excess-bubble", "sequence-imbalance"),
-    "port_rules": ("ecn-congestion", "fabric-misconfigured"),
-    "excess": ("host-pause", "unequal-work"),
-}
-"""Rules whose tests stand in the file of their family; all others have one of their name."""
 each_rule = pytest.mark.parametrize("each", RULES, ids=lambda r: r.name)
 
 
@@ -44,10 +37,7 @@ each_rule = pytest.mark.parametrize("each", RULES, ids=lambda r: r.name)
 def test_one_name_runs_through_module_rule_and_test(each: Rule) -> None:
     module = each.name.replace("-", "_")
     assert each.evaluate.__module__ == f"tracekit.rules.{module}"
-    family = next((name for name, rules in TOGETHER.items() if each.name in rules), None)
-    own = Path(__file__).parent / f"test_{module}.py"
-    assert own.exists() == (family is None)
-    tests = own.read_text() if family is None else own.with_name(f"test_{family}.py").read_text()
+    tests = (Path(__file__).parent / f"test_{module}.py").read_text()
     assert each.name in tests
     assert "\ndef test_" in tests
 

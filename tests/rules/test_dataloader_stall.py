@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from late_jobs import MS, late_job
+from late_jobs import MakeJob as LateMakeJob
+
+from excess_rules import DATA, INPUT, PAUSED, facts_of
 from stall_rules import MakeJob, look
 from tracekit.rules.base import RuleOutcome
 
@@ -76,3 +84,33 @@ def test_a_stall_that_does_not_lengthen_its_steps_is_counter_evidence(make_job: 
         job.add(0, step, "compute", -30)
     (finding,) = look("dataloader-stall", job).findings
     assert finding.counter_evidence
+
+
+def test_a_rank_that_is_late_in_a_range_for_input_waits_for_its_data(make_job: LateMakeJob) -> None:
+    (found,) = DATA.run(facts_of(make_job, INPUT)).findings
+    assert (found.scope.ranks, found.owner) == ((2,), "data")
+    assert ": in `train/dataloader` (input): 83.3 ms in steps 2,6,10" in found.summary
+
+
+@pytest.mark.parametrize(
+    "row",
+    [INPUT | {"excess_ns": 12e6}, INPUT | {"path": "save_checkpoint"}, PAUSED],
+    ids=["half", "checkpoint", "pause"],
+)
+def test_what_is_no_wait_for_input(make_job: LateMakeJob, row: dict[str, Any]) -> None:
+    outcome = DATA.run(facts_of(make_job, row))
+    assert not outcome.findings
+    assert "waits for input recorded" in outcome.not_checked[0].needs
+
+
+def test_a_rank_whose_waits_are_recorded_is_judged_by_these(make_job: LateMakeJob) -> None:
+    facts = facts_of(make_job, INPUT)
+    wait = {"rank": 2, "attempt": 1, "capture_id": 0, "step": 2, "stall_ns": MS, "exposed_ns": 0,
+            "ranges_count": 1, "longest_ns": MS, "source_id": 2, "place": 1}  # fmt: skip
+    assert DATA.run(replace(facts, rows={**facts.rows, "input_stall": [wait]})) == RuleOutcome()
+
+
+def test_an_input_range_that_delays_nobody_accuses_nobody(make_job: LateMakeJob) -> None:
+    job = late_job(make_job, {2: 4})
+    job.rows["excess"] = [INPUT]
+    assert not DATA.run(job.facts()).findings

@@ -7,9 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from late_jobs import MS, MakeJob, coverage
 
+from lateness_rules import LINK, bandwidth, link_job
 from nccl_rules import BY_RANK, OOB, Build, failed, findings, text
+from port_rules import held_back, port
 from tracekit.findings import Severity
+from tracekit.rules import rule
+from tracekit.rules.base import Facts, RuleOutcome
 
 
 def test_the_host_in_most_failing_pairs_is_named(build: Build) -> None:
@@ -53,3 +58,136 @@ def test_a_late_member_on_the_host_of_the_errors_is_one_finding(
     assert len(found) == count
     assert found[0].summary.startswith("h3 is in most")
     assert ("The traces agree" in found[0].summary) == (count == 1)
+
+
+def test_a_member_that_always_leaves_late_sits_behind_a_slow_link(make_job: MakeJob) -> None:
+    (finding,) = LINK.run(link_job(make_job, 20).facts()).findings
+    assert finding.scope.ranks == (1,)
+    assert finding.scope.hosts == ("h0",)
+    assert finding.severity is Severity.MINOR
+    assert finding.confidence.level == "possible"
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "facts"),
+    [
+        (3.9, {}),  # under 5 % of the transfer
+        (20, {"exit_p10_ns": -1.0}),  # now and then
+        (20, {"calls_count": 7}),  # too few
+        (20, {"error_ns": 30 * MS}),  # within the clocks' error
+    ],
+)
+def test_what_is_small_rare_or_uncertain_is_no_link(
+    make_job: MakeJob, late_ms: float, facts: dict[str, Any]
+) -> None:
+    assert LINK.run(link_job(make_job, late_ms, **facts).facts()) == RuleOutcome()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "facts", "count"),
+    [
+        (0.7, {}, 1),
+        # It loses 1.5 ms of 5: the clocks may make that seem so, or not quite.
+        (0.7, {"error_ns": 1_499_000}, 1),
+        (0.7, {"error_ns": 1_501_000}, 0),
+        (0.8, {}, 0),
+        (0.7, {"peers_count": 3}, 0),
+        (0.7, {"steps_count": 2}, 0),
+        (0.7, {"timeline": "host"}, 0),
+        (0.7, {"message_bytes": 4096}, 0),
+    ],
+)
+def test_a_group_is_slow_beside_enough_of_its_kind(
+    make_job: MakeJob, ratio: float, facts: dict[str, Any], count: int
+) -> None:
+    job = link_job(make_job, 0)
+    job.rows["group_bandwidth"] = [bandwidth("g", ratio, **facts)]
+    job.rows["match_coverage"] = [coverage()]
+    assert len(LINK.run(job.facts()).findings) == count
+
+
+def test_a_slow_group_accuses_none_of_its_members(make_job: MakeJob) -> None:
+    """One finding for all its operations: a ring is as slow as its slowest link, wherever it is."""
+    job = link_job(make_job, 0)
+    job.rows["group_bandwidth"] = [
+        bandwidth("g", 0.7),
+        bandwidth("g", 0.6, op="all_gather"),
+        bandwidth("h", 1.0),
+    ]
+    job.rows["match_coverage"] = [coverage()]
+    (finding,) = LINK.run(job.facts()).findings
+    assert finding.id == "link-degraded/g"
+    assert finding.scope.ranks == () and finding.scope.hosts == ()
+    assert finding.scope.groups == ("g",)
+    assert finding.candidates.ranks == (0, 1, 2, 3)
+    # 10 calls a step of 5 ms each, of which 0.3 and 0.4 are lost.
+    assert finding.impact.s_per_step == pytest.approx(0.035)
+    assert finding.severity is Severity.MINOR
+
+
+def test_a_slow_port_in_a_slow_group_is_one_finding_of_its_rank(make_job: MakeJob) -> None:
+    job = link_job(make_job, 0)
+    job.rows["group_bandwidth"] = [bandwidth("g", 0.5)]
+    job.rows["match_coverage"] = [coverage()]
+    job.rows["port_counters"] = [
+        {"node": f"h{r}", "port": "mlx5_0", "host": f"h{r}", "host_source": "file", "rank": r,
+         "ranks": [r], "is_on_host": True, "counter": "rx_bytes", "direction": "rx",
+         "growth": 1e9, "interval_ns": 1e9, "intervals_count": 10, "coverage_ratio": 1.0,
+         "step_growth": None, "step_covered_ns": None,
+         "source_id": 0, "place": r, "is_from_documentation": False}
+        for r in range(4)
+    ]  # fmt: skip
+    job.rows["port_levels"] = [
+        {"node": f"h{r}", "port": "mlx5_0", "counter": "link_speed", "source_id": 0, "place": r,
+         "max_value": 1e11 if r == 2 else 2e11, "is_from_documentation": False}
+        for r in range(4)
+    ]  # fmt: skip
+    (finding,) = LINK.run(job.facts()).findings
+    assert finding.scope.ranks == (2,)
+    assert finding.confidence.level == "likely"
+    assert "The traces agree: the dp group of ranks 0-3" in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("speed", "ports", "fires"),
+    [(80e9, 4, True), (81e9, 4, False), (25e9, 2, False), (100e9, 4, False)],
+)
+def test_a_port_that_runs_slower_than_the_job_s_others_is_named(
+    speed: float, ports: int, fires: bool
+) -> None:
+    rows = [port(f"p{i}", "tx_bytes", 1.0) for i in range(ports)]
+    levels = [
+        {"node": "sw", "port": f"p{i}", "counter": "link_speed", "is_from_documentation": False,
+         "max_value": speed if i == 1 else 100e9, "source_id": 0}
+        for i in range(ports)
+    ]  # fmt: skip
+    facts = Facts(rows={"port_counters": rows, "port_levels": levels})
+    outcome = rule("link-degraded").run(facts)
+    assert bool(outcome.findings) is fires
+    if fires:
+        assert outcome.findings[0].summary == (
+            "The port sw:p1 towards rank 1 (h1) runs at 80 Gbit/s; the job's other ports 100 "
+            "Gbit/s."
+        )
+
+
+def test_a_slow_link_costs_what_its_bytes_take_beyond_a_healthy_one(make_job: Any) -> None:
+    facts = held_back(make_job, 25e6)
+    (found,) = rule("link-degraded").run(facts).findings
+    # Every step moves its 25 MB/s x step at 25 MB/s instead of at 50: half of it.
+    step_s = facts.step_ns / 1e9
+    hidden_none_s = min(step_s / 2, 0.060)
+    assert found.impact.s_per_step == pytest.approx(hidden_none_s)
+    assert found.impact.method == "counter share"
+    low_s, high_s = found.impact.low_s_per_step, found.impact.high_s_per_step
+    assert low_s is not None and high_s is not None
+    assert low_s <= hidden_none_s <= high_s
+
+
+def test_a_link_that_is_hardly_slower_is_none(make_job: Any) -> None:
+    assert not rule("link-degraded").run(held_back(make_job, 41e6)).findings
+
+
+def test_what_computation_hides_costs_nothing(make_job: Any) -> None:
+    (found,) = rule("link-degraded").run(held_back(make_job, 25e6, comm_ms=0)).findings
+    assert found.impact.s_per_step is None

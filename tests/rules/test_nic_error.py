@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from link_rules import MakeJob, job_of, only, port
-from tracekit.rules import rule
+from port_rules import only as port_only
+from port_rules import port as port_row
+from port_rules import run
+from tracekit.findings import Severity
+from tracekit.rules import RuleOutcome, rule
 
 
 def test_three_views_of_one_link_are_one_finding(make_job: MakeJob) -> None:
@@ -20,3 +26,33 @@ def test_three_views_of_one_link_are_one_finding(make_job: MakeJob) -> None:
     finding = only(rule("nic-error").run(job_of(make_job, rows)))
     assert finding.scope.links == ("h0:mlx5_1/1", "leaf:p1")
     assert finding.scope.ranks == (1,)
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "packets", "fires"),
+    [
+        (10, 0, 1e7, True),
+        (9, 0, 1e6, False),
+        (10, 0, 1.1e7, False),  # less than one in a million
+        (100, 11, 1e6, False),  # the others are much the same
+    ],
+)
+def test_damaged_frames_count_when_they_stand_out(
+    own: float, others: float, packets: float, fires: bool
+) -> None:
+    rows = [
+        row
+        for i in range(4)
+        for row in (
+            port_row(f"p{i}", "rx_crc_errors", own if i == 1 else others),
+            port_row(f"p{i}", "rx_packets", packets),
+        )
+    ]
+    assert bool(run(rows, "nic-error").findings) is fires
+
+
+def test_a_link_that_went_down_counts_only_where_it_leads_to_a_host() -> None:
+    rows = [port_row("p1", "link_downed", 1.0, direction=None)]
+    assert port_only(run(rows, "nic-error")).severity is Severity.MINOR
+    nowhere = [r | {"host": None, "rank": None, "ranks": None} for r in rows]
+    assert run(nowhere, "nic-error") == RuleOutcome()

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from link_rules import SPAN_S, MakeJob, job_of, only, port
-from tracekit.rules import rule
+from port_rules import only as port_only
+from port_rules import pausing, run
+from port_rules import port as port_row
+from tracekit.findings import Severity
+from tracekit.rules import RuleOutcome, rule
 
 
 def test_ports_told_to_pause_are_victims(make_job: MakeJob) -> None:
@@ -13,3 +19,17 @@ def test_ports_told_to_pause_are_victims(make_job: MakeJob) -> None:
     assert len(finding.scope.links) == 4
     stormed = [port("p1", "pfcwd_storms_detected", 1.0)]
     assert only(rule("pfc-storm").run(job_of(make_job, stormed))).scope.ranks == (1,)
+
+
+@pytest.mark.parametrize(("share", "fires"), [(0.1001, True), (0.0999, False)])
+def test_ports_that_stand_paused_are_a_storm(share: float, fires: bool) -> None:
+    rows = pausing("tx_pfc_duration", {"p1": share})
+    assert bool(run(rows, "pfc-storm").findings) is fires
+
+
+def test_a_watchdog_s_storm_is_one_without_any_pause_counter() -> None:
+    rows = [port_row("p1", "pfcwd_storms_detected", 2.0, direction=None)]
+    finding = port_only(run(rows, "pfc-storm"))
+    assert finding.severity is Severity.MAJOR
+    assert finding.summary == "A watchdog found 2 pause storms: sw:p1."
+    assert run([port_row("p1", "pfcwd_storms_detected", 0.0)], "pfc-storm") == RuleOutcome()

@@ -5,9 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from late_jobs import MakeJob, late_job, part
 
+from excess_rules import GPU as EXCESS_GPU
+from excess_rules import facts_of
 from gpu_rules import MHZ, SLOW, active, gauge, growth, only, reason, run, xid
+from lateness_rules import GPU, HOST, slow_gpu_job
 from tracekit.findings import Severity
+from tracekit.rules import configured
+from tracekit.rules.base import RuleOutcome
 
 
 def test_the_busiest_beside_a_lost_clock_is_a_suspect() -> None:
@@ -81,3 +87,56 @@ def test_utilisation_proves_nothing() -> None:
 def test_without_counters_it_needs_a_timeline() -> None:
     (lack,) = run("slow-gpu").not_checked
     assert lack.needs == "a GPU timeline (these ranks show none)"
+
+
+def test_a_gpu_that_computes_longer_in_every_step_is_slow(make_job: MakeJob) -> None:
+    (finding,) = GPU.run(slow_gpu_job(make_job).facts()).findings
+    assert finding.scope.ranks == (2,)
+    assert finding.owner == "hardware"
+    assert HOST.run(slow_gpu_job(make_job).facts()) == RuleOutcome()
+
+
+@pytest.mark.parametrize(("ratio", "is_for"), [(0.95, True), (0.96, False)])
+def test_a_lost_clock_speaks_for_it_and_one_like_its_peers_against(
+    make_job: MakeJob, ratio: float, is_for: bool
+) -> None:
+    job = slow_gpu_job(make_job)
+    clock = {"counter": "sm_clock", "rank": 2, "peer_ratio": ratio, "busy_peer_ratio": None}
+    job.rows["gpu_counters"] = [{**clock, "source_id": 0, "place": 1}]
+    name = "clock over its peers', median moment"
+    for limit, expected in ((0.95, is_for), (0.97, True), (0.9, False)):
+        (set_so,) = configured({"slow-gpu": {"max_clock_ratio": limit}}, select=["slow-gpu"])
+        (finding,) = set_so.run(job.facts()).findings
+        (found,) = (e for e in (*finding.evidence, *finding.counter_evidence) if e.name == name)
+        assert found.threshold == limit
+        assert (found in finding.evidence) is expected
+
+
+def test_just_under_a_tenth_is_not_slow(make_job: MakeJob) -> None:
+    assert GPU.run(slow_gpu_job(make_job, 7, 1.09).facts()) == RuleOutcome()
+
+
+def test_more_kernels_are_more_work(make_job: MakeJob) -> None:
+    job = slow_gpu_job(make_job)
+    job.rows["kernel_summary"] = [
+        {"rank": r, "class": "compute", "calls_count": 120 if r == 2 else 100} for r in range(4)
+    ]
+    assert GPU.run(job.facts()) == RuleOutcome()
+
+
+def test_experts_make_work_uneven(make_job: MakeJob) -> None:
+    job = slow_gpu_job(make_job)
+    job.rows["comm_summary"] = [{"rank": 0, "op": "all_to_all"}]
+    assert "experts" in GPU.run(job.facts()).not_checked[0].needs
+
+
+def test_without_a_gpu_timeline_no_gpu_is_slow(make_job: MakeJob) -> None:
+    job = late_job(make_job, {2: 25}, compute=1.3, measured_on="host")
+    assert "GPU timeline" in GPU.run(job.facts()).not_checked[0].needs
+
+
+def test_a_slow_gpu_says_which_kernels_take_longer(make_job: MakeJob) -> None:
+    kernel = part("kernel", "gemm", ms=40, peer_ms=20, timeline="device", calls_count=1.0)
+    slow = dict.fromkeys([2], 20)
+    (found,) = EXCESS_GPU.run(facts_of(make_job, kernel, compute=1.25, compute_ms=slow)).findings
+    assert ": gemm takes 2.0x at as many calls: 40.0 ms in every step, 20.0" in found.summary

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from link_rules import SPAN_S, MakeJob, job_of, only, port
+from port_rules import pausing, run
+from port_rules import port as port_row
 from tracekit.findings import Finding, Severity
 from tracekit.rules import rule
 
@@ -31,3 +33,37 @@ def test_one_proved_view_is_enough_to_be_more_than_a_note(make_job: MakeJob) -> 
     assert finding.severity is Severity.CRITICAL and not finding.counter_evidence
     alone = [r for r in rows if r["is_from_documentation"]]
     assert only(rule("slow-receiver").run(job_of(make_job, alone))).severity is Severity.NOTE
+
+
+@pytest.mark.parametrize(
+    ("counter", "is_on_host", "fires"),
+    [
+        ("rx_pfc_duration", False, True),  # the switch receives what the host sends
+        ("tx_pfc_duration", True, True),  # the NIC sends it
+        ("tx_pfc_duration", False, False),  # the switch pauses the host: congestion behind it
+        ("rx_pfc_duration", True, False),
+    ],
+)
+def test_who_sent_the_pauses_decides_who_is_slow(
+    counter: str, is_on_host: bool, fires: bool
+) -> None:
+    outcome = run(pausing(counter, {"p1": 0.05}, is_on_host=is_on_host), "slow-receiver")
+    assert bool(outcome.findings) is fires
+    if fires:
+        finding = outcome.findings[0]
+        assert finding.scope.ranks == (1,)
+        assert finding.summary == "Host h1 (rank 1) pauses the switch, 5.0 % of the time."
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "fires"), [(0.01, 0.0, True), (0.0099, 0.0, False), (0.05, 0.006, False)]
+)
+def test_a_receiver_is_slow_beside_the_others(own: float, others: float, fires: bool) -> None:
+    rows = pausing("rx_pfc_duration", {"p0": others, "p1": own, "p2": others, "p3": others})
+    assert bool(run(rows, "slow-receiver").findings) is fires
+
+
+@pytest.mark.parametrize(("rate", "fires"), [(1000, True), (999, False)])
+def test_where_only_frames_are_counted_their_rate_decides(rate: float, fires: bool) -> None:
+    rows = [port_row("p0", "rx_pfc_packets", 0.0), port_row("p1", "rx_pfc_packets", rate * 19.0)]
+    assert bool(run(rows, "slow-receiver").findings) is fires

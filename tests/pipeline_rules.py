@@ -1,0 +1,118 @@
+"""What tests of rules about pipelines share: rows of stages, bubbles and microbatches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tracekit.rules import rule
+from tracekit.rules.base import Facts
+
+MakeJob = Callable[..., Any]
+
+
+STAGES, BUBBLE, SEQUENCE = (
+    rule(n) for n in ("stage-imbalance", "excess-bubble", "sequence-imbalance")
+)
+
+
+MS = 1_000_000
+
+
+def stage_rows(*compute_ms: float, **changed: Any) -> list[dict[str, Any]]:
+    """Stages by their compute of a microbatch; the median is taken as 10 ms."""
+    return [
+        {
+            "stage": stage,
+            "attempt": 1,
+            "ranks": [stage],
+            "compute_ns": ms * MS,
+            "compute_ratio": ms / 10,
+            "forward_ratio": ms / 10,
+            "backward_ratio": ms / 10,
+            "steps_count": 10,
+            "slow_steps_count": 10 if ms >= 11 else 0,
+            "microbatches_count": 4.0,
+            "replicas_count": 1,
+            **changed,
+        }
+        for stage, ms in enumerate(compute_ms)
+    ]
+
+
+def bubble_rows(*idle_ratio: float, window_ms: float = 80.0) -> list[dict[str, Any]]:
+    """Stages by their idle share, where the schedule makes 3/7."""
+    return [
+        {
+            "stage": stage,
+            "replica": 0,
+            "step": 1,
+            "attempt": 1,
+            "window_ns": int(window_ms * MS),
+            "busy_ns": int(window_ms * MS * (1 - idle)),
+            "bubble_ratio": idle,
+            "expected_bubble_ratio": 3 / 7,
+            "expected_bubble_overhead_ratio": 0.75,
+            "stages_count": 4,
+            "microbatches_count": 4,
+            "chunks_count": 1,
+            "is_warmup": False,
+        }
+        for stage, idle in enumerate(idle_ratio)
+    ]
+
+
+def facts(job: Any, stages: list[Any], bubbles: list[Any]) -> Facts:
+    job.rows |= {"stage_balance": stages, "bubble": bubbles}
+    found: Facts = job.facts()
+    return found
+
+
+class Replayed:
+    """A replay that knows how much a pipeline idles beyond fast hand-overs, and nothing else."""
+
+    is_by_streams = False
+    error_ratio = 0.0
+
+    def __init__(self, beyond_ms: float | None) -> None:
+        self.beyond_ms = beyond_ms
+
+    def idle_beyond_hand_overs_ns(self) -> float | None:
+        return None if self.beyond_ms is None else self.beyond_ms * MS
+
+    def saved_evenly_ns(self) -> float | None:
+        return None
+
+    def saved_ns(self, ranks: Sequence[int]) -> float | None:
+        return None
+
+    def saved_by_operations_ns(self, rank: int) -> float | None:
+        return None
+
+    def slowdown(self, rank: int) -> float | None:
+        return None
+
+
+def lengths(
+    job: Any,
+    *,
+    correlation: float | None = 0.99,
+    cv: float = 0.3,
+    ranks: int = 4,
+    longest: tuple[int, ...] = (0, 1, 2, 3),
+    lost_ms: float = 6.0,
+    replicas: int = 4,
+    microbatches: int = 40,
+) -> Facts:
+    job.rows["microbatch_correlation"] = [
+        {"rank": r, "attempt": 1, "correlation_ratio": correlation if r < ranks else 0.1,
+         "forward_cv_ratio": cv, "microbatches_count": microbatches}
+        for r in range(4)
+    ]  # fmt: skip
+    job.rows["replica_balance"] = [
+        {"step": s, "attempt": 1, "replicas_count": replicas, "longest_replica": one,
+         "longest_ns": (50 + lost_ms) * MS, "mean_ns": 50.0 * MS}
+        for s, one in enumerate(longest)
+    ]  # fmt: skip
+    found: Facts = job.facts()
+    return found

@@ -1,0 +1,543 @@
+"""late-rank: when it fires, when just not, and what exempts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from late_jobs import MS, MakeJob, coverage, late_job, part
+
+from excess_rules import INPUT, MORE, PAUSED, SLOWER, facts_of, place_of
+from excess_rules import LATE as EXCESS_LATE
+from lateness_rules import (
+    GPU,
+    HOST,
+    LATE,
+    Replayed,
+    absent,
+    exit_row,
+    sibling,
+    side_by_side,
+    uncalled,
+)
+from tracekit.findings import Severity
+from tracekit.job import parse_job
+from tracekit.report.build import build_report
+from tracekit.rules.base import NOT_APPLICABLE, Facts, RuleOutcome
+
+
+def test_a_rank_that_delays_every_step_is_named_with_its_cost(make_job: MakeJob) -> None:
+    (finding,) = LATE.run(late_job(make_job, {2: 25}).facts()).findings
+    assert finding.scope.ranks == (2,)
+    assert finding.impact.s_per_step == pytest.approx(0.025)
+    assert finding.severity is Severity.CRITICAL
+    assert finding.evidence[0].rows[0].source == "r2.json"
+
+
+def test_two_culprits_are_two_findings_the_worse_first(make_job: MakeJob) -> None:
+    found = LATE.run(late_job(make_job, {0: 30, 3: 25}, ranks_count=8).facts()).findings
+    assert [f.scope.ranks for f in found] == [(0,), (3,)]
+
+
+def test_below_a_twentieth_of_the_step_nobody_is_named(make_job: MakeJob) -> None:
+    assert len(LATE.run(late_job(make_job, {2: 6}).facts()).findings) == 1
+    assert LATE.run(late_job(make_job, {2: 4}).facts()) == RuleOutcome()
+
+
+def test_one_score_alone_is_no_major_finding(make_job: MakeJob) -> None:
+    (finding,) = LATE.run(late_job(make_job, {2: 25}, peer=1.0).facts()).findings
+    assert finding.severity is Severity.MINOR
+    assert finding.counter_evidence
+
+
+def test_what_scatters_over_all_ranks_is_noise(make_job: MakeJob) -> None:
+    delays = {0: 20.0, 1: 12.0, 2: 14.0, 3: 8.0}
+    assert LATE.run(late_job(make_job, delays).facts()) == RuleOutcome()
+
+
+def test_one_late_step_of_ten_is_an_accident_and_two_are_not(make_job: MakeJob) -> None:
+    assert LATE.run(late_job(make_job, {2: 90}, steps=range(4, 5)).facts()) == RuleOutcome()
+    twice = late_job(make_job, {2: 90}, steps=range(4, 6))
+    assert [f.scope.ranks for f in LATE.run(twice.facts()).findings] == [(2,)]
+
+
+def test_in_a_single_step_several_collectives_show_persistence(make_job: MakeJob) -> None:
+    job = late_job(make_job, {2: 30}, steps_count=1)
+    assert len(LATE.run(job.facts()).findings) == 1
+    job.rows["straggler"][2]["late_count"] = 2
+    assert LATE.run(job.facts()) == RuleOutcome()
+
+
+def test_hidden_lateness_costs_nothing(make_job: MakeJob) -> None:
+    job = late_job(make_job, {2: 30})
+    for row in job.rows["late_steps"]:
+        row["exposed_gap_ns"] = 0
+    assert LATE.run(job.facts()) == RuleOutcome()
+
+
+def test_a_healthy_job_accuses_nobody(make_job: MakeJob) -> None:
+    for each in (LATE, HOST):
+        assert each.run(late_job(make_job, {}).facts()) == RuleOutcome()
+
+
+def test_without_matched_calls_it_says_why(make_job: MakeJob) -> None:
+    job = late_job(make_job, {2: 30})
+    job.rows["match_coverage"] = [coverage(is_trusted=False, reason="no other member was traced")]
+    outcome = LATE.run(job.facts())
+    assert not outcome.findings
+    assert "no other member was traced" in outcome.not_checked[0].needs
+    assert LATE.run(Facts()).not_checked[0].needs
+
+
+def test_a_rank_that_is_late_because_it_left_late_is_a_symptom(make_job: MakeJob) -> None:
+    job = late_job(make_job, {})
+    job.rows["straggler"][1] |= {"inflicted_wait_ns": 600 * MS, "late_count": 9}
+    job.rows["exit_lateness"] = [exit_row(r, 20 if r == 1 else -5) for r in range(4)]
+    (finding,) = LATE.run(job.facts()).findings
+    assert finding.scope.ranks == (1,)
+    assert finding.severity is Severity.MINOR
+    assert "leaves the one before late" in finding.summary
+
+
+def test_where_the_culprit_was_not_captured_no_captured_rank_is_named(make_job: MakeJob) -> None:
+    job = late_job(make_job, {})
+    job.rows["absent_waits"] = [absent("a", [4, 5, 6], 30), absent("b", [5, 6, 7], 30)]
+    (finding,) = LATE.run(job.facts(world_size=8)).findings
+    assert finding.scope.ranks == ()
+    assert finding.candidates.ranks == (4, 5, 6, 7)
+    assert finding.next_capture == (
+        "profile ranks 4-5 in the same steps: it halves the candidates",
+    )
+
+
+def test_who_the_traced_ranks_wait_for_may_wait_for_others_themselves(make_job: MakeJob) -> None:
+    job = late_job(make_job, {})
+    job.rows["absent_waits"] = [absent("a", [4, 8], 30)]
+    (finding,) = LATE.run(job.facts(world_size=12)).findings
+    assert finding.candidates.ranks == tuple(range(4, 12))
+
+
+def test_groups_at_work_around_the_waiting_clear_their_members(make_job: MakeJob) -> None:
+    job = late_job(make_job, {})
+    surround = absent("b", [5, 7], 1, (10, 95))
+    job.rows["absent_waits"] = [absent("a", [4, 6], 30), surround]
+    (finding,) = LATE.run(job.facts(world_size=8)).findings
+    assert finding.candidates.ranks == (4, 6)
+    # Later than the waiting, everybody is late already; before it, nobody is yet.
+    for calls_ms in ((60, 95), (10, 40)):
+        job.rows["absent_waits"] = [absent("a", [4, 6], 30), absent("b", [5, 7], 1, calls_ms)]
+        (finding,) = LATE.run(job.facts(world_size=8)).findings
+        assert finding.candidates.ranks == (4, 5, 6, 7)
+    # Whom the traced ranks do wait for is not cleared by another group.
+    job.rows["absent_waits"] = [absent("a", [4, 6], 30), absent("b", [4, 7], 1, (10, 95))]
+    (finding,) = LATE.run(job.facts(world_size=8)).findings
+    assert finding.candidates.ranks == (4, 5, 6)
+
+
+def test_waiting_that_only_members_can_cause_leaves_nobody_else(make_job: MakeJob) -> None:
+    """Threshold: 5 % of the 100 ms step, in calls before any other communicator was used."""
+    job = late_job(make_job, {})
+    for own_ms, candidates in ((5, (4, 6)), (4.9, (4, 5, 6, 7)), (None, (4, 5, 6, 7))):
+        own_ns = own_ms * MS if own_ms is not None else None
+        job.rows["absent_waits"] = [
+            absent("a", [4, 6], 30) | {"own_wait_per_step_ns": own_ns},
+        ]
+        (finding,) = LATE.run(job.facts(world_size=8)).findings
+        assert finding.candidates.ranks == candidates
+        if len(candidates) == 2:
+            assert "nobody outside" in (finding.candidates.why or "")
+            assert finding.next_capture == (
+                "profile rank 4 in the same steps: it halves the candidates",
+            )
+
+
+def test_one_culprit_is_where_several_such_communicators_meet(make_job: MakeJob) -> None:
+    job = late_job(make_job, {})
+    own = {"own_wait_per_step_ns": 20 * MS}
+    job.rows["absent_waits"] = [absent("a", [4, 6], 30) | own, absent("b", [6, 7], 30) | own]
+    (finding,) = LATE.run(job.facts(world_size=8)).findings
+    assert finding.candidates.ranks == (6,)
+    assert finding.next_capture == ("profile rank 6 in the same steps",)
+    # Nobody is in both: two culprits, each in one of them.
+    job.rows["absent_waits"] = [absent("a", [4], 30) | own, absent("b", [6, 7], 30) | own]
+    (finding,) = LATE.run(job.facts(world_size=8)).findings
+    assert finding.candidates.ranks == (4, 6, 7)
+
+
+def test_the_communicator_that_ends_last_by_its_share_of_the_work_holds_the_culprit(
+    make_job: MakeJob,
+) -> None:
+    job = late_job(make_job, {})
+    job.rows["absent_waits"] = [sibling(0, -5), sibling(1, 70), sibling(2, 3), sibling(3, -2)]
+    (finding,) = LATE.run(job.facts(world_size=12)).findings
+    assert finding.scope.ranks == ()
+    assert finding.candidates.ranks == (5, 9)
+    assert "of 4 communicators that are used alike, that of rank 1 ends" in (
+        finding.candidates.why or ""
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"last_ratio": 0.79},  # not in nearly every step
+        {"excess_ns": 34e3},  # less than half of what the work since then would add
+        {"excess_ns": 141e3},  # more than twice that: another cause
+        {"clock_error_ns": 80_000},  # the clocks may be that far apart
+        {"clock_error_ns": None},
+        {"steps_count": 2},
+        {"tail_ns": 0},
+    ],
+)
+def test_what_does_not_tell_siblings_apart_leaves_everybody(
+    make_job: MakeJob, changes: dict[str, Any]
+) -> None:
+    job = late_job(make_job, {})
+    others = [sibling(0, -5), sibling(2, 3), sibling(3, -2)]
+    job.rows["absent_waits"] = [sibling(1, 70, **changes), *others]
+    (finding,) = LATE.run(job.facts(world_size=12)).findings
+    assert finding.candidates.ranks == tuple(range(4, 12))
+    assert "nothing in these traces tells" in (finding.candidates.why or "")
+
+
+def test_siblings_that_scatter_or_are_missing_leave_everybody(make_job: MakeJob) -> None:
+    job = late_job(make_job, {})
+    for rows in (
+        [sibling(0, -30), sibling(1, 70), sibling(2, 40), sibling(3, 0)],  # 40 is half of 70
+        [sibling(0, 0), sibling(1, 70), sibling(2, 3)],  # the fourth does not wait
+        [sibling(0, 60), sibling(1, 70), sibling(2, 3), sibling(3, -2)],  # two stand out
+    ):
+        job.rows["absent_waits"] = rows
+        (finding,) = LATE.run(job.facts(world_size=12)).findings
+        assert finding.candidates.ranks == tuple(range(4, 12))
+
+
+def test_hosts_and_rails_of_absent_ranks_come_from_the_job_description(make_job: MakeJob) -> None:
+    job = late_job(make_job, {})
+    job.rows["absent_waits"] = [sibling(0, -5), sibling(1, 70), sibling(2, 3), sibling(3, -2)]
+    facts = job.facts(world_size=12)
+    placed = {r: f"h{r // 4}" for r in range(12)}
+    facts = replace(
+        facts, job=replace(facts.job, placed_hosts=placed, rails={r: r % 4 for r in range(12)})
+    )
+    (finding,) = LATE.run(facts).findings
+    assert (finding.candidates.hosts, finding.candidates.rails) == (("h1", "h2"), (1,))
+    assert "2 ranks without a trace (all on rail 1, on h1, h2)" in finding.summary
+    assert finding.next_capture == (
+        "profile rank 5 (h1) in the same steps: it halves the candidates",
+    )
+
+
+def test_one_rank_cannot_be_late_and_nothing_was_looked_at(make_job: MakeJob) -> None:
+    outcome = LATE.run(make_job(ranks_count=1).facts(world_size=1))
+    assert outcome == NOT_APPLICABLE
+    assert "late-rank" not in build_report(make_job(ranks_count=1).facts()).notes.rules_run
+    # An unknown world may have other ranks.
+    (missing,) = LATE.run(make_job(ranks_count=1).facts(world_size=None)).not_checked
+    assert missing.needs == "collectives in the traces of two or more ranks"
+
+
+def test_little_waiting_for_absent_members_says_nothing(make_job: MakeJob) -> None:
+    job = late_job(make_job, {})
+    job.rows["absent_waits"] = [absent("a", [4], 9)]
+    assert LATE.run(job.facts(world_size=5)) == RuleOutcome()
+
+
+@pytest.mark.parametrize(
+    ("saved_ms", "method", "is_disputed"),
+    [(2.0, "twin ranks", True), (None, "twin ranks", False), (18.0, "replay", True),
+     (21.0, "replay", False)],
+    ids=["replay sees nothing", "no replay", "a third apart", "a fifth apart"],
+)  # fmt: skip
+def test_a_cost_says_how_it_was_got_and_what_another_method_says(
+    make_job: MakeJob, saved_ms: float | None, method: str, is_disputed: bool
+) -> None:
+    """25 ms were observed."""
+    replay = Replayed({} if saved_ms is None else {(2,): saved_ms})
+    facts = replace(late_job(make_job, {2: 25}).facts(), replay=replay)
+    (found,) = LATE.run(facts).findings
+    assert found.impact.method == method
+    said = [e.name for e in found.counter_evidence if "ms: " in e.name]
+    assert bool(said) is is_disputed
+    if is_disputed:
+        assert found.impact.low_s_per_step == pytest.approx((saved_ms or 0) / 1e3)
+        assert found.impact.high_s_per_step == pytest.approx(0.025)
+
+
+@pytest.mark.parametrize(
+    ("saved_ms", "cost_s"),
+    [(18.0, 0.018), (40.0, 0.040), (2.0, 0.025), (None, 0.025), (1e6, 0.125)],
+)
+def test_a_late_rank_costs_what_the_replay_saves(
+    make_job: MakeJob, saved_ms: float | None, cost_s: float
+) -> None:
+    """Not where the replay sees next to nothing or cannot say; never more than the step."""
+    replay = Replayed({} if saved_ms is None else {(2,): saved_ms})
+    facts = replace(late_job(make_job, {2: 25}).facts(), replay=replay)
+    (finding,) = LATE.run(facts).findings
+    assert finding.impact.s_per_step == pytest.approx(cost_s)
+    assert set(replay.asked) == {(2,)}  # once, and once more with a query failed
+
+
+@pytest.mark.parametrize(("saved_ms", "cost_s"), [(10.0, 0.010), (2.0, 0.025)])
+def test_a_replay_of_streams_is_believed_that_most_of_a_delay_hides(
+    make_job: MakeJob, saved_ms: float, cost_s: float
+) -> None:
+    replay = Replayed({(2,): saved_ms}, is_by_streams=True)
+    facts = replace(late_job(make_job, {2: 25}).facts(), replay=replay)
+    (finding,) = LATE.run(facts).findings
+    assert finding.impact.s_per_step == pytest.approx(cost_s)
+
+
+def test_the_replay_is_the_third_score(make_job: MakeJob) -> None:
+    """Two of three agree although its own time is like its peers'; one of three is minor."""
+    facts = late_job(make_job, {2: 25}, peer=1.0).facts()
+    for slowdown, severity in ((1.2, Severity.CRITICAL), (1.04, Severity.MINOR)):
+        seen = replace(facts, replay=Replayed({}, {2: slowdown}))
+        (finding,) = LATE.run(seen).findings
+        assert finding.severity is severity
+        assert any("replay" in e.name and e.value == slowdown for e in finding.evidence)
+
+
+@pytest.mark.parametrize(
+    ("delays_ms", "peer", "slowdown", "named"),
+    [
+        ({2: 25, 3: 25}, 1.0, 1.0, 2),
+        ({1: 20, 2: 25, 3: 26}, 1.0, 1.0, 0),
+        ({1: 20, 2: 25, 3: 26}, 1.5, 1.0, 3),
+        ({1: 20, 2: 25, 3: 26}, 1.0, 1.2, 3),
+    ],
+    ids=["half of all waiting", "a third each", "own time agrees", "the replay agrees"],
+)
+def test_a_share_of_the_waiting_with_which_nothing_agrees_must_be_half(
+    make_job: MakeJob,
+    delays_ms: dict[int, float],
+    peer: float,
+    slowdown: float,
+    named: int,
+) -> None:
+    """The last stage of an interleaved pipeline: each of its ranks ends a part of the waiting."""
+    facts = late_job(make_job, delays_ms, peer=peer, ranks_count=8).facts()
+    replay = Replayed({}, dict.fromkeys(delays_ms, slowdown))
+    found = LATE.run(replace(facts, replay=replay)).findings
+    assert len(found) == named
+
+
+def test_a_slow_rank_is_named_by_own_time_and_waiting_where_a_rank_left_no_trace(
+    make_job: MakeJob,
+) -> None:
+    (host,) = HOST.run(uncalled(make_job).facts(world_size=5)).findings
+    assert host.scope.ranks == (2,)
+    assert host.impact.s_per_step == pytest.approx(0.025)
+    assert host.confidence.basis == (
+        "own time and peers' waiting agree; 120 of 120 calls matched among those traced (rank 4 "
+        "left no trace); a rank without a trace may be slower still"
+    )
+    slow = uncalled(make_job, compute=1.3, compute_ms={2: 25}).facts(world_size=5)
+    (gpu,) = GPU.run(slow).findings
+    assert gpu.scope.ranks == (2,)
+    assert gpu.impact.s_per_step == pytest.approx(0.025), "as far as the others wait longer"
+    assert LATE.run(slow).findings == ()
+
+
+def test_what_was_not_traced_is_said_beside_what_was_matched(make_job: MakeJob) -> None:
+    job = late_job(make_job, {2: 25}, compute=1.3, compute_ms={2: 25})
+    for kind in (LATE, GPU):
+        (whole,) = kind.run(job.facts()).findings
+        assert whole.confidence.basis.endswith("120 of 120 calls matched")
+        (part,) = kind.run(job.facts(world_size=6)).findings
+        assert part.confidence.basis.endswith(
+            "120 of 120 calls matched among those traced (ranks 4-5 left no trace)"
+        )
+
+
+def test_ranks_that_are_late_side_by_side_are_found_together(make_job: MakeJob) -> None:
+    ranks = (4, 5, 6, 7)
+    facts = side_by_side(make_job).facts()
+    assert LATE.run(facts) == RuleOutcome(), "without a replay nothing shows what they cost"
+    seen = replace(facts, replay=Replayed({ranks: 30.0}, dict.fromkeys(ranks, 1.3)))
+    found = LATE.run(seen).findings
+    assert [f.scope.ranks for f in found] == [(4,), (5,), (6,), (7,)]
+    assert {f.impact.s_per_step for f in found} == {0.030}
+    words = "side by side with ranks 5-7 (25 % of all such waiting; all of them 100 %)"
+    assert words in found[0].summary
+    values = {e.name: e.value for e in found[0].evidence}
+    assert values["exposed delay by rank 4, mean of all steady steps"] == pytest.approx(0.003)
+    assert values["share of all own inflicted waiting, rank 4"] == 0.25
+    assert values["a step without the delays of ranks 4-7 takes less by (replay)"] == 0.030
+
+
+@pytest.mark.parametrize(
+    ("saved_ms", "slow", "options"),
+    [
+        (4.0, 1.3, {}),  # under a twentieth of the step
+        (30.0, 1.04, {}),  # none alone would hold the step up
+        (30.0, 1.3, {"peer": 1.09}),  # their own time is their peers'
+        (30.0, 1.3, {"steps": range(1, 5)}),  # in less than half of the steps
+        (None, 1.3, {}),  # the replay cannot say
+    ],
+)
+def test_just_below_nobody_is_late_side_by_side(
+    make_job: MakeJob, saved_ms: float | None, slow: float, options: dict[str, Any]
+) -> None:
+    ranks = (4, 5, 6, 7)
+    saved: dict[tuple[int, ...], float] = {} if saved_ms is None else {ranks: saved_ms}
+    facts = side_by_side(make_job, **options).facts()
+    seen = replace(facts, replay=Replayed(saved, dict.fromkeys(ranks, slow)))
+    assert LATE.run(seen) == RuleOutcome()
+
+
+def test_more_than_half_are_not_the_slow_ones(make_job: MakeJob) -> None:
+    ranks = tuple(range(7))
+    facts = side_by_side(make_job, ranks).facts()
+    seen = replace(facts, replay=Replayed({ranks: 30.0}, dict.fromkeys(ranks, 1.3)))
+    assert LATE.run(seen) == RuleOutcome()
+
+
+@pytest.mark.parametrize(
+    ("fast", "slow", "is_found"),
+    [
+        (0.92, 1.08, True),  # 1.17 times the others'; the median of all lies between the two halves
+        (0.96, 1.04, False),  # 1.08 times
+    ],
+)
+def test_where_half_of_all_are_late_the_other_half_is_what_is_usual(
+    make_job: MakeJob, fast: float, slow: float, is_found: bool
+) -> None:
+    ranks = (4, 5, 6, 7)
+    job = late_job(make_job, dict.fromkeys(ranks, 3.0), ranks_count=8)
+    for step in job.steps:
+        for rank in ranks:
+            job.add(rank, step, "idle", 20)
+    for row in job.rows["straggler"]:
+        row["peer_ratio"] = slow if row["rank"] in ranks else fast
+    facts = job.facts(hosts={r: f"h{r // 4}" for r in range(8)})
+    seen = replace(facts, replay=Replayed({ranks: 20.0}, dict.fromkeys(ranks, 1.2)))
+    assert [f.scope.ranks for f in HOST.run(seen).findings] == ([ranks] if is_found else [])
+    assert [f.scope.ranks for f in LATE.run(seen).findings] == (
+        [(4,), (5,), (6,), (7,)] if is_found else []
+    )
+    if is_found:
+        (finding,) = HOST.run(seen).findings
+        assert "(all of h1) take 1.2x as long as their peers" in finding.summary
+
+
+def test_who_is_far_behind_is_named_alone(make_job: MakeJob) -> None:
+    """Rank 2 is somewhat slow too, but rank 1 accounts for the waiting."""
+    job = late_job(make_job, {1: 30, 2: 3}, ranks_count=8)
+    slow = {1: 1.3, 2: 1.1}
+    alone = Replayed({(1, 2): 32.0, (1,): 30.0}, slow)
+    found = LATE.run(replace(job.facts(), replay=alone)).findings
+    assert [f.scope.ranks for f in found] == [(1,)]
+    both = Replayed({(1, 2): 40.0, (1,): 16.0}, slow)
+    found = LATE.run(replace(job.facts(), replay=both)).findings
+    assert [f.scope.ranks for f in found] == [(1,), (2,)]
+
+
+def test_a_replay_that_missed_what_was_measured_names_nobody_else(make_job: MakeJob) -> None:
+    """Seen on a pipeline: 24.6 ms by replay for the straggler and the rank behind it, where the
+    straggler alone was measured to delay by 86.9."""
+    job = late_job(make_job, {1: 30, 2: 3}, ranks_count=8)
+    replay = Replayed({(1, 2): 20.0, (1,): 9.0}, {1: 1.3, 2: 1.1})
+    found = LATE.run(replace(job.facts(), replay=replay)).findings
+    assert [f.scope.ranks for f in found] == [(1,)]
+    assert found[0].impact.s_per_step == pytest.approx(0.030)
+
+
+@pytest.mark.parametrize(("op", "named"), [("all_reduce", [(1,), (2,)]), ("send", [(1,)])])
+def test_the_rank_behind_a_straggler_of_a_pipeline_is_not_named(
+    make_job: MakeJob, op: str, named: list[tuple[int, ...]]
+) -> None:
+    """Its own share of the waiting is like that of the ranks which are not slow."""
+    job = late_job(make_job, {1: 30, 2: 3}, ranks_count=8)
+    shares = {0: 0.06, 1: 0.55, 2: 0.05, 3: 0.07, 4: 0.06, 5: 0.08, 6: 0.06, 7: 0.07}
+    for row in job.rows["straggler"]:
+        row["lateness_ratio"] = shares[row["rank"]]
+    job.rows["comm_summary"] = [{"op": op, "rank": 0}]
+    replay = Replayed({(1, 2): 40.0, (1,): 16.0}, {1: 1.3, 2: 1.1})
+    found = LATE.run(replace(job.facts(), replay=replay)).findings
+    assert [f.scope.ranks for f in found] == named
+
+
+def test_a_healthy_job_is_not_replayed(make_job: MakeJob) -> None:
+    replay = Replayed({})
+    assert LATE.run(replace(late_job(make_job, {}).facts(), replay=replay)) == RuleOutcome()
+    assert replay.asked == []
+
+
+def test_the_range_the_steps_and_the_peers_are_in_the_sentence(make_job: MakeJob) -> None:
+    (found,) = EXCESS_LATE.run(facts_of(make_job, INPUT)).findings
+    assert found.summary.endswith(
+        ": in `train/dataloader` (input): 83.3 ms in steps 2,6,10 (3 of 10, every 4th), "
+        "667 us on its peers."
+    )
+    assert found.owner == "data"
+    whole = next(e for e in found.evidence if e.query == "excess")
+    assert [row.source for row in whole.rows] == ["r2.json"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([PAUSED], ": nothing recorded between forward and aten::add: 25.0 ms in every step, none"),
+        ([MORE], ": more calls of aten::mm (6 a step, its peers 3): 50.0 ms in every step, 25.0"),
+        ([SLOWER], ": aten::mm takes 2.0x at as many calls: 50.0 ms in every step, 25.0 ms on its"),
+        (
+            [part("operator", f"op{i}", ms=5, steps=(i,)) for i in range(1, 6)],
+            ": 5 operators, calls and pauses stretched at random, one by up to 50.0 ms, as where a",
+        ),
+        (
+            [part("between", ms=13), part("pause", "between a and b", ms=12)],
+            ": between operators and nothing recorded between a and b: 25.0 ms in every step",
+        ),
+    ],
+)
+def test_what_kind_of_excess_it_is(
+    make_job: MakeJob, rows: list[dict[str, Any]], words: str
+) -> None:
+    (found,) = EXCESS_LATE.run(facts_of(make_job, *rows)).findings
+    assert words in found.summary
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        part("pause", "between a and b", ms=12),  # under half of the delay
+        part("wait", "cudaStreamSynchronize"),  # for others
+        part("range", path="dataloader", spread_ns=8.0 * MS),  # its peers scatter as far
+        part("range", path="dataloader", excess_ns=None, spread_ns=None),  # it has no peers
+        part("range", path="dataloader", rank=1),
+        part("range", path="dataloader", peers="job"),  # beside other stages of a pipeline
+    ],
+    ids=["half", "wait", "spread", "alone", "another", "stages"],
+)
+def test_what_is_no_excess_is_not_said(make_job: MakeJob, row: dict[str, Any]) -> None:
+    (found,) = EXCESS_LATE.run(facts_of(make_job, row)).findings
+    assert "so its host holds it up" in found.summary
+    assert not [e for e in found.evidence if e.query == "excess"]
+
+
+def test_what_lies_on_the_device_comes_before_the_host(make_job: MakeJob) -> None:
+    kernel = part("kernel", "gemm", ms=40, peer_ms=20, timeline="device", peer_calls_count=1.0)
+    found = place_of(facts_of(make_job, SLOWER, kernel))
+    assert found is not None
+    assert (found.nature, found.rows[0]["name"]) == ("slower work", "gemm")
+
+
+def test_the_innermost_range_that_holds_most_is_named(make_job: MakeJob) -> None:
+    rows = [part("operator", "aten::stack", "train/fetch/collate", ms=11),
+            part("operator", "aten::cat", "train/fetch", ms=9),
+            part("operator", "aten::mm", "train", ms=2)]  # fmt: skip
+    found = place_of(facts_of(make_job, *rows))
+    assert found is not None
+    assert (found.path, found.reason) == ("train/fetch", "input")
+
+
+def test_a_job_description_adds_names(make_job: MakeJob) -> None:
+    row = part("range", path="shard prep")
+    facts = facts_of(make_job, row)
+    assert "in `shard prep`: " in EXCESS_LATE.run(facts).findings[0].summary
+    text = b'[[range]]\nname = "shard prep"\nkind = "input"\n'
+    told = replace(facts, description=parse_job(text, "job.toml"))
+    assert "in `shard prep` (input): " in EXCESS_LATE.run(told).findings[0].summary

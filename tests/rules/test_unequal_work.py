@@ -1,0 +1,41 @@
+"""unequal-work: when it fires, when just not, and what exempts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from late_jobs import MakeJob
+
+from excess_rules import MORE, PAUSED, SLOWER, WORK, facts_of
+from tracekit.rules.base import RuleOutcome
+
+
+def test_a_rank_with_more_calls_has_more_work(make_job: MakeJob) -> None:
+    (found,) = WORK.run(facts_of(make_job, MORE)).findings
+    assert found.scope.ranks == (2,)
+    assert "more calls of aten::mm (6 a step, its peers 3)" in found.summary
+    assert found.owner == "model"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        MORE | {"calls_count": 4.4},  # 11.7 ms of the 25 are in calls that its peers do not make
+        MORE | {"path": "validation"},
+        SLOWER,
+        PAUSED,
+    ],
+    ids=["half", "evaluation", "slower", "pause"],
+)
+def test_what_is_not_more_work(make_job: MakeJob, row: dict[str, Any]) -> None:
+    assert WORK.run(facts_of(make_job, row)) == RuleOutcome()
+
+
+def test_experts_get_unequal_shares_by_nature(make_job: MakeJob) -> None:
+    facts = facts_of(make_job, MORE)
+    facts = replace(facts, rows={**facts.rows, "comm_summary": [{"op": "all_to_all"}]})
+    outcome = WORK.run(facts)
+    assert not outcome.findings
+    assert "tokens" in outcome.not_checked[0].needs

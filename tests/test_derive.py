@@ -27,7 +27,7 @@ Rows = list[dict[str, Any]]
 READ = (
     *("source", "process", "device", "process_group", "annotation", "gpu_op", "collective"),
     *("net_sample", "link", "gpu_sample", "log_event", "nccl_comm"),
-    *("host_op", "pipeline_timer", "bench_result", "comm_call", "comm_snapshot"),
+    *("host_op", "pipeline_timer", "nccl_event", "comm_call", "comm_snapshot"),
 )
 DERIVED = {t.name for t in TABLES if t.kind == "derived"}
 

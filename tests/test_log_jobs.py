@@ -128,8 +128,9 @@ def test_other_releases_are_other_jobs() -> None:
 
 def test_tables_of_nccl_tests_are_compared_and_not_told_apart() -> None:
     logs = [*whole(0, "0x1"), *whole(1, "0x2")]
-    tables = [{"source_id": i, "place": 1, "benchmark": "all_reduce_perf"} for i in (0, 1)]
-    assert kept(TWO, nccl_comm=logs, bench_result=tables)[0] == [0, 1]
+    # One broke off before its first row.
+    runs = [{"source_id": i, "place": 1, "code": "bench", "fields": ["rows=0"]} for i in (0, 1)]
+    assert kept(TWO, nccl_comm=logs, nccl_event=runs)[0] == [0, 1]
 
 
 def counters(*given: tuple[int, str | None], source_of_time: str = "content") -> tuple[Rows, Rows]:

@@ -9,8 +9,8 @@ what cannot be one job is told apart:
 - communicators of more ranks than the traces' world has;
 - times that lie half a year apart, as for traces; and a day, where the hosts are others too.
 
-Tables of nccl-tests are a measurement of machines, not a job: they are compared, and contradict
-nobody. The kernel's messages go back to a machine's start, which says nothing of the job's time.
+Runs of nccl-tests, whole or broken off, measure machines and are no job: they are compared, and
+contradict nobody. The kernel's messages go back to a machine's start, which says nothing of the job's time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tracekit.ingest.base import stated_host
 if TYPE_CHECKING:
     from tracekit.derive.stage import Given
 
-READS = ("bench_result", "comm_call", "comm_snapshot", "gpu_sample", "nccl_comm", "net_sample")
+READS = ("comm_call", "comm_snapshot", "gpu_sample", "nccl_comm", "nccl_event", "net_sample")
 """The tables that are asked."""
 
 MAX_HOST_GAP_NS = 86400 * 10**9
@@ -95,7 +95,7 @@ def choose(given: Given, sources: Sequence[Source]) -> None:
     ]
     if len(logs) + len(used) < 2 or not logs or not set(READS) & set(given.filled):
         return
-    benches = {row[0] for row in _rows(given, ["bench_result"], "source_id")}
+    benches = {row[0] for row in _rows(given, ["nccl_event"], "source_id", "code = 'bench'")}
     parts = _parts(given, logs, benches)
     mine = _Part(used)
     for source in used:

@@ -10,7 +10,8 @@ what cannot be one job is told apart:
 - times that lie half a year apart, as for traces; and a day, where the hosts are others too.
 
 Runs of nccl-tests, whole or broken off, measure machines and are no job: they are compared, and
-contradict nobody. The kernel's messages go back to a machine's start, which says nothing of the job's time.
+contradict nobody. The kernel's messages go back to a machine's start, which says nothing of the
+job's time.
 """
 
 from __future__ import annotations

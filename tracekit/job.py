@@ -48,6 +48,7 @@ import msgspec
 from msgspec import Meta
 
 from tracekit.errors import InputError
+from tracekit.range_kind import RangeKind
 from tracekit.values import MAX_RANKS
 
 MAX_BYTES = 8 * 1024 * 1024
@@ -218,20 +219,6 @@ class PortEntry(_Section, frozen=True, kw_only=True):
     rank: Index | None = None
     nic: Text | None = None
     """The host's NIC on the other side."""
-
-
-RangeKind = Literal[
-    "input",
-    "copy",
-    "forward",
-    "backward",
-    "optimizer",
-    "checkpoint",
-    "evaluation",
-    "logging",
-    "collection",
-    "compilation",
-]
 
 
 class RangeEntry(_Section, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@
 -- host_work. On the device kernel and copy count whole; communication is left out.
 --
 -- path has the ranges around it, outermost first, the innermost three; numbers in their names are
--- starred, so that a range has one name in all steps.
+-- starred, so that a range has one name in all steps; so goes what PyTorch's emit_nvtx appends.
 --
 -- reads: annotation, collective, gpu_op, host_op, step
 -- columns: attempt INTEGER, rank INTEGER, capture_id INTEGER, step BIGINT, timeline VARCHAR,
@@ -72,7 +72,13 @@ WITH
             start_ns,
             start_ns + dur_ns AS end_ns,
             if(domain = 'collective', 'wait', 'range') AS kind,
-            if(domain = 'collective', name, regexp_replace(name, '[0-9]+', '*', 'g')) AS name
+            CASE
+                WHEN domain = 'collective' THEN name
+                ELSE regexp_replace(
+                    regexp_replace(name, ', (seq|op_id|sizes|input_op_ids) = .*', ''),
+                    '[0-9]+', '*', 'g'
+                )
+            END AS name
         FROM annotation
         SEMI JOIN loop_threads USING (source_id, thread)
         WHERE

@@ -88,9 +88,9 @@ def of_one_collector(
     kept: set[int] = set()
     for stretch in stretches:
         counts: dict[int, int] = defaultdict(int)
-        for _, _, source_id, count in stretch:
+        for _, _, source_id, count in sorted(stretch, key=lambda span: span[2]):
             counts[same.get(source_id, -1 - source_id)] += count
-        best = max(counts, key=lambda clock: counts[clock])
+        best = max(counts, key=lambda clock: counts[clock])  # of equal ones the first file's
         kept |= {s for _, _, s, _ in stretch if same.get(s, -1 - s) == best}
     return np.flatnonzero(np.isin(source_ids, sorted(kept)))
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Literal
 
 from tracekit.findings import Evidence, Owner
-from tracekit.job import RangeKind
+from tracekit.range_kind import RangeKind
 from tracekit.rules.base import Facts, Row, Thresholds, threshold
 from tracekit.rules.range_names import BESIDE_TRAINING, class_of
 from tracekit.wording import listed, plural, seconds, some_ranges

@@ -13,7 +13,7 @@ from importlib.resources import files
 from itertools import islice
 from typing import cast, get_args
 
-from tracekit.job import RangeKind
+from tracekit.range_kind import RangeKind
 
 CLASSES: tuple[RangeKind, ...] = get_args(RangeKind)
 BESIDE_TRAINING: frozenset[RangeKind] = frozenset(

@@ -128,6 +128,7 @@ DERIVE_SOURCES = (
     "ingest/base.py",
     "ingest/counters/deltas.py",
     "job.py",
+    "range_kind.py",
     "schema.py",
     "stats.py",
     "store/reader.py",

@@ -35,25 +35,7 @@
 -- completed: job
 -- source: Diagnosis 3.6 and 3.8.
 WITH
-    windows AS (
-        SELECT
-            attempt,
-            rank,
-            capture_id,
-            start_ns,
-            is_warmup,
-            is_partial,
-            CASE lead(step) OVER capture
-                WHEN step + 1 THEN lead(start_ns) OVER capture
-                ELSE start_ns + dur_ns
-            END AS end_ns
-        FROM step
-        WINDOW capture AS (PARTITION BY attempt, rank, capture_id ORDER BY start_ns, step)
-    ),
-    steady AS (
-        FROM windows
-        WHERE NOT coalesce(is_warmup, FALSE) AND NOT coalesce(is_partial, FALSE)
-    ),
+    steady AS (FROM step_windows() WHERE NOT is_warmup AND NOT is_partial),
     steps AS (
         SELECT attempt, rank, count(*) AS steps_count FROM steady GROUP BY attempt, rank
     ),

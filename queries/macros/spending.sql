@@ -25,14 +25,9 @@ WITH
             capture_key(attempt, rank, capture_id) AS key,
             step,
             start_ns,
-            -- As in step_breakdown: up to the next step, if that is there.
-            CASE lead(step) OVER capture
-                WHEN step + 1 THEN lead(start_ns) OVER capture
-                ELSE start_ns + dur_ns
-            END AS end_ns,
-            NOT coalesce(is_warmup, FALSE) AND NOT coalesce(is_partial, FALSE) AS is_steady
-        FROM step
-        WINDOW capture AS (PARTITION BY attempt, rank, capture_id ORDER BY start_ns, step)
+            end_ns,
+            NOT is_warmup AND NOT is_partial AS is_steady
+        FROM step_windows()
     ),
     limits AS (
         SELECT CAST(avg(end_ns - start_ns) / 100 AS BIGINT) AS pause_ns FROM windows

@@ -69,7 +69,9 @@ def of_one_collector(
     import numpy as np
 
     ids = np.unique(source_ids)
-    if len({same.get(int(i), -1 - int(i)) for i in ids}) < 2:
+    # Below -1, the mark of compared clocks.
+    clocks = {int(i): same.get(int(i), -2 - int(i)) for i in ids}
+    if len(set(clocks.values())) < 2:
         return np.arange(len(times))
     spans = sorted(
         (int(own.min()), int(own.max()), int(i), len(own))
@@ -89,9 +91,9 @@ def of_one_collector(
     for stretch in stretches:
         counts: dict[int, int] = defaultdict(int)
         for _, _, source_id, count in sorted(stretch, key=lambda span: span[2]):
-            counts[same.get(source_id, -1 - source_id)] += count
+            counts[clocks[source_id]] += count
         best = max(counts, key=lambda clock: counts[clock])  # of equal ones the first file's
-        kept |= {s for _, _, s, _ in stretch if same.get(s, -1 - s) == best}
+        kept |= {s for _, _, s, _ in stretch if clocks[s] == best}
     return np.flatnonzero(np.isin(source_ids, sorted(kept)))
 
 

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracekit.findings import Finding, Severity
+from tracekit.findings import Finding
 from tracekit.rules.base import HIDDEN_QUERY, LOST_QUERY, Facts, Rule, RuleOutcome, threshold
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import Excess, ExcessThresholds, where_it_lies
@@ -41,6 +41,7 @@ from tracekit.rules.lateness import (
     LatenessThresholds,
     LateRank,
     delay_ns,
+    late_finding,
     late_ranks,
     matched_note,
     price,
@@ -82,11 +83,18 @@ TEXT = StallText(
 )
 
 
+BY_NAME = dict.fromkeys(
+    (*QUERIES, EXCESS, HIDDEN_QUERY, LOST_QUERY), "which rank is late in a range for input"
+)
+
+
 def evaluate(facts: Facts, limits: DataloaderStallThresholds) -> RuleOutcome:
     """The ranks whose waiting for input delays the job."""
     outcome = evaluate_stalls(facts, limits, TEXT)
     if outcome.findings or facts.hidden_ranks or facts.job.lost_ranks:
         return outcome
+    if not facts.unavailable.keys().isdisjoint(BY_NAME):
+        return outcome  # with a part of these a rank that others hold up could seem late
     findings = []
     measured = {int(row["rank"]) for row in facts.of(TEXT.query)}
     for late in late_ranks(facts, limits):
@@ -102,20 +110,16 @@ def _by_name(
     facts: Facts, limits: DataloaderStallThresholds, late: LateRank, excess: Excess
 ) -> Finding:
     """A rank that is late for what it does in a range that its name says is for input."""
-    keys = late.late_keys or facts.steps.keys
     cost = price(facts, [late])
-    cost_ns = cost.ns
-    return facts.finding(
-        facts.scope([late.rank], keys),
+    return late_finding(
+        facts,
+        late,
+        cost,
         f"{ranks_phrase([late.rank], facts.ranks)} is late for its input, and the others wait "
-        f"{seconds(cost_ns / 1e9)} of each {seconds(facts.step_ns / 1e9)} step: {excess.sentence}.",
+        f"{seconds(cost.ns / 1e9)} of each {seconds(facts.step_ns / 1e9)} step: {excess.sentence}.",
         (*excess.evidence(facts), *score_evidence(facts, late, limits)),
         by=("host ranges", "peers"),
         basis=f"time in its input range, and the others wait for it; {matched_note(facts)}",
-        impact=facts.impact(cost),
-        against=cost.against,
-        cap=Severity.CRITICAL if late.is_sure else Severity.MINOR,
-        keys=keys,
         confirm=TEXT.confirm,
         remedy=TEXT.remedy,
     )
@@ -126,7 +130,8 @@ RULE = Rule(
     summary="A rank waits for its next batch while its GPU is idle.",
     owner="data",
     thresholds=DataloaderStallThresholds(),
-    queries=(*QUERIES, TEXT.query, EXCESS, HIDDEN_QUERY, LOST_QUERY),
+    queries=("step_breakdown", TEXT.query),
+    optional=BY_NAME,
     evaluate=evaluate,
     doc=__doc__,
     needs=TEXT.needs,

@@ -212,8 +212,11 @@ def _made(
     heavy = [row for row in inside if float(row["excess_ns"]) >= limits.min_heavy_ratio * top]
     steps = tuple(sorted({int(step) for row in heavy for step in row["steps"]}))
 
+    # Parts that are in other steps as well would count those in the ones that are told.
+    within = [row for row in inside if set(steps).issuperset(row["steps"])]
+
     def in_them(column: str) -> float:
-        return sum(float(r[column]) * int(r["steps_count"]) for r in inside) / len(steps)
+        return sum(float(r[column]) * int(r["steps_count"]) for r in within) / len(steps)
 
     entries = facts.description.range if facts.description else ()
     own = [(entry.name, entry.kind) for entry in entries if entry.kind]

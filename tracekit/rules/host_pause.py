@@ -32,8 +32,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracekit.findings import Evidence, Finding, Severity
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
+from tracekit.findings import Evidence, Finding
+from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome, threshold
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import Excess, ExcessThresholds, where_it_lies
 from tracekit.rules.lateness import (
@@ -41,6 +41,7 @@ from tracekit.rules.lateness import (
     LatenessThresholds,
     LateRank,
     delay_ns,
+    late_finding,
     late_ranks,
     matched_note,
     price,
@@ -67,7 +68,7 @@ def evaluate(facts: Facts, limits: HostPauseThresholds) -> RuleOutcome:
     if matched_note(facts) is None:
         return facts.lacking(why_unmatched(facts), "profile all ranks in the same steps")
     if not len(facts.steps):
-        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
+        return facts.lacking(*NO_STEPS)
     findings = []
     for late in late_ranks(facts, limits):
         excess = where_it_lies(facts, late.rank, delay_ns(late))
@@ -86,17 +87,17 @@ def _total_ns(rows: list[Row]) -> float:
 def _finding(
     facts: Facts, limits: HostPauseThresholds, late: LateRank, excess: Excess, pauses: list[Row]
 ) -> Finding:
-    keys = late.late_keys or facts.steps.keys
     cost = price(facts, [late])
-    cost_ns = cost.ns
     step_s = facts.steps.step_ns / 1e9
     longest = max(pauses, key=lambda row: int(row["longest_ns"]))
     is_fixed = float(pauses[0]["excess_ns"]) >= limits.min_inside_ratio * _total_ns(pauses)
-    return facts.finding(
-        facts.scope([late.rank], keys),
+    return late_finding(
+        facts,
+        late,
+        cost,
         f"{ranks_phrase([late.rank], facts.ranks)} stands still for up to "
         f"{seconds(int(longest['longest_ns']) / 1e9)}, and the others wait "
-        f"{seconds(cost_ns / 1e9)} of each {seconds(step_s)} step: {excess.sentence}. "
+        f"{seconds(cost.ns / 1e9)} of each {seconds(step_s)} step: {excess.sentence}. "
         f"Compatible with {FIXED if is_fixed else MOVING}.",
         (
             Evidence(
@@ -112,10 +113,6 @@ def _finding(
         ),
         by=("host ranges", "peers"),
         basis=f"nothing recorded on the rank while the others wait for it; {matched_note(facts)}",
-        impact=facts.impact(cost),
-        against=cost.against,
-        cap=Severity.CRITICAL if late.is_sure else Severity.MINOR,
-        keys=keys,
         confirm=(
             "put a range around what runs there and record again: torch.profiler.record_function"
             if is_fixed

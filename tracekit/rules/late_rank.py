@@ -43,6 +43,7 @@ from tracekit.rules.lateness import (
     LatenessThresholds,
     LateRank,
     delay_ns,
+    late_finding,
     late_ranks,
     matched_note,
     price,
@@ -86,11 +87,8 @@ def evaluate(facts: Facts, limits: LateRankThresholds) -> RuleOutcome:
 
 
 def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Finding:
-    keys = late.late_keys or facts.steps.keys
-    scope = facts.scope([late.rank], keys)
     step_s = facts.steps.step_ns / 1e9
     cost = price(facts, [late])
-    cost_ns, impact = cost.ns, facts.impact(cost)
     excess = where_it_lies(facts, late.rank, delay_ns(late))
     advice = None if excess is None else excess.advice
     confirm = f"compare rank {late.rank} with a peer in the same step: kernels, host, input"
@@ -98,20 +96,18 @@ def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Findin
     kinds: list[Instrument] = ["peers"]
     if (late.peer_ratio or 0.0) >= limits.min_peer_ratio:
         kinds.append("host ranges" if not facts.has_gpu else "GPU timeline")
-    cap = Severity.CRITICAL if late.is_sure else Severity.MINOR
-    return facts.finding(
-        scope,
+    return late_finding(
+        facts,
+        late,
+        cost,
         f"{ranks_phrase([late.rank], facts.ranks)} makes the others wait "
-        f"{seconds(cost_ns / 1e9)} of each {seconds(step_s)} step {_whose(late)}"
+        f"{seconds(cost.ns / 1e9)} of each {seconds(step_s)} step {_whose(late)}"
         f"{_nature(late, limits) if excess is None else f': {excess.sentence}'}.",
         (*score_evidence(facts, late, limits), *(excess.evidence(facts) if excess else ())),
         by=kinds,
         basis=f"{late.scores_count} of {late.available_count} straggler scores agree; "
         f"{matched_note(facts)}",
-        impact=impact,
-        cap=cap,
-        keys=keys,
-        against=(*_counter(late, limits), *cost.against),
+        against=_counter(late, limits),
         owner=None if advice is None else advice.owner,
         confirm=(confirm if advice is None else advice.confirm,),
         remedy=(remedy if advice is None else advice.remedy,),

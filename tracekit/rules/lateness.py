@@ -13,8 +13,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
+from typing import Any
 
-from tracekit.findings import Evidence, EvidenceRow, Price
+from tracekit.findings import Evidence, EvidenceRow, Finding, Price, Severity
 from tracekit.rules.base import Facts, Row, Thresholds, threshold
 from tracekit.rules.stalls import episode_lengths
 from tracekit.rules.steps import StepKey
@@ -410,6 +411,33 @@ def price(facts: Facts, members: Sequence[LateRank]) -> Price:
         # What is replayed are calls that have all their members.
         return Price(measured, "twin ranks", 0.0, measured)
     return replayed(facts, [late.rank for late in members], measured)
+
+
+def late_finding(
+    facts: Facts,
+    late: LateRank,
+    cost: Price,
+    summary: str,
+    evidence: Sequence[Evidence],
+    *,
+    against: Sequence[Evidence] = (),
+    **said: Any,
+) -> Finding:
+    """A rule's finding that one rank is late: where, when, what it costs, and how sure that is.
+
+    ``said``: what else ``Facts.finding`` takes.
+    """
+    keys = late.late_keys or facts.steps.keys
+    return facts.finding(
+        facts.scope([late.rank], keys),
+        summary,
+        tuple(evidence),
+        impact=facts.impact(cost),
+        cap=Severity.CRITICAL if late.is_sure else Severity.MINOR,
+        keys=keys,
+        against=(*against, *cost.against),
+        **said,
+    )
 
 
 def replayed(facts: Facts, ranks: Iterable[int], measured: float) -> Price:

@@ -27,8 +27,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracekit.findings import Finding, Severity
-from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.findings import Finding
+from tracekit.rules.base import NO_STEPS, Facts, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import Excess, ExcessThresholds, where_it_lies
 from tracekit.rules.lateness import (
@@ -36,6 +36,7 @@ from tracekit.rules.lateness import (
     LateRank,
     SlowerThresholds,
     delay_ns,
+    late_finding,
     late_ranks,
     matched_note,
     price,
@@ -56,7 +57,7 @@ def evaluate(facts: Facts, limits: UnequalWorkThresholds) -> RuleOutcome:
     if matched_note(facts) is None:
         return facts.lacking(why_unmatched(facts), "profile all ranks in the same steps")
     if not len(facts.steps):
-        return facts.lacking("at least one steady step", "profile five or more steps after warm-up")
+        return facts.lacking(*NO_STEPS)
     if has_uneven_work(facts, limits):
         return facts.lacking("the work of each rank: experts get unequal shares of the tokens")
     findings = []
@@ -70,22 +71,18 @@ def evaluate(facts: Facts, limits: UnequalWorkThresholds) -> RuleOutcome:
 def _finding(
     facts: Facts, limits: UnequalWorkThresholds, late: LateRank, excess: Excess
 ) -> Finding:
-    keys = late.late_keys or facts.steps.keys
     cost = price(facts, [late])
-    cost_ns = cost.ns
     on_device = excess.rows[0]["timeline"] == "device"
-    return facts.finding(
-        facts.scope([late.rank], keys),
+    return late_finding(
+        facts,
+        late,
+        cost,
         f"{ranks_phrase([late.rank], facts.ranks)} does more than its peers, which wait "
-        f"{seconds(cost_ns / 1e9)} of each {seconds(facts.steps.step_ns / 1e9)} step: "
+        f"{seconds(cost.ns / 1e9)} of each {seconds(facts.step_ns / 1e9)} step: "
         f"{excess.sentence}.",
         (*excess.evidence(facts), *score_evidence(facts, late, limits)),
         by=("GPU timeline" if on_device else "host ranges", "peers"),
         basis=f"more calls on the rank, and the others wait for it; {matched_note(facts)}",
-        impact=facts.impact(cost),
-        against=cost.against,
-        cap=Severity.CRITICAL if late.is_sure else Severity.MINOR,
-        keys=keys,
         confirm=(f"compare the batch of rank {late.rank} with a peer's: samples, tokens, lengths",),
         remedy=("deal samples and tokens out evenly; share out what this rank does alone",),
     )

@@ -25,12 +25,12 @@ TRUTHS = Truths().by_name
 FAULTY = [n for n, t in TRUTHS.items() if t["faults"]]
 DECOYED = [n for n, t in TRUTHS.items() if t["decoys"]]
 HEALTHY = [n for n, t in TRUTHS.items() if not t["faults"] and not t["decoys"]]
-FIRST = ("ddp-slow-compute", "ddp-starved-link", "moe-hot-expert")
+FIRST = ("ddp-slow-compute", "ddp-starved-link", "ddp-two-faults", "moe-hot-expert")
 LIMIT_BYTES = 6_000_000
 
 ACCUSED: dict[str, str] = {}
 """Jobs in which an innocent rank or a decoy is accused now, and why. Take out what is mended."""
-UNNAMED = {"ddp-two-faults": "the slow rank 1 is not named beside the stalled rank 3"}
+UNNAMED: dict[str, str] = {}
 """Jobs of whose faults one is named at its place by nothing now."""
 
 

@@ -40,6 +40,45 @@ def test_two_culprits_are_two_findings_the_worse_first(make_job: MakeJob) -> Non
     assert [f.scope.ranks for f in found] == [(0,), (3,)]
 
 
+def late_beside(make_job: MakeJob, own_ms: float = 10.0, **options: Any) -> Any:
+    """Rank 3 has most of the waiting; a fair share of all of it is more than rank 1 has."""
+    return late_job(make_job, {1: own_ms, 3: 60}, **options)
+
+
+def test_beside_a_rank_far_behind_another_is_asked_for_its_share_of_the_rest(
+    make_job: MakeJob,
+) -> None:
+    found = LATE.run(late_beside(make_job).facts()).findings
+    assert [f.scope.ranks for f in found] == [(3,), (1,)]
+    assert "(100 % of all such waiting that is not for rank 3)" in found[1].summary
+    names = [e.name for e in found[1].evidence]
+    assert "share of own inflicted waiting without that for rank 3, rank 1" in names
+    assert found[1].impact.s_per_step == pytest.approx(0.010)
+
+
+def test_just_below_nobody_is_late_beside_a_rank_far_behind(make_job: MakeJob) -> None:
+    cheap = late_beside(make_job, 7.0)  # under a twentieth of the step
+    like_peers = late_beside(make_job)
+    like_peers.rows["straggler"][1]["peer_ratio"] = 1.09
+    unknown = late_beside(make_job, peer=None)  # one score only
+    for job in (cheap, like_peers, unknown):
+        assert [f.scope.ranks for f in LATE.run(job.facts()).findings] == [(3,)]
+    against = Replayed({(3,): 60.0}, {1: 1.04, 3: 1.6})
+    found = LATE.run(replace(late_beside(make_job).facts(), replay=against)).findings
+    assert [f.scope.ranks for f in found] == [(3,)]
+
+
+def test_of_two_others_neither_is_typical(make_job: MakeJob) -> None:
+    found = LATE.run(late_job(make_job, {1: 10.0, 2: 60}, ranks_count=3).facts()).findings
+    assert [f.scope.ranks for f in found] == [(2,)]
+
+
+def test_what_is_left_and_scatters_over_the_others_is_noise(make_job: MakeJob) -> None:
+    """Rank 1 has four tenths of the rest, and the others the like."""
+    job = late_job(make_job, {0: 15.0, 1: 20.0, 2: 14.0, 3: 80.0})
+    assert [f.scope.ranks for f in LATE.run(job.facts()).findings] == [(3,)]
+
+
 def test_below_a_twentieth_of_the_step_nobody_is_named(make_job: MakeJob) -> None:
     assert len(LATE.run(late_job(make_job, {2: 6}).facts()).findings) == 1
     assert LATE.run(late_job(make_job, {2: 4}).facts()) == RuleOutcome()

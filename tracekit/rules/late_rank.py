@@ -7,7 +7,9 @@ How it shows
     one, less what it inherited (it left the collective before late, waited for another rank
     meanwhile, or stood in slow transfers of another communicator while the others ran ahead). The
     rank causes a fifth or more of all such waiting, and the delay that the others could not fill
-    with computing is 5 % of the step or more, beyond what the typical rank causes.
+    with computing is 5 % of the step or more, beyond what the typical rank causes. Beside a rank
+    that has most of the waiting, the others are asked for their share of the rest: then its own
+    time, and the replay where there is one, must agree.
 
 Why it hurts
     A synchronous job is as slow as its slowest rank, and every rank looks equally slow.
@@ -117,6 +119,9 @@ def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Findin
 def _whose(late: LateRank) -> str:
     """By whose doing, with the rank's own share of the waiting and that of those beside it."""
     its_share = f"{share(late.share_ratio)} of all such waiting"
+    if late.aside:
+        its_share += f" that is not for rank{'' if len(late.aside) == 1 else 's'} "
+        its_share += some_ranges(late.aside)
     if late.joint_share_ratio is None:
         return f"by its own doing ({its_share})"
     return (

@@ -87,6 +87,9 @@ class LatenessThresholds(ReplayThresholds):
     min_scores_count: int = threshold(
         2, "of the available scores that must agree, for a finding to be worth more than minor"
     )
+    min_rest_count: int = threshold(
+        3, "ranks beside those that are late already: fewer are nobody's typical rank"
+    )
     min_late_count: int = threshold(
         3, "collectives that waited for it; where one step is all there is, this shows persistence"
     )
@@ -117,7 +120,7 @@ class LateRank:
     """Exposed delay of a mean steady step beyond the typical rank's; of all that are late side by
     side with it, what a step would take less without their delays."""
     share_ratio: float
-    """Its own share of all own inflicted waiting."""
+    """Its own share of all own inflicted waiting, less what ranks ``aside`` inflicted."""
     peer_ratio: float | None
     compute_ratio: float | None
     late_count: int
@@ -138,6 +141,8 @@ class LateRank:
     """Its own exposed delay, where ``cost_ns`` is of all of them."""
     is_matched: bool = True
     """False where who entered last is not known: share and late_count say nothing then."""
+    aside: tuple[int, ...] = ()
+    """Ranks that are late beside it and have most of the waiting."""
 
     @classmethod
     def of(
@@ -155,6 +160,7 @@ class LateRank:
         own_cost_ns: float | None = None,
         slowdown_ratio: float | None = None,
         is_matched: bool = True,
+        aside: Sequence[int] = (),
     ) -> LateRank:
         """From its row of straggler. A score of None is not available; ``others`` are rows of the
         ranks that are not late beside the ``members`` (None: the row's ratios are to such ones)."""
@@ -177,25 +183,54 @@ class LateRank:
             row=row,
             together=tuple(r for r in members if r != rank),
             is_matched=is_matched,
+            aside=tuple(aside),
         )
 
 
 def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
-    """Ranks that are late by their own doing, persistently and at a cost; the worst first."""
+    """Ranks that are late by their own doing, persistently and at a cost; the worst first.
+
+    Each has a share of all waiting that noise does not give. Where a rank is far behind, even in
+    few steps, it has most of the waiting and leaves the others little: so those that are found are
+    set aside, and the others are asked for their share of the rest.
+    """
     steps = facts.steps
     rows = {int(r["rank"]): r for r in facts.of("straggler")}
     if len(rows) < 2 or not len(steps) or steps.step_ns <= 0:
         return []
-    alone_late = []
-    delays = step_delays_ns(facts)
-    fair = 1 / len(rows)
-    for rank, row in sorted(rows.items()):
-        own_share = float(row["lateness_ratio"] or 0.0)
-        late, cost_ns = _beyond_typical(delays, rank, steps.keys, list(rows), limits, facts)
+    alone_late = _late_alone(facts, limits, rows, ())
+    found = alone_late
+    while found and len(rows) - len(alone_late) >= limits.min_rest_count:
+        found = _late_alone(facts, limits, rows, [late.rank for late in alone_late])
+        alone_late = alone_late + found
+    together = _late_together(facts, limits, rows, alone_late)
+    alone = [late for late in alone_late if late.rank not in {t.rank for t in together}]
+    return sorted(alone + together, key=lambda r: (-r.cost_ns, r.rank))
+
+
+def _late_alone(
+    facts: Facts, limits: LatenessThresholds, rows: Mapping[int, Row], aside: Sequence[int]
+) -> list[LateRank]:
+    """Ranks that are far behind the others, leaving ``aside`` those that are found already.
+
+    What a few ranks share of the rest may be little and chance: beside others that are late, no
+    score may speak against a rank.
+    """
+    steps, delays = facts.steps, step_delays_ns(facts)
+    rest = [r for r in sorted(rows) if r not in aside]
+    shares = {r: float(row["lateness_ratio"] or 0.0) for r, row in rows.items()}
+    rest_share = 1 - sum(shares[r] for r in aside)
+    if rest_share <= 0:
+        return []
+    found = []
+    for rank in rest:
+        row, its_share = rows[rank], shares[rank] / rest_share
+        late, cost_ns = _beyond_typical(delays, rank, steps.keys, rest, limits, facts)
         cost_ratio = cost_ns / steps.step_ns
-        enough = _enough(fair, limits)
-        is_late = cost_ratio >= limits.min_cost_ratio and own_share >= enough
-        is_late = is_late and _is_outlier(delays, rank, steps.keys, list(rows), limits)
+        is_late = cost_ratio >= limits.min_cost_ratio and its_share >= _enough(
+            1 / len(rest), limits
+        )
+        is_late = is_late and _is_outlier(delays, rank, steps.keys, rest, limits)
         if not is_late or not _is_persistent(late, row, facts, limits):
             continue
         peer = row["peer_ratio"]
@@ -205,22 +240,24 @@ def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
             None if peer is None else float(peer) >= limits.min_peer_ratio,
             None if what_if is None else what_if >= 1 + limits.min_cost_ratio,
         )
-        if sum(score is True for score in scores) == 1 and own_share < limits.min_lone_share_ratio:
+        agreed = sum(score is True for score in scores)
+        if agreed == 1 and its_share < limits.min_lone_share_ratio:
             continue
-        alone_late.append(
+        if aside and (False in scores or agreed < limits.min_scores_count):
+            continue
+        found.append(
             LateRank.of(
                 row,
                 scores,
                 limits,
                 cost_ns=cost_ns,
                 late_keys=late,
-                share_ratio=own_share,
+                aside=aside,
+                share_ratio=its_share,
                 slowdown_ratio=what_if,
             )
         )
-    together = _late_together(facts, limits, rows, alone_late)
-    alone = [late for late in alone_late if late.rank not in {t.rank for t in together}]
-    return sorted(alone + together, key=lambda r: (-r.cost_ns, r.rank))
+    return found
 
 
 def _enough(fair: float, limits: LatenessThresholds) -> float:
@@ -375,6 +412,14 @@ def _keys_together(facts: Facts, members: Sequence[int], least: float) -> list[S
         total[key] += waited
         ours[key] += waited if int(row["rank"]) in members else 0
     return [key for key in facts.steps.keys if total[key] and ours[key] >= least * total[key]]
+
+
+def _of_waiting(late: LateRank) -> str:
+    """The waiting that its share is a share of."""
+    if not late.aside:
+        return "all own inflicted waiting"
+    ranks = "rank" if len(late.aside) == 1 else "ranks"
+    return f"own inflicted waiting without that for {ranks} {some_ranges(late.aside)}"
 
 
 def beside(late: LateRank) -> str:
@@ -606,7 +651,7 @@ def score_evidence(
                 rows=places(facts, [late.rank]),
             ),
             Evidence(
-                f"share of all own inflicted waiting, {name}",
+                f"share of {_of_waiting(late)}, {name}",
                 late.share_ratio,
                 "ratio",
                 threshold=limits.min_share_ratio,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import duckdb
     import polars as pl
     import pyarrow as pa
+    from matplotlib.figure import Figure
 
     from tracekit.job import JobDescription
     from tracekit.report.model import Report
@@ -141,6 +142,25 @@ class OpenRun:
         facts = replace(facts, prices=self.job.prices if self.job is not None else None)
         settings = DiagnoseConfig.from_mapping(config or {}, select, ignore)
         return diagnose(con, facts, config=settings, filled=self.run.tables, description=self.job)
+
+    def page(self, report: Report | None = None) -> str:
+        """The report as one HTML page that needs no network; None diagnoses first."""
+        from tracekit import pictures
+
+        report = report if report is not None else self.diagnose()
+        return pictures.page(self.con, report, self.run.tables, self.job)
+
+    def plot(self, name: str, *, findings: bool = True) -> Figure:
+        """One figure by its name, as ``tracekit plot --list`` has them.
+
+        ``findings`` marks what a diagnosis finds, where the figure marks any. UsageError for a
+        name that is not there, InputError where the run has nothing to draw.
+        """
+        from tracekit import dashboards, pictures
+
+        is_marked = findings and dashboards.chart(name).marks_findings
+        found = self.diagnose().findings if is_marked else ()
+        return pictures.plot(self.con, name, self.run.tables, self.job, found)
 
     def whatif(self, causes: Sequence[Cause] = ()) -> WhatIf | CollectivesWhatIf:
         """Replay the run, and take each cause out.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tracekit.wording import shell_path, shell_word
 
 _VERBS = (
-    "sources|ingest|diagnose|show|query|sql|timeline|job|expect|whatif|capture|explain|simulate"
+    "sources|ingest|diagnose|show|query|sql|timeline|plot|job|expect|whatif|capture|explain|simulate"
     "|cache"
 )
 COMMAND = re.compile(

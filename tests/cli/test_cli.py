@@ -32,6 +32,7 @@ from traces import BASE_NS, make_trace, write_job, write_trace
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"duckdb", "pyarrow", "polars", "numpy", "msgspec", "rich", "matplotlib", "scipy"}
+HEAVY |= {"jinja2"}
 COMMANDS = (
     "sources",
     "ingest",
@@ -40,6 +41,7 @@ COMMANDS = (
     "query",
     "sql",
     "timeline",
+    "plot",
     "job",
     "expect",
     "whatif",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tracekit.cli import build, capture, diagnosis, expect, look, simulate, timeline, whatif
+from tracekit.cli import build, capture, diagnosis, expect, look, plot, simulate, timeline, whatif
 
 
 def register(app: typer.Typer) -> None:
@@ -18,6 +18,7 @@ def register(app: typer.Typer) -> None:
     app.command("query")(look.query)
     app.command("sql")(look.sql)
     app.command("timeline")(timeline.timeline)
+    app.command("plot")(plot.plot)
     app.command("job")(build.job)
     app.command("expect")(expect.expect)
     app.command("whatif")(whatif.whatif)

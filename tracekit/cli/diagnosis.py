@@ -32,6 +32,7 @@ class ReportFormat(StrEnum):
     text = "text"
     json = "json"
     markdown = "markdown"
+    html = "html"
 
 
 class FailOn(StrEnum):
@@ -92,7 +93,8 @@ def diagnose(
     with open_target(paths, job, chosen, workers, memory, nsys, budget) as run:
         _name_config(run, config)
         report = run.diagnose(select=select or (), ignore=ignore or (), config=settings)
-    write_text(_rendered(report, format_, everything, output), output)
+        page = run.page(report) if format_ is ReportFormat.html else None
+    write_text(page or _rendered(report, format_, everything, output), output)
     return _exit_code(report, fail_on, strict)
 
 

@@ -44,6 +44,13 @@ def write_text(text: str, path: Path | None) -> None:
     note(f"wrote {path}")
 
 
+def write_bytes(data: bytes, path: Path) -> None:
+    """Bytes whole to a file."""
+    with _replacing(path) as draft:
+        draft.write_bytes(data)
+    note(f"wrote {path}")
+
+
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
     """A neighbour of the file to write to, which takes its place once it is whole.

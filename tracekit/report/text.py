@@ -230,7 +230,7 @@ def sum_words(document: Document) -> str:
     shown = _rounded([p.s_per_step * factor for p in budget], digits)
     total = sum(shown) / 10**digits
     words = [
-        f"{value / 10**digits:.{digits}f} {_part_name(part, labels)}"
+        f"{value / 10**digits:.{digits}f} {part_words(part, labels)}"
         for part, value in zip(budget, shown, strict=True)
         if value > 0
     ]
@@ -251,7 +251,8 @@ def _rounded(values: Sequence[float], digits: int) -> list[int]:
     return floors
 
 
-def _part_name(part: BudgetPart, labels: dict[str, str]) -> str:
+def part_words(part: BudgetPart, labels: Mapping[str, str]) -> str:
+    """A part of the step in words: a finding's by its label."""
     if part.finding is not None:
         return labels.get(part.finding, part.finding)
     return _PART_NAMES.get(part.part, part.part)
@@ -277,7 +278,7 @@ def _findings(page: Page, document: Document, *, everything: bool) -> None:
     shown = findings if everything else findings[:SHOWN_FINDINGS]
     labels = _labels(findings)
     rule_width = max((len(f.rule) for f in shown), default=0)
-    scope_width = max([MIN_SCOPE_WIDTH, *(len(_scope_words(f)) for f in shown)])
+    scope_width = max([MIN_SCOPE_WIDTH, *(len(scope_words(f)) for f in shown)])
     for finding in shown:
         cost = finding.impact.s_per_step
         links = ""
@@ -288,7 +289,7 @@ def _findings(page: Page, document: Document, *, everything: bool) -> None:
         cells = [
             f"{labels[finding.id]} {finding.severity.value:<8}",
             f"{finding.rule:<{rule_width}}",
-            f"{_scope_words(finding):<{scope_width}}",
+            f"{scope_words(finding):<{scope_width}}",
             f"{seconds(cost) + '/step' if cost is not None else 'unknown':>13}",
             links,
         ]
@@ -299,7 +300,7 @@ def _findings(page: Page, document: Document, *, everything: bool) -> None:
         page.row([f"{len(findings) - len(shown)} more: --all"])
 
 
-def _scope_words(finding: Finding) -> str:
+def scope_words(finding: Finding) -> str:
     if finding.id.endswith("/all"):
         return "all ranks"
     if finding.scope.ranks:
@@ -317,14 +318,14 @@ def _details(page: Page, finding: Finding) -> None:
 
 
 def evidence_words(evidence: Evidence) -> str:
-    value, limit = _amount(evidence.value, evidence.unit), ""
+    value, limit = amount_words(evidence.value, evidence.unit), ""
     if evidence.threshold is not None:
-        limit = f" (from {_amount(evidence.threshold, evidence.unit)})"
+        limit = f" (from {amount_words(evidence.threshold, evidence.unit)})"
     query = f"  [query {evidence.query}]" if evidence.query else ""
     return f"{evidence.name}: {value}{limit}{query}"
 
 
-def _amount(value: float, unit: str) -> str:
+def amount_words(value: float, unit: str) -> str:
     if unit == "s":
         return seconds(value)
     if unit == "ratio":

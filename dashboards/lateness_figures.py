@@ -1,0 +1,136 @@
+"""Figures of who was late: by step, by stage and replica, and for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracekit.dashboards import heat, look
+from tracekit.dashboards.drawing import Drawing, Rows
+from tracekit.dashboards.step_figures import step_labels, whole_steps
+from tracekit.wording import plural, seconds
+
+if TYPE_CHECKING:
+    from tracekit.findings import Finding
+
+MAX_MATRIX = 96
+"""Ranks of a matrix of pairs; of more, several share a row and a column."""
+
+
+def late_ranks(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
+    """Rank by step: for how long the others waited for that rank by its own doing, with nothing to
+    compute meanwhile."""
+    del findings
+    late = rows["late_steps"]
+    whole = whole_steps(rows["step_breakdown"])
+    keys = sorted({(r["capture_id"], r["step"]) for r in (*whole, *late)})
+    ranks = sorted({r["rank"] for r in (*whole, *late)})
+    total = sum(r["exposed_gap_ns"] or 0 for r in late)
+    if not total or not keys:
+        return None
+    row_of = {rank: i for i, rank in enumerate(ranks)}
+    column_of = {key: i for i, key in enumerate(keys)}
+    values = np.zeros((len(ranks), len(keys)))
+    for r in late:
+        values[row_of[r["rank"]], column_of[r["capture_id"], r["step"]]] += r["exposed_gap_ns"] or 0
+    divisor, unit = look.time_unit(float(values.max()))
+    cells, down, across = heat.folded(values / divisor, look.MAX_ROWS, look.MAX_COLUMNS)
+
+    figure = look.new_figure(min(7.0, max(1.9, 1.1 + 0.2 * len(cells))))
+    axes = figure.add_subplot()
+    heat.draw(axes, cells, unit=f"waited for [{unit}]")
+    axes.set_yticks(*look.some_ticks([str(r) for r in ranks[::down]]))
+    axes.set_xticks(*look.some_ticks(step_labels(keys[::across]), 30))
+    axes.set_ylabel("rank" if down == 1 else f"rank (the worst of each {down})")
+    axes.set_xlabel("step" if across == 1 else f"step (the worst of each {across})")
+
+    sums = values.sum(axis=1)
+    worst = int(np.argmax(sums))
+    says = (
+        f"{plural(len(ranks), 'rank')} over {plural(len(keys), 'step')}. The others waited most "
+        f"for rank {ranks[worst]}: {seconds(float(sums[worst]) / 1e9)} in all, of "
+        f"{seconds(total / 1e9)} for all ranks; it was waited for in "
+        f"{plural(int((values[worst] > 0).sum()), 'step')}."
+    )
+    return Drawing(figure, says)
+
+
+def stage_replicas(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
+    """Stage by replica of a pipeline: how much longer each rank computes than the median one.
+
+    A hot cell is a slow rank, a hot row a stage with more to do, a hot column a replica's data or
+    host.
+    """
+    del findings
+    found = rows["pipeline_heat_map"]
+    if not found:
+        return None
+    stages = sorted({r["stage"] for r in found})
+    replicas = sorted({r["replica"] for r in found})
+    values = np.full((len(stages), len(replicas)), np.nan)
+    for r in found:
+        if r["ratio"] is not None:
+            values[stages.index(r["stage"]), replicas.index(r["replica"])] = r["ratio"]
+    if np.isnan(values).all():
+        return None
+    cells, down, across = heat.folded(values, look.MAX_ROWS, look.MAX_COLUMNS)
+
+    figure = look.new_figure(min(6.0, max(1.8, 1.1 + 0.28 * len(cells))))
+    axes = figure.add_subplot()
+    low, high = float(np.nanmin(cells)), float(np.nanmax(cells))
+    # A scale of a few percent would make a fire of noise.
+    heat.draw(
+        axes, cells, unit="times the median rank", least=min(low - 1e-9, 0.9),
+        most=max(high, 1.1), numbers="{:.2f}",
+    )  # fmt: skip
+    axes.set_yticks(*look.some_ticks([str(s) for s in stages[::down]]))
+    axes.set_xticks(*look.some_ticks([str(s) for s in replicas[::across]], 32))
+    axes.set_ylabel("stage" if down == 1 else f"stage (the worst of each {down})")
+    axes.set_xlabel("replica" if across == 1 else f"replica (the worst of each {across})")
+    most = max((r for r in found if r["ratio"] is not None), key=lambda r: float(r["ratio"]))
+    says = (
+        f"{plural(len(stages), 'stage')} by {plural(len(replicas), 'replica')}. Rank "
+        f"{most['rank']} (stage {most['stage']}, replica {most['replica']}) computes longest: "
+        f"{most['ratio']:.2f} times the median rank."
+    )
+    return Drawing(figure, says)
+
+
+def delay_matrix(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
+    """Late rank by waiting rank: who waited for whom, over all groups.
+
+    A dark row is a rank that all others wait for; a single dark cell is a link or a pair.
+    """
+    del findings
+    pairs = [r for r in rows["delay_matrix"] if r["own_wait_ns"]]
+    if not pairs:
+        return None
+    ranks = sorted({r["rank"] for r in rows["step_breakdown"]}
+                   | {r[c] for r in pairs for c in ("late_rank", "waiting_rank")})  # fmt: skip
+    place = {rank: i for i, rank in enumerate(ranks)}
+    values = np.zeros((len(ranks), len(ranks)))
+    for r in pairs:
+        values[place[r["late_rank"]], place[r["waiting_rank"]]] += r["own_wait_ns"]
+    divisor, unit = look.time_unit(float(values.max()))
+    cells, down, _ = heat.folded(values / divisor, MAX_MATRIX, MAX_MATRIX)
+
+    size = min(4.6, max(2.2, 1.2 + 0.2 * len(cells)))
+    figure = look.new_figure(size, min(look.WIDTH_INCHES, size + 1.0))
+    axes = figure.add_subplot()
+    heat.draw(axes, cells, unit=f"waiting [{unit}]")
+    ticks = look.some_ticks([str(r) for r in ranks[::down]], 16)
+    axes.set_yticks(*ticks)
+    axes.set_xticks(*ticks)
+    several = "" if down == 1 else f" (the worst of each {down})"
+    axes.set_ylabel(f"late rank{several}")
+    axes.set_xlabel(f"waiting rank{several}")
+    worst = int(np.argmax(values.sum(axis=1)))
+    waiting = int((values[worst] > 0).sum())
+    says = (
+        f"{plural(len(ranks), 'rank')}. Most waiting was for rank {ranks[worst]}: "
+        f"{seconds(float(values[worst].sum()) / 1e9)} summed over {plural(waiting, 'rank')} that "
+        f"waited, by its own doing."
+    )
+    return Drawing(figure, says)

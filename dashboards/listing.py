@@ -1,0 +1,61 @@
+"""The list of figures."""
+
+from __future__ import annotations
+
+from tracekit.dashboards.comm_figures import overlap, traffic
+from tracekit.dashboards.drawing import Chart
+from tracekit.dashboards.lateness_figures import delay_matrix, late_ranks, stage_replicas
+from tracekit.dashboards.step_figures import rank_time, step_times
+
+CHARTS: tuple[Chart, ...] = (
+    Chart(
+        name="step_times",
+        title="How long each step took",
+        queries=("step_breakdown",),
+        draw=step_times,
+        needs="traces with steps",
+        marks_findings=True,
+    ),
+    Chart(
+        name="rank_time",
+        title="Where a rank's step goes",
+        queries=("step_breakdown",),
+        draw=rank_time,
+        needs="traces with steps",
+    ),
+    Chart(
+        name="late_ranks",
+        title="Who was late",
+        queries=("late_steps", "step_breakdown"),
+        draw=late_ranks,
+        needs="collectives that were matched across ranks and a rank that others waited for",
+    ),
+    Chart(
+        name="delay_matrix",
+        title="Who waited for whom",
+        queries=("delay_matrix", "step_breakdown"),
+        draw=delay_matrix,
+        needs="collectives that were matched across ranks and a rank that others waited for",
+    ),
+    Chart(
+        name="stage_replicas",
+        title="How long each stage and replica computes",
+        queries=("pipeline_heat_map",),
+        draw=stage_replicas,
+        needs="operations of a pipeline",
+    ),
+    Chart(
+        name="overlap",
+        title="How much communication is hidden",
+        queries=("overlap",),
+        draw=overlap,
+        needs="traces with communication",
+    ),
+    Chart(
+        name="traffic",
+        title="What is sent, and what the layout needs",
+        queries=("traffic",),
+        draw=traffic,
+        needs="collectives whose sizes are known",
+    ),
+)

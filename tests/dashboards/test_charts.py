@@ -1,0 +1,263 @@
+"""Figures: what is handed to the axes, and what a figure is as a part of a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from tracekit import catalog
+from tracekit.dashboards import chart, charts, drawn, heat, look
+from tracekit.dashboards.drawing import Drawing
+from tracekit.errors import UsageError
+from tracekit.findings import Confidence, Finding, Impact, Scope, Severity, When
+
+MS = 1_000_000
+TAG = "<script>alert(1)</script>"
+UNPRINTABLE = '"\u202e\x1b[31m$'
+
+
+def step(rank: int, number: int, dur_ms: int, **more: Any) -> dict[str, Any]:
+    """A step of a rank that starts when the one before ends, of 10 ms each."""
+    parts = {"compute_ns": dur_ms * MS, "exposed_comm_ns": 0, "memory_ns": 0, "idle_ns": 0}
+    return {
+        "rank": rank, "capture_id": 0, "step": number, "is_warmup": False, "is_partial": False,
+        "start_ns": number * 10 * MS, "dur_ns": dur_ms * MS, "measured_on": "gpu", **parts, **more,
+    }  # fmt: skip
+
+
+def finding(name: str, steps: tuple[tuple[int, int], ...]) -> Finding:
+    return Finding(
+        id=name, rule=name.partition("/")[0], severity=Severity.MAJOR,
+        confidence=Confidence(level="likely", basis="a test"), summary="a test", owner="data",
+        scope=Scope(steps=steps), when=When(), impact=Impact(), evidence=(),
+    )  # fmt: skip
+
+
+def made(name: str, *findings: Finding, **rows: Any) -> Drawing:
+    found = drawn(chart(name), rows, findings)
+    assert found is not None
+    return found
+
+
+def lines(drawing: Drawing) -> dict[str, Any]:
+    """Curves of all axes by their label."""
+    return {str(line.get_label()): line for axes in drawing.figure.axes for line in axes.lines}
+
+
+def test_every_chart_reads_queries_that_there_are() -> None:
+    known = {query.name for query in catalog.queries()}
+    for each in charts():
+        assert set(each.queries) <= known, each.name
+    assert len({each.name for each in charts()}) == len(charts())
+
+
+def test_every_chart_without_rows_draws_nothing() -> None:
+    for each in charts():
+        assert drawn(each, {query: [] for query in each.queries}) is None, each.name
+
+
+def test_an_unknown_chart_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match="step_tims") as raised:
+        chart("step_tims")
+    assert raised.value.hint == "did you mean step_times?"
+
+
+def test_a_step_of_the_job_lasts_to_the_next_start_on_the_last_rank() -> None:
+    # Rank 1 begins 2 ms after rank 0 and ends 5 ms after it: from 2 to 15 ms.
+    rows = [step(0, 0, 10), step(1, 0, 13, start_ns=2 * MS)]
+    found = made("step_times", step_breakdown=rows)
+    assert list(lines(found)["the job's step"].get_ydata()) == [13.0]
+    assert found.figure.axes[-1].get_ylabel() == "step time [ms]"
+
+
+def test_steps_of_findings_are_marked_above_those_steps_alone() -> None:
+    rows = [step(0, n, 10) for n in range(6)]
+    found = made("step_times", finding("dataloader-stall/0", ((1, 1), (3, 4))), step_breakdown=rows)
+    lanes = [np.asarray(line.get_xdata()) for line in found.figure.axes[0].lines]
+    assert np.allclose(lanes, [[0.65, 1.35], [2.65, 4.35]])
+    assert [t.get_text() for t in found.figure.axes[0].get_yticklabels()] == ["F1"]
+
+
+def test_warm_up_is_shown_and_not_in_the_median() -> None:
+    rows = [step(0, 0, 100, is_warmup=True), step(0, 1, 10), step(0, 2, 10)]
+    found = made("step_times", step_breakdown=rows)
+    assert list(lines(found)["warm-up"].get_xdata()) == [0]
+    assert "median 10.0 ms" in lines(found)
+    assert "of which 2 are judged" in found.says
+
+
+def test_a_rank_s_bar_is_its_mean_step_in_parts() -> None:
+    rows = [
+        step(0, 0, 10, exposed_comm_ns=2 * MS),
+        step(0, 1, 30, exposed_comm_ns=4 * MS),
+        step(1, 0, 5, idle_ns=8 * MS),
+        step(1, 1, 5, idle_ns=8 * MS),
+    ]
+    (axes,) = made("rank_time", step_breakdown=rows).figure.axes
+    heights = {str(c.get_label()): [bar.get_height() for bar in c] for c in axes.containers}
+    assert heights == {
+        "computing": [20.0, 5.0], "communication not hidden": [3.0, 0.0], "idle": [0.0, 8.0]
+    }  # fmt: skip
+
+
+def test_of_many_ranks_the_odd_one_has_a_bar() -> None:
+    rows = [step(rank, 0, 50 if rank == 777 else 10) for rank in range(1024)]
+    (axes,) = made("rank_time", step_breakdown=rows).figure.axes
+    heights = [bar.get_height() for bar in axes.containers[0]]
+    assert len(heights) <= 96
+    assert heights.count(50.0) == 1
+    assert axes.get_xlabel() == "rank (of each 11, the least usual)"
+
+
+def late(rank: int, number: int, gap_ms: float) -> dict[str, Any]:
+    return {"rank": rank, "capture_id": 0, "step": number, "exposed_gap_ns": int(gap_ms * MS)}
+
+
+def cells(drawing: Drawing) -> list[tuple[str, int]]:
+    """Colour and number of cells of a heat map, palest first."""
+    axes = drawing.figure.axes[0]
+    names = {colour: name for name, colour in look.PALETTE.items()}
+    return [
+        (names[_hex(patch)], int(np.count_nonzero(np.asarray(patch.get_path().codes) == 1)))
+        for patch in axes.patches
+    ]  # fmt: skip
+
+
+def _hex(patch: Any) -> str:
+    from matplotlib.colors import to_hex
+
+    return to_hex(patch.get_facecolor())
+
+
+def test_the_rank_that_others_waited_for_is_the_dark_row() -> None:
+    rows = [step(rank, n, 10) for rank in range(3) for n in range(4)]
+    found = made(
+        "late_ranks",
+        step_breakdown=rows,
+        late_steps=[late(1, 0, 7), late(1, 2, 7), late(2, 3, 0.5)],
+    )
+    assert cells(found) == [("heat1", 1), ("heat7", 2)]
+    assert "most for rank 1: 14.0 ms in all, of 14.5 ms" in found.says
+
+
+def test_one_hot_cell_stays_where_many_ranks_share_a_row() -> None:
+    values = np.zeros((1000, 3))
+    values[571, 2] = 9.0
+    folded, down, across = heat.folded(values, 96, 200)
+    assert (down, across) == (11, 1)
+    assert folded.shape == (91, 3)
+    assert np.argwhere(folded == 9.0).tolist() == [[571 // 11, 2]]
+    assert np.count_nonzero(folded) == 1
+
+
+def test_cells_without_a_value_stay_blank() -> None:
+    folded, _, _ = heat.folded(np.array([[np.nan, np.nan, 1.0, np.nan]]), 1, 2)
+    assert np.isnan(folded[0, 0])
+    assert folded[0, 1] == 1.0
+
+
+def test_a_matrix_has_the_late_ranks_as_rows() -> None:
+    pair = {"group_id": "g", "late_rank": 2, "waiting_rank": 0, "own_wait_ns": 5 * MS}
+    found = made(
+        "delay_matrix",
+        delay_matrix=[pair, pair | {"group_id": "h"}],
+        step_breakdown=[step(rank, 0, 10) for rank in range(3)],
+    )
+    (patch,) = found.figure.axes[0].patches
+    corners = np.asarray(patch.get_path().vertices)
+    assert (corners.mean(axis=0).round() == [0, 2]).all()  # column of rank 0, row of rank 2
+    assert "rank 2: 10.0 ms summed over 1 rank" in found.says
+
+
+def test_a_stage_with_more_to_do_is_named() -> None:
+    rows = [
+        {"stage": s, "replica": d, "rank": 2 * s + d, "ratio": 1.5 if (s, d) == (1, 0) else 1.0}
+        for s in range(2) for d in range(2)
+    ]  # fmt: skip
+    found = made("stage_replicas", pipeline_heat_map=rows)
+    texts = sorted(t.get_text() for t in found.figure.axes[0].texts)
+    assert texts == ["1.00", "1.00", "1.00", "1.50"]
+    assert "Rank 2 (stage 1, replica 0) computes longest: 1.50 times" in found.says
+
+
+def test_hidden_communication_and_the_rest_make_all_of_it() -> None:
+    row = {"rank": 0, "comm_ns": 40 * MS, "overlap_ns": 30 * MS, "exposed_comm_ns": 10 * MS}
+    found = made("overlap", overlap=[row])
+    (axes,) = found.figure.axes
+    assert [c[0].get_height() for c in axes.containers] == [30.0, 10.0]
+    assert "75 % of all communication is hidden" in found.says
+
+
+def traffic_row(**given: Any) -> dict[str, Any]:
+    empty = dict.fromkeys(("group_kind", "bytes_per_step", "expected_bytes", "observed_ratio"))
+    return {"op": "all_reduce", **empty, **given}
+
+
+def test_traffic_stands_beside_what_the_layout_needs() -> None:
+    row = traffic_row(
+        group_kind="dp", bytes_per_step=2.0e9, expected_bytes=1.0e9, observed_ratio=2.0
+    )
+    found = made("traffic", traffic=[row])
+    assert list(lines(found)["observed"].get_xdata()) == [2.0]
+    assert list(lines(found)["expected of this layout"].get_xdata()) == [1.0]
+    assert found.figure.axes[0].get_xlabel() == "a rank sends in a step [GB]"
+    assert [t.get_text() for t in found.figure.axes[0].texts] == ["2.00x"]
+
+
+def test_traffic_without_a_description_says_so() -> None:
+    found = made("traffic", traffic=[traffic_row(bytes_per_step=10.0)])
+    assert "Nothing says what the layout needs" in found.says
+
+
+# ---------------------------------------------------------------- as a part of a page
+
+
+def whole() -> Drawing:
+    rows = [step(rank, n, 10 + rank) for rank in range(2) for n in range(3)]
+    return made("step_times", step_breakdown=rows)
+
+
+def test_the_same_rows_give_the_same_bytes() -> None:
+    for suffix in look.SUFFIXES:
+        assert look.picture(whole().figure, suffix) == look.picture(whole().figure, suffix)
+
+
+def test_a_part_of_a_page_has_nothing_that_its_policy_forbids() -> None:
+    row = traffic_row(group_kind=UNPRINTABLE, op=TAG, bytes_per_step=1.0)
+    text = look.inline_svg(made("traffic", traffic=[row]).figure, "traffic")
+    root = ElementTree.fromstring(text)  # noqa: S314  # our own
+    for element in root.iter():
+        assert element.tag in {
+            "svg", "g", "path", "text", "tspan", "use", "defs", "clipPath", "rect"
+        }  # fmt: skip
+        for key, value in element.attrib.items():
+            assert key != "style" and not key.startswith("on"), (key, value)
+            assert "//" not in value and "data:" not in value, (key, value)
+            if key == "href":
+                assert value.startswith("#traffic-")
+    shown = "".join(root.itertext())
+    assert TAG in shown  # as text
+    assert "\\u202e\\x1b[31m" in shown
+    assert "\u202e" not in shown
+    assert "\x1b" not in shown
+
+
+def test_colours_of_a_part_of_a_page_are_the_page_s() -> None:
+    text = look.inline_svg(whole().figure, "step_times")
+    assert 'stroke="var(--blue)"' in text
+    for colour in look.PALETTE.values():
+        assert colour not in text, colour
+
+
+def test_light_and_dark_have_the_same_colours_each_once() -> None:
+    assert look.PALETTE.keys() == look.DARK.keys()
+    assert len(set(look.PALETTE.values())) == len(look.PALETTE)
+
+
+def test_no_file_is_written_under_a_name_that_is_no_figure_s() -> None:
+    with pytest.raises(UsageError, match="no kind of figure"):
+        look.check_name(Path("step_times.gif"))

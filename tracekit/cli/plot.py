@@ -1,0 +1,61 @@
+"""The command that draws one figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tracekit.cli import options as o
+from tracekit.cli.look import open_target, tell_losses
+from tracekit.cli.output import check_target, write_bytes, write_text
+from tracekit.errors import UsageError
+
+
+def plot(
+    target: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="A run, or a file or folder.")
+    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="See --list.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="F", help="File to write: .svg, .png or .pdf."),
+    ] = None,
+    force: o.ForceOpt = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
+    findings: Annotated[
+        bool, typer.Option("--findings/--no-findings", help="Mark what diagnose finds.")
+    ] = True,
+    job: o.JobOpt = None,
+    workers: o.WorkersOpt = None,
+    memory: o.MemoryOpt = None,
+    ranks: o.RanksOpt = None,
+    hosts: o.HostsOpt = None,
+    steps: o.StepsOpt = None,
+    since: o.SinceOpt = None,
+    until: o.UntilOpt = None,
+    attempt: o.AttemptOpt = None,
+    window: o.WindowOpt = None,
+) -> None:
+    """One figure of a run: step times, late ranks, overlap, traffic, and more."""
+    from tracekit import dashboards
+
+    if list_:
+        write_text("".join(f"{c.name:<16} {c.title}\n" for c in dashboards.charts()), None)
+        return
+    if target is None or name is None or output is None:
+        raise UsageError(
+            "plot needs a run, the name of a figure and --output F",
+            hint="tracekit plot RUN step_times -o step_times.svg; tracekit plot --list",
+        )
+    from tracekit.dashboards import look
+
+    dashboards.chart(name)  # a wrong name must not cost an ingest
+    look.check_name(output)
+    check_target(output, force)
+    chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
+    with open_target([target], job, chosen, workers, memory) as run:
+        tell_losses(run)
+        figure = run.plot(name, findings=findings)
+    write_bytes(look.picture(figure, output.suffix), output)

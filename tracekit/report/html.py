@@ -1,0 +1,374 @@
+"""The report as one page: a file that opens anywhere and asks for nothing.
+
+What came from a foreign file is escaped twice over: ``wording.safe`` makes what is unprintable
+visible, and the template escapes what HTML would take for its own. The page forbids everything but
+its own style and script, by their hashes, so that nothing that slipped through would run.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from tracekit.findings import BudgetPart, Evidence, Finding
+from tracekit.report.model import Document, InputFile, Report
+from tracekit.report.text import (
+    amount_words,
+    bench_words,
+    cost_words,
+    part_words,
+    scope_words,
+    sum_words,
+    sure_words,
+    title_words,
+)
+from tracekit.target import COMMAND
+from tracekit.version import __version__
+from tracekit.wording import plural, safe, seconds, share
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+    from tracekit.dashboards.drawing import Chart, Drawing
+
+MAX_INPUTS = 2_000
+"""Files that the page lists: those with something to say come first."""
+SHOWN_ISSUES = 12
+SHOWN_RECORDS = 3
+_PART_COLOURS = {
+    "floor": "blue",
+    "other_waiting": "orange",
+    "bubble": "sky",
+    "host": "grey",
+    "unexplained": "pink",
+}
+_SECTIONS = (
+    ("steps", "Steps", ("step_times", "rank_time")),
+    ("lateness", "Who was late", ("late_ranks", "delay_matrix", "stage_replicas")),
+    ("communication", "Communication", ("overlap", "traffic")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of a page: columns of (title, kind), kind ``n`` for numbers, ``text`` for sentences
+    or empty; cells are text, or (text, value to sort by)."""
+
+    name: str
+    caption: str
+    columns: Sequence[tuple[str, str]]
+    rows: Sequence[Sequence[Any]]
+
+
+def to_html(report: Report, drawings: Sequence[tuple[Chart, Drawing | None]] = ()) -> str:
+    """The whole report as a page, with a final newline; ``drawings`` are shown where they fit."""
+    document, notes = report.document, report.notes
+    labels = {f.id: f"F{i}" for i, f in enumerate(document.findings, 1)}
+    title, _, about = title_words(document, notes).partition("  ")
+    inputs = sorted(document.inputs, key=lambda f: (f.status == "ok" and not f.issues, f.path))
+    left = len(inputs) - MAX_INPUTS
+    return render(
+        "report.html.j2",
+        title=title,
+        about=about.replace("  ", ", "),
+        data_lines=notes.data_lines,
+        verdict=_verdict(report, labels),
+        budget=_budget(document, labels),
+        findings=[_finding(document, f, labels) for f in document.findings],
+        finding_rows=[_finding_row(f, labels) for f in document.findings],
+        sections=_sections(drawings),
+        not_checked=_not_checked(document),
+        not_drawn=[(c.title, c.needs) for c, drawing in drawings if drawing is None],
+        inputs=[_input(f) for f in inputs[:MAX_INPUTS]],
+        inputs_left=f"And {plural(left, 'file')} more, read whole." if left > 0 else "",
+        commands=_commands(report, drawings),
+    )
+
+
+# ---------------------------------------------------------------- any page
+
+
+def render(template: str, **context: Any) -> str:
+    """A template of ``dashboards/templates`` as a page of its own, style and script in it."""
+    css, script = _style(), _resource("page.js")
+    policy = (
+        f"default-src 'none'; style-src '{_hash(css)}'; script-src '{_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    page = _environment().get_template(template)
+    return (
+        page.render(
+            css=_trusted(css),
+            script=_trusted(script),
+            policy=policy,
+            version=__version__,
+            **context,
+        ).rstrip("\n")
+        + "\n"
+    )
+
+
+def shown_figure(chart: Chart, drawing: Drawing) -> dict[str, Any]:
+    """A figure as the template's macro takes it."""
+    from tracekit.dashboards.look import inline_svg
+
+    return {
+        "name": chart.name,
+        "title": chart.title,
+        "queries": chart.queries,
+        "says": drawing.says,
+        "svg": _trusted(inline_svg(drawing.figure, chart.name)),
+    }
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("tracekit.dashboards", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_visible,
+    )
+    environment.filters["prose"] = _prose
+    return environment
+
+
+def _visible(value: Any) -> Any:
+    """Every text that a template prints, with what is unprintable made visible."""
+    if isinstance(value, str) and not hasattr(value, "__html__"):
+        return safe(re.sub(r"[\r\n\t]+", " ", value))
+    return value
+
+
+def _prose(text: str) -> Markup:
+    """A sentence of ours with what stands in backticks, or is a command, as code."""
+    from markupsafe import Markup, escape
+
+    marked = COMMAND.sub(lambda found: f"`{found[0]}`", text) if "`" not in text else text
+    parts = str(_visible(marked)).split("`")
+    if len(parts) % 2 == 0:  # a lone backtick, from somebody's name
+        parts = [str(_visible(text))]
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if i % 2 else escape(part)
+        for i, part in enumerate(parts)
+    )
+
+
+def _trusted(text: str) -> Markup:
+    from markupsafe import Markup
+
+    return Markup(text)  # noqa: S704  # our own files, and figures that look.inline_svg sifted
+
+
+@cache
+def _style() -> str:
+    from tracekit.dashboards.look import DARK, PALETTE
+
+    def block(colours: Mapping[str, str]) -> str:
+        return ":root {" + "".join(f" --{name}: {c};" for name, c in colours.items()) + " }\n"
+
+    dark = f"@media (prefers-color-scheme: dark) {{ {block(DARK)} }}\n"
+    # What is printed is on white paper, whatever the screen's colours are.
+    return block(PALETTE) + dark.replace("@media (", "@media screen and (") + _resource("page.css")
+
+
+@cache
+def _resource(name: str) -> str:
+    folder = files("tracekit.dashboards") / "templates"
+    return (folder / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+# ---------------------------------------------------------------- parts of a report
+
+
+def _verdict(report: Report, labels: Mapping[str, str]) -> dict[str, Any]:
+    document, notes = report.document, report.notes
+    verdict = document.verdict
+    cause = next((f for f in document.findings if f.id == verdict.finding), None)
+    facts: list[tuple[str, Sequence[str]]] = []
+    if cause is not None:
+        if notes.identity:
+            facts.append(("Where", [notes.identity]))
+        facts.append(("Cost", [cost_words(document, cause)]))
+        facts.append(("Sure", [sure_words(cause)]))
+        facts += _to_do(cause)
+    elif notes.next_step:
+        facts.append(("Next", [notes.next_step]))
+    return {
+        "kind": verdict.kind,
+        "sentence": verdict.sentence,
+        "label": labels.get(verdict.finding or ""),
+        "facts": facts,
+    }
+
+
+def _to_do(finding: Finding) -> list[tuple[str, Sequence[str]]]:
+    told = (
+        ("Confirm", finding.confirm),
+        ("Act", finding.remedy),
+        ("Capture next", finding.next_capture),
+    )
+    return [(name, texts) for name, texts in told if texts]
+
+
+def _budget(document: Document, labels: Mapping[str, str]) -> dict[str, Any] | None:
+    step_s = sum(p.s_per_step for p in document.step_budget)
+    if step_s <= 0:
+        return None
+    parts: list[dict[str, Any]] = []
+    at = 0.0
+    for part in document.step_budget:
+        width = 100 * part.s_per_step / step_s
+        if width <= 0:
+            continue
+        parts.append(
+            {
+                "at": f"{at:.3f}",
+                "width": f"{width:.3f}",
+                "colour": _part_colour(part, len(parts)),
+                "text": f"{part_words(part, {})} {seconds(part.s_per_step)} "
+                f"({share(part.s_per_step / step_s)})",
+                "label": labels.get(part.finding or ""),
+            }
+        )
+        at += width
+    times = document.metrics.step_time
+    spread = ""
+    if times is not None:
+        spread = (
+            f"{plural(times.steps_count, 'step')}: median {seconds(times.p50_s)}, "
+            f"longest {seconds(times.max_s)}"
+        )
+        if times.std_s is not None:
+            spread += f", standard deviation {seconds(times.std_s)}"
+        spread += "."
+    return {"parts": parts, "words": sum_words(document) + ".", "spread": spread}
+
+
+_FINDING_COLOURS = ("red", "heat5", "heat6", "heat4", "heat3")
+
+
+def _part_colour(part: BudgetPart, index: int) -> str:
+    if part.part == "finding":
+        return _FINDING_COLOURS[index % len(_FINDING_COLOURS)]
+    return _PART_COLOURS[part.part]
+
+
+def _finding_row(finding: Finding, labels: Mapping[str, str]) -> list[Any]:
+    cost = finding.impact.s_per_step
+    return [
+        (labels[finding.id], finding_number(labels[finding.id])),
+        (finding.severity.value, finding.severity.weight),
+        finding.rule,
+        scope_words(finding),
+        (seconds(cost) if cost is not None else "unknown", f"{cost or 0:.9f}"),
+        finding.owner,
+        ", ".join(labels.get(i, i) for i in finding.explained_by),
+    ]
+
+
+def finding_number(label: str) -> int:
+    """F12 as 12, to sort by."""
+    return int(label[1:])
+
+
+def _finding(document: Document, finding: Finding, labels: Mapping[str, str]) -> dict[str, Any]:
+    facts: list[tuple[str, Sequence[str]]] = [
+        ("Cost", [cost_words(document, finding)]),
+        ("Sure", [sure_words(finding)]),
+    ]
+    bench = bench_words(finding)
+    facts += [("Accuracy bench", [bench])] if bench else []
+    for name, ids in (("Explains", finding.explains), ("Explained by", finding.explained_by)):
+        if ids:
+            told = [f"{labels[i]} {i}" if i in labels else i for i in ids]
+            facts.append((name, [", ".join(told)]))
+    if finding.when.start_utc and finding.when.end_utc:
+        facts.append(("When", [f"{finding.when.start_utc} to {finding.when.end_utc}"]))
+    facts += _to_do(finding)
+    rows = [_evidence(e) for e in finding.evidence]
+    rows += [_evidence(e, "against: ") for e in finding.counter_evidence]
+    return {
+        "label": labels[finding.id],
+        "id": finding.id,
+        "severity": finding.severity.value,
+        "summary": finding.summary,
+        "facts": facts,
+        "evidence": rows,
+    }
+
+
+def _evidence(evidence: Evidence, prefix: str = "") -> list[Any]:
+    limit = evidence.threshold
+    records = [f"{r.source} at {r.place}" for r in evidence.rows[:SHOWN_RECORDS]]
+    more = len(evidence.rows) - len(records)
+    return [
+        prefix + evidence.name,
+        amount_words(evidence.value, evidence.unit),
+        "" if limit is None else f"from {amount_words(limit, evidence.unit)}",
+        evidence.query or "",
+        "; ".join(records) + (f"; {more} more" if more > 0 else ""),
+    ]
+
+
+def _sections(drawings: Sequence[tuple[Chart, Drawing | None]]) -> list[dict[str, Any]]:
+    shown = {c.name: shown_figure(c, drawing) for c, drawing in drawings if drawing is not None}
+    sections = []
+    for name, title, charts in _SECTIONS:
+        figures = [shown[c] for c in charts if c in shown]
+        if figures:
+            sections.append({"name": name, "title": title, "figures": figures, "tables": []})
+    return sections
+
+
+def _not_checked(document: Document) -> list[Any]:
+    """One row for each need and command, with all rules that have it."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for entry in document.not_checked:
+        groups.setdefault((entry.needs, entry.capture or ""), []).append(entry.rule)
+    return [(", ".join(rules), needs, capture) for (needs, capture), rules in groups.items()]
+
+
+def _input(file: InputFile) -> list[Any]:
+    issues = [
+        f"{i.count:,} {i.name} ({i.severity}{f', {i.place}' if i.place else ''})"
+        for i in file.issues[:SHOWN_ISSUES]
+    ]
+    left = len(file.issues) - SHOWN_ISSUES
+    issues += [f"{left} more kinds"] if left > 0 else []
+    told = "; ".join(_known([file.reason, *issues]))
+    return [file.path, file.kind, file.status, (f"{file.rows:,}", file.rows), told]
+
+
+def _known(texts: Iterable[str | None]) -> list[str]:
+    return [t for t in texts if t]
+
+
+def _commands(report: Report, drawings: Sequence[tuple[Chart, Drawing | None]]) -> list[str]:
+    target = report.target
+    commands = [target.command("diagnose", "--format", "html", "-o", "report.html")]
+    if report.findings:
+        label = report.findings[0].id if report.notes.shows_ids else "F1"
+        commands += [target.command("show", label), f"tracekit explain {report.findings[0].rule}"]
+    first = next((c for c, drawing in drawings if drawing is not None), None)
+    if first is not None:
+        commands.append(target.command("query", first.queries[0]))
+        if len(target.paths) == 1:
+            commands.append(target.command("plot", first.name, "-o", f"{first.name}.svg"))
+    return commands

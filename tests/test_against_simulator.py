@@ -74,6 +74,18 @@ SCHEDULES = [
 ]
 
 
+def test_stages_without_a_device_are_balanced_where_the_layout_is(tmp_path: Path) -> None:
+    """Backwards on a thread of their own: what they wait for is no computation of the stage."""
+    request = Request(
+        ranks=4, seed=3, layout="pp4-m8", style="gloo", steps_count=2, decoys=(), nccl="none"
+    )
+    write(request, tmp_path / "job")
+    with api.open(tmp_path / "job") as run:
+        ratios = run.query("stage_balance")["compute_ratio"]
+    assert len(ratios) == 4
+    assert ratios.to_list() == pytest.approx([1.0] * 4, abs=0.05)
+
+
 @pytest.mark.parametrize(
     "layout",
     soak(

@@ -158,6 +158,26 @@ def test_on_the_host_waiting_for_the_input_is_no_computation() -> None:
     assert {(r["start_ns"], r["end_ns"]) for r in traces.derive()} == {(1040, 1070)}
 
 
+def test_a_backward_on_a_thread_of_its_own_is_its_operators_there() -> None:
+    """Its range on the main thread holds only the receive; a forward's never lie elsewhere."""
+    traces = Traces(2)
+    for rank in (0, 1):
+        traces.range(rank, f"PP:{rank}F0", 1000, 1100)
+        traces.range(rank, f"PP:{rank}B0", 1100, 1300)
+        for name, start, end, thread in (
+            ("aten::mm", 1040, 1060, 1),
+            ("aten::copy_", 1010, 1090, 7),
+            ("c10d::recv_", 1101, 1103, 1),
+            ("MmBackward0", 1220, 1260, 2),
+            ("ReluBackward0", 1260, 1290, 2),
+            ("c10d::send", 1290, 1299, 1),
+        ):
+            traces.add("host_op", rank, name=name, category="operator", thread=thread,
+                       start_ns=start, dur_ns=end - start)  # fmt: skip
+    assert {(r["operation"], r["start_ns"], r["end_ns"]) for r in traces.derive()} == {
+        (F, 1040, 1060), (B, 1220, 1290)}  # fmt: skip
+
+
 def test_a_receive_posted_early_is_waited_for_from_the_compute_before() -> None:
     traces = Traces(2)
     traces.range(0, "PP:0F0", 1000, 1050)

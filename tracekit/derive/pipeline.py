@@ -224,9 +224,11 @@ FROM named n ASOF JOIN derive_step s
 WHERE n.start_ns < s.end_ns AND (open_until_ns IS NULL OR n.start_ns >= open_until_ns)
 """
 
-# The work inside a compute range. Kernels count by when they were launched.
+# The work inside a compute range. Kernels count by when they were launched. Where the backward runs
+# on a thread of its own, its range on the main thread holds the receive that it waits for and no
+# operator.
 _EXTENTS = """
-WITH ranges AS (SELECT source_id, place, start_ns, end_ns, thread FROM derive_range
+WITH ranges AS (SELECT source_id, place, start_ns, end_ns, thread, operation FROM derive_range
                 WHERE is_compute),
 gpu AS (
     SELECT r.source_id, r.place, min(g.start_ns) AS start_ns,
@@ -235,17 +237,28 @@ gpu AS (
       ON g.source_id = r.source_id AND g.launch_start_ns >= r.start_ns
     WHERE g.launch_start_ns < r.end_ns AND g.class = 'compute'
     GROUP BY r.source_id, r.place
-), host AS (
-    SELECT r.source_id, r.place, min(h.start_ns) AS start_ns,
-           max(h.start_ns + h.dur_ns) AS end_ns, CAST(NULL AS BIGINT) AS compute_ns
-    FROM host_op h ASOF JOIN ranges r
-      ON h.source_id = r.source_id AND h.thread = r.thread AND h.start_ns >= r.start_ns
-    WHERE h.start_ns + h.dur_ns <= r.end_ns AND h.category = 'operator'
-      AND h.source_id NOT IN (SELECT source_id FROM gpu)
-      AND NOT regexp_matches(h.name, '^(c10d::|gloo:|nccl:|record_param_comms|aten::empty)')
+), work AS (
+    SELECT source_id, thread, start_ns, start_ns + dur_ns AS end_ns FROM host_op
+    WHERE category = 'operator' AND source_id NOT IN (SELECT source_id FROM gpu)
+      AND NOT regexp_matches(name, '^(c10d::|gloo:|nccl:|record_param_comms|aten::empty)')
+), own AS (
+    SELECT r.source_id, r.place, min(w.start_ns) AS start_ns, max(w.end_ns) AS end_ns,
+           CAST(NULL AS BIGINT) AS compute_ns
+    FROM work w ASOF JOIN ranges r
+      ON w.source_id = r.source_id AND w.thread = r.thread AND w.start_ns >= r.start_ns
+    WHERE w.end_ns <= r.end_ns
+    GROUP BY r.source_id, r.place
+), elsewhere AS (
+    SELECT r.source_id, r.place, min(w.start_ns) AS start_ns, max(w.end_ns) AS end_ns,
+           CAST(NULL AS BIGINT) AS compute_ns
+    FROM work w ASOF JOIN
+         (SELECT * FROM ranges ANTI JOIN own USING (source_id, place)
+          WHERE operation = 'backward-compute') r
+      ON w.source_id = r.source_id AND w.start_ns >= r.start_ns
+    WHERE w.end_ns <= r.end_ns
     GROUP BY r.source_id, r.place
 )
-SELECT * FROM gpu UNION ALL SELECT * FROM host
+SELECT * FROM gpu UNION ALL SELECT * FROM own UNION ALL SELECT * FROM elsewhere
 """
 
 # Sources that name forwards and backwards, two of each or more: without pipeline stages, steps

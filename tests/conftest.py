@@ -11,7 +11,7 @@ import pytest
 from failed_queries import ask_with_each_query_failed
 
 from nccl_rules import build, known_facts  # noqa: F401  # fixtures of many files
-from tracekit import catalog, diagnose
+from tracekit import answers, catalog
 from tracekit.rules import Facts, JobFacts, Rule, RuleOutcome
 from tracekit.rules.base import UndeclaredQueryError
 from tracekit.store import beside, reader
@@ -72,7 +72,7 @@ def con(
 
     Another connection does not see what the test does, so a diagnosis asks on this one alone.
     """
-    monkeypatch.setattr(diagnose, "available_cpus", lambda: 1)
+    monkeypatch.setattr(answers, "available_cpus", lambda: 1)
     with beside(database) as connection:
         connection.begin()
         try:

@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from matplotlib.figure import Figure
 
+    from tracekit.answers import Answers
     from tracekit.job import JobDescription
     from tracekit.report.model import Report
     from tracekit.timeline import Detail, Written
@@ -52,18 +53,17 @@ class OpenRun:
     target: Target | None = None
     """The same as words of the next command."""
 
-    _has_macros: bool = False
+    @cached_property
+    def answers(self) -> Answers:
+        """What named queries answer."""
+        from tracekit.answers import Answers
+
+        return Answers(self.run)
 
     @property
     def con(self) -> duckdb.DuckDBPyConnection:
-        """The connection with every view and macro, as SQL and a diagnosis need it."""
-        from tracekit import catalog
-
-        con = self.run.con
-        if not self._has_macros:
-            catalog.load_macros(con, may_have_hosts=self.run.may_have_hosts)
-            self._has_macros = True
-        return con
+        """The connection with every view and macro, as SQL needs it."""
+        return self.answers.con()
 
     @property
     def path(self) -> Path:
@@ -83,10 +83,7 @@ class OpenRun:
         if catalog.finds_nothing(query, self.run.tables):
             query.bind(params)
             return catalog.no_rows(self.run.prepare(()), query)
-        con = self.run.prepare(query.reads)
-        if not self._has_macros:
-            catalog.load_macros(con, query.sql, may_have_hosts=self.run.may_have_hosts)
-        rows = catalog.run(con, name, **params)
+        rows = catalog.run(self.answers.con([query]), name, **params)
         if query.completed == "replay":
             from tracekit import replays
 
@@ -121,9 +118,8 @@ class OpenRun:
         from tracekit.report.config import DiagnoseConfig
         from tracekit.report.domains import with_topology
 
-        con = self.con
         facts = replace(
-            job_facts(con, self.run.selection.attempt),
+            job_facts(self.answers, self.run.selection.attempt),
             run_id=self.name or str(self.path),
             target=self.target or Target((str(self.path),)),
         )
@@ -141,7 +137,13 @@ class OpenRun:
         facts = with_topology(facts, self.job)
         facts = replace(facts, prices=self.job.prices if self.job is not None else None)
         settings = DiagnoseConfig.from_mapping(config or {}, select, ignore)
-        return diagnose(con, facts, config=settings, filled=self.run.tables, description=self.job)
+        return diagnose(
+            self.answers,
+            facts,
+            config=settings,
+            filled=self.run.tables,
+            description=self.job,
+        )
 
     def page(self, report: Report | None = None) -> str:
         """The report as one HTML page that needs no network; None diagnoses first."""

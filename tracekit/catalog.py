@@ -296,20 +296,29 @@ def no_rows(con: duckdb.DuckDBPyConnection, query: Query) -> pa.Table:
 
 
 def load_macros(
-    con: duckdb.DuckDBPyConnection, text: str | None = None, *, may_have_hosts: bool = True
-) -> None:
+    con: duckdb.DuckDBPyConnection,
+    text: str | None = None,
+    *,
+    may_have_hosts: bool = True,
+    loaded: Collection[str] = (),
+) -> set[str]:
     """Create the macros that queries use in this connection, whose tables must exist.
 
-    With ``text`` (a query) only those that it needs. ``may_have_hosts``: whether a rank may have
-    no GPU operations, so that it is measured on its host.
+    With ``text`` (of queries) only those that it needs, and none of those that are ``loaded``;
+    the names of what was made. ``may_have_hosts``: whether a rank may have no GPU operations, so
+    that it is measured on its host.
     """
+    statements = _macro_statements(may_have_hosts)
+    wanted = statements.keys() if text is None else macros.used_by(text, statements)
+    made = [name for name in statements if name in wanted and name not in loaded]
+    for name in made:
+        con.execute(statements[name])
+    return set(made)
+
+
+def _macro_statements(may_have_hosts: bool) -> dict[str, str]:
     statements = {macro.name: macro.sql for macro in macros.macros().values()}
-    if not may_have_hosts:
-        statements["host_work"] = NO_HOST_WORK
-    wanted = None if text is None else macros.used_by(text, statements)
-    for name, statement in statements.items():
-        if wanted is None or name in wanted:
-            con.execute(statement)
+    return statements if may_have_hosts else {**statements, "host_work": NO_HOST_WORK}
 
 
 SHARED_MACROS = {
@@ -325,14 +334,18 @@ query gives them; in an order in which none needs a later one."""
 
 
 @contextmanager
-def shared(con: duckdb.DuckDBPyConnection, names: Iterable[str]) -> Iterator[None]:
+def shared(
+    con: duckdb.DuckDBPyConnection, names: Iterable[str], *, may_have_hosts: bool = True
+) -> Iterator[None]:
     """Within it, what two or more of the named queries would each derive is derived once.
 
-    Macros must be loaded. Rows are the same: a macro with the tables that all queries give it is
-    read from a table in memory (spilled like any other) instead of being expanded again.
+    Macros must be loaded, for the same ``may_have_hosts``. Rows are the same: a macro with the
+    tables that all queries give it is read from a table in memory (spilled like any other) instead
+    of being expanded again.
     """
     texts = [find(name).sql for name in names]
-    used = [macros.used_by(text) for text in texts]
+    statements = _macro_statements(may_have_hosts)
+    used = [macros.used_by(text, statements) for text in texts]
     worth = [m for m in SHARED_MACROS if sum(m in words for words in used) > 1]
     made: list[str] = []
     try:
@@ -342,7 +355,7 @@ def shared(con: duckdb.DuckDBPyConnection, names: Iterable[str]) -> Iterator[Non
         yield
     finally:
         for name in reversed(made):  # each is bound while those that it needs are tables
-            con.execute(macros.macros()[name].sql)
+            con.execute(statements[name])
         for name in made:
             con.execute(f"DROP TABLE shared_{name}")
 

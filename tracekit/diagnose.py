@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from statistics import median
@@ -16,18 +14,13 @@ from tracekit.report.config import DiagnoseConfig
 from tracekit.report.model import InputFile, InputIssue, Report
 from tracekit.rules import RULES, Facts, JobFacts, Rule, configured
 from tracekit.rules.base import KernelThresholds
-from tracekit.runs import available_cpus
-from tracekit.store import beside
 
 if TYPE_CHECKING:
-    import duckdb
-
+    from tracekit.answers import Answers, Rows
     from tracekit.catalog import Query
     from tracekit.job import JobDescription
     from tracekit.rules.base import Replay
 
-QUERY_THREADS = 4
-"""Queries of a small run that run at a time: more share too little memory."""
 LONG_SILENCE_NS = 10**9
 """What is asked "after silence" is asked only where no rank communicates at the end of its capture
 for so long: no limit of silence in the rules is that short."""
@@ -40,30 +33,31 @@ one: the least that slow_steps calls slow."""
 
 
 def diagnose(
-    con: duckdb.DuckDBPyConnection,
+    answers: Answers,
     job: JobFacts | None = None,
     inputs: Sequence[InputFile] | None = None,
     config: DiagnoseConfig | None = None,
     filled: Collection[str] | None = None,
     description: JobDescription | None = None,
 ) -> Report:
-    """Diagnose the run that the connection shows (views of all tables, macros loaded).
+    """Diagnose the run that is asked.
 
     ``job`` and ``inputs`` default to what the run's own tables say; give ``job`` to add what a
-    job.toml knows (``dataclasses.replace(job_facts(con), world_size=64)``). Rows of other
+    job.toml knows (``dataclasses.replace(job_facts(answers), world_size=64)``). Rows of other
     attempts than ``job.attempt`` are left out. ``filled`` names the tables that have rows, so that
     queries which can find nothing are not planned; None: ask them all. ``description`` is what the
     user says of the job.
     """
-    job = job if job is not None else job_facts(con)
-    inputs = inputs if inputs is not None else input_files(con)
+    job = job if job is not None else job_facts(answers)
+    inputs = inputs if inputs is not None else input_files(answers)
     config = config or DiagnoseConfig()
     rules = configured(select=config.select, ignore=config.ignore)
-    return build_report(gather(con, job, filled, description, rules, config.report), inputs, config)
+    facts = gather(answers, job, filled, description, rules, config.report)
+    return build_report(facts, inputs, config)
 
 
 def gather(
-    con: duckdb.DuckDBPyConnection,
+    answers: Answers,
     job: JobFacts,
     filled: Collection[str] | None = None,
     description: JobDescription | None = None,
@@ -81,34 +75,34 @@ def gather(
     rows: dict[str, list[Mapping[str, Any]]] = {}
     unavailable: dict[str, str] = {}
     asked: list[Query] = []
-    filled = None if filled is None else catalog.with_domains(con, filled)
+    filled = None if filled is None else answers.with_domains(filled)
     for query in queries:
         if filled is not None and catalog.finds_nothing(query, filled):
             rows[query.name] = []
         else:
             asked.append(query)
 
-    def take(answers: Iterable[tuple[str, list[dict[str, Any]] | QueryError]]) -> None:
-        for name, found in answers:
+    def take(answered: Iterable[tuple[str, Rows | QueryError]]) -> None:
+        for name, found in answered:
             if isinstance(found, QueryError):
                 unavailable[name] = found.message.splitlines()[0]
             else:
                 rows[name] = [r for r in found if r.get("attempt") in (None, job.attempt)]
 
     # What another query's answer can spare comes last.
-    first = [q for q in asked if q.asked in ("", "report")]
-    with catalog.shared(con, [q.name for q in first]):
-        take(_answers(con, [q.name for q in first]))
-        gated = [q for q in asked if q not in first]
+    first = [q.name for q in asked if q.asked in ("", "report")]
+    with answers.sharing(first):
+        take(answers.each(first))
+        gated = [q for q in asked if q.name not in first]
         spared = [q for q in gated if _is_spared(q, rows, unavailable)]
         rows |= {q.name: [] for q in spared}
         rest = [q.name for q in gated if q not in spared]
-        with catalog.shared(con, rest):
-            take(_answers(con, rest))
+        with answers.sharing(rest):
+            take(answers.each(rest))
     rows["traffic"] = list(traffic.beside(rows.get("traffic", ()), description))
-    paths = _rows(con, "job_sources")
+    paths = answers.rows("job_sources")
     if any(r["status"] == "partial" for r in paths):
-        job = replace(job, broken_ranks=_broken(con, job.attempt))
+        job = replace(job, broken_ranks=_broken(answers, job.attempt))
     return Facts(
         job=job,
         rows=rows,
@@ -116,21 +110,21 @@ def gather(
         sources={int(r["source_id"]): str(r["path"]) for r in paths},
         description=description,
         kernel_limits=limits or KernelThresholds(),
-        replay=_LaterReplay(con),
+        replay=_LaterReplay(answers),
     ).without_lost({q.name for q in queries if q.is_of_device})
 
 
 class _LaterReplay:
     """A replay of ranks, loaded when a rule first asks: most jobs need no price by replay."""
 
-    def __init__(self, con: duckdb.DuckDBPyConnection) -> None:
-        self._con = con
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
 
     @cached_property
     def _loaded(self) -> Replay:
         from tracekit.replays import RankReplay
 
-        return RankReplay(self._con)
+        return RankReplay(self._answers.con())
 
     def saved_ns(self, ranks: Sequence[int]) -> float | None:
         return self._loaded.saved_ns(ranks)
@@ -156,9 +150,9 @@ class _LaterReplay:
         return self._loaded.is_by_streams
 
 
-def _broken(con: duckdb.DuckDBPyConnection, attempt: int) -> frozenset[int]:
+def _broken(answers: Answers, attempt: int) -> frozenset[int]:
     """Ranks of an attempt with a file that was not read whole."""
-    rows = _rows(con, "coverage")
+    rows = answers.rows("coverage")
     return frozenset(
         int(r["rank"]) for r in rows if r["attempt"] == attempt and r["status"] == "partial"
     )
@@ -210,42 +204,10 @@ def _has_slow_steps(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
     return bool(longest) and max(longest.values()) > (1 + MIN_SLOW_RATIO) * median(longest.values())
 
 
-def _answers(
-    con: duckdb.DuckDBPyConnection, names: Sequence[str]
-) -> Iterator[tuple[str, list[dict[str, Any]] | QueryError]]:
-    """What each query answers, in order.
-
-    A small run has one thread in DuckDB, because planning takes longer than running; then queries
-    run beside each other, on as many cores as there are up to ``QUERY_THREADS``.
-    """
-    local = threading.local()
-
-    def answer(name: str, con: duckdb.DuckDBPyConnection) -> list[dict[str, Any]] | QueryError:
-        try:
-            return _rows(con, name)
-        except QueryError as error:
-            return error
-
-    def aside(name: str) -> list[dict[str, Any]] | QueryError:
-        if not hasattr(local, "con"):
-            local.con = beside(con)  # a connection serves one query at a time
-        return answer(name, local.con)
-
-    if not names:
-        return
-    ((threads,),) = con.execute("SELECT current_setting('threads')").fetchall()
-    count = min(QUERY_THREADS, available_cpus()) if threads == 1 else 1
-    if count == 1:
-        yield from ((name, answer(name, con)) for name in names)
-        return
-    with ThreadPoolExecutor(count, "query") as pool:
-        yield from zip(names, pool.map(aside, names), strict=True)
-
-
-def job_facts(con: duckdb.DuckDBPyConnection, attempt: int | None = None) -> JobFacts:
+def job_facts(answers: Answers, attempt: int | None = None) -> JobFacts:
     """What the run's own tables say of the job: the given attempt, or the latest."""
-    attempts = _rows(con, "job_attempts")
-    ranks = _rows(con, "job_ranks")
+    attempts = answers.rows("job_attempts")
+    ranks = answers.rows("job_ranks")
     if attempt is None:
         attempt = max((int(r["attempt"]) for r in (*attempts, *ranks)), default=1)
     stated = next((r for r in attempts if r["attempt"] == attempt), None)
@@ -268,10 +230,10 @@ def job_facts(con: duckdb.DuckDBPyConnection, attempt: int | None = None) -> Job
     )
 
 
-def input_files(con: duckdb.DuckDBPyConnection) -> tuple[InputFile, ...]:
+def input_files(answers: Answers) -> tuple[InputFile, ...]:
     """Every file that was given, with what was skipped or repaired in it."""
     issues: dict[int, list[InputIssue]] = {}
-    for row in _rows(con, "input_issues"):
+    for row in answers.rows("input_issues"):
         issues.setdefault(int(row["source_id"]), []).append(
             InputIssue(
                 name=str(row["counter"]),
@@ -289,11 +251,5 @@ def input_files(con: duckdb.DuckDBPyConnection) -> tuple[InputFile, ...]:
             issues=tuple(issues.get(int(row["source_id"]), ())),
             reason=row["reason"],
         )
-        for row in _rows(con, "job_sources")
+        for row in answers.rows("job_sources")
     )
-
-
-def _rows(con: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, Any]]:
-    from tracekit import catalog
-
-    return catalog.run(con, query).to_pylist()  # type: ignore[no-any-return]  # pyarrow is untyped

@@ -17,6 +17,7 @@ import pytest
 from failed_queries import ask_with_each_query_failed
 
 from tracekit import catalog
+from tracekit.answers import Answers
 from tracekit.diagnose import gather
 from tracekit.errors import QueryError
 from tracekit.findings import Finding, Impact, Scope, Severity, When, confidence_from
@@ -115,7 +116,7 @@ def test_a_query_is_not_spared_by_one_that_failed(
         return run(connection, query, *args, **options)
 
     monkeypatch.setattr(catalog, "run", fails)
-    facts = gather(con, JobFacts())
+    facts = gather(Answers(con), JobFacts())
     assert "comm_summary" in facts.unavailable
     assert {"expert_load", "standing"} <= set(asked)
 
@@ -123,7 +124,7 @@ def test_a_query_is_not_spared_by_one_that_failed(
 def test_only_what_the_selected_rules_and_the_report_read_is_asked(
     con: duckdb.DuckDBPyConnection,
 ) -> None:
-    asked = gather(con, JobFacts(), rules=[rule("gc-pause")]).rows.keys()
+    asked = gather(Answers(con), JobFacts(), rules=[rule("gc-pause")]).rows.keys()
     assert "gc_pause" in asked
     assert not {"sync_stall", "straggler", "match_coverage"} & asked
     # What the report looks at by name is asked, whichever rules run.

@@ -16,7 +16,7 @@ COMPILE := uv pip compile --quiet --no-config --universal --python-version 3.11 
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env demo test test-all check docs golden bench accuracy bundle check-wheels pins clean
+.PHONY: help env demo test test-all check docs golden pictures bench accuracy bundle check-wheels pins clean
 
 help:  ## list the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,9 +52,11 @@ demo: $(READY)  ## diagnose a recorded slow job (DEMO=path for another)
 	@$(BIN)/tracekit ingest $(DEMO) --run demo-out/run
 	@$(BIN)/tracekit diagnose demo-out/run --format text -o demo-out/report.txt
 	@$(BIN)/tracekit diagnose demo-out/run --format json -o demo-out/report.json
+	@$(BIN)/tracekit diagnose demo-out/run --format html -o demo-out/report.html
 	@echo
 	@echo 'its traces            $(DEMO)'
 	@echo 'this report           demo-out/report.txt'
+	@echo 'the same as a page    file://$(CURDIR)/demo-out/report.html'
 	@echo 'the same as JSON      demo-out/report.json'
 	@echo 'the tables behind it  demo-out/run'
 	@echo 'look further          $(BIN)/tracekit query --list'
@@ -78,6 +80,9 @@ docs: $(READY)  ## write the generated documents again
 
 golden: $(READY)  ## rewrite the expected outputs of the tests; then read the diff
 	@TRACEKIT_UPDATE_GOLDEN=1 $(RUN) -m pytest $(ARGS)
+
+pictures: $(READY)  ## make the pictures of README.md and docs/ again; needs a Chromium
+	@PYTHONPATH=tests $(RUN) .ci/pictures.py
 
 bench: $(READY) .venv-bench/.stamp  ## measure speed and memory beside the peers
 	@$(RUN) tests/benchmarks/run.py --peers $(CURDIR)/.venv-bench/bin/python $(ARGS)

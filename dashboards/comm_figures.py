@@ -37,7 +37,7 @@ def overlap(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     axes.bar(places, hidden, 0.86, color=look.PALETTE["green"], label="hidden behind computing")
     axes.bar(places, exposed, 0.86, bottom=hidden, color=look.PALETTE["orange"], label="not hidden")
     axes.set_xlim(-0.6, len(shown) - 0.4)
-    axes.set_xticks(*look.some_ticks([str(found[i]["rank"]) for i in shown], 32))
+    axes.set_xticks(*look.some_ticks([str(found[i]["rank"]) for i in shown]))
     axes.set_xlabel("rank" if together == 1 else f"rank (of each {together}, the least usual)")
     axes.set_ylabel(f"communication [{unit}]")
     look.grid(axes)

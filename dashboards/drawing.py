@@ -24,6 +24,29 @@ class Drawing:
     says: str
 
 
+SECTIONS = {
+    "steps": "Steps",
+    "lateness": "Who was late",
+    "communication": "Communication",
+    "work": "Operators and kernels",
+    "devices": "Devices",
+}
+"""Parts of a page by name, in order, with their titles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of a page: columns of (title, kind), where the kind is ``n`` for numbers, ``text``
+    for sentences, ``name`` or ``path`` for code, or empty. A cell is text, or (text, what it is
+    sorted by)."""
+
+    name: str
+    section: str
+    caption: str
+    columns: Sequence[tuple[str, str]]
+    rows: Sequence[Sequence[Any]]
+
+
 Draw = Callable[[Rows, "Sequence[Finding]"], "Drawing | None"]
 
 
@@ -38,6 +61,7 @@ class Chart:
 
     name: str
     title: str
+    section: str
     queries: tuple[str, ...]
     draw: Draw
     needs: str

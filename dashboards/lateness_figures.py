@@ -15,6 +15,9 @@ from tracekit.wording import plural, seconds
 if TYPE_CHECKING:
     from tracekit.findings import Finding
 
+LEAST_TOP_RATIO = 0.05
+"""The colours reach at least to this share of a step (of the window): noise must not look like a
+fire. What costs less than it is no major finding."""
 MAX_MATRIX = 96
 """Ranks of a matrix of pairs; of more, several share a row and a column."""
 
@@ -36,13 +39,15 @@ def late_ranks(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     for r in late:
         values[row_of[r["rank"]], column_of[r["capture_id"], r["step"]]] += r["exposed_gap_ns"] or 0
     divisor, unit = look.time_unit(float(values.max()))
+    usual = float(np.median([r["dur_ns"] for r in whole])) if whole else 0.0
     cells, down, across = heat.folded(values / divisor, look.MAX_ROWS, look.MAX_COLUMNS)
 
     figure = look.new_figure(min(7.0, max(1.9, 1.1 + 0.2 * len(cells))))
     axes = figure.add_subplot()
-    heat.draw(axes, cells, unit=f"waited for [{unit}]")
-    axes.set_yticks(*look.some_ticks([str(r) for r in ranks[::down]]))
-    axes.set_xticks(*look.some_ticks(step_labels(keys[::across]), 30))
+    most = max(float(np.nanmax(cells)), LEAST_TOP_RATIO * usual / divisor)
+    heat.draw(axes, cells, unit=f"waited for [{unit}]", most=most)
+    axes.set_yticks(*look.row_ticks([str(r) for r in ranks[::down]]))
+    axes.set_xticks(*look.some_ticks(step_labels(keys[::across])))
     axes.set_ylabel("rank" if down == 1 else f"rank (the worst of each {down})")
     axes.set_xlabel("step" if across == 1 else f"step (the worst of each {across})")
 
@@ -85,8 +90,8 @@ def stage_replicas(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | No
         axes, cells, unit="times the median rank", least=min(low - 1e-9, 0.9),
         most=max(high, 1.1), numbers="{:.2f}",
     )  # fmt: skip
-    axes.set_yticks(*look.some_ticks([str(s) for s in stages[::down]]))
-    axes.set_xticks(*look.some_ticks([str(s) for s in replicas[::across]], 32))
+    axes.set_yticks(*look.row_ticks([str(s) for s in stages[::down]]))
+    axes.set_xticks(*look.some_ticks([str(s) for s in replicas[::across]]))
     axes.set_ylabel("stage" if down == 1 else f"stage (the worst of each {down})")
     axes.set_xlabel("replica" if across == 1 else f"replica (the worst of each {across})")
     most = max((r for r in found if r["ratio"] is not None), key=lambda r: float(r["ratio"]))
@@ -119,10 +124,12 @@ def delay_matrix(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None
     size = min(4.6, max(2.2, 1.2 + 0.2 * len(cells)))
     figure = look.new_figure(size, min(look.WIDTH_INCHES, size + 1.0))
     axes = figure.add_subplot()
-    heat.draw(axes, cells, unit=f"waiting [{unit}]")
-    ticks = look.some_ticks([str(r) for r in ranks[::down]], 16)
-    axes.set_yticks(*ticks)
-    axes.set_xticks(*ticks)
+    window = sum(r["dur_ns"] for r in rows["step_breakdown"] if r["rank"] == ranks[0])
+    most = max(float(np.nanmax(cells)), LEAST_TOP_RATIO * window / divisor)
+    heat.draw(axes, cells, unit=f"waiting [{unit}]", most=most)
+    labels = [str(r) for r in ranks[::down]]
+    axes.set_yticks(*look.row_ticks(labels, 16))
+    axes.set_xticks(*look.some_ticks(labels, 60))
     several = "" if down == 1 else f" (the worst of each {down})"
     axes.set_ylabel(f"late rank{several}")
     axes.set_xlabel(f"waiting rank{several}")

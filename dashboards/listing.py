@@ -11,6 +11,7 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         name="step_times",
         title="How long each step took",
+        section="steps",
         queries=("step_breakdown",),
         draw=step_times,
         needs="traces with steps",
@@ -19,13 +20,15 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         name="rank_time",
         title="Where a rank's step goes",
+        section="steps",
         queries=("step_breakdown",),
         draw=rank_time,
         needs="traces with steps",
     ),
     Chart(
         name="late_ranks",
-        title="Who was late",
+        title="Who was late in which step",
+        section="lateness",
         queries=("late_steps", "step_breakdown"),
         draw=late_ranks,
         needs="collectives that were matched across ranks and a rank that others waited for",
@@ -33,6 +36,7 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         name="delay_matrix",
         title="Who waited for whom",
+        section="lateness",
         queries=("delay_matrix", "step_breakdown"),
         draw=delay_matrix,
         needs="collectives that were matched across ranks and a rank that others waited for",
@@ -40,6 +44,7 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         name="stage_replicas",
         title="How long each stage and replica computes",
+        section="lateness",
         queries=("pipeline_heat_map",),
         draw=stage_replicas,
         needs="operations of a pipeline",
@@ -47,6 +52,7 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         name="overlap",
         title="How much communication is hidden",
+        section="communication",
         queries=("overlap",),
         draw=overlap,
         needs="traces with communication",
@@ -54,6 +60,7 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         name="traffic",
         title="What is sent, and what the layout needs",
+        section="communication",
         queries=("traffic",),
         draw=traffic,
         needs="collectives whose sizes are known",

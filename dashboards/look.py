@@ -47,6 +47,7 @@ PALETTE = {
     "orange": "#e69f00",
     "green": "#009e73",
     "red": "#d55e00",
+    "mark": "#b04400",  # red, as text: 4.5 to 1 on paper
     "sky": "#56b4e9",
     "pink": "#cc79a7",
     "grey": "#b6bec7",
@@ -66,11 +67,12 @@ DARK = {
     "orange": "#f0b429",
     "green": "#2fc79b",
     "red": "#ff8b4a",
+    "mark": "#ff9a62",
     "sky": "#8fd0f5",
     "pink": "#e39cc4",
     "grey": "#68737f",
-    "heat1": "#33261d",
-    "heat2": "#553319",
+    "heat1": "#47301f",
+    "heat2": "#65401f",
     "heat3": "#7f4616",
     "heat4": "#b06018",
     "heat5": "#dd8530",
@@ -192,10 +194,18 @@ def byte_unit(largest_bytes: float) -> tuple[float, str]:
     return 1.0, "B"
 
 
-def some_ticks(labels: Sequence[str], limit: int = MAX_TICKS) -> tuple[list[int], list[str]]:
-    """Places and texts of at most so many ticks, evenly apart, from the first."""
-    step = max(1, -(-len(labels) // limit))
+def some_ticks(labels: Sequence[str], chars: int = 110) -> tuple[list[int], list[str]]:
+    """Places and texts of ticks, evenly apart from the first: as many as fit where so many
+    characters do."""
+    widest = max((len(label) for label in labels), default=1) + 2
+    step = max(1, -(-len(labels) * widest // chars))
     places = list(range(0, len(labels), step))
+    return places, [labels[i] for i in places]
+
+
+def row_ticks(labels: Sequence[str], limit: int = MAX_TICKS) -> tuple[list[int], list[str]]:
+    """The same for ticks below each other: at most so many."""
+    places = list(range(0, len(labels), max(1, -(-len(labels) // limit))))
     return places, [labels[i] for i in places]
 
 

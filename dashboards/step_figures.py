@@ -113,16 +113,16 @@ def step_times(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
         _lanes(above[0], keys, findings, marked)
     axes.set_ylim(0, longest / divisor * 1.08)
     axes.set_xlim(-0.5, len(keys) - 0.5)
-    axes.set_xticks(*look.some_ticks(step_labels(keys), 30))
+    axes.set_xticks(*look.some_ticks(step_labels(keys)))
     axes.set_xlabel("step" if len({c for c, _ in keys}) == 1 else "capture:step")
     axes.set_ylabel(f"step time [{unit}]")
     look.grid(axes)
     figure.legend(loc="outside upper left", ncols=4)
 
     slowest = max(lasted, key=lambda k: lasted[k][0])
-    says = f"{plural(len(keys), 'step')}"
+    says = plural(len(keys), "step")
     if usual is not None:
-        says += f", of which {len(steady)} are judged; the median is {seconds(usual / 1e9)}"
+        says += f", {len(steady)} of them judged; the median is {seconds(usual / 1e9)}"
     says += f". The longest is step {slowest[1]} with {seconds(lasted[slowest][0] / 1e9)}."
     return Drawing(figure, says)
 
@@ -146,7 +146,7 @@ def _lanes(
     axes.set_ylim(len(marked) - 0.5, -0.5)
     axes.set_xlim(-0.5, len(keys) - 0.5)
     axes.set_xticks([])
-    axes.tick_params(length=0, labelcolor=look.PALETTE["red"])
+    axes.tick_params(length=0, labelcolor=look.PALETTE["mark"])
     for spine in axes.spines.values():
         spine.set_visible(False)
 
@@ -198,7 +198,7 @@ def rank_time(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
         axes.bar(places, heights, 0.86, bottom=base, color=look.PALETTE[colour], label=name)
         base += heights
     axes.set_xlim(-0.6, len(shown) - 0.4)
-    axes.set_xticks(*look.some_ticks([str(ranks[i]) for i in shown], 32))
+    axes.set_xticks(*look.some_ticks([str(ranks[i]) for i in shown]))
     axes.set_xlabel("rank" if together == 1 else f"rank (of each {together}, the least usual)")
     axes.set_ylabel(f"time of a mean step [{unit}]")
     look.grid(axes)

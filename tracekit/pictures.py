@@ -69,8 +69,11 @@ def page(
     description: JobDescription | None = None,
 ) -> str:
     """The report as one page with every figure that the run has rows for."""
+    from tracekit.dashboards.work_tables import kernels
     from tracekit.report.html import to_html
 
     names = dict.fromkeys(query for c in charts() for query in c.queries)
-    rows: Rows = rows_for(con, names, filled, description)
-    return to_html(report, [(c, drawn(c, rows, report.findings)) for c in charts()])
+    rows: Rows = rows_for(con, [*names, "kernel_summary"], filled, description)
+    drawings = [(c, drawn(c, rows, report.findings)) for c in charts()]
+    tables = [t for t in (kernels(rows["kernel_summary"]),) if t is not None]
+    return to_html(report, drawings, tables)

@@ -12,6 +12,7 @@ import pytest
 from tracekit import catalog
 from tracekit.dashboards import chart, charts, drawn, heat, look
 from tracekit.dashboards.drawing import Drawing
+from tracekit.dashboards.work_tables import kernels
 from tracekit.errors import UsageError
 from tracekit.findings import Confidence, Finding, Impact, Scope, Severity, When
 
@@ -87,7 +88,7 @@ def test_warm_up_is_shown_and_not_in_the_median() -> None:
     found = made("step_times", step_breakdown=rows)
     assert list(lines(found)["warm-up"].get_xdata()) == [0]
     assert "median 10.0 ms" in lines(found)
-    assert "of which 2 are judged" in found.says
+    assert "2 of them judged" in found.says
 
 
 def test_a_rank_s_bar_is_its_mean_step_in_parts() -> None:
@@ -261,3 +262,26 @@ def test_light_and_dark_have_the_same_colours_each_once() -> None:
 def test_no_file_is_written_under_a_name_that_is_no_figure_s() -> None:
     with pytest.raises(UsageError, match="no kind of figure"):
         look.check_name(Path("step_times.gif"))
+
+
+def test_noise_is_pale() -> None:
+    rows = [step(rank, n, 100) for rank in range(3) for n in range(4)]
+    found = made("late_ranks", step_breakdown=rows, late_steps=[late(1, 0, 0.5)])
+    assert cells(found) == [("heat1", 1)]  # half a millisecond of a step of a hundred
+
+
+def test_kernels_stand_by_their_time_on_all_ranks() -> None:
+    row = {"class": "compute", "max_ns": 3 * MS}
+    table = kernels(
+        [
+            row | {"rank": 0, "name": "gemm", "calls_count": 2, "total_ns": 4 * MS},
+            row | {"rank": 1, "name": "gemm", "calls_count": 2, "total_ns": 2 * MS},
+            row | {"rank": 1, "name": "relu", "calls_count": 1, "total_ns": 2 * MS},
+        ]
+    )
+    assert table is not None
+    assert [[c if isinstance(c, str) else c[0] for c in r] for r in table.rows] == [
+        ["gemm", "compute", "75 %", "3.00 ms", "2", "1.50 ms", "3.00 ms", "2"],
+        ["relu", "compute", "25 %", "1.00 ms", "0.5", "2.00 ms", "3.00 ms", "1"],
+    ]
+    assert kernels([]) is None

@@ -11,11 +11,11 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from tracekit.dashboards.drawing import SECTIONS
 from tracekit.findings import BudgetPart, Evidence, Finding
 from tracekit.report.model import Document, InputFile, Report
 from tracekit.report.text import (
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-    from tracekit.dashboards.drawing import Chart, Drawing
+    from tracekit.dashboards.drawing import Chart, Drawing, Table
 
 MAX_INPUTS = 2_000
 """Files that the page lists: those with something to say come first."""
@@ -47,28 +47,15 @@ _PART_COLOURS = {
     "other_waiting": "orange",
     "bubble": "sky",
     "host": "grey",
-    "unexplained": "pink",
+    "unexplained": "muted",
 }
-_SECTIONS = (
-    ("steps", "Steps", ("step_times", "rank_time")),
-    ("lateness", "Who was late", ("late_ranks", "delay_matrix", "stage_replicas")),
-    ("communication", "Communication", ("overlap", "traffic")),
-)
+
+Drawings = Sequence["tuple[Chart, Drawing | None]"]
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table of a page: columns of (title, kind), kind ``n`` for numbers, ``text`` for sentences
-    or empty; cells are text, or (text, value to sort by)."""
-
-    name: str
-    caption: str
-    columns: Sequence[tuple[str, str]]
-    rows: Sequence[Sequence[Any]]
-
-
-def to_html(report: Report, drawings: Sequence[tuple[Chart, Drawing | None]] = ()) -> str:
-    """The whole report as a page, with a final newline; ``drawings`` are shown where they fit."""
+def to_html(report: Report, drawings: Drawings = (), tables: Sequence[Table] = ()) -> str:
+    """The whole report as a page, with a final newline; drawings and tables stand in the section
+    that they name."""
     document, notes = report.document, report.notes
     labels = {f.id: f"F{i}" for i, f in enumerate(document.findings, 1)}
     title, _, about = title_words(document, notes).partition("  ")
@@ -83,7 +70,7 @@ def to_html(report: Report, drawings: Sequence[tuple[Chart, Drawing | None]] = (
         budget=_budget(document, labels),
         findings=[_finding(document, f, labels) for f in document.findings],
         finding_rows=[_finding_row(f, labels) for f in document.findings],
-        sections=_sections(drawings),
+        sections=_sections(drawings, tables),
         not_checked=_not_checked(document),
         not_drawn=[(c.title, c.needs) for c, drawing in drawings if drawing is None],
         inputs=[_input(f) for f in inputs[:MAX_INPUTS]],
@@ -261,7 +248,7 @@ def _budget(document: Document, labels: Mapping[str, str]) -> dict[str, Any] | N
     return {"parts": parts, "words": sum_words(document) + ".", "spread": spread}
 
 
-_FINDING_COLOURS = ("red", "heat5", "heat6", "heat4", "heat3")
+_FINDING_COLOURS = ("red", "heat7", "heat4", "pink", "heat2")
 
 
 def _part_colour(part: BudgetPart, index: int) -> str:
@@ -273,7 +260,7 @@ def _part_colour(part: BudgetPart, index: int) -> str:
 def _finding_row(finding: Finding, labels: Mapping[str, str]) -> list[Any]:
     cost = finding.impact.s_per_step
     return [
-        (labels[finding.id], finding_number(labels[finding.id])),
+        (_link(labels[finding.id]), labels[finding.id][1:]),
         (finding.severity.value, finding.severity.weight),
         finding.rule,
         scope_words(finding),
@@ -283,9 +270,11 @@ def _finding_row(finding: Finding, labels: Mapping[str, str]) -> list[Any]:
     ]
 
 
-def finding_number(label: str) -> int:
-    """F12 as 12, to sort by."""
-    return int(label[1:])
+def _link(label: str) -> Markup:
+    """A finding's label that leads to it: where a link enters what is folded, a browser unfolds."""
+    from markupsafe import Markup
+
+    return Markup('<a href="#{0}">{0}</a>').format(label)
 
 
 def _finding(document: Document, finding: Finding, labels: Mapping[str, str]) -> dict[str, Any]:
@@ -327,13 +316,17 @@ def _evidence(evidence: Evidence, prefix: str = "") -> list[Any]:
     ]
 
 
-def _sections(drawings: Sequence[tuple[Chart, Drawing | None]]) -> list[dict[str, Any]]:
-    shown = {c.name: shown_figure(c, drawing) for c, drawing in drawings if drawing is not None}
+def _sections(drawings: Drawings, tables: Sequence[Table]) -> list[dict[str, Any]]:
     sections = []
-    for name, title, charts in _SECTIONS:
-        figures = [shown[c] for c in charts if c in shown]
-        if figures:
-            sections.append({"name": name, "title": title, "figures": figures, "tables": []})
+    for name, title in SECTIONS.items():
+        figures = [
+            shown_figure(chart, drawing)
+            for chart, drawing in drawings
+            if drawing is not None and chart.section == name
+        ]
+        rows = [table for table in tables if table.section == name]
+        if figures or rows:
+            sections.append({"name": name, "title": title, "figures": figures, "tables": rows})
     return sections
 
 
@@ -360,7 +353,7 @@ def _known(texts: Iterable[str | None]) -> list[str]:
     return [t for t in texts if t]
 
 
-def _commands(report: Report, drawings: Sequence[tuple[Chart, Drawing | None]]) -> list[str]:
+def _commands(report: Report, drawings: Drawings) -> list[str]:
     target = report.target
     commands = [target.command("diagnose", "--format", "html", "-o", "report.html")]
     if report.findings:

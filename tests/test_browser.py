@@ -1,0 +1,210 @@
+"""Pages in a real browser: no complaint, no request, readable in light, dark and on a phone."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import browser
+import tracekit
+from tracekit.dashboards import charts, drawn
+from tracekit.report import build_report
+from tracekit.report.html import to_html
+from traces import make_trace, write_trace
+
+ROOT = Path(__file__).resolve().parent.parent
+FIXTURES = ROOT / "fixtures"
+SHOTS = os.environ.get("TRACEKIT_SCREENSHOTS")
+"""A folder to which every page that is tested is drawn, to look at."""
+MS = 1_000_000
+DESK, PHONE = 1280, 390
+MIN_CONTRAST = 4.5
+"""Of text against what is behind it: level AA of WCAG 2.2, 1.4.3."""
+
+pytestmark = pytest.mark.skipif(
+    browser.program() is None, reason="no Chromium here: apt-get install chromium"
+)
+
+CONTRAST = """(() => {
+  const parse = c => { const m = c.match(/[\\d.]+/g).map(Number); return m.length > 3 && !m[3] ? null : m };
+  const light = c => { const [r, g, b] = c.map(v => (v /= 255) <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+    return .2126 * r + .7152 * g + .0722 * b };
+  const behind = e => { for (; e; e = e.parentElement) {
+    const c = parse(getComputedStyle(e).backgroundColor); if (c) return c; } return [255, 255, 255] };
+  const poor = [];
+  for (const e of document.querySelectorAll("body *")) {
+    const own = [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
+    if (!own || !e.checkVisibility() || ["SCRIPT", "STYLE"].includes(e.tagName)) continue;
+    const style = getComputedStyle(e), c = parse(e.closest("svg") ? style.fill : style.color);
+    const [a, b] = [light(c.slice(0, 3)), light(behind(e).slice(0, 3))].sort((x, y) => y - x);
+    const ratio = (a + .05) / (b + .05);
+    if (ratio < LIMIT) poor.push(`${e.tagName} ${e.textContent.trim().slice(0, 30)} ${ratio.toFixed(2)}`);
+  }
+  return poor;
+})()""".replace("LIMIT", str(MIN_CONTRAST))  # noqa: E501
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[browser.Browser]:
+    with browser.running() as one:
+        yield one
+
+
+def page_of(folder: Path, *paths: Path) -> Path:
+    """The page that diagnose writes about some files."""
+    with tracekit.open(list(paths)) as run:
+        text = run.page()
+    page = folder / "page.html"
+    page.write_text(text)
+    return page
+
+
+def healthy(folder: Path, _: Any) -> Path:
+    return page_of(folder, FIXTURES / "recorded/ddp-healthy")
+
+
+def faulty(folder: Path, _: Any) -> Path:
+    return page_of(folder, FIXTURES / "twins/ddp-two-faults")
+
+
+def only_a_log(folder: Path, _: Any) -> Path:
+    lines = [
+        "h1:10:10 [0] NCCL INFO NCCL version 2.21.5+cuda12.4",
+        "h1:10:10 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>",
+        "h1:10:10 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 2 cudaDev 0 nvmlDev 0 "
+        "busId 1000 commId 0x9 - Init COMPLETE",
+    ]
+    log = folder / "nccl.log"
+    log.write_text("\n".join(lines) + "\n")
+    return page_of(folder, log)
+
+
+def only_counters(folder: Path, _: Any) -> Path:
+    rows = ["timestamp, index, uuid, temperature.gpu, clocks.current.sm [MHz]"]
+    rows += [
+        f"2026/07/21 03:01:{second:02}.000, {gpu}, GPU-{gpu}, {60 + gpu}, 1980 MHz"
+        for second in range(20)
+        for gpu in range(4)
+    ]
+    table = folder / "smi.csv"
+    table.write_text("\n".join(rows) + "\n")
+    return page_of(folder, table)
+
+
+def thousand_ranks(folder: Path, make_job: Callable[..., Any]) -> Path:
+    """1,024 ranks by 5 steps, of which one waits for its input in two."""
+    job = make_job(ranks_count=1024, steps_count=5, comm_ms=10)
+    facts = job.stall("input_stall", [700], (2, 4), 50).facts()
+    rows = {q: list(facts.rows.get(q, [])) for c in charts() for q in c.queries}
+    gap = {"rank": 700, "capture_id": 0, "exposed_gap_ns": 50 * MS}
+    rows["late_steps"] = [gap | {"step": 2}, gap | {"step": 4}]
+    rows["delay_matrix"] = [
+        {"late_rank": 700, "waiting_rank": rank, "own_wait_ns": 100 * MS} for rank in range(700)
+    ]
+    report = build_report(facts)
+    page = folder / "page.html"
+    page.write_text(to_html(report, [(c, drawn(c, rows, report.findings)) for c in charts()]))
+    return page
+
+
+PAGES: dict[str, Callable[[Path, Any], Path]] = {
+    "healthy": healthy,
+    "faulty": faulty,
+    "only-a-log": only_a_log,
+    "only-counters": only_counters,
+    "thousand-ranks": thousand_ranks,
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_opens_without_complaint_or_request(
+    name: str, chromium: browser.Browser, tmp_path: Path, make_job: Callable[..., Any]
+) -> None:
+    page = PAGES[name](tmp_path, make_job)
+    for width in (DESK, PHONE):
+        for dark in (False, True):
+            visit = chromium.visit(page, width=width, dark=dark)
+            look = f"{name}-{width}-{'dark' if dark else 'light'}"
+            if SHOTS:
+                visit.picture(Path(SHOTS) / f"{look}.png")
+            assert visit.complaints == [], look
+            assert visit.requests == [page.as_uri()], look
+            assert visit.ask("document.documentElement.scrollWidth <= innerWidth"), look
+            assert visit.ask(CONTRAST) == [], look
+            assert visit.load_s < 2, look
+    size = {"thousand-ranks": 8e6}.get(name, 5e6)
+    assert page.stat().st_size < size
+
+
+def test_a_printed_page_is_light_and_whole(
+    chromium: browser.Browser, tmp_path: Path, make_job: Callable[..., Any]
+) -> None:
+    page = faulty(tmp_path, make_job)
+    visit = chromium.visit(page, dark=True, media="print")
+    assert visit.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert visit.ask(CONTRAST) == []
+    visit.ask("dispatchEvent(new Event('beforeprint'))")
+    assert visit.ask("[...document.querySelectorAll('details')].every(d => d.open)")
+
+
+def test_tables_are_sorted_and_searched_by_keyboard(
+    chromium: browser.Browser, tmp_path: Path, make_job: Callable[..., Any]
+) -> None:
+    visit = chromium.visit(faulty(tmp_path, make_job))
+
+    def first_column() -> list[str]:
+        cells = "[...document.querySelectorAll('#finding-list tbody td:first-child')]"
+        return list(visit.ask(f"{cells}.map(c => c.textContent)"))
+
+    labels = first_column()
+    assert labels[:2] == ["F1", "F2"]
+    visit.ask("document.querySelector('#finding-list th button').focus()")
+    for order in (labels, labels[::-1]):
+        for kind in ("keyDown", "keyUp"):
+            chromium.call(
+                "Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter",
+                windowsVirtualKeyCode=13, text="\r",
+            )  # fmt: skip
+        assert first_column() == order
+    assert visit.ask("document.querySelector('#finding-list th').ariaSort") == "descending"
+    field = "document.querySelector('[data-of=not-checked-list]')"
+    rows = "[...document.querySelectorAll('#not-checked-list tbody tr')].filter(r => !r.hidden)"
+    before = visit.ask(f"{rows}.length")
+    visit.ask(f"{field}.value = 'nic or SWITCH'; {field}.dispatchEvent(new Event('input'))")
+    assert 0 < visit.ask(f"{rows}.length") < before
+    assert chromium.complaints() == []
+
+
+HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)<\\script>\"'\u202e\x1b[31m"
+
+
+@pytest.mark.parametrize("words", [("gemm", "aten::mm"), ("gemm", "aten::mm", "node0")])
+def test_hostile_names_change_nothing(
+    words: tuple[str, ...], chromium: browser.Browser, tmp_path: Path
+) -> None:
+    shapes = []
+    for label, name in (("plain", "plain"), ("hostile", HOSTILE)):
+        folder = tmp_path / label
+        folder.mkdir()
+        for rank in range(2):
+            text = json.dumps(make_trace(rank, stall_ms=30))
+            for word in words:
+                text = text.replace(f'"{word}"', json.dumps(f"{word}{name}"))
+            write_trace(folder / f"{name}{rank}.json", json.loads(text))
+        visit = chromium.visit(page_of(folder, folder))
+        assert visit.complaints == []
+        assert len(visit.requests) == 1
+        shapes.append(visit.ask("[...document.querySelectorAll('*')].map(e => e.tagName)"))
+        shown = str(visit.ask("document.documentElement.outerHTML"))
+        assert "\u202e" not in shown
+        assert "\x1b" not in shown
+    assert "\\u202e\\x1b[31m" in shown
+    assert shapes[1].count("SCRIPT") == 1
+    # A host that is no host's name is not taken for one, so the report says less of it.
+    assert shapes[0] == shapes[1] or "node0" in words
+    assert set(shapes[1]) <= set(shapes[0])

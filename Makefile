@@ -61,7 +61,9 @@ demo: $(READY)  ## diagnose a recorded slow job (DEMO=path for another)
 	@echo 'the tables behind it  demo-out/run'
 	@echo 'look further          $(BIN)/tracekit query --list'
 
-# By file, so that what a file's tests share is made once.
+# By file, so that what a file's tests share is made once. The tests start fifty processes, each of
+# which compiles all of tracekit again where nothing may be kept.
+test test-all: export PYTHONDONTWRITEBYTECODE =
 test: $(READY)  ## run the tests but for long soaks (ARGS="-k name" for some)
 	@$(RUN) -m pytest -n auto --dist loadfile -m "not slow" $(ARGS)
 

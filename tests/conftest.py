@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import duckdb
 import pytest
+import samples
 from failed_queries import ask_with_each_query_failed
 
 from nccl_rules import build, known_facts  # noqa: F401  # fixtures of many files
@@ -18,6 +20,23 @@ from tracekit.store import beside, reader
 
 MS = 1_000_000
 EPOCH_NS = 1_784_602_867_000_000_000  # 2026-07-21 03:01:07 UTC
+
+
+@pytest.fixture(scope="session", autouse=True)
+def samples_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Where ``samples`` keeps what all workers share."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "samples"
+    folder.mkdir(exist_ok=True)
+    os.environ[samples.FOLDER] = str(folder)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One cache for the tests of a file, and never that of whoever runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -26,6 +26,11 @@ from tracekit.whatif import CollectivesWhatIf, WhatIf, parse_remove
 STEPS = 4
 
 
+def traces(**request: Any) -> Request:
+    """A job of which only traces are written."""
+    return Request(**{"decoys": (), "nccl": "none", "counters": "none", **request})
+
+
 def true_bubbles(request: Request) -> dict[tuple[int, int], float]:
     """Idle over window by (stage, step), mean over replicas.
 
@@ -94,7 +99,7 @@ def test_stages_without_a_device_are_balanced_where_the_layout_is(tmp_path: Path
     ),
 )
 def test_the_bubble_is_the_simulators(layout: str, tmp_path: Path) -> None:
-    request = Request(ranks=8, seed=3, layout=layout, steps_count=2, decoys=(), nccl="none")
+    request = traces(ranks=8, seed=3, layout=layout, steps_count=2)
     write(request, tmp_path / "job")
     with api.open(tmp_path / "job") as run:
         seen = run.query("bubble").group_by("stage", "step").agg(pl.col("bubble_ratio").mean())
@@ -139,7 +144,7 @@ def without_names(folder: Path) -> None:
 )
 def test_microbatches_that_nobody_named(layout: str, says: str | None, tmp_path: Path) -> None:
     """The same bubble as with names where messages tell; where they do not, nothing."""
-    request = Request(ranks=8, seed=3, layout=layout, steps_count=2, decoys=(), nccl="none")
+    request = traces(ranks=8, seed=3, layout=layout, steps_count=2)
     write(request, tmp_path / "job")
     if "pp" in layout:
         without_names(tmp_path / "job")
@@ -166,7 +171,7 @@ def test_operations_of_a_device_pipeline_are_whole_and_replayed(
     layout: str, tmp_path: Path
 ) -> None:
     """A send for every receive, though kernels run long after the host asked for them."""
-    write(Request(ranks=8, seed=3, layout=layout, steps_count=STEPS, decoys=()), tmp_path / "job")
+    write(traces(ranks=8, seed=3, layout=layout, steps_count=STEPS), tmp_path / "job")
     with api.open(tmp_path / "job") as run:
         rows = run.sql("SELECT operation, count(*) AS n FROM pipeline_op GROUP BY ALL")
         found = run.whatif()
@@ -223,10 +228,7 @@ def test_the_replay_without_the_culprit_is_the_twin(
     fault: str, layout: str, ranks: int, tmp_path: Path
 ) -> None:
     """Within 3 % of the step of the same job and seed without the fault."""
-    request = Request(
-        scenario=fault, ranks=ranks, seed=5, layout=layout, steps_count=6, decoys=(), nccl="none",
-        counters="none",
-    )  # fmt: skip
+    request = traces(scenario=fault, ranks=ranks, seed=5, layout=layout, steps_count=6)
     truth: dict[str, Any] = write(request, tmp_path / "job")
     culprits = [r for f in truth["faults"] for r in f["where"]["ranks"]]
     cause = parse_remove("rank=" + ",".join(map(str, culprits)))
@@ -256,10 +258,7 @@ def test_a_slow_link_is_priced_where_others_do_the_same(layout: str, tmp_path: P
 
     With tensor parallelism four data-parallel rings go between the hosts, and one has the slow NIC.
     """
-    request = Request(
-        scenario="link-degraded", ranks=8, seed=5, layout=layout, steps_count=2, decoys=(),
-        nccl="none", counters="none",
-    )  # fmt: skip
+    request = traces(scenario="link-degraded", ranks=8, seed=5, layout=layout, steps_count=2)
     truth: dict[str, Any] = write(request, tmp_path / "job")
     (culprit,) = truth["faults"][0]["where"]["ranks"]
     with api.open(tmp_path / "job") as run:
@@ -291,9 +290,7 @@ def test_the_budget_sums_and_the_culprit_is_priced_as_it_cost(
     fault: str, layout: str, tmp_path: Path
 ) -> None:
     """The parts are the median rank's step; the culprit's is what the twin did not take."""
-    request = Request(
-        scenario=fault, ranks=8, seed=5, layout=layout, steps_count=6, decoys=(), nccl="none"
-    )
+    request = traces(scenario=fault, ranks=8, seed=5, layout=layout, steps_count=6)
     truth: dict[str, Any] = write(request, tmp_path / "job")
     with api.open(tmp_path / "job") as run:
         document = run.diagnose().document
@@ -317,7 +314,7 @@ def test_the_budget_sums_and_the_culprit_is_priced_as_it_cost(
 
 
 def test_a_healthy_job_has_no_straggler(tmp_path: Path) -> None:
-    request = Request(ranks=8, seed=9, layout="fsdp", steps_count=6, decoys=())
+    request = traces(ranks=8, seed=9, layout="fsdp", steps_count=6)
     write(request, tmp_path / "job")
     with api.open(tmp_path / "job") as run:
         found = run.whatif()
@@ -389,7 +386,7 @@ def test_traffic_is_the_simulators_and_the_layouts(
     layout: str, ranks: int, kinds: tuple[tuple[str, str], ...], tmp_path: Path
 ) -> None:
     """Observed bytes are the simulator's, and each family's what the layout needs, within 5 %."""
-    request = Request(ranks=ranks, seed=4, layout=layout, steps_count=STEPS, decoys=())
+    request = traces(ranks=ranks, seed=4, layout=layout, steps_count=STEPS)
     write(request, tmp_path / "job")
     with api.open(tmp_path / "job") as run:
         rows = run.query("traffic").to_dicts()

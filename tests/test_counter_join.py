@@ -9,6 +9,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
+import source_tables
 from numpy.typing import NDArray
 
 from tracekit.correction import Correction, corrected
@@ -16,7 +17,7 @@ from tracekit.derive.correlation import Series, at_steps, counter_tables
 from tracekit.derive.readings import Clocks
 from tracekit.derive.run import derive
 from tracekit.job import JobDescription, parse_job
-from tracekit.schema import TABLES, table
+from tracekit.schema import table
 
 S = 10**9
 Floats = NDArray[np.float64]
@@ -24,15 +25,7 @@ Rows = list[dict[str, Any]]
 
 
 def database(**tables: Rows) -> duckdb.DuckDBPyConnection:
-    """Every source table, with these rows."""
-    con = duckdb.connect()
-    for declared in TABLES:
-        if declared.kind == "source":
-            rows = pa.Table.from_pylist(tables.get(declared.name, []), declared.arrow_schema())
-            con.register("given", rows)
-            con.execute(f"CREATE TABLE {declared.name} AS FROM given")
-            con.unregister("given")
-    return con
+    return source_tables.database(tables)
 
 
 def trace(source_id: int, rank: int, host: str, path: str | None = None) -> dict[str, Any]:

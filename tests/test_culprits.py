@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import samples
 
 import tracekit
 from soaks import soak
 from tracekit.findings import Finding
+from tracekit.report import Report
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDED = ROOT / "fixtures" / "recorded"
@@ -20,14 +22,6 @@ SHARED = next((p for p in (ROOT / ".." / "shared" / "data", ROOT / ".." / ".." /
 BLAMING = ("late-rank", "slow-gpu", "slow-host", "link-degraded", "packet-loss",
            "collective-mismatch", "collective-hang")  # fmt: skip
 MS = 1_000_000
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One cache for all of these tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def sample(name: str) -> Path:
@@ -40,7 +34,11 @@ def sample(name: str) -> Path:
 def blamed(path: Path) -> dict[str, Finding]:
     """Findings of the rules that blame somebody, by id."""
     with tracekit.open(path) as run:
-        return {f.id: f for f in run.diagnose().document.findings if f.rule in BLAMING}
+        return of(run.diagnose())
+
+
+def of(report: Report) -> dict[str, Finding]:
+    return {f.id: f for f in report.findings if f.rule in BLAMING}
 
 
 def copied(
@@ -70,10 +68,10 @@ def copied(
 
 def test_megatron_names_ranks_0_and_6_and_their_hosts() -> None:
     path = sample("kineto/megatron-tp8")
-    found = blamed(path)
+    found = of(samples.diagnosis(path))
     assert set(found) == {"late-rank/0", "late-rank/6", "slow-host/0", "slow-host/6"}
     assert found["late-rank/0"].explained_by == ("slow-host/0",)
-    with tracekit.open(path) as run:
+    with samples.opened(path) as run:
         skew = run.query("collective_skew")
         rows = {r["rank"]: r for r in run.query("straggler").to_dicts()}
     assert len(skew) == 84
@@ -90,11 +88,11 @@ def test_megatron_names_ranks_0_and_6_and_their_hosts() -> None:
 
 def test_a_hot_expert_makes_its_rank_late_and_neither_gpu_nor_link_is_blamed() -> None:
     """The queue towards host 1 is long there, and nothing is dropped."""
-    found = blamed(sample("lab/moe-hot-expert-rank1"))
+    report = samples.diagnosis(sample("lab/moe-hot-expert-rank1"))
+    found = of(report)
     assert set(found) == {"late-rank/1"}
     assert found["late-rank/1"].severity == "major"
-    with tracekit.open(sample("lab/moe-hot-expert-rank1")) as run:
-        cost = run.diagnose().document.findings[0].impact
+    cost = report.findings[0].impact
     # Its healthy twin (lab/moe-healthy) takes 127 ms less: experts and transfers dealt out evenly.
     assert cost.s_per_step == pytest.approx(0.127, rel=0.25)
     assert cost.method == "replay"
@@ -102,7 +100,8 @@ def test_a_hot_expert_makes_its_rank_late_and_neither_gpu_nor_link_is_blamed() -
 
 def test_behind_a_bad_link_its_port_is_blamed_and_not_the_rank() -> None:
     path = sample("lab/ddp-badlink-host1")
-    found = blamed(path)
+    report = samples.diagnosis(path)
+    found = of(report)
     assert set(found) == {"packet-loss/1", "late-rank/1"}
     loss = found["packet-loss/1"]
     assert loss.scope.links == ("switch:lv1",)
@@ -115,8 +114,8 @@ def test_behind_a_bad_link_its_port_is_blamed_and_not_the_rank() -> None:
     queries = {e.query for e in loss.evidence}
     assert queries == {"port_counters", "exit_lateness", "port_levels"}  # drops, ends, its shaper
     assert found["late-rank/1"].explained_by == ("packet-loss/1",)
-    with tracekit.open(path) as run:
-        assert run.diagnose().document.verdict.finding == "packet-loss/1"
+    assert report.verdict.finding == "packet-loss/1"
+    with samples.opened(path) as run:
         assert len(run.sql("SELECT * FROM clock_offset")) == 0
         assert run.sql("SELECT max(abs(offset_ns)) AS most FROM source_context")["most"][0] == 0
         dropped = run.query("port_counters").filter(counter="tx_queue_dropped_packets")
@@ -139,7 +138,7 @@ def test_without_the_switch_a_late_leaver_is_a_suspicion_only(tmp_path: Path) ->
 
 
 def test_on_a_healthy_job_of_three_axes_nobody_is_accused() -> None:
-    assert blamed(sample("lab/pp2dp2tp2-healthy")) == {}
+    assert of(samples.diagnosis(sample("lab/pp2dp2tp2-healthy"))) == {}
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 import gzip
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import samples
 
 import tracekit
 from tracekit.report import Report
@@ -29,13 +29,6 @@ FAST = (
     ("ddp-dataloader-stall", 1, 20),  # its peers wait for it, and its stalls are gone
     ("ep-hot-expert", 2, 50),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def files_of(job: Path) -> list[Path]:
@@ -66,7 +59,7 @@ def diagnosed(paths: list[Path]) -> Report:
 
 @functools.cache
 def whole(job: Path) -> frozenset[object]:
-    return frozenset(culprits(diagnosed(files_of(job))))
+    return frozenset(culprits(samples.diagnosis(job)))
 
 
 def cut(job: Path, at: int, percent: int, folder: Path) -> list[Path]:

@@ -6,12 +6,13 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from source_tables import database
 
+from soaks import soak
 from tracekit.derive.hosts import canonical
 from tracekit.derive.infer import group_dimension, infer_job
 from tracekit.derive.run import derive
@@ -24,23 +25,7 @@ from tracekit.schema import TABLES, table
 MS = 1_000_000
 DAY = 86_400_000
 Rows = list[dict[str, Any]]
-READ = (
-    *("source", "process", "device", "process_group", "annotation", "gpu_op", "collective"),
-    *("net_sample", "link", "gpu_sample", "log_event", "nccl_comm"),
-    *("host_op", "pipeline_timer", "nccl_event", "comm_call", "comm_snapshot"),
-)
 DERIVED = {t.name for t in TABLES if t.kind == "derived"}
-
-
-def database(tables: Mapping[str, Rows]) -> duckdb.DuckDBPyConnection:
-    """The source tables that the derive step reads, with these rows; the rest is null."""
-    con = duckdb.connect()
-    for name in READ:
-        rows = pa.Table.from_pylist(tables.get(name, []), table(name).arrow_schema())
-        con.register("given", rows)
-        con.execute(f"CREATE TABLE {name} AS FROM given")
-        con.unregister("given")
-    return con
 
 
 def trace(
@@ -538,20 +523,24 @@ def test_files_that_nothing_tells_apart_are_named_but_not_mixed() -> None:
         derive(con, attempt=32)
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.none() | st.integers(0, 3),
-            st.none() | st.tuples(st.integers(0, 300), st.integers(0, 60)),
-            st.sampled_from(["epoch", "relative"]),
-            st.none() | st.sampled_from(["h0", "h1"]),
-            st.none() | st.integers(1, 3),
-        ),
-        max_size=8,
+FILES = st.lists(
+    st.tuples(
+        st.none() | st.integers(0, 3),
+        st.none() | st.tuples(st.integers(0, 300), st.integers(0, 60)),
+        st.sampled_from(["epoch", "relative"]),
+        st.none() | st.sampled_from(["h0", "h1"]),
+        st.none() | st.integers(1, 3),
     ),
+    max_size=8,
 )
-@settings(max_examples=100, deadline=None)
-def test_every_used_file_has_a_place_of_its_own(files: list[tuple[Any, ...]]) -> None:
+
+
+@pytest.mark.parametrize("examples", soak([40, 400], fast=[40]))
+def test_every_used_file_has_a_place_of_its_own(examples: int) -> None:
+    settings(max_examples=examples, deadline=None)(given(FILES)(has_places))()
+
+
+def has_places(files: list[tuple[Any, ...]]) -> None:
     rows, processes = [], []
     for i, (rank, window, basis, host, pid) in enumerate(files):
         span = (window[0], window[0] + window[1]) if window else None
@@ -955,17 +944,22 @@ def test_the_case_is_what_it_says(expected: dict[str, pa.Table]) -> None:
 
 @given(st.integers(-(2**60), 2**60))
 @settings(max_examples=25, deadline=None)
-def test_adding_a_constant_to_all_times_changes_nothing_else(by: int) -> None:
-    base = derive(database(case()))
+def test_adding_a_constant_to_all_times_changes_nothing_else(
+    expected: dict[str, pa.Table], by: int
+) -> None:
     moved = derive(database(shifted(case(), by)))
-    assert without_times(moved) == without_times(base)
-    gpu = [[s["gpu_end_ns"] - s["start_ns"] for s in t["step"].to_pylist()] for t in (base, moved)]
+    assert without_times(moved) == without_times(expected)
+    gpu = [
+        [s["gpu_end_ns"] - s["start_ns"] for s in t["step"].to_pylist()] for t in (expected, moved)
+    ]
     assert gpu[0] == gpu[1]
 
 
 @given(st.integers(0, 2**32), st.booleans())
 @settings(max_examples=25, deadline=None)
-def test_the_order_of_sources_changes_nothing(seed: int, is_renumbered: bool) -> None:
+def test_the_order_of_sources_changes_nothing(
+    expected: dict[str, pa.Table], seed: int, is_renumbered: bool
+) -> None:
     """Neither the order of rows nor, apart from the ids themselves, of source ids counts."""
     tables = case()
     generator = random.Random(seed)  # noqa: S311 - a test's shuffle
@@ -977,7 +971,6 @@ def test_the_order_of_sources_changes_nothing(seed: int, is_renumbered: bool) ->
         generator.shuffle(rows)
     result = derive(database(tables))
     back = {n: i for i, n in enumerate(new)}
-    base = derive(database(case()))
     for name in DERIVED:
         rows = result[name].to_pylist()
         for row in rows:
@@ -985,7 +978,7 @@ def test_the_order_of_sources_changes_nothing(seed: int, is_renumbered: bool) ->
                 row["source_id"] = back[row["source_id"]]
         if name == "source_context":
             rows.sort(key=lambda r: r["source_id"])
-        assert rows == base[name].to_pylist(), name
+        assert rows == expected[name].to_pylist(), name
 
 
 # --- the inferred job description ---------------------------------------------------------------

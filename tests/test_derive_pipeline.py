@@ -9,8 +9,9 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
+import samples
 
-from tracekit import api, catalog
+from tracekit import catalog
 from tracekit.derive.pipeline import RangeName, derive_pipeline, read_name
 from tracekit.job import JobDescription, parse_job
 from tracekit.schema import table
@@ -19,11 +20,6 @@ from tracekit.whatif import WhatIf
 ROOT = Path(__file__).resolve().parent.parent
 RECORDED = ROOT / "fixtures" / "recorded"
 LAB = ROOT.parent / "shared" / "data" / "lab"
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path))
 
 
 F, B, W = "forward-compute", "backward-compute", "weight-compute"
@@ -358,7 +354,7 @@ def test_unnumbered_ranges_are_counted_and_nested_and_twin_ones_are_not() -> Non
 
 @pytest.mark.parametrize("case", ["pp-healthy", "pp-1f1b-healthy", "pp-uneven-stages"])
 def test_recorded_pipelines_are_whole(case: str) -> None:
-    with api.open(RECORDED / case) as run:
+    with samples.opened(RECORDED / case) as run:
         counts = run.sql("SELECT operation, pp_rank, count(*) AS n FROM pipeline_op GROUP BY ALL")
         bubble = run.query("bubble").filter(~pl.col("is_warmup"))
     found = {(o, s): n for o, s, n in counts.rows()}
@@ -374,15 +370,14 @@ def test_recorded_pipelines_are_whole(case: str) -> None:
 
 @pytest.mark.parametrize("case", ["pp-healthy", "pp-1f1b-healthy"])
 def test_healthy_pipelines_stay_without_a_pipeline_finding(case: str) -> None:
-    with api.open(RECORDED / case) as run:
-        report = run.diagnose()
+    report = samples.diagnosis(RECORDED / case)
     assert {f.rule for f in report.findings} <= {"exposed-communication"}
     assert report.document.verdict.kind == "inherent"
 
 
 def test_the_uneven_stage_is_the_verdict() -> None:
-    with api.open(RECORDED / "pp-uneven-stages") as run:
-        report = run.diagnose()
+    report = samples.diagnosis(RECORDED / "pp-uneven-stages")
+    with samples.opened(RECORDED / "pp-uneven-stages") as run:
         ratio = run.query("stage_balance").filter(pl.col("stage") == 3)["compute_ratio"].item()
         replay = run.whatif()
     assert report.document.verdict.finding == "stage-imbalance/3"
@@ -395,8 +390,8 @@ def test_the_uneven_stage_is_the_verdict() -> None:
 @pytest.mark.skipif(not LAB.exists(), reason="the shared samples are not here")
 @pytest.mark.parametrize(("case", "stages"), [("pp-gpipe-healthy", 4), ("pp2dp2tp2-healthy", 2)])
 def test_lab_pipelines_without_metadata(case: str, stages: int) -> None:
-    with api.open(LAB / case) as run:
-        report = run.diagnose()
+    report = samples.diagnosis(LAB / case)
+    with samples.opened(LAB / case) as run:
         bubble = run.query("bubble")
         places = run.sql("SELECT DISTINCT rank, pp_rank FROM pipeline_op ORDER BY rank")
     assert places["pp_rank"].to_list() == sorted(places["pp_rank"].to_list())

@@ -6,12 +6,10 @@ last step; times in its microseconds). The traces lie beside the checkout, not i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-import tracekit
+import samples
 
 KINETO = Path(__file__).parents[2] / "shared" / "data" / "kineto"
 pytestmark = pytest.mark.skipif(not KINETO.exists(), reason="the shared samples are not here")
@@ -19,14 +17,6 @@ pytestmark = pytest.mark.skipif(not KINETO.exists(), reason="the shared samples 
 NCCL = "hta/nccl_parser_config_nccl_data.json.gz"
 SAMPLED_0 = "hta/timeline_analysis_sampled_rank-0.json.gz"
 SAMPLED_1 = "hta/trace_filter_sampled_rank-1.json.gz"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One cache for all of these tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.mark.parametrize(
@@ -41,7 +31,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def test_overlap_is_the_published_figure(
     name: str, rounding: str, without_last: float, with_last: float
 ) -> None:
-    run = tracekit.open(KINETO / name)
+    run = samples.opened(KINETO / name)
     for steps, expected in (("all_but_last", without_last), ("all", with_last)):
         (row,) = run.query("overlap", rounding=rounding, steps=steps).to_dicts()
         assert round(100 * row["overlap_ratio"], 2) == expected
@@ -58,7 +48,7 @@ def test_overlap_is_the_published_figure(
 def test_the_temporal_breakdown_is_the_same(
     name: str, rank: int, idle_us: int, compute_us: int, noncompute_us: int
 ) -> None:
-    rows = tracekit.open(KINETO / name).query("temporal_breakdown").to_dicts()
+    rows = samples.opened(KINETO / name).query("temporal_breakdown").to_dicts()
     (row,) = [row for row in rows if row["rank"] == rank]
     found = [row[column] for column in ("idle_ns", "compute_ns", "noncompute_ns")]
     assert found == [1000 * us for us in (idle_us, compute_us, noncompute_us)]
@@ -75,7 +65,7 @@ def test_the_temporal_breakdown_is_the_same(
 def test_the_idle_breakdown_is_the_same(
     name: str, stream: int, host_wait_us: int, kernel_wait_us: int, other_us: int
 ) -> None:
-    rows = tracekit.open(KINETO / name).query("idle_breakdown").to_dicts()
+    rows = samples.opened(KINETO / name).query("idle_breakdown").to_dicts()
     (row,) = [row for row in rows if (row["rank"], row["stream"]) == (0, stream)]
     found = [row[column] for column in ("host_wait_ns", "kernel_wait_ns", "other_ns")]
     assert found == [1000 * us for us in (host_wait_us, kernel_wait_us, other_us)]

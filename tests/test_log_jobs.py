@@ -5,17 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import duckdb
-import pyarrow as pa
 import pytest
+from source_tables import database
 
 import nccl_logs
 from tracekit import api
 from tracekit.derive import log_jobs
-from tracekit.derive.run import READS, derive
+from tracekit.derive.run import derive
 from tracekit.errors import AmbiguousInputError
 from tracekit.job import JobDescription, parse_job
-from tracekit.schema import table
 from tracekit.store import Selection
 
 S = 10**9
@@ -56,15 +54,9 @@ def kept(
     sources: Rows, job: JobDescription | None = None, attempt: int | None = None, **tables: Rows
 ) -> tuple[list[int], list[str]]:
     """The sources that count, and what is said beside."""
-    con = duckdb.connect()
-    given: dict[str, Rows] = {"source": sources, **tables}
-    for name in READS:
-        rows = pa.Table.from_pylist(given.get(name, []), table(name).arrow_schema())
-        con.register("given", rows)
-        con.execute(f"CREATE TABLE {name} AS FROM given")
-        con.unregister("given")
     notes: list[str] = []
-    found = derive(con, job, attempt=attempt, notes=notes)
+    with database({"source": sources, **tables}) as con:
+        found = derive(con, job, attempt=attempt, notes=notes)
     return sorted(found["source_context"]["source_id"].to_pylist()), notes
 
 

@@ -8,20 +8,14 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
+from source_tables import database
 
 from tracekit.derive.run import derive
 from tracekit.job import JobDescription, Parallelism
-from tracekit.schema import table
 
 MS = 1_000_000
-READ = (
-    *("source", "process", "device", "process_group", "annotation", "gpu_op", "collective"),
-    *("net_sample", "link", "gpu_sample", "log_event", "nccl_comm"),
-    *("host_op", "pipeline_timer"),
-)
 Row = dict[str, Any]
 
 
@@ -48,12 +42,7 @@ def run(
         for rank in range(ranks)
     ]
     given = {"source": sources, "collective": calls, "process_group": list(groups)}
-    with duckdb.connect() as con:
-        for name in READ:
-            rows = pa.Table.from_pylist(given.get(name, []), table(name).arrow_schema())
-            con.register("given", rows)
-            con.execute(f"CREATE TABLE {name} AS FROM given")
-            con.unregister("given")
+    with database(given) as con:
         return derive(con, job)
 
 

@@ -9,11 +9,11 @@ import functools
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import samples
 
 from soaks import soak
 from tracekit import api, catalog
@@ -34,19 +34,11 @@ BLAMING = {rule.name for rule in RULES if rule.names_culprit}
 @pytest.mark.parametrize("case", ["ddp-dataloader-stall", "pp-uneven-stages"])
 def test_queries_whose_tables_are_empty_find_nothing(case: str) -> None:
     """So that a diagnosis need not ask them; the job's derived tables are all filled."""
-    with api.open(RECORDED / case) as run:
+    with samples.opened(RECORDED / case) as run:
         idle = [q for q in catalog.queries() if catalog.finds_nothing(q, run.run.tables)]
         assert len(idle) >= 15
         assert {q.name: run.table(q.name).num_rows for q in idle} == {q.name: 0 for q in idle}
         assert not any(q.name in ("straggler", "overlap", "job_ranks") for q in idle)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One cache for all of these tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @functools.cache
@@ -55,10 +47,8 @@ def truth(case: str) -> dict[str, Any]:
     return loaded
 
 
-@functools.cache
 def diagnosis(case: str) -> Report:
-    with api.open(RECORDED / case) as run:
-        return run.diagnose()
+    return samples.diagnosis(RECORDED / case)
 
 
 def rules_of(case: str, kind: str) -> set[str]:
@@ -330,8 +320,7 @@ def test_traces_of_many_jobs_are_candidates_and_each_can_be_diagnosed(
 @needs_shared
 @pytest.mark.parametrize("name", soak(LAB_HEALTHY, fast=["fsdp-healthy", "moe-healthy"]))
 def test_a_healthy_lab_job_has_nothing_to_fix(name: str) -> None:
-    with api.open(SHARED / "lab" / name) as run:
-        report = run.diagnose()
+    report = samples.diagnosis(SHARED / "lab" / name)
     assert [f.id for f in report.findings if f.rule in BLAMING] == []
     assert report.verdict.kind == "inherent"
     assert "othing to fix" in report.to_text()

@@ -35,7 +35,9 @@ def diagnosed(
 ) -> Report:  # fmt: skip
     """The report of a simulated job; the truth is read by the test alone."""
     folder = tmp_path / "job"
-    request = Request(scenario, ranks, seed, layout, steps, decoys=decoys, counters=counters)
+    request = Request(
+        scenario, ranks, seed, layout, steps, decoys=decoys, nccl="none", counters=counters
+    )
     write(request, folder)
     (folder / "truth.json").unlink()
     with tracekit.open([folder], workers=1) as run:  # starting others takes longer here

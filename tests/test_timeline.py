@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import samples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -394,7 +395,7 @@ def test_recorded_jobs_are_drawn_as_a_viewer_needs_them(
 ) -> None:
     if not (DATA / folder).is_dir():
         pytest.skip("recorded data is not on this machine")
-    with api.open(DATA / folder) as run:
+    with samples.opened(DATA / folder) as run:
         written = run.timeline(tmp_path / "t.json.gz", findings=False)
     found = check(read(tmp_path / "t.json.gz"))
     assert (len(written.ranks), written.arrows_count) == (ranks, arrows)

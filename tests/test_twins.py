@@ -12,13 +12,12 @@ import json
 import re
 import statistics
 import tomllib
-from collections.abc import Iterator
 
 import pytest
+import samples
 
 from accuracy.twins import TWINS, Judged, Truths, judge
 from soaks import soak
-from tracekit import api
 
 FIXTURES = TWINS.parent
 TRUTHS = Truths().by_name
@@ -32,13 +31,6 @@ ACCUSED: dict[str, str] = {}
 """Jobs in which an innocent rank or a decoy is accused now, and why. Take out what is mended."""
 UNNAMED: dict[str, str] = {}
 """Jobs of whose faults one is named at its place by nothing now."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @functools.cache
@@ -124,8 +116,7 @@ def test_the_healthy_twin_is_steady(name: str) -> None:
 
 @functools.cache
 def judged(name: str) -> Judged:
-    with api.open(TWINS / name) as run:
-        return judge(run.diagnose(), TRUTHS[name], {})
+    return judge(samples.diagnosis(TWINS / name), TRUTHS[name], {})
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
+import samples
 
 from accuracy.twins import (
     HEADING,
@@ -18,7 +19,6 @@ from accuracy.twins import (
     put,
     table,
 )
-from tracekit import api
 from tracekit.report import Report
 
 
@@ -64,11 +64,8 @@ def test_a_cause_is_taken_out_by_its_place() -> None:
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        with api.open(TWINS / "ddp-slow-compute") as run:
-            return run.diagnose()
+def report() -> Report:
+    return samples.diagnosis(TWINS / "ddp-slow-compute")
 
 
 def test_the_right_rank_is_priced(report: Report) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import samples
 
-from tracekit import api
 from tracekit.cli import main
 from tracekit.errors import InputError, UsageError
 from tracekit.whatif import CollectivesWhatIf, WhatIf
@@ -21,7 +21,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture(scope="module")
 def found() -> WhatIf:
-    with api.open(RECORDED / "pp-uneven-stages") as run:
+    with samples.opened(RECORDED / "pp-uneven-stages") as run:
         result = run.whatif()
     assert isinstance(result, WhatIf)
     return result

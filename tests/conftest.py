@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import duckdb
@@ -117,6 +118,8 @@ class JobRows:
     world_size: int | None = None
     parts: dict[tuple[int, int], dict[str, int]] = field(default_factory=dict)
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    is_window: bool = False
+    """Whether nothing marks steps: the two there are then stand for the halves of the window."""
     marks: dict[int, str] = field(default_factory=dict)
     """Steps that are not steady: ``is_warmup`` or ``is_partial``."""
 
@@ -174,7 +177,12 @@ class JobRows:
         return self
 
     def launching(
-        self, *, kernel_ns: int = 8_000, queue_ns: int = 5_000, host_wait_ratio: float = 0.9
+        self,
+        *,
+        kernel_ns: int = 8_000,
+        queue_ns: int = 5_000,
+        host_wait_ratio: float = 0.9,
+        host_pause_ratio: float = 0.0,
     ) -> JobRows:
         """How each rank launches."""
         for rank in range(self.ranks_count):
@@ -188,6 +196,7 @@ class JobRows:
                     "stream": None,
                     "idle_ns": ns,
                     "host_wait_ns": int(ns * host_wait_ratio),
+                    "host_pause_ns": int(ns * host_pause_ratio),
                 }
             )
             self.rows.setdefault("kernel_summary", []).append(
@@ -195,9 +204,23 @@ class JobRows:
             )
         return self
 
+    def _overlap(self, rank: int) -> dict[str, Any]:
+        """What a window went into."""
+        halves = [parts for (r, _), parts in self.parts.items() if r == rank]
+        total = {name: sum(h[name] for h in halves) * MS for name in halves[0]}
+        return {
+            "rank": rank,
+            "span_ns": sum(total.values()),
+            **{f"{name}_ns": ns for name, ns in total.items() if name != "memory"},
+            "comm_ns": total["exposed_comm"],
+            "overlap_ns": 0,
+            "measured_on": self.measured_on,
+        }
+
     def facts(self, **job: Any) -> Facts:
         """The facts that rules see."""
-        breakdown, times = [], []
+        breakdown: list[dict[str, Any]] = []
+        times = []
         clock = dict.fromkeys(self.steps, 0)
         now = EPOCH_NS
         for step in self.steps:
@@ -230,6 +253,12 @@ class JobRows:
             "rank_files": {rank: f"r{rank}.json" for rank in range(self.ranks_count)},
         }
         paths = {rank: f"r{rank}.json" for rank in range(self.ranks_count)}
+        if self.is_window:
+            own = {"step_breakdown": [{**r, "start_ns": clock[r["step"]]} for r in breakdown]}
+            own |= {q: r for q, r in self.rows.items() if r and "step" in r[0]}
+            rows = {q: [] if q in own else r for q, r in rows.items() if q != "step_time"}
+            rows["overlap"] = [self._overlap(rank) for rank in range(self.ranks_count)]
+            return Facts(job=JobFacts(**{**known, **job}), rows=rows, halves=own, sources=paths)
         return Facts(job=JobFacts(**{**known, **job}), rows=rows, sources=paths)
 
 
@@ -237,6 +266,12 @@ class JobRows:
 def make_job() -> Callable[..., JobRows]:
     """A builder of made-up jobs."""
     return JobRows
+
+
+@pytest.fixture
+def make_window() -> Callable[..., JobRows]:
+    """A builder of made-up jobs without steps: a window of 200 ms, whose halves are 0 and 1."""
+    return partial(JobRows, steps_count=2, first_step=0, is_window=True)
 
 
 @pytest.fixture(params=["sqlite3", "adbc"])

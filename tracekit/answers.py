@@ -7,7 +7,7 @@ them most queries need ten.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Rows = list[dict[str, Any]]
 
+NO_PARAMS: Mapping[str, object] = {}
 QUERY_THREADS = 4
 """Queries of a small run that run at a time: more share too little memory."""
 
@@ -70,8 +71,10 @@ class Answers:
         with catalog.shared(con, names, may_have_hosts=self._may_have_hosts):
             yield
 
-    def each(self, names: Sequence[str]) -> Iterator[tuple[str, Rows | QueryError]]:
-        """What each query answers, in order.
+    def each(
+        self, names: Sequence[str], params: Mapping[str, object] = NO_PARAMS
+    ) -> Iterator[tuple[str, Rows | QueryError]]:
+        """What each query answers, in order, given these parameters.
 
         A small run has one thread in DuckDB, because planning takes longer than running; then
         queries run beside each other, on as many cores as there are up to ``QUERY_THREADS``.
@@ -81,17 +84,17 @@ class Answers:
         con = self.con(map(catalog.find, names))
         ((threads,),) = con.execute("SELECT current_setting('threads')").fetchall()
         count = min(QUERY_THREADS, available_cpus()) if threads == 1 else 1
-        yield from _side_by_side(con, names, count)
+        yield from _side_by_side(con, names, count, params)
 
 
 def _side_by_side(
-    con: duckdb.DuckDBPyConnection, names: Sequence[str], count: int
+    con: duckdb.DuckDBPyConnection, names: Sequence[str], count: int, params: Mapping[str, object]
 ) -> Iterator[tuple[str, Rows | QueryError]]:
     local = threading.local()
 
     def answer(name: str, con: duckdb.DuckDBPyConnection) -> Rows | QueryError:
         try:
-            return _rows(con, name)
+            return _rows(con, name, params)
         except QueryError as error:
             return error
 
@@ -107,5 +110,7 @@ def _side_by_side(
         yield from zip(names, pool.map(aside, names), strict=True)
 
 
-def _rows(con: duckdb.DuckDBPyConnection, name: str) -> Rows:
-    return catalog.run(con, name).to_pylist()  # type: ignore[no-any-return]  # pyarrow is untyped
+def _rows(
+    con: duckdb.DuckDBPyConnection, name: str, params: Mapping[str, object] = NO_PARAMS
+) -> Rows:
+    return catalog.run(con, name, **params).to_pylist()  # type: ignore[no-any-return]  # pyarrow is untyped

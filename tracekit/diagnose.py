@@ -13,7 +13,8 @@ from tracekit.report.build import build_report
 from tracekit.report.config import DiagnoseConfig
 from tracekit.report.model import InputFile, InputIssue, Report
 from tracekit.rules import RULES, Facts, JobFacts, Rule, configured
-from tracekit.rules.base import KernelThresholds
+from tracekit.rules.base import STEPS_QUERY, KernelThresholds
+from tracekit.rules.windows import OVER, WINDOWS
 
 if TYPE_CHECKING:
     from tracekit.answers import Answers, Rows
@@ -82,23 +83,29 @@ def gather(
         else:
             asked.append(query)
 
-    def take(answered: Iterable[tuple[str, Rows | QueryError]]) -> None:
+    def take(
+        answered: Iterable[tuple[str, Rows | QueryError]], into: dict[str, list[Mapping[str, Any]]]
+    ) -> None:
         for name, found in answered:
             if isinstance(found, QueryError):
                 unavailable[name] = found.message.splitlines()[0]
             else:
-                rows[name] = [r for r in found if r.get("attempt") in (None, job.attempt)]
+                into[name] = [r for r in found if r.get("attempt") in (None, job.attempt)]
 
     # What another query's answer can spare comes last.
     first = [q.name for q in asked if q.asked in ("", "report")]
     with answers.sharing(first):
-        take(answers.each(first))
+        take(answers.each(first), rows)
         gated = [q for q in asked if q.name not in first]
         spared = [q for q in gated if _is_spared(q, rows, unavailable)]
         rows |= {q.name: [] for q in spared}
         rest = [q.name for q in gated if q not in spared]
         with answers.sharing(rest):
-            take(answers.each(rest))
+            take(answers.each(rest), rows)
+    halves: dict[str, list[Mapping[str, Any]]] = {}
+    if _has_windows_alone(rows, filled):
+        over = [q.name for q in asked if any(p.name == OVER for p in q.params)]
+        take(answers.each(over, {OVER: WINDOWS}), halves)
     rows["traffic"] = list(traffic.beside(rows.get("traffic", ()), description))
     paths = answers.rows("job_sources")
     if any(r["status"] == "partial" for r in paths):
@@ -106,6 +113,7 @@ def gather(
     return Facts(
         job=job,
         rows=rows,
+        halves=halves,
         unavailable=unavailable,
         sources={int(r["source_id"]): str(r["path"]) for r in paths},
         description=description,
@@ -156,6 +164,14 @@ def _broken(answers: Answers, attempt: int) -> frozenset[int]:
     return frozenset(
         int(r["rank"]) for r in rows if r["attempt"] == attempt and r["status"] == "partial"
     )
+
+
+def _has_windows_alone(
+    rows: Mapping[str, Sequence[Mapping[str, Any]]], filled: Collection[str] | None
+) -> bool:
+    """Whether devices worked and nothing marks steps."""
+    has_work = filled is None or "gpu_op" in filled
+    return has_work and STEPS_QUERY in rows and not rows[STEPS_QUERY]
 
 
 def _is_spared(

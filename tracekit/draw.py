@@ -223,7 +223,7 @@ def _details(finding: Finding) -> dict[str, str]:
         "finding": finding.id,
         "severity": finding.severity.value,
         "confidence": f"{finding.confidence.level}: {finding.confidence.basis}",
-        "cost_s_per_step": "unknown" if cost is None else f"{cost:.6g}",
+        f"cost_s_per_{finding.impact.per}": "unknown" if cost is None else f"{cost:.6g}",
     }
     for evidence in finding.evidence[:MAX_EVIDENCE]:
         details[evidence.name] = f"{evidence.value:.6g} {evidence.unit}"

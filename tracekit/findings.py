@@ -160,7 +160,8 @@ class Impact:
     ``at_most_s_per_step`` is a bound where the cost itself is unknown. ``method``: how the cost was
     got; ``low_s_per_step`` and ``high_s_per_step``: where it may lie by that and, where they
     disagree, by other methods; ``replay_error_ratio``: by how much the replay that gave it misses
-    the measured step.
+    the measured step. ``per``: what it is a part of; where nothing marks steps the ``s_per_step``
+    are of the whole window, ``step_ratio`` its share.
     ``energy_joules`` and ``cost`` are a day's too, where power and prices are known.
     """
 
@@ -174,6 +175,7 @@ class Impact:
     low_s_per_step: float | None = None
     high_s_per_step: float | None = None
     replay_error_ratio: float | None = None
+    per: Literal["step", "window"] = "step"
 
 
 def impact_of(s_per_step: float, step_s: float, gpus_count: int | None) -> Impact:

@@ -12,12 +12,15 @@
 -- param: kernel_wait_ns BIGINT = 30000 : Pauses shorter than this are kernel_wait, in ns.
 --     HolisticTraceAnalysis says 30 ns and compares that 30 with microseconds: 30000 gives its
 --     figures.
+-- param: pause_ns BIGINT = 1000000 : Waits for the host from this long on are host_pause too, in
+--     ns: a launch takes microseconds, so the host did something else.
 -- column: rank INTEGER : Global rank.
 -- column: device INTEGER : Device ordinal.
 -- column: stream BIGINT : Stream; null for the device as a whole.
 -- column: idle_count BIGINT : Pauses.
 -- column: idle_ns BIGINT : Time of all pauses; the sum of the next three.
 -- column: host_wait_ns BIGINT : Pauses that end with an operation launched after they began.
+-- column: host_pause_ns BIGINT : The part of host_wait_ns in long waits.
 -- column: kernel_wait_ns BIGINT : Other pauses, shorter than the parameter.
 -- column: other_ns BIGINT : All other pauses.
 -- column: host_wait_ratio DOUBLE : host_wait_ns / idle_ns; null without a pause.
@@ -78,6 +81,12 @@ WITH
             coalesce(sum(idle_ns) FILTER (WHERE is_pause), 0) AS idle_ns,
             coalesce(sum(idle_ns) FILTER (WHERE is_pause AND cause = 'host_wait'), 0)
                 AS host_wait_ns,
+            coalesce(
+                sum(idle_ns) FILTER (
+                    WHERE is_pause AND cause = 'host_wait' AND idle_ns >= $pause_ns
+                ),
+                0
+            ) AS host_pause_ns,
             coalesce(sum(idle_ns) FILTER (WHERE is_pause AND cause = 'kernel_wait'), 0)
                 AS kernel_wait_ns
         FROM pauses
@@ -90,6 +99,7 @@ SELECT
     idle_count,
     CAST(idle_ns AS BIGINT) AS idle_ns,
     CAST(host_wait_ns AS BIGINT) AS host_wait_ns,
+    CAST(host_pause_ns AS BIGINT) AS host_pause_ns,
     CAST(kernel_wait_ns AS BIGINT) AS kernel_wait_ns,
     CAST(idle_ns - host_wait_ns - kernel_wait_ns AS BIGINT) AS other_ns,
     host_wait_ns / nullif(idle_ns, 0) AS host_wait_ratio,

@@ -6,6 +6,8 @@
 -- reads: annotation, step, gpu_op, collective
 -- needs: annotation:checkpoint
 -- grain: attempt, rank, capture_id, step
+-- param: over VARCHAR = 'steps' | 'windows' : 'windows': where nothing marks steps, the two
+--     halves (0, 1) of what each capture shows of the device, from first launch to last end.
 -- column: rank INTEGER : Global rank.
 -- column: capture_id INTEGER : Capture window of the rank, from 0.
 -- column: step BIGINT : Job-level step; steps without such a range are absent.
@@ -28,6 +30,6 @@ SELECT
     place,
     attempt
 FROM host_stalls(
-    'annotation', 'checkpoint', CAST([] AS VARCHAR[]), ['compute', 'communication']
+    'annotation', 'checkpoint', CAST([] AS VARCHAR[]), ['compute', 'communication'], $over
 )
 ORDER BY attempt, rank, capture_id, step;

@@ -6,6 +6,8 @@
 --
 -- reads: annotation, step, gpu_op, collective
 -- grain: attempt, rank, capture_id, step
+-- param: over VARCHAR = 'steps' | 'windows' : 'windows': where nothing marks steps, the two
+--     halves (0, 1) of what each capture shows of the device, from first launch to last end.
 -- column: rank INTEGER : Global rank.
 -- column: capture_id INTEGER : Capture window of the rank, from 0.
 -- column: step BIGINT : Job-level step; steps without such a range are absent.
@@ -39,6 +41,6 @@ SELECT
     place,
     attempt
 FROM host_stalls(
-    'marks', 'compile', ['checkpoint'], ['compute', 'communication', 'memory', 'other']
+    'marks', 'compile', ['checkpoint'], ['compute', 'communication', 'memory', 'other'], $over
 )
 ORDER BY attempt, rank, capture_id, step;

@@ -6,6 +6,8 @@
 -- reads: annotation, step, gpu_op, collective
 -- needs: annotation:python_input
 -- grain: attempt, rank, capture_id, step
+-- param: over VARCHAR = 'steps' | 'windows' : 'windows': where nothing marks steps, the two
+--     halves (0, 1) of what each capture shows of the device, from first launch to last end.
 -- column: rank INTEGER : Global rank.
 -- column: capture_id INTEGER : Capture window of the rank, from 0.
 -- column: step BIGINT : Job-level step; steps without such a range are absent.
@@ -29,6 +31,6 @@ SELECT
     attempt
 FROM host_stalls(
     'annotation', 'python_input', ['python_gc', 'checkpoint'],
-    ['compute', 'communication', 'memory', 'other']
+    ['compute', 'communication', 'memory', 'other'], $over
 )
 ORDER BY attempt, rank, capture_id, step;

@@ -10,6 +10,8 @@
 --
 -- reads: host_op, gpu_op, step, annotation
 -- grain: attempt, rank, capture_id, step
+-- param: over VARCHAR = 'steps' | 'windows' : 'windows': where nothing marks steps, the two
+--     halves (0, 1) of what each capture shows of the device, from first launch to last end.
 -- column: rank INTEGER : Global rank.
 -- column: capture_id INTEGER : Capture window of the rank, from 0.
 -- column: step BIGINT : Job-level step; steps without such a call are absent.
@@ -126,7 +128,7 @@ WITH
             step,
             start_ns,
             end_ns
-        FROM step
+        FROM judged_steps($over)
     ),
     step_gaps AS (
         SELECT key, step, sum(exposed_ns) AS exposed_ns

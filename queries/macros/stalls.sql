@@ -16,11 +16,12 @@
 -- param: other_domains VARCHAR[] : Domains whose time is taken off.
 -- param: hiding_classes VARCHAR[] : Classes of GPU operation that hide a range: those of the stall
 --     itself must not.
+-- param: over VARCHAR : 'steps' or 'windows', as for judged_steps.
 -- reads: step, gpu_op, collective
 -- columns: attempt INTEGER, rank INTEGER, capture_id INTEGER, step BIGINT, stall_ns BIGINT,
 --     exposed_ns BIGINT, ranges_count BIGINT, longest_ns BIGINT, source_id INTEGER, place BIGINT
 CREATE OR REPLACE MACRO host_stalls(
-    annotation_name, stall_domain, other_domains, hiding_classes
+    annotation_name, stall_domain, other_domains, hiding_classes, over
 ) AS TABLE
 WITH
     step_threads AS (
@@ -82,7 +83,7 @@ WITH
             step,
             start_ns,
             end_ns
-        FROM step
+        FROM judged_steps(over)
     ),
     step_times AS (
         SELECT

@@ -39,6 +39,51 @@ SELECT
     coalesce(end_ns - start_ns, dur_ns) AS dur_ns
 FROM windows;
 
+-- window_halves: Each capture's device work in two parts, where nothing marks steps.
+--
+-- From the first launch to the last end; each half has as many operations. What both show the job
+-- does all the time; what one shows alone may be its beginning, an evaluation or a save. Fewer than
+-- ten operations show nothing that repeats. None of attempts with steps.
+--
+-- reads: gpu_op, step
+-- columns: attempt INTEGER, rank INTEGER, capture_id INTEGER, step BIGINT, start_ns BIGINT,
+--     end_ns BIGINT
+CREATE OR REPLACE MACRO window_halves() AS TABLE
+WITH
+    windows AS (
+        SELECT
+            attempt,
+            rank,
+            capture_id,
+            min(coalesce(launch_start_ns, start_ns)) AS start_ns,
+            quantile_disc(start_ns, 0.5) AS middle_ns,
+            max(start_ns + dur_ns) AS end_ns
+        FROM gpu_op
+        WHERE rank IS NOT NULL AND attempt NOT IN (SELECT attempt FROM step)
+        GROUP BY attempt, rank, capture_id
+        HAVING count(*) >= 10
+    )
+SELECT attempt, rank, capture_id, CAST(0 AS BIGINT) AS step, start_ns, middle_ns AS end_ns
+FROM windows
+UNION ALL
+SELECT attempt, rank, capture_id, 1, middle_ns, end_ns
+FROM windows;
+
+-- judged_steps: Steps from their start to their own end, or the halves of windows without any.
+--
+-- param: over VARCHAR : 'steps' or 'windows'.
+-- reads: gpu_op, step
+-- columns: attempt INTEGER, rank INTEGER, capture_id INTEGER, step BIGINT, start_ns BIGINT,
+--     end_ns BIGINT
+CREATE OR REPLACE MACRO judged_steps(over) AS TABLE
+SELECT attempt, rank, capture_id, step, start_ns, end_ns
+FROM step
+WHERE over = 'steps'
+UNION ALL
+SELECT attempt, rank, capture_id, step, start_ns, end_ns
+FROM window_halves()
+WHERE over = 'windows';
+
 -- job_steps: How long the job took for each steady step.
 --
 -- A step of the job lasts from the moment when the last rank begins it to the moment when the last

@@ -8,6 +8,8 @@
 -- reads: step, gpu_op, host_op, collective, annotation
 -- grain: attempt, rank, capture_id, step
 -- asked: report
+-- param: over VARCHAR = 'steps' | 'windows' : 'windows': where nothing marks steps, the two
+--     halves (0, 1) of what each capture shows of the device, from first launch to last end.
 -- column: rank INTEGER : Global rank.
 -- column: attempt INTEGER : Attempt of the job, from 1.
 -- column: capture_id INTEGER : Capture window of the rank, from 0.
@@ -38,6 +40,11 @@ WITH
             start_ns,
             end_ns
         FROM step_windows()
+        WHERE $over = 'steps'
+        UNION ALL
+        SELECT capture_key(attempt, rank, capture_id), step, FALSE, FALSE, start_ns, end_ns
+        FROM window_halves()
+        WHERE $over = 'windows'
     ),
     blocking_calls AS (
         SELECT attempt, rank, capture_id, 'blocked' AS class, start_ns, start_ns + dur_ns AS end_ns

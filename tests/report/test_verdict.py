@@ -12,6 +12,7 @@ from tracekit.findings import Evidence, Finding, Impact, Severity
 from tracekit.report import DiagnoseConfig, InputFile, Report, Silence, build_report
 from tracekit.report.build import in_order
 from tracekit.report.links import link_symptoms
+from tracekit.report.text import to_text
 from tracekit.report.verdict import judge
 from tracekit.rules import Facts
 
@@ -308,14 +309,23 @@ def window(**parts_ms: int) -> dict[str, Any]:
         ),
         (
             {"compute_ns": 200, "idle_ns": 1800},
-            {"idle_breakdown": [{"stream": None, "idle_ns": 100, "host_wait_ns": 90},
-                                {"stream": 7, "idle_ns": 900, "host_wait_ns": 0}]},
+            {"idle_breakdown": [
+                {"stream": None, "idle_ns": 100, "host_wait_ns": 90, "host_pause_ns": 40},
+                {"stream": 7, "idle_ns": 900, "host_wait_ns": 0, "host_pause_ns": 0}]},
             "90 % of the window is time in which the GPU is idle, 90 % of it until the host "
-            "launches the next operation (launch-bound).",
+            "launches the next operation. The traces",
         ),
         (
             {"compute_ns": 200, "idle_ns": 1800},
-            {"idle_breakdown": [{"stream": None, "idle_ns": 100, "host_wait_ns": 40}]},
+            {"idle_breakdown": [
+                {"stream": None, "idle_ns": 100, "host_wait_ns": 90, "host_pause_ns": 45}]},
+            "launches the next operation, mostly in waits so long that it did something else "
+            "meanwhile.",
+        ),
+        (
+            {"compute_ns": 200, "idle_ns": 1800},
+            {"idle_breakdown": [
+                {"stream": None, "idle_ns": 100, "host_wait_ns": 40, "host_pause_ns": 40}]},
             "90 % of the window is time in which the GPU is idle. The traces",
         ),
         (
@@ -324,7 +334,7 @@ def window(**parts_ms: int) -> dict[str, Any]:
             "51 % of the window is communication that nothing hides. The traces",
         ),
     ],
-    ids=["copies", "launches", "idle", "communication"],
+    ids=["copies", "launches", "pauses", "idle", "communication"],
 )  # fmt: skip
 def test_a_window_without_steps_is_judged_by_its_largest_part(
     parts_ms: dict[str, int], others: dict[str, Any], words: str
@@ -332,6 +342,60 @@ def test_a_window_without_steps_is_judged_by_its_largest_part(
     verdict = build_report(Facts(rows={"overlap": [window(**parts_ms)], **others})).verdict
     assert verdict.kind == "unexplained"
     assert words in verdict.sentence
+
+
+def test_of_a_window_the_largest_part_comes_first(make_window: MakeJob) -> None:
+    job = make_window(ranks_count=1, comm_ms=21, idle_ms=60).launching(host_wait_ratio=0.85)
+    found = report(job)
+    assert found.verdict.kind == "configuration"
+    assert found.verdict.finding == "launch-bound/all"
+    assert "102 ms of the window (51 %)" in found.verdict.sentence
+    assert [f.rule for f in found.findings] == ["launch-bound", "exposed-communication"]
+    # A stall that is a cause, and takes less, does not come before it.
+    job = make_window(ranks_count=1, idle_ms=60).launching().stall("gc_pause", [0], (0, 1), 10)
+    found = report(job)
+    assert found.verdict.finding == "launch-bound/all"
+    assert {f.rule for f in found.findings} == {"launch-bound", "gc-pause"}
+    text = to_text(found)
+    assert "of the 220 ms window" in text
+    assert "20.0 ms/window" in text
+
+
+def test_more_than_a_finding_of_a_window_names_is_unexplained(make_window: MakeJob) -> None:
+    job = make_window(ranks_count=1, idle_ms=60).launching(kernel_ns=200_000)
+    found = report(job.stall("gc_pause", [0], (0, 1), 20))
+    assert found.verdict.kind == "unexplained"
+    assert "67 % of the window is time in which the GPU is idle" in found.verdict.sentence
+    assert [f.rule for f in found.findings] == ["gc-pause"]
+    job = make_window(ranks_count=1, idle_ms=10).launching(kernel_ns=200_000)
+    assert report(job.stall("gc_pause", [0], (0, 1), 20)).verdict.finding == "gc-pause/all"
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranks_count", "verdict", "words"),
+    [
+        ({}, 1, "inherent", "Nothing to fix is seen over the window of 200 ms: computing 80 %"),
+        ({"idle_ms": 19}, 1, "inherent", "idle 19 %"),
+        ({"idle_ms": 20}, 1, "unexplained", "20 % of the window is time in which the GPU is idle"),
+        ({"comm_ms": 10}, 1, "inherent", "Whether the network should be faster was not checked."),
+        ({"comm_ms": 9}, 2, "inherent", "Nothing to fix is seen"),
+        ({"comm_ms": 10}, 2, "not_enough_data", "1 rank that its communication may be waiting"),
+    ],
+)
+def test_a_window_of_which_nothing_is_named(
+    kind: dict[str, int], ranks_count: int, verdict: str, words: str, make_window: MakeJob
+) -> None:
+    job = make_window(ranks_count=1, world_size=ranks_count, **kind).launching(kernel_ns=200_000)
+    found = report(job).verdict
+    assert found.kind == verdict
+    assert words in found.sentence
+
+
+def test_copies_without_a_name_are_a_part_of_the_window_too(make_window: MakeJob) -> None:
+    job = make_window(ranks_count=1)
+    for half in (0, 1):
+        job.add(0, half, "memory", 25)
+    assert "24 % of the window is copies and other work" in report(job).verdict.sentence
 
 
 def test_a_symptom_points_to_its_cause_and_back(make_job: MakeJob) -> None:

@@ -64,3 +64,9 @@ def test_without_steady_steps_it_cannot_tell(make_job: MakeJob) -> None:
     job = make_job(steps_count=1, comm_ms=50)
     job.marks = {1: "is_warmup"}
     assert "steady step" in RULE.run(job.facts()).not_checked[0].needs
+
+
+def test_a_window_without_steps_is_judged_as_one(make_window: MakeJob) -> None:
+    (finding,) = RULE.run(make_window(comm_ms=20).facts()).findings
+    assert finding.summary.startswith("40.0 ms of the window (20 %) is communication")
+    assert RULE.run(make_window(comm_ms=9).facts()) == RuleOutcome()

@@ -99,3 +99,27 @@ def test_without_a_gpu_or_launches_it_says_so(make_job: MakeJob) -> None:
     assert "GPU timeline" in on_host.not_checked[0].needs
     no_launches = RULE.run(make_job(idle_ms=40).facts())
     assert "launches" in no_launches.not_checked[0].needs
+
+
+def test_a_window_without_steps_is_judged_as_one(make_window: MakeJob) -> None:
+    (finding,) = RULE.run(make_window(idle_ms=40).launching().facts()).findings
+    assert "waits 72.0 ms of the window (36 %)" in finding.summary
+    assert finding.impact.per == "window"
+    assert RULE.run(make_window(idle_ms=40).launching(host_wait_ratio=0.24).facts()) == (
+        RuleOutcome()
+    )
+
+
+def test_waits_too_long_for_a_launch_count_in_steps_alone(
+    make_window: MakeJob, make_job: MakeJob
+) -> None:
+    paused = {"host_pause_ratio": 0.7}  # 8 % of the window is left
+    assert RULE.run(make_window(idle_ms=40).launching(**paused).facts()) == RuleOutcome()
+    assert RULE.run(make_job(idle_ms=40).launching(**paused).facts()).findings
+
+
+def test_a_device_that_idles_in_one_half_of_a_window_begins_or_ends(make_window: MakeJob) -> None:
+    job = make_window(idle_ms=5).launching()
+    for rank in range(4):
+        job.add(rank, 0, "idle", 300)
+    assert RULE.run(job.facts()) == RuleOutcome()

@@ -50,3 +50,18 @@ def test_a_job_that_copies_nothing_lacks_copies(make_job: MakeJob) -> None:
     assert "copies" in OFFLOAD.run(make_job().facts()).not_checked[0].needs
     host = OFFLOAD.run(make_job(measured_on="host").facts())
     assert "GPU timeline" in host.not_checked[0].needs
+
+
+def test_a_window_without_steps_is_judged_as_one(make_window: MakeJob) -> None:
+    (finding,) = OFFLOAD.run(copying(make_window())).findings
+    assert "waits 40.0 ms of the window (20 %)" in finding.summary
+    assert "4.00 GB a rank at 20.0 GB/s" in finding.summary
+    assert "again and again" in finding.remedy[0]
+    assert OFFLOAD.run(copying(make_window(), ms=4)) == RuleOutcome()
+
+
+def test_copies_in_one_half_of_a_window_load_or_save(make_window: MakeJob) -> None:
+    job = make_window()
+    for rank in range(4):
+        job.add(rank, 0, "memory", 100)
+    assert OFFLOAD.run(copying(job, ms=4)) == RuleOutcome()

@@ -35,7 +35,7 @@ def to_markdown(report: Report) -> str:
 
 def _finding(report: Report, finding: Finding, number: int) -> list[str]:
     cost = finding.impact.s_per_step
-    price = f", {seconds(cost)} a step" if cost is not None else ""
+    price = f", {seconds(cost)} a {finding.impact.per}" if cost is not None else ""
     lines = [
         f"## F{number} {_text(finding.id)} ({finding.severity.value}{price})",
         "",

@@ -154,8 +154,9 @@ def cost_words(document: Document, cause: Finding) -> str:
         )
     if step_s <= 0 and impact.step_ratio > 0:
         step_s = impact.s_per_step / impact.step_ratio  # timers give no steps of their own
+    of = "the {} window" if impact.per == "window" else "every {} step"
     text = (
-        f"{seconds(impact.s_per_step)} of every {seconds(step_s)} step ({share(impact.step_ratio)})"
+        f"{seconds(impact.s_per_step)} of {of.format(seconds(step_s))} ({share(impact.step_ratio)})"
     )
     if impact.gpu_hours_per_day is not None:
         text += f": {_hours(impact.gpu_hours_per_day)} a day while it lasts"
@@ -290,7 +291,7 @@ def _findings(page: Page, document: Document, *, everything: bool) -> None:
             f"{labels[finding.id]} {finding.severity.value:<8}",
             f"{finding.rule:<{rule_width}}",
             f"{scope_words(finding):<{scope_width}}",
-            f"{seconds(cost) + '/step' if cost is not None else 'unknown':>13}",
+            f"{f'{seconds(cost)}/{finding.impact.per}' if cost is not None else 'unknown':>13}",
             links,
         ]
         page.row(cells, _COLORS[finding.severity.value])

@@ -8,7 +8,7 @@ from statistics import median
 from tracekit.findings import BudgetPart, Finding, Severity, Verdict, VerdictKind, ordered
 from tracekit.report.judgement import LIMITS, Judgement, ReportThresholds, say
 from tracekit.report.unexplained import idle, slow_steps, unequal_waiting
-from tracekit.report.without_steps import no_steps
+from tracekit.report.without_steps import larger_rest, largest_of_window, no_steps
 from tracekit.rules import RULES, low_mfu, rule
 from tracekit.rules.base import HIDDEN_CAPTURE, Facts
 from tracekit.rules.pipeline import schedule_bubble
@@ -27,9 +27,11 @@ def judge(
 ) -> Judgement:
     """The verdict over all findings. The first that applies:
 
-    hang; a major finding that names a cause (culprit if it sits on part of the job, else
-    configuration); kernels hidden in CUDA graphs or no step (not_enough_data, or unexplained where
-    most of the window is no computing); waiting that may be for ranks without a trace
+    hang; where nothing marks steps, the largest part of the window: what a finding names, unless
+    more is unexplained; a major finding that names a cause (culprit if it sits on part of the job,
+    else configuration); kernels hidden in CUDA graphs or no step (not_enough_data, unexplained
+    where much of the window is no computing, or inherent where hardly any is); waiting that may be
+    for ranks without a trace
     (not_enough_data, with the cause that logs state for slow communication, if any: it is there,
     only its share is not known); unequal waiting that no finding explains (unexplained); a program
     that launches too slowly or sends too little at a time (configuration: it blames nobody, but has
@@ -48,17 +50,21 @@ def judge(
     if hang is not None:
         return Judgement(Verdict(kind="hang", finding=hang.id, sentence=hang.summary))
     cause = next((f for f in ordered(findings) if _is_cause(f)), None)
+    largest = largest_of_window(findings)
+    if largest is not None and (cause is None or cause.impact.per == "window"):
+        return larger_rest(facts, largest, limits) or Judgement(_named(facts, largest))
     if cause is not None and cause.severity.weight >= Severity.MAJOR.weight:
         return Judgement(_named(facts, cause))
     if facts.hidden_ranks:
         return _hidden(facts)
     if not facts.steps.rank_means:
         # A log alone has no step to weigh a finding against; what it shows is all there is.
-        return (
-            Judgement(_named(facts, cause))
-            if cause is not None
-            else no_steps(facts, rules_run, findings, limits)
-        )
+        if cause is not None:
+            return Judgement(_named(facts, cause))
+        judgement = no_steps(facts, rules_run, findings, limits)
+        if judgement.verdict.kind == "inherent":
+            return _failed(failed) or _unread(facts) or judgement
+        return judgement
     is_open = not has_silenced
     return (
         _missing(facts, limits, cause, findings)

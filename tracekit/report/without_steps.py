@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 
-from tracekit.findings import Finding
+from tracekit.findings import Finding, Severity
 from tracekit.report import signals
 from tracekit.report.judgement import Judgement, ReportThresholds, say
-from tracekit.rules import RULES, ras_hang
+from tracekit.rules import RULES, ras_hang, rule
 from tracekit.rules.base import Facts, Row
 from tracekit.wording import plural, safe, seconds, share
 
@@ -19,6 +20,7 @@ CAPTURE_DEVICES = (
 )
 CAPTURE_STEPS = "profile five or more steps after warm-up, with a schedule that marks steps"
 MIN_SHOWN_SHARE = 0.01
+COPIES = "copies and other work"
 DIRECTIONS = {
     "HtoD": "from the host to the device",
     "DtoH": "from the device to the host",
@@ -65,44 +67,130 @@ def no_steps(
     return say("not_enough_data", "Cannot tell: no file holds a usable trace.", CAPTURE_STEPS)
 
 
-def _window_alone(facts: Facts, rows: Sequence[Row], limits: ReportThresholds) -> Judgement:
-    """By what the window went into: judged where most of it was no computing, whatever a step is.
+def largest_of_window(findings: Sequence[Finding]) -> Finding | None:
+    """Of what findings name in a window without steps, that which takes most of it."""
+    named = (
+        f
+        for f in findings
+        if f.impact.per == "window"
+        and rule(f.rule).blames != "nobody"
+        and not f.explained_by
+        and f.severity.weight >= Severity.MINOR.weight
+    )
+    return max(named, key=lambda f: (f.impact.s_per_step or 0.0, f.id), default=None)
 
-    Of ranks, streams and copies all times are summed: shares are of all windows together.
-    """
-    span_ns = sum(r["span_ns"] for r in rows)
-    parts = {
-        "computing": sum(r["compute_ns"] or 0 for r in rows),
-        "communication not hidden": sum(r["exposed_comm_ns"] or 0 for r in rows),
-        "idle": sum(r["idle_ns"] or 0 for r in rows),
-    }
-    rest_ns = span_ns - sum(parts.values())
-    if rest_ns >= MIN_SHOWN_SHARE * span_ns:
-        parts["copies and other work"] = rest_ns
-    shares = ", ".join(f"{word} {share(ns / span_ns)}" for word, ns in parts.items())
-    window = f"Over the window of {seconds(max(r['span_ns'] for r in rows) / 1e9)}: {shares}"
-    largest = max(parts, key=lambda word: parts[word])
-    if largest == "computing" or parts[largest] < limits.min_window_ratio * span_ns:
+
+def larger_rest(facts: Facts, largest: Finding, limits: ReportThresholds) -> Judgement | None:
+    """Where a larger part of the window than what the finding names is none of it: that."""
+    rows = [r for r in facts.of("overlap") if r["span_ns"]]
+    if facts.hidden_ranks or not rows:
+        return None
+    window = _Window.of(rows)
+    part_ns = window.parts[window.largest]
+    named_ns = (largest.impact.step_ratio or 0.0) * window.span_ns
+    if named_ns >= limits.min_explained_ratio * part_ns:
+        return None
+    return _unexplained(facts, window, limits)
+
+
+@dataclass(frozen=True)
+class _Window:
+    """What all windows together went into, in ns: of ranks, streams and copies times are summed."""
+
+    span_ns: int
+    longest_ns: int
+    parts: dict[str, int]
+    is_gpu: bool
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> _Window:
+        span_ns = sum(r["span_ns"] for r in rows)
+        parts = {
+            "computing": sum(r["compute_ns"] or 0 for r in rows),
+            "communication not hidden": sum(r["exposed_comm_ns"] or 0 for r in rows),
+            "idle": sum(r["idle_ns"] or 0 for r in rows),
+        }
+        rest_ns = span_ns - sum(parts.values())
+        if rest_ns >= MIN_SHOWN_SHARE * span_ns:
+            parts[COPIES] = rest_ns
+        longest_ns = max(r["span_ns"] for r in rows)
+        return cls(span_ns, longest_ns, parts, any(r["measured_on"] == "gpu" for r in rows))
+
+    @property
+    def largest(self) -> str:
+        return max(self.parts, key=lambda word: self.parts[word])
+
+    def ratio(self, word: str) -> float:
+        return self.parts[word] / self.span_ns
+
+    @property
+    def words(self) -> str:
+        """``the window of 300 ms: computing 85 %, idle 15 %``."""
+        shares = ", ".join(f"{word} {share(self.ratio(word))}" for word in self.parts)
+        return f"the window of {seconds(self.longest_ns / 1e9)}: {shares}"
+
+
+def _window_alone(facts: Facts, rows: Sequence[Row], limits: ReportThresholds) -> Judgement:
+    """By what the window went into, whatever a step is, where no finding names it."""
+    window = _Window.of(rows)
+    found = _unexplained(facts, window, limits)
+    if found is not None:
+        return found
+    steady = facts.over_windows
+    if steady is None or steady.steps.median_parts is None:
         return say(
             "not_enough_data",
-            f"Cannot tell what a step costs: the traces mark no steps. {window}.",
+            f"Cannot tell what a step costs: the traces mark no steps. Over {window.words}.",
             CAPTURE_STEPS,
         )
+    usual = steady.steps.median_parts
+    for word, ns in (("idle", usual.idle), (COPIES, usual.memory)):
+        if word in window.parts and ns >= limits.min_idle_ratio * usual.dur:
+            return _of_it(facts, window, word, limits)
+    has_waiting = usual.exposed_comm >= limits.min_waiting_ratio * usual.dur
+    if has_waiting and facts.missing_ranks:
+        return say(
+            "not_enough_data",
+            f"Cannot tell: {plural(len(facts.missing_ranks), 'rank')} that its communication may "
+            f"be waiting for {facts.missing_state}. Over {window.words}.",
+            facts.missing_advice,
+        )
+    read = " in what could be read" if facts.job.broken_ranks else ""
+    network = " Whether the network should be faster was not checked." if has_waiting else ""
+    return say(
+        "inherent",
+        f"Nothing to fix is seen{read} over {window.words}. The traces mark no steps, so only what "
+        f"shows in a whole window was looked for.{network}",
+        CAPTURE_STEPS,
+    )
+
+
+def _unexplained(facts: Facts, window: _Window, limits: ReportThresholds) -> Judgement | None:
+    """Most of the window that is no computing."""
+    largest = window.largest
+    if largest == "computing" or window.ratio(largest) < limits.min_window_ratio:
+        return None
+    return _of_it(facts, window, largest, limits)
+
+
+def _of_it(facts: Facts, window: _Window, word: str, limits: ReportThresholds) -> Judgement:
+    """A part of the window that no finding names."""
     reason, advice = "", CAPTURE_STEPS
-    if largest == "idle":
+    if word == "idle":
         reason, advice = _idle(facts, limits)
-    elif largest == "copies and other work":
-        reason, advice = _copies(facts, span_ns, limits)
-    is_gpu = any(r["measured_on"] == "gpu" for r in rows)
+    elif word == COPIES:
+        reason, advice = _copies(facts, window.span_ns, limits)
     what = {
         "communication not hidden": "communication that nothing hides",
-        "idle": "time in which the GPU is idle" if is_gpu else "time in which nothing is computed",
-        "copies and other work": "copies and other work beside which nothing is computed",
-    }[largest]
+        "idle": "time in which the GPU is idle"
+        if window.is_gpu
+        else "time in which nothing is computed",
+        COPIES: "copies and other work beside which nothing is computed",
+    }[word]
     return say(
         "unexplained",
-        f"{share(parts[largest] / span_ns)} of the window is {what}{reason}. The traces mark no "
-        f"steps. {window}.",
+        f"{share(window.ratio(word))} of the window is {what}{reason}. The traces mark no "
+        f"steps. Over {window.words}.",
         advice,
     )
 
@@ -112,11 +200,15 @@ def _idle(facts: Facts, limits: ReportThresholds) -> tuple[str, str]:
     rows = [r for r in facts.of("idle_breakdown") if r["stream"] is None]
     idle_ns = sum(int(r["idle_ns"] or 0) for r in rows)
     waiting_ns = sum(int(r["host_wait_ns"] or 0) for r in rows)
+    pauses_ns = sum(int(r["host_pause_ns"] or 0) for r in rows)
+    stacks = "profile with Python stacks to see what the host does meanwhile"
     if not idle_ns or waiting_ns < limits.min_window_ratio * idle_ns:
-        return "", "profile with Python stacks to see what the host does meanwhile"
+        return "", stacks
+    until = f", {share(waiting_ns / idle_ns)} of it until the host launches the next operation"
+    if pauses_ns >= limits.min_window_ratio * waiting_ns:
+        return f"{until}, mostly in waits so long that it did something else meanwhile", stacks
     return (
-        f", {share(waiting_ns / idle_ns)} of it until the host launches the next operation "
-        "(launch-bound)",
+        until,
         "launch less: CUDA graphs, torch.compile, larger batches; or find what holds up the host",
     )
 

@@ -95,6 +95,8 @@ UNCACHED = replace(
 
 def _is_uncached(facts: Facts, limits: AllocatorStallThresholds) -> bool:
     """Whether some rank makes so many calls in its typical steady step."""
+    if facts.is_window:
+        return False  # of how many steps these are is not known
     counts: dict[int, list[int]] = defaultdict(list)
     for row in facts.of(TEXT.query):
         key = StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
@@ -123,6 +125,7 @@ RULE = Rule(
     thresholds=AllocatorStallThresholds(),
     queries=("step_breakdown", TEXT.query, "launch_stats"),
     evaluate=evaluate,
+    judges_windows=True,
     doc=__doc__,
     needs=TEXT.needs,
     explains=("waiting", "lateness"),

@@ -35,6 +35,14 @@ from tracekit.findings import (
 )
 from tracekit.ranges import Ranges
 from tracekit.rules.steps import StepKey, Steps, utc
+from tracekit.rules.windows import (
+    NOT_MARKED,
+    OVER,
+    WINDOWS,
+    breakdown_of_windows,
+    spans_of_windows,
+    stalls_of_windows,
+)
 from tracekit.target import Target
 from tracekit.wording import runs, some_ranges
 
@@ -209,6 +217,10 @@ class Facts:
     replay: Replay | None = None
     """Asked for prices only: it costs time, so a rule asks once it has something to price."""
     kernel_limits: KernelThresholds = field(default_factory=KernelThresholds)
+    halves: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+    """Where nothing marks steps: rows of queries over the halves of windows (``rules.windows``)."""
+    is_window: bool = False
+    """Whether what stands for the steps here are whole windows."""
     readable: frozenset[str] | None = None
     """Queries whose rows may be read; None: all. Which ranks there are, and whether they have a
     GPU, is known of the run itself and always open."""
@@ -249,11 +261,34 @@ class Facts:
             for query, rows in self.rows.items()
             if query in device_queries
         }
-        return replace(self, rows={**self.rows, **kept}, job=replace(self.job, lost_ranks=lost))
+        halves = {q: [r for r in rows if r["rank"] not in lost] for q, rows in self.halves.items()}
+        job = replace(self.job, lost_ranks=lost)
+        return replace(self, rows={**self.rows, **kept}, halves=halves, job=job)
 
     def without(self, queries: Collection[str]) -> Facts:
         """The same, as if these queries had found nothing."""
         return replace(self, rows={q: r for q, r in self.rows.items() if q not in queries})
+
+    @cached_property
+    def over_windows(self) -> Facts | None:
+        """The same with windows for steps; None where steps are marked, or no device worked."""
+        halves = self.halves.get(STEPS_QUERY, ())
+        breakdown = breakdown_of_windows(halves)
+        if not breakdown:
+            return None
+        stalls = {
+            query: stalls_of_windows(rows, halves)
+            for query, rows in self.halves.items()
+            if query != STEPS_QUERY
+        }
+        times = spans_of_windows(halves)
+        rows = {**self.rows, **stalls, STEPS_QUERY: breakdown, "step_time": times}
+        return replace(self, rows=rows, is_window=True, whole=None)
+
+    @property
+    def each(self) -> str:
+        """What a cost is a part of, in words that follow it."""
+        return "of the window" if self.is_window else "of each step"
 
     @property
     def steps(self) -> Steps:
@@ -360,7 +395,7 @@ class Facts:
         return Scope(
             ranks=tuple(sorted(ranks)),
             hosts=self.hosts_of(ranks),
-            steps=runs(key.step for key in steps),
+            steps=() if self.is_window else runs(key.step for key in steps),
             identity_source=", ".join(sources) or None,
         )
 
@@ -407,7 +442,8 @@ class Facts:
             return wider.impact(step_ns, self.gpus_count) if step_ns > 0 else Impact()
         if cost_ns is None or step_ns <= 0:
             return Impact()
-        return impact_of(cost_ns / 1e9, step_ns / 1e9, self.gpus_count)
+        impact = impact_of(cost_ns / 1e9, step_ns / 1e9, self.gpus_count)
+        return replace(impact, per="window") if self.is_window else impact
 
     def finding(
         self,
@@ -440,6 +476,9 @@ class Facts:
         impact = impact or Impact()
         if keys is None:
             keys = self.steps.keys if STEPS_QUERY in rule.reads else ()
+        if self.is_window:
+            evidence = [self._over_windows(e) for e in evidence]
+            basis = f"{basis}; {NOT_MARKED}"
         return Finding(
             id=f"{rule.name}/{place}"
             if place
@@ -459,6 +498,12 @@ class Facts:
             candidates=candidates or Candidates(),
             **advice,
         )
+
+    def _over_windows(self, evidence: Evidence) -> Evidence:
+        """The same, with what its query has to be asked for to show it."""
+        if evidence.query not in self.halves:
+            return evidence
+        return replace(evidence, params={**evidence.params, OVER: WINDOWS})
 
     def lacking(self, needs: str, capture: str | None = None) -> RuleOutcome:
         """The outcome of the rule that is asked where it lacks its inputs."""
@@ -552,6 +597,8 @@ class Rule:
     kernel_queries: tuple[str, ...] = ()
     """For a rule with other evidence besides: what shows the device, and is withheld from it
     where CUDA graphs hide that."""
+    judges_windows: bool = False
+    """Whether it means as much of a window in which nothing marks steps as of a step."""
     topic: Topic | None = None
     """What a reader would ask about that logs or counters tell; None: the rule's own name says
     it."""
@@ -615,6 +662,8 @@ class Rule:
         for query in self.needed:
             if query in facts.unavailable:
                 return lacking(self.name, f"query {query}: {facts.unavailable[query]}")
+        if self.judges_windows and facts.over_windows is not None:
+            facts = facts.over_windows
         try:
             outcome = self._judged(facts.limited(self.reads, self))
         except UndeclaredQueryError as error:

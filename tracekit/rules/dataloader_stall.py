@@ -93,7 +93,7 @@ def evaluate(facts: Facts, limits: DataloaderStallThresholds) -> RuleOutcome:
     outcome = evaluate_stalls(facts, limits, TEXT)
     if outcome.findings or facts.hidden_ranks or facts.job.lost_ranks:
         return outcome
-    if not facts.unavailable.keys().isdisjoint(BY_NAME):
+    if facts.is_window or not facts.unavailable.keys().isdisjoint(BY_NAME):
         return outcome  # with a part of these a rank that others hold up could seem late
     findings = []
     measured = {int(row["rank"]) for row in facts.of(TEXT.query)}
@@ -133,6 +133,7 @@ RULE = Rule(
     queries=("step_breakdown", TEXT.query),
     optional=BY_NAME,
     evaluate=evaluate,
+    judges_windows=True,
     doc=__doc__,
     needs=TEXT.needs,
     explains=("waiting", "lateness", "stalled launches", "idle stages"),

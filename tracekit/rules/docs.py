@@ -55,7 +55,9 @@ def _rule_section(rule: Rule) -> list[str]:
     lines += [
         "",
         f"Owner: {rule.owner}. Reads: {', '.join(rule.reads)}. "
-        f"Severity at most: {rule.cap.value}." + (f" Needs {rule.needs}." if rule.needs else ""),
+        f"Severity at most: {rule.cap.value}."
+        + (f" Needs {rule.needs}." if rule.needs else "")
+        + (" Judges windows without steps too." if rule.judges_windows else ""),
         "",
         *_thresholds(rule.thresholds),
     ]

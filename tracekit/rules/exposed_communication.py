@@ -88,7 +88,7 @@ def _finding(
     missing = facts.missing_ranks
     return facts.finding(
         scope,
-        f"{seconds(typical_ns / 1e9)} of each step ({share(typical_ns / steps.step_ns)}) is "
+        f"{seconds(typical_ns / 1e9)} {facts.each} ({share(typical_ns / steps.step_ns)}) is "
         f"communication that no computation hides{split}.",
         (
             Evidence(
@@ -174,4 +174,5 @@ RULE = Rule(
     symptom_of=("waiting",),
     same="some ranks",
     budget="communication",
+    judges_windows=True,
 )

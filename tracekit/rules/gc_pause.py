@@ -74,6 +74,7 @@ RULE = Rule(
     thresholds=GcPauseThresholds(),
     queries=("step_breakdown", TEXT.query),
     evaluate=evaluate,
+    judges_windows=True,
     doc=__doc__,
     needs=TEXT.needs,
     explains=("waiting", "lateness", "stalled launches", "idle stages"),

@@ -19,7 +19,9 @@ Remedy
 When this is wrong
     A synchronisation inside the step also empties the queue: that is a sync-stall and is taken
     off. A profiler slows every launch, most of all with Python stacks: measure once without
-    stacks before acting. A few ranks alone that launch late have a slow host instead.
+    stacks before acting. A few ranks alone that launch late have a slow host instead. In a window
+    without steps, waits of a millisecond and more are left out: a program that waits for requests
+    is not slow to launch.
 
 Source
     Diagnosis D32; host wait as HolisticTraceAnalysis attributes idle time.
@@ -140,7 +142,14 @@ def _stream_wait_shares(facts: Facts) -> dict[int, float]:
         is_more = rank not in most or int(row["idle_count"]) > int(most[rank]["idle_count"])
         if row["stream"] is not None and row["idle_ns"] and is_more:
             most[rank] = row
-    return {r: float(row["host_wait_ns"] or 0) / float(row["idle_ns"]) for r, row in most.items()}
+    return {r: _launch_wait_ns(facts, row) / float(row["idle_ns"]) for r, row in most.items()}
+
+
+def _launch_wait_ns(facts: Facts, row: Row) -> float:
+    """Waiting for launches. In a window without steps anything may lie between them (requests that
+    do not come, imports): there long waits are for something else."""
+    other_ns = float(row["host_pause_ns"] or 0) if facts.is_window else 0.0
+    return float(row["host_wait_ns"] or 0) - other_ns
 
 
 def _blocked_ns(facts: Facts) -> dict[int, float]:
@@ -160,7 +169,7 @@ def _launch_wait_shares(facts: Facts) -> dict[int, float]:
     idle: dict[int, float] = defaultdict(float)
     for row in facts.of("idle_breakdown"):
         if row["stream"] is None:
-            waiting[int(row["rank"])] += float(row["host_wait_ns"] or 0)
+            waiting[int(row["rank"])] += _launch_wait_ns(facts, row)
             idle[int(row["rank"])] += float(row["idle_ns"] or 0)
     return {rank: waiting[rank] / ns for rank, ns in idle.items() if ns > 0}
 
@@ -222,7 +231,7 @@ def _finding(facts: Facts, limits: LaunchBoundThresholds, bound: list[RankLaunch
     beside = ", in part while only communication runs" if is_beside_comm else ""
     return facts.finding(
         scope,
-        f"The GPU waits {seconds(cost_ns / 1e9)} of each step "
+        f"The GPU waits {seconds(cost_ns / 1e9)} {facts.each} "
         f"({share(cost_ns / steps.step_ns)}) for the host to launch work{beside}; "
         f"the median kernel takes {seconds(kernel_ns / 1e9)}.",
         (
@@ -286,4 +295,5 @@ RULE = Rule(
     explains=("unfed GPUs",),
     symptom_of=("stalled launches",),
     budget="idle",
+    judges_windows=True,
 )

@@ -19,7 +19,8 @@ Remedy
 
 When this is wrong
     A checkpoint copies everything, too: the median step leaves steps with a save out. An optimizer
-    that runs on the CPU leaves the GPU idle besides; that time is not counted here.
+    that runs on the CPU leaves the GPU idle besides; that time is not counted here. A window
+    without steps may be nothing but the loading of weights.
 
 Source
     The measurements of Llama-3-8B with ZeRO-3 and CPU offload that the transports are compared on.
@@ -38,6 +39,8 @@ from tracekit.wording import seconds, share
 NEEDS = "copies between host and device in a trace"
 CAPTURE = "profile with activities CPU and CUDA"
 KINDS = ("HtoD", "DtoH")
+FITS = "keep in GPU memory what fits: more sharding, recomputation, 8-bit optimizer states"
+AGAIN = "keep on the device what is copied again and again"
 
 
 @dataclass(frozen=True)
@@ -118,11 +121,12 @@ def _finding(facts: Facts, limits: OffloadBoundThresholds, ranks: list[RankCopie
     cost_ns = median(r.exposed_ns for r in ranks)
     rate = median(r.bytes_per_s for r in ranks)
     moved = median(r.step_bytes for r in ranks)
+    a_step = "" if facts.is_window else " and step"
     return facts.finding(
         scope,
-        f"The GPU waits {seconds(cost_ns / 1e9)} of each step "
+        f"The GPU waits {seconds(cost_ns / 1e9)} {facts.each} "
         f"({share(cost_ns / steps.step_ns)}) for copies to and from host memory: "
-        f"{moved / 1e9:.2f} GB a rank and step at {rate / 1e9:.1f} GB/s.",
+        f"{moved / 1e9:.2f} GB a rank{a_step} at {rate / 1e9:.1f} GB/s.",
         (
             Evidence(
                 "copies that nothing hides, median step and rank",
@@ -143,9 +147,13 @@ def _finding(facts: Facts, limits: OffloadBoundThresholds, ranks: list[RankCopie
         by=["GPU timeline"],
         basis=f"copies with an otherwise idle GPU on {len(ranks)} of {len(steps.ranks)} ranks",
         impact=facts.impact(cost_ns),
-        confirm=("one run with offload_optimizer and offload_param off, if it fits",),
+        confirm=(
+            "tracekit query RUN memcpy_summary   which copies these are"
+            if facts.is_window
+            else "one run with offload_optimizer and offload_param off, if it fits",
+        ),
         remedy=(
-            "keep in GPU memory what fits: more sharding, recomputation, 8-bit optimizer states",
+            AGAIN if facts.is_window else FITS,
             "pin host memory and overlap the copies (prefetch, overlap_comm)",
             "bind each process to the CPU socket of its GPU",
         ),
@@ -163,4 +171,5 @@ RULE = Rule(
     doc=__doc__,
     cap=Severity.MAJOR,
     needs=NEEDS,
+    judges_windows=True,
 )

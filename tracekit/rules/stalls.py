@@ -88,10 +88,14 @@ class StallSummary:
     cost_s: float
     cost_ratio: float
     period_steps: int | None
+    is_window: bool = False
+    """Whether what stands for the steps is a window without any."""
 
     @property
     def often(self) -> str:
         """How often, in words."""
+        if self.is_window:
+            return f"over the window of {seconds(self.mean_step_s)}"
         if self.stalled_steps_count == self.steady_steps_count:
             return "in every step"
         if self.period_steps is not None and self.period_steps > 1:
@@ -152,7 +156,7 @@ def evaluate_stalls(
     if text.needs_gpu and not facts.has_gpu:
         return facts.lacking(NO_GPU, text.capture)
     # Rows are per step: without steps their absence says nothing about what was recorded.
-    if len(steps) < limits.min_steps_count:
+    if len(steps) < limits.min_steps_count and not facts.is_window:
         return facts.lacking(
             f"at least {limits.min_steps_count} steady steps (there are {len(steps)})",
             "profile five or more steps after warm-up",
@@ -166,7 +170,8 @@ def evaluate_stalls(
     if cost_ns < limits.min_impact_ratio * steps.step_ns:
         return RuleOutcome()
     ranks = _named_ranks(stalled, limits)
-    if not _is_persistent(stalled, ranks, steps, limits):
+    # A window has only what both of its halves show.
+    if not facts.is_window and not _is_persistent(stalled, ranks, steps, limits):
         return RuleOutcome()
     return RuleOutcome(findings=(_finding(facts, limits, text, stalled, ranks, cost_ns),))
 
@@ -253,6 +258,7 @@ def _finding(
         cost_s=cost_ns / 1e9,
         cost_ratio=cost_ns / steps.step_ns,
         period_steps=period_of(keys) if len(keys) > 1 else None,
+        is_window=facts.is_window,
     )
     impact = facts.impact(cost_ns)
     kinds, basis = _instruments(facts, limits, stalled, text)
@@ -291,7 +297,8 @@ def _instruments(
         kinds.append("step times")
         words.append(f"stalled steps {seconds(longer_ns / 1e9)} longer than the others")
     agree = f"{listed(words)} agree" if len(words) > 1 else f"only {words[0]}"
-    return kinds, f"{agree}, {len(stalled)} of {len(steps)} steps"
+    often = "" if facts.is_window else f", {len(stalled)} of {len(steps)} steps"
+    return kinds, f"{agree}{often}"
 
 
 def _extra_step_ns(
@@ -315,6 +322,17 @@ def _evidence(
 ) -> tuple[Evidence, ...]:
     places = _places(facts, text.query, {d.key for d in stalled}, set(ranks))
     step_s = summary.mean_step_s
+    if facts.is_window:
+        return (
+            Evidence(
+                f"exposed {text.noun} of the window",
+                summary.cost_s,
+                "s",
+                threshold=limits.min_impact_ratio * step_s,
+                query=text.query,
+                rows=places,
+            ),
+        )
     return (
         Evidence(
             f"longest exposed {text.noun} of a stalled step, mean",

@@ -52,8 +52,9 @@ class SyncStallThresholds(StallThresholds):
 def _says(stall: StallSummary) -> str:
     whose = "its GPU" if stall.subject.startswith("Rank ") else "their GPUs"
     verb = "waits" if stall.subject.startswith("Rank ") else "wait"
+    where = "again and again" if stall.is_window else "inside the step"
     return (
-        f"{stall.subject} {verb} for the GPU inside the step {stall.often}, after which {whose} "
+        f"{stall.subject} {verb} for the GPU {where} {stall.often}, after which {whose} "
         f"idle {seconds(stall.mean_stall_s)} until new work is launched."
     )
 
@@ -86,6 +87,7 @@ RULE = Rule(
     thresholds=SyncStallThresholds(),
     queries=("step_breakdown", TEXT.query),
     evaluate=evaluate,
+    judges_windows=True,
     doc=__doc__,
     needs=TEXT.needs,
     explains=("waiting", "lateness", "stalled launches"),

@@ -109,15 +109,19 @@ def delay_matrix(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None
     A dark row is a rank that all others wait for; a single dark cell is a link or a pair.
     """
     del findings
-    pairs = [r for r in rows["delay_matrix"] if r["own_wait_ns"]]
-    if not pairs:
+    waits: dict[tuple[int, int], int] = {}
+    for r in rows["delay_matrix"]:
+        if r["own_wait_ns"]:
+            pair = (r["late_rank"], r["waiting_rank"])
+            waits[pair] = waits.get(pair, 0) + r["own_wait_ns"]
+    if not waits:
         return None
-    ranks = sorted({r["rank"] for r in rows["step_breakdown"]}
-                   | {r[c] for r in pairs for c in ("late_rank", "waiting_rank")})  # fmt: skip
+    known = {r["rank"] for r in rows["step_breakdown"]}
+    ranks = sorted(known.union(*waits))
     place = {rank: i for i, rank in enumerate(ranks)}
     values = np.zeros((len(ranks), len(ranks)))
-    for r in pairs:
-        values[place[r["late_rank"]], place[r["waiting_rank"]]] += r["own_wait_ns"]
+    for (late, waiting), wait_ns in waits.items():
+        values[place[late], place[waiting]] = wait_ns
     divisor, unit = look.time_unit(float(values.max()))
     cells, down, _ = heat.folded(values / divisor, MAX_MATRIX, MAX_MATRIX)
 

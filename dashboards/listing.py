@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tracekit.dashboards.comm_figures import overlap, traffic
+from tracekit.dashboards.device_figures import gpu_levels
 from tracekit.dashboards.drawing import Chart
 from tracekit.dashboards.lateness_figures import delay_matrix, late_ranks, stage_replicas
 from tracekit.dashboards.step_figures import rank_time, step_times
@@ -64,5 +65,14 @@ CHARTS: tuple[Chart, ...] = (
         queries=("traffic",),
         draw=traffic,
         needs="collectives whose sizes are known",
+    ),
+    Chart(
+        name="gpu_levels",
+        title="Clock, heat and power of GPUs",
+        section="devices",
+        queries=("gpu_series", "step_breakdown"),
+        draw=gpu_levels,
+        needs="GPU counters with times",
+        marks_findings=True,
     ),
 )

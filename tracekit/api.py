@@ -150,7 +150,7 @@ class OpenRun:
         from tracekit import pictures
 
         report = report if report is not None else self.diagnose()
-        return pictures.page(self.con, report, self.run.tables, self.job)
+        return pictures.page(self.answers, report, self.run.tables, self.job)
 
     def plot(self, name: str, *, findings: bool = True) -> Figure:
         """One figure by its name, as ``tracekit plot --list`` has them.
@@ -162,7 +162,7 @@ class OpenRun:
 
         is_marked = findings and dashboards.chart(name).marks_findings
         found = self.diagnose().findings if is_marked else ()
-        return pictures.plot(self.con, name, self.run.tables, self.job, found)
+        return pictures.plot(self.answers, name, self.run.tables, self.job, found)
 
     def whatif(self, causes: Sequence[Cause] = ()) -> WhatIf | CollectivesWhatIf:
         """Replay the run, and take each cause out.

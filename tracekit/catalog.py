@@ -101,6 +101,7 @@ QUERY_FILES: tuple[str, ...] = (
     "counters/counter_clocks",
     "counters/activity_steps",
     "gpu/gpu_counters",
+    "gpu/gpu_series",
     "gpu/gpu_throttle",
     "gpu/gpu_growth",
     "gpu/gpu_events",

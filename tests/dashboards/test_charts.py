@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tracekit import catalog
@@ -14,7 +16,8 @@ from tracekit.dashboards import chart, charts, drawn, heat, look
 from tracekit.dashboards.drawing import Drawing
 from tracekit.dashboards.work_tables import kernels
 from tracekit.errors import UsageError
-from tracekit.findings import Confidence, Finding, Impact, Scope, Severity, When
+from tracekit.findings import Confidence, Evidence, Finding, Impact, Scope, Severity, When
+from tracekit.pictures import TableRows
 
 MS = 1_000_000
 TAG = "<script>alert(1)</script>"
@@ -285,3 +288,51 @@ def test_kernels_stand_by_their_time_on_all_ranks() -> None:
         ["relu", "compute", "25 %", "1.00 ms", "0.5", "2.00 ms", "3.00 ms", "1"],
     ]
     assert kernels([]) is None
+
+
+def level(gpu: int, second: int, value: float, **more: Any) -> dict[str, Any]:
+    """Temperature of one of several GPUs, whose median is 40 and whose range is 38 to 80."""
+    return {
+        "counter": "gpu_temperature", "unit": "degrees Celsius", "gpu_id": f"GPU-{gpu}",
+        "host": "h0", "gpu_index": gpu, "rank": None, "start_ns": second * 1000 * MS,
+        "moment_ns": 1000 * MS, "mean_value": value, "gpus_count": 8, "low_value": 38.0,
+        "median_value": 40.0, "high_value": 80.0, "away_ratio": 0.1, **more,
+    }  # fmt: skip
+
+
+def test_levels_are_those_of_the_gpu_that_counters_accuse() -> None:
+    rows = [level(gpu, t, 40.0 + 10 * gpu, rank=gpu) for gpu in range(4) for t in range(3)]
+    accused = finding("thermal-throttle/2", ())
+    accused = replace(
+        accused,
+        scope=Scope(ranks=(2,)),
+        evidence=(Evidence("temperature", 60.0, "C", query="gpu_counters"),),
+    )
+    found = made("gpu_levels", accused, gpu_series=rows, step_breakdown=[])
+    assert list(lines(found)["rank 2 (h0 GPU 2)"].get_ydata()) == [60.0, 60.0, 60.0]
+    assert found.figure.axes[0].get_ylabel() == "temperature [°C]"
+    assert "rank 2 (h0 GPU 2): temperature 60 °C (median GPU 40)" in found.says
+
+
+def test_without_a_finding_the_farthest_gpu_is_drawn() -> None:
+    rows = [level(gpu, 0, 40.0, away_ratio=0.9 if gpu == 3 else 0.1) for gpu in range(4)]
+    found = made("gpu_levels", gpu_series=rows, step_breakdown=[])
+    assert "h0 GPU 3" in lines(found)
+
+
+def test_slow_steps_are_shaded_where_the_counters_were_read() -> None:
+    rows = [level(0, t, 40.0) for t in range(3)]
+    steps = [step(0, n, 500, start_ns=n * 500 * MS) for n in range(6)]
+    steps[3] = step(0, 3, 900, start_ns=1500 * MS)
+    found = made("gpu_levels", gpu_series=rows, step_breakdown=steps)
+    (span,) = found.figure.axes[0].patches
+    assert [span.get_x(), span.get_x() + span.get_width()] == [1.5, 2.4]
+    assert "1 slow step in that time" in found.says
+
+
+def test_rows_of_a_table_are_made_when_they_are_asked_for() -> None:
+    rows = TableRows(pa.table({"rank": range(25_000)}))
+    assert len(rows) == 25_000
+    assert [r["rank"] for r in rows] == list(range(25_000))
+    assert rows[-1] == {"rank": 24_999}
+    assert [r["rank"] for r in rows[3:5]] == [3, 4]

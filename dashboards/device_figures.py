@@ -1,0 +1,149 @@
+"""Figures of counters over time, with the slow steps marked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracekit.dashboards import look
+from tracekit.dashboards.drawing import Drawing, Row, Rows
+from tracekit.dashboards.step_figures import job_steps
+from tracekit.wording import plural, some
+
+if TYPE_CHECKING:
+    from tracekit.findings import Finding
+
+SLOW_RATIO = 1.05
+"""Steps of this many times the median step are marked; as in the query slow_steps."""
+SHOWN_GPUS = 3
+"""GPUs with a line of their own."""
+LINES = ("red", "blue", "green")
+SCALES = {"Hz": (1e6, "MHz"), "0..1": (0.01, "%"), "degrees Celsius": (1.0, "°C")}
+NAMES = {
+    "sm_clock": "SM clock", "gpu_temperature": "temperature", "power": "power",
+    "sm_active": "SM active",
+}  # fmt: skip
+
+
+def slow_spans(breakdown: Sequence[Row]) -> list[tuple[int, int]]:
+    """First and last moment of each steady step that took SLOW_RATIO of the median one."""
+    steady = {k: length for k, (length, is_warmup) in job_steps(breakdown).items() if not is_warmup}
+    if not steady:
+        return []
+    bar = SLOW_RATIO * float(np.median(list(steady.values())))
+    begun: dict[Any, int] = {}
+    for row in breakdown:
+        key = (row["capture_id"], row["step"])
+        if row.get("start_ns") is not None:
+            begun[key] = max(begun.get(key, row["start_ns"]), row["start_ns"])
+    return [(begun[k], begun[k] + steady[k]) for k in steady if steady[k] > bar and k in begun]
+
+
+def accused(gpus: Sequence[Row], findings: Sequence[Finding]) -> list[str]:
+    """GPUs to draw: those of findings that counters gave evidence for, in their order; without any
+    the one that is farthest from the median of all. ``gpus`` have gpu_id, rank and away_ratio."""
+    chosen: dict[str, None] = {}
+    of_rank = {r["rank"]: r["gpu_id"] for r in gpus if r["rank"] is not None}
+    known = {r["gpu_id"] for r in gpus}
+    for finding in findings:
+        if any((e.query or "").startswith("gpu_") for e in finding.evidence):
+            chosen |= dict.fromkeys(g for g in finding.scope.devices if g in known)
+            chosen |= dict.fromkeys(of_rank[r] for r in finding.scope.ranks if r in of_rank)
+    if not chosen:
+        farthest = min(gpus, key=lambda r: (-(r["away_ratio"] or 0.0), r["gpu_id"]))
+        chosen = {farthest["gpu_id"]: None}
+    return list(chosen)[:SHOWN_GPUS]
+
+
+def gpu_levels(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
+    """Clock, temperature, power and activity of the accused GPUs over time, within the range of all
+    GPUs; slow steps are shaded."""
+    series = rows["gpu_series"]
+    if not series:
+        return None
+    counters = [c for c in NAMES if any(r["counter"] == c for r in series)]
+    gpus = accused(series, findings)
+    slow = slow_spans(rows["step_breakdown"])
+    origin = min(r["start_ns"] for r in series)
+    end = max(r["start_ns"] + r["moment_ns"] for r in series)
+    slow = [(a, b) for a, b in slow if b > origin and a < end]
+
+    figure = look.new_figure(0.75 + 1.15 * len(counters))
+    panels = figure.subplots(len(counters), 1, sharex=True, squeeze=False)[:, 0]
+    labels = _labels(series, gpus)
+    for axes, counter in zip(panels, counters, strict=True):
+        found = [r for r in series if r["counter"] == counter]
+        divisor, unit = SCALES.get(found[0]["unit"] or "", (1.0, found[0]["unit"] or ""))
+        for first, last in slow:
+            axes.axvspan(
+                (first - origin) / 1e9, (last - origin) / 1e9, color=look.PALETTE["orange"],
+                alpha=0.3, linewidth=0, label="slow steps" if first == slow[0][0] else None,
+            )  # fmt: skip
+        spread = sorted({(r["start_ns"], r["low_value"], r["high_value"]) for r in found})
+        several = max(r["gpus_count"] for r in found)
+        if several > 1:
+            axes.fill_between(
+                [(t - origin) / 1e9 for t, _, _ in spread],
+                [low / divisor for _, low, _ in spread],
+                [high / divisor for _, _, high in spread],
+                color=look.PALETTE["sky"], alpha=0.4, linewidth=0, label="range of all GPUs",
+            )  # fmt: skip
+            middle = {r["start_ns"]: r["median_value"] / divisor for r in found}
+            axes.plot(
+                [(t - origin) / 1e9 for t in sorted(middle)],
+                [middle[t] for t in sorted(middle)],
+                color=look.PALETTE["muted"], linewidth=1, linestyle=(0, (4, 3)), label="median GPU",
+            )  # fmt: skip
+        for gpu, colour in zip(gpus, LINES, strict=False):
+            own = [r for r in found if r["gpu_id"] == gpu]
+            axes.plot(
+                [(r["start_ns"] - origin) / 1e9 for r in own],
+                [r["mean_value"] / divisor for r in own],
+                color=look.PALETTE[colour], label=labels[gpu],
+                marker="o" if len(own) == 1 else None,
+            )  # fmt: skip
+        axes.set_ylabel(f"{NAMES[counter]} [{unit}]")
+        look.grid(axes)
+    panels[-1].set_xlabel("time since the first sample [s]")
+    figure.align_ylabels(list(panels))
+    handles, names = panels[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside upper left", ncols=4)
+
+    count = max(r["gpus_count"] for r in series)
+    told = [f"{labels[g]}: {_words(series, g, counters)}" for g in gpus]
+    says = f"{plural(count, 'GPU')}. {'. '.join(told)}."
+    if slow:
+        says += f" {plural(len(slow), 'slow step')} in that time."
+    return Drawing(figure, says)
+
+
+def _labels(series: Sequence[Row], gpus: Sequence[str]) -> dict[str, str]:
+    """What a GPU is called: its rank where that is known, else its host and index, else itself."""
+    labels = {}
+    for gpu in gpus:
+        row = next(r for r in series if r["gpu_id"] == gpu)
+        words = [row["host"]] if row["host"] else []
+        words += [f"GPU {row['gpu_index']}"] if row["gpu_index"] is not None else []
+        name = " ".join(words) or gpu
+        labels[gpu] = look.shown_name(
+            f"rank {row['rank']} ({name})" if row["rank"] is not None else name
+        )
+    return labels
+
+
+def _words(series: Sequence[Row], gpu: str, counters: Sequence[str]) -> str:
+    """Usual value of each counter of a GPU, beside that of all."""
+    parts = []
+    for counter in counters:
+        found = [r for r in series if r["counter"] == counter and r["gpu_id"] == gpu]
+        if not found:
+            continue
+        divisor, unit = SCALES.get(found[0]["unit"] or "", (1.0, found[0]["unit"] or ""))
+        own = float(np.median([r["mean_value"] for r in found])) / divisor
+        all_of_them = float(np.median([r["median_value"] for r in found])) / divisor
+        parts.append(
+            f"{NAMES[counter]} {look.number(own)} {unit} (median GPU {look.number(all_of_them)})"
+        )
+    return some(parts, len(parts))

@@ -9,7 +9,7 @@ import numpy as np
 
 from tracekit.dashboards import look
 from tracekit.dashboards.drawing import Drawing, Row, Rows
-from tracekit.dashboards.step_figures import job_steps
+from tracekit.dashboards.step_figures import job_steps, step_labels
 from tracekit.wording import plural, some
 
 if TYPE_CHECKING:
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 SLOW_RATIO = 1.05
 """Steps of this many times the median step are marked; as in the query slow_steps."""
+SHOWN_COUNTERS = 4
+"""Counters of ports with a panel."""
+MAX_MARKED_STEPS = 80
+"""Steps of a line that have a dot each."""
 SHOWN_GPUS = 3
 """GPUs with a line of their own."""
 LINES = ("red", "blue", "green")
@@ -147,3 +151,64 @@ def _words(series: Sequence[Row], gpu: str, counters: Sequence[str]) -> str:
             f"{NAMES[counter]} {look.number(own)} {unit} (median GPU {look.number(all_of_them)})"
         )
     return some(parts, len(parts))
+
+
+def port_growth(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
+    """What counters of ports grew by in each step, below the length of the steps: those of the
+    findings' links first, then those that the query puts first."""
+    series: dict[tuple[str, str, str], list[Row]] = {}
+    for r in rows["port_steps"]:
+        series.setdefault((r["node"] or "", r["port"] or "", r["counter"]), []).append(r)
+    lasted = {k: n for k, (n, is_warmup) in job_steps(rows["step_breakdown"]).items()}
+    keys = sorted(
+        {(r["capture_id"], r["step"]) for found in series.values() for r in found} & lasted.keys()
+    )
+    if not keys:
+        return None
+    accused_links = {link for f in findings for link in f.scope.links}
+    chosen = sorted(
+        series,
+        key=lambda s: (f"{s[0]}:{s[1]}" not in accused_links, series[s][0]["place_count"]),
+    )[:SHOWN_COUNTERS]
+    place = {key: i for i, key in enumerate(keys)}
+
+    figure = look.new_figure(1.7 + 0.95 * len(chosen))
+    panels = figure.subplots(len(chosen) + 1, 1, sharex=True, squeeze=False)[:, 0]
+    divisor, unit = look.time_unit(max(lasted[k] for k in keys))
+    panels[0].plot(
+        range(len(keys)), [lasted[k] / divisor for k in keys], color=look.PALETTE["blue"],
+        marker="o" if len(keys) <= MAX_MARKED_STEPS else None, markersize=3,
+    )  # fmt: skip
+    panels[0].set_ylabel(f"step [{unit}]")
+    panels[0].set_ylim(bottom=0)
+    for axes, name in zip(panels[1:], chosen, strict=True):
+        found = [r for r in series[name] if (r["capture_id"], r["step"]) in place]
+        axes.bar(
+            [place[r["capture_id"], r["step"]] for r in found], [r["growth"] for r in found],
+            0.8, color=look.PALETTE["red"],
+        )  # fmt: skip
+        verdict = found[0]["verdict"] if found else None
+        said = f" ({verdict})" if verdict in ("cause", "symptom") else ""
+        axes.set_title(look.shown_name(" ".join(filter(None, name)), 70) + said, fontsize=9)
+        axes.set_ylabel("a step")
+        axes.set_ylim(bottom=0)
+    for axes in panels:
+        look.grid(axes)
+    panels[-1].set_xticks(*look.some_ticks(step_labels(keys)))
+    panels[-1].set_xlabel("step" if len({c for c, _ in keys}) == 1 else "capture:step")
+    figure.align_ylabels(list(panels))
+
+    told = []
+    for name in chosen:
+        found = series[name]
+        most = max(found, key=lambda r: float(r["growth"] or 0.0))
+        total = sum(r["growth"] or 0.0 for r in found)
+        told.append(
+            f"{look.shown_name(' '.join(filter(None, name)), 70)}: {look.number(total)} in all, "
+            f"most in step {most['step']} ({look.number(most['growth'] or 0.0)})"
+        )
+    says = f"{plural(len(keys), 'step')}. {'; '.join(told)}."
+    left = len(series) - len(chosen)
+    if left:
+        says += f" {plural(left, 'more counter')} in the query."
+    return Drawing(figure, says)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tracekit.dashboards.comm_figures import overlap, traffic
-from tracekit.dashboards.device_figures import gpu_levels
+from tracekit.dashboards.device_figures import gpu_levels, port_growth
 from tracekit.dashboards.drawing import Chart
 from tracekit.dashboards.lateness_figures import delay_matrix, late_ranks, stage_replicas
 from tracekit.dashboards.step_figures import rank_time, step_times
@@ -73,6 +73,15 @@ CHARTS: tuple[Chart, ...] = (
         queries=("gpu_series", "step_breakdown"),
         draw=gpu_levels,
         needs="GPU counters with times",
+        marks_findings=True,
+    ),
+    Chart(
+        name="port_growth",
+        title="What ports counted in each step",
+        section="devices",
+        queries=("port_steps", "step_breakdown"),
+        draw=port_growth,
+        needs="counters of NICs or switches with times, beside traces",
         marks_findings=True,
     ),
 )

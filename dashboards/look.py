@@ -153,7 +153,12 @@ def picture(figure: Figure, suffix: str, *, transparent: bool = False) -> bytes:
     """The figure as the bytes of a file; the same rows give the same bytes."""
     out = io.BytesIO()
     kind = suffix.lower()
+    engine = figure.get_layout_engine()
     with style():
+        if engine is not None:
+            # Matplotlib would draw the whole figure once more, only to lay it out.
+            engine.execute(figure)
+            figure.set_layout_engine("none")
         figure.savefig(
             out,
             format=kind[1:],
@@ -161,6 +166,7 @@ def picture(figure: Figure, suffix: str, *, transparent: bool = False) -> bytes:
             metadata=_NO_DATE[kind],
             transparent=transparent,
         )
+        figure.set_layout_engine(engine)
     return out.getvalue()
 
 

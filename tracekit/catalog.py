@@ -98,6 +98,7 @@ QUERY_FILES: tuple[str, ...] = (
     "comm/absent_waits",
     "counters/port_counters",
     "counters/network_correlation",
+    "counters/port_steps",
     "counters/counter_clocks",
     "counters/activity_steps",
     "gpu/gpu_counters",

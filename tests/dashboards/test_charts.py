@@ -330,6 +330,26 @@ def test_slow_steps_are_shaded_where_the_counters_were_read() -> None:
     assert "1 slow step in that time" in found.says
 
 
+def test_ports_of_a_finding_come_first_below_the_steps() -> None:
+    steps = [step(0, n, 10) for n in range(3)]
+    counted = [
+        {
+            "node": "sw", "port": f"p{port}", "counter": "rx_pfc_packets", "capture_id": 0,
+            "step": n, "growth": float(port * n), "verdict": "cause" if port == 0 else None,
+            "place_count": port + 1,
+        }
+        for port in range(6)
+        for n in range(3)
+    ]  # fmt: skip
+    accused = replace(finding("pfc-storm/sw", ()), scope=Scope(links=("sw:p5",)))
+    found = made("port_growth", accused, port_steps=counted, step_breakdown=steps)
+    titles = [axes.get_title() for axes in found.figure.axes]
+    assert titles[:3] == ["", "sw p5 rx_pfc_packets", "sw p0 rx_pfc_packets (cause)"]
+    assert [bar.get_height() for bar in found.figure.axes[1].patches] == [0.0, 5.0, 10.0]
+    assert "sw p5 rx_pfc_packets: 15 in all, most in step 2 (10)" in found.says
+    assert "2 more counters in the query" in found.says
+
+
 def test_rows_of_a_table_are_made_when_they_are_asked_for() -> None:
     rows = TableRows(pa.table({"rank": range(25_000)}))
     assert len(rows) == 25_000

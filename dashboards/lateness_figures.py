@@ -42,7 +42,7 @@ def late_ranks(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     usual = float(np.median([r["dur_ns"] for r in whole])) if whole else 0.0
     cells, down, across = heat.folded(values / divisor, look.MAX_ROWS, look.MAX_COLUMNS)
 
-    figure = look.new_figure(min(7.0, max(1.9, 1.1 + 0.2 * len(cells))))
+    figure = look.new_figure(min(4.6, max(1.9, 1.1 + 0.2 * len(cells))))
     axes = figure.add_subplot()
     most = max(float(np.nanmax(cells)), LEAST_TOP_RATIO * usual / divisor)
     heat.draw(axes, cells, unit=f"waited for [{unit}]", most=most)

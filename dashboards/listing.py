@@ -7,6 +7,7 @@ from tracekit.dashboards.device_figures import gpu_levels, port_growth
 from tracekit.dashboards.drawing import Chart
 from tracekit.dashboards.lateness_figures import delay_matrix, late_ranks, stage_replicas
 from tracekit.dashboards.step_figures import rank_time, step_times
+from tracekit.dashboards.work_figures import matrix_rates
 
 CHARTS: tuple[Chart, ...] = (
     Chart(
@@ -65,6 +66,14 @@ CHARTS: tuple[Chart, ...] = (
         queries=("traffic",),
         draw=traffic,
         needs="collectives whose sizes are known",
+    ),
+    Chart(
+        name="matrix_rates",
+        title="How fast matrices are multiplied",
+        section="work",
+        queries=("gemm_efficiency",),
+        draw=matrix_rates,
+        needs="GPU traces with shapes (record_shapes=True)",
     ),
     Chart(
         name="gpu_levels",

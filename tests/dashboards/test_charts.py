@@ -52,6 +52,11 @@ def lines(drawing: Drawing) -> dict[str, Any]:
     return {str(line.get_label()): line for axes in drawing.figure.axes for line in axes.lines}
 
 
+def shapes(drawing: Drawing, panel: int) -> list[Any]:
+    """Bars, areas and the like of one panel."""
+    return list(drawing.figure.axes[panel].patches)
+
+
 def test_every_chart_reads_queries_that_there_are() -> None:
     known = {query.name for query in catalog.queries()}
     for each in charts():
@@ -325,7 +330,7 @@ def test_slow_steps_are_shaded_where_the_counters_were_read() -> None:
     steps = [step(0, n, 500, start_ns=n * 500 * MS) for n in range(6)]
     steps[3] = step(0, 3, 900, start_ns=1500 * MS)
     found = made("gpu_levels", gpu_series=rows, step_breakdown=steps)
-    (span,) = found.figure.axes[0].patches
+    (span,) = shapes(found, 0)
     assert [span.get_x(), span.get_x() + span.get_width()] == [1.5, 2.4]
     assert "1 slow step in that time" in found.says
 
@@ -345,7 +350,7 @@ def test_ports_of_a_finding_come_first_below_the_steps() -> None:
     found = made("port_growth", accused, port_steps=counted, step_breakdown=steps)
     titles = [axes.get_title() for axes in found.figure.axes]
     assert titles[:3] == ["", "sw p5 rx_pfc_packets", "sw p0 rx_pfc_packets (cause)"]
-    assert [bar.get_height() for bar in found.figure.axes[1].patches] == [0.0, 5.0, 10.0]
+    assert [bar.get_height() for bar in shapes(found, 1)] == [0.0, 5.0, 10.0]
     assert "sw p5 rx_pfc_packets: 15 in all, most in step 2 (10)" in found.says
     assert "2 more counters in the query" in found.says
 
@@ -356,3 +361,24 @@ def test_rows_of_a_table_are_made_when_they_are_asked_for() -> None:
     assert [r["rank"] for r in rows] == list(range(25_000))
     assert rows[-1] == {"rank": 24_999}
     assert [r["rank"] for r in rows[3:5]] == [3, 4]
+
+
+def product(rank: int, rate: float, **more: Any) -> dict[str, Any]:
+    return {
+        "rank": rank, "operator": "aten::mm", "dtype": "BFloat16", "kernel_ns": 10 * MS,
+        "flops_per_s": rate, "kernel_ratio": 0.5, "gpu_model": "NVIDIA H100 80GB HBM3", **more,
+    }  # fmt: skip
+
+
+def test_rates_stand_beside_the_peak_of_the_gpu() -> None:
+    rows = [product(0, 400e12), product(1, 500e12), product(2, 700e12)]
+    found = made("matrix_rates", gemm_efficiency=rows)
+    assert list(lines(found)["median rank"].get_xdata()) == [500.0]
+    assert list(lines(found)["slowest to fastest rank"].get_xdata()) == [400.0, 700.0]
+    assert any(name.startswith("peak in 16 bits: 990") for name in lines(found))
+
+
+def test_an_unknown_gpu_has_no_peak() -> None:
+    found = made("matrix_rates", gemm_efficiency=[product(0, 4e12, gpu_model="GPU-X")])
+    assert not any("peak" in name for name in lines(found))
+    assert "peak" not in found.says

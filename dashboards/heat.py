@@ -71,8 +71,8 @@ def draw(
     axes.set_xlim(-0.5, columns - 0.5)
     axes.set_ylim(rows - 0.5, -0.5)
     axes.tick_params(length=0)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_visible(False)
+    for spine in axes.spines.values():  # blank cells need an edge to be seen as a map
+        spine.set_visible(True)
     if numbers is not None and values.size <= MAX_NUMBERS:
         for i, j in np.argwhere(level >= 0).tolist():
             # The middle colours carry dark and light text alike badly; the ends carry one well.

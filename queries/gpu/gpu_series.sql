@@ -25,8 +25,8 @@
 -- column: low_value DOUBLE : Least mean over all GPUs.
 -- column: median_value DOUBLE : Median of the means.
 -- column: high_value DOUBLE : Largest.
--- column: away_ratio DOUBLE : How far the GPU is from the median in this range: mean over its counters
---     and moments, 0..1; null where all are always equal.
+-- column: away_ratio DOUBLE : How far the GPU is from the median in this range: mean over its
+--     counters and moments, 0..1; null where all are always equal.
 -- column: attempt INTEGER : Attempt of the job; null where no trace was given.
 WITH
     readings AS MATERIALIZED (
@@ -82,7 +82,7 @@ WITH
     ),
     beside AS (
         SELECT
-            *,
+            attempt, counter, gpu_id, unit, start_ns, moment_ns, mean_value, samples_count,
             count(*) OVER together AS gpus_count,
             min(mean_value) OVER together AS low_value,
             median(mean_value) OVER together AS median_value,

@@ -46,7 +46,6 @@ def main() -> None:
             visit.picture(PICTURES / f"report-{look_name}.png", whole=False)
             visit.ask("document.getElementById('steps').scrollIntoView()")
             visit.picture(PICTURES / f"figures-{look_name}.png", whole=False)
-        chromium.visit(page, width=390, height=HEIGHT).picture(PICTURES / "phone.png", whole=False)
     for path in PICTURES.glob("*.png"):
         shrink(path)
     with tracekit.open(PIPELINE) as run:

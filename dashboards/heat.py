@@ -76,7 +76,7 @@ def draw(
     if numbers is not None and values.size <= MAX_NUMBERS:
         for i, j in np.argwhere(level >= 0).tolist():
             # The middle colours carry dark and light text alike badly; the ends carry one well.
-            is_strong = level[i, j] >= len(look.HEAT) // 2 + 1
+            is_strong = level[i, j] >= look.FIRST_STRONG
             axes.text(
                 j, i, numbers.format(values[i, j]), ha="center", va="center", fontsize=8,
                 color=look.ON_HEAT if is_strong else look.PALETTE["ink"],

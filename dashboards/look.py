@@ -55,7 +55,7 @@ PALETTE = {
     "heat2": "#fbd3ac",
     "heat3": "#f7b272",
     "heat4": "#ec8a3d",
-    "heat5": "#cf6415",
+    "heat5": "#bb5208",
     "heat6": "#9e4508",
     "heat7": "#662a02",
 }
@@ -74,7 +74,7 @@ DARK = {
     "heat1": "#47301f",
     "heat2": "#65401f",
     "heat3": "#7f4616",
-    "heat4": "#b06018",
+    "heat4": "#9a5314",
     "heat5": "#dd8530",
     "heat6": "#f6b26b",
     "heat7": "#fde3c4",
@@ -82,6 +82,8 @@ DARK = {
 ON_HEAT = "#fffaf4"
 """Text on the strong end of the scale: dark in a dark page, where that end is bright."""
 PALETTE["onheat"], DARK["onheat"] = ON_HEAT, "#2b1400"
+FIRST_STRONG = 4
+"""Place in HEAT from which text on the colour is ON_HEAT, not ink."""
 HEAT = tuple(f"heat{i}" for i in range(1, 8))
 
 _RC: Any = {

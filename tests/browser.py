@@ -88,10 +88,16 @@ class Browser:
         self._count = 0
         self._session: str | None = None
         self._events: list[dict[str, Any]] = []
-        (target,) = [
-            t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page"
-        ]
-        attached = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+        try:
+            self._open_tab()
+        except BaseException:
+            self._process.kill()
+            self._process.wait()
+            raise
+
+    def _open_tab(self) -> None:
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")

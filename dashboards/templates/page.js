@@ -5,8 +5,8 @@ for (const button of document.querySelectorAll("th button")) button.onclick = ()
   for (const other of th.parentNode.cells) other.removeAttribute("aria-sort");
   th.ariaSort = up > 0 ? "ascending" : "descending";
   const key = row => row.cells[i].dataset.v ?? row.cells[i].textContent;
-  body.append(...[...body.rows].sort((a, b) =>
-    up * key(a).localeCompare(key(b), "en", { numeric: true })));
+  const order = (a, b) => a - b || a.localeCompare(b, "en", { numeric: true });
+  body.append(...[...body.rows].sort((a, b) => up * order(key(a), key(b))));
 };
 for (const field of document.querySelectorAll("input[type=search]")) field.oninput = () => {
   const wanted = field.value.toLowerCase();

@@ -382,3 +382,18 @@ def test_an_unknown_gpu_has_no_peak() -> None:
     found = made("matrix_rates", gemm_efficiency=[product(0, 4e12, gpu_model="GPU-X")])
     assert not any("peak" in name for name in lines(found))
     assert "peak" not in found.says
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance as WCAG 2.2 defines it."""
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("palette", [look.PALETTE, look.DARK], ids=["light", "dark"])
+def test_numbers_on_cells_can_be_read(palette: dict[str, str]) -> None:
+    for place, name in enumerate(look.HEAT):
+        text = palette["onheat" if place >= look.FIRST_STRONG else "ink"]
+        low, high = sorted((luminance(palette[name]), luminance(text)))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, name

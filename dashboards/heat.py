@@ -74,7 +74,7 @@ def draw(
     for spine in axes.spines.values():  # blank cells need an edge to be seen as a map
         spine.set_visible(True)
     if numbers is not None and values.size <= MAX_NUMBERS:
-        for i, j in np.argwhere(level >= 0).tolist():
+        for i, j in np.argwhere(known).tolist():
             # The middle colours carry dark and light text alike badly; the ends carry one well.
             is_strong = level[i, j] >= look.FIRST_STRONG
             axes.text(

@@ -10,7 +10,7 @@ import numpy as np
 from tracekit.dashboards import heat, look
 from tracekit.dashboards.drawing import Drawing, Rows
 from tracekit.dashboards.step_figures import step_labels, whole_steps
-from tracekit.wording import plural, seconds
+from tracekit.wording import plural, ranks_phrase, seconds
 
 if TYPE_CHECKING:
     from tracekit.findings import Finding
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 LEAST_TOP_RATIO = 0.05
 """The colours reach at least to this share of a step (of the window): noise must not look like a
 fire. What costs less than it is no major finding."""
+LEAST_TOP_TIMES = 1.3
+"""The same of a rank that computes longer than the median one."""
+MAX_SUMMED = 2048
+"""Rows and columns of a matrix of pairs before several share one: its square is kept in memory."""
 MAX_MATRIX = 96
 """Ranks of a matrix of pairs; of more, several share a row and a column."""
 
@@ -38,14 +42,14 @@ def late_ranks(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     values = np.zeros((len(ranks), len(keys)))
     for r in late:
         values[row_of[r["rank"]], column_of[r["capture_id"], r["step"]]] += r["exposed_gap_ns"] or 0
-    divisor, unit = look.time_unit(float(values.max()))
     usual = float(np.median([r["dur_ns"] for r in whole])) if whole else 0.0
+    most = max(float(values.max()), LEAST_TOP_RATIO * usual)
+    divisor, unit = look.time_unit(most)
     cells, down, across = heat.folded(values / divisor, look.MAX_ROWS, look.MAX_COLUMNS)
 
     figure = look.new_figure(min(4.6, max(1.9, 1.1 + 0.2 * len(cells))))
     axes = figure.add_subplot()
-    most = max(float(np.nanmax(cells)), LEAST_TOP_RATIO * usual / divisor)
-    heat.draw(axes, cells, unit=f"waited for [{unit}]", most=most)
+    heat.draw(axes, cells, unit=f"waited for [{unit}]", most=most / divisor)
     axes.set_yticks(*look.row_ticks([str(r) for r in ranks[::down]]))
     axes.set_xticks(*look.some_ticks(step_labels(keys[::across])))
     axes.set_ylabel("rank" if down == 1 else f"rank (the worst of each {down})")
@@ -84,12 +88,14 @@ def stage_replicas(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | No
 
     figure = look.new_figure(min(6.0, max(1.8, 1.1 + 0.28 * len(cells))))
     axes = figure.add_subplot()
-    low, high = float(np.nanmin(cells)), float(np.nanmax(cells))
-    # A scale of a few percent would make a fire of noise.
     heat.draw(
-        axes, cells, unit="times the median rank", least=min(low - 1e-9, 0.9),
-        most=max(high, 1.1), numbers="{:.2f}",
-    )  # fmt: skip
+        axes,
+        cells,
+        unit="times the median rank",
+        least=1.0,
+        most=max(float(np.nanmax(cells)), LEAST_TOP_TIMES),
+        numbers="{:.2f}",
+    )
     axes.set_yticks(*look.row_ticks([str(s) for s in stages[::down]]))
     axes.set_xticks(*look.some_ticks([str(s) for s in replicas[::across]]))
     axes.set_ylabel("stage" if down == 1 else f"stage (the worst of each {down})")
@@ -109,39 +115,43 @@ def delay_matrix(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None
     A dark row is a rank that all others wait for; a single dark cell is a link or a pair.
     """
     del findings
-    waits: dict[tuple[int, int], int] = {}
-    for r in rows["delay_matrix"]:
-        if r["own_wait_ns"]:
-            pair = (r["late_rank"], r["waiting_rank"])
-            waits[pair] = waits.get(pair, 0) + r["own_wait_ns"]
-    if not waits:
+    pairs = rows["delay_matrix"]
+    seen = {r["rank"] for r in rows["step_breakdown"]}
+    for r in pairs:
+        seen.update((r["late_rank"], r["waiting_rank"]))
+    ranks = sorted(seen)
+    together = max(1, -(-len(ranks) // MAX_SUMMED))
+    place = {rank: i // together for i, rank in enumerate(ranks)}
+    count = -(-len(ranks) // together)
+    values = np.zeros((count, count))
+    for r in pairs:
+        values[place[r["late_rank"]], place[r["waiting_rank"]]] += r["own_wait_ns"] or 0
+    if not values.any():
         return None
-    known = {r["rank"] for r in rows["step_breakdown"]}
-    ranks = sorted(known.union(*waits))
-    place = {rank: i for i, rank in enumerate(ranks)}
-    values = np.zeros((len(ranks), len(ranks)))
-    for (late, waiting), wait_ns in waits.items():
-        values[place[late], place[waiting]] = wait_ns
-    divisor, unit = look.time_unit(float(values.max()))
+    window = sum(r["dur_ns"] for r in rows["step_breakdown"] if r["rank"] == ranks[0])
+    most = max(float(values.max()), LEAST_TOP_RATIO * window)
+    divisor, unit = look.time_unit(most)
     cells, down, _ = heat.folded(values / divisor, MAX_MATRIX, MAX_MATRIX)
 
     size = min(4.6, max(2.2, 1.2 + 0.2 * len(cells)))
     figure = look.new_figure(size, min(look.WIDTH_INCHES, size + 1.0))
     axes = figure.add_subplot()
-    window = sum(r["dur_ns"] for r in rows["step_breakdown"] if r["rank"] == ranks[0])
-    most = max(float(np.nanmax(cells)), LEAST_TOP_RATIO * window / divisor)
-    heat.draw(axes, cells, unit=f"waiting [{unit}]", most=most)
-    labels = [str(r) for r in ranks[::down]]
+    heat.draw(axes, cells, unit=f"waiting [{unit}]", most=most / divisor)
+    labels = [str(r) for r in ranks[:: down * together]]
     axes.set_yticks(*look.row_ticks(labels, 16))
     axes.set_xticks(*look.some_ticks(labels, 60))
+    down *= together
     several = "" if down == 1 else f" (the worst of each {down})"
     axes.set_ylabel(f"late rank{several}")
     axes.set_xlabel(f"waiting rank{several}")
     worst = int(np.argmax(values.sum(axis=1)))
     waiting = int((values[worst] > 0).sum())
+    last = min(len(ranks), (worst + 1) * together) - 1
+    who = ranks_phrase(ranks[worst * together : last + 1], ()).lower()
     says = (
-        f"{plural(len(ranks), 'rank')}. Most waiting was for rank {ranks[worst]}: "
-        f"{seconds(float(values[worst].sum()) / 1e9)} summed over {plural(waiting, 'rank')} that "
-        f"waited, by its own doing."
+        f"{plural(len(ranks), 'rank')}. Most waiting was for {who}: "
+        f"{seconds(float(values[worst].sum()) / 1e9)} summed over all that waited, by "
+        f"{'its' if together == 1 else 'their'} own doing"
     )
+    says += f"; {plural(waiting, 'rank')} did." if together == 1 else "."
     return Drawing(figure, says)

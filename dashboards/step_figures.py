@@ -27,6 +27,8 @@ PARTS = (
     ("memory_ns", "copies", "pink"),
     ("idle_ns", "idle", "grey"),
 )
+MUCH_LESS_RATIO = 0.8
+"""A rank that waits less than this share of what the median one does is named."""
 MAX_BARS = 96
 """Ranks with a bar of their own; of more, one of several stands for them."""
 
@@ -211,10 +213,10 @@ def rank_time(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
         for i, (_, name, _) in enumerate(PARTS)
         if middle[i] / total >= 0.0005
     ]
-    least = ranks[int(np.argmin(table[:, 1]))]
+    least = int(np.argmin(table[:, 1]))
     says = f"{plural(len(ranks), 'rank')}. The median of them: {', '.join(words)}."
-    if len(ranks) > 1 and table[:, 1].max() > 0:
-        says += f" Rank {least} has least communication that nothing hides."
+    if table[least, 1] < MUCH_LESS_RATIO * middle[1]:
+        says += f" Rank {ranks[least]} has least communication that nothing hides."
     if any(r["measured_on"] == "host" for r in rows["step_breakdown"]):
         says += " Seen from the host: no GPU operations were recorded."
     return Drawing(figure, says)

@@ -179,7 +179,8 @@ def test_a_matrix_has_the_late_ranks_as_rows() -> None:
     (patch,) = found.figure.axes[0].patches
     corners = np.asarray(patch.get_path().vertices)
     assert (corners.mean(axis=0).round() == [0, 2]).all()  # column of rank 0, row of rank 2
-    assert "rank 2: 10.0 ms summed over 1 rank" in found.says
+    assert "for rank 2: 10.0 ms summed over all that waited" in found.says
+    assert found.says.endswith("; 1 rank did.")
 
 
 def test_a_stage_with_more_to_do_is_named() -> None:
@@ -397,3 +398,17 @@ def test_numbers_on_cells_can_be_read(palette: dict[str, str]) -> None:
         text = palette["onheat" if place >= look.FIRST_STRONG else "ink"]
         low, high = sorted((luminance(palette[name]), luminance(text)))
         assert (high + 0.05) / (low + 0.05) >= 4.5, name
+
+
+def test_a_matrix_of_ten_thousand_ranks_is_no_larger_than_it_is_shown() -> None:
+    pairs = [
+        {"group_id": "g", "late_rank": 9_000, "waiting_rank": r, "own_wait_ns": 5 * MS}
+        for r in range(0, 10_000, 100)
+    ]
+    found = made(
+        "delay_matrix",
+        delay_matrix=pairs,
+        step_breakdown=[step(rank, 0, 10) for rank in range(10_000)],
+    )
+    assert found.figure.axes[0].get_ylabel() == "late rank (the worst of each 105)"
+    assert "Most waiting was for ranks 9000-9004: 500 ms" in found.says

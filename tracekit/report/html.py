@@ -228,7 +228,7 @@ def _budget(document: Document, labels: Mapping[str, str]) -> dict[str, Any] | N
             {
                 "at": f"{at:.3f}",
                 "width": f"{width:.3f}",
-                "colour": _part_colour(part, len(parts)),
+                "colour": _part_colour(part, sum(1 for p in parts if p["label"])),
                 "text": f"{part_words(part, {})} {seconds(part.s_per_step)} "
                 f"({share(part.s_per_step / step_s)})",
                 "label": labels.get(part.finding or ""),

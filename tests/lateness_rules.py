@@ -146,8 +146,9 @@ class Replayed:
         saved_ms: Mapping[tuple[int, ...], float],
         slow: Mapping[int, float] | None = None,
         is_by_streams: bool = False,
+        most_ms: Mapping[tuple[int, ...], float] | None = None,
     ) -> None:
-        self.saved_ms, self.slow = saved_ms, slow or {}
+        self.saved_ms, self.slow, self.most_ms = saved_ms, slow or {}, most_ms or {}
         self.is_by_streams = is_by_streams
         self.error_ratio = 0.0
         self.asked: list[tuple[int, ...]] = []
@@ -157,7 +158,14 @@ class Replayed:
         saved = self.saved_ms.get(tuple(ranks))
         return None if saved is None else saved * MS
 
+    def saved_at_most_ns(self, ranks: Sequence[int]) -> float | None:
+        most = self.most_ms.get(tuple(ranks))
+        return None if most is None else most * MS
+
     def saved_evenly_ns(self) -> float | None:
+        return None
+
+    def saved_by_even_stages_ns(self) -> float | None:
         return None
 
     def saved_by_operations_ns(self, rank: int) -> float | None:

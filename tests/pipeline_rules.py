@@ -86,6 +86,12 @@ class Replayed:
     def saved_ns(self, ranks: Sequence[int]) -> float | None:
         return None
 
+    def saved_at_most_ns(self, ranks: Sequence[int]) -> float | None:
+        return None
+
+    def saved_by_even_stages_ns(self) -> float | None:
+        return None
+
     def saved_by_operations_ns(self, rank: int) -> float | None:
         return None
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tracekit.answers import Answers
     from tracekit.job import JobDescription
     from tracekit.report.model import Report
+    from tracekit.rules import Facts
     from tracekit.timeline import Detail, Written
     from tracekit.whatif import Cause, CollectivesWhatIf, WhatIf
 
@@ -114,7 +115,17 @@ class OpenRun:
         config: Mapping[str, Any] | None = None,
     ) -> Report:
         """Findings, verdict and metrics of the run (of its selected part)."""
-        from tracekit.diagnose import diagnose, job_facts
+        return self._diagnosed(select=select, ignore=ignore, config=config)[1]
+
+    def _diagnosed(
+        self,
+        *,
+        select: Sequence[str] = (),
+        ignore: Sequence[str] = (),
+        config: Mapping[str, Any] | None = None,
+    ) -> tuple[Facts, Report]:
+        """The report, and the facts that it was made of."""
+        from tracekit.diagnose import diagnosed, job_facts
         from tracekit.report.config import DiagnoseConfig
         from tracekit.report.domains import with_topology
 
@@ -137,7 +148,7 @@ class OpenRun:
         facts = with_topology(facts, self.job)
         facts = replace(facts, prices=self.job.prices if self.job is not None else None)
         settings = DiagnoseConfig.from_mapping(config or {}, select, ignore)
-        return diagnose(
+        return diagnosed(
             self.answers,
             facts,
             config=settings,
@@ -164,20 +175,28 @@ class OpenRun:
         found = self.diagnose().findings if is_marked else ()
         return pictures.plot(self.answers, name, self.run.tables, self.job, found)
 
-    def whatif(self, causes: Sequence[Cause] = ()) -> WhatIf | CollectivesWhatIf:
+    def whatif(
+        self, causes: Sequence[Cause] = (), *, config: Mapping[str, Any] | None = None
+    ) -> WhatIf | CollectivesWhatIf:
         """Replay the run, and take each cause out.
 
         By its pipeline operations, with the published metrics; where there are none, or their
         replay is refused and that of the matched collectives is not, by those. A cause of a
         pipeline is taken out of its launches and streams where these are known, since they hold
-        what the named operations leave out, unless it names operations. InputError where the run
-        holds neither.
+        what the named operations leave out, unless it names operations. What is removed and what
+        ``diagnose`` names (with ``config`` as there) costs what that finding costs, by its method
+        and within its bounds. InputError where the run holds neither.
         """
         from tracekit import replays
 
         dp = self.job.parallelism.dp if self.job is not None else None
         try:
-            return replays.whatif(self.con, dp, causes)
+            if not any(c.factor is None for c in causes):
+                return replays.whatif(self.con, dp, causes)
+            from tracekit.priced import whatif_priced
+
+            facts, report = self._diagnosed(config=config)
+            return whatif_priced(self.con, dp, causes, facts, report.document.findings)
         except TracekitError as error:
             if error.hint and self.target is not None:
                 error.hint = self.target.filled(error.hint)

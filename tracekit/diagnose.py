@@ -49,12 +49,24 @@ def diagnose(
     queries which can find nothing are not planned; None: ask them all. ``description`` is what the
     user says of the job.
     """
+    return diagnosed(answers, job, inputs, config, filled, description)[1]
+
+
+def diagnosed(
+    answers: Answers,
+    job: JobFacts | None = None,
+    inputs: Sequence[InputFile] | None = None,
+    config: DiagnoseConfig | None = None,
+    filled: Collection[str] | None = None,
+    description: JobDescription | None = None,
+) -> tuple[Facts, Report]:
+    """As ``diagnose``, with the facts that the report was made of."""
     job = job if job is not None else job_facts(answers)
     inputs = inputs if inputs is not None else input_files(answers)
     config = config or DiagnoseConfig()
     rules = configured(select=config.select, ignore=config.ignore)
     facts = gather(answers, job, filled, description, rules, config.report)
-    return build_report(facts, inputs, config)
+    return facts, build_report(facts, inputs, config)
 
 
 def gather(
@@ -137,11 +149,17 @@ class _LaterReplay:
     def saved_ns(self, ranks: Sequence[int]) -> float | None:
         return self._loaded.saved_ns(ranks)
 
+    def saved_at_most_ns(self, ranks: Sequence[int]) -> float | None:
+        return self._loaded.saved_at_most_ns(ranks)
+
     def saved_evenly_ns(self) -> float | None:
         return self._loaded.saved_evenly_ns()
 
     def saved_by_operations_ns(self, rank: int) -> float | None:
         return self._loaded.saved_by_operations_ns(rank)
+
+    def saved_by_even_stages_ns(self) -> float | None:
+        return self._loaded.saved_by_even_stages_ns()
 
     def idle_beyond_hand_overs_ns(self) -> float | None:
         return self._loaded.idle_beyond_hand_overs_ns()

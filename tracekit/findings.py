@@ -21,9 +21,10 @@ VerdictKind = Literal[
     "culprit", "configuration", "inherent", "unexplained", "not_enough_data", "hang"
 ]
 Part = Literal["floor", "finding", "other_waiting", "bubble", "host", "unexplained"]
-Method = Literal["replay", "twin ranks", "twin steps", "counter share"]
+Method = Literal["replay", "twin ranks", "twin steps", "counter share", "recorded time"]
 """How a cost was got: the steps replayed without the fault; the observed difference to ranks
-without it, or to steps without it; what counters say that transfers or clocks lost."""
+without it, or to steps without it; what counters say that transfers or clocks lost; the time that
+was recorded of it, all of it, which is the most that a step can gain."""
 Instrument = Literal["host ranges", "GPU timeline", "step times", "counters", "log", "peers"]
 """A kind of evidence. Two rows from one instrument are one kind: they err together."""
 
@@ -157,11 +158,12 @@ class Impact:
     """What it costs the job: the mean over all steady steps, affected or not.
 
     ``gpu_hours_per_day`` is step_ratio x world size x 24 h: the whole job waits.
-    ``at_most_s_per_step`` is a bound where the cost itself is unknown. ``method``: how the cost was
-    got; ``low_s_per_step`` and ``high_s_per_step``: where it may lie by that and, where they
-    disagree, by other methods; ``replay_error_ratio``: by how much the replay that gave it misses
-    the measured step. ``per``: what it is a part of; where nothing marks steps the ``s_per_step``
-    are of the whole window, ``step_ratio`` its share.
+    ``at_most_s_per_step`` is a bound where the cost itself is unknown, or where a replay finds that
+    others would hold the step up nearly as long: severity is then that of the bound. ``method``:
+    how the cost was got; ``low_s_per_step`` and ``high_s_per_step``: where it may lie by that and,
+    where they disagree, by other methods; ``replay_error_ratio``: by how much the replay that gave
+    it misses the measured step. ``per``: what it is a part of; where nothing marks steps the
+    ``s_per_step`` are of the whole window, ``step_ratio`` its share.
     ``energy_joules`` and ``cost`` are a day's too, where power and prices are known.
     """
 
@@ -186,6 +188,16 @@ def impact_of(s_per_step: float, step_s: float, gpus_count: int | None) -> Impac
 
 
 @dataclass(frozen=True, slots=True)
+class HeldUp:
+    """Why ranks that others wait for cost less than that: the others would be late as well."""
+
+    waited_ns: float
+    """What others were seen to wait for them in a mean step."""
+    ranks: tuple[int, ...]
+    """Those that were taken out together."""
+
+
+@dataclass(frozen=True, slots=True)
 class Price:
     """What a step would take less, by which method, and between what bounds; in ns."""
 
@@ -197,6 +209,8 @@ class Price:
     """Of a replay: by how much it misses the measured step."""
     against: tuple[Evidence, ...] = ()
     """What another method says that disagrees by more than a quarter."""
+    held_up: HeldUp | None = None
+    """Where others would hold the step up nearly as long; then ``high_ns`` is a bound."""
 
     def wider(self, error_ns: float) -> Price:
         """The same, whose bounds are known no better than this."""
@@ -210,6 +224,7 @@ class Price:
             low_s_per_step=min(max(0.0, self.low_ns), step_ns) / 1e9,
             high_s_per_step=min(max(0.0, self.high_ns), step_ns) / 1e9,
             replay_error_ratio=self.error_ratio,
+            at_most_s_per_step=None if self.held_up is None else min(self.high_ns, step_ns) / 1e9,
         )
 
 

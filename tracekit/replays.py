@@ -25,6 +25,7 @@ from tracekit.whatif import (
     idle_beyond_s,
     parse_scale,
     prepare,
+    saved_evenly_s,
     uses_operations,
 )
 
@@ -118,16 +119,8 @@ ORDER BY capture_id, rank, start_ns
 """
 
 _STEPS = """
-WITH windows AS (
-    SELECT capture_id, rank, step, is_warmup, is_partial, start_ns,
-           CASE lead(step) OVER capture
-               WHEN step + 1 THEN lead(start_ns) OVER capture
-               ELSE start_ns + dur_ns END AS end_ns
-    FROM step WINDOW capture AS (PARTITION BY rank, capture_id ORDER BY start_ns, step)
-)
-SELECT capture_id, rank, step, start_ns, end_ns FROM windows
-WHERE NOT coalesce(is_warmup, false) AND NOT coalesce(is_partial, false)
-ORDER BY capture_id, rank, step
+SELECT capture_id, rank, step, start_ns, end_ns FROM step_windows()
+WHERE NOT is_warmup AND NOT is_partial ORDER BY capture_id, rank, step
 """
 
 
@@ -145,7 +138,7 @@ def replay_of_calls(con: duckdb.DuckDBPyConnection) -> CollectiveReplay | Stream
     InputError where none are matched in steady steps. Macros must be loaded, and the connection
     must show one attempt.
     """
-    places = _places(con)
+    where = places(con)
     steps = con.sql(_STEPS).to_arrow_table()
     operations, known, unlaunched = con.sql(_LAUNCHES).fetchall()[0]
     if operations and known and unlaunched <= MAX_UNLAUNCHED_RATIO * operations:
@@ -153,14 +146,15 @@ def replay_of_calls(con: duckdb.DuckDBPyConnection) -> CollectiveReplay | Stream
             con.sql(_OPERATIONS).to_arrow_table(),
             con.sql(_SYNCS).to_arrow_table(),
             steps,
-            places,
+            where,
         )
     return CollectiveReplay(
-        con.sql(_CALLS).to_arrow_table(), con.sql(_STALLS).to_arrow_table(), steps, places
+        con.sql(_CALLS).to_arrow_table(), con.sql(_STALLS).to_arrow_table(), steps, where
     )
 
 
-def _places(con: duckdb.DuckDBPyConnection) -> Places:
+def places(con: duckdb.DuckDBPyConnection) -> Places:
+    """Stage, replica, host and clock of each rank, as far as known."""
     rows = con.sql(
         "SELECT rank, any_value(pp_rank), any_value(dp_rank), any_value(host) FROM rank"
         " WHERE rank IS NOT NULL GROUP BY rank ORDER BY rank"
@@ -227,6 +221,13 @@ class RankReplay:
             return None
         return (replay.step_s - replay.step_s_without(ranks)) * 1e9
 
+    def saved_at_most_ns(self, ranks: Sequence[int]) -> float | None:
+        """ns a step that would be saved if these ranks took no time of their own; by streams."""
+        replay = self._replay
+        if not isinstance(replay, StreamReplay) or not set(ranks) <= set(replay.ranks):
+            return None
+        return (replay.step_s - replay.step_s_unhindered(ranks)) * 1e9
+
     def saved_evenly_ns(self) -> float | None:
         """ns a step that would be saved if the experts' work were dealt out evenly."""
         replay = self._replay
@@ -242,6 +243,15 @@ class RankReplay:
                 return None
             cause = parse_scale(f"rank={rank}:compute={1 / ratio:.9f}")
             return replay_pipeline(self._con, causes=[cause]).causes[0].saved_s_per_step * 1e9
+        except InputError:
+            return None
+
+    def saved_by_even_stages_ns(self) -> float | None:
+        """ns a step that would be saved if the stages of a pipeline computed equally long."""
+        try:
+            rows = self._con.sql(_STEADY_PIPELINE).to_arrow_table()
+            saved_s = saved_evenly_s(prepare(from_pipeline_rows(rows)))
+            return None if saved_s is None else saved_s * 1e9
         except InputError:
             return None
 

@@ -189,8 +189,8 @@ def table(judged: Sequence[Judged]) -> list[str]:
         "The same job recorded twice with the real PyTorch profiler, back to back: healthy, and "
         "with a fault (fixtures/twins). Measured: the difference of their mean steps. "
         "Printed: the cost of the finding that names the fault's place, "
-        "whose rule may say the cause or only who is late. whatif: the replay without it. Of two "
-        "faults each costs what a step takes less without it. Milliseconds a step.",
+        "whose rule may say the cause or only who is late. whatif: what it says of that place. "
+        "Of two faults each costs what a step takes less without it. Milliseconds a step.",
         "",
         f"Within {CLOSE:.0%} of the measured cost: {close} of {len(priced)} faults; within "
         f"{FAR:.0%}: {far}.",

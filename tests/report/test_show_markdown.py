@@ -30,7 +30,8 @@ SAYS      Rank 1 waits 50.0 ms for input in every step, with nothing else runnin
           is too slow.
 WHERE     rank 1   hosts h0   steps 1-4   (identity from file)
 WHEN      2026-07-21T03:01:07.000000Z to 2026-07-21T03:01:07.600000Z
-COST      50.0 ms of every 150 ms step (33 %): 32 GPU-hours a day while it lasts.
+COST      50.0 ms of every 150 ms step (33 %): 32 GPU-hours a day while it lasts. By comparison
+          with other ranks, 0 to 50.0 ms.
 SURE      likely: the rank's own input wait ranges, its GPU idle meanwhile and other ranks waiting
           for it agree, 4 of 4 steps. Against: nothing found.
 EXPLAINS  exposed-communication/all

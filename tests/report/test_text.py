@@ -47,7 +47,8 @@ job  steps 1-10  2026-07-21 03:01:07-03:01:08 UTC  4 of 4 ranks, 2 hosts; 4 kine
 VERDICT   Rank 1 waits 50.0 ms for input in every step, with nothing else running: the data loader
           is too slow.  [F1]
           host h0  (rank from the trace)
-COST      50.0 ms of every 150 ms step (33 %): 32 GPU-hours a day while it lasts.
+COST      50.0 ms of every 150 ms step (33 %): 32 GPU-hours a day while it lasts. By comparison
+          with other ranks, 0 to 50.0 ms.
 SURE      likely: the rank's own input wait ranges, its GPU idle meanwhile and other ranks waiting
           for it agree, 10 of 10 steps. Against: nothing found.
 DO        confirm  train 50 steps on one batch kept in memory: is the stall gone?
@@ -63,8 +64,7 @@ A RANK'S  compute 50 %   communication not hidden 40 %   copies 3.3 %   idle 6.7
 NOT CHECKED  collective-hang: needs collectives matched across ranks, Flight Recorder or a
           watchdog's log
              collective-mismatch: needs collectives matched across ranks
-             slow-gpu, slow-host, host-pause, unequal-work, late-rank: needs collectives in the
-          15 more lines: --all
+          16 more lines: --all
 MORE      tracekit show run1 F1    tracekit explain dataloader-stall
 """
 

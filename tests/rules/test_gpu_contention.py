@@ -147,6 +147,12 @@ def test_a_replay_prices_better_than_the_difference(make_job: MakeJob) -> None:
         is_by_streams = False
         error_ratio = 0.0
 
+        def saved_at_most_ns(self, ranks: Any) -> float | None:
+            return None
+
+        def saved_by_even_stages_ns(self) -> float | None:
+            return None
+
         def saved_evenly_ns(self) -> float | None:
             return None
 

@@ -329,6 +329,41 @@ def test_a_replay_of_streams_is_believed_that_most_of_a_delay_hides(
     assert finding.impact.s_per_step == pytest.approx(cost_s)
 
 
+@pytest.mark.parametrize(("most_ms", "method"), [(12.0, "replay"), (13.0, "twin ranks")])
+def test_where_others_would_be_late_as_well_the_cost_is_what_a_step_could_gain(
+    make_job: MakeJob, most_ms: float, method: str
+) -> None:
+    """25 of 125 ms were observed. The replay gains 1 ms, and 12 if the rank took no time at all:
+    so it has not missed what was waited for, others hold the step up as long."""
+    replay = Replayed({(2,): 1.0}, is_by_streams=True, most_ms={(2,): most_ms})
+    (finding,) = LATE.run(replace(late_job(make_job, {2: 25}).facts(), replay=replay)).findings
+    impact = finding.impact
+    assert impact.method == method
+    if method == "replay":
+        assert (impact.s_per_step, impact.at_most_s_per_step) == pytest.approx((0.001, 0.012))
+        assert (impact.low_s_per_step, impact.high_s_per_step) == pytest.approx((0.001, 0.012))
+        assert finding.severity is Severity.MAJOR  # 12 of 125 ms
+        assert any(e.value == 0.025 for e in finding.counter_evidence)
+        assert "25.0 ms of each 125 ms step (at most 12.0 ms of it to be gained" in finding.summary
+    else:
+        assert impact.s_per_step == pytest.approx(0.025)
+        assert impact.at_most_s_per_step is None
+
+
+def test_ranks_that_are_late_by_turns_are_priced_together(make_job: MakeJob) -> None:
+    """Without one of them the other holds the step up."""
+    single: dict[tuple[int, ...], float] = {(2,): 0.0, (3,): 0.0}
+    replay = Replayed({**single, (2, 3): 1.0}, None, True, {**single, (2, 3): 9.0})
+    found = LATE.run(replace(late_job(make_job, {2: 25, 3: 20}).facts(), replay=replay)).findings
+    assert {f.scope.ranks for f in found} == {(2,), (3,)}
+    for finding in found:
+        assert finding.impact.s_per_step == pytest.approx(0.001)
+        assert finding.impact.at_most_s_per_step == pytest.approx(0.009)
+        assert "without ranks 2-3" in finding.summary
+    waited = [e.value for f in found for e in f.counter_evidence if "ms: " in e.name]
+    assert sorted(waited) == [0.020, 0.025]  # each rank's own
+
+
 def test_the_replay_is_the_third_score(make_job: MakeJob) -> None:
     """Two of three agree although its own time is like its peers'; one of three is minor."""
     facts = late_job(make_job, {2: 25}, peer=1.0).facts()

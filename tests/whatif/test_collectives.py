@@ -214,6 +214,18 @@ def test_calls_without_all_members_count_as_own_time() -> None:
     assert found.causes[0].t_s == pytest.approx(0.038)
 
 
+@pytest.mark.parametrize(("lost_ms", "is_refused"), [(1.0, False), (1.2, True)])
+def test_stalls_in_which_no_matched_call_ends_say_nothing(lost_ms: float, is_refused: bool) -> None:
+    """They count as own time, so that the replay gives the measured 22 ms back all the same."""
+    calls = [call(r, 0, 20, 22) for r in (0, 1)]
+    stalls = [span(0, 20, 22), span(1, 20, 22), span(1, 5, 5 + lost_ms)]
+    found = replay(calls, stalls, [span(r, 0, 22, step=0) for r in (0, 1)])
+    assert found.error_ratio == pytest.approx(0)
+    for refused in (found.refused, found.analyse().refused):
+        assert (refused is not None) is is_refused
+        assert not is_refused or "not matched across ranks" in str(refused)
+
+
 def test_nothing_matched_is_said() -> None:
     steps = [span(r, 0, 40, step=0) for r in (0, 1)]
     for calls in (

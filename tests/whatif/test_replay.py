@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from tracekit.errors import InputError, UsageError
-from tracekit.whatif import analyse, layout_from_meta, parse_remove, parse_scale, to_dict, to_text
+from tracekit.whatif import (
+    analyse,
+    layout_from_meta,
+    parse_remove,
+    parse_scale,
+    saved_evenly_s,
+    to_dict,
+    to_text,
+)
 from tracekit.whatif.graph import Op, build
 from tracekit.whatif.operations import Layout, Operations
 from tracekit.whatif.replay import prepare
@@ -72,6 +80,16 @@ def two_stages(slow: float = 1.0, replicas: int = 1) -> Operations:
             (1, d, "backward-send", 1, back1, 0.0, 0),
         ]
     return job(rows, steps=3)
+
+
+def test_work_dealt_out_evenly_over_the_stages() -> None:
+    """Nine and three seconds a microbatch: 2 * 9 + 3 = 21 s, where six each take 3 * 6 = 18."""
+    replay = prepare(two_stages(slow=3.0))
+    assert saved_evenly_s(replay) == pytest.approx(3.0)
+    assert saved_evenly_s(prepare(two_stages())) == pytest.approx(0.0)
+    # Not believed where the measured step is longer by what was not recorded.
+    late = replace(replay, end_s=replay.end_s + 2.0)
+    assert saved_evenly_s(late) is None
 
 
 def test_equal_stages_take_what_1f1b_takes() -> None:

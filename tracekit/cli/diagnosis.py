@@ -88,7 +88,7 @@ def diagnose(
     """Why the job is slow, what it costs, and what to do."""
     check_target(output, force)
     chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
-    settings = _settings(config)
+    settings = settings_of(config)
     _check_names(settings, select or (), ignore or ())
     with open_target(paths, job, chosen, workers, memory, nsys, budget) as run:
         _name_config(run, config)
@@ -98,7 +98,7 @@ def diagnose(
     return _exit_code(report, fail_on, strict)
 
 
-def _settings(config: Path | None) -> dict[str, Any]:
+def settings_of(config: Path | None = None) -> dict[str, Any]:
     """tracekit.toml as given, or the one in this folder."""
     path = config or Path("tracekit.toml")
     if config is None and not path.is_file():
@@ -199,7 +199,7 @@ def show(
     from tracekit.report.show import show_finding
 
     chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
-    settings = _settings(config)
+    settings = settings_of(config)
     _check_names(settings, (), ())
     with open_target(paths, job, chosen, workers, memory) as run:
         _name_config(run, config)

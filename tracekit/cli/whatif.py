@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from tracekit.cli import options as o
+from tracekit.cli.diagnosis import settings_of
 from tracekit.cli.look import open_target, tell_losses
 from tracekit.cli.output import check_target, write_text
 from tracekit.cli.state import note
@@ -29,7 +30,8 @@ def whatif(
         typer.Option(
             "--remove",
             metavar="CAUSE",
-            help="rank=7, stage=3, dp=1, host=gpu-01, link=7, op=..., comm=pp.",
+            help="A finding (F1, slow-host/7), rank=7, stage=3, dp=1, host=gpu-01, link=7, op=..., "
+            "comm=pp.",
         ),
     ] = None,
     scale: Annotated[
@@ -64,7 +66,8 @@ def whatif(
 ) -> None:
     """What the step would have taken without a cause: a replay.
 
-    Of the pipeline's operations, or in a job without a pipeline of the matched collectives.
+    Of the pipeline's operations, or in a job without a pipeline of the matched collectives. What
+    diagnose names costs what its finding says.
     """
     from tracekit.whatif import (
         WhatIf,
@@ -85,7 +88,7 @@ def whatif(
     chosen = o.selection(ranks, hosts, steps, None, None, attempt, window)
     with open_target(paths, job, chosen, workers, memory) as run:
         tell_losses(run)
-        answer = run.whatif(causes)
+        answer = run.whatif(causes, config=settings_of())
     if answer.dropped_steps:
         note(f"{len(answer.dropped_steps)} steps are left out of the replay")
     is_json = format_ is WhatIfFormat.json

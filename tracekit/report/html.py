@@ -23,6 +23,7 @@ from tracekit.report.text import (
     bench_words,
     cost_words,
     part_words,
+    price_words,
     scope_words,
     sum_words,
     sure_words,
@@ -264,7 +265,7 @@ def _finding_row(finding: Finding, labels: Mapping[str, str]) -> list[Any]:
         (finding.severity.value, finding.severity.weight),
         finding.rule,
         scope_words(finding),
-        (seconds(cost) if cost is not None else "unknown", f"{cost or 0:.9f}"),
+        (price_words(finding), f"{cost or 0:.9f}"),
         finding.owner,
         ", ".join(labels.get(i, i) for i in finding.explained_by),
     ]

@@ -6,8 +6,15 @@ import re
 
 from tracekit.findings import Finding
 from tracekit.report.model import Report
-from tracekit.report.text import cost_words, evidence_words, sum_words, sure_words, title_words
-from tracekit.wording import safe, seconds
+from tracekit.report.text import (
+    cost_words,
+    evidence_words,
+    price_words,
+    sum_words,
+    sure_words,
+    title_words,
+)
+from tracekit.wording import safe
 
 
 def to_markdown(report: Report) -> str:
@@ -35,7 +42,7 @@ def to_markdown(report: Report) -> str:
 
 def _finding(report: Report, finding: Finding, number: int) -> list[str]:
     cost = finding.impact.s_per_step
-    price = f", {seconds(cost)} a {finding.impact.per}" if cost is not None else ""
+    price = f", {price_words(finding)} a {finding.impact.per}" if cost is not None else ""
     lines = [
         f"## F{number} {_text(finding.id)} ({finding.severity.value}{price})",
         "",

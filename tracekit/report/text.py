@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from tracekit.findings import BudgetPart, Evidence, Finding, NotChecked
+from tracekit.findings import BudgetPart, Evidence, Finding, Impact, NotChecked
 from tracekit.report.model import Document, Notes, Report
 from tracekit.report.page import MIN_WIDTH, Page
 from tracekit.rules import NAMES, rule, topic_of
@@ -154,6 +154,12 @@ def cost_words(document: Document, cause: Finding) -> str:
         )
     if step_s <= 0 and impact.step_ratio > 0:
         step_s = impact.s_per_step / impact.step_ratio  # timers give no steps of their own
+    if impact.at_most_s_per_step is not None:
+        most_s = impact.at_most_s_per_step
+        return (
+            f"{between(impact.s_per_step, most_s)} of every {seconds(step_s)} step (at most "
+            f"{share(most_s / step_s)}){_how(impact)}: without it, others would be waited for."
+        )
     of = "the {} window" if impact.per == "window" else "every {} step"
     text = (
         f"{seconds(impact.s_per_step)} of {of.format(seconds(step_s))} ({share(impact.step_ratio)})"
@@ -164,7 +170,48 @@ def cost_words(document: Document, cause: Finding) -> str:
         text += f", {impact.energy_joules / 3.6e6:,.0f} kWh"
     if impact.cost.amount is not None:
         text += f", {impact.cost.amount:,.0f} {impact.cost.currency or 'in the prices of job.toml'}"
-    return text + "."
+    low_s, high_s = impact.low_s_per_step, impact.high_s_per_step
+    if low_s is None or high_s is None:
+        return text + "."
+    return f"{text}. {_how(impact).removeprefix(', ').capitalize()}, {between(low_s, high_s)}."
+
+
+_METHODS = {
+    "replay": "by replay",
+    "twin ranks": "by comparison with other ranks",
+    "twin steps": "by comparison with other steps",
+    "counter share": "by counters",
+    "recorded time": "by the time recorded",
+}
+
+
+def _how(impact: Impact) -> str:
+    """By which method, after a comma; empty where that is not known."""
+    if impact.method is None:
+        return ""
+    missed = share(impact.replay_error_ratio or 0.0)
+    if missed != share(0.0):
+        return f", by replay (which misses the step by {missed})"
+    return f", {_METHODS[impact.method]}"
+
+
+def between(low_s: float, high_s: float) -> str:
+    """``95.2 to 102 ms``; one number where both read alike."""
+    low, high = seconds(low_s), seconds(high_s)
+    if low == high:
+        return low
+    if low.split()[-1] == high.split()[-1] or low_s == 0:
+        low = low.split()[0]
+    return f"{low} to {high}"
+
+
+def price_words(finding: Finding) -> str:
+    """What it costs, or the most that it can."""
+    most_s = finding.impact.at_most_s_per_step
+    cost_s = finding.impact.s_per_step
+    if cost_s is None:
+        return "unknown"
+    return seconds(cost_s) if most_s is None else f"<{seconds(most_s)}"
 
 
 def _hours(value: float) -> str:
@@ -281,7 +328,9 @@ def _findings(page: Page, document: Document, *, everything: bool) -> None:
     rule_width = max((len(f.rule) for f in shown), default=0)
     scope_width = max([MIN_SCOPE_WIDTH, *(len(scope_words(f)) for f in shown)])
     for finding in shown:
-        cost = finding.impact.s_per_step
+        cost = price_words(finding)
+        if finding.impact.s_per_step is not None:
+            cost += f"/{finding.impact.per}"
         links = ""
         if finding.explained_by:
             links = "explained by " + _in_order(finding.explained_by, labels)
@@ -291,7 +340,7 @@ def _findings(page: Page, document: Document, *, everything: bool) -> None:
             f"{labels[finding.id]} {finding.severity.value:<8}",
             f"{finding.rule:<{rule_width}}",
             f"{scope_words(finding):<{scope_width}}",
-            f"{f'{seconds(cost)}/{finding.impact.per}' if cost is not None else 'unknown':>13}",
+            f"{cost:>13}",
             links,
         ]
         page.row(cells, _COLORS[finding.severity.value])

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from statistics import fmean, median
 from typing import Any
 
-from tracekit.findings import BudgetPart
+from tracekit.findings import BudgetPart, Finding
 from tracekit.report.judgement import Judgement, ReportThresholds, say
 from tracekit.rules.base import Facts, Row
 from tracekit.rules.excess import how_often, label, short
@@ -14,11 +14,14 @@ from tracekit.rules.steps import StepKey, Steps
 from tracekit.wording import ranks_phrase, seconds, share
 
 
-def unequal_waiting(facts: Facts, limits: ReportThresholds) -> Judgement | None:
-    """A few ranks that wait clearly less than all others: the others wait for them."""
+def unequal_waiting(
+    facts: Facts, limits: ReportThresholds, cause: Finding | None = None
+) -> Judgement | None:
+    """A few ranks that wait clearly less than all others: the others wait for them. Not said where
+    the ``cause`` is one of them, of which is known what it does."""
     steps, broken = facts.steps, facts.job.broken_ranks
     late = late_ranks(steps, limits, broken)
-    if not late:
+    if not late or (cause is not None and set(cause.scope.ranks) & set(late)):
         return None
     others = [r for r in steps.ranks if r not in late and r not in broken]
     held_ns = _typical(steps, others, "exposed_comm") - _typical(steps, late, "exposed_comm")

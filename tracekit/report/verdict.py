@@ -68,7 +68,7 @@ def judge(
     is_open = not has_silenced
     return (
         _missing(facts, limits, cause, findings)
-        or (unequal_waiting(facts, limits) if is_open else None)
+        or (unequal_waiting(facts, limits, cause) if is_open else None)
         or _program(facts, findings)
         or (idle(facts, limits, budget) if is_open else None)
         or (slow_steps(facts, limits) if is_open else None)

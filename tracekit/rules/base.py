@@ -30,7 +30,6 @@ from tracekit.findings import (
     When,
     confidence_from,
     finding_id,
-    impact_of,
     severity_of,
 )
 from tracekit.ranges import Ranges
@@ -166,11 +165,18 @@ class Replay(Protocol):
     def saved_ns(self, ranks: Sequence[int]) -> float | None:
         """ns a step that would be saved if these ranks did what their peers do."""
 
+    def saved_at_most_ns(self, ranks: Sequence[int]) -> float | None:
+        """The same if they took no time of their own at all; None too where only calls are
+        replayed, which do not show what a delay hides behind."""
+
     def saved_evenly_ns(self) -> float | None:
         """ns a step that would be saved if the work between all-to-alls were dealt out evenly."""
 
     def saved_by_operations_ns(self, rank: int) -> float | None:
         """The same for one rank of a pipeline, by its operations."""
+
+    def saved_by_even_stages_ns(self) -> float | None:
+        """The same if the stages of a pipeline computed equally long, and no less in all."""
 
     def idle_beyond_hand_overs_ns(self) -> float | None:
         """ns a step that a pipeline takes beyond its order of operations and fast hand-overs."""
@@ -434,15 +440,11 @@ class Facts:
         """Where rows of counters stand: three will do."""
         return self.places(rows, at_most=MAX_READINGS)
 
-    def impact(self, cost_ns: Price | float | None) -> Impact:
-        """What a delay of the mean step costs; unknown for None."""
-        step_ns = self.step_ns
-        if isinstance(cost_ns, Price):
-            wider = cost_ns.wider(self.steps.mean_error_ns)
-            return wider.impact(step_ns, self.gpus_count) if step_ns > 0 else Impact()
-        if cost_ns is None or step_ns <= 0:
+    def impact(self, cost: Price) -> Impact:
+        """What a delay of the mean step costs, by which method and between what bounds."""
+        if self.step_ns <= 0:
             return Impact()
-        impact = impact_of(cost_ns / 1e9, step_ns / 1e9, self.gpus_count)
+        impact = cost.wider(self.steps.mean_error_ns).impact(self.step_ns, self.gpus_count)
         return replace(impact, per="window") if self.is_window else impact
 
     def finding(
@@ -474,6 +476,9 @@ class Facts:
         """
         rule = self.asked
         impact = impact or Impact()
+        ratio, most_s = impact.step_ratio, impact.at_most_s_per_step
+        if ratio is not None and most_s is not None:
+            ratio = max(ratio, most_s * 1e9 / self.step_ns)
         if keys is None:
             keys = self.steps.keys if STEPS_QUERY in rule.reads else ()
         if self.is_window:
@@ -485,7 +490,7 @@ class Facts:
             else finding_id(rule.name, scope, self.ranks, is_counted=is_counted),
             rule=rule.name,
             severity=severity_of(
-                impact.step_ratio, cap=min(cap, rule.cap, key=lambda s: s.weight), least=least
+                ratio, cap=min(cap, rule.cap, key=lambda s: s.weight), least=least
             ),
             confidence=confidence_from(by, basis),
             summary=summary,

@@ -46,6 +46,7 @@ from tracekit.rules.lateness import (
     matched_note,
     price,
     score_evidence,
+    waiting,
 )
 from tracekit.rules.stalls import StallSummary, StallText, StallThresholds, evaluate_stalls
 from tracekit.wording import ranks_phrase, seconds
@@ -116,7 +117,7 @@ def _by_name(
         late,
         cost,
         f"{ranks_phrase([late.rank], facts.ranks)} is late for its input, and the others wait "
-        f"{seconds(cost.ns / 1e9)} of each {seconds(facts.step_ns / 1e9)} step: {excess.sentence}.",
+        f"{waiting(facts, cost)}: {excess.sentence}.",
         (*excess.evidence(facts), *score_evidence(facts, late, limits)),
         by=("host ranges", "peers"),
         basis=f"time in its input range, and the others wait for it; {matched_note(facts)}",

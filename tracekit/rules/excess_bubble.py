@@ -52,6 +52,7 @@ from tracekit.rules.base import (
     Thresholds,
     threshold,
 )
+from tracekit.rules.prices import at_most
 from tracekit.wording import seconds, share
 
 
@@ -114,7 +115,7 @@ def _finding(
     stages = max(int(r["stages_count"]) for r in bubbles)
     microbatches = max(int(r["microbatches_count"]) for r in bubbles)
     scope = facts.scope(facts.ranks, facts.steps.keys)
-    impact = facts.impact(excess_ns)
+    impact = facts.impact(at_most(excess_ns, "recorded time", beyond_ns or 0.0))
     is_more = beyond_ns is not None and beyond_ns >= limits.min_beyond_ratio * step_ns
     return facts.finding(
         scope,

@@ -43,6 +43,7 @@ from tracekit.rules.base import (
     Thresholds,
     threshold,
 )
+from tracekit.rules.prices import at_most
 from tracekit.wording import plural, safe, seconds, share
 
 
@@ -79,7 +80,7 @@ def _finding(
     typical_ns: float,
 ) -> Finding:
     steps = facts.steps
-    impact = facts.impact(typical_ns)
+    impact = facts.impact(at_most(typical_ns, "recorded time"))
     split, split_evidence = _by_op(facts)
     scope = facts.scope(steps.ranks, steps.keys)
     step_s = steps.step_ns / 1e9

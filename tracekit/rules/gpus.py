@@ -284,7 +284,7 @@ def cost(facts: Facts, ranks: Sequence[int]) -> Cost | None:
     longer = max(m.compute for m in mine) - median(m.compute for m in others)
     waited = median(m.exposed_comm for m in others) - min(m.exposed_comm for m in mine)
     measured = max(0.0, min(longer, waited))
-    cost = replayed(facts, wanted & set(means), measured)
+    cost = replayed(facts, wanted & set(means), measured, limits)
     evidence = Evidence(
         "computing time over its peers' median",
         worst,

@@ -46,6 +46,7 @@ from tracekit.rules.lateness import (
     matched_note,
     price,
     score_evidence,
+    waiting,
     why_unmatched,
 )
 from tracekit.wording import ranks_phrase, seconds
@@ -88,7 +89,6 @@ def _finding(
     facts: Facts, limits: HostPauseThresholds, late: LateRank, excess: Excess, pauses: list[Row]
 ) -> Finding:
     cost = price(facts, [late])
-    step_s = facts.steps.step_ns / 1e9
     longest = max(pauses, key=lambda row: int(row["longest_ns"]))
     is_fixed = float(pauses[0]["excess_ns"]) >= limits.min_inside_ratio * _total_ns(pauses)
     return late_finding(
@@ -97,7 +97,7 @@ def _finding(
         cost,
         f"{ranks_phrase([late.rank], facts.ranks)} stands still for up to "
         f"{seconds(int(longest['longest_ns']) / 1e9)}, and the others wait "
-        f"{seconds(cost.ns / 1e9)} of each {seconds(step_s)} step: {excess.sentence}. "
+        f"{waiting(facts, cost)}: {excess.sentence}. "
         f"Compatible with {FIXED if is_fixed else MOVING}.",
         (
             Evidence(

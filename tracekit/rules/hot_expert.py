@@ -228,7 +228,11 @@ def _cost(
     if even is not None and even > 0 and replay is not None:
         error_ns = (replay.error_ratio or 0.0) * facts.steps.step_ns
         return Price(even, "replay", even - error_ns, even + error_ns, replay.error_ratio)
-    return price(facts, hot) if together is None else replayed(facts, ranks, together[0])
+    return (
+        price(facts, hot)
+        if together is None
+        else replayed(facts, ranks, together[0], facts.limits(HotExpertThresholds))
+    )
 
 
 def _evidence(row: Row, limits: HotExpertThresholds) -> tuple[Evidence, ...]:

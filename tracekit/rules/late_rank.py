@@ -50,8 +50,10 @@ from tracekit.rules.lateness import (
     matched_note,
     price,
     score_evidence,
+    waiting,
     why_unmatched,
 )
+from tracekit.rules.prices import at_most
 from tracekit.wording import plural, ranks_phrase, seconds, share, some_ranges
 
 CAPTURE = "profile all ranks in the same steps, with a PyTorch that records collective metadata"
@@ -89,7 +91,6 @@ def evaluate(facts: Facts, limits: LateRankThresholds) -> RuleOutcome:
 
 
 def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Finding:
-    step_s = facts.steps.step_ns / 1e9
     cost = price(facts, [late])
     excess = where_it_lies(facts, late.rank, delay_ns(late))
     advice = None if excess is None else excess.advice
@@ -103,7 +104,7 @@ def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Findin
         late,
         cost,
         f"{ranks_phrase([late.rank], facts.ranks)} makes the others wait "
-        f"{seconds(cost.ns / 1e9)} of each {seconds(step_s)} step {_whose(late)}"
+        f"{waiting(facts, cost)} {_whose(late)}"
         f"{_nature(late, limits) if excess is None else f': {excess.sentence}'}.",
         (*score_evidence(facts, late, limits), *(excess.evidence(facts) if excess else ())),
         by=kinds,
@@ -196,7 +197,7 @@ def _inherited_finding(
     scope = facts.scope([rank], facts.steps.keys)
     steps_count = len(facts.steps) + len(facts.steps.warmup_keys)
     waiting_ns = int(row["inflicted_wait_ns"]) / steps_count / max(1, len(facts.ranks) - 1)
-    impact = facts.impact(min(leaves_ns, waiting_ns))
+    impact = facts.impact(at_most(min(leaves_ns, waiting_ns), "twin ranks"))
     own_ns = int(row["own_inflicted_wait_ns"])
     return facts.finding(
         scope,
@@ -258,7 +259,7 @@ def _absent(facts: Facts, limits: LateRankThresholds) -> Finding | None:
     traced = sorted({int(rank) for r in heavy for rank in r["traced_ranks"]})
     scope = facts.scope([], facts.steps.keys)
     step_s = step_ns / 1e9
-    impact = facts.impact(cost_ns)
+    impact = facts.impact(at_most(cost_ns, "twin ranks"))
     return facts.finding(
         scope,
         f"{ranks_phrase(traced, facts.ranks)} wait{'s' if len(traced) == 1 else ''} about "

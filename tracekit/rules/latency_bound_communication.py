@@ -36,6 +36,7 @@ from statistics import fmean, median
 
 from tracekit.findings import Evidence, Finding, Scope, Severity
 from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.prices import at_most
 from tracekit.wording import listed, safe, seconds, share
 
 NEEDS = "collectives of known size, matched across the ranks of a GPU job"
@@ -192,7 +193,7 @@ def _finding(
         ),
         by=["GPU timeline"],
         basis="transfers of matched collectives, by size within a family",
-        impact=facts.impact(total_ns),
+        impact=facts.impact(at_most(total_ns, "recorded time")),
         confirm=("nccl-tests over the same ranks, -b 8 -e 128M: where does the time stop growing",),
         remedy=(
             "larger buckets and fused calls: fewer, larger messages",

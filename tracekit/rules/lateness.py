@@ -11,22 +11,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
-from tracekit.findings import Evidence, EvidenceRow, Finding, Price, Severity
-from tracekit.rules.base import Facts, Row, Thresholds, threshold
+from tracekit.findings import Evidence, EvidenceRow, Finding, HeldUp, Price, Severity
+from tracekit.rules.base import Facts, Row, threshold
+from tracekit.rules.prices import PriceThresholds, at_most, disagreeing
 from tracekit.rules.stalls import episode_lengths
 from tracekit.rules.steps import StepKey
 from tracekit.wording import seconds, some_ranges
 
 QUERIES = ("step_breakdown", "straggler", "late_steps", "match_coverage", "comm_summary")
 ABSENT_WAITS = "absent_waits"
+OBSERVED = "the exposed delay that others were seen to wait"
 
 
 @dataclass(frozen=True)
-class ReplayThresholds(Thresholds):
+class ReplayThresholds(PriceThresholds):
     """When a replay can have seen what was measured."""
 
     min_replayed_ratio: float = threshold(
@@ -35,9 +37,6 @@ class ReplayThresholds(Thresholds):
     )
     min_streams_ratio: float = threshold(
         0.1, "the same where launches and streams are replayed, which shows what hides a delay"
-    )
-    max_disagreement_ratio: float = threshold(
-        0.25, "of a cost: where another method is further away, that stands against it"
     )
 
 
@@ -307,7 +306,7 @@ def _late_together(
         # Where those that are far behind account for most of it, the others are late beside them.
         if (alone_ns or 0.0) >= limits.max_named_ratio * saved_ns:
             return []
-        if not _is_credible(facts, alone_ns, max(late.cost_ns for late in named)):
+        if not _is_credible(facts, alone_ns, max(late.cost_ns for late in named), limits):
             return []
     late, delays = _keys_together(facts, members, least), step_delays_ns(facts)
     others = [row for r, row in rows.items() if r not in members]
@@ -454,8 +453,54 @@ def price(facts: Facts, members: Sequence[LateRank]) -> Price:
     measured = max(late.cost_ns for late in members)
     if not all(late.is_matched for late in members):
         # What is replayed are calls that have all their members.
-        return Price(measured, "twin ranks", 0.0, measured)
-    return replayed(facts, [late.rank for late in members], measured)
+        return at_most(measured, "twin ranks")
+    limits = facts.limits(LatenessThresholds)
+    found = replayed(facts, [late.rank for late in members], measured, limits)
+    if found.held_up is None:
+        return found
+    # Those that are late by turns hold the step up for one another.
+    everybody = {late.rank: late for late in late_ranks(facts, limits)}
+    everybody |= {late.rank: late for late in members}
+    if len(everybody) == len(members):
+        return found
+    most = max(late.cost_ns for late in everybody.values())
+    together = replayed(facts, everybody, most, limits)
+    if together.held_up is None:
+        return together
+    return replace(
+        together,
+        held_up=replace(together.held_up, waited_ns=measured),
+        against=disagreeing(together.ns, OBSERVED, measured, limits, "late_steps"),
+    )
+
+
+def observed_price(facts: Facts, ranks: Sequence[int]) -> Price | None:
+    """What a step would gain without the delays of these ranks, whoever they are; None where
+    nobody waits for them by as much as a late rank is called late for, or nothing is replayed."""
+    limits, steps = LatenessThresholds(), facts.steps
+    replay, everybody = facts.replay, [int(r["rank"]) for r in facts.of("straggler")]
+    if replay is None or not len(steps) or set(ranks) >= set(everybody):
+        return None
+    delays = step_delays_ns(facts)
+    measured = max(
+        _beyond_typical(delays, r, steps.keys, everybody, limits, facts)[1] for r in ranks
+    )
+    if measured < limits.min_cost_ratio * steps.step_ns or replay.saved_ns(ranks) is None:
+        return None
+    return replayed(facts, ranks, measured, limits)
+
+
+def waiting(facts: Facts, cost: Price) -> str:
+    """How long others wait of each step, and of that what can be gained where it is less."""
+    step = f"of each {seconds(facts.step_ns / 1e9)} step"
+    if cost.held_up is None:
+        return f"{seconds(cost.ns / 1e9)} {step}"
+    ranks = cost.held_up.ranks
+    together = f" without ranks {some_ranges(ranks)}" if len(ranks) > 1 else ""
+    return (
+        f"{seconds(cost.held_up.waited_ns / 1e9)} {step} (at most {seconds(cost.high_ns / 1e9)} of "
+        f"it to be gained{together}: others would be late as well)"
+    )
 
 
 def late_finding(
@@ -485,47 +530,52 @@ def late_finding(
     )
 
 
-def replayed(facts: Facts, ranks: Iterable[int], measured: float) -> Price:
+def replayed(
+    facts: Facts, ranks: Iterable[int], measured: float, limits: ReplayThresholds
+) -> Price:
     """What a step would gain by replay if these ranks did as their peers; else what was measured.
 
     A replay that sees no gain where ranks were seen to wait has missed what they waited for, or
-    others would hold the step up just as long. A coarse one misses more. Then what was observed
-    stands, as the most that it can be, with what the replay says against it.
+    others would hold the step up just as long. Where all launches are replayed the two are told
+    apart: others do where a step would gain as little if the ranks took no time at all. Else what
+    was observed stands, as the most that it can be, with what the replay says against it: a coarse
+    replay misses more.
     """
+    ranks = sorted(ranks)
     step_ns = facts.steps.step_ns
     replay = facts.replay
-    saved = replay.saved_ns(sorted(ranks)) if replay is not None else None
+    saved = replay.saved_ns(ranks) if replay is not None else None
     if replay is None or saved is None:
-        return Price(measured, "twin ranks", 0.0, measured)
-    if not _is_credible(facts, saved, measured):
+        return at_most(measured, "twin ranks")
+    if not _is_credible(facts, saved, measured, limits):
+        most = replay.saved_at_most_ns(ranks)
+        if most is not None and most < limits.min_replayed_ratio * measured:
+            error_ns = (replay.error_ratio or 0.0) * step_ns
+            cost_ns = min(max(0.0, saved), max(0.0, most))
+            return Price(
+                cost_ns, "replay", cost_ns - error_ns, max(most, cost_ns) + error_ns,
+                replay.error_ratio, disagreeing(cost_ns, OBSERVED, measured, limits, "late_steps"),
+                HeldUp(measured, tuple(ranks)),
+            )  # fmt: skip
         low_ns = min(max(0.0, saved), measured)
         says = "what a step without it takes less by replay, of others that are late as well"
-        against = _other_method(facts, says, low_ns, measured)
+        against = disagreeing(measured, says, low_ns, limits, "late_steps")
         return Price(measured, "twin ranks", low_ns, measured, against=against)
     saved = min(saved, step_ns)
     error = replay.error_ratio or 0.0
-    against = _other_method(
-        facts, "the exposed delay that others were seen to wait", measured, saved
-    )
+    against = disagreeing(saved, OBSERVED, measured, limits, "late_steps")
     seen = [saved, measured] if against else [saved]
     low, high = min(seen) - error * step_ns, max(seen) + error * step_ns
     return Price(saved, "replay", low, high, error, against)
 
 
-def _other_method(facts: Facts, says: str, other_ns: float, cost_ns: float) -> tuple[Evidence, ...]:
-    """What another method says, where it is off by more than a quarter."""
-    limits = facts.limits(ReplayThresholds)
-    if abs(other_ns - cost_ns) <= limits.max_disagreement_ratio * cost_ns:
-        return ()
-    said = f"{seconds(other_ns / 1e9)}: {says}"
-    return (Evidence(said, other_ns / 1e9, "s", query="late_steps"),)
-
-
-def _is_credible(facts: Facts, saved_ns: float | None, measured_ns: float) -> bool:
+def _is_credible(
+    facts: Facts, saved_ns: float | None, measured_ns: float, limits: ReplayThresholds
+) -> bool:
     """Whether a replay that saves so much can have seen what others were measured to wait for."""
     if facts.replay is None or saved_ns is None:
         return False
-    limits, by_streams = facts.limits(ReplayThresholds), facts.replay.is_by_streams
+    by_streams = facts.replay.is_by_streams
     least = limits.min_streams_ratio if by_streams else limits.min_replayed_ratio
     return saved_ns >= least * measured_ns
 

@@ -44,6 +44,7 @@ from tracekit.rules.base import (
     Thresholds,
     threshold,
 )
+from tracekit.rules.prices import at_most
 from tracekit.wording import seconds, share
 
 STALL_QUERIES = (
@@ -267,7 +268,7 @@ def _finding(facts: Facts, limits: LaunchBoundThresholds, bound: list[RankLaunch
         by=["host ranges", "GPU timeline"],
         basis=f"launch times and GPU timeline agree on {len(bound)} of {len(steps.ranks)} ranks; "
         "a profiler slows launches",
-        impact=facts.impact(cost_ns),
+        impact=facts.impact(at_most(cost_ns, "recorded time")),
         confirm=("time 50 steps without the profiler, then with CUDA graphs or torch.compile",),
         remedy=(
             "capture the step in CUDA graphs, or use torch.compile(mode='reduce-overhead')",

@@ -37,6 +37,7 @@ from dataclasses import dataclass, replace
 from tracekit.findings import Candidates, Evidence, Finding, Severity
 from tracekit.rules import nccl_links, port_links, ports
 from tracekit.rules.base import NO_STEPS, Facts, Lends, Row, Rule, RuleOutcome, threshold
+from tracekit.rules.prices import at_most
 from tracekit.rules.sources import agreed
 from tracekit.wording import listed, ranks_phrase, safe, seconds, share
 
@@ -149,7 +150,7 @@ def _leaver(
     row = max(rows, key=lambda r: float(r["exit_p50_ns"]) * int(r["calls_count"]))
     scope = facts.scope([rank], facts.steps.keys)
     step_s = facts.steps.step_ns / 1e9
-    impact = facts.impact(cost_ns)
+    impact = facts.impact(at_most(cost_ns, "twin ranks"))
     ratio = float(row["exit_p50_ns"]) / float(row["group_transfer_p50_ns"] or 1)
     host = f" ({scope.hosts[0]})" if scope.hosts else ""
     peer = _peer_ratio(facts, rank)
@@ -246,7 +247,7 @@ def _slow_group(
     # which member: none of them is accused.
     behind = facts.scope(ranks, facts.steps.keys)
     scope = replace(behind, ranks=(), hosts=(), groups=(str(row["group_id"]),))
-    impact = facts.impact(cost_ns)
+    impact = facts.impact(at_most(cost_ns, "twin ranks"))
     ways = _transports(facts, row["group_id"])
     over = f"; it runs over {listed(ways)}" if ways else ""
     return facts.finding(

@@ -35,9 +35,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from tracekit.findings import Evidence, Finding, Severity, impact_of
+from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import pipeline
 from tracekit.rules.base import NO_GPU, NO_STEPS, Facts, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.prices import at_most
 from tracekit.wording import listed, seconds, share
 
 if TYPE_CHECKING:
@@ -243,7 +244,7 @@ def _finding(facts: Facts, limits: LowMfuThresholds, used: Waterfall) -> Finding
         by=["GPU timeline"],
         basis="operations that the job description implies, over the measured step; "
         + _peak_words(used),
-        impact=impact_of(saved_s, facts.steps.step_ns / 1e9, facts.gpus_count),
+        impact=facts.impact(at_most(saved_s * 1e9, "recorded time")),
         confirm=(
             f"tracekit expect --job job.toml --step-time {used.step_s:.4g}   "
             "the same from the description",

@@ -34,6 +34,7 @@ from statistics import median
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules.base import NO_GPU, NO_STEPS, Facts, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.prices import at_most
 from tracekit.wording import seconds, share
 
 NEEDS = "copies between host and device in a trace"
@@ -146,7 +147,7 @@ def _finding(facts: Facts, limits: OffloadBoundThresholds, ranks: list[RankCopie
         ),
         by=["GPU timeline"],
         basis=f"copies with an otherwise idle GPU on {len(ranks)} of {len(steps.ranks)} ranks",
-        impact=facts.impact(cost_ns),
+        impact=facts.impact(at_most(cost_ns, "recorded time")),
         confirm=(
             "tracekit query RUN memcpy_summary   which copies these are"
             if facts.is_window

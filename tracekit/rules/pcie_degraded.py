@@ -37,6 +37,7 @@ from statistics import median
 from tracekit.findings import Evidence, Finding, Impact, Severity, confidence_from, severity_of
 from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.prices import at_most
 
 LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """Bytes a second, lane and direction, by generation."""
@@ -162,7 +163,7 @@ def _priced(
         price, why = (None, by_traffic) if isinstance(by_traffic, str) else (by_traffic, "")
     if price is not None:
         cost_ns, evidence = price
-        impact = facts.impact(cost_ns)
+        impact = facts.impact(at_most(cost_ns, "twin ranks"))
         return replace(
             made,
             severity=max(made.severity, severity_of(impact.step_ratio), key=lambda s: s.weight),

@@ -16,9 +16,9 @@ from tracekit.findings import (
     Price,
     Scope,
     Severity,
-    impact_of,
 )
 from tracekit.rules.base import UNPROVED, Advice, Facts, Row, Thresholds, threshold
+from tracekit.rules.prices import at_most
 from tracekit.wording import safe, share, some
 
 QUERIES = ("port_counters", "network_correlation")
@@ -321,10 +321,8 @@ def cost(facts: Facts, row: Row | None, lost_ns: float = 0.0, shown_ns: float = 
     """
     steps = facts.steps
     if row is not None and row["verdict"] == "cause":
-        impact = Impact()
-        if len(steps):
-            step_s = steps.step_ns / 1e9
-            impact = impact_of(float(row["cost_ratio"] or 0.0) * step_s, step_s, facts.gpus_count)
+        cost_ns = float(row["cost_ratio"] or 0.0) * steps.step_ns
+        impact = facts.impact(at_most(cost_ns, "twin steps")) if len(steps) else Impact()
         is_timed = row.get("attempt", 1) is not None  # else the steps are from counters as well
         kinds: tuple[Instrument, ...] = ("counters", "step times") if is_timed else ("counters",)
         return Cost(impact, kinds, tested_evidence(row))

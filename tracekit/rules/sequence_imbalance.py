@@ -38,6 +38,7 @@ from statistics import fmean, median
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import pipeline
 from tracekit.rules.base import SUMMARY_QUERY, Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.prices import at_most
 from tracekit.wording import seconds, share
 
 
@@ -111,7 +112,7 @@ def _finding(
     step_ns: float,
 ) -> Finding:
     scope = facts.scope(facts.ranks, facts.steps.keys)
-    impact = facts.impact(lost_ns)
+    impact = facts.impact(at_most(lost_ns, "twin ranks"))
     correlation = median(float(r["correlation_ratio"]) for r in varying)
     spread = median(float(r["forward_cv_ratio"]) for r in varying)
     return facts.finding(

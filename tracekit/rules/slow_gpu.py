@@ -39,7 +39,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tracekit.findings import Evidence, Finding, Impact, Severity
+from tracekit.findings import Evidence, Finding, Impact, Price, Severity
 from tracekit.rules import busiest as active
 from tracekit.rules import gpus
 from tracekit.rules.base import NO_STEPS, SUMMARY_QUERY, Facts, Row, Rule, RuleOutcome, threshold
@@ -59,6 +59,7 @@ from tracekit.rules.lateness import (
     score_evidence,
     slower_ranks,
     step_ratios_of,
+    waiting,
     why_unmatched,
 )
 from tracekit.wording import listed, ranks_phrase, seconds
@@ -138,10 +139,9 @@ def _of_operations(facts: Facts, limits: SlowGpuThresholds, row: Row) -> Finding
     saved_ns = facts.replay.saved_by_operations_ns(rank) if facts.replay is not None else None
     impact, costs = Impact(), ""
     if saved_ns is not None and step_ns > 0:
-        impact = facts.impact(max(0.0, saved_ns))
-        costs = (
-            f", which costs {seconds(max(0.0, saved_ns) / 1e9)} of each {seconds(step_ns / 1e9)}"
-        )
+        saved_ns = max(0.0, saved_ns)
+        impact = facts.impact(Price(saved_ns, "replay", saved_ns, saved_ns))
+        costs = f", which costs {seconds(saved_ns / 1e9)} of each {seconds(step_ns / 1e9)}"
     return facts.finding(
         scope,
         f"{ranks_phrase([rank], facts.ranks)} (stage {row['stage']}, replica {row['replica']})"
@@ -243,9 +243,8 @@ def _finding(
     facts: Facts, limits: SlowGpuThresholds, late: LateRank, ratios: Sequence[float]
 ) -> Finding:
     scope = facts.scope([late.rank], late.late_keys or facts.steps.keys)
-    step_s = facts.steps.step_ns / 1e9
     cost = price(facts, [late])
-    cost_ns, impact = cost.ns, facts.impact(cost)
+    impact = facts.impact(cost)
     ratio = late.compute_ratio or 0.0
     excess = where_it_lies(facts, late.rank, delay_ns(late))
     # A clock like its peers' speaks against the GPU: then its work or its host is slow.
@@ -253,7 +252,7 @@ def _finding(
     return facts.finding(
         scope,
         f"{ranks_phrase([late.rank], facts.ranks)} computes {ratio:.2f}x as long as its peers, "
-        f"which wait {seconds(cost_ns / 1e9)} of each {seconds(step_s)} step for it"
+        f"which wait {waiting(facts, cost)} for it"
         f"{beside(late)}{'' if excess is None else f': {excess.sentence}'}.",
         (
             Evidence(

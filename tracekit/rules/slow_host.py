@@ -55,10 +55,11 @@ from tracekit.rules.lateness import (
     score_evidence,
     slower_ranks,
     step_ratios_of,
+    waiting,
     why_unmatched,
 )
 from tracekit.rules.slow_gpu import has_uneven_work
-from tracekit.wording import ranks_phrase, seconds
+from tracekit.wording import ranks_phrase
 
 ELSEWHERE: tuple[Nature, ...] = ("pause", "more work")
 """What a rank does that its host cannot help."""
@@ -151,9 +152,8 @@ def _finding(
     keys = sorted({key for late in members for key in late.late_keys}) or facts.steps.keys
     worst = members[0]
     scope = facts.scope(ranks, keys)
-    step_s = facts.steps.step_ns / 1e9
     cost = price(facts, members)
-    cost_ns, impact = cost.ns, facts.impact(cost)
+    impact = facts.impact(cost)
     excess = where_it_lies(facts, worst.rank, delay_ns(worst))
     subject = ranks_phrase(ranks, facts.ranks) + (f" (all of {host})" if host else "")
     is_one = len(ranks) == 1
@@ -165,7 +165,7 @@ def _finding(
         scope,
         f"{subject} {'takes' if is_one else 'take'} {worst.peer_ratio or 0.0:.1f}x as long as "
         f"{'its' if is_one else 'their'} peers between collectives{kernels}: the host is slow, "
-        f"and the others wait {seconds(cost_ns / 1e9)} of each {seconds(step_s)} step"
+        f"and the others wait {waiting(facts, cost)}"
         f"{'' if excess is None else f': {excess.sentence}'}.",
         tuple(
             evidence

@@ -35,16 +35,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracekit.findings import Evidence, Finding, Instrument
+from tracekit.findings import Evidence, Finding, Instrument, Price
 from tracekit.rules import pipeline
 from tracekit.rules.base import SUMMARY_QUERY, Facts, Rule, RuleOutcome, threshold
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import ExcessThresholds, where_it_lies
+from tracekit.rules.prices import PriceThresholds, at_most, disagreeing
 from tracekit.wording import ranks_phrase, seconds, share
 
 
 @dataclass(frozen=True)
-class StageImbalanceThresholds(ExcessThresholds):
+class StageImbalanceThresholds(ExcessThresholds, PriceThresholds):
     """When a stage counts as too heavy."""
 
     min_stage_ratio: float = threshold(
@@ -96,7 +97,14 @@ def _finding(
     step_ns: float,
 ) -> Finding:
     scope = facts.scope(heavy.ranks, facts.steps.keys)
-    impact = facts.impact(lost_ns)
+    impact = facts.impact(at_most(lost_ns, "twin ranks"))
+    even_ns = facts.replay.saved_by_even_stages_ns() if facts.replay is not None else None
+    against: tuple[Evidence, ...] = ()
+    if even_ns is not None:
+        says = "the same work dealt out evenly over the stages, by replay of its operations"
+        against = disagreeing(lost_ns, says, max(0.0, even_ns), limits, "stage_balance")
+        seen = [lost_ns, max(0.0, even_ns)]
+        impact = facts.impact(Price(lost_ns, "twin ranks", min(seen), max(seen), against=against))
     idle = pipeline.mean_bubble_by_stage(pipeline.steady_bubbles(facts))
     others = [ratio for stage, ratio in idle.items() if stage != heavy.stage]
     is_host_side = not facts.has_gpu
@@ -157,6 +165,7 @@ def _finding(
         if alone
         else f"{heavy.replicas_count} replicas agree",
         impact=impact,
+        against=against,
         confirm=(
             "compare layers, embedding, loss and recomputation of the stages",
             *(("run the stage on another GPU, or compare its clocks",) if alone else ()),

@@ -22,14 +22,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
-from tracekit.findings import Evidence, EvidenceRow, Finding, Instrument
-from tracekit.rules.base import NO_GPU, Facts, Row, RuleOutcome, Thresholds, threshold
+from tracekit.findings import Evidence, EvidenceRow, Finding, Instrument, Method, Price
+from tracekit.rules.base import NO_GPU, Facts, Row, RuleOutcome, threshold
+from tracekit.rules.prices import PriceThresholds, disagreeing
 from tracekit.rules.steps import StepKey, Steps
 from tracekit.wording import listed, ranks_phrase, seconds, share
 
 
 @dataclass(frozen=True)
-class StallThresholds(Thresholds):
+class StallThresholds(PriceThresholds):
     """When a stall is worth a finding. Rules override the first two."""
 
     min_step_ratio: float = threshold(
@@ -260,7 +261,7 @@ def _finding(
         period_steps=period_of(keys) if len(keys) > 1 else None,
         is_window=facts.is_window,
     )
-    impact = facts.impact(cost_ns)
+    price = _price(facts, limits, text, stalled, ranks, cost_ns)
     kinds, basis = _instruments(facts, limits, stalled, text)
     return facts.finding(
         scope,
@@ -268,12 +269,44 @@ def _finding(
         _evidence(facts, limits, text, stalled, ranks, summary),
         by=kinds,
         basis=basis,
-        impact=impact,
+        impact=facts.impact(price),
         keys=keys,
-        against=_counter_evidence(facts, limits, text, stalled),
+        against=(*_counter_evidence(facts, limits, text, stalled), *price.against),
         confirm=text.confirm,
         remedy=text.remedy,
     )
+
+
+def _price(
+    facts: Facts,
+    limits: StallThresholds,
+    text: StallText,
+    stalled: Sequence[StepDelay],
+    ranks: Sequence[int],
+    cost_ns: float,
+) -> Price:
+    """The delay, and between what bounds other methods put it: the steps that did not stall, and
+    the job replayed without what these ranks did."""
+    steps, others = facts.steps, []
+    longer_ns = _extra_step_ns(steps, stalled, limits)
+    if longer_ns is not None:
+        part = max(0.0, longer_ns) * len(stalled) / len(steps)
+        others.append(("what stalled steps take longer than the others", part))
+    everybody = {r for by_rank in steps.by_key.values() for r in by_rank}
+    if facts.replay is not None and set(ranks) < everybody:
+        saved_ns = facts.replay.saved_ns(sorted(ranks))
+        if saved_ns is not None:
+            others.append(("what a step takes less by replay", max(0.0, saved_ns)))
+    against = tuple(
+        evidence
+        for says, ns in others
+        for evidence in disagreeing(cost_ns, says, ns, limits, text.query)
+    )
+    backed, delay = sum(d.backed_ns for d in stalled), sum(d.delay_ns for d in stalled)
+    is_seen = backed >= limits.min_agreeing_ratio * delay > 0
+    values = [cost_ns, *(ns for _, ns in others)] if others else [0.0, cost_ns]
+    method: Method = "twin ranks" if is_seen else "recorded time"
+    return Price(cost_ns, method, min(values), max(values), against=against)
 
 
 def _instruments(

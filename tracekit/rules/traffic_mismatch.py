@@ -38,6 +38,7 @@ from statistics import median
 from tracekit.expect import expect
 from tracekit.findings import Evidence, Finding, Impact, Scope, Severity
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.prices import at_most
 from tracekit.wording import listed, safe, seconds
 
 NEEDS = "the job's layout and model in a job description"
@@ -372,7 +373,7 @@ def _finding(
     cost_ns = sum(_exposed_ns(facts, m.row) * m.saved_ratio for m in several)
     impact = Impact()
     if cost_ns > 0 and steps.step_ns > 0:
-        impact = facts.impact(cost_ns)
+        impact = facts.impact(at_most(cost_ns, "recorded time"))
     cap = Severity.NOTE if assumed else Severity.MAJOR
     settle = f" Give {listed(assumed)} in the job description to settle it." if assumed else ""
     cost = f" {seconds(cost_ns / 1e9)} a step are not hidden." if impact.s_per_step else ""

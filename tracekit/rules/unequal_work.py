@@ -41,10 +41,11 @@ from tracekit.rules.lateness import (
     matched_note,
     price,
     score_evidence,
+    waiting,
     why_unmatched,
 )
 from tracekit.rules.slow_gpu import has_uneven_work
-from tracekit.wording import ranks_phrase, seconds
+from tracekit.wording import ranks_phrase
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def _finding(
         late,
         cost,
         f"{ranks_phrase([late.rank], facts.ranks)} does more than its peers, which wait "
-        f"{seconds(cost.ns / 1e9)} of each {seconds(facts.step_ns / 1e9)} step: "
+        f"{waiting(facts, cost)}: "
         f"{excess.sentence}.",
         (*excess.evidence(facts), *score_evidence(facts, late, limits)),
         by=("GPU timeline" if on_device else "host ranges", "peers"),

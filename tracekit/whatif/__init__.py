@@ -1,6 +1,6 @@
 """What-if replay: what a step would have taken without a cause (see ``analysis``)."""
 
-from tracekit.whatif.analysis import WhatIf, analyse
+from tracekit.whatif.analysis import CauseResult, WhatIf, analyse, saved_evenly_s
 from tracekit.whatif.calls import CollectivesWhatIf, Places
 from tracekit.whatif.causes import Cause, parse_remove, parse_scale, uses_operations
 from tracekit.whatif.collectives import CollectiveReplay
@@ -19,6 +19,7 @@ from tracekit.whatif.streams import StreamReplay
 
 __all__ = [
     "Cause",
+    "CauseResult",
     "CollectiveReplay",
     "CollectivesWhatIf",
     "Layout",
@@ -37,6 +38,7 @@ __all__ = [
     "parse_remove",
     "parse_scale",
     "prepare",
+    "saved_evenly_s",
     "to_dict",
     "to_text",
     "uses_operations",

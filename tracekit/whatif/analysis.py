@@ -62,9 +62,17 @@ class CauseResult:
     saved_s_per_step: float
     """Against the same replay with the cause in it."""
     method: str = "pipeline"
-    """Which replay says so: pipeline, streams or collectives."""
+    """Which replay says so: pipeline, streams or collectives; of a cause that diagnose names, the
+    method of its cost."""
     simulation_error_ratio: float = 0.0
     """Of that replay."""
+    low_s_per_step: float | None = None
+    high_s_per_step: float | None = None
+    """Between what bounds ``saved_s_per_step`` may lie."""
+    finding: str | None = None
+    """Whose cost it is, by its id; None: what the replay says of the selector."""
+    against: tuple[str, ...] = ()
+    """What speaks against that finding, or says another cost."""
 
 
 @dataclass(frozen=True)
@@ -258,6 +266,22 @@ def analyse(operations: Operations, causes: Sequence[Cause] = ()) -> WhatIf:
         unplaced_by_optype_s=unplaced[0],
         unplaced_by_stage_s=unplaced[1],
     )
+
+
+def saved_evenly_s(replay: Replay) -> float | None:
+    """Seconds a step that go if each kind of computation takes as long on every stage, and no less
+    in all; None where the replay is not believed."""
+    even = replay.work_s.copy()
+    for optype in o.COMPUTE:
+        stages = [replay.ops_where(optypes=(optype,), stage=s) for s in replay.stages]
+        means = [float(even[mask].mean()) if mask.any() else 0.0 for mask in stages]
+        for mask, mean in zip(stages, means, strict=True):
+            if mean > 0:
+                even[mask] *= sum(means) / len(means) / mean
+    now, then = (float(t.mean()) for t in replay.run([replay.work_s, even]))
+    if abs(_ratio(float(replay.base_s.mean()), now) - 1) > MAX_SIMULATION_ERROR_RATIO:
+        return None
+    return now - then
 
 
 def _unplaced(replay: Replay, original: Floats) -> tuple[dict[str, float], dict[int, float]]:

@@ -24,6 +24,9 @@ Floats = npt.NDArray[np.float64]
 MAX_CLOCK_SPREAD_NS = 20_000.0
 """Ends of calls that differ by more between two clocks do not tell how far these are apart."""
 
+MAX_UNMATCHED_RATIO = 0.05
+"""Share of the step that unmatched collectives may stop computing for."""
+
 _ROOT_FIRST = frozenset(("broadcast", "scatter"))
 _ROOT_LAST = frozenset(("reduce", "gather"))
 
@@ -69,7 +72,15 @@ def error_ratio(base_s: float, replayed_s: float) -> float:
     return abs(base_s / replayed_s - 1) if replayed_s > 0 else 0.0
 
 
-def refused_because(base_s: float, replayed_s: float) -> str | None:
+def refused_because(base_s: float, replayed_s: float, unmatched_ratio: float) -> str | None:
+    """Why a replay is not believed; ``unmatched_ratio``: share of the step in which the worst rank
+    computed nothing while nothing but unmatched communication ran."""
+    if unmatched_ratio > MAX_UNMATCHED_RATIO:
+        return (
+            f"for {unmatched_ratio:.1%} of the step (limit {MAX_UNMATCHED_RATIO:.0%}) a rank "
+            "computed nothing while a collective ran that is not matched across ranks: nobody knows"
+            " for whom it waited"
+        )
     error = error_ratio(base_s, replayed_s)
     if error <= MAX_SIMULATION_ERROR_RATIO:
         return None

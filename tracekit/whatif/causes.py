@@ -41,7 +41,8 @@ SHORT: dict[str, tuple[str, ...] | None] = {
     "compute": o.COMPUTE,
     "all": None,
 }
-_HINT = "rank=7, stage=3, dp=1, host=gpu-01, link=7, op=all_reduce or comm=pp"
+_HINT = "F1, rank=7, stage=3, dp=1, host=gpu-01, link=7, op=all_reduce or comm=pp"
+_FINDING = re.compile(r"F\d+|[a-z][a-z0-9-]*/\S+")
 _SCALE = re.compile(
     r"(rank|stage|dp|host|op|comm)=([\w.,-]+?)(?::([A-Za-z][\w-]*))?[=:]([\d.]+(?:e-?\d+)?)"
 )
@@ -59,8 +60,11 @@ class Cause:
 
 
 def parse_remove(text: str) -> Cause:
-    """``rank=7`` and the like; UsageError says what can be removed."""
+    """``rank=7`` and the like, or a finding (``F1``, ``slow-host/7``); UsageError says what can be
+    removed."""
     kind, _, value = text.strip().partition("=")
+    if _FINDING.fullmatch(text.strip()):
+        return Cause(f"remove {text.strip()}", "finding", text.strip())
     if kind not in ("rank", "stage", "dp", "host", "link", "op", "comm") or not value:
         raise UsageError(f"--remove: cannot read {text!r}", hint=f"--remove {_HINT}")
     if kind == "comm" and value not in (*COMM, *GROUP_KINDS):

@@ -101,6 +101,9 @@ class _Window:
     steps: list[int]
     dropped: list[int]
     unmatched_count: int = 0
+    unmatched_ratio: float = 0.0
+    """Of the window, in which a rank stood in communication of which no matched call ended; worst
+    rank."""
 
 
 class CollectiveReplay:
@@ -151,7 +154,7 @@ class CollectiveReplay:
     @property
     def refused(self) -> str | None:
         """Why the replay must not be believed; None where it may."""
-        return refused_because(float(np.mean(_measured(self._windows))) / 1e9, self.step_s)
+        return _refused(self._windows, float(np.mean(_measured(self._windows))) / 1e9, self.step_s)
 
     def step_s_without(self, ranks: Iterable[int]) -> float:
         """Length of a step if these ranks did what their peers do, in s."""
@@ -229,8 +232,11 @@ def _window(
             by_rank[rank].append((start_ns, call.ends[rank], number))
     for rank, own in by_rank.items():
         edges = [spans[rank][s][1] for s in kept]
-        window.items[rank], stops = _items(
-            own, sorted(stalls.get(rank, ())), kept, edges, begins[rank]
+        stalled = sorted(stalls.get(rank, ()))
+        window.items[rank], stops = _items(own, stalled, kept, edges, begins[rank])
+        lost_ns = _unmatched_ns(own, stalled, begins[rank], ends[rank])
+        window.unmatched_ratio = max(
+            window.unmatched_ratio, lost_ns / max(1, ends[rank] - begins[rank])
         )
         _mark_queued(window, rank, stops)
     return window
@@ -263,6 +269,22 @@ def _items(
     items.sort(key=lambda i: (i.time_ns, i.kind != _WAIT, i.kind, i.call))
     _book_own_time(items, stops, begin_ns)
     return items, stops
+
+
+def _unmatched_ns(
+    calls: Sequence[tuple[int, int, int]], stalls: Sequence[tuple[int, int]], begin: int, end: int
+) -> float:
+    """Time of the stalls in which no matched call ended: they count as the rank's own time, so that
+    the replay gives the measured step back and knows nothing of for whom the rank waited."""
+    times = sorted(t for _, t, _ in calls)
+    lost = 0
+    for since, until in stalls:
+        inside = max(since, begin), min(until, end)
+        if inside[1] - inside[0] < MIN_STOP_NS:
+            continue
+        if bisect_right(times, since) == bisect_right(times, until):
+            lost += inside[1] - inside[0]
+    return float(lost)
 
 
 def _is_followed(begins: Sequence[int], time_ns: int) -> bool:
@@ -637,7 +659,7 @@ def _analyse(
         lambda cause: _time_without(windows, chosen[cause], stages),
         (lambda rank: _time_without(windows, [rank], stages)) if is_whole else None,
         method="collectives",
-        refused=refused_because(job.base_s, float(times[:, 0].mean())),
+        refused=_refused(windows, job.base_s, float(times[:, 0].mean())),
     )
 
 
@@ -650,6 +672,10 @@ def _time_without(
     one, none = np.ones(1), np.zeros(1)
     how = Scenarios(defaultdict(lambda: (one, none)), defaultdict(lambda: (one, none)), 1)
     return float(_step_times(changed, how).mean()) / 1e9
+
+
+def _refused(windows: Sequence[_Window], base_s: float, replayed_s: float) -> str | None:
+    return refused_because(base_s, replayed_s, max(w.unmatched_ratio for w in windows))
 
 
 def _step_times(windows: Sequence[_Window], how: Scenarios) -> Floats:

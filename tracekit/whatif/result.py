@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,6 +11,12 @@ from tracekit.whatif.analysis import MAX_SIMULATION_ERROR_RATIO, CauseResult, Sh
 from tracekit.whatif.calls import CollectivesWhatIf
 
 SCHEMA_VERSION = 1
+_METHODS = {
+    "twin ranks": "observed difference to other ranks",
+    "twin steps": "observed difference to other steps",
+    "counter share": "counters",
+    "recorded time": "the time that was recorded",
+}
 
 
 def to_dict(found: WhatIf) -> dict[str, Any]:
@@ -61,7 +68,7 @@ def to_dict(found: WhatIf) -> dict[str, Any]:
         "m_s": kept(_share(found.m_s)),
         "no_pp_comm": kept(asdict(found.no_pp_comm)),
         "no_dp_comm": kept(asdict(found.no_dp_comm)),
-        "causes": kept([asdict(c) for c in found.causes]),
+        "causes": _causes(found.causes, believed),
         "per_step": by_step,
         "ideal_by_optype_s": kept(found.ideal_by_optype_s),
         "statistics": asdict(found.statistics),
@@ -101,7 +108,7 @@ def calls_to_dict(found: CollectivesWhatIf) -> dict[str, Any]:
             "saved_s_per_step_by_rank": kept(_texted(found.saved_s_by_rank)),
             "m_w": None,
             "m_s": None,
-            "causes": kept([asdict(c) for c in found.causes]),
+            "causes": _causes(found.causes, believed),
             "per_step": [
                 {
                     "step": step,
@@ -120,13 +127,26 @@ def calls_to_dict(found: CollectivesWhatIf) -> dict[str, Any]:
     )
 
 
+def observed(causes: Iterable[CauseResult]) -> list[CauseResult]:
+    """Those whose cost diagnose knows without this replay: they stand where it is refused."""
+    return [c for c in causes if c.finding is not None]
+
+
+def _causes(causes: Sequence[CauseResult], believed: bool) -> list[dict[str, Any]] | None:
+    if believed:
+        return [asdict(c) for c in causes]
+    return [asdict(c) for c in observed(causes)] or None
+
+
 def calls_to_text(found: CollectivesWhatIf) -> str:
     """At most a screen: what is lost, who brings it, what each named cause costs."""
     if found.refused is not None:
-        return (
-            f"REFUSED   {found.refused}\n"
-            f"          measured {found.t_base_s:.4f} s a step over {len(found.steps)} steps\n"
-        )
+        lines = [
+            f"REFUSED   {found.refused}",
+            f"          measured {found.t_base_s:.4f} s a step over {len(found.steps)} steps",
+            *(f"CAUSE     {_cause(c, found.method)}" for c in observed(found.causes)),
+        ]
+        return "\n".join(lines) + "\n"
     slowest = sorted(found.slowdown_by_rank.items(), key=lambda i: (-i[1], i[0]))[:8]
     lines = [
         f"STEP      {found.t_base_s:.4f} s measured, {found.t_no_delay_s:.4f} replayed"
@@ -190,6 +210,7 @@ def to_text(found: WhatIf) -> str:
         lines += [
             f"REFUSED   {found.refused}",
             f"          measured {found.t_base_s:.4f} s a step over {len(found.steps)} steps",
+            *(f"CAUSE     {_cause(c, 'pipeline')}" for c in observed(found.causes)),
         ]
         return "\n".join(lines) + "\n"
     lines += [
@@ -227,12 +248,20 @@ def _part(ratio: float) -> str:
 
 
 def _cause(cause: CauseResult, method: str) -> str:
-    """Before, after and the difference; of which replay, where it is not the one above."""
+    """Before, after and the difference; of which replay, where it is not the one above, or of
+    which finding, by which method and between what bounds."""
     before = cause.t_s + cause.saved_s_per_step
     share = cause.saved_s_per_step / before if before > 0 else 0.0
     text = f"{cause.cause}: {before:.4f} s a step becomes {cause.t_s:.4f}"
     text += f" ({-cause.saved_s_per_step:+.4f} s, {-share:+.1%})" if abs(share) >= 5e-4 else ""
-    if cause.method == method:
+    if cause.low_s_per_step is not None and cause.high_s_per_step is not None:
+        low, high = cause.low_s_per_step, cause.high_s_per_step
+        text += f"; {low:.4f} to {high:.4f} s less by {_METHODS.get(cause.method, cause.method)}"
+    if cause.finding is not None:
+        text += f", the cost of {cause.finding}"
+    if cause.against:
+        text += f"; against: {'; '.join(cause.against)}"
+    if cause.method == method or cause.low_s_per_step is not None or cause.finding is not None:
         return text
     return f"{text}; of the whole step, by {cause.method}, error {cause.simulation_error_ratio:.1%}"
 

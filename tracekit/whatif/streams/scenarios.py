@@ -42,9 +42,6 @@ MAX_SINGLE_RANKS = 64
 MAX_UNEQUAL_RATIO = 0.1
 """Share of a link's transfers that may have no equal elsewhere when the link is taken out."""
 
-MAX_UNMATCHED_RATIO = 0.05
-"""Share of the step that unmatched collectives may stop computing for."""
-
 
 class StreamReplay:
     """One attempt of a GPU job, ready to be replayed.
@@ -98,6 +95,23 @@ class StreamReplay:
         """Length of a step if these ranks did what their peers do, in s."""
         return _time_without(self.windows, set(ranks))
 
+    def step_s_unhindered(self, ranks: Iterable[int]) -> float:
+        """The same if these ranks took no time of their own, on the host or on the GPU: no repair
+        of theirs can make a step shorter."""
+        chosen = set(ranks)
+        events = [
+            {
+                r: compile_rank(
+                    one,
+                    [[_scaled(_explained(b), (0.0, 0.0) if r in chosen else (1.0, 1.0))
+                      for b in one.blocks]],
+                )
+                for r, one in w.ranks.items()
+            }
+            for w in self.windows
+        ]  # fmt: skip
+        return _one_time(self.windows, events)
+
     def analyse(self, causes: Sequence[Cause] = ()) -> CollectivesWhatIf:
         """Replay in all the ways that the metrics need.
 
@@ -123,14 +137,7 @@ def raw_step_s(replay: StreamReplay) -> float:
 
 
 def _refused(windows: Sequence[Window], base_s: float, replayed_s: float) -> str | None:
-    share = max(w.unmatched_ratio for w in windows)
-    if share > MAX_UNMATCHED_RATIO:
-        return (
-            f"for {share:.1%} of the step (limit {MAX_UNMATCHED_RATIO:.0%}) a rank computed nothing"
-            " while a collective ran that is not matched across ranks: nobody knows for whom it"
-            " waited"
-        )
-    return refused_because(base_s, replayed_s)
+    return refused_because(base_s, replayed_s, max(w.unmatched_ratio for w in windows))
 
 
 def _explained(block: Block) -> Block:

@@ -1,0 +1,109 @@
+"""What a cause costs: whatif, diagnose and its JSON say one number of one cause."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tracekit import api
+from tracekit.errors import UsageError
+from tracekit.report import Report
+from tracekit.report.json import to_json
+from tracekit.whatif import (
+    CauseResult,
+    CollectivesWhatIf,
+    WhatIf,
+    calls_to_dict,
+    calls_to_text,
+    parse_remove,
+    parse_scale,
+)
+
+TWINS = Path(__file__).parents[1] / "fixtures" / "twins"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@functools.cache
+def asked(name: str, *removed: str) -> tuple[Report, WhatIf | CollectivesWhatIf]:
+    with api.open(TWINS / name) as run:
+        causes = [parse_scale("rank=1:all=0.9"), *map(parse_remove, removed)]
+        return run.diagnose(), run.whatif(causes)
+
+
+def is_of(cause: CauseResult, report: Report, finding: str) -> bool:
+    """Whether the cause costs what the JSON of the diagnosis says that the finding costs."""
+    (found,) = [f for f in json.loads(to_json(report))["findings"] if f["id"] == finding]
+    impact = found["impact"]
+    return (
+        cause.saved_s_per_step == impact["s_per_step"] > 0
+        and cause.low_s_per_step == impact["low_s_per_step"]
+        and cause.high_s_per_step == impact["high_s_per_step"]
+        and cause.method == impact["method"]
+        and cause.finding == finding
+        and cause.t_s + cause.saved_s_per_step
+        == pytest.approx(report.document.metrics.step_time.mean_s)  # type: ignore[union-attr]
+    )
+
+
+def test_a_rank_with_a_hot_expert_costs_what_the_finding_costs() -> None:
+    """Doing what its peers do it would lose its tokens: 131 ms less, where balance gains 99."""
+    report, answer = asked("moe-hot-expert", "rank=1", "F1", "hot-expert/1")
+    assert isinstance(answer, CollectivesWhatIf)
+    scaled, *removed = answer.causes
+    assert scaled.finding is None
+    assert scaled.method == "collectives"
+    assert report.document.verdict.finding == "hot-expert/1"
+    assert all(is_of(cause, report, "hot-expert/1") for cause in removed)
+    text = calls_to_text(answer)
+    assert "remove rank=1: 0.2177 s a step becomes 0.1190 (-0.0987 s" in text
+    assert "s less by replay, the cost of hot-expert/1" in text
+    assert calls_to_dict(answer)["causes"][1]["finding"] == "hot-expert/1"
+
+
+def test_a_link_that_no_replay_can_mend_has_the_counters_price() -> None:
+    """Every transfer passes it: the trace does not say what one should take, the port does."""
+    report, answer = asked("ddp-starved-link", "link=1")
+    cause = answer.causes[-1]
+    assert is_of(cause, report, "link-degraded/1")
+    assert cause.method == "counter share"
+    with (
+        api.open(TWINS / "ddp-starved-link") as run,
+        pytest.raises(UsageError, match="no such communication"),
+    ):
+        run.whatif([parse_remove("link=2")])  # of the other links nobody says anything
+
+
+def test_a_finding_that_is_not_there_is_an_error_that_lists_those_there_are() -> None:
+    report, _ = asked("moe-hot-expert", "rank=1", "F1", "hot-expert/1")
+    number = len(report.findings) + 1
+    for name in (f"F{number}", "slow-gpu/7"):
+        with api.open(TWINS / "moe-hot-expert") as run, pytest.raises(UsageError) as caught:
+            run.whatif([parse_remove(name)])
+        assert "hot-expert/1" in (caught.value.hint or "")
+
+
+def test_a_refused_replay_leaves_what_findings_cost() -> None:
+    """What only the refused replay could say is left out, what a finding says is not."""
+    observed = CauseResult(
+        "remove F1", 0.1, 1.5, 0.05, "twin ranks", 0.0, 0.04, 0.06, "a/1", ("b",)
+    )
+    unknown = CauseResult("remove rank=1", 0.1, 1.5, 0.05)
+    answer = CollectivesWhatIf(
+        (1,), (), (0, 1), 0.15, 0.2, 0.1, {}, {}, {}, {1: (0.15, 0.2, 0.1)}, (observed, unknown),
+        refused="it misses the step",
+    )  # fmt: skip
+    assert [c["cause"] for c in calls_to_dict(answer)["causes"]] == ["remove F1"]
+    text = calls_to_text(answer)
+    assert "0.0400 to 0.0600 s less by observed difference to other ranks" in text
+    assert "the cost of a/1; against: b" in text
+    assert "rank=1" not in text

@@ -1,0 +1,33 @@
+"""How costs that no replay gave say how they were got, and what other methods say against them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracekit.findings import Evidence, Method, Price
+from tracekit.rules.base import Thresholds, threshold
+from tracekit.wording import seconds
+
+
+@dataclass(frozen=True)
+class PriceThresholds(Thresholds):
+    """When methods disagree on a cost."""
+
+    max_disagreement_ratio: float = threshold(
+        0.25, "of a cost: where another method is further away, that stands against it"
+    )
+
+
+def at_most(cost_ns: float, method: Method, least_ns: float = 0.0) -> Price:
+    """A cost that is the most it can be."""
+    return Price(cost_ns, method, min(least_ns, cost_ns), cost_ns)
+
+
+def disagreeing(
+    cost_ns: float, says: str, other_ns: float, limits: PriceThresholds, query: str
+) -> tuple[Evidence, ...]:
+    """What another method says, where it is off by more than a quarter."""
+    if abs(other_ns - cost_ns) <= limits.max_disagreement_ratio * cost_ns:
+        return ()
+    said = f"{seconds(other_ns / 1e9)}: {says}"
+    return (Evidence(said, other_ns / 1e9, "s", query=query),)

@@ -61,6 +61,7 @@ UNDECIDED = {
         data_lines: len(others) > 2
         data_lines: len(paths) > 2
         excess: number % 100 in (11, 12, 13)
+        html: len(parts) % 2 == 0
         text: ratio >= 0.0005
         text: step_s * factor < 10
         text: step_s * factor < 100
@@ -78,6 +79,7 @@ CONSTANTS = {
     "the most that a finding or a report lists": """
         absent.MAX_NAMED excess.MAX_NAME range_names.MAX_WORDS
         base.MAX_CANDIDATES base.MAX_PLACES base.MAX_READINGS stalls.MAX_PLACES
+        html.MAX_INPUTS html.SHOWN_ISSUES html.SHOWN_RECORDS
         ras_hang.MAX_HOSTS data_lines.SHOWN_NOTES signals.SHOWN_ERRORS text.MAX_LINES
         text.SHOWN_FINDINGS text.SHOWN_TOPICS without_steps.MIN_SHOWN_SHARE
     """,

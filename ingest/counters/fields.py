@@ -8,6 +8,7 @@ Numbers and names are those of dcgm_fields.h; nvidia-smi's are those of ``--help
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 
 from tracekit.ingest.counters.gpu_words import GPU
@@ -332,11 +333,14 @@ def of_column(header: str) -> Meaning | None:
     units = {u.lower(): u for known in _TO.values() for u in known}
     if unit is None and len(words) > 1 and words[-1].lower() in units:
         unit = units[words.pop().lower()]
-    joined = "".join(words).lower()
-    counter = _COLUMNS.get(joined)
-    if counter is None and joined in GPU_BY_LETTERS:
-        counter = GPU_BY_LETTERS[joined]
+    counter = counter_of_words(words)
     return _scaled(counter, unit, header[:80], is_smi=False) if counter else None
+
+
+def counter_of_words(words: Sequence[str]) -> str | None:
+    """The canonical name that plain words mean, without their unit; None for others."""
+    joined = "".join(words).lower()
+    return _COLUMNS.get(joined) or GPU_BY_LETTERS.get(joined)
 
 
 GPU_BY_LETTERS = {name.replace("_", ""): name for name in GPU}

@@ -13,6 +13,9 @@ _NODE = re.compile(
     r"(?:[-_]?[a-z]{0,8}[-_]?\d{1,6})(?:[-.][A-Za-z0-9-]{1,40}){0,4}?(?=$|[._ ]|-\D)",
     re.I,
 )
+_NODE_WITHIN = re.compile(
+    r"(?<![A-Za-z0-9])((?:node|host|worker|server|dgx|hgx)[-_]?\d{1,6})(?![A-Za-z0-9])", re.I
+)
 _TREE = re.compile(r"/(?:sys|class|infiniband)/.*|/[\w.-]+/(?:ports|statistics)/.*")
 _PORT_IN_NAME = re.compile(
     r"(?<![A-Za-z0-9])((?:eth|ens|enp|eno|enx|ib|bond|swp|rdma|roce|rocep|mlx5_|bnxt_re|rail)"
@@ -55,6 +58,12 @@ def node_of_path(path: str) -> str | None:
         if position == 0 and re.match(r"switch(?=[._]|$)", part):
             return "switch"
     return None
+
+
+def node_in_name(name: str) -> str | None:
+    """The one machine that a file's name names anywhere, as in telemetry_node0.csv."""
+    found = {m[1] for m in _NODE_WITHIN.finditer(name)}
+    return found.pop() if len(found) == 1 else None
 
 
 def port_of_name(name: str) -> str | None:

@@ -89,8 +89,9 @@ class NetSamples(Samples):
         """The time, stated by the file, of what is read now."""
         self._basis: str | None = None
         self._other_times = 0
-        self.node = node_of_path(source.path)
-        self.node_source: str | None = "name" if self.node else None
+        self.node: str | None = None
+        self.node_source: str | None = None
+        self.of_name(node_of_path(source.path))
         self.interval_ns: int | None = None
         """Time that what follows was averaged or counted over, where the source says so."""
 
@@ -108,6 +109,16 @@ class NetSamples(Samples):
         if time_ns is None and self.time_ns is not None:
             self._next_dump()
         self.time_ns = None if time_ns is None else int(time_ns)
+
+    def of_name(self, node: str | None) -> None:
+        """The machine that the file's name names, for all that says nothing else."""
+        self.node, self.node_source = node, "name" if node else None
+        self._named = self.node, self.node_source
+
+    def of_row(self, node: str | None) -> None:
+        """The machine in a row's own cell; where it names none, what the file's name says."""
+        self.node, self.node_source = self._named
+        self.of(node)
 
     def of(self, node: str | None) -> None:
         """The machine, stated by the file, that what follows belongs to."""

@@ -197,7 +197,7 @@ class _Table:
                 return
             self.samples.at(moment)
         if "host" in roles:
-            self.samples.of(cells[roles["host"]].strip())
+            self.samples.of_row(cells[roles["host"]])
         port = cells[roles["port"]].strip() or None if "port" in roles else None
         which: dict[str, int] = {}
         for role in _NUMBERS:

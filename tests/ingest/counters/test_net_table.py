@@ -187,3 +187,9 @@ def test_job_toml_maps_it_and_names_the_line_of_a_mistake(tmp_path: Path) -> Non
     good = text.replace("tx_byts", "tx_bytes")
     find = columns_of(parse_job(good.encode(), str(file)))
     assert find(str(tmp_path / "ports.csv")) == (("port", "if"), ("tx_bytes", "out"))
+
+
+def test_a_row_without_a_machine_is_not_of_the_machine_of_the_row_before() -> None:
+    text = "time,host,port,tx_bytes\n1763800000,a1,eth0,5\n1763800000,N/A,eth0,6\n"
+    sink = ingest(source_of(text.encode(), "x.csv"), FAMILY)
+    assert [(r["node"], r["counted"]) for r in sink.rows("net_sample")] == [("a1", 5), (None, 6)]

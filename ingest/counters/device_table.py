@@ -1,0 +1,325 @@
+"""CSV with a column for each counter of each device, as collectors of one's own write them.
+
+``ib3_tx_bytes_s``, ``gpu0_bmc_temp_c``, ``power_w_gpu1``: a kind of device with its number, a
+metric and a unit, the device in front or behind. Devices of several kinds stand in one row, whose
+time they share. GPUs go to gpu_sample, ports of NICs to net_sample; what else the header names
+(fans, totals, a phase) is listed as not read, with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tracekit.errors import InputError
+from tracekit.ingest import files
+from tracekit.ingest.base import Recognition, Sink, SourceFile
+from tracekit.ingest.counters import fields, net_words, times
+from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
+from tracekit.ingest.counters.gpu_words import GPU
+from tracekit.ingest.counters.names import node_in_name
+from tracekit.ingest.counters.net_samples import NetSamples, decimal, is_missing
+from tracekit.ingest.counters.status import Reading
+from tracekit.ingest.counters.table import (
+    HOST_WORDS,
+    TIME_WORDS,
+    bare_name,
+    header_line,
+    header_of,
+    unit_of,
+)
+from tracekit.ingest.counters.vocabulary import Meaning
+from tracekit.ingest.lines import Line, lines, shape
+
+KIND = "device_csv"
+MIN_COLUMNS = 2
+"""Columns of known counters from which a header is surely one of devices."""
+MAX_LISTED = 20
+"""Names of columns that are listed as not read; the rest is a number."""
+
+MAX_SHARE = 1.5
+"""Highest share of the whole that a sensor's error explains."""
+
+_PORTS = ("ib", "eth", "mlx5", "nic", "hca", "roce", "rdma", "port")
+_OTHERS = ("nvlink", "nvswitch", "cpu", "disk", "nvme", "fan", "psu", "dimm")
+_DEVICE = rf"(gpu|{'|'.join((*_PORTS, *_OTHERS))})[_-]?(\d{{1,4}})"
+_FRONT = re.compile(rf"{_DEVICE}[_.:/ -]+(\S.*)", re.I)
+_BEHIND = re.compile(rf"(.*\S)[_.:/ -]+{_DEVICE}", re.I)
+_SENSORS = frozenset(("bmc", "oob", "ipmi", "redfish", "board", "gpu"))
+"""Words that say who read a number, not what it is."""
+
+_MEASURES: dict[str, tuple[str, float]] = {
+    "bytes_s": ("bytes/s", 1.0), "b_s": ("bytes/s", 1.0), "kb_s": ("bytes/s", 1e3),
+    "mb_s": ("bytes/s", 1e6), "gb_s": ("bytes/s", 1e9), "mib_s": ("bytes/s", 2.0**20),
+    "gib_s": ("bytes/s", 2.0**30), "bps": ("bytes/s", 1 / 8), "kbps": ("bytes/s", 1e3 / 8),
+    "mbps": ("bytes/s", 1e6 / 8), "gbps": ("bytes/s", 1e9 / 8), "bits_s": ("bytes/s", 1 / 8),
+    "mbit_s": ("bytes/s", 1e6 / 8), "gbit_s": ("bytes/s", 1e9 / 8),
+    "pps": ("packets/s", 1.0), "pkts_s": ("packets/s", 1.0), "packets_s": ("packets/s", 1.0),
+    "bytes": ("bytes", 1.0), "kib": ("bytes", 2.0**10), "mib": ("bytes", 2.0**20),
+    "gib": ("bytes", 2.0**30), "mb": ("bytes", 2.0**20), "gb": ("bytes", 2.0**30),
+    "pkts": ("packets", 1.0), "packets": ("packets", 1.0), "count": ("count", 1.0),
+    "pct": ("0..1", 0.01), "percent": ("0..1", 0.01), "%": ("0..1", 0.01), "ratio": ("0..1", 1.0),
+    "w": ("W", 1.0), "watts": ("W", 1.0), "mw": ("W", 1e-3), "kw": ("W", 1e3),
+    "c": ("degrees Celsius", 1.0), "degc": ("degrees Celsius", 1.0),
+    "celsius": ("degrees Celsius", 1.0),
+    "hz": ("Hz", 1.0), "mhz": ("Hz", 1e6), "ghz": ("Hz", 1e9), "j": ("mJ", 1e3), "mj": ("mJ", 1.0),
+}  # fmt: skip
+"""How a header ends, in lower case: its unit, and the size of it. Bytes in memory are counted by
+1,024, as nvidia-smi does; bytes a second by 1,000. MBps and Mbps differ in the case of one letter,
+which people leave out: what is written ``bps`` is bits."""
+_DIRECTIONS = {
+    "tx": "tx", "xmit": "tx", "sent": "tx", "send": "tx", "out": "tx", "transmit": "tx",
+    "rx": "rx", "rcv": "rx", "recv": "rx", "received": "rx", "in": "rx", "receive": "rx",
+}  # fmt: skip
+_RATES = {"bytes/s": "rate", "packets/s": "packet_rate"}
+_TOTALS = {"bytes": "bytes", "packets": "packets"}
+
+
+class Column(NamedTuple):
+    """A column of numbers."""
+
+    at: int
+    kind: str
+    """gpu, or port."""
+    device: str
+    """GPU's number, or the port's name."""
+    meaning: Meaning
+    header: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which column is what, and why some are nothing."""
+
+    header: tuple[str, ...]
+    delimiter: str
+    time: int | None
+    host: int | None
+    columns: tuple[Column, ...]
+    unread: dict[str, list[str]] = field(default_factory=dict)
+    """Headers by the reason."""
+
+
+def sniff(head: bytes, name: str) -> Recognition | None:
+    """Recognise a table by its header: a time, and two counters of numbered devices or more."""
+    layout = layout_of(header_line(head))
+    if layout is None:
+        return None
+    devices = len({(c.kind, c.device) for c in layout.columns})
+    what = f"a table of {devices} devices, {len(layout.columns)} counters"
+    return Recognition(KIND, what, KIND)
+
+
+def read(source: SourceFile, sink: Sink) -> None:
+    """Every number that has a meaning into gpu_sample or net_sample."""
+    with source.open() as stream:
+        reading = Reading(sink, stream, None, "line")
+        table = _Table(source, sink, reading)
+        for line in lines(stream):
+            table.line(line)
+        table.finish()
+        reading.finish(table.ports, files.stream_problem(stream))
+
+
+def layout_of(line: str) -> Layout | None:
+    """The layout that a header declares; None where it is no table of devices."""
+    named = header_of(line)
+    if named is None:
+        return None
+    delimiter, header = named
+    names = [h.strip() for h in header]
+    bare = [bare_name(n) for n in names]
+    time = next((bare.index(w) for w in TIME_WORDS if w in bare), None)
+    host = next((bare.index(w) for w in HOST_WORDS if w in bare), None)
+    if time is None:
+        return None
+    found: list[Column] = []
+    unread: dict[str, list[str]] = defaultdict(list)
+    taken: set[tuple[str, str, str]] = set()
+    # A sensor that somebody else reads (a BMC) is second to the device's own of the same meaning.
+    order = sorted(range(len(names)), key=lambda at: _is_second(names[at]))
+    for at in order:
+        if at in (time, host):
+            continue
+        column = _column(at, names[at])
+        if isinstance(column, str):
+            unread[column].append(names[at])
+        elif (key := (column.kind, column.device, column.meaning.counter)) in taken:
+            unread["another column has the same meaning"].append(names[at])
+        else:
+            taken.add(key)
+            found.append(column)
+    if len(found) < MIN_COLUMNS:
+        return None
+    columns = tuple(sorted(found))
+    return Layout(tuple(names), delimiter, time, host, columns, dict(unread))
+
+
+def _is_second(name: str) -> bool:
+    return not _SENSORS.isdisjoint(re.split(r"[^a-z]+", name.lower())[1:])
+
+
+def _column(at: int, name: str) -> Column | str:
+    """What a header names; else why it is not read."""
+    plain = name.partition("[")[0].strip()
+    if found := _FRONT.fullmatch(plain):
+        kind, number, metric = found.groups()
+    elif found := _BEHIND.fullmatch(plain):
+        metric, kind, number = found.groups()
+    else:
+        return "it names no device with a number: a total, a system's reading or a label"
+    kind = kind.lower()
+    if kind in _OTHERS:
+        return "no table holds readings of such a device yet"
+    words, unit, scale = _measured(metric, unit_of(name))
+    is_gpu = kind == "gpu"
+    meaning = _gpu(words, unit, scale, name) if is_gpu else _port(words, unit, scale, name)
+    if meaning is None:
+        return "nobody knows what it counts, or its unit does not fit"
+    device = str(int(number)) if is_gpu else f"{kind}{'_' if kind == 'mlx5' else ''}{number}"
+    return Column(at, "gpu" if is_gpu else "port", device, meaning, name)
+
+
+def _measured(metric: str, bracket: str | None) -> tuple[list[str], str | None, float]:
+    """The words of a metric, and the unit and its size that stand at its end."""
+    plain = re.sub(r"(?:/|_?per_?)s(?:ec(?:ond)?)?$", "_s", metric.strip(), flags=re.I)
+    words = [w for w in re.split(r"[^A-Za-z0-9%]+", plain.lower()) if w]
+    if bracket is not None:
+        end = re.sub(r"/s(?:ec)?$", "_s", bracket.strip().lower())
+        unit, scale = _MEASURES.get(end, (None, 1.0))
+        return words, unit, scale
+    for length in (2, 1):
+        if len(words) > length and (known := _MEASURES.get("_".join(words[-length:]))):
+            # "tx_bytes": what is counted is its unit too.
+            return words[:-length] or words, *known
+    return words, None, 1.0
+
+
+def _gpu(words: Sequence[str], unit: str | None, scale: float, header: str) -> Meaning | None:
+    for said in (words, [w for w in words if w not in _SENSORS]):
+        counter = fields.counter_of_words(said)
+        if counter is not None:
+            word = GPU[counter]
+            if unit is None:
+                return GPU.meaning(counter, 1, header[:80])
+            return GPU.meaning(counter, scale, header[:80]) if word.unit == unit else None
+    return None
+
+
+def _port(words: Sequence[str], unit: str | None, scale: float, header: str) -> Meaning | None:
+    ways = [_DIRECTIONS[w] for w in words if w in _DIRECTIONS]
+    rest = [w for w in words if w not in _DIRECTIONS and w not in ("data", "rate", "throughput")]
+    if len(ways) == 1 and not rest and unit is not None:
+        end = _RATES.get(unit) or _TOTALS.get(unit)
+        return _scaled(f"{ways[0]}_{end}", scale) if end is not None else None
+    name = "_".join([*ways, *rest]) if len(ways) == 1 else "_".join(words)
+    for said in (name, f"{name}_packets", f"{name}_bytes"):
+        if rest and net_words.is_word(said):
+            known = net_words.meaning(said)
+            fits = unit is None or known.unit in (unit, "packets" if unit == "count" else unit)
+            return _scaled(said, scale) if fits else None
+    return None
+
+
+def _scaled(counter: str, scale: float) -> Meaning:
+    known = net_words.meaning(counter)
+    whole = round(scale)
+    return known._replace(scale=whole if whole == scale else scale)
+
+
+class _Table:
+    def __init__(self, source: SourceFile, sink: Sink, reading: Reading) -> None:
+        self._source = source
+        self._sink = sink
+        self._reading = reading
+        self.ports = NetSamples(sink, source)
+        if self.ports.node is None and (node := node_in_name(source.name)) is not None:
+            self.ports.of_name(node)
+        self._gpus = GpuSamples(sink, source)
+        self._layout: Layout | None = None
+        self._series: dict[tuple[str | None, Column], int] = {}
+        self._is_local = False
+        self._is_utc = times.says_utc(source.name)
+
+    def line(self, line: Line) -> None:
+        if not line.text.strip():
+            return
+        if self._layout is None:
+            self._layout = layout_of(line.text)
+            if self._layout is None:
+                raise InputError(f"{self._source.path}: its first line names no counter of devices")
+            self._tell(self._layout.unread)
+            return
+        cells = line.text.split(self._layout.delimiter)
+        if len(cells) != len(self._layout.header):
+            self._reading.bad(line.number, "another number of cells", shape(line.text))
+        elif tuple(c.strip() for c in cells) != self._layout.header:
+            self._row(line.number, cells, self._layout)
+
+    def finish(self) -> None:
+        """What is left of the GPUs; the ports are finished with the reading."""
+        if self._gpus.rows_count or self._gpus.missing_count:
+            self._gpus.finish("local" if self._is_local else "epoch")
+            self._reading.good(self._gpus.rows_count)
+
+    def _tell(self, unread: dict[str, list[str]]) -> None:
+        for reason, names in unread.items():
+            listed = ", ".join(names[:MAX_LISTED])
+            more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+            # A name of its own for each reason: the words of the first count stay.
+            self._sink.count(
+                f"column_not_read_{_word(reason)}",
+                len(names),
+                severity="info",
+                doc=f"Not read: {listed}{more}; {reason}.",
+                place=1,
+            )
+
+    def _row(self, place: int, cells: Sequence[str], layout: Layout) -> None:
+        assert layout.time is not None  # noqa: S101 - layout_of wants one
+        moment = times.parse(cells[layout.time])
+        if moment is None:
+            self._reading.bad(place, "no time", shape(cells[layout.time]))
+            return
+        if isinstance(moment, times.Local) and self._is_utc:
+            moment = int(moment)
+        self._is_local |= isinstance(moment, times.Local)
+        self.ports.at(moment)
+        if layout.host is not None:
+            self.ports.of_row(cells[layout.host])
+        for column in layout.columns:
+            text = cells[column.at].strip()
+            if column.kind == "port":
+                self.ports.add(
+                    place, column.device, column.meaning, text, original=column.header[:80]
+                )
+            else:
+                self._gpu(place, column, moment, text)
+
+    def _gpu(self, place: int, column: Column, moment: int, text: str) -> None:
+        number = decimal(text)
+        if number is None and not is_missing(text):
+            self._reading.bad(place, "a cell that should hold a number does not", shape(text))
+            return
+        share = number * column.meaning.scale if number is not None else 0.0
+        if column.meaning.unit == "0..1" and not 0 <= share <= MAX_SHARE:
+            self._sink.count(
+                "impossible_number",
+                doc="A share above 1 (if it is percent, its header must say so: _pct): left out.",
+                place=place,
+            )
+            return
+        key = (self.ports.node, column)
+        if key not in self._series:
+            gpu = Gpu(node=self.ports.node, nvml_index=int(column.device))
+            self._series[key] = self._gpus.series(gpu, column.meaning, "content")
+        counted = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
+        self._gpus.add(self._series[key], column.meaning, place, int(moment), number, counted)
+
+
+def _word(reason: str) -> str:
+    """A reason as the end of a counter's name."""
+    return "_".join(re.findall(r"[a-z]+", reason.lower())[:4])

@@ -54,3 +54,51 @@ def kernels(rows: Sequence[Row]) -> Table | None:
         ),
         rows=cells,
     )  # fmt: skip
+
+
+MAX_PARTS = 40
+"""Names of the table of self times, those with most time."""
+NAMELESS = {"wait": "waiting for communication", "between": "short gaps between calls"}
+"""What a part without a name is, by its kind."""
+MAX_SELF_TIME_RANKS = 32
+"""Ranks up to which a page asks for self times: the query walks every call of every thread."""
+
+
+def parts(rows: Sequence[Row]) -> Table | None:
+    """What a mean step goes into on the host, by self time, mean of all ranks, as self_time has it;
+    None where nothing was recorded."""
+    sums: dict[tuple[str, str], list[float]] = {}
+    ranks = {r["rank"] for r in rows}
+    for r in rows:
+        if r["timeline"] != "host":
+            continue
+        entry = sums.setdefault((r["name"], r["kind"]), [0.0, 0.0, 0.0, 0.0])
+        entry[0] += r["self_ns"]
+        entry[1] += r["self_ratio"] or 0.0
+        entry[2] += r["calls_count"]
+        entry[3] = max(entry[3], r["longest_ns"])
+    if not sums:
+        return None
+    most = sorted(sums.items(), key=lambda item: (-item[1][0], item[0]))[:MAX_PARTS]
+    count = len(ranks)
+    return Table(
+        name="self-time-table",
+        section="work",
+        caption="What a mean step goes into on the host, by self time, mean of all ranks "
+        "(query self_time)",
+        columns=(
+            ("Name", "path"), ("Kind", ""), ("Share of the step", "n"), ("A step", "n"),
+            ("Calls a step", "n"), ("Longest", "n"),
+        ),
+        rows=[
+            [
+                shown_name(name or NAMELESS.get(kind, kind), NAME_CHARS),
+                kind,
+                (share(ratio / count), f"{ratio / count:.9f}"),
+                (seconds(time / count / 1e9), f"{time / count:.3f}"),
+                (f"{calls / count:,.3g}", f"{calls / count:.6f}"),
+                (seconds(longest / 1e9), f"{longest:.0f}"),
+            ]
+            for (name, kind), (time, ratio, calls, longest) in most
+        ],
+    )  # fmt: skip

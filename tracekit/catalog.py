@@ -53,6 +53,7 @@ QUERY_FILES: tuple[str, ...] = (
     "steps/step_time_summary",
     "steps/step_segments",
     "steps/step_breakdown",
+    "steps/self_time",
     "steps/excess",
     "steps/slow_steps",
     "gpu/overlap",

@@ -119,11 +119,14 @@ def page(
     description: JobDescription | None = None,
 ) -> str:
     """The report as one page with every figure that the run has rows for."""
-    from tracekit.dashboards.work_tables import kernels
+    from tracekit.dashboards.work_tables import MAX_SELF_TIME_RANKS, kernels, parts
     from tracekit.report.html import to_html
 
     names = dict.fromkeys(query for c in charts() for query in c.queries)
-    rows: Rows = rows_for(answers, [*names, "kernel_summary"], filled, description, report.findings)
+    wanted = [*names, "kernel_summary"]
+    if len(report.document.run.ranks) <= MAX_SELF_TIME_RANKS:
+        wanted.append("self_time")
+    rows: Rows = rows_for(answers, wanted, filled, description, report.findings)
     drawings = [(c, drawn(c, rows, report.findings)) for c in charts()]
-    tables = [t for t in (kernels(rows["kernel_summary"]),) if t is not None]
-    return to_html(report, drawings, tables)
+    tables = [parts(rows.get("self_time", ())), kernels(rows["kernel_summary"])]
+    return to_html(report, drawings, [t for t in tables if t is not None])

@@ -14,7 +14,7 @@ import pytest
 from tracekit import catalog
 from tracekit.dashboards import chart, charts, drawn, heat, look
 from tracekit.dashboards.drawing import Drawing
-from tracekit.dashboards.work_tables import kernels
+from tracekit.dashboards.work_tables import kernels, parts
 from tracekit.errors import UsageError
 from tracekit.findings import Confidence, Evidence, Finding, Impact, Scope, Severity, When
 from tracekit.pictures import TableRows
@@ -412,3 +412,19 @@ def test_a_matrix_of_ten_thousand_ranks_is_no_larger_than_it_is_shown() -> None:
     )
     assert found.figure.axes[0].get_ylabel() == "late rank (the worst of each 105)"
     assert "Most waiting was for ranks 9000-9004: 500 ms" in found.says
+
+
+def test_self_times_are_the_mean_of_all_ranks() -> None:
+    row = {"timeline": "host", "kind": "operator", "name": "aten::mm", "longest_ns": 9 * MS}
+    table = parts(
+        [
+            row | {"rank": 0, "self_ns": 30.0 * MS, "self_ratio": 0.3, "calls_count": 4.0},
+            row | {"rank": 1, "self_ns": 10.0 * MS, "self_ratio": 0.1, "calls_count": 2.0},
+            row | {"rank": 1, "timeline": "device", "self_ns": 1.0, "self_ratio": 0.0},
+        ]
+    )
+    assert table is not None
+    (cells,) = table.rows
+    shown = [c if isinstance(c, str) else c[0] for c in cells]
+    assert shown == ["aten::mm", "operator", "20 %", "20.0 ms", "3", "9.00 ms"]
+    assert parts([]) is None

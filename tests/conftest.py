@@ -13,6 +13,7 @@ import pytest
 import samples
 from failed_queries import ask_with_each_query_failed
 
+import soaks
 from nccl_rules import build, known_facts  # noqa: F401  # fixtures of many files
 from tracekit import answers, catalog
 from tracekit.rules import Facts, JobFacts, Rule, RuleOutcome
@@ -21,6 +22,10 @@ from tracekit.store import beside, reader
 
 MS = 1_000_000
 EPOCH_NS = 1_784_602_867_000_000_000  # 2026-07-21 03:01:07 UTC
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    soaks.configured(config.option.markexpr)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,6 +7,18 @@ from typing import Any
 
 import pytest
 
+_RUN = {"is_whole": True}
+
+
+def configured(markers: str) -> None:
+    """Whether this is a whole run, by the marks that it selects; before test files are imported."""
+    _RUN["is_whole"] = "not slow" not in markers
+
+
+def examples(few: int, many: int) -> int:
+    """Of how many examples a property is asked: by ``make test``, and by a whole run."""
+    return many if _RUN["is_whole"] else few
+
 
 def soak(cases: Iterable[Any], *, fast: Iterable[Any]) -> list[Any]:
     """All cases as parameters; those that are not in ``fast`` are marked ``slow``.

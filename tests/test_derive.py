@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_tables import database
 
-from soaks import soak
+from soaks import examples
 from tracekit.derive.hosts import canonical
 from tracekit.derive.infer import group_dimension, infer_job
 from tracekit.derive.run import derive
@@ -523,24 +523,20 @@ def test_files_that_nothing_tells_apart_are_named_but_not_mixed() -> None:
         derive(con, attempt=32)
 
 
-FILES = st.lists(
-    st.tuples(
-        st.none() | st.integers(0, 3),
-        st.none() | st.tuples(st.integers(0, 300), st.integers(0, 60)),
-        st.sampled_from(["epoch", "relative"]),
-        st.none() | st.sampled_from(["h0", "h1"]),
-        st.none() | st.integers(1, 3),
+@given(
+    st.lists(
+        st.tuples(
+            st.none() | st.integers(0, 3),
+            st.none() | st.tuples(st.integers(0, 300), st.integers(0, 60)),
+            st.sampled_from(["epoch", "relative"]),
+            st.none() | st.sampled_from(["h0", "h1"]),
+            st.none() | st.integers(1, 3),
+        ),
+        max_size=8,
     ),
-    max_size=8,
 )
-
-
-@pytest.mark.parametrize("examples", soak([40, 400], fast=[40]))
-def test_every_used_file_has_a_place_of_its_own(examples: int) -> None:
-    settings(max_examples=examples, deadline=None)(given(FILES)(has_places))()
-
-
-def has_places(files: list[tuple[Any, ...]]) -> None:
+@settings(max_examples=examples(40, 400), deadline=None)
+def test_every_used_file_has_a_place_of_its_own(files: list[tuple[Any, ...]]) -> None:
     rows, processes = [], []
     for i, (rank, window, basis, host, pid) in enumerate(files):
         span = (window[0], window[0] + window[1]) if window else None
@@ -943,7 +939,7 @@ def test_the_case_is_what_it_says(expected: dict[str, pa.Table]) -> None:
 
 
 @given(st.integers(-(2**60), 2**60))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(12, 100), deadline=None)
 def test_adding_a_constant_to_all_times_changes_nothing_else(
     expected: dict[str, pa.Table], by: int
 ) -> None:
@@ -956,7 +952,7 @@ def test_adding_a_constant_to_all_times_changes_nothing_else(
 
 
 @given(st.integers(0, 2**32), st.booleans())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(12, 100), deadline=None)
 def test_the_order_of_sources_changes_nothing(
     expected: dict[str, pa.Table], seed: int, is_renumbered: bool
 ) -> None:

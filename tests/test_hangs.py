@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import tracekit
+from soaks import soak
 from tracekit.findings import Finding
 from tracekit.report.model import Report
 from tracekit.simulate import Request, write
@@ -35,6 +36,13 @@ def call_args(number: int | None, group: str, ranks: Sequence[int]) -> Document:
         "Process Group Ranks": str(list(ranks)),
     }  # fmt: skip
     return args if number is None else args | {"Seq": number}
+
+
+def bare(
+    scenario: str, seed: int, layout: str, steps: int, style: str = "kineto", *, nccl: str = "none"
+) -> Request:
+    """Four ranks, of which only traces are written, and logs where they are asked for."""
+    return Request(scenario, 4, seed, layout, steps, style, decoys=(), nccl=nccl, counters="none")
 
 
 def stopped(
@@ -137,15 +145,21 @@ def test_a_member_without_a_trace_is_a_candidate(tmp_path: Path) -> None:
     assert finding.candidates.ranks == (3,)
 
 
-@pytest.mark.parametrize("counts", [[3, 3, 0, 2], [1, 1, 1, 1]])
+ONE_AWAY, ALL_ASKED = [3, 3, 0, 2], [1, 1, 1, 1]
+NO_HANG: list[dict[str, Any]] = [
+    {"still_s": 0},  # the profiler was stopped in the middle of a collective
+    {"still_s": 29},
+    {"busy_until_s": 40},  # devices work on: an evaluation, or graphs without metadata
+    {"op": "wait"},  # no communication
+]
+
+
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"still_s": 0},  # the profiler was stopped in the middle of a collective
-        {"still_s": 29},
-        {"busy_until_s": 40},  # devices work on: an evaluation, or graphs without metadata
-        {"op": "wait"},  # no communication
-    ],
+    ("counts", "options"),
+    soak(
+        [(counts, options) for counts in (ONE_AWAY, ALL_ASKED) for options in NO_HANG],
+        fast=[*((ONE_AWAY, options) for options in NO_HANG), (ALL_ASKED, {"still_s": 29})],
+    ),
 )
 def test_open_calls_alone_are_no_hang(
     tmp_path: Path, counts: list[int], options: dict[str, Any]
@@ -188,7 +202,10 @@ def test_ranks_that_wait_for_each_other_are_not_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("nccl", ["none", "info"])
 def test_a_simulated_hang_is_found_with_and_without_logs(tmp_path: Path, nccl: str) -> None:
-    write(Request("collective-hang", 4, 5, "", 6, decoys=(), nccl=nccl), tmp_path / "job")
+    write(
+        bare("collective-hang", 5, "", 6, nccl=nccl),
+        tmp_path / "job",
+    )
     (truth,) = json.loads((tmp_path / "job" / "truth.json").read_text())["faults"]
     with tracekit.open(tmp_path / "job") as run:
         document = run.diagnose().document
@@ -209,8 +226,7 @@ def without_payloads(folder: Path) -> None:
 @pytest.mark.parametrize("style", ["nsys", "mixed"])
 def test_a_hang_is_the_same_through_every_door(tmp_path: Path, style: str) -> None:
     """A rank of an export asked for its calls as well: its own ranges tell."""
-    request = Request("collective-hang", 4, 11, "", 4, style, decoys=(), nccl="none")
-    write(request, tmp_path / "job")
+    write(bare("collective-hang", 11, "", 4, style), tmp_path / "job")
     (truth,) = json.loads((tmp_path / "job" / "truth.json").read_text())["faults"]
     _, (finding,) = told(tmp_path / "job")
     assert list(finding.scope.ranks) == truth["where"]["ranks"]
@@ -227,8 +243,7 @@ def without_ranges(folder: Path) -> None:
 
 def hung(folder: Path, style: str, layout: str = "") -> int:
     """Writes a job whose exports have no payloads; the rank that stays away."""
-    request = Request("collective-hang", 4, 11, layout, 4, style, decoys=(), nccl="none")
-    write(request, folder)
+    write(bare("collective-hang", 11, layout, 4, style), folder)
     (truth,) = json.loads((folder / "truth.json").read_text())["faults"]
     without_payloads(folder)
     (rank,) = truth["where"]["ranks"]
@@ -243,7 +258,7 @@ def test_calls_without_payloads_are_of_the_one_communicator(tmp_path: Path) -> N
     assert "no rank communicates in the last 6" in " ".join(report.to_text().split())
 
 
-@pytest.mark.parametrize("layout", ["tp2", "fsdp", "pp2-m4"])
+@pytest.mark.parametrize("layout", soak(["tp2", "fsdp", "pp2-m4"], fast=["tp2", "pp2-m4"]))
 def test_of_several_communicators_without_payloads_no_rank_is_accused(
     tmp_path: Path, layout: str
 ) -> None:
@@ -272,14 +287,19 @@ def test_a_rank_whose_trace_cannot_tell_is_not_accused(tmp_path: Path) -> None:
     assert "whose traces do not show it may not have joined" in finding.summary
 
 
-@pytest.mark.parametrize("has_ranges", [True, False])
-@pytest.mark.parametrize("layout", ["ddp", "tp2"])
+@pytest.mark.parametrize(
+    ("layout", "has_ranges"),
+    soak(
+        [(layout, has) for layout in ("ddp", "tp2") for has in (True, False)],
+        fast=[("ddp", False), ("tp2", True)],
+    ),
+)
 def test_a_healthy_export_with_launches_in_flight_is_no_hang(
     tmp_path: Path, layout: str, has_ranges: bool
 ) -> None:
     """The capture was stopped: what had been launched is not there, on every rank another part."""
     folder = tmp_path / "job"
-    write(Request("none", 4, 11, layout, 4, "nsys", decoys=(), nccl="none"), folder)
+    write(bare("none", 11, layout, 4, "nsys"), folder)
     without_payloads(folder)
     if not has_ranges:
         without_ranges(folder)
@@ -296,7 +316,7 @@ def test_a_healthy_export_with_launches_in_flight_is_no_hang(
 
 def test_a_capture_that_goes_on_after_the_job_has_ended_is_no_hang(tmp_path: Path) -> None:
     folder = tmp_path / "job"
-    write(Request("none", 4, 11, "tp2", 4, "nsys", decoys=(), nccl="none"), folder)
+    write(bare("none", 11, "tp2", 4, "nsys"), folder)
     without_payloads(folder)
     for path in folder.glob("*.sqlite"):
         with closing(sqlite3.connect(path)) as con:

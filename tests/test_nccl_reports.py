@@ -180,7 +180,8 @@ def test_a_secret_in_a_jobs_output_is_nowhere(tmp_path: Path) -> None:
 
 
 def test_what_the_logs_state_is_priced_by_the_slow_groups_of_that_host(tmp_path: Path) -> None:
-    write(Request("shm-instead-of-p2p", 16, 1000, "tp4-sp-m2", 5, decoys=()), tmp_path / "job")
+    request = Request("shm-instead-of-p2p", 16, 1000, "tp4-sp-m2", 5, decoys=(), counters="none")
+    write(request, tmp_path / "job")
     paths = [p for p in sorted((tmp_path / "job").glob("[!.]*")) if p.name != "truth.json"]
     text, document = told(tmp_path, *paths)
     first = document.findings[0]
@@ -245,9 +246,9 @@ def test_inspectors_records_stand_beside_the_calls(
     write(Request("none", 4, 4, "ddp", 2, nccl="none", decoys=()), tmp_path / "job")
     paths = [p for p in sorted((tmp_path / "job").glob("[!.]*")) if p.name != "truth.json"]
     records = tmp_path / "inspector.jsonl"
-    with tracekit.ingest(paths, run=tmp_path / "first") as run:  # type: ignore[operator]
+    with tracekit.ingest(paths, run=tmp_path / "run") as run:  # type: ignore[operator]
         records.write_text(inspected(run, slower))
-    text, _ = told(tmp_path, *paths, records)
+    text, _ = told(tmp_path, *paths, records)  # added to what was read
     assert said in " ".join(text.split())
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from nsys_exports import Export, export_of, global_id
 
+from soaks import soak
 from tracekit import api
 from tracekit.cli import main
 from tracekit.cli.output import _csv
@@ -34,6 +35,10 @@ SECRET = "hunter2-7f3d9c"  # noqa: S105  # a marker, planted to be looked for
 needs_data = pytest.mark.skipif(
     not DATA.is_dir(), reason=f"{DATA} is absent: real samples are not shipped"
 )
+EITHER_READER = pytest.mark.parametrize(
+    "nsys_reader", soak(["sqlite3", "adbc"], fast=["sqlite3"]), indirect=True
+)
+"""What both libraries read of every table is asked in test_nsys_readers.py."""
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +58,14 @@ def rows(run: Any, name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("nsys_reader")
-@pytest.mark.parametrize("stall_ms", [0, 30])
+@pytest.mark.parametrize(
+    ("nsys_reader", "stall_ms"),
+    soak(
+        [(reader, stall_ms) for reader in ("sqlite3", "adbc") for stall_ms in (0, 30)],
+        fast=[("sqlite3", 30), ("adbc", 0)],
+    ),
+    indirect=["nsys_reader"],
+)
 def test_the_same_job_gives_the_same_diagnosis_through_either_door(
     tmp_path: Path, stall_ms: int
 ) -> None:
@@ -164,6 +176,7 @@ def test_the_figures_of_nsys_stats_to_the_printed_digit(tmp_path: Path) -> None:
 
 
 @needs_data
+@EITHER_READER
 @pytest.mark.usefixtures("nsys_reader")
 def test_a_real_export_of_two_ranks(tmp_path: Path) -> None:
     with api.open([DATA / "mfu_2gpu_before.sqlite"]) as run:
@@ -180,6 +193,7 @@ def test_a_real_export_of_two_ranks(tmp_path: Path) -> None:
 
 
 @needs_data
+@EITHER_READER
 @pytest.mark.usefixtures("nsys_reader")
 def test_whole_graphs_make_the_report_abstain(tmp_path: Path) -> None:
     with api.open([DATA / "cuda_graph-2025.5.2.sqlite"]) as run:
@@ -196,6 +210,7 @@ def test_whole_graphs_make_the_report_abstain(tmp_path: Path) -> None:
 
 
 @needs_data
+@EITHER_READER
 @pytest.mark.usefixtures("nsys_reader")
 def test_the_schema_of_2022_is_read(tmp_path: Path) -> None:
     with api.open([DATA / "saxpy-mpi-2022.2.sqlite"]) as run:

@@ -164,6 +164,52 @@ def test_microbatches_that_nobody_named(layout: str, says: str | None, tmp_path:
         assert re.search(says, " ".join(notes)), notes
 
 
+def without_peers(folder: Path) -> None:
+    """Take out of a job's traces with whom messages were exchanged, and in which groups."""
+    for path in folder.glob("*.pt.trace.json.gz"):
+        document = json.loads(gzip.decompress(path.read_bytes()))
+        document["distributedInfo"].pop("pg_config")
+        cut_count = 0
+        for event in document["traceEvents"]:
+            args = event.get("args") or {}
+            cut_count += args.pop("Src Rank", None) is not None
+            args.pop("Dst Rank", None)
+        assert cut_count
+        path.write_bytes(gzip.compress(json.dumps(document).encode(), 1))
+
+
+@pytest.mark.parametrize(
+    ("layout", "says"),
+    soak(
+        [
+            ("pp4-m8-gpipe-megatron", None),
+            ("pp4-m8-1f1b-titan", None),
+            ("pp2-vpp2-m8-titan", "their pattern is not that of one pipeline"),
+        ],
+        fast=[("pp4-m8-1f1b-titan", None)],
+    ),
+)
+def test_stages_of_messages_that_do_not_say_with_whom(
+    layout: str, says: str | None, tmp_path: Path
+) -> None:
+    request = traces(ranks=4, seed=3, layout=layout, steps_count=2)
+    write(request, tmp_path / "job")
+    without_names(tmp_path / "job")
+    without_peers(tmp_path / "job")
+    with api.open(tmp_path / "job") as run:
+        seen = run.query("bubble").group_by("stage", "step").agg(pl.col("bubble_ratio").mean())
+        places = run.sql("SELECT DISTINCT rank, pp_rank FROM pipeline_op ORDER BY rank")
+        notes = [n for n in run.run.manifest.notes if "pipeline" in n]
+    if says is not None:
+        assert places.is_empty()
+        assert says in " ".join(notes)
+        return
+    assert places.rows() == [(rank, rank) for rank in range(4)]
+    truth = true_bubbles(request)
+    measured = {(r["stage"], r["step"]): r["bubble_ratio"] for r in seen.to_dicts()}
+    assert measured == pytest.approx(truth, abs=0.01)
+
+
 @pytest.mark.parametrize(
     "layout", soak(["pp4-m8-gpipe-megatron", "pp2-vpp2-m8-titan"], fast=["pp2-vpp2-m8-titan"])
 )

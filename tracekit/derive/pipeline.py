@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from tracekit.correction import Correction, corrected, corrected_sql
 from tracekit.derive.infer import group_dimension
 from tracekit.derive.stage import relations
-from tracekit.derive.unnamed import find_operations
+from tracekit.derive.unnamed import Operation, find_operations
 from tracekit.schema import table
 from tracekit.store import arrow_table
 from tracekit.wording import plural, safe
@@ -454,7 +454,7 @@ def _from_messages(
 
     schema = table("pipeline_op").arrow_schema()
     with relations(con, derive_context=context, derive_step=steps, derive_match=matches):
-        operations, stages = find_operations(con, notes)
+        operations, stages = find_operations(con, notes, _stated_lines(job, context))
         groups = _group_places(con.execute(_GROUPS).fetchall()) if operations else {}
     if not operations:
         return schema.empty_table()
@@ -470,8 +470,19 @@ def _from_messages(
         corrected(np.array(times, np.int64), source_ids, corrections).tolist()
         for times in ([o.start_ns for o in operations], [o.end_ns for o in operations])
     )
+    # A send on the host ends when somebody asks for it: the receive tells when the data was there.
+    received = {
+        (*_wire(o, stage=o.stage), replicas[o.rank]): end_ns
+        for o, end_ns in zip(operations, ends, strict=True)
+        if o.operation.endswith("recv")
+    }
     listed = []
-    for operation, start_ns, end_ns in zip(operations, starts, ends, strict=True):
+    for operation, start_ns, own_end_ns in zip(operations, starts, ends, strict=True):
+        end_ns = own_end_ns
+        if operation.is_host and operation.operation.endswith("send"):
+            ahead = 1 if operation.operation.startswith("forward") else -1
+            wire = _wire(operation, stage=operation.stage + ahead)
+            end_ns = max(start_ns, received.get((*wire, replicas[operation.rank]), start_ns))
         place = places[operation.capture, operation.rank]
         is_compute = operation.operation in (FORWARD, BACKWARD)
         listed.append(
@@ -501,6 +512,25 @@ def _from_messages(
         " kernels: the traces name none"
     )
     return pa.Table.from_pylist(listed, schema)
+
+
+def _wire(operation: Operation, stage: int) -> tuple[int, int, str, int, int]:
+    """What a message and its other end have in common; ``stage`` receives it."""
+    way = operation.operation.partition("-")[0]
+    return operation.capture, operation.step, way, operation.sequence, stage
+
+
+def _stated_lines(job: JobDescription | None, context: pa.Table) -> list[list[int]]:
+    """The ranks of each pipeline in the order of its stages, as job.toml lays them out: stages are
+    blocks of ranks. Empty where it does not say."""
+    if job is None or job.parallelism.pp is None:
+        return []
+    pp = job.parallelism.pp
+    world = job.world_size or len(set(context["rank"].to_pylist()) - {None})
+    if pp < 2 or world % pp:
+        return []
+    block = world // pp
+    return [[first + stage * block for stage in range(pp)] for first in range(block)]
 
 
 # --- which stage a rank is ------------------------------------------------------------------------

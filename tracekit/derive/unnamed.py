@@ -9,10 +9,17 @@ messages is then the operation that the messages belong to:
 * where a message is missing, at both ends of the pipeline, the launching thread tells the two
   apart: PyTorch launches a backward from threads of autograd.
 
+A rank without a device launches nothing: there operators stand for kernels, and those of autograd's
+engine for its threads. Where the traces do not say with whom a message was exchanged, the work
+beside it says which it is: a receive comes before a forward or a backward, a send after one. Ranks
+that lack the forward's receive are first, those that lack its send last, with half the messages of
+the others, which lie between in the order of their first forwards; and every message must then
+begin before it ends at the neighbour. Of several pipelines nobody could say which ranks are one.
+
 Nothing is claimed of a step in which that does not come out even: another number of messages than
 of microbatches, operations without a kernel or with very different numbers of them, computation
 that belongs to neither (weight gradients on their own, several chunks a rank), messages in a ring
-(chunks or context parallelism). Ranks without a device are left out: their traces name the ranges.
+(chunks or context parallelism).
 """
 
 from __future__ import annotations
@@ -26,10 +33,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.correction import corrected_sql
+from tracekit.derive.calls import NOBODY
+from tracekit.derive.matching import SLACK_NS
+from tracekit.derive.pairs import HOST_SLACK_NS
+
 if TYPE_CHECKING:
     import duckdb
 
 Ints = npt.NDArray[np.int64]
+Step = tuple[int, int]
+"""Capture, step."""
+Marks = dict[str, list[int]]
+"""Rows of a rank's messages in a step, by what they carry."""
 Window = tuple[int, int, int]
 """Capture, step, rank."""
 
@@ -39,30 +55,66 @@ MIN_COVERED_RATIO = 0.95
 MAX_KERNELS_RATIO = 1.25
 """Operations of one kind on one rank launch about the same number of kernels."""
 
-_MESSAGES = """
-SELECT c.capture_id, s.step, c.rank, o.op,
-       coalesce(g.launch_start_ns, o.enqueue_ns) AS launch_ns, o.start_ns,
-       o.start_ns + o.dur_ns AS end_ns, m.instance_id
-FROM collective o
-JOIN derive_context c USING (source_id)
-JOIN derive_match m ON m.source_id = o.source_id AND m.place = o.place
-LEFT JOIN gpu_op g ON g.source_id = o.source_id AND g.place = o.gpu_op_place
-ASOF JOIN derive_step s
-  ON o.source_id = s.source_id AND coalesce(g.launch_start_ns, o.enqueue_ns) >= s.start_ns
-WHERE o.op IN ('send', 'recv') AND o.timeline = 'device' AND c.rank IS NOT NULL
-  AND coalesce(g.launch_start_ns, o.enqueue_ns) < s.end_ns
-  AND o.start_ns IS NOT NULL AND o.dur_ns IS NOT NULL AND m.instance_id IS NOT NULL
-ORDER BY c.capture_id, s.step, c.rank, launch_ns, o.start_ns
-"""
+_BEFORE = frozenset({"forward-recv", "backward-send"})
+"""What a stage exchanges with the one before it."""
+_ALL = _BEFORE | {"forward-send", "backward-recv"}
 
-_KERNELS = """
-SELECT c.capture_id, s.step, c.rank, g.launch_start_ns, coalesce(g.launch_thread, -1), g.start_ns,
-       g.start_ns + g.dur_ns AS end_ns
-FROM gpu_op g
+MIN_WORK_RATIO = 0.05
+"""Of the longest kernel: shorter ones do not say what a message beside them carries."""
+
+MAX_BROKEN_RATIO = 0.02
+"""Of messages that may end before they began, by how ranks were put in order."""
+
+_MESSAGES = f"""
+WITH moved AS (
+    SELECT o.source_id, o.place, o.op, o.start_ns, o.start_ns + o.dur_ns AS end_ns,
+           o.timeline = 'host' AS is_host,
+           coalesce(if(o.op = 'send', o.dst_rank, o.src_rank), -1) >= 0 AS has_peer,
+           -- Receives are posted ahead; on the host one ends when somebody asked for it.
+           CASE WHEN o.timeline <> 'host' THEN coalesce(g.launch_start_ns, o.enqueue_ns)
+               WHEN o.op = 'recv' THEN o.start_ns + o.dur_ns
+               ELSE o.start_ns END AS launch_ns
+    FROM collective o
+    LEFT JOIN gpu_op g ON g.source_id = o.source_id AND g.place = o.gpu_op_place
+    WHERE o.op IN ('send', 'recv') AND o.start_ns IS NOT NULL AND o.dur_ns IS NOT NULL
+      AND (o.timeline = 'device' OR o.source_id NOT IN (SELECT source_id FROM gpu_op))
+)
+SELECT c.capture_id, s.step, c.rank, o.op, o.launch_ns, o.start_ns, o.end_ns, m.instance_id,
+       {corrected_sql("o.start_ns", "c")} AS job_start_ns,
+       {corrected_sql("o.end_ns", "c")} AS job_end_ns, o.is_host,
+       o.has_peer OR m.instance_id IS NOT NULL AS is_told
+FROM moved o
 JOIN derive_context c USING (source_id)
-ASOF JOIN derive_step s ON g.source_id = s.source_id AND g.launch_start_ns >= s.start_ns
-WHERE g.class = 'compute' AND c.rank IS NOT NULL AND g.launch_start_ns < s.end_ns
-ORDER BY c.capture_id, s.step, c.rank, g.launch_start_ns, g.start_ns
+LEFT JOIN derive_match m ON m.source_id = o.source_id AND m.place = o.place
+ASOF JOIN derive_step s ON o.source_id = s.source_id AND o.launch_ns >= s.start_ns
+WHERE c.rank IS NOT NULL AND o.launch_ns < s.end_ns
+ORDER BY c.capture_id, s.step, c.rank, o.launch_ns, o.start_ns
+"""  # noqa: S608 - what is put in is our own
+
+# Of a rank without a device outermost operators; what autograd's engine runs is of thread -2.
+_KERNELS = """
+WITH work AS (
+    SELECT source_id, launch_start_ns AS launch_ns, coalesce(launch_thread, -1) AS thread,
+           start_ns, start_ns + dur_ns AS end_ns
+    FROM gpu_op WHERE class = 'compute'
+    UNION ALL
+    SELECT source_id, start_ns,
+           if(starts_with(name, 'autograd::engine::'), -2, coalesce(thread, -1)),
+           start_ns, start_ns + dur_ns
+    FROM host_op
+    WHERE category = 'operator' AND source_id NOT IN (SELECT source_id FROM gpu_op)
+      AND NOT regexp_matches(name, '^(c10d::|gloo:|nccl:|record_param_comms|aten::empty)')
+    QUALIFY coalesce(start_ns >= max(start_ns + dur_ns) OVER (
+        PARTITION BY source_id, thread ORDER BY start_ns, dur_ns DESC
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), true)
+)
+SELECT c.capture_id, s.step, c.rank, w.launch_ns, w.thread, w.start_ns, w.end_ns
+FROM work w
+JOIN derive_context c USING (source_id)
+ASOF JOIN derive_step s ON w.source_id = s.source_id AND w.launch_ns >= s.start_ns
+WHERE c.rank IS NOT NULL AND w.launch_ns < s.end_ns
+  AND w.start_ns IS NOT NULL AND w.end_ns IS NOT NULL
+ORDER BY c.capture_id, s.step, c.rank, w.launch_ns, w.start_ns
 """
 
 
@@ -78,6 +130,7 @@ class Operation:
     sequence: int
     start_ns: int
     end_ns: int
+    is_host: bool = False
 
 
 @dataclass(slots=True)
@@ -89,6 +142,10 @@ class _Messages:
     start: list[int]
     end: list[int]
     peer: list[int]
+    job_start: list[int]
+    """On the job's clock."""
+    job_end: list[int]
+    is_host: bool = False
 
 
 @dataclass(slots=True)
@@ -100,22 +157,28 @@ class _Kernels:
 
 
 def find_operations(
-    con: duckdb.DuckDBPyConnection, notes: list[str]
+    con: duckdb.DuckDBPyConnection, notes: list[str], stated: Sequence[Sequence[int]] = ()
 ) -> tuple[list[Operation], dict[int, int]]:
     """Operations of all steps in which they can be told, and the stage of each rank.
 
     The tables derive_context, derive_step and derive_match (source_id, place, instance_id) must be
-    there. What a reader should know is appended to ``notes``.
+    there. ``stated``: the ranks of each pipeline in the order of its stages, where a job
+    description says so. What a reader should know is appended to ``notes``.
     """
     messages = _messages(con)
     if not messages:
         return [], {}
-    stages, reason = _chains(messages)
+    kernels: dict[Window, _Kernels] = {}
+    if all(NOBODY in exchanged.peer for exchanged in messages.values()):
+        kernels = _kernels(con)
+        stages, reason = _by_work(messages, kernels, stated)
+    else:
+        stages, reason = _chains(messages)
     if reason:
         notes.append(f"pipeline: messages without named microbatches; {reason}")
     if not stages:
         return [], {}
-    kernels = _kernels(con)
+    kernels = kernels or _kernels(con)
     operations: list[Operation] = []
     reasons: Counter[str] = Counter()
     by_step: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -143,21 +206,26 @@ def find_operations(
 
 
 def _messages(con: duckdb.DuckDBPyConnection) -> dict[Window, _Messages]:
+    """By rank and step; with whom is NOBODY for all where some rank's messages nowhere say it."""
     rows = con.sql(_MESSAGES).fetchall()
     members: dict[int, list[int]] = defaultdict(list)
     for row in rows:
         members[row[7]].append(row[2])
+    is_matched = {row[2] for row in rows} == {row[2] for row in rows if row[11]}
     messages: dict[Window, _Messages] = {}
-    for capture, step, rank, op, launch, start, end, instance in rows:
-        others = [r for r in members[instance] if r != rank]
-        if len(others) != 1:
+    for capture, step, rank, op, launch, start, end, instance, *job_times, is_host, _ in rows:
+        others = [r for r in members[instance] if r != rank] if is_matched else [NOBODY]
+        if len(others) != 1 or (is_matched and instance is None):
             continue
-        exchanged = messages.setdefault((capture, step, rank), _Messages([], [], [], [], []))
+        here = (capture, step, rank)
+        exchanged = messages.setdefault(here, _Messages([], [], [], [], [], [], [], is_host))
         exchanged.op.append(op)
         exchanged.launch.append(launch)
         exchanged.start.append(start)
         exchanged.end.append(end)
         exchanged.peer.append(others[0])
+        exchanged.job_start.append(job_times[0])
+        exchanged.job_end.append(job_times[1])
     return messages
 
 
@@ -211,6 +279,97 @@ def _chains(messages: Mapping[Window, _Messages]) -> tuple[dict[int, int], str]:
     return stages, ""
 
 
+def _by_work(
+    messages: Mapping[Window, _Messages],
+    kernels: Mapping[Window, _Kernels],
+    stated: Sequence[Sequence[int]],
+) -> tuple[dict[int, int], str]:
+    """Stage by rank where no message says with whom, and why there are none. ``messages`` are told
+    with whom they were. ``stated``: the ranks of each pipeline in order, where that is known."""
+    everybody = {rank for _, _, rank in messages}
+    by_step: dict[Step, dict[int, Marks]] = defaultdict(dict)
+    for here, exchanged in messages.items():
+        if here in kernels:
+            by_step[here[:2]][here[2]] = _marks_by_work(exchanged, kernels[here])
+    even = {
+        at: marks
+        for at, marks in by_step.items()
+        if set(marks) == everybody
+        and all(len(set(map(len, found.values()))) == 1 for found in marks.values())
+    }
+    listed = tuple(map(tuple, stated))
+    orders = {listed or _in_order(at, messages, marks) for at, marks in even.items()}
+    if len(orders) != 1 or not min(orders):
+        return {}, "they do not say with whom, and their pattern is not that of one pipeline"
+    (lines,) = orders
+    if {rank for line in lines for rank in line} != everybody:
+        return {}, "they do not say with whom, and not all ranks of the pipelines have some"
+    for at, marks in even.items():
+        if not all(_is_chain(at, line, messages, marks) for line in lines):
+            return {}, "they do not say with whom, and end before they begin in any order of stages"
+    for (capture, step), marks in even.items():
+        for line in lines:
+            for rank, before, after in zip(
+                line, [NOBODY, *line[:-1]], [*line[1:], NOBODY], strict=True
+            ):
+                peers = messages[capture, step, rank].peer
+                for name, rows in marks[rank].items():
+                    for row in rows:
+                        peers[row] = before if name in _BEFORE else after
+    return {rank: stage for line in lines for stage, rank in enumerate(line)}, ""
+
+
+def _in_order(
+    at: Step, messages: Mapping[Window, _Messages], marks: Mapping[int, Marks]
+) -> tuple[tuple[int, ...], ...]:
+    """The ranks of the only pipeline in order; nothing where there may be several."""
+    firsts = [r for r, found in marks.items() if set(found) == _ALL - _BEFORE]
+    lasts = [r for r, found in marks.items() if set(found) == _BEFORE]
+    between = [r for r, found in marks.items() if set(found) == _ALL]
+    if (len(firsts), len(lasts)) != (1, 1) or len(between) != len(marks) - len(firsts + lasts):
+        return ()
+    arrived = {r: messages[*at, r].job_end[marks[r]["forward-recv"][0]] for r in between}
+    return ((*firsts, *sorted(between, key=lambda r: arrived[r]), *lasts),)
+
+
+def _is_chain(
+    at: Step,
+    line: Sequence[int],
+    messages: Mapping[Window, _Messages],
+    marks: Mapping[int, Marks],
+) -> bool:
+    """Whether every message from one rank to the next ends there after it has begun."""
+    broken = count = 0
+    for one, following in pairwise(line):
+        for src, dst, way in ((one, following, "forward"), (following, one, "backward")):
+            sent = marks.get(src, {}).get(f"{way}-send", [])
+            received = marks.get(dst, {}).get(f"{way}-recv", [])
+            if len(sent) != len(received):
+                return False
+            begin, end = messages[*at, src].job_start, messages[*at, dst].job_end
+            slack = HOST_SLACK_NS if messages[*at, src].is_host else SLACK_NS
+            broken += sum(begin[k] > end[j] + slack for k, j in zip(sent, received, strict=True))
+            count += len(sent)
+    return count > 0 and broken <= MAX_BROKEN_RATIO * count
+
+
+def _marks_by_work(messages: _Messages, kernels: _Kernels) -> Marks:
+    """Rows of the messages by what they carry, from the nearest work before a send, or after a
+    receive; those of no kind are left out, and nothing is said where one has no such work."""
+    took = kernels.end - kernels.start
+    rows = np.flatnonzero(took >= MIN_WORK_RATIO * took.max())
+    launches = kernels.launch[rows]
+    is_forward = kernels.thread[rows] == kernels.thread[rows[0]]
+    marks: Marks = {}
+    for k, (op, launch) in enumerate(zip(messages.op, messages.launch, strict=True)):
+        nearest = int(np.searchsorted(launches, launch)) - (op == "send")
+        if not 0 <= nearest < len(rows):
+            return {}
+        way = "forward" if is_forward[nearest] else "backward"
+        marks.setdefault(f"{way}-{op}", []).append(k)
+    return marks
+
+
 # --- operations of a rank in a step ---------------------------------------------------------------
 
 
@@ -239,8 +398,13 @@ def _operations(
         return "forward and backward are launched by one thread"
     only = (kernels.thread == main) if autograd else np.ones(len(kernels.thread), np.bool_)
     other = ~only if autograd else only
+    starting = [_until(kernels, _inside(kernels, w) & only, w, other) for w in forwards]
+    if stage == last:
+        starting[-1] = _as_many(starting[-1], starting[:-1])
+    if stage == 0:
+        starting[0] = _as_many(starting[0][::-1], starting[1:])[::-1]
     chosen = [
-        *(("forward-compute", k, _inside(kernels, w) & only) for k, w in enumerate(forwards)),
+        *(("forward-compute", k, rows) for k, rows in enumerate(starting)),
         *(("backward-compute", k, _inside(kernels, w) & other) for k, w in enumerate(backwards)),
     ]
     reason = _doubt(kernels, chosen)
@@ -251,12 +415,23 @@ def _operations(
                   int(kernels.end[rows].max()))
         for name, k, rows in chosen
     ]  # fmt: skip
+    done = sorted(c.end_ns for c in computes) if messages.is_host else []
     moved = [
-        Operation(*here, stage, name, k, messages.start[row], messages.end[row])
+        Operation(*here, stage, name, k, _waited_from(messages, row, done), messages.end[row],
+                  messages.is_host)
         for name, rows in marks.items()
         for k, row in enumerate(rows)
-    ]
+    ]  # fmt: skip
     return [*computes, *moved]
+
+
+def _waited_from(messages: _Messages, row: int, done: Sequence[int]) -> int:
+    """When a message begins: on the host a receive that was posted early is waited for only from
+    the end of the computation before (``done``) on."""
+    start, end = messages.start[row], messages.end[row]
+    if messages.op[row] == "send":
+        return start
+    return max([start, *(ns for ns in done if ns <= end)])
 
 
 def _marks(messages: _Messages, stages: Mapping[int, int], stage: int) -> dict[str, list[int]]:
@@ -300,6 +475,27 @@ def _main_thread(kernels: _Kernels, window: tuple[int, int]) -> int:
 
 def _inside(kernels: _Kernels, window: tuple[int, int]) -> npt.NDArray[np.bool_]:
     return np.asarray((kernels.launch >= window[0]) & (kernels.launch < window[1]))
+
+
+Rows = npt.NDArray[np.bool_]
+
+
+def _until(kernels: _Kernels, rows: Rows, window: tuple[int, int], other: Rows) -> Rows:
+    """Those before the first of another kind that follows them in the window: after a backward the
+    main thread may go on, with a loss that is logged."""
+    if not rows.any():
+        return rows
+    first = int(np.flatnonzero(rows)[0])
+    following = np.flatnonzero(other & ~rows & (kernels.launch < window[1]))
+    following = following[following > first]
+    return rows & (np.arange(len(rows)) < following[0]) if len(following) else rows
+
+
+def _as_many(rows: Rows, others: Sequence[Rows]) -> Rows:
+    """The first of a forward's kernels, no more than the others have: a step may begin with
+    clearing gradients, and where all backwards follow all forwards, so does the loss."""
+    most = max((int(each.sum()) for each in others), default=int(rows.sum()))
+    return np.asarray(rows & (np.cumsum(rows) <= most))
 
 
 def _doubt(

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
+    from tracekit.whatif.replay import Replay as PipelineReplay
+
 _STEADY_PIPELINE = """
 SELECT p.* FROM pipeline_op p WHERE NOT EXISTS (
     SELECT 1 FROM step s
@@ -205,6 +207,8 @@ class RankReplay:
 
     def __init__(self, con: duckdb.DuckDBPyConnection) -> None:
         self._con = con
+        self._saved_ns: dict[tuple[int, ...], float] = {}
+        """By ranks: several rules ask of the same."""
 
     @cached_property
     def _replay(self) -> CollectiveReplay | StreamReplay | None:
@@ -219,7 +223,10 @@ class RankReplay:
         replay = self._replay
         if replay is None or not set(ranks) <= set(replay.ranks):
             return None
-        return (replay.step_s - replay.step_s_without(ranks)) * 1e9
+        key = tuple(sorted(ranks))
+        if key not in self._saved_ns:
+            self._saved_ns[key] = (replay.step_s - replay.step_s_without(key)) * 1e9
+        return self._saved_ns[key]
 
     def saved_at_most_ns(self, ranks: Sequence[int]) -> float | None:
         """ns a step that would be saved if these ranks took no time of their own; by streams."""
@@ -246,21 +253,21 @@ class RankReplay:
         except InputError:
             return None
 
-    def saved_by_even_stages_ns(self) -> float | None:
-        """ns a step that would be saved if the stages of a pipeline computed equally long."""
+    @cached_property
+    def _pipeline(self) -> PipelineReplay | None:
         try:
-            rows = self._con.sql(_STEADY_PIPELINE).to_arrow_table()
-            saved_s = saved_evenly_s(prepare(from_pipeline_rows(rows)))
-            return None if saved_s is None else saved_s * 1e9
+            return prepare(from_pipeline_rows(self._con.sql(_STEADY_PIPELINE).to_arrow_table()))
         except InputError:
             return None
+
+    def saved_by_even_stages_ns(self) -> float | None:
+        """ns a step that would be saved if the stages of a pipeline computed equally long."""
+        return _ns(None if self._pipeline is None else saved_evenly_s(self._pipeline))
 
     def idle_beyond_hand_overs_ns(self) -> float | None:
         """ns a step that the pipeline takes beyond its order of operations and fast hand-overs."""
         try:
-            rows = self._con.sql(_STEADY_PIPELINE).to_arrow_table()
-            beyond_s = idle_beyond_s(prepare(from_pipeline_rows(rows)))
-            return None if beyond_s is None else beyond_s * 1e9
+            return _ns(None if self._pipeline is None else idle_beyond_s(self._pipeline))
         except InputError:
             return None
 
@@ -277,6 +284,10 @@ class RankReplay:
     def slowdown(self, rank: int) -> float | None:
         """The ideal step with only this rank's delays, over the ideal step."""
         return self._slowdowns.get(rank)
+
+
+def _ns(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1e9
 
 
 def has_pipeline(con: duckdb.DuckDBPyConnection) -> bool:

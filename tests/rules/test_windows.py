@@ -15,7 +15,7 @@ from tracekit.rules.windows import NOT_MARKED
 MakeJob = Callable[..., Any]
 BOTH = (0, 1)
 STALLS = {
-    "sync_stall": ("sync-stall", "idle 40.0 ms until"),
+    "sync_stall": ("sync-stall", "its GPU idles 40.0 ms until"),
     "allocator_stall": ("allocator-stall", "stops for 40.0 ms"),
     "gc_pause": ("gc-pause", "stops for 40.0 ms"),
     "input_stall": ("dataloader-stall", "waits 40.0 ms for input"),

@@ -50,12 +50,12 @@ class SyncStallThresholds(StallThresholds):
 
 
 def _says(stall: StallSummary) -> str:
-    whose = "its GPU" if stall.subject.startswith("Rank ") else "their GPUs"
+    whose = "its GPU idles" if stall.subject.startswith("Rank ") else "their GPUs idle"
     verb = "waits" if stall.subject.startswith("Rank ") else "wait"
     where = "again and again" if stall.is_window else "inside the step"
     return (
         f"{stall.subject} {verb} for the GPU {where} {stall.often}, after which {whose} "
-        f"idle {seconds(stall.mean_stall_s)} until new work is launched."
+        f"{seconds(stall.mean_stall_s)} until new work is launched."
     )
 
 

@@ -37,6 +37,10 @@ def test_without_matched_calls_they_say_why(make_job: MakeJob, each: Any) -> Non
         ("log_metrics", "logging"),
         ("gc.collect", "collection"),
         ("logits", None),  # not a log
+        ("aten::_log_softmax", "forward"),  # nor are logarithms
+        ("nn.Module: LogSoftmax_3", "forward"),
+        ("aten::log1p", "forward"),
+        ("aten::_log_softmax_backward_data", "backward"),
         ("catalog", None),
         ("", None),
     ],

@@ -62,7 +62,14 @@ def bubble_rows(*idle_ratio: float, window_ms: float = 80.0) -> list[dict[str, A
     ]
 
 
-def facts(job: Any, stages: list[Any], bubbles: list[Any]) -> Facts:
+def facts(
+    job: Any, stages: list[Any], bubbles: list[Any], kernels_ms: int | None = None
+) -> Facts:
+    """A job with these stages; its kernels take as much longer as the operations, or as given."""
+    for row in stages:
+        longer_ms = int(row["microbatches_count"] * (row["compute_ns"] / MS - 10))
+        for step in job.steps if longer_ms > 0 and row["stage"] < job.ranks_count else ():
+            job.add(row["stage"], step, "compute", longer_ms if kernels_ms is None else kernels_ms)
     job.rows |= {"stage_balance": stages, "bubble": bubbles}
     found: Facts = job.facts()
     return found

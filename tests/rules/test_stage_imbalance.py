@@ -17,9 +17,9 @@ def test_a_heavy_last_stage_is_named_with_what_it_costs(make_job: MakeJob) -> No
     (finding,) = STAGES.run(facts(make_job(), rows, bubble_rows(0.6, 0.6, 0.6, 0.2))).findings
     assert finding.id == "stage-imbalance/3"
     assert finding.scope.ranks == (3,)
-    # 4 x 20 + 30 against (4 + 3) x 12.5: 22.5 ms of 100.
+    # 4 x 20 + 30 against (4 + 3) x 12.5: 22.5 ms of 140.
     assert finding.impact.s_per_step == pytest.approx(0.0225)
-    assert finding.severity is Severity.CRITICAL
+    assert finding.severity is Severity.MAJOR
     assert "the last; rank 3) computes 2.00x" in finding.summary
     assert finding.confidence.level == "possible"
     assert any("another GPU" in c for c in finding.confirm)
@@ -83,6 +83,28 @@ def test_timers_without_steps_are_enough() -> None:
     }
     (finding,) = STAGES.run(Facts(rows=rows)).findings
     assert finding.impact.step_ratio == pytest.approx(22.5 / 80)
+
+
+@pytest.mark.parametrize(
+    ("kernels_ms", "ranks_count", "measured_on", "is_named"),
+    [
+        (20, 4, "gpu", True),  # half of the 40 ms that 4 microbatches take longer
+        (19, 4, "gpu", False),
+        (0, 4, "gpu", False),  # a host that launches late
+        (0, 4, "host", True),  # no kernels to be seen
+        (0, 3, "gpu", True),  # nor any of the heavy stage
+    ],
+)
+def test_on_gpus_a_heavy_stage_is_heavy_in_its_kernels(
+    make_job: MakeJob, kernels_ms: int, ranks_count: int, measured_on: str, is_named: bool
+) -> None:
+    job = make_job(ranks_count=ranks_count, measured_on=measured_on)
+    stages, bubbles = stage_rows(10, 10, 10, 20), bubble_rows(0.6, 0.6, 0.6, 0.2)
+    found = STAGES.run(facts(job, stages, bubbles, kernels_ms)).findings
+    assert [f.id for f in found] == (["stage-imbalance/3"] if is_named else [])
+    if kernels_ms == 20:
+        values = {e.name: e.value for e in found[0].evidence}
+        assert values["of the time that its operations take longer, in kernels"] == 0.5
 
 
 def test_one_stage_alone_cannot_be_compared(make_job: MakeJob) -> None:

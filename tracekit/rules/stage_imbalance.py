@@ -7,7 +7,8 @@ What it means
 How it shows
   The stage's forward and backward of a microbatch take at least 1.1 times those of the median
   stage, in most steps and on most of its replicas; it has the smallest bubble while the others
-  have more than the schedule makes.
+  have more than the schedule makes. On GPUs half of that or more is time in kernels: a host that
+  launches late stretches the operations of its stages too, and their kernels take as long as all.
 
 Why it hurts
   The time from first forward to last backward is at least m times the longest stage plus the
@@ -34,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median, median_low
 
 from tracekit.findings import Evidence, Finding, Instrument, Price
 from tracekit.rules import pipeline
@@ -52,6 +54,9 @@ class StageImbalanceThresholds(ExcessThresholds, PriceThresholds):
         1.10, "its compute over the median stage's; healthy pipelines stay within 1.03"
     )
     min_steps_ratio: float = threshold(0.80, "a layout is uneven in every step; noise is not")
+    min_kernels_ratio: float = threshold(
+        0.5, "of the operations' longer time, in kernels: else the launches are late, not the work"
+    )
     min_impact_ratio: float = threshold(0.01, "under 1 % of the step nobody should be called")
 
 
@@ -68,6 +73,9 @@ def evaluate(facts: Facts, limits: StageImbalanceThresholds) -> RuleOutcome:
     if heavy.compute_ratio < limits.min_stage_ratio:
         return RuleOutcome()
     if heavy.slow_steps_count < limits.min_steps_ratio * heavy.steps_count:
+        return RuleOutcome()
+    in_kernels = kernels_ratio(facts, stages, heavy)
+    if in_kernels is not None and in_kernels < limits.min_kernels_ratio:
         return RuleOutcome()
     idle = pipeline.mean_bubble_by_stage(bubbles)
     if heavy.stage in idle and idle[heavy.stage] > min(idle.values()):
@@ -86,6 +94,24 @@ def excess_ns(stages: Sequence[pipeline.Stage]) -> float:
     uneven = microbatches * longest + everything - longest
     even = (microbatches + len(times) - 1) * everything / len(times)
     return max(0.0, uneven - even)
+
+
+def kernels_ratio(
+    facts: Facts, stages: Sequence[pipeline.Stage], heavy: pipeline.Stage
+) -> float | None:
+    """Of the time that the heavy stage's operations take longer than the median stage's, how much
+    its kernels do; None without a GPU timeline of every stage."""
+    if not facts.has_gpu:
+        return None
+    means = facts.steps.rank_means
+    kernels = [[means[r].compute for r in s.ranks if r in means] for s in stages]
+    if not all(kernels):
+        return None
+    # Of two ranks the faster one counts, as for the operations.
+    by_stage = {s.stage: median_low(ns) for s, ns in zip(stages, kernels, strict=True)}
+    spans = {s.stage: s.compute_ns * s.microbatches_count for s in stages}
+    longer_ns = spans[heavy.stage] - median(spans.values())
+    return (by_stage[heavy.stage] - median(by_stage.values())) / longer_ns if longer_ns else None
 
 
 def _finding(
@@ -144,6 +170,17 @@ def _finding(
             query="stage_balance",
         ),
     ]
+    in_kernels = kernels_ratio(facts, stages, heavy)
+    if in_kernels is not None:
+        evidence.append(
+            Evidence(
+                "of the time that its operations take longer, in kernels",
+                in_kernels,
+                "ratio",
+                threshold=limits.min_kernels_ratio,
+                query="step_breakdown",
+            )
+        )
     if others:
         evidence += [
             Evidence(

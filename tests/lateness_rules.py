@@ -86,6 +86,8 @@ def bandwidth(group: str, ratio: float, **facts: Any) -> dict[str, Any]:
         "instances_count": 40,
         "steps_count": 4,
         "transfer_p50_ns": 5.0 * MS,
+        "transfer_mean_ns": 5.0 * MS,
+        "transfer_p25_ns": 5.0 * MS,
         "bus_bytes_per_s": 1e11 * ratio,
         "peer_ratio": ratio,
         "peers_count": 8,
@@ -161,6 +163,9 @@ class Replayed:
     def saved_at_most_ns(self, ranks: Sequence[int]) -> float | None:
         most = self.most_ms.get(tuple(ranks))
         return None if most is None else most * MS
+
+    def saved_at_speed_ns(self, ranks: Sequence[int], factor: float) -> float | None:
+        return None
 
     def saved_evenly_ns(self) -> float | None:
         return None

@@ -58,6 +58,7 @@ def job_of(make_job: MakeJob, rows: list[dict[str, Any]], **more: Any) -> Facts:
     job.rows["group_bandwidth"] = [
         {
             "group_id": "g", "timeline": "device", "transfer_p50_ns": 10e6, "instances_count": 40,
+            "transfer_mean_ns": 10e6, "transfer_p25_ns": 10e6,
             "steps_count": 10, "stuck_ns": 0.0,
         }
     ]  # fmt: skip

@@ -62,9 +62,7 @@ def bubble_rows(*idle_ratio: float, window_ms: float = 80.0) -> list[dict[str, A
     ]
 
 
-def facts(
-    job: Any, stages: list[Any], bubbles: list[Any], kernels_ms: int | None = None
-) -> Facts:
+def facts(job: Any, stages: list[Any], bubbles: list[Any], kernels_ms: int | None = None) -> Facts:
     """A job with these stages; its kernels take as much longer as the operations, or as given."""
     for row in stages:
         longer_ms = int(row["microbatches_count"] * (row["compute_ns"] / MS - 10))
@@ -86,6 +84,9 @@ class Replayed:
 
     def idle_beyond_hand_overs_ns(self) -> float | None:
         return None if self.beyond_ms is None else self.beyond_ms * MS
+
+    def saved_at_speed_ns(self, ranks: Sequence[int], factor: float) -> float | None:
+        return None
 
     def saved_evenly_ns(self) -> float | None:
         return None

@@ -152,6 +152,9 @@ class _LaterReplay:
     def saved_at_most_ns(self, ranks: Sequence[int]) -> float | None:
         return self._loaded.saved_at_most_ns(ranks)
 
+    def saved_at_speed_ns(self, ranks: Sequence[int], factor: float) -> float | None:
+        return self._loaded.saved_at_speed_ns(ranks, factor)
+
     def saved_evenly_ns(self) -> float | None:
         return self._loaded.saved_evenly_ns()
 

@@ -235,6 +235,15 @@ class RankReplay:
             return None
         return (replay.step_s - replay.step_s_unhindered(ranks)) * 1e9
 
+    def saved_at_speed_ns(self, ranks: Sequence[int], factor: float) -> float | None:
+        """ns a step that would be saved if no transfer of these ranks between hosts took longer
+        than so many times the mean of its like; None where only calls are replayed, not what hides
+        them."""
+        replay = self._replay
+        if not isinstance(replay, StreamReplay) or not set(ranks) & set(replay.ranks):
+            return None
+        return (replay.step_s - replay.step_s_at_speed(ranks, factor)) * 1e9
+
     def saved_evenly_ns(self) -> float | None:
         """ns a step that would be saved if the experts' work were dealt out evenly."""
         replay = self._replay

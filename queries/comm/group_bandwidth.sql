@@ -3,7 +3,7 @@
 -- From the transfer, never from the duration: waiting for a late rank is no slow network. Bus
 -- bandwidth is what nccl-tests calls busbw, comparable over group sizes.
 --
--- reads: collective, collective_match, comm_group, clock_offset, clock_pair
+-- reads: collective, collective_match, comm_group, clock_offset, clock_pair, step
 -- grain: attempt, group_id, op, message_bytes
 -- column: group_id VARCHAR : Communicator; see comm_group.
 -- column: kind VARCHAR : tp, pp, dp, ...; null where it cannot be told.
@@ -13,6 +13,8 @@
 -- column: instances_count BIGINT : Trusted instances.
 -- column: steps_count BIGINT : Steps of the file that they are in.
 -- column: transfer_p50_ns DOUBLE : Transfer, median.
+-- column: transfer_mean_ns DOUBLE : Transfer, mean of steps that are no warm-up; null without any.
+-- column: transfer_p25_ns DOUBLE : The same, lower quartile.
 -- column: stuck_count BIGINT : Instances whose transfer took three times the median or more.
 -- column: stuck_ns DOUBLE : What those took beyond the median, summed.
 -- column: algorithm_bytes_per_s DOUBLE : Size over the median transfer; null where that is 0.
@@ -27,6 +29,9 @@
 --     of those groups: how far the members' clocks may be apart (median), its own and the others'.
 -- source: Diagnosis 3.6 and D16; factors of nccl-tests.
 WITH
+    warm_ups AS (
+        SELECT DISTINCT attempt, capture_id, step FROM step WHERE is_warmup
+    ),
     instances AS (
         SELECT
             attempt,
@@ -36,6 +41,7 @@ WITH
             any_value(op ORDER BY op) AS op,
             max(message_bytes) AS message_bytes,
             max(step) AS step,
+            (attempt, capture_id, max(step)) IN (FROM warm_ups) AS is_warmup,
             any_value(timeline ORDER BY timeline) AS timeline,
             max(ranks_count) AS ranks_count,
             median(greatest(0, end_ns - holder_start_ns)) AS transfer_ns,
@@ -67,6 +73,9 @@ WITH
             any_value(timeline ORDER BY timeline) AS timeline,
             max(ranks_count) AS ranks_count,
             min(transfer_p50_ns) AS transfer_p50_ns,
+            avg(transfer_ns) FILTER (NOT coalesce(is_warmup, false)) AS transfer_mean_ns,
+            quantile_cont(CAST(transfer_ns AS DOUBLE), 0.25) FILTER (NOT coalesce(is_warmup, false))
+                AS transfer_p25_ns,
             max(error_ns) AS error_ns,
             count(*) FILTER (transfer_ns >= 3 * transfer_p50_ns) AS stuck_count,
             coalesce(
@@ -105,6 +114,8 @@ SELECT
     instances_count,
     steps_count,
     transfer_p50_ns,
+    transfer_mean_ns,
+    transfer_p25_ns,
     stuck_count,
     stuck_ns,
     algorithm_bytes_per_s,

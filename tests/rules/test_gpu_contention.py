@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -151,6 +151,9 @@ def test_a_replay_prices_better_than_the_difference(make_job: MakeJob) -> None:
             return None
 
         def saved_by_even_stages_ns(self) -> float | None:
+            return None
+
+        def saved_at_speed_ns(self, ranks: Sequence[int], factor: float) -> float | None:
             return None
 
         def saved_evenly_ns(self) -> float | None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
-from link_rules import MakeJob, job_of, only, port
+from link_rules import SPAN_S, MakeJob, job_of, only, port
+from pipeline_rules import Replayed
 from port_rules import only as port_only
 from port_rules import port as port_row
 from port_rules import run
@@ -26,6 +30,61 @@ def test_three_views_of_one_link_are_one_finding(make_job: MakeJob) -> None:
     finding = only(rule("nic-error").run(job_of(make_job, rows)))
     assert finding.scope.links == ("h0:mlx5_1/1", "leaf:p1")
     assert finding.scope.ranks == (1,)
+
+
+class AtSpeed(Replayed):
+    """Replays transfers between hosts at another speed."""
+
+    asked: tuple[Sequence[int], float] = ((), 0.0)
+
+    def saved_at_speed_ns(self, ranks: Sequence[int], factor: float) -> float | None:
+        self.asked = (ranks, factor)
+        return None if self.beyond_ms is None else self.beyond_ms * 1e6
+
+
+def test_it_costs_what_the_step_would_lose_if_the_transfers_had_not_lost_it(
+    make_job: MakeJob,
+) -> None:
+    """40 ms of transfers for 400 MB, which need 20 ms at 0.8 of 25 GB/s."""
+    moved = 4e9 * SPAN_S
+    rows = [
+        row
+        for i in range(4)
+        for row in (
+            port(f"p{i}", "rx_crc_errors", 50.0 if i == 1 else 0.0),
+            port(f"p{i}", "rx_packets", 1e6),
+            port(f"p{i}", "rx_bytes", moved),
+        )
+    ]
+    facts = job_of(make_job, rows)
+    alike = only(rule("nic-error").run(facts)).impact
+    assert alike.s_per_step == pytest.approx(0.020)
+    assert alike.method == "counter share"
+    replay = AtSpeed(15.0)
+    priced = only(rule("nic-error").run(replace(facts, replay=replay))).impact
+    assert priced.s_per_step == pytest.approx(0.015)
+    assert priced.method == "replay"
+    ranks, factor = replay.asked
+    assert tuple(ranks) == (1,)
+    assert factor == pytest.approx(0.5)
+    refused = only(rule("nic-error").run(replace(facts, replay=AtSpeed(None)))).impact
+    assert refused.method == "counter share"
+
+
+def test_what_the_quicker_transfers_took_is_enough(make_job: MakeJob) -> None:
+    """A quarter of the transfers takes 2 ms, the mean 10: 8 of 40 ms are needed, not 20."""
+    rows = [
+        row
+        for i in range(4)
+        for row in (
+            port(f"p{i}", "rx_crc_errors", 50.0 if i == 1 else 0.0),
+            port(f"p{i}", "rx_packets", 1e6),
+            port(f"p{i}", "rx_bytes", 4e9 * SPAN_S),
+        )
+    ]
+    group = dict(job_of(make_job, rows).rows["group_bandwidth"][0]) | {"transfer_p25_ns": 2e6}
+    facts = job_of(make_job, rows, group_bandwidth=[group])
+    assert only(rule("nic-error").run(facts)).impact.s_per_step == pytest.approx(0.032)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ def test_loss_costs_the_transfers_that_are_stuck(make_job: MakeJob) -> None:
         )
     ]
     group = {"group_id": "g", "timeline": "device", "transfer_p50_ns": 1e6, "instances_count": 40,
+             "transfer_mean_ns": 1e6, "transfer_p25_ns": 1e6,
              "steps_count": 10, "stuck_ns": 210e6}  # fmt: skip
     finding = only(rule("packet-loss").run(job_of(make_job, rows, group_bandwidth=[group])))
     assert finding.impact.s_per_step == pytest.approx(0.021)  # 210 ms in 10 steps
@@ -57,6 +58,7 @@ def test_few_drops_of_many_packets_count_where_transfers_were_stuck(
         )
     ]
     group = {"group_id": "g", "timeline": "device", "transfer_p50_ns": 1e6, "instances_count": 40,
+             "transfer_mean_ns": 1e6, "transfer_p25_ns": 1e6,
              "steps_count": 10, "stuck_ns": stuck_ms * 1e6}  # fmt: skip
     found = rule("packet-loss").run(job_of(make_job, rows, group_bandwidth=[group])).findings
     assert [f.scope.ranks for f in found] == ([(1,)] if fires else [])
@@ -79,6 +81,7 @@ def test_what_is_stuck_costs_at_least_what_slow_steps_show(
         port("p2", "tx_dropped_packets", 0.0), port("p2", "tx_packets", 1e5),
     ]  # fmt: skip
     group = {"group_id": "g", "timeline": "device", "transfer_p50_ns": 1e6, "instances_count": 40,
+             "transfer_mean_ns": 1e6, "transfer_p25_ns": 1e6,
              "steps_count": 10, "stuck_ns": stuck_ms * 1e6}  # fmt: skip
     facts = job_of(make_job, rows, group_bandwidth=[group])
     breakdown = []

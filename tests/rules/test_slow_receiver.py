@@ -23,6 +23,23 @@ def test_pauses_cost_what_nothing_hides_and_never_more(make_job: MakeJob) -> Non
     assert paused(0.9).impact.s_per_step == pytest.approx(0.040)
 
 
+@pytest.mark.parametrize(("paused_share", "cost_s"), [(0.10, 0.020), (0.099, 0.0099)])
+def test_where_pauses_are_why_all_that_transfers_lost_is_theirs(
+    make_job: MakeJob, paused_share: float, cost_s: float
+) -> None:
+    """20 of 40 ms are lost (400 MB need 20 at 0.8 of 25 GB/s): pausing half of that is why."""
+    rows = [
+        row
+        for i in range(4)
+        for row in (
+            port(f"p{i}", "rx_pfc_duration", paused_share * SPAN_S * 1e6 if i == 1 else 0.0),
+            port(f"p{i}", "rx_bytes", 4e9 * SPAN_S),
+        )
+    ]
+    found = only(rule("slow-receiver").run(job_of(make_job, rows)))
+    assert found.impact.s_per_step == pytest.approx(cost_s)
+
+
 def test_one_proved_view_is_enough_to_be_more_than_a_note(make_job: MakeJob) -> None:
     rows = [
         port(f"p{i}", "rx_pfc_duration", 0.5 * SPAN_S * 1e6 if i == 1 else 0.0) for i in range(4)

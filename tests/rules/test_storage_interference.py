@@ -14,8 +14,8 @@ def test_a_host_whose_links_storage_shares(make_job: MakeJob) -> None:
     assert finding.scope.hosts == ("h1",)
     assert finding.scope.ranks == (2, 3)
     assert finding.id == f"{NAME}/h1"
-    # A tenth of the link for the whole step, though the transfers lost more.
-    assert finding.impact.s_per_step == pytest.approx(0.010)
+    # A tenth of the link for the whole step, at 0.8 of its speed, though the transfers lost more.
+    assert finding.impact.s_per_step == pytest.approx(0.0125)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,7 @@ def test_how_much_of_another_class_is_too_much(
     make_job: MakeJob, foreign: dict[int, float], own: float, fires: bool
 ) -> None:
     rows = [{"group_id": "g", "timeline": "device", "transfer_p50_ns": 25e6, "instances_count": 40,
+             "transfer_mean_ns": 25e6, "transfer_p25_ns": 25e6,
              "steps_count": 10, "stuck_ns": 0.0}]  # fmt: skip
     facts = job_of(make_job, classes(foreign, own), group_bandwidth=rows)
     assert bool(rule(NAME).run(facts).findings) is fires
@@ -40,6 +41,7 @@ def test_how_much_of_another_class_is_too_much(
 def test_a_link_that_is_shared_and_not_full_costs_nothing(make_job: MakeJob) -> None:
     # 4 ms of transfers for 4 ms' worth of bytes: nothing is lost.
     rows = [{"group_id": "g", "timeline": "device", "transfer_p50_ns": 1e6, "instances_count": 50,
+             "transfer_mean_ns": 1e6, "transfer_p25_ns": 1e6,
              "steps_count": 10, "stuck_ns": 0.0}]  # fmt: skip
     facts = job_of(make_job, classes({2: 2.5e9}, own=1e9), group_bandwidth=rows)
     assert rule(NAME).run(facts) == RuleOutcome()

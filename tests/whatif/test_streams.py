@@ -239,6 +239,19 @@ def test_work_on_the_host_and_on_the_gpu_is_scaled_apart() -> None:
         job.replay().analyse([parse_scale("rank=1:forward=0.5")])
 
 
+@pytest.mark.parametrize(
+    ("host_of_2", "factor", "saved_us"),
+    [("b", 0.5, 100), ("b", 1.0, 0), ("a", 0.5, 0)],  # 200 us a step; within a host no NIC is used
+)
+def test_a_transfer_between_hosts_that_takes_part_of_its_time(
+    host_of_2: str, factor: float, saved_us: float
+) -> None:
+    places = Places(hosts={0: "a", 1: "a", 2: host_of_2})
+    replay = Job({}).replay(places)
+    saved_s = replay.step_s - replay.step_s_at_speed([2], factor)
+    assert saved_s * 1e6 == pytest.approx(saved_us, abs=0.1)
+
+
 def test_an_unexplained_delay_is_the_simulation_error() -> None:
     """The second kernel begins 60 us after the collective: then nothing says that it waited for it.
 

@@ -169,6 +169,10 @@ class Replay(Protocol):
         """The same if they took no time of their own at all; None too where only calls are
         replayed, which do not show what a delay hides behind."""
 
+    def saved_at_speed_ns(self, ranks: Sequence[int], factor: float) -> float | None:
+        """The same if none of their transfers between hosts took longer than so many times the
+        mean of its like; None too where the replay does not show what hides a transfer."""
+
     def saved_evenly_ns(self) -> float | None:
         """ns a step that would be saved if the work between all-to-alls were dealt out evenly."""
 

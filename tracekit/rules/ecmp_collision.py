@@ -162,6 +162,7 @@ def _finding(
         scope=scope,
         place=node,
         lost_ns=at.slowed_ns(facts, list(below)),
+        victims=sorted({r for p in below for r in at.owners(p)}),
         confirm=("read the bytes of these uplinks twice while the job runs; then the ECMP table",),
         remedy=("more queue pairs a connection, adaptive routing, or pinned paths",),
     )

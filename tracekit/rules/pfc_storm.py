@@ -36,7 +36,7 @@ STORMS = ("pfcwd_storms_detected",)
 
 
 @dataclass(frozen=True)
-class PfcStormThresholds(at.PortThresholds):
+class PfcStormThresholds(at.PauseThresholds):
     """When pausing is a storm."""
 
     min_paused_ratio: float = threshold(
@@ -116,7 +116,7 @@ def _finding(
         basis="the ports' own counters",
         scope=scope,
         least=Severity.MAJOR if stormed else Severity.NOTE,
-        lost_ns=most * facts.steps.step_ns,
+        lost_ns=at.paused_ns(facts, involved, most),
         confirm=("show pfc counters; show pfcwd stats   on the switches, twice",),
         remedy=("find the host that pauses first and mend it; keep the watchdog on",),
     )
@@ -127,7 +127,8 @@ RULE = Rule(
     summary="Pauses spread: ports stand still for much of the time.",
     owner="network",
     thresholds=PfcStormThresholds(),
-    queries=("step_breakdown", "hidden_kernels", *at.QUERIES),
+    queries=("step_breakdown", *at.QUERIES, *at.TRANSFER_QUERIES, "port_levels"),
+    kernel_queries=at.TRANSFER_QUERIES,
     evaluate=evaluate,
     doc=__doc__,
     needs=at.NEEDS,

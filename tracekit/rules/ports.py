@@ -23,7 +23,8 @@ from tracekit.wording import safe, share, some
 
 QUERIES = ("port_counters", "network_correlation")
 TRANSFER_QUERIES = ("group_bandwidth", "match_coverage")
-"""What ``stuck_ns`` and ``slowed_ns`` ask of the traces; CUDA graphs hide it."""
+"""What ``stuck_ns``, ``slowed_ns`` and the price of what was lost ask of the traces; CUDA graphs
+hide it."""
 SHARED_QUERIES = (*TRANSFER_QUERIES, "absent_waits")
 """And ``open_price``."""
 TRAFFIC = ("tx_bytes", "rx_bytes")
@@ -68,6 +69,17 @@ class TransferThresholds(PortThresholds):
 
     reached_ratio: float = threshold(
         0.8, "of a link's speed that large transfers reach: what is above it is not called lost"
+    )
+
+
+@dataclass(frozen=True)
+class PauseThresholds(TransferThresholds):
+    """When transfers lost time to pauses."""
+
+    min_pausing_ratio: float = threshold(
+        0.5,
+        "of the time that transfers lose, spent pausing: then pauses are why, and what queues up"
+        " between two of them is lost too",
     )
 
 
@@ -311,13 +323,20 @@ def slow_steps_ns(facts: Facts) -> float:
     return max(0.0, fmean(durs) - median(durs)) if durs else 0.0
 
 
-def cost(facts: Facts, row: Row | None, lost_ns: float = 0.0, shown_ns: float = 0.0) -> Cost:
+def cost(
+    facts: Facts,
+    row: Row | None,
+    lost_ns: float = 0.0,
+    shown_ns: float = 0.0,
+    ranks: Sequence[int] = (),
+) -> Cost:
     """By correlation with the step's time where that was found; else by the time that was lost.
 
-    ``lost_ns``: time of a mean step that transfers lost. Only what no computation hides costs;
-    where in a step it was lost the counters do not say, so it is taken to be hidden like all
-    communication, but for ``shown_ns`` of it by which steps were seen to be longer. Nothing known:
-    an impact that is unknown.
+    ``lost_ns``: time of a mean step that transfers of these ranks lost. Only what no computation
+    hides costs: the replay says what the step would take if they had not lost it. Without one it
+    is not known where in a step it was lost, so it is taken to be hidden like all communication,
+    but for ``shown_ns`` of it by which steps were seen to be longer. Nothing known: an impact that
+    is unknown.
     """
     steps = facts.steps
     if row is not None and row["verdict"] == "cause":
@@ -330,26 +349,48 @@ def cost(facts: Facts, row: Row | None, lost_ns: float = 0.0, shown_ns: float = 
     comm_ns = sum(s.comm_ns for s in parts)
     if not lost_ns or not comm_ns or facts.hidden_ranks:
         return Cost(Impact(), ("counters",), tested_evidence(row))
-    exposed_ns = sum(s.exposed_comm_ns for s in parts)
-    hidden_alike_ns = lost_ns * exposed_ns / comm_ns
-    cost_ns = min(max(hidden_alike_ns, min(shown_ns, lost_ns)), exposed_ns / len(parts))
+    price = _by_replay(facts, lost_ns, ranks)
+    if price is None or price.ns < min(shown_ns, lost_ns):
+        price = _hidden_alike(facts, lost_ns, shown_ns)
     evidence = Evidence(
         "time of a step lost in transfers that no computation hid",
-        cost_ns / 1e9,
+        price.ns / 1e9,
         "s",
         query="port_counters",
     )
-    # If what is hidden stays hidden, all of it is saved; if the rest becomes hidden, the least.
-    hidden_ns = (comm_ns - exposed_ns) / len(parts)
-    most_ns = max(cost_ns, min(lost_ns, exposed_ns / len(parts)))
-    least_ns = min(cost_ns, max(0.0, lost_ns - hidden_ns))
-    impact = facts.impact(Price(cost_ns, "counter share", least_ns, most_ns))
+    impact = facts.impact(price)
     is_worth_it = (impact.step_ratio or 0.0) >= facts.limits(PortThresholds).min_witness_ratio
     return Cost(
         impact,
         ("counters", "step times") if is_worth_it else ("counters",),
         (evidence, *tested_evidence(row)),
     )
+
+
+def _by_replay(facts: Facts, lost_ns: float, ranks: Sequence[int]) -> Price | None:
+    """What a step would take less if these ranks' transfers had not lost so much of their time."""
+    took_ns = _took_ns(facts, ranks)
+    if facts.replay is None or took_ns <= lost_ns:
+        return None
+    saved_ns = facts.replay.saved_at_speed_ns(ranks, 1 - lost_ns / took_ns)
+    if saved_ns is None:
+        return None
+    error = facts.replay.error_ratio or 0.0
+    error_ns = error * facts.steps.step_ns
+    return Price(saved_ns, "replay", saved_ns - error_ns, saved_ns + error_ns, error)
+
+
+def _hidden_alike(facts: Facts, lost_ns: float, shown_ns: float) -> Price:
+    """What is lost, less the share of it that all communication is hidden by."""
+    parts = [s for ranks in facts.steps.by_key.values() for s in ranks.values()]
+    comm_ns = fmean(s.comm_ns for s in parts)
+    exposed_ns = fmean(s.exposed_comm_ns for s in parts)
+    alike_ns = lost_ns * exposed_ns / comm_ns
+    cost_ns = min(max(alike_ns, min(shown_ns, lost_ns)), exposed_ns)
+    # If what is hidden stays hidden, all of it is saved; if the rest becomes hidden, the least.
+    most_ns = max(cost_ns, min(lost_ns, exposed_ns))
+    least_ns = min(cost_ns, max(0.0, lost_ns - (comm_ns - exposed_ns)))
+    return Price(cost_ns, "counter share", least_ns, most_ns)
 
 
 def finding(
@@ -367,18 +408,21 @@ def finding(
     least: Severity = Severity.NOTE,
     lost_ns: float = 0.0,
     shown_ns: float = 0.0,
+    victims: Sequence[int] = (),
     **advice: Unpack[Advice],
 ) -> Finding:
     """A finding over ports: what its counters go with, what it costs, what speaks against it.
 
     ``rows`` are the readings that it rests on, ``counters`` those that may go with slow steps,
-    ``least`` the severity that the counters alone carry.
+    ``least`` the severity that the counters alone carry, ``victims`` whose transfers lost the time
+    where that is not the scope's ranks.
     """
     test = tested(facts, ports, counters)
-    price = cost(facts, test, lost_ns, shown_ns)
+    place_of = scope or scope_of(facts, ports)
+    price = cost(facts, test, lost_ns, shown_ns, tuple(victims) or place_of.ranks)
     against = unproved(rows)
     return facts.finding(
-        scope or scope_of(facts, ports),
+        place_of,
         summary,
         (*evidence, *price.evidence),
         by=price.instruments,
@@ -409,6 +453,16 @@ def _of_groups(facts: Facts, ranks: Iterable[int], value: Callable[[Row], float]
             each = value(row) / max(1, int(row["steps_count"]))
             totals[row["group_id"]] = totals.get(row["group_id"], 0.0) + each
     return max(totals.values(), default=0.0)
+
+
+def _took_ns(facts: Facts, ranks: Iterable[int], each: str = "transfer_mean_ns") -> float:
+    """Time of a step in transfers of these ranks."""
+
+    def took(row: Row) -> float:
+        # Where all steps are warm-up, the median of all has to do.
+        return float(row[each] or row["transfer_p50_ns"]) * int(row["instances_count"])
+
+    return _of_groups(facts, ranks, took)
 
 
 def stuck_ns(facts: Facts, ranks: Iterable[int]) -> float:
@@ -446,12 +500,21 @@ def slowed_ns(facts: Facts, ports: Sequence[Port], foreign_per_s: float = 0.0) -
     says at what speed it runs.
     """
     needed_ns = _needed_ns(facts, ports, foreign_per_s)
-    took_ns = _of_groups(
-        facts,
-        {r for p in ports for r in owners(p)},
-        lambda row: float(row["transfer_p50_ns"]) * int(row["instances_count"]),
-    )
-    return 0.0 if needed_ns is None else max(0.0, took_ns - needed_ns)
+    ranks = {r for p in ports for r in owners(p)}
+    took_ns = _took_ns(facts, ranks)
+    if needed_ns is None or took_ns <= needed_ns:
+        return 0.0
+    # What the quicker ones took is enough, whatever the link's speed says.
+    quick_ns = _took_ns(facts, ranks, "transfer_p25_ns")
+    return took_ns - min(needed_ns, quick_ns)
+
+
+def paused_ns(facts: Facts, ports: Sequence[Port], ratio: float) -> float:
+    """Time of a step that transfers through these ports lost, which paused for this share of it:
+    all that they lost where pauses are why, else the pauses alone."""
+    paused, slowed = ratio * facts.steps.step_ns, slowed_ns(facts, ports)
+    is_why = paused >= facts.limits(PauseThresholds).min_pausing_ratio * slowed
+    return max(paused, slowed) if is_why else paused
 
 
 def held_ns(facts: Facts, port: Port, own_per_s: float, usual_per_s: float) -> float:

@@ -40,7 +40,7 @@ STALLS = ("pci_read_stall_events", "pci_write_stall_events", "pci_buffer_overflo
 
 
 @dataclass(frozen=True)
-class SlowReceiverThresholds(at.PortThresholds):
+class SlowReceiverThresholds(at.PauseThresholds):
     """When a host is too slow for what it receives."""
 
     min_paused_ratio: float = threshold(
@@ -129,7 +129,7 @@ def _finding(
         rows=rows,
         counters=at.PAUSES,
         basis="who sent the pauses",
-        lost_ns=(worst.ratio or 0.0) * facts.steps.step_ns,
+        lost_ns=at.paused_ns(facts, ports, worst.ratio or 0.0),
         confirm=(
             "ethtool -S on the host: tx pause, outbound PCIe stalls; lspci -vv: width and speed",
         ),
@@ -142,7 +142,8 @@ RULE = Rule(
     summary="A host pauses the switch: it cannot take in what it is sent.",
     owner="hardware",
     thresholds=SlowReceiverThresholds(),
-    queries=("step_breakdown", "hidden_kernels", *at.QUERIES),
+    queries=("step_breakdown", *at.QUERIES, *at.TRANSFER_QUERIES, "port_levels"),
+    kernel_queries=at.TRANSFER_QUERIES,
     evaluate=evaluate,
     doc=__doc__,
     needs=at.NEEDS,

@@ -125,7 +125,8 @@ def _finding(
     first = max(foreign, key=lambda f: (not at.unproved(f.port.of([f.counter])), f.link_ratio))
     ports = at.proved_first({f.port.link: f.port for f in foreign}.values())
     step_ns = facts.steps.step_ns
-    held_ns = first.link_ratio * step_ns
+    # Its bytes take their time at the speed that transfers reach, as the job's own do.
+    held_ns = first.link_ratio * step_ns / limits.reached_ratio
     lost_ns = min(at.slowed_ns(facts, ports, foreign_per_s=first.bytes_per_s), held_ns)
     most_ns = min(at.open_price(facts, ports, foreign_per_s=first.bytes_per_s).most_ns, held_ns)
     if not step_ns or max(lost_ns, most_ns) < limits.min_lost_ratio * step_ns:

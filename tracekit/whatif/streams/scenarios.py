@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -111,6 +112,26 @@ class StreamReplay:
             for w in self.windows
         ]  # fmt: skip
         return _one_time(self.windows, events)
+
+    def step_s_at_speed(self, ranks: Iterable[int], factor: float) -> float:
+        """Length of a step if no transfer between hosts that these ranks take part in took longer
+        than so many times the mean of its like, in s."""
+        chosen, hosts = set(ranks), self._places.hosts
+        slowed = [
+            (window, number, call)
+            for window in self.windows
+            for number, call in window.calls.items()
+            if chosen & set(call.starts) and len({hosts.get(r, r) for r in call.starts}) > 1
+        ]
+        took: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        for _, _, call in slowed:
+            took[call.lane, *alike(call)] += transfers_of(call).values()
+        changed = {id(w): dict(w.calls) for w in self.windows}
+        for window, number, call in slowed:
+            most = round(factor * fmean(took[call.lane, *alike(call)]))
+            shorter = {r: min(ns, most) for r, ns in transfers_of(call).items()}
+            changed[id(window)][number] = replace(call, transfers=shorter)
+        return _time_without([replace(w, calls=changed[id(w)]) for w in self.windows], set())
 
     def analyse(self, causes: Sequence[Cause] = ()) -> CollectivesWhatIf:
         """Replay in all the ways that the metrics need.

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from tracekit.expect import expect
-
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -126,6 +124,8 @@ def settled(job: JobDescription, seen: Sequence[Row]) -> Expectation:
     A stage that was found by what is seen proves nothing about the data-parallel operations, so
     it stays a field that was assumed.
     """
+    from tracekit.expect import expect
+
     expectation = expect(job)
     ops = {str(r["op"]) for r in seen if r["group_kind"] == "dp" and (r["bytes_per_step"] or 0) > 0}
     if job.parallelism.zero_stage is not None or not ops & {"all_gather", "reduce_scatter"}:

@@ -25,6 +25,7 @@ from tracekit.errors import TracekitError
 from tracekit.version import __version__
 from tracekit.wording import safe_lines
 
+VERSION_LINE = f"tracekit {__version__}\n"
 EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
 
@@ -48,7 +49,7 @@ _ClickException: type[Exception] = next(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"tracekit {__version__}")
+        typer.echo(VERSION_LINE, nl=False)
         raise typer.Exit
 
 
@@ -84,9 +85,6 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     gc.set_threshold(50_000, 20, 50)
     # Typer checks values with pydantic, which would look for plugins in every installed package.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    from tracekit.cli import commands
-
-    commands.register(app)
     prepare_streams()
     watch_interrupts()
     sys.exit(_run(arguments))
@@ -94,7 +92,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 def _run(arguments: list[str] | None) -> int:
     try:
-        result = app(args=arguments, prog_name="tracekit", standalone_mode=False)
+        result = _called(sys.argv[1:] if arguments is None else arguments)
         with to_stdout():
             pass  # what libraries wrote
     except TracekitError as error:
@@ -127,6 +125,17 @@ def _run(arguments: list[str] | None) -> int:
     if STATE.is_interrupted:
         return _interrupted()
     return result if isinstance(result, int) else 0
+
+
+def _called(arguments: list[str]) -> object:
+    if arguments == ["--version"]:  # as the option does, without what reads options
+        with to_stdout() as stream:
+            stream.write(VERSION_LINE)
+        return 0
+    from tracekit.cli import commands
+
+    commands.register(app)
+    return app(args=arguments, prog_name="tracekit", standalone_mode=False)
 
 
 def _interrupted() -> int:

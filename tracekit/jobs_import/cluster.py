@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from tracekit.ingest.nccl.messages import ENV_ALLOWED
 from tracekit.job import JobDescription
 from tracekit.jobs_import.values import described, items, mapping, whole
 
@@ -356,6 +355,8 @@ def _required_products(value: Any, depth: int = 0) -> Iterator[str]:
 
 
 def _environment(spec: dict[str, Any]) -> Iterator[str]:
+    from tracekit.ingest.nccl.messages import ENV_ALLOWED  # patterns that take 20 ms to make
+
     for container in spec["containers"]:
         for entry in items(mapping(container).get("env")):
             name, value = (str(mapping(entry).get(key, "")) for key in ("name", "value"))

@@ -35,7 +35,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tracekit.expect import expect
 from tracekit.findings import Evidence, Finding, Impact, Scope, Severity
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
 from tracekit.rules.prices import at_most
@@ -105,6 +104,8 @@ def evaluate(facts: Facts, limits: TrafficMismatchThresholds) -> RuleOutcome:
         *(m for row in rows if (m := _misplaced(facts, row, limits)) and m.kind not in wrong),
     ]
     if not mismatches and all(row["expected_bytes"] is None for row in rows):
+        from tracekit.expect import expect
+
         unknown = expect(facts.description).unknown
         what = f"{NEEDS}: {listed(unknown[:6])}" if unknown else "sizes of messages in the traces"
         return facts.lacking(what, CAPTURE)

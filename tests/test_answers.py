@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import zlib
 from pathlib import Path
+from typing import Any
+
+import grimp
+import pytest
 
 import tracekit
-from tracekit import catalog, macros
+from soaks import soak
+from tracekit import api, cache, catalog, kept, macros
 from tracekit.api import OpenRun
+from tracekit.cli import main
+from tracekit.kept import Kept
+from tracekit.runs import build
 from tracekit.schema import TABLES
+from tracekit.store import Selection, reader
+from tracekit.target import Target
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDED = ROOT / "fixtures" / "recorded"
@@ -44,3 +58,289 @@ def test_a_report_is_the_same_whatever_was_made_before() -> None:
                 assert run.con
             told.append(run.diagnose().to_json())
     assert told[0] == told[1]
+
+
+# ---------------------------------------------------------------- kept answers
+
+
+def kept_files(run: Path) -> list[Path]:
+    return sorted((run / "answers").glob("*"))
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run that was diagnosed once, and the report."""
+    run = tmp_path_factory.mktemp("runs") / "run"
+    api.ingest(RECORDED / "ddp-slow-rank", run=run).close()
+    return run, told(run)
+
+
+@pytest.fixture
+def run(asked: tuple[Path, str], tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(asked[0], tmp_path / "run"))
+
+
+@pytest.fixture
+def report(asked: tuple[Path, str]) -> str:
+    return asked[1]
+
+
+def told(run: Path, **options: Any) -> str:
+    """The report, without the run's name."""
+    with tracekit.open(run) as opened:
+        opened.name, opened.target = "a run", Target(("run",))
+        return str(opened.diagnose(**options).to_json())
+
+
+def times_asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Queries that DuckDB is asked from now on."""
+    names: list[str] = []
+    execute = catalog.execute
+
+    def counted(con: Any, query: catalog.Query, params: Any) -> Any:
+        names.append(query.name)
+        return execute(con, query, params)
+
+    monkeypatch.setattr(catalog, "execute", counted)
+    return names
+
+
+@pytest.mark.parametrize(
+    "job",
+    soak(
+        sorted(p.parent.name for p in RECORDED.glob("*/truth.json")),
+        fast=["ddp-dataloader-stall", "pp-uneven-stages"],
+    ),
+)
+def test_a_kept_answer_is_the_answer(job: str, tmp_path: Path) -> None:
+    """Of every query, and so of the report, the replay's prices included."""
+    api.ingest(RECORDED / job, run=tmp_path / "run").close()
+    first = told(tmp_path / "run")
+    for query in catalog.queries():
+        with tracekit.open(tmp_path / "run") as opened:
+            if query.completed is not None:
+                continue  # what fills it in comes after
+            fresh = opened.table(query.name)
+            answers = Kept(opened.run)
+            answers.add(query, {}, fresh.to_pylist())
+            answers.save()
+            again = Kept(opened.run).rows(query, {})
+            assert again is not None and repr(again) == repr(fresh.to_pylist()), query.name
+    assert told(tmp_path / "run") == first
+
+
+def test_the_second_diagnosis_asks_nothing(
+    run: Path, report: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = times_asked(monkeypatch)
+    monkeypatch.setattr(reader, "connect", None)  # who calls it fails
+    assert told(run) == report
+    assert not names
+
+
+def test_rules_and_thresholds_are_not_kept(run: Path, report: str) -> None:
+    def rules(text: str) -> set[str]:
+        return {f["rule"] for f in json.loads(text)["findings"]}
+
+    assert "slow-host" in rules(report)
+    assert "slow-host" not in rules(told(run, ignore=["slow-host"]))
+    strict = {"rules": {"exposed-communication": {"min_exposed_ratio": 0.99}}}
+    assert rules(report) - rules(told(run, config=strict)) == {"exposed-communication"}
+
+
+def test_what_a_narrow_diagnosis_did_not_ask_the_next_one_does(
+    run: Path, report: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(run / "answers")
+    told(run, select=["gc-pause"])
+    names = times_asked(monkeypatch)
+    assert told(run) == report
+    assert "straggler" in names and not {"gc_pause", "job_sources"} & set(names)
+
+
+def test_another_selection_has_answers_of_its_own(run: Path, report: str) -> None:
+    def of(**selected: Any) -> str:
+        with tracekit.open(run, selection=Selection(**selected)) as opened:
+            opened.name, opened.target = "a run", Target(("run",))
+            return str(opened.diagnose().to_json())
+
+    part = of(ranks=((0, 1),))
+    assert part != report
+    assert len(kept_files(run)) == 2
+    assert of(ranks=((0, 1),)) == part
+    assert told(run) == report
+
+
+@pytest.mark.parametrize("what", ["another asker", "other tables"])
+def test_what_answers_depend_on_makes_them_stale(
+    what: str, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if what == "other tables":
+        monkeypatch.setattr(build, "derive_version", lambda: what)
+    else:
+        monkeypatch.setattr(kept, "_asker", lambda: what)
+    names = times_asked(monkeypatch)
+    told(run)
+    assert "straggler" in names
+    assert len(kept_files(run)) == 2
+
+
+def damaged(body: bytes, what: str) -> bytes:
+    """A file of answers that is not as it was written, or that somebody else wrote."""
+    said = json.loads(body.partition(b"\n")[2])
+    rows = said["rows"]
+    if what == "cut":
+        return body[:-100]
+    if what == "flipped":
+        return body[:2000] + bytes([body[2000] ^ 4]) + body[2001:]
+    if what == "no JSON":
+        return b"\x80\x04K\x01."
+    if what == "deep":
+        inner = b"[" * 100_000
+        return b'{"crc32": %d}\n' % zlib.crc32(inner) + inner
+    if what == "a column less":
+        del rows["straggler"][0]
+    if what == "unequal columns":
+        rows["straggler"][0].pop()
+    if what == "other types":
+        rows["straggler"][0][:] = ["a rank" for _ in rows["straggler"][0]]
+        said["figures"] = {name: {"a": "price"} for name in said["figures"]}
+    if what == "no columns":
+        said["rows"] = dict.fromkeys(rows, 7)
+    if what == "a great number":
+        rows["straggler"][0][:] = [10**400 for _ in rows["straggler"][0]]
+    if what == "half a character":
+        rows["job_sources"][1][:] = ["\ud800" for _ in rows["job_sources"][1]]
+    if what == "a list":
+        said = [said]
+    inner = json.dumps(said).encode()
+    return b'{"crc32": %d}\n' % zlib.crc32(inner) + inner
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "cut",
+        "flipped",
+        "no JSON",
+        "deep",
+        "a column less",
+        "unequal columns",
+        "other types",
+        "no columns",
+        "a great number",
+        "half a character",
+        "a list",
+    ],
+)
+def test_damaged_answers_are_asked_again(
+    what: str, run: Path, report: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file,) = kept_files(run)
+    whole = file.read_bytes()
+    file.write_bytes(damaged(whole, what))
+    names = times_asked(monkeypatch)
+    assert told(run) == report
+    assert names
+    names.clear()
+    assert told(run) == report  # and they are whole again
+    assert not names
+
+
+def test_nothing_is_written_where_nothing_may_be(run: Path, report: str) -> None:
+    shutil.rmtree(run / "answers")
+    run.chmod(0o555)
+    try:
+        assert told(run) == report
+        assert not (run / "answers").exists()
+    finally:
+        run.chmod(0o755)
+
+
+def test_a_link_in_the_place_of_the_folder_is_not_followed(
+    run: Path, report: str, tmp_path: Path
+) -> None:
+    shutil.rmtree(run / "answers")
+    (tmp_path / "elsewhere").mkdir()
+    (run / "answers").symlink_to(tmp_path / "elsewhere")
+    assert told(run) == report
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_pipe_in_the_place_of_the_file_is_not_read(run: Path, report: str) -> None:
+    (file,) = kept_files(run)
+    file.unlink()
+    os.mkfifo(file)
+    assert told(run) == report
+
+
+def test_what_is_kept_is_bounded(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = len(kept_files(run)[0].read_bytes())
+    monkeypatch.setattr(kept, "FILE_BYTES", whole // 2)
+    monkeypatch.setattr(kept, "FILES_COUNT", 2)
+    for asker in "abc":
+        monkeypatch.setattr(kept, "_asker", asker.__str__)
+        told(run, select=["gc-pause"])
+        told(run)
+    files = kept_files(run)
+    assert len(files) == 2
+    assert all(0 < file.stat().st_size <= whole // 2 + 64 for file in files)
+    names = times_asked(monkeypatch)
+    told(run)
+    assert names and "job_attempts" not in names  # the long ones were left out
+
+
+def test_a_cached_run_goes_with_its_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path))
+    with tracekit.open(RECORDED / "ddp-gc-pause") as opened:
+        opened.diagnose(select=["gc-pause"])
+    assert kept_files(opened.path)
+    (gone,) = cache.clear()
+    assert not gone.left_count and not opened.path.exists()
+
+
+def test_what_decides_about_an_answer_is_listed() -> None:
+    """What the catalogue, the store and the replays import, but what decides about no row."""
+    graph = grimp.build_graph("tracekit")
+    found = {"tracekit.answers", "tracekit.kept"}
+    for asker in ("catalog", "replays", "store"):
+        found |= {f"tracekit.{asker}", *graph.find_upstream_modules(f"tracekit.{asker}")}
+    no_difference = {
+        "tracekit.errors",  # how it says no
+        "tracekit.ranges",  # of ranks, in words
+        "tracekit.values",  # rows as they are written
+        "tracekit.wording",
+    }
+    below = {"tracekit." + s.removesuffix(".py").replace("/", ".") for s in kept.ASKED_SOURCES}
+    assert {
+        m for m in found if not any(m == b or m.startswith(f"{b}.") for b in below)
+    } <= no_difference
+    package = Path(tracekit.__file__).parent
+    assert all((package / name).exists() for name in kept.ASKED_SOURCES)
+
+
+def test_a_query_writes_kept_rows_as_it_writes_asked_ones(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def written(*words: str) -> str:
+        with pytest.raises(SystemExit) as end:
+            main(["query", str(run), *words])
+        assert not end.value.code
+        return capsys.readouterr().out
+
+    ways = [
+        ("overlap",),
+        ("overlap", "--format", "csv"),
+        ("job_ranks", "--format", "json"),
+        ("overlap", "--param", "rounding=hta"),
+        ("temporal_breakdown",),
+        ("nccl_groups",),
+    ]
+    shutil.rmtree(run / "answers")
+    asked = [written(*words) for words in ways]
+    monkeypatch.setattr(reader, "connect", None)  # who calls it fails
+    assert [written(*words) for words in ways] == asked
+    assert asked[3] != asked[0]

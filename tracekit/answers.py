@@ -1,4 +1,5 @@
-"""What named queries answer of an open run: each is asked once, with no more made than it needs.
+"""What named queries answer of an open run: what was answered before is kept, and to ask the rest
+no more is made than they need.
 
 To make a view takes half a ms and a macro two, whether or not a query reads it: of a hundred of
 them most queries need ten.
@@ -7,13 +8,15 @@ them most queries need ten.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from tracekit import catalog
 from tracekit.errors import QueryError
+from tracekit.kept import Figure, Kept, Rows
 from tracekit.runs import available_cpus
 from tracekit.store import Run, beside
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
     from tracekit.catalog import Query
 
-Rows = list[dict[str, Any]]
+F = TypeVar("F", bound=Figure)
 
 NO_PARAMS: Mapping[str, object] = {}
 QUERY_THREADS = 4
@@ -49,26 +52,45 @@ class Answers:
         )
         return con
 
-    @property
-    def _may_have_hosts(self) -> bool:
-        return not isinstance(self._run, Run) or self._run.may_have_hosts
+    @cached_property
+    def kept(self) -> Kept | None:
+        """What was answered before; nothing is known of a connection's."""
+        return Kept(self._run) if isinstance(self._run, Run) else None
 
-    def with_domains(self, filled: Iterable[str]) -> set[str]:
+    def with_domains(self, filled: Collection[str]) -> set[str]:
         """The same names of tables, and ``annotation:domain`` of every domain that has rows."""
         if "annotation" not in filled:
             return set(filled)
-        con = self._run.prepare(["annotation"]) if isinstance(self._run, Run) else self._run
-        return catalog.with_domains(con, set(filled))
+
+        def asked() -> list[str]:
+            con = self._run.prepare(["annotation"]) if isinstance(self._run, Run) else self._run
+            return sorted(catalog.with_domains(con, filled))
+
+        return set(self.figure("domains", "VARCHAR[]", asked))
+
+    def figure(self, name: str, type_: str, ask: Callable[[], F]) -> F:
+        """What ``ask`` makes of this run, of a DuckDB type; ``name`` says what that is."""
+        if self.kept is None:
+            return ask()
+        return cast("F", self.kept.figure(name, type_, ask))
 
     def rows(self, name: str) -> Rows:
         """The rows of a named query. QueryError where DuckDB refuses."""
-        return _rows(self.con([catalog.find(name)]), name)
+        ((_, found),) = self.each([name])
+        if isinstance(found, QueryError):
+            raise found
+        return found
 
     @contextmanager
-    def sharing(self, names: Sequence[str]) -> Iterator[None]:
+    def sharing(self, names: Iterable[str]) -> Iterator[None]:
         """Within it, what several of these queries derive is derived once."""
+        names = [n for n in names if self.kept_rows(n) is None]
+        if not names:
+            yield
+            return
         con = self.con(map(catalog.find, names))
-        with catalog.shared(con, names, may_have_hosts=self._may_have_hosts):
+        hosts = not isinstance(self._run, Run) or self._run.may_have_hosts
+        with catalog.shared(con, names, may_have_hosts=hosts):
             yield
 
     def each(
@@ -79,6 +101,35 @@ class Answers:
         A small run has one thread in DuckDB, because planning takes longer than running; then
         queries run beside each other, on as many cores as there are up to ``QUERY_THREADS``.
         """
+        kept = {name: self.kept_rows(name, params) for name in names}
+        asked = self._asked([name for name in names if kept[name] is None], params)
+        for name in names:
+            rows = kept[name]
+            if rows is not None:
+                yield name, rows
+                continue
+            _, found = next(asked)
+            if not isinstance(found, QueryError):
+                self.keep(name, params, found)
+            yield name, found
+
+    def save(self) -> None:
+        """Keep what was asked for the next time, where the run may be written."""
+        if self.kept is not None:
+            self.kept.save()
+
+    def keep(self, name: str, params: Mapping[str, object], rows: Rows) -> None:
+        """Keep the rows of a query that was asked elsewhere."""
+        if self.kept is not None:
+            self.kept.add(catalog.find(name), params, rows)
+
+    def kept_rows(self, name: str, params: Mapping[str, object] = NO_PARAMS) -> Rows | None:
+        """The rows of a named query, if they are known without asking."""
+        return None if self.kept is None else self.kept.rows(catalog.find(name), params)
+
+    def _asked(
+        self, names: Sequence[str], params: Mapping[str, object]
+    ) -> Iterator[tuple[str, Rows | QueryError]]:
         if not names:
             return
         con = self.con(map(catalog.find, names))

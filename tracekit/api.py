@@ -244,7 +244,9 @@ class OpenRun:
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         self.close()
-        if isinstance(error, Exception) and not isinstance(error, TracekitError):
+        if isinstance(error, DamagedRunError):  # seen once DuckDB read a file
+            self._leave_cache(error)
+        elif isinstance(error, Exception) and not isinstance(error, TracekitError):
             self._blame_damage(error)
 
     def _blame_damage(self, error: Exception) -> None:
@@ -255,10 +257,13 @@ class OpenRun:
         try:
             store.verify(self.path, self.run.manifest.files)
         except DamagedRunError as damaged:
-            if cache.is_kept(self.path):
-                cache.drop(self.path)
-                damaged.hint = "it has left the cache: the same command reads the files again"
+            self._leave_cache(damaged)
             raise damaged from error
+
+    def _leave_cache(self, damaged: DamagedRunError) -> None:
+        if cache.is_kept(self.path):
+            cache.drop(self.path)
+            damaged.hint = "it has left the cache: the same command reads the files again"
 
 
 def _frame(table: pa.Table) -> pl.DataFrame:
@@ -330,7 +335,7 @@ def open(  # the name that DESIGN gives it: used as tracekit.open
             )
         _bring_up_to_date(folder, memory_bytes)
         _sweep(folder)
-        opened = store.open_run(folder, selection, memory_bytes=memory_bytes)
+        opened = _opened(folder, selection, memory_bytes)
     else:
         exporter = str(nsys) if nsys is not None else None
         opened = _open_cached(
@@ -342,6 +347,16 @@ def open(  # the name that DESIGN gives it: used as tracekit.open
     # What was read of many paths is kept in one folder, which is a run with its description.
     target = Target(named, jobs) if len(given) <= SHOWN_PATHS else Target((str(opened.path),))
     return OpenRun(chosen, " ".join(named[:SHOWN_PATHS]) + more, target)
+
+
+def _opened(folder: Path, selection: Selection | None, memory_bytes: int | None) -> store.Run:
+    """An open run; without DuckDB, until it is asked, where answers of its tables are kept."""
+    from tracekit.kept import path_of
+
+    run = store.open_run(folder, selection, memory_bytes=memory_bytes, lazily=True)
+    if not path_of(run).is_file():
+        run.prepare(())
+    return run
 
 
 def _bring_up_to_date(folder: Path, memory_bytes: int | None) -> None:
@@ -421,7 +436,7 @@ def _open_cached(
     folder = _cached(paths, job, *reading)
     _sweep(folder)
     try:
-        return store.open_run(folder, selection, memory_bytes=memory_bytes)
+        return _opened(folder, selection, memory_bytes)
     except StoreError as error:  # a cached run that is damaged is worth nothing: read again
         _drop_damaged(folder, error)
     folder = _cached(paths, job, *reading)

@@ -42,7 +42,7 @@ CACHED_MARK = "tracekit-cached.json"
 _NAME = re.compile(r"[0-9a-f]{24}")
 _OURS = re.compile(
     r"manifests/\d+\.json|data/[0-9a-f]{24}/(?:\w+-\d+\.parquet|shard\.json)"
-    r"|derived/[0-9a-f]{24}/\w+\.parquet|tmp/(?:[^/]+-\d+-[0-9a-f]{8}|spill)(?:/.*)?|\.used",
+    r"|answers/[0-9a-f]{24}\.json|derived/[0-9a-f]{24}/\w+\.parquet|tmp/(?:[^/]+-\d+-[0-9a-f]{8}|spill)(?:/.*)?|\.used",
     re.DOTALL,
 )
 """Paths of what a cached run consists of, beside its marks."""

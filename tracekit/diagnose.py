@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from statistics import median
@@ -17,9 +17,10 @@ from tracekit.rules.base import STEPS_QUERY, KernelThresholds
 from tracekit.rules.windows import OVER, WINDOWS
 
 if TYPE_CHECKING:
-    from tracekit.answers import Answers, Rows
+    from tracekit.answers import Answers
     from tracekit.catalog import Query
     from tracekit.job import JobDescription
+    from tracekit.kept import Rows
     from tracekit.rules.base import Replay
 
 LONG_SILENCE_NS = 10**9
@@ -66,7 +67,9 @@ def diagnosed(
     config = config or DiagnoseConfig()
     rules = configured(select=config.select, ignore=config.ignore)
     facts = gather(answers, job, filled, description, rules, config.report)
-    return facts, build_report(facts, inputs, config)
+    report = build_report(facts, inputs, config)
+    answers.save()
+    return facts, report
 
 
 def gather(
@@ -135,7 +138,7 @@ def gather(
 
 
 class _LaterReplay:
-    """A replay of ranks, loaded when a rule first asks: most jobs need no price by replay."""
+    """A replay of ranks, made when a rule first asks what is not kept: most jobs need no price."""
 
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
@@ -146,37 +149,48 @@ class _LaterReplay:
 
         return RankReplay(self._answers.con())
 
+    def _price(self, name: str, ask: Callable[[Replay], float | None]) -> float | None:
+        def asked() -> float | None:
+            found = ask(self._loaded)
+            return None if found is None else float(found)
+
+        return self._answers.figure(f"replay {name}", "DOUBLE", asked)
+
     def saved_ns(self, ranks: Sequence[int]) -> float | None:
-        return self._loaded.saved_ns(ranks)
+        return self._price(f"saved_ns {sorted(ranks)}", lambda r: r.saved_ns(ranks))
 
     def saved_at_most_ns(self, ranks: Sequence[int]) -> float | None:
-        return self._loaded.saved_at_most_ns(ranks)
+        return self._price(f"saved_at_most_ns {sorted(ranks)}", lambda r: r.saved_at_most_ns(ranks))
 
     def saved_at_speed_ns(self, ranks: Sequence[int], factor: float) -> float | None:
         return self._loaded.saved_at_speed_ns(ranks, factor)
 
     def saved_evenly_ns(self) -> float | None:
-        return self._loaded.saved_evenly_ns()
+        return self._price("saved_evenly_ns", lambda r: r.saved_evenly_ns())
 
     def saved_by_operations_ns(self, rank: int) -> float | None:
-        return self._loaded.saved_by_operations_ns(rank)
+        return self._price(
+            f"saved_by_operations_ns {rank}", lambda r: r.saved_by_operations_ns(rank)
+        )
 
     def saved_by_even_stages_ns(self) -> float | None:
-        return self._loaded.saved_by_even_stages_ns()
+        return self._price("saved_by_even_stages_ns", lambda r: r.saved_by_even_stages_ns())
 
     def idle_beyond_hand_overs_ns(self) -> float | None:
-        return self._loaded.idle_beyond_hand_overs_ns()
+        return self._price("idle_beyond_hand_overs_ns", lambda r: r.idle_beyond_hand_overs_ns())
 
     def slowdown(self, rank: int) -> float | None:
-        return self._loaded.slowdown(rank)
+        return self._price(f"slowdown {rank}", lambda r: r.slowdown(rank))
 
     @property
     def error_ratio(self) -> float | None:
-        return self._loaded.error_ratio
+        return self._price("error_ratio", lambda r: r.error_ratio)
 
     @property
     def is_by_streams(self) -> bool:
-        return self._loaded.is_by_streams
+        return self._answers.figure(
+            "replay is_by_streams", "BOOLEAN", lambda: self._loaded.is_by_streams
+        )
 
 
 def _broken(answers: Answers, attempt: int) -> frozenset[int]:

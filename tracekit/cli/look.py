@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracekit.cli import options as o
-from tracekit.cli.output import check_target, write_rows, write_text
+from tracekit.cli.output import Listed, check_target, write_rows, write_text
 from tracekit.cli.state import note, progress_bar
 from tracekit.errors import InputError, UsageError
 from tracekit.wording import safe
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tracekit.api import OpenRun
     from tracekit.catalog import Query
     from tracekit.store import Selection
@@ -51,18 +53,13 @@ def open_target(
 
 
 SHOWN_LOSSES = 2
-_LOSSES = """
-SELECT path, status, reason FROM source WHERE status IN ('empty', 'partial', 'unreadable')
-ORDER BY status DESC, path, source_id
-"""
+LOST = ("unreadable", "partial", "empty")
 
 
 def tell_losses(run: OpenRun) -> None:
     """Which files were not read, or not whole, on stderr: rows do not show what they lack."""
-    from tracekit import store
-
-    # The view of this table alone: all of them and the macros cost more than many a query.
-    lost = store.rows_of(run.run.prepare(["source"]), _LOSSES).to_pylist()
+    rows = [r for r in run.answers.rows("job_sources") if r["status"] in LOST]
+    lost = sorted(rows, key=lambda r: (LOST.index(r["status"]), r["path"], r["source_id"]))
     for row in lost[:SHOWN_LOSSES]:
         reason = f" ({safe(row['reason'])})" if row["reason"] else ""
         note(f"note: {row['status']}: {safe(row['path'])}{reason}")
@@ -148,7 +145,36 @@ def query(
     chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
     with open_target(paths, job, chosen, workers, memory) as run:
         tell_losses(run)
-        write_rows(run.table(name, **_params(param)), format_, output)
+        write_rows(_asked(run, name, _params(param), format_), format_, output)
+
+
+KEPT_CELLS = 10_000
+"""Answers of up to this many values are kept beside the run."""
+
+
+def _asked(
+    run: OpenRun, name: str, given: dict[str, str], format_: o.TableFormat
+) -> pa.Table | Listed:
+    """The rows of a query; as they are kept where they are, without a start of DuckDB and Arrow."""
+    from tracekit import catalog
+
+    query = catalog.find(name)
+    defaults = {p.name: p.default for p in query.params}
+    params = {k: v for k, v in query.bind(given).items() if v != defaults[k]}
+    if query.completed is not None or format_ is o.TableFormat.parquet:
+        return run.table(name, **given)
+    rows = run.answers.kept_rows(name, params)
+    if rows is None:
+        table = run.table(name, **given)
+        if table.num_rows * table.num_columns <= KEPT_CELLS:
+            run.answers.keep(name, params, table.to_pylist())
+            run.answers.save()
+        return table
+    return Listed(
+        [c.name for c in query.columns],
+        [[row[c.name] for row in rows] for c in query.columns],
+        [c.type not in ("INTEGER", "BIGINT", "DOUBLE") for c in query.columns],
+    )
 
 
 def _query_line(query: Query) -> str:

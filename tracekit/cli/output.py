@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,8 +78,17 @@ def _replacing(path: Path) -> Iterator[Path]:
             draft.unlink(missing_ok=True)
 
 
-def write_rows(rows: pa.Table, format_: TableFormat, path: Path | None = None) -> None:
-    """Rows in the given format."""
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Columns as Python has them, to be written as an Arrow table is without Arrow's start."""
+
+    column_names: list[str]
+    columns: list[list[Any]]
+    is_text: list[bool]
+
+
+def write_rows(rows: pa.Table | Listed, format_: TableFormat, path: Path | None = None) -> None:
+    """Rows in the given format; Parquet is written of Arrow tables only."""
     if format_ is TableFormat.parquet:
         _write_parquet(rows, path)
     elif format_ is TableFormat.csv:
@@ -106,7 +116,7 @@ def _write_parquet(rows: pa.Table, path: Path | None) -> None:
     note(f"wrote {path}")
 
 
-def _csv(rows: pa.Table) -> str:
+def _csv(rows: pa.Table | Listed) -> str:
     import csv
     import io
 
@@ -133,7 +143,7 @@ def _csv_value(value: object) -> object:
     return "'" + text if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
-def _plain(rows: pa.Table) -> list[dict[str, Any]]:
+def _plain(rows: pa.Table | Listed) -> list[dict[str, Any]]:
     """Rows as JSON can hold them: no NaN, no infinity."""
     names = rows.column_names
     return [dict(zip(names, map(_finite, row), strict=True)) for row in _rows(rows)]
@@ -150,8 +160,10 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def _rows(rows: pa.Table) -> list[tuple[Any, ...]]:
+def _rows(rows: pa.Table | Listed) -> list[tuple[Any, ...]]:
     """Rows as Python has them; by column, since a name may stand twice."""
+    if isinstance(rows, Listed):
+        return list(zip(*rows.columns, strict=True))
     if not rows.num_columns:
         return [()] * rows.num_rows
     return list(zip(*map(_values, rows.columns), strict=True))
@@ -202,7 +214,7 @@ def _time(scalar: pa.Scalar) -> str:
     return f"{number} {unit} since 1970"
 
 
-def _table(rows: pa.Table) -> str:
+def _table(rows: pa.Table | Listed) -> str:
     """Aligned columns: numbers right, text left, nothing cut."""
     names = [safe(name) for name in rows.column_names]
     body = [[_cell(v) for v in row] for row in _rows(rows)]
@@ -220,7 +232,9 @@ def _table(rows: pa.Table) -> str:
     return "\n".join([line(names), line(rule), *(line(r) for r in body), count]) + "\n"
 
 
-def _is_text(rows: pa.Table, index: int) -> bool:
+def _is_text(rows: pa.Table | Listed, index: int) -> bool:
+    if isinstance(rows, Listed):
+        return rows.is_text[index]
     import pyarrow as pa
 
     kind = rows.schema.field(index).type

@@ -7,7 +7,7 @@ that was killed are found again and kept.
 
 from tracekit.runs.build import Staleness, derive_again, ingest, is_up_to_date, staleness
 from tracekit.runs.execute import Progress, sweep_dead_work
-from tracekit.runs.keys import job_digest
+from tracekit.runs.keys import job_digest, sources_digest
 from tracekit.runs.plan import ShardTask, available_cpus, spread
 from tracekit.runs.sources import (
     columns_of,
@@ -33,6 +33,7 @@ __all__ = [
     "is_up_to_date",
     "job_digest",
     "job_of",
+    "sources_digest",
     "spread",
     "staleness",
     "sweep_dead_work",

@@ -145,10 +145,16 @@ def derive_version() -> str:
     The version, and a hash of the source text of ``DERIVE_SOURCES``: a number that somebody has
     to raise is forgotten. A few milliseconds, once a process.
     """
+    return sources_digest(DERIVE_SOURCES)
+
+
+def sources_digest(names: Sequence[str]) -> str:
+    """The version, and a hash of modules' and folders' text, named below the package's folder."""
     digest = hashlib.sha256()
-    for name in DERIVE_SOURCES:
+    for name in names:
         path = Path(__file__).parent.parent / name
-        for file in sorted(path.glob("*.py")) if path.is_dir() else [path]:
+        found = (p for p in path.rglob("*") if p.suffix in (".py", ".sql", ".toml"))
+        for file in sorted(found) if path.is_dir() else [path]:
             with contextlib.suppress(OSError):  # a build without sources has its version
                 digest.update(f"{file.name}\0".encode() + file.read_bytes())
     return f"{__version__}+{digest.hexdigest()[:16]}"

@@ -6,6 +6,7 @@ What the manifest does not list does not exist: a crash leaves no half run.
       manifests/000001.json   one file a generation; the highest number is the run
       data/<shard>/<table>-000.parquet      source tables, immutable once listed
       derived/<random>/<table>.parquet      derived tables of one generation
+      answers/<key>.json                    what queries answered; may go at any time
       tmp/<host>-<pid>-<random>/            work in progress, never listed
 
 Two writers never mix: each writes below its own tmp folder, moves whole folders into place, and

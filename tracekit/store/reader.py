@@ -6,11 +6,12 @@ import contextlib
 import re
 import warnings
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
 from tracekit.correction import corrected_sql
@@ -39,21 +40,38 @@ ONE_THREAD_BYTES = 128 << 20
 """Below this many bytes of Parquet a second thread costs more memory than it saves time."""
 
 
+class _Connected(NamedTuple):
+    con: duckdb.DuckDBPyConnection
+    waiting: dict[str, str]
+    """Views that nobody asked for yet: a named query needs few, and each costs half a ms."""
+    selection: Selection
+    may_have_hosts: bool
+
+
 @dataclass
 class Run:
     """An open run. ``con`` may be used for reading; its configuration is locked."""
 
     path: Path
     manifest: Manifest
-    selection: Selection
-    """What is open, less selections of all that there is."""
-    _con: duckdb.DuckDBPyConnection
-    tables: frozenset[str] = field(default_factory=frozenset)
+    tables: frozenset[str]
     """Tables that have rows in this run."""
-    waiting: dict[str, str] = field(default_factory=dict)
-    """Views that nobody asked for yet: a named query needs few, and each costs half a ms."""
-    may_have_hosts: bool = True
-    """Whether a rank may have no GPU operations, so that it is measured on its host."""
+    _chosen: Selection
+    _connect: Callable[[], _Connected]
+
+    @cached_property
+    def _connected(self) -> _Connected:
+        return self._connect()
+
+    @property
+    def selection(self) -> Selection:
+        """What is open, less selections of all that there is."""
+        return self._chosen if self._chosen.is_empty() else self._connected.selection
+
+    @property
+    def may_have_hosts(self) -> bool:
+        """Whether a rank may have no GPU operations, so that it is measured on its host."""
+        return self._connected.may_have_hosts
 
     @property
     def con(self) -> duckdb.DuckDBPyConnection:
@@ -62,11 +80,12 @@ class Run:
 
     def prepare(self, names: Iterable[str] | None = None) -> duckdb.DuckDBPyConnection:
         """The connection, with the views of those tables (all of them, unless named)."""
-        for name in list(self.waiting) if names is None else names:
-            statement = self.waiting.pop(name, None)
+        con, waiting, *_ = self._connected
+        for name in list(waiting) if names is None else names:
+            statement = waiting.pop(name, None)
             if statement is not None:
-                self._con.execute(statement)
-        return self._con
+                con.execute(statement)
+        return con
 
     def rows_count(self, table: str) -> int:
         """Rows of a table as stored: of the whole run, whatever is selected."""
@@ -76,7 +95,7 @@ class Run:
         """Ranks of an attempt that the run has and the selection leaves out."""
         if self.selection.is_empty():
             return frozenset()
-        rows = self._con.execute(
+        rows = self._connected.con.execute(
             "SELECT rank FROM left_out_rank WHERE attempt = ?", [attempt]
         ).fetchall()
         return frozenset(rank for (rank,) in rows)
@@ -85,7 +104,7 @@ class Run:
         """Files of no rank that the selection leaves out: those of other hosts."""
         if self.selection.is_empty():
             return 0
-        ((count,),) = self._con.execute(
+        ((count,),) = self._connected.con.execute(
             "SELECT count(*) FROM every_context JOIN left_out_source USING (source_id) "
             "WHERE rank IS NULL"
         ).fetchall()
@@ -108,7 +127,8 @@ class Run:
 
     def close(self) -> None:
         """Close the connection."""
-        self._con.close()
+        if "_connected" in self.__dict__:
+            self._connected.con.close()
 
     def __enter__(self) -> Run:
         return self
@@ -261,8 +281,13 @@ def open_run(
     *,
     threads: int | None = None,
     memory_bytes: int | None = None,
+    lazily: bool = False,
 ) -> Run:
-    """Open the latest generation of a run; StoreError if it is none or is damaged."""
+    """Open the latest generation of a run; StoreError if it is none or is damaged.
+
+    ``lazily``: DuckDB starts once it is asked, if nothing is selected; what it finds damaged that
+    no checksum showed is said then.
+    """
     manifest = load(path)
     if manifest is None:
         raise StoreError(f"{path}: not a run (no manifest)", hint="tracekit ingest PATH --run RUN")
@@ -275,17 +300,24 @@ def open_run(
     chosen = selection or Selection()
     by_table = _paths_by_table(path, manifest.files)
     damage.verify_if_small(path, manifest.files)
-    con = connect(
-        [p for paths in by_table.values() for p in paths],
-        threads=threads or _threads(manifest.files),
-        memory_bytes=memory_bytes,
-        spill=_spill(path),
-    )
-    with damage.blaming(path, manifest.files):
-        waiting, chosen = _views(con, by_table, chosen)
-        may_have_hosts = _may_have_hosts(con, manifest.files, chosen)
-    lock(con)
-    return Run(path, manifest, chosen, con, frozenset(by_table), waiting, may_have_hosts)
+
+    def connected() -> _Connected:
+        con = connect(
+            [p for paths in by_table.values() for p in paths],
+            threads=threads or _threads(manifest.files),
+            memory_bytes=memory_bytes,
+            spill=_spill(path),
+        )
+        with damage.blaming(path, manifest.files):
+            waiting, comes_to = _views(con, by_table, chosen)
+            may_have_hosts = _may_have_hosts(con, manifest.files, comes_to)
+        lock(con)
+        return _Connected(con, waiting, comes_to, may_have_hosts)
+
+    run = Run(path, manifest, frozenset(by_table), chosen, connected)
+    if not lazily or not chosen.is_empty():
+        run.prepare(())
+    return run
 
 
 def _paths_by_table(run: Path, files: Iterable[ShardFile]) -> dict[str, list[str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracekit.schema import table
@@ -70,6 +70,11 @@ def clean(text: str) -> str:
 
 def group_id(ranks: Iterable[int]) -> str:
     """The id of a group of ranks: equal for equal sets of global ranks, in every file."""
+    return _group_id(tuple(ranks))
+
+
+@lru_cache(maxsize=64)  # a file names its few groups with every collective
+def _group_id(ranks: tuple[int, ...]) -> str:
     text = ",".join(str(r) for r in sorted(ranks))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -268,6 +268,8 @@ POINTS_IN_TIME = {
     "first_start_ns",
     "last_start_ns",
     "last_end_ns",
+    "exposed_start_ns",
+    "holder_start_ns",
 }
 
 

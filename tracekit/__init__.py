@@ -4,6 +4,7 @@
     tracekit.ingest("traces/", run="run/")      # files to a run; idempotent
     run = tracekit.open("run/")                 # or raw paths, through the cache
     run.query("overlap"); run.sql("SELECT ..."); run.diagnose()
+    tracekit.compare("yesterday/", "today/")    # what changed, and how sure that is
 
 ``tracekit.api`` holds the same functions for type checkers.
 """
@@ -16,15 +17,16 @@ from typing import TYPE_CHECKING, Any
 from tracekit.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from tracekit.api import compare as compare
     from tracekit.api import open as open
 
 
 def __getattr__(name: str) -> Any:
     # Lazy: importing tracekit must not import DuckDB, Arrow or the ingestors.
-    if name == "open":
+    if name in ("compare", "open"):
         from tracekit import api
 
-        return api.open
+        return getattr(api, name)
     if name == "ingest":
         return import_module("tracekit.ingest")  # a package that can be called
     raise AttributeError(f"module 'tracekit' has no attribute {name!r}")

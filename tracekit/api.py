@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from tracekit.answers import Answers
+    from tracekit.comparison.model import Comparison
+    from tracekit.comparison.sides import RunRows
     from tracekit.job import JobDescription
     from tracekit.report.model import Report
     from tracekit.rules import Facts
@@ -174,6 +176,13 @@ class OpenRun:
         is_marked = findings and dashboards.chart(name).marks_findings
         found = self.diagnose().findings if is_marked else ()
         return pictures.plot(self.answers, name, self.run.tables, self.job, found)
+
+    def compared(self, config: Mapping[str, Any] | None = None) -> RunRows:
+        """The run as one of a side that ``compare`` takes: its rows, and its diagnosis."""
+        from tracekit import comparing
+
+        report = self.diagnose(config=config)
+        return comparing.run_rows(self.answers, report, self.run.tables)
 
     def whatif(
         self, causes: Sequence[Cause] = (), *, config: Mapping[str, Any] | None = None
@@ -357,6 +366,44 @@ def _opened(folder: Path, selection: Selection | None, memory_bytes: int | None)
     if not path_of(run).is_file():
         run.prepare(())
     return run
+
+
+def compare(
+    baseline: PathLike | Sequence[PathLike],
+    candidate: PathLike | Sequence[PathLike],
+    *,
+    job: Sequence[PathLike] = (),
+    selection: Selection | None = None,
+    config: Mapping[str, Any] | None = None,
+    workers: int | None = None,
+    memory_bytes: int | None = None,
+    nsys: PathLike | None = None,
+    progress: runs.Progress | None = None,
+) -> Comparison:
+    """What changed from the baseline to the candidate, how sure that is, and what it is made of.
+
+    Each side is a run or several: every run and every folder is one, and files that are given
+    beside each other are one together. Everything else holds for each of them, as in ``open`` and
+    ``diagnose``. Errors as ``open``.
+    """
+    from tracekit.comparison.build import compare as compared
+
+    reading = {"workers": workers, "memory_bytes": memory_bytes, "nsys": nsys, "progress": progress}
+    sides: list[list[RunRows]] = []
+    for paths in (baseline, candidate):
+        side: list[RunRows] = []
+        for given in _as_runs(_listed(paths)):
+            with open(given, job=job, selection=selection, **reading) as run:  # type: ignore[arg-type]  # each as open declares it
+                side.append(run.compared(config))
+        sides.append(side)
+    return compared(*sides)
+
+
+def _as_runs(paths: Sequence[PathLike]) -> list[list[PathLike]]:
+    """The paths of a side, by run."""
+    files = [path for path in paths if not Path(path).is_dir()]
+    folders = [[path] for path in paths if Path(path).is_dir()]
+    return [*folders, *([files] if files else [])]
 
 
 def _bring_up_to_date(folder: Path, memory_bytes: int | None) -> None:

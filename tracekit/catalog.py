@@ -51,11 +51,16 @@ QUERY_FILES: tuple[str, ...] = (
     "steps/coverage",
     "steps/step_time",
     "steps/step_time_summary",
+    "steps/job_step_time",
     "steps/step_segments",
     "steps/step_breakdown",
     "steps/self_time",
     "steps/excess",
     "steps/slow_steps",
+    "steps/spending",
+    "steps/path_moments",
+    "steps/path_calls",
+    "steps/path_ranges",
     "gpu/overlap",
     "gpu/hidden_kernels",
     "gpu/lost_kernels",
@@ -331,6 +336,7 @@ SHARED_MACROS = {
     "collective_calls": (),
     "inflicted_waits": (),
     "time_spent": (),
+    "path_calls": (),
 }
 """Macros that derive rows which several queries of a diagnosis need, with the arguments that every
 query gives them; in an order in which none needs a later one."""

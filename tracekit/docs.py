@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from tracekit import catalog, macros, schema
+from tracekit.comparison import render
 from tracekit.ingest.counters.vocabulary import Word
 from tracekit.report.judgement import LIMITS
 from tracekit.report.schema import schema_page
@@ -243,6 +244,7 @@ PAGES: tuple[tuple[str, Callable[[], str]], ...] = (
     ("rules.md", partial(rules_page, LIMITS)),
     ("cli.md", cli_page),
     ("diagnose.schema.json", schema_page),
+    ("compare.schema.json", render.schema_page),
 )
 """Every generated page: its file in docs/, and what makes its text."""
 

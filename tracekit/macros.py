@@ -43,6 +43,7 @@ MACRO_FILES: tuple[str, ...] = (
     "spending",
     "clocks",
     "collectives",
+    "paths",
     "nccl",
     "counters",
 )

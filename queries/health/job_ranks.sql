@@ -11,13 +11,15 @@
 -- column: host VARCHAR : Canonical host; null when unknown.
 -- column: path VARCHAR : First file of the rank.
 -- column: is_epoch BOOLEAN : Whether its times count from the epoch.
+-- column: pp_rank INTEGER : Its pipeline stage; null when unknown.
 SELECT
     attempt,
     rank.rank AS rank,
     rank_source,
     host,
     path,
-    coalesce(time_basis = 'epoch', FALSE) AS is_epoch
+    coalesce(time_basis = 'epoch', FALSE) AS is_epoch,
+    pp_rank
 FROM rank
 LEFT JOIN source ON source.source_id = rank.source_id
 ORDER BY attempt, rank;

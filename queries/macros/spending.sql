@@ -1,5 +1,31 @@
 -- What the time of each step of each rank went into, by name.
 
+-- loop_threads: The thread of each source that runs the training loop.
+--
+-- The one that marks steps; without marks, the one with most calls.
+--
+-- reads: annotation, host_op
+-- columns: source_id INTEGER, thread BIGINT
+CREATE OR REPLACE MACRO loop_threads() AS TABLE
+WITH
+    thread_calls AS (
+        SELECT source_id, thread, TRUE AS has_steps, count(*) AS calls_count
+        FROM annotation
+        WHERE domain = 'profiler_step' AND NOT coalesce(is_gpu_twin, FALSE)
+        GROUP BY source_id, thread
+        UNION ALL
+        SELECT source_id, thread, FALSE, count(*)
+        FROM host_op
+        GROUP BY source_id, thread
+    )
+SELECT
+    source_id,
+    arg_max(
+        thread, {'has_steps': has_steps, 'calls_count': calls_count, 'thread': thread}
+    ) AS thread
+FROM thread_calls
+GROUP BY source_id;
+
 -- time_spent: What each rank did in each steady step, each moment under what was innermost then.
 --
 -- On the host, every moment of the thread that runs the training loop (the one that marks steps;
@@ -32,26 +58,7 @@ WITH
     limits AS (
         SELECT CAST(avg(end_ns - start_ns) / 100 AS BIGINT) AS pause_ns FROM windows
     ),
-    thread_calls AS (
-        SELECT source_id, thread, TRUE AS has_steps, count(*) AS calls_count
-        FROM annotation
-        WHERE domain = 'profiler_step' AND NOT coalesce(is_gpu_twin, FALSE)
-        GROUP BY source_id, thread
-        UNION ALL
-        SELECT source_id, thread, FALSE, count(*)
-        FROM host_op
-        GROUP BY source_id, thread
-    ),
-    loop_threads AS (
-        SELECT
-            source_id,
-            arg_max(
-                thread,
-                {'has_steps': has_steps, 'calls_count': calls_count, 'thread': thread}
-            ) AS thread
-        FROM thread_calls
-        GROUP BY source_id
-    ),
+    loop_threads AS (FROM loop_threads()),
     worker_threads AS (
         SELECT DISTINCT source_id, thread
         FROM collective

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import typer
 
-from tracekit.cli import build, capture, diagnosis, expect, look, plot, simulate, timeline, whatif
+from tracekit.cli import (
+    build,
+    capture,
+    compare,
+    diagnosis,
+    expect,
+    look,
+    plot,
+    simulate,
+    timeline,
+    whatif,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -17,6 +28,7 @@ def register(app: typer.Typer) -> None:
     app.command("show")(diagnosis.show)
     app.command("query")(look.query)
     app.command("sql")(look.sql)
+    app.command("compare", cls=compare.Sided)(compare.compare)
     app.command("timeline")(timeline.timeline)
     app.command("plot")(plot.plot)
     app.command("job")(build.job)

@@ -66,11 +66,13 @@ class Page:
         """Whether a labelled text needs one line only."""
         return INDENT + len(safe(text)) <= self._width
 
-    def row(self, cells: Sequence[str], sgr: str = "") -> None:
+    def row(self, cells: Sequence[str], sgr: str = "", label: str = "") -> None:
         """One line of cells that are already padded, cut at the width."""
-        line = safe((" " * INDENT + "  ".join(cells)).rstrip())
+        line = safe((f"{label:<{INDENT}}" + "  ".join(cells)).rstrip())
         if len(line) > self._width:
             line = line[: self._width - 3] + "..."
+        if label:
+            line = self._styled(label, "1") + line[len(label) :]
         self._lines.append(self._styled(line, sgr) if sgr else line)
 
     def _styled(self, text: str, sgr: str) -> str:

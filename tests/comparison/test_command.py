@@ -1,0 +1,152 @@
+"""``tracekit compare`` as a user calls it, on handmade jobs of a few steps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tracekit
+from tracekit.cli import app as cli
+from tracekit.cli import commands
+from tracekit.comparison.render import schema_page
+from traces import make_trace, write_job, write_trace
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``fast``, ``slow`` (the last rank waits 50 ms for input) and ``one`` (a single step)."""
+    folder = tmp_path_factory.mktemp("jobs")
+    write_job(folder / "fast")
+    write_job(folder / "slow", stall_ms=50)
+    write_job(folder / "one", steps_count=1)
+    return folder
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command."""
+    commands.register(cli.app)
+    with pytest.raises(SystemExit) as ended:
+        cli.main([str(word) for word in words])
+    shown = capsys.readouterr()
+    return int(str(ended.value.code)), shown.out, shown.err
+
+
+def compare(
+    capsys: pytest.CaptureFixture[str], baseline: Path, candidate: Path, *more: object
+) -> tuple[int, str, str]:
+    return run(capsys, "compare", "--baseline", baseline, "--candidate", candidate, *more)
+
+
+def test_the_verdict_names_cause_and_rank(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = compare(capsys, jobs / "fast", jobs / "slow")
+    assert code == 0
+    assert "VERDICT   50 % slower: 50.0 ms of each step more" in out
+    assert "rank 1 waits for input in enumerate(DataLoader)" in out
+
+
+def test_json_has_its_schema(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    _, out, _ = compare(capsys, jobs / "fast", jobs / "slow", "--format", "json")
+    document: dict[str, Any] = json.loads(out)
+    jsonschema.Draft202012Validator(json.loads(schema_page())).validate(document)
+    parts = sum(c["difference"]["difference_s"] for c in document["attribution"])
+    assert parts == pytest.approx(document["step"]["difference_s"]) == pytest.approx(0.05)
+
+
+def test_markdown_has_a_table_a_part(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = compare(capsys, jobs / "fast", jobs / "slow", "--format", "markdown")
+    assert out.startswith("# Slower\n")
+    assert "## What the difference is made of" in out
+    assert "| new | dataloader-stall/1 |" in out
+
+
+@pytest.mark.parametrize(
+    ("sides", "bar", "expected"),
+    [
+        (("fast", "slow"), "3%", 1),
+        (("fast", "slow"), "60%", 0),
+        (("slow", "fast"), "3%", 0),
+        (("fast", "fast"), "0%", 0),
+        (("fast", "one"), "3%", 3),
+    ],
+)
+def test_fail_above_fails_on_a_significant_slowdown_only(
+    jobs: Path,
+    capsys: pytest.CaptureFixture[str],
+    sides: tuple[str, str],
+    bar: str,
+    expected: int,
+) -> None:
+    code, _, err = compare(capsys, jobs / sides[0], jobs / sides[1], "--fail-above", bar)
+    assert (code, "--fail-above" in err) == (expected, expected == 3)
+
+
+def test_a_side_takes_several_runs(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("compare", "--baseline", jobs / "fast", jobs / "slow", "--candidate", jobs / "slow")
+    code, out, _ = run(capsys, *words)
+    assert code == 0
+    assert "12 steps of 2 runs" in out
+
+
+def test_one_step_is_no_ground_for_a_verdict(
+    jobs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, _ = compare(capsys, jobs / "fast", jobs / "one")
+    assert "No significant change can be shown" in out
+    assert "it has one steady step" in out
+
+
+def test_input_that_is_not_there_is_named(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = compare(capsys, jobs / "fast", jobs / "none")
+    assert (code, out) == (2, "")
+    assert "none" in err
+
+
+def test_a_bar_that_is_no_share_is_refused(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = compare(capsys, jobs / "fast", jobs / "slow", "--fail-above", "much")
+    assert code == 2
+    assert "hint: --fail-above 3%" in err
+
+
+def test_a_damaged_file_leaves_what_there_is(
+    jobs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in write_job(tmp_path / "cut"):
+        path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
+    code, out, _ = compare(capsys, jobs / "fast", tmp_path / "cut")
+    assert code == 0
+    assert "VERDICT" in out
+
+
+def test_foreign_names_cannot_move_the_terminal(
+    jobs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = make_trace(0, world_size=1)
+    for event in document["traceEvents"]:
+        if event.get("cat") == "kernel":
+            event["name"], event["dur"] = "\x1b[2J<script>|\u202e", event["dur"] * 1.2
+    write_trace(tmp_path / "rank0.json.gz", document)
+    for format_ in ("text", "markdown"):
+        _, out, _ = compare(capsys, jobs / "fast", tmp_path, "--all", "--format", format_)
+        assert "script" in out
+        assert "\x1b" not in out
+        assert "\u202e" not in out
+        assert format_ == "text" or "<script>" not in out
+
+
+def test_from_python(jobs: Path) -> None:
+    found = tracekit.compare(jobs / "fast", [jobs / "slow"])
+    assert found.verdict.change == "slower"
+    assert found.exceeds(0.03)
+    assert "slower" in found.to_text()

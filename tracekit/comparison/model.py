@@ -1,0 +1,241 @@
+"""A comparison as data: what ``compare`` found, before any rendering.
+
+``Comparison`` is the public JSON contract: its field names are the keys, in this order, and
+docs/compare.schema.json is generated from it. Additions only. Differences are the candidate's less
+the baseline's: more time is more than 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+SCHEMA_VERSION = 1
+
+Change = Literal["slower", "faster", "no significant change", "not comparable"]
+Cause = Literal[
+    "compute",
+    "copies",
+    "transfer",
+    "communication",
+    "idle",
+    "input",
+    "checkpoint",
+    "evaluation",
+    "logging",
+    "collection",
+    "compilation",
+    "stage",
+    "unexplained",
+]
+"""What a part of the step is: the device (or, without one, the host's operators) computes; it
+copies; a call transfers once everybody is there; communication of which nobody can say who was
+waited for; nothing runs, and what the training loop did meanwhile, as its ranges call it; the
+operations of a pipeline that only timers saw; and what is left."""
+PartKind = Literal["operator", "call", "wait", "range", "pause", "between", "kernel", "copy"]
+Edit = Literal["added", "removed", "renamed", "replaced", "fused", "split", "moved"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A difference of means and where it may lie, with 95 % confidence; null bounds: too few
+    steps to say."""
+
+    difference_s: float
+    low_s: float | None
+    high_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRun:
+    """One run of a side."""
+
+    id: str
+    ranks_count: int
+    world_size: int | None
+    steps_count: int
+    mean_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One side: its runs, and the step over all of them.
+
+    ``mean_s`` is the mean of the runs' mean steps; p50 and max are of all steps together.
+    ``warmup_count`` steps were left out.
+    """
+
+    runs: tuple[ComparedRun, ...]
+    steps_count: int
+    warmup_count: int
+    mean_s: float | None
+    p50_s: float | None
+    max_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepChange:
+    """The difference of the mean step. ``low_ratio`` and ``high_ratio`` bound ``ratio``, which is
+    over the baseline's step; ``method`` says how the bounds were got."""
+
+    difference_s: float
+    low_s: float | None
+    high_s: float | None
+    ratio: float
+    low_ratio: float | None
+    high_ratio: float | None
+    is_significant: bool
+    confidence_ratio: float
+    method: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contribution:
+    """A part of the step's difference. All of a comparison add up to it.
+
+    ``ranks`` is empty for what all ranks have alike. ``detail`` is the operator, kernel or range
+    whose time changed most within it, ``detail_s`` by how much on a mean step of those ranks.
+    ``affected_steps_count`` counts the steps of the side that has more of it. ``findings`` are of
+    the side that has more.
+    """
+
+    cause: Cause
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    stage: int | None
+    operation: str | None
+    baseline_s: float
+    candidate_s: float
+    difference: Interval
+    is_significant: bool
+    detail: str | None
+    detail_s: float | None
+    affected_steps_count: int | None
+    findings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """A figure of both sides; null where a side has none."""
+
+    name: str
+    unit: str
+    baseline: float | None
+    candidate: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedPart:
+    """An operator, range or kernel: a mean rank's time of a mean step, and its calls."""
+
+    kind: str
+    path: str
+    name: str
+    baseline_s: float
+    candidate_s: float
+    baseline_calls_count: float
+    candidate_calls_count: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edited:
+    """Calls of a step that one side has otherwise, matched by what launched them and by position.
+
+    ``path`` is the nearest call around them that both sides have. Seconds are of the step that was
+    matched.
+    """
+
+    edit: Edit
+    kind: Literal["operator", "range", "kernel"]
+    path: str
+    baseline: tuple[str, ...]
+    candidate: tuple[str, ...]
+    count: int
+    baseline_s: float
+    candidate_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigurationChange:
+    """A choice that differs; null where a side does not say."""
+
+    name: str
+    baseline: str | None
+    candidate: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingChange:
+    """A finding that one side has, or both with another cost."""
+
+    id: str
+    rule: str
+    change: Literal["new", "gone", "changed"]
+    severity: str
+    summary: str
+    baseline_s: float | None
+    candidate_s: float | None
+    is_explained: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotCompared:
+    """What could not be compared, and why."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The sentence that the comparison leads with."""
+
+    change: Change
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What ``tracekit compare --format json`` prints."""
+
+    schema_version: int
+    tracekit_version: str
+    verdict: Verdict
+    baseline: Side
+    candidate: Side
+    step: StepChange | None
+    attribution: tuple[Contribution, ...]
+    classes: tuple[Moved, ...]
+    ranks: tuple[Moved, ...]
+    stages: tuple[Moved, ...]
+    operators: tuple[MovedPart, ...]
+    kernels: tuple[MovedPart, ...]
+    collectives: tuple[Moved, ...]
+    groups: tuple[Moved, ...]
+    counters: tuple[Moved, ...]
+    calls: tuple[Edited, ...]
+    configuration: tuple[ConfigurationChange, ...]
+    findings: tuple[FindingChange, ...]
+    not_compared: tuple[NotCompared, ...]
+
+    def exceeds(self, ratio: float) -> bool:
+        """Whether the candidate is slower by more than this share of the step, significantly."""
+        return self.step is not None and self.step.is_significant and self.step.ratio > ratio
+
+    def to_json(self) -> str:
+        """The public JSON document."""
+        from tracekit.comparison.render import to_json
+
+        return to_json(self)
+
+    def to_text(self, *, everything: bool = False, color: bool = False, width: int = 110) -> str:
+        """The comparison for a terminal."""
+        from tracekit.comparison.text import to_text
+
+        return to_text(self, everything=everything, color=color, width=width)
+
+    def to_markdown(self) -> str:
+        """The comparison as Markdown."""
+        from tracekit.comparison.markdown import to_markdown
+
+        return to_markdown(self)

@@ -30,6 +30,8 @@ ROWS = (
     "group_bandwidth",
     "gpu_counters",
     "port_counters",
+    "nccl_comms",
+    "nccl_choices",
 )
 """Queries whose rows a comparison reads."""
 COLUMNS = ("path_moments", "path_calls")

@@ -40,6 +40,7 @@ COMMANDS = (
     "show",
     "query",
     "sql",
+    "compare",
     "timeline",
     "plot",
     "job",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -349,11 +349,3 @@ def mean_step_s(run: RunRows) -> float | None:
     """The run's mean step; None without steps."""
     sums = [sum(charges.values()) for charges in run.step_charges]
     return fmean(sums) / 1e9 if sums else None
-
-
-def shares(contributions: Sequence[Contribution]) -> Mapping[str, float]:
-    """Seconds by cause."""
-    sums: dict[str, float] = defaultdict(float)
-    for part in contributions:
-        sums[part.cause] += part.difference.difference_s
-    return sums

@@ -7,6 +7,7 @@ from statistics import median
 
 from tracekit.comparison import moved
 from tracekit.comparison.attribution import attribution, mean_step_s
+from tracekit.comparison.configuration import configuration
 from tracekit.comparison.interval import MIN_STEPS
 from tracekit.comparison.model import (
     SCHEMA_VERSION,
@@ -48,7 +49,7 @@ def compare(baseline: Sequence[RunRows], candidate: Sequence[RunRows]) -> Compar
         groups=moved.groups(baseline, candidate),
         counters=moved.counters(baseline, candidate),
         calls=(),
-        configuration=(),
+        configuration=configuration(baseline, candidate),
         findings=moved.findings(baseline, candidate),
         not_compared=not_compared,
     )

@@ -46,7 +46,7 @@ def block_length(series: Floats) -> int:
     import numpy as np
 
     count = len(series)
-    usual = max(1, math.floor(float(count) ** (1 / 3) + 1e-9))
+    usual: int = max(1, math.floor(math.cbrt(count) + 1e-9))
     centred = series - series.mean()
     power = float(centred @ centred)
     # Three blocks at least, or there is nothing to draw from.
@@ -55,7 +55,8 @@ def block_length(series: Floats) -> int:
         return usual
     found = [float(centred @ np.roll(centred, lag)) / power for lag in lags]
     best = int(np.argmax(found))
-    return max(usual, int(lags[best])) if found[best] >= MIN_PERIOD_CORRELATION else usual
+    period: int = lags[best]
+    return max(usual, period) if found[best] >= MIN_PERIOD_CORRELATION else usual
 
 
 def _student(degrees: int) -> float:

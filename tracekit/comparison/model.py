@@ -32,7 +32,6 @@ Cause = Literal[
 copies; a call transfers once everybody is there; communication of which nobody can say who was
 waited for; nothing runs, and what the training loop did meanwhile, as its ranges call it; the
 operations of a pipeline that only timers saw; and what is left."""
-PartKind = Literal["operator", "call", "wait", "range", "pause", "between", "kernel", "copy"]
 Edit = Literal["added", "removed", "renamed", "replaced", "fused", "split", "moved"]
 
 

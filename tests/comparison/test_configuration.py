@@ -1,0 +1,46 @@
+"""Choices of two sides: what differs is named, what both say alike or neither says is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracekit import api
+from tracekit.comparison.configuration import configuration
+from tracekit.comparison.sides import RunRows
+from traces import write_job
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunRows:
+    folder = tmp_path_factory.mktemp("job")
+    write_job(folder / "job")
+    with api.ingest(folder / "job", run=Path(folder / "run")) as opened:
+        return opened.compared()
+
+
+def choosing(run: RunRows, algorithm: str, **comm: Any) -> RunRows:
+    choice = {"op": "AllReduce", "message_bytes": 1024, "algorithm": algorithm, "protocol": "LL"}
+    known = {"nccl_version": "2.27.3", "channels_count": 24, "group_size": 8, **comm}
+    return replace(run, rows={**run.rows, "nccl_choices": [choice], "nccl_comms": [known]})
+
+
+def test_a_choice_that_differs_is_named_and_no_other(run: RunRows) -> None:
+    found = configuration([choosing(run, "Ring")], [choosing(run, "Tree", channels_count=2)])
+    assert [(c.name, c.baseline, c.candidate) for c in found] == [
+        ("NCCL channels, 8 ranks", "24", "2"),
+        ("NCCL's choice for AllReduce of 1024 bytes", "Ring LL", "Tree LL"),
+    ]
+
+
+def test_what_one_side_alone_says_is_shown_as_such(run: RunRows) -> None:
+    found = configuration([run], [choosing(run, "Ring")])
+    assert {c.baseline for c in found} == {None}
+    assert "NCCL" in [c.name for c in found]
+
+
+def test_the_same_job_has_no_difference(run: RunRows) -> None:
+    assert configuration([run], [run]) == ()

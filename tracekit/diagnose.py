@@ -163,7 +163,10 @@ class _LaterReplay:
         return self._price(f"saved_at_most_ns {sorted(ranks)}", lambda r: r.saved_at_most_ns(ranks))
 
     def saved_at_speed_ns(self, ranks: Sequence[int], factor: float) -> float | None:
-        return self._loaded.saved_at_speed_ns(ranks, factor)
+        return self._price(
+            f"saved_at_speed_ns {sorted(ranks)} {factor!r}",
+            lambda r: r.saved_at_speed_ns(ranks, factor),
+        )
 
     def saved_evenly_ns(self) -> float | None:
         return self._price("saved_evenly_ns", lambda r: r.saved_evenly_ns())

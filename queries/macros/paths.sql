@@ -1,6 +1,6 @@
 -- What a walk along the critical path meets: from the rank that ends a step last back to its start.
 
--- loop_ranges: Ranges on the thread of each rank's training loop, but for the shortest.
+-- path_ranges: Ranges on the thread of each rank's training loop, but for the shortest.
 --
 -- Those of a thousandth of a mean step or longer: shorter ones decide nothing, and frameworks that
 -- mark every operator make as many as there are operators. Numbers in names are starred, so that a
@@ -9,7 +9,7 @@
 -- reads: annotation, host_op, step
 -- columns: attempt INTEGER, rank INTEGER, capture_id INTEGER, start_ns BIGINT, end_ns BIGINT,
 --     name VARCHAR, source_id INTEGER, place BIGINT
-CREATE OR REPLACE MACRO loop_ranges() AS TABLE
+CREATE OR REPLACE MACRO path_ranges() AS TABLE
 WITH
     limits AS (SELECT avg(dur_ns) / 1000 AS least_ns FROM step)
 SELECT
@@ -41,7 +41,7 @@ WHERE
 --
 -- Sends and receives of a pipeline that ran on hosts are seldom matched, and its operations say the
 -- same: a forward of a microbatch waits for that of the stage before, a backward for that of the
--- stage behind. Such a wait is a call from the rank's last operation to this one (op hand-over), and
+-- stage behind. Such a wait is a call from the rank's last operation to this one (op hand-over);
 -- its holder entered when the other operation ended.
 --
 -- reads: collective, collective_match, comm_group, clock_offset, clock_pair, gpu_op, host_op,

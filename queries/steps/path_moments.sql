@@ -52,7 +52,7 @@ WITH
         WHERE holder_rank IS NOT NULL
         UNION
         SELECT capture_key(attempt, rank, capture_id), unnest([start_ns, end_ns])
-        FROM loop_ranges()
+        FROM path_ranges()
     ),
     -- Layers are the low bits of a capture's key, each holding the one before: 1 computation,
     -- 2 that or communication, 3 anything at all.

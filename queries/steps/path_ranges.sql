@@ -23,5 +23,5 @@ SELECT
     name,
     source_id,
     place
-FROM loop_ranges()
+FROM path_ranges()
 ORDER BY attempt, rank, capture_id, start_ns, end_ns DESC, source_id, place;

@@ -326,11 +326,16 @@ class NotChecked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The one sentence that the report leads with; ``finding`` is the id that carries it."""
+    """The one sentence that the report leads with; ``finding`` is the id that carries it.
+
+    ``severity`` is that of what the sentence says, by its share of the step or of the window: what
+    ``--fail-on`` asks. Null: nothing to fix, or what it costs is not known.
+    """
 
     kind: VerdictKind
     finding: str | None
     sentence: str
+    severity: Severity | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

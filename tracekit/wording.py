@@ -92,6 +92,11 @@ def share(ratio: float) -> str:
     return f"{percent:.0f} %" if abs(percent) >= 9.95 else f"{percent:.1f} %"
 
 
+def cut(text: str, most: int) -> str:
+    """The beginning of a text that is longer than so many characters, and dots."""
+    return text if len(text) <= most else text[: max(0, most - 3)] + "..."
+
+
 def plural(count: int, noun: str) -> str:
     """``1 rank``, ``8 ranks``, ``1,200 ranks``."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")

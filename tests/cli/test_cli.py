@@ -320,6 +320,14 @@ def test_fail_on_a_severity_that_is_not_reached_is_0(tracekit: Tracekit, healthy
     assert tracekit("diagnose", healthy, "--fail-on", "major").code == 0
 
 
+def test_fail_on_passes_where_there_is_nothing_to_fix(tracekit: Tracekit, healthy: Path) -> None:
+    """Whatever minor findings and notes stand beside that verdict."""
+    done = tracekit("diagnose", healthy, "--fail-on", "note", "--format", "json")
+    assert json.loads(done.out)["verdict"]["kind"] == "inherent"
+    assert json.loads(done.out)["verdict"]["severity"] is None
+    assert done.code == 0
+
+
 @pytest.mark.parametrize("world_size", [2, 1])
 def test_fail_on_where_nothing_could_be_checked_is_3(
     tracekit: Tracekit, tmp_path: Path, world_size: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tracekit import api
@@ -106,6 +108,53 @@ def test_a_link_is_written_through_and_a_pipe_is_written_to(tmp_path: Path) -> N
     assert (tmp_path / "real.txt").stat().st_mode & 0o777 == 0o640
     output.write_text("gone", Path("/dev/null"))
     assert Path("/dev/null").is_char_device()
+
+
+# ---------------------------------------------------------------- tables
+
+
+def test_a_wide_table_is_cut_in_its_names_and_never_in_a_number() -> None:
+    rows = pa.table(
+        {
+            "name": ["k" * 90, "sgemm"],
+            "host": ["node-" + "7" * 30, "n1"],
+            "when": pa.array([0, 1], pa.timestamp("ns")),
+            "total_ns": [1_234_567_890_123, 5],
+        }
+    )
+    whole = output.table(rows)
+    assert "k" * 90 in whole
+    assert whole.endswith("(2 rows)\n")
+    for width in (80, 120):
+        lines = output.table(rows, width).splitlines()
+        assert max(map(len, lines)) <= width
+        assert lines[2].endswith("1234567890123")
+        assert "1970-01-01 00:00:00" in lines[2]
+        assert "kkk..." in lines[2]
+        assert lines[-1] == "(2 rows; names are cut: --format csv has them whole)"
+    narrow = output.table(rows, 30).splitlines()  # numbers and the beginning of names stay
+    assert narrow[2].startswith("kkkkkkkkk...  node-7777...  1970-01-01 00:00:00")
+    assert narrow[2].endswith("1234567890123")
+
+
+@pytest.mark.skipif(shutil.which("script") is None, reason="a system without util-linux's script")
+@pytest.mark.parametrize("columns", [60, 120])
+def test_a_terminal_gets_tables_and_reports_of_its_width(run: Path, columns: int) -> None:
+    """On a terminal of its own, as people have them; a pipe gets everything."""
+    script = f"stty cols {columns}; '{sys.executable}' -m tracekit"
+    sql = "SELECT repeat('n', 200) AS name, 7 AS count"
+    done = subprocess.run(
+        ["script", "-qec", f'{script} sql {run} "{sql}"; {script} diagnose {run}', "/dev/null"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "TERM": "dumb"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    shown = done.stdout.splitlines()
+    prose = [line for line in shown if "tracekit " not in line and str(run) not in line]
+    assert max(map(len, prose)) <= columns
+    assert any(line.endswith("...      7") for line in prose)
 
 
 # ---------------------------------------------------------------- signals

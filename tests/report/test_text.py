@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tracekit.findings import BudgetPart, Evidence
+from tracekit.findings import BudgetPart, Evidence, Severity
 from tracekit.report import InputFile, Report, build_report
-from tracekit.report.text import MAX_LINES, _rounded, evidence_words
+from tracekit.report.text import (
+    MAX_LINES,
+    MAX_UNCHECKED_LINES,
+    _rounded,
+    evidence_words,
+)
 from tracekit.rules import RULES
+from tracekit.target import Target
 
 MakeJob = Callable[..., Any]
 
@@ -57,14 +64,14 @@ DO        confirm  train 50 steps on one batch kept in memory: is the stall gone
 
 STEP      150 ms = 50 F1 + 80 computing + 10 communication not hidden + 10 idle
           p50 150 ms  max 150 ms (n 10)
-A RANK'S  compute 50 %   communication not hidden 40 %   copies 3.3 %   idle 6.7 %   (rank 0,
-          median)
+A RANK'S  compute 50 %   communication not hidden 40 %   copies 3.3 %   idle 6.7 %
+          (rank 0, median)
           F1 critical  dataloader-stall       rank 1         50.0 ms/step  explains F2
           F2 minor     exposed-communication  all ranks      60.0 ms/step  explained by F1
-NOT CHECKED  collective-hang: needs collectives matched across ranks, Flight Recorder or a
-          watchdog's log
-             collective-mismatch: needs collectives matched across ranks
-          16 more lines: --all
+NOT CHECKED  gc-pause; GPU health; 3 more  ->  tracekit capture --what profiler,dcgm,nic,nccl,host
+             collective-hang: needs collectives matched across ranks, Flight Recorder or a
+             watchdog's log
+             22 more rules: --all
 MORE      tracekit show run1 F1    tracekit explain dataloader-stall
 """
 
@@ -74,7 +81,7 @@ job  steps 1-10  2026-07-21 03:01:07-03:01:08 UTC  4 of 4 ranks, 2 hosts; 4 kine
 VERDICT   Nothing to fix: 100 ms a step; 1 of RULES_COUNT rules could look and found no fault.
 NOT CHECKED  MISSING rules for want of inputs (dataloader-stall, checkpoint-stall, gc-pause, \
 sync-stall
-          and 23 more); 2 are not built yet: --all
+             and 23 more); 2 are not built yet: --all
 """.replace("RULES_COUNT", str(len(RULES))).replace("MISSING", str(len(RULES) - 1))
 
 
@@ -119,8 +126,9 @@ def test_it_is_short_unless_everything_is_asked_for(make_job: MakeJob) -> None:
     report = build_report(job.facts(world_size=64), damaged)
     short = report.to_text(width=60).splitlines()
     assert len(short) == MAX_LINES
-    end = next(i for i, line in enumerate(short) if line.startswith("MORE"))
+    end = next(i for i, line in enumerate(short) if line.startswith("          F1"))
     assert short[end - 1].endswith("more lines: --all")
+    assert [line[:4] for line in short if line[:4] in ("NOT ", "MORE")] == ["NOT ", "MORE"]
     everything = report.to_text(everything=True)
     assert len(everything.splitlines()) > MAX_LINES
     assert all(f.summary.split()[0] in everything for f in report.findings)
@@ -134,6 +142,77 @@ def test_no_line_is_wider_than_asked(make_job: MakeJob, width: int) -> None:
     # A command is never cut in two: what follows a line's end would run by itself.
     prose = [line for line in lines if "tracekit " not in line]
     assert max(len(line) for line in prose) <= max(width, 40)
+
+
+@pytest.mark.parametrize("width", [60, 80, 110, 120])
+def test_what_was_not_checked_takes_four_lines_at_most(make_job: MakeJob, width: int) -> None:
+    lacking = make_job(comm_ms=10).stall("input_stall", [1], range(1, 11), 50)
+    for report in (
+        build_report(lacking.facts(), files()),
+        build_report(make_job().facts(), files()),
+    ):
+        lines = report.to_text(width=width).splitlines()
+        begin = next(i for i, line in enumerate(lines) if line.startswith("NOT CHECKED"))
+        block = [line for line in lines[begin:] if not line.startswith(("MORE", "          tr"))]
+        assert len(block) <= MAX_UNCHECKED_LINES, "\n".join(block)
+        assert block[-1].endswith("--all")
+        rules = {e.rule for e in report.document.not_checked}
+        everything = report.to_text(everything=True, width=width)
+        assert all(name in everything for name in rules)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_commands_are_whole_at_any_width(make_job: MakeJob, width: int) -> None:
+    report = culprit(make_job)
+    paths = ("traces of monday/rank 0", "a" * 70 + "/it's;here", "-b")
+    target = Target(paths, ("my job.toml",), {"--ranks": "0-1"})
+    report = replace(report, notes=replace(report.notes, target=target))
+    text = report.to_text(width=width)
+    show = next(line for line in text.splitlines() if "tracekit show" in line)
+    assert shlex.split(show.removeprefix("MORE").partition("    tracekit explain")[0]) == [
+        *("tracekit", "show", "traces of monday/rank 0", paths[1], "./-b", "F1"),
+        *("--job", "my job.toml", "--ranks", "0-1"),
+    ]
+    export = "nsys export --type=sqlite --include-blobs=true REPORT.nsys-rep"
+    noted = replace(report, notes=replace(report.notes, data_lines=(f"unless asked: {export}",)))
+    assert export in noted.to_text(width=width)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_narrow_terminal_keeps_the_costs_of_findings(make_job: MakeJob, width: int) -> None:
+    report = culprit(make_job)
+    lines = [line for line in report.to_text(width=width).splitlines() if "/step" in line]
+    assert len(lines) == len(report.findings)
+    assert all(len(line) <= width for line in lines)
+    assert "50.0 ms/step" in lines[0] and "60.0 ms/step" in lines[1]
+    assert ("explained by F1" in lines[1]) == (width >= 120)
+    assert ("exposed-communication" in lines[1]) == (width >= 80)
+
+
+def test_what_fails_a_command_is_what_the_verdict_says(make_job: MakeJob) -> None:
+    healthy = build_report(make_job(comm_ms=5).facts())
+    noted = replace(
+        healthy, document=replace(healthy.document, findings=culprit(make_job).findings)
+    )
+    assert healthy.verdict.kind == "inherent"
+    assert noted.worst() is None
+    assert healthy.verdict.severity is None
+
+    launching = build_report(make_job(idle_ms=40).launching().facts())
+    assert launching.verdict.kind == "configuration"
+    assert launching.findings[0].severity is Severity.CRITICAL  # 36 % of the step
+    assert launching.verdict.severity is launching.worst() is Severity.CRITICAL
+
+    idle = build_report(make_job(idle_ms=40).facts())
+    assert (idle.verdict.kind, idle.verdict.finding) == ("unexplained", None)
+    assert idle.verdict.severity is idle.worst() is Severity.CRITICAL
+
+
+def test_on_hosts_alone_nothing_is_called_a_kernel(make_job: MakeJob) -> None:
+    """Neither the words of findings nor those of a verdict that no finding states."""
+    for job in (make_job(measured_on="host", idle_ms=50), make_job(measured_on="host")):
+        text = build_report(job.facts()).to_text(everything=True).partition("NOT CHECKED")[0]
+        assert "kernel" not in text
 
 
 def test_no_control_character_of_a_foreign_file_reaches_the_terminal(make_job: MakeJob) -> None:

@@ -66,7 +66,11 @@ def diagnose(
     force: o.ForceOpt = False,
     fail_on: Annotated[
         FailOn | None,
-        typer.Option("--fail-on", help="Exit 1 at a finding of this severity or above."),
+        typer.Option(
+            "--fail-on",
+            help="Exit 1 where the verdict or a finding is of this severity or above; never where "
+            "there is nothing to fix.",
+        ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 2 on any partial input.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="All findings, all of each.")] = False,
@@ -149,7 +153,7 @@ def _rendered(report: Report, format_: ReportFormat, everything: bool, output: P
     return report.to_text(
         everything=everything or STATE.verbose,
         color=use_colour(),
-        width=max(width, 80) if width else DEFAULT_WIDTH,
+        width=width or DEFAULT_WIDTH,
     )
 
 
@@ -165,13 +169,11 @@ def _exit_code(report: Report, fail_on: FailOn | None, strict: bool) -> int:
         return 0
     from tracekit.findings import Severity
 
-    bar = Severity(fail_on.value).weight
-    if any(f.severity.weight >= bar for f in report.findings):
-        return 1
-    if not report.notes.rules_run:
+    if not report.notes.rules_run and not report.findings:
         say("error: --fail-on, and no rule had what it needs")
         return 3
-    return 0
+    worst = report.worst()
+    return int(worst is not None and worst.weight >= Severity(fail_on.value).weight)
 
 
 def _first(inputs: Sequence[InputFile]) -> str:

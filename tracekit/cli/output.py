@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tracekit.cli.options import TableFormat
 from tracekit.cli.state import STATE, note, to_stdout
 from tracekit.errors import UsageError
-from tracekit.wording import safe
+from tracekit.wording import cut, safe
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,7 +99,9 @@ def write_rows(rows: pa.Table | Listed, format_: TableFormat, path: Path | None 
         lines = [json.dumps(row, default=str) + "\n" for row in _plain(rows)]
         write_text("".join(lines), path)
     else:
-        write_text(_table(rows), path)
+        is_shown = path is None and sys.stdout.isatty()
+        width = shutil.get_terminal_size((0, 24)).columns if is_shown else 0
+        write_text(table(rows, width or None), path)
 
 
 def _write_parquet(rows: pa.Table, path: Path | None) -> None:
@@ -214,22 +216,45 @@ def _time(scalar: pa.Scalar) -> str:
     return f"{number} {unit} since 1970"
 
 
-def _table(rows: pa.Table | Listed) -> str:
-    """Aligned columns: numbers right, text left, nothing cut."""
+MIN_NAME_WIDTH = 12
+"""What is left of a name, so that it can still be told from others."""
+
+
+def table(rows: pa.Table | Listed, width: int | None = None) -> str:
+    """Aligned columns: numbers right, text left.
+
+    Nothing is cut unless a terminal's ``width`` is given: then text is, the longest first, so that
+    lines fit; a number never is, and lines of many numbers may be longer.
+    """
     names = [safe(name) for name in rows.column_names]
     body = [[_cell(v) for v in row] for row in _rows(rows)]
-    widths = [max([len(n), *(len(r[i]) for r in body)]) for i, n in enumerate(names)]
+    whole = [max([len(n), *(len(r[i]) for r in body)]) for i, n in enumerate(names)]
     is_text = [_is_text(rows, i) for i in range(len(names))]
+    is_name = [_is_name(rows, i) for i in range(len(names))]
+    widths = _narrowed(whole, is_name, width) if width is not None else whole
 
     def line(cells: list[str]) -> str:
         padded = [
-            c.ljust(w) if t else c.rjust(w) for c, w, t in zip(cells, widths, is_text, strict=True)
+            cut(c, w).ljust(w) if t else c.rjust(w)
+            for c, w, t in zip(cells, widths, is_text, strict=True)
         ]
         return "  ".join(padded).rstrip()
 
     rule = ["-" * w for w in widths]
-    count = f"({len(body)} row{'' if len(body) == 1 else 's'})"
+    more = "" if widths == whole else "; names are cut: --format csv has them whole"
+    count = f"({len(body)} row{'' if len(body) == 1 else 's'}{more})"
     return "\n".join([line(names), line(rule), *(line(r) for r in body), count]) + "\n"
+
+
+def _narrowed(widths: list[int], is_name: list[bool], room: int) -> list[int]:
+    """The widths of columns, those of names cut to a common limit for which the line fits."""
+    over = sum(widths) + 2 * (len(widths) - 1) - room
+    texts = [w for w, t in zip(widths, is_name, strict=True) if t and w > MIN_NAME_WIDTH]
+    most = max(texts, default=0)
+    while over > 0 and most > MIN_NAME_WIDTH:
+        over -= sum(w >= most for w in texts)
+        most -= 1
+    return [min(w, most) if t and texts else w for w, t in zip(widths, is_name, strict=True)]
 
 
 def _is_text(rows: pa.Table | Listed, index: int) -> bool:
@@ -239,6 +264,15 @@ def _is_text(rows: pa.Table | Listed, index: int) -> bool:
 
     kind = rows.schema.field(index).type
     return not (pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _is_name(rows: pa.Table | Listed, index: int) -> bool:
+    if isinstance(rows, Listed):  # whose times are text too
+        return rows.is_text[index]
+    import pyarrow as pa
+
+    kind = rows.schema.field(index).type
+    return _is_text(rows, index) and not (pa.types.is_temporal(kind) or pa.types.is_decimal(kind))
 
 
 def _cell(value: object) -> str:

@@ -6,7 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 
-from tracekit.findings import Finding, Impact, NotChecked, Severity, benched, ordered
+from tracekit.findings import (
+    Finding,
+    Impact,
+    NotChecked,
+    Severity,
+    Verdict,
+    benched,
+    ordered,
+    severity_of,
+)
 from tracekit.report.advice import command, filled, next_step
 from tracekit.report.bounds import bounded
 from tracekit.report.budget import step_budget
@@ -59,6 +68,7 @@ def build_report(
     judgement = judge(
         facts, kept, budget, rules_run, bool(silenced), is_whole, failed, config.report
     )
+    kept = [_leading(f) if f.id == judgement.verdict.finding else f for f in kept]
     findings = [
         replace(f, confidence=benched(f.rule, f.confidence))
         for f in in_order(kept, judgement.verdict.finding)
@@ -77,7 +87,7 @@ def build_report(
             steps_common=len(facts.steps.common_keys),
         ),
         inputs=tuple(inputs),
-        verdict=judgement.verdict,
+        verdict=_weighed(judgement.verdict, findings),
         step_budget=budget,
         metrics=metrics(facts, bubble),
         findings=tuple(findings),
@@ -95,6 +105,21 @@ def build_report(
         next_step=next_step(inputs, judgement.next_step),
     )
     return Report(document, notes)
+
+
+def _leading(finding: Finding) -> Finding:
+    """The finding that the verdict states: if it is of the program, which no layout asks for, its
+    severity is that of its cost, without the cap of those that blame nobody."""
+    if rule(finding.rule).blames != "program":
+        return finding
+    severity = severity_of(finding.impact.step_ratio, least=finding.severity)
+    return replace(finding, severity=severity)
+
+
+def _weighed(verdict: Verdict, findings: Iterable[Finding]) -> Verdict:
+    """The verdict with the severity of the finding that it states."""
+    stated = next((f for f in findings if f.id == verdict.finding), None)
+    return verdict if stated is None else replace(verdict, severity=stated.severity)
 
 
 def in_order(findings: Iterable[Finding], verdict_finding: str | None) -> list[Finding]:

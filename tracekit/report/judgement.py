@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracekit.findings import Verdict, VerdictKind
+from tracekit.findings import Verdict, VerdictKind, severity_of
 from tracekit.rules.base import KernelThresholds, threshold
 from tracekit.rules.standstill import SilenceThresholds
 
@@ -58,6 +58,14 @@ class Judgement:
     next_step: str | None = None
 
 
-def say(kind: VerdictKind, sentence: str, next_step: str | None = None) -> Judgement:
-    """A verdict that no finding states."""
-    return Judgement(Verdict(kind=kind, finding=None, sentence=sentence), next_step)
+def say(
+    kind: VerdictKind,
+    sentence: str,
+    next_step: str | None = None,
+    step_ratio: float | None = None,
+) -> Judgement:
+    """A verdict that no finding states; of something amiss ``step_ratio`` is how much, as a share
+    of the step or of the window that takes its place."""
+    severity = None if step_ratio is None else severity_of(step_ratio)
+    verdict = Verdict(kind=kind, finding=None, sentence=sentence, severity=severity)
+    return Judgement(verdict, next_step)

@@ -223,8 +223,13 @@ class Report:
         return next((f for f in self.findings if f.id == name), None)
 
     def worst(self) -> Severity | None:
-        """The highest severity of any finding; None without findings. For ``--fail-on``."""
-        return max((f.severity for f in self.findings), key=lambda s: s.weight, default=None)
+        """The highest severity of the verdict and of any finding, as ``--fail-on`` judges: None
+        where there is nothing to fix, whatever notes and minor findings stand beside that."""
+        if self.verdict.kind == "inherent":
+            return None
+        said = [f.severity for f in self.findings]
+        said += [self.verdict.severity] if self.verdict.severity is not None else []
+        return max(said, key=lambda s: s.weight, default=None)
 
     def to_json(self) -> str:
         """The public JSON document."""

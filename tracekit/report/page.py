@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 
 from tracekit.target import COMMAND
-from tracekit.wording import safe
+from tracekit.wording import cut, safe
 
 INDENT = 10
 _TIED = "\ue000"
@@ -27,22 +27,24 @@ class Page:
         self._lines.append("")
 
     def say(self, label: str, text: str, sgr: str = "1", lead: str = "") -> None:
-        """A labelled paragraph, wrapped under its label and its lead (a verb, a padding)."""
-        head = f"{label:<{INDENT}}{lead}" if len(label) < INDENT else f"{label}  {lead}"
-        # A line break in a foreign name is a blank; other controls are made visible.
-        shown = safe(re.sub(r"[\r\n\t]+", " ", text))
-        body = textwrap.wrap(
-            COMMAND.sub(lambda found: found[0].replace(" ", _TIED), shown),
-            self._width,
-            initial_indent=head,
-            subsequent_indent=" " * (INDENT + len(lead)),
-            break_on_hyphens=False,
-            break_long_words=_TIED not in shown,
-            drop_whitespace=True,
+        """A labelled paragraph, wrapped under its label and its lead (a verb, a padding).
+
+        A long label stands in the blanks of its lead.
+        """
+        head = (
+            f"{label:<{INDENT}}{lead}" if len(label) < INDENT else f"{label:<{INDENT + len(lead)}}"
         )
-        body = [line.replace(_TIED, " ") for line in body]
+        shown = COMMAND.sub(lambda found: found[0].replace(" ", _TIED), _one_line(text))
+        body = self._wrapped(shown, head, INDENT + len(lead))
         if body and label:
             body[0] = self._styled(label, sgr) + body[0][len(label) :]
+        self._lines += body
+
+    def parts(self, label: str, text: str) -> None:
+        """As ``say``, for parts with three blanks between them: lines break there only."""
+        body = self._wrapped(self._tied(text, 3), f"{label:<{INDENT}}", INDENT)
+        if body and label:
+            body[0] = self._styled(label, "1") + body[0][len(label) :]
         self._lines += body
 
     def commands(self, label: str, commands: Sequence[str]) -> None:
@@ -58,9 +60,31 @@ class Page:
 
     def title(self, text: str) -> None:
         """The first line, from the left edge."""
-        self._lines += textwrap.wrap(
-            safe(re.sub(r"[\r\n\t]+", " ", text)), self._width, subsequent_indent=" " * INDENT
+        self._lines += self._wrapped(self._tied(text, 2), "", INDENT)
+
+    def _tied(self, text: str, blanks: int) -> str:
+        """The text with no blank to break at within a part that a line has room for; parts stand
+        so many blanks apart."""
+        return "".join(
+            part if len(part) > self.room or not part.strip() else part.replace(" ", _TIED)
+            for part in re.split(f"( {{{blanks},}})", _one_line(text))
         )
+
+    def _wrapped(self, text: str, head: str, indent: int) -> list[str]:
+        lines = textwrap.wrap(
+            text,
+            self._width,
+            initial_indent=head,
+            subsequent_indent=" " * indent,
+            break_on_hyphens=False,
+            break_long_words=not COMMAND.search(text.replace(_TIED, " ")),
+        )
+        return [line.replace(_TIED, " ") for line in lines]
+
+    @property
+    def room(self) -> int:
+        """Characters that a line has beside the label."""
+        return self._width - INDENT
 
     def fits(self, text: str) -> bool:
         """Whether a labelled text needs one line only."""
@@ -68,15 +92,17 @@ class Page:
 
     def row(self, cells: Sequence[str], sgr: str = "", label: str = "") -> None:
         """One line of cells that are already padded, cut at the width."""
-        line = safe((f"{label:<{INDENT}}" + "  ".join(cells)).rstrip())
-        if len(line) > self._width:
-            line = line[: self._width - 3] + "..."
+        line = cut(safe((f"{label:<{INDENT}}" + "  ".join(cells)).rstrip()), self._width)
         if label:
             line = self._styled(label, "1") + line[len(label) :]
         self._lines.append(self._styled(line, sgr) if sgr else line)
 
     def _styled(self, text: str, sgr: str) -> str:
         return f"\x1b[{sgr}m{text}\x1b[0m" if self._color and sgr else text
+
+    def cut(self, count: int) -> None:
+        """Forget the lines after so many."""
+        del self._lines[count:]
 
     @property
     def count(self) -> int:
@@ -92,3 +118,8 @@ class Page:
             left_out = len(lines) - len(end) - shown
             lines = [*lines[:shown], f"{'':<{INDENT}}{left_out} more lines: --all", *end]
         return "\n".join(lines) + "\n"
+
+
+def _one_line(text: str) -> str:
+    """A line break in a foreign name is a blank; other controls are made visible."""
+    return safe(re.sub(r"[\r\n\t]+", " ", text))

@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tracekit.findings import BudgetPart, Evidence, Finding, Impact, NotChecked
 from tracekit.report.model import Document, Notes, Report
 from tracekit.report.page import MIN_WIDTH, Page
-from tracekit.rules import NAMES, rule, topic_of
+from tracekit.rules import NAMES, RULES, rule, topic_of
 from tracekit.rules.base import NO_GPU
 from tracekit.rules.unbuilt import unbuilt_rules
-from tracekit.wording import listed, plural, seconds, share, some, some_ranges
+from tracekit.wording import cut, plural, seconds, share, some, some_ranges
 
 MAX_LINES = 25
 SHOWN_FINDINGS = 4
 SHOWN_TOPICS = 4
+SHOWN_SOURCES = 2
+SHOWN_RULES = 3
+MAX_UNCHECKED_LINES = 4
 MIN_SCOPE_WIDTH = 12
+MIN_COST_WIDTH = 13
+MIN_NAME_WIDTH = 9
 _COLORS = {"critical": "31;1", "major": "31", "minor": "33", "note": "2"}
 _PART_NAMES = {
     "floor": "computing",
@@ -38,9 +44,37 @@ def to_text(
     """The report as lines, with a final newline.
 
     ``everything`` lifts the limit of 25 lines. A job with nothing to fix gets its verdict and
-    what was not checked, and no more.
+    what was not checked, and no more. Where a narrow terminal takes more lines, more and more is
+    folded; only then lines are left out.
     """
-    page = Page(width=max(width, MIN_WIDTH), color=color)
+    for shown in FOLDED:
+        page = Page(width=max(width, MIN_WIDTH), color=color)
+        end = _draw(page, report, shown, everything=everything)
+        if everything or page.count <= MAX_LINES:
+            break
+    return page.text(None if everything else MAX_LINES, end)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """How much of what may be folded is shown."""
+
+    unchecked_lines: int = MAX_UNCHECKED_LINES
+    remedies: int = 2
+    has_shares: bool = True
+
+
+FOLDED = (
+    Shown(),
+    Shown(unchecked_lines=1),
+    Shown(unchecked_lines=1, remedies=1),
+    Shown(unchecked_lines=1, remedies=1, has_shares=False),
+)
+"""From what fits most terminals to what fits a narrow one: findings are worth more than these."""
+
+
+def _draw(page: Page, report: Report, shown: Shown, *, everything: bool) -> int:
+    """Draw the report; the line from which on nothing is left out."""
     document, notes = report.document, report.notes
     _head(page, document, notes)
     page.blank()
@@ -51,15 +85,16 @@ def to_text(
     )
     is_healthy = document.verdict.kind == "inherent"
     if not is_healthy or everything:
-        _cause(page, document, notes)
+        _cause(page, document, notes, shown)
         page.blank()
-        _step(page, document, notes)
-        _findings(page, document, everything=everything)
-    _not_checked(page, report, everything=everything)
+        _step(page, document, notes if shown.has_shares else replace(notes, shares=None))
     end = page.count
+    if not is_healthy or everything:
+        _findings(page, document, everything=everything)
+    _not_checked(page, report, shown.unchecked_lines, everything=everything)
     if document.findings and (not is_healthy or everything):
         _more(page, report)
-    return page.text(None if everything else MAX_LINES, end)
+    return end
 
 
 def _head(page: Page, document: Document, notes: Notes) -> None:
@@ -123,7 +158,7 @@ def _labels(findings: Iterable[Finding]) -> dict[str, str]:
 # ---------------------------------------------------------------- the cause
 
 
-def _cause(page: Page, document: Document, notes: Notes) -> None:
+def _cause(page: Page, document: Document, notes: Notes, shown: Shown) -> None:
     """Cost, certainty and remedy of the verdict's finding, or the next step without one."""
     cause = next((f for f in document.findings if f.id == document.verdict.finding), None)
     if cause is None:
@@ -134,7 +169,7 @@ def _cause(page: Page, document: Document, notes: Notes) -> None:
         page.say("", notes.identity)
     page.say("COST", cost_words(document, cause))
     page.say("SURE", sure_words(cause))
-    _do(page, cause)
+    _do(page, cause, shown.remedies)
 
 
 def cost_words(document: Document, cause: Finding) -> str:
@@ -235,9 +270,9 @@ def bench_words(cause: Finding) -> str:
     return f"right in {', '.join(parts)}" if parts else ""
 
 
-def _do(page: Page, cause: Finding) -> None:
+def _do(page: Page, cause: Finding, remedies: int) -> None:
     lines = [("confirm", text) for text in cause.confirm[:1]]
-    lines += [("act", text) for text in cause.remedy[:2]]
+    lines += [("act", text) for text in cause.remedy[:remedies]]
     lines += [("capture", text) for text in cause.next_capture[:1]]
     for i, (verb, text) in enumerate(lines):
         page.say("DO" if i == 0 else "", text, lead=f"{verb:<9}")
@@ -249,11 +284,7 @@ def _do(page: Page, cause: Finding) -> None:
 def _step(page: Page, document: Document, notes: Notes) -> None:
     if document.step_budget:
         parts, spread = sum_words(document), _spread(document)
-        if page.fits(parts + spread):
-            page.say("STEP", parts + spread)
-        else:
-            page.say("STEP", parts)
-            page.say("", spread.strip())
+        page.parts("STEP", parts + spread)
     shares = notes.shares
     if shares is None:
         return
@@ -265,7 +296,7 @@ def _step(page: Page, document: Document, notes: Notes) -> None:
     ]
     told = "   ".join(f"{name} {share(ratio)}" for name, ratio in words if ratio >= 0.0005)
     side = ", seen from the host" if shares.is_host_side else ""
-    page.say("A RANK'S", f"{told}   (rank {shares.rank}, median{side})")
+    page.parts("A RANK'S", f"{told}   (rank {shares.rank}, median{side})")
 
 
 def sum_words(document: Document) -> str:
@@ -324,30 +355,64 @@ def _in_order(ids: Sequence[str], labels: Mapping[str, str]) -> str:
 def _findings(page: Page, document: Document, *, everything: bool) -> None:
     findings = document.findings
     shown = findings if everything else findings[:SHOWN_FINDINGS]
-    labels = _labels(findings)
-    rule_width = max((len(f.rule) for f in shown), default=0)
-    scope_width = max([MIN_SCOPE_WIDTH, *(len(scope_words(f)) for f in shown)])
-    for finding in shown:
-        cost = price_words(finding)
-        if finding.impact.s_per_step is not None:
-            cost += f"/{finding.impact.per}"
-        links = ""
-        if finding.explained_by:
-            links = "explained by " + _in_order(finding.explained_by, labels)
-        elif finding.explains:
-            links = "explains " + _in_order(finding.explains, labels)
-        cells = [
-            f"{labels[finding.id]} {finding.severity.value:<8}",
-            f"{finding.rule:<{rule_width}}",
-            f"{scope_words(finding):<{scope_width}}",
-            f"{cost:>13}",
-            links,
-        ]
+    rows = [_cells(finding, _labels(findings)) for finding in shown]
+    for finding, cells in zip(shown, _fitted(rows, page.room), strict=True):
         page.row(cells, _COLORS[finding.severity.value])
         if everything:
             _details(page, finding)
     if len(shown) < len(findings):
         page.row([f"{len(findings) - len(shown)} more: --all"])
+
+
+def _cells(finding: Finding, labels: Mapping[str, str]) -> list[str]:
+    """Label and severity, rule, scope, cost, and what it explains or is explained by."""
+    cost = price_words(finding)
+    if finding.impact.s_per_step is not None:
+        cost += f"/{finding.impact.per}"
+    links = ""
+    if finding.explained_by:
+        links = "explained by " + _in_order(finding.explained_by, labels)
+    elif finding.explains:
+        links = "explains " + _in_order(finding.explains, labels)
+    return [
+        f"{labels[finding.id]} {finding.severity.value:<8}",
+        finding.rule,
+        scope_words(finding),
+        cost,
+        links,
+    ]
+
+
+def _fitted(rows: Sequence[Sequence[str]], room: int) -> list[list[str]]:
+    """The cells of findings, padded. In a narrow terminal what is explained says it in short or
+    not at all, then names are cut; the cost never is."""
+    if not rows:
+        return []
+    least = [0, 0, MIN_SCOPE_WIDTH, MIN_COST_WIDTH, 0]
+    widths = [max(n, *(len(r[i]) for r in rows)) for i, n in enumerate(least)]
+    gaps = 2 * (len(widths) - 1)
+    if sum(widths) + gaps > room:
+        rows = [[*r[:4], r[4].replace("explained by", "of")] for r in rows]
+        widths = [max(len(r[i]) for r in rows) for i in range(len(widths))]
+    if sum(widths) + gaps > room:
+        rows = [[*r[:4], "" if r[4].startswith("explains") else r[4]] for r in rows]
+        widths[4] = max(len(r[4]) for r in rows)
+    if sum(widths) + gaps > room:
+        widths[1] = max(MIN_NAME_WIDTH, room - gaps - sum(widths) + widths[1])
+    if sum(widths) + gaps > room:
+        widths[2] = max(MIN_NAME_WIDTH, room - gaps - sum(widths) + widths[2])
+    if sum(widths) + gaps > room:
+        rows = [[*r[:4], ""] for r in rows]
+    return [
+        [
+            f"{first:<{widths[0]}}",
+            f"{cut(name, widths[1]):<{widths[1]}}",
+            f"{cut(scope, widths[2]):<{widths[2]}}",
+            f"{cost:>{widths[3]}}",
+            links,
+        ]
+        for first, name, scope, cost, links in rows
+    ]
 
 
 def scope_words(finding: Finding) -> str:
@@ -389,38 +454,62 @@ def amount_words(value: float, unit: str) -> str:
     return f"{value:g} {unit.removesuffix('s') if value == 1 else unit}"
 
 
-def _not_checked(page: Page, report: Report, *, everything: bool) -> None:
-    """What nobody looked at: one line a kind of need; with everything, one line a need."""
+def _not_checked(page: Page, report: Report, limit: int, *, everything: bool) -> None:
+    """What nobody looked at, in so many lines: what one command would collect, then what is
+    particular to this job, then what no trace of it holds. With everything, one line a need."""
     document = report.document
     entries = document.not_checked
+    first = page.count
     if not entries:
         return
     if everything:
         _not_checked_in_full(page, entries)
         return
-    if document.verdict.kind == "inherent":
-        page.say("NOT CHECKED", _counted(entries, report.notes) + ": --all")
+    if document.verdict.kind == "inherent" or limit == 1:
+        said = [_counted(entries, report.notes, topics) for topics in (SHOWN_TOPICS, 2, 1, 0)]
+        for text in (*said, plural(len({e.rule for e in entries}), "rule")):
+            page.cut(first)
+            _unchecked(page, f"{text}: --all", is_first=True)
+            if page.count - first <= limit:
+                break
         return
-    lines = []
     if not document.coverage.ranks_traced:
         unread = [e for e in entries if e.rule in NAMES and rule(e.rule).needs_traces]
         entries = tuple(e for e in entries if e not in unread)
-        if unread:
-            lines = [f"{plural(len(unread), 'rule')} that read traces: no trace was given"]
-    lines += [*_specific_needs(entries), *_absent_records(entries), *_absent_sources(entries)]
-    for i, line in enumerate(lines):
-        page.say("NOT CHECKED" if i == 0 else "", line, lead="" if i == 0 else "   ")
-    unbuilt = [e for e in entries if e.rule in unbuilt_rules() and e.capture is None]
-    if unbuilt:
-        page.row([f"   and {plural(len(unbuilt), 'rule')} not built yet: --all"])
+        untold = (
+            plural(len({e.rule for e in unread}), "rule") + " that read traces: no trace was given"
+        )
+    else:
+        unread, untold = [], ""
+    told = {e.rule for e in unread}
+    rules = {e.rule for e in entries} | told
+    lines = [(untold, told)] if unread else []
+    lines += [*_absent_sources(entries), *_specific_needs(entries), *_absent_records(entries)]
+    shown: set[str] = set()
+    for text, of in lines:
+        before = page.count
+        _unchecked(page, text, is_first=before == first)
+        is_last = not rules - shown - of
+        if page.count - first > limit - (not is_last):
+            page.cut(before)
+        else:
+            shown |= of
+    if rules - shown:
+        left = plural(len(rules - shown), "more rule" if shown else "rule")
+        _unchecked(page, f"{left}: --all", is_first=page.count == first)
 
 
-def _counted(entries: Sequence[NotChecked], notes: Notes) -> str:
+def _unchecked(page: Page, text: str, *, is_first: bool) -> None:
+    page.say("NOT CHECKED" if is_first else "", text, lead="   ")
+
+
+def _counted(entries: Sequence[NotChecked], notes: Notes, shown: int) -> str:
     """How many rules lacked something, and of what; with those that looked they are all rules."""
     unbuilt = {e.rule for e in entries if e.rule in unbuilt_rules()}
     lacking = {e.rule for e in entries} - unbuilt
     topics = [*dict.fromkeys(topic_of(e.rule) for e in entries if e.rule in lacking)]
-    text = f"{plural(len(lacking), 'rule')} for want of inputs ({some(topics, SHOWN_TOPICS)})"
+    text = f"{plural(len(lacking), 'rule')} for want of inputs"
+    text += f" ({some(topics, shown)})" if shown else ""
     idle = len(NAMES) - len(lacking | set(notes.rules_run))
     if idle and not notes.shows_ids:
         text += f"; {idle} {'has' if idle == 1 else 'have'} no meaning for this job"
@@ -435,12 +524,12 @@ def _not_checked_in_full(page: Page, entries: Sequence[NotChecked]) -> None:
         groups.setdefault((entry.needs, entry.capture), []).append(entry.rule)
     for i, ((needs, capture), rules) in enumerate(groups.items()):
         text = f"{', '.join(rules)}: needs {needs}" + (f"  ->  {capture}" if capture else "")
-        page.say("NOT CHECKED" if i == 0 else "", text, lead="" if i == 0 else "   ")
+        _unchecked(page, text, is_first=i == 0)
 
 
 def _is_usual(entry: NotChecked) -> bool:
-    """Whether it lacks just what its rule always needs, which no reader must be told twice."""
-    return entry.needs == NO_GPU or (entry.rule in NAMES and rule(entry.rule).needs == entry.needs)
+    """Whether it lacks just what rules always need, which no reader must be told twice."""
+    return entry.needs == NO_GPU or entry.needs in {r.needs for r in RULES}
 
 
 _CAPTURE = "tracekit capture --what "
@@ -451,44 +540,54 @@ def _is_capturable(entry: NotChecked) -> bool:
     return (entry.capture or "").startswith(_CAPTURE)
 
 
-def _specific_needs(entries: Sequence[NotChecked]) -> list[str]:
+Line = tuple[str, set[str]]
+"""A line of what was not checked, and the rules that it is about."""
+
+
+def _specific_needs(entries: Sequence[NotChecked]) -> list[Line]:
     rules_by_need: dict[str, list[str]] = {}
     for entry in entries:
         if entry.rule in NAMES and not _is_usual(entry):
             rules_by_need.setdefault(entry.needs, []).append(entry.rule)
-    return [f"{', '.join(rules)}: needs {needs}" for needs, rules in rules_by_need.items()]
+    # What stands in brackets is mostly about this job: no manual says it.
+    in_order = sorted(rules_by_need.items(), key=lambda item: "(" not in item[0])
+    return [_line(rules, f"needs {needs}") for needs, rules in in_order]
 
 
-def _absent_records(entries: Sequence[NotChecked]) -> list[str]:
+def _line(rules: Sequence[str], what: str) -> Line:
+    return f"{some(rules, SHOWN_RULES)}: {what}", set(rules)
+
+
+def _absent_records(entries: Sequence[NotChecked]) -> list[Line]:
     """What the traces that there are do not hold, then what no trace holds, by what it takes."""
     usual = [e for e in entries if _is_usual(e) and not _is_capturable(e)]
     rules = [e.rule for e in usual if e.needs == NO_GPU or _RECORDED.search(e.needs)]
-    lines = [f"{', '.join(rules)}: these traces do not record it"] if rules else []
+    lines = [_line(rules, "these traces do not record it")] if rules else []
     others: dict[str, list[str]] = {}
     for entry in usual:
         if entry.rule not in rules:
             is_described = (entry.capture or "").startswith("tracekit job ")
             what = f"more of a job description  ->  {entry.capture}" if is_described else ""
             others.setdefault(what or entry.needs, []).append(entry.rule)
-    return lines + [f"{', '.join(names)}: needs {needs}" for needs, names in others.items()]
+    return lines + [_line(names, f"needs {needs}") for needs, names in others.items()]
 
 
 _RECORDED = re.compile(r"\btraces?\b|\brecorded\b|\bmatched across\b")
 """Needs that another profile of the job would meet."""
 
 
-def _absent_sources(entries: Sequence[NotChecked]) -> list[str]:
+def _absent_sources(entries: Sequence[NotChecked]) -> list[Line]:
     """Topics that another capture would open, with one command for all of them."""
     wanted = [
         e for e in entries if _is_capturable(e) and (e.rule in unbuilt_rules() or _is_usual(e))
     ]
     if not wanted:
         return []
-    topics = dict.fromkeys(topic_of(e.rule) for e in wanted)
+    topics = [*dict.fromkeys(topic_of(e.rule) for e in wanted)]
+    more = [f"{len(topics) - SHOWN_SOURCES} more"] if len(topics) > SHOWN_SOURCES else []
+    told = "; ".join([*topics[:SHOWN_SOURCES], *more])
     whats = dict.fromkeys((e.capture or "").removeprefix(_CAPTURE) for e in wanted)
-    # What stands in brackets says which files would do; the command collects them.
-    needs = listed([*dict.fromkeys(e.needs.partition(" (")[0] for e in wanted)])
-    return [f"{'; '.join(topics)}: needs {needs}  ->  {_CAPTURE}{','.join(whats)}"]
+    return [(f"{told}  ->  {_CAPTURE}{','.join(whats)}", {e.rule for e in wanted})]
 
 
 def _more(page: Page, report: Report) -> None:

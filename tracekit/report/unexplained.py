@@ -33,7 +33,9 @@ def unequal_waiting(
         f"{who} {verb} to hold up the others, which wait {seconds(held_ns / 1e9)} more of each "
         f"{seconds(steps.step_ns / 1e9)} step in communication{doing}. No rule here found the "
         f"reason.",
-        f"compare {who.lower()} with {their} peers: kernels, input, host",
+        f"compare {who.lower()} with {their} peers: {'kernels' if facts.has_gpu else 'operators'}, "
+        "input, host",
+        held_ns / steps.step_ns,
     )
 
 
@@ -114,6 +116,7 @@ def idle(facts: Facts, limits: ReportThresholds, budget: Sequence[BudgetPart]) -
         f"{who} idle {share(idle_s / step_s)} of the {seconds(step_s)} step, and no rule here "
         f"found the reason.",
         "profile with Python stacks to see what the host does meanwhile",
+        idle_s / step_s,
     )
 
 
@@ -137,6 +140,7 @@ def slow_steps(facts: Facts, limits: ReportThresholds) -> Judgement | None:
         f"typical, {seconds((fmean(durs) - typical) / 1e9)} a step on average."
         f"{_in_them(facts, limits) or (held if late else '')} No rule here found the reason.",
         "profile a longer window that spans several slow steps, with Python stacks",
+        above,
     )
 
 

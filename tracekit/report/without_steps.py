@@ -192,6 +192,7 @@ def _of_it(facts: Facts, window: _Window, word: str, limits: ReportThresholds) -
         f"{share(window.ratio(word))} of the window is {what}{reason}. The traces mark no "
         f"steps. Over {window.words}.",
         advice,
+        window.ratio(word),
     )
 
 

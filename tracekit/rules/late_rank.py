@@ -94,7 +94,8 @@ def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Findin
     cost = price(facts, [late])
     excess = where_it_lies(facts, late.rank, delay_ns(late))
     advice = None if excess is None else excess.advice
-    confirm = f"compare rank {late.rank} with a peer in the same step: kernels, host, input"
+    work = "kernels" if facts.has_gpu else "operators"
+    confirm = f"compare rank {late.rank} with a peer in the same step: {work}, host, input"
     remedy = "fix what makes the rank late; see the findings that explain this one"
     kinds: list[Instrument] = ["peers"]
     if (late.peer_ratio or 0.0) >= limits.min_peer_ratio:

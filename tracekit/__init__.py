@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from tracekit.api import open as open
 
 
+def __dir__() -> list[str]:
+    # What there is, imported or not; modules that happen to be imported are no part of it.
+    return ["__version__", "api", "ingest", "open"]
+
+
 def __getattr__(name: str) -> Any:
     # Lazy: importing tracekit must not import DuckDB, Arrow or the ingestors.
     if name in ("compare", "open"):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -23,6 +24,7 @@ from tracekit.schema import REGISTRY_VERSION
 from tracekit.store import Selection
 from tracekit.store.manifest import Manifest, load
 from tracekit.target import Target
+from tracekit.wording import escaped, pairs, plural, safe
 
 if TYPE_CHECKING:
     import duckdb
@@ -46,7 +48,7 @@ SHOWN_PATHS = 3
 _LOG = logging.getLogger("tracekit")
 
 
-@dataclass
+@dataclass(repr=False)
 class OpenRun:
     """An open run: query it, run SQL on it, diagnose it. Close it, or use it in ``with``."""
 
@@ -55,6 +57,24 @@ class OpenRun:
     """What the user gave; default: the run's folder."""
     target: Target | None = None
     """The same as words of the next command."""
+
+    def __repr__(self) -> str:
+        return f"<OpenRun {safe(self.name or str(self.path))}: {self._contents()}>"
+
+    def _repr_html_(self) -> str:
+        filled = sorted(self.run.tables)
+        rows = [
+            ("Holds", self._contents()),
+            ("Tables", f"{len(filled)} with rows: {', '.join(filled)}"),
+            ("Ask", '.diagnose()  .query("overlap")  .sql("SELECT ...")  .plot("step_times")'),
+        ]
+        return f"<p><b>{escaped(self.name or str(self.path))}</b></p>\n{pairs(rows)}"
+
+    def _contents(self) -> str:
+        """How many files, read by what, as the manifest has them."""
+        readers = Counter(s.reader.partition("=")[0] for s in self.run.manifest.sources if s.reader)
+        told = ", ".join(f"{n} {safe(reader)}" for reader, n in sorted(readers.items()))
+        return told or plural(len(self.run.manifest.sources), "file")
 
     @cached_property
     def answers(self) -> Answers:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Literal
 
 from tracekit.reliability import KINDS, counted, precision
-from tracekit.wording import ranges
+from tracekit.wording import cut, escaped, pairs, ranges, safe, seconds
 
 Owner = Literal["network", "hardware", "framework", "model", "platform", "data"]
 Level = Literal["certain", "likely", "possible"]
@@ -28,6 +28,8 @@ was recorded of it, all of it, which is the most that a step can gain."""
 Instrument = Literal["host ranges", "GPU timeline", "step times", "counters", "log", "peers"]
 """A kind of evidence. Two rows from one instrument are one kind: they err together."""
 
+SHOWN_CHARACTERS = 100
+"""Of a text, where a finding is shown in one line."""
 NOTE_RATIO = 0.01
 MAJOR_RATIO = 0.05
 CRITICAL_RATIO = 0.20
@@ -261,7 +263,7 @@ class Candidates:
     why: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Finding:
     """One thing that is wrong, whose it is, what it costs and what to do."""
 
@@ -283,6 +285,23 @@ class Finding:
     remedy: tuple[str, ...] = ()
     next_capture: tuple[str, ...] = ()
     rules_out: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        told = safe(cut(self.summary, SHOWN_CHARACTERS))
+        return f"<Finding {safe(cut(self.id, SHOWN_CHARACTERS))} {self.severity}: {told}>"
+
+    def _repr_html_(self) -> str:
+        cost_s, confidence = self.impact.s_per_step, self.confidence
+        rows = [
+            (str(self.severity), self.summary),
+            ("cost", "unknown" if cost_s is None else f"{seconds(cost_s)} a {self.impact.per}"),
+            ("sure", f"{confidence.level}: {confidence.basis}"),
+            *(("evidence", f"{e.name}: {e.value:g} {e.unit}") for e in self.evidence[:10]),
+            *(("against", e.name) for e in self.counter_evidence[:10]),
+            *(("confirm", text) for text in self.confirm),
+            *(("act", text) for text in self.remedy),
+        ]
+        return f"<p><b>{escaped(self.id)}</b></p>\n{pairs(rows)}"
 
 
 def finding_id(

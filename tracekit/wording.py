@@ -6,6 +6,7 @@ shares and rank lists, and no control character from a stranger's file.
 
 from __future__ import annotations
 
+import html
 import os
 import shlex
 from collections.abc import Iterable, Sequence
@@ -144,3 +145,26 @@ def ranks_phrase(ranks: Sequence[int], everybody: Iterable[int]) -> str:
     if len(ranks) > 1 and set(ranks) == set(everybody):
         return f"All {len(ranks):,} ranks" if len(ranks) > 2 else "Both ranks"
     return ("Rank " if len(ranks) == 1 else "Ranks ") + some_ranges(ranks)
+
+
+# ---------------------------------------------------------------- for notebooks
+
+LEFT = "text-align:left"
+MAX_CELL = 400
+"""Characters of a cell: a notebook is no place for a whole kernel name."""
+
+
+def escaped(text: str) -> str:
+    """Text that is text in HTML too, with nothing that reorders it, and not endless."""
+    return html.escape(safe(cut(" ".join(text.split()), MAX_CELL)))
+
+
+def pairs(rows: Iterable[tuple[str, str]]) -> str:
+    """A table of labels and texts in HTML; a label that repeats stands once."""
+    lines, before = [], ""
+    for label, text in rows:
+        shown = "" if label == before else escaped(label)
+        cells = f'<th style="{LEFT}">{shown}</th><td style="{LEFT}">{escaped(text)}</td>'
+        lines.append(f"<tr>{cells}</tr>\n")
+        before = label
+    return f"<table>{''.join(lines)}</table>"

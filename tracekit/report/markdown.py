@@ -16,6 +16,10 @@ from tracekit.report.text import (
 )
 from tracekit.wording import safe
 
+MAX_ROWS = 12
+"""Rows that a ticket shows unfolded."""
+MAX_EVIDENCE = 6
+
 
 def to_markdown(report: Report) -> str:
     """The whole report, everything included, with a final newline."""
@@ -32,11 +36,12 @@ def to_markdown(report: Report) -> str:
     for i, finding in enumerate(document.findings, 1):
         lines += ["", *_finding(report, finding, i)]
     if document.not_checked:
-        lines += ["", "## Not checked", "", "| rule | needs | capture |", "|---|---|---|"]
-        lines += [
+        table = ["| rule | needs | capture |", "|---|---|---|"]
+        table += [
             f"| {n.rule} | {escaped(n.needs)} | {escaped(n.capture or '')} |"
             for n in document.not_checked
         ]
+        lines += ["", "## Not checked", "", *_folded(table, "rules")]
     return "\n".join(lines) + "\n"
 
 
@@ -54,7 +59,11 @@ def _finding(report: Report, finding: Finding, number: int) -> list[str]:
     for word, names in (("Explains", finding.explains), ("Explained by", finding.explained_by)):
         if names:
             lines.append(f"- {word}: {escaped(', '.join(names))}")
-    lines += [f"- Evidence: {escaped(evidence_words(e))}" for e in finding.evidence]
+    evidence = [f"- Evidence: {escaped(evidence_words(e))}" for e in finding.evidence]
+    lines += evidence[:MAX_EVIDENCE]
+    if evidence[MAX_EVIDENCE:]:
+        count = len(evidence) - MAX_EVIDENCE
+        lines += ["", *_details(f"{count} more of the evidence", evidence[MAX_EVIDENCE:]), ""]
     for word, texts in (
         ("Confirm", finding.confirm),
         ("Act", finding.remedy),
@@ -64,6 +73,27 @@ def _finding(report: Report, finding: Finding, number: int) -> list[str]:
     return lines
 
 
+def _folded(table: list[str], noun: str) -> list[str]:
+    """A table, folded where it is long: a ticket is scrolled, not turned."""
+    count = len(table) - 2
+    return table if count <= MAX_ROWS else _details(f"{count} {noun}", table)
+
+
+def _details(summary: str, lines: list[str]) -> list[str]:
+    """Lines behind a triangle; Markdown inside needs the empty lines around it."""
+    return [f"<details><summary>{summary}</summary>", "", *lines, "", "</details>"]
+
+
 def escaped(text: str) -> str:
-    """Text in which no foreign name can start a tag, a link, a table cell or a line."""
-    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", safe(re.sub(r"\s+", " ", text)))
+    """Text in which no foreign name can start a tag, a link, a mention, a table cell or a line.
+
+    ``@name`` would call people, ``#12`` link another ticket and a bare address become a link. No
+    backslash stops these three: a character of no width does.
+    """
+    shown = safe(re.sub(r"\s+", " ", text))
+    shown = re.sub(r"([\\`*_{}\[\]<>|#~$&!])", r"\\\1", shown)
+    shown = re.sub(r"([@#])(?=\w)", "\\1\u2060", shown)
+    shown = re.sub(r"(?i)\b(https?|ftp)://", "\\1:\u2060//", shown)
+    shown = re.sub(r"(?i)\bwww\.(?=\w)", "www\u2060.", shown)
+    # What would begin a list, a quotation or a rule stands only where a line begins.
+    return re.sub(r"^(\d+)([.)])", r"\1\\\2", re.sub(r"^([-+=:])", r"\\\1", shown))

@@ -12,8 +12,11 @@ from typing import Any, Literal
 
 from tracekit.findings import BudgetPart, Finding, NotChecked, Severity, Verdict
 from tracekit.target import Target
+from tracekit.wording import cut, plural, safe
 
 SCHEMA_VERSION = 1
+SHOWN_CHARACTERS = 200
+"""Of the verdict, where a report is shown in one line."""
 InputStatus = Literal["ok", "partial", "empty", "unreadable", "unrecognised"]
 
 
@@ -188,12 +191,23 @@ class Notes:
     """What to do where the verdict names no finding."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """A diagnosis: the document, and its notes for people."""
 
     document: Document
     notes: Notes = field(default_factory=Notes)
+
+    def __repr__(self) -> str:
+        verdict = self.verdict
+        found = plural(len(self.findings), "finding")
+        sentence = safe(cut(verdict.sentence, SHOWN_CHARACTERS))
+        return f"<Report {verdict.kind}: {sentence} ({found})>"
+
+    def _repr_html_(self) -> str:
+        from tracekit.report.notebook import report_html
+
+        return report_html(self)
 
     @property
     def target(self) -> Target:

@@ -1,0 +1,149 @@
+"""What a notebook shows: short, escaped, and the same of a stranger's names."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tracekit
+from tracekit.report import InputFile, Report, build_report
+from tracekit.report.markdown import MAX_ROWS, to_markdown
+from tracekit.report.show import show_finding
+
+MakeJob = Callable[..., Any]
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOK = ROOT / "docs" / "example.ipynb"
+HOSTILE = (
+    "</td><script>alert(1)</script><img src=x onerror=alert(2)>\"'&lt;",
+    "a|b`c`\n# heading\n| x | y |\n|---|---|",
+    "@everyone #1 http://evil.example www.evil.example [a](http://b) ![i](x) <b>",
+    "\x1b[2J\x1b]0;title\x07\u202egnp.exe\u2066\x9b31m",
+)
+
+
+class Tags(HTMLParser):
+    """The tags of a page, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def named(make_job: MakeJob, name: str) -> Report:
+    """A report in which job, hosts, layout, files and what a finding says bear a name."""
+    job = make_job(comm_ms=10).stall("input_stall", [1], range(1, 11), 50)
+    file = InputFile(path=name, kind=name, status="partial", rows=1, reason=name)
+    hosts = dict.fromkeys(range(4), name)
+    report = build_report(job.facts(name=name, hosts=hosts, layout=name), [file])
+    told = [
+        replace(f, summary=name, remedy=(name,), confirm=(name,), id=f"{f.rule}/{name}")
+        for f in report.findings
+    ]
+    verdict = replace(report.verdict, sentence=name, finding=told[0].id)
+    document = replace(report.document, findings=tuple(told), verdict=verdict)
+    return replace(report, document=document)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_is_text_in_a_notebook(make_job: MakeJob, name: str) -> None:
+    report = named(make_job, name)
+    for page in (report._repr_html_(), report.findings[0]._repr_html_()):
+        read = Tags(page)
+        assert read.tags <= {"p", "b", "table", "tr", "th", "td"}
+        assert read.attributes <= {"style"}
+        assert all(c.isprintable() or c == "\n" for c in page)
+    for plain in (repr(report), repr(report.findings[0])):
+        assert plain.isprintable()
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_is_text_in_a_terminal(make_job: MakeJob, name: str) -> None:
+    report = named(make_job, name)
+    usual = named(make_job, "job")
+    for everything in (False, True):
+        text = report.to_text(everything=everything, width=400)
+        assert all(c.isprintable() or c == "\n" for c in text)
+        lines = [t.to_text(everything=everything, width=4000).count("\n") for t in (report, usual)]
+        assert lines[0] == lines[1]  # no name makes a line of its own
+    shown = show_finding(report, report.findings[0])
+    assert all(c.isprintable() or c == "\n" for c in shown)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_is_text_in_a_ticket(make_job: MakeJob, name: str) -> None:
+    text = to_markdown(named(make_job, name))
+    usual = to_markdown(named(make_job, "job"))
+    assert text.count("\n") == usual.count("\n")
+    assert all(c.isprintable() or c in "\n\u2060" for c in text)
+    bare = re.sub("</?(?:details|summary)>", "", text)
+    for mark in ("<", "`", "](", "!["):
+        assert bare.count(mark) == bare.count("\\" + mark), mark
+    for line, like in zip(text.splitlines(), usual.splitlines(), strict=True):
+        cells = [part.replace("\\|", "").count("|") for part in (line, like)]
+        assert cells[0] == cells[1], line
+    for call in ("@everyone", "#1 ", "http://", "www.evil"):
+        assert call not in text
+
+
+def test_reprs_are_short(make_job: MakeJob) -> None:
+    """A report of many findings was 39 kB in one line."""
+    report = named(make_job, "x" * 20_000)
+    many = replace(report, document=replace(report.document, findings=report.findings * 50))
+    assert len(repr(many)) < 400
+    assert len(repr(many.findings[0])) < 400
+    assert len(many._repr_html_()) < 20_000
+    assert f"{len(many.findings) - 10} more findings" in many._repr_html_()
+
+
+def test_a_long_table_is_folded_in_a_ticket(make_job: MakeJob) -> None:
+    text = to_markdown(build_report(make_job().facts()))
+    count = len(build_report(make_job().facts()).document.not_checked)
+    assert count > MAX_ROWS
+    assert f"<details><summary>{count} rules</summary>\n\n| rule | needs | capture |" in text
+    assert text.rstrip().endswith("</details>")
+
+
+def test_dir_shows_what_there_is() -> None:
+    assert dir(tracekit) == ["__version__", "api", "ingest", "open"]
+    assert all(hasattr(tracekit, name) for name in dir(tracekit))
+
+
+def test_the_example_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cells, in order and in one namespace, as a notebook runs them; the last value of each
+    has something to show."""
+    monkeypatch.chdir(NOTEBOOK.parent)
+    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path))
+    names: dict[str, object] = {}
+    shown = []
+    for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        *before, last = "".join(cell["source"]).rstrip().split("\n")
+        exec("\n".join(before), names)  # noqa: S102  # the notebook of this repository
+        if last.startswith(("import ", "from ")) or "=" in last.partition("(")[0]:
+            exec(last, names)  # noqa: S102
+            continue
+        value = eval(last, names)  # noqa: S307
+        if value is None:
+            continue
+        shown.append(type(value).__name__)
+        if hasattr(value, "_repr_html_"):
+            assert len(value._repr_html_() or "") < 20_000
+    assert shown == ["OpenRun", "Report", "Finding", "DataFrame", "DataFrame", "Figure"]

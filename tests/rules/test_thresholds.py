@@ -62,6 +62,8 @@ UNDECIDED = {
         data_lines: len(paths) > 2
         excess: number % 100 in (11, 12, 13)
         html: len(parts) % 2 == 0
+        text: max((len(r[4]) for r in rows))
+        text: max(MIN_NAME_WIDTH, room - gaps - sum(widths) + widths[2])
         text: ratio >= 0.0005
         text: step_s * factor < 10
         text: step_s * factor < 100
@@ -81,9 +83,13 @@ CONSTANTS = {
         base.MAX_CANDIDATES base.MAX_PLACES base.MAX_READINGS stalls.MAX_PLACES
         html.MAX_INPUTS html.SHOWN_ISSUES html.SHOWN_RECORDS
         ras_hang.MAX_HOSTS data_lines.SHOWN_NOTES signals.SHOWN_ERRORS text.MAX_LINES
-        text.SHOWN_FINDINGS text.SHOWN_TOPICS without_steps.MIN_SHOWN_SHARE
+        text.SHOWN_FINDINGS text.SHOWN_TOPICS text.SHOWN_SOURCES text.SHOWN_RULES
+        text.MAX_UNCHECKED_LINES markdown.MAX_ROWS markdown.MAX_EVIDENCE notebook.MAX_ROWS
+        model.SHOWN_CHARACTERS without_steps.MIN_SHOWN_SHARE
     """,
-    "the page": "page.INDENT page.MIN_WIDTH text.MIN_SCOPE_WIDTH",
+    "the page": """
+        page.INDENT page.MIN_WIDTH text.MIN_SCOPE_WIDTH text.MIN_COST_WIDTH text.MIN_NAME_WIDTH
+    """,
     "units, versions and physics": """
         gpu_contention.GIB packet_loss.PACKET_BYTES price.JOULES_PER_KILOWATT_HOUR
         model.SCHEMA_VERSION

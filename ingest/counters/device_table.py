@@ -46,8 +46,9 @@ MAX_SHARE = 1.5
 _PORTS = ("ib", "eth", "mlx5", "nic", "hca", "roce", "rdma", "port")
 _OTHERS = ("nvlink", "nvswitch", "cpu", "disk", "nvme", "fan", "psu", "dimm")
 _DEVICE = rf"(gpu|{'|'.join((*_PORTS, *_OTHERS))})[_-]?(\d{{1,4}})"
-_FRONT = re.compile(rf"{_DEVICE}[_.:/ -]+(\S.*)", re.I)
-_BEHIND = re.compile(rf"(.*\S)[_.:/ -]+{_DEVICE}", re.I)
+_BETWEEN = "_.:/ -"
+_FRONT = re.compile(rf"{_DEVICE}[{_BETWEEN}]", re.I)
+_BEHIND = re.compile(rf"[{_BETWEEN}]{_DEVICE}\Z", re.I)
 _SENSORS = frozenset(("bmc", "oob", "ipmi", "redfish", "board", "gpu"))
 """Words that say who read a number, not what it is."""
 
@@ -165,13 +166,13 @@ def _is_second(name: str) -> bool:
 def _column(at: int, name: str) -> Column | str:
     """What a header names; else why it is not read."""
     plain = name.partition("[")[0].strip()
-    if found := _FRONT.fullmatch(plain):
-        kind, number, metric = found.groups()
-    elif found := _BEHIND.fullmatch(plain):
-        metric, kind, number = found.groups()
+    if found := _FRONT.match(plain):
+        metric = plain[found.end() :]
+    elif found := _BEHIND.search(plain):
+        metric = plain[: found.start()]
     else:
         return "it names no device with a number: a total, a system's reading or a label"
-    kind = kind.lower()
+    kind, number = found[1].lower(), found[2]
     if kind in _OTHERS:
         return "no table holds readings of such a device yet"
     words, unit, scale = _measured(metric, unit_of(name))

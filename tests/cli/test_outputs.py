@@ -142,10 +142,11 @@ def test_a_wide_table_is_cut_in_its_names_and_never_in_a_number() -> None:
 def test_a_terminal_gets_tables_and_reports_of_its_width(run: Path, columns: int) -> None:
     """On a terminal of its own, as people have them; a pipe gets everything."""
     script = f"stty cols {columns}; '{sys.executable}' -m tracekit"
+    outer = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
     sql = "SELECT repeat('n', 200) AS name, 7 AS count"
     done = subprocess.run(
         ["script", "-qec", f'{script} sql {run} "{sql}"; {script} diagnose {run}', "/dev/null"],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "TERM": "dumb"},
+        env={**outer, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "TERM": "dumb"},
         capture_output=True,
         text=True,
         check=True,

@@ -27,6 +27,7 @@ from tracekit.ingest.counters.table import (
     HOST_WORDS,
     TIME_WORDS,
     bare_name,
+    cells_of,
     header_line,
     header_of,
     unit_of,
@@ -75,6 +76,8 @@ _DIRECTIONS = {
     "tx": "tx", "xmit": "tx", "sent": "tx", "send": "tx", "out": "tx", "transmit": "tx",
     "rx": "rx", "rcv": "rx", "recv": "rx", "received": "rx", "in": "rx", "receive": "rx",
 }  # fmt: skip
+_SIZED = frozenset(unit for unit, _ in _MEASURES.values()) - {"W", "degrees Celsius", "count"}
+"""Units in which people write several sizes, so that a header must say which."""
 _RATES = {"bytes/s": "rate", "packets/s": "packet_rate"}
 _TOTALS = {"bytes": "bytes", "packets": "packets"}
 
@@ -204,9 +207,10 @@ def _gpu(words: Sequence[str], unit: str | None, scale: float, header: str) -> M
         counter = fields.counter_of_words(said)
         if counter is not None:
             word = GPU[counter]
-            if unit is None:
-                return GPU.meaning(counter, 1, header[:80])
-            return GPU.meaning(counter, scale, header[:80]) if word.unit == unit else None
+            # Bytes or MiB, 0.99 or 99: of these no number says its unit itself.
+            if word.unit == unit or (unit is None and word.unit not in _SIZED):
+                return GPU.meaning(counter, scale, header[:80])
+            return None
     return None
 
 
@@ -254,7 +258,7 @@ class _Table:
                 raise InputError(f"{self._source.path}: its first line names no counter of devices")
             self._tell(self._layout.unread)
             return
-        cells = line.text.split(self._layout.delimiter)
+        cells = cells_of(line.text, self._layout.delimiter)
         if len(cells) != len(self._layout.header):
             self._reading.bad(line.number, "another number of cells", shape(line.text))
         elif tuple(c.strip() for c in cells) != self._layout.header:
@@ -268,7 +272,7 @@ class _Table:
 
     def _tell(self, unread: dict[str, list[str]]) -> None:
         for reason, names in unread.items():
-            listed = ", ".join(names[:MAX_LISTED])
+            listed = ", ".join(name[:80] for name in names[:MAX_LISTED])
             more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
             # A name of its own for each reason: the words of the first count stay.
             self._sink.count(

@@ -134,7 +134,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "neighbours", "show lldp table, EOS and lldpcli in JSON", False,
                "none needed"),
     )),
-    Family("device_csv", 1, "device_table", (
+    Family("device_csv", 2, "device_table", (
         Format("gpu", "tables of devices", "a column a counter and device", None, "a column"),
     )),
     Family("net_csv", 2, "net_table", (

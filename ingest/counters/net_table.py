@@ -8,7 +8,6 @@ row is no counter.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -29,6 +28,7 @@ from tracekit.ingest.counters.table import (
     Layout,
     Subject,
     bare_name,
+    cells_of,
     header_line,
     unit_of,
 )
@@ -182,7 +182,7 @@ class _Table:
             if self._layout is None:
                 raise InputError(f"{self._source.path}: its first line names no network counter")
             return
-        cells = _cells(line.text, self._layout.delimiter)
+        cells = cells_of(line.text, self._layout.delimiter)
         if len(cells) != len(self._layout.header):
             self._reading.bad(line.number, "another number of cells", shape(line.text))
         elif [c.strip() for c in cells] != [h.strip() for h in self._layout.header]:
@@ -263,12 +263,3 @@ def _number(text: str, counter: Counter) -> int | float | str | None:
     if counter.meaning.kind == "cumulative":
         return round(exact) if 0 <= exact < 2**64 else bare
     return float(exact)
-
-
-def _cells(text: str, delimiter: str) -> list[str]:
-    if '"' not in text:
-        return text.split(delimiter)
-    try:
-        return next(csv.reader([text], delimiter=delimiter, skipinitialspace=True), [])
-    except csv.Error:
-        return []

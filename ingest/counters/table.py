@@ -39,6 +39,16 @@ def header_of(line: str) -> tuple[str, list[str]] | None:
     return (delimiter, header) if 2 <= len(header) <= MAX_COLUMNS else None
 
 
+def cells_of(text: str, delimiter: str) -> list[str]:
+    """The cells of a row; none where its quotes do not pair."""
+    if '"' not in text:
+        return text.split(delimiter)
+    try:
+        return next(csv.reader([text], delimiter=delimiter, skipinitialspace=True), [])
+    except csv.Error:
+        return []
+
+
 def bare_name(name: str) -> str:
     """A header in lower case, without its unit in brackets."""
     return name.partition("[")[0].strip().lower()

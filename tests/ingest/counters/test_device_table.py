@@ -95,6 +95,8 @@ def test_a_header_says_device_counter_and_unit(
         ("gpu0_frobs", "nobody knows"),
         ("gpu0_temp_w", "unit does not fit"),
         ("ib0_tx", "nobody knows"),  # bytes or packets, in all or a second
+        ("gpu0_memory_used", "unit does not fit"),  # bytes, MiB or GiB
+        ("gpu0_util", "unit does not fit"),  # 0.99 or 99
         ("sys_power_w", "names no device"),
         ("phase", "names no device"),
         ("fan2_rpm", "no table"),
@@ -139,6 +141,11 @@ def test_rows_that_are_not_as_the_header_says_are_counted() -> None:
     assert [r["value"] for r in sink.rows("gpu_sample")] == [0.99, 0.98]
     assert sink.counters == {"bad_record": 3, "impossible_number": 1}
     assert sink.facts["status"] == "partial"
+
+
+def test_quoted_cells_are_cells() -> None:
+    text = 'time,phase,gpu0_power_w,gpu1_power\n1763800000,"a, b","99.5",98\n'
+    assert [r["value"] for r in reading(text).rows("gpu_sample")] == [99.5, 98.0]
 
 
 def test_times_without_a_zone_are_local() -> None:

@@ -57,7 +57,6 @@ QUERY_FILES: tuple[str, ...] = (
     "steps/self_time",
     "steps/excess",
     "steps/slow_steps",
-    "steps/spending",
     "steps/path_moments",
     "steps/path_calls",
     "steps/path_ranges",

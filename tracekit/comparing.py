@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from tracekit.comparison.path import NOBODY, Paths
@@ -22,7 +23,6 @@ ROWS = (
     "job_step_time",
     "job_ranks",
     "path_ranges",
-    "spending",
     "overlap",
     "stage_balance",
     "traffic",
@@ -34,6 +34,8 @@ ROWS = (
     "nccl_choices",
 )
 """Queries whose rows a comparison reads."""
+BY_PATH = {"self_time": {"by_path": True, "min_ratio": 0.0}}
+"""Queries asked otherwise than as they stand: rows of one path and name are the same part."""
 COLUMNS = ("path_moments", "path_calls")
 """Queries of which it reads columns: they have a row a call and rank."""
 
@@ -48,13 +50,17 @@ def run_rows(answers: Answers, report: Report, filled: Collection[str]) -> RunRo
     attempt = report.document.run.attempt
     filled = answers.with_domains(filled)
     asked = [
-        name for name in (*ROWS, *COLUMNS) if not catalog.finds_nothing(catalog.find(name), filled)
+        name
+        for name in (*ROWS, *BY_PATH, *COLUMNS)
+        if not catalog.finds_nothing(catalog.find(name), filled)
     ]
     rows: dict[str, list[dict[str, Any]]] = {}
     tables: dict[str, pa.Table] = {}
     unavailable: dict[str, str] = {}
     with answers.sharing(asked):
-        for name, found in answers.each([name for name in asked if name in ROWS]):
+        several = [answers.each([name for name in asked if name in ROWS])]
+        several += [answers.each([n], given) for n, given in BY_PATH.items() if n in asked]
+        for name, found in chain.from_iterable(several):
             if isinstance(found, QueryError):
                 unavailable[name] = found.message.splitlines()[0]
             else:

@@ -322,9 +322,9 @@ def _named(place: Place, runs: Sequence[RunRows]) -> dict[str, float]:
     for run in runs:
         ranks = place.ranks or run.ranks
         chosen = frozenset(ranks)
-        for row in run.of("spending"):
+        for row in run.of("self_time"):
             if row["rank"] in chosen and (name := _name_of(place.cause, row)):
-                sums[name] += float(row["own_ns"]) / len(chosen) / len(runs)
+                sums[name] += float(row["self_ns"]) / len(chosen) / len(runs)
     return sums
 
 

@@ -203,13 +203,13 @@ def _spent(runs: Runs, timeline: str) -> Mapping[_Key, tuple[float, float]]:
     """Seconds and calls of a mean rank's mean step by kind, path and name."""
     sums: dict[_Key, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
     for run in runs:
-        count = len({row["rank"] for row in run.of("spending")}) * len(runs)
-        for row in run.of("spending"):
+        count = len({row["rank"] for row in run.of("self_time")}) * len(runs)
+        for row in run.of("self_time"):
             if row["timeline"] == timeline:
                 key = (str(row["kind"]), str(row["path"]), str(row["name"]))
                 spent_s, calls = sums[key]
                 sums[key] = (
-                    spent_s + float(row["own_ns"]) / 1e9 / count,
+                    spent_s + float(row["self_ns"]) / 1e9 / count,
                     calls + float(row["calls_count"]) / count,
                 )
     return sums

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tracekit.errors import InputError, UsageError
 from tracekit.whatif import CollectivesWhatIf, Places, StreamReplay, parse_remove, parse_scale
 from tracekit.whatif.calls import Call, settled_clocks
+from tracekit.whatif.executor import Executor
 from tracekit.whatif.streams import raw_step_s
-from tracekit.whatif.streams.replay import WindowReplay
 
 US = 1000
 COMPUTE, COMM = 7, 20
@@ -411,9 +411,9 @@ def test_together_is_the_same_as_one_by_one(
 ) -> None:
     causes = [parse_scale(cause), parse_remove("rank=1")]
     together = job.replay().analyse(causes)
-    run = WindowReplay._run
+    run = Executor._run
     monkeypatch.setattr(
-        WindowReplay, "_run", lambda self, teams: run(self, [[r] for t in teams for r in t])
+        Executor, "_run", lambda self, teams: run(self, [[r] for t in teams for r in t])
     )
     assert job.replay().analyse(causes) == together
 

@@ -91,6 +91,19 @@ def refused_because(base_s: float, replayed_s: float, unmatched_ratio: float) ->
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """What a replay needs of a call each time, for its members in one order."""
+
+    members: Sequence[int]
+    transfers_ns: Floats
+    """(member, 1)."""
+    alone: npt.NDArray[np.bool_] | None
+    """Members who left before the last had entered: they did not wait for it. None: nobody."""
+    needed: Sequence[Sequence[int]]
+    """By member the rows of those that it waits for; empty where all wait for all."""
+
+
 @dataclass(slots=True)
 class Call:
     """One matched collective (or a pair of send and receive)."""
@@ -106,6 +119,7 @@ class Call:
     sends: set[int] = field(default_factory=set)
     transfers: dict[int, int] | None = None
     """Kept once they have been asked for."""
+    settled: _Settled | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def all_needed(self) -> bool:
@@ -186,10 +200,8 @@ def unbroken(steps: Sequence[int], spans: Mapping[int, Mapping[int, tuple[int, i
 
 @dataclass
 class Scenarios:
-    """Per scenario (columns): how much of the own and of the ideal time counts."""
+    """Per scenario (columns): how much of the measured and of the ideal transfers counts."""
 
-    own: dict[int, tuple[Floats, Floats]]
-    """By rank: factors of own and of ideal time."""
     transfer: dict[str, tuple[Floats, Floats]]
     """By kind of communication: factors of the measured and of the ideal transfer."""
     count: int
@@ -218,19 +230,29 @@ def leave(
 ) -> Floats:
     """When the members leave a call that they enter so: (member, scenario), in ns."""
     measured_how, ideal_how = how.transfer[class_of(call)]
-    transfers, last = transfers_of(call), last_starts(call)
-    measured = np.array([[float(transfers[r])] for r in members])
-    took = measured * measured_how + ideal_ns * ideal_how
-    # Who left before the last had entered did not wait for it.
-    alone = np.array([last[r] > call.ends[r] for r in members])
-    if call.all_needed:
-        found: Floats = entered.max(axis=0) + took
+    known = call.settled
+    if known is None or known.members != members:
+        known = call.settled = _settled(call, members)
+    took = known.transfers_ns * measured_how + ideal_ns * ideal_how
+    if known.needed:
+        found = np.stack([entered[rows].max(axis=0) for rows in known.needed]) + took
     else:
-        row = {r: i for i, r in enumerate(members)}
-        needed = [[row[m] for m in call.needed(r)] for r in members]
-        found = np.stack([entered[rows].max(axis=0) for rows in needed]) + took
-    found[alone] = entered[alone] + took[alone]
+        found = entered.max(axis=0) + took
+    if known.alone is not None:
+        found[known.alone] = entered[known.alone] + took[known.alone]
     return found
+
+
+def _settled(call: Call, members: Sequence[int]) -> _Settled:
+    transfers, last = transfers_of(call), last_starts(call)
+    alone = np.array([last[r] > call.ends[r] for r in members])
+    row = {r: i for i, r in enumerate(members)}
+    return _Settled(
+        members,
+        np.array([[float(transfers[r])] for r in members]),
+        alone if alone.any() else None,
+        () if call.all_needed else [[row[m] for m in call.needed(r)] for r in members],
+    )
 
 
 def settled_clocks(

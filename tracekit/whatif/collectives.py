@@ -25,7 +25,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -45,13 +45,22 @@ from tracekit.whatif.calls import (
     error_ratio,
     ideal_transfers,
     last_starts,
-    leave,
     refused_because,
     transfers_of,
     unbroken,
 )
 from tracekit.whatif.causes import Cause
 from tracekit.whatif.columns import Columns, Replayed
+from tracekit.whatif.executor import (
+    BOUNDARY,
+    CALL,
+    FREE_CALL,
+    HOST,
+    Event,
+    Executor,
+    Ints,
+    Program,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -104,6 +113,8 @@ class _Window:
     unmatched_ratio: float = 0.0
     """Of the window, in which a rank stood in communication of which no matched call ended; worst
     rank."""
+    compiled: dict[int, Program] = field(default_factory=dict, init=False)
+    """By rank its items, as a program; those of a changed window are others."""
 
 
 class CollectiveReplay:
@@ -544,85 +555,41 @@ def _work(window: _Window, rank: int, calls: Sequence[int]) -> _Signature:
 # --- replay ---------------------------------------------------------------------------------------
 
 
-class _Replay:
-    """One window in all scenarios at once."""
+def _program(window: _Window, rank: int, variants: Sequence[Floats]) -> Program:
+    """What a rank does, by its items; ``variants``: its own times before each, in ns."""
+    items = window.items[rank]
+    calls = [i.call for i in items if i.kind == _ENTER]
+    order = {number: k for k, number in enumerate(calls)}
+    lanes: dict[str, int] = {}
+    steps = 0
+    events: list[Event] = []
+    for item in items:
+        if item.kind == _WAIT:
+            events.append((HOST, -1, -1, False, ((True, order[item.call]),)))
+        elif item.kind == _BOUNDARY:
+            events.append((BOUNDARY, -1, steps, False, ()))
+            steps += 1
+        else:
+            lane = lanes.setdefault(window.calls[item.call].lane, len(lanes))
+            kind = FREE_CALL if item.is_parallel else CALL
+            events.append((kind, lane, order[item.call], False, ()))
+    lag = np.array([i.lag_ns if i.kind == _ENTER else 0.0 for i in items])
+    return Program(
+        rank,
+        tuple(events),
+        np.array(calls, np.int64),
+        np.stack([np.cumsum(own) for own in variants], axis=1),
+        np.repeat(lag[:, None], len(variants), axis=1),
+        window.starts[rank],
+    )
 
-    def __init__(self, window: _Window, ideal: Mapping[int, float], how: Scenarios) -> None:
-        self.window, self.ideal, self.how = window, ideal, how
-        self.origin = min(window.starts.values())
-        self.left: dict[int, dict[int, Floats]] = {}
-        self.entered: dict[int, dict[int, tuple[Floats, float, int | None]]] = defaultdict(dict)
-        self.lanes: dict[tuple[int, str], int] = {}
-        self.held: dict[int, set[int]] = defaultdict(set)
-        """By call: calls that follow it in a communicator and are complete but for that."""
-        self.waiting: dict[int, list[int]] = defaultdict(list)
-        self.todo: list[int] = sorted(window.items)
 
-    def run(self) -> Floats:
-        """Ends of the steps after the window's start: (step, scenario), in ns."""
-        window, count, origin = self.window, self.how.count, self.origin
-        clock = {r: np.full(count, float(s - origin)) for r, s in window.starts.items()}
-        position = dict.fromkeys(window.items, 0)
-        ends = {step: np.zeros(count) for step in window.steps}
-        while self.todo:
-            rank = self.todo.pop()
-            items, (measured_how, ideal_how) = window.items[rank], self.how.own[rank]
-            while position[rank] < len(items):
-                item = items[position[rank]]
-                if item.kind == _WAIT and item.call not in self.left:
-                    self.waiting[item.call].append(rank)
-                    break
-                now = clock[rank] + item.own_ns * measured_how + item.ideal_ns * ideal_how
-                if item.kind == _WAIT:
-                    now = np.maximum(now, self.left[item.call][rank])
-                elif item.kind == _BOUNDARY:
-                    np.maximum(ends[item.call], now, out=ends[item.call])
-                else:
-                    self._enter(item, rank, now)
-                clock[rank] = now
-                position[rank] += 1
-        if any(position[r] < len(items) for r, items in window.items.items()):
-            raise InputError(
-                "cannot be replayed: ranks call the matched collectives in orders that wait for "
-                "each other for ever",
-                hint="tracekit query RUN match_coverage",
-            )
-        return np.array([ends[s] for s in window.steps])
+def _own_ns(items: Sequence[_Item]) -> Floats:
+    return np.array([i.own_ns for i in items])
 
-    def _enter(self, item: _Item, rank: int, now: Floats) -> None:
-        call = self.window.calls[item.call]
-        before = None if item.is_parallel else self.lanes.get((rank, call.lane))
-        self.lanes[rank, call.lane] = item.call
-        self.entered[item.call][rank] = now, item.lag_ns, before
-        if len(self.entered[item.call]) == len(call.starts):
-            self._complete(item.call)
 
-    def _complete(self, number: int) -> None:
-        """Let everybody leave a call that all have entered, and what follows from that."""
-        ready = [number]
-        while ready:
-            one = ready.pop()
-            entered = self.entered[one]
-            missing = {b for _, _, b in entered.values() if b is not None and b not in self.left}
-            if missing:
-                self.held[missing.pop()].add(one)
-                continue
-            times = {
-                rank: (now if b is None else np.maximum(now, self.left[b][rank])) + lag_ns
-                for rank, (now, lag_ns, b) in entered.items()
-            }
-            del self.entered[one]
-            members = list(times)
-            left = leave(
-                self.window.calls[one],
-                members,
-                np.stack([times[r] for r in members]),
-                self.ideal[one],
-                self.how,
-            )
-            self.left[one] = dict(zip(members, left, strict=True))
-            self.todo += self.waiting.pop(one, ())
-            ready += self.held.pop(one, ())
+def _ideal_ns(items: Sequence[_Item]) -> Floats:
+    return np.array([i.ideal_ns for i in items])
 
 
 # --- scenarios ------------------------------------------------------------------------------------
@@ -645,13 +612,27 @@ def _analyse(
             excess[rank] += sum(i.own_ns - i.ideal_ns for i in items)
     chosen = {c: places.ranks_of(c, [*excess]) for c in causes if c.kind in OF_RANKS}
     scaled = [c for c in causes if c not in chosen or c.factor is not None]
+    factors = sorted({_factor(c) for c in scaled if c in chosen})
     columns = Columns(job.kinds, excess, MAX_SINGLE_RANKS, scaled)
-    measured = {r: at.astype(np.float64) for r, at in columns.is_own_measured.items()}
-    own = {r: (at, 1.0 - at) for r, at in measured.items()}
+    # Variant 0 of a rank is what was measured, 1 the ideal, then each scale.
+    variant = {r: np.where(at, 0, 1) for r, at in columns.is_own_measured.items()}
     transfer = columns.transfers
     for column, cause in enumerate(scaled, start=columns.first_cause):
-        _change(cause, own, transfer, chosen.get(cause, ()), column)
-    times = _step_times(windows, Scenarios(own, transfer, columns.count)) / 1e9
+        if cause in chosen:
+            for rank in chosen[cause]:
+                variant[rank][column] = 2 + factors.index(_factor(cause))
+        else:
+            change_transfers(cause, transfer, column)
+    programs = [
+        {
+            rank: _program(
+                w, rank, [_own_ns(items), _ideal_ns(items), *(_own_ns(items) * f for f in factors)]
+            )
+            for rank, items in w.items.items()
+        }
+        for w in windows
+    ]
+    times = _step_times(windows, programs, variant, Scenarios(transfer, columns.count)) / 1e9
     return columns.result(
         times,
         job,
@@ -669,21 +650,41 @@ def _time_without(
     """Seconds a step with these ranks doing what their peers do."""
     chosen = list(ranks)
     changed = [_without(w, chosen, stages) for w in windows]
+    programs = [
+        {
+            r: _compiled(w, r) if items is w.items[r] else _program(then, r, [_own_ns(items)])
+            for r, items in then.items.items()
+        }
+        for w, then in zip(windows, changed, strict=True)
+    ]
+    nothing = {r: np.zeros(1, np.int64) for w in windows for r in w.items}
     one, none = np.ones(1), np.zeros(1)
-    how = Scenarios(defaultdict(lambda: (one, none)), defaultdict(lambda: (one, none)), 1)
-    return float(_step_times(changed, how).mean()) / 1e9
+    how = Scenarios(defaultdict(lambda: (one, none)), 1)
+    return float(_step_times(changed, programs, nothing, how).mean()) / 1e9
+
+
+def _compiled(window: _Window, rank: int) -> Program:
+    """The rank's program by its own times, made once."""
+    if rank not in window.compiled:
+        window.compiled[rank] = _program(window, rank, [_own_ns(window.items[rank])])
+    return window.compiled[rank]
 
 
 def _refused(windows: Sequence[_Window], base_s: float, replayed_s: float) -> str | None:
     return refused_because(base_s, replayed_s, max(w.unmatched_ratio for w in windows))
 
 
-def _step_times(windows: Sequence[_Window], how: Scenarios) -> Floats:
+def _step_times(
+    windows: Sequence[_Window],
+    programs: Sequence[Mapping[int, Program]],
+    variant: Mapping[int, Ints],
+    how: Scenarios,
+) -> Floats:
     """Length of each step in each scenario, in ns."""
     ideal = ideal_transfers([w.calls for w in windows])
     parts = []
-    for window, typical in zip(windows, ideal, strict=True):
-        ends = _Replay(window, typical, how).run()
+    for window, own, typical in zip(windows, programs, ideal, strict=True):
+        ends = Executor(window.calls, own, variant, typical, how).run()
         begin = max(window.starts.values()) - min(window.starts.values())
         parts.append(np.diff(ends, axis=0, prepend=np.full((1, how.count), float(begin))))
     return np.concatenate(parts)
@@ -707,21 +708,11 @@ def _measured(windows: Sequence[_Window]) -> list[float]:
     return found
 
 
-def _change(
-    cause: Cause,
-    own: Mapping[int, tuple[Floats, Floats]],
-    transfer: Mapping[str, tuple[Floats, Floats]],
-    chosen: Sequence[int],
-    column: int,
-) -> None:
-    """Set one scenario to the job without (or with another amount of) a cause."""
-    if cause.kind not in OF_RANKS:
-        change_transfers(cause, transfer, column)
-        return
+def _factor(cause: Cause) -> float:
+    """Of the own time of the ranks that a cause scales."""
     if cause.operation not in (None, "all"):
         raise UsageError(
             f"{cause.text}: without GPU operations host and compute cannot be told apart",
             hint=f"{cause.kind}={cause.value}:all=...",
         )
-    for rank in chosen:
-        own[rank][0][column] = cause.factor
+    return 1.0 if cause.factor is None else cause.factor

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.whatif.calls import Call, Floats
-
-Ints = npt.NDArray[np.int64]
+from tracekit.whatif.executor import Ints
 
 CLOSE_NS = 20_000
 """An operation that begins within this of what it could wait for has waited for it; one that

@@ -29,10 +29,11 @@ from tracekit.whatif.calls import (
 )
 from tracekit.whatif.causes import Cause
 from tracekit.whatif.columns import Columns, Replayed
+from tracekit.whatif.executor import Executor, Ints, Program
+from tracekit.whatif.streams.compiled import compile_rank
 from tracekit.whatif.streams.peers import Peers, own_ns, with_times
-from tracekit.whatif.streams.replay import WindowReplay, compile_rank
-from tracekit.whatif.streams.rows import CLOSE_NS, OP, Block, Ints
-from tracekit.whatif.streams.windows import Program, Window, windows_of
+from tracekit.whatif.streams.rows import CLOSE_NS, OP, Block
+from tracekit.whatif.streams.windows import Window, windows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -177,7 +178,7 @@ def _step_times(
     ideal = ideal_transfers([w.calls for w in windows])
     parts = []
     for window, own, typical in zip(windows, events, ideal, strict=True):
-        ends = WindowReplay(window, own, variant, typical, how).run()
+        ends = Executor(window.calls, own, variant, typical, how).run()
         begins = [r.begin_ns for r in window.ranks.values()]
         begin = np.full((1, how.count), float(max(begins) - min(begins)))
         parts.append(np.diff(ends, axis=0, prepend=begin))
@@ -188,7 +189,7 @@ def _one_time(windows: Sequence[Window], events: Sequence[Mapping[int, Program]]
     """Seconds a step with measured transfers."""
     nothing = {r: np.zeros(1, np.int64) for w in windows for r in w.ranks}
     one, none = np.ones(1), np.zeros(1)
-    how = Scenarios(defaultdict(lambda: (one, none)), defaultdict(lambda: (one, none)), 1)
+    how = Scenarios(defaultdict(lambda: (one, none)), 1)
     return float(_step_times(windows, events, nothing, how).mean()) / 1e9
 
 
@@ -308,7 +309,7 @@ def _analyse(
                 variant[rank][column] = 2 + scales.index(_work_scale(cause))
         else:
             change_transfers(cause, transfer, column)
-    times = _step_times(windows, events, variant, Scenarios({}, transfer, columns.count)) / 1e9
+    times = _step_times(windows, events, variant, Scenarios(transfer, columns.count)) / 1e9
 
     def without(cause: Cause) -> float:
         if cause.kind == "link":

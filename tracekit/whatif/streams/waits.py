@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.whatif.calls import Call
-from tracekit.whatif.streams.rows import CLOSE_NS, EARLY_NS, OP, SYNC, Ints, RankRows, Wait
+from tracekit.whatif.executor import Ints
+from tracekit.whatif.streams.rows import CLOSE_NS, EARLY_NS, OP, SYNC, RankRows, Wait
 
 _Place = tuple[int, int]
 """A rank's step: number of the rank, number of the step."""

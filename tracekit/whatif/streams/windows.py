@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.whatif.calls import Call, Floats, Places, settled_clocks, unbroken
-from tracekit.whatif.streams.rows import CLOSE_NS, Ints, RankBlocks, Rows, rank_rows
+from tracekit.whatif.calls import Call, Places, settled_clocks, unbroken
+from tracekit.whatif.executor import Ints, Program
+from tracekit.whatif.streams.rows import CLOSE_NS, RankBlocks, Rows, rank_rows
 from tracekit.whatif.streams.waits import learn_waits
 
 if TYPE_CHECKING:
@@ -23,22 +24,6 @@ MAX_OPERATIONS = 2_000_000
 
 MAX_EVENTS = 400_000
 """Collectives, waits and steps of a replay; later steps are left out beyond it."""
-
-Event = tuple[int, int, int, bool, tuple[tuple[bool, int], ...]]
-"""What, stream, which call or step or marked row, whether it follows the compute, what it waits
-for: see ``replay``."""
-
-
-@dataclass
-class Program:
-    """What a rank does in a window, as events with times of its variants."""
-
-    events: tuple[Event, ...]
-    calls: Ints
-    """Numbers of its collectives in order."""
-    first: Floats
-    second: Floats
-    """Times of the events in ns: (event, variant)."""
 
 
 @dataclass

@@ -1,4 +1,8 @@
-"""The replay itself: a rank's blocks as events, and a window's events in all scenarios at once.
+"""The replay itself: what each rank does as events, and all scenarios of a window at once.
+
+Every front end writes what a rank does as a Program: events in the order in which the rank comes to
+them, each with what it waits for and the times of its variants (as measured, ideal, scaled). The
+matched collectives, which finish together, are looked up in the window's calls.
 
 Ranks that do the same in the same order go through their events together, so that every step of
 the replay is one operation on an array over ranks and scenarios. Where ranks that do the same wait
@@ -10,109 +14,51 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from tracekit.errors import InputError
-from tracekit.whatif.calls import Floats, Scenarios, leave
-from tracekit.whatif.streams.rows import END, OP, SYNC, Block, Ints, RankBlocks
-from tracekit.whatif.streams.windows import Event, Program, Window
+from tracekit.whatif.calls import Call, Floats, Scenarios, leave
 
-_RUN, _CALL, _SINGLE, _HOST, _BOUNDARY = 0, 1, 2, 3, 4
+Ints = npt.NDArray[np.int64]
+
+RUN, CALL, FREE_CALL, SINGLE, HOST, BOUNDARY = range(6)
+"""Kinds of events. RUN: operations that follow each other on a stream. CALL: the rank enters a
+collective when the one before it on the stream is over; FREE_CALL: whether it is or not. SINGLE:
+one operation. HOST: the host waits. BOUNDARY: a step ends on the host."""
 
 Waited = tuple[tuple[bool, int], ...]
 """What an event waits for: (True, the k-th call of the rank) or (False, a marked row)."""
 
-
-def compile_rank(rank: RankBlocks, variants: Sequence[Sequence[Block]]) -> Program:
-    """The events of a rank, with times of each variant; variants share their rows."""
-    blocks = variants[0]
-    kind = np.concatenate([b.kind for b in blocks])
-    stream = np.concatenate([b.stream for b in blocks])
-    call = np.concatenate([b.call for b in blocks])
-    follows = np.concatenate([b.follows_compute for b in blocks])
-    host = np.stack([np.concatenate([b.host_ns for b in v]) for v in variants])
-    work = np.stack([np.concatenate([b.work_ns for b in v]) for v in variants])
-    lag = np.stack([np.concatenate([b.lag_ns for b in v]) for v in variants])
-    came = np.cumsum(host, axis=1)
-    waits, marked = _resolved(blocks)
-    is_cut = (kind != OP) | (call >= 0)
-    is_cut[list(waits)] = True
-    is_cut[list(marked)] = True
-    latency, gap = rank.latency_ns, rank.gap_ns
-    segment = np.cumsum(is_cut)
-    cut, bulk = np.flatnonzero(is_cut), np.flatnonzero(~is_cut)
-    bulk = bulk[np.lexsort((bulk, segment[bulk], stream[bulk]))]
-    is_first = np.ones(len(bulk), np.bool_)
-    is_first[1:] = (np.diff(segment[bulk]) != 0) | (np.diff(stream[bulk]) != 0)
-    starts = np.flatnonzero(is_first)
-    total = bound = np.zeros((len(variants), 0))
-    if len(bulk):
-        took = work[:, bulk] + lag[:, bulk] + gap
-        total = np.add.reduceat(took, starts, axis=1)
-        # Launched last of all constraints: its launch, and then all that follows in the run.
-        so_far = np.cumsum(took, axis=1)
-        ready = came[:, bulk] + latency - gap - (so_far - took)
-        last = np.concatenate([starts[1:], [len(bulk)]]) - 1
-        bound = np.maximum.reduceat(ready, starts, axis=1) + so_far[:, last]
-    is_call, is_end = call[cut] >= 0, kind[cut] == END
-    is_host = kind[cut] == SYNC
-    is_single = ~(is_call | is_end | is_host)
-    # Of a run its total and its bound; of others when the host came to it, and what follows.
-    first = came[:, cut] + np.where(is_call | is_single, latency, 0.0)
-    second = np.where(is_call, 0.0, work[:, cut]) + np.where(is_host, 0.0, lag[:, cut])
-    # A cut row ends the segment before it: runs of a segment come after its opening cut.
-    order = np.argsort(
-        np.concatenate([2 * segment[bulk[starts]] + 1, 2 * segment[cut]]), kind="stable"
-    )
-    what = np.select([is_end, is_host, is_call], [_BOUNDARY, _HOST, _CALL], _SINGLE)
-    number = np.where(is_call, np.cumsum(is_call) - 1, -1)
-    number = np.where(is_end, np.cumsum(is_end) - 1, number)
-    number[np.isin(cut, list(marked)) & is_single] = cut[np.isin(cut, list(marked)) & is_single]
-    runs = len(starts)
-    codes = np.concatenate([np.full(runs, _RUN), what])[order]
-    streams = np.concatenate([stream[bulk[starts]], stream[cut]])[order]
-    numbers = np.concatenate([np.full(runs, -1), number])[order]
-    followed = np.concatenate([np.zeros(runs, np.bool_), follows[cut]])[order]
-    waited: list[Waited] = [()] * runs + [waits.get(row, ()) for row in cut.tolist()]
-    events: tuple[Event, ...] = tuple(
-        zip(
-            codes.tolist(),
-            streams.tolist(),
-            numbers.tolist(),
-            followed.tolist(),
-            (waited[i] for i in order.tolist()),
-            strict=True,
-        )
-    )
-    return Program(
-        events,
-        call[call >= 0],
-        np.concatenate([total, first], axis=1)[:, order].T,
-        np.concatenate([bound, second], axis=1)[:, order].T,
-    )
+Event = tuple[int, int, int, bool, Waited]
+"""Kind, stream, which call or step or marked row, whether it follows the compute, what it waits
+for."""
 
 
-def _resolved(blocks: Sequence[Block]) -> tuple[dict[int, Waited], set[int]]:
-    """By row what it waits for; and rows that are waited for and are no calls."""
-    waits: dict[int, Waited] = {}
-    marked: set[int] = set()
-    row = 0
-    counts = [len(b.calls) for b in blocks]
-    first_calls = [sum(counts[:k]) for k in range(len(blocks))]
-    for k, block in enumerate(blocks):
-        for position, told in block.waits.items():
-            found = []
-            for one in told:
-                if not one.is_call:
-                    found.append((False, row + one.number))
-                    marked.add(row + one.number)
-                elif one.back <= k and one.number < counts[k - one.back]:
-                    found.append((True, first_calls[k - one.back] + one.number))
-            waits[row + position] = tuple(found)
-        row += len(block.kind)
-    return waits, marked
+@dataclass
+class Program:
+    """What a rank does in a window, as events with times of its variants, in ns."""
+
+    rank: int
+    events: tuple[Event, ...]
+    calls: Ints
+    """Numbers of its collectives in order."""
+    first: Floats
+    """By (event, variant): of a run what it takes, else when the host comes to it, counted in the
+    host's own time from the begin."""
+    second: Floats
+    """Of a run the earliest end that its launches allow; of a call the lag before it enters; of
+    another the time that follows."""
+    begin_ns: int
+    stage: int | None = None
+    """Ranks of different stages do not go together."""
+    compute_stream: int = -1
+    gap_ns: float = 0.0
+    """Between one operation of a stream and the next."""
+    busy_until_ns: Mapping[int, float] = field(default_factory=dict)
+    """By stream, when it has done what it was given before the begin."""
 
 
 @dataclass
@@ -130,28 +76,27 @@ class _Team:
 
     def __init__(
         self,
-        ranks: Sequence[RankBlocks],
         programs: Sequence[Program],
         variant: Mapping[int, Ints],
         origin: int,
         count: int,
     ) -> None:
-        self.ranks = [r.rank for r in ranks]
+        self.ranks = [p.rank for p in programs]
         self.events = programs[0].events
         self.calls = np.stack([p.calls for p in programs], axis=1)
         """Numbers of the collectives: (call, rank)."""
         self._first = np.stack([p.first for p in programs], axis=1)
         self._second = np.stack([p.second for p in programs], axis=1)
         chosen = np.stack([variant[r] for r in self.ranks])
-        self._chosen = chosen + self._first.shape[2] * np.arange(len(ranks))[:, None]
-        self.compute_stream = ranks[0].compute_stream
-        self.gap = np.array([[r.gap_ns] for r in ranks])
+        self._chosen = chosen + self._first.shape[2] * np.arange(len(programs))[:, None]
+        self.compute_stream = programs[0].compute_stream
+        self.gap = np.array([[p.gap_ns] for p in programs])
         self.position = 0
-        self.never = np.full((len(ranks), count), -math.inf)
-        self.offset = np.repeat([[float(r.begin_ns - origin)] for r in ranks], count, axis=1)
+        self.never = np.full((len(programs), count), -math.inf)
+        self.offset = np.repeat([[float(p.begin_ns - origin)] for p in programs], count, axis=1)
         """What the host's own time is counted from: it moves on when the host waits."""
         self.free: dict[int, Floats] = {}
-        for row, one in enumerate(ranks):
+        for row, one in enumerate(programs):
             for stream, until in one.busy_until_ns.items():
                 self.free.setdefault(stream, self.never.copy())[row] = until - origin
         self.tail: dict[int, int] = {}
@@ -159,7 +104,7 @@ class _Team:
         self.marks: dict[int, Floats] = {}
         self.entered: dict[int, _Entry] = {}
         self.left: dict[int, Floats] = {}
-        self.missing = [len(ranks)] * len(self.calls)
+        self.missing = [len(programs)] * len(self.calls)
         """By call, ranks that have not left it."""
 
     def first(self, event: int) -> Floats:
@@ -173,12 +118,12 @@ class _Team:
     def blocked_by(self, event: Event) -> int:
         """A call that must be left before this can be replayed; -1: none."""
         what, stream, _, follows, waited = event
-        if what == _BOUNDARY:
+        if what == BOUNDARY:
             return -1
-        if what == _CALL:
+        if what in (CALL, FREE_CALL):
             tail = self.tail.get(self.compute_stream, -1) if follows else -1
         else:
-            tail = self.tail.get(stream, -1) if what != _HOST else -1
+            tail = self.tail.get(stream, -1) if what != HOST else -1
         if tail >= 0 and self.missing[tail]:
             return tail
         for is_call, number in waited:
@@ -199,26 +144,35 @@ class _Team:
         return now
 
 
-class WindowReplay:
-    """One window in all scenarios at once."""
+class Executor:
+    """One window in all scenarios at once.
+
+    ``calls``: by number, the collectives that the programs name. ``ideal``: their ideal transfers.
+    ``variant``: by rank, which times of its program each scenario takes.
+    """
 
     def __init__(
         self,
-        window: Window,
+        calls: Mapping[int, Call],
         programs: Mapping[int, Program],
         variant: Mapping[int, Ints],
         ideal: Mapping[int, float],
         how: Scenarios,
     ) -> None:
-        self._window, self._programs, self._variant = window, programs, variant
+        self._calls, self._programs, self._variant = calls, programs, variant
         self._ideal, self._how = ideal, how
+        self._steps_count = max(
+            sum(event[0] == BOUNDARY for event in p.events) for p in programs.values()
+        )
 
     def run(self) -> Floats:
-        """Ends of the steps after the window's start: (step, scenario), in ns."""
+        """Ends of the steps after the first rank's begin: (step, scenario), in ns.
+
+        Raises InputError where ranks wait for each other for ever.
+        """
         together: dict[object, list[int]] = defaultdict(list)
         for rank, program in sorted(self._programs.items()):
-            one = self._window.ranks[rank]
-            together[one.stage, one.compute_stream, program.events].append(rank)
+            together[program.stage, program.compute_stream, program.events].append(rank)
         for teams in (list(together.values()), [[rank] for rank in sorted(self._programs)]):
             found = self._run(teams)
             if found is not None:
@@ -231,11 +185,9 @@ class WindowReplay:
 
     def _run(self, teams: Sequence[Sequence[int]]) -> Floats | None:
         """The same with these ranks going together; None where they wait for each other."""
-        ranks = self._window.ranks
-        origin = min(r.begin_ns for r in ranks.values())
+        origin = min(p.begin_ns for p in self._programs.values())
         self._teams = [
             _Team(
-                [ranks[r] for r in team],
                 [self._programs[r] for r in team],
                 self._variant,
                 origin,
@@ -244,12 +196,12 @@ class WindowReplay:
             for team in teams
         ]
         self._places = _places(self._teams)
-        self._to_come = {n: len(self._window.calls[n].starts) for n in self._places}
+        self._to_come = {n: len(self._calls[n].starts) for n in self._places}
         self._left: set[int] = set()
         self._held: dict[int, set[int]] = defaultdict(set)
         self._waiting: dict[tuple[int, int], bool] = {}
         self._todo = list(range(len(self._teams)))
-        ends = np.zeros((len(self._window.steps), self._how.count))
+        ends = np.zeros((self._steps_count, self._how.count))
         while self._todo:
             number = self._todo.pop()
             team = self._teams[number]
@@ -268,31 +220,31 @@ class WindowReplay:
     def _do(self, number: int, team: _Team, event: Event, ends: Floats) -> None:
         what, stream, which, follows, waited = event
         first = team.first(team.position)
-        if what == _RUN:
+        if what == RUN:
             free = team.stream_free(stream) + first
             team.free[stream] = np.maximum(free, team.offset + team.second(team.position))
             team.tail.pop(stream, None)
-        elif what == _CALL:
+        elif what in (CALL, FREE_CALL):
             now = team.waited(team.offset + first, waited)
             if follows:
                 now = np.maximum(now, team.stream_free(team.compute_stream))
-            before = team.tail.get(stream, -1)
-            if before < 0:
-                now = np.maximum(now, team.free.get(stream, team.never) + team.gap)
+            before = team.tail.get(stream, -1) if what == CALL else -1
+            if before < 0 and stream in team.free:
+                now = np.maximum(now, team.free[stream] + team.gap)
             team.tail[stream] = which
             team.entered[which] = _Entry(now, team.second(team.position), before)
             for call, rows in self._entering(number, which):
                 self._to_come[call] -= rows
                 if not self._to_come[call]:
                     self._complete(call)
-        elif what == _SINGLE:
+        elif what == SINGLE:
             now = np.maximum(team.stream_free(stream) + team.gap, team.offset + first)
             now = team.waited(now, waited) + team.second(team.position)
             team.free[stream] = now
             team.tail.pop(stream, None)
             if which >= 0:
                 team.marks[which] = now
-        elif what == _HOST:
+        elif what == HOST:
             resumed = team.waited(team.offset + first, waited)
             team.offset = resumed + team.second(team.position) - first
         else:
@@ -322,22 +274,27 @@ class WindowReplay:
             for place, which, rows in self._places[one]:
                 team = self._teams[place]
                 entry = team.entered[which]
-                now = entry.now[rows]
+                is_all = len(rows) == len(team.ranks)
+                now = entry.now if is_all else entry.now[rows]
                 if entry.before >= 0:
-                    now = np.maximum(now, team.left[entry.before][rows] + team.gap[rows])
-                times.append(now + entry.lag[rows])
-                members += [team.ranks[row] for row in rows]
-            left = leave(
-                self._window.calls[one], members, np.concatenate(times), self._ideal[one], self._how
-            )
+                    before = team.left[entry.before]
+                    now = np.maximum(now, (before if is_all else before[rows]) + team.gap[rows])
+                times.append(now + (entry.lag if is_all else entry.lag[rows]))
+                members += team.ranks if is_all else [team.ranks[row] for row in rows]
+            entered = times[0] if len(times) == 1 else np.concatenate(times)
+            left = leave(self._calls[one], members, entered, self._ideal[one], self._how)
             self._left.add(one)
             at = 0
             for place, which, rows in self._places[one]:
                 team = self._teams[place]
-                if which not in team.left:
-                    team.left[which] = np.empty_like(team.never)
-                team.left[which][rows] = left[at : at + len(rows)]
+                own = left[at : at + len(rows)]
                 at += len(rows)
+                if len(rows) == len(team.ranks):
+                    team.left[which] = own
+                else:
+                    if which not in team.left:
+                        team.left[which] = np.empty_like(team.never)
+                    team.left[which][rows] = own
                 team.missing[which] -= len(rows)
                 if not team.missing[which]:
                     del team.entered[which]

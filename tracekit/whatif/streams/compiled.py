@@ -1,0 +1,115 @@
+"""What a rank launched, as the program of a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tracekit.whatif.executor import (
+    BOUNDARY,
+    CALL,
+    HOST,
+    RUN,
+    SINGLE,
+    Event,
+    Program,
+    Waited,
+)
+from tracekit.whatif.streams.rows import END, OP, SYNC, Block, RankBlocks
+
+
+def compile_rank(rank: RankBlocks, variants: Sequence[Sequence[Block]]) -> Program:
+    """The events of a rank, with times of each variant; variants share their rows."""
+    blocks = variants[0]
+    kind = np.concatenate([b.kind for b in blocks])
+    stream = np.concatenate([b.stream for b in blocks])
+    call = np.concatenate([b.call for b in blocks])
+    follows = np.concatenate([b.follows_compute for b in blocks])
+    host = np.stack([np.concatenate([b.host_ns for b in v]) for v in variants])
+    work = np.stack([np.concatenate([b.work_ns for b in v]) for v in variants])
+    lag = np.stack([np.concatenate([b.lag_ns for b in v]) for v in variants])
+    came = np.cumsum(host, axis=1)
+    waits, marked = _resolved(blocks)
+    is_cut = (kind != OP) | (call >= 0)
+    is_cut[list(waits)] = True
+    is_cut[list(marked)] = True
+    latency, gap = rank.latency_ns, rank.gap_ns
+    segment = np.cumsum(is_cut)
+    cut, bulk = np.flatnonzero(is_cut), np.flatnonzero(~is_cut)
+    bulk = bulk[np.lexsort((bulk, segment[bulk], stream[bulk]))]
+    is_first = np.ones(len(bulk), np.bool_)
+    is_first[1:] = (np.diff(segment[bulk]) != 0) | (np.diff(stream[bulk]) != 0)
+    starts = np.flatnonzero(is_first)
+    total = bound = np.zeros((len(variants), 0))
+    if len(bulk):
+        took = work[:, bulk] + lag[:, bulk] + gap
+        total = np.add.reduceat(took, starts, axis=1)
+        # Launched last of all constraints: its launch, and then all that follows in the run.
+        so_far = np.cumsum(took, axis=1)
+        ready = came[:, bulk] + latency - gap - (so_far - took)
+        last = np.concatenate([starts[1:], [len(bulk)]]) - 1
+        bound = np.maximum.reduceat(ready, starts, axis=1) + so_far[:, last]
+    is_call, is_end = call[cut] >= 0, kind[cut] == END
+    is_host = kind[cut] == SYNC
+    is_single = ~(is_call | is_end | is_host)
+    # Of a run its total and its bound; of others when the host came to it, and what follows.
+    first = came[:, cut] + np.where(is_call | is_single, latency, 0.0)
+    second = np.where(is_call, 0.0, work[:, cut]) + np.where(is_host, 0.0, lag[:, cut])
+    # A cut row ends the segment before it: runs of a segment come after its opening cut.
+    order = np.argsort(
+        np.concatenate([2 * segment[bulk[starts]] + 1, 2 * segment[cut]]), kind="stable"
+    )
+    what = np.select([is_end, is_host, is_call], [BOUNDARY, HOST, CALL], SINGLE)
+    number = np.where(is_call, np.cumsum(is_call) - 1, -1)
+    number = np.where(is_end, np.cumsum(is_end) - 1, number)
+    number[np.isin(cut, list(marked)) & is_single] = cut[np.isin(cut, list(marked)) & is_single]
+    runs = len(starts)
+    codes = np.concatenate([np.full(runs, RUN), what])[order]
+    streams = np.concatenate([stream[bulk[starts]], stream[cut]])[order]
+    numbers = np.concatenate([np.full(runs, -1), number])[order]
+    followed = np.concatenate([np.zeros(runs, np.bool_), follows[cut]])[order]
+    waited: list[Waited] = [()] * runs + [waits.get(row, ()) for row in cut.tolist()]
+    events: tuple[Event, ...] = tuple(
+        zip(
+            codes.tolist(),
+            streams.tolist(),
+            numbers.tolist(),
+            followed.tolist(),
+            (waited[i] for i in order.tolist()),
+            strict=True,
+        )
+    )
+    return Program(
+        rank.rank,
+        events,
+        call[call >= 0],
+        np.concatenate([total, first], axis=1)[:, order].T,
+        np.concatenate([bound, second], axis=1)[:, order].T,
+        rank.begin_ns,
+        rank.stage,
+        rank.compute_stream,
+        rank.gap_ns,
+        rank.busy_until_ns,
+    )
+
+
+def _resolved(blocks: Sequence[Block]) -> tuple[dict[int, Waited], set[int]]:
+    """By row what it waits for; and rows that are waited for and are no calls."""
+    waits: dict[int, Waited] = {}
+    marked: set[int] = set()
+    row = 0
+    counts = [len(b.calls) for b in blocks]
+    first_calls = [sum(counts[:k]) for k in range(len(blocks))]
+    for k, block in enumerate(blocks):
+        for position, told in block.waits.items():
+            found = []
+            for one in told:
+                if not one.is_call:
+                    found.append((False, row + one.number))
+                    marked.add(row + one.number)
+                elif one.back <= k and one.number < counts[k - one.back]:
+                    found.append((True, first_calls[k - one.back] + one.number))
+            waits[row + position] = tuple(found)
+        row += len(block.kind)
+    return waits, marked

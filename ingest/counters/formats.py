@@ -73,7 +73,11 @@ FAMILIES: tuple[Family, ...] = (
     Family("kernel_log", 3, "kernel_log", (
         Format("gpu", "XIDs", "dmesg, the fabric manager's log", True, "each line, local"),
     ), ()),
-    Family("gpu_text", 5, "gpu_text", (
+    Family("gpu_text", 6, "gpu_text", (
+        Format("gpu", "table", "nvidia-smi", True, "the line above it, local"),
+        Format("gpu", "text", "nvidia-smi -q", True, "Timestamp, local"),
+        Format("gpu", "rows among other outputs", "nvidia-smi --query-gpu", True,
+               "timestamp, local"),
         Format("gpu", "list of links", "nvidia-smi nvlink -s", True, "collected_at lines"),
         Format("gpu", "list of GPUs", "nvidia-smi -L and captures of several", True, "the same"),
         Format("gpu", "dmon", "nvidia-smi dmon", False, "Date and Time, local; else rounds"),

@@ -1,8 +1,10 @@
 """Texts of nvidia-smi and dcgmi: dmon of both, ``nvlink -s``, ``topo -m``, and lists of processes.
 
-Several outputs may follow each other in one file, as collectors write them. ``dmon`` states no
-time unless ``-o DT`` asked for it (a local one): a file that holds nothing else counts its rows'
-rounds (``time_basis`` ticks), and job.toml may say when it began and how often it looked.
+Several outputs may follow each other in one file, as collectors write them; ``smi_printed`` reads
+those that are printed for people. ``dmon`` states no time unless ``-o DT`` asked for it (a local
+one): a file that holds nothing else counts its rows' rounds (``time_basis`` ticks), and job.toml
+may say when it began and how often it looked. A capture that states its time with a zone says
+thereby which zone its local times are of.
 
 Seen: nvidia-smi 470 to 590, DCGM 1.7 to 4. A value that dcgmi cuts (``...``) is no number.
 """
@@ -21,6 +23,7 @@ from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
 from tracekit.ingest.counters.names import node_of_path, pci_address, uuid_of
 from tracekit.ingest.counters.processes import Processes
 from tracekit.ingest.counters.samples import count_local_time, count_other_metrics
+from tracekit.ingest.counters.smi_printed import Output, QueryLog, QueryRows, Table
 from tracekit.ingest.counters.times import local_ns, says_utc
 from tracekit.ingest.counters.vocabulary import Meaning
 from tracekit.ingest.lines import lines, plain, shape
@@ -38,6 +41,10 @@ _GPU = re.compile(r"GPU (\d{1,4}): (.{1,120}?) \(UUID: ((?:GPU|MIG)-[0-9A-Za-z/-
 _LINK = re.compile(r"\s+Link (\d{1,3}): (?:([\d.]+) GB/s|<?inactive>?)", re.I)
 SAME_READING_NS = 100_000_000
 """Rows about one GPU that are nearer to each other are of one reading: it takes milliseconds."""
+ZONE_STEP_NS = 900 * 10**9
+"""Zones differ from UTC by quarters of an hour."""
+CAPTURE_NS = 300 * 10**9
+"""How far the first local time of a capture may be from the time that its head states."""
 MAX_MATRIX_LINES = 2000
 """Longest matrix with its legend."""
 _COLLECTED = re.compile(r"(?:collected_at|timestamp|date)\s*[:=]\s*(.{9,40})", re.I)
@@ -72,6 +79,10 @@ def sniff(head: bytes, name: str) -> Recognition | None:
             return Recognition("nvidia_smi", "nvidia-smi, a list of GPUs or links", NAME)
         if topology.is_matrix_header(line):
             return Recognition("nvidia_smi", "nvidia-smi topo -m", NAME)
+        if QueryLog.begins(line):
+            return Recognition("nvidia_smi", "nvidia-smi -q", NAME)
+        if Table.begins(line):
+            return Recognition("nvidia_smi", "nvidia-smi", NAME)
     return None
 
 
@@ -110,12 +121,25 @@ class _Reader:
         self._matrix: list[str] = []
         self._matrix_place = 0
         self._node = node_of_path(source.path)
+        self._output: Output | None = None
+        """What is printed for people, while its lines come."""
+        self._printed_ns: int | None = None
+        """The local time on a line of its own, as it stands above a table."""
+        self._zone_ns: int | None = None
+        """What local times are ahead of UTC, where the capture says both."""
         self._bad = 0
         self._other = 0
         self._tables = 0
 
     def line(self, number: int, line: str) -> None:
         """One line, whatever it belongs to."""
+        if self._output is not None:
+            if self._output.line(number, line):
+                return
+            self._output.end()
+            self._output = None
+        if self._begins_output(line):
+            return
         if _DCGMI.match(line):
             self._header(line, is_dcgmi=True)
         elif _SMI_DMON.match(line) or _PMON.match(line):
@@ -159,8 +183,37 @@ class _Reader:
             self._apps = None
             self._end_matrix()
 
+    def _begins_output(self, line: str) -> bool:
+        """Whether a line begins what is printed for people; then it has been taken."""
+        if QueryLog.begins(line):
+            self._output = QueryLog(self._sink, self._samples, self._processes, self._at)
+        elif Table.begins(line):
+            self._output = Table(self._samples, self._processes, self._at, self._printed_ns)
+        elif QueryRows.begins(line):
+            self._output = QueryRows(line.strip(), self._sink, self._samples, self._at)
+        else:
+            if 20 <= len(line) <= 40 and (moment := local_ns(line)) is not None:
+                self._printed_ns = moment
+            return False
+        self._end_list()
+        self._end_matrix()
+        self._processes.end_output()
+        self._columns, self._apps, self._tables = [], None, self._tables + 1
+        return True
+
+    def _at(self, moment: int | None) -> tuple[int | None, str | None]:
+        """The time of an output that is no table of rounds; the file's where it prints none."""
+        if moment is not None or self._stated_ns is not None:
+            return self._when(moment)
+        time_ns, source = self._samples.file_time
+        basis = "local" if isinstance(time_ns, times.Local) else "epoch"
+        self._basis = self._basis or basis
+        return (time_ns, source) if basis == self._basis else (None, None)
+
     def finish(self, problem: str | None) -> None:
         """Write what is left and the facts."""
+        if self._output is not None:
+            self._output.end()
         self._end_list()
         self._end_matrix()
         self._processes.finish()
@@ -293,12 +346,24 @@ class _Reader:
         time_ns: int | None
         if moment is not None:
             time_ns, source, basis = moment, "content", self._local
+            zone_ns = self._zone(moment)
+            if zone_ns is not None:
+                time_ns, basis = moment - zone_ns, "epoch"
         elif self._stated_ns is not None:
             time_ns, source, basis = None, None, "epoch"
         else:
             time_ns, source, basis = self._round, None, "ticks"
         self._basis = self._basis or basis
         return (time_ns, source) if basis == self._basis else (None, None)
+
+    def _zone(self, moment: int) -> int | None:
+        """What local times of this capture are ahead of UTC; None where nothing says."""
+        stated = self._stated_ns
+        if self._zone_ns is None and stated is not None and not isinstance(stated, times.Local):
+            zone_ns = round((moment - stated) / ZONE_STEP_NS) * ZONE_STEP_NS
+            is_near = abs(moment - stated - zone_ns) <= CAPTURE_NS
+            self._zone_ns = zone_ns if is_near and abs(zone_ns) <= 14 * 3600 * 10**9 else None
+        return self._zone_ns
 
     # --- processes
 

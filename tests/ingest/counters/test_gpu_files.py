@@ -667,10 +667,12 @@ def test_nvidia_smi_dmon_is_read_with_its_units_and_its_local_time() -> None:
 
 def test_a_capture_of_many_outputs_is_read_by_its_parts() -> None:
     sink = real("nvidia_smi/linux-x86_64__nvidia-h100-80gb-hbm3__590.48.01.txt")
-    power = values(sink, "power")
+    power = [r["value"] for r in sink.rows("gpu_sample")
+             if (r["counter"], r["original_name"]) == ("power", "nvidia-smi dmon pwr")]  # fmt: skip
     assert power == [69.0] * 5 + [631.0, 634.0, 633.0, 634.0, 636.0]
     assert values(sink, "nvlink_links_active") == [18]
-    assert values(sink, "gpu_utilisation") == [0.0] * 5 + [1.0] * 5  # and nothing of pmon
+    # The table, -q and --query-gpu, before and under load, dmon, and nothing of pmon.
+    assert sorted(values(sink, "gpu_utilisation")) == [0.0] * 8 + [1.0] * 8
 
 
 def test_links_of_every_gpu_are_counted() -> None:

@@ -210,22 +210,32 @@ def test_instances_of_a_gpu_are_not_the_whole() -> None:
 
 
 def test_recorded_h100_under_load() -> None:
-    """Two programs that hold memory and one that burns, as nvidia-smi 590 lists them twice."""
+    """Two programs that hold memory and one that burns, as nvidia-smi 590 lists them four times."""
     path = SHARED / "linux-x86_64__nvidia-h100-80gb-hbm3__590.48.01.txt"
     if not path.exists():
         pytest.skip("the captures of nvidia-smi are not here (../shared/data/counters)")
     sink = MemorySink()
     (source,) = files.expand([path])
     ingestor("gpu_text").read(source, sink, IngestOptions())
+    uuid = "GPU-00000000-0000-0000-0000-000000000000"
     assert counts(sink) == [
+        ("00000000:00:09.0", 0.0, 1461),
+        (uuid, 0.0, 1487),
         *((0, 0.0, place) for place in range(1773, 1778)),
-        ("GPU-00000000-0000-0000-0000-000000000000", 3.0, 2113),
+        ("00000000:00:09.0", 3.0, 1815),
+        (uuid, 3.0, 1833),
+        (uuid, 3.0, 2113),
         *((0, 3.0, place) for place in range(2140, 2155, 3)),
     ]
-    assert [row[2:] for row in names(sink)] == [
+    listed = [
         ("memhog", 1, 2566 << 20),
         ("memhog", 1, 1542 << 20),
         ("gpu_burn", 1, 15690 << 20),
+    ]
+    assert [row[2:] for row in names(sink)] == [
+        *listed,
+        *listed,
+        *listed,
         ("memhog", 5, None),
         ("memhog", 5, None),
         ("gpu_burn", 5, None),

@@ -95,10 +95,10 @@ def marked(ratio: float, verdict: str) -> Facts:
 
 
 def held_back(make_job: Any, shaper: float, comm_ms: int = 60) -> Facts:
-    """Four NICs of 50 MB/s, one behind a shaper, each sending 25 MB/s in steps of 160 ms."""
+    """Four NICs of 50 MB/s, one behind a shaper, each sending 1.2 MB in steps of 100 ms."""
     job = make_job(ranks_count=4, comm_ms=comm_ms)
     rates = {"p0": shaper, "p1": 50e6, "p2": 50e6, "p3": 50e6}
-    job.rows["port_counters"] = [port(name, "tx_bytes", 19 * 25e6) for name in rates]
+    job.rows["port_counters"] = [port(name, "tx_bytes", 19 * 12e6) for name in rates]
     job.rows["port_levels"] = [
         {"node": "sw", "port": name, "counter": "tx_shaper_rate", "max_value": rate, "attempt": 1,
          "min_value": rate, "is_from_documentation": False, "source_id": 0, "place": 1}

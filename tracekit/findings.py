@@ -166,6 +166,8 @@ class Impact:
     where they disagree, by other methods; ``replay_error_ratio``: by how much the replay that gave
     it misses the measured step. ``per``: what it is a part of; where nothing marks steps the
     ``s_per_step`` are of the whole window, ``step_ratio`` its share.
+    ``s_per_affected_step``: the same cost where it comes and goes, as a mean of the steps of the
+    finding's scope alone; null where these are more than half of all.
     ``energy_joules`` and ``cost`` are a day's too, where power and prices are known.
     """
 
@@ -180,6 +182,7 @@ class Impact:
     high_s_per_step: float | None = None
     replay_error_ratio: float | None = None
     per: Literal["step", "window"] = "step"
+    s_per_affected_step: float | None = None
 
 
 def impact_of(s_per_step: float, step_s: float, gpus_count: int | None) -> Impact:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -57,7 +58,18 @@ def test_a_rank_that_stalls_a_little_beside_a_long_stall_is_not_named(make_job: 
 def test_a_period_is_said(make_job: MakeJob) -> None:
     job = make_job(steps_count=12).stall("input_stall", [1], [4, 8, 12], 80)
     (finding,) = look("dataloader-stall", job).findings
-    assert "every 4 steps" in finding.summary
+    assert "in steps 4,8,12 (3 of 12, every 4th)" in finding.summary
+
+
+@pytest.mark.parametrize(("steps", "each_s"), [([4, 8, 12], 0.08), (range(1, 8), None)])
+def test_a_cost_that_comes_and_goes_is_told_both_ways(
+    make_job: MakeJob, steps: Sequence[int], each_s: float | None
+) -> None:
+    """80 ms in three of twelve steps are 20 of a mean one; in most steps the mean says enough."""
+    job = make_job(steps_count=12).stall("input_stall", [1], steps, 80)
+    (finding,) = look("dataloader-stall", job).findings
+    assert finding.impact.s_per_step == pytest.approx(0.08 * len(steps) / 12)
+    assert finding.impact.s_per_affected_step == (each_s and pytest.approx(each_s))
 
 
 def test_two_kinds_of_evidence_are_likely_and_one_is_possible(make_job: MakeJob) -> None:

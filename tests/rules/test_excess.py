@@ -8,7 +8,6 @@ import pytest
 from late_jobs import MakeJob, coverage, late_job
 
 from excess_rules import PAUSE, WORK
-from tracekit.rules.excess import ordinal
 from tracekit.rules.range_names import class_of, words_of
 
 
@@ -54,7 +53,3 @@ def test_the_innermost_name_decides_and_the_users_come_first() -> None:
     assert class_of(["fetch", "block"]) == "input"
     assert class_of(["fetch"], [("Fetch", "logging")]) == "logging"
     assert len(words_of("a " * 1000)) == 64
-
-
-def test_ordinals() -> None:
-    assert [ordinal(n) for n in (2, 3, 4, 11, 21)] == ["2nd", "3rd", "4th", "11th", "21st"]

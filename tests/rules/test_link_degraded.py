@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from late_jobs import MS, MakeJob, coverage
 
-from lateness_rules import LINK, bandwidth, link_job
+from lateness_rules import LINK, bandwidth, exit_row, link_job
 from nccl_rules import BY_RANK, OOB, Build, failed, findings, text
 from port_rules import held_back, port
 from tracekit.findings import Severity
@@ -174,14 +174,91 @@ def test_a_port_that_runs_slower_than_the_job_s_others_is_named(
 def test_a_slow_link_costs_what_its_bytes_take_beyond_a_healthy_one(make_job: Any) -> None:
     facts = held_back(make_job, 25e6)
     (found,) = rule("link-degraded").run(facts).findings
-    # Every step moves its 25 MB/s x step at 25 MB/s instead of at 50: half of it.
-    step_s = facts.step_ns / 1e9
-    hidden_none_s = min(step_s / 2, 0.060)
-    assert found.impact.s_per_step == pytest.approx(hidden_none_s)
+    # Every step moves its 1.2 MB at 25 MB/s instead of at 50: 48 ms instead of 24.
+    assert facts.step_ns == 100e6
+    assert found.impact.s_per_step == pytest.approx(0.024)
     assert found.impact.method == "counter share"
     low_s, high_s = found.impact.low_s_per_step, found.impact.high_s_per_step
     assert low_s is not None and high_s is not None
-    assert low_s <= hidden_none_s <= high_s
+    assert low_s <= 0.024 <= high_s
+
+
+def test_no_more_is_lost_than_communication_takes_beyond_what_a_healthy_link_needs(
+    make_job: Any,
+) -> None:
+    """At 5 MB/s the 1.2 MB would take 240 ms: bursts pass a shaper, and they took 60, not 24."""
+    (found,) = rule("link-degraded").run(held_back(make_job, 5e6)).findings
+    assert found.impact.s_per_step == pytest.approx(0.060 - 0.024)
+
+
+def two_ports(make_job: Any, rates: Sequence[float], **of_second: Any) -> Facts:
+    """Two hosts of two ranks each and a NIC, which state their shapers' rates."""
+    job = make_job(ranks_count=4, comm_ms=60)
+    job.rows["port_counters"] = [
+        port("eth0", "tx_bytes", 19 * 12e6, node=f"h{n}", host=f"h{n}", rank=None,
+             ranks=[2 * n, 2 * n + 1], is_on_host=True) | (of_second if n else {})
+        for n in range(2)
+    ]  # fmt: skip
+    job.rows["port_levels"] = [
+        {"node": row["node"], "port": row["port"], "counter": "tx_shaper_rate", "max_value": rate,
+         "attempt": 1, "min_value": rate, "is_from_documentation": False, "source_id": 0,
+         "place": 1}
+        for row, rate in zip(job.rows["port_counters"], rates, strict=True)
+    ]  # fmt: skip
+    facts: Facts = job.facts(hosts={0: "h0", 1: "h0", 2: "h1", 3: "h1"})
+    return facts
+
+
+@pytest.mark.parametrize(
+    ("rates", "of_second", "fires"),
+    [
+        ((50e6, 10e6), {}, True),
+        ((50e6, 41e6), {}, False),
+        # Two of one host, or of two names, need not be there for the same.
+        ((50e6, 10e6), {"node": "h0", "host": "h0", "port": "eth1"}, False),
+        ((50e6, 10e6), {"port": "eth1"}, False),
+        ((50e6, 10e6), {"is_on_host": False}, False),
+    ],
+)
+def test_of_two_hosts_the_slower_nic_holds_the_job(
+    make_job: Any, rates: Sequence[float], of_second: dict[str, Any], fires: bool
+) -> None:
+    found = rule("link-degraded").run(two_ports(make_job, rates, **of_second)).findings
+    assert bool(found) is fires
+    if fires:
+        assert found[0].scope.hosts == ("h1",)
+        assert found[0].summary.endswith("shaper to 80 Mbit/s; the job's other port 400 Mbit/s.")
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "groups", "ids"),
+    [
+        (2, [[0, 1, 2, 3]], ["link-degraded/3"]),
+        # It costs more than the link does: it has a slow link of its own.
+        (20, [[0, 1, 2, 3]], ["link-degraded/3", "link-degraded/1"]),
+        # They never meet in a communicator.
+        (2, [[0, 1], [2, 3]], ["link-degraded/3", "link-degraded/1"]),
+    ],
+)
+def test_who_leaves_late_behind_a_slow_link_is_its_victim(
+    make_job: Any, late_ms: float, groups: list[list[int]], ids: list[str]
+) -> None:
+    facts = held_back(make_job, 25e6)
+    levels = [dict(row) for row in facts.of("port_levels")]
+    for row in levels:
+        row["max_value"] = 25e6 if row["port"] == "p3" else 50e6
+    leaving = [
+        exit_row(r, late_ms if r == 1 else -3, calls_count=20, group_transfer_p50_ns=5 * MS)
+        for r in range(4)
+    ]
+    covered = [coverage(group_id=f"g{n}", ranks=ranks) for n, ranks in enumerate(groups)]
+    rows = {**facts.rows, "port_levels": levels, "exit_lateness": leaving,
+            "match_coverage": covered}  # fmt: skip
+    found = rule("link-degraded").run(replace(facts, rows=rows)).findings
+    assert [f.id for f in found] == ids
+    if len(ids) == 1:
+        names = [e.name for e in found[0].evidence]
+        assert "rank 1 behind it leaves its operations late, a step" in names
 
 
 def test_a_link_that_is_hardly_slower_is_none(make_job: Any) -> None:

@@ -47,6 +47,7 @@ UNDECIDED = {
     """,
     "more than half: what most do is usual, and there is no second half": """
         allocator_stall: 2 * len(calls) > len(facts.steps)
+        base: 0 < 2 * often <= len(steps)
         checkpoint_stall: sum((1 for d in delays if d.stalls_ns)) <= len(delays) / 2
         fabric_misconfigured: usual[0][1] * 2 <= len(sizes)
         init_straggler: len(missing) > size // 2
@@ -54,13 +55,14 @@ UNDECIDED = {
         lateness: len(slow) > len(compared) / 2
         launch_bound: 2 * sum((r.is_beside_comm for r in bound)) > len(bound)
         nccl_facts: 2 * count > counted.total()
+        text: 2 * len(of_them) <= document.run.steps_count
         unexplained: 2 * len(facts.job.broken_ranks) > len(facts.ranks)
     """,
     "how a number or a list is printed": """
         data_lines: len(facts.job.unread) > 2
         data_lines: len(others) > 2
         data_lines: len(paths) > 2
-        excess: number % 100 in (11, 12, 13)
+        recurrence: number % 100 in (11, 12, 13)
         html: len(parts) % 2 == 0
         text: max((len(r[4]) for r in rows))
         text: max(MIN_NAME_WIDTH, room - gaps - sum(widths) + widths[2])
@@ -71,7 +73,6 @@ UNDECIDED = {
         text: value >= 10
     """,
     "the first parts of a key": """
-        stalls: a[:2] == b[:2]
         stalls: key[:2] == previous[:2]
     """,
 }

@@ -15,6 +15,7 @@ from tracekit.report.model import Document, Notes, Report
 from tracekit.report.page import MIN_WIDTH, Page
 from tracekit.rules import NAMES, RULES, rule, topic_of
 from tracekit.rules.base import NO_GPU
+from tracekit.rules.recurrence import how_many
 from tracekit.rules.unbuilt import unbuilt_rules
 from tracekit.wording import cut, plural, seconds, share, some, some_ranges
 
@@ -199,6 +200,11 @@ def cost_words(document: Document, cause: Finding) -> str:
     text = (
         f"{seconds(impact.s_per_step)} of {of.format(seconds(step_s))} ({share(impact.step_ratio)})"
     )
+    if impact.s_per_affected_step is not None:
+        text += f", {seconds(impact.s_per_affected_step)} in each that has it"
+        of_them = [step for first, last in cause.scope.steps for step in range(first, last + 1)]
+        if 2 * len(of_them) <= document.run.steps_count:
+            text += f" ({how_many(of_them, document.run.steps_count)})"
     if impact.gpu_hours_per_day is not None:
         text += f": {_hours(impact.gpu_hours_per_day)} a day while it lasts"
     if impact.energy_joules is not None:

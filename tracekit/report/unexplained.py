@@ -9,7 +9,8 @@ from typing import Any
 from tracekit.findings import BudgetPart, Finding
 from tracekit.report.judgement import Judgement, ReportThresholds, say
 from tracekit.rules.base import Facts, Row
-from tracekit.rules.excess import how_often, label, short
+from tracekit.rules.excess import label, short
+from tracekit.rules.recurrence import how_often
 from tracekit.rules.steps import StepKey, Steps
 from tracekit.wording import ranks_phrase, seconds, share
 

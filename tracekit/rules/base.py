@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import islice
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, TypeVar, Unpack
 
 from tracekit.errors import UsageError
@@ -480,6 +481,8 @@ class Facts:
         """
         rule = self.asked
         impact = impact or Impact()
+        if keys is not None:
+            impact = self._both_ways(impact, keys)
         ratio, most_s = impact.step_ratio, impact.at_most_s_per_step
         if ratio is not None and most_s is not None:
             ratio = max(ratio, most_s * 1e9 / self.step_ns)
@@ -507,6 +510,16 @@ class Facts:
             candidates=candidates or Candidates(),
             **advice,
         )
+
+    def _both_ways(self, impact: Impact, keys: Sequence[StepKey]) -> Impact:
+        """The cost of a fault that comes and goes, with what it is in a step that has it: all of
+        it lies there. Never more than these steps take."""
+        often, steps = len(set(keys)), self.steps
+        if self.is_window or impact.s_per_step is None or not 0 < 2 * often <= len(steps):
+            return impact
+        longest_s = fmean(steps.job_dur_ns(key) for key in set(keys)) / 1e9
+        each_s = min(impact.s_per_step * len(steps) / often, longest_s)
+        return replace(impact, s_per_affected_step=each_s)
 
     def _over_windows(self, evidence: Evidence) -> Evidence:
         """The same, with what its query has to be asked for to show it."""

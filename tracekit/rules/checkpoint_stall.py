@@ -55,8 +55,8 @@ class CheckpointStallThresholds(StallThresholds):
 
 def _says(stall: StallSummary) -> str:
     return (
-        f"Writing a checkpoint stops training for {seconds(stall.mean_stall_s)} {stall.often} "
-        f"({stall.subject.lower()})."
+        f"Writing a checkpoint stops training for {seconds(stall.mean_stall_s)} {stall.often}, "
+        f"on {stall.subject.lower()}."
     )
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 from tracekit.findings import Evidence, Owner
 from tracekit.range_kind import RangeKind
 from tracekit.rules.base import Facts, Row, Thresholds, threshold
 from tracekit.rules.range_names import BESIDE_TRAINING, class_of
-from tracekit.wording import listed, plural, seconds, some_ranges
+from tracekit.rules.recurrence import how_often
+from tracekit.wording import listed, plural, seconds
 
 QUERY = "excess"
 WORDS_FOR = "where the time of a late rank goes"
@@ -305,24 +305,6 @@ def short(name: str) -> str:
     """A name, its middle left out where it is long."""
     half = MAX_NAME // 2
     return name if len(name) <= MAX_NAME else f"{name[:half]}...{name[-half:]}"
-
-
-def how_often(steps: Sequence[int], judged_count: int) -> str:
-    """``in steps 3,7,11 (3 of 12, every 4th)``: which steps, how many, and how regular."""
-    if len(steps) == judged_count:
-        return "in every step" if judged_count > 1 else "in the step"
-    distances = [b - a for a, b in pairwise(steps)]
-    is_regular = len(distances) > 1 and len(set(distances)) == 1 and distances[0] > 1
-    regular = f", every {ordinal(distances[0])}" if is_regular else ""
-    words = "step" if len(steps) == 1 else "steps"
-    return f"in {words} {some_ranges(steps)} ({len(steps)} of {judged_count}{regular})"
-
-
-def ordinal(number: int) -> str:
-    """``2nd``, ``4th``, ``11th``."""
-    endings = {1: "st", 2: "nd", 3: "rd"}
-    ending = "th" if number % 100 in (11, 12, 13) else endings.get(number % 10, "th")
-    return f"{number}{ending}"
 
 
 def label(row: Row) -> str:

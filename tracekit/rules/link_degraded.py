@@ -42,6 +42,7 @@ from tracekit.rules.sources import agreed
 from tracekit.wording import listed, ranks_phrase, safe, seconds, share
 
 CAPTURE = "tracekit capture --what nic"
+PER_STEP = "the same, a step"
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ def evaluate(facts: Facts, limits: LinkDegradedThresholds) -> RuleOutcome:
     suspected = _late_leavers(facts, rows, limits)
     named = {rank for finding in suspected for rank in finding.scope.ranks}
     suspected += _slow_groups(facts, limits, named)
-    return RuleOutcome(findings=tuple(_joined(broken, suspected)))
+    groups = [{int(r) for r in row["ranks"] or ()} for row in facts.of("match_coverage")]
+    return RuleOutcome(findings=tuple(_joined(broken, suspected, groups)))
 
 
 def _counters_needed(facts: Facts) -> str:
@@ -92,9 +94,28 @@ def _counters_needed(facts: Facts) -> str:
     return ports.why_not(facts, given) or "NIC or switch counters of errors and speed"
 
 
-def _joined(broken: Sequence[Finding], suspected: Sequence[Finding]) -> list[Finding]:
+def _is_behind(late: Finding, link: Finding, groups: Sequence[set[int]]) -> bool:
+    """Whether a member that leaves late is in a communicator with a link that costs more."""
+    cost_s, late_s = link.impact.s_per_step, late.impact.s_per_step
+    if len(late.scope.ranks) != 1 or cost_s is None or cost_s < (late_s or 0.0):
+        return False
+    (rank,) = late.scope.ranks
+    return any(rank in group and group & set(link.scope.ranks) for group in groups)
+
+
+def _left_behind(late: Finding) -> Evidence:
+    """What a member behind the link was seen to leave late by."""
+    (rank,) = late.scope.ranks
+    row = next(e for e in late.evidence if e.name == PER_STEP)
+    return replace(row, name=f"rank {rank} behind it leaves its operations late, a step")
+
+
+def _joined(
+    broken: Sequence[Finding], suspected: Sequence[Finding], groups: Sequence[set[int]]
+) -> list[Finding]:
     """What NCCL or a port says first; a member that leaves late on the host that it names, or a
-    slow group of the rank that it names, is the same."""
+    slow group of the rank that it names, is the same. So is one that leaves late behind it: a ring
+    passes the delay on, and traces cannot tell such a member from one with a slow link too."""
     joined, left = [], list(suspected)
     for error in broken:
         merged = error
@@ -108,6 +129,9 @@ def _joined(broken: Sequence[Finding], suspected: Sequence[Finding]) -> list[Fin
             for slow in [f for f in left if set(error.scope.ranks) <= set(f.candidates.ranks)]:
                 merged = agreed(merged, slow)
                 left.remove(slow)
+        for late in [f for f in left if _is_behind(f, error, groups)]:
+            merged = replace(merged, evidence=(*merged.evidence, _left_behind(late)))
+            left.remove(late)
         joined.append(merged)
     return joined + left
 
@@ -176,7 +200,7 @@ def _leaver(
                 query="exit_lateness",
             ),
             Evidence(
-                "the same, a step",
+                PER_STEP,
                 cost_ns / 1e9,
                 "s",
                 threshold=limits.min_step_ratio * step_s,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -21,7 +22,11 @@ SPEEDS = {
 class SpeedThresholds(at.TransferThresholds):
     """When a port's own word makes its link slow."""
 
-    min_ports_count: int = threshold(3, "ports that state it, to say what is usual")
+    min_ports_count: int = threshold(
+        3,
+        "ports that state it, to say what is usual; of two of one name on two hosts none has to"
+        " be: the job is held by the slower",
+    )
     max_speed_ratio: float = threshold(
         0.8, "of the other ports' median: speeds come in steps of two, so below is another speed"
     )
@@ -40,24 +45,41 @@ def slow_links(facts: Facts) -> list[Finding]:
         ]
         for row in rows:
             port = by_link[row["node"], row["port"]]
-            others = [
-                float(r["max_value"])
+            peers = {
+                (r["node"], r["port"]): float(r["max_value"])
                 for r in rows
                 if r is not row and by_link[r["node"], r["port"]].is_on_host == port.is_on_host
-            ]
-            if len(others) + 1 < limits.min_ports_count:
+            }
+            if len(peers) + 1 < limits.min_ports_count and not _is_pair(
+                port, [by_link[link] for link in peers]
+            ):
                 continue
-            usual = median(others)
+            usual = median(peers.values())
             if float(row["max_value"]) <= limits.max_speed_ratio * usual:
-                findings.setdefault(port.link, _finding(facts, limits, port, row, usual))
+                made = _finding(facts, limits, port, row, usual, len(peers))
+                findings.setdefault(port.link, made)
     return list(findings.values())
 
 
+def _is_pair(port: at.Port, peers: Sequence[at.Port]) -> bool:
+    """Whether these are the one NIC of one host and that of the other, by their name."""
+    if len(peers) != 1 or not port.is_on_host or port.host is None:
+        return False
+    (peer,) = peers
+    return peer.host not in (None, port.host) and peer.port == port.port
+
+
 def _finding(
-    facts: Facts, limits: SpeedThresholds, port: at.Port, row: Row, usual: float
+    facts: Facts,
+    limits: SpeedThresholds,
+    port: at.Port,
+    row: Row,
+    usual: float,
+    others_count: int,
 ) -> Finding:
     unit, verb = SPEEDS[row["counter"]]
     shown = [f"{_shown(v, unit)}" for v in (float(row["max_value"]), usual)]
+    others = "other ports" if others_count > 1 else "other port"
     evidence = Evidence(
         str(row["counter"]),
         float(row["max_value"]),
@@ -68,7 +90,7 @@ def _finding(
     return at.finding(
         facts,
         [port],
-        f"The {at.named(port)} {verb} {shown[0]}; the job's other ports {shown[1]}.",
+        f"The {at.named(port)} {verb} {shown[0]}; the job's {others} {shown[1]}.",
         [evidence],
         rows=[row],
         basis="the port's own word",

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import fmean
 
 from tracekit.findings import Evidence, EvidenceRow, Finding, Instrument, Method, Price
 from tracekit.rules.base import NO_GPU, Facts, Row, RuleOutcome, threshold
 from tracekit.rules.prices import PriceThresholds, disagreeing
+from tracekit.rules.recurrence import how_often
 from tracekit.rules.steps import StepKey, Steps
 from tracekit.wording import listed, ranks_phrase, seconds, share
 
@@ -88,7 +88,8 @@ class StallSummary:
     mean_step_s: float
     cost_s: float
     cost_ratio: float
-    period_steps: int | None
+    often_in_steps: str
+    """In which steps, how many these are, and how regular."""
     is_window: bool = False
     """Whether what stands for the steps is a window without any."""
 
@@ -97,11 +98,7 @@ class StallSummary:
         """How often, in words."""
         if self.is_window:
             return f"over the window of {seconds(self.mean_step_s)}"
-        if self.stalled_steps_count == self.steady_steps_count:
-            return "in every step"
-        if self.period_steps is not None and self.period_steps > 1:
-            return f"every {self.period_steps} steps"
-        return f"in {self.stalled_steps_count} of {self.steady_steps_count} steps"
+        return self.often_in_steps
 
 
 @dataclass(frozen=True)
@@ -232,12 +229,6 @@ def episode_lengths(keys: Sequence[StepKey], all_keys: Sequence[StepKey]) -> lis
     return lengths
 
 
-def period_of(keys: Sequence[StepKey]) -> int | None:
-    """The distance of the steps where it is the same throughout, else None."""
-    distances = {b.step - a.step for a, b in pairwise(keys) if a[:2] == b[:2]}
-    return distances.pop() if len(distances) == 1 else None
-
-
 def _finding(
     facts: Facts,
     limits: StallThresholds,
@@ -258,7 +249,7 @@ def _finding(
         mean_step_s=steps.step_ns / 1e9,
         cost_s=cost_ns / 1e9,
         cost_ratio=cost_ns / steps.step_ns,
-        period_steps=period_of(keys) if len(keys) > 1 else None,
+        often_in_steps=how_often([key.step for key in keys], len(steps)),
         is_window=facts.is_window,
     )
     price = _price(facts, limits, text, stalled, ranks, cost_ns)

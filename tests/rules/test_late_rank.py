@@ -21,9 +21,10 @@ from lateness_rules import (
     side_by_side,
     uncalled,
 )
-from tracekit.findings import Severity
+from tracekit.findings import Candidates, Severity
 from tracekit.job import parse_job
 from tracekit.report.build import build_report
+from tracekit.report.links import link_symptoms
 from tracekit.rules.base import NOT_APPLICABLE, Facts, RuleOutcome
 
 
@@ -137,6 +138,16 @@ def test_a_rank_that_is_late_because_it_left_late_is_a_symptom(make_job: MakeJob
     assert finding.scope.ranks == (1,)
     assert finding.severity is Severity.MINOR
     assert "leaves the one before late" in finding.summary
+    assert finding.candidates.ranks == (0, 2, 3)
+    # A link of one of these explains it, and one elsewhere does not; nor a rank's own lateness.
+    link = replace(finding, rule="link-degraded", id="link-degraded/0", candidates=Candidates())
+    for rank, causes in ((0, ("link-degraded/0",)), (7, ())):
+        there = replace(link, scope=replace(link.scope, ranks=(rank,)))
+        (symptom,) = link_symptoms([finding, there], job.facts())[:1]
+        assert symptom.explained_by == causes
+    own = replace(finding, candidates=Candidates())
+    there = replace(link, scope=replace(link.scope, ranks=(0,)))
+    assert not link_symptoms([own, there], job.facts())[0].explained_by
 
 
 def test_where_the_culprit_was_not_captured_no_captured_rank_is_named(make_job: MakeJob) -> None:

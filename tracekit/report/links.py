@@ -95,8 +95,8 @@ def _can_cause(cause: Finding, symptom: Finding, facts: Facts) -> bool:
         case "ranks and steps":
             if "lateness of its group" in effects:
                 theirs = theirs or set(cause.candidates.ranks)
-                if _is_inherited(symptom):
-                    theirs |= _beside(theirs, facts)
+                if theirs & set(symptom.candidates.ranks):
+                    return _is_same_time(cause, symptom)
             return bool(ranks) and ranks <= theirs and _is_same_time(cause, symptom)
         case "devices":
             return bool(set(symptom.scope.devices) & set(cause.scope.devices))
@@ -104,17 +104,6 @@ def _can_cause(cause: Finding, symptom: Finding, facts: Facts) -> bool:
             return f"slow transfers {_where(symptom)}" in effects and _is_there(
                 cause, symptom, facts
             )
-
-
-def _is_inherited(symptom: Finding) -> bool:
-    """Whether it says of ranks that they leave operations late, and not what they do themselves."""
-    return any(e.query == "exit_lateness" for e in symptom.evidence)
-
-
-def _beside(ranks: set[int], facts: Facts) -> set[int]:
-    """Members of the communicators of these ranks, to which a slow link passes its delay on."""
-    groups = [{int(r) for r in row["ranks"] or ()} for row in facts.of("match_coverage")]
-    return set().union(*(group for group in groups if group & ranks))
 
 
 def _where(symptom: Finding) -> str:

@@ -35,7 +35,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import fmean
 
-from tracekit.findings import Evidence, Finding, Instrument, Severity
+from tracekit.findings import Candidates, Evidence, Finding, Instrument, Severity
 from tracekit.rules.absent import AbsentThresholds, as_candidates, next_captures, suspects, where
 from tracekit.rules.base import NO_STEPS, NOT_APPLICABLE, Facts, Row, Rule, RuleOutcome, threshold
 from tracekit.rules.excess import QUERY as EXCESS
@@ -229,8 +229,18 @@ def _inherited_finding(
         impact=impact,
         cap=Severity.MINOR,
         owner="network",
+        candidates=_behind_whom(facts, rank),
         confirm=(f"look at the transfer towards rank {rank}, not at its work",),
         remedy=("fix what makes it leave late; see the findings that explain this one",),
+    )
+
+
+def _behind_whom(facts: Facts, rank: int) -> Candidates:
+    """The others of its communicators, any of whose links may be why it leaves late."""
+    groups = [{int(r) for r in row["ranks"] or ()} for row in facts.of("match_coverage")]
+    others = sorted(set().union(*(group for group in groups if rank in group)) - {rank})
+    return Candidates(
+        ranks=tuple(others), why="a slow link of one passes its delay on through its communicators"
     )
 
 

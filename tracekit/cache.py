@@ -30,6 +30,7 @@ from pathlib import Path
 from tracekit.errors import StoreError, UsageError
 from tracekit.schema import REGISTRY_VERSION
 from tracekit.store.manifest import FORMAT_VERSION, MARK, is_run, mark
+from tracekit.store.removal import Removed, remove_run
 
 _LOG = logging.getLogger("tracekit")
 
@@ -40,12 +41,6 @@ CACHED_MARK = "tracekit-cached.json"
 """In every folder of the cache, written before anything else: the cache made it."""
 
 _NAME = re.compile(r"[0-9a-f]{24}")
-_OURS = re.compile(
-    r"manifests/\d+\.json|data/[0-9a-f]{24}/(?:\w+-\d+\.parquet|shard\.json)"
-    r"|answers/[0-9a-f]{24}\.json|derived/[0-9a-f]{24}/\w+\.parquet|tmp/(?:[^/]+-\d+-[0-9a-f]{8}|spill)(?:/.*)?|\.used",
-    re.DOTALL,
-)
-"""Paths of what a cached run consists of, beside its marks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +52,6 @@ class CachedRun:
     used_at_s: float
     """Seconds since the epoch of its last use."""
     sources: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """What was removed of one run of the cache."""
-
-    path: Path
-    size_bytes: int
-    left_count: int
-    """Files in its folder that the cache did not make, and left there."""
 
 
 def cache_folder() -> Path:
@@ -181,35 +166,9 @@ def _is_ours(run: Path) -> bool:
 
 def drop(run: Path) -> Removed:
     """Remove a run of the cache: what the cache made of it, and nothing else."""
-    size = left = 0
     if _distrust(run.parent) is not None or not _is_ours(run):
         return Removed(run, 0, 0)
-    folders: list[str] = []
-    # The manifests go first: without one, what is left is no run.
-    for parent, inner, names in os.walk(run, followlinks=False):
-        inner.sort(key=lambda name: name != "manifests")
-        folders.append(parent)
-        for name in (*names, *(n for n in inner if (Path(parent) / n).is_symlink())):
-            path = Path(parent) / name
-            inside = path.relative_to(run).as_posix()
-            if inside in (MARK, CACHED_MARK):
-                continue
-            found = path.lstat()
-            is_file = stat.S_ISREG(found.st_mode) or inside.startswith("tmp/")
-            if not is_file or not _OURS.fullmatch(inside):
-                left += 1
-                continue
-            with contextlib.suppress(OSError):
-                path.unlink()
-                size += found.st_size
-    if not left:
-        for name in (MARK, CACHED_MARK):
-            with contextlib.suppress(OSError):
-                (run / name).unlink()
-    for folder in reversed(folders):
-        with contextlib.suppress(OSError):  # somebody's file is in it
-            Path(folder).rmdir()
-    return Removed(run, size, left)
+    return remove_run(run, (MARK, CACHED_MARK))
 
 
 def touch(run: Path) -> None:

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from functools import partial
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -159,8 +159,14 @@ def help_pages(width: int = 100) -> list[tuple[str, str]]:
     commands.register(app)
     command = typer.main.get_command(app)
     context = command.make_context("tracekit", [], resilient_parsing=True, terminal_width=width)
-    pages = [("tracekit", command.get_help(context))]
-    for name, one in getattr(command, "commands", {}).items():
-        inner = type(context)(one, info_name=name, parent=context, terminal_width=width)
-        pages.append((f"tracekit {name}", one.get_help(inner)))
+    return _pages("tracekit", command, context, width)
+
+
+def _pages(
+    name: str, command: Any, context: Any, width: int
+) -> list[tuple[str, str]]:  # typer does not name click's own types
+    pages = [(name, command.get_help(context))]
+    for word, one in getattr(command, "commands", {}).items():
+        inner = type(context)(one, info_name=word, parent=context, terminal_width=width)
+        pages += _pages(f"{name} {word}", one, inner, width)
     return pages

@@ -11,14 +11,26 @@ from tracekit.cli import options as o
 from tracekit.cli.look import open_target
 from tracekit.cli.output import check_target, write_text
 from tracekit.cli.state import note, progress_bar
+from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
     from tracekit.api import OpenRun
 
 
 def ingest(
-    run: Annotated[Path, typer.Option("--run", metavar="RUN", help="Folder of the run.")],
     paths: o.SomePathsArg = None,
+    run: Annotated[
+        Path | None, typer.Option("--run", metavar="RUN", help="Folder of the run.")
+    ] = None,
+    lake: Annotated[
+        str | None, typer.Option("--lake", metavar="LAKE", help="A run of this lake instead.")
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name", metavar="JOB", help="With --lake: the run's name; default: job and start."
+        ),
+    ] = None,
     job: o.JobOpt = None,
     workers: o.WorkersOpt = None,
     memory: o.MemoryOpt = None,
@@ -36,21 +48,37 @@ def ingest(
 
     Without PATH, what the run was made from: after an upgrade of tracekit.
     """
+    if (run is None) == (lake is None):
+        raise UsageError(
+            "ingest needs a run or a lake, and one of them",
+            hint="tracekit ingest PATH --run RUN, or --lake LAKE",
+        )
+    if name is not None and lake is None:
+        raise UsageError("--name is for a lake", hint="--lake LAKE --name JOB")
     from tracekit import api
 
+    memory_bytes = o.parse_size(memory, "--memory")
     with progress_bar("ingesting") as progress:
-        opened = api.ingest(
-            [*(paths or [])],
-            run=run,
-            job=[*(job or [])],
-            stacks=stacks,
-            workers=workers,
-            memory_bytes=o.parse_size(memory, "--memory"),
-            scheduler=scheduler,
-            attempt=attempt,
-            nsys=nsys,
-            progress=progress,
-        )
+        reading = {
+            "stacks": stacks,
+            "workers": workers,
+            "memory_bytes": memory_bytes,
+            "scheduler": scheduler,
+            "attempt": attempt,
+            "nsys": nsys,
+            "progress": progress,
+        }
+        if lake is not None:
+            from tracekit.fleet.lake import make_lake
+
+            found = make_lake(lake)
+            own, is_new = found.add(
+                [*(paths or [])], name=name, job_paths=[*(job or [])], **reading
+            )
+            opened = api.open(found.path(own), memory_bytes=memory_bytes)
+            note(f"{'new in' if is_new else 'in'} the lake: {own}")
+        else:
+            opened = api.ingest([*(paths or [])], run=run or "", job=[*(job or [])], **reading)  # type: ignore[arg-type]  # each as ingest declares it
     with opened:
         return _say_what_was_read(opened, strict)
 

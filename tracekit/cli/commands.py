@@ -10,6 +10,7 @@ from tracekit.cli import (
     compare,
     diagnosis,
     expect,
+    fleet,
     look,
     plot,
     simulate,
@@ -38,3 +39,4 @@ def register(app: typer.Typer) -> None:
     app.command("explain")(diagnosis.explain)
     app.command("simulate")(simulate.simulate)
     app.command("cache")(look.cache)
+    app.add_typer(fleet.lake, name="lake")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import date, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -87,6 +87,7 @@ NsysOpt = Annotated[
 ]
 
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_DAYS = re.compile(r"(\d+(?:\.\d+)?)\s*([dw]?)")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
 
@@ -162,6 +163,24 @@ def parse_duration(text: str | None, option: str) -> float | None:
     if not match or float(match[1]) <= 0:
         raise UsageError(f"{option}: cannot read {text!r}", hint=f"{option} 60s")
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2] or "s"]
+
+
+def parse_days(text: str, option: str) -> float:
+    """``90``, ``90d``, ``12w`` as days."""
+    match = _DAYS.fullmatch(text.strip())
+    if not match or float(match[1]) <= 0:
+        raise UsageError(f"{option}: cannot read {text!r}", hint=f"{option} 90d")
+    return float(match[1]) * (7 if match[2] == "w" else 1)
+
+
+def parse_date(text: str | None, option: str) -> str | None:
+    """``2026-07-21``, as it is written."""
+    if text is None:
+        return None
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise UsageError(f"{option}: {text!r} is no date", hint=f"{option} 2026-07-21") from None
 
 
 def selection_words(chosen: Selection) -> dict[str, str]:

@@ -1,0 +1,265 @@
+"""Runs of a lake: whole or absent, found by what they are, and removed only if they are its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tracekit import api, runs
+from tracekit.cli import main
+from tracekit.errors import StoreError, UsageError
+from tracekit.fleet.lake import CARD, RUN_MARK, Lake, make_lake, place
+from traces import BASE_NS, make_trace, write_job, write_trace
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ranks of a job that has a description."""
+    folder = tmp_path_factory.mktemp("job")
+    write_job(folder, steps_count=2)
+    (folder / "job.toml").write_text(
+        'name = "llama ft"\nworld_size = 2\n[parallelism]\ndp = 2\n[model]\nlayers = 4\n'
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def filled(job: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lake with one run."""
+    root = tmp_path_factory.mktemp("filled") / "lake"
+    make_lake(root).add([job], workers=1)
+    return root
+
+
+@pytest.fixture
+def lake(filled: Path, tmp_path: Path) -> Lake:
+    """A copy of it for a test to change."""
+    shutil.copytree(filled, tmp_path / "lake", symlinks=True)
+    return Lake(tmp_path / "lake")
+
+
+def test_a_run_is_named_by_its_job_and_start_and_is_a_run_as_any_other(filled: Path) -> None:
+    lake = Lake(filled)
+    (name,) = lake.names()
+    card = lake.entry(name).card
+    assert card is not None
+    assert card.start_utc is not None
+    assert name == "llama-ft-" + card.start_utc[:19].replace("-", "").replace(":", "")
+    assert (card.date, card.world_size, card.job_name) == (card.start_utc[:10], 2, "llama ft")
+    assert (card.model, card.layout, card.is_described) == ("layers 4", "dp 2", True)
+    with api.open(lake.path(name)) as run:
+        assert run.query("step_time_summary").height
+    assert not list((filled / "tmp").iterdir())
+
+
+def test_the_same_files_again_change_nothing(lake: Lake, job: Path) -> None:
+    before = lake.entry(lake.names()[0])
+    assert lake.add([job], workers=1) == (before.name, False)
+    assert lake.names() == [before.name]
+    assert lake.entry(before.name) == before
+
+
+def test_other_files_never_take_a_found_name_unasked(lake: Lake, job: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(job / "job.toml", other)
+    write_trace(other / "rank0.json", make_trace(0, steps_count=2, base_ns=BASE_NS))
+    with pytest.raises(StoreError, match="other files are there") as caught:
+        lake.add([other], workers=1)
+    assert "--name" in (caught.value.hint or "")
+    assert len(lake.names()) == 1
+
+
+def test_under_its_name_a_run_takes_more_files(tmp_path: Path) -> None:
+    lake = make_lake(tmp_path / "lake")
+    write_job(tmp_path / "job", steps_count=2)
+    assert lake.add([tmp_path / "job" / "rank0.json"], name="j", workers=1) == ("j", True)
+    assert lake.add([tmp_path / "job" / "rank1.json"], name="j", workers=1) == ("j", False)
+    card = lake.entry("j").card
+    assert card is not None
+    assert (card.ranks_count, card.generation) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    "name", ["..", ".", "", "a/b", "/x", "-rf", ".hidden", "a\nb", "x" * 129, "ä"]
+)
+def test_a_name_leads_nowhere_else(name: str, tmp_path: Path) -> None:
+    lake = make_lake(tmp_path / "lake")
+    with pytest.raises(UsageError, match="cannot name a run"):
+        lake.add([tmp_path], name=name)
+    with pytest.raises(UsageError):
+        lake.remove(name)
+    assert not list((tmp_path / "lake").glob("tmp/*"))
+
+
+def test_what_fails_half_way_leaves_no_run(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = make_lake(tmp_path / "lake")
+
+    def cut(paths: object, run: Path, **options: object) -> None:
+        real(paths, run, **options)  # type: ignore[arg-type]
+        raise StoreError("cut")
+
+    real = runs.ingest
+    monkeypatch.setattr(runs, "ingest", cut)
+    with pytest.raises(StoreError, match="cut"):
+        lake.add([job], workers=1)
+    assert lake.names() == []
+    assert not list((tmp_path / "lake" / "tmp").iterdir())
+
+
+def test_a_folder_of_somebody_is_made_no_lake(tmp_path: Path) -> None:
+    (tmp_path / "theirs.txt").write_text("x")
+    with pytest.raises(StoreError, match="not a lake"):
+        make_lake(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["theirs.txt"]
+    with pytest.raises(StoreError, match="not a lake"):
+        Lake(tmp_path)
+
+
+@pytest.mark.parametrize("root", ["s3://bucket/lake", "gs://b", "abfs://c"])
+def test_an_object_store_is_refused_and_not_taken_for_a_folder(root: str) -> None:
+    with pytest.raises(UsageError, match="object stores"):
+        make_lake(root)
+    assert place("file:///data/lake") == Path("/data/lake")
+
+
+def test_rm_takes_the_run_and_leaves_what_is_not_of_it(lake: Lake, tmp_path: Path) -> None:
+    (name,) = lake.names()
+    run = lake.path(name)
+    outside = tmp_path / "outside.parquet"
+    outside.write_text("theirs")
+    (run / "notes.txt").write_text("mine")
+    (run / "data" / "link").symlink_to(tmp_path)
+    (run / "derived" / "x.parquet").symlink_to(outside)
+    removed = lake.remove(name)
+    assert removed.left_count == 3
+    assert removed.size_bytes > 0
+    assert outside.read_text() == "theirs"
+    assert (run / "notes.txt").read_text() == "mine"
+    assert not list(run.rglob("*.parquet")) or all(p.is_symlink() for p in run.rglob("*.parquet"))
+
+
+def test_rm_leaves_nothing_of_a_run_that_is_whole(lake: Lake) -> None:
+    (name,) = lake.names()
+    with api.open(lake.path(name)) as run:
+        run.diagnose(select=["gc-pause"])  # what is kept beside a run goes with it
+    assert lake.remove(name).left_count == 0
+    assert not lake.path(name).exists()
+
+
+Spoil = Callable[[Path], object]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda run: (run / RUN_MARK).unlink(),
+        lambda run: (run / RUN_MARK).write_text((run / RUN_MARK).read_text().replace("llama", "x")),
+        lambda run: (run / RUN_MARK).write_text(json.dumps({"lake": "other", "name": run.name})),
+    ],
+    ids=["no mark", "another name", "another lake"],
+)
+def test_what_the_lake_cannot_prove_to_have_made_stays(spoil: Spoil, lake: Lake) -> None:
+    (name,) = lake.names()
+    spoil(lake.path(name))
+    with pytest.raises(UsageError, match="there is no run"):
+        lake.remove(name)
+    assert lake.names() == []
+    assert (lake.path(name) / "manifests").is_dir()
+
+
+def test_a_link_to_a_run_is_no_run_of_the_lake(lake: Lake, tmp_path: Path) -> None:
+    (name,) = lake.names()
+    lake.path(name).rename(tmp_path / name)
+    lake.path(name).symlink_to(tmp_path / name)
+    assert lake.names() == []
+    with pytest.raises(UsageError):
+        lake.remove(name)
+    assert (tmp_path / name / "manifests").is_dir()
+
+
+def test_runs_are_found_by_what_they_are(filled: Path) -> None:
+    lake = Lake(filled)
+    (entry,) = lake.entries()
+    card = entry.card
+    assert card is not None
+    assert card.signature is not None
+    found = [{"name": "llama-*"}, {"since": card.date, "until": card.date}]
+    found += [{"signature": card.signature[:6]}, {"host": card.hosts[0]}]
+    for asked in found:
+        assert [e.name for e in lake.entries(**asked)] == [entry.name], asked
+    for asked in ({"name": "x*"}, {"since": "2999-01-01"}, {"until": "1999-01-01"},
+                  {"signature": "zz"}, {"host": "nowhere"}):  # fmt: skip
+        assert not list(lake.entries(**asked)), asked
+
+
+def test_a_card_that_is_gone_broken_or_old_is_made_again(lake: Lake) -> None:
+    (entry,) = lake.entries()
+    path = entry.path / CARD
+    for text in ("{", "[]", json.dumps({"name": entry.name}), path.read_text().replace("4", "5")):
+        path.write_text(text)
+        assert lake.entry(entry.name) == entry
+    path.unlink()
+    assert lake.entry(entry.name) == entry
+
+
+def test_a_damaged_run_is_listed_with_what_is_wrong(lake: Lake) -> None:
+    (name,) = lake.names()
+    (lake.path(name) / CARD).unlink()
+    for manifest in (lake.path(name) / "manifests").iterdir():
+        manifest.write_text("{")
+    (entry,) = lake.entries()
+    assert entry.card is None
+    assert "not a manifest" in (entry.damage or "")
+    assert lake.older_than(1) == []
+
+
+def test_old_is_what_ran_and_came_in_long_ago(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    (entry,) = lake.entries()
+    assert entry.card is not None
+    assert lake.older_than(90) == []  # it has just come in, whenever it ran
+    old = replace(entry.card, added_utc="2020-01-01T00:00:00+00:00")
+    ran = replace(old, start_utc="2020-01-01T00:00:00+00:00", date="2020-01-01", end_utc=None)
+    for card, expected in ((ran, 1), (replace(ran, date="2999-01-01"), 0)):
+        monkeypatch.setattr(Lake, "_card", lambda *_, card=card: card)
+        assert len(lake.older_than(90)) == expected
+
+
+def test_the_commands(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def call(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(a) for a in arguments])
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, *capsys.readouterr()
+
+    root = tmp_path / "lake"
+    assert call("ingest", job)[0] == 2
+    assert call("ingest", job, "--run", tmp_path / "r", "--lake", root)[0] == 2
+    assert call("ingest", job, "--run", tmp_path / "r", "--name", "x")[0] == 2
+    code, _, err = call("ingest", job, "--lake", root, "--name", "x1", "--workers", 1)
+    assert code == 0
+    assert "new in the lake: x1" in err
+    code, out, _ = call("lake", "ls", root, "--format", "json")
+    assert code == 0
+    (row,) = json.loads(out)
+    assert (row["name"], row["path"]) == ("x1", str(root / "runs" / "x1"))
+    code, out, _ = call("lake", "show", root, "x1", "--json")
+    assert json.loads(out)["world_size"] == 2
+    assert "layers 4" in call("lake", "show", root, "x1")[1]
+    assert call("query", row["path"], "job_ranks", "--format", "csv")[0] == 0
+    assert call("lake", "rm", root, "x1", "nobody")[0] == 2
+    assert call("lake", "prune", root, "--older-than", "soon")[0] == 2
+    assert "0 runs" in call("lake", "prune", root, "--older-than", "1d")[2]
+    assert "would remove" in call("lake", "rm", root, "x1", "--dry-run")[2]
+    assert (root / "runs" / "x1").is_dir()
+    assert call("lake", "rm", root, "x1")[0] == 0
+    assert not (root / "runs" / "x1").exists()
+    assert call("lake", "ls", root, "--since", "yesterday")[0] == 2

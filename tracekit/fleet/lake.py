@@ -1,0 +1,426 @@
+"""A lake: runs under one root.
+
+    LAKE/
+      tracekit-lake.json        written first: this folder is a lake
+      runs/NAME/                a run as any other, and beside what a run holds:
+        tracekit-lake-run.json    this lake made it, under this name
+        tracekit-lake-card.json   what it is found by; made again where the run has changed
+      tmp/<host>-<pid>-<random>/  runs in the making, moved into place once they are whole
+      fleet/                    the fleet's tables (fleet/store.py)
+
+A run that is not there yet is built beside the others and moved into place whole, so none is
+listed half made; more files for one that is there are its next generation, as ``ingest --run``
+adds them. Nothing is removed but what bears this lake's own mark and consists of files that a run
+has; no link is followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import json
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracekit import runs, store
+from tracekit.errors import StoreError, TracekitError, UsageError
+from tracekit.store.manifest import MARK, load, work_path
+from tracekit.store.removal import Removed, remove_run
+
+if TYPE_CHECKING:
+    from tracekit.job import JobDescription
+
+LAKE_MARK = "tracekit-lake.json"
+RUN_MARK = "tracekit-lake-run.json"
+CARD = "tracekit-lake-card.json"
+FORMAT_VERSION = 1
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_NS_PER_S = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """What a run of a lake is found by. Null is unknown."""
+
+    name: str
+    date: str
+    """UTC date on which the job ran; where no clock tells, on which it came into the lake."""
+    added_utc: str
+    generation: int
+    key: str
+    """Of the run's generation: equal keys hold the same rows."""
+    attempts_count: int
+    start_utc: str | None
+    end_utc: str | None
+    job_name: str | None
+    job_id: str | None
+    signature: str | None
+    """What makes runs comparable, as the run's table has it: layout, model, batch, size, GPU."""
+    is_described: bool
+    """Whether a job description names the model or the batch, without which equal signatures may
+    be of different work."""
+    model: str | None
+    layout: str | None
+    world_size: int | None
+    ranks_count: int | None
+    hosts: tuple[str, ...]
+    gpu_model: str | None
+    framework: str | None
+    torch_version: str | None
+    cuda_version: str | None
+    nccl_version: str | None
+    driver_version: str | None
+    sources_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A run of a lake: where it is, and its card or why there is none."""
+
+    name: str
+    path: Path
+    card: Card | None
+    damage: str | None = None
+
+
+def place(root: str | Path) -> Path:
+    """The folder of a lake. Every place of a lake goes through here."""
+    text = os.fspath(root)
+    if text.startswith("file://"):
+        return Path(text.removeprefix("file://"))
+    if "://" in text:
+        raise UsageError(
+            f"{text}: a lake is a folder; object stores are not read yet",
+            hint="name a folder, or mount the store",
+        )
+    return Path(text)
+
+
+def check_name(name: str) -> str:
+    """The name of a run, if it is one that leads nowhere else. UsageError otherwise."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"--name: {name!r} cannot name a run of a lake",
+            hint="letters, digits, '.', '_' and '-', beginning with a letter or digit",
+        )
+    return name
+
+
+class Lake:
+    """A lake that is there. StoreError where the folder is none."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = place(root)
+        self._id = _lake_id(self.root)
+        if self._id is None:
+            raise StoreError(
+                f"{self.root}: not a lake (no {LAKE_MARK})",
+                hint="tracekit ingest PATH --lake LAKE makes one",
+            )
+
+    @property
+    def fleet(self) -> Path:
+        """Where the fleet's tables are."""
+        return self.root / "fleet"
+
+    def path(self, name: str) -> Path:
+        """The folder of a run of that name, whether it is there or not."""
+        return self.root / "runs" / check_name(name)
+
+    def names(self) -> list[str]:
+        """Names of all runs that this lake made, sorted."""
+        folder = self.root / "runs"
+        if not _is_folder(folder):
+            return []
+        return sorted(p.name for p in folder.iterdir() if self._is_own(p))
+
+    def entry(self, name: str) -> Entry:
+        """A run by its name. UsageError where there is none."""
+        path = self.path(name)
+        if not self._is_own(path):
+            raise UsageError(
+                f"{self.root}: there is no run {name!r}", hint=f"tracekit lake ls {self.root}"
+            )
+        try:
+            return Entry(name, path, self._card(name))
+        except TracekitError as error:
+            return Entry(name, path, None, error.message)
+
+    def entries(
+        self,
+        *,
+        name: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        signature: str | None = None,
+        host: str | None = None,
+    ) -> Iterator[Entry]:
+        """Runs by date and name: those whose name matches a pattern, that ran between two dates
+        (both included), whose signature begins so, or that had a part on a host.
+
+        A run that cannot be opened is found by its name alone.
+        """
+        wanted = [n for n in self.names() if name is None or fnmatch.fnmatchcase(n, name)]
+        found = [self.entry(n) for n in wanted]
+        asks_more = any(asked is not None for asked in (since, until, signature, host))
+
+        def is_wanted(card: Card | None) -> bool:
+            if card is None:
+                return not asks_more
+            return (
+                (since is None or card.date >= since)
+                and (until is None or card.date <= until)
+                and (signature is None or (card.signature or "").startswith(signature))
+                and (host is None or host in card.hosts)
+            )
+
+        kept = [e for e in found if is_wanted(e.card)]
+        return iter(sorted(kept, key=lambda e: (e.card.date if e.card else "", e.name)))
+
+    def add(
+        self, paths: Sequence[str | Path], *, name: str | None = None, **reading: Any
+    ) -> tuple[str, bool]:
+        """Bring files into the lake; the name of their run, and whether it is new.
+
+        Without a name: the job's, or that of the first path, and when it started. Under the name
+        of a run that is there the files are added to it. ``reading`` is as ``runs.ingest`` takes
+        it; errors likewise. StoreError where other files are there under the name that was found.
+        """
+        if name is not None and self.path(name).exists():
+            return self._add_to(name, paths, reading), False
+        runs.sweep_dead_work(self.root)
+        draft = work_path(self.root)
+        draft.mkdir(parents=True)
+        try:
+            runs.ingest(paths, draft, **reading)
+            added = datetime.now(UTC).isoformat(timespec="seconds")
+            chosen = name or self._found_name(draft, paths, added)
+            (draft / RUN_MARK).write_text(self._mark_text(chosen, added), encoding="utf-8")
+            _write_card(draft, _made_card(draft, chosen, added))
+            target = self.path(chosen)
+            target.parent.mkdir(exist_ok=True)
+            try:
+                draft.rename(target)
+            except OSError:
+                if not target.exists():
+                    raise
+                return self._lost_race(chosen, name, draft, target, paths, reading), False
+            return chosen, True
+        finally:
+            if draft.exists():
+                remove_run(draft, (MARK, RUN_MARK, CARD))
+
+    def _lost_race(
+        self,
+        chosen: str,
+        name: str | None,
+        draft: Path,
+        target: Path,
+        paths: Sequence[str | Path],
+        reading: dict[str, Any],
+    ) -> str:
+        """There is a run of this name already: the same, one to add to, or another."""
+        if name is not None:
+            return self._add_to(chosen, paths, reading)
+        there, made = load(target), load(draft)
+        if self._is_own(target) and there and made and there.key == made.key:
+            return chosen
+        raise StoreError(
+            f"{target}: other files are there under this name",
+            hint=f"--name {chosen} adds to it, --name of your own makes another run",
+        )
+
+    def _add_to(self, name: str, paths: Sequence[str | Path], reading: dict[str, Any]) -> str:
+        entry = self.entry(name)
+        runs.ingest(paths, entry.path, **reading)
+        self.entry(name)  # its card
+        return name
+
+    def remove(self, name: str) -> Removed:
+        """Remove a run: what this lake made of it, and nothing else."""
+        return remove_run(self.entry(name).path, (MARK, RUN_MARK, CARD))
+
+    def older_than(self, days: float) -> list[Entry]:
+        """Runs whose job ran, and that came into the lake, longer ago than so many days.
+
+        One that cannot be opened is never old.
+        """
+        limit = (datetime.now(UTC) - timedelta(days=days)).isoformat(timespec="seconds")
+        return [
+            e for e in self.entries() if e.card and max(_last(e.card), e.card.added_utc) < limit
+        ]
+
+    def _is_own(self, run: Path) -> bool:
+        if not _NAME.fullmatch(run.name) or not _is_folder(run) or not _is_folder(run.parent):
+            return False
+        said = _json_of(run / RUN_MARK)
+        return said.get("lake") == self._id and said.get("name") == run.name
+
+    def _mark_text(self, name: str, added: str) -> str:
+        said = {"format": "tracekit-lake-run", "format_version": FORMAT_VERSION}
+        return json.dumps({**said, "lake": self._id, "name": name, "added_utc": added}) + "\n"
+
+    def _card(self, name: str) -> Card:
+        """The card of a run, made again where the run has changed since."""
+        import msgspec
+
+        path = self.path(name)
+        manifest = load(path)
+        if manifest is None:
+            raise StoreError(f"{path}: not a run (no manifest)")
+        said = _json_of(path / CARD)
+        with contextlib.suppress(msgspec.ValidationError):
+            card = msgspec.convert(said, Card)
+            if card.name == name and card.key == manifest.key:
+                return card
+        card = _made_card(path, name, str(_json_of(path / RUN_MARK).get("added_utc", "")))
+        with contextlib.suppress(OSError):  # a lake that may only be read
+            _write_card(path, card)
+        return card
+
+    def _found_name(self, draft: Path, paths: Sequence[str | Path], added: str) -> str:
+        card = _made_card(draft, "draft", added)
+        base = card.job_name or (Path(paths[0]).name.partition(".")[0] if paths else "")
+        base = re.sub(r"[^A-Za-z0-9._-]+", "-", base).strip("-._")[:80] or "run"
+        when = re.sub(r"[-:]", "", card.start_utc[:19]) if card.start_utc else card.key[:8]
+        return f"{base}-{when}"
+
+
+def make_lake(root: str | Path) -> Lake:
+    """The lake of that root, made where nothing is there yet. StoreError where it is no lake."""
+    folder = place(root)
+    if _lake_id(folder) is None:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise StoreError(
+                f"{folder}: exists and is not a lake", hint="name a new or empty folder, or a lake"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = work_path(folder)
+        draft.parent.mkdir(exist_ok=True)
+        said = {"format": "tracekit-lake", "format_version": FORMAT_VERSION}
+        draft.write_text(json.dumps({**said, "id": secrets.token_hex(12)}) + "\n", encoding="utf-8")
+        with contextlib.suppress(FileExistsError):  # somebody else made it just now
+            os.link(draft, folder / LAKE_MARK)
+        draft.unlink()
+    return Lake(folder)
+
+
+def _lake_id(root: Path) -> str | None:
+    said = _json_of(root / LAKE_MARK)
+    if said.get("format") != "tracekit-lake":
+        return None
+    if said.get("format_version") != FORMAT_VERSION:
+        raise StoreError(
+            f"{root}: a lake of format {said.get('format_version')!r}, "
+            f"this tracekit reads {FORMAT_VERSION}",
+            hint="use the tracekit that made it",
+        )
+    return str(said.get("id"))
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether it is a folder and no link to one."""
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _json_of(path: Path) -> dict[str, Any]:
+    """What a small file of ours holds; nothing where it is a link or not as we write it."""
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            return {}
+        said = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _write_card(run: Path, card: Card) -> None:
+    draft = work_path(run)
+    draft.parent.mkdir(exist_ok=True)
+    draft.write_text(json.dumps(asdict(card)) + "\n", encoding="utf-8")
+    draft.replace(run / CARD)
+
+
+def _last(card: Card) -> str:
+    return card.end_utc or card.date
+
+
+def utc_of(time_ns: int | None) -> str | None:
+    """A moment as ISO 8601 UTC, to the second."""
+    if time_ns is None:
+        return None
+    try:
+        return datetime.fromtimestamp(time_ns // _NS_PER_S, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+_RUN_COLUMNS = (
+    "attempt", "job_name", "job_id", "signature", "start_ns", "end_ns", "world_size",
+    "ranks_count", "gpu_model", "framework", "torch_version", "cuda_version", "nccl_version",
+    "driver_version",
+)  # fmt: skip
+
+
+def _made_card(path: Path, name: str, added: str) -> Card:
+    """What a run's tables say it is; of several attempts the last."""
+    with store.open_run(path, lazily=True) as run:
+        con = run.prepare(["run", "rank", "source"])
+        found = con.execute(
+            f"SELECT {', '.join(_RUN_COLUMNS)} FROM run ORDER BY attempt"  # noqa: S608 - our names
+        ).fetchall()
+        last = dict(zip(_RUN_COLUMNS, found[-1], strict=True)) if found else {}
+        ranks = con.execute(
+            "SELECT host, coalesce(time_basis = 'epoch', FALSE) "
+            "FROM rank LEFT JOIN source ON source.source_id = rank.source_id WHERE attempt = ?",
+            [last.get("attempt")],
+        ).fetchall()
+        manifest = run.manifest
+    is_epoch = bool(ranks) and all(r[1] for r in ranks)
+    start = utc_of(last.get("start_ns")) if is_epoch else None
+    job = runs.job_of(manifest)
+    said = {c: last.get(c) for c in _RUN_COLUMNS if c not in ("attempt", "start_ns", "end_ns")}
+    return Card(
+        name=name,
+        date=(start or added)[:10],
+        added_utc=added,
+        generation=manifest.generation,
+        key=manifest.key,
+        attempts_count=len(found),
+        start_utc=start,
+        end_utc=utc_of(last.get("end_ns")) if is_epoch else None,
+        is_described=job is not None and bool(_words(job.model) or _words(job.batch)),
+        model=_words(job.model) if job else None,
+        layout=_layout(job) if job else None,
+        hosts=tuple(sorted({str(r[0]) for r in ranks if r[0] is not None})),
+        sources_count=len(manifest.sources),
+        **said,
+    )
+
+
+def _words(section: object) -> str | None:
+    """What a section of a job description states: ``layers 32, hidden 4096``."""
+    import msgspec
+
+    assert isinstance(section, msgspec.Struct)  # noqa: S101  # as job.py declares them
+    stated = [
+        f"{field.rstrip('_')} {value}"
+        for field in section.__struct_fields__
+        if (value := getattr(section, field)) is not None
+    ]
+    return ", ".join(stated) or None
+
+
+def _layout(job: JobDescription) -> str | None:
+    return _words(job.parallelism)

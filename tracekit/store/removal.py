@@ -1,0 +1,62 @@
+"""Removing a run: what a run consists of, and nothing else that lies in its folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_OURS = re.compile(
+    r"manifests/\d+\.json|data/[0-9a-f]{24}/(?:\w+-\d+\.parquet|shard\.json)"
+    r"|answers/[0-9a-f]{24}\.json|derived/[0-9a-f]{24}/\w+\.parquet|tmp/(?:[^/]+-\d+-[0-9a-f]{8}|spill)(?:/.*)?|\.used",
+    re.DOTALL,
+)
+"""Paths of what a run consists of, beside the marks of who keeps it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What was removed of a run."""
+
+    path: Path
+    size_bytes: int
+    left_count: int
+    """Files in its folder that tracekit did not make, and left there."""
+
+
+def remove_run(run: Path, marks: Sequence[str]) -> Removed:
+    """Remove a run's files, and its ``marks`` once nothing else is left; follows no link.
+
+    Whoever calls has proved that the folder is a run of theirs.
+    """
+    size = left = 0
+    folders: list[str] = []
+    # The manifests go first: without one, what is left is no run.
+    for parent, inner, names in os.walk(run, followlinks=False):
+        inner.sort(key=lambda name: name != "manifests")
+        folders.append(parent)
+        for name in (*names, *(n for n in inner if (Path(parent) / n).is_symlink())):
+            path = Path(parent) / name
+            inside = path.relative_to(run).as_posix()
+            if inside in marks:
+                continue
+            found = path.lstat()
+            is_file = stat.S_ISREG(found.st_mode) or inside.startswith("tmp/")
+            if not is_file or not _OURS.fullmatch(inside):
+                left += 1
+                continue
+            with contextlib.suppress(OSError):
+                path.unlink()
+                size += found.st_size
+    if not left:
+        for name in marks:
+            with contextlib.suppress(OSError):
+                (run / name).unlink()
+    for folder in reversed(folders):
+        with contextlib.suppress(OSError):  # somebody's file is in it
+            Path(folder).rmdir()
+    return Removed(run, size, left)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tracekit.errors import QueryError, TracekitError, where_raised
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from tracekit.findings import Finding
 
+T = TypeVar("T")
 Row = Mapping[str, Any]
 Rows = Mapping[str, Sequence[Row]]
 """Rows by the query that gave them."""
@@ -22,6 +26,27 @@ class Drawing:
 
     figure: Figure
     says: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotDrawn:
+    """Why something of a page could not be made, other than that there is nothing to show."""
+
+    why: str
+
+
+def attempted(make: Callable[[], T]) -> T | NotDrawn:
+    """What it makes. A query that failed, or a bug of ours, must not cost the reader the page."""
+    try:
+        return make()
+    except QueryError as error:
+        return NotDrawn(error.message.splitlines()[0])
+    except TracekitError:
+        raise
+    except Exception as error:
+        if os.environ.get("TRACEKIT_DEBUG"):
+            raise
+        return NotDrawn(f"a bug of tracekit, please report it: {where_raised(error)}")
 
 
 SECTIONS = {
@@ -45,6 +70,20 @@ class Table:
     caption: str
     columns: Sequence[tuple[str, str]]
     rows: Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A named table of a page: its title and section, the query it reads, and the function from
+    that query's rows to the table, or to None where they hold nothing."""
+
+    name: str
+    title: str
+    section: str
+    query: str
+    make: Callable[[Sequence[Row]], Table | None]
+    max_ranks: int | None = None
+    """Ranks up to which a page asks for it; None: however many."""
 
 
 Draw = Callable[[Rows, "Sequence[Finding]"], "Drawing | None"]

@@ -1,13 +1,14 @@
-"""The list of figures."""
+"""The lists of figures and of a page's tables."""
 
 from __future__ import annotations
 
 from tracekit.dashboards.comm_figures import overlap, traffic
 from tracekit.dashboards.device_figures import gpu_levels, port_growth
-from tracekit.dashboards.drawing import Chart
+from tracekit.dashboards.drawing import Chart, Listing
 from tracekit.dashboards.lateness_figures import delay_matrix, late_ranks, stage_replicas
 from tracekit.dashboards.step_figures import rank_time, step_times
 from tracekit.dashboards.work_figures import matrix_rates
+from tracekit.dashboards.work_tables import MAX_SELF_TIME_RANKS, kernels, parts
 
 CHARTS: tuple[Chart, ...] = (
     Chart(
@@ -92,5 +93,23 @@ CHARTS: tuple[Chart, ...] = (
         draw=port_growth,
         needs="counters of NICs or switches with times, beside traces",
         marks_findings=True,
+    ),
+)
+
+LISTINGS: tuple[Listing, ...] = (
+    Listing(
+        name="self-time-table",
+        title="What a mean step goes into",
+        section="work",
+        query="self_time",
+        make=parts,
+        max_ranks=MAX_SELF_TIME_RANKS,
+    ),
+    Listing(
+        name="kernel-table",
+        title="Kernels and copies",
+        section="work",
+        query="kernel_summary",
+        make=kernels,
     ),
 )

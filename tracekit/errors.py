@@ -14,6 +14,8 @@ Anything else that escapes is our own bug and exits with 70.
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 
 class TracekitError(Exception):
     """Base of all errors that are meant for the user.
@@ -32,6 +34,16 @@ class TracekitError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross process boundaries from ingest workers; the keyword must survive.
         return (_rebuild, (type(self), self.message, self.hint))
+
+
+def where_raised(error: BaseException) -> str:
+    """A bug's kind, file and line; never its message, which may quote what was read."""
+    trace = error.__traceback__
+    where = "unknown"
+    while trace is not None:
+        where = f"{PurePath(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return f"{type(error).__name__} at {where}"
 
 
 def _rebuild(kind: type[TracekitError], message: str, hint: str | None) -> TracekitError:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from tracekit.dashboards import chart, charts, drawn
+from tracekit.dashboards.drawing import NotDrawn, attempted
 from tracekit.errors import InputError, QueryError
 
 if TYPE_CHECKING:
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from tracekit.answers import Answers
-    from tracekit.dashboards.drawing import Rows
+    from tracekit.dashboards.drawing import Chart, Drawing, Listing, Rows, Table
     from tracekit.findings import Finding
     from tracekit.job import JobDescription
     from tracekit.report.model import Report
@@ -27,8 +29,8 @@ def rows_for(
     filled: Collection[str],
     description: JobDescription | None = None,
     findings: Sequence[Finding] = (),
-) -> dict[str, Sequence[Mapping[str, Any]]]:
-    """Rows by query; a query that fails gives none: its figure then says what it needs.
+) -> tuple[Rows, Mapping[str, NotDrawn]]:
+    """Rows by query, and why there are none where a query failed.
 
     ``filled`` names the tables that have rows: what can find nothing is not planned. Of many GPUs
     only the series are kept that a figure draws.
@@ -37,19 +39,23 @@ def rows_for(
 
     filled = answers.with_domains(filled)
     rows: dict[str, Sequence[Mapping[str, Any]]] = dict.fromkeys(names, ())
+    failed: dict[str, NotDrawn] = {}
+
+    def asked_of(name: str) -> Sequence[Mapping[str, Any]]:
+        answer = catalog.run(answers.con([catalog.find(name)]), name)
+        if name == "traffic":
+            return list(traffic.beside(TableRows(answer), description))
+        return TableRows(_of_accused(answer, findings) if name == "gpu_series" else answer)
+
     asked = [n for n in rows if not catalog.finds_nothing(catalog.find(n), filled)]
     with answers.sharing(asked):
         for name in asked:
-            try:
-                found = catalog.run(answers.con([catalog.find(name)]), name)
-            except QueryError:
-                continue
-            if name == "gpu_series":
-                found = _of_accused(found, findings)
-            rows[name] = TableRows(found)
-    if "traffic" in rows:
-        rows["traffic"] = list(traffic.beside(rows["traffic"], description))
-    return rows
+            answer = attempted(partial(asked_of, name))
+            if isinstance(answer, NotDrawn):
+                failed[name] = NotDrawn(f"query {name}: {answer.why}")
+            else:
+                rows[name] = answer
+    return rows, failed
 
 
 class TableRows(Sequence[Mapping[str, Any]]):
@@ -99,12 +105,14 @@ def plot(
     description: JobDescription | None = None,
     findings: Sequence[Finding] = (),
 ) -> Figure:
-    """One figure by its name. UsageError for a name that is not there, InputError without rows."""
+    """One figure by its name. UsageError for a name that is not there, InputError without rows,
+    QueryError where these could not be asked."""
     wanted = chart(name)
-    drawing = drawn(
-        wanted, rows_for(answers, wanted.queries, filled, description, findings), findings
-    )
+    rows, failed = rows_for(answers, wanted.queries, filled, description, findings)
+    drawing = drawn(wanted, rows, findings)
     if drawing is None:
+        for left_out in failed.values():
+            raise QueryError(f"{name} cannot be drawn: {left_out.why}")
         raise InputError(
             f"nothing to draw for {name}: it needs {wanted.needs}",
             hint="tracekit plot --list says what each figure shows",
@@ -119,14 +127,19 @@ def page(
     description: JobDescription | None = None,
 ) -> str:
     """The report as one page with every figure that the run has rows for."""
-    from tracekit.dashboards.work_tables import MAX_SELF_TIME_RANKS, kernels, parts
+    from tracekit.dashboards.listing import LISTINGS
     from tracekit.report.html import to_html
 
-    names = dict.fromkeys(query for c in charts() for query in c.queries)
-    wanted = [*names, "kernel_summary"]
-    if len(report.document.run.ranks) <= MAX_SELF_TIME_RANKS:
-        wanted.append("self_time")
-    rows: Rows = rows_for(answers, wanted, filled, description, report.findings)
-    drawings = [(c, drawn(c, rows, report.findings)) for c in charts()]
-    tables = [parts(rows.get("self_time", ())), kernels(rows["kernel_summary"])]
-    return to_html(report, drawings, [t for t in tables if t is not None])
+    ranks_count = len(report.document.run.ranks)
+    listings = [t for t in LISTINGS if t.max_ranks is None or ranks_count <= t.max_ranks]
+    wanted = dict.fromkeys([q for c in charts() for q in c.queries] + [t.query for t in listings])
+    rows, failed = rows_for(answers, wanted, filled, description, report.findings)
+
+    def drawing(wanted: Chart) -> Drawing | NotDrawn | None:
+        made = attempted(lambda: drawn(wanted, rows, report.findings))
+        return made or next((failed[q] for q in wanted.queries if q in failed), None)
+
+    def table(wanted: Listing) -> Table | NotDrawn | None:
+        return failed.get(wanted.query) or attempted(lambda: wanted.make(rows[wanted.query]))
+
+    return to_html(report, [(c, drawing(c)) for c in charts()], [(t, table(t)) for t in listings])

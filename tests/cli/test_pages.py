@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import html
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import tracekit
-from tracekit.dashboards import charts
+from tracekit import catalog
+from tracekit.cli.app import main
+from tracekit.dashboards import charts, listing, look
+from tracekit.errors import QueryError
 from traces import write_job
 
 SIGNATURES = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}
@@ -49,8 +55,6 @@ def test_every_figure_is_listed_without_a_run() -> None:
 def test_a_figure_is_written_in_each_kind(job: Path, tmp_path: Path) -> None:
     with tracekit.open(job) as opened:
         figure = opened.plot("step_times")
-    from tracekit.dashboards import look
-
     for suffix, signature in SIGNATURES.items():
         assert look.picture(figure, suffix).startswith(signature)
     path = tmp_path / "late.svg"
@@ -80,3 +84,63 @@ def test_a_figure_without_rows_says_what_it_needs(job: Path, tmp_path: Path) -> 
     assert code == 2
     assert errors.startswith("error: nothing to draw for stage_replicas: it needs operations of")
     assert not (tmp_path / "f.svg").exists()
+
+
+def _broken(*_: object) -> None:
+    raise ValueError("what the file said")
+
+
+@pytest.mark.parametrize("where", ["draw", "svg", "table", "query"])
+def test_what_cannot_be_drawn_is_a_note_in_its_place(
+    where: str, job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRACEKIT_DEBUG", raising=False)
+    title, why = "Where a rank's step goes", "a bug of tracekit, please report it: ValueError at"
+    if where == "draw":
+        others = [replace(c, draw=_broken) if c.name == "rank_time" else c for c in charts()]
+        monkeypatch.setattr(listing, "CHARTS", tuple(others))
+    elif where == "svg":
+        svg = look.inline_svg
+        monkeypatch.setattr(
+            look, "inline_svg", lambda f, name: _broken() if name == "rank_time" else svg(f, name)
+        )
+    elif where == "table":
+        title = "Kernels and copies"
+        (table,) = (t for t in listing.LISTINGS if t.title == title)
+        monkeypatch.setattr(listing, "LISTINGS", (replace(table, make=_broken),))
+    else:
+        title, why = "Kernels and copies", "query kernel_summary: no memory left"
+        asked = catalog.run
+
+        def run_but_one(con: object, name: str, **params: object) -> object:
+            if name == "kernel_summary":
+                raise QueryError("no memory left\nat line 3")
+            return asked(con, name, **params)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(catalog, "run", run_but_one)
+    path = tmp_path / "report.html"
+    with pytest.raises(SystemExit) as ended:
+        main(["diagnose", str(job), "--format", "html", "-o", str(path)])
+    assert ended.value.code == 0
+    text = html.unescape(path.read_text())
+    assert f'<p class="not-drawn">{title}: not drawn, {why}' in text
+    (listed,) = re.findall('<div class="wide" id="not-drawn-list".*?</div>', text, re.DOTALL)
+    assert title in listed and why in listed
+    assert 'id="step_times"' in text and "dataloader-stall/1" in text
+    assert "what the file said" not in text
+
+
+def test_a_figure_whose_query_fails_says_so(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise QueryError("no memory left")
+
+    monkeypatch.setattr(catalog, "run", refused)
+    path = str(tmp_path / "f.svg")
+    with pytest.raises(SystemExit) as ended:
+        main(["plot", str(job), "step_times", "-o", path, "--no-findings"])
+    assert ended.value.code == 2
+    assert "step_times cannot be drawn: query step_breakdown: no memory left" in (
+        capsys.readouterr().err
+    )

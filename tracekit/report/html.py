@@ -15,7 +15,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from tracekit.dashboards.drawing import SECTIONS
+from tracekit.dashboards.drawing import SECTIONS, NotDrawn, Table, attempted
 from tracekit.findings import BudgetPart, Evidence, Finding
 from tracekit.report.model import Document, InputFile, Report
 from tracekit.report.text import (
@@ -37,7 +37,10 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-    from tracekit.dashboards.drawing import Chart, Drawing, Table
+    from tracekit.dashboards.drawing import Chart, Drawing, Listing
+
+    _Shown = dict[str, Any] | NotDrawn | None
+    _Parts = Sequence[tuple[Chart | Listing, _Shown | Table]]
 
 MAX_INPUTS = 2_000
 """Files that the page lists: those with something to say come first."""
@@ -51,12 +54,15 @@ _PART_COLOURS = {
     "unexplained": "muted",
 }
 
-Drawings = Sequence["tuple[Chart, Drawing | None]"]
+Drawings = Sequence["tuple[Chart, Drawing | NotDrawn | None]"]
+Tables = Sequence["tuple[Listing, Table | NotDrawn | None]"]
 
 
-def to_html(report: Report, drawings: Drawings = (), tables: Sequence[Table] = ()) -> str:
+def to_html(report: Report, drawings: Drawings = (), tables: Tables = ()) -> str:
     """The whole report as a page, with a final newline; drawings and tables stand in the section
-    that they name."""
+    that they name, and so does a note of those that could not be made."""
+    shown = [(chart, _shown(chart, drawing)) for chart, drawing in drawings]
+    parts: _Parts = [*shown, *tables]
     document, notes = report.document, report.notes
     labels = {f.id: f"F{i}" for i, f in enumerate(document.findings, 1)}
     title, _, about = title_words(document, notes).partition("  ")
@@ -71,12 +77,15 @@ def to_html(report: Report, drawings: Drawings = (), tables: Sequence[Table] = (
         budget=_budget(document, labels),
         findings=[_finding(document, f, labels) for f in document.findings],
         finding_rows=[_finding_row(f, labels) for f in document.findings],
-        sections=_sections(drawings, tables),
+        sections=_sections(parts),
         not_checked=_not_checked(document),
-        not_drawn=[(c.title, c.needs) for c, drawing in drawings if drawing is None],
+        not_drawn=[
+            *((c.title, f"needs {c.needs}") for c, figure in shown if figure is None),
+            *((about.title, part.why) for about, part in parts if isinstance(part, NotDrawn)),
+        ],
         inputs=[_input(f) for f in inputs[:MAX_INPUTS]],
         inputs_left=f"And {plural(left, 'file')} more, read whole." if left > 0 else "",
-        commands=_commands(report, drawings),
+        commands=_commands(report, shown),
     )
 
 
@@ -317,17 +326,28 @@ def _evidence(evidence: Evidence, prefix: str = "") -> list[Any]:
     ]
 
 
-def _sections(drawings: Drawings, tables: Sequence[Table]) -> list[dict[str, Any]]:
+def _shown(chart: Chart, drawing: Drawing | NotDrawn | None) -> _Shown:
+    if drawing is None or isinstance(drawing, NotDrawn):
+        return drawing
+    return attempted(lambda: shown_figure(chart, drawing))
+
+
+def _sections(parts: _Parts) -> list[dict[str, Any]]:
     sections = []
     for name, title in SECTIONS.items():
-        figures = [
-            shown_figure(chart, drawing)
-            for chart, drawing in drawings
-            if drawing is not None and chart.section == name
-        ]
-        rows = [table for table in tables if table.section == name]
-        if figures or rows:
-            sections.append({"name": name, "title": title, "figures": figures, "tables": rows})
+        own = [(about, part) for about, part in parts if about.section == name and part is not None]
+        if own:
+            sections.append(
+                {
+                    "name": name,
+                    "title": title,
+                    "figures": [part for _, part in own if isinstance(part, dict)],
+                    "tables": [part for _, part in own if isinstance(part, Table)],
+                    "not_drawn": [
+                        (about.title, part.why) for about, part in own if isinstance(part, NotDrawn)
+                    ],
+                }
+            )
     return sections
 
 
@@ -354,13 +374,13 @@ def _known(texts: Iterable[str | None]) -> list[str]:
     return [t for t in texts if t]
 
 
-def _commands(report: Report, drawings: Drawings) -> list[str]:
+def _commands(report: Report, shown: Sequence[tuple[Chart, _Shown]]) -> list[str]:
     target = report.target
     commands = [target.command("diagnose", "--format", "html", "-o", "report.html")]
     if report.findings:
         label = report.findings[0].id if report.notes.shows_ids else "F1"
         commands += [target.command("show", label), f"tracekit explain {report.findings[0].rule}"]
-    first = next((c for c, drawing in drawings if drawing is not None), None)
+    first = next((chart for chart, figure in shown if isinstance(figure, dict)), None)
     if first is not None:
         commands.append(target.command("query", first.queries[0]))
         if len(target.paths) == 1:

@@ -22,7 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit import store
-from tracekit.errors import DamagedRunError, InputError, RunWriteError, StoreError, UsageError
+from tracekit.errors import (
+    DamagedRunError,
+    InputError,
+    RunWriteError,
+    StoreError,
+    UsageError,
+    where_raised,
+)
 from tracekit.runs import plan
 from tracekit.runs.keys import hash_of, reader_of
 from tracekit.runs.plan import Carried, Shard, ShardTask, available_cpus
@@ -333,20 +340,10 @@ def _ingest_source(
             "ingestor_failed",
             severity="error",
             doc="The ingestor failed on this file: a bug of tracekit, please report it.",
-            shape=_where_raised(error),
+            shape=where_raised(error),
         )
     sink.close()
     return reader
-
-
-def _where_raised(error: BaseException) -> str:
-    """module:line of our own code; never the message, which may quote the file."""
-    trace = error.__traceback__
-    where = "unknown"
-    while trace is not None:
-        where = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return f"{type(error).__name__} at {where}"
 
 
 def work_folder(run: Path) -> Path:

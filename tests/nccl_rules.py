@@ -10,6 +10,7 @@ from typing import Any
 import duckdb
 import pytest
 import topologies as topology
+from source_tables import create_table
 
 import nccl_logs as logs
 from nccl_logs import info
@@ -323,7 +324,7 @@ def build(con: duckdb.DuckDBPyConnection, known_facts: dict[str, Facts]) -> Buil
                 {"source_id": 0, **{k: v for k, v in g.items() if k != "kind"}} for g in groups
             ]
         for table in {*tables, *filled_before}:
-            catalog.create_table(con, table, tables.get(table, ()))
+            create_table(con, table, tables.get(table, ()))
         filled_before.update(tables)
         filled = {table for table, rows in tables.items() if rows}
         found = {

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from memory_sink import MemorySink, source_of
+
 from tracekit.ingest import files, ingestor, recognise
 from tracekit.ingest.base import IngestOptions, SourceFile
-from tracekit.ingest.memory import MemorySink, source_of
 
 SHARED = Path(__file__).resolve().parents[2] / "shared/data/counters"
 

@@ -1,4 +1,4 @@
-"""Source tables by hand, as derive reads them: what a row leaves out is null."""
+"""Tables by hand, as derive and queries read them: what a row leaves out is null."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from tracekit import catalog
+from tracekit.errors import UsageError
 from tracekit.schema import TABLES, table
 
 _COLUMNS = {
@@ -27,3 +29,21 @@ def database(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> duckdb.DuckDB
         con.execute(f"INSERT INTO {name} BY NAME FROM given")
         con.unregister("given")
     return con
+
+
+def create_table(
+    con: duckdb.DuckDBPyConnection, name: str, rows: Sequence[Mapping[str, object]]
+) -> None:
+    """Create a logical table that holds these rows; columns that a row lacks are null."""
+    catalog.create_empty_tables(con, [name])
+    given = {key for row in rows for key in row}
+    unknown = given - {c.name for c in table(name).columns}
+    if unknown:
+        raise UsageError(f"table {name} has no column {', '.join(sorted(unknown))}")
+    if rows:
+        columns = sorted(given)
+        con.register("_rows", pa.table({c: [row.get(c) for row in rows] for c in columns}))
+        names = ", ".join(f'"{c}"' for c in columns)
+        # Names come from the registry, never from outside.
+        con.execute(f'INSERT INTO "{name}" ({names}) SELECT {names} FROM _rows')
+        con.unregister("_rows")

@@ -12,12 +12,12 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from memory_sink import MemorySink
 
 from tracekit.capture import KINDS, script
 from tracekit.errors import UsageError
 from tracekit.ingest import files, ingestor, recognise
 from tracekit.ingest.base import IngestOptions
-from tracekit.ingest.memory import MemorySink
 
 SH = shutil.which("sh")
 pytestmark = pytest.mark.skipif(SH is None, reason="there is no sh")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from source_tables import create_table
 
 import tracekit
 import tracekit.queries
@@ -170,7 +171,7 @@ def test_a_query_is_found_by_name_with_or_without_its_subject() -> None:
 
 
 def test_running_gives_the_declared_columns(con: duckdb.DuckDBPyConnection) -> None:
-    catalog.create_table(con, "step", [{"rank": 0, "step": 4, "dur_ns": 7}, {"rank": 1}])
+    create_table(con, "step", [{"rank": 0, "step": 4, "dur_ns": 7}, {"rank": 1}])
     table = catalog.run(con, "step_time")
     assert table.column_names == [c.name for c in catalog.find("step_time").columns]
     assert [row["dur_ns"] for row in table.to_pylist()] == [7, None]
@@ -184,15 +185,15 @@ def test_what_several_queries_derive_is_derived_once_and_is_the_same(
          "start_ns": start, "dur_ns": 10, "clock_id": 0, "attempt": 1, "capture_id": 0}
         for r in (0, 1) for p, start in ((1, 0), (2, 60 + 40 * r), (3, 160))
     ]  # fmt: skip
-    catalog.create_table(con, "collective", calls)
-    catalog.create_table(
+    create_table(con, "collective", calls)
+    create_table(
         con,
         "collective_match",
         [{"source_id": c["source_id"], "place": c["place"], "instance_id": c["place"],
           "call_index": c["place"], "is_trusted": True, "group_id": "g"} for c in calls],
     )  # fmt: skip
-    catalog.create_table(con, "comm_group", [{"attempt": 1, "group_id": "g", "members_count": 2}])
-    catalog.create_table(con, "rank", [{"attempt": 1, "rank": 0}, {"attempt": 1, "rank": 1}])
+    create_table(con, "comm_group", [{"attempt": 1, "group_id": "g", "members_count": 2}])
+    create_table(con, "rank", [{"attempt": 1, "rank": 0}, {"attempt": 1, "rank": 1}])
     names = ("straggler", "late_steps", "delay_matrix", "exposed_comm_by_op", "overlap")
     alone = {name: catalog.run(con, name).to_pylist() for name in names}
     assert alone["straggler"][1]["late_count"] == 1
@@ -256,7 +257,7 @@ def test_what_duckdb_refuses_is_a_query_error(con: duckdb.DuckDBPyConnection) ->
 
 def test_a_table_takes_only_its_own_columns(con: duckdb.DuckDBPyConnection) -> None:
     with pytest.raises(UsageError, match="no column nonsense"):
-        catalog.create_table(con, "step", [{"nonsense": 1}])
+        create_table(con, "step", [{"nonsense": 1}])
 
 
 def test_declarations_cannot_be_changed() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -91,6 +92,13 @@ def unwritten(table: Table, groups: list[list[Path]]) -> list[str]:
 @pytest.mark.parametrize("table", TABLES, ids=lambda t: t.name)
 def test_every_column_is_written_by_something(table: Table) -> None:
     assert unwritten(table, FAMILIES if table.kind == "source" else [DERIVING]) == []
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda t: t.name)
+def test_a_column_that_nobody_writes_is_found(table: Table) -> None:
+    orphan = replace(table.columns[-1], name="orphan_ns")
+    table = replace(table, columns=(*table.columns, orphan))
+    assert unwritten(table, FAMILIES if table.kind == "source" else [DERIVING]) == ["orphan_ns"]
 
 
 def test_a_column_that_is_only_ever_null_counts_as_unwritten() -> None:

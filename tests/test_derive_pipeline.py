@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import samples
+from source_tables import create_table
 
 from tracekit import catalog
 from tracekit.derive.pipeline import RangeName, derive_pipeline, read_name
@@ -113,7 +114,7 @@ class Traces:
         with duckdb.connect() as con:
             catalog.create_empty_tables(con)
             for name, rows in self.rows.items():
-                catalog.create_table(con, name, rows)
+                create_table(con, name, rows)
             found = derive_pipeline(con, context, steps, job, notes if notes is not None else [])
         listed: list[dict[str, Any]] = found.to_pylist()
         return listed

@@ -34,6 +34,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from source_tables import create_table
 
 from soaks import soak
 from tracekit import catalog
@@ -234,7 +235,7 @@ def _answer(
     con: duckdb.DuckDBPyConnection, query: catalog.Query, given: Tables, **params: object
 ) -> list[dict[str, object]]:
     for name in query.reads:
-        catalog.create_table(con, name, given.get(name, ()))
+        create_table(con, name, given.get(name, ()))
     rows: list[dict[str, object]] = catalog.run(con, query.name, **params).to_pylist()
     return rows
 
@@ -372,9 +373,9 @@ def test_what_a_thread_spent_sums_to_its_steps(con: duckdb.DuckDBPyConnection, s
     for name, part in (("host_op", rows[:25]), ("annotation", rows[25:])):
         columns = {c.name for c in table(name).columns}
         given = [{k: v for k, v in row.items() if k in columns} for row in part]
-        catalog.create_table(con, name, given)
+        create_table(con, name, given)
     steps = [(1, 0, 400), (2, 400, 900)]
-    catalog.create_table(con, "step", [
+    create_table(con, "step", [
         {**base, "step": n, "start_ns": a, "end_ns": b, "dur_ns": b - a} for n, a, b in steps
     ])  # fmt: skip
     found = con.execute("SELECT step, sum(spent_ns) FROM time_spent() GROUP BY step").fetchall()

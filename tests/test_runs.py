@@ -17,11 +17,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from memory_sink import source_of
 
 import tracekit
 from tracekit import runs, store
 from tracekit.errors import AmbiguousInputError, InputError, StoreError
-from tracekit.ingest.memory import source_of
 from tracekit.runs import build, execute, plan
 from tracekit.schema import TABLES
 from tracekit.store.manifest import Manifest, load

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from memory_sink import MemorySink
+
 from tracekit.ingest.counters.topology import read_topology, write_links
-from tracekit.ingest.memory import MemorySink
 
 
 def rows(text: str, host: str | None = None) -> dict[str, list[dict[str, Any]]]:

@@ -613,23 +613,3 @@ def create_empty_tables(con: duckdb.DuckDBPyConnection, names: Iterable[str] | N
     for name in [t.name for t in TABLES] if names is None else names:
         columns = ", ".join(f'"{c.name}" {c.type}' for c in table(name).columns)
         con.execute(f'CREATE OR REPLACE TABLE "{name}" ({columns})')
-
-
-def create_table(
-    con: duckdb.DuckDBPyConnection, name: str, rows: Sequence[Mapping[str, object]]
-) -> None:
-    """Create a logical table that holds these rows; columns that a row lacks are null."""
-    import pyarrow as pa
-
-    create_empty_tables(con, [name])
-    given = {key for row in rows for key in row}
-    unknown = given - {c.name for c in table(name).columns}
-    if unknown:
-        raise UsageError(f"table {name} has no column {', '.join(sorted(unknown))}")
-    if rows:
-        columns = sorted(given)
-        con.register("_rows", pa.table({c: [row.get(c) for row in rows] for c in columns}))
-        names = ", ".join(f'"{c}"' for c in columns)
-        # Names come from the registry, never from outside.
-        con.execute(f'INSERT INTO "{name}" ({names}) SELECT {names} FROM _rows')  # noqa: S608
-        con.unregister("_rows")

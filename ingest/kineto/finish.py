@@ -26,7 +26,6 @@ OPEN_COLUMNS = frozenset(
     ("op", "group_id", "group_name", "group_size", "is_p2p", "message_bytes", "dtype")
 )
 """What is kept of a call that no kernel shows."""
-_UNKNOWN = Meta("unknown")
 GroupKey = tuple[str | None, str | None, tuple[int, ...] | None]
 """Name, description and members, as a call states its group."""
 

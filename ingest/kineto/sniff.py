@@ -21,7 +21,6 @@ _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[]{0,400}?"rank"\s*:\s*"?(\
 _WORLD = re.compile(
     rb'"distributedInfo"\s*:\s*\{[^{}\[]{0,400}?"world_size"\s*:\s*"?(\d{1,9})(?!\d)'
 )
-_TOP_KEY = re.compile(rb'^\s*\{\s*"([A-Za-z_][A-Za-z0-9_ .-]{0,60})"\s*:')
 
 OTHER_JSON: tuple[tuple[str, re.Pattern[bytes], str], ...] = (
     (

@@ -64,7 +64,6 @@ SURE_NS = times.TIME_LIMIT_NS // 4
 """Times up to here are believed whatever a base time below three times as much adds to them."""
 
 _NO_SYNC = SyncArgs()
-_NO_INSTANT = InstantArgs()
 
 
 class _BaseFoundLateError(Exception):

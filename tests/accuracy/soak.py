@@ -225,9 +225,10 @@ def damaged(data: bytes, rng: random.Random) -> tuple[str, bytes]:
 
 def read_one(samples: Sequence[Sample], number: int, seed: int) -> Iterator[str]:
     """Damage a sample and read it; what is wrong with what came of it."""
+    from memory_sink import MemorySink, source_of
+
     from tracekit.errors import InputError
     from tracekit.ingest import IngestOptions, ingestor, recognise
-    from tracekit.ingest.memory import MemorySink, source_of
 
     rng = random.Random(f"{seed}/{number}")  # noqa: S311
     sample = rng.choice(samples)

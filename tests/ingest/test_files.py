@@ -18,12 +18,12 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from memory_sink import MemorySink, source_of
 
 from tracekit.errors import InputError
 from tracekit.ingest import INGESTORS, IngestOptions, SourceFile, files, ingestor, recognise
 from tracekit.ingest.files import expand
 from tracekit.ingest.kineto import KinetoIngestor
-from tracekit.ingest.memory import MemorySink, source_of
 from traces import make_trace, write_trace
 
 EVENT = {"ph": "X", "cat": "cpu_op", "name": "op", "pid": 1, "tid": 1, "ts": 5, "dur": 1}

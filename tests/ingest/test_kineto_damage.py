@@ -14,11 +14,11 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_sink import MemorySink, source_of
 
 from tracekit.ingest import IngestOptions
 from tracekit.ingest.kineto import reader, salvage, stream
 from tracekit.ingest.kineto.stream import CHUNK_BYTES, TraceStream
-from tracekit.ingest.memory import MemorySink, source_of
 
 Row = tuple[Any, ...]
 BASE = 1735632360000000000

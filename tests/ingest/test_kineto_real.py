@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from memory_sink import MemorySink
 
 from soaks import soak
 from tracekit.ingest import IngestOptions, files, recognise
 from tracekit.ingest.kineto import reader
-from tracekit.ingest.memory import MemorySink
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 FILES = sorted([*DATA.glob("kineto/*/*.json*"), *DATA.glob("lab/*/rank*.json.gz")])

@@ -8,11 +8,11 @@ import threading
 from typing import Any
 
 import pytest
+from memory_sink import MemorySink, source_of
 
 from tracekit.ingest import IngestOptions
 from tracekit.ingest.kineto import reader
 from tracekit.ingest.kineto import trace as kineto_trace
-from tracekit.ingest.memory import MemorySink, source_of
 
 Event = dict[str, Any]
 BASE = 1735632360000000000

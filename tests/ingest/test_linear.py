@@ -13,11 +13,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from memory_sink import MemorySink, source_of
 
 from hostile_patterns import slowest_s
 from tracekit.ingest import IngestOptions, ingestor, recognise
 from tracekit.ingest.kineto import salvage
-from tracekit.ingest.memory import MemorySink, source_of
 
 LENGTH = 8000
 LIMIT_S = 0.03

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from memory_sink import MemorySink
 
 from nccl_logs import KeptSink, read, source_of
 from tracekit.errors import InputError
 from tracekit.ingest import IngestOptions, ingestor, recognise
-from tracekit.ingest.memory import MemorySink
 from tracekit.ingest.nccl import flight, pickles
 
 NAME = "nccl_trace_rank_3"

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from memory_sink import MemorySink
 from nsys_exports import (
     ALL_REDUCE_SCHEMA,
     INIT_SCHEMA,
@@ -22,7 +23,6 @@ from nsys_exports import (
 from tracekit.errors import InputError
 from tracekit.ingest import IngestOptions, SourceFile, ingestor, recognise
 from tracekit.ingest.files import expand
-from tracekit.ingest.memory import MemorySink
 from tracekit.ingest.nsys import database, parquet, sniff
 from tracekit.ingest.nsys.database import Database
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from memory_sink import MemorySink
 from nsys_exports import (
     ALL_REDUCE_SCHEMA,
     INIT_SCHEMA,
@@ -24,7 +25,6 @@ from nsys_exports import (
 from tracekit.errors import InputError
 from tracekit.ingest import IngestOptions, ingestor, recognise
 from tracekit.ingest.files import expand
-from tracekit.ingest.memory import MemorySink
 from tracekit.ingest.nsys import adbc, adbc_program, database
 from tracekit.ingest.nsys.database import Database
 from traces import make_trace

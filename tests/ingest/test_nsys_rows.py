@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from memory_sink import MemorySink
 from nsys_exports import (
     ALL_REDUCE_SCHEMA,
     INIT_SCHEMA,
@@ -20,7 +21,6 @@ from nsys_exports import (
 
 from tracekit.ingest import IngestOptions, ingestor, recognise
 from tracekit.ingest.files import expand
-from tracekit.ingest.memory import MemorySink
 
 pytestmark = pytest.mark.usefixtures("nsys_reader")
 

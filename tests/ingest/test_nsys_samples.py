@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from memory_sink import MemorySink
 from nsys_exports import START_NS, Export
 
 from tracekit.ingest import IngestOptions, ingestor
 from tracekit.ingest.files import expand
-from tracekit.ingest.memory import MemorySink
 
 pytestmark = pytest.mark.usefixtures("nsys_reader")
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from memory_sink import MemorySink, source_of
 from net_cases import ingest
 
 from tracekit.ingest import recognise
 from tracekit.ingest.counters.device_table import layout_of
-from tracekit.ingest.memory import MemorySink, source_of
 
 FAMILY = "device_csv"
 TABLE = """\

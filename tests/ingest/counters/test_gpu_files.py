@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from memory_sink import MemorySink, source_of
 
 from tracekit.errors import InputError
 from tracekit.ingest import ingestor, recognise
@@ -15,7 +16,6 @@ from tracekit.ingest.base import IngestOptions
 from tracekit.ingest.counters import fields, range_answers
 from tracekit.ingest.counters.columns import UnknownColumnError, check_columns
 from tracekit.ingest.counters.names import pci_address
-from tracekit.ingest.memory import MemorySink, source_of
 
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "counters"
 S = 10**9

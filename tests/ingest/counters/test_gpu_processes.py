@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from memory_sink import MemorySink, source_of
 
 from tracekit.ingest import files, ingestor, recognise
 from tracekit.ingest.base import IngestOptions
 from tracekit.ingest.counters.processes import executable, is_compute
-from tracekit.ingest.memory import MemorySink, source_of
 
 SHARED = Path(__file__).resolve().parents[4] / "shared/data/counters/nvidia_smi"
 SECRET = "hunter2-Passw0rd"  # noqa: S105 - planted

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 
 import pytest
+from memory_sink import MemorySink, source_of
 from net_samples import SAMPLES, Sample
 
 from tracekit import schema
@@ -15,7 +16,6 @@ from tracekit.ingest.base import IngestOptions
 from tracekit.ingest.counters.formats import FAMILIES
 from tracekit.ingest.counters.net_words import NET, is_word, meaning, own
 from tracekit.ingest.counters.vocabulary import Vocabulary
-from tracekit.ingest.memory import MemorySink, source_of
 
 PLANTED = "hunter2-Passw0rd"
 every_format = pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: f"{s.family}-{s.name}")

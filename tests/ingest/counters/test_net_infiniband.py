@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from memory_sink import source_of
 from net_cases import SHARED, golden, ingest, ingest_path, table
 
 from tracekit.ingest import recognise
-from tracekit.ingest.memory import source_of
 
 FAMILY = "infiniband"
 

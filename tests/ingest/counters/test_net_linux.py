@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from memory_sink import MemorySink, source_of
 
 from tracekit.ingest import files, ingestor, recognise
 from tracekit.ingest.base import IngestOptions
-from tracekit.ingest.memory import MemorySink, source_of
 
 LINK = {
     "ifindex": 3,

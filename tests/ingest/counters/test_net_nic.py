@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from memory_sink import MemorySink
 from net_cases import SHARED, golden, ingest, table
 
 from tracekit.ingest import files, recognise
 from tracekit.ingest.base import SourceFile
 from tracekit.ingest.counters.names import node_of_path
-from tracekit.ingest.memory import MemorySink
 
 FAMILY = "nic"
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from memory_sink import MemorySink, source_of
 from net_cases import golden, ingest, table
 
 from tracekit.errors import InputError
@@ -15,7 +16,6 @@ from tracekit.ingest.counters.columns import UnknownColumnError, check_columns, 
 from tracekit.ingest.counters.gpu_words import GPU
 from tracekit.ingest.counters.net_table import TABLE
 from tracekit.ingest.counters.net_words import NET
-from tracekit.ingest.memory import MemorySink, source_of
 from tracekit.job import parse_job
 from tracekit.runs import columns_of
 

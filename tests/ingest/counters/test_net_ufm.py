@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from memory_sink import MemorySink, source_of
 from net_cases import golden, ingest, table
 
 from tracekit.ingest import recognise
 from tracekit.ingest.counters import ufm_names
-from tracekit.ingest.memory import MemorySink, source_of
 
 FAMILY = "ufm"
 NOW_US = 1_795_227_155_033_276

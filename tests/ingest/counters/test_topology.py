@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
+from memory_sink import MemorySink, source_of
 
 from tracekit.ingest import files, ingestor, recognise
 from tracekit.ingest.base import IngestOptions
 from tracekit.ingest.counters.topology import from_matrix, from_xml
-from tracekit.ingest.memory import MemorySink, source_of
 
 SHARED = Path(__file__).resolve().parents[4] / "shared/data/counters/nvidia_smi"
 MATRIX = """\

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from memory_sink import MemorySink, source_of
 
 from tracekit.ingest import ingestor, recognise
 from tracekit.ingest.base import IngestOptions
-from tracekit.ingest.memory import MemorySink, source_of
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 SECOND_NS = 10**9

@@ -131,6 +131,12 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "line protocol", "Telegraf's gnmi input", True, "timestamp of each line"),
         Format("net", "telemetry", "gnmic, format json or event", False, "timestamp of each"),
     )),
+    Family("telegraf", 1, "telegraf", (
+        Format("gpu", "line protocol", "Telegraf: nvidia_smi, prometheus", False,
+               "timestamp of each line"),
+        Format("net", "line protocol", "Telegraf: infiniband, ethtool, net", False,
+               "timestamp of each line"),
+    )),
     Family("optics", 1, "optics", (
         Format("net", "transceivers", "ethtool -m, SONiC eeprom --dom", False, "time lines"),
     )),

@@ -12,6 +12,7 @@ from typing import Any
 
 from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
+from tracekit.ingest.counters import line_protocol
 from tracekit.ingest.counters.documents import documents
 from tracekit.ingest.counters.net_samples import NetSamples, decimal, integer
 from tracekit.ingest.counters.net_words import is_word, meaning, own
@@ -31,11 +32,6 @@ _LINE = re.compile(
     rb"(?:\\.|[^, \\]){1,200}(?:,[^ ]{0,2000})? [^ =]{1,300}=[^\r\n]{1,8000} \d{16,19}\s*$",
     re.M,
 )
-# A name is tried where one can begin only: from each of its letters, long ones take their square.
-_FIELD = re.compile(
-    r'(?<![^,= ])(?<!\\[,= ])((?:\\.|[^,= \\])++)=("(?:\\.|[^"\\])*+"|[^, ]*+)(?:,|$| )'
-)
-_TAG = re.compile(r"(?<!\\),((?:\\.|[^,= \\])++)=((?:\\.|[^, \\])*+)")
 _KEYS = re.compile(r"\[([\w-]{1,60})=([^\]]{0,200})\]")
 
 _COUNTERS = {
@@ -206,27 +202,25 @@ class _Parser:
             self._tree(list(_split(str(path))), value, keys)
 
     def protocol_line(self, line: Line) -> None:
-        """``measurement,tag=value,... field=value,... nanoseconds``; a backslash guards spaces."""
+        """A point of Telegraf's gnmi input: its tags name the path, its fields the leaves."""
         self.place = line.number
         text = line.text.strip()
         if not text:
             return
-        head = re.match(r"(?:\\.|[^ \\])+", text)
-        body, _, stamp = text.rpartition(" ")
-        if head is None or not stamp.isdecimal() or head.end() >= len(body):
+        read = line_protocol.point(text)
+        if read is None:
             self._reading.bad(line.number, "no line of the protocol", shape(text))
             return
-        self._at(stamp)
-        tags = {_plain(k): _plain(v) for k, v in _TAG.findall(head[0])}
+        self._at(read.stamp)
+        tags = read.tags
         self._source(tags.pop("source", None))
         first = list(_split(tags.pop("path", "").rpartition(":")[2]))
         name = tags.get("name")
         if name and any(part == "interface" for part, _ in first):
             tags["interface_name"] = name
-        for field, printed in _FIELD.findall(body[head.end() + 1 :]):
-            number = printed.rstrip("ui") if printed[:1] != '"' else None
-            path = list(_split(_plain(field)))
-            leaf = path if _plain(field).startswith("/") else first + path
+        for field, number in read.fields():
+            path = list(_split(field))
+            leaf = path if field.startswith("/") else first + path
             self._leaf([(n.replace("_", "-"), k) for n, k in leaf], number, tags)
         self._reading.good()
 
@@ -306,10 +300,6 @@ class _Parser:
             return what._replace(counter=what.counter + suffix)
         is_gauge = any(word in leaf for word in _GAUGES)
         return own(f"{stem}{suffix}", "gauge" if is_gauge else "cumulative")
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"\\(.)", r"\1", text)
 
 
 def _dicts(value: object) -> list[dict[str, Any]]:

@@ -48,7 +48,7 @@ _INFINIBAND = {
     "packet_sequence_errors_total": "rdma_packet_seq_errors",
     "local_ack_timeout_errors_total": "rdma_ack_timeouts",
 }
-_SKIPPED = ("lo", "veth", "docker", "br-", "cali", "cni", "flannel", "virbr", "tap", "ifb")
+VIRTUAL = ("lo", "veth", "docker", "br-", "cali", "cni", "flannel", "virbr", "tap", "ifb")
 """Interfaces that never carry a job's traffic to another machine: prefixes of their names."""
 
 
@@ -80,7 +80,7 @@ def nic_metric(series: Series) -> NicMetric | None:
 def _metric(series: Series, rest: str, known: dict[str, str]) -> NicMetric | None:
     name = known.get(rest)
     port = series.labels.get("device")
-    if name is None or not port or port.startswith(_SKIPPED):
+    if name is None or not port or port.startswith(VIRTUAL):
         return None
     if series.labels.get("port"):
         port = f"{port}/{series.labels['port']}"

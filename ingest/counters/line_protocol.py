@@ -1,0 +1,50 @@
+"""InfluxDB's line protocol: ``measurement,tag=text,... field=value,... timestamp``.
+
+A backslash guards commas, blanks and equals signs; texts stand in double quotes, where it guards
+quotes. The grammar is InfluxData's; what reads a measurement stands elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_HEAD = re.compile(r"(?:\\.|[^ \\])+")
+# A name is tried where one can begin only: from each of its letters, long ones take their square.
+_FIELD = re.compile(
+    r'(?<![^,= ])(?<!\\[,= ])((?:\\.|[^,= \\])++)=("(?:\\.|[^"\\])*+"|[^, ]*+)(?:,|$| )'
+)
+_TAG = re.compile(r"(?<!\\),((?:\\.|[^,= \\])++)=((?:\\.|[^, \\])*+)")
+
+
+class Point(NamedTuple):
+    """A line."""
+
+    measurement: str
+    tags: dict[str, str]
+    body: str
+    """The fields, as they are printed."""
+    stamp: str
+    """Digits of its time."""
+
+    def fields(self) -> Iterator[tuple[str, str | None]]:
+        """Names and printed numbers, without the letter of their type; None for a text."""
+        for field, printed in _FIELD.findall(self.body):
+            yield plain(field), printed.rstrip("ui") if printed[:1] != '"' else None
+
+
+def point(text: str) -> Point | None:
+    """A line of the protocol; None for what is none, or states no time."""
+    head = _HEAD.match(text)
+    body, _, stamp = text.rpartition(" ")
+    if head is None or not stamp.isdecimal() or head.end() >= len(body):
+        return None
+    name = re.split(r"(?<!\\),", head[0], maxsplit=1)[0]
+    tags = {plain(k): plain(v) for k, v in _TAG.findall(head[0])}
+    return Point(plain(name), tags, body[head.end() + 1 :], stamp)
+
+
+def plain(text: str) -> str:
+    """A name without what guards its letters."""
+    return re.sub(r"\\(.)", r"\1", text)

@@ -1,0 +1,112 @@
+"""Points of Telegraf: GPUs, NICs and interfaces, as its documentation prints them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracekit.ingest import ingestor, recognise
+from tracekit.ingest.base import IngestOptions
+from tracekit.ingest.memory import MemorySink, source_of
+
+AT_NS = 1_784_016_758_000_000_000
+SMI = (
+    "nvidia_smi,compute_mode=Default,host=gpu-11,index=3,name=NVIDIA\\ H100,pstate=P0,"
+    "uuid=GPU-aaaa clocks_current_memory=2619i,clocks_current_sm=1980i,clocks_current_video=7i,"
+    'driver_version="590.48",fan_speed=30i,memory_total=81559i,memory_used=7i,power_draw=629.5,'
+    f"remapped_rows_uncorrectable=1i,temperature_gpu=59i,utilization_gpu=100i {AT_NS}\n"
+)
+IB = (
+    "infiniband,device=mlx5_0,host=gpu-11,port=1 VL15_dropped=2i,port_rcv_data=100i,"
+    f"port_xmit_data=200i,symbol_error=3i,out_of_sequence=4i {AT_NS}\n"
+)
+ETHTOOL = (
+    "ethtool,driver=mlx5_core,host=gpu-11,interface=eth0 rx_bytes=5i,rx_bytes_phy=50i,"
+    f"rx_prio3_pause=6i,rx_out_of_buffer=7i {AT_NS}\n"
+)
+NET = (
+    f"net,host=gpu-11,interface=eth1 bytes_recv=8i,bytes_sent=9i,drop_in=1i,err_out=2i {AT_NS}\n"
+    f"net,host=gpu-11,interface=lo bytes_recv=8i,bytes_sent=9i {AT_NS}\n"
+    f"net,host=gpu-11,interface=all icmp_inmsgs=8i {AT_NS}\n"
+)
+DCGM = (
+    "prometheus,Hostname=gpu-12,UUID=GPU-bbbb,gpu=1,host=collector,modelName=H100 "
+    f"DCGM_FI_DEV_SM_CLOCK=345,DCGM_FI_DEV_GPU_UTIL=25,go_threads=7 {AT_NS}\n"
+    f"DCGM_FI_DEV_POWER_USAGE,Hostname=gpu-12,UUID=GPU-bbbb,gpu=1 gauge=70.5 {AT_NS}\n"
+)
+
+
+def read(text: str) -> MemorySink:
+    source = source_of(text.encode(), "metrics.out")
+    assert recognise(source).ingestor == "telegraf", recognise(source)
+    sink = MemorySink()
+    ingestor("telegraf").read(source, sink, IngestOptions())
+    return sink
+
+
+def gpu(sink: MemorySink) -> dict[str, Any]:
+    return {
+        r["counter"]: r["value"] if r["value"] is not None else r["counted"]
+        for r in sink.rows("gpu_sample")
+    }
+
+
+def net(sink: MemorySink) -> dict[tuple[str, str], Any]:
+    return {
+        (r["port"], r["counter"]): r["value"] if r["value"] is not None else r["counted"]
+        for r in sink.rows("net_sample")
+    }
+
+
+def test_gpus_of_nvidia_smi_are_in_its_units() -> None:
+    sink = read(SMI)
+    assert gpu(sink) == {
+        "memory_clock": 2619e6, "sm_clock": 1980e6, "fan_speed": 0.3, "power": 629.5,
+        "memory_total": 81559 * 2**20, "memory_used": 7 * 2**20, "gpu_temperature": 59,
+        "remapped_rows_uncorrectable": 1, "gpu_utilisation": 1.0,
+    }  # fmt: skip
+    (row,) = [r for r in sink.rows("gpu_sample") if r["counter"] == "power"]
+    assert (row["node"], row["nvml_index"], row["device_id"]) == ("gpu-11", 3, "GPU-aaaa")
+    assert row["time_ns"] == AT_NS
+    assert sink.rows("device")[0]["model"] == "NVIDIA H100"
+    assert sink.facts["time_basis"] == "epoch"
+
+
+def test_ports_are_counted_as_their_sources_do() -> None:
+    sink = read(IB + ETHTOOL + NET)
+    assert net(sink) == {
+        ("mlx5_0/1", "vl15_dropped"): 2,
+        ("mlx5_0/1", "rx_bytes"): 400,  # words of four bytes
+        ("mlx5_0/1", "tx_bytes"): 800,
+        ("mlx5_0/1", "rx_symbol_errors"): 3,
+        ("mlx5_0/1", "rdma_out_of_sequence"): 4,
+        ("eth0", "rx_driver_bytes"): 5,  # the physical port's are counted beside it
+        ("eth0", "rx_bytes"): 50,
+        ("eth0", "rx_pfc_packets"): 6,
+        ("eth0", "rx_out_of_buffer"): 7,
+        ("eth1", "rx_bytes"): 8,
+        ("eth1", "tx_bytes"): 9,
+        ("eth1", "rx_dropped_packets"): 1,
+        ("eth1", "tx_errors"): 2,
+    }
+    assert {r["node"] for r in sink.rows("net_sample")} == {"gpu-11"}
+    (priority,) = {r["priority"] for r in sink.rows("net_sample") if r["priority"] is not None}
+    assert priority == 3
+
+
+def test_scraped_exporters_are_whose_their_labels_say() -> None:
+    sink = read(DCGM)
+    assert gpu(sink) == {"sm_clock": 345e6, "gpu_utilisation": 0.25, "power": 70.5}
+    assert {r["node"] for r in sink.rows("gpu_sample")} == {"gpu-12"}
+
+
+def test_what_is_none_of_ours_is_counted_and_damage_is_told() -> None:
+    sink = read(SMI + f"cpu,cpu=cpu0,host=a usage_idle=5 {AT_NS}\nnot a point\nnet,host=a x\n")
+    assert sink.counters["other_metric"] == 2  # the video clock and the processor
+    assert sink.counters["bad_record"] == 2
+    assert sink.facts["status"] == "partial"
+    assert "bad_record" not in read(SMI).counters
+
+
+def test_other_measurements_alone_are_not_ours() -> None:
+    text = f"cpu,cpu=cpu0,host=a usage_idle=5 {AT_NS}\n"
+    assert recognise(source_of(text.encode(), "metrics.out")).ingestor != "telegraf"

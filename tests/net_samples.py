@@ -198,6 +198,21 @@ SAMPLES: tuple[Sample, ...] = (
         2,
     ),
     Sample(
+        "nxos",
+        "errors of EOS",
+        "eos.txt",
+        "Port            FCS    Align   Symbol       Rx    Runts   Giants       Tx\n"
+        "Et2               7        1        2       12        3        4        6\n",
+        7,
+    ),
+    Sample(
+        "telegraf",
+        "points of ports",
+        "metrics.out",
+        "net,host=gpu-11,interface=eth1 bytes_recv=8i,bytes_sent=9i 1795227155000000000\n",
+        2,
+    ),
+    Sample(
         "gnmi",
         "notifications",
         "notifications.json",

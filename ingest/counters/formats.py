@@ -122,8 +122,9 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "answers of Arista EOS", "show ... | json, eAPI", True, "time lines"),
         Format("net", "answers of NX-OS", "NX-API", False, "time lines"),
     )),
-    Family("nxos", 1, "nxos", (
+    Family("nxos", 2, "nxos", (
         Format("net", "interface counters", "show interface counters [errors]", True, "time lines"),
+        Format("net", "errors of EOS", "show interfaces counters errors", False, "time lines"),
         Format("net", "flow control", "show interface priority-flow-control", False, "time lines"),
     )),
     Family("gnmi", 1, "gnmi", (
@@ -132,13 +133,13 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "telemetry", "gnmic, format json or event", False, "timestamp of each"),
     )),
     Family("telegraf", 1, "telegraf", (
-        Format("gpu", "line protocol", "Telegraf: nvidia_smi, prometheus", False,
+        Format("gpu", "points of GPUs", "Telegraf: nvidia_smi, prometheus", False,
                "timestamp of each line"),
-        Format("net", "line protocol", "Telegraf: infiniband, ethtool, net", False,
+        Format("net", "points of ports", "Telegraf: infiniband, ethtool, net", False,
                "timestamp of each line"),
     )),
-    Family("optics", 1, "optics", (
-        Format("net", "transceivers", "ethtool -m, SONiC eeprom --dom", False, "time lines"),
+    Family("optics", 2, "optics", (
+        Format("net", "transceivers", "ethtool -m, SONiC eeprom --dom, EOS", False, "time lines"),
     )),
     Family("lldp", 1, "lldp", (
         Format("net", "neighbours", "show lldp table, EOS and lldpcli in JSON", False,

@@ -1,4 +1,4 @@
-"""Text tables of NX-OS: interface counters, errors, and priority flow control."""
+"""Text tables of NX-OS and EOS: interface counters, errors, and priority flow control."""
 
 from __future__ import annotations
 
@@ -19,10 +19,16 @@ _RULE = re.compile(r"\s*-{20,}\s*")
 _HEADER = re.compile(r"Port(?:\s+[A-Z][A-Za-z./-]{2,})+\s*$")
 _PFC_HEADER = re.compile(r"Port\s+Mode\s+Oper\s*\(VL[^)]*\)\s+RxPPP\s+TxPPP")
 _EOS_PFC_HEADER = re.compile(r"Port\s+RxPfc\s+TxPfc\s*$")
+_EOS_ERRORS_HEADER = re.compile(r"Port\s+FCS\s+Align\s+Symbol\s+Rx\s+Runts\s+Giants\s+Tx\s*$")
+_EOS_ERRORS = (
+    "FCS-Err", "Align-Err", "Symbol-Err", "Rcv-Err", "Runts", "Giants", "Xmit-Err",
+)  # fmt: skip
+"""The same in the words of NX-OS."""
 _TEXT = re.compile(
     rb"^Port(?:[ \t]{2,}(?:Align-Err|FCS-Err|Xmit-Err|Rcv-Err|UnderSize|OutDiscards|InDiscards"
     rb"|InOctets|InUcastPkts|OutOctets|OutUcastPkts|InMcastPkts|OutMcastPkts|Single-Col|Giants"
     rb"|Stomped-CRC)[ \t]*)"
+    rb"|^Port[ \t]+FCS[ \t]+Align[ \t]+Symbol[ \t]+Rx[ \t]+Runts"
     rb"|^[ \t]*Port[ \t]+Mode[ \t]+Oper[ \t]*\(VL|^Port[ \t]+RxPfc[ \t]+TxPfc",
     re.M,
 )
@@ -106,6 +112,9 @@ class _Parser:
         elif _EOS_PFC_HEADER.match(text):
             self._documented("The table of priority flow control of EOS")
             self._columns = ["RxPfc", "TxPfc"]
+        elif _EOS_ERRORS_HEADER.match(text):
+            self._documented("The table of errors of EOS")
+            self._columns = list(_EOS_ERRORS)
         elif _HEADER.match(text):
             self._columns = text.split()[1:]
             self._is_header_new = True

@@ -1,4 +1,4 @@
-"""Light and temperature of transceivers: ``ethtool -m`` and SONiC's transceiver dumps."""
+"""Light and temperature of transceivers: ``ethtool -m``, dumps of SONiC, the table of EOS."""
 
 from __future__ import annotations
 
@@ -36,6 +36,15 @@ _ETHTOOL_NAMES = (
     ("Module temperature", "optic_temperature"),
     ("Module voltage", "optic_voltage"),
 )
+_EOS = re.compile(
+    rb"^Port[ \t]+\(Celsius\)[ \t]+\(Volts\)[ \t]+\(mA\)[ \t]+\(dBm\)[ \t]+\(dBm\)", re.M
+)
+_EOS_ROW = re.compile(
+    r"((?:Et|Ethernet)\d\S{0,30})((?:[ \t]+(?:N/A|-?\d{1,6}(?:\.\d{1,6})?)){5})(?=\s|$)"
+)
+_EOS_COLUMNS = (
+    "optic_temperature", "optic_voltage", "optic_tx_bias", "optic_tx_power", "optic_rx_power",
+)  # fmt: skip
 _SONIC_FIELD = re.compile(r"(RX|TX)(\d{1,2})(Power|Bias)$")
 
 
@@ -45,6 +54,8 @@ def sniff(head: bytes, name: str) -> Recognition | None:
         return Recognition(KIND, "transceivers as SONiC prints them", KIND)
     if b": 0x" in head and _ETHTOOL.search(head):
         return Recognition(KIND, "a transceiver as ethtool -m prints it", KIND)
+    if b"(Celsius)" in head and _EOS.search(head):
+        return Recognition(KIND, "transceivers as EOS prints them", KIND)
     return None
 
 
@@ -79,6 +90,11 @@ class _Parser:
             self.samples.of(typed[0])
             words = typed[1].split()
             self._port = words[-1] if "ethtool" in words and len(words) > 2 else self._name_port
+        elif found := _EOS_ROW.match(text):
+            self._reading.good()
+            for counter, cell in zip(_EOS_COLUMNS, found[2].split(), strict=True):
+                printed = None if is_missing(cell) else cell
+                self.samples.add(line.number, found[1], meaning(counter), printed, original=counter)
         elif found := _FIELD.match(text):
             self._reading.good()
             self._field(line.number, found[1], found[2])

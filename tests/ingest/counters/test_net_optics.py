@@ -66,3 +66,28 @@ def test_a_value_without_its_unit_is_named() -> None:
     sink = ingest(ETHTOOL.replace("3.2812 V", "secret"), "optics", "eth3.txt")
     assert (sink.counters["bad_record"], sink.places["bad_record"]) == (1, 3)
     assert "secret" not in repr(sink.__dict__)
+
+
+def test_the_table_of_eos() -> None:
+    text = (
+        "leaf3#show interfaces transceiver\n"
+        "If device is externally calibrated, only calibrated values are printed.\n"
+        "                               Bias      Optical   Optical\n"
+        "          Temp       Voltage   Current   Tx Power  Rx Power\n"
+        "Port      (Celsius)  (Volts)   (mA)      (dBm)     (dBm)     Last Update\n"
+        "-----     ---------  --------  --------  --------  --------  -------------------\n"
+        "Et1         29.24      3.28      6.27     -2.43    -30.00     0:00:02 ago\n"
+        "Et2/1       N/A        N/A       N/A       N/A       N/A      N/A\n"
+    )
+    sink = ingest(text, "optics", "dom.txt")
+    assert table(sink) == golden(
+        """
+        7 Et1 optic_temperature gauge 29.24 celsius
+        7 Et1 optic_voltage gauge 3.28 V
+        7 Et1 optic_tx_bias gauge 6.27 mA
+        7 Et1 optic_tx_power gauge -2.43 dBm
+        7 Et1 optic_rx_power gauge -30 dBm
+        """
+    )
+    assert set(sink.rows("net_sample", "node")) == {"leaf3"}
+    assert sink.counters["no_value"] == 5

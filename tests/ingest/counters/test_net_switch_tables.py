@@ -202,6 +202,32 @@ def test_nxos_errors_golden() -> None:
     assert "dump_without_time" not in sink.counters
 
 
+def test_eos_errors_have_short_names() -> None:
+    text = (
+        "leaf1#show interfaces counters errors\n"
+        "Port            FCS    Align   Symbol       Rx    Runts   Giants       Tx\n"
+        "Et1               0        0        0        5        0        0        0\n"
+        "Et2/1             7        1        2       12        3        4        6\n"
+        "Po10              0        0        0\n"
+    )
+    sink = ingest(text, "nxos")
+    rows = [r for r in table(sink) if " Et2/1 " in r]
+    assert rows == golden(
+        """
+        4 Et2/1 rx_crc_errors cumulative 7 packets
+        4 Et2/1 rx_alignment_errors cumulative 1 packets
+        4 Et2/1 rx_symbol_errors cumulative 2 count
+        4 Et2/1 rx_errors cumulative 12 packets
+        4 Et2/1 rx_runts cumulative 3 packets
+        4 Et2/1 rx_giants cumulative 4 packets
+        4 Et2/1 tx_errors cumulative 6 packets
+        """
+    )
+    assert set(sink.rows("net_sample", "node")) == {"leaf1"}
+    assert (sink.counters["bad_record"], sink.places["bad_record"]) == (1, 5)
+    assert sink.counters["parsed_from_documentation"] == 1
+
+
 def test_nxos_pfc_with_internal_ports() -> None:
     sink = ingest(PFC, "nxos")
     assert table(sink) == golden(

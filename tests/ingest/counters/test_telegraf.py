@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from memory_sink import MemorySink, source_of
+
 from tracekit.ingest import ingestor, recognise
 from tracekit.ingest.base import IngestOptions
-from tracekit.ingest.memory import MemorySink, source_of
 
 AT_NS = 1_784_016_758_000_000_000
 SMI = (

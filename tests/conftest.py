@@ -205,7 +205,14 @@ class JobRows:
                 }
             )
             self.rows.setdefault("kernel_summary", []).append(
-                {"rank": rank, "class": "compute", "p50_ns": float(kernel_ns), "calls_count": 900}
+                {
+                    "rank": rank,
+                    "class": "compute",
+                    "name": "gemm",
+                    "calls_count": 900,
+                    "total_ns": 900 * kernel_ns,
+                    "p50_ns": float(kernel_ns),
+                }
             )
         return self
 

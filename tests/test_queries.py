@@ -252,7 +252,7 @@ TOLD_BY_CASES = frozenset({
     "absent_waits", "allocator_stall", "bubble", "checkpoint_stall", "compile_stall",
     "delay_matrix", "enqueued_calls", "expert_load", "gemm_efficiency", "gpu_counters",
     "gpu_events", "gpu_growth", "gpu_series", "gpu_throttle", "hidden_kernels", "input_stall",
-    "inspector_calls", "late_steps", "lost_kernels", "microbatch_correlation",
+    "inspector_calls", "late_steps", "lost_kernels", "microbatch_correlation", "module_summary",
     "nccl_bench", "nccl_nics",
     "nccl_rails", "nvtx_gpu_proj_sum", "nvtx_pushpop_sum", "pipeline_heat_map", "port_counters",
     "port_events", "port_levels", "replica_balance", "slow_steps", "stage_balance", "watchdog",

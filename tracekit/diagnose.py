@@ -225,6 +225,8 @@ def _is_spared(
         return "straggler" not in unavailable and not _may_be_late(rows)
     if query.asked == "report where slow":
         return not _has_slow_steps(rows)
+    if query.asked == "report where nobody communicates":
+        return bool(rows.get("comm_summary"))
     operations = {row["op"] for row in rows.get("comm_summary", ())}
     if query.asked.startswith("with "):
         return query.asked.removeprefix("with ") not in operations

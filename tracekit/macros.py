@@ -40,6 +40,7 @@ MACRO_FILES: tuple[str, ...] = (
     "intervals",
     "work",
     "stalls",
+    "calls",
     "spending",
     "clocks",
     "collectives",

@@ -5,6 +5,7 @@
 --
 -- reads: gpu_op
 -- grain: attempt, rank, class, name
+-- asked: report
 -- column: rank INTEGER : Global rank.
 -- column: class VARCHAR : compute, communication, memory or other.
 -- column: name VARCHAR : Name as the producer wrote it.

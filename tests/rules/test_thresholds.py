@@ -85,11 +85,13 @@ CONSTANTS = {
         html.MAX_INPUTS html.SHOWN_ISSUES html.SHOWN_RECORDS
         ras_hang.MAX_HOSTS data_lines.SHOWN_NOTES signals.SHOWN_ERRORS text.MAX_LINES
         text.SHOWN_FINDINGS text.SHOWN_TOPICS text.SHOWN_SOURCES text.SHOWN_RULES
-        text.MAX_UNCHECKED_LINES markdown.MAX_ROWS markdown.MAX_EVIDENCE notebook.MAX_ROWS
+        text.MAX_UNCHECKED_LINES text.SHOWN_WORK text.MAX_WORK markdown.MAX_ROWS
+        markdown.MAX_EVIDENCE notebook.MAX_ROWS
         model.SHOWN_CHARACTERS without_steps.MIN_SHOWN_SHARE
     """,
     "the page": """
         page.INDENT page.MIN_WIDTH text.MIN_SCOPE_WIDTH text.MIN_COST_WIDTH text.MIN_NAME_WIDTH
+        text.MAX_WORK_NAME
     """,
     "units, versions and physics": """
         gpu_contention.GIB packet_loss.PACKET_BYTES price.JOULES_PER_KILOWATT_HOUR

@@ -28,6 +28,7 @@ from tracekit.report.metrics import metrics, run_info, shares
 from tracekit.report.model import SCHEMA_VERSION, Coverage, Document, InputFile, Notes, Report
 from tracekit.report.price import priced
 from tracekit.report.verdict import judge
+from tracekit.report.work import work
 from tracekit.rules import Facts, Rule, configured, rule
 from tracekit.rules.pipeline import schedule_bubble
 from tracekit.rules.unbuilt import not_built
@@ -99,6 +100,7 @@ def build_report(
         data_lines=tuple(data_lines(facts, inputs, silenced, config.report)),
         identity=identity(facts, cause) if cause else None,
         shares=shares(facts),
+        work=work(facts),
         rules_run=tuple(rules_run),
         target=facts.job.target,
         shows_ids=bool(config.select or config.ignore),

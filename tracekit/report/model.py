@@ -172,6 +172,28 @@ class RankShares:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkPart:
+    """What the ranks ran under one name, over all that was captured; its share of all such time.
+    ``calls_count`` is null where it is no call."""
+
+    name: str
+    total_s: float
+    share_ratio: float
+    calls_count: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Operators or kernels (``kind``) by their own time, the largest first, and the query that
+    has them."""
+
+    kind: str
+    query: str
+    parts: tuple[WorkPart, ...]
+    is_on_host: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Notes:
     """What only the text report says; nothing here is a finding."""
 
@@ -181,6 +203,8 @@ class Notes:
     identity: str | None = None
     """Where the culprit's host and rank number are known from."""
     shares: RankShares | None = None
+    work: Work | None = None
+    """What dominates where nobody communicates."""
     rules_run: tuple[str, ...] = ()
     """Rules that looked and could answer."""
     target: Target | None = None

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tracekit.findings import BudgetPart, Evidence, Finding, Impact, NotChecked
-from tracekit.report.model import Document, Notes, Report
+from tracekit.report.model import Document, Notes, Report, Work
 from tracekit.report.page import MIN_WIDTH, Page
 from tracekit.rules import NAMES, RULES, rule, topic_of
 from tracekit.rules.base import NO_GPU
@@ -25,6 +25,10 @@ SHOWN_TOPICS = 4
 SHOWN_SOURCES = 2
 SHOWN_RULES = 3
 MAX_UNCHECKED_LINES = 4
+SHOWN_WORK = 3
+MAX_WORK = 25
+"""Operators or kernels, in a line and with --all: what follows takes next to nothing."""
+MAX_WORK_NAME = 48
 MIN_SCOPE_WIDTH = 12
 MIN_COST_WIDTH = 13
 MIN_NAME_WIDTH = 9
@@ -89,6 +93,8 @@ def _draw(page: Page, report: Report, shown: Shown, *, everything: bool) -> int:
         _cause(page, document, notes, shown)
         page.blank()
         _step(page, document, notes if shown.has_shares else replace(notes, shares=None))
+    if notes.work is not None and shown.has_shares:
+        _work(page, report, notes.work, everything=everything)
     end = page.count
     if not is_healthy or everything:
         _findings(page, document, everything=everything)
@@ -303,6 +309,42 @@ def _step(page: Page, document: Document, notes: Notes) -> None:
     told = "   ".join(f"{name} {share(ratio)}" for name, ratio in words if ratio >= 0.0005)
     side = ", seen from the host" if shares.is_host_side else ""
     page.parts("A RANK'S", f"{told}   (rank {shares.rank}, median{side})")
+
+
+def _work(page: Page, report: Report, work: Work, *, everything: bool) -> None:
+    """What dominates the work: its first names in a line; with everything a row each."""
+    counts = [0] if everything else range(SHOWN_WORK, 0, -1)
+    lines = [work_words(work, count) for count in counts]
+    page.parts("WORK", next((line for line in lines if page.fits(line)), lines[-1]))
+    if not everything:
+        return
+    cells = [
+        [
+            share(part.share_ratio),
+            seconds(part.total_s),
+            "-" if part.calls_count is None else f"{part.calls_count:,}",
+            "-" if part.calls_count is None else f"{seconds(part.total_s / part.calls_count)} each",
+            part.name,
+        ]
+        for part in work.parts[:MAX_WORK]
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        numbers = [c.rjust(w) for c, w in zip(row[:-1], widths[:-1], strict=True)]
+        page.row(["", *numbers, row[-1]])
+    if len(work.parts) > MAX_WORK:
+        left = plural(len(work.parts) - MAX_WORK, work.kind)
+        page.row(["", f"{left} more: {report.target.command('query', work.query)}"])
+
+
+def work_words(work: Work, count: int) -> str:
+    """The shares of the first names; with none, how many there are and of what time."""
+    if not count:
+        whose = "the operators' time on the host" if work.is_on_host else "the device's time"
+        return f"{plural(len(work.parts), work.kind)} by their share of {whose}"
+    told = [f"{cut(p.name, MAX_WORK_NAME)} {share(p.share_ratio)}" for p in work.parts[:count]]
+    left = len(work.parts) - len(told)
+    return "   ".join([*told, *([f"{plural(left, f'more {work.kind}')}: --all"] if left else [])])
 
 
 def sum_words(document: Document) -> str:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from tracekit import catalog, macros, schema
 from tracekit.comparison import render
+from tracekit.fleet.tables import LEDGER
+from tracekit.fleet.tables import TABLES as FLEET_TABLES
 from tracekit.ingest.counters.vocabulary import Word
 from tracekit.report.judgement import LIMITS
 from tracekit.report.schema import schema_page
@@ -39,16 +41,36 @@ def tables_page() -> str:
         "hold names of machines, jobs or files.",
     ]
     for table in schema.TABLES:
-        grain = ", ".join(f"`{g}`" for g in table.grain)
-        parts += [
-            f"## {table.name}",
-            f"{table.doc} A {table.kind} table; one row per {grain}.",
-            _markdown_table(
-                ("column", "type", "meaning"),
-                ((f"`{c.name}`", c.type, c.doc + _marks(c)) for c in table.columns),
-            ),
-        ]
+        parts += _table_parts(table, f"{table.doc} A {table.kind} table; one row per")
     return _page(parts)
+
+
+def fleet_tables_page() -> str:
+    """docs/fleet-tables.md: every table of a fleet."""
+    parts = [
+        "# Tables of a fleet",
+        GENERATED,
+        "What `tracekit rollup` keeps of every run, as Delta Lake tables below `LAKE/fleet/`, "
+        "partitioned by date (the ledger is not). Units are the suffixes of the names, as in "
+        "[tables.md](tables.md); null means unknown, never zero. Rows of a run count where the "
+        "ledger says that it is done under that date. How nights are judged is in "
+        "[fleet.md](fleet.md).",
+    ]
+    for table in (*FLEET_TABLES, LEDGER):
+        parts += _table_parts(table, f"{table.doc} One row per")
+    return _page(parts)
+
+
+def _table_parts(table: schema.Table, sentence: str) -> list[str]:
+    grain = ", ".join(f"`{g}`" for g in table.grain)
+    return [
+        f"## {table.name}",
+        f"{sentence} {grain}.",
+        _markdown_table(
+            ("column", "type", "meaning"),
+            ((f"`{c.name}`", c.type, c.doc + _marks(c)) for c in table.columns),
+        ),
+    ]
 
 
 def _marks(column: schema.Column) -> str:
@@ -243,6 +265,7 @@ PAGES: tuple[tuple[str, Callable[[], str]], ...] = (
     ("counters.md", counters_page),
     ("rules.md", partial(rules_page, LIMITS)),
     ("cli.md", cli_page),
+    ("fleet-tables.md", fleet_tables_page),
     ("diagnose.schema.json", schema_page),
     ("compare.schema.json", render.schema_page),
 )

@@ -51,6 +51,7 @@ COMMANDS = (
     "explain",
     "simulate",
     "cache",
+    "rollup",
 )
 START_S = BASE_NS // 10**9
 ONE_RULE = ("--select", "dataloader-stall")

@@ -39,4 +39,5 @@ def register(app: typer.Typer) -> None:
     app.command("explain")(diagnosis.explain)
     app.command("simulate")(simulate.simulate)
     app.command("cache")(look.cache)
+    app.command("rollup")(fleet.rollup)
     app.add_typer(fleet.lake, name="lake")

@@ -1,20 +1,26 @@
-"""Commands over many runs: lake."""
+"""Commands over many runs: lake, rollup."""
 
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
 from dataclasses import asdict
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tracekit.cli import options as o
-from tracekit.cli.output import Listed, write_rows, write_text
-from tracekit.cli.state import note
+from tracekit.cli.diagnosis import ConfigOpt, FailOn, settings_of
+from tracekit.cli.output import Listed, check_target, write_rows, write_text
+from tracekit.cli.state import note, say
+from tracekit.errors import UsageError
 from tracekit.wording import safe
 
 if TYPE_CHECKING:
-    from tracekit.fleet.lake import Entry
+    from tracekit.fleet.lake import Entry, Lake
+    from tracekit.fleet.night import Night
     from tracekit.store.removal import Removed
 
 lake = typer.Typer(
@@ -22,6 +28,9 @@ lake = typer.Typer(
     rich_markup_mode=None,
     help="The runs of a lake: many under one root, as ingest --lake puts them there.",
 )
+
+NOTIFY_S = 60.0
+"""How long whoever is notified may take."""
 
 LakeArg = Annotated[str, typer.Argument(metavar="LAKE", help="Folder of the lake.")]
 JsonOpt = Annotated[bool, typer.Option("--json", help="As JSON.")]
@@ -151,3 +160,131 @@ def _tell(removed: Removed) -> None:
     stay = f"; {removed.left_count} files stay that tracekit did not make"
     left = stay if removed.left_count else ""
     note(f"removed {removed.path}: {removed.size_bytes / 1e6:.1f} MB{left}")
+
+
+class NightFormat(StrEnum):
+    """How a night is written."""
+
+    text = "text"
+    markdown = "markdown"
+    json = "json"
+
+
+def rollup(
+    lake: LakeArg,
+    date: Annotated[
+        str | None, typer.Option("--date", metavar="D", help="Only runs of this date (UTC).")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="D", help="Only runs of this date or later.")
+    ] = None,
+    dry_run: DryOpt = False,
+    format_: Annotated[
+        NightFormat, typer.Option("--format", help="How the night is written.")
+    ] = NightFormat.text,
+    output: o.OutputOpt = None,
+    force: o.ForceOpt = False,
+    fail_on: Annotated[
+        FailOn | None,
+        typer.Option("--fail-on", help="Exit 1 where something new is of this severity or above."),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 2 where a run failed.")] = False,
+    notify_command: Annotated[
+        str | None,
+        typer.Option(
+            "--notify-command",
+            metavar="CMD",
+            help="Gets the night on stdin; started without a shell.",
+        ),
+    ] = None,
+    workers: o.WorkersOpt = None,
+    memory: o.MemoryOpt = None,
+    config: ConfigOpt = None,
+) -> int:
+    """Every run that is new or changed into the fleet's tables, and what the night says.
+
+    The same night again changes nothing; after a kill the next call goes on.
+    """
+    from tracekit.findings import Severity
+    from tracekit.fleet.lake import Lake
+    from tracekit.fleet.night import judged
+    from tracekit.fleet.rollup import rolled_up
+    from tracekit.fleet.store import FleetStore, check_installed
+    from tracekit.runs import available_cpus
+
+    check_installed()
+    check_target(output, force)
+    if date is not None and since is not None:
+        raise UsageError("--date and --since exclude each other", hint="--since 2026-07-21")
+    command = _words(notify_command)
+    found = Lake(lake)
+    rolled = rolled_up(
+        found,
+        date=o.parse_date(date, "--date"),
+        since=o.parse_date(since, "--since"),
+        dry_run=dry_run,
+        workers=workers or available_cpus(),
+        memory_bytes=o.parse_size(memory, "--memory"),
+        config=settings_of(config),
+    )
+    for name, why in rolled.failed:
+        note(f"failed: {name}: {why}")
+    if dry_run:
+        write_text("".join(f"{safe(name)}\n" for name in rolled.done), output)
+        note(f"would roll up {len(rolled.done)} runs; {rolled.unchanged_count} are held already")
+        return 0
+    store = FleetStore(found.fleet)
+    day = date or max((row["date"] for row in store.ledger().values()), default=None)
+    if day is None:
+        note("the lake has no run yet")
+        return 2 if strict and rolled.failed else 0
+    night = judged(store, day, rolled)
+    text = _written(night, format_, found)
+    write_text(text, output)
+    if command:
+        _notify(command, text)
+    if strict and rolled.failed:
+        say(f"error: --strict, and {len(rolled.failed)} runs failed")
+        return 2
+    worst = night.worst()
+    if fail_on is None or worst is None:
+        return 0
+    return int(worst.weight >= Severity(fail_on.value).weight)
+
+
+def _written(night: Night, format_: NightFormat, lake: Lake) -> str:
+    from tracekit.fleet import summary
+
+    if format_ is NightFormat.json:
+        return summary.to_json(night)
+    if format_ is NightFormat.markdown:
+        return summary.to_markdown(night, lake.root)
+    return summary.to_text(night, lake.root)
+
+
+def _words(command: str | None) -> list[str]:
+    """A command as the words that it is started with. UsageError where it has none."""
+    if command is None:
+        return []
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(
+            f"--notify-command: {error}", hint="--notify-command 'mail -s x y'"
+        ) from None
+    if not words:
+        raise UsageError("--notify-command: nothing is given", hint="--notify-command 'mail x'")
+    return words
+
+
+def _notify(command: list[str], text: str) -> None:
+    """Hand the night over; what goes wrong there is said, and the night stays as it is."""
+    try:
+        done = subprocess.run(  # noqa: S603  # what the user gave, no shell between
+            command, input=text, text=True, timeout=NOTIFY_S, check=False, stdout=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        say(f"error: --notify-command: {safe(command[0])}: {type(error).__name__}")
+        return
+    if done.returncode:
+        say(f"error: --notify-command: {safe(command[0])} ended with {done.returncode}")

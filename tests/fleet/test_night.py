@@ -1,0 +1,296 @@
+"""What nights say of a simulated fleet: each fault on its day or the next, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet_nights import (
+    BUSY_HOST,
+    LINK,
+    LINK_DAY,
+    MISSING_DAY,
+    SLOW_DAY,
+    SLOW_HOST,
+    UPGRADE_DAY,
+    Fleet,
+    day_of,
+)
+from tracekit.findings import Severity
+from tracekit.fleet import summary
+from tracekit.fleet.limits import Limits
+from tracekit.fleet.night import Night, judged, regression_severity
+from tracekit.fleet.offenders import at_least, offenders
+from tracekit.fleet.regressions import regressions
+from tracekit.fleet.rollup import Rolled
+
+UPGRADE = ("framework", "megatron 2.4", "megatron 2.5")
+LOOKED_AT = (8, 11, 12, 13, 15, 17, 18, 19, 20, 21, 24, 25, 26, 30)
+
+
+def night(fleet: Fleet, day: int, rolled: Rolled | None = None) -> Night:
+    return judged(fleet, day_of(day), rolled or Rolled())  # type: ignore[arg-type]  # as the store
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Fleet:
+    return Fleet(1)
+
+
+@pytest.fixture(scope="module")
+def nights(fleet: Fleet) -> dict[int, Night]:
+    return {day: night(fleet, day) for day in LOOKED_AT}
+
+
+def test_each_fault_is_found_on_its_day_or_the_next_and_nothing_else_ever(
+    nights: dict[int, Night],
+) -> None:
+    first: dict[object, int] = {}
+    for day, one in nights.items():
+        for r in one.regressions:
+            first.setdefault(r.key, day)
+        for o in one.offenders:
+            first.setdefault((o.kind, o.name), day)
+    assert set(first) == {("host", SLOW_HOST), ("link", LINK), (UPGRADE,)}
+    assert first["host", SLOW_HOST] - SLOW_DAY in (0, 1)
+    assert first["link", LINK] - LINK_DAY in (0, 1)
+    assert first[UPGRADE,] - UPGRADE_DAY in (0, 1)
+
+
+def test_a_fault_is_dated_and_priced_and_new_once(nights: dict[int, Night]) -> None:
+    late = nights[30]
+    (host,) = [o for o in late.offenders if o.kind == "host"]
+    assert (host.since, host.rules[0]) == (day_of(SLOW_DAY), "slow-host")
+    (link,) = [o for o in late.offenders if o.kind == "link"]
+    assert (link.since, link.rules) == (day_of(LINK_DAY), ("packet-loss",))
+    (regression,) = late.regressions
+    assert regression.date == day_of(UPGRADE_DAY)
+    assert regression.slower_ratio == pytest.approx(0.04, abs=0.005)
+    assert len(regression.families) >= 14  # one finding, not one a family
+    assert regression_severity(regression) is Severity.MINOR
+    assert not regression.is_new
+    assert not any(o.is_new for o in late.offenders)
+    assert late.worst() is None
+    found = [d for d in (25, 26) if nights[d].regressions]
+    assert nights[found[0]].regressions[0].is_new
+    assert nights[found[0]].worst() is Severity.MINOR
+
+
+def test_a_night_with_half_its_files_says_so_and_accuses_nobody(nights: dict[int, Night]) -> None:
+    one = nights[MISSING_DAY]
+    assert one.is_short
+    assert (one.quality.jobs_count, one.quality.usual_jobs_count) == (20, 40)
+    assert "usually 40" in summary.to_text(one, Path("lake"))
+    assert not nights[MISSING_DAY + 1].is_short
+
+
+def test_the_healthy_twin_says_nothing() -> None:
+    healthy = Fleet(1, faults=frozenset())
+    for day in (13, 19, 30):
+        one = night(healthy, day)
+        assert not one.regressions
+        assert not one.offenders
+
+
+# ---------------------------------------------------------------- regressions, one limit at a time
+
+
+def job(index: int, step_s: float, **more: Any) -> dict[str, Any]:
+    versions = dict.fromkeys(("torch_version", "cuda_version", "nccl_version", "driver_version"))
+    return {
+        "run": f"r{index:02d}",
+        "date": day_of(1 + index),
+        "start_utc": None,
+        "family": "f",
+        "job_name": "llama",
+        "hosts": ["a"],
+        "world_size": 8,
+        "ranks_count": 8,
+        "framework": None,
+        "step_mean_s": step_s,
+        "place_cost_s": 0.0,
+        "verdict_rule": None,
+        **versions,
+        **more,
+    }
+
+
+def series(after_count: int = 3, ratio: float = 1.05, before_count: int = 8) -> list[Any]:
+    before = [job(i, 1.0 + 0.002 * (i % 3)) for i in range(before_count)]
+    after = [job(before_count + i, 1.002 * ratio) for i in range(after_count)]
+    return [*before, *after]
+
+
+def found(jobs: list[Any]) -> list[Any]:
+    return regressions(jobs, Limits(), jobs[-1]["date"])
+
+
+def test_a_level_is_a_regression() -> None:
+    (one,) = found(series())
+    assert one.date == day_of(9)
+    assert one.slower_ratio == pytest.approx(0.05, abs=0.002)
+    assert (one.change, one.is_new) == (None, True)
+    assert one.families[0].runs == ("r08", "r09", "r10")
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        series(after_count=2),
+        series(before_count=6),
+        series(ratio=1.015),
+        series(ratio=0.9),
+        [*series(), job(11, 1.0), job(12, 1.0), job(13, 1.001)],
+        [{**j, "family": None} for j in series()],
+        [{**j, "step_mean_s": None} for j in series()],
+    ],
+    ids=[
+        "two runs after",
+        "six before",
+        "under two percent",
+        "faster",
+        "passed",
+        "nothing says what ran",
+        "no steps",
+    ],
+)
+def test_what_is_no_regression(jobs: list[Any]) -> None:
+    assert not found(jobs)
+
+
+def test_what_a_machine_costs_is_the_machines() -> None:
+    jobs = series()
+    priced = [{**j, "place_cost_s": 0.05} if j["step_mean_s"] > 1.04 else j for j in jobs]
+    unpriced = [{**j, "place_cost_s": None} if j["step_mean_s"] > 1.04 else j for j in jobs]
+    assert not found(priced)
+    assert not found(unpriced)
+
+
+def test_runs_with_ranks_missing_are_not_compared() -> None:
+    jobs = series()
+    assert not found([{**j, "ranks_count": 7} if j["step_mean_s"] > 1.04 else j for j in jobs])
+
+
+def test_noise_hides_what_is_within_it() -> None:
+    wild = [job(i, 1.0 + 0.05 * (i % 3)) for i in range(8)]
+    assert not found([*wild, *(job(8 + i, 1.1) for i in range(3))])
+
+
+def test_families_that_changed_alike_are_one_and_those_that_held_speak_against() -> None:
+    def of(name: str, ratio: float) -> list[Any]:
+        versions = ["2.4"] * 8 + ["2.5"] * 3
+        return [
+            {**j, "family": name, "framework": version}
+            for j, version in zip(series(ratio=ratio), versions, strict=True)
+        ]
+
+    (one,) = found(sorted([*of("a", 1.05), *of("b", 1.06), *of("c", 1.0)], key=lambda j: j["date"]))
+    assert one.change == ("framework", "2.4", "2.5")
+    assert [f.family for f in one.families] == ["b", "a"]
+    assert one.unmoved_count == 1
+
+
+def test_what_else_began_then_is_named() -> None:
+    jobs = [
+        {**j, "hosts": ["a", "new"], "verdict_rule": "recompile"} if j["step_mean_s"] > 1.04 else j
+        for j in series()
+    ]
+    (one,) = found(jobs)
+    assert one.families[0].new_hosts == ("new",)
+    assert one.families[0].new_rules == ("recompile",)
+
+
+# ---------------------------------------------------------------- offenders
+
+
+def places(bad: dict[str, int], count: int = 20, names: int = 30) -> dict[str, list[Any]]:
+    rows = []
+    for name in (f"h{i}" for i in range(names)):
+        for i in range(count):
+            rules = ["slow-host"] if i >= count - bad.get(name, 0) else []
+            day = 1 + i * 10 // count
+            row = {"host": name, "run": f"r{name}-{i:03d}", "date": day_of(day), "rules": rules}
+            rows.append({**row, "gpu_hours_per_day": None})
+    return {"host": rows}
+
+
+def named(rows: dict[str, list[Any]]) -> list[str]:
+    return [o.name for o in offenders(rows, Limits(), day_of(10))]
+
+
+def test_who_is_bad_far_more_often_than_others_is_an_offender() -> None:
+    assert named(places({"h3": 6})) == ["h3"]
+    assert named(places({"h3": 1})) == []
+    assert named(places({f"h{i}": 6 for i in range(30)})) == []  # all of them: the fleet's rate
+
+
+def test_who_is_used_more_is_not_worse() -> None:
+    rows = places({f"h{i}": 1 for i in range(20)})
+    busy = [
+        {"host": BUSY_HOST, "run": f"b{i}", "date": day_of(10), "rules": ["x"] if i < 6 else []}
+        for i in range(180)
+    ]
+    rows["host"] += [{**row, "gpu_hours_per_day": None} for row in busy]
+    assert named(rows) == []
+
+
+def test_who_was_repaired_is_told_no_longer() -> None:
+    rows = places({"h3": 6})
+    later = [{**r, "date": day_of(12), "run": r["run"] + "x", "rules": []} for r in rows["host"]]
+    assert [
+        o.name for o in offenders({"host": [*rows["host"], *later]}, Limits(), day_of(13))
+    ] == []
+
+
+def test_of_a_host_and_its_port_with_the_same_runs_the_port_is_named() -> None:
+    rows = places({"h3": 6})
+    links = [{**r, "link": f"leaf:{r['host']}"} for r in rows["host"]]
+    (one,) = offenders({**rows, "link": links}, Limits(), day_of(10))
+    assert (one.kind, one.name) == ("link", "leaf:h3")
+
+
+def test_the_chance_is_the_binomial_one() -> None:
+    assert at_least(0, 5, 0.1) == 1
+    assert at_least(1, 1, 0.1) == pytest.approx(0.1)
+    assert at_least(2, 3, 0.5) == pytest.approx(0.5)
+    assert at_least(3, 3, 0.5) == pytest.approx(0.125)
+    assert at_least(2, 3, 1.0) == 1
+
+
+# ---------------------------------------------------------------- in words
+
+
+def test_a_night_in_words(nights: dict[int, Night]) -> None:
+    text = summary.to_text(nights[30], Path("/data/lake"))
+    assert len(text.splitlines()) <= 25
+    assert "STANDING  " in text
+    assert "At that date: framework megatron 2.4 to megatron 2.5." in text
+    assert f"Host {SLOW_HOST}: slow-host in" in text
+    assert f"Port {LINK}: packet-loss in" in text
+    assert "tracekit diagnose /data/lake/runs/" in text
+    said = json.loads(summary.to_json(nights[30]))
+    assert (said["schema_version"], said["date"]) == (1, day_of(30))
+    assert said["regressions"][0]["severity"] == "minor"
+
+
+def test_what_failed_is_named_and_cannot_write_markup(fleet: Fleet) -> None:
+    rolled = Rolled(failed=(("<b>@all</b>\n### x", "why\x1b[2J"),))
+    one = replace(night(fleet, 8, rolled))
+    text = summary.to_text(one, Path("l"))
+    assert "1 failed" in text
+    assert "\x1b" not in text
+    marked = summary.to_markdown(one, Path("l"))
+    assert "<b>" not in marked
+    assert "@all" not in marked
+    assert "\n### x" not in marked
+
+
+def test_losses_add_up_over_the_night(nights: dict[int, Night]) -> None:
+    one = nights[30]
+    assert sum(loss.gpu_hours_per_day for loss in one.losses) < one.gpu_hours_per_day
+    assert one.gpu_hours_per_day == pytest.approx(40 * 192)
+    assert {loss.cause for loss in one.losses} >= {"slow-host"}

@@ -1,0 +1,340 @@
+"""Rolling up: only what is new, twice the same, whole after a kill, stopped by no bad run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet_nights import FIRST, Fleet, FleetLake, day_of
+from tracekit.cli import main
+from tracekit.errors import InputError, StoreError
+from tracekit.fleet import lock, rollup
+from tracekit.fleet.lake import Entry, make_lake
+from tracekit.fleet.rollup import rolled_up
+from tracekit.fleet.store import FleetStore
+from tracekit.fleet.tables import TABLES
+from traces import write_job
+
+ROOT = Path(__file__).resolve().parents[2]
+DAYS = 3
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Fleet:
+    small = Fleet(1, days=DAYS)
+    small.runs = {day: runs[:6] for day, runs in small.runs.items()}
+    return small
+
+
+def rolled(lake: FleetLake, days: int | None = None, **options: Any) -> rollup.Rolled:
+    lake.days = lake.days if days is None else days
+    return rolled_up(lake, diagnose=lake.diagnosed, **options)
+
+
+def tables(root: Path) -> dict[str, list[Any]]:
+    """What the tables hold, whoever asks: no ledger between."""
+    store = FleetStore(root / "fleet")
+    return {
+        t.name: sorted(map(repr, store._read(t)))
+        for t in TABLES
+        if (root / "fleet" / t.name).exists()
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    lake = FleetLake(tmp_path_factory.mktemp("whole"), fleet)
+    rolled(lake, DAYS)
+    return tables(lake.root)
+
+
+def test_night_after_night_equals_all_at_once_row_for_row(
+    fleet: Fleet, tmp_path: Path, undisturbed: dict[str, list[Any]]
+) -> None:
+    lake = FleetLake(tmp_path, fleet)
+    for day in range(1, DAYS + 1):
+        done = rolled(lake, day)
+        assert len(done.done) == 6
+        assert done.unchanged_count == 6 * (day - 1)
+        assert done.dates == (day_of(day),)
+    assert tables(tmp_path) == undisturbed
+    assert len(lake.asked) == 6 * DAYS  # each run once
+
+
+def test_the_same_night_again_changes_nothing(fleet: Fleet, tmp_path: Path) -> None:
+    lake = FleetLake(tmp_path, fleet)
+    rolled(lake, 1)
+    before = sorted(p.name for p in tmp_path.rglob("*.json"))
+    again = rolled(lake)
+    assert (again.done, again.unchanged_count) == ((), 6)
+    assert sorted(p.name for p in tmp_path.rglob("*.json")) == before
+    assert len(lake.asked) == 6
+
+
+def test_a_run_that_changed_takes_the_place_of_what_it_was(fleet: Fleet, tmp_path: Path) -> None:
+    lake = FleetLake(tmp_path, fleet)
+    rolled(lake, 2)
+    name = fleet.runs[day_of(1)][0][0].name
+
+    def moved(entry: Entry) -> dict[str, list[Any]]:
+        found = lake.diagnosed(entry)
+        own = {"date": entry.card.date} if entry.card else {}
+        return {t: [{**row, **own, "run": name} for row in rows] for t, rows in found.items()}
+
+    def entries(**_: object) -> list[Entry]:
+        card, _rows = fleet.runs[day_of(1)][0]
+        from dataclasses import replace
+
+        return [Entry(name, tmp_path, replace(card, date=day_of(2), key="other"))]
+
+    lake.entries = entries  # type: ignore[method-assign, assignment]
+    assert rolled_up(lake, diagnose=moved).done == (name,)
+    store = FleetStore(tmp_path / "fleet")
+    of_it = [r for r in store._read(TABLES[0]) if r["run"] == name]
+    assert [r["date"] for r in of_it] == [day_of(2)]
+    assert len(store._read(TABLES[0])) == 12
+
+
+@pytest.mark.parametrize("commit", [0, 1, 2, 5, 7, 8])
+def test_stopped_at_any_commit_the_next_rollup_makes_it_whole(
+    commit: int,
+    fleet: Fleet,
+    tmp_path: Path,
+    undisturbed: dict[str, list[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lake = FleetLake(tmp_path, fleet)
+    rolled(lake, DAYS - 1)
+    real, count = FleetStore._replace, iter(range(100))
+
+    def stopped(*given: Any) -> None:
+        if next(count) == commit:
+            raise KeyboardInterrupt
+        real(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FleetStore, "_replace", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            rolled(lake, DAYS)
+    store = FleetStore(tmp_path / "fleet")
+    assert {r["date"] for r in store.rows("job")} == {day_of(1), day_of(2)}  # no half night counts
+    rolled(lake)
+    assert tables(tmp_path) == undisturbed
+
+
+def test_one_bad_run_never_stops_the_night_and_is_named(fleet: Fleet, tmp_path: Path) -> None:
+    lake = FleetLake(tmp_path, fleet, 1)
+    names = [card.name for card, _ in fleet.runs[day_of(1)]]
+
+    def ask(entry: Entry) -> dict[str, list[Any]]:
+        if entry.name == names[0]:
+            raise InputError("nothing to read")
+        if entry.name == names[1]:
+            raise ZeroDivisionError
+        return lake.diagnosed(entry)
+
+    done = rolled_up(lake, diagnose=ask)
+    assert dict(done.failed) == {
+        names[0]: "nothing to read",
+        names[1]: "internal error, a bug of tracekit: ZeroDivisionError",
+    }
+    assert set(done.done) == set(names[2:])
+    store = FleetStore(tmp_path / "fleet")
+    assert {r["run"] for r in store.rows("job")} == set(names[2:])
+    assert store.ledger()[names[0]]["reason"] == "nothing to read"
+    assert set(rolled_up(lake, diagnose=lake.diagnosed).done) == set(names[:2])  # tried again
+
+
+def test_dry_run_says_and_writes_nothing(fleet: Fleet, tmp_path: Path) -> None:
+    lake = FleetLake(tmp_path, fleet, 1)
+    assert len(rolled(lake, dry_run=True).done) == 6
+    assert not list(tmp_path.iterdir())
+
+
+def test_dates_bound_what_is_read(fleet: Fleet, tmp_path: Path) -> None:
+    lake = FleetLake(tmp_path, fleet, DAYS)
+    assert rolled(lake, date=day_of(2)).dates == (day_of(2),)
+    assert rolled(lake, since=day_of(2)).dates == (day_of(3),)
+    assert FIRST.isoformat() not in {r["date"] for r in FleetStore(tmp_path / "fleet").rows("job")}
+
+
+def test_two_rollups_without_a_lock_leave_equal_tables(
+    fleet: Fleet,
+    tmp_path: Path,
+    undisturbed: dict[str, list[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The lock may be lost (an hour without a sign): Delta's commits must hold alone."""
+    from contextlib import contextmanager
+
+    @contextmanager
+    def free(_: Path) -> Any:
+        yield lambda: None
+
+    monkeypatch.setattr(rollup, "held", free)
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            rolled(FleetLake(tmp_path, fleet), DAYS)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rolled(FleetLake(tmp_path, fleet), DAYS)
+    assert not failed
+    assert tables(tmp_path) == undisturbed
+
+
+# ---------------------------------------------------------------- the lock
+
+
+def test_a_second_rollup_is_told_who_is_at_work(fleet: Fleet, tmp_path: Path) -> None:
+    lake = FleetLake(tmp_path, fleet)
+    with (
+        lock.held(tmp_path / "rollup.lock"),
+        pytest.raises(StoreError, match=f"process {os.getpid()} on {socket.gethostname()[:4]}"),
+    ):
+        rolled(lake, 1)
+    assert len(rolled(lake, 1).done) == 6
+    assert not list(tmp_path.glob("rollup.lock*"))
+
+
+Spoil = Callable[[Path], object]
+
+
+def owner(path: Path, host: str, pid: int) -> None:
+    path.write_text(json.dumps({"host": host, "pid": pid, "token": "x"}))
+
+
+def test_a_dead_owner_holds_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "rollup.lock"
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    owner(path, socket.gethostname().split(".")[0], done.pid)
+    with lock.held(path):
+        pass
+    owner(path, "elsewhere", 1)
+    with pytest.raises(StoreError, match="on elsewhere"), lock.held(path):
+        pass
+    long_ago = time.time() - lock.DEAD_AFTER_S - 1
+    os.utime(path, (long_ago, long_ago))
+    with lock.held(path):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_who_works_keeps_its_lock_young(tmp_path: Path) -> None:
+    path = tmp_path / "rollup.lock"
+    with lock.held(path) as alive:
+        os.utime(path, (0, 0))
+        alive()
+        assert time.time() - path.stat().st_mtime < 60
+
+
+# ---------------------------------------------------------------- real runs, and the command
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lake of two small runs, of which one is broken."""
+    folder = tmp_path_factory.mktemp("real")
+    write_job(folder / "slow", stall_ms=30)
+    lake = make_lake(folder / "lake")
+    lake.add([folder / "slow"], name="slow", workers=1)
+    lake.add([folder / "slow"], name="broken", workers=1)
+    for shard in lake.path("broken").rglob("host_op*.parquet"):
+        shard.write_bytes(b"x")
+    return folder / "lake"
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main([str(a) for a in arguments])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, *capsys.readouterr()
+
+
+def test_the_command_says_the_night_and_notifies(
+    real: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = tmp_path / "told"
+    script = f"import sys, pathlib; pathlib.Path({str(told)!r}).write_text(sys.stdin.read())"
+    notify = f'{sys.executable} -c "{script}"'
+    code, out, err = call(capsys, "rollup", real, "--workers", 1, "--notify-command", notify)
+    assert code == 0, err
+    assert "dataloader-stall: " in out
+    assert "failed: broken: " in out
+    assert told.read_text() == out
+    rows = FleetStore(real / "fleet").rows("finding")
+    assert any(r["rule"] == "dataloader-stall" and r["is_verdict"] for r in rows)
+    budget = FleetStore(real / "fleet").rows("budget")
+    assert sum(r["gpu_hours_per_day"] for r in budget) == pytest.approx(2 * 24)
+    assert call(capsys, "rollup", real, "--workers", 1, "--strict")[0] == 2
+    code, out, _ = call(capsys, "rollup", real, "--workers", 1, "--format", "json")
+    assert (code, json.loads(out)["rolled"]["unchanged_count"]) == (0, 1)
+    assert call(capsys, "rollup", real, "--workers", 1, "--fail-on", "note")[0] == 0
+
+
+@pytest.mark.parametrize("words", [["--notify-command", "'"], ["--notify-command", " "]])
+def test_a_command_that_cannot_be_meant_costs_no_night(
+    words: list[str], real: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = call(capsys, "rollup", real, *words)
+    assert code == 2
+    assert "--notify-command" in err
+
+
+def test_a_notification_that_fails_is_said_and_the_night_stands(
+    real: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = call(capsys, "rollup", real, "--workers", 1, "--notify-command", "false")
+    assert code == 0
+    assert out.startswith("Night of ")
+    assert "false ended with 1" in err
+
+
+def test_kill_9_leaves_nothing_that_counts(fleet: Fleet, tmp_path: Path) -> None:
+    """A real process, killed somewhere in its night; tests above stop at each commit."""
+    script = (
+        "import sys; from pathlib import Path; from fleet_nights import Fleet, FleetLake\n"
+        "from tracekit.fleet.rollup import rolled_up\n"
+        "lake = FleetLake(Path(sys.argv[1]), Fleet(1, days=2), 2); print('go', flush=True)\n"
+        "rolled_up(lake, diagnose=lake.diagnosed)"
+    )
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    work = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+    )
+    assert work.stdout is not None
+    work.stdout.readline()
+    for _ in range(400):  # until something is written
+        if list(tmp_path.glob("fleet/*/_delta_log/*.json")):
+            break
+        time.sleep(0.01)
+    work.send_signal(signal.SIGKILL)
+    work.wait()
+    work.stdout.close()
+    whole = FleetLake(tmp_path / "whole", Fleet(1, days=2), 2)
+    rolled_up(whole, diagnose=whole.diagnosed)
+    again = FleetLake(tmp_path, whole.simulated, 2)
+    rolled_up(again, diagnose=again.diagnosed)
+    assert tables(tmp_path) == tables(tmp_path / "whole")

@@ -1,0 +1,125 @@
+"""What a night says: what got slower, who offends again, what was lost, and what was not seen."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from statistics import median
+from typing import Any
+
+from tracekit.findings import Severity, severity_of
+from tracekit.fleet.limits import Limits
+from tracekit.fleet.offenders import KINDS, Offender, offenders
+from tracekit.fleet.regressions import Regression, comparable, regressions
+from tracekit.fleet.rollup import Rolled
+from tracekit.fleet.store import FleetStore
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """GPU-hours of a day that one cause takes, over all runs of the night."""
+
+    cause: str
+    """A rule, or the part of the step that no finding has."""
+    gpu_hours_per_day: float
+    runs_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """What the night could not see."""
+
+    jobs_count: int
+    usual_jobs_count: float | None
+    """Median over the nights before; null without any."""
+    without_steps: tuple[str, ...]
+    partial: tuple[str, ...]
+    """With files that were not read whole, or ranks without a trace."""
+    not_comparable: tuple[str, ...]
+    """Whose step is compared with no other run's: nothing says what ran, or it was seen in part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Night:
+    """What is known of a date once it is rolled up."""
+
+    date: str
+    rolled: Rolled
+    regressions: tuple[Regression, ...]
+    offenders: tuple[Offender, ...]
+    losses: tuple[Loss, ...]
+    gpu_hours_per_day: float
+    """Of all runs of the night, if each ran so for a day: what losses are a part of."""
+    quality: Quality
+    is_short: bool
+    """Whether far fewer runs came than usual."""
+
+    def worst(self) -> Severity | None:
+        """The highest severity of what is new: what ``--fail-on`` asks."""
+        said = [regression_severity(r) for r in self.regressions if r.is_new]
+        said += [Severity.MAJOR for o in self.offenders if o.is_new]
+        return max(said, key=lambda s: s.weight, default=None)
+
+
+def regression_severity(regression: Regression) -> Severity:
+    """By the share of the step that is lost, as everywhere."""
+    ratio = regression.slower_ratio
+    return severity_of(ratio / (1 + ratio))
+
+
+def judged(store: FleetStore, day: str, rolled: Rolled, limits: Limits | None = None) -> Night:
+    """What a date says beside the weeks before it; reads no other rows."""
+    limits = limits or Limits()
+    first = (date.fromisoformat(day) - timedelta(days=limits.window_days - 1)).isoformat()
+    jobs = store.rows("job", first, day)
+    today = [j for j in jobs if j["date"] == day]
+    places = {kind: store.rows(kind, first, day) for kind in KINDS}
+    quality = _quality(jobs, today, day, limits)
+    usual = quality.usual_jobs_count
+    budget = store.rows("budget", day, day)
+    return Night(
+        date=day,
+        rolled=rolled,
+        regressions=tuple(regressions(jobs, limits, day)),
+        offenders=tuple(offenders(places, limits, day)),
+        losses=_losses(budget),
+        gpu_hours_per_day=sum(r["gpu_hours_per_day"] for r in budget),
+        quality=quality,
+        is_short=usual is not None and len(today) < limits.few_jobs_ratio * usual,
+    )
+
+
+def _quality(jobs: Sequence[Row], today: Sequence[Row], day: str, limits: Limits) -> Quality:
+    counts = Counter(j["date"] for j in jobs if j["date"] < day)
+    return Quality(
+        jobs_count=len(today),
+        usual_jobs_count=median(counts.values()) if counts else None,
+        without_steps=tuple(j["run"] for j in today if not j["steps_count"]),
+        partial=tuple(j["run"] for j in today if _is_partial(j)),
+        not_comparable=tuple(j["run"] for j in today if not comparable(j, limits)),
+    )
+
+
+def _is_partial(job: Row) -> bool:
+    world, ranks = job["world_size"], job["ranks_count"]
+    is_short = world is not None and ranks is not None and ranks < world
+    return is_short or bool(job["inputs_bad_count"])
+
+
+def _losses(budget: Sequence[Row]) -> tuple[Loss, ...]:
+    """Parts of the steps of a night, largest first; the floor is no loss."""
+    hours: dict[str, float] = defaultdict(float)
+    runs: dict[str, set[str]] = defaultdict(set)
+    for row in budget:
+        if row["part"] != "floor" and row["gpu_hours_per_day"] > 0:
+            cause = row["rule"] or row["part"]
+            hours[cause] += row["gpu_hours_per_day"]
+            runs[cause].add(row["run"])
+    return tuple(
+        Loss(cause=cause, gpu_hours_per_day=hours[cause], runs_count=len(runs[cause]))
+        for cause in sorted(hours, key=lambda c: (-hours[c], c))
+    )

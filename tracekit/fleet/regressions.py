@@ -1,0 +1,264 @@
+"""What got slower: runs of one family against the runs before, and what changed when they did.
+
+A family's mean steps, in the order in which they ran, are split in two where that explains most of
+them, and the medians of both parts compared by their spread (median and MAD, so that single runs do
+not decide). What findings of machines and links cost is taken off first: they are told of the
+machine, not of the program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from tracekit.fleet.limits import LEAST_SIGMA, MAD_TO_SIGMA, MEDIAN_TO_MEAN_ERROR, Limits
+
+Row = Mapping[str, Any]
+Change = tuple[str, str, str]
+"""What changed, from what, to what."""
+
+VERSIONS = ("framework", "torch_version", "cuda_version", "nccl_version", "driver_version")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyChange:
+    """One family that got slower."""
+
+    family: str
+    job_name: str | None
+    date: str
+    """Of the first slower run."""
+    slower_ratio: float
+    """Median after over median before, less 1."""
+    before_s: float
+    after_s: float
+    before_count: int
+    after_count: int
+    z: float
+    changes: tuple[Change, ...]
+    new_hosts: tuple[str, ...]
+    """Hosts of every run after and of none before."""
+    new_rules: tuple[str, ...]
+    """Rules that carry the verdict of most runs after, and of none before."""
+    runs: tuple[str, ...]
+    """The first runs after, for their reports."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regression:
+    """What got slower at one date, for one cause as far as can be told."""
+
+    change: Change | None
+    """What all its families changed; None: nothing that they share."""
+    date: str
+    families: tuple[FamilyChange, ...]
+    unmoved_count: int
+    """Families with the same change that did not get slower: what speaks against it."""
+    is_new: bool
+
+    @property
+    def slower_ratio(self) -> float:
+        """Median over its families."""
+        return median(f.slower_ratio for f in self.families)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The same regression on another night."""
+        return (self.change,) if self.change else (None, *(f.family for f in self.families))
+
+
+def regressions(jobs: Sequence[Row], limits: Limits, until: str) -> list[Regression]:
+    """What got slower within these rows of the table ``job`` and still is at ``until``.
+
+    New is what the rows before that date did not show.
+    """
+    earlier = {
+        r.key for r in _grouped(_series([j for j in jobs if j["date"] < until], limits), limits)
+    }
+    found = _grouped(_series(jobs, limits), limits)
+    return [
+        Regression(
+            change=r.change,
+            date=r.date,
+            families=r.families,
+            unmoved_count=r.unmoved_count,
+            is_new=r.key not in earlier,
+        )
+        for r in found
+    ]
+
+
+Series = dict[str, list[Row]]
+
+
+def comparable(job: Row, limits: Limits) -> bool:
+    """Whether a run's step may be compared with those of its family."""
+    world, ranks = job["world_size"], job["ranks_count"]
+    return (
+        job["family"] is not None
+        and job["step_mean_s"] is not None
+        and job["place_cost_s"] is not None
+        and job["step_mean_s"] > job["place_cost_s"]
+        and (world is None or ranks is None or ranks >= limits.min_traced_ratio * world)
+    )
+
+
+def _series(jobs: Sequence[Row], limits: Limits) -> Series:
+    series: Series = defaultdict(list)
+    for job in jobs:
+        if comparable(job, limits):
+            series[job["family"]].append(job)
+    for runs in series.values():
+        runs.sort(key=lambda j: (j["date"], j["start_utc"] or "", j["run"]))
+    return series
+
+
+def own_step_s(job: Row) -> float:
+    """The mean step without what machines and links cost of it."""
+    return float(job["step_mean_s"] - job["place_cost_s"])
+
+
+def _grouped(series: Series, limits: Limits) -> list[Regression]:
+    """Families by what they changed when they got slower; of several changes the commonest."""
+    found = [c for name, runs in sorted(series.items()) if (c := _changed(name, runs, limits))]
+    counts = Counter(change for each in found for change in each.changes)
+    groups: dict[object, list[FamilyChange]] = defaultdict(list)
+    for each in sorted(found, key=lambda c: (c.date, c.family)):
+        common = max(each.changes, key=lambda c: (counts[c], c), default=None)
+        if common is None:
+            groups[each.family].append(each)
+            continue
+        days = [date.fromisoformat(f.date) for f in groups.get(common, ())]
+        is_same = (
+            not days or (date.fromisoformat(each.date) - days[0]).days <= limits.same_cause_days
+        )
+        groups[common if is_same else (common, each.family)].append(each)
+    told = []
+    for group, families in groups.items():
+        change = group if isinstance(group, tuple) and group in counts else None
+        if change is None and isinstance(group, tuple):
+            change = group[0]
+        unmoved = 0
+        if change is not None:
+            moved = {f.family for f in found}
+            unmoved = sum(
+                name not in moved and change in _version_changes_anywhere(runs)
+                for name, runs in series.items()
+            )
+        told.append(
+            Regression(
+                change=change,
+                date=min(f.date for f in families),
+                families=tuple(sorted(families, key=lambda f: (-f.slower_ratio, f.family))),
+                unmoved_count=unmoved,
+                is_new=False,
+            )
+        )
+    return sorted(told, key=lambda r: (-r.slower_ratio * len(r.families), r.date, str(r.key)))
+
+
+def _changed(family: str, runs: Sequence[Row], limits: Limits) -> FamilyChange | None:
+    """Where a family got slower, if it did and the last runs still are."""
+    logs = [math.log(own_step_s(job)) for job in runs]
+    splits = range(limits.min_before_count, len(runs) - limits.min_after_count + 1)
+    # Where both parts are closest to their medians: the furthest medians alone would lie a run or
+    # two off, since these do not change a median.
+    split = min(splits, key=lambda k: _away(logs[:k]) + _away(logs[k:]), default=None)
+    if split is None:
+        return None
+    # A slow run just before an upgrade belongs to it by its step, and not by its versions.
+    near = range(split - limits.min_after_count + 1, split + limits.min_after_count)
+    split = min(
+        (k for k in near if 0 < k < len(runs) and _versions(runs[k]) != _versions(runs[k - 1])),
+        key=lambda k: abs(k - split),
+        default=split,
+    )
+    if split not in splits:
+        return None  # too few runs on one side: another night tells
+    z = _z(logs[:split], logs[split:])
+    if z < limits.min_z:
+        return None
+    before, after = logs[:split], logs[split:]
+    rise = median(after) - median(before)
+    usual = median(before) + max(
+        limits.near_sigmas * _sigma(before), math.log1p(limits.min_slower_ratio) / 2
+    )
+    late = after[-limits.min_after_count :]
+    if (
+        math.expm1(rise) < limits.min_slower_ratio
+        or sum(v > usual for v in after) < limits.min_after_share_ratio * len(after)
+        or median(late) <= usual  # it has passed
+    ):
+        return None
+    old, new = runs[:split], runs[split:]
+    rules = Counter(j["verdict_rule"] for j in new if j["verdict_rule"])
+    known = {j["verdict_rule"] for j in old}
+    return FamilyChange(
+        family=family,
+        job_name=new[0]["job_name"],
+        date=new[0]["date"],
+        slower_ratio=math.expm1(rise),
+        before_s=math.exp(median(before)),
+        after_s=math.exp(median(after)),
+        before_count=len(old),
+        after_count=len(new),
+        z=z,
+        changes=_version_changes(old, new),
+        new_hosts=tuple(
+            sorted(set.intersection(*(set(j["hosts"] or ()) for j in new)) - _hosts(old))
+        ),
+        new_rules=tuple(sorted(r for r, n in rules.items() if r not in known and n > len(new) / 2)),
+        runs=tuple(j["run"] for j in new[: limits.min_after_count]),
+    )
+
+
+def _away(values: Sequence[float]) -> float:
+    middle = median(values)
+    return math.fsum(abs(v - middle) for v in values)
+
+
+def _sigma(values: Sequence[float]) -> float:
+    """Spread by the MAD; larger where there are few, whose MAD is often too small by chance."""
+    middle = median(values)
+    mad = median(abs(v - middle) for v in values)
+    return max(LEAST_SIGMA, MAD_TO_SIGMA * mad * (1 + 4 / len(values)))
+
+
+def _z(before: Sequence[float], after: Sequence[float]) -> float:
+    error = MEDIAN_TO_MEAN_ERROR * _sigma(before) * math.sqrt(1 / len(before) + 1 / len(after))
+    return (median(after) - median(before)) / error
+
+
+def _hosts(runs: Sequence[Row]) -> set[str]:
+    return {host for job in runs for host in job["hosts"] or ()}
+
+
+def _versions(job: Row) -> tuple[object, ...]:
+    return tuple(job[name] for name in VERSIONS)
+
+
+def _version_changes(old: Sequence[Row], new: Sequence[Row]) -> tuple[Change, ...]:
+    """Versions that no run before had and every run after has."""
+    changes = []
+    for name in VERSIONS:
+        before = {j[name] for j in old if j[name] is not None}
+        after = {j[name] for j in new}
+        if before and len(after) == 1 and None not in after and not before & after:
+            last = next(j[name] for j in reversed(old) if j[name] is not None)
+            changes.append((name, last, after.pop()))
+    return tuple(changes)
+
+
+def _version_changes_anywhere(runs: Sequence[Row]) -> set[Change]:
+    return {
+        (name, a[name], b[name])
+        for name in VERSIONS
+        for a, b in pairwise(runs)
+        if a[name] is not None and b[name] is not None and a[name] != b[name]
+    }

@@ -1,0 +1,236 @@
+"""One night: which runs are new or changed, their rows, written once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from tracekit.errors import TracekitError
+from tracekit.fleet.lake import Entry, Lake
+from tracekit.fleet.lock import held
+from tracekit.fleet.store import FleetStore
+from tracekit.fleet.tables import SCHEMA_VERSION
+from tracekit.version import __version__
+
+Row = dict[str, Any]
+Tables = Mapping[str, Sequence[Row]]
+
+BATCH_COUNT = 100
+"""Runs whose rows are in memory and written at once: a backlog of a year is many nights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rolled:
+    """What a rollup did, or with ``--dry-run`` would do."""
+
+    done: tuple[str, ...] = ()
+    """Runs that were diagnosed, by date and name."""
+    failed: tuple[tuple[str, str], ...] = ()
+    """Runs that could not be, and why."""
+    unchanged_count: int = 0
+    """Runs that the tables held already."""
+    gone_count: int = 0
+    """Runs that the tables hold and the lake no longer has: their rows stay."""
+    dates: tuple[str, ...] = field(default=())
+    """Dates of what was done."""
+
+
+Diagnose = Callable[[Entry], Tables]
+
+
+def rolled_up(
+    lake: Lake,
+    *,
+    date: str | None = None,
+    since: str | None = None,
+    dry_run: bool = False,
+    workers: int = 1,
+    memory_bytes: int | None = None,
+    config: Mapping[str, Any] | None = None,
+    diagnose: Diagnose | None = None,
+) -> Rolled:
+    """Bring what the tables hold up to the lake: of one date, or since one, or all.
+
+    Runs whose generation the tables hold already are not read. A run that fails is named and
+    never stops the others. StoreError where another rollup is at work, or the tables are broken.
+    """
+    store = FleetStore(lake.fleet)
+    if dry_run:
+        return _planned(lake, store, date, since)[0]
+    with held(lake.root / "rollup.lock") as alive:
+        plan, pending = _planned(lake, store, date, since)
+        ask = diagnose or partial(_diagnosed_here, memory_bytes=memory_bytes, config=config)
+        is_alone = diagnose is not None or workers == 1
+        done: list[str] = []
+        failed = [*plan.failed]
+        for batch in _batches(pending):
+            if is_alone:
+                told = _in_turn(ask, batch)
+            else:
+                told = _in_processes(batch, workers, memory_bytes, config)
+            good, bad = _written(store, batch, told, alive)
+            done += good
+            failed += bad
+    dates = {e.card.date for e in pending if e.card and e.name in set(done)}
+    return Rolled(
+        done=tuple(done),
+        failed=tuple(failed),
+        unchanged_count=plan.unchanged_count,
+        gone_count=plan.gone_count,
+        dates=tuple(sorted(dates)),
+    )
+
+
+def _planned(
+    lake: Lake, store: FleetStore, date: str | None, since: str | None
+) -> tuple[Rolled, list[Entry]]:
+    ledger = store.ledger()
+    entries = list(lake.entries(since=date or since, until=date))
+    if date is None and since is None:
+        failed = [(e.name, e.damage or "") for e in entries if e.card is None]
+    else:  # what cannot be opened has no date
+        failed = [(e.name, e.damage or "") for e in lake.entries() if e.card is None]
+    cards = [e for e in entries if e.card is not None]
+    pending = [e for e in cards if not _is_held(ledger.get(e.name), e)]
+    gone = set(ledger) - set(lake.names())
+    return (
+        Rolled(
+            done=tuple(e.name for e in pending),
+            failed=tuple(failed),
+            unchanged_count=len(cards) - len(pending),
+            gone_count=len(gone),
+            dates=tuple(sorted({e.card.date for e in pending if e.card})),
+        ),
+        pending,
+    )
+
+
+def _is_held(row: Row | None, entry: Entry) -> bool:
+    return (
+        row is not None
+        and entry.card is not None
+        and row["state"] == "done"
+        and row["key"] == entry.card.key
+        and row["schema_version"] == SCHEMA_VERSION
+    )
+
+
+def _batches(pending: Sequence[Entry]) -> Iterator[list[Entry]]:
+    for first in range(0, len(pending), BATCH_COUNT):
+        yield [*pending[first : first + BATCH_COUNT]]
+
+
+Told = Iterable[tuple[Entry, Tables | str]]
+"""Of each run its rows, or why there are none."""
+
+
+def _written(
+    store: FleetStore, batch: Sequence[Entry], told: Told, alive: Callable[[], None]
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """The rows of some runs, in place of what the tables had of them."""
+    before = store.ledger()
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    # Rows of an earlier generation may stand under another date: it stays written until the rows
+    # of this one are whole.
+    begun = {}
+    for entry in batch:
+        row = _ledger_row(entry, "begun", at)
+        earlier = before.get(entry.name, {}).get("dates") or ()
+        begun[entry.name] = {**row, "dates": sorted({*row["dates"], *earlier})}
+    store.write_ledger([*begun.values()])
+    tables: dict[str, list[Row]] = {}
+    failed: list[tuple[str, str]] = []
+    for entry, said in told:
+        alive()
+        if isinstance(said, str):
+            failed.append((entry.name, said))
+            continue
+        for name, rows in said.items():
+            tables.setdefault(name, []).extend(rows)
+    store.replace(tables, begun, {d for row in begun.values() for d in row["dates"]})
+    reasons = dict(failed)
+    store.write_ledger(
+        [
+            _ledger_row(e, "failed" if e.name in reasons else "done", at, reasons.get(e.name))
+            for e in batch
+        ]
+    )
+    return [e.name for e in batch if e.name not in reasons], failed
+
+
+def _ledger_row(entry: Entry, state: str, at: str, reason: str | None = None) -> Row:
+    card = entry.card
+    assert card is not None  # noqa: S101  # only runs with a card are rolled up
+    return {
+        "run": entry.name,
+        "date": card.date,
+        "dates": [card.date],
+        "key": card.key,
+        "schema_version": SCHEMA_VERSION,
+        "tracekit_version": __version__,
+        "state": state,
+        "reason": reason,
+        "at_utc": at,
+    }
+
+
+def _in_turn(ask: Diagnose, batch: Sequence[Entry]) -> Told:
+    for entry in batch:
+        try:
+            yield entry, ask(entry)
+        except Exception as error:  # one bad run never stops the night
+            yield entry, _reason(error)
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, TracekitError):
+        return error.message
+    if isinstance(error, BrokenProcessPool):
+        return "its process was killed: out of memory?"
+    return f"internal error, a bug of tracekit: {type(error).__name__}"
+
+
+def _in_processes(
+    batch: Sequence[Entry],
+    workers: int,
+    memory_bytes: int | None,
+    config: Mapping[str, Any] | None,
+) -> Told:
+    """As ``_in_turn``, spread over processes; whoever kills one is found by asking alone."""
+    share = memory_bytes // workers if memory_bytes else None
+    ask = partial(_diagnosed_here, memory_bytes=share, config=config)
+    left: list[Entry] = []
+    with _pool(workers) as pool:
+        for entry, future in [(e, pool.submit(ask, e)) for e in batch]:
+            try:
+                yield entry, future.result()
+            except BrokenProcessPool:
+                left.append(entry)
+            except Exception as error:
+                yield entry, _reason(error)
+    for entry in left:
+        with _pool(1) as pool:
+            yield from _in_turn(lambda e, pool=pool: pool.submit(ask, e).result(), [entry])  # type: ignore[misc]  # a lambda's default has no type
+
+
+def _pool(workers: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+
+
+def _diagnosed_here(
+    entry: Entry, *, memory_bytes: int | None, config: Mapping[str, Any] | None
+) -> Tables:
+    from tracekit import api
+    from tracekit.fleet.rows import rows_of
+
+    card = entry.card
+    assert card is not None  # noqa: S101  # only runs with a card are rolled up
+    with api.open(Path(entry.path), memory_bytes=memory_bytes) as run:
+        return rows_of(card, run, run.diagnose(config=config))

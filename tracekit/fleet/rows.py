@@ -1,0 +1,275 @@
+"""What the diagnosis of one run says, as rows of the fleet's tables."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tracekit.fleet.lake import Card
+
+if TYPE_CHECKING:
+    from tracekit.api import OpenRun
+    from tracekit.findings import Finding
+    from tracekit.report.model import Report
+
+Row = dict[str, Any]
+
+PLACE_OWNERS = ("hardware", "network", "platform")
+"""Whose findings lie on machines and links: drain or repair, not change of a program."""
+HOURS_A_DAY = 24.0
+NS_PER_S = 1e9
+
+
+def family_of(card: Card) -> str | None:
+    """Runs that may be compared: the signature, where a description says what work it is of; with
+    the job's name where one says that alone. None otherwise: equal signatures of a size and a GPU
+    may be of any two models."""
+    if card.signature is None:
+        return None
+    if card.is_described:
+        return card.signature
+    if card.job_name is None:
+        return None
+    text = f"{card.signature}\0{card.job_name}"
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def rows_of(card: Card, run: OpenRun, report: Report) -> dict[str, list[Row]]:
+    """Rows by table."""
+    ranks = _ranks(run)
+    names = {r["rank"]: _gpu_name(r["device"], r["host"]) for r in ranks}
+    findings = report.document.findings
+    tables = {
+        "job": [_job(card, report)],
+        "step": _steps(run),
+        "rank": ranks,
+        "host": _hosts(card, ranks, findings),
+        "gpu": _gpus(ranks, names, findings),
+        "link": _links(run, findings),
+        "collective": _collectives(report),
+        "finding": [_finding(f, report) for f in findings],
+        "budget": _budget(card, report),
+    }
+    own = {"date": card.date, "run": card.name}
+    return {name: [{**own, **row} for row in rows] for name, rows in tables.items()}
+
+
+def _job(card: Card, report: Report) -> Row:
+    document = report.document
+    step = document.metrics.step_time
+    overlap = document.metrics.overlap
+    carrying = report.finding(document.verdict.finding or "")
+    files = document.inputs
+    return {
+        "family": family_of(card),
+        "job_name": card.job_name,
+        "start_utc": card.start_utc,
+        "signature": card.signature,
+        "model": card.model,
+        "layout": card.layout,
+        "world_size": document.run.world_size,
+        "ranks_count": document.coverage.ranks_traced,
+        "hosts": list(card.hosts),
+        "gpu_model": card.gpu_model,
+        "framework": card.framework,
+        "torch_version": card.torch_version,
+        "cuda_version": card.cuda_version,
+        "nccl_version": card.nccl_version,
+        "driver_version": card.driver_version,
+        "steps_count": step.steps_count if step else 0,
+        "step_mean_s": step.mean_s if step else None,
+        "place_cost_s": _place_cost_s(report),
+        "overlap_ratio": overlap.overlap_ratio if overlap else None,
+        "window_s": document.run.window_s,
+        "verdict": document.verdict.kind,
+        "verdict_rule": carrying.rule if carrying else None,
+        "sentence": document.verdict.sentence,
+        "inputs_count": len(files),
+        "inputs_bad_count": sum(f.status in ("partial", "empty", "unreadable") for f in files),
+        "rules_unchecked_count": len(document.not_checked),
+    }
+
+
+def is_of_place(finding: Finding) -> bool:
+    """Whether it says that machines or links are at fault, and is no symptom of another."""
+    scope = finding.scope
+    return (
+        finding.owner in PLACE_OWNERS
+        and not finding.explained_by
+        and finding.severity != "note"
+        and bool(scope.hosts or scope.devices or scope.links)
+    )
+
+
+def _place_cost_s(report: Report) -> float | None:
+    """What machines and links cost of a step, by the budget, whose parts never overlap; None where
+    the verdict is such a finding without a price."""
+    places = {f.id: f for f in report.findings if is_of_place(f)}
+    if (found := places.get(report.verdict.finding or "")) and found.impact.s_per_step is None:
+        return None
+    return sum(p.s_per_step for p in report.document.step_budget if p.finding in places)
+
+
+def _steps(run: OpenRun) -> list[Row]:
+    rows = []
+    for row in run.answers.rows("step_time_summary"):
+        times = {f"{n}_s": _seconds(row[f"{n}_ns"]) for n in ("mean", "p50", "p95", "p99", "max")}
+        rows.append({"rank": row["rank"], "steps_count": row["steps_count"], **times})
+    return rows
+
+
+def _seconds(value_ns: float | None) -> float | None:
+    return None if value_ns is None else value_ns / NS_PER_S
+
+
+def _ranks(run: OpenRun) -> list[Row]:
+    con = run.run.prepare(["rank"])
+    chosen = run.run.selection.attempt
+    found = con.execute(
+        "SELECT attempt, rank, host, device_id FROM rank ORDER BY attempt, rank"
+    ).fetchall()
+    last = max((r[0] for r in found), default=None) if chosen is None else chosen
+    late = {r["rank"]: r for r in run.answers.rows("straggler") if r["attempt"] == last}
+    return [
+        {
+            "rank": rank,
+            "host": host,
+            "device": device,
+            "lateness_ratio": late.get(rank, {}).get("lateness_ratio"),
+            "compute_ratio": late.get(rank, {}).get("compute_ratio"),
+        }
+        for attempt, rank, host, device in found
+        if attempt == last
+    ]
+
+
+def _gpu_name(device: str | None, host: str | None) -> str | None:
+    """A name that no other GPU of the fleet has: a PCI address is its host's only."""
+    if device is None or device.upper().startswith("GPU-"):
+        return device
+    return f"{host} {device}" if host is not None else None
+
+
+def _places(named: Iterable[tuple[str, Finding]]) -> dict[str, Row]:
+    """Rules and costs by name of the place."""
+    rules: dict[str, set[str]] = defaultdict(set)
+    costs: dict[str, list[float]] = defaultdict(list)
+    for name, finding in named:
+        rules[name].add(finding.rule)
+        if finding.impact.gpu_hours_per_day is not None:
+            costs[name].append(finding.impact.gpu_hours_per_day)
+    return {
+        name: {"rules": sorted(found), "gpu_hours_per_day": max(costs[name], default=None)}
+        for name, found in rules.items()
+    }
+
+
+_CLEAN: Row = {"rules": [], "gpu_hours_per_day": None}
+
+
+def _hosts(card: Card, ranks: Sequence[Row], findings: Sequence[Finding]) -> list[Row]:
+    """Every host of the run; a finding that names more than half of them lies on none."""
+    everybody = set(card.hosts)
+    most = max(1, len(everybody) // 2)
+    places = _places(
+        (host, f)
+        for f in findings
+        if is_of_place(f) and len(f.scope.hosts) <= most
+        for host in f.scope.hosts
+    )
+    counts: dict[str, int] = defaultdict(int)
+    for row in ranks:
+        counts[row["host"]] += 1
+    return [
+        {"host": host, "ranks_count": counts.get(host, 0), **places.get(host, _CLEAN)}
+        for host in sorted(everybody | set(places))
+    ]
+
+
+def _gpus(
+    ranks: Sequence[Row], names: Mapping[int, str | None], findings: Sequence[Finding]
+) -> list[Row]:
+    hosts = {names[r["rank"]]: r["host"] for r in ranks if names[r["rank"]] is not None}
+
+    def of(finding: Finding) -> set[str]:
+        # A rank's GPU where the identity is known, else as the counters name it.
+        known = {names.get(rank) for rank in finding.scope.ranks} - {None}
+        if known and len(known) >= len(finding.scope.devices):
+            return {name for name in known if name is not None}
+        host = finding.scope.hosts[0] if len(finding.scope.hosts) == 1 else None
+        found = {_gpu_name(d, host) for d in finding.scope.devices}
+        return {name for name in found if name is not None}
+
+    wanted = [f for f in findings if is_of_place(f) and f.scope.devices]
+    places = _places((name, f) for f in wanted for name in of(f))
+    everybody = {name for name in names.values() if name is not None} | set(places)
+    return [
+        {"gpu": name, "host": hosts.get(name), **places.get(name, _CLEAN)}
+        for name in sorted(everybody)
+    ]
+
+
+def _links(run: OpenRun, findings: Sequence[Finding]) -> list[Row]:
+    seen = {
+        f"{row['node']}:{row['port']}"
+        for row in run.answers.rows("port_counters")
+        if row["node"] is not None and row["port"] is not None
+    }
+    # A port without its node is not told from those of other hosts.
+    wanted = [(link, f) for f in findings if is_of_place(f) for link in f.scope.links]
+    places = _places((link, f) for link, f in wanted if link in seen)
+    return [{"link": link, **places.get(link, _CLEAN)} for link in sorted(seen)]
+
+
+def _collectives(report: Report) -> list[Row]:
+    return [
+        {
+            "group_kind": t.group_kind,
+            "op": t.op,
+            "calls_per_step": t.calls_per_step,
+            "bytes_per_step": t.bytes_per_step,
+            "expected_bytes": t.expected_bytes,
+        }
+        for t in report.metrics.traffic
+    ]
+
+
+def _finding(finding: Finding, report: Report) -> Row:
+    scope = finding.scope
+    return {
+        "finding": finding.id,
+        "rule": finding.rule,
+        "severity": str(finding.severity),
+        "confidence": str(finding.confidence.level),
+        "owner": finding.owner,
+        "is_verdict": finding.id == report.verdict.finding,
+        "is_explained": bool(finding.explained_by),
+        "ranks": list(scope.ranks),
+        "hosts": list(scope.hosts),
+        "devices": list(scope.devices),
+        "links": list(scope.links),
+        "s_per_step": finding.impact.s_per_step,
+        "gpu_hours_per_day": finding.impact.gpu_hours_per_day,
+        "summary": finding.summary,
+    }
+
+
+def _budget(card: Card, report: Report) -> list[Row]:
+    """Parts of the step as GPU-hours of a day: of the whole job, which waits as one."""
+    parts = report.document.step_budget
+    step_s = sum(p.s_per_step for p in parts)
+    world = report.document.run.world_size or card.ranks_count
+    if step_s <= 0 or not world:
+        return []
+    rules = {f.id: f.rule for f in report.findings}
+    return [
+        {
+            "part": p.part,
+            "finding": p.finding,
+            "rule": rules.get(p.finding or ""),
+            "gpu_hours_per_day": p.s_per_step / step_s * world * HOURS_A_DAY,
+        }
+        for p in parts
+    ]

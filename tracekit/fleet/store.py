@@ -1,0 +1,146 @@
+"""The fleet's tables in Delta Lake: one commit a table and night, a ledger around them.
+
+    LAKE/fleet/<table>/     a Delta table, partitioned by date
+    LAKE/fleet/ledger/      which runs the tables hold
+
+A night writes "begun" for its runs into the ledger, replaces their rows table by table, and writes
+"done". Killed anywhere, the next rollup finds them begun and replaces the same rows by equal ones;
+who reads takes only rows of runs that are done under that date. So tables never differ by how
+often, or by whom, a night was written: rows hold no time of writing, only the ledger does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracekit.errors import StoreError, UsageError
+from tracekit.fleet.tables import LEDGER, TABLES, table
+from tracekit.schema import Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Row = dict[str, Any]
+Rows = Mapping[str, Sequence[Row]]
+"""Rows by table."""
+
+COMMIT_TRIES = 8
+FIRST_WAIT_S = 0.1
+_CONFIGURATION = {"delta.checkpointInterval": "20"}
+"""A table is opened by its last checkpoint and the commits since: a night must not read all nights
+that ever were."""
+
+
+def check_installed() -> None:
+    """UsageError where Delta Lake is not installed."""
+    try:
+        import deltalake  # noqa: F401
+    except ImportError:
+        raise UsageError(
+            "a fleet's tables need the package deltalake", hint="pip install 'tracekit[fleet]'"
+        ) from None
+
+
+class FleetStore:
+    """The fleet's tables below a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        check_installed()
+        self.folder = folder
+
+    def ledger(self) -> dict[str, Row]:
+        """What the ledger says of each run."""
+        return {row["run"]: row for row in self._read(LEDGER)}
+
+    def write_ledger(self, rows: Sequence[Row]) -> None:
+        """Replace what the ledger says of some runs."""
+        if rows:
+            self._replace(LEDGER, rows, {"run": {r["run"] for r in rows}})
+
+    def replace(self, rows: Rows, names: Iterable[str], dates: Iterable[str]) -> None:
+        """Let the rows of some runs be these, and no others on these dates."""
+        keys = {"run": set(names), "date": set(dates)}
+        if keys["run"] and keys["date"]:
+            for each in TABLES:
+                self._replace(each, rows.get(each.name, ()), keys)
+
+    def rows(self, name: str, since: str | None = None, until: str | None = None) -> list[Row]:
+        """Rows of a table between two dates (both included), in the order of its grain; only
+        those of runs that are done."""
+        done = {r: row["date"] for r, row in self.ledger().items() if row["state"] == "done"}
+        each = table(name)
+        found = [r for r in self._read(each, since, until) if done.get(r["run"]) == r["date"]]
+        return sorted(found, key=lambda r: [(r[g] is not None, r[g]) for g in each.grain])
+
+    def _path(self, each: Table) -> str:
+        return str(self.folder / each.name)
+
+    def _read(self, each: Table, since: str | None = None, until: str | None = None) -> list[Row]:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        bounds = [(">=", since), ("<=", until)]
+        filters = [("date", op, value) for op, value in bounds if value is not None]
+        try:
+            found = DeltaTable(self._path(each))
+            rows = found.to_pyarrow_table(filters=filters or None).to_pylist()
+        except TableNotFoundError:
+            return []
+        except (DeltaError, OSError) as error:
+            raise StoreError(
+                f"{self._path(each)}: cannot be read ({type(error).__name__})",
+                hint="remove the folder fleet, and tracekit rollup makes it again from the runs",
+            ) from None
+        names = [c.name for c in each.columns]
+        return [{n: row.get(n) for n in names} for row in rows]  # older rows lack newer columns
+
+    def _replace(self, each: Table, rows: Sequence[Row], keys: Mapping[str, Iterable[str]]) -> None:
+        """One commit: rows of these keys go, these come. Again where another writer was faster."""
+        from deltalake import DeltaTable, write_deltalake
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
+        data = _arrow(each, rows)
+        where = " AND ".join(
+            f"{name} IN ({', '.join(map(_quoted, sorted(values)))})"
+            for name, values in sorted(keys.items())
+        )
+        path = self._path(each)
+        for tried in range(COMMIT_TRIES):
+            is_there = DeltaTable.is_deltatable(path)
+            if not is_there and not rows:
+                return
+            try:
+                if is_there:
+                    write_deltalake(
+                        path, data, mode="overwrite", predicate=where, schema_mode="merge"
+                    )
+                else:
+                    parts = ["date"] if each is not LEDGER else None
+                    write_deltalake(
+                        path, data, mode="error", partition_by=parts, configuration=_CONFIGURATION
+                    )
+                return
+            except DeltaError as error:
+                was_made = not is_there and DeltaTable.is_deltatable(path)
+                if not was_made and not isinstance(error, CommitFailedError):
+                    raise StoreError(
+                        f"{path}: cannot be written ({type(error).__name__})",
+                        hint="remove the folder fleet, and tracekit rollup makes it again",
+                    ) from None
+                time.sleep(FIRST_WAIT_S * 2**tried)
+        raise StoreError(
+            f"{path}: {COMMIT_TRIES} other writers were faster", hint="try again when they are done"
+        )
+
+
+def _arrow(each: Table, rows: Sequence[Row]) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.Table.from_pylist([dict(row) for row in rows], schema=each.arrow_schema())
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

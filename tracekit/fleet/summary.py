@@ -1,0 +1,163 @@
+"""A night in words that fit in a mail, as Markdown for a chat, and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from tracekit.fleet.night import Night, regression_severity
+from tracekit.fleet.offenders import Offender
+from tracekit.fleet.regressions import FamilyChange, Regression
+from tracekit.report.json import plain
+from tracekit.wording import cut, plural, safe, seconds, share, some
+
+SHOWN_FAMILIES = 4
+SHOWN_LOSSES = 5
+SHOWN_NAMES = 4
+LEAST_LOSS_RATIO = 0.001
+"""What costs less of a night's GPU-hours is not told."""
+SHOWN_REASON = 160
+"""Characters of why a run failed."""
+NOUNS = {"host": "Host", "gpu": "GPU", "link": "Port"}
+
+
+def to_text(night: Night, lake: Path) -> str:
+    """For a mail: what is new first, nothing that takes a second look to find."""
+    parts = [_head(night)]
+    parts += [("NEW       " if r.is_new else "STANDING  ") + _regression(r) for r in _sorted(night)]
+    for one in sorted(night.offenders, key=lambda o: not o.is_new):
+        parts.append(("NEW       " if one.is_new else "STANDING  ") + _offender(one))
+    if not night.regressions and not night.offenders:
+        parts.append("Nothing got slower, and no host, GPU or port stands out.")
+    parts += [f"{'LOST':<10}{line}" for line in _losses(night)]
+    parts += [f"{'DATA':<10}{line}" for line in _data(night)]
+    runs = [run for r in night.regressions for f in r.families[:1] for run in f.runs[:1]]
+    runs += [run for o in night.offenders for run in o.runs[-1:]]
+    if runs:
+        parts.append(f"{'MORE':<10}tracekit diagnose {lake / 'runs' / runs[0]}")
+    return "".join(f"{part}\n" for part in parts)
+
+
+def to_markdown(night: Night, lake: Path) -> str:
+    """The same for a chat."""
+    lines = [f"### {_head(night)}", ""]
+    for r in _sorted(night):
+        lines.append(f"- **{'new' if r.is_new else 'standing'}** {_marked(_regression(r))}")
+    for one in sorted(night.offenders, key=lambda o: not o.is_new):
+        lines.append(f"- **{'new' if one.is_new else 'standing'}** {_marked(_offender(one))}")
+    if not night.regressions and not night.offenders:
+        lines.append("Nothing got slower, and no host, GPU or port stands out.")
+    lines += [f"- lost: {_marked(line)}" for line in _losses(night)]
+    lines += [f"- data: {_marked(line)}" for line in _data(night)]
+    return "\n".join(lines) + "\n"
+
+
+def to_json(night: Night) -> str:
+    """The same for programs; ASCII, no NaN."""
+    said = plain(night)
+    for row, one in zip(said["regressions"], night.regressions, strict=True):
+        row["slower_ratio"] = one.slower_ratio
+        row["severity"] = str(regression_severity(one))
+    return json.dumps({"schema_version": 1, **said}, indent=1, allow_nan=False) + "\n"
+
+
+def _marked(text: str) -> str:
+    """Names come from files: no markup, no mention of anybody."""
+    for char in "\\`*_[]<>|@#":
+        text = text.replace(char, f"\\{char}" if char not in "@<" else f"&#{ord(char)};")
+    return text
+
+
+def _sorted(night: Night) -> list[Regression]:
+    return sorted(night.regressions, key=lambda r: not r.is_new)
+
+
+def _head(night: Night) -> str:
+    rolled = night.rolled
+    words = [plural(night.quality.jobs_count, "run")]
+    if rolled.done:
+        words.append(f"{len(rolled.done)} new")
+    if rolled.failed:
+        words.append(f"{len(rolled.failed)} failed")
+    return f"Night of {night.date}: {', '.join(words)}"
+
+
+def _percent(ratio: float) -> str:
+    return f"+{share(ratio)}"
+
+
+def _family(family: FamilyChange) -> str:
+    name = safe(family.job_name or family.family)
+    return f"{name} {seconds(family.before_s)} to {seconds(family.after_s)}"
+
+
+def _regression(one: Regression) -> str:
+    told = some([_family(f) for f in one.families], SHOWN_FAMILIES)
+    if len(one.families) > 1:
+        head = f"{plural(len(one.families), 'family')} of jobs".replace("familys", "families")
+        head += f" {_percent(one.slower_ratio)} a step since {one.date}: {told}."
+    else:
+        first = one.families[0]
+        before = plural(first.before_count, "run")
+        head = f"{_percent(one.slower_ratio)} a step since {one.date}: {told} (against {before})."
+    if one.change is not None:
+        name, old, new = one.change
+        head += f" At that date: {name.removesuffix('_version')} {safe(old)} to {safe(new)}."
+        if one.unmoved_count:
+            head += f" Against: {one.unmoved_count} others changed so and are not slower."
+        return head
+    first = one.families[0]
+    hints = []
+    if first.new_rules:
+        hints.append(f"verdicts since then: {', '.join(first.new_rules)}")
+    if first.new_hosts:
+        hints.append(f"hosts since then: {some([safe(h) for h in first.new_hosts], SHOWN_NAMES)}")
+    return head + (f" {'; '.join(hints).capitalize()}." if hints else " No version changed.")
+
+
+def _offender(one: Offender) -> str:
+    cost = ""
+    if one.gpu_hours_per_day is not None:
+        cost = f", up to {one.gpu_hours_per_day:,.0f} GPU-hours a day"
+    return (
+        f"{NOUNS[one.kind]} {safe(one.name)}: {', '.join(one.rules[:3])} in {one.bad_count} of its "
+        f"{plural(one.runs_count, 'run')} in {plural(one.days, 'day')}, first {one.since}{cost} "
+        f"(others {share(one.others_ratio)} of runs, q {one.q_value:.1g})."
+    )
+
+
+def _losses(night: Night) -> list[str]:
+    total = night.gpu_hours_per_day
+    if total <= 0:
+        return []
+    return [
+        f"{loss.cause}: {loss.gpu_hours_per_day:,.0f} of {total:,.0f} GPU-hours a day "
+        f"({share(loss.gpu_hours_per_day / total)}), {plural(loss.runs_count, 'run')}"
+        for loss in night.losses[:SHOWN_LOSSES]
+        if loss.gpu_hours_per_day >= LEAST_LOSS_RATIO * total
+    ]
+
+
+def _data(night: Night) -> list[str]:
+    quality = night.quality
+    lines = [
+        f"failed: {safe(name)}: {safe(cut(why, SHOWN_REASON))}"
+        for name, why in night.rolled.failed[:SHOWN_NAMES]
+    ]
+    if len(night.rolled.failed) > SHOWN_NAMES:
+        lines.append(f"failed: {len(night.rolled.failed) - SHOWN_NAMES} more runs")
+    if night.is_short:
+        lines.append(
+            f"{plural(quality.jobs_count, 'run')}, usually {quality.usual_jobs_count:g}: "
+            "what is missing is not judged"
+        )
+    lines += _some("without steps", quality.without_steps)
+    lines += _some("read in part, or with ranks missing", quality.partial)
+    lines += _some("compared with no other run", quality.not_comparable)
+    return lines
+
+
+def _some(what: str, names: Sequence[str]) -> list[str]:
+    told = some([safe(n) for n in names], SHOWN_NAMES)
+    return [f"{what}: {plural(len(names), 'run')} ({told})"] if names else []

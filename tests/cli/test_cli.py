@@ -72,10 +72,10 @@ Tracekit = Callable[..., Done]
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty folder as cwd, and a cache of the test's own."""
+    """An empty folder as cwd; the cache is that of the file, so traces of several tests are read
+    once."""
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
-    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("TRACEKIT_DEBUG", raising=False)
 
 
@@ -800,7 +800,7 @@ def test_names_from_files_cannot_steer_the_terminal(tracekit: Tracekit, tmp_path
         ["cache"],
         ["diagnose", tmp_path / "none\x1b[31m\x07\u202e\nhint: x.json"],
         ["ingest", archive, "--run", tmp_path / "\x07run"],
-        ["diagnose", damaged, trace],
+        ["diagnose", damaged, trace, *ONE_RULE],
         ["sql", trace, "SELECT \x07\u202e FROM source"],
         ["sql", trace, "SELECT 1", "-o", "no\x07\u202e/folder"],
         ["explain", "no\x07\u202e"],
@@ -1008,7 +1008,10 @@ def test_sources_say_what_each_file_is_and_why(tracekit: Tracekit, tmp_path: Pat
     assert "2 of 4 files" in done.err
 
 
-def test_the_cache_can_be_seen_and_cleared(tracekit: Tracekit, slow: Path) -> None:
+def test_the_cache_can_be_seen_and_cleared(
+    tracekit: Tracekit, slow: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path / "cache"))
     assert tracekit("cache").out == ""
     tracekit("query", slow, "step_time")
     seen = tracekit("cache")

@@ -17,6 +17,7 @@ from soaks import soak
 from tracekit import api, cache, catalog, kept, macros
 from tracekit.api import OpenRun
 from tracekit.cli import main
+from tracekit.errors import QueryError
 from tracekit.kept import Kept
 from tracekit.runs import build
 from tracekit.schema import TABLES
@@ -44,10 +45,44 @@ def test_only_what_the_queries_need_is_made() -> None:
         views, made_macros = made(run)
         assert views == set(catalog.find("gc_pause").reads) - {"source_context"}
         assert "host_stalls" in made_macros and "rank_compute" not in made_macros
-        run.rows("SELECT count(*) FROM gpu_op")
+
+
+def test_only_what_a_statement_names_is_made() -> None:
+    with tracekit.open(RECORDED / "ddp-gc-pause") as run:
+        assert run.rows("SELECT count(*) FROM HOST_op").to_pylist() != [{"count_star()": 0}]
+        assert made(run) == ({"host_op"}, set())
+        run.rows("SELECT count(*) FROM query_table('annotation')")
+        assert made(run) == ({"host_op", "annotation"}, set())
+        run.rows("SELECT * FROM Judged_Steps('steps')")
         views, made_macros = made(run)
-        assert views == {t.name for t in TABLES} - {"source_context"}
-        assert made_macros == set(macros.macros())
+        assert views >= set(macros.macros()["judged_steps"].reads)
+        assert made_macros == macros.used_by("judged_steps")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT view_name FROM duckdb_views()",
+        "SELECT table_name FROM information_schema.tables",
+        "SELECT * FROM (SHOW TABLES)",
+        "SELECT * FROM query_table('host' || '_op')",
+    ],
+)
+def test_what_names_no_table_finds_all_of_them(text: str) -> None:
+    with tracekit.open(RECORDED / "ddp-gc-pause") as run:
+        assert run.rows(text).num_rows >= len(TABLES)
+        assert made(run) == (
+            {t.name for t in TABLES} - {"source_context"},
+            set(macros.macros()),
+        )
+
+
+def test_a_wrong_name_is_told_with_those_that_are_like_it() -> None:
+    with tracekit.open(RECORDED / "ddp-gc-pause") as run:
+        with pytest.raises(QueryError, match="Did you mean .*collective"):
+            run.rows("SELECT * FROM colective")
+        with pytest.raises(QueryError, match="Did you mean .*judged_steps"):
+            run.rows("SELECT * FROM juged_steps('steps')")
 
 
 # ---------------------------------------------------------------- kept answers

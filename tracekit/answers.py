@@ -7,6 +7,7 @@ them most queries need ten.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +15,11 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from tracekit import catalog
+from tracekit import catalog, macros
 from tracekit.errors import QueryError
 from tracekit.kept import Figure, Kept, Rows
 from tracekit.runs import available_cpus
+from tracekit.schema import TABLES
 from tracekit.store import Run, beside
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Figure)
 
 NO_PARAMS: Mapping[str, object] = {}
+_ASKS_WHAT_THERE_IS = re.compile(
+    r"information_schema|duckdb_|pg_|sqlite_|show|describe|summarize|pragma", re.IGNORECASE
+)
 QUERY_THREADS = 4
 """Queries of a small run that run at a time: more share too little memory."""
 
@@ -46,11 +51,29 @@ class Answers:
         asked = None if queries is None else tuple(queries)
         reads = None if asked is None else [name for query in asked for name in query.reads]
         text = None if asked is None else "\n".join(query.sql for query in asked)
-        con = self._run.prepare(reads)
+        return self._with_macros(self._run.prepare(reads), text)
+
+    def _with_macros(
+        self, con: duckdb.DuckDBPyConnection, text: str | None
+    ) -> duckdb.DuckDBPyConnection:
+        assert isinstance(self._run, Run)  # noqa: S101  # a connection has all macros
         self._macros |= catalog.load_macros(
             con, text, may_have_hosts=self._run.may_have_hosts, loaded=self._macros
         )
         return con
+
+    def con_naming(self, text: str) -> duckdb.DuckDBPyConnection:
+        """The connection with the views and macros that a statement names.
+
+        With all where it may ask what there is, which names nothing.
+        """
+        if not isinstance(self._run, Run) or _ASKS_WHAT_THERE_IS.search(text):
+            return self.con()
+        text = text.lower()
+        used = macros.used_by(text)
+        words = set(re.findall(r"\w+", text)).union(*(macros.macros()[m].reads for m in used))
+        con = self._run.prepare([table.name for table in TABLES if table.name in words])
+        return self._with_macros(con, text)
 
     @cached_property
     def kept(self) -> Kept | None:

@@ -19,7 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit import cache, runs, store
-from tracekit.errors import DamagedRunError, RunWriteError, StoreError, TracekitError, UsageError
+from tracekit.errors import (
+    DamagedRunError,
+    QueryError,
+    RunWriteError,
+    StoreError,
+    TracekitError,
+    UsageError,
+)
 from tracekit.schema import REGISTRY_VERSION
 from tracekit.store import Selection
 from tracekit.store.manifest import Manifest, load
@@ -127,7 +134,12 @@ class OpenRun:
 
     def rows(self, text: str) -> pa.Table:
         """Rows of one SELECT over the run's views as an Arrow table."""
-        return store.rows_of(self.con, text)
+        try:
+            return store.rows_of(self.answers.con_naming(text), text)
+        except QueryError as error:
+            if not error.message.startswith(("Binder Error", "Catalog Error")):
+                raise
+        return store.rows_of(self.con, text)  # what it calls otherwise is there too, or is proposed
 
     def diagnose(
         self,
@@ -261,7 +273,7 @@ class OpenRun:
         from tracekit.schema import TABLES
 
         derived = [t.name for t in TABLES if t.kind == "derived"]
-        con = self.con
+        con = self.run.prepare(derived)
         return {name: con.table(name).to_arrow_table() for name in derived}
 
     def close(self) -> None:

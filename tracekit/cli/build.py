@@ -119,5 +119,5 @@ def job(
 
     check_target(output, force)
     with open_target(paths, given, None, workers, memory) as run:
-        description, provenance = infer_job(run.con, run.derived_tables(), run.job)
+        description, provenance = infer_job(run.run.con, run.derived_tables(), run.job)
         write_text(to_toml(description, provenance), output)

@@ -79,9 +79,9 @@ def test_what_names_no_table_finds_all_of_them(text: str) -> None:
 
 def test_a_wrong_name_is_told_with_those_that_are_like_it() -> None:
     with tracekit.open(RECORDED / "ddp-gc-pause") as run:
-        with pytest.raises(QueryError, match="Did you mean .*collective"):
+        with pytest.raises(QueryError, match=r"Did you mean .*collective"):
             run.rows("SELECT * FROM colective")
-        with pytest.raises(QueryError, match="Did you mean .*judged_steps"):
+        with pytest.raises(QueryError, match=r"Did you mean .*judged_steps"):
             run.rows("SELECT * FROM juged_steps('steps')")
 
 

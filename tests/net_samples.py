@@ -206,6 +206,14 @@ SAMPLES: tuple[Sample, ...] = (
         7,
     ),
     Sample(
+        "fabric",
+        "map of the fabric",
+        "ibnetdiscover.txt",
+        'Switch\t41 "S-b83fd203006b4a90"\t\t# "MF0;leaf01:MQM8700/U1" enhanced port 0 lid 3 lmc 0\n'
+        '[1]\t"H-0c42a10300605e88"[1](c42a10300605e88) \t\t# "gpu-01 mlx5_0" lid 12 4xHDR\n',
+        0,
+    ),
+    Sample(
         "telegraf",
         "points of ports",
         "metrics.out",

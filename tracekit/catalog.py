@@ -140,6 +140,7 @@ QUERY_FILES: tuple[str, ...] = (
     "nsys/cuda_api_sum",
     "nsys/nvtx_pushpop_sum",
     "nsys/nvtx_gpu_proj_sum",
+    "net/fabric_path",
     "net/net_sources",
     "net/port_levels",
     "net/port_events",

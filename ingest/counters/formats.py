@@ -106,6 +106,9 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "error report", "ibqueryerrors", False, "time lines"),
         Format("net", "db_csv", "ibdiagnet", False, "none"),
     )),
+    Family("fabric", 1, "fabric", (
+        Format("net", "map of the fabric", "ibnetdiscover, iblinkinfo", False, "none needed"),
+    )),
     Family("ufm", 1, "ufm", (
         Format("net", "telemetry", "UFM Telemetry, /csv/...", False, "timestamp of each row"),
         Format("net", "answers of UFM's REST API", "/ufmRest/telemetry, /monitoring", False,

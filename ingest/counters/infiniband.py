@@ -42,20 +42,8 @@ _SETTINGS = frozenset({"PortSelect", "CounterSelect", "CounterSelect2"})
 _PM_SECTIONS = frozenset({"PM_INFO"})
 
 
-_TOPOLOGY = re.compile(
-    rb"(?m)^(?:switchguid|caguid|rtguid|sysimgguid)=0x[0-9a-fA-F]+"
-    rb"|^(?:Switch|Ca|Rt)[ \t]+\d{1,4} \"[SHR]-[0-9a-fA-F]{16}\""
-)
-
-
 def sniff(head: bytes, name: str) -> Recognition | None:
     """Recognise the output by its headings."""
-    if _TOPOLOGY.search(head):
-        return Recognition(
-            "ibnetdiscover",
-            "the topology that ibnetdiscover prints: it holds no counters, and is not read",
-            status="unrecognised",
-        )
     if b"ounters: Lid" not in head and b"Errors for" not in head and b"START_" not in head:
         return None
     for pattern, tool, what in _HEADS:

@@ -159,4 +159,4 @@ def test_the_topology_that_ibnetdiscover_prints_is_no_log_of_the_job(name: str) 
         b'[1]\t"H-0c42a10300a1b2c4"[1](c42a10300a1b2c4) \t\t# "node1 mlx5_0" lid 4 4xHDR\n'
     )
     found = recognise(source_of(text, name))
-    assert (found.kind, found.status, found.ingestor) == ("ibnetdiscover", "unrecognised", None)
+    assert (found.kind, found.status, found.ingestor) == ("fabric", "ok", "fabric")

@@ -1,0 +1,196 @@
+"""The map of an InfiniBand fabric: which port leads where, as ibnetdiscover and iblinkinfo say.
+
+Every cable stands in both of its ends' lists; each end is a row of fabric_link. Ports that lead to
+a host are rows of link too, as LLDP gives them for Ethernet, so that counters of switches find
+their host. Layouts are those of infiniband-diags 2.1 to 5.x.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from tracekit.ingest import files
+from tracekit.ingest.base import Recognition, Sink, SourceFile, write_columns
+from tracekit.ingest.counters.net_samples import NetSamples, write_links
+from tracekit.ingest.counters.rdma_names import node_and_prefix
+from tracekit.ingest.counters.status import Reading
+from tracekit.ingest.lines import Line, lines, shape
+
+NAME = "fabric"
+
+MAX_LINKS = 2_000_000
+"""Ends of cables of one file: a fabric of 100,000 adapters with three tiers has 600,000."""
+LANE_BITS_S = {
+    "SDR": 2.5e9, "DDR": 5e9, "QDR": 10e9, "FDR10": 10e9, "FDR": 14e9, "EDR": 25e9, "HDR": 50e9,
+    "NDR": 100e9, "XDR": 200e9,
+}  # fmt: skip
+"""Speed of a lane, as the InfiniBand Trade Association names it."""
+
+_HEADS = re.compile(
+    rb"^(?:switchguid|caguid|rtguid)=0x[0-9a-fA-F]"
+    rb"|^(?:Switch|Ca|Rt)[ \t]+\d{1,4}[ \t]+\"[SHR]-[0-9a-fA-F]{16}\""
+    rb"|\[[ \w]{0,3}\] ==\([^\r\n]{1,80}\)==>",
+    re.M,
+)
+_NODE = re.compile(
+    r'(?:Switch|Ca|Rt)\s+\d{1,4}\s+"([SHR])-([0-9a-f]{16})"\s*#\s*"([^"]{0,200})"', re.I
+)
+_PORT = re.compile(
+    r'\[(\d{1,3})\](?:\([0-9a-f]{1,16}\))?\s+"([SHR])-([0-9a-f]{16})"\[(\d{1,3})\]'
+    r"(?:\([0-9a-f]{1,16}\))?\s*#(.{0,500})$",
+    re.I,
+)
+_DESCRIPTION = re.compile(r'"([^"]{0,200})"')
+_SPEED = re.compile(r"\b(\d{1,2})x([A-Z]DR(?:10)?)\b")
+_OWNER = re.compile(r"(CA|Switch|Router): (?:(0x[0-9a-f]{1,16}) )?(\S.{0,200}):\s*$", re.I)
+_INFO = re.compile(
+    r"\s*(?:0x[0-9a-f]{1,16}\s+)?\d{1,6}\s+(\d{1,3})\[[ \w]{0,3}\] ==\(([^)]{1,80})\)==>"
+    r'\s*(?:0x[0-9a-f]{1,16}\s+)?(?:\d{1,6}\s+(\d{1,3}))?\[[ \w]{0,3}\] "([^"]{0,200})"',
+    re.I,
+)
+_WIDTH = re.compile(r"\s*(\d{1,2})X\s+([\d.]{1,10}) Gbps\b")
+_HCA = re.compile(r"([A-Za-z0-9][\w.-]{0,80}) (HCA-\d{1,2})$")
+_KINDS = {"S": "switch", "H": "host", "R": "router", "SWITCH": "switch", "CA": "host",
+          "ROUTER": "router"}  # fmt: skip
+
+
+class End(NamedTuple):
+    """One end of a cable."""
+
+    place: int
+    node: str
+    node_kind: str
+    port: str
+    peer: str
+    peer_kind: str | None
+    peer_port: str
+    lanes_count: int | None
+    speed_bits_s: float | None
+
+
+def sniff(head: bytes, name: str) -> Recognition | None:
+    """Recognise either by a heading of a node, or by the arrow of a link."""
+    if _HEADS.search(head):
+        return Recognition(NAME, "the cables of an InfiniBand fabric", NAME)
+    return None
+
+
+def read(source: SourceFile, sink: Sink) -> None:
+    """Stream the lines into fabric_link and link."""
+    with source.open() as stream:
+        reading = Reading(sink, stream, "infiniband-diags", "line")
+        reading.from_documentation("The map of a fabric")
+        parser = _Parser(reading)
+        for line in lines(stream):
+            parser.line(line)
+        ends = parser.ends
+        _write(sink, ends)
+        if parser.too_many:
+            sink.count(
+                "cut_links",
+                parser.too_many,
+                doc=f"Ends of cables beyond {MAX_LINKS:,} of one file: not read.",
+            )
+        reading.answer = None if ends else "it lists no cable"
+        reading.finish(NetSamples(sink, source), files.stream_problem(stream))
+
+
+class _Parser:
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._node: tuple[str, str, str] | None = None
+        """Name, prefix of its ports, kind."""
+        self._kinds: dict[str, str] = {}
+        self._ends: list[End] = []
+        self.too_many = 0
+
+    @property
+    def ends(self) -> list[End]:
+        """What was read; the kind of a peer may have been said later, in its own list."""
+        return [e._replace(peer_kind=e.peer_kind or self._kinds.get(e.peer)) for e in self._ends]
+
+    def line(self, line: Line) -> None:
+        text = line.text.rstrip()
+        if found := _NODE.match(text):
+            self._owner(found[1], "0x" + found[2].lower(), found[3])
+        elif found := _OWNER.match(text):
+            self._owner(found[1], found[2], found[3])
+        elif found := _PORT.match(text):
+            remark = found[5]
+            descriptions = _DESCRIPTION.findall(remark)
+            speed = _SPEED.search(remark)
+            kind = _KINDS[found[2].upper()]
+            peer = _named(kind, "0x" + found[3].lower(), descriptions[-1] if descriptions else "")
+            lanes = int(speed[1]) if speed else None
+            lane_bits_s = LANE_BITS_S.get(speed[2]) if speed else None
+            self._end(line, found[1], peer, kind, found[4], lanes, lane_bits_s)
+        elif found := _INFO.match(text):
+            if found[4].strip() and found[3]:
+                speed = _WIDTH.match(found[2])
+                peer = _named(None, None, found[4])
+                lanes = int(speed[1]) if speed else None
+                lane_bits_s = _nominal(speed[2]) if speed else None
+                self._end(line, found[1], peer, None, found[3], lanes, lane_bits_s)
+            else:
+                self._reading.good()  # a port without a cable
+        elif "==>" in text or re.match(r"\[\d", text):
+            self._reading.bad(line.number, "no link", shape(text))
+
+    def _owner(self, kind: str, guid: str | None, description: str) -> None:
+        self._reading.good()
+        said = _KINDS[kind.upper()]
+        self._node = (*_named(said, guid, description), said)
+        self._kinds[self._node[0]] = said
+
+    def _end(
+        self, line: Line, port: str, peer: tuple[str, str], peer_kind: str | None, peer_port: str,
+        lanes: int | None, lane_bits_s: float | None,
+    ) -> None:  # fmt: skip
+        if self._node is None:
+            self._reading.bad(line.number, "a link of no node", shape(line.text))
+            return
+        self._reading.good()
+        if len(self._ends) >= MAX_LINKS:
+            self.too_many += 1
+            return
+        name, prefix, kind = self._node
+        speed = lane_bits_s * lanes if lane_bits_s is not None and lanes is not None else None
+        self._ends.append(
+            End(line.number, name, kind, prefix + port, peer[0], peer_kind, peer[1] + peer_port,
+                lanes, speed)
+        )  # fmt: skip
+
+
+def _named(kind: str | None, guid: str | None, description: str) -> tuple[str, str]:
+    """The machine, and what its ports are called, as counters of the fabric name them."""
+    text = description.strip()
+    if kind != "switch" and (found := _HCA.match(text)):
+        return found[1].split(".")[0], f"{found[2]}/"
+    return node_and_prefix(text, guid)
+
+
+def _nominal(gigabits: str) -> float | None:
+    """The lane's speed by name: what iblinkinfo prints counts the code too (53.125 of HDR)."""
+    try:
+        printed = float(gigabits) * 1e9
+    except ValueError:
+        return None
+    near = min(LANE_BITS_S.values(), key=lambda s: abs(s - printed))
+    return near if abs(near - printed) <= 0.07 * near else printed
+
+
+def _write(sink: Sink, ends: list[End]) -> None:
+    if not ends:
+        return
+    write_columns(
+        sink, "fabric_link", {n: [getattr(e, n) for e in ends] for n in End._fields}
+    )  # fmt: skip
+    write_links(
+        sink,
+        (
+            (e.place, e.node, e.port, e.peer, e.peer_port.partition("/")[0])
+            for e in ends
+            if e.peer_kind == "host" and e.node_kind == "switch"
+        ),
+    )

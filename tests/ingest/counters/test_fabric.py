@@ -1,0 +1,84 @@
+"""The map of a fabric, as ibnetdiscover and iblinkinfo print it."""
+
+from __future__ import annotations
+
+from net_cases import ingest
+
+DISCOVERED = """\
+#
+# Topology file: generated on Tue Jun 15 12:31:02 2021
+#
+vendid=0x2c9
+devid=0xd2f0
+sysimgguid=0xb83fd203006b4a90
+switchguid=0xb83fd203006b4a90(b83fd203006b4a90)
+Switch\t41 "S-b83fd203006b4a90"\t\t# "MF0;leaf01:MQM8700/U1" enhanced port 0 lid 3 lmc 0
+[1]\t"H-0c42a10300605e88"[1](c42a10300605e88) \t\t# "gpu-01.cluster mlx5_0" lid 12 4xHDR
+[2]\t"H-0c42a10300605e99"[1](c42a10300605e99) \t\t# "gpu-02 HCA-3" lid 13 2xNDR
+[21]\t"S-b83fd203006b4b90"[5]\t\t# "Quantum Mellanox" lid 7 4xHDR
+
+vendid=0x2c9
+caguid=0xc42a10300605e88
+Ca\t1 "H-0c42a10300605e88"\t\t# "gpu-01.cluster mlx5_0"
+[1](c42a10300605e88) \t"S-b83fd203006b4a90"[1]\t\t# lid 12 lmc 0 "MF0;leaf01:MQM8700/U1" lid 3 4xHDR
+"""
+INFO = """\
+CA: gpu-01 mlx5_0:
+      0x0c42a10300605e88     12    1[  ] ==( 4X        53.125 Gbps Active/  LinkUp)==>       3    1[  ] "MF0;leaf01:MQM8700/U1" ( )
+Switch: 0xb83fd203006b4a90 MF0;leaf01:MQM8700/U1:
+           3    1[  ] ==( 4X        53.125 Gbps Active/  LinkUp)==>      12    1[  ] "gpu-01 mlx5_0" ( )
+           3    2[  ] ==(                Down/ Polling)==>             [  ] "" ( )
+           3    3[  ] ==( 4X           100 Gbps Active/  LinkUp)==>       9    7[  ] "MF0;spine02:MQM9700/U1" ( Could be 200 Gbps)
+"""  # noqa: E501
+
+
+def ends(text: str) -> list[tuple[object, ...]]:
+    names = ("node", "node_kind", "port", "peer", "peer_kind", "peer_port", "lanes_count",
+             "speed_bits_s")  # fmt: skip
+    sink = ingest(text, "fabric", "fabric.txt")
+    return [tuple(r[n] for n in names) for r in sink.rows("fabric_link")]
+
+
+def test_each_end_of_a_cable_is_a_row() -> None:
+    spine = "Quantum Mellanox 0xb83fd203006b4b90"  # not unique without its GUID
+    assert ends(DISCOVERED) == [
+        ("leaf01", "switch", "1", "gpu-01", "host", "mlx5_0/1", 4, 200e9),
+        ("leaf01", "switch", "2", "gpu-02", "host", "HCA-3/1", 2, 200e9),
+        ("leaf01", "switch", "21", spine, "switch", "5", 4, 200e9),
+        ("gpu-01", "host", "mlx5_0/1", "leaf01", "switch", "1", 4, 200e9),
+    ]
+
+
+def test_ports_that_lead_to_hosts_are_links() -> None:
+    sink = ingest(DISCOVERED, "fabric", "fabric.txt")
+    links = [(r["node"], r["port"], r["peer_host"], r["nic"]) for r in sink.rows("link")]
+    assert links == [("leaf01", "1", "gpu-01", "mlx5_0"), ("leaf01", "2", "gpu-02", "HCA-3")]
+
+
+def test_iblinkinfo_says_the_same() -> None:
+    assert ends(INFO) == [
+        ("gpu-01", "host", "mlx5_0/1", "leaf01", "switch", "1", 4, 200e9),
+        ("leaf01", "switch", "1", "gpu-01", "host", "mlx5_0/1", 4, 200e9),
+        # What only a switch's list names has no kind, and runs at what it runs at.
+        ("leaf01", "switch", "3", "spine02", None, "7", 4, 400e9),
+    ]
+    sink = ingest(INFO, "fabric", "fabric.txt")
+    assert [r["peer_host"] for r in sink.rows("link")] == ["gpu-01"]
+    assert "bad_record" not in sink.counters
+
+
+def test_what_is_no_link_is_told() -> None:
+    sink = ingest(DISCOVERED + '[9]\t"X-12"[1]\n', "fabric", "fabric.txt")
+    assert sink.counters["bad_record"] == 1
+    assert sink.facts["status"] == "partial"
+    sink = ingest(DISCOVERED.split("\n", 8)[-1], "fabric", "fabric.txt")  # without its first head
+    assert sink.counters["bad_record"] == 3
+    assert len(sink.rows("fabric_link")) == 1
+
+
+def test_a_map_that_breaks_off_in_a_line_keeps_the_others() -> None:
+    for length in range(300, len(DISCOVERED), 37):
+        whole = ends(DISCOVERED)
+        assert [e for e in ends(DISCOVERED[:length]) if e[6] is not None] == whole[
+            : len([e for e in ends(DISCOVERED[:length]) if e[6] is not None])
+        ]

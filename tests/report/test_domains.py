@@ -90,6 +90,56 @@ def test_ranks_that_a_finding_already_joins_count_each(make_job: MakeJob) -> Non
     assert one.scope.hosts == ("h0", "h1")
 
 
+def at_port(host: str, name: str, cost_s: float, ranks: tuple[int, ...] = ()) -> Finding:
+    scope = Scope(ranks=ranks, hosts=(host,), links=(f"{host}:{name}",))
+    return replace(
+        finding(0, "nic-error", cost_s), id=f"nic-error/{host}:{name}", scope=scope,
+        summary=f"The NIC {host}:{name} is bad.",
+    )  # fmt: skip
+
+
+def with_nics(make_job: MakeJob, side: bool = True, counts: tuple[int, ...] = (4, 4)) -> Any:
+    rows = [
+        {"node": f"h{h}", "port": f"mlx{n}", "host": f"h{h}", "is_on_host": side}
+        for h, count in enumerate(counts)
+        for n in range(count)
+    ]
+    job = make_job(ranks_count=8)
+    job.rows["port_counters"] = rows
+    return job.facts(hosts={r: f"h{r // 4}" for r in range(8)})
+
+
+@pytest.mark.parametrize(("side", "ranks"), [(True, ()), (False, ()), (True, (4, 5, 6, 7))])
+def test_all_nics_of_a_host_are_one_finding_that_costs_once(
+    make_job: MakeJob, side: bool, ranks: tuple[int, ...]
+) -> None:
+    found = [at_port("h1", f"mlx{n}", 0.01 + n / 100, ranks) for n in range(4)]
+    (one,) = rolled_up(found, with_nics(make_job, side))
+    assert one.scope.hosts == ("h1",)
+    assert one.scope.links == ("h1:mlx0", "h1:mlx1", "h1:mlx2", "h1:mlx3")
+    assert one.summary == (
+        "All 4 NICs of host h1 are hit and no other; the worst: The NIC h1:mlx3 is bad."
+    )
+    assert one.impact.s_per_step == pytest.approx(0.04)
+    assert len(one.evidence) == 4
+    assert one.id == ("nic-error/4-7" if ranks else "nic-error/h1")
+
+
+@pytest.mark.parametrize(
+    ("hit", "counts"),
+    [
+        ({"h1": 3}, (4, 4)),  # three of four: each for itself
+        ({"h1": 1}, (1, 1)),  # one NIC is its own place
+        ({"h0": 4, "h1": 4}, (4, 4)),  # all hosts alike share more than a host
+    ],
+)
+def test_some_nics_of_a_host_or_those_of_all_stay_as_they_are(
+    make_job: MakeJob, hit: dict[str, int], counts: tuple[int, ...]
+) -> None:
+    found = [at_port(host, f"mlx{n}", 0.01) for host, count in hit.items() for n in range(count)]
+    assert rolled_up(found, with_nics(make_job, counts=counts)) == found
+
+
 def test_leaf_and_rail_come_from_the_job_description() -> None:
     job = msgspec.convert(
         {

@@ -111,15 +111,17 @@ def rolled_up(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
     known = domains(facts)
     by_rule: dict[str, list[Finding]] = defaultdict(list)
     for finding in findings:
-        if finding.scope.ranks:
+        if finding.scope.ranks or finding.scope.links:
             by_rule[finding.rule].append(finding)
     merged: dict[str, Finding] = {}
     for of_rule in by_rule.values():
         hit = {rank for f in of_rule for rank in f.scope.ranks}
         domain = next((d for d in known if d.ranks == hit), None)
-        if len(of_rule) > 1 and domain is not None:
-            together = _merged(of_rule, domain, facts)
+        if len(of_rule) > 1 and domain is not None and all(f.scope.ranks for f in of_rule):
+            together = _as_one(of_rule, domain, facts)
             merged |= dict.fromkeys((f.id for f in of_rule), together)
+        else:
+            merged |= _by_host(of_rule, facts)
     result: list[Finding] = []
     for finding in findings:
         kept = merged.get(finding.id, finding)
@@ -128,13 +130,45 @@ def rolled_up(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
     return result
 
 
-def _merged(findings: Sequence[Finding], domain: Domain, facts: Facts) -> Finding:
+def _by_host(of_rule: Sequence[Finding], facts: Facts) -> dict[str, Finding]:
+    """Findings of one rule at every NIC that a host is known to have, as one by their ids: what the
+    NICs share is the host. Not where all hosts are hit alike, nor where a host has one NIC."""
+    ports: dict[str, dict[bool, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for row in facts.of("port_counters"):
+        if row["host"] is not None:
+            link = f"{row['node']}:{row['port']}" if row["node"] else str(row["port"])
+            ports[row["host"]][bool(row["is_on_host"])].add(link)
+    by_host: dict[str, list[Finding]] = defaultdict(list)
+    for finding in of_rule:
+        if len(finding.scope.hosts) == 1 and finding.scope.links:
+            by_host[finding.scope.hosts[0]].append(finding)
+    whole = {
+        host: here
+        for host, here in by_host.items()
+        if len(here) > 1
+        # Its own ports, or a switch's towards it: what each counts is one view of all its links.
+        and any(
+            known <= set(chain(*(f.scope.links for f in here))) for known in ports[host].values()
+        )
+    }
+    if set(whole) >= set(ports):
+        return {}
+    return {
+        f.id: together
+        for host, here in whole.items()
+        for together in [_as_one(here, Domain("host", host, frozenset()), facts)]
+        for f in here
+    }
+
+
+def _as_one(findings: Sequence[Finding], domain: Domain, facts: Facts) -> Finding:
+    """One finding at the domain. Its members are hit side by side, so the worst says the price."""
     worst = max(findings, key=lambda f: (f.impact.s_per_step or 0.0, f.id))
     scopes = [f.scope for f in findings]
     steps = {s for scope in scopes for low, high in scope.steps for s in range(low, high + 1)}
     sources = sorted({s.identity_source for s in scopes if s.identity_source})
     scope = Scope(
-        ranks=tuple(sorted(domain.ranks)),
+        ranks=tuple(sorted(set(chain(*(s.ranks for s in scopes))))),
         hosts=tuple(sorted(set(chain(*(s.hosts for s in scopes))))),
         devices=tuple(dict.fromkeys(chain(*(s.devices for s in scopes)))),
         links=tuple(dict.fromkeys(chain(*(s.links for s in scopes)))),
@@ -146,14 +180,15 @@ def _merged(findings: Sequence[Finding], domain: Domain, facts: Facts) -> Findin
         identity_source=", ".join(sources) or None,
     )
     where = f"{domain.kind} {domain.name}"
+    count = len(scope.links) if len(scope.links) > 1 else len(domain.ranks)
+    members = f"{count} NICs" if len(scope.links) > 1 else f"{count} traced ranks"
     return replace(
         worst,
-        id=finding_id(worst.rule, scope, facts.ranks),
+        id=finding_id(worst.rule, scope, facts.ranks)
+        if scope.ranks
+        else f"{worst.rule}/{domain.name}",
         # They are late side by side: the job waits for the slowest of them only.
-        summary=(
-            f"All {len(domain.ranks)} traced ranks of {where} are hit and no other; the worst: "
-            f"{worst.summary}"
-        ),
+        summary=(f"All {members} of {where} are hit and no other; the worst: {worst.summary}"),
         scope=scope,
         evidence=tuple(chain(*(f.evidence for f in findings))),
         counter_evidence=tuple(chain(*(f.counter_evidence for f in findings))),

@@ -83,6 +83,16 @@ def _three_digits(value: float) -> str:
     return f"{value:.1f}" if magnitude >= 9.995 else f"{value:.2f}"
 
 
+def between(low_s: float, high_s: float) -> str:
+    """``95.2 to 102 ms``; one number where both read alike."""
+    low, high = seconds(low_s), seconds(high_s)
+    if low == high:
+        return low
+    if low.split()[-1] == high.split()[-1] or low_s == 0:
+        low = low.split()[0]
+    return f"{low} to {high}"
+
+
 def share(ratio: float) -> str:
     """A ratio as a percentage: 27 %, 3.4 %, under 0.1 %."""
     percent = ratio * 100

@@ -94,6 +94,76 @@ def test_a_few_late_hosts_do_not_make_a_launch_bound_job(make_job: MakeJob) -> N
     assert RULE.run(job.facts()) == RuleOutcome()
 
 
+def paced(
+    make_job: MakeJob,
+    *,
+    bare_ms: float = 5,
+    message_bytes: int | None = 1 << 20,
+    queue_ms: float = 9,
+    blocked_ms: float = 9,
+    stall_ms: int = 0,
+    idle_ratio: float = 0.2,
+) -> Any:
+    """Steps of 100 ms: 35 computing, 60 in ten collectives that nothing hides, 5 idle; rank 0 is
+    as the options say, and no host is blocked or far ahead."""
+    job = make_job(comm_ms=60, idle_ms=5 - stall_ms)
+    job.launching(kernel_ns=100_000, host_wait_ratio=idle_ratio)
+    if stall_ms:
+        job.stall("input_stall", range(4), range(1, 11), stall_ms)
+    job.rows["launch_stats"][0]["queue_delay_p50_ns"] = queue_ms * 1e6
+    job.rows["comm_summary"] = [
+        {"rank": rank, "op": "all_reduce", "message_bytes": message_bytes, "group_size": 4,
+         "timeline": "device", "calls_count": 10, "total_ns": 60_000_000, "mean_ns": 6e6,
+         "min_ns": int(bare_ms * 1e5)}
+        for rank in range(4)
+    ]  # fmt: skip
+    facts = job.facts()
+    rows = [
+        {**r, "host_blocked_ns": int(blocked_ms * 1e6) if r["rank"] == 0 else 0}
+        for r in facts.of("step_breakdown")
+    ]
+    return replace(facts, rows={**facts.rows, "step_breakdown": rows})
+
+
+def test_hosts_that_work_all_step_long_set_the_pace_of_devices_that_wait_in_collectives(
+    make_job: MakeJob,
+) -> None:
+    facts = paced(make_job)
+    assert facts.step_ns == 100e6
+    (finding,) = RULE.run(facts).findings
+    assert finding.id == "launch-bound/all"
+    assert finding.summary.startswith(
+        "The hosts set the pace: all of them work for 91.0 to 100 ms of the 100 ms step, and the "
+        "GPUs wait 56.0 ms of it for launches"
+    )
+    # 60 of communication, of which bare transfers take 5, and a fifth of 5 idle.
+    assert finding.impact.s_per_step == pytest.approx(0.056)
+    assert finding.impact.low_s_per_step == 0
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"blocked_ms": 10.1},  # its host waits: for a peer, for all that is known
+        {"queue_ms": 10.1},  # it is ahead, so what its device waits for is not its own host
+        {"bare_ms": 11.1},  # the devices wait for less than half of the step
+        {"bare_ms": 10.1, "idle_ratio": 0.0},  # idle for other reasons than a launch
+        {"message_bytes": None},  # calls may be of different sizes, and all of it transfer
+        {"blocked_ms": 8, "stall_ms": 3},  # waiting for input is no launching
+    ],
+)
+def test_one_host_that_waits_or_is_ahead_makes_it_a_peers(
+    make_job: MakeJob, kind: dict[str, float]
+) -> None:
+    assert RULE.run(paced(make_job, **kind)) == RuleOutcome()
+
+
+def test_hosts_that_left_no_trace_may_be_what_the_others_wait_for(make_job: MakeJob) -> None:
+    facts = paced(make_job)
+    some = replace(facts, job=replace(facts.job, world_size=5))
+    assert some.missing_ranks and RULE.run(some) == RuleOutcome()
+
+
 def test_without_a_gpu_or_launches_it_says_so(make_job: MakeJob) -> None:
     on_host = RULE.run(make_job(measured_on="host").launching().facts())
     assert "GPU timeline" in on_host.not_checked[0].needs

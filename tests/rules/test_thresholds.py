@@ -31,6 +31,7 @@ UNDECIDED = {
         bad_node: len(row['hosts'] or ()) == 2
         channel_collapse: members[0].size < 2
         hot_expert: len(ranks) < 2
+        launch_bound: len(paced) < 2
         lateness: len(members) < 2
         lateness: len(rows) < 2
         nccl_hang: len(did) > 2

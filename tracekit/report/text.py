@@ -17,7 +17,7 @@ from tracekit.rules import NAMES, RULES, rule, topic_of
 from tracekit.rules.base import NO_GPU
 from tracekit.rules.recurrence import how_many
 from tracekit.rules.unbuilt import unbuilt_rules
-from tracekit.wording import cut, plural, seconds, share, some, some_ranges
+from tracekit.wording import between, cut, plural, seconds, share, some, some_ranges
 
 MAX_LINES = 25
 SHOWN_FINDINGS = 4
@@ -240,16 +240,6 @@ def _how(impact: Impact) -> str:
     if missed != share(0.0):
         return f", by replay (which misses the step by {missed})"
     return f", {_METHODS[impact.method]}"
-
-
-def between(low_s: float, high_s: float) -> str:
-    """``95.2 to 102 ms``; one number where both read alike."""
-    low, high = seconds(low_s), seconds(high_s)
-    if low == high:
-        return low
-    if low.split()[-1] == high.split()[-1] or low_s == 0:
-        low = low.split()[0]
-    return f"{low} to {high}"
 
 
 def price_words(finding: Finding) -> str:

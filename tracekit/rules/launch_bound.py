@@ -8,7 +8,9 @@ How it shows
     On most ranks: idle time in which the next operation had not been launched yet makes up a good
     part of the step and of the idle time; the median kernel is short; operations start almost as
     soon as they are launched, so no queue has built up. Idle time that synchronisations, fetches,
-    collections and checkpoints explain is taken off first.
+    collections and checkpoints explain is taken off first. Or all hosts set the pace: on every rank
+    the host works through the whole step, never blocked and hardly ahead of its device, while the
+    device waits for half of it or more; most of that is inside collectives, for launches of peers.
 
 Why it hurts
     The GPU is bought and not used; a faster one would change nothing.
@@ -19,7 +21,8 @@ Remedy
 When this is wrong
     A synchronisation inside the step also empties the queue: that is a sync-stall and is taken
     off. A profiler slows every launch, most of all with Python stacks: measure once without
-    stacks before acting. A few ranks alone that launch late have a slow host instead. In a window
+    stacks before acting. A few ranks alone that launch late have a slow host instead: their peers'
+    hosts run ahead of their devices, or are blocked. In a window
     without steps, waits of a millisecond and more are left out: a program that waits for requests
     is not slow to launch.
 
@@ -45,7 +48,7 @@ from tracekit.rules.base import (
     threshold,
 )
 from tracekit.rules.prices import at_most
-from tracekit.wording import seconds, share
+from tracekit.wording import between, seconds, share
 
 STALL_QUERIES = (
     *("sync_stall", "input_stall", "gc_pause", "checkpoint_stall"),
@@ -53,6 +56,12 @@ STALL_QUERIES = (
 )
 NEEDS = "launches joined to GPU operations in a trace"
 CAPTURE = "profile with activities CPU and CUDA, without Python stacks"
+CONFIRM = ("time 50 steps without the profiler, then with CUDA graphs or torch.compile",)
+REMEDY = (
+    "capture the step in CUDA graphs, or use torch.compile(mode='reduce-overhead')",
+    "use fused optimizers and fused kernels",
+    "raise the micro-batch so that each kernel does more",
+)
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,15 @@ class LaunchBoundThresholds(Thresholds):
     max_kernel_ns: int = threshold(20_000, "median kernel; longer ones outlast a launch (D32)")
     max_queue_ns: int = threshold(
         50_000, "median delay from launch to start; more means that a queue had built up"
+    )
+    min_busy_ratio: float = threshold(
+        0.9, "of the step in which a host that sets the pace is not blocked: it waits for nobody"
+    )
+    max_ahead_ratio: float = threshold(
+        0.1, "of the step that such a host is ahead of its device; more and it waits for a peer's"
+    )
+    min_waiting_ratio: float = threshold(
+        0.5, "of the step that its device waits for launches, in collectives for those of peers"
     )
     min_ranks_ratio: float = threshold(
         0.5, "share of the ranks; fewer are late hosts, not a property of the program"
@@ -95,9 +113,14 @@ def evaluate(facts: Facts, limits: LaunchBoundThresholds) -> RuleOutcome:
     if not ranks:
         return facts.lacking(NEEDS, CAPTURE)
     bound = [r for r in ranks if _is_bound(r, facts, limits)]
-    if not bound or len(bound) < limits.min_ranks_ratio * len(facts.steps.ranks):
+    if bound and len(bound) >= limits.min_ranks_ratio * len(facts.steps.ranks):
+        return RuleOutcome(findings=(_finding(facts, limits, bound),))
+    paced = [p for r in ranks if (p := _paced(facts, r, limits)) is not None]
+    # Where one host is ahead or blocked, the others may be what it waits for.
+    everybody = len(facts.steps.ranks) + len(facts.missing_ranks)
+    if len(paced) < 2 or len(paced) < everybody or facts.is_window:
         return RuleOutcome()
-    return RuleOutcome(findings=(_finding(facts, limits, bound),))
+    return RuleOutcome(findings=(_paced_finding(facts, limits, paced),))
 
 
 def _launching(facts: Facts) -> list[RankLaunching]:
@@ -222,6 +245,92 @@ def _is_bound(rank: RankLaunching, facts: Facts, limits: LaunchBoundThresholds) 
     )
 
 
+@dataclass(frozen=True)
+class Paced:
+    """A rank whose host works all through a mean steady step, and whose device waits."""
+
+    rank: int
+    host_ns: float
+    waiting_ns: float
+    ahead_ns: float
+
+
+def _paced(facts: Facts, rank: RankLaunching, limits: LaunchBoundThresholds) -> Paced | None:
+    """The rank, if its host sets the pace of its device; None if it does not."""
+    parts = facts.steps.rank_means[rank.rank]
+    stalled = _explained_ns(facts).get(rank.rank, 0.0)
+    host_ns = parts.dur - _blocked_ns(facts).get(rank.rank, 0.0) - stalled
+    in_calls_ns = parts.exposed_comm * (1 - _bare_ratio(facts, rank.rank))
+    waiting_ns = in_calls_ns + parts.idle * _launch_wait_shares(facts)[rank.rank]
+    if (
+        host_ns < limits.min_busy_ratio * parts.dur
+        or rank.queue_ns > limits.max_ahead_ratio * parts.dur
+        or waiting_ns < limits.min_waiting_ratio * parts.dur
+    ):
+        return None
+    return Paced(rank.rank, host_ns, waiting_ns, rank.queue_ns)
+
+
+def _bare_ratio(facts: Facts, rank: int) -> float:
+    """Share of a rank's communication that its bytes need: what the shortest call of the job took,
+    of as many bytes; the rest is waiting. 1 where nothing can be said."""
+    shortest: dict[tuple[object, ...], int] = {}
+    for row in facts.of("comm_summary"):
+        key = row["op"], row["message_bytes"], row["group_size"]
+        shortest[key] = min(int(row["min_ns"]), shortest.get(key, int(row["min_ns"])))
+    bare = total = 0
+    for row in facts.of("comm_summary"):
+        if row["rank"] == rank and row["timeline"] == "device":
+            key = row["op"], row["message_bytes"], row["group_size"]
+            # Calls of unknown size may differ in it: nothing of them is called waiting.
+            each_ns = int(row["mean_ns"]) if row["message_bytes"] is None else shortest[key]
+            bare += each_ns * int(row["calls_count"])
+            total += int(row["total_ns"])
+    return min(1.0, bare / total) if total else 1.0
+
+
+def _paced_finding(facts: Facts, limits: LaunchBoundThresholds, paced: list[Paced]) -> Finding:
+    steps = facts.steps
+    hosts = sorted(p.host_ns for p in paced)
+    waiting_ns, ahead_ns = median(p.waiting_ns for p in paced), max(p.ahead_ns for p in paced)
+    worked = between(hosts[0] / 1e9, hosts[-1] / 1e9)
+    return facts.finding(
+        facts.scope([p.rank for p in paced], steps.keys),
+        f"The hosts set the pace: all of them work for {worked} of the "
+        f"{seconds(steps.step_ns / 1e9)} step, and the GPUs wait {seconds(waiting_ns / 1e9)} of it "
+        "for launches, their own or in collectives those of their peers.",
+        (
+            Evidence(
+                "time of the step in which the host is not blocked, the least of all ranks",
+                hosts[0] / 1e9,
+                "s",
+                threshold=limits.min_busy_ratio * steps.step_ns / 1e9,
+                query="step_breakdown",
+            ),
+            Evidence(
+                "median delay from launch to start, the longest of all ranks",
+                ahead_ns / 1e9,
+                "s",
+                threshold=limits.max_ahead_ratio * steps.step_ns / 1e9,
+                query="launch_stats",
+            ),
+            Evidence(
+                "waiting for launches, median rank",
+                waiting_ns / 1e9,
+                "s",
+                threshold=limits.min_waiting_ratio * steps.step_ns / 1e9,
+                query="comm_summary",
+            ),
+        ),
+        by=["host ranges", "GPU timeline"],
+        basis=f"launch times and GPU timeline agree on all {len(paced)} ranks; a profiler slows "
+        "launches",
+        impact=facts.impact(at_most(waiting_ns, "recorded time")),
+        confirm=CONFIRM,
+        remedy=REMEDY,
+    )
+
+
 def _finding(facts: Facts, limits: LaunchBoundThresholds, bound: list[RankLaunching]) -> Finding:
     steps = facts.steps
     scope = facts.scope([r.rank for r in bound], steps.keys)
@@ -269,12 +378,8 @@ def _finding(facts: Facts, limits: LaunchBoundThresholds, bound: list[RankLaunch
         basis=f"launch times and GPU timeline agree on {len(bound)} of {len(steps.ranks)} ranks; "
         "a profiler slows launches",
         impact=facts.impact(at_most(cost_ns, "recorded time")),
-        confirm=("time 50 steps without the profiler, then with CUDA graphs or torch.compile",),
-        remedy=(
-            "capture the step in CUDA graphs, or use torch.compile(mode='reduce-overhead')",
-            "use fused optimizers and fused kernels",
-            "raise the micro-batch so that each kernel does more",
-        ),
+        confirm=CONFIRM,
+        remedy=REMEDY,
     )
 
 
@@ -284,7 +389,7 @@ RULE = Rule(
     owner="framework",
     thresholds=LaunchBoundThresholds(),
     queries=(
-        *("step_breakdown", "idle_breakdown", "launch_stats", "kernel_summary"),
+        *("step_breakdown", "idle_breakdown", "launch_stats", "kernel_summary", "comm_summary"),
         *STALL_QUERIES,
     ),
     needs_kernels=True,

@@ -153,7 +153,7 @@ def test_hosts_that_work_all_step_long_set_the_pace_of_devices_that_wait_in_coll
     ],
 )
 def test_one_host_that_waits_or_is_ahead_makes_it_a_peers(
-    make_job: MakeJob, kind: dict[str, float]
+    make_job: MakeJob, kind: dict[str, Any]
 ) -> None:
     assert RULE.run(paced(make_job, **kind)) == RuleOutcome()
 

@@ -152,7 +152,7 @@ class Replayed:
     ) -> None:
         self.saved_ms, self.slow, self.most_ms = saved_ms, slow or {}, most_ms or {}
         self.is_by_streams = is_by_streams
-        self.error_ratio = 0.0
+        self.error_ratio = self.operations_error_ratio = 0.0
         self.asked: list[tuple[int, ...]] = []
 
     def saved_ns(self, ranks: Sequence[int]) -> float | None:
@@ -174,6 +174,9 @@ class Replayed:
         return None
 
     def saved_by_operations_ns(self, rank: int) -> float | None:
+        return None
+
+    def saved_by_stage_ns(self, stage: int) -> float | None:
         return None
 
     def idle_beyond_hand_overs_ns(self) -> float | None:

@@ -74,13 +74,22 @@ def facts(job: Any, stages: list[Any], bubbles: list[Any], kernels_ms: int | Non
 
 
 class Replayed:
-    """A replay that knows how much a pipeline idles beyond fast hand-overs, and nothing else."""
+    """A replay that knows how much a pipeline idles beyond fast hand-overs, what a stage costs that
+    computes longer than the median other one, and what the same work costs that is not dealt out
+    evenly; and nothing else."""
 
     is_by_streams = False
     error_ratio = 0.0
+    operations_error_ratio = 0.02
 
-    def __init__(self, beyond_ms: float | None) -> None:
-        self.beyond_ms = beyond_ms
+    def __init__(
+        self,
+        beyond_ms: float | None = None,
+        *,
+        stage_ms: float | None = None,
+        evenly_ms: float | None = None,
+    ) -> None:
+        self.beyond_ms, self.stage_ms, self.evenly_ms = beyond_ms, stage_ms, evenly_ms
 
     def idle_beyond_hand_overs_ns(self) -> float | None:
         return None if self.beyond_ms is None else self.beyond_ms * MS
@@ -98,7 +107,10 @@ class Replayed:
         return None
 
     def saved_by_even_stages_ns(self) -> float | None:
-        return None
+        return None if self.evenly_ms is None else self.evenly_ms * MS
+
+    def saved_by_stage_ns(self, stage: int) -> float | None:
+        return None if self.stage_ms is None else self.stage_ms * MS
 
     def saved_by_operations_ns(self, rank: int) -> float | None:
         return None

@@ -179,6 +179,13 @@ class _LaterReplay:
     def saved_by_even_stages_ns(self) -> float | None:
         return self._price("saved_by_even_stages_ns", lambda r: r.saved_by_even_stages_ns())
 
+    def saved_by_stage_ns(self, stage: int) -> float | None:
+        return self._price(f"saved_by_stage_ns {stage}", lambda r: r.saved_by_stage_ns(stage))
+
+    @property
+    def operations_error_ratio(self) -> float | None:
+        return self._price("operations_error_ratio", lambda r: r.operations_error_ratio)
+
     def idle_beyond_hand_overs_ns(self) -> float | None:
         return self._price("idle_beyond_hand_overs_ns", lambda r: r.idle_beyond_hand_overs_ns())
 

@@ -25,6 +25,7 @@ from tracekit.whatif import (
     idle_beyond_s,
     parse_scale,
     prepare,
+    saved_by_stage_s,
     saved_evenly_s,
     uses_operations,
 )
@@ -272,6 +273,19 @@ class RankReplay:
     def saved_by_even_stages_ns(self) -> float | None:
         """ns a step that would be saved if the stages of a pipeline computed equally long."""
         return _ns(None if self._pipeline is None else saved_evenly_s(self._pipeline))
+
+    def saved_by_stage_ns(self, stage: int) -> float | None:
+        """ns a step that would be saved if this stage of a pipeline computed as the median other
+        one does."""
+        return _ns(None if self._pipeline is None else saved_by_stage_s(self._pipeline, stage))
+
+    @property
+    def operations_error_ratio(self) -> float | None:
+        """By how much the replay of a pipeline's operations misses the measured step."""
+        if self._pipeline is None:
+            return None
+        (now_s,) = self._pipeline.run([self._pipeline.work_s])
+        return abs(float(self._pipeline.base_s.mean()) / float(now_s.mean()) - 1)
 
     def idle_beyond_hand_overs_ns(self) -> float | None:
         """ns a step that the pipeline takes beyond its order of operations and fast hand-overs."""

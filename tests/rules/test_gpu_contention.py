@@ -145,6 +145,7 @@ def test_heat_that_costs_nothing_known_stays_unpriced(
 def test_a_replay_prices_better_than_the_difference(make_job: MakeJob) -> None:
     class Saving:
         is_by_streams = False
+        operations_error_ratio = 0.0
         error_ratio = 0.0
 
         def saved_at_most_ns(self, ranks: Any) -> float | None:
@@ -160,6 +161,9 @@ def test_a_replay_prices_better_than_the_difference(make_job: MakeJob) -> None:
             return None
 
         def saved_by_operations_ns(self, rank: int) -> float | None:
+            return None
+
+        def saved_by_stage_ns(self, stage: int) -> float | None:
             return None
 
         def idle_beyond_hand_overs_ns(self) -> float | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from late_jobs import part
 
-from pipeline_rules import STAGES, MakeJob, bubble_rows, facts, stage_rows
+from pipeline_rules import STAGES, MakeJob, Replayed, bubble_rows, facts, stage_rows
 from tracekit.findings import Severity
 from tracekit.rules.base import Facts, RuleOutcome
 
@@ -23,6 +24,28 @@ def test_a_heavy_last_stage_is_named_with_what_it_costs(make_job: MakeJob) -> No
     assert "the last; rank 3) computes 2.00x" in finding.summary
     assert finding.confidence.level == "possible"
     assert any("another GPU" in c for c in finding.confirm)
+
+
+def test_its_price_is_what_a_step_takes_less_if_it_computes_as_the_others(
+    make_job: MakeJob,
+) -> None:
+    given = facts(make_job(), stage_rows(10, 10, 10, 20), bubble_rows(0.6, 0.6, 0.6, 0.2))
+    replay = Replayed(stage_ms=30.0, evenly_ms=12.0)
+    (finding,) = STAGES.run(replace(given, replay=replay)).findings
+    assert finding.impact.method == "replay"
+    assert finding.impact.s_per_step == pytest.approx(0.030)
+    assert "the others wait 30.0 ms a step" in finding.summary
+    # Bounds: what is gained if the others get the work, less the replay's error; and its error.
+    error_s = 0.02 * given.step_ns / 1e9
+    assert finding.impact.low_s_per_step == pytest.approx(0.012 - error_s)
+    assert finding.impact.high_s_per_step == pytest.approx(0.030 + error_s)
+    (against,) = finding.counter_evidence
+    assert (against.value, against.unit) == (0.012, "s")
+    # Within a quarter nothing stands against it, and what costs nothing by replay is no finding.
+    alike = replace(given, replay=Replayed(stage_ms=30.0, evenly_ms=23.0))
+    assert STAGES.run(alike).findings[0].counter_evidence == ()
+    free = replace(given, replay=Replayed(stage_ms=0.0, evenly_ms=0.0))
+    assert STAGES.run(free) == RuleOutcome()
 
 
 def test_a_heavy_stage_says_what_it_does_more_than_the_others(make_job: MakeJob) -> None:

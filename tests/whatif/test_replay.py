@@ -14,6 +14,7 @@ from tracekit.whatif import (
     layout_from_meta,
     parse_remove,
     parse_scale,
+    saved_by_stage_s,
     saved_evenly_s,
     to_dict,
     to_text,
@@ -90,6 +91,16 @@ def test_work_dealt_out_evenly_over_the_stages() -> None:
     # Not believed where the measured step is longer by what was not recorded.
     late = replace(replay, end_s=replay.end_s + 2.0)
     assert saved_evenly_s(late) is None
+
+
+def test_a_stage_that_computes_as_the_others() -> None:
+    """Nine and three seconds a microbatch take 21 s, three each 3 * 3 = 9."""
+    replay = prepare(two_stages(slow=3.0))
+    assert saved_by_stage_s(replay, 1) == pytest.approx(12.0)
+    # The lighter stage would have more to do: 3 * 9 = 27 s.
+    assert saved_by_stage_s(replay, 0) == pytest.approx(-6.0)
+    assert saved_by_stage_s(prepare(two_stages()), 1) == pytest.approx(0.0)
+    assert saved_by_stage_s(replace(replay, end_s=replay.end_s + 2.0), 1) is None
 
 
 def test_equal_stages_take_what_1f1b_takes() -> None:

@@ -183,6 +183,13 @@ class Replay(Protocol):
     def saved_by_even_stages_ns(self) -> float | None:
         """The same if the stages of a pipeline computed equally long, and no less in all."""
 
+    def saved_by_stage_ns(self, stage: int) -> float | None:
+        """The same if this stage computed as the median other one does: less, and no other more."""
+
+    @property
+    def operations_error_ratio(self) -> float | None:
+        """By how much the replay of a pipeline's operations misses the measured step."""
+
     def idle_beyond_hand_overs_ns(self) -> float | None:
         """ns a step that a pipeline takes beyond its order of operations and fast hand-overs."""
 

@@ -11,9 +11,12 @@ How it shows
   launches late stretches the operations of its stages too, and their kernels take as long as all.
 
 Why it hurts
-  The time from first forward to last backward is at least m times the longest stage plus the
-  others once. Against the same work spread evenly that costs about m times the excess. The
-  price stated is that difference.
+  The time from first forward to last backward is at least m times the longest stage plus what
+  leads to it and away from it. The price stated is what a step takes less, by replay of its
+  operations, if the stage computes as long as the median other one. Where its work is not to be
+  had for less, only given to the others, a step gains less: that is the lower bound, and stands
+  beside the price. Without a replay the price is m times the longest stage plus the others once,
+  against the same work spread evenly.
 
 Remedy
   Move layers away from the stage; the last one carries the loss and the output layer, the first
@@ -80,10 +83,32 @@ def evaluate(facts: Facts, limits: StageImbalanceThresholds) -> RuleOutcome:
     idle = pipeline.mean_bubble_by_stage(bubbles)
     if heavy.stage in idle and idle[heavy.stage] > min(idle.values()):
         return RuleOutcome()  # another stage is busier: this one does not hold the others up
-    lost_ns = excess_ns(stages)
-    if lost_ns < limits.min_impact_ratio * step_ns:
+    cost = price(facts, limits, stages, heavy)
+    if cost.ns < limits.min_impact_ratio * step_ns:
         return RuleOutcome()
-    return RuleOutcome(findings=(_finding(facts, limits, stages, heavy, lost_ns, step_ns),))
+    return RuleOutcome(findings=(_finding(facts, limits, stages, heavy, cost, step_ns),))
+
+
+def price(
+    facts: Facts,
+    limits: StageImbalanceThresholds,
+    stages: Sequence[pipeline.Stage],
+    heavy: pipeline.Stage,
+) -> Price:
+    """What a step would take less if the heavy stage computed as the median other one; and at
+    least, if its work were dealt out evenly over the stages."""
+    replay = facts.replay
+    saved_ns = replay.saved_by_stage_ns(heavy.stage) if replay is not None else None
+    even_ns = replay.saved_by_even_stages_ns() if replay is not None else None
+    if replay is None or saved_ns is None or even_ns is None:
+        return at_most(excess_ns(stages), "twin ranks")
+    error = replay.operations_error_ratio or 0.0
+    error_ns = error * facts.step_ns
+    saved_ns = min(max(0.0, saved_ns), facts.step_ns)
+    least_ns = min(saved_ns, max(0.0, even_ns))
+    says = "the same work dealt out evenly over the stages, by replay of its operations"
+    against = disagreeing(saved_ns, says, least_ns, limits, "stage_balance")
+    return Price(saved_ns, "replay", least_ns - error_ns, saved_ns + error_ns, error, against)
 
 
 def excess_ns(stages: Sequence[pipeline.Stage]) -> float:
@@ -119,18 +144,11 @@ def _finding(
     limits: StageImbalanceThresholds,
     stages: Sequence[pipeline.Stage],
     heavy: pipeline.Stage,
-    lost_ns: float,
+    cost: Price,
     step_ns: float,
 ) -> Finding:
     scope = facts.scope(heavy.ranks, facts.steps.keys)
-    impact = facts.impact(at_most(lost_ns, "twin ranks"))
-    even_ns = facts.replay.saved_by_even_stages_ns() if facts.replay is not None else None
-    against: tuple[Evidence, ...] = ()
-    if even_ns is not None:
-        says = "the same work dealt out evenly over the stages, by replay of its operations"
-        against = disagreeing(lost_ns, says, max(0.0, even_ns), limits, "stage_balance")
-        seen = [lost_ns, max(0.0, even_ns)]
-        impact = facts.impact(Price(lost_ns, "twin ranks", min(seen), max(seen), against=against))
+    lost_ns = cost.ns
     idle = pipeline.mean_bubble_by_stage(pipeline.steady_bubbles(facts))
     others = [ratio for stage, ratio in idle.items() if stage != heavy.stage]
     is_host_side = not facts.has_gpu
@@ -201,8 +219,8 @@ def _finding(
         basis="one replica: a slow GPU at this stage would look the same"
         if alone
         else f"{heavy.replicas_count} replicas agree",
-        impact=impact,
-        against=against,
+        impact=facts.impact(cost),
+        against=cost.against,
         confirm=(
             "compare layers, embedding, loss and recomputation of the stages",
             *(("run the stage on another GPU, or compare its clocks",) if alone else ()),

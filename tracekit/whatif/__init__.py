@@ -1,6 +1,12 @@
 """What-if replay: what a step would have taken without a cause (see ``analysis``)."""
 
-from tracekit.whatif.analysis import CauseResult, WhatIf, analyse, saved_evenly_s
+from tracekit.whatif.analysis import (
+    CauseResult,
+    WhatIf,
+    analyse,
+    saved_by_stage_s,
+    saved_evenly_s,
+)
 from tracekit.whatif.calls import CollectivesWhatIf, Places
 from tracekit.whatif.causes import Cause, parse_remove, parse_scale, uses_operations
 from tracekit.whatif.collectives import CollectiveReplay
@@ -38,6 +44,7 @@ __all__ = [
     "parse_remove",
     "parse_scale",
     "prepare",
+    "saved_by_stage_s",
     "saved_evenly_s",
     "to_dict",
     "to_text",

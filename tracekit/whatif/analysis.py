@@ -23,7 +23,7 @@ from tracekit.whatif.symptoms import Judgement, judge
 from tracekit.wording import listed, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 MAX_SIMULATION_ERROR_RATIO = 0.05
 """Replays that miss the measured time by more are refused (as the published study discards)."""
@@ -271,14 +271,37 @@ def analyse(operations: Operations, causes: Sequence[Cause] = ()) -> WhatIf:
 def saved_evenly_s(replay: Replay) -> float | None:
     """Seconds a step that go if each kind of computation takes as long on every stage, and no less
     in all; None where the replay is not believed."""
-    even = replay.work_s.copy()
+
+    def evenly(_: int, means: Mapping[int, float]) -> float:
+        return sum(means.values()) / len(replay.stages)
+
+    return _saved_by_stages_s(replay, evenly)
+
+
+def saved_by_stage_s(replay: Replay, stage: int) -> float | None:
+    """Seconds a step that go if a stage's computations take what they take on the median of the
+    other stages: the stage does less, and nobody does more. None where no other stage computes, or
+    the replay is not believed."""
+
+    def like_others(one: int, means: Mapping[int, float]) -> float:
+        others = [mean for s, mean in means.items() if s != stage]
+        return float(np.median(others)) if one == stage and others else means[one]
+
+    return _saved_by_stages_s(replay, like_others)
+
+
+def _saved_by_stages_s(
+    replay: Replay, target_s: Callable[[int, Mapping[int, float]], float]
+) -> float | None:
+    """Seconds a step that go with other means by stage, of each kind of computation."""
+    changed = replay.work_s.copy()
     for optype in o.COMPUTE:
-        stages = [replay.ops_where(optypes=(optype,), stage=s) for s in replay.stages]
-        means = [float(even[mask].mean()) if mask.any() else 0.0 for mask in stages]
-        for mask, mean in zip(stages, means, strict=True):
-            if mean > 0:
-                even[mask] *= sum(means) / len(means) / mean
-    now, then = (float(t.mean()) for t in replay.run([replay.work_s, even]))
+        masks = {s: replay.ops_where(optypes=(optype,), stage=s) for s in replay.stages}
+        means = {s: float(changed[mask].mean()) for s, mask in masks.items() if mask.any()}
+        means = {s: mean for s, mean in means.items() if mean > 0}
+        for stage, mean in means.items():
+            changed[masks[stage]] *= target_s(stage, means) / mean
+    now, then = (float(t.mean()) for t in replay.run([replay.work_s, changed]))
     if abs(_ratio(float(replay.base_s.mean()), now) - 1) > MAX_SIMULATION_ERROR_RATIO:
         return None
     return now - then

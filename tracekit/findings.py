@@ -164,8 +164,9 @@ class Impact:
     others would hold the step up nearly as long: severity is then that of the bound. ``method``:
     how the cost was got; ``low_s_per_step`` and ``high_s_per_step``: where it may lie by that and,
     where they disagree, by other methods; ``replay_error_ratio``: by how much the replay that gave
-    it misses the measured step. ``per``: what it is a part of; where nothing marks steps the
-    ``s_per_step`` are of the whole window, ``step_ratio`` its share.
+    it misses the measured step. ``joint_ranks``: ranks whose delays cost this together, so that the
+    finding of each carries the whole of it; it counts once. ``per``: what it is a part of; where
+    nothing marks steps the ``s_per_step`` are of the whole window, ``step_ratio`` its share.
     ``s_per_affected_step``: the same cost where it comes and goes, as a mean of the steps of the
     finding's scope alone; null where these are more than half of all.
     ``energy_joules`` and ``cost`` are a day's too, where power and prices are known.
@@ -181,6 +182,7 @@ class Impact:
     low_s_per_step: float | None = None
     high_s_per_step: float | None = None
     replay_error_ratio: float | None = None
+    joint_ranks: tuple[int, ...] = ()
     per: Literal["step", "window"] = "step"
     s_per_affected_step: float | None = None
 
@@ -216,6 +218,8 @@ class Price:
     """What another method says that disagrees by more than a quarter."""
     held_up: HeldUp | None = None
     """Where others would hold the step up nearly as long; then ``high_ns`` is a bound."""
+    joint_ranks: tuple[int, ...] = ()
+    """All ranks whose delays cost this together, where the finding names only some of them."""
 
     def wider(self, error_ns: float) -> Price:
         """The same, whose bounds are known no better than this."""
@@ -229,6 +233,7 @@ class Price:
             low_s_per_step=min(max(0.0, self.low_ns), step_ns) / 1e9,
             high_s_per_step=min(max(0.0, self.high_ns), step_ns) / 1e9,
             replay_error_ratio=self.error_ratio,
+            joint_ranks=self.joint_ranks,
             at_most_s_per_step=None if self.held_up is None else min(self.high_ns, step_ns) / 1e9,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -137,6 +138,21 @@ def test_the_parts_always_sum_to_the_step_and_none_is_negative(
     assert sum(p.s_per_step for p in budget) == pytest.approx(steps.step_ns / 1e9, abs=2e-9)
     assert all(p.s_per_step >= 0 for p in budget)
     assert budget[-1].part == "unexplained"
+
+
+def test_one_cost_that_several_findings_carry_counts_once(make_job: MakeJob) -> None:
+    facts = make_job(comm_ms=60).facts()
+    alone = [finding("late-rank", rank, 0.02) for rank in (1, 2)]
+    joint = [
+        replace(f, impact=replace(f.impact, joint_ranks=(1, 2))) for f in alone
+    ] + [finding("late-rank", 3, 0.01)]  # fmt: skip
+
+    def told(findings: list[Finding]) -> dict[str | None, int]:
+        budget = step_budget(facts.steps, findings)
+        return {p.finding: round(p.s_per_step * 1e3) for p in budget if p.part == "finding"}
+
+    assert told(alone) == {"late-rank/1": 20, "late-rank/2": 20}
+    assert told(joint) == {"late-rank/1": 20, "late-rank/3": 10}
 
 
 def test_the_schedules_bubble_comes_out_of_waiting_then_idle(make_job: MakeJob) -> None:

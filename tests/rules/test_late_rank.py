@@ -25,6 +25,7 @@ from tracekit.findings import Candidates, Severity
 from tracekit.job import parse_job
 from tracekit.report.build import build_report
 from tracekit.report.links import link_symptoms
+from tracekit.report.text import to_text
 from tracekit.rules.base import NOT_APPLICABLE, Facts, RuleOutcome
 
 
@@ -451,6 +452,12 @@ def test_ranks_that_are_late_side_by_side_are_found_together(make_job: MakeJob) 
     assert values["exposed delay by rank 4, mean of all steady steps"] == pytest.approx(0.003)
     assert values["share of all own inflicted waiting, rank 4"] == 0.25
     assert values["a step without the delays of ranks 4-7 takes less by (replay)"] == 0.030
+    # One cost, by the replay of all four: each carries it, and it counts once.
+    assert {(f.impact.method, f.impact.joint_ranks) for f in found} == {("replay", ranks)}
+    report = build_report(seen)
+    told = [p.finding for p in report.document.step_budget if p.part == "finding"]
+    assert told == ["late-rank/4"]
+    assert "One cost of ranks 4-7 together: it counts once." in " ".join(to_text(report).split())
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,11 @@
 The step is the job's mean steady step, divided as that of the median rank is: a real rank, so that
 the parts are its own. In this order, each part taking only what is left:
 
-1. each finding that no other explains, with its impact, culprits first. On the ranks where the
-   fault sits it comes out of idle time, on the others out of exposed communication (there they
-   wait for it), then out of the other of the two; on ranks measured on the host at last out of
-   computation, because fetching and collating are operators too;
+1. each finding that no other explains, with its impact, culprits first, and of several that share
+   one cost only the first. On the ranks where the fault sits it comes out of idle time, on the
+   others out of exposed communication (there they wait for it), then out of the other of the two;
+   on ranks measured on the host at last out of computation, because fetching and collating are
+   operators too;
 2. ``bubble``: idle time that the pipeline's schedule makes, out of exposed communication (a stage
    waits in a receive), then out of idle time. Findings that blame nobody come after it: the
    schedule is not their doing;
@@ -97,10 +98,15 @@ def _in_turn(findings: Sequence[Finding]) -> list[Finding]:
         f for f in findings
         if not f.explained_by and f.impact.s_per_step and rule(f.rule).budget != "counted"
     ]  # fmt: skip
-    return sorted(
+    in_turn = sorted(
         open_ones,
         key=lambda f: (not rule(f.rule).names_culprit, -(f.impact.s_per_step or 0.0), f.id),
     )
+    # Ranks that are late together have one cost, which the finding of each carries.
+    first: dict[object, Finding] = {}
+    for place, finding in enumerate(in_turn):
+        first.setdefault(finding.impact.joint_ranks or place, finding)
+    return [*first.values()]
 
 
 def _sources(finding: Finding, median_rank: int, is_host_side: bool) -> tuple[str, ...]:

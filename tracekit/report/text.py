@@ -180,6 +180,15 @@ def _cause(page: Page, document: Document, notes: Notes, shown: Shown) -> None:
 
 
 def cost_words(document: Document, cause: Finding) -> str:
+    """What a finding costs, how that was got, and with whom it shares the cost."""
+    ranks = cause.impact.joint_ranks
+    text = _cost_alone(document, cause)
+    if not ranks:
+        return text
+    return f"{text} One cost of ranks {some_ranges(ranks)} together: it counts once."
+
+
+def _cost_alone(document: Document, cause: Finding) -> str:
     impact = cause.impact
     if rule(cause.rule).is_hang:
         return "the whole job, until a timeout or somebody ends it."

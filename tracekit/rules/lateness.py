@@ -10,7 +10,7 @@ than minor.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
@@ -448,23 +448,27 @@ def price(facts: Facts, members: Sequence[LateRank]) -> Price:
     """What a step would gain without these ranks' delays.
 
     By replay: delays of several ranks, or in several communicators, may hide each other. Else the
-    exposed delay of the worst of them; ranks that are late together are late side by side.
+    exposed delay of the worst of them. Ranks that are late together are late side by side: they
+    have one cost, which the finding of each carries.
     """
     measured = max(late.cost_ns for late in members)
     if not all(late.is_matched for late in members):
         # What is replayed are calls that have all their members.
         return at_most(measured, "twin ranks")
     limits = facts.limits(LatenessThresholds)
-    found = replayed(facts, [late.rank for late in members], measured, limits)
+    ranks = {r for late in members for r in (late.rank, *late.together)}
+    found = _joint(replayed(facts, ranks, measured, limits), ranks, members)
     if found.held_up is None:
         return found
     # Those that are late by turns hold the step up for one another.
     everybody = {late.rank: late for late in late_ranks(facts, limits)}
     everybody |= {late.rank: late for late in members}
-    if len(everybody) == len(members):
+    if everybody.keys() <= ranks:
         return found
     most = max(late.cost_ns for late in everybody.values())
-    together = replayed(facts, everybody, most, limits)
+    together = _joint(
+        replayed(facts, everybody.keys() | ranks, most, limits), everybody.keys() | ranks, members
+    )
     if together.held_up is None:
         return together
     return replace(
@@ -472,6 +476,12 @@ def price(facts: Facts, members: Sequence[LateRank]) -> Price:
         held_up=replace(together.held_up, waited_ns=measured),
         against=disagreeing(together.ns, OBSERVED, measured, limits, "late_steps"),
     )
+
+
+def _joint(cost: Price, ranks: Collection[int], members: Sequence[LateRank]) -> Price:
+    """The cost of these ranks' delays, which those of the members are among."""
+    is_whole = len(ranks) == len(members)
+    return cost if is_whole else replace(cost, joint_ranks=tuple(sorted(ranks)))
 
 
 def observed_price(facts: Facts, ranks: Sequence[int]) -> Price | None:

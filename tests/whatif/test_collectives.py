@@ -226,6 +226,18 @@ def test_stalls_in_which_no_matched_call_ends_say_nothing(lost_ms: float, is_ref
         assert not is_refused or "not matched across ranks" in str(refused)
 
 
+@pytest.mark.parametrize(("lost_ms", "is_refused"), [(1.0, False), (1.5, True)])
+def test_a_stall_is_explained_up_to_the_matched_call_that_ended_last(
+    lost_ms: float, is_refused: bool
+) -> None:
+    """A call of 2 ms ends in the stall; after it nobody knows for whom the rank waited."""
+    calls = [call(r, 0, 10, 12) for r in (0, 1)]
+    stalls = [span(0, 10, 12), span(1, 10, 12 + lost_ms)]
+    found = replay(calls, stalls, [span(r, 0, 25, step=0) for r in (0, 1)])
+    assert found.error_ratio == pytest.approx(0)
+    assert (found.refused is not None) is is_refused
+
+
 def test_nothing_matched_is_said() -> None:
     steps = [span(r, 0, 40, step=0) for r in (0, 1)]
     for calls in (

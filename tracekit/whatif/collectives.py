@@ -285,16 +285,16 @@ def _items(
 def _unmatched_ns(
     calls: Sequence[tuple[int, int, int]], stalls: Sequence[tuple[int, int]], begin: int, end: int
 ) -> float:
-    """Time of the stalls in which no matched call ended: they count as the rank's own time, so that
-    the replay gives the measured step back and knows nothing of for whom the rank waited."""
+    """Time of the stalls after the last matched call that ended in them: it counts as the rank's
+    own, so that the replay gives the measured step back and knows nothing of for whom it waited."""
     times = sorted(t for _, t, _ in calls)
     lost = 0
-    for since, until in stalls:
-        inside = max(since, begin), min(until, end)
-        if inside[1] - inside[0] < MIN_STOP_NS:
-            continue
-        if bisect_right(times, since) == bisect_right(times, until):
-            lost += inside[1] - inside[0]
+    for start, stop in stalls:
+        since, until = max(start, begin), min(stop, end)
+        position = bisect_right(times, until)
+        explained = max(since, times[position - 1]) if position else since
+        if until - explained >= MIN_STOP_NS:
+            lost += until - explained
     return float(lost)
 
 

@@ -100,7 +100,7 @@ class OpenRun:
         """The run's folder."""
         return self.run.path
 
-    @property
+    @cached_property
     def job(self) -> JobDescription | None:
         """The job description that the run was made with."""
         return runs.job_of(self.run.manifest)

@@ -146,6 +146,7 @@ QUERY_FILES: tuple[str, ...] = (
     "net/port_events",
 )
 """Every query, in the order in which lists and documentation show them."""
+_PATHS = {path.rpartition("/")[2]: path for path in QUERY_FILES}
 
 ParamValue = str | int | float | bool
 
@@ -243,26 +244,26 @@ class Query:
         }
 
 
-@cache
 def queries() -> tuple[Query, ...]:
     """All queries of the catalogue, in its order."""
-    root = files("tracekit.queries")
-    return tuple(
-        parse(path, root.joinpath(f"{path}.sql").read_text(encoding="utf-8"))
-        for path in QUERY_FILES
-    )
+    return tuple(map(_parsed, QUERY_FILES))
+
+
+@cache
+def _parsed(path: str) -> Query:
+    file = files("tracekit.queries").joinpath(f"{path}.sql")
+    return parse(path, file.read_text(encoding="utf-8"))
 
 
 def find(name: str) -> Query:
     """The query of that name (``overlap`` or ``gpu/overlap``); UsageError if there is none."""
-    by_name = {q.name: q for q in queries()}
-    query = by_name.get(name.rpartition("/")[2])
-    if query is None or name not in (query.name, f"{query.subject}/{query.name}"):
+    short = name.rpartition("/")[2]
+    path = _PATHS.get(short)
+    if path is None or name not in (short, path):
         raise UsageError(
-            f"there is no query named {name!r}",
-            hint=_did_you_mean(name.rpartition("/")[2], by_name, "queries"),
+            f"there is no query named {name!r}", hint=_did_you_mean(short, _PATHS, "queries")
         )
-    return query
+    return _parsed(path)
 
 
 NO_HOST_WORK = """CREATE OR REPLACE MACRO host_work(gpu_op_name, host_op_name) AS TABLE

@@ -224,7 +224,7 @@ def _names(words: Iterable[Word]) -> str:
 
 def cli_page() -> str:
     """docs/cli.md: ``--help`` of every command, and what holds for all of them."""
-    from tracekit.cli.app import help_pages
+    from tracekit.cli.commands import help_pages
 
     parts = [
         "# Command line",

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import pty
+import re
 import shlex
 import shutil
 import signal
@@ -26,7 +27,7 @@ import pytest
 from soaks import soak
 from tracekit import api, catalog, rules
 from tracekit.cli import main
-from tracekit.cli.commands import register
+from tracekit.cli.commands import COMMANDS
 from tracekit.rules.unbuilt import unbuilt_rules
 from tracekit.target import COMMAND
 from traces import BASE_NS, make_trace, write_job, write_trace
@@ -34,25 +35,6 @@ from traces import BASE_NS, make_trace, write_job, write_trace
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"duckdb", "pyarrow", "polars", "numpy", "msgspec", "rich", "matplotlib", "scipy"}
 HEAVY |= {"jinja2"}
-COMMANDS = (
-    "sources",
-    "ingest",
-    "diagnose",
-    "show",
-    "query",
-    "sql",
-    "compare",
-    "timeline",
-    "plot",
-    "job",
-    "expect",
-    "whatif",
-    "capture",
-    "explain",
-    "simulate",
-    "cache",
-    "rollup",
-)
 START_S = BASE_NS // 10**9
 ONE_RULE = ("--select", "dataloader-stall")
 """Where any report will do: it takes half as long as that of all rules."""
@@ -905,19 +887,14 @@ def test_a_configuration_that_cannot_be_meant_is_refused(
 
 
 def test_every_command_has_help(tracekit: Tracekit) -> None:
-    import typer
-
-    app = typer.Typer()
-    register(app)
-    assert [c.name for c in app.registered_commands] == list(COMMANDS)
     top = tracekit("--help")
     assert (top.code, top.err) == (0, "")
+    assert re.findall(r"^  ([a-z]+)  ", top.out.partition("Commands:")[2], re.M) == list(COMMANDS)
+    assert tracekit("--help", "sources").out == top.out
     for name in COMMANDS:
-        assert name in top.out
         done = tracekit(name, "--help")
         assert (done.code, done.err) == (0, "")
         assert f"tracekit {name}" in done.out
-    assert tracekit("--version").out.startswith("tracekit ")
 
 
 def test_lists_name_everything(tracekit: Tracekit) -> None:
@@ -932,6 +909,7 @@ def test_lists_name_everything(tracekit: Tracekit) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
+        ["--version"],
         ["--help"],
         ["diagnose", "--help"],
         ["ingest", "--help"],
@@ -954,7 +932,8 @@ def test_what_should_start_at_once_imports_nothing_heavy(arguments: list[str], s
         check=True,
     )
     assert done.stdout
-    assert not HEAVY & set(done.stderr.split())
+    heavy = HEAVY | {"typer"} if arguments == ["--version"] else HEAVY
+    assert not heavy & set(done.stderr.split())
 
 
 @pytest.mark.parametrize(("rule", "code"), [("gc-pause", 0), ("no-such-rule", 2)])

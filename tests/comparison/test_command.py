@@ -11,7 +11,6 @@ import pytest
 
 import tracekit
 from tracekit.cli import app as cli
-from tracekit.cli import commands
 from tracekit.comparison.render import schema_page
 from traces import make_trace, write_job, write_trace
 
@@ -35,7 +34,6 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a command."""
-    commands.register(cli.app)
     with pytest.raises(SystemExit) as ended:
         cli.main([str(word) for word in words])
     shown = capsys.readouterr()

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 
 from tracekit.derive.attempts import Group, clusters
 from tracekit.derive.hosts import canonical
+from tracekit.derive.notes import ASSIGNED_WORDS
 from tracekit.derive.sources import RANK_KINDS, Source, is_overlapping
 from tracekit.derive.timebase import apply_times, time_notes
 from tracekit.errors import AmbiguousInputError
 
 if TYPE_CHECKING:
     from tracekit.job import JobDescription
-
-ASSIGNED_WORDS = "numbers were assigned in order of paths"
-"""In the note on ranks that no file states."""
 
 
 def apply_job(

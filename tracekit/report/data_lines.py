@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from tracekit.derive.ranks import ASSIGNED_WORDS
+from tracekit.derive.notes import ASSIGNED_WORDS
 from tracekit.findings import Finding
 from tracekit.ingest.counters.formats import ANSWER_KINDS
 from tracekit.report.advice import EXPORT_COMMAND

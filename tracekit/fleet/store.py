@@ -11,6 +11,7 @@ often, or by whom, a night was written: rows hold no time of writing, only the l
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ Rows = Mapping[str, Sequence[Row]]
 
 COMMIT_TRIES = 8
 FIRST_WAIT_S = 0.1
+LEDGER_FILES_COUNT = 16
 _CONFIGURATION = {"delta.checkpointInterval": "20"}
 """A table is opened by its last checkpoint and the commits since: a night must not read all nights
 that ever were."""
@@ -50,6 +52,8 @@ class FleetStore:
     def __init__(self, folder: Path) -> None:
         check_installed()
         self.folder = folder
+        self._done: dict[str, str] | None = None
+        """Dates of runs that are done, as this reader first saw them."""
 
     def ledger(self) -> dict[str, Row]:
         """What the ledger says of each run."""
@@ -57,8 +61,18 @@ class FleetStore:
 
     def write_ledger(self, rows: Sequence[Row]) -> None:
         """Replace what the ledger says of some runs."""
-        if rows:
-            self._replace(LEDGER, rows, {"run": {r["run"] for r in rows}})
+        self._done = None
+        if not rows:
+            return
+        self._replace(LEDGER, rows, {"run": {r["run"] for r in rows}})
+        from deltalake import DeltaTable
+        from deltalake.exceptions import CommitFailedError
+
+        # Each night adds a file or two, and every night reads all of them.
+        found = DeltaTable(self._path(LEDGER))
+        if len(found.file_uris()) > LEDGER_FILES_COUNT:
+            with contextlib.suppress(CommitFailedError):  # another night will
+                found.optimize.compact()
 
     def replace(self, rows: Rows, names: Iterable[str], dates: Iterable[str]) -> None:
         """Let the rows of some runs be these, and no others on these dates."""
@@ -70,7 +84,9 @@ class FleetStore:
     def rows(self, name: str, since: str | None = None, until: str | None = None) -> list[Row]:
         """Rows of a table between two dates (both included), in the order of its grain; only
         those of runs that are done."""
-        done = {r: row["date"] for r, row in self.ledger().items() if row["state"] == "done"}
+        if self._done is None:
+            self._done = {r: x["date"] for r, x in self.ledger().items() if x["state"] == "done"}
+        done = self._done
         each = table(name)
         found = [r for r in self._read(each, since, until) if done.get(r["run"]) == r["date"]]
         return sorted(found, key=lambda r: [(r[g] is not None, r[g]) for g in each.grain])

@@ -6,7 +6,9 @@ nights make of it. Days count from 1.
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -203,3 +205,10 @@ class FleetLake(Lake):
         """What a diagnosis would say; remembers that it was asked."""
         self.asked.append(entry.name)
         return next(tables for card, tables in self._here() if card.name == entry.name)
+
+
+def dies(entry: Entry, **_: object) -> dict[str, list[Row]]:
+    """A diagnosis that the kernel kills for one run: that which DIES names."""
+    if entry.name == os.environ["DIES"]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {}

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from fleet_nights import FIRST, Fleet, FleetLake, day_of
+from fleet_nights import FIRST, Fleet, FleetLake, day_of, dies
 from tracekit.cli import main
 from tracekit.errors import InputError, StoreError
 from tracekit.fleet import lock, rollup
@@ -338,3 +338,15 @@ def test_kill_9_leaves_nothing_that_counts(fleet: Fleet, tmp_path: Path) -> None
     again = FleetLake(tmp_path, whole.simulated, 2)
     rolled_up(again, diagnose=again.diagnosed)
     assert tables(tmp_path) == tables(tmp_path / "whole")
+
+
+def test_a_process_that_is_killed_is_named_and_the_others_are_done(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = FleetLake(tmp_path, fleet, 1)
+    names = [card.name for card, _ in fleet.runs[day_of(1)]]
+    monkeypatch.setattr(rollup, "_diagnosed_here", dies)
+    monkeypatch.setenv("DIES", names[2])
+    done = rolled_up(lake, workers=2)
+    assert done.failed == ((names[2], "its process was killed: out of memory?"),)
+    assert sorted(done.done) == sorted(set(names) - {names[2]})

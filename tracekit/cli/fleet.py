@@ -7,6 +7,7 @@ import shlex
 import subprocess
 from dataclasses import asdict
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +22,7 @@ from tracekit.wording import safe
 if TYPE_CHECKING:
     from tracekit.fleet.lake import Entry, Lake
     from tracekit.fleet.night import Night
+    from tracekit.fleet.store import FleetStore
     from tracekit.store.removal import Removed
 
 lake = typer.Typer(
@@ -197,6 +199,18 @@ def rollup(
             help="Gets the night on stdin; started without a shell.",
         ),
     ] = None,
+    openmetrics: Annotated[
+        Path | None,
+        typer.Option(
+            "--openmetrics",
+            metavar="F",
+            help="Replace F: four weeks, or since --since, with timestamps.",
+        ),
+    ] = None,
+    textfile: Annotated[
+        Path | None,
+        typer.Option("--textfile", metavar="F", help="Replace F: the night, for node-exporter."),
+    ] = None,
     workers: o.WorkersOpt = None,
     memory: o.MemoryOpt = None,
     config: ConfigOpt = None,
@@ -214,6 +228,8 @@ def rollup(
 
     check_installed()
     check_target(output, force)
+    for path in (openmetrics, textfile):
+        check_target(path, True)
     if date is not None and since is not None:
         raise UsageError("--date and --since exclude each other", hint="--since 2026-07-21")
     command = _words(notify_command)
@@ -241,6 +257,8 @@ def rollup(
     night = judged(store, day, rolled)
     text = _written(night, format_, found)
     write_text(text, output)
+    if openmetrics is not None or textfile is not None:
+        _write_metrics(store, night, since, openmetrics, textfile)
     if command:
         _notify(command, text)
     if strict and rolled.failed:
@@ -260,6 +278,26 @@ def _written(night: Night, format_: NightFormat, lake: Lake) -> str:
     if format_ is NightFormat.markdown:
         return summary.to_markdown(night, lake.root)
     return summary.to_text(night, lake.root)
+
+
+def _write_metrics(
+    store: FleetStore,
+    night: Night,
+    since: str | None,
+    openmetrics: Path | None,
+    textfile: Path | None,
+) -> None:
+    from datetime import date, timedelta
+
+    from tracekit.fleet import metrics
+    from tracekit.fleet.limits import Limits
+
+    if openmetrics is not None:
+        weeks = timedelta(days=Limits().window_days - 1)
+        first = since or (date.fromisoformat(night.date) - weeks).isoformat()
+        write_text(metrics.history(store, first, night.date), openmetrics)
+    if textfile is not None:
+        write_text(metrics.current(night), textfile)
 
 
 def _words(command: str | None) -> list[str]:

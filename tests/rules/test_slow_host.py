@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from late_jobs import MS, MakeJob, late_job
+from late_jobs import MS, MakeJob, coverage, late_job
 
 from excess_rules import HOST as EXCESS_HOST
 from excess_rules import INPUT, MORE, PAUSED, SLOWER, facts_of
 from lateness_rules import GPU, HOST, LATE, uncalled
 from tracekit.findings import Severity
-from tracekit.rules.base import RuleOutcome
+from tracekit.rules.base import Facts, RuleOutcome
 
 
 def test_equal_kernels_and_a_long_own_time_are_a_slow_host(make_job: MakeJob) -> None:
@@ -26,6 +27,63 @@ def test_a_host_whose_ranks_are_all_late_is_one_finding(make_job: MakeJob) -> No
     assert finding.scope.ranks == (2, 3)
     assert finding.scope.hosts == ("h1",)
     assert "all of h1" in finding.summary
+
+
+def stages(
+    make_job: MakeJob,
+    *,
+    launch_ns: float = 15_000,
+    idle_ms: Sequence[int] = (30, 10),
+    waiting_ms: int = 30,
+    hosts_count: int = 2,
+    input_ms: int = 0,
+) -> Facts:
+    """Two hosts with two stages of two ranks each. On h0 a launch takes 1.5 times as long, and GPUs
+    idle for it 30 and 10 ms of each step; those of h1 stand in communication for 30 ms instead."""
+    job = make_job(ranks_count=8).launching(host_wait_ratio=1.0)
+    for row in job.rows["launch_stats"]:
+        row["launch_p50_ns"] = launch_ns if row["rank"] < 4 else 10_000.0
+    for rank in range(8):
+        for step in job.steps:
+            if rank < 4:
+                job.add(rank, step, "idle", idle_ms[rank // 2])
+                job.add(rank, step, "exposed_comm", max(0, 30 - idle_ms[rank // 2]))
+            else:
+                job.add(rank, step, "exposed_comm", waiting_ms)
+    if input_ms:
+        job.rows["input_stall"] = [
+            {"rank": r, "attempt": 1, "capture_id": 0, "step": s, "exposed_ns": input_ms * MS}
+            for r in (2, 3)
+            for s in job.steps
+        ]
+    job.rows["match_coverage"] = [coverage()]
+    facts: Facts = job.facts(hosts={r: f"h{r // 4 % hosts_count}" for r in range(8)})
+    return facts
+
+
+def test_a_host_with_whole_stages_is_slow_by_its_launches(make_job: MakeJob) -> None:
+    facts = stages(make_job)
+    (finding,) = HOST.run(facts).findings
+    assert (finding.scope.ranks, finding.scope.hosts) == ((0, 1, 2, 3), ("h0",))
+    assert "(all of h0) take 1.5x as long as others to launch" in finding.summary
+    assert "wait up to 30.0 ms of each 130 ms step" in finding.summary
+    assert finding.impact.s_per_step == pytest.approx(0.030)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"launch_ns": 14_900},
+        {"idle_ms": (30, 6)},  # under 5 % of the step: not all of its ranks wait for launches
+        {"waiting_ms": 6},  # nobody waits for it
+        {"hosts_count": 1},  # all hosts are no host
+        {"input_ms": 5},  # of the ten for which ranks 2 and 3 idle: the data's
+    ],
+)
+def test_just_below_each_limit_a_host_with_whole_stages_is_not_slow(
+    make_job: MakeJob, kind: dict[str, Any]
+) -> None:
+    assert HOST.run(stages(make_job, **kind)) == RuleOutcome()
 
 
 def test_a_named_stall_is_not_a_slow_host(make_job: MakeJob) -> None:

@@ -41,6 +41,8 @@ UNDECIDED = {
         ras_hang: int(r['snapshots_count']) < 2
         ras_hang: int(r['snapshots_count']) >= 2
         sequence_imbalance: max((int(r['replicas_count']) for r in balance)) < 2
+        slow_host: len(others) < 2
+        slow_host: len(ranks) < 2
         stage_imbalance: len(stages) < 2
         traffic_mismatch: (spread or 1) < 2
         wrong_nic: len(listed) < 2

@@ -47,6 +47,7 @@ from tracekit.rules.base import (
     Thresholds,
     threshold,
 )
+from tracekit.rules.launches import launch_wait_ns, launch_wait_shares
 from tracekit.rules.prices import at_most
 from tracekit.wording import between, seconds, share
 
@@ -126,7 +127,7 @@ def evaluate(facts: Facts, limits: LaunchBoundThresholds) -> RuleOutcome:
 def _launching(facts: Facts) -> list[RankLaunching]:
     """Ranks with an idle breakdown, launch statistics and kernels."""
     explained = _explained_ns(facts)
-    waiting_share, stream_share = _launch_wait_shares(facts), _stream_wait_shares(facts)
+    waiting_share, stream_share = launch_wait_shares(facts), _stream_wait_shares(facts)
     blocked = _blocked_ns(facts)
     kernels = _typical_kernels_ns(facts)
     launching: list[RankLaunching] = []
@@ -166,14 +167,7 @@ def _stream_wait_shares(facts: Facts) -> dict[int, float]:
         is_more = rank not in most or int(row["idle_count"]) > int(most[rank]["idle_count"])
         if row["stream"] is not None and row["idle_ns"] and is_more:
             most[rank] = row
-    return {r: _launch_wait_ns(facts, row) / float(row["idle_ns"]) for r, row in most.items()}
-
-
-def _launch_wait_ns(facts: Facts, row: Row) -> float:
-    """Waiting for launches. In a window without steps anything may lie between them (requests that
-    do not come, imports): there long waits are for something else."""
-    other_ns = float(row["host_pause_ns"] or 0) if facts.is_window else 0.0
-    return float(row["host_wait_ns"] or 0) - other_ns
+    return {r: launch_wait_ns(facts, row) / float(row["idle_ns"]) for r, row in most.items()}
 
 
 def _blocked_ns(facts: Facts) -> dict[int, float]:
@@ -185,17 +179,6 @@ def _blocked_ns(facts: Facts) -> dict[int, float]:
         if key in steady:
             times[int(row["rank"])].append(float(row.get("host_blocked_ns") or 0))
     return {rank: fmean(blocked_ns) for rank, blocked_ns in times.items()}
-
-
-def _launch_wait_shares(facts: Facts) -> dict[int, float]:
-    """Share of each rank's idle time that waits for a launch, over its devices as a whole."""
-    waiting: dict[int, float] = defaultdict(float)
-    idle: dict[int, float] = defaultdict(float)
-    for row in facts.of("idle_breakdown"):
-        if row["stream"] is None:
-            waiting[int(row["rank"])] += _launch_wait_ns(facts, row)
-            idle[int(row["rank"])] += float(row["idle_ns"] or 0)
-    return {rank: waiting[rank] / ns for rank, ns in idle.items() if ns > 0}
 
 
 def _typical_kernels_ns(facts: Facts) -> dict[int, float]:
@@ -261,7 +244,7 @@ def _paced(facts: Facts, rank: RankLaunching, limits: LaunchBoundThresholds) -> 
     stalled = _explained_ns(facts).get(rank.rank, 0.0)
     host_ns = parts.dur - _blocked_ns(facts).get(rank.rank, 0.0) - stalled
     in_calls_ns = parts.exposed_comm * (1 - _bare_ratio(facts, rank.rank))
-    waiting_ns = in_calls_ns + parts.idle * _launch_wait_shares(facts)[rank.rank]
+    waiting_ns = in_calls_ns + parts.idle * launch_wait_shares(facts)[rank.rank]
     if (
         host_ns < limits.min_busy_ratio * parts.dur
         or rank.queue_ns > limits.max_ahead_ratio * parts.dur

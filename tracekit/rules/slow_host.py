@@ -10,7 +10,9 @@ How it shows
     finding says what takes longer (query excess): the same calls throughout, or calls at random, as
     where the CPU is shared or throttled. Where every call has a member without a trace, who came
     last is not known: then the others stand in communication for longer than it does by that time,
-    which is the cost.
+    which is the cost. A host that has whole stages of a pipeline has no peer in them: it is slow
+    where the median launch call of each of its ranks takes 1.5 times that of the other hosts' or
+    more, their GPUs idle for want of a launch, and the others wait in communication instead.
 
 Why it hurts
     All ranks wait for the one whose CPU is busy elsewhere.
@@ -58,9 +60,20 @@ from tracekit.rules.lateness import (
     waiting,
     why_unmatched,
 )
+from tracekit.rules.launches import QUERY as IDLE
+from tracekit.rules.launches import launch_wait_shares
+from tracekit.rules.prices import at_most
 from tracekit.rules.slow_gpu import has_uneven_work
-from tracekit.wording import ranks_phrase
+from tracekit.wording import ranks_phrase, seconds
 
+CONFIRM = (
+    "pidstat -w -u 1 and numastat -p on its host: steal, involuntary switches, far memory",
+    "swap the rank with a peer: the delay should stay with the host",
+)
+REMEDY = (
+    "pin each rank to the cores of its GPU's NUMA node; evict other processes",
+    "check the CPU frequency governor and the container's CPU quota",
+)
 ELSEWHERE: tuple[Nature, ...] = ("pause", "more work")
 """What a rank does that its host cannot help."""
 STALL_QUERIES = (
@@ -79,6 +92,10 @@ class SlowHostThresholds(SlowerThresholds, ExcessThresholds):
     min_steps_ratio: float = threshold(0.80, "share of steps in which its own time is that long")
     max_explained_ratio: float = threshold(
         0.5, "share of the delay that named stalls explain; then it is theirs"
+    )
+    min_launch_ratio: float = threshold(
+        1.5,
+        "median launch call over that of ranks elsewhere; hosts of a kind differ by some percent",
     )
 
 
@@ -100,7 +117,105 @@ def evaluate(facts: Facts, limits: SlowHostThresholds) -> RuleOutcome:
     for late in held_up:
         if not any(late.rank in ranks for ranks in whole.values()):
             findings.append(_finding(facts, limits, [late], None))
+    named = {late.rank for late in held_up}
+    findings += [
+        _launching_finding(facts, limits, host)
+        for host in _slow_launchers(facts, limits)
+        if named.isdisjoint(host.ranks)
+    ]
     return RuleOutcome(findings=tuple(findings))
+
+
+@dataclass(frozen=True)
+class Launching:
+    """A host all of whose ranks launch slowly. Times are of a mean steady step."""
+
+    name: str
+    ranks: tuple[int, ...]
+    launch_ns: float
+    """The median call of its quickest rank."""
+    usual_ns: float
+    """That of the typical rank elsewhere."""
+    idle_ns: float
+    """What the GPU that waits most for launches idles beyond the typical one elsewhere."""
+    cost_ns: float
+    """As far as ranks elsewhere stand in communication meanwhile."""
+
+
+def _slow_launchers(facts: Facts, limits: SlowHostThresholds) -> list[Launching]:
+    """Hosts whose launch calls are slow and whose GPUs wait for them, whatever their stages."""
+    means, step_ns = facts.steps.rank_means, facts.steps.step_ns
+    calls = {
+        int(row["rank"]): float(row["launch_p50_ns"])
+        for row in facts.of("launch_stats")
+        if row["launch_p50_ns"] is not None
+    }
+    shares = launch_wait_shares(facts)
+    idle = {
+        r: max(0.0, means[r].idle * shares[r] - _explained_ns(facts, r))
+        for r in calls
+        if r in means and r in shares
+    }
+    by_host: dict[str, list[int]] = defaultdict(list)
+    for rank, host in sorted(facts.job.hosts.items()):
+        by_host[host].append(rank)
+    found = []
+    for name, ranks in sorted(by_host.items()):
+        others = [r for r in idle if r not in ranks]
+        if len(ranks) < 2 or len(others) < 2 or not idle.keys() >= set(ranks):
+            continue
+        usual_ns = median(calls[r] for r in others)
+        usual_idle = median(idle[r] for r in others)
+        waiting = median(means[r].exposed_comm for r in others)
+        beyond = {r: idle[r] - usual_idle for r in ranks}
+        cost_ns = max(min(beyond[r], waiting - means[r].exposed_comm) for r in ranks)
+        quickest_ns = min(calls[r] for r in ranks)
+        is_slow = quickest_ns >= limits.min_launch_ratio * usual_ns
+        if is_slow and min(*beyond.values(), cost_ns) >= limits.min_cost_ratio * step_ns:
+            found.append(
+                Launching(name, tuple(ranks), quickest_ns, usual_ns, max(beyond.values()), cost_ns)
+            )
+    return found
+
+
+def _launching_finding(facts: Facts, limits: SlowHostThresholds, host: Launching) -> Finding:
+    step_s = facts.steps.step_ns / 1e9
+    ratio = host.launch_ns / host.usual_ns
+    subject = ranks_phrase(host.ranks, facts.ranks)
+    return facts.finding(
+        facts.scope(host.ranks, facts.steps.keys),
+        f"{subject} (all of {host.name}) take {ratio:.1f}x as long as others to launch: the "
+        f"host is slow, their GPUs wait up to {seconds(host.idle_ns / 1e9)} of each "
+        f"{seconds(step_s)} step for launches, and the other hosts wait for them.",
+        (
+            Evidence(
+                "median launch call over that of ranks elsewhere, the quickest of the host",
+                ratio,
+                "ratio",
+                threshold=limits.min_launch_ratio,
+                query="launch_stats",
+            ),
+            Evidence(
+                "GPU idle for want of a launch beyond the typical rank elsewhere, mean step",
+                host.idle_ns / 1e9,
+                "s",
+                threshold=limits.min_cost_ratio * step_s,
+                query=IDLE,
+            ),
+            Evidence(
+                "the same, as far as ranks elsewhere stand in communication for longer",
+                host.cost_ns / 1e9,
+                "s",
+                threshold=limits.min_cost_ratio * step_s,
+                query="step_breakdown",
+            ),
+        ),
+        by=("host ranges", "GPU timeline", "peers"),
+        basis="launch calls, idle GPUs and the waiting of the other hosts agree",
+        impact=facts.impact(at_most(host.cost_ns, "twin ranks")),
+        confirm=CONFIRM,
+        remedy=REMEDY,
+    )
 
 
 def _is_slow(facts: Facts, late: LateRank, limits: SlowHostThresholds) -> bool:
@@ -188,14 +303,8 @@ def _finding(
         cap=Severity.CRITICAL if worst.is_sure else Severity.MINOR,
         keys=keys,
         against=cost.against,
-        confirm=(
-            "pidstat -w -u 1 and numastat -p on its host: steal, involuntary switches, far memory",
-            "swap the rank with a peer: the delay should stay with the host",
-        ),
-        remedy=(
-            "pin each rank to the cores of its GPU's NUMA node; evict other processes",
-            "check the CPU frequency governor and the container's CPU quota",
-        ),
+        confirm=CONFIRM,
+        remedy=REMEDY,
     )
 
 
@@ -204,7 +313,10 @@ RULE = Rule(
     summary="A rank is late because its host is slow, not its GPU.",
     owner="platform",
     thresholds=SlowHostThresholds(),
-    queries=(*QUERIES, ABSENT_WAITS, "expert_load", EXCESS, *STALL_QUERIES),
+    queries=(
+        *(*QUERIES, ABSENT_WAITS, "expert_load", EXCESS, *STALL_QUERIES),
+        *("launch_stats", IDLE),
+    ),
     needs_kernels=True,
     evaluate=evaluate,
     doc=__doc__,

@@ -7,8 +7,14 @@ from tracekit.dashboards.device_figures import gpu_levels, port_growth
 from tracekit.dashboards.drawing import Chart, Listing
 from tracekit.dashboards.lateness_figures import delay_matrix, late_ranks, stage_replicas
 from tracekit.dashboards.step_figures import rank_time, step_times
-from tracekit.dashboards.work_figures import matrix_rates
-from tracekit.dashboards.work_tables import MAX_SELF_TIME_RANKS, kernels, parts
+from tracekit.dashboards.work_figures import matrix_rates, memory
+from tracekit.dashboards.work_tables import (
+    MAX_SELF_TIME_RANKS,
+    kernels,
+    modules,
+    operators,
+    parts,
+)
 
 CHARTS: tuple[Chart, ...] = (
     Chart(
@@ -77,6 +83,14 @@ CHARTS: tuple[Chart, ...] = (
         needs="GPU traces with shapes (record_shapes=True)",
     ),
     Chart(
+        name="memory",
+        title="Memory over time",
+        section="work",
+        queries=("memory_timeline",),
+        draw=memory,
+        needs="allocations recorded in a trace (profile_memory=True)",
+    ),
+    Chart(
         name="gpu_levels",
         title="Clock, heat and power of GPUs",
         section="devices",
@@ -97,6 +111,22 @@ CHARTS: tuple[Chart, ...] = (
 )
 
 LISTINGS: tuple[Listing, ...] = (
+    Listing(
+        name="operator-table",
+        title="Operators",
+        section="work",
+        query="operator_summary",
+        make=operators,
+        max_ranks=MAX_SELF_TIME_RANKS,
+    ),
+    Listing(
+        name="module-table",
+        title="Modules and named ranges",
+        section="work",
+        query="module_summary",
+        make=modules,
+        max_ranks=MAX_SELF_TIME_RANKS,
+    ),
     Listing(
         name="self-time-table",
         title="What a mean step goes into",

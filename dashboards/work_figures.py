@@ -10,7 +10,7 @@ import numpy as np
 from tracekit.dashboards import look
 from tracekit.dashboards.drawing import Drawing, Row, Rows
 from tracekit.expect.hardware import gpu_named
-from tracekit.wording import plural, share
+from tracekit.wording import plural, seconds, share
 
 if TYPE_CHECKING:
     from tracekit.findings import Finding
@@ -71,4 +71,58 @@ def matrix_rates(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None
     says = f"{plural(len(most), 'kind')} of matrix products on the median rank: {'; '.join(told)}."
     if peak:
         says += f" The peak of the {model} in 16 bits is {look.number(peak / TERA)} TFLOP/s."
+    return Drawing(figure, says)
+
+
+def memory(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
+    """Memory allocated and reserved over time, of the device that had most allocated: of a GPU
+    where any was recorded, else of the host."""
+    del findings
+    found = rows["memory_timeline"]
+    if not found:
+        return None
+    top = max(
+        found,
+        key=lambda r: (r["device_type"] == "gpu", r["allocated_bytes"], -int(r["rank"])),
+    )
+    one = ("attempt", "rank", "capture_id", "device_type", "device")
+    series = [r for r in found if all(r[name] == top[name] for name in one)]
+    peak = max(r["allocated_bytes"] for r in series)
+    reserved = max(r["reserved_bytes"] for r in series)
+    divisor, unit = look.byte_unit(max(peak, reserved))
+    first_ns, last_ns = series[0]["time_ns"], series[-1]["time_ns"]
+    time_divisor, time_unit = look.time_unit(last_ns - first_ns)
+    times = [(r["time_ns"] - first_ns) / time_divisor for r in series]
+
+    figure = look.new_figure(2.5)
+    axes = figure.add_subplot()
+    allocated = [r["allocated_bytes"] / divisor for r in series]
+    axes.fill_between(times, allocated, step="post", color=look.PALETTE["sky"], alpha=0.35)
+    axes.step(times, allocated, where="post", color=look.PALETTE["blue"], label="allocated")
+    if reserved:
+        axes.step(
+            times, [r["reserved_bytes"] / divisor for r in series], where="post",
+            color=look.PALETTE["orange"], label="reserved by the allocator",
+        )  # fmt: skip
+    axes.plot(
+        [(top["time_ns"] - first_ns) / time_divisor], [peak / divisor], linestyle="none",
+        marker="o", markersize=7, markeredgewidth=0, color=look.PALETTE["red"], label="peak",
+    )  # fmt: skip
+    axes.set_xlim(0, max(times[-1], 1e-9))
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel(f"since the first allocation that was recorded [{time_unit}]")
+    axes.set_ylabel(f"memory [{unit}]")
+    look.grid(axes)
+    figure.legend(loc="outside upper left", ncols=3)
+    where = "host" if top["device_type"] == "cpu" else f"GPU {top['device']}"
+    says = (
+        f"Rank {top['rank']}, {where}: at most {look.number(peak / divisor)} {unit} allocated, "
+        f"{seconds((top['time_ns'] - first_ns) / 1e9)} after the first allocation"
+    )
+    if top["operator"] is not None:
+        says += f", in {top['operator']}"
+    says += f"; {look.number(reserved / divisor)} {unit} reserved." if reserved else "."
+    others = len({tuple(r[name] for name in one) for r in found}) - 1
+    if others:
+        says += f" Of {others + 1} devices and captures it had most."
     return Drawing(figure, says)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tracekit.dashboards.drawing import Row, Table
 from tracekit.dashboards.look import shown_name
@@ -61,7 +61,7 @@ MAX_PARTS = 40
 NAMELESS = {"wait": "waiting for communication", "between": "short gaps between calls"}
 """What a part without a name is, by its kind."""
 MAX_SELF_TIME_RANKS = 32
-"""Ranks up to which a page asks for self times: the query walks every call of every thread."""
+"""Ranks up to which a page asks what walks every call of every thread."""
 
 
 def parts(rows: Sequence[Row]) -> Table | None:
@@ -102,3 +102,92 @@ def parts(rows: Sequence[Row]) -> Table | None:
             for (name, kind), (time, ratio, calls, longest) in most
         ],
     )  # fmt: skip
+
+
+MAX_OPERATORS = 40
+MAX_MODULES = 60
+"""Rows of the tables of operators and of modules, those with most time."""
+
+
+def operators(rows: Sequence[Row]) -> Table | None:
+    """Operators by their own time, of the device where there is one, all ranks together, as
+    operator_summary has it; None where none was recorded."""
+    columns = ("calls_count", "host_ns", "host_self_ns", "device_ns", "device_self_ns")
+    sums = _sums(rows, lambda r: r["name"] or "no recorded operator", columns)
+    own = 4 if any(entry[4] for entry in sums.values()) else 2
+    total = sum(entry[own] for entry in sums.values())
+    if not total:
+        return None
+    most = sorted(sums.items(), key=lambda item: (-item[1][own], -item[1][2], item[0]))
+    count = len({r["rank"] for r in rows})
+    of = "device" if own == 4 else "host"
+    return Table(
+        name="operator-table",
+        section="work",
+        caption=f"Operators by their own time on the {of}, mean of all ranks, over all that was "
+        f"captured (query operator_summary){_left(len(most) - MAX_OPERATORS)}",
+        columns=(
+            ("Operator", "path"), (f"Share of the {of}", "n"), ("Calls", "n"), ("Device, own", "n"),
+            ("Device, with inner", "n"), ("Host, own", "n"), ("Host, with inner", "n"),
+        ),
+        rows=[
+            [
+                shown_name(name, NAME_CHARS),
+                (share(entry[own] / total), f"{entry[own] / total:.9f}"),
+                (f"{entry[0] / count:,.4g}" if entry[0] else "-", f"{entry[0]}"),
+                *(_time(entry[i] / count) for i in (4, 3, 2, 1)),
+            ]
+            for name, entry in most[:MAX_OPERATORS]
+        ],
+    )  # fmt: skip
+
+
+def modules(rows: Sequence[Row]) -> Table | None:
+    """Modules and named ranges in the order of their paths, those with most time, all ranks
+    together, as module_summary has it; None where none was recorded."""
+    columns = ("calls_count", "host_ns", "host_self_ns", "device_ns", "device_self_ns")
+    sums = _sums(rows, lambda r: r["path"], columns)
+    if not sums:
+        return None
+    depths = {r["path"]: int(r["depth"]) for r in rows}
+    by_time = sorted(sums, key=lambda path: (-sums[path][3], -sums[path][1], path))
+    shown = sorted(by_time[:MAX_MODULES])
+    count = len({r["rank"] for r in rows})
+    return Table(
+        name="module-table",
+        section="work",
+        caption="Modules and named ranges, mean of all ranks, over all that was captured (query "
+        f"module_summary){_left(len(sums) - MAX_MODULES)}",
+        columns=(
+            ("Within each other", "path"), ("Depth", "n"), ("Calls", "n"), ("Device", "n"),
+            ("Device, own", "n"), ("Host", "n"), ("Host, own", "n"),
+        ),
+        rows=[
+            [
+                shown_name(path, NAME_CHARS),
+                (str(depths[path]), f"{depths[path]}"),
+                (f"{sums[path][0] / count:,.4g}", f"{sums[path][0]}"),
+                *(_time(sums[path][i] / count) for i in (3, 4, 1, 2)),
+            ]
+            for path in shown
+        ],
+    )  # fmt: skip
+
+
+def _sums(
+    rows: Sequence[Row], name_of: Callable[[Row], str], columns: Sequence[str]
+) -> dict[str, list[int]]:
+    sums: dict[str, list[int]] = {}
+    for row in rows:
+        entry = sums.setdefault(name_of(row), [0] * len(columns))
+        for i, column in enumerate(columns):
+            entry[i] += int(row[column] or 0)
+    return sums
+
+
+def _time(ns: float) -> tuple[str, str]:
+    return (seconds(ns / 1e9) if ns else "-", f"{ns:.3f}")
+
+
+def _left(count: int) -> str:
+    return f"; {count:,} with less are left out" if count > 0 else ""

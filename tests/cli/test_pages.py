@@ -109,11 +109,11 @@ def test_what_cannot_be_drawn_is_a_note_in_its_place(
         (table,) = (t for t in listing.LISTINGS if t.title == title)
         monkeypatch.setattr(listing, "LISTINGS", (replace(table, make=_broken),))
     else:
-        title, why = "Kernels and copies", "query kernel_summary: no memory left"
+        title, why = "Modules and named ranges", "query module_summary: no memory left"
         asked = catalog.run
 
         def run_but_one(con: object, name: str, **params: object) -> object:
-            if name == "kernel_summary":
+            if name == "module_summary":
                 raise QueryError("no memory left\nat line 3")
             return asked(con, name, **params)  # type: ignore[arg-type]
 
@@ -133,14 +133,18 @@ def test_what_cannot_be_drawn_is_a_note_in_its_place(
 def test_a_figure_whose_query_fails_says_so(
     job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refused(*_: object, **__: object) -> None:
-        raise QueryError("no memory left")
+    asked = catalog.run
+
+    def refused(con: object, name: str, **params: object) -> object:
+        if name == "delay_matrix":  # no diagnosis asks it, so that no answer is kept
+            raise QueryError("no memory left")
+        return asked(con, name, **params)  # type: ignore[arg-type]
 
     monkeypatch.setattr(catalog, "run", refused)
     path = str(tmp_path / "f.svg")
     with pytest.raises(SystemExit) as ended:
-        main(["plot", str(job), "step_times", "-o", path, "--no-findings"])
+        main(["plot", str(job), "delay_matrix", "-o", path, "--no-findings"])
     assert ended.value.code == 2
-    assert "step_times cannot be drawn: query step_breakdown: no memory left" in (
+    assert "delay_matrix cannot be drawn: query delay_matrix: no memory left" in (
         capsys.readouterr().err
     )

@@ -14,7 +14,7 @@ import pytest
 from tracekit import catalog
 from tracekit.dashboards import chart, charts, drawn, heat, look
 from tracekit.dashboards.drawing import Drawing
-from tracekit.dashboards.work_tables import kernels, parts
+from tracekit.dashboards.work_tables import kernels, modules, operators, parts
 from tracekit.errors import UsageError
 from tracekit.findings import Confidence, Evidence, Finding, Impact, Scope, Severity, When
 from tracekit.pictures import TableRows
@@ -428,3 +428,75 @@ def test_self_times_are_the_mean_of_all_ranks() -> None:
     shown = [c if isinstance(c, str) else c[0] for c in cells]
     assert shown == ["aten::mm", "operator", "20 %", "20.0 ms", "3", "9.00 ms"]
     assert parts([]) is None
+
+
+def memory_row(time_ns: int, allocated: int, reserved: int = 0, **more: Any) -> dict[str, Any]:
+    return {
+        "attempt": 1, "rank": 0, "capture_id": 0, "device_type": "gpu", "device": 0,
+        "time_ns": time_ns, "allocated_bytes": allocated, "reserved_bytes": reserved,
+        "operator": None, **more,
+    }  # fmt: skip
+
+
+def test_memory_is_of_the_gpu_with_the_highest_peak_in_units_of_the_axes() -> None:
+    drawing = made(
+        "memory",
+        memory_timeline=[
+            memory_row(0, 9_000_000_000, device_type="cpu", device=-1),
+            memory_row(0, 1_000_000_000, 3_000_000_000),
+            memory_row(50 * MS, 2_000_000_000, 3_000_000_000, operator="aten::mm"),
+            memory_row(80 * MS, 500_000_000, 3_000_000_000),
+            memory_row(10 * MS, 1_500_000_000, 3_000_000_000, rank=1),
+        ],
+    )
+    curves = lines(drawing)
+    assert curves["allocated"].get_xydata().tolist() == [[0, 1], [50, 2], [80, 0.5]]
+    assert curves["reserved by the allocator"].get_ydata().tolist() == [3, 3, 3]
+    assert curves["peak"].get_xydata().tolist() == [[50, 2]]
+    assert drawing.figure.axes[0].get_ylabel() == "memory [GB]"
+    assert drawing.says == (
+        "Rank 0, GPU 0: at most 2 GB allocated, 50.0 ms after the first allocation, in aten::mm; "
+        "3 GB reserved. Of 3 devices and captures it had most."
+    )
+    assert drawn(chart("memory"), {"memory_timeline": []}) is None
+
+
+def test_one_allocation_alone_is_drawn() -> None:
+    drawing = made("memory", memory_timeline=[memory_row(7, 512, device_type="cpu", device=-1)])
+    assert drawing.says.startswith("Rank 0, host: at most 512 B allocated, 0 s after")
+
+
+def summary(name: str | None, device: int, host: int, **more: Any) -> dict[str, Any]:
+    return {
+        "rank": 0, "name": name, "calls_count": 2, "host_ns": 2 * host, "host_self_ns": host,
+        "device_ns": 2 * device, "device_self_ns": device, **more,
+    }  # fmt: skip
+
+
+def test_operators_stand_by_their_own_time_on_the_device_or_without_one_on_the_host() -> None:
+    table = operators([
+        summary("aten::mm", 30 * MS, MS), summary("aten::add", 10 * MS, 5 * MS),
+        summary(None, 60 * MS, 0, calls_count=None, host_ns=None, host_self_ns=None),
+        summary("aten::mm", 100 * MS, MS, rank=1),
+    ])  # fmt: skip
+    assert table is not None
+    assert [[c if isinstance(c, str) else c[0] for c in row] for row in table.rows] == [
+        ["aten::mm", "65 %", "2", "65.0 ms", "130 ms", "1.00 ms", "2.00 ms"],
+        ["no recorded operator", "30 %", "-", "30.0 ms", "60.0 ms", "-", "-"],
+        ["aten::add", "5.0 %", "1", "5.00 ms", "10.0 ms", "2.50 ms", "5.00 ms"],
+    ]
+    table = operators([summary("aten::mm", 0, 3), summary("aten::add", 0, 9)])
+    assert table is not None and "own time on the host" in table.caption
+    assert [row[0] for row in table.rows] == ["aten::add", "aten::mm"]
+    assert operators([]) is None
+
+
+def test_modules_stand_in_the_order_of_their_paths() -> None:
+    table = modules([
+        summary("b", 1, 1, path="a/b", depth=1), summary("a", 0, 2, path="a", depth=0),
+        summary("c", 5, 5, path="c", depth=0),
+    ])  # fmt: skip
+    assert table is not None
+    assert [row[0] for row in table.rows] == ["a", "a/b", "c"]
+    assert [row[1][0] for row in table.rows] == ["0", "1", "0"]
+    assert modules([]) is None

@@ -32,6 +32,7 @@ from tracekit.ingest.counters.table import (
     header_of,
     unit_of,
 )
+from tracekit.ingest.counters.units import MEMORY, SIZES
 from tracekit.ingest.counters.vocabulary import Meaning
 from tracekit.ingest.lines import Line, lines, shape
 
@@ -53,31 +54,32 @@ _BEHIND = re.compile(rf"[{_BETWEEN}]{_DEVICE}\Z", re.I)
 _SENSORS = frozenset(("bmc", "oob", "ipmi", "redfish", "board", "gpu"))
 """Words that say who read a number, not what it is."""
 
-_MEASURES: dict[str, tuple[str, float]] = {
-    "bytes_s": ("bytes/s", 1.0), "b_s": ("bytes/s", 1.0), "kb_s": ("bytes/s", 1e3),
-    "mb_s": ("bytes/s", 1e6), "gb_s": ("bytes/s", 1e9), "mib_s": ("bytes/s", 2.0**20),
-    "gib_s": ("bytes/s", 2.0**30), "bps": ("bytes/s", 1 / 8), "kbps": ("bytes/s", 1e3 / 8),
-    "mbps": ("bytes/s", 1e6 / 8), "gbps": ("bytes/s", 1e9 / 8), "bits_s": ("bytes/s", 1 / 8),
-    "mbit_s": ("bytes/s", 1e6 / 8), "gbit_s": ("bytes/s", 1e9 / 8),
-    "pps": ("packets/s", 1.0), "pkts_s": ("packets/s", 1.0), "packets_s": ("packets/s", 1.0),
-    "bytes": ("bytes", 1.0), "kib": ("bytes", 2.0**10), "mib": ("bytes", 2.0**20),
-    "gib": ("bytes", 2.0**30), "mb": ("bytes", 2.0**20), "gb": ("bytes", 2.0**30),
-    "pkts": ("packets", 1.0), "packets": ("packets", 1.0), "count": ("count", 1.0),
-    "pct": ("0..1", 0.01), "percent": ("0..1", 0.01), "%": ("0..1", 0.01), "ratio": ("0..1", 1.0),
-    "w": ("W", 1.0), "watts": ("W", 1.0), "mw": ("W", 1e-3), "kw": ("W", 1e3),
-    "c": ("degrees Celsius", 1.0), "degc": ("degrees Celsius", 1.0),
-    "celsius": ("degrees Celsius", 1.0),
-    "hz": ("Hz", 1.0), "mhz": ("Hz", 1e6), "ghz": ("Hz", 1e9), "j": ("mJ", 1e3), "mj": ("mJ", 1.0),
-}  # fmt: skip
-"""How a header ends, in lower case: its unit, and the size of it. Bytes in memory are counted by
-1,024, as nvidia-smi does; bytes a second by 1,000. MBps and Mbps differ in the case of one letter,
-which people leave out: what is written ``bps`` is bits."""
+_NOT_UNITS = {"errors", "events", "times", "frames", "b"}
+"""Words that say what is counted, however many of them there are."""
+_SIZED = ("bytes/s", "packets/s", "bytes", "packets", "0..1", "Hz", "mJ")
+"""Units in which people write several sizes, so that a header must say which."""
+
+
+def _measures() -> dict[str, tuple[str, float]]:
+    measures = {}
+    for unit in (*_SIZED, "W", "degrees Celsius", "count"):
+        sizes = MEMORY if unit == "bytes" else SIZES[unit]
+        for spelling in reversed(sizes):  # bytes stand before bits, and count
+            end = spelling.lower().replace("/s", "_s")
+            if end not in _NOT_UNITS:
+                measures[end] = (unit, float(sizes[spelling]))
+    return measures
+
+
+_MEASURES = _measures()
+"""How a header ends, in lower case: its unit, and the size of it. MB/s and Mb/s differ in the case
+of one letter, which people leave out: what is written ``bps`` is bits, and ``b/s`` bytes."""
+_BITS = {unit: SIZES["bytes/s"][unit] for unit in SIZES["bits/s"]}
+"""Mb/s as it is spelled in brackets, where case is not lost."""
 _DIRECTIONS = {
     "tx": "tx", "xmit": "tx", "sent": "tx", "send": "tx", "out": "tx", "transmit": "tx",
     "rx": "rx", "rcv": "rx", "recv": "rx", "received": "rx", "in": "rx", "receive": "rx",
 }  # fmt: skip
-_SIZED = frozenset(unit for unit, _ in _MEASURES.values()) - {"W", "degrees Celsius", "count"}
-"""Units in which people write several sizes, so that a header must say which."""
 _RATES = {"bytes/s": "rate", "packets/s": "packet_rate"}
 _TOTALS = {"bytes": "bytes", "packets": "packets"}
 
@@ -192,8 +194,10 @@ def _measured(metric: str, bracket: str | None) -> tuple[list[str], str | None, 
     plain = re.sub(r"(?:/|_?per_?)s(?:ec(?:ond)?)?$", "_s", metric.strip(), flags=re.I)
     words = [w for w in re.split(r"[^A-Za-z0-9%]+", plain.lower()) if w]
     if bracket is not None:
-        end = re.sub(r"/s(?:ec)?$", "_s", bracket.strip().lower())
-        unit, scale = _MEASURES.get(end, (None, 1.0))
+        said = re.sub(r"/sec$", "/s", bracket.strip())
+        if said != said.lower() and (size := _BITS.get(said)):
+            return words, "bytes/s", float(size)
+        unit, scale = _MEASURES.get(said.lower().replace("/s", "_s"), (None, 1.0))
         return words, unit, scale
     for length in (2, 1):
         if len(words) > length and (known := _MEASURES.get("_".join(words[-length:]))):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from tracekit.ingest.counters.gpu_words import GPU
+from tracekit.ingest.counters.units import MEMORY, SIZES, Sizes
 from tracekit.ingest.counters.vocabulary import Meaning
 
 
@@ -250,22 +251,8 @@ _COLUMNS = {
     "energy": "energy",
 }
 
-_TO = {
-    "0..1": {"%": 0.01, "percent": 0.01, "pct": 0.01, "ratio": 1.0, "GPM:%": 0.01},
-    "Hz": {"MHz": 1e6, "GHz": 1e9, "Hz": 1.0},
-    "W": {"W": 1.0, "mW": 1e-3, "watts": 1.0, "watt": 1.0},
-    "degrees Celsius": {"C": 1.0, "c": 1.0, "celsius": 1.0, "degC": 1.0},
-    "bytes": {
-        "MiB": 2.0**20, "GiB": 2.0**30, "KiB": 2.0**10, "B": 1.0, "bytes": 1.0,
-        "MB": 2.0**20, "mib": 2.0**20, "mb": 2.0**20,
-    },
-    "bytes/s": {
-        "MB/s": 1e6, "KB/s": 1e3, "GB/s": 1e9, "MiB/s": 2.0**20, "B/s": 1.0, "GPM:MiB/s": 2.0**20,
-    },
-    "ns": {"us": 1e3, "ns": 1.0, "ms": 1e6, "s": 1e9},
-    "mJ": {"mJ": 1.0, "J": 1e3},
-}  # fmt: skip
-"""Canonical unit, units that a source may print, and their size. nvidia-smi's MB is 2^20."""
+_UNITS = ("0..1", "Hz", "W", "degrees Celsius", "bytes", "bytes/s", "ns", "mJ")
+"""Of the canonical units of GPUs those that sources write in several sizes."""
 _DEFAULT_UNIT = {"0..1": "%", "Hz": "MHz", "bytes": "MiB", "ns": "us", "bytes/s": "MB/s"}
 """What nvidia-smi means where it prints no unit (``nounits``)."""
 
@@ -330,7 +317,7 @@ def of_column(header: str) -> Meaning | None:
     if meaning is not None:
         return meaning
     words = re.split(r"[^A-Za-z0-9%]+", name)
-    units = {u.lower(): u for known in _TO.values() for u in known}
+    units = {u.lower(): u for target in _UNITS for u in _sizes(target)}
     if unit is None and len(words) > 1 and words[-1].lower() in units:
         unit = units[words.pop().lower()]
     counter = counter_of_words(words)
@@ -352,15 +339,15 @@ def of_counter(counter: str, unit: str | None, header: str) -> Meaning:
 
     Raises ValueError for a unit that the counter cannot have; the message names those it can.
     """
-    sizes = _TO.get(GPU[counter].unit or "", {})
+    sizes = _sizes(GPU[counter].unit)
     if unit is None:
         words = re.split(r"[^A-Za-z0-9%]+", header.strip())
         unit = next((u for u in sizes if u.lower() == words[-1].lower()), None)
     if unit is None or (not sizes and unit == GPU[counter].unit):
         return gpu_meaning(counter, 1.0, header[:80])
     if unit not in sizes:
-        raise ValueError(", ".join(u for u in sizes if not u.startswith("GPM")) or "no unit")
-    return gpu_meaning(counter, sizes[unit], header[:80])
+        raise ValueError(", ".join(sizes) or "no unit")
+    return gpu_meaning(counter, float(sizes[unit]), header[:80])
 
 
 def _scaled(
@@ -369,16 +356,24 @@ def _scaled(
     if counter is None:
         return None
     target = GPU[counter].unit if counter in GPU else None
-    sizes = _TO.get(target or "", {})
+    sizes = _sizes(target)
     if not sizes:
         return gpu_meaning(counter, 1.0, original)
     if unit is None:
         usual = _DEFAULT_UNIT.get(target or "")
-        return gpu_meaning(counter, sizes[usual] if usual and is_smi else 1.0, original)
-    return gpu_meaning(counter, sizes[unit], original) if unit in sizes else None
+        scale = float(sizes[usual]) if usual and is_smi else 1.0
+        return gpu_meaning(counter, scale, original)
+    unit = unit.removeprefix("GPM:")
+    return gpu_meaning(counter, float(sizes[unit]), original) if unit in sizes else None
 
 
 def scale_of(counter: str, unit: str) -> float | None:
     """What turns a number in this unit into the counter's own; None for a strange unit."""
     target = GPU[counter].unit if counter in GPU else None
-    return _TO.get(target or "", {}).get(unit)
+    size = _sizes(target).get(unit.removeprefix("GPM:"))
+    return None if size is None else float(size)
+
+
+def _sizes(target: str | None) -> Sizes:
+    """Units that can be turned into a counter's."""
+    return MEMORY if target == "bytes" else SIZES[target] if target in _UNITS else {}

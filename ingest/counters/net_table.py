@@ -32,6 +32,7 @@ from tracekit.ingest.counters.table import (
     header_line,
     unit_of,
 )
+from tracekit.ingest.counters.units import SIZES
 from tracekit.ingest.counters.vocabulary import Meaning
 from tracekit.ingest.lines import Line, lines, shape
 
@@ -41,37 +42,6 @@ OWN_ROLES = ("port", "priority", "queue", "lane")
 """Those that only a table of the network has."""
 _NUMBERS = ("priority", "queue", "lane")
 
-_DECIMAL = ("", "k", "M", "G", "T")
-_SCALES: dict[str, dict[str, Fraction]] = {
-    "bytes": {
-        "bytes": Fraction(1), "octets": Fraction(1), "B": Fraction(1), "words": Fraction(4),
-        "bits": Fraction(1, 8), **{f"{p}B": Fraction(1000**i) for i, p in enumerate(_DECIMAL) if i},
-        **{f"{p}iB": Fraction(1024**i) for i, p in enumerate(("", "K", "M", "G", "T")) if i},
-        "KB": Fraction(1000),
-    },
-    "packets": {w: Fraction(1) for w in ("packets", "pkts", "frames")},
-    "packets/s": {"packets/s": Fraction(1), "pps": Fraction(1), "kpps": Fraction(1000)},
-    "count": {w: Fraction(1) for w in ("count", "errors", "events", "times")},
-    "ticks": {"ticks": Fraction(1)},
-    "us": {"us": Fraction(1), "ms": Fraction(1000), "s": Fraction(10**6), "ns": Fraction(1, 1000)},
-    "ms": {"ms": Fraction(1), "s": Fraction(1000), "us": Fraction(1, 1000)},
-    "bits/s": {
-        f"{p}{w}": Fraction(1000**i)
-        for i, p in enumerate(_DECIMAL) for w in ("bit/s", "bits/s", "b/s", "bps")
-    },
-    "ratio": {"ratio": Fraction(1), "%": Fraction(1, 100)},
-    "percent": {"percent": Fraction(1), "%": Fraction(1), "ratio": Fraction(100)},
-    "dBm": {"dBm": Fraction(1)},
-    "mA": {"mA": Fraction(1), "A": Fraction(1000), "uA": Fraction(1, 1000)},
-    "V": {"V": Fraction(1), "mV": Fraction(1, 1000)},
-    "celsius": {"celsius": Fraction(1), "C": Fraction(1), "degC": Fraction(1)},
-    "lanes": {"lanes": Fraction(1)},
-    "1 or 0": {},
-}  # fmt: skip
-_SCALES["bytes/s"] = {
-    **{f"{u}/s": s for u, s in _SCALES["bytes"].items()},
-    **{u: s / 8 for u, s in _SCALES["bits/s"].items()},
-}
 _WORDS = {"up": 1, "down": 0, "yes": 1, "no": 0, "true": 1, "false": 0, "on": 1, "off": 0}
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d{1,25})?(?:\.\d{0,20})?(?:[eE][-+]?\d{1,2})?")
 
@@ -91,7 +61,7 @@ def counter_of(name: str, unit: str | None, original: str) -> Counter:
 
 
 def _counter(what: Meaning, unit: str | None, original: str) -> Counter:
-    scales = _SCALES.get(what.unit or "", {})
+    scales = SIZES.get(what.unit or "", {})
     plain = what._replace(scale=1)
     if unit is None:
         return Counter(plain, round(what.scale), original)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-REGISTRY_VERSION = 11
+REGISTRY_VERSION = 12
 """Raised when the meaning or the set of columns changes; part of every run's key."""
 
 UNIT_SUFFIXES = {
@@ -882,6 +882,61 @@ _COUNTER_TABLES = (
     ),
 )
 
+_HISTORY_TABLES = (
+    _source(
+        "job_step",
+        "A line of a training log that reports a step, as it stands: ranks that print the same "
+        "step, and bars of evaluations, too.",
+        (*_PLACE_GRAIN, "format", "epoch", "step", "total_steps_count"),
+        _c("format", "VARCHAR", "Program whose line it is, such as megatron; tqdm for its bars."),
+        _c("step", "BIGINT", "Number of the step; within the epoch where that is stated."),
+        _c("epoch", "BIGINT", "Epoch that step counts in; null where it counts over the job."),
+        _c("total_steps_count", "BIGINT", "Steps that the job, or the bar, will have."),
+        _t("time_ns", "When it was printed; null where the line does not say."),
+        _c("elapsed_ns", "BIGINT", "Since the bar began, in whole seconds."),
+        _c("dur_ns", "BIGINT", "How long a step took, as stated; null where the line does not."),
+        _c("is_averaged", "BOOLEAN", "Whether dur_ns is the mean since the line before."),
+        _c("samples_count", "BIGINT", "Samples consumed so far."),
+        _c("tokens_count", "BIGINT", "Tokens consumed so far."),
+        _c("loss", "DOUBLE", "Loss."),
+        _c("learning_rate", "DOUBLE", "Learning rate."),
+        _c("grad_norm", "DOUBLE", "Norm of the gradients."),
+        _c("mfu_ratio", "DOUBLE", "Model FLOP utilisation as the program states it."),
+        _c("model_flops_per_s", "DOUBLE", "FLOP/s a GPU as the program states them."),
+        _c("tag", "INTEGER", "Rank before the line, as the launcher or the program puts it."),
+    ),
+    _derived(
+        "logged_step",
+        "The job's history: its logs in order, each reported step once.",
+        ("start_number", "step"),
+        _c("start_number", "INTEGER", "Start of the training loop, from 1: each restart is one."),
+        _c("step", "BIGINT", "Number of the step over the job."),
+        _c("source_id", "INTEGER", "File that reports it."),
+        PLACE,
+        _t("end_ns", "When it was reported, on the file's clock put right; null without a clock."),
+        _c("steps_count", "BIGINT", "Steps since the line before: what it stands for."),
+        _c("dur_ns", "BIGINT", "How long each of them took: as stated, else by the clock."),
+        _c("wall_ns", "BIGINT", "From the line before to this one; null without a clock."),
+    ),
+    _derived(
+        "job_episode",
+        "A stretch of the job's history that is unlike the rest, or a restart.",
+        ("kind", "first_step", "last_step"),
+        _c("kind", "VARCHAR", "stall, slow, fast, periodic, drift or restart."),
+        _c("first_step", "BIGINT", "First step of it."),
+        _c("last_step", "BIGINT", "Last step of it."),
+        _t("start_ns", "When it began; null without a clock."),
+        _t("end_ns", "When it ended; null without a clock."),
+        _c("dur_ns", "BIGINT", "How long its steps usually take; null for a restart."),
+        _c("usual_ns", "BIGINT", "How long the job's steps usually take."),
+        _c("lost_ns", "BIGINT", "How much longer it took than as many usual steps."),
+        _c("period_count", "BIGINT", "Steps from one stall to the next, where they are periodic."),
+        _c("times_count", "BIGINT", "How often, where periodic."),
+        _c("per_day_ratio", "DOUBLE", "Growth of the step in a day, of a drift; may be above 1."),
+        _c("repeated_count", "BIGINT", "Steps that a restart did again."),
+    ),
+)
+
 _JOIN_TABLES = (
     _derived(
         "gpu",
@@ -1014,6 +1069,7 @@ TABLES: tuple[Table, ...] = (
     *_TRACE_TABLES,
     *_NCCL_TABLES,
     *_COUNTER_TABLES,
+    *_HISTORY_TABLES,
     *_JOIN_TABLES,
 )
 

@@ -22,6 +22,8 @@ DTYPES = {
     b"fp8_e4m3": "Float8_e4m3fn", b"f8e5m2": "Float8_e5m2", b"fp8_e5m2": "Float8_e5m2",
 }  # fmt: skip
 _REDUCTIONS = frozenset({b"sum", b"prod", b"max", b"min", b"avg", b"none", b"mulsum"})
+WORDS = (b"# nThread", b"# Collective test", b"# nccl-tests")
+"""What a table begins with."""
 _START = re.compile(rb"# Collective test starting: (\w{1,40})")
 _END = re.compile(rb"# Collective test concluded: (\w{1,40})")
 _VERSION = re.compile(rb"# nccl-tests version (\S{1,20}) nccl-headers=(\d+) nccl-library=(\d+)")

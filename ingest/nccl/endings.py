@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 
-KEY = re.compile(
-    rb"slurmstepd|srun: |cxil_|mpirun|mpiexec|prterun|MPI_ABORT|: Test |oom[-_]kill"
-    rb"|Segmentation fault|Bus error|Killed"
-)
-"""A piece that every such line holds."""
+WORDS = (
+    b"slurmstepd", b"srun: ", b"cxil_", b"mpirun", b"mpiexec", b"prterun", b"MPI_ABORT",
+    b": Test ", b"oom-kill", b"oom_kill", b"Segmentation fault", b"Bus error", b"Killed",
+)  # fmt: skip
+"""Every such line holds one of these."""
+KEY = re.compile(b"|".join(map(re.escape, WORDS)))
 
 _WHY = (
     (b"DUE TO TIME LIMIT", "time limit"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from tracekit.ingest import files
@@ -16,6 +17,7 @@ from tracekit.ingest.nccl import bench, endings, lines, messages, watchdog
 from tracekit.ingest.nccl.comms import COMM_COLUMNS, Comm, Comms
 from tracekit.ingest.nccl.lines import Message, Speaker, Splitter
 from tracekit.ingest.nccl.rows import Rows, as_int, name_of, pointer, seconds_ns
+from tracekit.ingest.steplog.reader import StepReader
 
 DTYPES = ("Int8", "UInt8", "Int32", "UInt32", "Int64", "UInt64", "Half", "Float", "Double",
           "BFloat16", "Float8_e4m3fn", "Float8_e5m2")  # fmt: skip
@@ -81,6 +83,8 @@ Tail = tuple[int, int | None, str | None, str | None, int | None, int | None]
 MAX_SHAPES = 5000
 SHOWN_SHAPES = 50
 _INFO = b" NCCL INFO "
+WORDS = (b"CCL", *watchdog.WORDS, *endings.WORDS, *bench.WORDS)
+"""Each line that is read has one of these, or stands in a table of nccl-tests."""
 
 
 class LogReader:
@@ -99,6 +103,7 @@ class LogReader:
         self.comm_rows = Rows(sink, "nccl_comm", COMM_COLUMNS)
         self.bench = bench.BenchReader(sink, self._plain_event)
         self.watchdog = watchdog.WatchdogReader(sink, self._plain_event)
+        self.steps = StepReader(sink)
         self.place = 0
         self.messages_count = 0
         self.unknown_count = 0
@@ -124,8 +129,14 @@ class LogReader:
 
     def _batch(self, batch: list[bytes]) -> None:
         heads = self.splitter.heads
-        for line in batch:
-            self.place += 1
+        before = self.place
+        block = b"\n".join(batch)
+        rest = self.steps.take(batch, block, before + 1)
+        left: Iterable[tuple[int, bytes]]
+        left = enumerate(batch, before + 1) if rest is None else rest
+        if self.bench.section is None and not any(word in block for word in WORDS):
+            left = ()
+        for self.place, line in left:
             at = line.find(_INFO)
             if at > 0:
                 known = heads.get(line[:at])
@@ -135,6 +146,7 @@ class LogReader:
                     self._info(known.speaker, text, None)
                     continue
             self._other(line)
+        self.place = before + len(batch)
 
     def _other(self, line: bytes) -> None:
         if b"\x1b" in line or b"\r" in line:
@@ -534,6 +546,7 @@ class LogReader:
             )  # fmt: skip
         self.bench.finish(self.place)
         self.watchdog.finish()
+        self.steps.finish()
         self.comms.write(self.comm_rows)
         for rows in (self.ops, self.edges, self.choices, self.events, self.comm_rows):
             rows.flush()
@@ -574,7 +587,7 @@ class LogReader:
         known = [n for n, _ in self.comms.processes if n is not None]
         hosts = sorted(set(known))
         is_ours = self.messages_count or self.bench.rows_count or self.bench.sections_count
-        has_found = bool(is_ours or self.watchdog.count)
+        has_found = bool(is_ours or self.watchdog.count or self.steps.count)
         facts: dict[str, object] = {
             "producer": self._producer(),
             "place_kind": "line",
@@ -585,11 +598,14 @@ class LogReader:
         }
         if self.times:
             facts["window_start_ns"], facts["window_end_ns"] = min(self.times), max(self.times)
+        elif self.steps.window_ns is not None:
+            facts["window_start_ns"], facts["window_end_ns"] = self.steps.window_ns
+            facts["time_basis"] = self.steps.basis
         if len(hosts) == 1:
             facts["host_name"] = hosts[0]
         if not has_found:
             facts["status"] = "unrecognised"
-            facts["reason"] = "a log without a line of NCCL, its tests or the watchdog"
+            facts["reason"] = "a log without a line of a step, NCCL, its tests or the watchdog"
         elif problem is not None:
             facts["status"] = "partial"
             facts["reason"] = f"it ends early ({problem})"
@@ -599,7 +615,7 @@ class LogReader:
         stated = sorted(v for v in self.versions if v.startswith("nccl="))
         if stated:
             return f"NCCL {stated[0][5:]}" + (" and others" if len(stated) > 1 else "")
-        return self.bench.producer
+        return self.bench.producer or ", ".join(sorted(self.steps.formats)) or None
 
 
 def _nth(names: tuple[str, ...], word: bytes) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from tracekit.ingest.base import Recognition
+from tracekit.ingest.steplog.formats import is_step_log
 
 _NCCL = re.compile(
     # Only where a name begins: from each of its letters, one long word takes its length squared.
@@ -57,9 +58,16 @@ def sniff(head: bytes, name: str) -> Recognition | None:
 
 
 def sniff_job_log(head: bytes, name: str) -> Recognition | None:
-    """A text file that its name calls a log: what it holds may begin far behind its head."""
+    """A text file that its name calls a log: what it holds may begin far behind its head.
+
+    A file of any other name must show a step of a training program there.
+    """
+    if is_step_log(head):
+        return Recognition("job_log", "it has lines of training steps", "job_log")
     if _LOG_NAME.search(name) and head.strip() and _is_text(head):
-        return Recognition("job_log", "a log by its name; searched for lines of NCCL", "job_log")
+        return Recognition(
+            "job_log", "a log by its name; searched for steps and lines of NCCL", "job_log"
+        )
     return None
 
 

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from tracekit.ingest.base import Sink
 from tracekit.ingest.nccl.rows import Rows, as_int, is_held
 
-KEY = re.compile(
-    rb"atchdog|WorkNCCL\(|last enqueued|at NCCL work|eartbeat monitor|ProcessGroupNCCL"
-)
+WORDS = (
+    b"atchdog", b"WorkNCCL(", b"last enqueued", b"at NCCL work", b"eartbeat monitor",
+    b"ProcessGroupNCCL",
+)  # fmt: skip
+KEY = re.compile(b"|".join(map(re.escape, WORDS)))
 _GLOBAL = re.compile(rb"\[rank(\d{1,7})\]")
 _GROUP = re.compile(
     rb"\[(?:PG ID (?P<id>\S{1,20}) )?"

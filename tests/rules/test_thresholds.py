@@ -86,7 +86,8 @@ CONSTANTS = {
         absent.MAX_NAMED excess.MAX_NAME range_names.MAX_WORDS
         base.MAX_CANDIDATES base.MAX_PLACES base.MAX_READINGS stalls.MAX_PLACES
         html.MAX_INPUTS html.SHOWN_ISSUES html.SHOWN_RECORDS
-        ras_hang.MAX_HOSTS data_lines.SHOWN_NOTES signals.SHOWN_ERRORS text.MAX_LINES
+        ras_hang.MAX_HOSTS data_lines.SHOWN_NOTES history.SHOWN_EPISODES signals.SHOWN_ERRORS
+        text.MAX_LINES
         text.SHOWN_FINDINGS text.SHOWN_TOPICS text.SHOWN_SOURCES text.SHOWN_RULES
         text.MAX_UNCHECKED_LINES text.SHOWN_WORK text.MAX_WORK markdown.MAX_ROWS
         markdown.MAX_EVIDENCE notebook.MAX_ROWS

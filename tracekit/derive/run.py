@@ -14,6 +14,7 @@ from tracekit.derive import (
     correlation,
     counter_clock,
     gpus,
+    history,
     log_jobs,
     periods,
 )
@@ -303,6 +304,21 @@ def correlate(given: Given, done: Done) -> Correlated:
     return Correlated(**{name: arrow(name, rows) for name, rows in tables.items()})
 
 
+@dataclass(frozen=True)
+class Told:
+    """What training logs tell of the whole job."""
+
+    logged_step: pa.Table
+    job_episode: pa.Table
+
+
+def tell(given: Given, done: Done) -> Told:
+    """The job's history, from its training logs."""
+    ids = [s.source_id for s in done.of(Placed).sources]
+    steps, rows = history.history(given.con, ids, done.of(Aligned).corrections)
+    return Told(steps, arrow("job_episode", rows))
+
+
 STAGES = (
     Stage(
         place,
@@ -337,6 +353,7 @@ STAGES = (
         writes=("counter_step", "network_correlation", "counter_clock"),
         needs=("net_sample",),
     ),
+    Stage(tell, reads=("job_step",), writes=("logged_step", "job_episode"), needs=("job_step",)),
 )
 """In order; a stage's function takes the results of those above it. ``contradictions`` follows."""
 

@@ -9,6 +9,7 @@ from tracekit.derive.notes import ASSIGNED_WORDS
 from tracekit.findings import Finding
 from tracekit.ingest.counters.formats import ANSWER_KINDS
 from tracekit.report.advice import EXPORT_COMMAND
+from tracekit.report.history import history_lines
 from tracekit.report.judgement import ReportThresholds
 from tracekit.report.model import InputFile
 from tracekit.report.nccl_lines import nccl_lines
@@ -39,6 +40,7 @@ def data_lines(
 ) -> list[str]:
     """What a reader must know about the data before believing any of it."""
     lines: list[str] = []
+    lines += history_lines(facts, limits)
     lines += nccl_lines(facts, limits)
     if facts.job.unread:
         names = ", ".join(path.rsplit("/", 1)[-1] for path in facts.job.unread[:2])

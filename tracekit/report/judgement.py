@@ -30,6 +30,12 @@ class ReportThresholds(KernelThresholds, SilenceThresholds):
     min_window_ratio: float = threshold(
         0.5, "of a window without steps that is no computing, to be named: nothing else is more"
     )
+    min_periodic_ratio: float = threshold(
+        0.01, "of the job that stalls at one distance take together, to be told: a minor impact"
+    )
+    min_unlike_ratio: float = threshold(
+        0.02, "of the job's median step by which the profiled ones differ; as a level of the log"
+    )
     min_typical_steps_count: int = threshold(3, "steps of which some may be called slow")
     min_steps_count: int = threshold(2, "one step cannot show that the next is like it")
     min_explained_ratio: float = threshold(

@@ -8,6 +8,7 @@ from statistics import median
 
 from tracekit.findings import Finding, Severity
 from tracekit.report import signals
+from tracekit.report.history import log_alone, summary_of
 from tracekit.report.judgement import Judgement, ReportThresholds, say
 from tracekit.rules import RULES, ras_hang, rule
 from tracekit.rules.base import Facts, Row
@@ -47,6 +48,9 @@ def no_steps(
     windows = [r for r in facts.of("overlap") if r["span_ns"]]
     if windows:
         return _window_alone(facts, windows, limits)
+    told = summary_of(facts)
+    if told is not None:
+        return log_alone(facts, told, limits)
     cut = [r for r in facts.of("nccl_bench") if not r["is_complete"]]
     if cut:
         return _cut_benchmark(facts, cut[0])

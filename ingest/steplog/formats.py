@@ -1,0 +1,136 @@
+"""The lines in which training programs report a step: one entry a program.
+
+A pattern's groups say what a line holds, and their names in which unit:
+
+- ``step``, ``total``: number of the step, and of the job's last one; ``epoch`` where steps count
+  anew in each;
+- ``dur_ms``, ``dur_s``: how long a step took, the mean since the line before where the format is
+  averaged; ``hours``, ``minutes``, ``seconds``: since a bar began;
+- ``samples``, ``tokens``: consumed so far; ``loss``, ``learning_rate``, ``grad_norm``;
+- ``tflops`` a GPU and ``mfu_percent`` as the program states them.
+
+Patterns are in the syntax that Python's ``re`` and Rust's ``regex`` share: no looking around, so
+that they run in linear time over whole blocks of lines.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_NUMBER = r"[-+\d.eE]+"
+
+
+@dataclass(frozen=True)
+class StepFormat:
+    """One program's line of a step."""
+
+    name: str
+    markers: tuple[str, ...]
+    """Texts of which each such line holds one: lines without are not looked at further."""
+    pattern: str
+    doc: str
+    """Who writes it, and from which part of its source the format is known."""
+    is_averaged: bool = False
+    """Whether its duration is the mean over all steps since the line before."""
+    fields: tuple[tuple[str, str], ...] = ()
+    """Further patterns of one group each: many small ones are quicker than one of many options."""
+    is_bar: bool = False
+    """Whether it is a progress bar, of which a program may show several."""
+
+
+FORMATS: tuple[StepFormat, ...] = (
+    StepFormat(
+        "megatron",
+        ("elapsed time per iteration (",),
+        r"iteration +(?P<step>\d+)/ *(?P<total>\d+) \|",
+        "Megatron-LM, Megatron-DeepSpeed and what is built on them (training_log)",
+        is_averaged=True,
+        fields=(
+            ("dur_ms", r"time per iteration \(ms\): ([\d.]+)"),
+            ("dur_s", r"time per iteration \(s\): ([\d.]+)"),
+            ("samples", r"consumed samples: +(\d+)"),
+            ("tokens", r"consumed tokens: +(\d+)"),
+            ("tflops", r"\(TFLOP/s/GPU\): ([\d.]+)"),
+            ("learning_rate", rf"\| learning rate: ({_NUMBER})"),
+            ("loss", rf"lm loss: ({_NUMBER})"),
+            ("grad_norm", rf"grad norm: ({_NUMBER})"),
+        ),
+    ),
+    StepFormat(
+        "nanogpt",
+        ("ms, mfu ",),
+        rf"iter (?P<step>\d+): loss (?P<loss>{_NUMBER}|nan), time (?P<dur_ms>[\d.]+)ms, "
+        r"mfu (?P<mfu_percent>-?[\d.]+)%",
+        "nanoGPT (train.py)",
+    ),
+    StepFormat(
+        "torchtitan",
+        ("tps: ",),
+        rf"step: +(?P<step>\d+) +loss: +(?P<loss>{_NUMBER}|nan)"
+        rf"(?: +grad_norm: +(?P<grad_norm>{_NUMBER}|nan))?"
+        r" +memory: +[\d.]+GiB\([\d.]+%\) +tps: +[\d,]+"
+        r"(?: +tflops: +(?P<tflops>[\d.,]+) +mfu: +(?P<mfu_percent>[\d.]+)%)?",
+        "torchtitan (components/metrics.py)",
+    ),
+    StepFormat(
+        "deepspeed",
+        ("CurrSamplesPerSec=",),
+        r"global_step=(?P<step>\d+), RunningAvgSamplesPerSec=[\d.]+, "
+        r"CurrSamplesPerSec=[\d.]+",
+        "DeepSpeed (utils/timer.py, ThroughputTimer)",
+    ),
+    StepFormat(
+        "deepspeed_steps",
+        (", skipped=",),
+        rf"step=(?P<step>\d+), skipped=\d+, lr=\[(?P<learning_rate>{_NUMBER})",
+        "DeepSpeed (runtime/engine.py, _report_progress)",
+    ),
+    StepFormat(
+        "maxtext",
+        ("completed step: ",),
+        r"completed step: (?P<step>\d+), seconds: (?P<dur_s>[\d.]+)"
+        r"(?:, TFLOP/s/device: (?P<tflops>[\d.]+))?(?:, Tokens/s/device: [\d.]+)?"
+        rf"(?:, total_weights: \d+)?(?:, loss: (?P<loss>{_NUMBER}|nan))?",
+        "MaxText (metric_logger.py)",
+    ),
+    StepFormat(
+        "nemo",
+        ("train_step_timing in s",),
+        rf"global_step[:=] ?(?P<step>\d+)(?:\.0+)?\b"
+        rf"(?:.{{0,200}}?reduced_train_loss[:=] ?(?P<loss>{_NUMBER}))?"
+        r".*?train_step_timing in s[:=] ?(?P<dur_s>[\d.]+)"
+        r"(?:.*?consumed_samples[:=] ?(?P<samples>\d+))?",
+        "NeMo (its progress printer, and the postfix of its bar)",
+    ),
+    StepFormat(
+        "composer",
+        ("[batch=",),
+        r"\[batch=(?P<step>\d+)/(?P<total>\d+)\]:",
+        "Composer and LLM Foundry (loggers/console_logger.py); what follows the line is not read",
+    ),
+    StepFormat(
+        "tqdm",
+        ("it/s", "s/it"),
+        r"(?:Epoch (?P<epoch>\d+)[^|]*?)?\d+%\|[^|]*\| *(?P<step>\d+)/"
+        r"(?P<total>\d+) \[(?:(?P<hours>\d+):)?(?P<minutes>\d\d):(?P<seconds>\d\d)<"
+        r"[^,\]]{1,20}, +(?:[\d.]+|\?)(?:it/s|s/it)",
+        "tqdm: the bars of Hugging Face Trainer, Accelerate's examples and Lightning",
+        is_bar=True,
+    ),
+)
+"""In the order in which a line is asked; a line belongs to the first that it matches."""
+
+
+def is_step_log(head: bytes) -> bool:
+    """Whether the first bytes of a text show a step of any of these programs."""
+    if b"\0" in head[:4096]:
+        return False
+    text: str | None = None
+    for known in FORMATS:
+        if known.is_bar or not any(m.encode() in head for m in known.markers):
+            continue  # anything that takes long shows a bar
+        text = head.decode("utf-8", "replace") if text is None else text
+        if re.search(known.pattern, text):
+            return True
+    return False

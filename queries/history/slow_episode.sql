@@ -1,0 +1,36 @@
+-- What stands out in the job's history: stalls, slow stretches, periods, drifts and restarts.
+--
+-- Incidents last minutes to days and profiles seconds. A stretch is told against the level of most
+-- of the time.
+--
+-- reads: job_episode
+-- needs: job_episode
+-- asked: report
+-- grain: kind, first_step, last_step
+-- column: kind VARCHAR : stall, slow, fast, periodic, drift or restart.
+-- column: first_step BIGINT : First step of it; of a restart, the first one done again.
+-- column: last_step BIGINT : Last step of it; of a restart, the last one before.
+-- column: start_ns BIGINT : When it began; null without a clock.
+-- column: end_ns BIGINT : When it ended; null without a clock.
+-- column: dur_ns BIGINT : How long its steps take; null for a restart.
+-- column: usual_ns BIGINT : How long steps take otherwise.
+-- column: lost_ns BIGINT : How much longer it took than as many usual steps.
+-- column: period_count BIGINT : Steps from one stall to the next, where they are periodic.
+-- column: times_count BIGINT : How often, where periodic.
+-- column: per_day_ratio DOUBLE : Growth of the step in a day, of a drift; negative where it falls.
+-- column: repeated_count BIGINT : Steps that a restart did again.
+SELECT
+    kind,
+    first_step,
+    last_step,
+    start_ns,
+    end_ns,
+    dur_ns,
+    usual_ns,
+    lost_ns,
+    period_count,
+    times_count,
+    per_day_ratio,
+    repeated_count
+FROM job_episode
+ORDER BY first_step, kind, last_step;

@@ -1,0 +1,131 @@
+"""Lines in which training programs report a step, in files as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracekit import api
+
+Rows = list[dict[str, Any]]
+
+LINES: dict[str, tuple[str, dict[str, Any]]] = {
+    "megatron": (
+        " [2024-05-01 10:00:00] iteration       20/    5000 | consumed samples:         2560 | "
+        "elapsed time per iteration (ms): 1250.5 | throughput per GPU (TFLOP/s/GPU): 412.0 | "
+        "learning rate: 1.500000E-04 | global batch size:   128 | lm loss: 6.9E+00 | "
+        "loss scale: 1.0 | grad norm: 1.250 | number of skipped iterations:   0 |",
+        {
+            "step": 20, "total_steps_count": 5000, "dur_ns": 1_250_500_000, "is_averaged": True,
+            "samples_count": 2560, "learning_rate": 1.5e-4, "loss": 6.9, "grad_norm": 1.25,
+            "model_flops_per_s": 412e12, "time_ns": 1_714_557_600 * 10**9,
+        },
+    ),
+    "nanogpt": (
+        "iter 100: loss 3.2512, time 135.22ms, mfu 12.50%",
+        {"step": 100, "dur_ns": 135_220_000, "loss": 3.2512, "mfu_ratio": 0.125, "time_ns": None},
+    ),
+    "torchtitan": (
+        "[rank0]:[titan] 2024-05-01 10:00:00,123 - root - INFO - \x1b[31mstep: 10  "
+        "\x1b[32mloss:  7.1234  \x1b[38;2;180;60;0mgrad_norm:  1.2500  \x1b[33mmemory: "
+        "23.40GiB(24.64%)  \x1b[34mtps: 6,123  \x1b[36mtflops: 1,312.10  \x1b[35mmfu: 25.00%",
+        {
+            "step": 10, "loss": 7.1234, "grad_norm": 1.25, "mfu_ratio": 0.25, "tag": 0,
+            "model_flops_per_s": 1312.1e12, "time_ns": 1_714_557_600_123 * 10**6, "dur_ns": None,
+        },
+    ),
+    "deepspeed": (
+        "[2024-05-01 10:00:00,500] [INFO] [timer.py:215:stop] epoch=0/micro_step=40/"
+        "global_step=10, RunningAvgSamplesPerSec=12.3, CurrSamplesPerSec=12.5, MemAllocated=1.0GB",
+        {"step": 10, "time_ns": 1_714_557_600_500 * 10**6},
+    ),
+    "deepspeed_steps": (
+        "[2024-05-01 10:00:00,500] [INFO] [logging.py:96:log_dist] [Rank 0] step=10, skipped=0, "
+        "lr=[1e-05], mom=[(0.9, 0.999)]",
+        {"step": 10, "learning_rate": 1e-5, "tag": 0},
+    ),
+    "maxtext": (
+        "2024-05-01T12:00:00.123456789+02:00 completed step: 7, seconds: 5.125, TFLOP/s/device: "
+        "123.0, Tokens/s/device: 4567.8, total_weights: 65536, loss: 8.5",
+        {
+            "step": 7, "dur_ns": 5_125_000_000, "loss": 8.5, "model_flops_per_s": 123e12,
+            "time_ns": 1_714_557_600_123_456_789,
+        },
+    ),
+    "nemo": (
+        "Training epoch 0, iteration 9/99 | lr: 1e-05 | global_batch_size: 8 | global_step: 10 | "
+        "reduced_train_loss: 11.0 | train_step_timing in s: 5.5 | consumed_samples: 88",
+        {"step": 10, "dur_ns": 5_500_000_000, "loss": 11.0, "samples_count": 88},
+    ),
+    "composer": ("[batch=10/4800]:", {"step": 10, "total_steps_count": 4800}),
+    "tqdm": (
+        "Epoch 1:  50%|█████     | 500/1000 [1:02:03<10:00,  2.50it/s, v_num=0]",
+        {"step": 500, "epoch": 1, "total_steps_count": 1000, "elapsed_ns": 3723 * 10**9},
+    ),
+}  # fmt: skip
+"""By format: a line as the program writes it, and what it says."""
+
+
+def steps_of(folder: Path, data: bytes, name: str = "train.log") -> Rows:
+    path = folder / name
+    path.write_bytes(data)
+    run = api.ingest([path], run=folder / "run")
+    rows: Rows = run.sql("FROM job_step ORDER BY place, step").to_dicts()
+    return rows
+
+
+@pytest.mark.parametrize("known", sorted(LINES))
+def test_each_program_says_its_step_in_its_own_words(tmp_path: Path, known: str) -> None:
+    line, expected = LINES[known]
+    (row,) = steps_of(tmp_path, f"first\n{line}\nlast\n".encode())
+    assert {"format": row["format"], "place": row["place"]} == {"format": known, "place": 2}
+    assert {name: row[name] for name in expected} == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "iter 100: loss is bad, time 1ms, mfu unknown",
+        "completed step: five, seconds: 5.1",
+        "elapsed time per iteration (ms): 5.1",
+        "Downloading: 100%|█████| 1.20G/1.20G [00:10<00:00, 120MB/s]",
+        "Map: 100%|█████| 1000/1000 [00:10<00:00, 100 examples/s] it/s",
+        "[batch=first]: it/s",
+    ],
+)
+def test_a_line_that_only_resembles_one_is_none(tmp_path: Path, line: str) -> None:
+    assert steps_of(tmp_path, f"{line}\n{LINES['nanogpt'][0]}\n".encode())[0]["place"] == 2
+
+
+def test_a_bar_is_drawn_again_in_one_line_and_what_follows_it_is_read(tmp_path: Path) -> None:
+    bars = "\r".join(f" {n}%|█| {n}/100 [00:{n:02d}<01:00,  1.00it/s]" for n in (1, 2, 2, 3))
+    rows = steps_of(
+        tmp_path, f"{bars}slurmstepd: error: *** JOB 1 ON n CANCELLED AT now ***\n".encode()
+    )
+    assert [(r["place"], r["step"], r["elapsed_ns"]) for r in rows] == [
+        (1, n, n * 10**9) for n in (1, 2, 3)
+    ]
+    run = api.open(tmp_path / "run")
+    events = run.sql("SELECT code FROM nccl_event").to_dicts()
+    assert "job_ended" in {e["code"] for e in events}
+
+
+def test_garbage_long_lines_and_other_encodings_are_passed_over(tmp_path: Path) -> None:
+    line = LINES["maxtext"][0].encode()
+    data = b"\n".join(
+        [b"step log", line, b"\xff\xfe\x80 caf\xe9", b"x" * (10 << 20), b"\x01\x02\r\r\r", line]
+    )
+    rows = steps_of(tmp_path, data + b"\n")
+    assert [r["step"] for r in rows] == [7, 7]
+
+
+def test_numbers_that_no_column_holds_are_left_out_and_counted(tmp_path: Path) -> None:
+    line = f"completed step: {'9' * 30}, seconds: 1.2.3, TFLOP/s/device: {'9' * 400}"
+    good = LINES["maxtext"][0]
+    rows = steps_of(tmp_path, f"{line}\n{good}\n".encode())
+    assert [(r["step"], r["dur_ns"], r["model_flops_per_s"]) for r in rows] == [
+        (None, None, None),
+        (7, 5_125_000_000, 123e12),
+    ]

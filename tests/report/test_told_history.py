@@ -1,0 +1,75 @@
+"""What a report says of the job's history: a log alone, and a log beside traces."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tracekit import api
+
+HEALTHY = Path(__file__).parents[2] / "fixtures" / "recorded" / "ddp-healthy"
+
+
+def log_of(path: Path, durs_s: list[float], begin: datetime, zone: str = "") -> Path:
+    lines = []
+    moment = begin
+    for step, dur_s in enumerate(durs_s, 1):
+        moment += timedelta(seconds=dur_s)
+        lines.append(
+            f"{moment:%Y-%m-%dT%H:%M:%S.%f}{zone} completed step: {step}, seconds: {dur_s:.6f}, "
+            "TFLOP/s/device: 100.0"
+        )
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+BEGIN = datetime(2025, 1, 1, tzinfo=UTC)
+
+
+def test_a_steady_log_alone_is_no_fault(tmp_path: Path) -> None:
+    log = log_of(tmp_path / "train.log", [1.0, 1.02] * 500, BEGIN)
+    document = api.open(log).diagnose().document
+    assert document.verdict.kind == "not_enough_data"
+    assert document.verdict.sentence.startswith(
+        "Nothing stands out in the training log: 1,000 steps over 16.8 min, median 1.01 s"
+    )
+
+
+def test_a_stall_is_the_verdict_of_a_log_alone(tmp_path: Path) -> None:
+    durs = [1.0, 1.02] * 500
+    durs[599] = 2400.0
+    log = log_of(tmp_path / "train.log", durs, BEGIN, "Z")
+    document = api.open(log).diagnose().document
+    assert document.verdict.kind == "unexplained"
+    assert document.verdict.sentence.startswith(
+        "The job stalled for 40 min at step 600 (2025-01-01 00:10:04 UTC)."
+    )
+
+
+@pytest.mark.parametrize(("share", "kind"), [(0.009, "not_enough_data"), (0.02, "unexplained")])
+def test_what_returns_must_cost_a_share_of_the_job(tmp_path: Path, share: float, kind: str) -> None:
+    durs = [1.0, 1.02] * 1000
+    for index in range(99, 2000, 100):
+        durs[index] += 100 * share
+    log = log_of(tmp_path / "train.log", durs, BEGIN)
+    assert api.open(log).diagnose().document.verdict.kind == kind
+
+
+def test_beside_traces_the_log_says_where_in_the_job_they_lie(tmp_path: Path) -> None:
+    ((start_ns, end_ns),) = api.open(HEALTHY).sql("SELECT start_ns, end_ns FROM run").rows()
+    before = 400
+    begin = datetime.fromtimestamp(start_ns / 1e9, UTC) - timedelta(seconds=before * 1.1)
+    inside = int((end_ns - start_ns) / 1e9) + 1
+    durs = [1.1] * before + [1.0] * inside + [1.1] * 500
+    log = log_of(tmp_path / "train.log", durs, begin, "Z")
+    report = api.open([HEALTHY, log]).diagnose()
+    told = "   ".join(report.notes.data_lines)
+    assert f"training log: {len(durs):,} steps over" in told
+    assert "of that log, 9.1 % faster than the job's median: the slow part was not" in told
+    first = int(told.partition("profiled: steps ")[2].partition("-")[0])
+    assert first == pytest.approx(before + 1, abs=1)
+    alone = api.open(HEALTHY).diagnose()
+    assert alone.document.verdict == report.document.verdict
+    assert "training log" not in "   ".join(alone.notes.data_lines)

@@ -1,0 +1,180 @@
+"""The job's history: lines of logs to one series of steps, and what stands out in it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from source_tables import database
+
+from tracekit.derive.history import history
+
+Row = dict[str, Any]
+SECOND = 10**9
+
+
+def lines(
+    durs: Sequence[float], *, first: int = 1, every: int = 1, source: int = 0, at: float = 1000.0
+) -> list[Row]:
+    """Lines of ``every`` steps that took these seconds each, with clock and stated mean."""
+    rows: list[Row] = []
+    for index in range(every - 1, len(durs), every):
+        taken = durs[index - every + 1 : index + 1]
+        at += sum(taken)
+        rows.append(
+            {
+                "source_id": source, "place": len(rows) + 1, "format": "megatron",
+                "step": first + index, "time_ns": round(at * SECOND),
+                "dur_ns": round(sum(taken) / every * SECOND), "is_averaged": True,
+            }
+        )  # fmt: skip
+    return rows
+
+
+def told(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    con = database({"job_step": rows})
+    steps, found = history(con, {r["source_id"] for r in rows}, {})
+    return steps.to_pylist(), found
+
+
+def noisy(count: int, seed: int = 1, ratio: float = 0.02) -> list[float]:
+    rng = random.Random(seed)  # noqa: S311 - no secret
+    return [1 + rng.gauss(0, ratio) for _ in range(count)]
+
+
+def test_steps_follow_each_other_by_clock_and_by_what_is_stated() -> None:
+    steps, _ = told(lines([1.0, 2.0, 3.0, 4.0], every=2))
+    assert [(s["start_number"], s["step"], s["steps_count"]) for s in steps] == [
+        (1, 2, 1),
+        (1, 4, 2),
+    ]
+    assert [(s["dur_ns"], s["wall_ns"]) for s in steps] == [
+        (1_500_000_000, None),
+        (3_500_000_000, 7 * SECOND),
+    ]
+
+
+def test_the_same_step_of_many_ranks_is_one() -> None:
+    of_rank = [[r | {"tag": rank} for r in lines([1.0] * 30)] for rank in (2, 0, 1)]
+    mixed = [row for rows in zip(*of_rank, strict=True) for row in rows]
+    rows = [r | {"place": n} for n, r in enumerate(mixed, 1)]
+    steps, found = told(rows)
+    assert [s["step"] for s in steps] == list(range(1, 31))
+    assert {s["place"] % 3 for s in steps} == {2}
+    assert found == []
+    untagged, _ = told([{k: v for k, v in r.items() if k != "tag"} for r in rows])
+    assert [s["step"] for s in untagged] == list(range(1, 31))
+
+
+def test_a_file_a_rank_is_one_history_and_files_of_restarts_are_one_after_the_other() -> None:
+    first = lines([1.0] * 30)
+    copy = [r | {"source_id": 1} for r in lines([1.0] * 29)]
+    later = lines([1.0] * 40, first=21, source=2, at=2000.0)
+    steps, found = told([*first, *copy, *later])
+    assert {s["source_id"] for s in steps} == {0, 2}
+    assert [s["step"] for s in steps] == [*range(1, 31), *range(21, 61)]
+    (restart,) = found
+    assert (restart["kind"], restart["first_step"], restart["last_step"]) == ("restart", 21, 30)
+    assert restart["repeated_count"] == 10
+    # 2001 - 1030 s from line to line, of which the one step that is new was due.
+    assert restart["lost_ns"] == 971 * SECOND + 9 * SECOND
+
+
+def test_bars_are_the_training_s_and_not_the_evaluation_s() -> None:
+    def bar(step: int, total: int, elapsed: int) -> Row:
+        return {
+            "source_id": 0, "format": "tqdm", "step": step, "total_steps_count": total,
+            "elapsed_ns": elapsed * SECOND,
+        }  # fmt: skip
+
+    rows = [bar(n, 1000, 10 * n) for n in range(1, 31)]
+    rows[15:15] = [bar(n, 50, n) for n in range(1, 51)]
+    steps, _ = told([r | {"place": n} for n, r in enumerate(rows, 1)])
+    assert [s["step"] for s in steps] == list(range(1, 31))
+    assert {s["dur_ns"] for s in steps[1:]} == {10 * SECOND}
+    assert all(s["end_ns"] is None for s in steps)
+
+
+def test_a_history_of_equal_steps_tells_nothing() -> None:
+    assert told(lines(noisy(5000)))[1] == []
+    assert told(lines([1.0] * 5000))[1] == []
+    assert told(lines(noisy(5000), every=10))[1] == []
+
+
+def test_a_stall_is_told_with_its_time() -> None:
+    durs = noisy(5000)
+    durs[2999] += 2400
+    (stall,) = told(lines(durs))[1]
+    assert (stall["kind"], stall["first_step"], stall["last_step"]) == ("stall", 3000, 3000)
+    assert stall["lost_ns"] == pytest.approx(2400 * SECOND, rel=1e-3)
+    assert stall["end_ns"] - stall["start_ns"] == pytest.approx(2401 * SECOND, rel=1e-3)
+
+
+def test_a_stall_between_the_steps_that_the_program_times_is_seen_by_the_clock() -> None:
+    rows = lines(noisy(2000))
+    for row in rows[1000:]:
+        row["time_ns"] += 600 * SECOND
+    (stall,) = told(rows)[1]
+    assert (stall["kind"], stall["last_step"]) == ("stall", 1001)
+    assert stall["lost_ns"] == pytest.approx(600 * SECOND, rel=1e-3)
+
+
+def test_a_shorter_stall_than_counts_is_none() -> None:
+    durs = noisy(5000)
+    durs[2999] += 29
+    assert told(lines(durs))[1] == []
+
+
+@pytest.mark.parametrize(("ratio", "kind"), [(1.05, "slow"), (0.95, "fast")])
+def test_a_stretch_at_another_level_begins_and_ends_at_its_steps(ratio: float, kind: str) -> None:
+    durs = noisy(10_000)
+    durs[4000:6000] = [d * ratio for d in durs[4000:6000]]
+    (stretch,) = told(lines(durs))[1]
+    assert stretch["kind"] == kind
+    assert stretch["first_step"] == pytest.approx(4001, abs=5)
+    assert stretch["last_step"] == pytest.approx(6000, abs=5)
+    assert stretch["dur_ns"] / stretch["usual_ns"] == pytest.approx(ratio, abs=0.002)
+
+
+def test_a_level_just_below_what_counts_is_none() -> None:
+    durs = noisy(10_000)
+    durs[4000:6000] = [d * 1.015 for d in durs[4000:6000]]
+    assert [f["kind"] for f in told(lines(durs))[1] if f["kind"] in ("slow", "fast")] == []
+
+
+def test_what_returns_at_one_distance_is_one_period() -> None:
+    durs = noisy(5000)
+    for index in range(249, 5000, 250):
+        durs[index] += 4
+    for every in (1, 10):
+        (period,) = told(lines(durs, every=every))[1]
+        assert (period["kind"], period["period_count"], period["times_count"]) == (
+            "periodic",
+            250,
+            20,
+        )
+        assert period["lost_ns"] == pytest.approx(80 * SECOND, rel=0.05)
+
+
+def test_outliers_at_any_distance_are_no_period() -> None:
+    durs = noisy(5000)
+    for index in random.Random(5).sample(range(100, 5000), 20):  # noqa: S311 - as above
+        durs[index] += 4
+    assert told(lines(durs))[1] == []
+
+
+def test_a_drift_is_told_by_the_day_and_not_as_levels() -> None:
+    per_day = 0.03
+    durs = [d * (1 + per_day * n * 10 / 86_400) for n, d in enumerate(noisy(30_000))]
+    (drift,) = told(lines([10 * d for d in durs]))[1]
+    assert drift["kind"] == "drift"
+    assert drift["per_day_ratio"] == pytest.approx(per_day, rel=0.1)
+
+
+def test_without_a_clock_what_is_stated_is_judged() -> None:
+    durs = noisy(2000)
+    durs[1000] += 600
+    (stall,) = told([r | {"time_ns": None} for r in lines(durs)])[1]
+    assert (stall["kind"], stall["last_step"], stall["start_ns"]) == ("stall", 1001, None)

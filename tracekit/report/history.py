@@ -1,0 +1,129 @@
+"""What training logs tell of the whole job, in sentences."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from tracekit.report.judgement import Judgement, ReportThresholds, say
+from tracekit.rules.base import Facts, Row
+from tracekit.wording import plural, seconds, share
+
+SHOWN_EPISODES = 3
+
+
+def history_lines(facts: Facts, limits: ReportThresholds) -> list[str]:
+    """The head of a report: the job's steps, and where in them the traces lie."""
+    summary = summary_of(facts)
+    if summary is None:
+        return []
+    lines = [_steps(summary)] if facts.ranks else []
+    return lines + _profiled(facts, limits)
+
+
+def summary_of(facts: Facts) -> Row | None:
+    """The job's steps as its logs tell them; None without a log."""
+    return next(iter(facts.of("job_step_summary")), None)
+
+
+def log_alone(facts: Facts, summary: Row, limits: ReportThresholds) -> Judgement:
+    """The verdict on a job of which only a training log is known."""
+    spent_ns = (summary["mean_ns"] or 0) * summary["steps_count"]
+    shown = [r for r in facts.of("slow_episode") if _counts(r, spent_ns, limits)]
+    shown.sort(key=lambda r: (-(r["lost_ns"] or 0), r["first_step"]))
+    if not shown:
+        return say(
+            "not_enough_data",
+            f"Nothing stands out in the {_steps(summary)}. Whether a step could be shorter, "
+            "only a trace of some steps shows.",
+            "profile five or more steps after warm-up, with a schedule that marks steps",
+        )
+    told = "; ".join(_episode(r, summary) for r in shown[:SHOWN_EPISODES])
+    more = f"; and {len(shown) - SHOWN_EPISODES} more" if len(shown) > SHOWN_EPISODES else ""
+    lost_ns = sum(r["lost_ns"] or 0 for r in shown)
+    return say(
+        "unexplained",
+        f"{told[0].upper()}{told[1:]}{more}. In the {_steps(summary)}.",
+        "what happened then: tracekit query RUN slow_episode; give the logs of hosts, GPUs and "
+        "network of that time beside this one",
+        min(1.0, lost_ns / spent_ns) if spent_ns else None,
+    )
+
+
+def _counts(row: Row, spent_ns: float, limits: ReportThresholds) -> bool:
+    """Whether an episode is worth a sentence: what returns at every checkpoint must cost a share
+    of the job that findings call minor."""
+    if row["kind"] == "periodic":
+        return bool((row["lost_ns"] or 0) >= limits.min_periodic_ratio * spent_ns)
+    if row["kind"] == "drift":
+        return bool(row["per_day_ratio"] > 0)
+    return bool(row["kind"] != "fast")
+
+
+def _steps(summary: Row) -> str:
+    """``48,000 steps over 2.1 d, median 1.02 s, p99 1.2 s``."""
+    total = summary["total_steps_count"]
+    words = f"{summary['steps_count']:,} steps" + (f" of {total:,}" if total else "")
+    if summary["start_ns"] is not None and summary["end_ns"] is not None:
+        words += f" over {_span((summary['end_ns'] - summary['start_ns']) / 1e9)}"
+    if summary["p50_ns"] is None:
+        return f"training log: {words}, whose times it does not tell"
+    words += f", median {seconds(summary['p50_ns'] / 1e9)}"
+    if summary["p99_ns"] is not None:
+        words += f", p99 {seconds(summary['p99_ns'] / 1e9)}"
+    return f"training log: {words}"
+
+
+def _profiled(facts: Facts, limits: ReportThresholds) -> list[str]:
+    row = next(iter(facts.of("profiled_window")), None)
+    if row is None or row["first_step"] is None:
+        return []
+    by = "" if row["placed_by"] == "time" else ", if the profiler counts as the log does"
+    where = f"profiled: steps {row['first_step']:,}-{row['last_step']:,} of that log{by}"
+    if not row["p50_ns"] or not row["job_p50_ns"]:
+        return [where]
+    ratio = row["p50_ns"] / row["job_p50_ns"] - 1
+    if abs(ratio) < limits.min_unlike_ratio:
+        return [f"{where}, which take as long as the job's median"]
+    word, rest = ("faster", ": the slow part was not profiled") if ratio < 0 else ("slower", "")
+    return [f"{where}, {share(abs(ratio))} {word} than the job's median{rest}"]
+
+
+def _episode(row: Row, summary: Row) -> str:
+    kind, lost_s = row["kind"], (row["lost_ns"] or 0) / 1e9
+    at = _at(row, summary)
+    if kind == "stall":
+        where = f"step {row['last_step']:,}"
+        return f"the job stalled for {_span(lost_s)} at {where}{at}"
+    if kind == "slow":
+        more = row["dur_ns"] / row["usual_ns"] - 1
+        return (
+            f"steps {row['first_step']:,} to {row['last_step']:,}{at} took {share(more)} longer "
+            f"than usual ({seconds(row['dur_ns'] / 1e9)} against {seconds(row['usual_ns'] / 1e9)})"
+        )
+    if kind == "periodic":
+        each = lost_s / row["times_count"]
+        return (
+            f"every {row['period_count']:,} steps one takes {seconds(each)} longer "
+            f"({plural(row['times_count'], 'time')}, {_span(lost_s)} in all)"
+        )
+    if kind == "drift":
+        grows = "grows" if row["per_day_ratio"] > 0 else "falls"
+        return f"the step {grows} by {abs(row['per_day_ratio']):.2%} a day"
+    again = f", {row['repeated_count']:,} steps done again" if row["repeated_count"] else ""
+    return f"the job restarted at step {row['first_step']:,}{at}{again} ({_span(lost_s)} lost)"
+
+
+def _at(row: Row, summary: Row) -> str:
+    if row["start_ns"] is None:
+        return ""
+    moment = datetime.fromtimestamp(row["start_ns"] // 10**9, UTC)
+    zone = " UTC" if summary["is_epoch"] else ""
+    return f" ({moment:%Y-%m-%d %H:%M:%S}{zone})"
+
+
+def _span(span_s: float) -> str:
+    """A time that may be long: 40 min, 3.1 h, 2.5 d."""
+    for limit_s, unit_s, unit in ((120, 1, ""), (7200, 60, "min"), (172_800, 3600, "h")):
+        if span_s < limit_s:
+            return seconds(span_s) if not unit else f"{span_s / unit_s:.3g} {unit}"
+    return f"{span_s / 86_400:.3g} d"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from tracekit.api import OpenRun
     from tracekit.catalog import Query
+    from tracekit.ingest.base import SourceFile
     from tracekit.store import Selection
 
 
@@ -71,8 +72,14 @@ def tell_losses(run: OpenRun) -> None:
 def sources(
     paths: o.PathsArg,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a file.")] = False,
+    suggest: Annotated[
+        bool,
+        typer.Option("--suggest", help="Of tables that are not recognised: a block for job.toml."),
+    ] = False,
 ) -> None:
     """What each file is recognised as, and why. One small read a file."""
+    if suggest and as_json:
+        raise UsageError("--suggest writes TOML, not JSON", hint="give one of the two")
     from tracekit.ingest import recognise
     from tracekit.ingest.files import expand
     from tracekit.ingest.nsys.report import with_exports
@@ -95,7 +102,10 @@ def sources(
             found = recognise(file)
             kind, status, reason = found.kind, found.status, found.reason
         unknown += status != "ok"
-        if as_json:
+        if suggest:
+            if status != "ok" and (block := _suggested(file)):
+                write_text(block, None)
+        elif as_json:
             import json
 
             row = {"path": file.path, "kind": kind, "status": status, "reason": reason}
@@ -104,6 +114,15 @@ def sources(
             write_text(f"{kind:<20} {safe(file.path)}  ({status}: {safe(reason)})\n", None)
     if unknown:
         note(f"{unknown} of {len(files)} files cannot be used as they are")
+
+
+def _suggested(file: SourceFile) -> str:
+    """What job.toml could say of a table; nothing for what is none."""
+    from tracekit.ingest.counters.suggest import suggest
+    from tracekit.ingest.files import read_head
+
+    found = suggest(read_head(file))
+    return found.toml(file.name) + "\n" if found is not None else ""
 
 
 def query(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from late_jobs import MakeJob, coverage, late_job
+from late_jobs import MS, MakeJob, coverage, late_job, part
 
-from excess_rules import PAUSE, WORK
+from excess_rules import PAUSE, WORK, facts_of, place_of
 from tracekit.rules.range_names import class_of, words_of
 
 
@@ -53,3 +53,13 @@ def test_the_innermost_name_decides_and_the_users_come_first() -> None:
     assert class_of(["fetch", "block"]) == "input"
     assert class_of(["fetch"], [("Fetch", "logging")]) == "logging"
     assert len(words_of("a " * 1000)) == 64
+
+
+def test_parts_in_all_steps_do_not_swell_the_steps_that_are_told(make_job: MakeJob) -> None:
+    """20 ms of a mean step are 100 in each of two of ten; 5 ms in each are in no step alone."""
+    rare = part("range", path="dataloader", ms=20, steps=(3, 8))
+    always = part("operator", "aten::mm", path="dataloader", ms=5)
+    excess = place_of(facts_of(make_job, rare, always))
+    assert excess is not None
+    assert (excess.steps, excess.affected_ns) == ((3, 8), 100 * MS)
+    assert "100 ms in steps 3,8 (2 of 10), none on its peers" in excess.sentence

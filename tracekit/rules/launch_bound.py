@@ -33,6 +33,7 @@ Source
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
@@ -116,7 +117,7 @@ def evaluate(facts: Facts, limits: LaunchBoundThresholds) -> RuleOutcome:
     bound = [r for r in ranks if _is_bound(r, facts, limits)]
     if bound and len(bound) >= limits.min_ranks_ratio * len(facts.steps.ranks):
         return RuleOutcome(findings=(_finding(facts, limits, bound),))
-    paced = [p for r in ranks if (p := _paced(facts, r, limits)) is not None]
+    paced = _paced(facts, ranks, limits)
     # Where one host is ahead or blocked, the others may be what it waits for.
     everybody = len(facts.steps.ranks) + len(facts.missing_ranks)
     if len(paced) < 2 or len(paced) < everybody or facts.is_window:
@@ -238,38 +239,44 @@ class Paced:
     ahead_ns: float
 
 
-def _paced(facts: Facts, rank: RankLaunching, limits: LaunchBoundThresholds) -> Paced | None:
-    """The rank, if its host sets the pace of its device; None if it does not."""
-    parts = facts.steps.rank_means[rank.rank]
-    stalled = _explained_ns(facts).get(rank.rank, 0.0)
-    host_ns = parts.dur - _blocked_ns(facts).get(rank.rank, 0.0) - stalled
-    in_calls_ns = parts.exposed_comm * (1 - _bare_ratio(facts, rank.rank))
-    waiting_ns = in_calls_ns + parts.idle * launch_wait_shares(facts)[rank.rank]
-    if (
-        host_ns < limits.min_busy_ratio * parts.dur
-        or rank.queue_ns > limits.max_ahead_ratio * parts.dur
-        or waiting_ns < limits.min_waiting_ratio * parts.dur
-    ):
-        return None
-    return Paced(rank.rank, host_ns, waiting_ns, rank.queue_ns)
+def _paced(
+    facts: Facts, ranks: Sequence[RankLaunching], limits: LaunchBoundThresholds
+) -> list[Paced]:
+    """The ranks whose hosts set the pace of their devices."""
+    stalled, blocked = _explained_ns(facts), _blocked_ns(facts)
+    shares, bare = launch_wait_shares(facts), _bare_ratios(facts)
+    paced = []
+    for each in ranks:
+        rank, parts = each.rank, facts.steps.rank_means[each.rank]
+        host_ns = parts.dur - blocked.get(rank, 0.0) - stalled.get(rank, 0.0)
+        in_calls_ns = parts.exposed_comm * (1 - bare.get(rank, 1.0))
+        waiting_ns = in_calls_ns + parts.idle * shares[rank]
+        if (
+            host_ns >= limits.min_busy_ratio * parts.dur
+            and each.queue_ns <= limits.max_ahead_ratio * parts.dur
+            and waiting_ns >= limits.min_waiting_ratio * parts.dur
+        ):
+            paced.append(Paced(rank, host_ns, waiting_ns, each.queue_ns))
+    return paced
 
 
-def _bare_ratio(facts: Facts, rank: int) -> float:
-    """Share of a rank's communication that its bytes need: what the shortest call of the job took,
-    of as many bytes; the rest is waiting. 1 where nothing can be said."""
+def _bare_ratios(facts: Facts) -> dict[int, float]:
+    """Share of each rank's communication that its bytes need: what the shortest call of the job
+    took, of as many bytes; the rest is waiting."""
     shortest: dict[tuple[object, ...], int] = {}
     for row in facts.of("comm_summary"):
         key = row["op"], row["message_bytes"], row["group_size"]
         shortest[key] = min(int(row["min_ns"]), shortest.get(key, int(row["min_ns"])))
-    bare = total = 0
+    bare: dict[int, int] = defaultdict(int)
+    total: dict[int, int] = defaultdict(int)
     for row in facts.of("comm_summary"):
-        if row["rank"] == rank and row["timeline"] == "device":
+        if row["timeline"] == "device":
             key = row["op"], row["message_bytes"], row["group_size"]
             # Calls of unknown size may differ in it: nothing of them is called waiting.
             each_ns = int(row["mean_ns"]) if row["message_bytes"] is None else shortest[key]
-            bare += each_ns * int(row["calls_count"])
-            total += int(row["total_ns"])
-    return min(1.0, bare / total) if total else 1.0
+            bare[int(row["rank"])] += each_ns * int(row["calls_count"])
+            total[int(row["rank"])] += int(row["total_ns"])
+    return {rank: min(1.0, bare[rank] / ns) for rank, ns in total.items() if ns}
 
 
 def _paced_finding(facts: Facts, limits: LaunchBoundThresholds, paced: list[Paced]) -> Finding:

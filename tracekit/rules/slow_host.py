@@ -150,9 +150,9 @@ def _slow_launchers(facts: Facts, limits: SlowHostThresholds) -> list[Launching]
         for row in facts.of("launch_stats")
         if row["launch_p50_ns"] is not None
     }
-    shares = launch_wait_shares(facts)
+    shares, stalled = launch_wait_shares(facts), _explained_ns(facts)
     idle = {
-        r: max(0.0, means[r].idle * shares[r] - _explained_ns(facts, r))
+        r: max(0.0, means[r].idle * shares[r] - stalled[r])
         for r in calls
         if r in means and r in shares
     }
@@ -229,23 +229,23 @@ def _is_slow(facts: Facts, late: LateRank, limits: SlowHostThresholds) -> bool:
     slow = sum(1 for r in ratios if r >= limits.min_peer_ratio)
     if not ratios or slow < limits.min_steps_ratio * len(ratios):
         return False
-    if _explained_ns(facts, late.rank) >= limits.max_explained_ratio * late.cost_ns:
+    if _explained_ns(facts)[late.rank] >= limits.max_explained_ratio * late.cost_ns:
         return False
     excess = where_it_lies(facts, late.rank, delay_ns(late))
     # A host that does more, that stands still, or that is busy beside the training is not slow.
     return excess is None or not (excess.is_beside_training or excess.nature in ELSEWHERE)
 
 
-def _explained_ns(facts: Facts, rank: int) -> float:
-    """What named stalls of the rank take of a mean steady step."""
+def _explained_ns(facts: Facts) -> dict[int, float]:
+    """What named stalls of each rank take of a mean steady step."""
     steady = set(facts.steps.keys)
-    total = 0.0
+    total: dict[int, float] = defaultdict(float)
     for query in STALL_QUERIES:
         for row in facts.of(query):
             key = (int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
-            if int(row["rank"]) == rank and key in steady:
-                total += float(row["exposed_ns"])
-    return total / max(1, len(steady))
+            if key in steady:
+                total[int(row["rank"])] += float(row["exposed_ns"]) / len(steady)
+    return total
 
 
 def _whole_hosts(facts: Facts, ranks: Sequence[int]) -> dict[str, list[int]]:

@@ -16,7 +16,7 @@ COMPILE := uv pip compile --quiet --no-config --universal --python-version 3.11 
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env demo test test-all check docs golden pictures bench accuracy bundle check-wheels pins clean
+.PHONY: help env demo demo-fleet test test-all check docs golden pictures bench accuracy bundle check-wheels pins clean
 
 help:  ## list the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ demo: $(READY)  ## diagnose a recorded slow job (DEMO=path for another)
 	@echo 'the same as JSON      demo-out/report.json'
 	@echo 'the tables behind it  demo-out/run'
 	@echo 'look further          $(BIN)/tracekit query --list'
+
+demo-fleet: $(READY)  ## roll three small nights up, judge thirty simulated ones, and write the site
+	@PYTHONPATH=tests $(RUN) -m fleet_demo demo-out/fleet
 
 # By file, so that what a file's tests share is made once. The tests start fifty processes, each of
 # which compiles all of tracekit again where nothing may be kept.

@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "simulate": ("simulate", "simulate"),
     "cache": ("look", "cache"),
     "rollup": ("fleet", "rollup"),
+    "site": ("fleet", "site"),
     "lake": ("fleet", "lake"),
 }
 """Of each command: its module, what it is called there, and what parses it if not Typer's own."""

@@ -1,4 +1,4 @@
-"""Commands over many runs: lake, rollup."""
+"""Commands over many runs: lake, rollup, site."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def ls(
     from tracekit.fleet.lake import Lake
 
     if format_ is o.TableFormat.parquet:
-        format_ = o.TableFormat.csv
+        raise UsageError("a list of runs is no table of Parquet", hint="--format csv")
     found = Lake(lake).entries(
         name=name,
         since=o.parse_date(since, "--since"),
@@ -278,6 +278,29 @@ def _written(night: Night, format_: NightFormat, lake: Lake) -> str:
     if format_ is NightFormat.markdown:
         return summary.to_markdown(night, lake.root)
     return summary.to_text(night, lake.root)
+
+
+def site(
+    lake: LakeArg,
+    folder: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Write here.")],
+    date: Annotated[
+        str | None, typer.Option("--date", metavar="D", help="As of this date; default: the last.")
+    ] = None,
+) -> None:
+    """The fleet as a static site, from what rollup keeps."""
+    from tracekit.errors import InputError
+    from tracekit.fleet.lake import Lake
+    from tracekit.fleet.site import write_site
+    from tracekit.fleet.store import FleetStore
+
+    found = Lake(lake)
+    store = FleetStore(found.fleet)
+    last = max((row["date"] for row in store.ledger().values()), default=None)
+    day = o.parse_date(date, "--date") or last
+    if day is None:
+        raise InputError(f"{lake}: nothing is rolled up yet", hint=f"tracekit rollup {lake}")
+    pages = write_site(store, found.root, folder, day)
+    note(f"wrote {len(pages)} pages; open {folder / 'index.html'}")
 
 
 def _write_metrics(

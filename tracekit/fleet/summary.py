@@ -31,7 +31,7 @@ def to_text(night: Night, lake: Path) -> str:
     if not night.regressions and not night.offenders:
         parts.append("Nothing got slower, and no host, GPU or port stands out.")
     parts += [f"{'LOST':<10}{line}" for line in _losses(night)]
-    parts += [f"{'DATA':<10}{line}" for line in _data(night)]
+    parts += [f"{'DATA':<10}{line}" for line in data_lines(night)]
     runs = [run for r in night.regressions for f in r.families[:1] for run in f.runs[:1]]
     runs += [run for o in night.offenders for run in o.runs[-1:]]
     if runs:
@@ -49,7 +49,7 @@ def to_markdown(night: Night, lake: Path) -> str:
     if not night.regressions and not night.offenders:
         lines.append("Nothing got slower, and no host, GPU or port stands out.")
     lines += [f"- lost: {_marked(line)}" for line in _losses(night)]
-    lines += [f"- data: {_marked(line)}" for line in _data(night)]
+    lines += [f"- data: {_marked(line)}" for line in data_lines(night)]
     return "\n".join(lines) + "\n"
 
 
@@ -60,6 +60,22 @@ def to_json(night: Night) -> str:
         row["slower_ratio"] = one.slower_ratio
         row["severity"] = str(regression_severity(one))
     return json.dumps({"schema_version": 1, **said}, indent=1, allow_nan=False) + "\n"
+
+
+def sentences(night: Night) -> list[str]:
+    """What got slower and who stands out, a sentence or two each; or that nothing does."""
+    told = [
+        *((r.is_new, _regression(r)) for r in _sorted(night)),
+        *((o.is_new, _offender(o)) for o in sorted(night.offenders, key=lambda o: not o.is_new)),
+    ]
+    if not told:
+        return ["Nothing got slower, and no host, GPU or port stands out."]
+    return [f"{'New' if is_new else 'Standing'}: {text}" for is_new, text in told]
+
+
+def family_sentence(one: FamilyChange) -> str:
+    """How much slower one family is, and since when."""
+    return f"{_percent(one.slower_ratio)} a step since {one.date}: {_family(one)}."
 
 
 def _marked(text: str) -> str:
@@ -122,7 +138,7 @@ def _offender(one: Offender) -> str:
         cost = f", up to {one.gpu_hours_per_day:,.0f} GPU-hours a day"
     return (
         f"{NOUNS[one.kind]} {safe(one.name)}: {', '.join(one.rules[:3])} in {one.bad_count} of its "
-        f"{plural(one.runs_count, 'run')} in {plural(one.days, 'day')}, first {one.since}{cost} "
+        f"{plural(one.runs_count, 'run')} in {plural(one.days, 'day')}, since {one.since}{cost} "
         f"(others {share(one.others_ratio)} of runs, q {one.q_value:.1g})."
     )
 
@@ -139,7 +155,8 @@ def _losses(night: Night) -> list[str]:
     ]
 
 
-def _data(night: Night) -> list[str]:
+def data_lines(night: Night) -> list[str]:
+    """What the night could not see, a line each."""
     quality = night.quality
     lines = [
         f"failed: {safe(name)}: {safe(cut(why, SHOWN_REASON))}"

@@ -1,0 +1,88 @@
+"""Figures of a fleet: how a family of jobs went over the nights, and what the nights lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+from tracekit.dashboards import look
+from tracekit.dashboards.drawing import Drawing, Row
+from tracekit.wording import plural, seconds
+
+MAX_CAUSES = 6
+"""Causes with a colour of their own, those that cost most."""
+_CAUSES = ("red", "orange", "sky", "pink", "green", "blue")
+
+
+def trend(runs: Sequence[Row], changed: str | None = None) -> Drawing | None:
+    """Mean steps of a family's runs (``date``, ``step_s``, ``is_placed``: whether a machine or link
+    cost some of it) over the nights; ``changed`` is the date on which it got slower."""
+    dates = sorted({r["date"] for r in runs})
+    if not dates:
+        return None
+    figure = look.new_figure(2.2)
+    axes = figure.add_subplot()
+    divisor, unit = look.time_unit(max(r["step_s"] for r in runs) * 1e9)
+    for is_placed, colour, label in (
+        (False, "blue", "a run"),
+        (True, "orange", "a run that a machine or link slowed"),
+    ):
+        shown = [r for r in runs if bool(r["is_placed"]) is is_placed]
+        if shown:
+            axes.plot(
+                [dates.index(r["date"]) for r in shown],
+                [r["step_s"] * 1e9 / divisor for r in shown],
+                linestyle="none",
+                marker="o",
+                markersize=3.5,
+                color=look.PALETTE[colour],
+                label=label,
+            )
+    if changed in dates:
+        axes.axvline(dates.index(changed) - 0.5, color=look.PALETTE["red"], linewidth=1)
+    axes.set_xticks(*look.some_ticks([day[5:] for day in dates]))
+    axes.set_xlim(-0.6, len(dates) - 0.4)
+    axes.set_ylabel(f"mean step [{unit}]")
+    look.grid(axes)
+    figure.legend(loc="outside upper left", ncols=2)
+    own = [r["step_s"] for r in runs]
+    says = (
+        f"{plural(len(runs), 'run')} from {dates[0]} to {dates[-1]}: {seconds(min(own))} to "
+        f"{seconds(max(own))}, median {seconds(median(own))}."
+    )
+    if changed in dates:
+        says += f" Slower since {changed} (line)."
+    return Drawing(figure, says)
+
+
+def losses(parts: Sequence[Row], nights: Iterable[str]) -> Drawing | None:
+    """GPU-hours a day that each cause takes (``date``, ``cause``, ``gpu_hours_per_day``), over all
+    nights, those that lost nothing too."""
+    dates = sorted({*nights, *(p["date"] for p in parts)})
+    total: dict[str, float] = {}
+    for part in parts:
+        total[part["cause"]] = total.get(part["cause"], 0.0) + part["gpu_hours_per_day"]
+    causes = sorted(total, key=lambda c: (-total[c], c))
+    if not causes:
+        return None
+    figure = look.new_figure(2.4)
+    axes = figure.add_subplot()
+    below = [0.0] * len(dates)
+    shown = causes[:MAX_CAUSES]
+    for cause, colour in [*zip(shown, _CAUSES, strict=False), ("others", "grey")]:
+        of_it = set(causes[MAX_CAUSES:]) if colour == "grey" else {cause}
+        if not of_it:
+            continue
+        heights = [0.0] * len(dates)
+        for part in parts:
+            if part["cause"] in of_it:
+                heights[dates.index(part["date"])] += part["gpu_hours_per_day"]
+        places = range(len(dates))
+        axes.bar(places, heights, 0.86, bottom=below, color=look.PALETTE[colour], label=cause)
+        below = [a + b for a, b in zip(below, heights, strict=True)]
+    axes.set_xticks(*look.some_ticks([day[5:] for day in dates]))
+    axes.set_ylabel("GPU-hours a day")
+    look.grid(axes)
+    figure.legend(loc="outside upper left", ncols=4)
+    says = f"{look.shown_name(causes[0])} costs most, {dates[0]} to {dates[-1]}."
+    return Drawing(figure, says)

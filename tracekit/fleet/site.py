@@ -1,0 +1,265 @@
+"""The fleet as a static site: no server, no request, the look of the report pages.
+
+DIR/index.html            what the last night says, what was lost, families of jobs
+DIR/family-<key>.html     one family: its trend, and its runs
+DIR/hosts.html gpus.html links.html   every place: how often used, how often bad
+DIR/tracekit-site.json    which pages are ours: the next site replaces these and no others
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+from tracekit.errors import StoreError
+from tracekit.fleet import summary
+from tracekit.fleet.limits import Limits
+from tracekit.fleet.night import Night, judged
+from tracekit.fleet.regressions import FamilyChange
+from tracekit.fleet.rollup import Rolled
+from tracekit.fleet.store import FleetStore
+from tracekit.wording import plural, safe, seconds, share
+
+Row = Mapping[str, Any]
+
+SITE_MARK = "tracekit-site.json"
+MAX_ROWS = 2_000
+"""Rows of a table of places or runs: the worst, or the last, come first."""
+PAGES = (
+    ("index.html", "Fleet"),
+    ("hosts.html", "Hosts"),
+    ("gpus.html", "GPUs"),
+    ("links.html", "Ports"),
+)
+_PLACES = (
+    ("host", "hosts.html", "Hosts"),
+    ("gpu", "gpus.html", "GPUs"),
+    ("link", "links.html", "Ports"),
+)
+
+
+def write_site(store: FleetStore, lake: Path, folder: Path, day: str) -> list[str]:
+    """Write the pages of what is known at a date; their names. StoreError where the folder holds
+    something that is no site."""
+    known = _known(folder)
+    first = (date.fromisoformat(day) - timedelta(days=Limits().window_days - 1)).isoformat()
+    night = judged(store, day, Rolled())
+    jobs = store.rows("job", first, day)
+    changes = {f.family: f for r in night.regressions for f in r.families}
+    pages = {"index.html": _index(night, store.rows("budget", first, day), jobs, changes)}
+    for family, runs in _families(jobs).items():
+        pages[_family_page(family)] = _family(family, runs, changes.get(family), lake, night)
+    offending = {(o.kind, o.name) for o in night.offenders}
+    for kind, name, title in _PLACES:
+        rows = store.rows(kind, first, day)
+        pages[name] = _places(kind, title, rows, offending, night)
+    folder.mkdir(parents=True, exist_ok=True)
+    _replace(folder / SITE_MARK, json.dumps({"pages": sorted({*known, *pages})}) + "\n")
+    for name, text in pages.items():
+        _replace(folder / name, text)
+    for name in known - set(pages):
+        (folder / name).unlink(missing_ok=True)
+    _replace(folder / SITE_MARK, json.dumps({"pages": sorted(pages)}) + "\n")
+    return sorted(pages)
+
+
+def _known(folder: Path) -> set[str]:
+    """Pages of an earlier site."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return set()
+    try:
+        said = json.loads((folder / SITE_MARK).read_text(encoding="utf-8"))
+        found = {str(name) for name in said["pages"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise StoreError(
+            f"{folder}: exists and is not a site of tracekit", hint="name a new or empty folder"
+        ) from None
+    # The mark may be anybody's: it must not lead out of its own folder.
+    return {name for name in found if name == Path(name).name and name.endswith(".html")}
+
+
+def _replace(path: Path, text: str) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    draft.write_text(text, encoding="utf-8", errors="backslashreplace")
+    draft.replace(path)
+
+
+def _page(title: str, night: Night, sections: Sequence[Mapping[str, Any]]) -> str:
+    from tracekit.report.html import render
+
+    empty = {"texts": (), "figure": None, "links": (), "columns": (), "rows": ()}
+    about = f"{plural(night.quality.jobs_count, 'run')} on {night.date}; four weeks until then"
+    shown = [{**empty, **s} for s in sections if any(s.get(part) for part in empty)]
+    return render("site.html.j2", title=title, about=about, pages=PAGES, sections=shown)
+
+
+def _figure(drawing: Any, name: str) -> dict[str, Any] | None:
+    from markupsafe import Markup
+
+    from tracekit.dashboards import look
+
+    if drawing is None:
+        return None
+    svg = Markup(look.inline_svg(drawing.figure, name))  # noqa: S704 - look made it, escaped
+    return {"says": drawing.says, "svg": svg}
+
+
+def _index(
+    night: Night, budget: Sequence[Row], jobs: Sequence[Row], changes: Mapping[str, FamilyChange]
+) -> str:
+    from tracekit.dashboards import fleet_figures, look
+
+    parts = [
+        {"date": p["date"], "cause": p["rule"] or p["part"], "gpu_hours_per_day": hours}
+        for p in budget
+        if p["part"] != "floor" and (hours := p["gpu_hours_per_day"]) > 0
+    ]
+    with look.style():
+        drawn = _figure(fleet_figures.losses(parts, {p["date"] for p in budget}), "losses")
+    rows = []
+    for family, runs in sorted(_families(jobs).items()):
+        last = runs[-1]
+        slower = changes.get(family)
+        rows.append(
+            [
+                safe(last["job_name"] or "-"),
+                family[:12],
+                (str(len(runs)), len(runs)),
+                _seconds(last["step_mean_s"]),
+                f"+{share(slower.slower_ratio)} since {slower.date}" if slower else "",
+                last["date"],
+            ]
+        )
+    links = [
+        (_family_page(f), f"{safe(runs[-1]['job_name'] or '-')} ({f[:12]})")
+        for f, runs in sorted(_families(jobs).items())
+    ]
+    columns = [("Job", "name"), ("Family", ""), ("Runs", "n"), ("Last step", "n")]
+    return _page(
+        "Fleet",
+        night,
+        [
+            {"name": "night", "title": f"Night of {night.date}", "texts": summary.sentences(night)},
+            {"name": "losses", "title": "What the nights lost", "figure": drawn},
+            {"name": "data", "title": "What was not seen", "texts": summary.data_lines(night)},
+            {
+                "name": "families",
+                "title": "Families of jobs",
+                "columns": [*columns, ("Slower", ""), ("Last run", "")],
+                "rows": rows,
+                "links": links,
+            },
+        ],
+    )
+
+
+def _seconds(value_s: float | None) -> tuple[str, float] | str:
+    return (seconds(value_s), value_s) if value_s is not None else ""
+
+
+def _families(jobs: Iterable[Row]) -> dict[str, list[Row]]:
+    """Runs by family, in the order in which they ran."""
+    found: dict[str, list[Row]] = defaultdict(list)
+    for job in jobs:
+        if job["family"] is not None and job["step_mean_s"] is not None:
+            found[job["family"]].append(job)
+    for runs in found.values():
+        runs.sort(key=lambda j: (j["date"], j["start_utc"] or "", j["run"]))
+    return dict(found)
+
+
+def _family_page(family: str) -> str:
+    return f"family-{hashlib.sha256(family.encode()).hexdigest()[:16]}.html"
+
+
+_RUN_COLUMNS = (
+    ("Date", ""),
+    ("Run", "name"),
+    ("Step", "n"),
+    ("Framework", ""),
+    ("Verdict", "text"),
+)
+
+
+def _family(
+    family: str, runs: Sequence[Row], change: FamilyChange | None, lake: Path, night: Night
+) -> str:
+    from tracekit.dashboards import fleet_figures, look
+
+    points = [
+        {"date": j["date"], "step_s": j["step_mean_s"], "is_placed": j["place_cost_s"] != 0}
+        for j in runs
+    ]
+    with look.style():
+        drawn = _figure(fleet_figures.trend(points, change.date if change else None), "trend")
+    rows = [
+        [
+            j["date"],
+            safe(j["run"]),
+            _seconds(j["step_mean_s"]),
+            safe(j["framework"] or ""),
+            safe(j.get("sentence") or j["verdict"] or ""),
+        ]
+        for j in reversed(runs[-MAX_ROWS:])
+    ]
+    said = [summary.family_sentence(change)] if change else []
+    last = safe(runs[-1]["run"])
+    return _page(
+        safe(runs[-1]["job_name"] or family),
+        night,
+        [
+            {"name": "trend", "title": "Mean step", "texts": said, "figure": drawn},
+            {
+                "name": "runs",
+                "title": "Runs",
+                "texts": [f"Report of one: tracekit diagnose {lake / 'runs' / last}"],
+                "columns": _RUN_COLUMNS,
+                "rows": rows,
+            },
+        ],
+    )
+
+
+def _places(
+    kind: str, title: str, rows: Iterable[Row], offending: set[tuple[str, str]], night: Night
+) -> str:
+    runs: dict[str, int] = defaultdict(int)
+    bad: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        runs[row[kind]] += 1
+        if row["rules"]:
+            bad[row[kind]].append(row)
+    order = sorted(runs, key=lambda n: ((kind, n) not in offending, -len(bad[n]) / runs[n], n))
+    shown = [
+        [
+            safe(name),
+            "stands out" if (kind, name) in offending else "",
+            (str(runs[name]), runs[name]),
+            (str(len(bad[name])), len(bad[name])),
+            (share(len(bad[name]) / runs[name]), len(bad[name]) / runs[name]),
+            ", ".join(sorted({rule for row in bad[name] for rule in row["rules"]})),
+            max((row["date"] for row in bad[name]), default=""),
+        ]
+        for name in order[:MAX_ROWS]
+    ]
+    columns = [("Name", "name"), ("", ""), ("Runs", "n"), ("With findings", "n"), ("Share", "n")]
+    left = len(order) - MAX_ROWS
+    return _page(
+        title,
+        night,
+        [
+            {
+                "name": kind,
+                "title": title,
+                "texts": [f"And {left:,} more, with fewer."] if left > 0 else [],
+                "columns": [*columns, ("Rules", ""), ("Last", "")],
+                "rows": shown,
+            }
+        ],
+    )

@@ -237,9 +237,9 @@ class RankReplay:
         return (replay.step_s - replay.step_s_unhindered(ranks)) * 1e9
 
     def saved_at_speed_ns(self, ranks: Sequence[int], factor: float) -> float | None:
-        """ns a step that would be saved if no transfer of these ranks between hosts took longer
-        than so many times the mean of its like; None where only calls are replayed, not what hides
-        them."""
+        """ns a step that would be saved if the longest transfers of these ranks between hosts were
+        cut so that all of a kind take this share of their time; None where only calls are
+        replayed, not what hides them."""
         replay = self._replay
         if not isinstance(replay, StreamReplay) or not set(ranks) & set(replay.ranks):
             return None

@@ -87,6 +87,33 @@ def test_what_the_quicker_transfers_took_is_enough(make_job: MakeJob) -> None:
     assert only(rule("nic-error").run(facts)).impact.s_per_step == pytest.approx(0.032)
 
 
+def test_a_group_needs_its_part_of_the_bytes_time(make_job: MakeJob) -> None:
+    """The port's bytes need 20 ms, of which a group that moves a quarter of them needs 5: of its 40
+    ms it lost 35, not 20. Where a group's bytes are not known, none is given a part."""
+    rows = [
+        row
+        for i in range(4)
+        for row in (
+            port(f"p{i}", "rx_crc_errors", 50.0 if i == 1 else 0.0),
+            port(f"p{i}", "rx_packets", 1e6),
+            port(f"p{i}", "rx_bytes", 4e9 * SPAN_S),
+        )
+    ]
+    facts = job_of(make_job, rows)
+    group = dict(facts.rows["group_bandwidth"][0]) | {"transfer_p25_ns": 1e6}
+    coverage = dict(facts.rows["match_coverage"][0])
+    for moved, lost_s in ((3.0, 0.035), (1.0, 0.030), (None, 0.020)):
+        other = group | {"group_id": "h", "transfer_mean_ns": 5e6, "bus_bytes_per_s": moved}
+        known = [group | {"bus_bytes_per_s": 1.0, "transfer_p25_ns": 9e6}, other]
+        given = job_of(
+            make_job,
+            rows,
+            group_bandwidth=known,
+            match_coverage=[coverage, coverage | {"group_id": "h"}],
+        )
+        assert only(rule("nic-error").run(given)).impact.s_per_step == pytest.approx(lost_s)
+
+
 @pytest.mark.parametrize(
     ("own", "others", "packets", "fires"),
     [

@@ -15,6 +15,7 @@ from tracekit.whatif import CollectivesWhatIf, Places, StreamReplay, parse_remov
 from tracekit.whatif.calls import Call, settled_clocks
 from tracekit.whatif.executor import Executor
 from tracekit.whatif.streams import raw_step_s
+from tracekit.whatif.streams.scenarios import _cut
 
 US = 1000
 COMPUTE, COMM = 7, 20
@@ -416,6 +417,14 @@ def test_together_is_the_same_as_one_by_one(
         Executor, "_run", lambda self, teams: run(self, [[r] for t in teams for r in t])
     )
     assert job.replay().analyse(causes) == together
+
+
+def test_cut_transfers_take_the_share_of_their_time_that_was_asked_for() -> None:
+    assert _cut([10, 10, 10, 10], 0.5) == 5
+    # Three of 10 stay whole: 40 of 130 are left, and the long one takes the rest.
+    assert _cut([10, 100, 10, 10], 40 / 130) == 10
+    assert _cut([10, 100, 10, 10], 80 / 130) == 50
+    assert _cut([10, 100, 10, 10], 1.0) == 100
 
 
 def test_a_collective_that_a_rank_is_in_twice_is_no_call() -> None:

@@ -171,8 +171,8 @@ class Replay(Protocol):
         replayed, which do not show what a delay hides behind."""
 
     def saved_at_speed_ns(self, ranks: Sequence[int], factor: float) -> float | None:
-        """The same if none of their transfers between hosts took longer than so many times the
-        mean of its like; None too where the replay does not show what hides a transfer."""
+        """The same if the longest of their transfers between hosts were cut so that all of a kind
+        take this share of their time; None too where the replay does not show what hides one."""
 
     def saved_evenly_ns(self) -> float | None:
         """ns a step that would be saved if the work between all-to-alls were dealt out evenly."""

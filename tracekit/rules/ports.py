@@ -369,7 +369,7 @@ def cost(
 
 def _by_replay(facts: Facts, lost_ns: float, ranks: Sequence[int]) -> Price | None:
     """What a step would take less if these ranks' transfers had not lost so much of their time."""
-    took_ns = _took_ns(facts, ranks)
+    took_ns = _of_groups(facts, ranks, _took)
     if facts.replay is None or took_ns <= lost_ns:
         return None
     saved_ns = facts.replay.saved_at_speed_ns(ranks, 1 - lost_ns / took_ns)
@@ -438,11 +438,10 @@ def finding(
     )
 
 
-def _of_groups(facts: Facts, ranks: Iterable[int], value: Callable[[Row], float]) -> float:
-    """A time of a step, summed by group of these ranks: the largest sum.
-
-    Groups that transfer at the same time do so side by side, so the sums are not added up.
-    """
+def _by_group(
+    facts: Facts, ranks: Iterable[int], value: Callable[[Row], float]
+) -> dict[str, float]:
+    """What a step has of these ranks' transfers between hosts, by group."""
     members = {r["group_id"]: set(r["ranks"] or ()) for r in facts.of("match_coverage")}
     wanted = set(ranks)
     totals: dict[str, float] = {}
@@ -452,17 +451,26 @@ def _of_groups(facts: Facts, ranks: Iterable[int], value: Callable[[Row], float]
         if row["timeline"] == "device" and group & wanted and is_between:
             each = value(row) / max(1, int(row["steps_count"]))
             totals[row["group_id"]] = totals.get(row["group_id"], 0.0) + each
-    return max(totals.values(), default=0.0)
+    return totals
 
 
-def _took_ns(facts: Facts, ranks: Iterable[int], each: str = "transfer_mean_ns") -> float:
-    """Time of a step in transfers of these ranks."""
+def _of_groups(facts: Facts, ranks: Iterable[int], value: Callable[[Row], float]) -> float:
+    """A time of a step, summed by group of these ranks: the largest sum.
 
-    def took(row: Row) -> float:
-        # Where all steps are warm-up, the median of all has to do.
-        return float(row[each] or row["transfer_p50_ns"]) * int(row["instances_count"])
+    Groups that transfer at the same time do so side by side, so the sums are not added up.
+    """
+    return max(_by_group(facts, ranks, value).values(), default=0.0)
 
-    return _of_groups(facts, ranks, took)
+
+def _took(row: Row, each: str = "transfer_mean_ns") -> float:
+    """Time in the transfers of a row; where all steps are warm-up, the median of all has to do."""
+    return float(row[each] or row["transfer_p50_ns"]) * int(row["instances_count"])
+
+
+def _moved(row: Row) -> float:
+    """Bytes that the transfers of a row moved, as the operation's factor tells; 0 where unknown."""
+    per_s, each_ns = row.get("bus_bytes_per_s"), float(row["transfer_p50_ns"] or 0.0)
+    return float(per_s or 0.0) * each_ns / 1e9 * int(row["instances_count"])
 
 
 def stuck_ns(facts: Facts, ranks: Iterable[int]) -> float:
@@ -500,13 +508,21 @@ def slowed_ns(facts: Facts, ports: Sequence[Port], foreign_per_s: float = 0.0) -
     says at what speed it runs.
     """
     needed_ns = _needed_ns(facts, ports, foreign_per_s)
-    ranks = {r for p in ports for r in owners(p)}
-    took_ns = _took_ns(facts, ranks)
-    if needed_ns is None or took_ns <= needed_ns:
+    if needed_ns is None:
         return 0.0
+    ranks = {r for p in ports for r in owners(p)}
+    took = _by_group(facts, ranks, _took)
     # What the quicker ones took is enough, whatever the link's speed says.
-    quick_ns = _took_ns(facts, ranks, "transfer_p25_ns")
-    return took_ns - min(needed_ns, quick_ns)
+    quick = _by_group(facts, ranks, lambda row: _took(row, "transfer_p25_ns"))
+    moved = _by_group(facts, ranks, _moved)
+    is_told = all(moved.values())
+    lost = [0.0]
+    for group, took_ns in took.items():
+        # Of the time that the bytes of all groups need, its own part is a group's.
+        part_ns = needed_ns * moved[group] / sum(moved.values()) if is_told else needed_ns
+        if took_ns > part_ns:
+            lost.append(took_ns - min(part_ns, quick[group]))
+    return max(lost)
 
 
 def paused_ns(facts: Facts, ports: Sequence[Port], ratio: float) -> float:

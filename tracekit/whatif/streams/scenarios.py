@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -115,8 +114,8 @@ class StreamReplay:
         return _one_time(self.windows, events)
 
     def step_s_at_speed(self, ranks: Iterable[int], factor: float) -> float:
-        """Length of a step if no transfer between hosts that these ranks take part in took longer
-        than so many times the mean of its like, in s."""
+        """Length of a step, in s, if the longest transfers between hosts that these ranks take part
+        in were cut so that all of a kind together take this share of what they took."""
         chosen, hosts = set(ranks), self._places.hosts
         slowed = [
             (window, number, call)
@@ -127,9 +126,10 @@ class StreamReplay:
         took: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for _, _, call in slowed:
             took[call.lane, *alike(call)] += transfers_of(call).values()
+        longest = {kind: _cut(values, factor) for kind, values in took.items()}
         changed = {id(w): dict(w.calls) for w in self.windows}
         for window, number, call in slowed:
-            most = round(factor * fmean(took[call.lane, *alike(call)]))
+            most = longest[call.lane, *alike(call)]
             shorter = {r: min(ns, most) for r, ns in transfers_of(call).items()}
             changed[id(window)][number] = replace(call, transfers=shorter)
         return _time_without([replace(w, calls=changed[id(w)]) for w in self.windows], set())
@@ -144,6 +144,17 @@ class StreamReplay:
     def slowdown_by_rank(self) -> dict[int, float]:
         """As in the analysis, which takes longer: it replays the job without each of the worst."""
         return _analyse(self.windows, self._places, (), is_whole=False).slowdown_by_rank
+
+
+def _cut(values: Sequence[int], factor: float) -> int:
+    """What none of the values may pass, so that their sum is this share of what it is."""
+    left = factor * sum(values)
+    for position, value in enumerate(sorted(values)):
+        above = len(values) - position
+        if value * above >= left:
+            return round(left / above)
+        left -= value
+    return max(values)
 
 
 def raw_step_s(replay: StreamReplay) -> float:

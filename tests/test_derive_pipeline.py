@@ -13,7 +13,8 @@ import samples
 from source_tables import create_table
 
 from tracekit import catalog
-from tracekit.derive.pipeline import RangeName, derive_pipeline, read_name
+from tracekit.derive.operation_names import RangeName, read_name
+from tracekit.derive.pipeline import derive_pipeline
 from tracekit.job import JobDescription, parse_job
 from tracekit.schema import table
 from tracekit.whatif import WhatIf

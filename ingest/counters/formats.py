@@ -62,7 +62,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("gpu", "answers of the HTTP API", "query_range, query", False, "each sample"),
         Format("net", "metrics of UFM", "UFM Telemetry, /metrics", False, "samples"),
     ), ("dcgm", "prometheus", "prometheus_api")),
-    Family("gpu_csv", 4, "gpu_table", (
+    Family("gpu_csv", 5, "gpu_table", (
         Format("gpu", "CSV", "nvidia-smi --query-gpu", False, "timestamp, local"),
         Format("gpu", "wide tables", "a column a counter (nanoGPT's)", True, "a column"),
         Format("gpu", "long tables", "a row a number", False, "a column"),
@@ -148,10 +148,10 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "neighbours", "show lldp table, EOS and lldpcli in JSON", False,
                "none needed"),
     )),
-    Family("device_csv", 2, "device_table", (
+    Family("device_csv", 3, "device_table", (
         Format("gpu", "tables of devices", "a column a counter and device", None, "a column"),
     )),
-    Family("net_csv", 2, "net_table", (
+    Family("net_csv", 3, "net_table", (
         Format("net", "wide and long tables", "a port, and counters by name", None, "a column"),
     )),
 )  # fmt: skip

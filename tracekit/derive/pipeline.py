@@ -1,31 +1,24 @@
 """Microbatch operations of pipeline stages: from timer files, or found in traces.
 
 In a trace a microbatch is a range that the framework named (or, where it named none, what lies
-between the messages of a stage: see ``unnamed``): torch pipelining (``PP:0F3``,
-``Forward 3``), Megatron (``forward-compute``, ``weight_grad``, ``W3.0``), DeepSpeed
-(``_exec_forward_pass``) or the loop's own ``pp_fwd mb3``. The range of an operation includes
-waiting for its input, so its start and end are taken from the work inside it: the kernels that it
-launched, or on a rank without a GPU the first and the last operator that is not communication.
-
-Which stage a rank is, in order of trust: the stage in the range's name, a process group that is
-named for the pipeline, the job description, and the order in which ranks begin their first
-forward (the first and the last stage send and receive half as often as the others).
+between the messages of a stage: see ``unnamed``). The range of an operation includes waiting for
+its input, so its start and end are taken from the work inside it: the kernels that it launched, or
+on a rank without a GPU the first and the last operator that is not communication.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracekit.correction import Correction, corrected, corrected_sql
-from tracekit.derive.infer import group_dimension
+from tracekit.derive.operation_names import BACKWARD, FORWARD, RangeName, is_part, read_name
+from tracekit.derive.pipeline_stages import group_places, placed, places_of_ranks
 from tracekit.derive.stage import relations
 from tracekit.derive.unnamed import Operation, find_operations
 from tracekit.schema import table
 from tracekit.store import arrow_table
-from tracekit.wording import plural, safe
+from tracekit.wording import safe
 
 if TYPE_CHECKING:
     import duckdb
@@ -33,75 +26,6 @@ if TYPE_CHECKING:
 
     from tracekit.derive.timer_jobs import TimerJob
     from tracekit.job import JobDescription
-
-FORWARD, BACKWARD, WEIGHT = "forward-compute", "backward-compute", "weight-compute"
-_TORCH_COMPUTE = {"F": FORWARD, "B": BACKWARD, "I": BACKWARD, "W": WEIGHT}
-_TORCH = re.compile(r"PP:(\d+)(?:(SEND|RECV)_)?(F|B|I|W)(\d+)")
-_NUMBERED = re.compile(
-    r"(?:pp[_ -]?)?(f(?:or)?wa?r?d|b(?:ack)?wa?r?d)[_ -]*(?:pass|step|compute)?[_ :-]*"
-    r"(?:mb|micro_?batch)?[_ :#-]*(\d+)",
-    re.IGNORECASE,
-)
-_UNNUMBERED = re.compile(
-    r"(?:[\w.]*\.)?_?(?:exec_)?(forward|backward)(?:[-_](?:compute|step|pass))?", re.IGNORECASE
-)
-# The weights' part of a split backward.
-_WEIGHT = re.compile(
-    r"(?:[\w.]*\.)?_?(?:exec_)?"
-    r"(?:weight[-_]?grad(?:ient)?s?|wgrad|weight[-_]compute|"
-    r"b(?:ack)?wa?r?d[-_](?:weights?|wgrad|dw))(?:[-_](?:compute|step|pass))?"
-    r"(?:[_ :-]*(?:mb|micro_?batch)[_ :#-]*(\d+))?|Weight (\d+)",
-    re.IGNORECASE,
-)
-# Zero-bubble Megatron: kind and microbatch, then chunk and part of the sequence.
-_CHUNKED = re.compile(r"(F|BW?|W)(\d+)\.(\d+)(?:\.(\d+))?")
-_CHUNKED_KINDS = {"F": FORWARD, "B": BACKWARD, "BW": BACKWARD, "W": WEIGHT}
-
-
-@dataclass(frozen=True, slots=True)
-class RangeName:
-    """What the name of a range says of a pipeline operation."""
-
-    operation: str
-    stage: int | None = None
-    microbatch: int | None = None
-
-
-def read_name(name: str) -> RangeName | None:
-    """What a range's name says; None where it is no pipeline operation."""
-    torch = _TORCH.fullmatch(name)
-    if torch:
-        stage, direction, kind, microbatch = torch.groups()
-        if direction is None:
-            return RangeName(_TORCH_COMPUTE[kind], int(stage), int(microbatch))
-        word = {"F": "forward", "B": "backward"}.get(kind)
-        if word is None:
-            return None
-        return RangeName(f"{word}-{direction.lower()}", int(stage), int(microbatch))
-    weight = _WEIGHT.fullmatch(name)
-    if weight:
-        microbatch = weight[1] or weight[2]
-        return RangeName(WEIGHT, None, int(microbatch) if microbatch else None)
-    chunked = _CHUNKED.fullmatch(name)
-    if chunked:
-        return (
-            None if _is_part(name) else RangeName(_CHUNKED_KINDS[chunked[1]], None, int(chunked[2]))
-        )
-    numbered = _NUMBERED.fullmatch(name)
-    if numbered:
-        return RangeName(_kind(numbered[1]), None, int(numbered[2]))
-    unnumbered = _UNNUMBERED.fullmatch(name)
-    return RangeName(_kind(unnumbered[1])) if unnumbered else None
-
-
-def _is_part(name: str) -> bool:
-    """Whether a range is one of several chunks or parts: which stage that is, it does not say."""
-    chunked = _CHUNKED.fullmatch(name)
-    return chunked is not None and any(int(part) for part in chunked.groups()[2:] if part)
-
-
-def _kind(word: str) -> str:
-    return FORWARD if word[:1].lower() == "f" else BACKWARD
 
 
 def derive_pipeline(
@@ -272,17 +196,6 @@ HAVING count(*) FILTER (n.operation = 'forward-compute') > 1
 LIMIT 1
 """
 
-# Steps with two forwards or more and a backward to each, of all steps with ranges.
-_ACCUMULATED = """
-SELECT count(*) FILTER (forwards = backwards AND forwards > 1), count(*) FROM (
-    SELECT source_id, step,
-           count(*) FILTER (operation = 'forward-compute') AS forwards,
-           count(*) FILTER (operation = 'backward-compute') AS backwards
-    FROM derive_range WHERE is_compute GROUP BY source_id, step)
-"""
-MIN_ACCUMULATED_RATIO = 0.9
-"""Of the steps: a window may cut the first and the last."""
-
 # A transfer belongs to the range that posted it, else a send to the compute before it and a
 # receive to the compute after it. On the host a receive that was posted early is recorded until
 # somebody asks for it: it is waited for only from the end of the compute before. The weights' part
@@ -388,7 +301,7 @@ def _from_ranges(
         names = {n: found for n in seen if (found := read_name(n))}
         if not names:
             return empty
-        parts = sorted(n for n in seen if _is_part(n))
+        parts = sorted(n for n in seen if is_part(n))
         if parts:
             notes.append(
                 f"pipeline: ranges such as {safe(parts[0])} name several chunks or parts a rank,"
@@ -408,7 +321,7 @@ def _from_ranges(
         named.make("derive_range", _RANGES)
         named.make("derive_extent", _EXTENTS)
         named.make("derive_transfer", _TRANSFERS)
-        coordinates = _coordinates(con, job, known, notes)
+        coordinates = places_of_ranks(con, job, known, notes)
         if not coordinates:
             return empty
         places = {
@@ -436,7 +349,7 @@ def _may_have_stages(
         has_messages = bool(asked.fetchall())
     if has_messages:
         return True
-    return bool(_group_places(con.execute(_GROUPS).fetchall())["pp"])
+    return bool(group_places(con)["pp"])
 
 
 def _from_messages(
@@ -455,10 +368,10 @@ def _from_messages(
     schema = table("pipeline_op").arrow_schema()
     with relations(con, derive_context=context, derive_step=steps, derive_match=matches):
         operations, stages = find_operations(con, notes, _stated_lines(job, context))
-        groups = _group_places(con.execute(_GROUPS).fetchall()) if operations else {}
+        groups = group_places(con) if operations else {}
     if not operations:
         return schema.empty_table()
-    replicas = {c.rank: c.replica for c in _placed(stages, groups, job, 1 + max(stages.values()))}
+    replicas = {c.rank: c.replica for c in placed(stages, groups, job, 1 + max(stages.values()))}
     places = {
         (row["capture_id"], row["rank"]): row
         for row in context.to_pylist()
@@ -531,184 +444,3 @@ def _stated_lines(job: JobDescription | None, context: pa.Table) -> list[list[in
         return []
     block = world // pp
     return [[first + stage * block for stage in range(pp)] for first in range(block)]
-
-
-# --- which stage a rank is ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Coordinate:
-    """A rank's place in the pipeline."""
-
-    rank: int
-    stage: int
-    replica: int
-    pp: int
-
-
-_BEHAVIOUR = f"""
-WITH transfers AS (
-    SELECT source_id, count(*) AS transfers FROM derive_transfer GROUP BY source_id
-), firsts AS (
-    SELECT source_id, r.attempt, r.capture_id, r.step,
-           min({corrected_sql("coalesce(e.start_ns, r.start_ns)", "c")}) AS start_ns
-    FROM derive_range r
-    JOIN derive_context c USING (source_id)
-    LEFT JOIN derive_extent e USING (source_id, place)
-    WHERE r.operation = 'forward-compute' GROUP BY ALL
-), lags AS (
-    SELECT source_id, median(start_ns - first_ns) AS lag_ns
-    FROM (SELECT *, min(start_ns) OVER (PARTITION BY attempt, capture_id, step) AS first_ns
-          FROM firsts)
-    GROUP BY source_id
-)
-SELECT c.rank, coalesce(max(t.transfers), 0), min(l.lag_ns)
-FROM derive_context c JOIN lags l USING (source_id) LEFT JOIN transfers t USING (source_id)
-WHERE c.rank IS NOT NULL GROUP BY c.rank ORDER BY c.rank
-"""  # noqa: S608 - what is put in is our own
-
-_STAGES = """
-SELECT rank, min(stage), count(DISTINCT stage) FROM derive_range WHERE stage IS NOT NULL
-GROUP BY rank ORDER BY rank
-"""
-
-_GROUPS = """
-SELECT c.rank, g.name, g.description, g.ranks FROM process_group g
-JOIN derive_context c USING (source_id)
-WHERE g.is_ranks_complete AND len(g.ranks) > 1 AND list_contains(g.ranks, c.rank)
-"""
-
-
-def _coordinates(
-    con: duckdb.DuckDBPyConnection,
-    job: JobDescription | None,
-    known: Mapping[int, int],
-    notes: list[str],
-) -> list[Coordinate]:
-    """The stage and replica of every rank with microbatches; none where this is no pipeline."""
-    behaviour = con.execute(_BEHAVIOUR).fetchall()
-    ranks = [int(rank) for rank, _, _ in behaviour]
-    groups = _group_places(con.execute(_GROUPS).fetchall())
-    stages, pp = _stages(con, ranks, groups, behaviour, job, known, notes)
-    if pp < 2 and _is_one_stage(con, groups, behaviour, job):
-        return _placed(dict.fromkeys(ranks, 0), groups, job, 1)
-    return _placed(stages, groups, job, pp) if pp > 1 else []
-
-
-def _is_one_stage(
-    con: duckdb.DuckDBPyConnection,
-    groups: Mapping[str, Mapping[int, tuple[int, int]]],
-    behaviour: Sequence[tuple[int, int, float]],
-    job: JobDescription | None,
-) -> bool:
-    """Whether this is no pipeline, and its steps are made of several microbatches."""
-    stated = job.parallelism.pp if job is not None else None
-    is_stated = stated == 1
-    if (stated or 1) > 1 or any(size > 1 for _, size in groups["pp"].values()):
-        return False
-    if not is_stated and any(transfers for _, transfers, _ in behaviour):
-        return False
-    whole, every = con.execute(_ACCUMULATED).fetchall()[0]
-    return bool(every and whole >= MIN_ACCUMULATED_RATIO * every)
-
-
-def _placed(
-    stages: Mapping[int, int],
-    groups: Mapping[str, Mapping[int, tuple[int, int]]],
-    job: JobDescription | None,
-    pp: int,
-) -> list[Coordinate]:
-    """The replica of every rank: pipelines in order, each replica as wide as tp.
-
-    Pipelines are told by their group, which names members without a trace too; else by the place in
-    the stage, where stages are blocks of ranks; else ranks of a stage are counted.
-    """
-    tp = job.parallelism.tp if job and job.parallelism.tp else None
-    world = job.world_size if job is not None and job.world_size else 0
-    block = world // pp if world and world % pp == 0 else 0
-    first = groups.get("first", {})
-    firsts = sorted({first[r][0] for r in stages if r in first})
-    result = []
-    by_stage: dict[int, list[int]] = {}
-    for rank in sorted(stages):
-        by_stage.setdefault(stages[rank], []).append(rank)
-    if pp > 1 and all(r in first for r in stages):
-        places = {r: firsts.index(first[r][0]) for r in stages}
-    elif pp > 1 and block and all(r // block == stage for r, stage in stages.items()):
-        places = {r: r % block for r in stages}
-    else:
-        places = {r: i for members in by_stage.values() for i, r in enumerate(members)}
-    for stage, members in by_stage.items():
-        width = tp or max((groups["tp"][r][1] for r in members if r in groups["tp"]), default=1)
-        result += [Coordinate(r, stage, places[r] // width, pp) for r in members]
-    return result
-
-
-def _group_places(rows: Iterable[Sequence[Any]]) -> dict[str, dict[int, tuple[int, int]]]:
-    """Per dimension: rank -> its index within its group, and the group's size; under "first" the
-    smallest member of its pipeline instead of the index."""
-    places: dict[str, dict[int, tuple[int, int]]] = {"pp": {}, "tp": {}, "first": {}}
-    for rank, name, description, ranks in rows:
-        dimension = group_dimension(name, description)
-        if dimension in ("pp", "tp"):
-            places[dimension][rank] = (sorted(ranks).index(rank), len(ranks))
-        if dimension == "pp":
-            places["first"][rank] = (min(ranks), len(ranks))
-    return places
-
-
-def _stages(
-    con: duckdb.DuckDBPyConnection,
-    ranks: list[int],
-    groups: dict[str, dict[int, tuple[int, int]]],
-    behaviour: Sequence[tuple[int, int, float]],
-    job: JobDescription | None,
-    known: Mapping[int, int],
-    notes: list[str],
-) -> tuple[dict[int, int], int]:
-    """Stage by rank, and the number of stages (0: unknown)."""
-    named = {int(rank): (int(stage), int(chunks)) for rank, stage, chunks in _rows(con, _STAGES)}
-    if named and set(named) == set(ranks):
-        # A looped rank holds stages s, s + p, ...; a V-shaped one s and 2p - 1 - s: both the
-        # smallest is its place.
-        return {r: stage for r, (stage, _) in named.items()}, len({s for s, _ in named.values()})
-    stated = job.parallelism.pp if job is not None else None
-    if groups["pp"] and set(groups["pp"]) >= set(ranks):
-        return {r: groups["pp"][r][0] for r in ranks}, max(n for _, n in groups["pp"].values())
-    transfers = {rank: count for rank, count, _ in behaviour}
-    if stated is None and not any(transfers.values()):
-        return {}, 0
-    world = job.world_size if job is not None and job.world_size else len(ranks)
-    if stated is not None:
-        if stated < 2 or world % stated or max(ranks) >= world:
-            return {}, 0
-        return {r: r // (world // stated) for r in ranks}, stated
-    if set(known) >= set(ranks):
-        return {r: known[r] for r in ranks}, len({known[r] for r in ranks})
-    return _by_behaviour(behaviour, notes)
-
-
-def _rows(con: duckdb.DuckDBPyConnection, statement: str) -> list[tuple[Any, ...]]:
-    return con.execute(statement).fetchall()
-
-
-def _by_behaviour(
-    behaviour: Sequence[tuple[int, int, float]], notes: list[str]
-) -> tuple[dict[int, int], int]:
-    """Stages from who sends how often and who begins when."""
-    counts = [count for _, count, _ in behaviour]
-    edge = min(counts)
-    edges = [c for c in counts if c < 1.25 * edge] if max(counts) >= 1.5 * edge else counts
-    replicas = len(edges) // 2
-    if edge == 0 or replicas == 0 or len(counts) % replicas:
-        notes.append("pipeline: the traces name microbatches, and which rank is which stage"
-                     " cannot be told; [parallelism] pp in job.toml would")  # fmt: skip
-        return {}, 0
-    pp = len(counts) // replicas
-    in_order = [rank for rank, _, _ in sorted(behaviour, key=lambda b: (b[2], b[0]))]
-    stages = {rank: position // replicas for position, rank in enumerate(in_order)}
-    notes.append(
-        f"pipeline: {pp} stages of {plural(replicas, 'rank')}, inferred from the order of first "
-        "forwards"
-    )
-    return stages, pp

@@ -178,3 +178,62 @@ def test_without_a_clock_what_is_stated_is_judged() -> None:
     durs[1000] += 600
     (stall,) = told([r | {"time_ns": None} for r in lines(durs)])[1]
     assert (stall["kind"], stall["last_step"], stall["start_ns"]) == ("stall", 1001, None)
+
+
+def _three_days(is_sick: bool) -> list[Row]:
+    """250,000 steps of about a second with a checkpoint's 4 s every 1,000, a line every 10 steps.
+
+    The sick ones grow by 0.2 % a day, stand still for 40 minutes, start again twice (500 steps
+    back after 10 minutes), and take 5 % longer on the host that the second restart brings.
+    """
+    rng = random.Random(7)  # noqa: S311 - no secret
+    restarts = [80_000, 170_000] if is_sick else []
+    rows: list[Row] = []
+    step, at, taken, trained = 0, 0.0, 0.0, 0.0
+    while step < 250_000:
+        step += 1
+        dur = 3 * 86_400 / 250_000 * (1 + rng.gauss(0, 0.02)) + (4 if step % 1000 == 0 else 0)
+        if is_sick:
+            dur *= 1 + 0.002 * trained / 86_400
+            dur = dur * 1.05 if step > 170_000 else dur + 2400 * (step == 120_000)
+            if restarts and step == restarts[0]:
+                step, at, taken = restarts.pop(0) - 500, at + 600, 0.0
+                continue
+        at, taken, trained = at + dur, taken + dur, trained + dur
+        if step % 10 == 0:
+            rows.append(
+                {
+                    "source_id": 0, "place": len(rows) + 1, "format": "megatron", "step": step,
+                    "time_ns": round(at * SECOND), "dur_ns": round(taken / 10 * SECOND),
+                    "is_averaged": True,
+                }
+            )  # fmt: skip
+            taken = 0.0
+    return rows
+
+
+def test_three_days_with_known_faults_are_told_and_nothing_else() -> None:
+    _, found = told(_three_days(is_sick=True))
+    of_kind = {(r["kind"], round(r["first_step"], -3)): r for r in found}
+    assert sorted(of_kind) == [
+        ("drift", 0),
+        ("periodic", 1000),
+        ("restart", 80_000),
+        ("restart", 170_000),
+        ("slow", 170_000),
+        ("stall", 120_000),
+    ]
+    assert of_kind["drift", 0]["per_day_ratio"] == pytest.approx(0.002, rel=0.15)
+    assert of_kind["periodic", 1000]["period_count"] == 1000
+    assert of_kind["stall", 120_000]["lost_ns"] == pytest.approx(2400 * SECOND, rel=0.01)
+    slow = of_kind["slow", 170_000]
+    assert slow["dur_ns"] / slow["usual_ns"] == pytest.approx(1.05, abs=0.01)
+
+
+def test_three_healthy_days_tell_their_checkpoints_alone() -> None:
+    (period,) = told(_three_days(is_sick=False))[1]
+    assert (period["kind"], period["period_count"], period["times_count"]) == (
+        "periodic",
+        1000,
+        250,
+    )

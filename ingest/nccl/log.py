@@ -132,8 +132,9 @@ class LogReader:
         before = self.place
         block = b"\n".join(batch)
         rest = self.steps.take(batch, block, before + 1)
-        left: Iterable[tuple[int, bytes]]
-        left = enumerate(batch, before + 1) if rest is None else rest
+        left: Iterable[tuple[int, bytes]] = enumerate(batch, before + 1)
+        if rest is not None:
+            left, block = rest, b"\n".join(line for _, line in rest)
         if self.bench.section is None and not any(word in block for word in WORDS):
             left = ()
         for self.place, line in left:

@@ -130,6 +130,7 @@ QUERY_FILES: tuple[str, ...] = (
     "health/compile_stall",
     "health/allocator_stall",
     "health/job_sources",
+    "health/environment",
     "health/job_attempts",
     "health/job_ranks",
     "health/input_issues",

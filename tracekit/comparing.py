@@ -32,6 +32,7 @@ ROWS = (
     "port_counters",
     "nccl_comms",
     "nccl_choices",
+    "environment",
 )
 """Queries whose rows a comparison reads."""
 BY_PATH = {"self_time": {"by_path": True, "min_ratio": 0.0}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,6 +68,19 @@ def test_markdown_has_a_table_a_part(jobs: Path, capsys: pytest.CaptureFixture[s
     assert out.startswith("# Slower\n")
     assert "## What the difference is made of" in out
     assert "| new | dataloader-stall/1 |" in out
+
+
+def test_a_page_has_the_same_tables_and_asks_for_nothing(
+    jobs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "change.html"
+    assert compare(capsys, jobs / "fast", jobs / "slow", "--format", "html", "-o", page)[0] == 0
+    text = page.read_text(encoding="utf-8")
+    markdown = compare(capsys, jobs / "fast", jobs / "slow", "--format", "markdown")[1]
+    titles = [line[3:] for line in markdown.splitlines() if line.startswith("## ")]
+    assert titles and all(f">{title}</h2>" in html.unescape(text) for title in titles)
+    assert "default-src 'none'" in html.unescape(text)
+    assert text.count("<h2") == len(titles) + 1
 
 
 @pytest.mark.parametrize(

@@ -44,3 +44,19 @@ def test_what_one_side_alone_says_is_shown_as_such(run: RunRows) -> None:
 
 def test_the_same_job_has_no_difference(run: RunRows) -> None:
     assert configuration([run], [run]) == ()
+
+
+def test_versions_variables_and_devices_that_differ_are_named(run: RunRows) -> None:
+    def with_said(*said: tuple[str, str, str]) -> RunRows:
+        rows = [dict(zip(("kind", "name", "value"), r, strict=True)) for r in said]
+        return replace(run, rows={**run.rows, "environment": rows})
+
+    same = ("version", "torch", "2.4.0")
+    before = with_said(same, ("version", "cuda_driver_version", "12020"), ("device", "model", "A"))
+    after = with_said(same, ("version", "cuda_driver_version", "12040"), ("device", "model", "B"),
+                      ("variable", "NCCL_ALGO", "Ring"))  # fmt: skip
+    assert [(c.name, c.baseline, c.candidate) for c in configuration([before], [after])] == [
+        ("version of cuda_driver_version", "12020", "12040"),
+        ("model of GPU", "A", "B"),
+        ("NCCL_ALGO", None, "Ring"),
+    ]

@@ -52,6 +52,7 @@ class ComparisonFormat(StrEnum):
     text = "text"
     json = "json"
     markdown = "markdown"
+    html = "html"
 
 
 def compare(
@@ -130,6 +131,8 @@ def _rendered(
         return compared.to_json()
     if format_ is ComparisonFormat.markdown:
         return compared.to_markdown()
+    if format_ is ComparisonFormat.html:
+        return compared.to_html()
     if output is not None:
         return compared.to_text(everything=everything)
     is_terminal = sys.stdout.isatty()

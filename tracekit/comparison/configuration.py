@@ -1,4 +1,5 @@
-"""Choices that differ between two sides: layout, messages, NCCL's communicators and choices."""
+"""What two sides chose otherwise: layout, messages, NCCL's communicators and choices, versions and
+environment."""
 
 from __future__ import annotations
 
@@ -47,4 +48,10 @@ def _said(runs: Sequence[RunRows]) -> dict[str, str]:
                 f"NCCL's choice for {row['op'] or 'an operation'} of {row['message_bytes']} bytes"
             )
             values[name].add(f"{row['algorithm']} {row['protocol']}")
+        for row in run.of("environment"):
+            values[_NAMED[row["kind"]].format(row["name"])].add(str(row["value"]))
     return {name: ", ".join(sorted(found)) for name, found in values.items()}
+
+
+_NAMED = {"version": "version of {}", "variable": "{}", "device": "{} of GPU"}
+"""What the words of ``environment`` are called in a comparison."""

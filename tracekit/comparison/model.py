@@ -238,3 +238,9 @@ class Comparison:
         from tracekit.comparison.markdown import to_markdown
 
         return to_markdown(self)
+
+    def to_html(self) -> str:
+        """The comparison as a page that needs no network."""
+        from tracekit.comparison.page import to_html
+
+        return to_html(self)

@@ -20,6 +20,7 @@ MAX_VALUES = 4_000_000
 counters of 100 switches of 64 ports are a tenth of that."""
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+_NO_MARKS = bytes(sorted(set(range(256)) - set(b'"[]{}')))
 _BARE = {b"{": 1, b"[": 1, b"}": -1, b"]": -1, b"},": -1, b"],": -1}
 
 
@@ -113,6 +114,15 @@ def _depth(line: bytes) -> int:
         return 0
     if line in _BARE:
         return _BARE[line]
+    if b"\\" not in line:
+        marks = line.translate(None, _NO_MARKS).replace(b'""', b"")
+        if b'"' not in marks:  # quotes stood in pairs between brackets: no text holds one
+            opened = marks.count(b"{") + marks.count(b"[")
+            return opened - marks.count(b"}") - marks.count(b"]")
+    return _depth_by_tokens(line)
+
+
+def _depth_by_tokens(line: bytes) -> int:
     depth = 0
     for token in _TOKEN.finditer(line):  # a list of them would take more memory than the values
         mark = token[0]

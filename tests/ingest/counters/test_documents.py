@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import time
 import tracemalloc
 
@@ -39,3 +40,16 @@ def test_what_is_no_json_still_raises() -> None:
     for text in (b"{", b"[" * 100_000, b"nope"):
         with pytest.raises(ValueError, match=r"."):
             loads(text)
+
+
+def test_brackets_are_counted_as_token_by_token() -> None:
+    """Every line of up to five bytes that brackets, quotes and backslashes make."""
+    differing = [
+        line
+        for count in range(1, 6)
+        for line in map(bytes, itertools.product(b'"[}\\a', repeat=count))
+        if documents._depth(line) != documents._depth_by_tokens(line)
+    ]
+    assert differing == []
+    assert documents._depth(b'{"a": [1, "]"], "b": "x"') == 1
+    assert documents._depth(b'{"a": [{"b": "x", "c": ["y"]') == 3

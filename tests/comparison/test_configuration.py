@@ -60,3 +60,13 @@ def test_versions_variables_and_devices_that_differ_are_named(run: RunRows) -> N
         ("model of GPU", "A", "B"),
         ("NCCL_ALGO", None, "Ring"),
     ]
+
+
+def test_what_each_rank_has_for_itself_is_no_choice(run: RunRows) -> None:
+    assert len(run.ranks) > 1
+    own = [{"kind": "variable", "name": "RANK", "value": str(r)} for r in run.ranks]
+    bare = replace(run, rows={**run.rows, "environment": []})
+    numbered = replace(run, rows={**run.rows, "environment": own})
+    assert configuration([bare], [numbered]) == ()
+    fewer = replace(run, rows={**run.rows, "environment": own[1:]})
+    assert [c.name for c in configuration([bare], [fewer])] == ["RANK"]

@@ -48,8 +48,12 @@ def _said(runs: Sequence[RunRows]) -> dict[str, str]:
                 f"NCCL's choice for {row['op'] or 'an operation'} of {row['message_bytes']} bytes"
             )
             values[name].add(f"{row['algorithm']} {row['protocol']}")
+        said: dict[str, set[str]] = defaultdict(set)
         for row in run.of("environment"):
-            values[_NAMED[row["kind"]].format(row["name"])].add(str(row["value"]))
+            said[_NAMED[row["kind"]].format(row["name"])].add(str(row["value"]))
+        for name, found in said.items():
+            if not 1 < len(run.ranks) == len(found):  # each rank its own, as its number: no choice
+                values[name] |= found
     return {name: ", ".join(sorted(found)) for name, found in values.items()}
 
 

@@ -521,8 +521,11 @@ class Facts:
     def _both_ways(self, impact: Impact, keys: Sequence[StepKey]) -> Impact:
         """The cost of a fault that comes and goes, with what it is in a step that has it: all of
         it lies there. Never more than these steps take."""
-        often, steps = len(set(keys)), self.steps
-        if self.is_window or impact.s_per_step is None or not 0 < 2 * often <= len(steps):
+        often = len(set(keys))
+        if self.is_window or impact.s_per_step is None or not often:
+            return impact  # a rule without a price need not read steps
+        steps = self.steps
+        if 2 * often > len(steps):
             return impact
         longest_s = fmean(steps.job_dur_ns(key) for key in set(keys)) / 1e9
         each_s = min(impact.s_per_step * len(steps) / often, longest_s)

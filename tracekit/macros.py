@@ -112,7 +112,9 @@ def used_by(text: str, known: Mapping[str, str] | None = None) -> set[str]:
 
 _KEY = re.compile(r"-- (param|reads|columns|returns): (.*)")
 _TITLE = re.compile(r"-- (\w+): (.+)")
-_PARAM = re.compile(r"(\w+) (TABLE\([^)]*\)|[\w\[\]]+) : (.+)")
+_PARAM = re.compile(r"(\w+) (TABLE\((?:[^()]|\([^()]*\))*\)|[\w\[\]]+) : (.+)")
+_COMMA = re.compile(r",(?![^()]*\))")
+"""Between columns, not between the parts of a STRUCT."""
 _RETURNS = re.compile(r"([\w\[\]]+) : (.+)")
 _CREATE = re.compile(r"CREATE OR REPLACE MACRO (\w+)\(([^)]*)\)")
 
@@ -162,7 +164,7 @@ def _macro(subject: str, block: str) -> Macro:
         why="\n\n".join(p for p in paragraphs if p),
         params=params,
         reads=tuple(w.strip() for k, v in entries if k == "reads" for w in v.split(",")),
-        columns=tuple(_typed(v) for text in columns for v in text.split(",")),
+        columns=tuple(_typed(v) for text in columns for v in _COMMA.split(text)),
         returns=(returns[1], returns[2]) if returns else None,
         sql=statement,
     )
@@ -258,7 +260,7 @@ def _given(text: str) -> list[tuple[str, str]]:
     """The columns that a parameter's TABLE(...) declares."""
     if text in {t.name for t in TABLES}:
         return _columns_of(text)
-    return [(n, t.replace("ANY", ANY)) for n, t in map(_typed, text.split(","))]
+    return [(n, t.replace("ANY", ANY)) for n, t in map(_typed, _COMMA.split(text))]
 
 
 def _columns_of(name: str) -> list[tuple[str, str]]:

@@ -53,7 +53,6 @@ WITH RECURSIVE
             AND dur_ns > 0
             AND rank IS NOT NULL
     ),
-    launches AS (FROM device_launches()),
     times AS MATERIALIZED (
         SELECT
             modules.attempt,
@@ -68,7 +67,7 @@ WITH RECURSIVE
             found.device_ns,
             found.own_device_ns
         FROM modules
-        JOIN call_times('modules', 'launches') AS found
+        JOIN call_times('modules') AS found
             ON found.key = modules.key AND found.place = modules.place
     ),
     paths AS (

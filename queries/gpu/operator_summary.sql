@@ -37,8 +37,7 @@ WITH
         FROM host_op
         WHERE category = 'operator' AND rank IS NOT NULL
     ),
-    launches AS (FROM device_launches()),
-    times AS (FROM call_times('operators', 'launches')),
+    times AS (FROM call_times('operators')),
     summed AS (
         SELECT
             operators.attempt,

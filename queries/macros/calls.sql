@@ -6,12 +6,12 @@
 -- it was open; its own launches are those outside them. Launches outside all calls are not in it,
 -- nor are calls that take no time.
 --
--- param: calls_name TABLE(key ANY, place BIGINT, start_ns BIGINT, end_ns BIGINT) : Calls.
--- param: launches_name TABLE(key ANY, time_ns BIGINT, device_ns BIGINT) : When device work was
---     launched, and how long it took.
--- columns: key ANY, place BIGINT, parent_place BIGINT, own_ns BIGINT, device_ns BIGINT,
---     own_device_ns BIGINT
-CREATE OR REPLACE MACRO call_times(calls_name, launches_name) AS TABLE
+-- reads: gpu_op
+-- param: calls_name TABLE(key STRUCT(source_id INTEGER, thread BIGINT), place BIGINT,
+--     start_ns BIGINT, end_ns BIGINT) : Calls.
+-- columns: key STRUCT(source_id INTEGER, thread BIGINT), place BIGINT, parent_place BIGINT,
+--     own_ns BIGINT, device_ns BIGINT, own_device_ns BIGINT
+CREATE OR REPLACE MACRO call_times(calls_name) AS TABLE
 WITH
     lasting AS (
         SELECT key, place, start_ns, end_ns
@@ -54,7 +54,7 @@ WITH
     ),
     moments AS (
         SELECT key, time_ns, sum(device_ns) AS device_ns
-        FROM query_table(launches_name)
+        FROM device_launches()
         GROUP BY key, time_ns
     ),
     launched AS (

@@ -50,7 +50,7 @@ UNDECIDED = {
     """,
     "more than half: what most do is usual, and there is no second half": """
         allocator_stall: 2 * len(calls) > len(facts.steps)
-        base: 0 < 2 * often <= len(steps)
+        base: 2 * often > len(steps)
         checkpoint_stall: sum((1 for d in delays if d.stalls_ns)) <= len(delays) / 2
         fabric_misconfigured: usual[0][1] * 2 <= len(sizes)
         init_straggler: len(missing) > size // 2

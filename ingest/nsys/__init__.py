@@ -7,7 +7,7 @@ from collections.abc import Collection
 from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
 
 NAME = "nsys"
-VERSION = 4
+VERSION = 5
 
 
 class NsysIngestor:

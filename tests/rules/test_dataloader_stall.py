@@ -98,6 +98,17 @@ def test_a_stall_that_does_not_lengthen_its_steps_is_counter_evidence(make_job: 
     assert finding.counter_evidence
 
 
+@pytest.mark.parametrize(("hidden_ms", "count"), [(2, 1), (5, 0)])
+def test_a_little_in_steps_that_are_about_as_long_is_noise(
+    make_job: MakeJob, hidden_ms: int, count: int
+) -> None:
+    """8 ms in three of twelve steps are 2 % of all: then the steps' own lengths must show half."""
+    job = make_job(ranks_count=1, steps_count=12).stall("input_stall", [0], [3, 6, 9], 8)
+    for step in (3, 6, 9):
+        job.add(0, step, "compute", -hidden_ms)
+    assert len(look("dataloader-stall", job).findings) == count
+
+
 def test_a_rank_that_is_late_in_a_range_for_input_waits_for_its_data(make_job: LateMakeJob) -> None:
     (found,) = DATA.run(facts_of(make_job, INPUT)).findings
     assert (found.scope.ranks, found.owner) == ((2,), "data")

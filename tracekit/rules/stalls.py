@@ -167,6 +167,10 @@ def evaluate_stalls(
     cost_ns = fmean(d.delay_ns for d in delays)
     if cost_ns < limits.min_impact_ratio * steps.step_ns:
         return RuleOutcome()
+    if cost_ns < limits.min_step_ratio * steps.step_ns and stalled:
+        longer_ns = _extra_step_ns(steps, stalled, limits)
+        if longer_ns is not None and not _is_as_long(longer_ns, stalled, limits):
+            return RuleOutcome()  # a little, in steps that are about as long as the others: noise
     ranks = _named_ranks(stalled, limits)
     # A window has only what both of its halves show.
     if not facts.is_window and not _is_persistent(stalled, ranks, steps, limits):
@@ -316,13 +320,17 @@ def _instruments(
         kinds.append("peers")
         words.append("other ranks waiting for it")
     longer_ns = _extra_step_ns(steps, stalled, limits)
-    least_ns = limits.min_agreeing_ratio * delay / len(stalled)
-    if longer_ns is not None and longer_ns >= least_ns:
+    if longer_ns is not None and _is_as_long(longer_ns, stalled, limits):
         kinds.append("step times")
         words.append(f"stalled steps {seconds(longer_ns / 1e9)} longer than the others")
     agree = f"{listed(words)} agree" if len(words) > 1 else f"only {words[0]}"
     often = "" if facts.is_window else f", {len(stalled)} of {len(steps)} steps"
     return kinds, f"{agree}{often}"
+
+
+def _is_as_long(longer_ns: float, stalled: Sequence[StepDelay], limits: StallThresholds) -> bool:
+    """Whether what stalled steps take longer agrees with their delay."""
+    return longer_ns >= limits.min_agreeing_ratio * fmean(d.delay_ns for d in stalled)
 
 
 def _extra_step_ns(

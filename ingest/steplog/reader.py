@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tracekit.ingest.base import Sink, write_columns
 from tracekit.ingest.steplog.formats import FORMATS, StepFormat
+from tracekit.values import TIME_LIMIT_NS
 
 if TYPE_CHECKING:
     import polars as pl
@@ -22,6 +23,12 @@ MAX_LINE_BYTES = 4096
 """No line of a step is longer, nor is one drawing of a bar; the rest is not looked at."""
 STAMP_BYTES = 300
 """A line's time stands in its first so many characters, behind what launchers put before it."""
+MAX_STEP = 10**10
+"""Highest number of a step, of the last one, and of steps over all epochs that is believed."""
+MAX_EPOCH = 10**6
+MAX_HOURS = 10**5
+MAX_STEP_S = 10**7
+"""Longest step that is believed: four months."""
 _MARKERS = tuple(m.encode() for f in FORMATS for m in f.markers)
 _STAMP = (
     r"(?P<date>\d{4}-\d\d-\d\d)[ T](?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
@@ -166,9 +173,9 @@ def _found(lines: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
     groups = set(kept.columns)
     columns = [
         pl.col("place"),
-        _integer("step", groups),
-        _integer("epoch", groups),
-        _integer("total", groups).alias("total_steps_count"),
+        _integer("step", groups, MAX_STEP),
+        _integer("epoch", groups, MAX_EPOCH),
+        _integer("total", groups, MAX_STEP).alias("total_steps_count"),
         _elapsed(groups).alias("elapsed_ns"),
         _dur(groups).alias("dur_ns"),
         pl.lit(known.is_averaged).alias("is_averaged"),
@@ -187,12 +194,14 @@ def _found(lines: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
     )
 
 
-def _integer(name: str, groups: set[str]) -> pl.Expr:
+def _integer(name: str, groups: set[str], most: int = 2**62) -> pl.Expr:
+    """A whole number up to ``most``: what a stranger's log says beyond that is no number."""
     import polars as pl
 
     if name not in groups:
         return pl.lit(None, pl.Int64).alias(name)
-    return pl.col(name).cast(pl.Int64, strict=False)
+    value = pl.col(name).cast(pl.Int64, strict=False)
+    return pl.when(value <= most).then(value).alias(name)
 
 
 def _real(name: str, groups: set[str]) -> pl.Expr:
@@ -215,7 +224,8 @@ def _dur(groups: set[str]) -> pl.Expr:
     ]
     if not stated:
         return pl.lit(None, pl.Int64)
-    return pl.coalesce(stated).round().cast(pl.Int64, strict=False)
+    dur_ns = pl.coalesce(stated)
+    return pl.when(dur_ns <= MAX_STEP_S * 1e9).then(dur_ns).round().cast(pl.Int64, strict=False)
 
 
 def _elapsed(groups: set[str]) -> pl.Expr:
@@ -223,7 +233,7 @@ def _elapsed(groups: set[str]) -> pl.Expr:
 
     if "seconds" not in groups:
         return pl.lit(None, pl.Int64)
-    hours = _integer("hours", groups).fill_null(0)
+    hours = _integer("hours", groups, MAX_HOURS).fill_null(0)
     seconds = hours * 3600 + _integer("minutes", groups) * 60 + _integer("seconds", groups)
     return seconds * 1_000_000_000
 
@@ -234,6 +244,9 @@ def _time() -> pl.Expr:
 
     moment = pl.concat_str("date", pl.lit(" "), "clock").str.to_datetime(
         "%Y-%m-%d %H:%M:%S", strict=False, time_unit="ms"
+    )
+    moment = pl.when(moment.dt.epoch("ms").is_between(0, TIME_LIMIT_NS // 1_000_000 - 1)).then(
+        moment
     )
     fraction = pl.col("fraction").fill_null("").str.pad_end(9, "0").cast(pl.Int64)
     digits = pl.col("zone").str.replace_all(r"[^\d]", "")

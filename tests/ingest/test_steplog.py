@@ -129,3 +129,35 @@ def test_numbers_that_no_column_holds_are_left_out_and_counted(tmp_path: Path) -
         (None, None, None),
         (7, 5_125_000_000, 123e12),
     ]
+
+
+def test_numbers_beyond_every_job_end_nothing(tmp_path: Path) -> None:
+    """Steps, epochs, durations and times of 19 digits, among lines that are as they should be."""
+    text = "".join(
+        f"iter {step}: loss 1.0, time 12.00ms, mfu 30.00%\n"
+        for step in (0, 1, 2**63 - 1, 2, 2**62, 3, 10**11, 4)
+    )
+    text += f"iter 5: loss 1.0, time {'9' * 19}.00ms, mfu 30.00%\n"
+    (tmp_path / "train.log").write_text(text)
+    bar = "Epoch {}: 50%|#####     | {}/9223372036854775807 [9999999999999:00:01<00:01,  1.00it/s]"
+    bars = "\n".join(bar.format(epoch, step) for epoch in (0, 2**63 - 1) for step in range(3))
+    (tmp_path / "bars.log").write_text(bars + "\n")
+    far = "".join(
+        f"9999-01-01 00:00:00 completed step: {i}, seconds: 99999999999999999999.0, TFLOP/s/device: 1.0\n"
+        for i in range(30)
+    )
+    (tmp_path / "far.log").write_text(far)
+    with api.open(tmp_path / "train.log") as run:
+        rows = run.sql("SELECT step, dur_ns FROM job_step ORDER BY place").rows(named=True)
+        assert [r["step"] for r in rows] == [0, 1, None, 2, None, 3, None, 4, 5]
+        assert [r["dur_ns"] for r in rows] == [12_000_000] * 8 + [None]
+        assert run.diagnose().verdict.sentence
+    with api.open(tmp_path / "bars.log") as run:
+        rows = run.sql("SELECT epoch, total_steps_count, elapsed_ns FROM job_step").rows(named=True)
+        assert {r["total_steps_count"] for r in rows} == {None}
+        assert {r["epoch"] for r in rows} == {0, None}
+        assert run.diagnose().verdict.sentence
+    with api.open(tmp_path / "far.log") as run:
+        rows = run.sql("SELECT time_ns, dur_ns FROM job_step").rows(named=True)
+        assert {(r["time_ns"], r["dur_ns"]) for r in rows} == {(None, None)}
+        assert run.diagnose().verdict.sentence

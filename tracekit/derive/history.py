@@ -34,6 +34,8 @@ SECOND_NS = 1_000_000_000
 DAY_NS = 86_400 * SECOND_NS
 
 BAR = "tqdm"
+MAX_STEP = 10**12
+"""Steps over all epochs that are believed: ten times it, for each of a million starts, fits."""
 MIN_LINES = 20
 """Lines of a history from which on something in it can stand out."""
 JITTER_STEPS = 2
@@ -208,7 +210,9 @@ def _log(source_id: int, rows: pa.Table, corrections: Mapping[int, Correction]) 
 
     step = rows["step"].to_numpy().astype(np.int64)
     if rows["epoch"].null_count == 0 and rows["total_steps_count"].null_count == 0:
-        step = step + rows["epoch"].to_numpy() * rows["total_steps_count"].to_numpy()
+        over_all = step + rows["epoch"].to_numpy() * rows["total_steps_count"].to_numpy()
+        if over_all.max() <= MAX_STEP:
+            step = over_all
     start = np.concatenate([[0], np.cumsum(np.diff(step) < -JITTER_STEPS)])
     # Within a start only what is new counts: starts are lifted apart, so that one maximum does.
     lifted = step + start * (int(step.max()) - int(step.min()) + 1)
@@ -352,7 +356,8 @@ def _row(
         "end_ns": times[1] if times[1] >= 0 else None,
     }
     for name, value in more.items():
-        if value is not None and not (isinstance(value, float) and math.isnan(value)):
+        # A sum of what strangers' lines say may be beyond a column.
+        if value is not None and not math.isnan(value) and abs(value) < 2**63:
             row[name] = value if name.endswith("ratio") else round(value)
     return row
 

@@ -202,13 +202,15 @@ class _Reader:
         return True
 
     def _at(self, moment: int | None) -> tuple[int | None, str | None]:
-        """The time of an output that is no table of rounds; the file's where it prints none."""
-        if moment is not None or self._stated_ns is not None:
+        """The time of what is no row of a round: its own, the capture's, else the file's."""
+        if moment is not None:
             return self._when(moment)
-        time_ns, source = self._samples.file_time
+        time_ns, source = self._stated_ns, "content"
+        if time_ns is None:
+            time_ns, source = self._samples.file_time
         basis = "local" if isinstance(time_ns, times.Local) else "epoch"
         self._basis = self._basis or basis
-        return (time_ns, source) if basis == self._basis else (None, None)
+        return (time_ns, source) if time_ns is not None and basis == self._basis else (None, None)
 
     def finish(self, problem: str | None) -> None:
         """Write what is left and the facts."""

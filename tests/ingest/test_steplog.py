@@ -143,7 +143,7 @@ def test_numbers_beyond_every_job_end_nothing(tmp_path: Path) -> None:
     bars = "\n".join(bar.format(epoch, step) for epoch in (0, 2**63 - 1) for step in range(3))
     (tmp_path / "bars.log").write_text(bars + "\n")
     far = "".join(
-        f"9999-01-01 00:00:00 completed step: {i}, seconds: 99999999999999999999.0, TFLOP/s/device: 1.0\n"
+        f"9999-01-01 00:00:00 completed step: {i}, seconds: {'9' * 20}.0, TFLOP/s/device: 1.0\n"
         for i in range(30)
     )
     (tmp_path / "far.log").write_text(far)

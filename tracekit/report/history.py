@@ -107,8 +107,7 @@ def _episode(row: Row, summary: Row) -> str:
             f"({plural(row['times_count'], 'time')}, {_span(lost_s)} in all)"
         )
     if kind == "drift":
-        grows = "grows" if row["per_day_ratio"] > 0 else "falls"
-        return f"the step {grows} by {abs(row['per_day_ratio']):.2%} a day"
+        return f"the step grows by {row['per_day_ratio']:.2%} a day"
     again = f", {row['repeated_count']:,} steps done again" if row["repeated_count"] else ""
     return f"the job restarted at step {row['first_step']:,}{at}{again} ({_span(lost_s)} lost)"
 

@@ -205,9 +205,8 @@ class _Reader:
         """The time of what is no row of a round: its own, the capture's, else the file's."""
         if moment is not None:
             return self._when(moment)
-        time_ns, source = self._stated_ns, "content"
-        if time_ns is None:
-            time_ns, source = self._samples.file_time
+        stated: tuple[int | None, str | None] = self._stated_ns, "content"
+        time_ns, source = stated if self._stated_ns is not None else self._samples.file_time
         basis = "local" if isinstance(time_ns, times.Local) else "epoch"
         self._basis = self._basis or basis
         return (time_ns, source) if time_ns is not None and basis == self._basis else (None, None)

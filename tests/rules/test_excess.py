@@ -41,11 +41,33 @@ def test_without_matched_calls_they_say_why(make_job: MakeJob, each: Any) -> Non
         ("aten::log1p", "forward"),
         ("aten::_log_softmax_backward_data", "backward"),
         ("catalog", None),
+        ("log_mel_spectrogram", None),
+        ("[GC] Performing periodic GC collection", "collection"),
+        ("DeepSpeedEngine.save_checkpoint", "checkpoint"),
+        ("PartitionedParameterCoordinator.fetch_sub_module", None),  # gathers parameters (ZeRO-3)
+        ("CheckpointFunction", "forward"),  # computes again, and saves nothing
+        ("CheckpointFunctionBackward", "backward"),
+        ("nn.Module: CheckpointWrapper_3", "forward"),
+        ("torch.utils.checkpoint.checkpoint", "forward"),
+        ("TransformerBlock._checkpointed_forward", "forward"),
+        ("gradient_checkpointing", "forward"),
+        ("MseLossBackward0", "backward"),
+        ("torch/_dynamo/eval_frame.py: _fn", None),
+        ("compile_fx_inner", "compilation"),
+        ("validate_args", None),
+        ("eval-time", "evaluation"),
+        ("[Callback]ModelCheckpoint{'monitor': 'val_loss'}.on_validation_end", "checkpoint"),
         ("", None),
     ],
 )
 def test_names_that_frameworks_give_their_ranges(name: str, kind: str | None) -> None:
     assert class_of([name]) == kind
+
+
+@pytest.mark.parametrize("word", ["fetch", "save", "log", "eval", "validate", "gc", "compile"])
+def test_short_words_are_a_reason_only_where_they_are_the_whole_name(word: str) -> None:
+    assert class_of([f"{word} 3"]) is not None
+    assert class_of([f"{word}_tensors"]) is None
 
 
 def test_the_innermost_name_decides_and_the_users_come_first() -> None:

@@ -23,6 +23,8 @@ BESIDE_TRAINING: frozenset[RangeKind] = frozenset(
 
 MAX_WORDS = 64
 """Words of a name that are looked at: names of templates run to thousands."""
+WHOLE = "="
+"""What a phrase of the table begins with that must be the whole name."""
 Phrases = Mapping[tuple[str, ...], RangeKind]
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
@@ -38,13 +40,17 @@ def words_of(name: str) -> tuple[str, ...]:
 
 @cache
 def phrases() -> Phrases:
-    """Every phrase of the table with its class; the class that comes first, where two claim it."""
+    """Every phrase of the table with its class; the class that comes first, where two claim it.
+
+    Before the words of what must be a whole name stands ``WHOLE``.
+    """
     text = files("tracekit").joinpath("range_names.toml").read_text(encoding="utf-8")
     found: dict[tuple[str, ...], RangeKind] = {}
     for kind in CLASSES:
         for producer in tomllib.loads(text)["producer"]:
             for phrase in producer.get(kind, ()):
-                found.setdefault(words_of(phrase), kind)
+                mark = (WHOLE,) if phrase.startswith(WHOLE) else ()
+                found.setdefault((*mark, *words_of(phrase)), kind)
     return found
 
 
@@ -64,6 +70,9 @@ def class_of(path: Sequence[str], own: Iterable[tuple[str, str]] = ()) -> RangeK
 
 
 def _longest(words: Sequence[str], table: Phrases) -> RangeKind | None:
+    whole = table.get((WHOLE, *words))
+    if whole is not None:
+        return whole
     for length in range(len(words), 0, -1):
         matches = {
             table[part]

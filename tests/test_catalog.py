@@ -211,6 +211,39 @@ def test_what_several_queries_derive_is_derived_once_and_is_the_same(
         catalog.run(con, "straggler")
 
 
+def test_what_needs_much_memory_is_derived_a_few_ranks_at_a_time_and_is_the_same(
+    con: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three ranks of two steps; rank 1 takes twice as long. Its parts are those of all at once."""
+    base = {"attempt": 1, "capture_id": 0, "thread": 1}
+    ops, ranges, steps = [], [], []
+    for rank in (0, 1, 2):
+        own = {**base, "source_id": rank, "rank": rank}
+        for number in (1, 2):
+            start, dur = number * 1000, 200 if rank == 1 else 100
+            steps.append({**own, "step": number, "start_ns": start, "dur_ns": 900})
+            ops.append({**own, "place": number, "name": "aten::mm", "category": "operator",
+                        "start_ns": start, "dur_ns": dur})  # fmt: skip
+            ranges.append({**own, "place": 9 + number, "name": "load", "domain": "user",
+                           "start_ns": start + 300, "dur_ns": dur})  # fmt: skip
+    for step in steps:
+        del step["thread"], step["source_id"]
+    for name, rows in (("host_op", ops), ("annotation", ranges), ("step", steps)):
+        create_table(con, name, rows)
+    alone = catalog.run(con, "excess").to_pylist()
+    assert {(row["rank"], row["name"]) for row in alone} >= {(1, "aten::mm")}
+    tables = "SELECT table_name FROM duckdb_tables() WHERE table_name LIKE 'shared_%' ORDER BY 1"
+    with catalog.shared(con, ["excess"]):
+        assert con.execute(tables).fetchall() == []  # few events: nothing is gained
+    monkeypatch.setattr(catalog, "MAX_EVENTS", 8)  # of two ranks
+    assert catalog.rank_ranges(con) == [(0, 1), (2, 2)]
+    with catalog.shared(con, ["excess"]):
+        assert con.execute(tables).fetchall() == [("shared_loop_threads",), ("shared_time_spent",)]
+        assert catalog.run(con, "excess").to_pylist() == alone
+    assert con.execute(tables).fetchall() == []
+    assert catalog.run(con, "excess").to_pylist() == alone
+
+
 def test_every_query_gives_shared_macros_the_same_tables() -> None:
     for query in catalog.queries():
         for name, tables in catalog.SHARED_MACROS.items():

@@ -113,7 +113,9 @@ class OpenRun:
         if catalog.finds_nothing(query, self.run.tables):
             query.bind(params)
             return catalog.no_rows(self.run.prepare(()), query)
-        rows = catalog.run(self.answers.con([query]), name, **params)
+        con = self.answers.con([query])
+        with catalog.shared(con, [name], may_have_hosts=self.run.may_have_hosts):
+            rows = catalog.run(con, name, **params)
         if query.completed == "replay":
             from tracekit import replays
 

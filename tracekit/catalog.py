@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -346,11 +346,25 @@ SHARED_MACROS = {
     "exposed_calls": (),
     "collective_calls": (),
     "inflicted_waits": (),
+    "loop_threads": (),
     "time_spent": (),
     "path_calls": (),
 }
 """Macros that derive rows which several queries of a diagnosis need, with the arguments that every
 query gives them; in an order in which none needs a later one."""
+
+BY_RANKS = {"time_spent": "time_spent_of"}
+"""Of these, macros that hold all events in memory, and what gives their rows from one rank to
+another."""
+MAX_EVENTS = 500_000
+"""Rows that such a macro is given at a time: some 150 MB of memory."""
+_EVENTS = """
+SELECT rank, count(*)
+FROM (
+    SELECT rank FROM annotation UNION ALL SELECT rank FROM gpu_op UNION ALL SELECT rank FROM host_op
+)
+WHERE rank IS NOT NULL GROUP BY rank ORDER BY rank
+"""
 
 
 @contextmanager
@@ -359,6 +373,8 @@ def shared(
 ) -> Iterator[None]:
     """Within it, what two or more of the named queries would each derive is derived once.
 
+    What a macro can derive a few ranks at a time is so derived where it holds more than
+    ``MAX_EVENTS``, if for one query only: its memory then depends on no number of ranks.
     Macros must be loaded, for the same ``may_have_hosts``. Rows are the same: a macro with the
     tables that all queries give it is read from a table in memory (spilled like any other) instead
     of being expanded again.
@@ -366,11 +382,14 @@ def shared(
     texts = [find(name).sql for name in names]
     statements = _macro_statements(may_have_hosts)
     used = [macros.used_by(text, statements) for text in texts]
-    worth = [m for m in SHARED_MACROS if sum(m in words for words in used) > 1]
+    by_ranks = [m for m in BY_RANKS if any(m in words for words in used)]
+    parts = rank_ranges(con) if by_ranks else ()
+    each = macros.used_by(" ".join(by_ranks), statements) if len(parts) > 1 else set()
+    worth = [m for m in SHARED_MACROS if m in each or sum(m in words for words in used) > 1]
     made: list[str] = []
     try:
         for name in worth:
-            if _share(con, name, SHARED_MACROS[name]):
+            if _share(con, name, SHARED_MACROS[name], parts if name in by_ranks else ()):
                 made.append(name)
         yield
     finally:
@@ -380,15 +399,48 @@ def shared(
             con.execute(f"DROP TABLE shared_{name}")
 
 
-def _share(con: duckdb.DuckDBPyConnection, name: str, tables: Sequence[str]) -> bool:
-    """Whether the macro reads a table from now on; where it cannot be made, queries say why."""
+def rank_ranges(con: duckdb.DuckDBPyConnection) -> Sequence[tuple[int, int]]:
+    """First and last ranks that together have up to ``MAX_EVENTS`` events; none where unknown."""
+    import duckdb
+
+    try:
+        counts = con.execute(_EVENTS).fetchall()
+    except duckdb.Error:
+        return ()
+    found: list[tuple[int, int]] = []
+    held = 0
+    for rank, count in counts:
+        held += count
+        if not found or held > MAX_EVENTS:
+            found.append((rank, rank))
+            held = count
+        found[-1] = (found[-1][0], rank)
+    return found
+
+
+def _share(
+    con: duckdb.DuckDBPyConnection,
+    name: str,
+    tables: Sequence[str],
+    parts: Sequence[tuple[int, int]],
+) -> bool:
+    """Whether the macro reads a table from now on; where it cannot be made, queries say why.
+
+    ``parts``: first and last ranks that are derived at a time, where not all are.
+    """
     import duckdb
 
     arguments = ", ".join(f"'{each}'" for each in tables)
     markers = ", ".join(f"p{number}" for number in range(len(tables)))
+    sources = [f"{BY_RANKS[name]}({first}, {last})" for first, last in parts]
+    source, *rest = sources or [f"{name}({arguments})"]
     try:
-        con.execute(f"CREATE TABLE shared_{name} AS FROM {name}({arguments})")
+        con.execute(f"CREATE TABLE shared_{name} AS FROM {source}")
+        for other in rest:
+            con.execute(f"INSERT INTO shared_{name} FROM {other}")
     except duckdb.Error:
+        with suppress(duckdb.Error):  # in a transaction that failed there is nothing to drop
+            con.execute(f"DROP TABLE IF EXISTS shared_{name}")
         return False
     con.execute(f"CREATE OR REPLACE MACRO {name}({markers}) AS TABLE FROM shared_{name}")
     return True

@@ -26,25 +26,18 @@ SELECT
 FROM thread_calls
 GROUP BY source_id;
 
--- time_spent: What each rank did in each steady step, each moment under what was innermost then.
+-- time_spent_of: As time_spent, of the ranks from one to another.
 --
--- On the host, every moment of the thread that runs the training loop (the one that marks steps;
--- without marks, the one with most calls) belongs to what began last and has not ended, so these
--- parts sum to the step. kind is operator (the framework's), call (runtime or driver), wait (a call
--- that blocks, or communication), range (nothing recorded inside it), pause (nothing recorded for a
--- hundredth of a mean step or longer, named for what it lies between) or between (shorter such
--- stretches). Operators of other threads (autograd's) count beside it and are taken off its pauses.
--- On a rank without a GPU a pause up to the end of a collective within it is a wait, as in
--- host_work. On the device kernel and copy count whole; communication is left out.
+-- It needs memory for all events of these ranks, which catalog.shared bounds by asking for a few
+-- ranks at a time: what a rank did depends on no other.
 --
--- path has the ranges around it, outermost first, the innermost three; numbers in their names are
--- starred, so that a range has one name in all steps; so goes what PyTorch's emit_nvtx appends.
---
+-- param: first_rank INTEGER : The lowest rank.
+-- param: last_rank INTEGER : The highest rank.
 -- reads: annotation, collective, gpu_op, host_op, step
 -- columns: attempt INTEGER, rank INTEGER, capture_id INTEGER, step BIGINT, timeline VARCHAR,
 --     kind VARCHAR, path VARCHAR, name VARCHAR, spent_ns BIGINT, calls_count BIGINT,
 --     longest_ns BIGINT, source_id INTEGER, place BIGINT
-CREATE OR REPLACE MACRO time_spent() AS TABLE
+CREATE OR REPLACE MACRO time_spent_of(first_rank, last_rank) AS TABLE
 WITH
     windows AS (
         SELECT
@@ -87,7 +80,7 @@ WITH
             domain <> 'profiler_step'
             AND NOT coalesce(is_gpu_twin, FALSE)
             AND dur_ns > 0
-            AND rank IS NOT NULL
+            AND rank BETWEEN first_rank AND last_rank
         UNION ALL
         SELECT
             capture_key(attempt, rank, capture_id),
@@ -110,7 +103,9 @@ WITH
         ANTI JOIN worker_threads USING (source_id, thread)
         LEFT JOIN loop_threads AS loops USING (source_id, thread)
         WHERE
-            dur_ns > 0 AND rank IS NOT NULL AND (loops.thread IS NOT NULL OR category = 'operator')
+            dur_ns > 0
+            AND rank BETWEEN first_rank AND last_rank
+            AND (loops.thread IS NOT NULL OR category = 'operator')
     ),
     names AS (
         SELECT kind, name, row_number() OVER (ORDER BY kind, name) AS name_id
@@ -346,7 +341,7 @@ WITH
             source_id,
             place
         FROM gpu_op
-        WHERE class <> 'communication' AND rank IS NOT NULL
+        WHERE class <> 'communication' AND rank BETWEEN first_rank AND last_rank
     ),
     step_parts AS (
         SELECT
@@ -384,3 +379,38 @@ SELECT
     longest.place AS place
 FROM step_parts
 WHERE spent_ns > 0;
+
+-- time_spent: What each rank did in each steady step, each moment under what was innermost then.
+--
+-- On the host, every moment of the thread that runs the training loop (the one that marks steps;
+-- without marks, the one with most calls) belongs to what began last and has not ended, so these
+-- parts sum to the step. kind is operator (the framework's), call (runtime or driver), wait (a call
+-- that blocks, or communication), range (nothing recorded inside it), pause (nothing recorded for a
+-- hundredth of a mean step or longer, named for what it lies between) or between (shorter such
+-- stretches). Operators of other threads (autograd's) count beside it and are taken off its pauses.
+-- On a rank without a GPU a pause up to the end of a collective within it is a wait, as in
+-- host_work. On the device kernel and copy count whole; communication is left out.
+--
+-- path has the ranges around it, outermost first, the innermost three; numbers in their names are
+-- starred, so that a range has one name in all steps; so goes what PyTorch's emit_nvtx appends.
+--
+-- reads: annotation, collective, gpu_op, host_op, step
+-- columns: attempt INTEGER, rank INTEGER, capture_id INTEGER, step BIGINT, timeline VARCHAR,
+--     kind VARCHAR, path VARCHAR, name VARCHAR, spent_ns BIGINT, calls_count BIGINT,
+--     longest_ns BIGINT, source_id INTEGER, place BIGINT
+CREATE OR REPLACE MACRO time_spent() AS TABLE
+SELECT
+    attempt,
+    rank,
+    capture_id,
+    step,
+    timeline,
+    kind,
+    path,
+    name,
+    spent_ns,
+    calls_count,
+    longest_ns,
+    source_id,
+    place
+FROM time_spent_of(0, 2147483647);

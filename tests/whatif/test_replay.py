@@ -209,7 +209,8 @@ def test_without_data_parallelism_the_optimizer_waits_for_no_reduction() -> None
     assert times == pytest.approx([9.0])
 
 
-def test_overlapped_reductions_follow_their_chunk_not_the_tail() -> None:
+def overlapped() -> Operations:
+    """One stage of two chunks and two replicas, whose reductions overlap the backwards."""
     rows: list[Row] = []
     for d in (0, 1):
         rows += [
@@ -225,7 +226,11 @@ def test_overlapped_reductions_follow_their_chunk_not_the_tail() -> None:
             (0, d, "optimizer-clip-main-grad", 0, 5.0, 0.25, 0),
             (0, d, "optimizer", 0, 5.25, 0.25, 0),
         ]
-    replay = prepare(job(rows))
+    return job(rows)
+
+
+def test_overlapped_reductions_follow_their_chunk_not_the_tail() -> None:
+    replay = prepare(overlapped())
     deps = {
         (op.optype, op.sequence): {
             (replay.template.ops[i].optype, replay.template.ops[i].sequence)
@@ -239,6 +244,30 @@ def test_overlapped_reductions_follow_their_chunk_not_the_tail() -> None:
     assert deps["optimizer-clip-main-grad", 0] == {("separate-grads-all-reduce", 0)}
     (times,) = replay.run([replay.work_s])
     assert times == pytest.approx([5.5])
+
+
+@pytest.mark.parametrize("operations", [two_stages(1.5, replicas=2), overlapped()])
+def test_each_operation_ends_when_its_definition_says(operations: Operations) -> None:
+    """Read off the template: the latest end of what it waits for, its delay, then its work after
+    the last of its group has begun, over all replicas where these are members."""
+    replay = prepare(operations)
+    ops, deps = replay.template.ops, replay.template.deps
+    chance = np.random.default_rng(7)
+    work, delay = (chance.uniform(0.0, 3.0, replay.work_s.shape) for _ in range(2))
+    expected = np.zeros_like(work)
+    for members, is_dp_synced in replay.template.groups:
+        begun = []
+        for op in members:
+            before = [expected[b] for b in deps[op]]
+            begun.append((np.max(before, axis=0) if before else 0.0) + delay[op])
+        latest = np.max(begun, axis=0)
+        latest = latest.max(axis=1, keepdims=True) if is_dp_synced else latest
+        for op in members:
+            expected[op] = latest + work[op]
+    assert replay.ends_s(work, delay) == pytest.approx(expected, rel=1e-12)
+    last = [op.index for op in ops if op.optype == "optimizer"] or [op.index for op in ops]
+    (times,) = replay.run([work], delays=[delay])
+    assert times == pytest.approx(expected[last].max(axis=(0, 2)), rel=1e-12)
 
 
 def test_chunks_wrap_around_and_what_moves_nothing_is_matched_with_nothing() -> None:

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from tracekit.errors import UsageError
 from tracekit.whatif.analysis import MAX_SIMULATION_ERROR_RATIO, CauseResult
 from tracekit.whatif.causes import Cause
-
-Floats = npt.NDArray[np.float64]
+from tracekit.whatif.executor import Executor, Program
+from tracekit.whatif.operations import Floats, Ints
 
 MAX_CLOCK_SPREAD_NS = 20_000.0
 """Ends of calls that differ by more between two clocks do not tell how far these are apart."""
@@ -225,22 +225,57 @@ def last_starts(call: Call) -> dict[int, int]:
     return {r: max(call.starts[m] for m in call.needed(r)) for r in call.starts}
 
 
-def leave(
-    call: Call, members: Sequence[int], entered: Floats, ideal_ns: float, how: Scenarios
+@dataclass(frozen=True)
+class _Transfers:
+    """The matched calls of a window, as a replay's exchanges."""
+
+    calls: Mapping[int, Call]
+    ideal_ns: Mapping[int, float]
+    how: Scenarios
+
+    def size(self, number: int) -> int:
+        return len(self.calls[number].starts)
+
+    def leave(self, number: int, members: Sequence[int], entered: Floats) -> Floats:
+        call = self.calls[number]
+        measured_how, ideal_how = self.how.transfer[class_of(call)]
+        known = call.settled
+        if known is None or known.members != members:
+            known = call.settled = _settled(call, members)
+        took = known.transfers_ns * measured_how + self.ideal_ns[number] * ideal_how
+        if known.needed:
+            found = np.stack([entered[rows].max(axis=0) for rows in known.needed]) + took
+        else:
+            found = entered.max(axis=0) + took
+        if known.alone is not None:
+            found[known.alone] = entered[known.alone] + took[known.alone]
+        return found
+
+
+def step_times(
+    windows: Sequence[Mapping[int, Call]],
+    programs: Sequence[Mapping[int, Program]],
+    variant: Mapping[int, Ints],
+    how: Scenarios,
 ) -> Floats:
-    """When the members leave a call that they enter so: (member, scenario), in ns."""
-    measured_how, ideal_how = how.transfer[class_of(call)]
-    known = call.settled
-    if known is None or known.members != members:
-        known = call.settled = _settled(call, members)
-    took = known.transfers_ns * measured_how + ideal_ns * ideal_how
-    if known.needed:
-        found = np.stack([entered[rows].max(axis=0) for rows in known.needed]) + took
-    else:
-        found = entered.max(axis=0) + took
-    if known.alone is not None:
-        found[known.alone] = entered[known.alone] + took[known.alone]
-    return found
+    """Length of each step in each scenario, in ns; of each window its calls and its programs."""
+    parts = []
+    for calls, own, ideal_ns in zip(windows, programs, ideal_transfers(windows), strict=True):
+        ends = Executor(_Transfers(calls, ideal_ns, how), own, variant, how.count).run()
+        begins = [p.begin_ns for p in own.values()]
+        begin = np.full((1, how.count), float(max(begins) - min(begins)))
+        parts.append(np.diff(ends, axis=0, prepend=begin))
+    return np.concatenate(parts)
+
+
+def step_s(
+    windows: Sequence[Mapping[int, Call]], programs: Sequence[Mapping[int, Program]]
+) -> float:
+    """Mean length of a step, in s, by the programs' first variants and the measured transfers."""
+    first = {r: np.zeros(1, np.int64) for own in programs for r in own}
+    one, none = np.ones(1), np.zeros(1)
+    how = Scenarios(defaultdict(lambda: (one, none)), 1)
+    return float(step_times(windows, programs, first, how).mean()) / 1e9
 
 
 def _settled(call: Call, members: Sequence[int]) -> _Settled:

@@ -37,15 +37,15 @@ from tracekit.whatif.calls import (
     OF_RANKS,
     Call,
     CollectivesWhatIf,
-    Floats,
     Places,
     Scenarios,
     calls_of,
     change_transfers,
     error_ratio,
-    ideal_transfers,
     last_starts,
     refused_because,
+    step_s,
+    step_times,
     transfers_of,
     unbroken,
 )
@@ -57,10 +57,9 @@ from tracekit.whatif.executor import (
     FREE_CALL,
     HOST,
     Event,
-    Executor,
-    Ints,
     Program,
 )
+from tracekit.whatif.operations import Floats
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -632,7 +631,8 @@ def _analyse(
         }
         for w in windows
     ]
-    times = _step_times(windows, programs, variant, Scenarios(transfer, columns.count)) / 1e9
+    calls = [w.calls for w in windows]
+    times = step_times(calls, programs, variant, Scenarios(transfer, columns.count)) / 1e9
     return columns.result(
         times,
         job,
@@ -657,10 +657,7 @@ def _time_without(
         }
         for w, then in zip(windows, changed, strict=True)
     ]
-    nothing = {r: np.zeros(1, np.int64) for w in windows for r in w.items}
-    one, none = np.ones(1), np.zeros(1)
-    how = Scenarios(defaultdict(lambda: (one, none)), 1)
-    return float(_step_times(changed, programs, nothing, how).mean()) / 1e9
+    return step_s([w.calls for w in changed], programs)
 
 
 def _compiled(window: _Window, rank: int) -> Program:
@@ -672,22 +669,6 @@ def _compiled(window: _Window, rank: int) -> Program:
 
 def _refused(windows: Sequence[_Window], base_s: float, replayed_s: float) -> str | None:
     return refused_because(base_s, replayed_s, max(w.unmatched_ratio for w in windows))
-
-
-def _step_times(
-    windows: Sequence[_Window],
-    programs: Sequence[Mapping[int, Program]],
-    variant: Mapping[int, Ints],
-    how: Scenarios,
-) -> Floats:
-    """Length of each step in each scenario, in ns."""
-    ideal = ideal_transfers([w.calls for w in windows])
-    parts = []
-    for window, own, typical in zip(windows, programs, ideal, strict=True):
-        ends = Executor(window.calls, own, variant, typical, how).run()
-        begin = max(window.starts.values()) - min(window.starts.values())
-        parts.append(np.diff(ends, axis=0, prepend=np.full((1, how.count), float(begin))))
-    return np.concatenate(parts)
 
 
 def _measured(windows: Sequence[_Window]) -> list[float]:

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.whatif.analysis import CauseResult
-from tracekit.whatif.calls import Call, CollectivesWhatIf, Floats, class_of, error_ratio
+from tracekit.whatif.calls import Call, CollectivesWhatIf, class_of, error_ratio
 from tracekit.whatif.causes import Cause
+from tracekit.whatif.operations import Floats
 
 MIN_SLOWDOWN, MAX_REMOVED_RANKS = 1.02, 8
 """The job without one rank is replayed for the worst ranks that slow it down by this much."""

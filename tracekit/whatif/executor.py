@@ -2,32 +2,35 @@
 
 Every front end writes what a rank does as a Program: events in the order in which the rank comes to
 them, each with what it waits for and the times of its variants (as measured, ideal, scaled). The
-matched collectives, which finish together, are looked up in the window's calls.
+matched collectives, or what else finishes together, is described as Exchanges. Times are in ns, of
+a pipeline's timers in s: a replay adds and compares.
 
 Ranks that do the same in the same order go through their events together, so that every step of
 the replay is one operation on an array over ranks and scenarios. Where ranks that do the same wait
-for each other (stages of a pipeline that nobody told apart), each goes by itself.
+for each other (stages of a pipeline that nobody told apart), each goes by itself. Of a pipeline's
+timers a rank is a stage, and a scenario has a column for each step of each replica.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.errors import InputError
-from tracekit.whatif.calls import Call, Floats, Scenarios, leave
+from tracekit.whatif.operations import Floats, Ints
 
-Ints = npt.NDArray[np.int64]
-
-RUN, CALL, FREE_CALL, SINGLE, HOST, BOUNDARY = range(6)
+RUN, CALL, FREE_CALL, SINGLE, HOST, BOUNDARY, FOLLOWING, JOINING = range(8)
 """Kinds of events. RUN: operations that follow each other on a stream. CALL: the rank enters a
 collective when the one before it on the stream is over; FREE_CALL: whether it is or not. SINGLE:
-one operation. HOST: the host waits. BOUNDARY: a step ends on the host."""
+one operation. HOST: the host waits. BOUNDARY: a step ends on the host, or with what it waits for.
+FOLLOWING: an operation that no host launches and no stream holds: it begins when what it waits for
+is over. JOINING: such a one that finishes together with others."""
 
 Waited = tuple[tuple[bool, int], ...]
 """What an event waits for: (True, the k-th call of the rank) or (False, a marked row)."""
@@ -37,21 +40,25 @@ Event = tuple[int, int, int, bool, Waited]
 for."""
 
 
+Times = Floats | Sequence[Floats]
+"""By event, in each variant."""
+
+
 @dataclass
 class Program:
-    """What a rank does in a window, as events with times of its variants, in ns."""
+    """What a rank does in a window, as events with times of its variants."""
 
     rank: int
     events: tuple[Event, ...]
     calls: Ints
     """Numbers of its collectives in order."""
-    first: Floats
+    first: Times | None
     """By (event, variant): of a run what it takes, else when the host comes to it, counted in the
-    host's own time from the begin."""
-    second: Floats
+    host's own time from the begin; of what no host launches its delay. None: no delays."""
+    second: Times
     """Of a run the earliest end that its launches allow; of a call the lag before it enters; of
     another the time that follows."""
-    begin_ns: int
+    begin_ns: int = 0
     stage: int | None = None
     """Ranks of different stages do not go together."""
     compute_stream: int = -1
@@ -61,12 +68,22 @@ class Program:
     """By stream, when it has done what it was given before the begin."""
 
 
+class Exchanges(Protocol):
+    """What several ranks finish together, by number."""
+
+    def size(self, number: int) -> int:
+        """How many enter it."""
+
+    def leave(self, number: int, members: Sequence[int], entered: Floats) -> Floats:
+        """When the members leave what they enter then: (member, scenario)."""
+
+
 @dataclass
 class _Entry:
-    """A call as the ranks of a team enter it: (rank, scenario), in ns."""
+    """A call as the ranks of a team enter it: (rank, scenario)."""
 
     now: Floats
-    lag: Floats
+    lag: Floats | None
     before: int
     """The call before it on its stream that had not been waited for; -1: none."""
 
@@ -77,7 +94,7 @@ class _Team:
     def __init__(
         self,
         programs: Sequence[Program],
-        variant: Mapping[int, Ints],
+        variant: Mapping[int, Ints] | None,
         origin: int,
         count: int,
     ) -> None:
@@ -85,10 +102,13 @@ class _Team:
         self.events = programs[0].events
         self.calls = np.stack([p.calls for p in programs], axis=1)
         """Numbers of the collectives: (call, rank)."""
-        self._first = np.stack([p.first for p in programs], axis=1)
-        self._second = np.stack([p.second for p in programs], axis=1)
-        chosen = np.stack([variant[r] for r in self.ranks])
-        self._chosen = chosen + self._first.shape[2] * np.arange(len(programs))[:, None]
+        self._first = _side_by_side([p.first for p in programs if p.first is not None])
+        self._second = _side_by_side([p.second for p in programs])
+        self._chosen: Ints | None = None
+        if variant is not None:
+            rows = np.arange(len(programs))[:, None]
+            chosen = np.stack([variant[r] for r in self.ranks])
+            self._chosen = chosen + self._second[0].shape[1] * rows
         self.compute_stream = programs[0].compute_stream
         self.gap = np.array([[p.gap_ns] for p in programs])
         self.position = 0
@@ -107,23 +127,24 @@ class _Team:
         self.missing = [len(programs)] * len(self.calls)
         """By call, ranks that have not left it."""
 
-    def first(self, event: int) -> Floats:
-        found: Floats = self._first[event].take(self._chosen)
-        return found
+    def first(self) -> Floats:
+        """The first time of the event that is to come."""
+        return self._scenarios(self._first)
 
-    def second(self, event: int) -> Floats:
-        found: Floats = self._second[event].take(self._chosen)
-        return found
+    def second(self) -> Floats:
+        return self._scenarios(self._second)
+
+    def _scenarios(self, times: Sequence[Floats]) -> Floats:
+        found = times[self.position]
+        return found if self._chosen is None else found.take(self._chosen)
 
     def blocked_by(self, event: Event) -> int:
         """A call that must be left before this can be replayed; -1: none."""
         what, stream, _, follows, waited = event
-        if what == BOUNDARY:
-            return -1
         if what in (CALL, FREE_CALL):
             tail = self.tail.get(self.compute_stream, -1) if follows else -1
         else:
-            tail = self.tail.get(stream, -1) if what != HOST else -1
+            tail = self.tail.get(stream, -1) if what in (RUN, SINGLE) else -1
         if tail >= 0 and self.missing[tail]:
             return tail
         for is_call, number in waited:
@@ -143,30 +164,43 @@ class _Team:
                 now = np.maximum(now, other)
         return now
 
+    def follows(self, waited: Waited) -> Floats:
+        """When an operation begins that no host launches."""
+        ends = [self.left[number] if is_call else self.marks[number] for is_call, number in waited]
+        now = reduce(np.maximum, ends) if ends else self.offset
+        return now + self.first() if self._first else now
+
 
 class Executor:
     """One window in all scenarios at once.
 
-    ``calls``: by number, the collectives that the programs name. ``ideal``: their ideal transfers.
-    ``variant``: by rank, which times of its program each scenario takes.
+    ``exchanges``: what the programs' calls are. ``variant``: by rank, which times of its program
+    each scenario takes; None: they stand by scenario. ``count``: of the scenarios.
     """
 
     def __init__(
         self,
-        calls: Mapping[int, Call],
+        exchanges: Exchanges,
         programs: Mapping[int, Program],
-        variant: Mapping[int, Ints],
-        ideal: Mapping[int, float],
-        how: Scenarios,
+        variant: Mapping[int, Ints] | None,
+        count: int,
     ) -> None:
-        self._calls, self._programs, self._variant = calls, programs, variant
-        self._ideal, self._how = ideal, how
+        self._exchanges, self._programs, self._variant = exchanges, programs, variant
+        self._count = count
         self._steps_count = max(
             sum(event[0] == BOUNDARY for event in p.events) for p in programs.values()
         )
 
+    def ends_of(self, rank: int, events: Iterable[Event]) -> Iterator[Floats]:
+        """When operations that no host launches ended, once the rank has run by itself; of other
+        events nothing."""
+        (team,) = (t for t in self._teams if t.ranks == [rank])
+        for what, _, which, _, _ in events:
+            if what in (FOLLOWING, JOINING):
+                yield (team.left if what == JOINING else team.marks)[which]
+
     def run(self) -> Floats:
-        """Ends of the steps after the first rank's begin: (step, scenario), in ns.
+        """Ends of the steps after the first rank's begin: (step, scenario).
 
         Raises InputError where ranks wait for each other for ever.
         """
@@ -191,17 +225,17 @@ class Executor:
                 [self._programs[r] for r in team],
                 self._variant,
                 origin,
-                self._how.count,
+                self._count,
             )
             for team in teams
         ]
         self._places = _places(self._teams)
-        self._to_come = {n: len(self._calls[n].starts) for n in self._places}
+        self._to_come = {n: self._exchanges.size(n) for n in self._places}
         self._left: set[int] = set()
         self._held: dict[int, set[int]] = defaultdict(set)
         self._waiting: dict[tuple[int, int], bool] = {}
         self._todo = list(range(len(self._teams)))
-        ends = np.zeros((self._steps_count, self._how.count))
+        ends = np.zeros((self._steps_count, self._count))
         while self._todo:
             number = self._todo.pop()
             team = self._teams[number]
@@ -219,36 +253,43 @@ class Executor:
 
     def _do(self, number: int, team: _Team, event: Event, ends: Floats) -> None:
         what, stream, which, follows, waited = event
-        first = team.first(team.position)
-        if what == RUN:
-            free = team.stream_free(stream) + first
-            team.free[stream] = np.maximum(free, team.offset + team.second(team.position))
+        if what == FOLLOWING:
+            team.marks[which] = team.follows(waited) + team.second()
+        elif what == JOINING:
+            self._enter(number, which, _Entry(team.follows(waited), None, -1))
+        elif what == RUN:
+            free = team.stream_free(stream) + team.first()
+            team.free[stream] = np.maximum(free, team.offset + team.second())
             team.tail.pop(stream, None)
         elif what in (CALL, FREE_CALL):
-            now = team.waited(team.offset + first, waited)
+            now = team.waited(team.offset + team.first(), waited)
             if follows:
                 now = np.maximum(now, team.stream_free(team.compute_stream))
             before = team.tail.get(stream, -1) if what == CALL else -1
             if before < 0 and stream in team.free:
                 now = np.maximum(now, team.free[stream] + team.gap)
             team.tail[stream] = which
-            team.entered[which] = _Entry(now, team.second(team.position), before)
-            for call, rows in self._entering(number, which):
-                self._to_come[call] -= rows
-                if not self._to_come[call]:
-                    self._complete(call)
+            self._enter(number, which, _Entry(now, team.second(), before))
         elif what == SINGLE:
-            now = np.maximum(team.stream_free(stream) + team.gap, team.offset + first)
-            now = team.waited(now, waited) + team.second(team.position)
+            now = np.maximum(team.stream_free(stream) + team.gap, team.offset + team.first())
+            now = team.waited(now, waited) + team.second()
             team.free[stream] = now
             team.tail.pop(stream, None)
             if which >= 0:
                 team.marks[which] = now
         elif what == HOST:
-            resumed = team.waited(team.offset + first, waited)
-            team.offset = resumed + team.second(team.position) - first
+            first = team.first()
+            team.offset = team.waited(team.offset + first, waited) + team.second() - first
         else:
-            np.maximum(ends[which], (team.offset + first).max(axis=0), out=ends[which])
+            now = team.follows(waited) if waited else team.offset + team.first()
+            np.maximum(ends[which], now.max(axis=0), out=ends[which])
+
+    def _enter(self, number: int, which: int, entry: _Entry) -> None:
+        self._teams[number].entered[which] = entry
+        for call, rows in self._entering(number, which):
+            self._to_come[call] -= rows
+            if not self._to_come[call]:
+                self._complete(call)
 
     def _entering(self, team: int, which: int) -> list[tuple[int, int]]:
         """The collectives that a team enters together, and how many of its ranks each has."""
@@ -279,10 +320,12 @@ class Executor:
                 if entry.before >= 0:
                     before = team.left[entry.before]
                     now = np.maximum(now, (before if is_all else before[rows]) + team.gap[rows])
-                times.append(now + (entry.lag if is_all else entry.lag[rows]))
+                if entry.lag is not None:
+                    now = now + (entry.lag if is_all else entry.lag[rows])
+                times.append(now)
                 members += team.ranks if is_all else [team.ranks[row] for row in rows]
             entered = times[0] if len(times) == 1 else np.concatenate(times)
-            left = leave(self._calls[one], members, entered, self._ideal[one], self._how)
+            left = self._exchanges.leave(one, members, entered)
             self._left.add(one)
             at = 0
             for place, which, rows in self._places[one]:
@@ -312,6 +355,13 @@ class Executor:
                     if other not in self._left:
                         return int(other)
         return -1
+
+
+def _side_by_side(times: Sequence[Times]) -> Sequence[Floats]:
+    """By event (rank, variant); of one rank without a copy, since its columns may be many."""
+    if len(times) == 1:
+        return [one[None] for one in times[0]]
+    return [*np.stack([np.asarray(t) for t in times], axis=1)] if times else []
 
 
 def _places(teams: Sequence[_Team]) -> dict[int, list[tuple[int, int, list[int]]]]:

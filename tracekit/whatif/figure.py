@@ -12,7 +12,8 @@ import numpy as np
 
 from tracekit.errors import InputError, UsageError
 from tracekit.whatif.analysis import WhatIf
-from tracekit.whatif.calls import CollectivesWhatIf, Floats
+from tracekit.whatif.calls import CollectivesWhatIf
+from tracekit.whatif.operations import Floats
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

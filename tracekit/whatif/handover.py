@@ -34,7 +34,7 @@ def idle_beyond_s(replay: Replay) -> float | None:
         return None
     replay = replay.with_edges(_posted_in_order(replay))
     work, delay = _fastest(replay)
-    ends = replay.ends(work[:, None], delay[:, None])[:, 0]
+    ends = replay.ends_s(work, delay)
     compute = replay.ops_where(optypes=o.COMPUTE)
     took = _windows(replay.start_s[compute], replay.end_s[compute])
     needed = _windows(ends[compute] - work[compute], ends[compute])

@@ -1,4 +1,7 @@
-"""Replaying a step: the same operations in the same order, with other durations.
+"""Replaying a pipeline's step: the same operations in the same order, with other durations.
+
+The front end of the replay for timers and for traces with microbatches: the template's operations
+become what each stage does, and the executor runs them.
 
 A start is the latest end of what the operation waits for, plus the delay of its launch. A
 computation ends its duration later; a communication ends its transfer after the last member of
@@ -8,13 +11,15 @@ its transfer is its own end less the latest start of its group.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
 from tracekit.errors import InputError
 from tracekit.whatif import operations as o
+from tracekit.whatif.executor import BOUNDARY, FOLLOWING, JOINING, Event, Executor, Program
 from tracekit.whatif.graph import Op, Template, build, ordered
 from tracekit.whatif.operations import Floats, Ints, Mask, Operations
 
@@ -96,52 +101,108 @@ class Replay:
         at_once = max(1, BATCH_BYTES // (2 * self.work_s.nbytes))
         for first in range(0, len(scenarios), at_once):
             part = slice(first, first + at_once)
-            work = self._beside(scenarios[part])
-            late = None if delays is None else self._beside(delays[part])
-            results += list(self._simulate(work, late))
+            work = self._columns(scenarios[part])
+            late = None if delays is None else self._columns(delays[part])
+            (ends,) = self._executor(work, late).run()
+            results += list(ends.reshape(-1, *self.work_s.shape[1:]).max(axis=-1))
         return results
 
-    def _beside(self, scenarios: list[Floats]) -> Floats:
-        return np.stack([np.broadcast_to(s, self.work_s.shape) for s in scenarios], axis=1)
+    def ends_s(self, work: Floats, delay: Floats) -> Floats:
+        """When each operation ends, from the step's begin; all shaped as ``work_s``."""
+        executor = self._executor(self._columns([work]), self._columns([delay]))
+        executor.run()
+        found = np.empty_like(work)
+        for stage, line in self._lines.items():
+            for op, end in zip(line.ops, executor.ends_of(stage, line.events), strict=True):
+                found[op] = end.reshape(work.shape[1:])
+        return found
 
-    def _simulate(self, work: Floats, delays: Floats | None) -> Floats:
-        """Step times (scenario, step) of work (operation, scenario, step, replica)."""
-        last = self._last_ops()
-        return np.asarray(self.ends(work, delays)[last].max(axis=(0, 3)), dtype=np.float64)
+    def _columns(self, scenarios: list[Floats]) -> Floats:
+        """(operation, column): a column is a scenario of one step of one replica."""
+        shape = self.work_s.shape
+        beside = np.stack([np.broadcast_to(s, shape) for s in scenarios], axis=1)
+        return beside.reshape(len(beside), -1)
 
-    def ends(self, work: Floats, delays: Floats | None) -> Floats:
-        """When each operation ends, from the step's begin; shaped as ``work`` is for
-        ``_simulate``."""
-        deps = self.template.deps
-        end = np.zeros_like(work)
-        zero = np.zeros(work.shape[1:])
-        for members, is_dp_synced in self.template.groups:
-            latest: Floats | None = None
-            for member in members:
-                before = deps[member]
-                if not before:
-                    start = zero
-                elif len(before) == 1:
-                    start = end[before[0]]
-                else:
-                    start = end[before[0]]
-                    for other in before[1:]:
-                        start = np.maximum(start, end[other])
-                if delays is not None:
-                    start = start + delays[member]
-                latest = start if latest is None else np.maximum(latest, start)
-            if latest is None:
-                continue
-            if is_dp_synced:
-                latest = latest.max(axis=-1, keepdims=True)
-            for member in members:
-                np.add(latest, work[member], out=end[member])
-        return end
+    def _executor(self, work: Floats, delay: Floats | None) -> Executor:
+        nothing = np.zeros(work.shape[1])
+        programs = {
+            stage: Program(
+                stage,
+                line.events,
+                line.groups,
+                None if delay is None else [*(delay[op] for op in line.ops), nothing],
+                [*(work[op] for op in line.ops), nothing],
+                stage=stage,
+            )
+            for stage, line in self._lines.items()
+        }
+        groups = _Groups(self.template, work, len(self.dp_ranks))
+        return Executor(groups, programs, None, work.shape[1])
 
-    def _last_ops(self) -> list[int]:
-        """The operations whose end is the step's: the optimizer, else all."""
-        found = [op.index for op in self.template.ops if op.optype == o.OPTIMIZER]
-        return found or [op.index for op in self.template.ops]
+    @cached_property
+    def _lines(self) -> dict[int, _Line]:
+        return {stage: _line(self.template, stage) for stage in self.stages}
+
+
+@dataclass(frozen=True)
+class _Line:
+    """What a stage does: its operations in an order that its waits allow, then the step's end."""
+
+    ops: list[int]
+    events: tuple[Event, ...]
+    groups: Ints
+    """Of its events that join others, the numbers of their groups."""
+
+
+def _line(template: Template, stage: int) -> _Line:
+    ops: list[int] = []
+    events: list[Event] = []
+    groups: list[int] = []
+    place: dict[int, tuple[bool, int]] = {}
+    for number, (members, is_dp_synced) in enumerate(template.groups):
+        for op in sorted(m for m in members if template.ops[m].stage == stage):
+            waits = tuple(place[before] for before in template.deps[op])
+            ops.append(op)
+            if len(members) > 1 or is_dp_synced:
+                place[op] = True, len(groups)
+                events.append((JOINING, -1, len(groups), False, waits))
+                groups.append(number)
+            else:
+                place[op] = False, op
+                events.append((FOLLOWING, -1, op, False, waits))
+    # The optimizer ends the step, if it was timed.
+    last = [op for op in ops if template.ops[op].optype == o.OPTIMIZER]
+    is_timed = any(op.optype == o.OPTIMIZER for op in template.ops)
+    ends = tuple(place[op] for op in (last if is_timed else ops))
+    if ends:
+        events.append((BOUNDARY, -1, 0, False, ends))
+    return _Line(ops, tuple(events), np.array(groups, np.int64))
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Operations that finish together, as a replay's exchanges: each its own transfer after the
+    last of them has begun."""
+
+    template: Template
+    work_s: Floats
+    """(operation, column)."""
+    replicas: int
+
+    def size(self, number: int) -> int:
+        return len(self.template.groups[number][0])
+
+    def leave(self, number: int, members: Sequence[int], entered: Floats) -> Floats:
+        ops, is_dp_synced = self.template.groups[number]
+        # As its members come: by stage, of a stage in the order of its events.
+        rows = sorted(ops, key=lambda op: (self.template.ops[op].stage, op))
+        latest = entered.max(axis=0)
+        if is_dp_synced:
+            latest = np.repeat(latest.reshape(-1, self.replicas).max(axis=1), self.replicas)
+        left = np.empty_like(entered)
+        for row, op in enumerate(rows):
+            np.add(latest, self.work_s[op], out=left[row])
+        return left
 
 
 def prepare(operations: Operations) -> Replay:

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tracekit.whatif.calls import Floats
-from tracekit.whatif.executor import Ints
+from tracekit.whatif.operations import Floats, Ints
 from tracekit.whatif.streams.rows import Block
 from tracekit.whatif.streams.windows import Window
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.whatif.calls import Call, Floats
-from tracekit.whatif.executor import Ints
+from tracekit.whatif.calls import Call
+from tracekit.whatif.operations import Floats, Ints
 
 CLOSE_NS = 20_000
 """An operation that begins within this of what it could wait for has waited for it; one that

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -15,20 +15,20 @@ from tracekit.whatif.calls import (
     OF_RANKS,
     Call,
     CollectivesWhatIf,
-    Floats,
     Places,
     Scenarios,
     alike,
     change_transfers,
     error_ratio,
-    ideal_transfers,
     last_starts,
     refused_because,
+    step_s,
+    step_times,
     transfers_of,
 )
 from tracekit.whatif.causes import Cause
 from tracekit.whatif.columns import Columns, Replayed
-from tracekit.whatif.executor import Executor, Ints, Program
+from tracekit.whatif.executor import Program
 from tracekit.whatif.streams.compiled import compile_rank
 from tracekit.whatif.streams.peers import Peers, own_ns, with_times
 from tracekit.whatif.streams.rows import CLOSE_NS, OP, Block
@@ -111,7 +111,7 @@ class StreamReplay:
             }
             for w in self.windows
         ]  # fmt: skip
-        return _one_time(self.windows, events)
+        return step_s([w.calls for w in self.windows], events)
 
     def step_s_at_speed(self, ranks: Iterable[int], factor: float) -> float:
         """Length of a step, in s, if the longest transfers between hosts that these ranks take part
@@ -163,8 +163,8 @@ def raw_step_s(replay: StreamReplay) -> float:
     For tests: it must be what was measured.
     """
     windows = replay.windows
-    return _one_time(
-        windows,
+    return step_s(
+        [w.calls for w in windows],
         [{r: compile_rank(one, [one.blocks]) for r, one in w.ranks.items()} for w in windows],
     )
 
@@ -177,31 +177,6 @@ def _explained(block: Block) -> Block:
     """A step without what begins late for no known reason."""
     lag = np.where(block.lag_ns > CLOSE_NS, 0.0, block.lag_ns)
     return with_times(block, block, (block.host_ns, block.work_ns, lag))
-
-
-def _step_times(
-    windows: Sequence[Window],
-    events: Sequence[Mapping[int, Program]],
-    variant: Mapping[int, Ints],
-    how: Scenarios,
-) -> Floats:
-    """Length of each step in each scenario, in ns."""
-    ideal = ideal_transfers([w.calls for w in windows])
-    parts = []
-    for window, own, typical in zip(windows, events, ideal, strict=True):
-        ends = Executor(window.calls, own, variant, typical, how).run()
-        begins = [r.begin_ns for r in window.ranks.values()]
-        begin = np.full((1, how.count), float(max(begins) - min(begins)))
-        parts.append(np.diff(ends, axis=0, prepend=begin))
-    return np.concatenate(parts)
-
-
-def _one_time(windows: Sequence[Window], events: Sequence[Mapping[int, Program]]) -> float:
-    """Seconds a step with measured transfers."""
-    nothing = {r: np.zeros(1, np.int64) for w in windows for r in w.ranks}
-    one, none = np.ones(1), np.zeros(1)
-    how = Scenarios(defaultdict(lambda: (one, none)), 1)
-    return float(_step_times(windows, events, nothing, how).mean()) / 1e9
 
 
 def _work_scale(cause: Cause) -> tuple[float, float]:
@@ -286,7 +261,7 @@ def _time_without(windows: Sequence[Window], removed: set[int]) -> float:
                 window.compiled[rank] = compile_rank(one, [[_explained(b) for b in one.blocks]])
             own[rank] = window.compiled[rank]
         events.append(own)
-    return _one_time(windows, events)
+    return step_s([w.calls for w in windows], events)
 
 
 def _analyse(
@@ -320,7 +295,8 @@ def _analyse(
                 variant[rank][column] = 2 + scales.index(_work_scale(cause))
         else:
             change_transfers(cause, transfer, column)
-    times = _step_times(windows, events, variant, Scenarios(transfer, columns.count)) / 1e9
+    calls = [w.calls for w in windows]
+    times = step_times(calls, events, variant, Scenarios(transfer, columns.count)) / 1e9
 
     def without(cause: Cause) -> float:
         if cause.kind == "link":

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.whatif.calls import Call
-from tracekit.whatif.executor import Ints
+from tracekit.whatif.operations import Ints
 from tracekit.whatif.streams.rows import CLOSE_NS, EARLY_NS, OP, SYNC, RankRows, Wait
 
 _Place = tuple[int, int]

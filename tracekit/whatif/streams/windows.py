@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.whatif.calls import Call, Places, settled_clocks, unbroken
-from tracekit.whatif.executor import Ints, Program
+from tracekit.whatif.executor import Program
+from tracekit.whatif.operations import Ints
 from tracekit.whatif.streams.rows import CLOSE_NS, RankBlocks, Rows, rank_rows
 from tracekit.whatif.streams.waits import learn_waits
 

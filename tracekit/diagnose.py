@@ -13,7 +13,8 @@ from tracekit.report.build import build_report
 from tracekit.report.config import DiagnoseConfig
 from tracekit.report.model import InputFile, InputIssue, Report
 from tracekit.rules import RULES, Facts, JobFacts, Rule, configured
-from tracekit.rules.base import STEPS_QUERY, KernelThresholds
+from tracekit.rules.base import STEPS_QUERY
+from tracekit.rules.thresholds import KernelThresholds
 from tracekit.rules.windows import OVER, WINDOWS
 
 if TYPE_CHECKING:

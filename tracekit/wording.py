@@ -6,7 +6,6 @@ shares and rank lists, and no control character from a stranger's file.
 
 from __future__ import annotations
 
-import html
 import os
 import shlex
 from collections.abc import Iterable, Sequence
@@ -166,7 +165,9 @@ MAX_CELL = 400
 
 def escaped(text: str) -> str:
     """Text that is text in HTML too, with nothing that reorders it, and not endless."""
-    return html.escape(safe(cut(" ".join(text.split()), MAX_CELL)))
+    from html import escape  # brings a table of all entities, which few commands need
+
+    return escape(safe(cut(" ".join(text.split()), MAX_CELL)))
 
 
 def pairs(rows: Iterable[tuple[str, str]]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from tracekit.diagnose import gather
 from tracekit.errors import QueryError
 from tracekit.findings import Finding, Impact, Scope, Severity, When, confidence_from
 from tracekit.rules import RULES, Facts, JobFacts, Rule, RuleOutcome, rule
-from tracekit.rules.base import Thresholds, UndeclaredQueryError, lacking
+from tracekit.rules.base import UndeclaredQueryError, lacking
+from tracekit.rules.thresholds import Thresholds
 
 RUN = Rule.run
 PRODUCTION = vars(Rule)["undeclared"]
@@ -30,7 +31,6 @@ PRODUCTION = vars(Rule)["undeclared"]
 each_rule = pytest.mark.parametrize("each", RULES, ids=lambda r: r.name)
 
 
-@dataclass(frozen=True)
 class NoThresholds(Thresholds):
     """None."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tracekit.errors import UsageError
 from tracekit.report import DiagnoseConfig, build_report
 from tracekit.report.judgement import LIMITS
 from tracekit.rules import Facts, configured, ports, rule
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.schema import UNIT_SUFFIXES
 
 MakeJob = Callable[..., Any]
@@ -183,9 +184,37 @@ def set_to(text: str) -> DiagnoseConfig:
 
 
 def test_thresholds_of_the_report_have_units_and_reasons_too() -> None:
-    for f in fields(LIMITS):
-        assert f.name.endswith(tuple(UNIT_SUFFIXES)), f.name
-        assert f.metadata["reason"]
+    for name, reason in LIMITS.reasons.items():
+        assert name.endswith(tuple(UNIT_SUFFIXES)), name
+        assert reason
+
+
+def test_a_threshold_does_not_change_and_has_a_reason() -> None:
+    with pytest.raises(AttributeError, match="do not change"):
+        LIMITS.max_hidden_ratio = 0.5  # type: ignore[misc]  # what is tested
+    changed = LIMITS.replaced("[report]", {"max_hidden_ratio": 0.5})
+    assert (changed.max_hidden_ratio, LIMITS.max_hidden_ratio) == (0.5, 0.01)
+    assert changed != LIMITS == type(LIMITS)()
+    with pytest.raises(TypeError, match="no_such"):
+        type(LIMITS)(no_such=1)  # type: ignore[call-arg]  # what is tested
+    with pytest.raises(TypeError, match="min_s: no reason"):
+        type("Unreasoned", (Thresholds,), {"__annotations__": {"min_s": float}, "min_s": 1.0})
+
+
+def test_thresholds_of_several_bases_come_in_their_order() -> None:
+    class One(Thresholds):
+        low_s: float = threshold(1.0, "one")
+        high_s: float = threshold(9.0, "one")
+
+    class Two(Thresholds):
+        low_s: float = threshold(2.0, "two")
+
+    class Both(One, Two):
+        high_s: float = threshold(8.0, "both")
+
+    assert Both().values() == {"low_s": 1.0, "high_s": 8.0}
+    assert Both.reasons == {"low_s": "one", "high_s": "both"}
+    assert Both.low_s == 1.0
 
 
 def test_what_stalls_share_is_set_for_one_of_them(make_job: MakeJob) -> None:

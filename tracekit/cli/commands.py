@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from tracekit.cli.app import VERSION_LINE
+from tracekit.cli.plain import PlainCommand, PlainGroup
 from tracekit.cli.state import STATE
 from tracekit.wording import safe_lines
 
@@ -81,6 +82,7 @@ def _asked(arguments: Sequence[str]) -> Sequence[str]:
 def _application(names: Sequence[str]) -> typer.Typer:
     # Plain help: rich would double the start time of --help, and reads no better in a pipe.
     app = typer.Typer(
+        cls=PlainGroup,
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -96,7 +98,7 @@ def _application(names: Sequence[str]) -> typer.Typer:
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
-            app.command(name, cls=parsers[0] if parsers else None)(command)
+            app.command(name, cls=parsers[0] if parsers else PlainCommand)(command)
     return app
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from tracekit.cli import options as o
 from tracekit.cli.diagnosis import DEFAULT_WIDTH, ConfigOpt, settings_of
 from tracekit.cli.output import check_target, write_text
+from tracekit.cli.plain import PlainCommand
 from tracekit.cli.state import STATE, progress_bar, say, use_colour
 from tracekit.errors import UsageError
 
@@ -25,7 +25,7 @@ _SIDES = ("--baseline", "--candidate")
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*(%?)")
 
 
-class Sided(TyperCommand):
+class Sided(PlainCommand):
     """A command whose sides take several paths each: ``--baseline A B --candidate C``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

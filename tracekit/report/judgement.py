@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracekit.findings import Verdict, VerdictKind, severity_of
-from tracekit.rules.base import KernelThresholds, threshold
 from tracekit.rules.standstill import SilenceThresholds
+from tracekit.rules.thresholds import KernelThresholds, threshold
 
 
-@dataclass(frozen=True)
 class ReportThresholds(KernelThresholds, SilenceThresholds):
     """When something is amiss although no rule found it, and what findings explain."""
 

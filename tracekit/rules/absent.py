@@ -25,15 +25,15 @@ from dataclasses import dataclass
 from statistics import median
 
 from tracekit.findings import Candidates
-from tracekit.rules.base import MAX_CANDIDATES, Facts, Row, Thresholds, threshold
+from tracekit.rules.base import MAX_CANDIDATES, Facts, Row
 from tracekit.rules.lateness import scatter
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural, ranges
 
 MAX_NAMED = 8
 """Hosts that a sentence lists; ``candidates.hosts`` has them all."""
 
 
-@dataclass(frozen=True)
 class AbsentThresholds(Thresholds):
     """When absent ranks may be late, and when some of them are not."""
 

@@ -28,16 +28,16 @@ Source
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 
-from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome
 from tracekit.rules.stalls import StallSummary, StallText, StallThresholds, evaluate_stalls
 from tracekit.rules.steps import StepKey
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import seconds
 
 
-@dataclass(frozen=True)
 class AllocatorStallThresholds(StallThresholds):
     """When allocating is a stall: the defaults of all stalls."""
 

@@ -22,18 +22,17 @@ Source
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from statistics import median
 
 from tracekit.findings import Evidence, Finding, Severity
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.rules.nccl_facts import log_scope
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural, safe
 
 NEEDS = "nccl-tests over pairs of hosts"
 
 
-@dataclass(frozen=True)
 class BadNodeThresholds(Thresholds):
     """When a host is to blame."""
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, TypeVar, Unpack
 
-from tracekit.errors import UsageError
 from tracekit.findings import (
     Candidates,
     Evidence,
@@ -35,6 +34,7 @@ from tracekit.findings import (
 )
 from tracekit.ranges import Ranges
 from tracekit.rules.steps import StepKey, Steps, utc
+from tracekit.rules.thresholds import KernelThresholds, Thresholds
 from tracekit.rules.windows import (
     NOT_MARKED,
     OVER,
@@ -59,8 +59,7 @@ MAX_READINGS = 3
 """Places of evidence from counters: one reading is like the next."""
 MAX_CANDIDATES = 1 << 16
 """Ranks without a trace that a finding lists: more tell a reader nothing."""
-T = TypeVar("T")
-L = TypeVar("L", bound="Thresholds")
+L = TypeVar("L", bound=Thresholds)
 
 DOC_HEADINGS = (
     "What it means",
@@ -71,47 +70,6 @@ DOC_HEADINGS = (
     "Source",
 )
 """Every rule's docstring has these headings in this order; ``explain`` prints them."""
-
-
-def threshold(default: T, reason: str) -> T:
-    """A field of a thresholds dataclass: its default, and why that value."""
-    return field(default=default, metadata={"reason": reason})
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """Base of all thresholds. Fields end in their unit; each carries its reason."""
-
-    def replaced(self, whose: str, overrides: Mapping[str, object]) -> Self:
-        """The same with some values replaced; UsageError for what it does not have."""
-        known = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name, value in overrides.items():
-            if name not in known:
-                raise UsageError(
-                    f"{whose} has no threshold {name!r}",
-                    hint=f"it has: {', '.join(sorted(known))}",
-                )
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not is_number or (isinstance(known[name], int) and not isinstance(value, int)):
-                kind = "a whole number" if isinstance(known[name], int) else "a number"
-                raise UsageError(f"threshold {name} of {whose} must be {kind}, not {value!r}")
-        return replace(self, **dict(overrides))
-
-
-@dataclass(frozen=True)
-class KernelThresholds(Thresholds):
-    """When nothing is said of the kernels of ranks, by any rule."""
-
-    max_hidden_ratio: float = threshold(
-        0.01,
-        "device time in whole graphs, or launches whose kernels were lost, above which nothing is"
-        " said of a rank's kernels: an effect of 1 % is the least that a rule reports",
-    )
-    min_sound_ranks_count: int = threshold(
-        3,
-        "ranks with all their kernels below which, beside one without, nobody is compared: of two,"
-        " each is the other's only peer, and what both wait for may be the third",
-    )
 
 
 @dataclass(frozen=True)
@@ -732,10 +690,8 @@ class Rule:
     def explain(self) -> str:
         """What ``tracekit explain`` prints: the docstring, then the thresholds."""
         lines = [f"{self.name}: {self.summary}", "", inspect.cleandoc(self.doc), "", "Thresholds"]
-        for f in fields(self.thresholds):
-            value = getattr(self.thresholds, f.name)
-            lines.append(f"  {f.name} = {value:g}")
-            lines.append(f"      {f.metadata['reason']}")
+        for name, value in self.thresholds.values().items():
+            lines += [f"  {name} = {value:g}", f"      {self.thresholds.reasons[name]}"]
         return "\n".join(lines) + "\n"
 
 
@@ -771,13 +727,10 @@ __all__ = [
     "UNPROVED",
     "Facts",
     "JobFacts",
-    "KernelThresholds",
     "Lends",
     "Level",
     "Row",
     "Rule",
     "RuleOutcome",
-    "Thresholds",
     "UndeclaredQueryError",
-    "threshold",
 ]

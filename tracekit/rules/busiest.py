@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from tracekit.findings import Evidence
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, threshold
+from tracekit.rules.base import Facts, Row
 from tracekit.rules.gpu_memory_fault import GROWN
 from tracekit.rules.thermal_throttle import WORDS
+from tracekit.rules.thresholds import threshold
 
 ACTIVITY = ("sm_active", "graphics_active")
 """How busy a GPU is, best first; not its utilisation, which counts a waiting kernel as work."""
@@ -22,7 +23,6 @@ HELD = ("hw_thermal", "sw_thermal", "thermal", "hw_slowdown", "hw_power_brake")
 QUERIES = (gpus.COUNTERS, gpus.THROTTLE, gpus.GROWTH, gpus.EVENTS)
 
 
-@dataclass(frozen=True)
 class BusiestThresholds(gpus.HeldThresholds):
     """When a GPU is slow by its counters alone."""
 

@@ -28,10 +28,9 @@ Source
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.rules.nccl_facts import (
     Member,
     Nccl,
@@ -42,6 +41,7 @@ from tracekit.rules.nccl_facts import (
     no_logs,
     number,
 )
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import listed, plural, safe, share
 
 _CAUSES = ("NCCL_TOPO_FILE", "NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_GRAPH_FILE",
@@ -49,7 +49,6 @@ _CAUSES = ("NCCL_TOPO_FILE", "NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_GRAPH_
 _LIMITS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS")
 
 
-@dataclass(frozen=True)
 class ChannelCollapseThresholds(Thresholds):
     """How many channels are too few."""
 

@@ -25,10 +25,10 @@ Source
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 
-from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome
 from tracekit.rules.stalls import (
     StallSummary,
     StallText,
@@ -38,10 +38,10 @@ from tracekit.rules.stalls import (
     step_delays,
 )
 from tracekit.rules.steps import Steps
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import ranks_phrase, seconds
 
 
-@dataclass(frozen=True)
 class CheckpointStallThresholds(StallThresholds):
     """When saving is a stall."""
 

@@ -42,20 +42,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tracekit.findings import Finding
 from tracekit.rules import nccl_hang, open_hang, ras_hang, standing_hang, standstill
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.rules.open_hang import Traced
 from tracekit.rules.sources import agreed, contradicted
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import ranges, ranks_phrase, seconds
 
 RAS_CAPTURE = "ncclras -f json"
 RECORD = "set TORCH_NCCL_TRACE_BUFFER_SIZE and TORCH_NCCL_DUMP_ON_TIMEOUT"
 
 
-@dataclass(frozen=True)
 class CollectiveHangThresholds(standstill.SilenceThresholds):
     """When silence is a hang, and a call that lasts one too."""
 

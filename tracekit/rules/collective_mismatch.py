@@ -24,18 +24,16 @@ Source
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tracekit.findings import Evidence, EvidenceRow, Finding, Severity
 from tracekit.rules import nccl_hang
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.rules.sources import agreed
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural, ranges
 
 REASONS = ("operations differ", "sizes differ", "types differ")
 
 
-@dataclass(frozen=True)
 class CollectiveMismatchThresholds(Thresholds):
     """When members disagree."""
 

@@ -23,11 +23,11 @@ Source
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 from tracekit.findings import Finding, Severity
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome
 from tracekit.rules.nccl_facts import CAPTURE, Nccl, Signal, log_scope, majority, nccl_of, no_logs
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import listed, safe
 
 PER_HOST = frozenset(
@@ -41,7 +41,6 @@ PER_HOST = frozenset(
 """Variables that may rightly differ between hosts or ranks."""
 
 
-@dataclass(frozen=True)
 class ConfigMismatchThresholds(Thresholds):
     """How many processes make a comparison."""
 

@@ -25,16 +25,14 @@ Source
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tracekit.findings import Evidence, Finding, Severity
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.rules.nccl_facts import CAPTURE, Nccl, log_scope, nccl_of, no_logs
 from tracekit.rules.nearness import TOPOLOGY, listed_nics, nearness
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural, share
 
 
-@dataclass(frozen=True)
 class CrossRailTrafficThresholds(Thresholds):
     """How much may cross."""
 

@@ -30,10 +30,8 @@ Source
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tracekit.findings import Finding
-from tracekit.rules.base import HIDDEN_QUERY, LOST_QUERY, Facts, Rule, RuleOutcome, threshold
+from tracekit.rules.base import HIDDEN_QUERY, LOST_QUERY, Facts, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import Excess, ExcessThresholds, where_it_lies
 from tracekit.rules.lateness import (
@@ -49,10 +47,10 @@ from tracekit.rules.lateness import (
     waiting,
 )
 from tracekit.rules.stalls import StallSummary, StallText, StallThresholds, evaluate_stalls
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import ranks_phrase, seconds
 
 
-@dataclass(frozen=True)
 class DataloaderStallThresholds(StallThresholds, LatenessThresholds, ExcessThresholds):
     """When waiting for input is a stall."""
 

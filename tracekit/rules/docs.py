@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import fields
 
 from tracekit.rules import RULES
-from tracekit.rules.base import DOC_HEADINGS, Rule, Thresholds
+from tracekit.rules.base import DOC_HEADINGS, Rule
+from tracekit.rules.thresholds import Thresholds
 from tracekit.rules.unbuilt import FAMILIES
 
 
@@ -66,7 +66,7 @@ def _rule_section(rule: Rule) -> list[str]:
 
 def _thresholds(thresholds: Thresholds) -> list[str]:
     rows = [
-        f"| {f.name} | {getattr(thresholds, f.name):g} | {f.metadata['reason']} |"
-        for f in fields(thresholds)
+        f"| {name} | {value:g} | {thresholds.reasons[name]} |"
+        for name, value in thresholds.values().items()
     ]
     return ["| threshold | default | why |", "|---|---|---|", *rows]

@@ -28,11 +28,12 @@ Source
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tracekit.findings import Evidence, Finding, Scope
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import safe, share
 
 NEEDS = (
@@ -41,7 +42,6 @@ NEEDS = (
 )
 
 
-@dataclass(frozen=True)
 class EcmpCollisionThresholds(at.TransferThresholds):
     """When uplinks are used unevenly enough."""
 

@@ -29,7 +29,8 @@ from dataclasses import dataclass, replace
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import plural, share
 
 MARKS = (
@@ -40,7 +41,6 @@ MARKS = (
 NOTICES = ("rp_cnp_handled", "np_cnp_sent")
 
 
-@dataclass(frozen=True)
 class EcnCongestionThresholds(at.PortThresholds):
     """When marking is congestion."""
 

@@ -14,9 +14,10 @@ from typing import Literal
 
 from tracekit.findings import Evidence, Owner
 from tracekit.range_kind import RangeKind
-from tracekit.rules.base import Facts, Row, Thresholds, threshold
+from tracekit.rules.base import Facts, Row
 from tracekit.rules.range_names import BESIDE_TRAINING, class_of
 from tracekit.rules.recurrence import how_often
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import listed, plural, seconds
 
 QUERY = "excess"
@@ -29,7 +30,6 @@ MAX_NAME = 60
 """Characters of a name in a sentence: those of templates are longer than this page."""
 
 
-@dataclass(frozen=True)
 class ExcessThresholds(Thresholds):
     """When something is said of where a delay lies."""
 

@@ -37,26 +37,16 @@ Source
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import pipeline
-from tracekit.rules.base import (
-    NO_GPU,
-    SUMMARY_QUERY,
-    Facts,
-    Row,
-    Rule,
-    RuleOutcome,
-    Thresholds,
-    threshold,
-)
+from tracekit.rules.base import NO_GPU, SUMMARY_QUERY, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.prices import at_most
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import seconds, share
 
 
-@dataclass(frozen=True)
 class ExcessBubbleThresholds(Thresholds):
     """When a bubble is more than its schedule makes."""
 

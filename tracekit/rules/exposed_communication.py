@@ -29,25 +29,16 @@ Source
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from itertools import islice
 from statistics import median
 
 from tracekit.findings import Candidates, Evidence, Finding, Severity
-from tracekit.rules.base import (
-    MAX_CANDIDATES,
-    NO_STEPS,
-    Facts,
-    Rule,
-    RuleOutcome,
-    Thresholds,
-    threshold,
-)
+from tracekit.rules.base import MAX_CANDIDATES, NO_STEPS, Facts, Rule, RuleOutcome
 from tracekit.rules.prices import at_most
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural, safe, seconds, share
 
 
-@dataclass(frozen=True)
 class ExposedCommunicationThresholds(Thresholds):
     """When exposed communication is worth saying."""
 

@@ -27,14 +27,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.thresholds import threshold
 
 
-@dataclass(frozen=True)
 class FabricMisconfiguredThresholds(at.PortThresholds):
     """When a difference is a mistake."""
 

@@ -27,17 +27,17 @@ Source
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import safe, some
 
 GIB = 2.0**30
 
 
-@dataclass(frozen=True)
 class GpuContentionThresholds(gpus.PricedThresholds):
     """When somebody else is on the GPU."""
 

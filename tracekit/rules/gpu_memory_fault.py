@@ -25,11 +25,11 @@ Source
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import listed, plural
 
 FATAL = frozenset({48, 62, 64, 79, 95, 119, 120, 140, 143, 171, 172})
@@ -47,7 +47,6 @@ GROWN = {
 }
 
 
-@dataclass(frozen=True)
 class GpuMemoryFaultThresholds(gpus.PricedThresholds):
     """When a GPU has failed."""
 

@@ -23,19 +23,18 @@ Source
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import listed
 
 UNITS = {"gpu_temperature": "celsius", "memory_temperature": "celsius", "power": "watts"}
 WORDS = {"gpu_temperature": "temperature", "memory_temperature": "memory", "power": "power"}
 
 
-@dataclass(frozen=True)
 class GpuOutlierThresholds(Thresholds):
     """When a GPU stands out."""
 

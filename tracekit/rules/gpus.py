@@ -19,8 +19,9 @@ from tracekit.findings import (
     severity_of,
 )
 from tracekit.rules import pipeline
-from tracekit.rules.base import Advice, Facts, Row, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import Advice, Facts, Row, RuleOutcome
 from tracekit.rules.lateness import ReplayThresholds, replayed
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import safe, share, some
 
 CAPTURE = "tracekit capture --what dcgm"
@@ -171,7 +172,6 @@ def event_evidence(facts: Facts, row: Row, count: int = 1) -> Evidence:
     )
 
 
-@dataclass(frozen=True)
 class HeldThresholds(Thresholds):
     """When something holds a GPU's clock down."""
 
@@ -231,7 +231,6 @@ def clock_lost(counters: Mapping[str, Row]) -> tuple[float, Row] | None:
     return None if ratio is None else (float(ratio), row)
 
 
-@dataclass(frozen=True)
 class PricedThresholds(ReplayThresholds):
     """When the traces show that a GPU is slow whose counters say why."""
 

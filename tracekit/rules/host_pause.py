@@ -30,10 +30,8 @@ Source
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tracekit.findings import Evidence, Finding
-from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome, threshold
+from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import Excess, ExcessThresholds, where_it_lies
 from tracekit.rules.lateness import (
@@ -49,13 +47,13 @@ from tracekit.rules.lateness import (
     waiting,
     why_unmatched,
 )
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import ranks_phrase, seconds
 
 FIXED = "code there that no range names (a collection, a file, a lock)"
 MOVING = "Python's collector, swapping, or the process being stopped: the place changes"
 
 
-@dataclass(frozen=True)
 class HostPauseThresholds(LatenessThresholds, ExcessThresholds):
     """When a rank stands still."""
 

@@ -28,11 +28,10 @@ Source
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
 
 from tracekit.findings import Evidence, Finding, Instrument, Price, Severity
-from tracekit.rules.base import NO_STEPS, NOT_APPLICABLE, Facts, Row, Rule, RuleOutcome, threshold
+from tracekit.rules.base import NO_STEPS, NOT_APPLICABLE, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.lateness import (
     QUERIES,
     LatenessThresholds,
@@ -47,12 +46,12 @@ from tracekit.rules.lateness import (
     why_unmatched,
 )
 from tracekit.rules.steps import StepKey
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import ranks_phrase, seconds
 
 NEEDS = "all-to-all exchanges, matched across ranks"
 
 
-@dataclass(frozen=True)
 class HotExpertThresholds(LatenessThresholds):
     """When a rank's experts are hot."""
 

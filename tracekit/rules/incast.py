@@ -29,20 +29,19 @@ Source
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import port_links
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome
 from tracekit.rules.ecn_congestion import MARKS
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import plural, share
 
 QUEUE_DROPS = ("tx_queue_dropped_packets", "tx_dropped_packets")
 MANY_TO_ONE = frozenset({"all_to_all", "all_to_allv", "gather", "reduce"})
 
 
-@dataclass(frozen=True)
 class IncastThresholds(port_links.SpeedThresholds):
     """When a port gets too much at once."""
 

@@ -22,12 +22,11 @@ Source
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import median
 
 from tracekit.findings import Candidates, Finding, Severity
 from tracekit.ranges import Ranges
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome
 from tracekit.rules.nccl_facts import (
     CAPTURE,
     Member,
@@ -38,10 +37,10 @@ from tracekit.rules.nccl_facts import (
     no_logs,
     number,
 )
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import ranges, seconds
 
 
-@dataclass(frozen=True)
 class InitStragglerThresholds(Thresholds):
     """How late is late."""
 

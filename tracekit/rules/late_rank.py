@@ -32,12 +32,11 @@ Source
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import fmean
 
 from tracekit.findings import Candidates, Evidence, Finding, Instrument, Severity
 from tracekit.rules.absent import AbsentThresholds, as_candidates, next_captures, suspects, where
-from tracekit.rules.base import NO_STEPS, NOT_APPLICABLE, Facts, Row, Rule, RuleOutcome, threshold
+from tracekit.rules.base import NO_STEPS, NOT_APPLICABLE, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import WORDS_FOR, ExcessThresholds, where_it_lies
 from tracekit.rules.lateness import (
@@ -54,12 +53,12 @@ from tracekit.rules.lateness import (
     why_unmatched,
 )
 from tracekit.rules.prices import at_most
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import plural, ranks_phrase, seconds, share, some_ranges
 
 CAPTURE = "profile all ranks in the same steps, with a PyTorch that records collective metadata"
 
 
-@dataclass(frozen=True)
 class LateRankThresholds(AbsentThresholds, LatenessThresholds, ExcessThresholds):
     """When a rank is late, and when absent ranks may be."""
 

@@ -35,15 +35,15 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from tracekit.findings import Evidence, Finding, Scope, Severity
-from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.prices import at_most
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import listed, safe, seconds, share
 
 NEEDS = "collectives of known size, matched across the ranks of a GPU job"
 CAPTURE = "profile all ranks in the same steps, with a PyTorch that records collective metadata"
 
 
-@dataclass(frozen=True)
 class LatencyBoundCommunicationThresholds(Thresholds):
     """When communication is bound by latency."""
 

@@ -16,10 +16,11 @@ from statistics import fmean, median
 from typing import Any
 
 from tracekit.findings import Evidence, EvidenceRow, Finding, HeldUp, Price, Severity
-from tracekit.rules.base import Facts, Row, threshold
+from tracekit.rules.base import Facts, Row
 from tracekit.rules.prices import PriceThresholds, at_most, disagreeing
 from tracekit.rules.stalls import episode_lengths
 from tracekit.rules.steps import StepKey
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import seconds, some_ranges
 
 QUERIES = ("step_breakdown", "straggler", "late_steps", "match_coverage", "comm_summary")
@@ -27,7 +28,6 @@ ABSENT_WAITS = "absent_waits"
 OBSERVED = "the exposed delay that others were seen to wait"
 
 
-@dataclass(frozen=True)
 class ReplayThresholds(PriceThresholds):
     """When a replay can have seen what was measured."""
 
@@ -40,7 +40,6 @@ class ReplayThresholds(PriceThresholds):
     )
 
 
-@dataclass(frozen=True)
 class LatenessThresholds(ReplayThresholds):
     """When a rank is late by its own doing."""
 
@@ -94,7 +93,6 @@ class LatenessThresholds(ReplayThresholds):
     )
 
 
-@dataclass(frozen=True)
 class SlowerThresholds(LatenessThresholds):
     """When a rank is late where every call has a member without a trace."""
 

@@ -38,18 +38,10 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from tracekit.findings import Evidence, Finding, Severity
-from tracekit.rules.base import (
-    NO_GPU,
-    NO_STEPS,
-    Facts,
-    Row,
-    Rule,
-    RuleOutcome,
-    Thresholds,
-    threshold,
-)
+from tracekit.rules.base import NO_GPU, NO_STEPS, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.launches import launch_wait_ns, launch_wait_shares
 from tracekit.rules.prices import at_most
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import between, seconds, share
 
 STALL_QUERIES = (
@@ -66,7 +58,6 @@ REMEDY = (
 )
 
 
-@dataclass(frozen=True)
 class LaunchBoundThresholds(Thresholds):
     """When a job is bound by launching."""
 

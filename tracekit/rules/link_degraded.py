@@ -32,20 +32,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tracekit.findings import Candidates, Evidence, Finding, Severity
 from tracekit.rules import nccl_links, port_links, ports
-from tracekit.rules.base import NO_STEPS, Facts, Lends, Row, Rule, RuleOutcome, threshold
+from tracekit.rules.base import NO_STEPS, Facts, Lends, Row, Rule, RuleOutcome
 from tracekit.rules.prices import at_most
 from tracekit.rules.sources import agreed
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import listed, ranks_phrase, safe, seconds, share
 
 CAPTURE = "tracekit capture --what nic"
 PER_STEP = "the same, a step"
 
 
-@dataclass(frozen=True)
 class LinkDegradedThresholds(nccl_links.FailureThresholds, port_links.SpeedThresholds):
     """When a link is suspected from traces."""
 

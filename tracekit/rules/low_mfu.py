@@ -37,8 +37,9 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import pipeline
-from tracekit.rules.base import NO_GPU, NO_STEPS, Facts, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import NO_GPU, NO_STEPS, Facts, Rule, RuleOutcome
 from tracekit.rules.prices import at_most
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import listed, seconds, share
 
 if TYPE_CHECKING:
@@ -58,7 +59,6 @@ WORDS = {
 }
 
 
-@dataclass(frozen=True)
 class LowMfuThresholds(Thresholds):
     """When a job does little arithmetic."""
 

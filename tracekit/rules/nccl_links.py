@@ -11,8 +11,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from tracekit.findings import Finding, Severity
-from tracekit.rules.base import Facts, Thresholds, threshold
+from tracekit.rules.base import Facts
 from tracekit.rules.nccl_facts import Nccl, Signal, log_scope, nccl_of
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural, safe
 
 QUERIES = ("nccl_signals", "nccl_comms", "nccl_topology")
@@ -26,7 +27,6 @@ MEANING = {
 }
 
 
-@dataclass(frozen=True)
 class FailureThresholds(Thresholds):
     """When a host is named for connections that failed."""
 

@@ -26,11 +26,11 @@ Source
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import listed
 
 DAMAGE = {
@@ -48,7 +48,6 @@ DOWN = {
 }
 
 
-@dataclass(frozen=True)
 class NicErrorThresholds(at.TransferThresholds):
     """When a NIC or its link is at fault."""
 

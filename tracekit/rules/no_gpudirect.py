@@ -23,17 +23,15 @@ Source
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tracekit.findings import Finding, Severity
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome
 from tracekit.rules.nccl_facts import CAPTURE, Link, Nccl, Signal, log_scope, nccl_of, no_logs
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural, share
 
 NOT_RDMA = frozenset({"Socket", "FastSocket"})
 
 
-@dataclass(frozen=True)
 class NoGpudirectThresholds(Thresholds):
     """How many connections must lack it."""
 

@@ -24,12 +24,12 @@ Source
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import listed
 
 RARE = {
@@ -44,7 +44,6 @@ OFTEN = {
 }
 
 
-@dataclass(frozen=True)
 class NvlinkFaultThresholds(Thresholds):
     """When an NVLink is at fault."""
 

@@ -33,8 +33,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from tracekit.findings import Evidence, Finding, Severity
-from tracekit.rules.base import NO_GPU, NO_STEPS, Facts, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import NO_GPU, NO_STEPS, Facts, Rule, RuleOutcome
 from tracekit.rules.prices import at_most
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import seconds, share
 
 NEEDS = "copies between host and device in a trace"
@@ -44,7 +45,6 @@ FITS = "keep in GPU memory what fits: more sharding, recomputation, 8-bit optimi
 AGAIN = "keep on the device what is copied again and again"
 
 
-@dataclass(frozen=True)
 class OffloadBoundThresholds(Thresholds):
     """When copies to and from the host hold up the job."""
 

@@ -35,14 +35,14 @@ from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import plural, share
 
 PACKET_BYTES = 1500.0
 """Where packets are not counted: bytes over this are at least so many."""
 
 
-@dataclass(frozen=True)
 class PacketLossThresholds(at.PortThresholds):
     """When drops are worth a finding."""
 

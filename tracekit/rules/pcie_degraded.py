@@ -31,20 +31,20 @@ Source
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 
 from tracekit.findings import Evidence, Finding, Impact, Severity, confidence_from, severity_of
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.rules.prices import at_most
+from tracekit.rules.thresholds import Thresholds, threshold
 
 LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """Bytes a second, lane and direction, by generation."""
 LINK = {"pcie_width": "lanes", "pcie_generation": "generation"}
 
 
-@dataclass(frozen=True)
 class PcieDegradedThresholds(Thresholds):
     """When a PCIe link is degraded."""
 

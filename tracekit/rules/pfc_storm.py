@@ -25,17 +25,17 @@ Source
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Lends, Rule, RuleOutcome, threshold
+from tracekit.rules.base import Facts, Lends, Rule, RuleOutcome
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import plural, share
 
 STORMS = ("pfcwd_storms_detected",)
 
 
-@dataclass(frozen=True)
 class PfcStormThresholds(at.PauseThresholds):
     """When pausing is a storm."""
 

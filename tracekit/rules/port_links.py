@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Row, threshold
+from tracekit.rules.base import Facts, Row
+from tracekit.rules.thresholds import threshold
 
 QUERIES = (*at.QUERIES, "port_levels")
 SPEEDS = {
@@ -18,7 +18,6 @@ SPEEDS = {
 }
 
 
-@dataclass(frozen=True)
 class SpeedThresholds(at.TransferThresholds):
     """When a port's own word makes its link slow."""
 

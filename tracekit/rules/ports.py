@@ -7,18 +7,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Unpack
 
-from tracekit.findings import (
-    Evidence,
-    Finding,
-    Impact,
-    Instrument,
-    Owner,
-    Price,
-    Scope,
-    Severity,
-)
-from tracekit.rules.base import UNPROVED, Advice, Facts, Row, Thresholds, threshold
+from tracekit.findings import Evidence, Finding, Impact, Instrument, Owner, Price, Scope, Severity
+from tracekit.rules.base import UNPROVED, Advice, Facts, Row
 from tracekit.rules.prices import at_most
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import safe, share, some
 
 QUERIES = ("port_counters", "network_correlation")
@@ -51,7 +43,6 @@ PAUSES = tuple(
 """Pause frames, of a priority or of the whole link, and the time that they asked for."""
 
 
-@dataclass(frozen=True)
 class PortThresholds(Thresholds):
     """When counters of ports speak of the job."""
 
@@ -63,7 +54,6 @@ class PortThresholds(Thresholds):
     )
 
 
-@dataclass(frozen=True)
 class TransferThresholds(PortThresholds):
     """When transfers lost time on a link."""
 
@@ -72,7 +62,6 @@ class TransferThresholds(PortThresholds):
     )
 
 
-@dataclass(frozen=True)
 class PauseThresholds(TransferThresholds):
     """When transfers lost time to pauses."""
 

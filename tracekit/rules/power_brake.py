@@ -24,14 +24,13 @@ Source
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.thresholds import threshold
 
 
-@dataclass(frozen=True)
 class PowerBrakeThresholds(gpus.HeldThresholds, gpus.PricedThresholds):
     """When power holds a GPU down."""
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tracekit.findings import Evidence, Method, Price
-from tracekit.rules.base import Thresholds, threshold
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import seconds
 
 
-@dataclass(frozen=True)
 class PriceThresholds(Thresholds):
     """When methods disagree on a cost."""
 

@@ -45,13 +45,14 @@ def phrases() -> Phrases:
     Before the words of what must be a whole name stands ``WHOLE``.
     """
     text = files("tracekit").joinpath("range_names.toml").read_text(encoding="utf-8")
-    found: dict[tuple[str, ...], RangeKind] = {}
+    producers = tomllib.loads(text)["producer"]
+    kinds: dict[tuple[str, ...], RangeKind] = {}
     for kind in CLASSES:
-        for producer in tomllib.loads(text)["producer"]:
+        for producer in producers:
             for phrase in producer.get(kind, ()):
                 mark = (WHOLE,) if phrase.startswith(WHOLE) else ()
-                found.setdefault((*mark, *words_of(phrase)), kind)
-    return found
+                kinds.setdefault((*mark, *words_of(phrase)), kind)
+    return kinds
 
 
 def class_of(path: Sequence[str], own: Iterable[tuple[str, str]] = ()) -> RangeKind | None:

@@ -28,14 +28,11 @@ Source
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tracekit.rules.base import Facts, Rule, RuleOutcome
 from tracekit.rules.stalls import StallSummary, StallText, StallThresholds, evaluate_stalls
 from tracekit.wording import seconds
 
 
-@dataclass(frozen=True)
 class RecompileThresholds(StallThresholds):
     """When compiling is a stall: the defaults of all stalls."""
 

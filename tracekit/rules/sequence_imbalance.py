@@ -32,17 +32,16 @@ Source
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import pipeline
-from tracekit.rules.base import SUMMARY_QUERY, Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import SUMMARY_QUERY, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.prices import at_most
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import seconds, share
 
 
-@dataclass(frozen=True)
 class SequenceImbalanceThresholds(Thresholds):
     """When lengths are taken as the cause."""
 

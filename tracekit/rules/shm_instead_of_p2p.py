@@ -24,15 +24,13 @@ Source
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tracekit.findings import Finding, Severity
-from tracekit.rules.base import Facts, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome
 from tracekit.rules.nccl_facts import CAPTURE, Link, Nccl, log_scope, nccl_of, no_logs
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural
 
 
-@dataclass(frozen=True)
 class ShmInsteadOfP2pThresholds(Thresholds):
     """How many pairs make a case."""
 

@@ -36,13 +36,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from tracekit.findings import Evidence, Finding, Impact, Price, Severity
 from tracekit.rules import busiest as active
 from tracekit.rules import gpus
-from tracekit.rules.base import NO_STEPS, SUMMARY_QUERY, Facts, Row, Rule, RuleOutcome, threshold
+from tracekit.rules.base import NO_STEPS, SUMMARY_QUERY, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import WORDS_FOR, ExcessThresholds, where_it_lies
 from tracekit.rules.lateness import (
@@ -62,6 +61,7 @@ from tracekit.rules.lateness import (
     waiting,
     why_unmatched,
 )
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import listed, ranks_phrase, seconds
 
 OPERATIONS = "pipeline_heat_map"
@@ -70,7 +70,6 @@ SAME_GEMM = "run the same GEMM on this GPU and on a peer"
 DRAIN = "if the GEMM is slow there too: drain the machine and hand it to hardware"
 
 
-@dataclass(frozen=True)
 class SlowGpuThresholds(active.BusiestThresholds, SlowerThresholds, ExcessThresholds):
     """When a GPU is slow."""
 

@@ -41,7 +41,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from tracekit.findings import Evidence, Finding, Instrument, Severity
-from tracekit.rules.base import NO_STEPS, Facts, Rule, RuleOutcome, threshold
+from tracekit.rules.base import NO_STEPS, Facts, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import ExcessThresholds, Nature, where_it_lies
 from tracekit.rules.lateness import (
@@ -64,6 +64,7 @@ from tracekit.rules.launches import QUERY as IDLE
 from tracekit.rules.launches import launch_wait_shares
 from tracekit.rules.prices import at_most
 from tracekit.rules.slow_gpu import has_uneven_work
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import ranks_phrase, seconds
 
 CONFIRM = (
@@ -82,7 +83,6 @@ STALL_QUERIES = (
 )
 
 
-@dataclass(frozen=True)
 class SlowHostThresholds(SlowerThresholds, ExcessThresholds):
     """When a host is slow."""
 

@@ -28,18 +28,17 @@ Source
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import share
 
 STALLS = ("pci_read_stall_events", "pci_write_stall_events", "pci_buffer_overflow")
 
 
-@dataclass(frozen=True)
 class SlowReceiverThresholds(at.PauseThresholds):
     """When a host is too slow for what it receives."""
 

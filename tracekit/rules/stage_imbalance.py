@@ -37,19 +37,18 @@ Source
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median, median_low
 
 from tracekit.findings import Evidence, Finding, Instrument, Price
 from tracekit.rules import pipeline
-from tracekit.rules.base import SUMMARY_QUERY, Facts, Rule, RuleOutcome, threshold
+from tracekit.rules.base import SUMMARY_QUERY, Facts, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import ExcessThresholds, where_it_lies
 from tracekit.rules.prices import PriceThresholds, at_most, disagreeing
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import ranks_phrase, seconds, share
 
 
-@dataclass(frozen=True)
 class StageImbalanceThresholds(ExcessThresholds, PriceThresholds):
     """When a stage counts as too heavy."""
 

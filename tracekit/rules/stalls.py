@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from tracekit.findings import Evidence, EvidenceRow, Finding, Instrument, Method, Price
-from tracekit.rules.base import NO_GPU, Facts, Row, RuleOutcome, threshold
+from tracekit.rules.base import NO_GPU, Facts, Row, RuleOutcome
 from tracekit.rules.prices import PriceThresholds, disagreeing
 from tracekit.rules.recurrence import how_often
 from tracekit.rules.steps import StepKey, Steps
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import listed, ranks_phrase, seconds, share
 
 
-@dataclass(frozen=True)
 class StallThresholds(PriceThresholds):
     """When a stall is worth a finding. Rules override the first two."""
 

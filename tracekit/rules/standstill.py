@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tracekit.findings import Candidates, Evidence, Finding, Severity
-from tracekit.rules.base import Facts, Row, Thresholds, threshold
+from tracekit.rules.base import Facts, Row
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import ranges
 
 FLIGHT_RECORDER = "TORCH_NCCL_TRACE_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
 
 
-@dataclass(frozen=True)
 class SilenceThresholds(Thresholds):
     """When silence is a hang."""
 

@@ -34,7 +34,8 @@ from statistics import median
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import safe, share, some
 
 CLASSES = {
@@ -47,7 +48,6 @@ CLASSES = {
 NEEDS = "bytes by priority or queue of the job's ports, and the speed of their links"
 
 
-@dataclass(frozen=True)
 class StorageInterferenceThresholds(at.TransferThresholds):
     """When foreign traffic takes the link."""
 

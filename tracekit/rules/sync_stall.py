@@ -30,14 +30,12 @@ Source
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from tracekit.rules.base import Facts, Rule, RuleOutcome, threshold
+from tracekit.rules.base import Facts, Rule, RuleOutcome
 from tracekit.rules.stalls import StallSummary, StallText, StallThresholds, evaluate_stalls
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import seconds
 
 
-@dataclass(frozen=True)
 class SyncStallThresholds(StallThresholds):
     """When synchronising is a stall."""
 

@@ -23,15 +23,13 @@ Source
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tracekit.findings import Finding, Severity
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.rules.nccl_facts import CAPTURE, Nccl, log_scope, nccl_of, no_logs
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural, ranges
 
 
-@dataclass(frozen=True)
 class TensorGroupSpansHostsThresholds(Thresholds):
     """How many machines are too many."""
 

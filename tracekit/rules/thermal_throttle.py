@@ -27,11 +27,11 @@ Source
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.thresholds import threshold
 
 REASONS = ("hw_thermal", "sw_thermal", "thermal")
 WORDS = {
@@ -42,7 +42,6 @@ WORDS = {
 }
 
 
-@dataclass(frozen=True)
 class ThermalThrottleThresholds(gpus.HeldThresholds, gpus.PricedThresholds):
     """When heat holds a GPU down."""
 

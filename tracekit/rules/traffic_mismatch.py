@@ -36,8 +36,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from tracekit.findings import Evidence, Finding, Impact, Scope, Severity
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.rules.prices import at_most
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import listed, safe, seconds
 
 NEEDS = "the job's layout and model in a job description"
@@ -48,7 +49,6 @@ NEVER = ("broadcast", "barrier", "gather", "scatter", "reduce", "recv", "unknown
 """Operations that frameworks use beside every layout."""
 
 
-@dataclass(frozen=True)
 class TrafficMismatchThresholds(Thresholds):
     """When traffic is not what the layout needs."""
 

@@ -25,8 +25,6 @@ Source
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tracekit.findings import Finding
 from tracekit.rules.base import NO_STEPS, Facts, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
@@ -48,7 +46,6 @@ from tracekit.rules.slow_gpu import has_uneven_work
 from tracekit.wording import ranks_phrase
 
 
-@dataclass(frozen=True)
 class UnequalWorkThresholds(SlowerThresholds, ExcessThresholds):
     """When a rank has more work."""
 

@@ -23,15 +23,14 @@ Source
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.rules.nccl_facts import Nccl, log_scope, nccl_of, no_logs
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural, safe, share
 
 
-@dataclass(frozen=True)
 class UnsuitableAlgorithmThresholds(Thresholds):
     """How much slower is unsuitable."""
 

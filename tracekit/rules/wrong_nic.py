@@ -28,16 +28,15 @@ Source
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds, threshold
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.rules.nccl_facts import CAPTURE, Nccl, log_scope, nccl_of, no_logs
 from tracekit.rules.nearness import FAR, TOPOLOGY, listed_nics, nearness
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import safe
 
 
-@dataclass(frozen=True)
 class WrongNicThresholds(Thresholds):
     """When a choice of devices is wrong."""
 

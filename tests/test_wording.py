@@ -23,6 +23,7 @@ from tracekit.wording import (
     shell_word,
     some,
     some_ranges,
+    tied,
 )
 
 
@@ -112,3 +113,8 @@ def test_a_path_is_never_an_option() -> None:
         "a",
         "'./--all x'",
     ]
+
+
+def test_a_unit_stays_with_its_number() -> None:
+    text = "waits 96.0 ms of 3 steps (39 %) at 28.3 GB/s, 5 seconds, 7 Wires"
+    assert tied(text, "_") == "waits 96.0_ms of 3 steps (39_%) at 28.3_GB/s, 5 seconds, 7 Wires"

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from tracekit.wording import shell_path, shell_word
 
 _VERBS = (
-    "sources|ingest|diagnose|show|query|sql|timeline|plot|job|expect|whatif|capture|explain|simulate"
-    "|cache"
+    "sources|ingest|diagnose|show|query|sql|compare|timeline|plot|job|expect|whatif|capture|explain"
+    "|simulate|cache|rollup|site|lake"
 )
 COMMAND = re.compile(
     rf"""\b(?:tracekit (?:{_VERBS})|nsys export)\b(?:'[^']*'|"[^"]*"|[^;'"])*?(?=   |;|$)"""

@@ -7,6 +7,7 @@ shares and rank lists, and no control character from a stranger's file.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 
@@ -52,6 +53,17 @@ def shell_path(path: str | os.PathLike[str]) -> str:
     """A path as an argument: quoted, and never taken for an option."""
     text = os.fspath(path)
     return shell_word(f"./{text}" if text.startswith("-") else text)
+
+
+_BEFORE_UNIT = re.compile(
+    r"(?<=\d) (?=(?:[mun]?s|min|h|d|%|[kMGT]?B(?:/s)?|[TG]FLOP/s|[MG]Hz|W|°C)(?![\w/]))"
+)
+
+
+def tied(text: str, blank: str) -> str:
+    """The text with this in the place of the blank between each number and its unit, where no line
+    should end."""
+    return _BEFORE_UNIT.sub(blank, text)
 
 
 def _escape(char: str) -> str:

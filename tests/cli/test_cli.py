@@ -895,6 +895,7 @@ def test_every_command_has_help(tracekit: Tracekit) -> None:
         done = tracekit(name, "--help")
         assert (done.code, done.err) == (0, "")
         assert f"tracekit {name}" in done.out
+        assert COMMAND.search(f"then run tracekit {name} RUN"), name  # known inside a sentence
 
 
 def test_lists_name_everything(tracekit: Tracekit) -> None:

@@ -272,13 +272,15 @@ def test_a_night_in_words(nights: dict[int, Night]) -> None:
     assert f"Host {SLOW_HOST}: slow-host in" in text
     assert f"Port {LINK}: packet-loss in" in text
     assert "tracekit diagnose /data/lake/runs/" in text
+    spaced = summary.to_text(nights[30], Path("/data/my lake"))
+    assert "tracekit diagnose '/data/my lake/runs/" in spaced  # as a shell takes it
     said = json.loads(summary.to_json(nights[30]))
     assert (said["schema_version"], said["date"]) == (1, day_of(30))
     assert said["regressions"][0]["severity"] == "minor"
 
 
 def test_what_failed_is_named_and_cannot_write_markup(fleet: Fleet) -> None:
-    rolled = Rolled(failed=(("<b>@all</b>\n### x", "why\x1b[2J"),))
+    rolled = Rolled(failed=(("<b>@all</b>\n### x", "http://evil #12 why\x1b[2J"),))
     one = replace(night(fleet, 8, rolled))
     text = summary.to_text(one, Path("l"))
     assert "1 failed" in text
@@ -287,6 +289,8 @@ def test_what_failed_is_named_and_cannot_write_markup(fleet: Fleet) -> None:
     assert "<b>" not in marked
     assert "@all" not in marked
     assert "\n### x" not in marked
+    assert "http://evil" not in marked
+    assert "#12" not in marked
 
 
 def test_losses_add_up_over_the_night(nights: dict[int, Night]) -> None:

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -144,6 +145,13 @@ def test_no_line_is_wider_than_asked(make_job: MakeJob, width: int) -> None:
     assert max(len(line) for line in prose) <= max(width, 40)
 
 
+def test_no_line_ends_between_a_number_and_its_unit(make_job: MakeJob) -> None:
+    report = culprit(make_job)
+    for width in range(45, 120, 3):
+        for line, following in pairwise(report.to_text(width=width).splitlines()):
+            assert not (line[-1:].isdigit() and re.match(r" +(ms|%)", following)), (width, line)
+
+
 @pytest.mark.parametrize("width", [60, 80, 110, 120])
 def test_what_was_not_checked_takes_four_lines_at_most(make_job: MakeJob, width: int) -> None:
     lacking = make_job(comm_ms=10).stall("input_stall", [1], range(1, 11), 50)
@@ -276,7 +284,10 @@ def test_labels_and_ids_find_a_finding(make_job: MakeJob) -> None:
         (1.0, "lines", "1 line"),
         (3.0, "lines", "3 lines"),
         (78.0, "celsius", "78 celsius"),
+        (420.9964, "watts", "421 watts"),
+        (1980.0, "MHz", "1,980 MHz"),
         (0.27, "ratio", "27 %"),
+        (0.0005, "ratio", "0.05 %"),
         (0.5, "s", "500 ms"),
     ],
 )

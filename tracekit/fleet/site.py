@@ -24,6 +24,7 @@ from tracekit.fleet.night import Night, judged
 from tracekit.fleet.regressions import FamilyChange
 from tracekit.fleet.rollup import Rolled
 from tracekit.fleet.store import FleetStore
+from tracekit.target import Target
 from tracekit.wording import plural, safe, seconds, share
 
 Row = Mapping[str, Any]
@@ -209,7 +210,7 @@ def _family(
         for j in reversed(runs[-MAX_ROWS:])
     ]
     said = [summary.family_sentence(change)] if change else []
-    last = safe(runs[-1]["run"])
+    last = Target((str(lake / "runs" / runs[-1]["run"]),))
     return _page(
         safe(runs[-1]["job_name"] or family),
         night,
@@ -218,7 +219,7 @@ def _family(
             {
                 "name": "runs",
                 "title": "Runs",
-                "texts": [f"Report of one: tracekit diagnose {lake / 'runs' / last}"],
+                "texts": [f"Report of one: {last.command('diagnose')}"],
                 "columns": _RUN_COLUMNS,
                 "rows": rows,
             },

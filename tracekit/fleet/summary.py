@@ -10,6 +10,8 @@ from tracekit.fleet.night import Night, regression_severity
 from tracekit.fleet.offenders import Offender
 from tracekit.fleet.regressions import FamilyChange, Regression
 from tracekit.report.json import plain
+from tracekit.report.markdown import escaped
+from tracekit.target import Target
 from tracekit.wording import cut, plural, safe, seconds, share, some
 
 SHOWN_FAMILIES = 4
@@ -35,7 +37,8 @@ def to_text(night: Night, lake: Path) -> str:
     runs = [run for r in night.regressions for f in r.families[:1] for run in f.runs[:1]]
     runs += [run for o in night.offenders for run in o.runs[-1:]]
     if runs:
-        parts.append(f"{'MORE':<10}tracekit diagnose {lake / 'runs' / runs[0]}")
+        target = Target((str(lake / "runs" / runs[0]),))
+        parts.append(f"{'MORE':<10}{target.command('diagnose')}")
     return "".join(f"{part}\n" for part in parts)
 
 
@@ -43,13 +46,13 @@ def to_markdown(night: Night, lake: Path) -> str:
     """The same for a chat."""
     lines = [f"### {_head(night)}", ""]
     for r in _sorted(night):
-        lines.append(f"- **{'new' if r.is_new else 'standing'}** {_marked(_regression(r))}")
+        lines.append(f"- **{'new' if r.is_new else 'standing'}** {escaped(_regression(r))}")
     for one in sorted(night.offenders, key=lambda o: not o.is_new):
-        lines.append(f"- **{'new' if one.is_new else 'standing'}** {_marked(_offender(one))}")
+        lines.append(f"- **{'new' if one.is_new else 'standing'}** {escaped(_offender(one))}")
     if not night.regressions and not night.offenders:
         lines.append("Nothing got slower, and no host, GPU or port stands out.")
-    lines += [f"- lost: {_marked(line)}" for line in _losses(night)]
-    lines += [f"- data: {_marked(line)}" for line in data_lines(night)]
+    lines += [f"- lost: {escaped(line)}" for line in _losses(night)]
+    lines += [f"- data: {escaped(line)}" for line in data_lines(night)]
     return "\n".join(lines) + "\n"
 
 
@@ -76,13 +79,6 @@ def sentences(night: Night) -> list[str]:
 def family_sentence(one: FamilyChange) -> str:
     """How much slower one family is, and since when."""
     return f"{_percent(one.slower_ratio)} a step since {one.date}: {_family(one)}."
-
-
-def _marked(text: str) -> str:
-    """Names come from files: no markup, no mention of anybody."""
-    for char in "\\`*_[]<>|@#":
-        text = text.replace(char, f"\\{char}" if char not in "@<" else f"&#{ord(char)};")
-    return text
 
 
 def _sorted(night: Night) -> list[Regression]:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 
 from tracekit.target import COMMAND
-from tracekit.wording import cut, safe
+from tracekit.wording import cut, safe, tied
 
 INDENT = 10
 _TIED = "\ue000"
@@ -35,6 +35,7 @@ class Page:
             f"{label:<{INDENT}}{lead}" if len(label) < INDENT else f"{label:<{INDENT + len(lead)}}"
         )
         shown = COMMAND.sub(lambda found: found[0].replace(" ", _TIED), _one_line(text))
+        shown = tied(shown, _TIED)
         body = self._wrapped(shown, head, INDENT + len(lead))
         if body and label:
             body[0] = self._styled(label, sgr) + body[0][len(label) :]

@@ -140,7 +140,7 @@ def _who(document: Document) -> str:
     if coverage.ranks_expected is None:
         ranks = plural(coverage.ranks_traced, "rank")
     else:
-        ranks = f"{coverage.ranks_traced} of {plural(coverage.ranks_expected, 'rank')}"
+        ranks = f"{coverage.ranks_traced:,} of {plural(coverage.ranks_expected, 'rank')}"
     kinds: dict[str, int] = {}
     for file in document.inputs:
         if file.status == "unrecognised":
@@ -149,7 +149,7 @@ def _who(document: Document) -> str:
     parts = [ranks] if coverage.ranks_traced or coverage.ranks_expected else []
     if document.run.hosts:
         parts.append(plural(len(document.run.hosts), "host"))
-    files = ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items()))
+    files = ", ".join(f"{n:,} {kind}" for kind, n in sorted(kinds.items()))
     return "; ".join(t for t in (", ".join(parts), files) if t) or ranks
 
 
@@ -491,14 +491,16 @@ def amount_words(value: float, unit: str) -> str:
     if unit == "s":
         return seconds(value)
     if unit == "ratio":
-        return share(value)
+        return share(value) if abs(value) >= 0.001 or not value else f"{100 * value:.2g} %"
     if unit in ("bytes", "bytes/s"):
         large = next((u for u in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
                       if abs(value) >= u[0]), (1.0, "B"))  # fmt: skip
         return f"{value / large[0]:.3g} {large[1]}{unit.removeprefix('bytes')}"
     if unit == "count":
         return f"{value:,.10g}"
-    return f"{value:g} {unit.removesuffix('s') if value == 1 else unit}"
+    # Four digits of what was measured, and no exponent of what is large.
+    number = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{number} {unit.removesuffix('s') if value == 1 else unit}"
 
 
 def _not_checked(page: Page, report: Report, limit: int, *, everything: bool) -> None:
@@ -520,16 +522,10 @@ def _not_checked(page: Page, report: Report, limit: int, *, everything: bool) ->
             if page.count - first <= limit:
                 break
         return
-    if not document.coverage.ranks_traced:
-        unread = [e for e in entries if e.rule in NAMES and rule(e.rule).needs_traces]
-        entries = tuple(e for e in entries if e not in unread)
-        untold = (
-            plural(len({e.rule for e in unread}), "rule") + " that read traces: no trace was given"
-        )
-    else:
-        unread, untold = [], ""
-    told = {e.rule for e in unread}
+    unread, entries = by_traces(document)
+    told = set(unread)
     rules = {e.rule for e in entries} | told
+    untold = plural(len(told), "rule") + " that read traces: no trace was given"
     lines = [(untold, told)] if unread else []
     lines += [*_absent_sources(entries), *_specific_needs(entries), *_absent_records(entries)]
     shown: set[str] = set()
@@ -544,6 +540,15 @@ def _not_checked(page: Page, report: Report, limit: int, *, everything: bool) ->
     if rules - shown:
         left = plural(len(rules - shown), "more rule" if shown else "rule")
         _unchecked(page, f"{left}: --all", is_first=page.count == first)
+
+
+def by_traces(document: Document) -> tuple[list[str], tuple[NotChecked, ...]]:
+    """Where there is no trace, the rules that read traces; and what else was not checked."""
+    entries = document.not_checked
+    if document.coverage.ranks_traced:
+        return [], entries
+    unread = [e for e in entries if e.rule in NAMES and rule(e.rule).needs_traces]
+    return [*dict.fromkeys(e.rule for e in unread)], tuple(e for e in entries if e not in unread)
 
 
 def _unchecked(page: Page, text: str, *, is_first: bool) -> None:

@@ -39,7 +39,7 @@ def overlap(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     axes.set_xlim(-0.6, len(shown) - 0.4)
     axes.set_xticks(*look.some_ticks([str(found[i]["rank"]) for i in shown]))
     axes.set_xlabel("rank" if together == 1 else f"rank (of each {together}, the least usual)")
-    axes.set_ylabel(f"communication [{unit}]")
+    axes.set_ylabel(f"whole capture [{unit}]")
     look.grid(axes)
     figure.legend(loc="outside upper left", ncols=2)
     sums = table.sum(axis=0)
@@ -88,7 +88,7 @@ def traffic(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
                 va="center", fontsize=8.5, color=look.PALETTE["muted"],
             )  # fmt: skip
     if max(values) / min(values) > LINEAR_RANGE:
-        axes.set_xscale("log")
+        look.log_scale(axes, "x")
     else:
         axes.set_xlim(0, max(values) / divisor * 1.06)
     axes.set_ylim(len(known) - 0.5, -0.5)
@@ -105,7 +105,9 @@ def traffic(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     if off:
         most = max(off, key=lambda r: abs(np.log(max(r["observed_ratio"], 1e-9))))
         says += (
-            f" Farthest from what the layout needs: {most['group_kind'] or 'unknown group'} "
+            " It sends what the layout needs."
+            if f"{most['observed_ratio']:.2f}" == "1.00"
+            else f" Farthest from what the layout needs: {most['group_kind'] or 'unknown group'} "
             f"{most['op']} with {most['observed_ratio']:.2f} times as many bytes."
         )
     else:

@@ -202,10 +202,9 @@ def port_growth(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     for name in chosen:
         found = series[name]
         most = max(found, key=lambda r: float(r["growth"] or 0.0))
-        total = sum(r["growth"] or 0.0 for r in found)
         told.append(
-            f"{look.shown_name(' '.join(filter(None, name)), 70)}: {look.number(total)} in all, "
-            f"most in step {most['step']} ({look.number(most['growth'] or 0.0)})"
+            f"{look.shown_name(' '.join(filter(None, name)), 70)}: most in step "
+            f"{most['step']} ({look.number(most['growth'] or 0.0)})"
         )
     says = f"{plural(len(keys), 'step')}. {'; '.join(told)}."
     left = len(series) - len(chosen)

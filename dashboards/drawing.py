@@ -53,7 +53,7 @@ SECTIONS = {
     "steps": "Steps",
     "lateness": "Who was late",
     "communication": "Communication",
-    "work": "Operators and kernels",
+    "work": "What takes the time",
     "devices": "Devices",
 }
 """Parts of a page by name, in order, with their titles."""

@@ -10,7 +10,7 @@ import numpy as np
 from tracekit.dashboards import heat, look
 from tracekit.dashboards.drawing import Drawing, Rows
 from tracekit.dashboards.step_figures import step_labels, whole_steps
-from tracekit.wording import plural, ranks_phrase, seconds
+from tracekit.wording import plural, ranks_phrase, seconds, share
 
 if TYPE_CHECKING:
     from tracekit.findings import Finding
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 LEAST_TOP_RATIO = 0.05
 """The colours reach at least to this share of a step (of the window): noise must not look like a
 fire. What costs less than it is no major finding."""
+LEAST_LATE_RATIO = 0.001
+"""Of the steps' time: of less waiting than this a map is blank."""
 LEAST_TOP_TIMES = 1.3
 """The same of a rank that computes longer than the median one."""
 MAX_SUMMED = 2048
@@ -43,6 +45,8 @@ def late_ranks(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     for r in late:
         values[row_of[r["rank"]], column_of[r["capture_id"], r["step"]]] += r["exposed_gap_ns"] or 0
     usual = float(np.median([r["dur_ns"] for r in whole])) if whole else 0.0
+    if total < LEAST_LATE_RATIO * usual * len(keys):
+        return None
     most = max(float(values.max()), LEAST_TOP_RATIO * usual)
     divisor, unit = look.time_unit(most)
     cells, down, across = heat.folded(values / divisor, look.MAX_ROWS, look.MAX_COLUMNS)
@@ -63,6 +67,8 @@ def late_ranks(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
         f"{seconds(total / 1e9)} for all ranks; it was waited for in "
         f"{plural(int((values[worst] > 0).sum()), 'step')}."
     )
+    if usual:
+        says += f" That is {share(float(sums[worst]) / (usual * len(keys)))} of the steps' time."
     return Drawing(figure, says)
 
 
@@ -81,7 +87,8 @@ def stage_replicas(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | No
     values = np.full((len(stages), len(replicas)), np.nan)
     for r in found:
         if r["ratio"] is not None:
-            values[stages.index(r["stage"]), replicas.index(r["replica"])] = r["ratio"]
+            # As the cells show it: what reads 1.00 is as pale as what is.
+            values[stages.index(r["stage"]), replicas.index(r["replica"])] = round(r["ratio"], 2)
     if np.isnan(values).all():
         return None
     cells, down, across = heat.folded(values, look.MAX_ROWS, look.MAX_COLUMNS)
@@ -106,6 +113,60 @@ def stage_replicas(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | No
         f"{most['rank']} (stage {most['stage']}, replica {most['replica']}) computes longest: "
         f"{most['ratio']:.2f} times the median rank."
     )
+    return Drawing(figure, says)
+
+
+def bubbles(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
+    """For which share of a replica's window each stage is idle, beside what its schedule cannot
+    avoid: the median of the steady steps, a point for each replica."""
+    del findings
+    shares: dict[tuple[int, int], list[float]] = {}
+    theory: list[float] = []
+    for r in rows["bubble"]:
+        if not r["is_warmup"] and r["bubble_ratio"] is not None:
+            shares.setdefault((r["stage"], r["replica"]), []).append(r["bubble_ratio"])
+            if r["expected_bubble_ratio"] is not None:
+                theory.append(r["expected_bubble_ratio"])
+    if not shares:
+        return None
+    stages = sorted({stage for stage, _ in shares})
+    points = sorted((s, d, 100 * float(np.median(v))) for (s, d), v in shares.items())
+    middles = {s: float(np.median([v for stage, _, v in points if stage == s])) for s in stages}
+
+    figure = look.new_figure(2.5)
+    axes = figure.add_subplot()
+    place = {stage: i for i, stage in enumerate(stages)}
+    axes.bar(
+        range(len(stages)), [middles[s] for s in stages], 0.86, color=look.PALETTE["grey"],
+        label="idle, median replica",
+    )  # fmt: skip
+    count = len({d for _, d, _ in points})
+    if count > 1:
+        axes.plot(
+            [place[s] for s, _, _ in points], [v for _, _, v in points], linestyle="none",
+            marker="o", markersize=3.5, markeredgewidth=0, color=look.PALETTE["blue"],
+            label=f"each of {plural(count, 'replica')}",
+        )  # fmt: skip
+    expected = 100 * float(np.median(theory)) if theory else None
+    if expected is not None:
+        axes.axhline(
+            expected, color=look.PALETTE["green"], linewidth=1.5, linestyle=(0, (4, 3)),
+            label=f"what the schedule cannot avoid: {expected:.3g} %",
+        )  # fmt: skip
+    axes.set_xlim(-0.6, len(stages) - 0.4)
+    axes.set_ylim(0, max(5.0, 1.08 * max(expected or 0.0, *(v for _, _, v in points))))
+    axes.set_xticks(*look.some_ticks([str(s) for s in stages]))
+    axes.set_xlabel("stage")
+    axes.set_ylabel("idle share of the window [%]")
+    look.grid(axes)
+    figure.legend(loc="outside upper left", ncols=3)
+    least, most = (pick(middles, key=lambda s: middles[s]) for pick in (min, max))
+    says = (
+        f"{plural(len(stages), 'stage')}. Stage {most} is idle most, for {middles[most]:.3g} % of "
+        f"its replica's window, stage {least} least, for {middles[least]:.3g} %."
+    )
+    if expected is not None:
+        says += f" The schedule cannot avoid {expected:.3g} %."
     return Drawing(figure, says)
 
 
@@ -154,4 +215,5 @@ def delay_matrix(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None
         f"{'its' if together == 1 else 'their'} own doing"
     )
     says += f"; {plural(waiting, 'rank')} did." if together == 1 else "."
+    says += " Waiting behind which they computed counts here too."
     return Drawing(figure, says)

@@ -5,9 +5,17 @@ from __future__ import annotations
 from tracekit.dashboards.comm_figures import overlap, traffic
 from tracekit.dashboards.device_figures import gpu_levels, port_growth
 from tracekit.dashboards.drawing import Chart, Listing
-from tracekit.dashboards.lateness_figures import delay_matrix, late_ranks, stage_replicas
+from tracekit.dashboards.history_figures import history
+from tracekit.dashboards.lateness_figures import (
+    bubbles,
+    delay_matrix,
+    late_ranks,
+    stage_replicas,
+)
+from tracekit.dashboards.nccl_tables import benchmarks, choices, communicators
+from tracekit.dashboards.port_tables import port_counters, port_levels
 from tracekit.dashboards.step_figures import rank_time, step_times
-from tracekit.dashboards.work_figures import matrix_rates, memory
+from tracekit.dashboards.work_figures import matrix_rates, memory, roofline
 from tracekit.dashboards.work_tables import (
     MAX_SELF_TIME_RANKS,
     kernels,
@@ -23,7 +31,7 @@ CHARTS: tuple[Chart, ...] = (
         section="steps",
         queries=("step_breakdown",),
         draw=step_times,
-        needs="traces with steps",
+        needs="traces with two or more whole steps",
         marks_findings=True,
     ),
     Chart(
@@ -33,6 +41,14 @@ CHARTS: tuple[Chart, ...] = (
         queries=("step_breakdown",),
         draw=rank_time,
         needs="traces with steps",
+    ),
+    Chart(
+        name="history",
+        title="How long the job's steps took",
+        section="steps",
+        queries=("job_step_curve", "slow_episode"),
+        draw=history,
+        needs="a training log that tells how long steps took",
     ),
     Chart(
         name="late_ranks",
@@ -59,6 +75,14 @@ CHARTS: tuple[Chart, ...] = (
         needs="operations of a pipeline",
     ),
     Chart(
+        name="bubbles",
+        title="For how long each stage is idle",
+        section="lateness",
+        queries=("bubble",),
+        draw=bubbles,
+        needs="operations of a pipeline",
+    ),
+    Chart(
         name="overlap",
         title="How much communication is hidden",
         section="communication",
@@ -80,6 +104,14 @@ CHARTS: tuple[Chart, ...] = (
         section="work",
         queries=("gemm_efficiency",),
         draw=matrix_rates,
+        needs="GPU traces with shapes (record_shapes=True)",
+    ),
+    Chart(
+        name="roofline",
+        title="What bounds the matrix products",
+        section="work",
+        queries=("gemm_efficiency",),
+        draw=roofline,
         needs="GPU traces with shapes (record_shapes=True)",
     ),
     Chart(
@@ -112,6 +144,27 @@ CHARTS: tuple[Chart, ...] = (
 
 LISTINGS: tuple[Listing, ...] = (
     Listing(
+        name="benchmark-table",
+        title="Benchmarks of NCCL",
+        section="communication",
+        query="nccl_bench",
+        make=benchmarks,
+    ),
+    Listing(
+        name="communicator-table",
+        title="Communicators of NCCL",
+        section="communication",
+        query="nccl_comms",
+        make=communicators,
+    ),
+    Listing(
+        name="choice-table",
+        title="What NCCL chose",
+        section="communication",
+        query="nccl_choices",
+        make=choices,
+    ),
+    Listing(
         name="operator-table",
         title="Operators",
         section="work",
@@ -141,5 +194,19 @@ LISTINGS: tuple[Listing, ...] = (
         section="work",
         query="kernel_summary",
         make=kernels,
+    ),
+    Listing(
+        name="port-table",
+        title="What ports counted",
+        section="devices",
+        query="port_counters",
+        make=port_counters,
+    ),
+    Listing(
+        name="port-level-table",
+        title="Levels of ports",
+        section="devices",
+        query="port_levels",
+        make=port_levels,
     ),
 )

@@ -32,6 +32,8 @@ PAGE_PIXELS_PER_INCH = 100
 """A figure's size in a page: type of 9 points is read at 12.5 pixels."""
 NAME_CHARS = 44
 """Characters of a foreign name on an axis; the middle of a longer one is left out."""
+MANY_DECADES = 1000.0
+"""From this ratio of its ends on, a logarithmic axis has a tick a decade, below it three."""
 MAX_TICKS = 24
 MAX_ROWS = 96
 """Rows of a heat map; of more ranks, several share a row and the worst of them shows."""
@@ -202,6 +204,12 @@ def byte_unit(largest_bytes: float) -> tuple[float, str]:
     return 1.0, "B"
 
 
+def amount_of_bytes(value: float) -> str:
+    """Bytes in the unit that suits them, with three digits."""
+    divisor, unit = byte_unit(value)
+    return f"{number(value / divisor)} {unit}"
+
+
 def some_ticks(labels: Sequence[str], chars: int = 110) -> tuple[list[int], list[str]]:
     """Places and texts of ticks, evenly apart from the first: as many as fit where so many
     characters do."""
@@ -215,6 +223,21 @@ def row_ticks(labels: Sequence[str], limit: int = MAX_TICKS) -> tuple[list[int],
     """The same for ticks below each other: at most so many."""
     places = list(range(0, len(labels), max(1, -(-len(labels) // limit))))
     return places, [labels[i] for i in places]
+
+
+def log_scale(axes: Axes, which: str) -> None:
+    """A logarithmic axis (x or y) with plain numbers at its ticks: Matplotlib would write them as
+    mathematics, which is text here."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(
+        LogLocator(subs=(1.0, 2.0, 5.0) if high < MANY_DECADES * low else (1.0,))
+    )
+    axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def grid(axes: Axes, which: str = "y") -> None:

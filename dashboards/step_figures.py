@@ -70,8 +70,8 @@ def step_times(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     """The length of each step of the job, the range over its ranks, and the steps of findings."""
     breakdown = rows["step_breakdown"]
     lasted = job_steps(breakdown)
-    if not lasted:
-        return None
+    if len(lasted) < 2:
+        return None  # a point is no figure; where its time goes stands in the next one
     keys = list(lasted)
     ranks: dict[Key, list[int]] = {key: [] for key in keys}
     for row in whole_steps(breakdown):

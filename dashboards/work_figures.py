@@ -9,7 +9,7 @@ import numpy as np
 
 from tracekit.dashboards import look
 from tracekit.dashboards.drawing import Drawing, Row, Rows
-from tracekit.expect.hardware import gpu_named
+from tracekit.expect.hardware import DTYPE_BYTES, Gpu, gpu_named
 from tracekit.wording import plural, seconds, share
 
 if TYPE_CHECKING:
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 MAX_KINDS = 12
 """Kinds of multiplications that are drawn, those with most time."""
+MAX_POINTS = 7
+"""Kinds with a point of their own: more colours and marks would not be told apart."""
+POINTS = ("o", "s", "^", "D", "v", "P", "X")
+POINT_COLOURS = ("blue", "orange", "red", "sky", "pink", "ink", "muted")
 TERA = 1e12
 
 
@@ -72,6 +76,88 @@ def matrix_rates(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None
     if peak:
         says += f" The peak of the {model} in 16 bits is {look.number(peak / TERA)} TFLOP/s."
     return Drawing(figure, says)
+
+
+def roofline(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
+    """Kinds of matrix products by the operations that they do for a byte and for a second, below
+    what the GPU's memory and its arithmetic allow.
+
+    Bytes are the least: both matrices and the product once. What moves more stands farther right
+    than it should, so a point on the slope is bound by memory, one below may be too.
+
+    Source: S. Williams, A. Waterman, D. Patterson, Roofline (2009).
+    """
+    del findings
+    kinds: dict[tuple[str, str], list[Row]] = {}
+    for r in rows["gemm_efficiency"]:
+        if r["flops_per_s"] and r["total_elements"] and _element_bytes(r["dtype"]):
+            kinds.setdefault((r["operator"], r["dtype"]), []).append(r)
+    if not kinds:
+        return None
+    most = sorted(kinds, key=lambda k: (-sum(r["kernel_ns"] for r in kinds[k]), k))[:MAX_POINTS]
+    model = next((r["gpu_model"] for k in most for r in kinds[k] if r["gpu_model"]), None)
+    gpu = gpu_named(model)
+    points = []
+    for kind in most:
+        size = _element_bytes(kind[1])
+        intensities = [r["total_flops"] / (r["total_elements"] * size) for r in kinds[kind]]
+        rates = [r["flops_per_s"] / TERA for r in kinds[kind]]
+        points.append((float(np.median(intensities)), float(np.median(rates))))
+
+    figure = look.new_figure(3.0)
+    axes = figure.add_subplot()
+    low, high = min(x for x, _ in points) / 3, max(x for x, _ in points) * 3
+    peak, knee = (gpu.bf16_flops_per_s, gpu.critical_intensity) if gpu is not None else (None, None)
+    if gpu is not None and peak is not None and knee is not None:
+        low, high = min(low, knee / 10), max(high, knee * 4)
+        axes.plot(
+            [low, knee, high], [low * gpu.hbm_bytes_per_s / TERA, peak / TERA, peak / TERA],
+            color=look.PALETTE["green"], linewidth=1.5,
+            label=f"{gpu.name}: {look.number(gpu.hbm_bytes_per_s / TERA)} TB/s, "
+            f"{look.number(peak / TERA)} TFLOP/s in 16 bits",
+        )  # fmt: skip
+    for i, ((x, y), kind) in enumerate(zip(points, most, strict=True)):
+        axes.plot(
+            [x], [y], linestyle="none", markersize=8, markeredgewidth=0, marker=POINTS[i],
+            color=look.PALETTE[POINT_COLOURS[i]], label=look.shown_name(" ".join(kind), 32),
+        )  # fmt: skip
+    axes.set_xlim(low, high)
+    axes.set_ylim(
+        min(y for _, y in points) / 3, 2 * max(peak or 0, *(y * TERA for _, y in points)) / TERA
+    )
+    look.log_scale(axes, "x")
+    look.log_scale(axes, "y")
+    axes.set_xlabel("operations a byte that must be moved [FLOP/B]")
+    axes.set_ylabel("TFLOP/s while kernels ran")
+    look.grid(axes, "both")
+    figure.legend(loc="outside upper left", ncols=2)
+    told = [
+        f"{' '.join(kind)} {look.number(x)} operations a byte, {look.number(y)} TFLOP/s"
+        + (_of_roof(gpu, x, y) if gpu is not None and _element_bytes(kind[1]) == 2 else "")
+        for kind, (x, y) in zip(most, points, strict=True)
+    ]
+    says = f"Matrix products on the median rank: {'; '.join(told)}."
+    if gpu is None or peak is None:
+        says += f" The peak of {model or 'this GPU'} is not known here."
+    return Drawing(figure, look.shown_name(says, 900))
+
+
+def _element_bytes(dtype: str | None) -> int:
+    """Bytes of an element by its type's name as PyTorch has it; 0 where unknown."""
+    name = (dtype or "").lower()
+    return DTYPE_BYTES.get("float8" if name.startswith("float8") else name, 0)
+
+
+def _of_roof(gpu: Gpu, intensity: float, tera: float) -> str:
+    """Which bound a point is below, and how near to it."""
+    peak, knee = gpu.bf16_flops_per_s, gpu.critical_intensity
+    if peak is None or knee is None:
+        return ""
+    by_memory = intensity < knee
+    roof = intensity * gpu.hbm_bytes_per_s if by_memory else peak
+    return (
+        f" ({share(tera * TERA / roof)} of what {'memory' if by_memory else 'arithmetic'} allows)"
+    )
 
 
 def memory(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:

@@ -15,6 +15,8 @@
 -- column: dtype VARCHAR : Element type of the first matrix.
 -- column: calls_count BIGINT : Multiplications.
 -- column: total_flops DOUBLE : Their operations.
+-- column: total_elements DOUBLE : Elements of both matrices and of the product, each once: the
+--     least that must be read and written.
 -- column: kernel_ns BIGINT : Time of their kernels.
 -- column: flops_per_s DOUBLE : Operations a second of kernel time.
 -- column: kernel_ratio DOUBLE : Share of the rank's computing kernel time; a sum over streams.
@@ -57,9 +59,10 @@ WITH
             external_id,
             operator,
             dtype,
-            2.0 * list_product(a) * b[-1] AS flops
+            2.0 * list_product(a) * b[-1] AS flops,
+            list_product(a) + list_product(b) + list_product(a) / a[-1] * b[-1] AS elements
         FROM matrices
-        WHERE len(a) = len(b) AND len(a) IN (2, 3) AND a[-1] = b[-2] AND a[1] > 0
+        WHERE len(a) = len(b) AND len(a) IN (2, 3) AND a[-1] = b[-2] AND list_product(a) > 0
     ),
     kernels AS (
         SELECT
@@ -86,6 +89,7 @@ SELECT
     s.dtype,
     count(*) AS calls_count,
     sum(s.flops) AS total_flops,
+    sum(s.elements) AS total_elements,
     CAST(sum(k.kernel_ns) AS BIGINT) AS kernel_ns,
     sum(s.flops) * 1e9 / nullif(sum(k.kernel_ns), 0) AS flops_per_s,
     sum(k.kernel_ns) / nullif(any_value(t.total_ns), 0) AS kernel_ratio,

@@ -5,7 +5,8 @@
 -- its framework named (record_function, NVTX), whatever they are for. Device time is that of
 -- kernels and copies that were launched meanwhile on the same thread: autograd runs the backward
 -- pass on a thread of its own, where no module of the forward pass is open. Of all that was
--- captured; operator_summary has operators.
+-- captured; operator_summary has operators. Names of emit_nvtx stand without the numbers of the
+-- call that it adds (seq, op_id, sizes).
 --
 -- reads: annotation, gpu_op, python_frame
 -- grain: attempt, rank, kind, path
@@ -42,7 +43,8 @@ WITH RECURSIVE
             {'source_id': source_id, 'thread': thread},
             place,
             'range',
-            name,
+            -- emit_nvtx ends each name with numbers of the call: every one would be a row.
+            regexp_replace(name, ', ((stashed )?seq|op_id) = [0-9].*$', ''),
             start_ns,
             start_ns + dur_ns
         FROM annotation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -77,10 +78,14 @@ def test_an_unknown_chart_names_the_nearest() -> None:
 
 def test_a_step_of_the_job_lasts_to_the_next_start_on_the_last_rank() -> None:
     # Rank 1 begins 2 ms after rank 0 and ends 5 ms after it: from 2 to 15 ms.
-    rows = [step(0, 0, 10), step(1, 0, 13, start_ns=2 * MS)]
+    rows = [step(0, 0, 10), step(1, 0, 13, start_ns=2 * MS), step(0, 1, 7), step(1, 1, 7)]
     found = made("step_times", step_breakdown=rows)
-    assert list(lines(found)["the job's step"].get_ydata()) == [13.0]
+    assert list(lines(found)["the job's step"].get_ydata()) == [13.0, 7.0]
     assert found.figure.axes[-1].get_ylabel() == "step time [ms]"
+
+
+def test_a_single_step_is_no_figure() -> None:
+    assert drawn(chart("step_times"), {"step_breakdown": [step(0, 0, 10), step(1, 0, 9)]}) is None
 
 
 def test_steps_of_findings_are_marked_above_those_steps_alone() -> None:
@@ -153,6 +158,13 @@ def test_the_rank_that_others_waited_for_is_the_dark_row() -> None:
     assert "most for rank 1: 14.0 ms in all, of 14.5 ms" in found.says
 
 
+def test_hardly_any_lateness_is_no_figure() -> None:
+    rows = [step(rank, n, 10) for rank in range(3) for n in range(4)]
+    given = {"step_breakdown": rows, "late_steps": [late(1, 0, 0.03)]}
+    assert drawn(chart("late_ranks"), given) is None  # 0.03 of 40 ms
+    assert drawn(chart("late_ranks"), given | {"late_steps": [late(1, 0, 0.05)]}) is not None
+
+
 def test_one_hot_cell_stays_where_many_ranks_share_a_row() -> None:
     values = np.zeros((1000, 3))
     values[571, 2] = 9.0
@@ -180,7 +192,7 @@ def test_a_matrix_has_the_late_ranks_as_rows() -> None:
     corners = np.asarray(patch.get_path().vertices)
     assert (corners.mean(axis=0).round() == [0, 2]).all()  # column of rank 0, row of rank 2
     assert "for rank 2: 10.0 ms summed over all that waited" in found.says
-    assert found.says.endswith("; 1 rank did.")
+    assert "; 1 rank did." in found.says
 
 
 def test_a_stage_with_more_to_do_is_named() -> None:
@@ -192,6 +204,49 @@ def test_a_stage_with_more_to_do_is_named() -> None:
     texts = sorted(t.get_text() for t in found.figure.axes[0].texts)
     assert texts == ["1.00", "1.00", "1.00", "1.50"]
     assert "Rank 2 (stage 1, replica 0) computes longest: 1.50 times" in found.says
+
+
+def idle(stage: int, ratio: float, replica: int = 0, **more: Any) -> dict[str, Any]:
+    return {
+        "stage": stage, "replica": replica, "bubble_ratio": ratio, "expected_bubble_ratio": 0.2,
+        "is_warmup": False, **more,
+    }  # fmt: skip
+
+
+def test_idle_stages_stand_beside_what_the_schedule_cannot_avoid() -> None:
+    rows = [idle(0, 0.5), idle(0, 0.6), idle(0, 0.9, is_warmup=True), idle(1, 0.25)]
+    found = made("bubbles", bubble=rows)
+    (axes,) = found.figure.axes
+    assert [bar.get_height() for bar in axes.containers[0]] == pytest.approx([55.0, 25.0])
+    (theory,) = (line for line in axes.lines if "cannot avoid" in str(line.get_label()))
+    assert list(np.asarray(theory.get_ydata())) == pytest.approx([20.0, 20.0])
+    assert "Stage 0 is idle most, for 55 % of its replica's window, stage 1 least" in found.says
+    assert "each of" not in " ".join(lines(found))
+    both = made("bubbles", bubble=[*rows, idle(1, 0.45, replica=1)])
+    assert list(lines(both)["each of 2 replicas"].get_ydata()) == pytest.approx([55, 25, 45])
+
+
+def stretch(number: int, step: int, p50_s: float, max_s: float | None = None) -> dict[str, Any]:
+    return {
+        "stretch": number, "start_number": 1, "first_step": step, "last_step": step + 9,
+        "lines_count": 10, "start_ns": None, "min_ns": int(0.9e9 * p50_s), "p50_ns": 1e9 * p50_s,
+        "max_ns": int(1e9 * (max_s or p50_s)),
+    }  # fmt: skip
+
+
+def test_a_stall_of_a_history_shows_and_does_not_hide_the_rest() -> None:
+    curve = [stretch(i, 10 * i, 1.0, 600 if i == 3 else None) for i in range(6)]
+    episode = {"kind": "stall", "first_step": 35, "last_step": 35}
+    found = made("history", job_step_curve=curve, slow_episode=[episode])
+    (axes,) = found.figure.axes
+    assert axes.get_yscale() == "log"
+    (mark,) = (p for p in shapes(found, 0) if p.get_label() == "stall")
+    assert (mark.get_x(), mark.get_width()) == (2.5, 1.0)
+    assert "the median is 1.00 s, the longest 600 s at step 30 to 39." in found.says
+    assert found.says.endswith(" 1 stall stands out.")
+    calm = made("history", job_step_curve=curve[:3], slow_episode=[])
+    assert calm.figure.axes[0].get_yscale() == "linear"
+    assert "stand" not in calm.says
 
 
 def test_hidden_communication_and_the_rest_make_all_of_it() -> None:
@@ -218,6 +273,15 @@ def test_traffic_stands_beside_what_the_layout_needs() -> None:
     assert [t.get_text() for t in found.figure.axes[0].texts] == ["2.00x"]
 
 
+def test_a_wide_axis_has_numbers_that_can_be_read() -> None:
+    rows = [traffic_row(op=op, bytes_per_step=10.0**n) for n, op in ((3, "a"), (9, "b"))]
+    found = made("traffic", traffic=rows)
+    found.figure.draw_without_rendering()
+    labels = [t.get_text() for t in found.figure.axes[0].get_xticklabels()]
+    assert "0.001" in labels
+    assert not any("$" in label for label in labels)
+
+
 def test_traffic_without_a_description_says_so() -> None:
     found = made("traffic", traffic=[traffic_row(bytes_per_step=10.0)])
     assert "Nothing says what the layout needs" in found.says
@@ -234,26 +298,6 @@ def whole() -> Drawing:
 def test_the_same_rows_give_the_same_bytes() -> None:
     for suffix in look.SUFFIXES:
         assert look.picture(whole().figure, suffix) == look.picture(whole().figure, suffix)
-
-
-def test_a_part_of_a_page_has_nothing_that_its_policy_forbids() -> None:
-    row = traffic_row(group_kind=UNPRINTABLE, op=TAG, bytes_per_step=1.0)
-    text = look.inline_svg(made("traffic", traffic=[row]).figure, "traffic")
-    root = ElementTree.fromstring(text)  # noqa: S314  # our own
-    for element in root.iter():
-        assert element.tag in {
-            "svg", "g", "path", "text", "tspan", "use", "defs", "clipPath", "rect"
-        }  # fmt: skip
-        for key, value in element.attrib.items():
-            assert key != "style" and not key.startswith("on"), (key, value)
-            assert "//" not in value and "data:" not in value, (key, value)
-            if key == "href":
-                assert value.startswith("#traffic-")
-    shown = "".join(root.itertext())
-    assert TAG in shown  # as text
-    assert "\\u202e\\x1b[31m" in shown
-    assert "\u202e" not in shown
-    assert "\x1b" not in shown
 
 
 def test_colours_of_a_part_of_a_page_are_the_page_s() -> None:
@@ -352,7 +396,7 @@ def test_ports_of_a_finding_come_first_below_the_steps() -> None:
     titles = [axes.get_title() for axes in found.figure.axes]
     assert titles[:3] == ["", "sw p5 rx_pfc_packets", "sw p0 rx_pfc_packets (cause)"]
     assert [bar.get_height() for bar in shapes(found, 1)] == [0.0, 5.0, 10.0]
-    assert "sw p5 rx_pfc_packets: 15 in all, most in step 2 (10)" in found.says
+    assert "sw p5 rx_pfc_packets: most in step 2 (10)" in found.says
     assert "2 more counters in the query" in found.says
 
 
@@ -383,6 +427,28 @@ def test_an_unknown_gpu_has_no_peak() -> None:
     found = made("matrix_rates", gemm_efficiency=[product(0, 4e12, gpu_model="GPU-X")])
     assert not any("peak" in name for name in lines(found))
     assert "peak" not in found.says
+
+
+def test_a_product_stands_below_the_roof_that_bounds_it() -> None:
+    # 100 operations an element of 2 bytes are 50 a byte: 3.35 TB/s allow 167.5 TFLOP/s.
+    small = product(0, 83.75e12, total_flops=1e14, total_elements=1e12)
+    large = product(0, 495e12, operator="aten::bmm", total_flops=1e15, total_elements=1e12)
+    unknown = product(0, 1e12, dtype="ComplexFloat", total_flops=1e15, total_elements=1e12)
+    found = made("roofline", gemm_efficiency=[small, large, unknown])
+    curves = lines(found)
+    assert [list(curves[n].get_xdata()) for n in ("aten::mm BFloat16", "aten::bmm BFloat16")] == [
+        [50.0],
+        [500.0],
+    ]
+    (roof,) = (line for name, line in curves.items() if name.startswith("H100"))
+    assert roof.get_ydata()[1:].tolist() == [990.0, 990.0]
+    assert "50 operations a byte, 83.8 TFLOP/s (50 % of what memory allows)" in found.says
+    assert "500 operations a byte, 495 TFLOP/s (50 % of what arithmetic allows)" in found.says
+    assert "Complex" not in found.says
+    single = product(0, 9e12, dtype="float", total_flops=1e14, total_elements=1e12)
+    assert "allows" not in made("roofline", gemm_efficiency=[single]).says  # a peak of 16 bits
+    bare = made("roofline", gemm_efficiency=[small | {"gpu_model": None}])
+    assert bare.says.endswith("The peak of this GPU is not known here.")
 
 
 def luminance(colour: str) -> float:
@@ -500,3 +566,161 @@ def test_modules_stand_in_the_order_of_their_paths() -> None:
     assert [row[0] for row in table.rows] == ["a", "a/b", "c"]
     assert [row[1][0] for row in table.rows] == ["0", "1", "0"]
     assert modules([]) is None
+
+
+# ---------------------------------------------------------------- all of them as pictures
+
+
+STEPS = [step(rank, n, 10 + (rank == 2) * n, idle_ns=2 * MS) for rank in range(4) for n in range(5)]
+PIPELINE = [(s, d) for s in range(3) for d in range(2)]
+SAMPLES: dict[str, dict[str, list[dict[str, Any]]]] = {
+    "step_times": {"step_breakdown": STEPS},
+    "rank_time": {"step_breakdown": STEPS},
+    "history": {
+        "job_step_curve": [stretch(i, 10 * i, 1.0, 90 if i == 3 else None) for i in range(6)],
+        "slow_episode": [{"kind": "stall", "first_step": 35, "last_step": 35}],
+    },
+    "late_ranks": {
+        "step_breakdown": STEPS,
+        "late_steps": [late(2, n, 1.5 * n) for n in range(5)] + [late(0, 3, 0.7)],
+    },
+    "delay_matrix": {
+        "step_breakdown": STEPS,
+        "delay_matrix": [
+            {"late_rank": 2, "waiting_rank": rank, "own_wait_ns": 20 * MS} for rank in (0, 1, 3)
+        ],
+    },
+    "stage_replicas": {
+        "pipeline_heat_map": [
+            {"stage": s, "replica": d, "rank": 2 * s + d, "ratio": 1 + 0.2 * s} for s, d in PIPELINE
+        ]
+    },
+    "bubbles": {"bubble": [idle(s, 0.3 - 0.1 * s + 0.02 * d, replica=d) for s, d in PIPELINE]},
+    "overlap": {
+        "overlap": [
+            {"rank": r, "comm_ns": 40 * MS, "overlap_ns": 30 * MS, "exposed_comm_ns": 10 * MS}
+            for r in range(4)
+        ]
+    },
+    "traffic": {
+        "traffic": [
+            traffic_row(group_kind="dp", bytes_per_step=2e9, expected_bytes=1e9, observed_ratio=2.0)
+        ]
+    },
+    "matrix_rates": {"gemm_efficiency": [product(0, 400e12), product(1, 500e12)]},
+    "roofline": {
+        "gemm_efficiency": [
+            product(0, 90e12, total_flops=1e14, total_elements=1e12),
+            product(0, 400e12, operator="aten::bmm", total_flops=1e15, total_elements=1e12),
+        ]
+    },
+    "memory": {
+        "memory_timeline": [memory_row(i * MS, (i % 4) * 10**9, 4 * 10**9) for i in range(9)]
+    },
+    "gpu_levels": {
+        "gpu_series": [level(gpu, t, 40.0 + gpu) for gpu in range(4) for t in range(5)],
+        "step_breakdown": [],
+    },
+    "port_growth": {
+        "port_steps": [
+            {
+                "node": "sw", "port": "p0", "counter": "drops", "capture_id": 0, "step": n,
+                "growth": float(n), "verdict": None, "place_count": 1,
+            }
+            for n in range(5)
+        ],
+        "step_breakdown": STEPS,
+    },
+}  # fmt: skip
+IMAGES = Path(__file__).parent / "images"
+DOTS_PER_INCH = 50
+MAX_DIFFERENCE = 0.01
+"""Of black against white, mean over all pixels: a moved letter stays far below, a bar does not."""
+
+
+def test_every_chart_has_a_sample() -> None:
+    assert list(SAMPLES) == [each.name for each in charts()]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_every_figure_is_written_and_its_axes_have_names(name: str) -> None:
+    found = made(name, **SAMPLES[name])
+    assert look.picture(found.figure, ".svg").startswith(b"<?xml")
+    text = look.inline_svg(found.figure, name)
+    assert "$" not in text  # no mathematics that a browser would show as it is written
+    named = [axes.get_xlabel() for axes in found.figure.axes]
+    assert any(named)
+    assert all(axes.get_ylabel() or axes.get_yticklabels() for axes in found.figure.axes)
+    assert found.says.endswith(".")
+
+
+def pixels(name: str) -> Any:
+    """The sample's figure in few pixels, in grey."""
+    from io import BytesIO
+
+    from matplotlib.image import imread
+
+    stream = BytesIO()
+    with look.style():
+        drawing = chart(name).draw(SAMPLES[name], ())
+        assert drawing is not None
+        drawing.figure.savefig(stream, format="png", dpi=DOTS_PER_INCH)
+    stream.seek(0)
+    return np.mean(np.asarray(imread(stream))[..., :3], axis=2)
+
+
+@pytest.mark.parametrize("name", ["step_times", "late_ranks", "roofline"])
+def test_a_figure_looks_as_it_did(name: str) -> None:
+    """TRACEKIT_UPDATE_GOLDEN=1 draws the pictures anew: look at them."""
+    from matplotlib.image import imread, imsave
+
+    path, now = IMAGES / f"{name}.png", pixels(name)
+    if os.environ.get("TRACEKIT_UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        imsave(path, now, cmap="gray", vmin=0, vmax=1, metadata={"Software": ""})
+    before = np.asarray(imread(path))[..., :3].mean(axis=2)
+    assert now.shape == before.shape
+    assert np.abs(now - before).mean() < MAX_DIFFERENCE
+
+
+def test_another_figure_does_not_look_alike() -> None:
+    one = pixels("late_ranks")
+    assert np.abs(np.flipud(one) - one).mean() > MAX_DIFFERENCE
+    moved = np.roll(one, one.shape[0] // 6, axis=0)
+    assert np.abs(moved - one).mean() > MAX_DIFFERENCE
+
+
+WORDS = {"kind", "counter", "unit", "device_type", "verdict", "measured_on", "dtype"}
+"""Columns whose texts are the project's own words."""
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_part_of_a_page_has_nothing_that_its_policy_forbids(name: str) -> None:
+    """Whatever the names are that a figure shows."""
+    rows = {
+        query: [
+            {
+                k: TAG + UNPRINTABLE if isinstance(v, str) and k not in WORDS else v
+                for k, v in r.items()
+            }
+            for r in found
+        ]
+        for query, found in SAMPLES[name].items()
+    }
+    foreign = any(TAG in str(v) for found in rows.values() for r in found for v in r.values())
+    drawing = made(name, **rows)
+    root = ElementTree.fromstring(look.inline_svg(drawing.figure, name))  # noqa: S314  # our own
+    for element in root.iter():
+        assert element.tag in {
+            "svg", "g", "path", "text", "tspan", "use", "defs", "clipPath", "rect"
+        }  # fmt: skip
+        for key, value in element.attrib.items():
+            assert key != "style" and not key.startswith("on"), (key, value)
+            assert "//" not in value and "data:" not in value, (key, value)
+            if key == "href":
+                assert value.startswith(f"#{name}-")
+    shown = "".join(root.itertext())
+    assert "\u202e" not in shown
+    assert "\x1b" not in shown
+    if foreign and name in {"traffic", "matrix_rates", "roofline", "gpu_levels", "port_growth"}:
+        assert "<script>" in shown  # as text

@@ -42,7 +42,8 @@ def plot(
     from tracekit import dashboards
 
     if list_:
-        write_text("".join(f"{c.name:<16} {c.title}\n" for c in dashboards.charts()), None)
+        lines = [f"{c.name:<15} {c.title:<42} needs {c.needs}\n" for c in dashboards.charts()]
+        write_text("".join(lines), None)
         return
     if target is None or name is None or output is None:
         raise UsageError(

@@ -21,6 +21,7 @@ from tracekit.report.model import Document, InputFile, Report
 from tracekit.report.text import (
     amount_words,
     bench_words,
+    by_traces,
     cost_words,
     part_words,
     price_words,
@@ -31,7 +32,7 @@ from tracekit.report.text import (
 )
 from tracekit.target import COMMAND
 from tracekit.version import __version__
-from tracekit.wording import plural, safe, seconds, share
+from tracekit.wording import plural, safe, seconds, share, tied
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -45,7 +46,11 @@ if TYPE_CHECKING:
 MAX_INPUTS = 2_000
 """Files that the page lists: those with something to say come first."""
 SHOWN_ISSUES = 12
+NO_TRACE = "traces of the job: none was given"
+CAPTURE_TRACES = "tracekit capture --what profiler"
 SHOWN_RECORDS = 3
+_VERDICT_WORDS = {"inherent": "nothing to fix"}
+"""Kinds of verdicts whose name says nothing to a reader."""
 _PART_COLOURS = {
     "floor": "blue",
     "other_waiting": "orange",
@@ -65,6 +70,7 @@ def to_html(report: Report, drawings: Drawings = (), tables: Tables = ()) -> str
     parts: _Parts = [*shown, *tables]
     document, notes = report.document, report.notes
     labels = {f.id: f"F{i}" for i, f in enumerate(document.findings, 1)}
+    verdict = _verdict(report, labels)
     title, _, about = title_words(document, notes).partition("  ")
     inputs = sorted(document.inputs, key=lambda f: (f.status == "ok" and not f.issues, f.path))
     left = len(inputs) - MAX_INPUTS
@@ -73,9 +79,14 @@ def to_html(report: Report, drawings: Drawings = (), tables: Tables = ()) -> str
         title=title,
         about=about.replace("  ", ", "),
         data_lines=notes.data_lines,
-        verdict=_verdict(report, labels),
+        verdict=verdict,
         budget=_budget(document, labels),
-        findings=[_finding(document, f, labels) for f in document.findings],
+        findings=[
+            _finding(
+                document, f, labels, verdict["facts"] if f.id == document.verdict.finding else ()
+            )
+            for f in document.findings
+        ],
         finding_rows=[_finding_row(f, labels) for f in document.findings],
         sections=_sections(parts),
         not_checked=_not_checked(document),
@@ -138,6 +149,7 @@ def _environment() -> Environment:
         finalize=_visible,
     )
     environment.filters["prose"] = _prose
+    environment.globals["told"] = _told
     return environment
 
 
@@ -146,6 +158,15 @@ def _visible(value: Any) -> Any:
     if isinstance(value, str) and not hasattr(value, "__html__"):
         return safe(re.sub(r"[\r\n\t]+", " ", value))
     return value
+
+
+def _told(columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[int]:
+    """Places of the columns in which some row says something; the first is always one."""
+
+    def says(cell: Any) -> bool:
+        return (cell[0] if isinstance(cell, tuple) else cell) not in ("", "-")
+
+    return [i for i in range(len(columns)) if i == 0 or any(says(row[i]) for row in rows)]
 
 
 def _prose(text: str) -> Markup:
@@ -157,7 +178,7 @@ def _prose(text: str) -> Markup:
     if len(parts) % 2 == 0:  # a lone backtick, from somebody's name
         parts = [str(_visible(text))]
     return Markup("").join(
-        Markup("<code>{}</code>").format(part) if i % 2 else escape(part)
+        Markup("<code>{}</code>").format(part) if i % 2 else escape(tied(part, "\xa0"))
         for i, part in enumerate(parts)
     )
 
@@ -209,6 +230,7 @@ def _verdict(report: Report, labels: Mapping[str, str]) -> dict[str, Any]:
         facts.append(("Next", [notes.next_step]))
     return {
         "kind": verdict.kind,
+        "words": _VERDICT_WORDS.get(verdict.kind, verdict.kind.replace("_", " ")),
         "sentence": verdict.sentence,
         "label": labels.get(verdict.finding or ""),
         "facts": facts,
@@ -287,7 +309,13 @@ def _link(label: str) -> Markup:
     return Markup('<a href="#{0}">{0}</a>').format(label)
 
 
-def _finding(document: Document, finding: Finding, labels: Mapping[str, str]) -> dict[str, Any]:
+def _finding(
+    document: Document,
+    finding: Finding,
+    labels: Mapping[str, str],
+    known: Sequence[tuple[str, Sequence[str]]],
+) -> dict[str, Any]:
+    """A finding in full, without the facts that the verdict above has told."""
     facts: list[tuple[str, Sequence[str]]] = [
         ("Cost", [cost_words(document, finding)]),
         ("Sure", [sure_words(finding)]),
@@ -308,15 +336,18 @@ def _finding(document: Document, finding: Finding, labels: Mapping[str, str]) ->
         "id": finding.id,
         "severity": finding.severity.value,
         "summary": finding.summary,
-        "facts": facts,
+        "facts": [fact for fact in facts if fact not in known],
         "evidence": rows,
     }
 
 
 def _evidence(evidence: Evidence, prefix: str = "") -> list[Any]:
     limit = evidence.threshold
-    records = [f"{r.source} at {r.place}" for r in evidence.rows[:SHOWN_RECORDS]]
-    more = len(evidence.rows) - len(records)
+    places: dict[str, list[str]] = {}
+    for record in evidence.rows[:SHOWN_RECORDS]:
+        places.setdefault(record.source, []).append(str(record.place))
+    records = [f"{source} at {', '.join(found)}" for source, found in places.items()]
+    more = len(evidence.rows) - SHOWN_RECORDS
     return [
         prefix + evidence.name,
         amount_words(evidence.value, evidence.unit),
@@ -352,9 +383,13 @@ def _sections(parts: _Parts) -> list[dict[str, Any]]:
 
 
 def _not_checked(document: Document) -> list[Any]:
-    """One row for each need and command, with all rules that have it."""
+    """One row for each need and command, with all rules that have it; where there is no trace, one
+    for all rules that read traces."""
+    unread, entries = by_traces(document)
     groups: dict[tuple[str, str], list[str]] = {}
-    for entry in document.not_checked:
+    if unread:
+        groups[NO_TRACE, CAPTURE_TRACES] = unread
+    for entry in entries:
         groups.setdefault((entry.needs, entry.capture or ""), []).append(entry.rule)
     return [(", ".join(rules), needs, capture) for (needs, capture), rules in groups.items()]
 

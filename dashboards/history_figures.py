@@ -1,0 +1,95 @@
+"""The figure of a job's whole history, as its training logs tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracekit.dashboards import look
+from tracekit.dashboards.drawing import Drawing, Rows
+from tracekit.wording import listed, plural, seconds
+
+if TYPE_CHECKING:
+    from tracekit.findings import Finding
+
+LINEAR_RANGE = 4.0
+"""Beyond this ratio of the longest step to the median one, the axis is logarithmic: a stall of
+minutes would press all other steps to its floor."""
+EPISODES = {
+    "slow": ("slow stretch", "slow stretches", "orange"),
+    "fast": ("fast stretch", "fast stretches", "green"),
+    "stall": ("stall", "stalls", "red"),
+    "restart": ("restart", "restarts", "pink"),
+}
+"""What is marked, one and several, and how; periods and drifts have no place of their own."""
+
+
+def history(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
+    """How long the steps of the whole job took, with what stands out in it."""
+    del findings
+    curve = rows["job_step_curve"]
+    if not curve:
+        return None
+    lows, middles, highs = (
+        np.array([r[name] for r in curve], dtype=float) for name in ("min_ns", "p50_ns", "max_ns")
+    )
+    usual = float(np.median(middles))
+    divisor, unit = look.time_unit(usual)
+    places = np.arange(len(curve))
+
+    figure = look.new_figure(2.7)
+    axes = figure.add_subplot()
+    episodes = [e for e in rows["slow_episode"] if e["kind"] in EPISODES]
+    marked: set[str] = set()
+    for episode in episodes:
+        name, _, colour = EPISODES[episode["kind"]]
+        inside = [
+            i for i, r in enumerate(curve)
+            if r["first_step"] <= episode["last_step"] and r["last_step"] >= episode["first_step"]
+        ]  # fmt: skip
+        if inside:
+            axes.axvspan(
+                inside[0] - 0.5, inside[-1] + 0.5, color=look.PALETTE[colour], alpha=0.35,
+                linewidth=0, label=None if name in marked else name,
+            )  # fmt: skip
+            marked.add(name)
+    together = any(r["lines_count"] > 1 for r in curve)
+    if together:
+        axes.fill_between(
+            places, lows / divisor, highs / divisor, color=look.PALETTE["sky"], alpha=0.5,
+            linewidth=0, label="shortest to longest line",
+        )  # fmt: skip
+    axes.plot(
+        places, middles / divisor, color=look.PALETTE["blue"], linewidth=1.2,
+        marker="o" if len(curve) == 1 else None,
+        label="median of neighbours" if together else "a step",
+    )  # fmt: skip
+    longest = float(highs.max())
+    if longest > LINEAR_RANGE * usual and lows.min() > 0:
+        look.log_scale(axes, "y")
+    else:
+        axes.set_ylim(0, longest / divisor * 1.08)
+    axes.set_xlim(-0.5, len(curve) - 0.5)
+    axes.set_xticks(*look.some_ticks([f"{r['first_step']:,}" for r in curve], 80))
+    axes.set_xlabel("step of the job, as its log counts")
+    axes.set_ylabel(f"step time [{unit}]")
+    look.grid(axes)
+    figure.legend(loc="outside upper left", ncols=4)
+
+    peak = curve[int(np.argmax(highs))]
+    span = str(peak["first_step"])
+    if peak["last_step"] != peak["first_step"]:
+        span += f" to {peak['last_step']}"
+    lines_count = sum(r["lines_count"] for r in curve)
+    says = (
+        f"{plural(lines_count, 'line')} of training logs, steps {curve[0]['first_step']:,} to "
+        f"{max(r['last_step'] for r in curve):,}; the median is {seconds(usual / 1e9)}, the "
+        f"longest {seconds(longest / 1e9)} at step {span}."
+    )
+    counts = {kind: sum(e["kind"] == kind for e in episodes) for kind in EPISODES}
+    told = [f"{n:,} {EPISODES[k][n > 1]}" for k, n in counts.items() if n]
+    if told:
+        says += f" {listed(told)} {'stands' if len(episodes) == 1 else 'stand'} out."
+    return Drawing(figure, says)

@@ -65,6 +65,7 @@ QUERY_FILES: tuple[str, ...] = (
     "history/job_step_summary",
     "history/slow_episode",
     "history/profiled_window",
+    "history/failures",
     "gpu/overlap",
     "gpu/hidden_kernels",
     "gpu/lost_kernels",

@@ -17,6 +17,7 @@ from tracekit.ingest.nccl import bench, endings, lines, messages, watchdog
 from tracekit.ingest.nccl.comms import COMM_COLUMNS, Comm, Comms
 from tracekit.ingest.nccl.lines import Message, Speaker, Splitter
 from tracekit.ingest.nccl.rows import Rows, as_int, name_of, pointer, seconds_ns
+from tracekit.ingest.steplog import failures
 from tracekit.ingest.steplog.reader import StepReader
 
 DTYPES = ("Int8", "UInt8", "Int32", "UInt32", "Int64", "UInt64", "Half", "Float", "Double",
@@ -83,7 +84,7 @@ Tail = tuple[int, int | None, str | None, str | None, int | None, int | None]
 MAX_SHAPES = 5000
 SHOWN_SHAPES = 50
 _INFO = b" NCCL INFO "
-WORDS = (b"CCL", *watchdog.WORDS, *endings.WORDS, *bench.WORDS)
+WORDS = (b"CCL", *watchdog.WORDS, *endings.WORDS, *bench.WORDS, *failures.WORDS)
 """Each line that is read has one of these, or stands in a table of nccl-tests."""
 
 
@@ -104,6 +105,7 @@ class LogReader:
         self.bench = bench.BenchReader(sink, self._plain_event)
         self.watchdog = watchdog.WatchdogReader(sink, self._plain_event)
         self.steps = StepReader(sink)
+        self.failures = failures.FailureReader(sink)
         self.place = 0
         self.messages_count = 0
         self.unknown_count = 0
@@ -135,7 +137,8 @@ class LogReader:
         left: Iterable[tuple[int, bytes]] = enumerate(batch, before + 1)
         if rest is not None:
             left, block = rest, b"\n".join(line for _, line in rest)
-        if self.bench.section is None and not any(word in block for word in WORDS):
+        is_within = self.bench.section is not None or self.failures.is_open
+        if not is_within and not any(word in block for word in WORDS):
             left = ()
         for self.place, line in left:
             at = line.find(_INFO)
@@ -152,6 +155,7 @@ class LogReader:
     def _other(self, line: bytes) -> None:
         if b"\x1b" in line or b"\r" in line:
             line = lines.clean(line)
+        self.failures.take(line, self.place)
         if b"CCL" in line:
             found = self.splitter.split(line)
             if found is not None:
@@ -548,6 +552,8 @@ class LogReader:
         self.bench.finish(self.place)
         self.watchdog.finish()
         self.steps.finish()
+        is_local = not self.times and self.steps.basis != "epoch"
+        self.failures.finish(keeps_times=is_local)
         self.comms.write(self.comm_rows)
         for rows in (self.ops, self.edges, self.choices, self.events, self.comm_rows):
             rows.flush()
@@ -588,7 +594,7 @@ class LogReader:
         known = [n for n, _ in self.comms.processes if n is not None]
         hosts = sorted(set(known))
         is_ours = self.messages_count or self.bench.rows_count or self.bench.sections_count
-        has_found = bool(is_ours or self.watchdog.count or self.steps.count)
+        has_found = bool(is_ours or self.watchdog.count or self.steps.count or self.failures.count)
         facts: dict[str, object] = {
             "producer": self._producer(),
             "place_kind": "line",
@@ -602,11 +608,16 @@ class LogReader:
         elif self.steps.window_ns is not None:
             facts["window_start_ns"], facts["window_end_ns"] = self.steps.window_ns
             facts["time_basis"] = self.steps.basis
+        elif self.failures.window_ns is not None:
+            facts["window_start_ns"], facts["window_end_ns"] = self.failures.window_ns
+            facts["time_basis"] = "local"
         if len(hosts) == 1:
             facts["host_name"] = hosts[0]
         if not has_found:
             facts["status"] = "unrecognised"
-            facts["reason"] = "a log without a line of a step, NCCL, its tests or the watchdog"
+            facts["reason"] = (
+                "a log without a step, a failure or a line of NCCL, its tests or watchdog"
+            )
         elif problem is not None:
             facts["status"] = "partial"
             facts["reason"] = f"it ends early ({problem})"

@@ -92,9 +92,9 @@ def _named(facts: Facts, finding: Finding) -> Verdict:
     names_a_part = bool(scope.devices or scope.links or scope.switches or scope.racks)
     # What a broken file does not show may have been lost with it.
     whole = set(facts.ranks) - facts.job.broken_ranks
-    names_all_ranks = not scope.ranks or set(scope.ranks) >= (
-        whole if len(whole) > 1 else set(facts.ranks)
-    )
+    all_ranks = whole if len(whole) > 1 else set(facts.ranks)
+    # Of a log alone it is not known which ranks there are: who is named is a part.
+    names_all_ranks = not scope.ranks or (bool(all_ranks) and set(scope.ranks) >= all_ranks)
     is_program = rule(finding.rule).blames == "program"
     is_whole_job = is_program or (names_all_ranks and not names_a_part)
     kind: VerdictKind = "configuration" if is_whole_job else "culprit"

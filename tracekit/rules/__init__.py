@@ -25,6 +25,7 @@ NAMES = (
     "stage-imbalance",
     "sequence-imbalance",
     "excess-bubble",
+    "first-failure",
     "collective-hang",
     "collective-mismatch",
     "gpu-memory-fault",

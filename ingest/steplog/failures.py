@@ -1,0 +1,427 @@
+"""What ended a job, in its own output: tracebacks, torchrun's summary, kills by Slurm or kernel.
+
+Of an exception its type, and the file, line and function of the program's own last frame are kept;
+of its text only which of a closed list of things it says (memory ran out, a peer went away). Texts
+hold what programs were given, secrets too.
+
+Rows are ``log_event`` of these codes: ``python-exception``, ``fatal-signal`` (faulthandler),
+``worker-exit`` (torchrun's line when it sees a worker fail), ``worker-failed`` (an entry of its
+summary), ``task-ended`` and ``job-cancelled`` (srun, slurmstepd) and ``oom-kill`` (kernel).
+``round`` counts the launches that one file tells of, from 0.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from tracekit.ingest.base import Severity, Sink, stated_host, write_columns
+
+_CHAINS = (b"During handling of the above exception", b"direct cause of the following exception")
+WORDS = (
+    b"Traceback (most", b"(exitcode: ", b"Root Cause (first", b"Failures:", b"srun: error",
+    b"slurmstepd: ", b"Killed process ", b"Fatal Python error", *_CHAINS,
+)  # fmt: skip
+"""A line with which something begins holds one of these."""
+_KEY = re.compile(b"|".join(map(re.escape, WORDS)))
+MAX_EVENTS = 20_000
+"""Events of one file that are kept: more than as many ranks that all fail."""
+MAX_OPEN = 4096
+"""Tracebacks that are printed into each other at a time: one a rank."""
+MAX_PREFIX_BYTES = 200
+MAX_FRAMES = 2000
+"""Lines of a traceback; Python itself shortens recursion."""
+
+_RANK = re.compile(rb"\[[Rr]ank ?(\d{1,7})\]")
+_LOCAL = re.compile(rb"\[default(\d{1,5})\]")
+_TASK = re.compile(rb"\s*(\d{1,7}): ")
+_TRACEBACK = b"Traceback (most recent call last):"
+_FRAME = re.compile(rb'\s+File "([^"]{1,1000})", line (\d{1,9}), in ([\w<>.]{1,80})')
+_TYPE = re.compile(rb"([A-Za-z_][\w.]{1,120})(?::|$)")
+_FILE = re.compile(r"[\w.-]{1,80}")
+_NOT_OWN = re.compile(rb"site-packages|dist-packages|/lib/python\d|<frozen|<string>|importlib")
+_EXIT = re.compile(
+    rb"(?:(?P<agent>\d{1,10}) \S{1,200}:\d{1,6}\] )?failed \(exitcode: (?P<code>-?\d{1,5})\) "
+    rb"local_rank: (?P<local>\d{1,5}) \(pid: (?P<pid>\d{1,10})\)"
+)
+_ENTRY = re.compile(rb"(time|host|rank|exitcode|traceback) {0,10}: ?(.{0,400})")
+_ENTRY_HEAD = re.compile(rb"\[\d{1,7}\]:$")
+_ENTRY_TIME = re.compile(rb"(\d{4})-(\d\d)-(\d\d)_(\d\d):(\d\d):(\d\d)")
+_ENTRY_RANK = re.compile(rb"(\d{1,9}) \(local_rank: (\d{1,5})\)")
+_ENTRY_CODE = re.compile(rb"(-?\d{1,5}) \(pid: (\d{1,10})\)")
+_SRUN = re.compile(rb"srun: error: ([\w.-]{1,200}): tasks? ([\d,\[\]-]{1,200}): (.{1,80})")
+_SLURM = re.compile(
+    rb"slurmstepd: (?:error: )?(?:([\w.-]{1,200}): )?.{0,20}?"
+    rb"(?:(?:JOB|STEP) \S{1,40} ON ([\w.-]{1,200}) CANCELLED AT (\S{1,30})"
+    rb"(?: DUE TO ([A-Z ]{1,40}))?"
+    rb"|Detected (\d{1,6}) oom.kill event)"
+)
+_OOM_KILL = re.compile(
+    rb"(?P<cgroup>[Mm]emory cgroup o|O)ut of memory: Killed process (?P<pid>\d{1,10}) "
+    rb"\((?P<name>[^)]{1,20})\)(?:.{0,80}?anon-rss:(?P<rss>\d{1,15})kB)?"
+)
+_FATAL_SIGNALS = {
+    b"Segmentation fault": "SIGSEGV", b"Bus error": "SIGBUS", b"Aborted": "SIGABRT",
+    b"Illegal instruction": "SIGILL", b"Floating-point exception": "SIGFPE",
+}  # fmt: skip
+_FATAL = re.compile(b"Fatal Python error: (" + b"|".join(_FATAL_SIGNALS) + b")")
+_CUDA = re.compile(rb"CUDA error: (an illegal memory access|device-side assert|unspecified launch"
+                   rb" failure|uncorrectable (?:NVLink|ECC) error|misaligned address)")  # fmt: skip
+
+_SAYS: tuple[tuple[str, tuple[bytes, ...]], ...] = (
+    (
+        "peer_lost",
+        (
+            b"onnection closed by peer", b"onnection reset by peer", b"onnection refused",
+            b"Broken pipe", b"ncclRemoteError", b"remote process exit", b"connectFullMesh failed",
+            b"communicator was aborted", b"failed to connect to", b"oneway delay",
+            b"Socket closed", b"onnection was likely closed",
+        ),
+    ),
+    ("gpu_memory", (b"CUDA out of memory", b"CUDA error: out of memory", b"HIP out of memory")),
+    ("host_memory", (b"can't allocate memory", b"Cannot allocate memory")),
+    ("disk_full", (b"No space left on device",)),
+    ("timeout", (b"imed out", b"imeout")),
+)  # fmt: skip
+"""What an exception's text may say, by words of it; the first counts."""
+_LAUNCHERS_OWN = ("ChildFailedError", "SignalException", "RendezvousConnectionError")
+"""Exceptions of launchers: they only report."""
+_ENDS = (
+    (b"Out Of Memory", "out of memory"),
+    (b"oom", "out of memory"),
+    (b"Segmentation fault", "SIGSEGV"),
+    (b"Bus error", "SIGBUS"),
+    (b"Aborted", "SIGABRT"),
+    (b"Killed", "SIGKILL"),
+    (b"Terminated", "SIGTERM"),
+)
+_CODE = re.compile(rb"(?:[Ee]xited with )?exit code (\d{1,3})")
+
+
+class _Event(NamedTuple):
+    place: int
+    code: str
+    severity: Severity
+    fields: list[str]
+    time_ns: int | None = None
+    is_said_after: bool = False
+    """Whether a launcher says it, after its workers have ended."""
+
+
+@dataclass(slots=True)
+class _Traceback:
+    """One that is being read: all its lines stand behind the same prefix."""
+
+    place: int
+    who: list[str]
+    is_chained: bool = False
+    is_in_summary: bool = False
+    own: tuple[bytes, bytes, bytes] | None = None
+    last: tuple[bytes, bytes, bytes] | None = None
+    lines_count: int = 0
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A failed worker in torchrun's summary."""
+
+    place: int
+    is_root: bool
+    given: dict[str, bytes] = field(default_factory=dict)
+
+
+class FailureReader:
+    """Takes what ended a job out of its output. Shows each line; consumes none."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._events: list[_Event] = []
+        self._left_out = 0
+        self._torn = 0
+        self._open: dict[bytes, _Traceback] = {}
+        self._chained: set[bytes] = set()
+        self._entry: _Entry | None = None
+        self._section: bool | None = None
+        """In torchrun's summary: whether in the part of the first failure."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something has begun that further lines belong to."""
+        return bool(self._open) or self._section is not None
+
+    @property
+    def count(self) -> int:
+        """What was found so far."""
+        return len(self._events)
+
+    def take(self, line: bytes, place: int) -> None:
+        """Look at a line."""
+        if self._open:
+            self._continue(line)
+        if self._section is not None:
+            self._summary(line, place)
+        if _KEY.search(line):
+            self._begin(line, place)
+
+    # --- tracebacks -----------------------------------------------------------------------------
+
+    def _begin(self, line: bytes, place: int) -> None:
+        at = line.find(_TRACEBACK)
+        if at >= 0:
+            prefix = line[:at]
+            who, is_told = _who(prefix), self._entry is not None
+            if self._entry is not None:
+                prefix = b"  "  # torchrun's, before each line of a worker's traceback
+                rank = _ENTRY_RANK.match(self._entry.given.get("rank", b""))
+                who = [f"rank={int(rank[1])}"] if rank else []
+            if len(self._open) < MAX_OPEN and len(prefix) <= MAX_PREFIX_BYTES:
+                is_chained = prefix in self._chained
+                self._open[prefix] = _Traceback(place, who, is_chained, is_told)
+            self._chained.discard(prefix)
+        elif found := _EXIT.search(line):
+            agent = found["agent"].decode() if found["agent"] else "0"
+            kept = [f"agent={agent}", f"local_rank={int(found['local'])}"]
+            self._add(
+                place, "worker-exit", [*kept, *_ended(found["code"]), f"pid={int(found['pid'])}"]
+            )
+        elif b"Root Cause (first" in line or line.strip() == b"Failures:":
+            self._end_entry()
+            self._section = b"Root Cause" in line
+        elif found := _SRUN.search(line):
+            ends = _how(found[3])
+            if ends:
+                tasks = found[2].strip(b"[]").decode()
+                told = [*_host(found[1]), f"tasks={tasks}", *ends]
+                self._add(place, "task-ended", told, is_said_after=True)
+        elif found := _SLURM.search(line):
+            self._slurm(place, found)
+        elif event := oom_kill(line):
+            self._add(place, *event)
+        elif chain := next((c for c in _CHAINS if c in line), None):
+            if len(self._chained) < MAX_OPEN:
+                prefix = line[: line.find(chain)]
+                self._chained.add(prefix.removesuffix(b"The above exception was the "))
+        elif found := _FATAL.search(line):
+            told = [*_who(line[: found.start()]), f"signal={_FATAL_SIGNALS[found[1]]}"]
+            self._add(place, "fatal-signal", told)
+
+    def _continue(self, line: bytes) -> None:
+        lengths = sorted({len(p) for p in self._open}, reverse=True)
+        prefix = next((line[:n] for n in lengths if line[:n] in self._open), None)
+        if prefix is None:
+            return
+        found, rest = self._open[prefix], line[len(prefix) :]
+        found.lines_count += 1
+        if frame := _FRAME.match(rest):
+            found.last = frame[1], frame[2], frame[3]
+            if not _NOT_OWN.search(frame[1]):
+                found.own = found.last
+        elif rest[:1] in (b" ", b"\t", b"", b"\r", b"|", b"+"):
+            if found.lines_count > MAX_FRAMES:
+                self._torn += 1
+                del self._open[prefix]
+        else:
+            del self._open[prefix]
+            kind = _TYPE.match(rest)
+            if kind is None or not _is_type(kind[1]):
+                self._torn += 1
+            elif not found.is_chained:
+                self._exception(found, kind[1].decode(), rest)
+
+    def _exception(self, found: _Traceback, kind: str, text: bytes) -> None:
+        name = kind.rsplit(".", 1)[-1]
+        if name in _LAUNCHERS_OWN:
+            return
+        kept = [*found.who, f"type={kind}"]
+        says = next((what for what, words in _SAYS if any(w in text for w in words)), None)
+        if name == "OutOfMemoryError":
+            says = "gpu_memory"
+        elif name == "MemoryError":
+            says = "host_memory"
+        kept += [f"says={says}"] if says else []
+        if cuda := _CUDA.search(text):
+            kept.append(f"cuda={cuda[1].decode()}")
+        frame = found.own or found.last
+        if frame is not None:
+            base = frame[0].rpartition(b"/")[2].decode("utf-8", "replace")
+            if _FILE.fullmatch(base):
+                kept.append(f"file={base}")
+            kept += [f"line={int(frame[1])}", f"function={frame[2].decode('ascii', 'replace')}"]
+        self._add(found.place, "python-exception", kept, is_said_after=found.is_in_summary)
+
+    # --- torchrun's summary ---------------------------------------------------------------------
+
+    def _summary(self, line: bytes, place: int) -> None:
+        text = line.strip()
+        if _ENTRY_HEAD.match(text):
+            self._end_entry()
+            self._entry = _Entry(place, is_root=bool(self._section))
+        elif text.startswith(b"====") and self._section:
+            self._end_entry()
+            self._section = None
+        elif self._entry is not None and (found := _ENTRY.match(text)):
+            self._entry.given.setdefault(found[1].decode(), found[2])
+
+    def _end_entry(self) -> None:
+        entry, self._entry = self._entry, None
+        if entry is None:
+            return
+        rank = _ENTRY_RANK.match(entry.given.get("rank", b""))
+        code = _ENTRY_CODE.match(entry.given.get("exitcode", b""))
+        if rank is None or code is None:
+            self._torn += 1
+            return
+        kept = [f"rank={int(rank[1])}", f"local_rank={int(rank[2])}"]
+        kept += [*_host(entry.given.get("host", b"")), *_ended(code[1]), f"pid={int(code[2])}"]
+        kept += ["is_root=1"] if entry.is_root else []
+        at = _moment(entry.given.get("time", b""))
+        self._add(entry.place, "worker-failed", kept, at, is_said_after=True)
+
+    def _slurm(self, place: int, found: re.Match[bytes]) -> None:
+        if found[5]:
+            ends = ["signal=SIGKILL", "why=out of memory"]
+            self._add(place, "task-ended", [*_host(found[1] or b""), *ends], is_said_after=True)
+            return
+        why = (found[4] or b"").strip().lower().decode() or "cancelled"
+        told, at = [*_host(found[2]), f"why={why}"], _moment(found[3])
+        self._add(place, "job-cancelled", told, at, is_said_after=True)
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def _add(
+        self,
+        place: int,
+        code: str,
+        fields: list[str],
+        time_ns: int | None = None,
+        *,
+        is_said_after: bool = False,
+    ) -> None:
+        if len(self._events) < MAX_EVENTS:
+            event = _Event(place, code, "error", fields, time_ns, is_said_after)
+            self._events.append(event)
+        else:
+            self._left_out += 1
+
+    @property
+    def window_ns(self) -> tuple[int, int] | None:
+        """First and last time, without a zone."""
+        known = [e.time_ns for e in self._events if e.time_ns is not None]
+        return (min(known), max(known)) if known else None
+
+    def finish(self, *, keeps_times: bool) -> None:
+        """Write what was found; times, which state no zone, only where the file's others do not."""
+        self._end_entry()
+        self._torn += len(self._open)
+        events = sorted(self._events)
+        if events:
+            rows = [
+                (e.place, e.code, e.severity, [f"round={number}", *e.fields],
+                 e.time_ns if keeps_times else None)
+                for number, e in zip(_rounds(events), events, strict=True)
+            ]  # fmt: skip
+            columns = ("place", "code", "severity", "fields", "time_ns")
+            write_columns(
+                self._sink, "log_event",
+                dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True)),
+            )  # fmt: skip
+        count = self._sink.count
+        count("failure_line", len(events), severity="info", doc="Lines that tell of a failure.")
+        count("torn_traceback", self._torn, severity="info", doc="Tracebacks without their end.")
+        count("failure_left_out", self._left_out, doc="Failures beyond those kept of one file.")
+
+
+def oom_kill(line: bytes) -> tuple[str, list[str]] | None:
+    """Code and fields of the kernel's line that it killed a process for want of memory."""
+    found = _OOM_KILL.search(line)
+    if found is None:
+        return None
+    kept = [f"pid={int(found['pid'])}", "signal=SIGKILL", "why=out of memory"]
+    kept += ["of=cgroup"] if found["cgroup"] != b"O" else ["of=host"]
+    if found["rss"]:
+        kept.append(f"anonymous_bytes={int(found['rss']) * 1024}")
+    return "oom-kill", kept
+
+
+def _rounds(events: list[_Event]) -> Iterator[int]:
+    """Which launch each event belongs to. A launch ends with the last of the exits that several
+    launchers see of it; what one launcher sees twice are two launches."""
+    exits = [e for e in events if e.code == "worker-exit"]
+    number, seen, numbers = 0, set[str](), list[int]()
+    for event in exits:
+        agent = event.fields[0]
+        if agent in seen:
+            number, seen = number + 1, set()
+        seen.add(agent)
+        numbers.append(number)
+    places = [e.place for e in exits]
+    for event in events:
+        at = bisect_left(places, event.place)
+        if event.is_said_after:
+            yield numbers[at - 1] if at else 0
+        else:  # up to the next exit; behind the last one, of a launch that nobody saw end
+            yield numbers[at] if at < len(numbers) else number + bool(numbers)
+
+
+def _who(prefix: bytes) -> list[str]:
+    """Rank, local rank and task that stand before a line."""
+    kept = []
+    for name, pattern in (("rank", _RANK), ("local_rank", _LOCAL)):
+        if found := pattern.search(prefix):
+            kept.append(f"{name}={int(found[1])}")
+    if not kept and (found := _TASK.match(prefix)):
+        kept.append(f"task={int(found[1])}")
+    return kept
+
+
+def _host(name: bytes) -> list[str]:
+    known = stated_host(name.decode("utf-8", "replace"))
+    return [f"host={known}"] if known else []
+
+
+def _ended(code: bytes) -> list[str]:
+    """Exit code, or the signal's number where it is negative."""
+    number = int(code)
+    return [f"exit_code={number}"] if number >= 0 else [f"signal={_signal(-number)}"]
+
+
+def _signal(number: int) -> str:
+    import signal
+
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
+
+
+def _how(text: bytes) -> list[str]:
+    """What srun says of a task's end."""
+    if found := _CODE.search(text):
+        return [f"exit_code={int(found[1])}"]
+    for word, name in _ENDS:
+        if word in text:
+            is_memory = name == "out of memory"
+            return ["signal=SIGKILL", f"why={name}"] if is_memory else [f"signal={name}"]
+    return []
+
+
+def _moment(text: bytes) -> int | None:
+    """ns as if in UTC of a time without a zone."""
+    found = _ENTRY_TIME.match(text.replace(b"T", b"_"))
+    if found is None:
+        return None
+    try:
+        at = datetime(*(int(x) for x in found.groups()), tzinfo=UTC)  # type: ignore[misc,arg-type]  # six integers
+    except ValueError:
+        return None
+    return int(at.timestamp()) * 10**9
+
+
+def _is_type(word: bytes) -> bool:
+    """Whether a word is the name of an exception: of a module, or with capitals inside."""
+    name = word.rsplit(b".", 1)[-1]
+    return name[:1].isupper() and any(c.islower() for c in name.decode("ascii", "replace"))

@@ -1,0 +1,205 @@
+-- Which processes of the job failed, in which launch, with what, and whether on their own.
+--
+-- When one rank fails the others lose their peer, wait until a timeout, or are terminated: of all
+-- that ended only the one that ended by itself is the cause. Ranks are named where a log does.
+--
+-- reads: log_event, job_step
+-- needs: log_event
+-- asked: report
+-- grain: launch, rank, source_id, place
+-- column: launch INTEGER : Launch of the job that it ended, from 1; each restart is one.
+-- column: rank INTEGER : Rank of the process; null where no line says so.
+-- column: local_rank INTEGER : Its number on its host; null where no line says so.
+-- column: task VARCHAR : Task or tasks of Slurm; null elsewhere.
+-- column: host VARCHAR : Its host; null where unknown.
+-- column: time_ns BIGINT : When its launcher saw it; null where no line says so.
+-- column: exit_code INTEGER : Its exit code; null where a signal ended it, or unsaid.
+-- column: signal VARCHAR : Signal that ended it, such as SIGKILL.
+-- column: exception VARCHAR : Type of its first Python exception.
+-- column: says VARCHAR : What that is about: peer_lost, timeout, gpu_memory, host_memory,
+--     disk_full, or of CUDA what went wrong; null: something else.
+-- column: file VARCHAR : File of the program's own last frame.
+-- column: line INTEGER : Line in that file.
+-- column: function VARCHAR : Function.
+-- column: follows VARCHAR : What it follows from: nothing (it failed on its own), a timeout, a lost
+--     peer, or termination by the launcher.
+-- column: is_root BOOLEAN : Whether its launcher calls it the first failure.
+-- column: memory_of VARCHAR : host or cgroup whose memory ran out, as the kernel or Slurm says.
+-- column: is_resumed BOOLEAN : Whether steps stand behind it in its file.
+-- column: source_id INTEGER : File.
+-- column: place BIGINT : First line that tells of it.
+WITH
+    given AS (
+        SELECT
+            source_id,
+            place,
+            time_ns,
+            code,
+            host AS own_host,
+            map_from_entries(list_distinct([
+                {'k': split_part(f, '=', 1), 'v': f[strpos(f, '=') + 1 :]} FOR f IN fields
+            ])) AS said
+        FROM log_event
+        WHERE
+            code IN (
+                'python-exception', 'fatal-signal', 'worker-exit', 'worker-failed', 'task-ended',
+                'oom-kill'
+            )
+            AND len(fields) = len(list_distinct([split_part(f, '=', 1) FOR f IN fields]))
+    ),
+    parsed AS (
+        SELECT
+            source_id,
+            place,
+            time_ns,
+            code,
+            coalesce(TRY_CAST(said['round'] AS INTEGER), 0) + 1 AS launch,
+            TRY_CAST(said['rank'] AS INTEGER) AS rank,
+            TRY_CAST(said['local_rank'] AS INTEGER) AS local_rank,
+            coalesce(said['task'], said['tasks']) AS task,
+            coalesce(said['host'], own_host) AS host,
+            TRY_CAST(said['pid'] AS BIGINT) AS pid,
+            TRY_CAST(said['exit_code'] AS INTEGER) AS exit_code,
+            said['signal'] AS signal,
+            said['type'] AS exception,
+            coalesce(said['cuda'], said['says']) AS says,
+            said['file'] AS file,
+            TRY_CAST(said['line'] AS INTEGER) AS line,
+            said['function'] AS function,
+            said['is_root'] = '1' AS is_root,
+            if(
+                said['why'] = 'out of memory',
+                coalesce(said['of'], if(code = 'task-ended', 'cgroup', 'host')),
+                NULL
+            ) AS memory_of
+        FROM given
+    ),
+    -- A rank's number on its host is its number in the job where one file pairs them so.
+    pairs AS (
+        SELECT source_id, local_rank, min(rank) AS rank
+        FROM parsed
+        WHERE rank IS NOT NULL AND local_rank IS NOT NULL
+        GROUP BY source_id, local_rank
+        HAVING count(DISTINCT rank) = 1
+    ),
+    ranked AS (
+        SELECT
+            parsed.* REPLACE (coalesce(parsed.rank, pairs.rank) AS rank),
+            killed.memory_of AS kernel_memory_of
+        FROM parsed
+        LEFT JOIN pairs USING (source_id, local_rank)
+        LEFT JOIN (
+            SELECT pid, host, min(memory_of) AS memory_of
+            FROM parsed
+            WHERE code = 'oom-kill'
+            GROUP BY pid, host
+        ) AS killed
+            ON killed.pid = parsed.pid
+            AND (killed.host = parsed.host OR killed.host IS NULL OR parsed.host IS NULL)
+        WHERE parsed.code <> 'oom-kill'
+    ),
+    processes AS (
+        SELECT
+            launch,
+            rank,
+            -- Where no rank is known each line is a process of its own, but for what a launcher
+            -- says of one of its workers.
+            if(rank IS NULL, source_id, -1) AS file_key,
+            if(rank IS NULL, coalesce(local_rank, -1 - place), -1) AS line_key,
+            any_value(local_rank ORDER BY place) AS local_rank,
+            any_value(task ORDER BY place) AS task,
+            any_value(host ORDER BY place) AS host,
+            min(time_ns) AS time_ns,
+            any_value(exit_code ORDER BY place) AS exit_code,
+            any_value(signal ORDER BY place) AS signal,
+            any_value(exception ORDER BY place) AS exception,
+            first(says ORDER BY place) FILTER (WHERE exception IS NOT NULL) AS says,
+            first(file ORDER BY place) FILTER (WHERE exception IS NOT NULL) AS file,
+            first(line ORDER BY place) FILTER (WHERE exception IS NOT NULL) AS line,
+            first(function ORDER BY place) FILTER (WHERE exception IS NOT NULL) AS function,
+            coalesce(bool_or(is_root), false) AS is_root,
+            bool_or(code IN ('worker-exit', 'worker-failed')) AS is_seen,
+            coalesce(any_value(memory_of), any_value(kernel_memory_of)) AS memory_of,
+            min_by(source_id, place) AS source_id,
+            min(place) AS place
+        FROM ranked
+        GROUP BY launch, rank, file_key, line_key
+    ),
+    -- What a launcher saw end with an exception that stands behind no rank: the only one, or the
+    -- only one that is no loss of a peer.
+    nameless AS (
+        SELECT
+            launch,
+            source_id,
+            min_by(exception, place) AS exception,
+            arg_min_null(says, place) AS says,
+            arg_min_null(file, place) AS file,
+            arg_min_null(line, place) AS line,
+            arg_min_null(function, place) AS function
+        FROM (
+            SELECT
+                *,
+                coalesce(says IN ('peer_lost', 'timeout'), false) AS is_late,
+                bool_and(coalesce(says IN ('peer_lost', 'timeout'), false)) OVER (
+                    PARTITION BY launch, source_id
+                ) AS are_all_late
+            FROM processes
+            WHERE rank IS NULL AND local_rank IS NULL AND exception IS NOT NULL
+        )
+        WHERE are_all_late OR NOT is_late
+        GROUP BY launch, source_id
+        HAVING count(DISTINCT concat_ws(' ', exception, says, file, line)) = 1
+    ),
+    filled AS (
+        SELECT
+            p.* REPLACE (
+                coalesce(p.exception, n.exception) AS exception,
+                if(p.exception IS NULL, n.says, p.says) AS says,
+                if(p.exception IS NULL, n.file, p.file) AS file,
+                if(p.exception IS NULL, n.line, p.line) AS line,
+                if(p.exception IS NULL, n.function, p.function) AS function
+            )
+        FROM processes AS p
+        LEFT JOIN nameless AS n
+            ON n.launch = p.launch
+            AND n.source_id = p.source_id
+            AND p.is_seen
+            AND p.exit_code = 1
+            AND p.exception IS NULL
+    ),
+    last_steps AS (
+        SELECT source_id, max(place) AS place
+        FROM job_step
+        GROUP BY source_id
+    )
+SELECT
+    f.launch,
+    f.rank,
+    f.local_rank,
+    f.task,
+    f.host,
+    f.time_ns,
+    if(f.signal IS NULL, f.exit_code, NULL) AS exit_code,
+    f.signal,
+    f.exception,
+    f.says,
+    f.file,
+    f.line,
+    f.function,
+    CASE
+        WHEN f.memory_of IS NOT NULL THEN 'nothing'
+        -- An exception that it had before it was terminated says more than the signal.
+        WHEN f.says IN ('peer_lost', 'timeout') THEN f.says
+        WHEN f.exception = 'KeyboardInterrupt' THEN 'terminated'
+        WHEN f.exception IS NOT NULL THEN 'nothing'
+        WHEN f.signal IN ('SIGTERM', 'SIGINT') OR f.exit_code IN (130, 143) THEN 'terminated'
+        ELSE 'nothing'
+    END AS follows,
+    f.is_root,
+    f.memory_of,
+    coalesce(last_steps.place > f.place, false) AS is_resumed,
+    f.source_id,
+    f.place
+FROM filled AS f
+LEFT JOIN last_steps USING (source_id)
+ORDER BY f.launch, f.rank, f.source_id, f.place;

@@ -1,0 +1,158 @@
+"""What ended a job, read from its output: real logs of torchrun, and lines of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nccl_logs
+
+LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
+SECRET = "PLANTEDSECRET0123456789"  # noqa: S105  # what the recorded program put into its exception
+
+
+def events(text: str | bytes) -> list[dict[str, Any]]:
+    rows = nccl_logs.read(text).tables.get("log_event", [])
+    return [{"code": r["code"], **dict(f.split("=", 1) for f in r["fields"])} for r in rows]
+
+
+@pytest.mark.parametrize("path", sorted(LOGS.glob("*.log")), ids=lambda p: p.stem)
+def test_a_real_log_keeps_types_and_places_and_no_text(path: Path) -> None:
+    sink = nccl_logs.read_file(path)
+    rows = sink.tables["log_event"]
+    assert {r["code"] for r in rows} <= {"python-exception", "worker-exit", "worker-failed"}
+    assert SECRET not in sink.everything
+    assert not sink.counts.get("torn_traceback")
+
+
+def test_torchrun_s_summary_and_each_rank_s_traceback_are_read() -> None:
+    rows = nccl_logs.read_file(LOGS / "torchrun-raise.log").tables["log_event"]
+    told = [(r["place"], r["code"], r["fields"][1:]) for r in rows]
+    assert told[0] == (
+        26, "python-exception",
+        ["rank=2", "type=ValueError", "file=train.py", "line=6", "function=faulty_loss"],
+    )  # fmt: skip
+    assert [f[0:3] for _, c, f in told if c == "python-exception"][1:] == [
+        [f"rank={r}", "type=RuntimeError", "says=peer_lost"] for r in (1, 3)
+    ]
+    assert [f for _, c, f in told if c == "worker-failed"] == [
+        *([f"rank={r}", f"local_rank={r}", "signal=SIGTERM", f"pid={p}"]
+          for r, p in ((0, 15514), (1, 15531), (3, 15533))),
+        ["rank=2", "local_rank=2", "exit_code=1", "pid=15532", "is_root=1"],
+    ]  # fmt: skip
+    assert {r["time_ns"] for r in rows} == {None, 1_795_403_144 * 10**9}
+
+
+def test_launches_of_one_file_are_told_apart() -> None:
+    rows = nccl_logs.read_file(LOGS / "torchrun-restarted-in-vain.log").tables["log_event"]
+    rounds = [(r["fields"][0], r["code"]) for r in rows]
+    assert rounds[:4] == [("round=0", "python-exception")] * 3 + [("round=0", "worker-exit")]
+    assert {r for r, _ in rounds[4:]} == {"round=1"}
+
+
+def test_a_traceback_in_the_summary_is_its_worker_s() -> None:
+    rows = nccl_logs.read_file(LOGS / "torchrun-record.log").tables["log_event"]
+    (inside,) = [r for r in rows if r["code"] == "python-exception" and r["place"] == 111]
+    assert inside["fields"][:4] == [
+        "round=0", "rank=1", "type=RuntimeError", "says=peer_lost",
+    ]  # fmt: skip
+
+
+CHAINED = """Traceback (most recent call last):
+  File "/job/data.py", line 3, in load
+    return cache[key]
+KeyError: 'secret'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/job/train.py", line 9, in <module>
+    load()
+  File "/venv/lib/python3.11/site-packages/lib.py", line 1, in f
+    raise x
+job.errors.DataError: no key secret
+"""
+
+
+def test_of_a_chain_the_first_exception_counts() -> None:
+    assert events(CHAINED) == [
+        {"code": "python-exception", "round": "0", "type": "KeyError", "file": "data.py",
+         "line": "3", "function": "load"}
+    ]  # fmt: skip
+
+
+def test_the_place_is_the_program_s_own_last_frame() -> None:
+    (one,) = events(CHAINED.partition("occurred:\n\n")[2])
+    assert (one["type"], one["file"], one["line"]) == ("job.errors.DataError", "train.py", "9")
+
+
+def test_tracebacks_printed_into_each_other_are_taken_apart_by_rank() -> None:
+    def of(rank: int, kind: str) -> list[str]:
+        return [f"[rank{rank}]: {line}" for line in (
+            "Traceback (most recent call last):", '  File "a.py", line 1, in f', "    g()",
+            f"{kind}: x")]  # fmt: skip
+
+    pairs = zip(of(0, "KeyError"), of(1, "ValueError"), strict=True)
+    found = events("\n".join(line for pair in pairs for line in pair))
+    assert [(e["rank"], e["type"]) for e in found] == [("0", "KeyError"), ("1", "ValueError")]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            "srun: error: gpu-12: task 3: Out Of Memory",
+            {"code": "task-ended", "host": "gpu-12", "tasks": "3", "signal": "SIGKILL",
+             "why": "out of memory"},
+        ),
+        (
+            "srun: error: gpu-12: tasks 0-2,5: Exited with exit code 143",
+            {"code": "task-ended", "host": "gpu-12", "tasks": "0-2,5", "exit_code": "143"},
+        ),
+        (
+            "slurmstepd: error: *** STEP 77.0 ON gpu-12 CANCELLED AT 2024-05-01T10:00:00 DUE TO "
+            "TIME LIMIT ***",
+            {"code": "job-cancelled", "host": "gpu-12", "why": "time limit"},
+        ),
+        (
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=77.0. Some of the step tasks "
+            "have been OOM Killed.",
+            {"code": "task-ended", "signal": "SIGKILL", "why": "out of memory"},
+        ),
+        (
+            "[ 9913.2] Memory cgroup out of memory: Killed process 4242 (python3) total-vm:9kB, "
+            "anon-rss:1024kB, file-rss:0kB",
+            {"code": "oom-kill", "pid": "4242", "signal": "SIGKILL", "why": "out of memory",
+             "of": "cgroup", "anonymous_bytes": "1048576"},
+        ),
+        (
+            "[rank1]: Fatal Python error: Segmentation fault",
+            {"code": "fatal-signal", "rank": "1", "signal": "SIGSEGV"},
+        ),
+    ],
+)  # fmt: skip
+def test_lines_of_schedulers_and_kernels(line: str, told: dict[str, str]) -> None:
+    assert events(line + "\n") == [told | {"round": "0"}]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "INFO: Killed processes are restarted",
+        "srun: error: Unable to create step",
+        "Failures: 0 of 12 tests",
+        "slurmstepd: info: fine",
+        "loss (exitcode: none)",
+    ],
+)
+def test_other_lines_are_nothing(line: str) -> None:
+    assert events(line + "\n") == []
+
+
+def test_a_traceback_without_its_end_is_counted_and_a_long_one_ends() -> None:
+    cut = nccl_logs.read("Traceback (most recent call last):\n" + '  File "a.py", line 1, in f\n')
+    assert cut.counts["torn_traceback"] == 1
+    endless = "Traceback (most recent call last):\n" + "  more\n" * 5000
+    assert nccl_logs.read(endless).counts["torn_traceback"] == 1

@@ -1,0 +1,129 @@
+"""first-failure: who ended on its own, who only followed, and what is not said of anybody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tracekit.findings import Finding, Severity
+from tracekit.rules import rule
+from tracekit.rules.base import Facts, JobFacts, RuleOutcome
+
+Row = dict[str, Any]
+BASE: Row = dict.fromkeys(
+    ("rank", "local_rank", "task", "host", "time_ns", "exit_code", "signal", "exception", "says",
+     "file", "line", "function", "memory_of")
+) | {"launch": 1, "is_root": False, "is_resumed": False, "source_id": 0, "place": 1}  # fmt: skip
+
+
+def failed(rank: int | None, follows: str = "nothing", **more: Any) -> Row:
+    return BASE | {"rank": rank, "follows": follows, "place": 10 + (rank or 0)} | more
+
+
+def ended(rank: int) -> Row:
+    return failed(rank, "terminated", signal="SIGTERM")
+
+
+def asked(*rows: Row, **others: list[Row]) -> RuleOutcome:
+    return rule("first-failure").run(Facts(rows={"failures": rows, **others}))
+
+
+def found(*rows: Row) -> list[Finding]:
+    return list(asked(*rows).findings)
+
+
+RAISED = failed(
+    2, exception="ValueError", file="train.py", line=6, function="loss", is_root=True, exit_code=1
+)
+
+
+def test_the_rank_that_raised_is_named_and_those_that_followed_are_not() -> None:
+    (finding,) = found(ended(0), failed(1, "peer_lost", exception="RuntimeError"), RAISED, ended(3))
+    assert finding.scope.ranks == (2,)
+    assert finding.severity == Severity.CRITICAL
+    assert finding.summary == (
+        "Rank 2 failed first: ValueError in train.py, line 6 (loss). Ranks 0-1,3 only followed."
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "says", "owner"),
+    [
+        (failed(1, signal="SIGKILL"), "ended by SIGKILL, which its launcher did not send",
+         "platform"),
+        (failed(1, signal="SIGKILL", memory_of="cgroup"), "the memory of its cgroup ran out",
+         "platform"),
+        (failed(1, exit_code=137), "it ended with exit code 137", "model"),
+        (failed(1, exception="torch.OutOfMemoryError", says="gpu_memory", file="a.py", line=3),
+         "torch.OutOfMemoryError in a.py, line 3; GPU memory ran out", "model"),
+        (failed(1, exception="RuntimeError", says="uncorrectable ECC error"),
+         "RuntimeError; uncorrectable ECC error", "hardware"),
+        (failed(1, signal="SIGSEGV"), "ended by SIGSEGV", "framework"),
+    ],
+)  # fmt: skip
+def test_how_it_ended_is_said_and_whose_it_is(row: Row, says: str, owner: str) -> None:
+    (finding,) = found(row, ended(0))
+    assert says in finding.summary
+    assert finding.owner == owner
+
+
+def test_those_who_all_lost_a_peer_name_nobody() -> None:
+    rows = [failed(r, "peer_lost", exception="RuntimeError", is_root=r == 0) for r in range(4)]
+    (finding,) = found(*rows)
+    assert finding.scope.ranks == ()
+    assert finding.severity == Severity.MINOR
+    assert "does not say so" in finding.summary
+
+
+def test_of_two_hosts_the_earlier_one_s_is_the_first() -> None:
+    early = failed(9, host="b", signal="SIGKILL", is_root=True, time_ns=4, source_id=1)
+    late = failed(1, host="a", exit_code=1, is_root=True, time_ns=7)
+    (finding,) = found(late, early)
+    assert (finding.scope.ranks, finding.scope.hosts) == ((9,), ("b",))
+
+
+def test_of_two_hosts_in_one_second_both_are_candidates_and_nobody_is_named() -> None:
+    one = failed(9, host="b", signal="SIGKILL", is_root=True, time_ns=4, source_id=1)
+    (finding,) = found(failed(1, host="a", exit_code=1, is_root=True, time_ns=4), one)
+    assert finding.scope.ranks == ()
+    assert finding.candidates.ranks == (1, 9)
+
+
+def test_what_the_launcher_saw_first_goes_before_what_stands_first() -> None:
+    (finding,) = found(failed(0, exception="KeyError", place=1), RAISED)
+    assert finding.scope.ranks == (2,)
+
+
+def test_a_failure_that_a_restart_outlived_is_not_critical_and_each_launch_has_its_own() -> None:
+    first = RAISED | {"is_resumed": True}
+    (outlived,) = found(first)
+    assert outlived.severity == Severity.MAJOR
+    again = failed(3, exception="KeyError", launch=2, place=99)
+    last, before = found(first, again)
+    assert (last.scope.ranks, last.severity) == ((3,), Severity.CRITICAL)
+    assert "in launch 2 of 2" in last.summary
+    assert (before.scope.ranks, before.severity) == ((2,), Severity.MAJOR)
+
+
+def test_the_same_again_and_again_is_one_finding() -> None:
+    assert len(found(RAISED, RAISED | {"launch": 2}, RAISED | {"launch": 3})) == 1
+
+
+def test_a_process_without_a_number_is_told_by_what_is_known() -> None:
+    (finding,) = found(failed(None, task="3", host="gpu-7", signal="SIGKILL", memory_of="cgroup"))
+    assert finding.summary.startswith("Task 3 on gpu-7 failed first: killed because the memory")
+    assert finding.scope.hosts == ("gpu-7",)
+
+
+def test_terminations_alone_are_told_and_blame_nobody() -> None:
+    (finding,) = found(ended(0), ended(1))
+    assert finding.scope.ranks == ()
+
+
+def test_a_log_without_a_failure_is_fine_and_without_a_log_nothing_is_known() -> None:
+    log = asked(job_step_summary=[{"steps_count": 9}])
+    assert (log.findings, log.not_checked, log.is_applicable) == ((), (), True)
+    assert [n.rule for n in asked().not_checked] == ["first-failure"]
+    traces = Facts(job=JobFacts(hosts={0: "a"}))
+    assert not rule("first-failure").run(traces).is_applicable

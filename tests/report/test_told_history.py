@@ -71,5 +71,7 @@ def test_beside_traces_the_log_says_where_in_the_job_they_lie(tmp_path: Path) ->
     first = int(told.partition("profiled: steps ")[2].partition("-")[0])
     assert first == pytest.approx(before + 1, abs=1)
     alone = api.open(HEALTHY).diagnose()
-    assert alone.document.verdict == report.document.verdict
+    # One more rule could look, at what ended the job: the count in the sentence is another.
+    assert alone.document.verdict.kind == report.document.verdict.kind == "inherent"
+    assert not report.document.findings
     assert "training log" not in "   ".join(alone.notes.data_lines)

@@ -72,7 +72,7 @@ A RANK'S  compute 50 %   communication not hidden 40 %   copies 3.3 %   idle 6.7
 NOT CHECKED  gc-pause; GPU health; 3 more  ->  tracekit capture --what profiler,dcgm,nic,nccl,host
              collective-hang: needs collectives matched across ranks, Flight Recorder or a
              watchdog's log
-             22 more rules: --all
+             23 more rules: --all
 MORE      tracekit show run1 F1    tracekit explain dataloader-stall
 """
 
@@ -82,7 +82,7 @@ job  steps 1-10  2026-07-21 03:01:07-03:01:08 UTC  4 of 4 ranks, 2 hosts; 4 kine
 VERDICT   Nothing to fix: 100 ms a step; 1 of RULES_COUNT rules could look and found no fault.
 NOT CHECKED  MISSING rules for want of inputs (dataloader-stall, checkpoint-stall, gc-pause, \
 sync-stall
-             and 23 more); 2 are not built yet: --all
+             and 24 more); 2 are not built yet: --all
 """.replace("RULES_COUNT", str(len(RULES))).replace("MISSING", str(len(RULES) - 1))
 
 

@@ -522,7 +522,12 @@ class RuleOutcome:
     looked at nothing and lacks nothing."""
 
 
-Topic = Literal["GPU health", "links, packet loss, pause", "NCCL's transports and choices"]
+Topic = Literal[
+    "GPU health",
+    "links, packet loss, pause",
+    "NCCL's transports and choices",
+    "the job's history",
+]
 Effect = Literal[
     "waiting",  # others wait for it in communication
     "lateness",  # its ranks enter collectives late

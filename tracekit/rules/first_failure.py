@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracekit.findings import Candidates, Evidence, Finding, Owner, Scope, Severity
-from tracekit.rules.base import NOT_APPLICABLE, Facts, Row, Rule, RuleOutcome, Thresholds
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds
 from tracekit.wording import ranges, safe
 
 NEEDS = "the output of the job's launcher or scheduler to its end"
@@ -58,7 +58,7 @@ def evaluate(facts: Facts, limits: FirstFailureThresholds) -> RuleOutcome:
     if not rows:
         if facts.of("job_step_summary"):
             return RuleOutcome()  # a log, and no failure in it
-        return NOT_APPLICABLE if facts.ranks else facts.lacking(NEEDS)
+        return facts.lacking(NEEDS)
     findings: dict[str, Finding] = {}
     last = max(row["launch"] for row in rows)
     for launch in sorted({row["launch"] for row in rows}, reverse=True):
@@ -215,5 +215,5 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs=NEEDS,
-    reads_other_files=True,
+    topic="the job's history",
 )

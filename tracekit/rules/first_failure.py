@@ -31,7 +31,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracekit.findings import Candidates, Evidence, Finding, Owner, Scope, Severity
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome, Thresholds
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.thresholds import Thresholds
 from tracekit.wording import ranges, safe
 
 NEEDS = "the output of the job's launcher or scheduler to its end"

@@ -28,7 +28,6 @@ Source
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tracekit.findings import Candidates, Evidence, Finding, Owner, Scope, Severity
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
@@ -48,7 +47,6 @@ _OWNERS: dict[str, Owner] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
 class FirstFailureThresholds(Thresholds):
     """None: who ended on its own did so, or did not."""
 

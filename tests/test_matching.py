@@ -149,6 +149,33 @@ def test_listed_groups_are_told_apart_by_who_waits_for_whom() -> None:
     assert places == [(0, 0), (1, 0), (0, 1), (1, 1)]
 
 
+@pytest.mark.parametrize("is_world", [False, True])
+def test_calls_that_fit_all_ranks_too_are_of_the_one_dimension_that_can_be(is_world: bool) -> None:
+    """Two shards of two ranks, replicated; ranks 0 and 1 come 20 ms late, side by side. What each
+    reduces with its replica ends alike on all four. Shards have their lanes; ranks 2 and 3 would
+    wait for nobody. Where the ranks that are late are of one dimension's groups each, these calls
+    are theirs; where a rank of every group waits for others outside, they are nobody's."""
+    groups, rows = [], []
+    for number, (name, members) in enumerate(
+        (("default_pg", [0, 1, 2, 3]), ("mesh_shard", [0, 1]), ("mesh_shard", [2, 3]),
+         ("mesh_replicate", [0, 2]), ("mesh_replicate", [1, 3]))
+    ):  # fmt: skip
+        groups += [listed(r, members, f"{number}", name) for r in members]
+    for seed, members in enumerate(([0, 1], [2, 3])):
+        rows += lockstep(members, 30, seed, stream=7)
+    late = [0] if is_world else [0, 1]
+    for index in range(30):
+        now = 40.0 * index
+        for rank in range(4):
+            start = now + (20 if rank in late else 0) + 0.001 * ((index * 7 + rank * 3) % 5)
+            # Ends scatter alike between any two ranks.
+            end = now + 20.5 + 0.01 * ((index * (3 + 2 * rank) + rank) % 7)
+            rows.append(call(rank, 100 + index, start, end, stream=9))
+    result = run(rows, 4, groups)
+    found = {tuple(g["ranks"]) for g in result["comm_group"].to_pylist() if g["ranks"]}
+    assert found == {(0, 1), (2, 3)} | (set() if is_world else {(0, 2), (1, 3)})
+
+
 def stepwise(calls_ms: Sequence[float]) -> list[Row]:
     """Six steps of 100 ms in which two ranks reduce equal messages at these times."""
     rows = []

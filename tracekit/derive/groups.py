@@ -4,7 +4,9 @@ gloo names no group: its only identity is the worker thread. Old NCCL traces hav
 there the stream stands in. The members' calls decide: they must agree in order, operation, size
 and type, and nobody may leave a synchronising operation before the last member has entered.
 Groups that the traces list (``distributedInfo.pg_config``) are tried; without a list, the whole
-world is, and then groups that form by themselves. What fits two groups equally fits none.
+world is, and then groups that form by themselves. What fits two groups equally fits none, but for
+the group of all ranks, which every job has whether it is used or not: what fits it and the groups
+of one dimension alike is theirs, unless they end only when a rank outside has come.
 """
 
 from __future__ import annotations
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 
 CLEAR_RATIO = 0.5
 """A group fits a lane best if its ends scatter less than this share of the next best group's."""
+
+MAX_TAIL_RATIO = 10
+"""A call is a listed group's if it ends, after its last member has come, within so many times what
+it ends in after the last of all ranks has: more, and it has waited for somebody outside."""
 
 MAX_NODES = 128
 """Lanes beyond which groups are not searched for pair by pair."""
@@ -140,6 +146,18 @@ class _Guess:
     lanes: dict[int, Lane]
     scatter_ns: float
 
+    def tail_ns(self, calls: Calls) -> float | None:
+        """From the last member's entry to the first one's end, mean; None where members are on
+        several clocks, or made different numbers of calls."""
+        import numpy as np
+
+        lanes = list(self.lanes.values())
+        if len({lane.clock_id for lane in lanes}) > 1 or len({len(x.rows) for x in lanes}) > 1:
+            return None
+        entered = np.max([calls["start_ns"][lane.rows] for lane in lanes], axis=0)
+        left = np.min([calls["end_ns"][lane.rows] for lane in lanes], axis=0)
+        return float(np.maximum(left - entered, 0).mean())
+
 
 def _of_listed(
     calls: Calls, pooled: dict[int, list[Lane]], listed: Sequence[Group], taken: set[int]
@@ -169,7 +187,41 @@ def _of_listed(
         if all(guess.scatter_ns < CLEAR_RATIO * r.scatter_ns for r in rivals.values()):
             taken |= {id(lane) for lane in guess.lanes.values()}
             communicators.append(_joined(guess.lanes, guess.group, "behaviour"))
+    done = {c.group_id for c in communicators}
+    for guess in _rather_than_all(calls, guesses, set(pooled), done):
+        if taken.isdisjoint(id(lane) for lane in guess.lanes.values()):
+            taken |= {id(lane) for lane in guess.lanes.values()}
+            communicators.append(_joined(guess.lanes, guess.group, "behaviour"))
     return communicators
+
+
+def _rather_than_all(
+    calls: Calls, guesses: Sequence[_Guess], everybody: set[int], done: set[str]
+) -> list[_Guess]:
+    """Groups of the one dimension whose calls the lanes can be that fit all ranks as well.
+
+    Ranks that are late together, all of a host, leave no other mark: their calls end alike. Groups
+    that are ``done`` have their lanes already.
+    """
+    found: list[_Guess] = []
+    for whole in guesses:
+        tail_ns = whole.tail_ns(calls) if set(whole.group.ranks) == everybody else None
+        if tail_ns is None:
+            continue
+        dimensions: dict[str, list[_Guess]] = defaultdict(list)
+        for guess in guesses:
+            is_part = set(guess.group.ranks) < everybody and guess.group.group_id not in done
+            if is_part and all(whole.lanes[r] is lane for r, lane in guess.lanes.items()):
+                dimensions[guess.group.description or ""].append(guess)
+        fitting = [
+            parts
+            for parts in dimensions.values()
+            if sorted(r for part in parts for r in part.lanes) == sorted(everybody)
+            and all((part.tail_ns(calls) or 0.0) <= MAX_TAIL_RATIO * tail_ns for part in parts)
+        ]
+        if len(fitting) == 1:
+            found += fitting[0]
+    return found
 
 
 def _guess(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from late_jobs import MakeJob, late_job, part
+from late_jobs import MS, MakeJob, late_job, late_step, part
 
 from excess_rules import MORE, PAUSE, PAUSED, SLOWER, facts_of
 from tracekit.findings import Severity
@@ -38,6 +38,54 @@ def test_a_pause_that_moves_about_comes_from_outside(make_job: MakeJob) -> None:
 )
 def test_what_is_no_pause(make_job: MakeJob, row: dict[str, Any]) -> None:
     assert PAUSE.run(facts_of(make_job, row)) == RuleOutcome()
+
+
+def by_turns(make_job: MakeJob, ms: float, kind: str = "pause") -> Any:
+    """Of four ranks another one delays each step by so many ms of 100, and has nothing recorded."""
+    job = late_job(make_job, {})
+    job.rows["late_steps"] = [late_step(step % 4, step, ms) for step in job.steps]
+    job.rows["excess"] = []
+    for rank in range(4):
+        steps = [step for step in job.steps if step % 4 == rank]
+        mean = ms * len(steps) / len(job.steps)
+        row = part(
+            kind, "between forward and backward", ms=mean, steps=steps, over_usual_ns=mean * MS
+        )
+        job.rows["excess"].append({**row, "rank": rank})
+    for row in job.rows["straggler"]:
+        row["lateness_ratio"] = 0.25
+    for step in job.steps:
+        for rank in range(4):
+            job.add(rank, step, "idle" if rank == step % 4 else "exposed_comm", int(ms))
+    return job
+
+
+def test_ranks_that_stand_still_by_turns_are_named_together(make_job: MakeJob) -> None:
+    (found,) = PAUSE.run(by_turns(make_job, 50).facts()).findings
+    assert found.scope.ranks == (0, 1, 2, 3)
+    assert found.impact.s_per_step == pytest.approx(0.050)
+    assert "stand still by turns, for up to 50" in found.summary
+    assert "each rank runs at a time of its own" in found.summary
+
+
+@pytest.mark.parametrize("kind", ["operator", "range", "between"])
+def test_ranks_that_take_turns_at_work_do_not_stand_still(make_job: MakeJob, kind: str) -> None:
+    """Batches and layers of random length make one rank or another late as well."""
+    assert PAUSE.run(by_turns(make_job, 50, kind).facts()) == RuleOutcome()
+
+
+def test_short_turns_and_rare_ones_are_silent(make_job: MakeJob) -> None:
+    assert PAUSE.run(by_turns(make_job, 5).facts()) == RuleOutcome()
+    rare = by_turns(make_job, 90)
+    rare.rows["late_steps"] = rare.rows["late_steps"][:1]
+    assert PAUSE.run(rare.facts()) == RuleOutcome()
+
+
+def test_pauses_that_are_in_every_step_alike_are_no_turns(make_job: MakeJob) -> None:
+    job = by_turns(make_job, 50)
+    for row in job.rows["excess"]:
+        row["over_usual_ns"] = 0
+    assert PAUSE.run(job.facts()) == RuleOutcome()
 
 
 def test_a_pause_that_delays_nobody_is_silent(make_job: MakeJob) -> None:

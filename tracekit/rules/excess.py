@@ -8,6 +8,7 @@ no answer covers half of the delay there is none.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -202,6 +203,29 @@ def where_it_lies(
     return None
 
 
+def passing_pauses(facts: Facts) -> dict[int, list[Row]]:
+    """By rank, stretches of its loop with nothing recorded that come and go: neither its peers have
+    them in those steps nor itself in the others. Not those in a range beside the training."""
+    limits = facts.limits(ExcessThresholds)
+    found: dict[int, list[Row]] = defaultdict(list)
+    for row in facts.of(QUERY):
+        if row["kind"] != "pause" or row["peers"] != "stage" or row["excess_ns"] is None:
+            continue
+        excess_ns = float(row["excess_ns"])
+        is_passing = float(row["over_usual_ns"]) >= limits.min_place_ratio * excess_ns
+        if is_passing and excess_ns > limits.min_excess_mads * float(row["spread_ns"]):
+            reason = class_of(str(row["path"]).split("/"), _own_names(facts))
+            if reason not in BESIDE_TRAINING:
+                found[int(row["rank"])].append(row)
+    return found
+
+
+def _own_names(facts: Facts) -> list[tuple[str, str]]:
+    """What the job description says of ranges."""
+    entries = facts.description.range if facts.description else ()
+    return [(entry.name, entry.kind) for entry in entries if entry.kind]
+
+
 def _made(
     facts: Facts, rank: int, rows: Sequence[Row], delay_ns: float, limits: ExcessThresholds
 ) -> Excess:
@@ -218,13 +242,11 @@ def _made(
     def in_them(column: str) -> float:
         return sum(float(r[column]) * int(r["steps_count"]) for r in within) / len(steps)
 
-    entries = facts.description.range if facts.description else ()
-    own = [(entry.name, entry.kind) for entry in entries if entry.kind]
     return Excess(
         rank=rank,
         nature=_nature(inside, limits),
         path=path,
-        reason=class_of(path.split("/"), own) if path else None,
+        reason=class_of(path.split("/"), _own_names(facts)) if path else None,
         rows=tuple(inside),
         total_ns=_total(inside),
         steps=steps,

@@ -7,7 +7,8 @@ How it shows
     The rank enters collectives last by its own doing (as for late-rank), and half or more of that
     delay are stretches without operator, call or range, a hundredth of a step or longer, that its
     peers do not have in the same steps. The finding says between which events they lie, how long
-    they are and in which steps.
+    they are and in which steps. Or no rank is later than the others over the whole window, but in
+    many steps one or another stands still so: then all of these are named together.
 
 Why it hurts
     All ranks wait until it goes on.
@@ -16,7 +17,8 @@ Remedy
     A pause that always lies between the same two events is code there: put a range around it
     (torch.profiler.record_function). One that moves about comes from outside that code: Python's
     collector (gc.freeze() after warm-up, collection on all ranks in the same step), swapping, a
-    process that is stopped, a page cache that is written back.
+    process that is stopped, a page cache that is written back. Ranks that stand still by turns cost
+    their sum; a collector that runs on all of them in the same step costs one pause.
 
 When this is wrong
     A profiler that does not record a kind of event (CUDA calls, Python ranges) leaves the same gap;
@@ -30,28 +32,36 @@ Source
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from tracekit.findings import Evidence, Finding
 from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
-from tracekit.rules.excess import Excess, ExcessThresholds, where_it_lies
+from tracekit.rules.excess import Excess, ExcessThresholds, passing_pauses, where_it_lies
 from tracekit.rules.lateness import (
     QUERIES,
     LatenessThresholds,
     LateRank,
+    beyond_typical,
     delay_ns,
     late_finding,
     late_ranks,
     matched_note,
     price,
+    replayed,
     score_evidence,
+    step_delays_ns,
     waiting,
     why_unmatched,
 )
+from tracekit.rules.recurrence import how_often
+from tracekit.rules.steps import StepKey
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import ranks_phrase, seconds
 
 FIXED = "code there that no range names (a collection, a file, a lock)"
 MOVING = "Python's collector, swapping, or the process being stopped: the place changes"
+BY_TURNS = "Python's collector, which each rank runs at a time of its own, or code that takes turns"
 
 
 class HostPauseThresholds(LatenessThresholds, ExcessThresholds):
@@ -68,8 +78,11 @@ def evaluate(facts: Facts, limits: HostPauseThresholds) -> RuleOutcome:
         return facts.lacking(why_unmatched(facts), "profile all ranks in the same steps")
     if not len(facts.steps):
         return facts.lacking(*NO_STEPS)
+    slow = late_ranks(facts, limits)
+    if not slow:
+        return RuleOutcome(findings=_by_turns(facts, limits))
     findings = []
-    for late in late_ranks(facts, limits):
+    for late in slow:
         excess = where_it_lies(facts, late.rank, delay_ns(late))
         if excess is None or excess.nature != "pause" or excess.is_beside_training:
             continue
@@ -77,6 +90,68 @@ def evaluate(facts: Facts, limits: HostPauseThresholds) -> RuleOutcome:
         if _total_ns(pauses) >= limits.min_pause_ratio * delay_ns(late):
             findings.append(_finding(facts, limits, late, excess, pauses))
     return RuleOutcome(findings=tuple(findings))
+
+
+def _by_turns(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
+    """One finding for ranks of which now one and now another stands still; none else."""
+    steps, delays = facts.steps, step_delays_ns(facts)
+    everybody = [int(row["rank"]) for row in facts.of("straggler")]
+    stood: dict[int, list[Row]] = {}
+    turns: dict[StepKey, int] = defaultdict(int)
+    for rank, rows in passing_pauses(facts).items():
+        numbers = {int(step) for row in rows for step in row["steps"]}
+        late, _ = beyond_typical(delays, rank, steps.keys, everybody, limits, facts)
+        for key in late:
+            if key.step in numbers:
+                stood[rank] = rows
+                turns[key] = max(turns[key], delays[key][rank])
+    measured_ns = sum(turns.values()) / len(steps)
+    paused_ns = sum(_total_ns(rows) for rows in stood.values())
+    least = max(limits.min_late_steps_count, limits.persistent_ratio * len(steps))
+    is_much = measured_ns >= limits.min_cost_ratio * steps.step_ns
+    if not (len(stood) > 1 and len(turns) >= least and is_much):
+        return ()
+    if paused_ns < limits.min_pause_ratio * measured_ns:
+        return ()
+    ranks, keys = sorted(stood), sorted(turns)
+    rows = sorted((r for some in stood.values() for r in some), key=lambda r: -r["longest_ns"])
+    longest_s = int(rows[0]["longest_ns"]) / 1e9
+    cost = replayed(facts, ranks, measured_ns, limits)
+    often = how_often([key.step for key in keys], len(steps))
+    return (
+        facts.finding(
+            facts.scope(ranks, keys),
+            f"{ranks_phrase(ranks, facts.ranks)} stand still by turns, for up to "
+            f"{seconds(longest_s)} at a time, and the others wait {waiting(facts, cost)}: nothing "
+            f"recorded {rows[0]['name']} on one rank or another {often}. Compatible with "
+            f"{BY_TURNS}.",
+            (
+                Evidence(
+                    "delay by ranks that stood still, mean of all steady steps",
+                    measured_ns / 1e9,
+                    "s",
+                    threshold=limits.min_cost_ratio * steps.step_ns / 1e9,
+                    query="late_steps",
+                ),
+                Evidence(
+                    "pauses beyond their peers' and their own other steps, mean step",
+                    paused_ns / 1e9,
+                    "s",
+                    threshold=limits.min_pause_ratio * measured_ns / 1e9,
+                    query=EXCESS,
+                    rows=facts.places(rows),
+                ),
+                Evidence("ranks that stood still", len(ranks), "count", query=EXCESS),
+            ),
+            by=("host ranges", "peers"),
+            basis=f"nothing recorded on the ranks that others wait for; {matched_note(facts)}",
+            impact=facts.impact(cost),
+            keys=keys,
+            against=cost.against,
+            confirm=("gc.disable() on all ranks for 50 steps: are the pauses gone?",),
+            remedy=("gc.freeze() after warm-up and collect on all ranks in the same step",),
+        ),
+    )
 
 
 def _total_ns(rows: list[Row]) -> float:
@@ -127,7 +202,7 @@ def _finding(
 
 RULE = Rule(
     name="host-pause",
-    summary="A rank stands still with nothing recorded, and the others wait.",
+    summary="A rank, or one and then another, stands still with nothing recorded, and others wait.",
     owner="platform",
     thresholds=HostPauseThresholds(),
     queries=(*QUERIES, EXCESS),

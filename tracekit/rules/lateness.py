@@ -222,7 +222,7 @@ def _late_alone(
     found = []
     for rank in rest:
         row, its_share = rows[rank], shares[rank] / rest_share
-        late, cost_ns = _beyond_typical(delays, rank, steps.keys, rest, limits, facts)
+        late, cost_ns = beyond_typical(delays, rank, steps.keys, rest, limits, facts)
         cost_ratio = cost_ns / steps.step_ns
         is_late = cost_ratio >= limits.min_cost_ratio and its_share >= _enough(
             1 / len(rest), limits
@@ -491,7 +491,7 @@ def observed_price(facts: Facts, ranks: Sequence[int]) -> Price | None:
         return None
     delays = step_delays_ns(facts)
     measured = max(
-        _beyond_typical(delays, r, steps.keys, everybody, limits, facts)[1] for r in ranks
+        beyond_typical(delays, r, steps.keys, everybody, limits, facts)[1] for r in ranks
     )
     if measured < limits.min_cost_ratio * steps.step_ns or replay.saved_ns(ranks) is None:
         return None
@@ -597,7 +597,7 @@ def step_delays_ns(facts: Facts) -> dict[StepKey, dict[int, int]]:
     return delays
 
 
-def _beyond_typical(
+def beyond_typical(
     delays: Mapping[StepKey, Mapping[int, int]],
     rank: int,
     keys: Sequence[StepKey],

@@ -852,7 +852,8 @@ def test_captures_may_claim_the_same_number() -> None:
         ([5] * 12, 0),
         ([0] * 12, 0),
         ([5, 1, 1, 1, 1, 5, 1, 1, 1, 1], 0),  # what strikes every fifth step struck the first too
-        ([5, 1, 1, 1, 1, 4.5, 1, 1, 1, 1], 1),  # no later step comes near it
+        ([5, 1, 1, 1, 1, 3.9, 1, 1, 1, 1], 1),  # no later step comes near it
+        ([5.6, 5.6, 0.8, 0.8, 0.8, 5.1, 5.1, 0.8, 0.8, 0.8, 4, 4, 0.8, 0.8], 0),  # saves differ
         ([9, 5, 1, 1, 1, 1, 5, 1, 1, 1], 1),
         ([5, 1, 1, 5], 0),
     ],

@@ -151,6 +151,19 @@ def test_a_rank_that_is_late_because_it_left_late_is_a_symptom(make_job: MakeJob
     assert not link_symptoms([own, there], job.facts())[0].explained_by
 
 
+@pytest.mark.parametrize(("step", "is_explained"), [(1, False), (2, True), (3, True), (4, False)])
+def test_what_holds_up_the_end_of_a_step_makes_the_rank_late_in_the_next(
+    make_job: MakeJob, step: int, is_explained: bool
+) -> None:
+    """Rank 2 is late in step 3; a save of the same rank lies in one step or another."""
+    (late,) = LATE.run(late_job(make_job, {2: 25}).facts()).findings
+    late = replace(late, scope=replace(late.scope, steps=((3, 3),)))
+    save = replace(late, rule="checkpoint-stall", id="checkpoint-stall/2")
+    save = replace(save, scope=replace(save.scope, steps=((step, step),)))
+    (symptom,) = link_symptoms([late, save], late_job(make_job, {}).facts())[:1]
+    assert bool(symptom.explained_by) is is_explained
+
+
 def test_where_the_culprit_was_not_captured_no_captured_rank_is_named(make_job: MakeJob) -> None:
     job = late_job(make_job, {})
     job.rows["absent_waits"] = [absent("a", [4, 5, 6], 30), absent("b", [5, 6, 7], 30)]

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 WARMUP_RATIO = 1.10
 """A warm-up step is slower than the steady median by more than this."""
+BACK_RATIO = 0.75
+"""Of what a step is longer: saves and pauses of one kind differ by a quarter in length; a first
+step that compiles or allocates is several times as long as what comes back."""
 WARMUP_WINDOW = 5
 """Steps of the rolling median."""
 WARMUP_SHARE = 3
@@ -103,8 +106,9 @@ def warmup_count(durations: Sequence[float]) -> int:
     steps scatter, the first is nothing special. k is the first step at which the median of five
     steps is within the limit, moved on over steps that are themselves beyond it. If k is more
     than a third of the steps, this is no warm-up and 0 is returned. Nor is a step one that a later
-    step equals (within a tenth): it is not the beginning that makes such steps long, but what comes
-    back, and a fault that struck the first step too must not be thrown out with it.
+    step equals (within a tenth), or comes within a quarter of, counted from the steady median: it
+    is not the beginning that makes such steps long, but what comes back, and a fault that struck
+    the first step too must not be thrown out with it.
 
     With five steps or fewer only the first can be one: when there are three or more, and it is over
     1.10 times each of the others.
@@ -127,9 +131,14 @@ def warmup_count(durations: Sequence[float]) -> int:
         k += 1
     if k > most:
         return 0
-    while k and durations[k - 1] <= WARMUP_RATIO * max(durations[k:]):
+    while k and _comes_back(durations[k - 1], max(durations[k:]), steady):
         k -= 1
     return k
+
+
+def _comes_back(first: float, later: float, steady: float) -> bool:
+    """Whether what made an early step long makes the longest later one so too."""
+    return first <= WARMUP_RATIO * later or later - steady >= BACK_RATIO * (first - steady)
 
 
 def warm_steps(

@@ -127,5 +127,7 @@ def _is_there(cause: Finding, symptom: Finding, facts: Facts) -> bool:
     return bool(hosts) and hosts <= theirs and not (theirs >= everywhere and len(everywhere) > 1)
 
 
-def _is_same_time(finding: Finding, other: Finding) -> bool:
-    return any(a <= d and c <= b for a, b in finding.scope.steps for c, d in other.scope.steps)
+def _is_same_time(cause: Finding, symptom: Finding) -> bool:
+    """Whether one strikes in steps of the other, or in the step before: what holds a rank up at the
+    end of a step, such as a save, makes it late in the next."""
+    return any(a <= d and c <= b + 1 for a, b in cause.scope.steps for c, d in symptom.scope.steps)

@@ -100,7 +100,7 @@ def build(
             if is_checkable(fault, rules) or is_all:
                 cases += _fault_cases(fault, seed, i + j)
             elif i == 0:
-                cases.append(_case(fault, fault.strength, seed, j))
+                cases.append(fault_case(fault, fault.strength, seed, j))
         for j, (one, two) in enumerate(PAIRS):
             if is_all or all(is_checkable(BY_NAME[n], rules) for n in (one, two)):
                 layout = "pp4-m8" if "stage-imbalance" in (one, two) else "ddp-m2"
@@ -115,10 +115,11 @@ def is_checkable(fault: Fault, rules: Sequence[str]) -> bool:
 
 
 def _fault_cases(fault: Fault, seed: int, turn: int) -> list[Case]:
-    return [_case(fault, s, seed, turn + k) for k, s in enumerate(fault.strengths)]
+    return [fault_case(fault, s, seed, turn + k) for k, s in enumerate(fault.strengths)]
 
 
-def _case(fault: Fault, strength: float, seed: int, turn: int) -> Case:
+def fault_case(fault: Fault, strength: float, seed: int, turn: int) -> Case:
+    """A job with one fault; ``turn`` chooses layout and size."""
     layout = fault.layouts[turn % len(fault.layouts)]
     size = _size(turn, layout)
     if fault.is_network:

@@ -224,10 +224,10 @@ def table(judged: Sequence[Judged]) -> list[str]:
     return lines
 
 
-def put(page: str, lines: Sequence[str]) -> str:
+def put(page: str, lines: Sequence[str], heading: str = HEADING) -> str:
     """The page with this section, in the place of an older one or at the end."""
-    section = "\n".join([HEADING, "", *lines]) + "\n"
-    older = re.compile(rf"^{HEADING}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+    section = "\n".join([heading, "", *lines]) + "\n"
+    older = re.compile(rf"^{heading}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
     if older.search(page):
         return older.sub(lambda _: section + "\n", page).rstrip("\n") + "\n"
     return page.rstrip("\n") + "\n\n" + section

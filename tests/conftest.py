@@ -286,9 +286,12 @@ def make_window() -> Callable[..., JobRows]:
     return partial(JobRows, steps_count=2, first_step=0, is_window=True)
 
 
-@pytest.fixture(params=["sqlite3", "adbc"])
+@pytest.fixture(params=soaks.soak(["sqlite3", "adbc"], fast=["sqlite3"]))
 def nsys_reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Which library reads exports, whatever their size: a test that uses this runs with each."""
+    """Which library reads exports, whatever their size: a test that uses this runs with each.
+
+    What both read of every table is asked in ingest/test_nsys_readers.py, by every run.
+    """
     from tracekit.ingest.nsys import database
 
     reader: str = request.param

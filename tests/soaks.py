@@ -20,13 +20,14 @@ def examples(few: int, many: int) -> int:
     return many if _RUN["is_whole"] else few
 
 
-def soak(cases: Iterable[Any], *, fast: Iterable[Any]) -> list[Any]:
+def soak(cases: Iterable[Any], *, fast: Iterable[Any] | int) -> list[Any]:
     """All cases as parameters; those that are not in ``fast`` are marked ``slow``.
 
     For grids whose cases take the same lines of code: ``make test`` has one of each kind, ``make
-    test-all`` and CI all of them.
+    test-all`` and CI all of them. ``fast`` as a number: so many of the first.
     """
-    cases, fast = list(cases), list(fast)
+    cases = list(cases)
+    fast = cases[:fast] if isinstance(fast, int) else list(fast)
     if [case for case in fast if case not in cases]:
         raise ValueError("what is fast must be one of the cases")
     return [

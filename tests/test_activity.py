@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import tracekit
+from soaks import soak
 from tracekit.derive.activity import MAX_P_VALUE, Readings, period_row, rhythm
 
 Floats = NDArray[np.float64]
@@ -55,7 +56,10 @@ def sampled(
     return found
 
 
-@pytest.mark.parametrize(("step_s", "length_s"), [(4.5, 900), (5.3, 900), (8, 900), (30, 3600)])
+@pytest.mark.parametrize(
+    ("step_s", "length_s"),
+    soak([(4.5, 900), (5.3, 900), (8, 900), (30, 3600)], fast=[(4.5, 900), (30, 3600)]),
+)
 def test_the_mean_activity_shows_the_steps(step_s: float, length_s: float) -> None:
     row, starts = period_row(sampled(activity(step_s, length_s)), "sm_active", 1.0)
     assert row["verdict"] == "steps"
@@ -132,7 +136,7 @@ def test_what_does_not_vary_has_no_period() -> None:
     assert (row["verdict"], row["reason"]) == ("none", "SM activity does not vary")
 
 
-@pytest.mark.parametrize("phi", [0.0, 0.5, 0.9, 0.98])
+@pytest.mark.parametrize("phi", soak([0.0, 0.5, 0.9, 0.98], fast=[0.9]))
 def test_noise_that_wanders_has_no_period(phi: float) -> None:
     """Null study: 200 series of 200 samples; at a nominal 1 % at most 8 (chance: 1 in 2,000)."""
     rng = np.random.default_rng(20_261_121)

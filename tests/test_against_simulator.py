@@ -95,7 +95,7 @@ def test_stages_without_a_device_are_balanced_where_the_layout_is(tmp_path: Path
     "layout",
     soak(
         [*SCHEDULES, *(f"{s}-fsdp" for s in SCHEDULES), "tp2-sp-pp2-m8-fsdp", "ep2-pp2-m4"],
-        fast=["pp4-zbh1-m8-titan", "pp2-vpp2-m8-titan-fsdp"],
+        fast=["pp4-zbh1-m8-titan"],
     ),
 )
 def test_the_bubble_is_the_simulators(layout: str, tmp_path: Path) -> None:
@@ -137,7 +137,6 @@ def without_names(folder: Path) -> None:
         ],
         fast=[
             ("pp4-m8-1f1b-titan", None),
-            ("pp4-zbh1-m8-titan", "belongs to neither|different numbers|one kind"),
             ("cp2-fsdp", "ring|first differs|do not come in pairs"),
         ],
     ),
@@ -263,11 +262,7 @@ TWINS = [
     ("fault", "layout", "ranks"),
     soak(
         TWINS,
-        fast=[
-            ("slow-gpu", "ep8", 8),
-            ("slow-host", "tp2", 8),
-            ("allocator-stall", "ddp", 8),
-        ],
+        fast=[("slow-gpu", "ep8", 8), ("allocator-stall", "ddp", 8)],
     ),
 )
 def test_the_replay_without_the_culprit_is_the_twin(
@@ -297,9 +292,7 @@ def test_the_replay_without_the_culprit_is_the_twin(
         assert max(ratios, key=lambda r: ratios[r]) in culprits
 
 
-@pytest.mark.parametrize(
-    "layout", soak(["ddp", "tp4-sp-m2", "tp2-fsdp"], fast=["ddp", "tp4-sp-m2"])
-)
+@pytest.mark.parametrize("layout", soak(["ddp", "tp4-sp-m2", "tp2-fsdp"], fast=["ddp"]))
 def test_a_slow_link_is_priced_where_others_do_the_same(layout: str, tmp_path: Path) -> None:
     """Groups of other ranks say what its transfers should take; where all pass the slow NIC, none.
 
@@ -330,7 +323,7 @@ def test_a_slow_link_is_priced_where_others_do_the_same(layout: str, tmp_path: P
             ("slow-host", "hsdp2"),
             ("none", "ep8"),
         ],
-        fast=[("slow-gpu", "pp4-m8-megatron"), ("none", "ep8")],
+        fast=[("none", "ep8")],
     ),
 )
 def test_the_budget_sums_and_the_culprit_is_priced_as_it_cost(
@@ -422,11 +415,7 @@ SENDS, RING, TOKENS = ("pp", "send"), ("cp", "send"), ("ep", "all_to_all")
             ("tp2-cp2-pp2-m4", 8, (REDUCE, RING, SENDS, ("tp", "all_reduce"))),
             ("tp2-sp-pp2-m4-fsdp", 16, (GATHER, SCATTER, *HALVES, SENDS)),
         ],
-        fast=[
-            ("tp2-sp-pp2-m4-titan", 8, (REDUCE, *HALVES, SENDS)),
-            ("hsdp2-ep2-titan", 8, (*SHARDS, TOKENS, *EXPERTS, ("dp_replicate", "all_reduce"))),
-            ("tp2-cp2-pp2-m4", 8, (REDUCE, RING, SENDS, ("tp", "all_reduce"))),
-        ],
+        fast=[("tp2-sp-pp2-m4-titan", 8, (REDUCE, *HALVES, SENDS))],
     ),
 )
 def test_traffic_is_the_simulators_and_the_layouts(

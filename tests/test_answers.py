@@ -154,7 +154,7 @@ def test_a_report_is_the_same_whatever_was_made_before(
     "job",
     soak(
         sorted(p.parent.name for p in RECORDED.glob("*/truth.json")),
-        fast=["ddp-dataloader-stall", "pp-uneven-stages"],
+        fast=["ddp-dataloader-stall"],
     ),
 )
 def test_a_kept_answer_is_the_answer(job: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import browser
 import tracekit
+from soaks import soak
 from tracekit.dashboards import charts, drawn
 from tracekit.report import build_report
 from tracekit.report.html import to_html
@@ -127,7 +128,7 @@ PAGES: dict[str, Callable[[Path, Any], Path]] = {
 }
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", soak(PAGES, fast=["faulty", "only-counters"]))
 def test_a_page_opens_without_complaint_or_request(
     name: str, chromium: browser.Browser, tmp_path: Path, make_job: Callable[..., Any]
 ) -> None:
@@ -196,7 +197,9 @@ def test_tables_are_sorted_and_searched_by_keyboard(
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)<\\script>\"'\u202e\x1b[31m"
 
 
-@pytest.mark.parametrize("words", [("gemm", "aten::mm"), ("gemm", "aten::mm", "node0")])
+@pytest.mark.parametrize(
+    "words", soak([(("gemm", "aten::mm"),), (("gemm", "aten::mm", "node0"),)], fast=1)
+)
 def test_hostile_names_change_nothing(
     words: tuple[str, ...], chromium: browser.Browser, tmp_path: Path
 ) -> None:

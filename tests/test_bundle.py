@@ -177,6 +177,7 @@ def test_archive_installs_without_network(unpacked: Path, tmp_path: Path) -> Non
     assert place.stdout.startswith(str(tmp_path))
 
 
+@pytest.mark.slow  # a second installation
 def test_damaged_wheel_is_refused_and_nothing_is_left(unpacked: Path, tmp_path: Path) -> None:
     damaged = Path(shutil.copytree(unpacked, tmp_path / unpacked.name))
     (wheel,) = damaged.glob("wheels/tracekit-*.whl")

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from soaks import soak
 from tracekit import api
 from tracekit.clock import Alignment
 from tracekit.simulate import Request, prepare
@@ -77,7 +78,7 @@ def check(run: Path, clocks: Sequence[HostClock]) -> list[int]:
 
 @pytest.mark.parametrize(
     ("layout", "most_ns"),
-    [("fsdp", 200_000), ("tp2-pp2-m2", 5 * MS)],
+    soak([("fsdp", 200_000), ("tp2-pp2-m2", 5 * MS)], fast=[("fsdp", 200_000)]),
 )
 def test_hosts_that_are_50_ms_apart(tmp_path: Path, layout: str, most_ns: int) -> None:
     clocks = [HostClock(0), HostClock(50 * MS), HostClock(-50 * MS), HostClock(50 * MS)]
@@ -175,6 +176,7 @@ def test_among_pods_a_late_rank_is_named_in_a_group_far_from_the_reference(
         assert abs(clocks[a].read(0) - clocks[b].read(0) + corrected) <= error + 1
 
 
+@pytest.mark.slow  # the pods above once more, asked with other errors
 def test_a_late_rank_within_the_error_of_the_pair_is_not_named(
     late_pods: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +190,7 @@ def test_a_late_rank_within_the_error_of_the_pair_is_not_named(
     assert blamed(late_pods, tmp_path / "run") == set()
 
 
+@pytest.mark.slow  # a second job of sixteen ranks
 def test_healthy_pods_blame_nobody(tmp_path: Path) -> None:
     assert pods(tmp_path, "none", 3, skewed(3)) == []
     assert blamed(tmp_path, tmp_path / "run") == set()

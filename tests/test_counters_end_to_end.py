@@ -76,6 +76,7 @@ def test_a_slow_rank_whose_gpu_is_hot_is_a_thermal_problem(slow_gpu: Path, tmp_p
     assert rules["late-rank"].explained_by == (hot.id,)
 
 
+@pytest.mark.slow  # rows of it: tests/rules/test_power_cap.py
 def test_a_power_cap_on_a_gpu_as_fast_as_the_others_is_no_reason(
     slow_gpu: Path, tmp_path: Path
 ) -> None:
@@ -84,12 +85,14 @@ def test_a_power_cap_on_a_gpu_as_fast_as_the_others_is_no_reason(
     assert not [f for f in report.findings if f.rule in ("thermal-throttle", "power-brake")]
 
 
+@pytest.mark.slow  # rows of it: tests/rules
 def test_counters_of_another_day_say_nothing_of_this_job(slow_gpu: Path, tmp_path: Path) -> None:
     report = diagnosed(slow_gpu, tmp_path, scrapes(lead_s=86_400))
     assert report.verdict.finding == "slow-gpu/1"
     assert not [f for f in report.findings if f.rule == "thermal-throttle"]
 
 
+@pytest.mark.slow  # rows of it: tests/rules
 def test_a_hot_gpu_elsewhere_is_not_the_slow_rank_s(slow_gpu: Path, tmp_path: Path) -> None:
     report = diagnosed(slow_gpu, tmp_path, scrapes(hot="trainer-5"))
     rules = {f.rule: f for f in report.findings}

@@ -14,6 +14,7 @@ import pytest
 import samples
 
 import tracekit
+from soaks import soak
 from tracekit.report import Report
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,7 +78,7 @@ def check(job: Path, at: int, percent: int, folder: Path) -> None:
     assert not new, [f.summary for f in report.findings]
 
 
-@pytest.mark.parametrize(("name", "at", "percent"), FAST)
+@pytest.mark.parametrize(("name", "at", "percent"), soak(FAST, fast=1))
 def test_a_cut_file_accuses_nobody_new(name: str, at: int, percent: int, tmp_path: Path) -> None:
     check(RECORDED / name, at, percent, tmp_path)
 

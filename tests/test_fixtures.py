@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from soaks import soak
+
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 RECORDED = FIXTURES / "recorded"
 CASES = sorted(p.name for p in RECORDED.iterdir() if p.is_dir())
@@ -135,7 +137,7 @@ def test_every_case_is_listed() -> None:
     assert set(HEALTHY) <= set(CASES)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", soak(CASES, fast=3))
 def test_truth_has_the_schema(case: str) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads((FIXTURES / "truth.schema.json").read_text())
@@ -177,7 +179,7 @@ def test_files_beside_the_traces(case: str) -> None:
         assert words in readme
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", soak(CASES, fast=3))
 def test_traces_are_whole(case: str) -> None:
     facts = truth(case)
     assert sorted(ranks(case)) == list(range(facts["world_size"]))
@@ -191,7 +193,7 @@ def test_traces_are_whole(case: str) -> None:
         assert document(path)["host_name"] == "host0"
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", soak(CASES, fast=3))
 def test_traces_name_no_machine(case: str) -> None:
     absolute = re.compile(rb'"/|[( ,:]/(?:work|tmp|home|root|usr|opt|mnt|Users)\b')
     for path in (RECORDED / case).iterdir():

@@ -158,7 +158,11 @@ NO_HANG: list[dict[str, Any]] = [
     ("counts", "options"),
     soak(
         [(counts, options) for counts in (ONE_AWAY, ALL_ASKED) for options in NO_HANG],
-        fast=[*((ONE_AWAY, options) for options in NO_HANG), (ALL_ASKED, {"still_s": 29})],
+        fast=[
+            (ONE_AWAY, {"still_s": 29}),
+            (ONE_AWAY, {"op": "wait"}),
+            (ALL_ASKED, {"still_s": 29}),
+        ],
     ),
 )
 def test_open_calls_alone_are_no_hang(
@@ -200,7 +204,7 @@ def test_ranks_that_wait_for_each_other_are_not_named(tmp_path: Path) -> None:
     assert "who holds up whom cannot be told" in finding.summary
 
 
-@pytest.mark.parametrize("nccl", ["none", "info"])
+@pytest.mark.parametrize("nccl", soak(["none", "info"], fast=["info"]))
 def test_a_simulated_hang_is_found_with_and_without_logs(tmp_path: Path, nccl: str) -> None:
     write(
         bare("collective-hang", 5, "", 6, nccl=nccl),
@@ -258,7 +262,7 @@ def test_calls_without_payloads_are_of_the_one_communicator(tmp_path: Path) -> N
     assert "no rank communicates in the last 6" in " ".join(report.to_text().split())
 
 
-@pytest.mark.parametrize("layout", ["tp2", "fsdp", "pp2-m4"])
+@pytest.mark.parametrize("layout", soak(["tp2", "fsdp", "pp2-m4"], fast=["tp2"]))
 def test_of_several_communicators_without_payloads_no_rank_is_accused(
     tmp_path: Path, layout: str
 ) -> None:

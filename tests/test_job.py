@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from soaks import examples
 from tracekit.errors import InputError
 from tracekit.job import (
     JobDescription,
@@ -223,7 +224,7 @@ def test_an_error_shows_no_control_characters_and_no_values() -> None:
 
 
 @given(st.binary(max_size=300) | st.text(max_size=300).map(str.encode))
-@settings(max_examples=300)
+@settings(max_examples=examples(60, 300))
 def test_hostile_bytes_are_refused_or_read(data: bytes) -> None:
     try:
         parse_job(data, "job.toml")
@@ -425,7 +426,7 @@ def test_all_entries_that_speak_of_a_file_hold() -> None:
     pattern=st.lists(st.sampled_from(["a", "b", "/", "*", "?", "**"]), min_size=1, max_size=9),
     path=st.text("aab/", max_size=10),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(100, 400), deadline=None)
 def test_wildcards_stay_within_a_folder_or_do_not(pattern: list[str], path: str) -> None:
     """The same as every way to match would find."""
     text = "/" + re.sub(r"\*{3,}", "**", "".join(pattern))

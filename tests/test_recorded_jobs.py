@@ -27,6 +27,15 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORDED = ROOT / "fixtures" / "recorded"
 SHARED = ROOT.parent / "shared" / "data"
 CASES = sorted(p.parent.name for p in RECORDED.glob("*/truth.json"))
+FEW = (
+    "ddp-checkpoint",
+    "ddp-dataloader-stall",
+    "ddp-healthy",
+    "ddp-slow-rank",
+    "ep-hot-expert",
+    "pp-uneven-stages",
+)
+"""What every run of the tests diagnoses: a job of each layout, and of each kind of cause."""
 BUILT = {rule.name for rule in RULES}
 BLAMING = {rule.name for rule in RULES if rule.names_culprit}
 
@@ -66,7 +75,7 @@ def test_there_are_healthy_cases_and_faults_that_a_rule_can_find() -> None:
     assert FOUND
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", soak(CASES, fast=FEW))
 def test_every_trace_of_a_recording_is_read_whole(case: str) -> None:
     traces = [i for i in diagnosis(case).document.inputs if i.kind == "kineto"]
     assert traces
@@ -74,7 +83,7 @@ def test_every_trace_of_a_recording_is_read_whole(case: str) -> None:
     assert not [i.path for i in traces for issue in i.issues if issue.severity == "error"]
 
 
-@pytest.mark.parametrize("case", FOUND)
+@pytest.mark.parametrize("case", soak(FOUND, fast=[c for c in FOUND if c in FEW]))
 def test_the_fault_is_found_where_it_is_and_is_the_verdict(case: str) -> None:
     """The verdict may name an allowed cause behind the expected finding, at the same place."""
     report = diagnosis(case)
@@ -119,7 +128,7 @@ def test_a_fault_that_no_rule_knows_yet_blames_nobody_wrongly(case: str) -> None
     assert rules_of(case, "expected_rules") <= unchecked
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", soak(CASES, fast=FEW))
 def test_nothing_serious_is_said_that_is_not_so(case: str) -> None:
     right = set(truth(case)["inherent_rules"])
     for kind in ("expected_rules", "allowed_rules", "symptom_rules"):
@@ -132,7 +141,7 @@ def test_nothing_serious_is_said_that_is_not_so(case: str) -> None:
     assert serious == set()
 
 
-@pytest.mark.parametrize("case", HEALTHY)
+@pytest.mark.parametrize("case", soak(HEALTHY, fast=[c for c in HEALTHY if c in FEW]))
 def test_a_healthy_job_accuses_nobody(case: str) -> None:
     report = diagnosis(case)
     assert report.verdict.kind == "inherent"
@@ -141,7 +150,7 @@ def test_a_healthy_job_accuses_nobody(case: str) -> None:
     assert "othing to fix" in report.to_text()
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", soak(CASES, fast=FEW))
 def test_the_parts_of_a_step_add_up_to_it(case: str) -> None:
     document = diagnosis(case).document
     assert document.metrics.step_time is not None
@@ -171,7 +180,7 @@ def test_the_truth_is_never_read(tmp_path: Path) -> None:
     assert documents[0] == documents[1]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", soak(CASES, fast=FEW))
 def test_a_recorded_job_is_told_as_it_was(case: str) -> None:
     report = diagnosis(case)
     found = {f.rule: f for f in report.findings}
@@ -202,7 +211,11 @@ def test_a_recorded_job_is_told_as_it_was(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", ["ddp-checkpoint", "ddp-dataloader-stall", "ddp-gc-pause", "ddp-gc-pause-stacks"]
+    "case",
+    soak(
+        ["ddp-checkpoint", "ddp-dataloader-stall", "ddp-gc-pause", "ddp-gc-pause-stacks"],
+        fast=["ddp-checkpoint", "ddp-dataloader-stall"],
+    ),
 )
 def test_the_cost_is_what_the_recorder_measured(case: str) -> None:
     report = diagnosis(case)
@@ -298,6 +311,7 @@ def test_every_real_trace_is_diagnosed(name: str, capsys: pytest.CaptureFixture[
     assert len(out.splitlines()) <= 25
 
 
+@pytest.mark.slow  # tests/cli has two jobs of small files
 @needs_shared
 def test_traces_of_many_jobs_are_candidates_and_each_can_be_diagnosed(
     capsys: pytest.CaptureFixture[str],
@@ -318,7 +332,7 @@ def test_traces_of_many_jobs_are_candidates_and_each_can_be_diagnosed(
 
 
 @needs_shared
-@pytest.mark.parametrize("name", soak(LAB_HEALTHY, fast=["fsdp-healthy", "moe-healthy"]))
+@pytest.mark.parametrize("name", soak(LAB_HEALTHY, fast=["fsdp-healthy"]))
 def test_a_healthy_lab_job_has_nothing_to_fix(name: str) -> None:
     report = samples.diagnosis(SHARED / "lab" / name)
     assert [f.id for f in report.findings if f.rule in BLAMING] == []

@@ -20,6 +20,7 @@ import pytest
 from memory_sink import source_of
 
 import tracekit
+from soaks import soak
 from tracekit import runs, store
 from tracekit.errors import AmbiguousInputError, InputError, StoreError
 from tracekit.runs import build, execute, plan
@@ -610,7 +611,17 @@ MOMENTS = (
 )
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    "moment",
+    soak(
+        MOMENTS,
+        fast=[
+            "a source is half written",
+            "the manifest is not yet in place",
+            "the manifest is in place",
+        ],
+    ),
+)
 def test_a_writer_killed_when(moment: str, job: Path, run: Path) -> None:
     """The run is then absent or whole, and the next ingest completes and cleans up."""
     killed = start_python(KILLED, run, job, moment)
@@ -946,7 +957,7 @@ FULL_DISK = """
 """
 
 
-@pytest.mark.parametrize("limit_bytes", [100, 1500, 4000])
+@pytest.mark.parametrize("limit_bytes", soak([100, 1500, 4000], fast=[1500]))
 def test_a_full_disk_is_an_error_and_not_a_fault_of_the_sources(
     job: Path, run: Path, limit_bytes: int
 ) -> None:

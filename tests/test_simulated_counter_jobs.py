@@ -12,9 +12,7 @@ from tracekit.findings import Finding
 from tracekit.report import Report
 from tracekit.simulate import Request, write
 
-WITH_GPU_COUNTERS = soak(["gpu", "all"], fast=["gpu"])
-WITH_NET_COUNTERS = soak(["net", "all"], fast=["net"])
-"""Counters of what is at fault, and beside them those of all else: most rows are of switches."""
+# "gpu" and "net" are the counters of what is at fault; of "all" most rows are of switches.
 DECOYS = ("software-power-cap", "latched-xid", "usual-pause-frames", "counter-reset")
 COUNTER_RULES = {
     "thermal-throttle", "power-brake", "gpu-memory-fault", "pcie-degraded", "nvlink-fault",
@@ -76,7 +74,8 @@ def test_a_hot_gpu_is_the_cause_and_the_late_rank_points_to_it(
     assert {f.rule for f in report.findings} & COUNTER_RULES <= {"thermal-throttle", "gpu-outlier"}
 
 
-@pytest.mark.parametrize("counters", WITH_GPU_COUNTERS)
+@pytest.mark.slow  # of such jobs with counters of all that is not at fault the first stays
+@pytest.mark.parametrize("counters", ["gpu", "all"])
 def test_a_brake_on_a_host_is_one_cause_of_four_slow_ranks(tmp_path: Path, counters: str) -> None:
     report = diagnosed(tmp_path, "power-brake", counters=counters)
     cause = top(report)
@@ -86,7 +85,8 @@ def test_a_brake_on_a_host_is_one_cause_of_four_slow_ranks(tmp_path: Path, count
     assert cause.severity.value in ("major", "critical")
 
 
-@pytest.mark.parametrize("counters", WITH_GPU_COUNTERS)
+@pytest.mark.slow  # of such jobs with counters of all that is not at fault the first stays
+@pytest.mark.parametrize("counters", ["gpu", "all"])
 def test_a_gpu_that_reports_errors_and_is_slow_is_one_finding(
     tmp_path: Path, counters: str
 ) -> None:
@@ -97,7 +97,8 @@ def test_a_gpu_that_reports_errors_and_is_slow_is_one_finding(
     assert "slow-gpu" not in {f.rule for f in report.findings}
 
 
-@pytest.mark.parametrize("counters", WITH_NET_COUNTERS)
+@pytest.mark.slow  # of such jobs with counters of all that is not at fault the first stays
+@pytest.mark.parametrize("counters", ["net", "all"])
 def test_loss_on_one_port_is_the_cause_of_transfers_that_are_stuck(
     tmp_path: Path, counters: str
 ) -> None:
@@ -124,9 +125,8 @@ def test_a_slow_receiver_is_named_and_those_it_holds_up_are_not(tmp_path: Path) 
     assert accused == culprits("pfc-storm")
 
 
-@pytest.mark.parametrize(
-    ("layout", "ranks", "seed"), soak([("fsdp", 8, 6), ("ep8", 16, 7)], fast=[("fsdp", 8, 6)])
-)
+@pytest.mark.slow  # of such jobs with counters of all that is not at fault the first stays
+@pytest.mark.parametrize(("layout", "ranks", "seed"), [("fsdp", 8, 6), ("ep8", 16, 7)])
 def test_a_healthy_job_with_all_decoys_accuses_nobody(
     tmp_path: Path, layout: str, ranks: int, seed: int
 ) -> None:
@@ -135,19 +135,17 @@ def test_a_healthy_job_with_all_decoys_accuses_nobody(
     assert all(f.severity.value in ("note", "minor") for f in report.findings)
 
 
+@pytest.mark.slow  # of such jobs with counters of all that is not at fault the first stays
 @pytest.mark.parametrize(
     ("scenario", "layout", "counters"),
-    soak(
-        [
-            ("incast", "ep8", "all"),
-            ("ecmp-collision", "ddp", "all"),
-            ("storage-interference", "fsdp", "all"),
-            ("gpu-contention", "ddp", "gpu"),
-            ("gpu-contention", "ddp", "all"),
-            ("nic-error", "ddp", "all"),
-        ],
-        fast=[("gpu-contention", "ddp", "gpu")],
-    ),
+    [
+        ("incast", "ep8", "all"),
+        ("ecmp-collision", "ddp", "all"),
+        ("storage-interference", "fsdp", "all"),
+        ("gpu-contention", "ddp", "gpu"),
+        ("gpu-contention", "ddp", "all"),
+        ("nic-error", "ddp", "all"),
+    ],
 )
 def test_links_and_gpus_that_are_shared(
     tmp_path: Path, scenario: str, layout: str, counters: str

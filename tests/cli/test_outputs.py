@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from soaks import soak
 from tracekit import api
 from tracekit.cli import output, state
 from tracekit.errors import UsageError
@@ -138,7 +139,7 @@ def test_a_wide_table_is_cut_in_its_names_and_never_in_a_number() -> None:
 
 
 @pytest.mark.skipif(shutil.which("script") is None, reason="a system without util-linux's script")
-@pytest.mark.parametrize("columns", [60, 120])
+@pytest.mark.parametrize("columns", soak([60, 120], fast=1))
 def test_a_terminal_gets_tables_and_reports_of_its_width(run: Path, columns: int) -> None:
     """On a terminal of its own, as people have them; a pipe gets everything."""
     script = f"stty cols {columns}; '{sys.executable}' -m tracekit"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import tracekit
+from soaks import soak
 from tracekit.cli import app as cli
 from tracekit.comparison.render import schema_page
 from traces import make_trace, write_job, write_trace
@@ -85,13 +86,16 @@ def test_a_page_has_the_same_tables_and_asks_for_nothing(
 
 @pytest.mark.parametrize(
     ("sides", "bar", "expected"),
-    [
-        (("fast", "slow"), "3%", 1),
-        (("fast", "slow"), "60%", 0),
-        (("slow", "fast"), "3%", 0),
-        (("fast", "fast"), "0%", 0),
-        (("fast", "one"), "3%", 3),
-    ],
+    soak(
+        [
+            (("fast", "slow"), "3%", 1),
+            (("fast", "slow"), "60%", 0),
+            (("slow", "fast"), "3%", 0),
+            (("fast", "fast"), "0%", 0),
+            (("fast", "one"), "3%", 3),
+        ],
+        fast=[(("fast", "slow"), "3%", 1), (("fast", "one"), "3%", 3)],
+    ),
 )
 def test_fail_above_fails_on_a_significant_slowdown_only(
     jobs: Path,

@@ -20,6 +20,7 @@ from nsys_exports import (
     payload,
 )
 
+from soaks import soak
 from tracekit.errors import InputError
 from tracekit.ingest import IngestOptions, SourceFile, ingestor, recognise
 from tracekit.ingest.files import expand
@@ -75,7 +76,9 @@ def test_only_the_header_zeroed_is_an_interrupted_export_too(tmp_path: Path, siz
     assert said(path) == ("unreadable", "its header is zeroed: the export was interrupted")
 
 
-@pytest.mark.parametrize("long", [{1}, {40}, {17, 18, 39}, set(range(5, 9))])
+@pytest.mark.parametrize(
+    "long", soak([{1}, {40}, {17, 18, 39}, set(range(5, 9))], fast=[{1}, {17, 18, 39}])
+)
 def test_a_row_with_too_long_a_value_is_left_out_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long: set[int]
 ) -> None:
@@ -326,7 +329,13 @@ def interior_pages(data: bytes, size: int) -> dict[int, list[int]]:
     return found
 
 
-@pytest.mark.parametrize("target", ["itself", "its parent", "the root", "one leaf for all"])
+@pytest.mark.parametrize(
+    "target",
+    soak(
+        ["itself", "its parent", "the root", "one leaf for all"],
+        fast=["its parent", "one leaf for all"],
+    ),
+)
 def test_pages_that_form_a_circle_end_in_a_status(tmp_path: Path, target: str) -> None:
     # Small pages make a tree of three levels; then pointers of its pages are bent by hand.
     size = 512

@@ -22,6 +22,7 @@ from nsys_exports import (
     payload,
 )
 
+from soaks import soak
 from tracekit.errors import InputError
 from tracekit.ingest import IngestOptions, ingestor, recognise
 from tracekit.ingest.files import expand
@@ -209,7 +210,12 @@ def test_samples_are_the_same(
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="real samples are not shipped")
-@pytest.mark.parametrize("name", ["mfu_2gpu_before", "cuda_graph-2025.5.2", "saxpy-mpi-2022.2"])
+@pytest.mark.parametrize(
+    "name",
+    soak(
+        ["mfu_2gpu_before", "cuda_graph-2025.5.2", "saxpy-mpi-2022.2"], fast=["cuda_graph-2025.5.2"]
+    ),
+)
 def test_rows_of_real_exports_are_the_same(
     monkeypatch: pytest.MonkeyPatch, asked: list[str], name: str
 ) -> None:
@@ -252,7 +258,7 @@ SAME_LIBRARY = {
 """What adbc-driver-sqlite reads without help: SQLite turns an integer into text as it stores it."""
 
 
-@pytest.mark.parametrize("case", ODD)
+@pytest.mark.parametrize("case", soak(ODD, fast=4))
 def test_odd_values_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str], case: str
 ) -> None:
@@ -267,7 +273,9 @@ def test_odd_values_are_the_same(
 
 
 @pytest.mark.parametrize("length", [9_000, 20_000])
-@pytest.mark.parametrize("column", ["text", "jsonText", "binaryData"])
+@pytest.mark.parametrize(
+    "column", soak(["text", "jsonText", "binaryData"], fast=["text", "binaryData"])
+)
 def test_values_near_and_over_the_limit_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: str, length: int
 ) -> None:
@@ -300,7 +308,7 @@ def test_a_database_in_another_encoding_is_the_same(
     assert not asked
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", soak(range(12), fast=2))
 def test_flipped_bytes_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
@@ -313,8 +321,10 @@ def test_flipped_bytes_are_the_same(
     both(path, monkeypatch)
 
 
-@pytest.mark.parametrize("table", [KERNEL, NVTX])
-@pytest.mark.parametrize("damage", ["zeros", "noise", "twice", "circle"])
+@pytest.mark.parametrize("table", soak([KERNEL, NVTX], fast=[KERNEL]))
+@pytest.mark.parametrize(
+    "damage", soak(["zeros", "noise", "twice", "circle"], fast=["zeros", "circle"])
+)
 def test_damaged_pages_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, damage: str
 ) -> None:

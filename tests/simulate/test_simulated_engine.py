@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from soaks import examples, soak
 from tracekit.errors import UsageError
 from tracekit.simulate import program as p
 from tracekit.simulate.catalogue import FAULTS
@@ -44,7 +45,7 @@ def check(steps: list[list[StepRecord]]) -> None:
                 last[key] = operation.end
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(6, 25), deadline=None)
 @given(
     layout=st.sampled_from(LAYOUTS),
     seed=st.integers(0, 10_000),
@@ -54,14 +55,14 @@ def test_causality(layout: str, seed: int, fault: str) -> None:
     check(run(Request(fault, 8, seed, layout, steps_count=2)))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", soak(LAYOUTS, fast=6))
 def test_every_layout_runs_to_its_end(layout: str) -> None:
     steps = run(Request("none", 16, 3, layout, steps_count=2))
     assert len(steps) == 2
     assert all(r.is_complete for records in steps for r in records)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", soak(LAYOUTS, fast=6))
 def test_all_members_take_part_in_the_same_collectives(layout: str) -> None:
     for records in run(Request("none", 8, 5, layout, steps_count=2)):
         members: dict[Transfer, list[tuple[int, Operation]]] = defaultdict(list)

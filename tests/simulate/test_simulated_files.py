@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from soaks import soak
 from tracekit import api
 from tracekit.errors import UsageError
 from tracekit.simulate import Request, prepare, write
@@ -51,7 +52,10 @@ def test_what_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "scenario",
-    ["none", "slow-gpu", "stage-imbalance", "hot-expert", "collective-hang", "link-degraded"],
+    soak(
+        ["none", "slow-gpu", "stage-imbalance", "hot-expert", "collective-hang", "link-degraded"],
+        fast=["none", "collective-hang"],
+    ),
 )
 def test_truth_has_the_schema(tmp_path: Path, scenario: str) -> None:
     jsonschema = pytest.importorskip("jsonschema")
@@ -88,7 +92,11 @@ def read(folder: Path, run: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "layout", ["ddp", "fsdp", "tp2-sp-pp2-m2", "ep4", "cp2", "pp4-vpp2-m4", "tp2-pp2-m2-titan"]
+    "layout",
+    soak(
+        ["ddp", "fsdp", "tp2-sp-pp2-m2", "ep4", "cp2", "pp4-vpp2-m4", "tp2-pp2-m2-titan"],
+        fast=["fsdp", "tp2-sp-pp2-m2", "ep4"],
+    ),
 )
 def test_the_ordinary_ingestor_reads_it_back(tmp_path: Path, layout: str) -> None:
     request = Request("none", 8, 2, layout, steps_count=2, decoys=())
@@ -255,6 +263,7 @@ print(digest.hexdigest())
 """
 
 
+@pytest.mark.slow  # each writer has such a test in one process
 def test_the_same_seed_gives_the_same_bytes_in_another_process(tmp_path: Path) -> None:
     """All writers: profiler traces, nsys exports, NCCL logs with calls, all counters."""
     found = []

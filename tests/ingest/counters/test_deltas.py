@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from soaks import examples
 from tracekit import catalog
 from tracekit.derive.readings import of_one_collector
 from tracekit.ingest.counters.deltas import Delta, deltas
@@ -65,7 +66,7 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
         yield opened
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(30, 150), deadline=None)
 @given(
     st.lists(
         st.one_of(
@@ -162,7 +163,7 @@ def test_of_two_collectors_at_a_time_the_one_that_read_more_counts(
     assert _one_collector(readings, compared) == kept
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(12, 60), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12)), min_size=1, max_size=12),
     st.lists(st.integers(0, 2), min_size=4, max_size=4),

@@ -9,11 +9,12 @@ import tracemalloc
 
 import pytest
 
+from soaks import soak
 from tracekit.ingest.counters import documents
 from tracekit.ingest.counters.documents import loads
 
 
-@pytest.mark.parametrize("shape", [b"[]", b"{}", b"0", b'"a"', b"[[]]", b"null"])
+@pytest.mark.parametrize("shape", soak([b"[]", b"{}", b"0", b'"a"', b"[[]]", b"null"], fast=2))
 def test_short_values_without_end_take_no_memory(
     shape: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from soaks import examples
 from tracekit.ingest.counters.exposition import Sample, counted_of, parse_series, samples, value_of
 from tracekit.ingest.lines import lines, shape
 
@@ -75,7 +76,7 @@ def escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(50, 300), deadline=None)
 @given(
     st.lists(
         st.tuples(

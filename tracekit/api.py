@@ -27,6 +27,7 @@ from tracekit.errors import (
     TracekitError,
     UsageError,
 )
+from tracekit.objects import is_uri
 from tracekit.schema import REGISTRY_VERSION
 from tracekit.store import Selection
 from tracekit.store.manifest import Manifest, load
@@ -334,6 +335,11 @@ def ingest(
 
     ``nsys`` is the program that exports Nsight Systems reports (.nsys-rep) among them.
     """
+    if is_uri(run):
+        raise UsageError(
+            f"{run}: a run is made in a folder",
+            hint="--lake LAKE makes it in a lake of a store",
+        )
     runs.ingest(
         [paths] if isinstance(paths, (str, Path)) else list(paths),
         Path(run),
@@ -369,6 +375,9 @@ def open(  # the name that DESIGN gives it: used as tracekit.open
     attempt of one job. Without ``selection.attempt`` the last attempt is opened.
     """
     given = _listed(paths)
+    named, jobs = tuple(map(str, given)), tuple(map(str, job))
+    if any(is_uri(path) for path in given):
+        given = [_fetched(given)]
     folder = Path(given[0])
     if len(given) == 1 and store.is_run(folder):
         if job:
@@ -385,11 +394,23 @@ def open(  # the name that DESIGN gives it: used as tracekit.open
             given, job, selection, workers, memory_bytes, exporter, budget_s, progress
         )
     chosen = _last_attempt(opened, selection or Selection(), memory_bytes)
-    named, jobs = tuple(map(str, given)), tuple(map(str, job))
     more = f" and {len(given) - SHOWN_PATHS} more" if len(given) > SHOWN_PATHS else ""
     # What was read of many paths is kept in one folder, which is a run with its description.
     target = Target(named, jobs) if len(given) <= SHOWN_PATHS else Target((str(opened.path),))
     return OpenRun(chosen, " ".join(named[:SHOWN_PATHS]) + more, target)
+
+
+def _fetched(paths: Sequence[PathLike]) -> Path:
+    """The folder of a run that lies in an object store."""
+    if len(paths) > 1:
+        stored = next(path for path in paths if is_uri(path))
+        raise UsageError(
+            f"{stored}: what lies in a store cannot be mixed with other paths",
+            hint="name one run of a lake; raw files are read where they are files",
+        )
+    from tracekit.fetch import fetched
+
+    return fetched(str(paths[0]))
 
 
 def _opened(folder: Path, selection: Selection | None, memory_bytes: int | None) -> store.Run:
@@ -435,8 +456,9 @@ def compare(
 
 def _as_runs(paths: Sequence[PathLike]) -> list[list[PathLike]]:
     """The paths of a side, by run."""
-    files = [path for path in paths if not Path(path).is_dir()]
-    folders = [[path] for path in paths if Path(path).is_dir()]
+    runs_there = [path for path in paths if is_uri(path) or Path(path).is_dir()]
+    files = [path for path in paths if path not in runs_there]
+    folders = [[path] for path in runs_there]
     return [*folders, *([files] if files else [])]
 
 

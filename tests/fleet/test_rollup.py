@@ -19,6 +19,7 @@ import pytest
 from fleet_nights import FIRST, Fleet, FleetLake, day_of, dies
 from tracekit.cli import main
 from tracekit.errors import InputError, StoreError
+from tracekit.fleet import lake as lake_module
 from tracekit.fleet import lock, rollup
 from tracekit.fleet.lake import Entry, make_lake
 from tracekit.fleet.rollup import rolled_up
@@ -182,7 +183,7 @@ def test_two_rollups_without_a_lock_leave_equal_tables(
     def free(_: Path) -> Any:
         yield lambda: None
 
-    monkeypatch.setattr(rollup, "held", free)
+    monkeypatch.setattr(lake_module, "held", free)
     failed: list[BaseException] = []
 
     def work() -> None:

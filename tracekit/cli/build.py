@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 def ingest(
     paths: o.SomePathsArg = None,
     run: Annotated[
-        Path | None, typer.Option("--run", metavar="RUN", help="Folder of the run.")
+        str | None, typer.Option("--run", metavar="RUN", help="Folder of the run.")
     ] = None,
     lake: Annotated[
         str | None, typer.Option("--lake", metavar="LAKE", help="A run of this lake instead.")
@@ -69,7 +68,7 @@ def ingest(
             "progress": progress,
         }
         if lake is not None:
-            from tracekit.fleet.lake import make_lake
+            from tracekit.fleet.lakes import make_lake
 
             found = make_lake(lake)
             own, is_new = found.add(

@@ -20,7 +20,8 @@ from tracekit.errors import UsageError
 from tracekit.wording import safe
 
 if TYPE_CHECKING:
-    from tracekit.fleet.lake import Entry, Lake
+    from tracekit.fleet.lake import Entry
+    from tracekit.fleet.lakes import AnyLake
     from tracekit.fleet.night import Night
     from tracekit.fleet.store import FleetStore
     from tracekit.store.removal import Removed
@@ -34,7 +35,7 @@ lake = typer.Typer(
 NOTIFY_S = 60.0
 """How long whoever is notified may take."""
 
-LakeArg = Annotated[str, typer.Argument(metavar="LAKE", help="Folder of the lake.")]
+LakeArg = Annotated[str, typer.Argument(metavar="LAKE", help="Folder of the lake, or its URI.")]
 JsonOpt = Annotated[bool, typer.Option("--json", help="As JSON.")]
 DryOpt = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 
@@ -61,11 +62,11 @@ def ls(
     format_: o.FormatOpt = o.TableFormat.table,
 ) -> None:
     """The runs of a lake, by date."""
-    from tracekit.fleet.lake import Lake
+    from tracekit.fleet.lakes import lake_at
 
     if format_ is o.TableFormat.parquet:
         raise UsageError("a list of runs is no table of Parquet", hint="--format csv")
-    found = Lake(lake).entries(
+    found = lake_at(lake).entries(
         name=name,
         since=o.parse_date(since, "--since"),
         until=o.parse_date(until, "--until"),
@@ -104,9 +105,9 @@ def show(
 ) -> None:
     """What is known of one run, and where it is: every command that takes a RUN takes its path."""
     from tracekit.errors import StoreError
-    from tracekit.fleet.lake import Lake
+    from tracekit.fleet.lakes import lake_at
 
-    entry = Lake(lake).entry(name)
+    entry = lake_at(lake).entry(name)
     if entry.card is None:
         raise StoreError(f"{entry.name}: {entry.damage}", hint="tracekit lake rm, and ingest again")
     said = {**asdict(entry.card), "path": str(entry.path)}
@@ -127,9 +128,9 @@ def rm(
     dry_run: DryOpt = False,
 ) -> None:
     """Remove runs. The fleet's tables keep what they said."""
-    from tracekit.fleet.lake import Lake
+    from tracekit.fleet.lakes import lake_at
 
-    found = Lake(lake)
+    found = lake_at(lake)
     for entry in [found.entry(name) for name in names]:  # a wrong name removes nothing
         if dry_run:
             note(f"would remove {entry.path}")
@@ -146,10 +147,11 @@ def prune(
     dry_run: DryOpt = False,
 ) -> None:
     """Remove runs of long ago. The fleet's tables keep what they said."""
-    from tracekit.fleet.lake import Lake
+    from tracekit.fleet.lake import older_than as aged
+    from tracekit.fleet.lakes import lake_at
 
-    found = Lake(lake)
-    old = found.older_than(o.parse_days(older_than, "--older-than"))
+    found = lake_at(lake)
+    old = aged(found.entries(), o.parse_days(older_than, "--older-than"))
     for entry in old:
         if dry_run:
             note(f"would remove {entry.path}")
@@ -220,7 +222,7 @@ def rollup(
     The same night again changes nothing; after a kill the next call goes on.
     """
     from tracekit.findings import Severity
-    from tracekit.fleet.lake import Lake
+    from tracekit.fleet.lakes import lake_at
     from tracekit.fleet.night import judged
     from tracekit.fleet.rollup import rolled_up
     from tracekit.fleet.store import FleetStore, check_installed
@@ -233,7 +235,7 @@ def rollup(
     if date is not None and since is not None:
         raise UsageError("--date and --since exclude each other", hint="--since 2026-07-21")
     command = _words(notify_command)
-    found = Lake(lake)
+    found = lake_at(lake)
     rolled = rolled_up(
         found,
         date=o.parse_date(date, "--date"),
@@ -270,7 +272,7 @@ def rollup(
     return int(worst.weight >= Severity(fail_on.value).weight)
 
 
-def _written(night: Night, format_: NightFormat, lake: Lake) -> str:
+def _written(night: Night, format_: NightFormat, lake: AnyLake) -> str:
     from tracekit.fleet import summary
 
     if format_ is NightFormat.json:
@@ -289,11 +291,11 @@ def site(
 ) -> None:
     """The fleet as a static site, from what rollup keeps."""
     from tracekit.errors import InputError
-    from tracekit.fleet.lake import Lake
+    from tracekit.fleet.lakes import lake_at
     from tracekit.fleet.site import write_site
     from tracekit.fleet.store import FleetStore
 
-    found = Lake(lake)
+    found = lake_at(lake)
     store = FleetStore(found.fleet)
     last = max((row["date"] for row in store.ledger().values()), default=None)
     day = o.parse_date(date, "--date") or last

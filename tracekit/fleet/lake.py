@@ -23,14 +23,18 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from tracekit import runs, store
 from tracekit.errors import StoreError, TracekitError, UsageError
+from tracekit.fleet.lock import held
+from tracekit.objects import SCHEMES
 from tracekit.store.manifest import MARK, load, work_path
 from tracekit.store.removal import Removed, remove_run
 
@@ -86,20 +90,22 @@ class Entry:
     """A run of a lake: where it is, and its card or why there is none."""
 
     name: str
-    path: Path
+    path: Path | str
+    """Its folder, or its URI."""
     card: Card | None
     damage: str | None = None
 
 
 def place(root: str | Path) -> Path:
-    """The folder of a lake. Every place of a lake goes through here."""
+    """The folder of a lake that is none of an object store (those: fleet/object_lake.py)."""
     text = os.fspath(root)
     if text.startswith("file://"):
-        return Path(text.removeprefix("file://"))
-    if "://" in text:
+        return Path(unquote(text.removeprefix("file://")))
+    scheme, found, _ = text.partition("://")
+    if found:
         raise UsageError(
-            f"{text}: a lake is a folder; object stores are not read yet",
-            hint="name a folder, or mount the store",
+            f"{scheme}://...: a lake is a folder, or lies in a store that tracekit knows",
+            hint=f"a folder, or one of {', '.join(s + '://' for s in ('file', *SCHEMES))}",
         )
     return Path(text)
 
@@ -170,20 +176,30 @@ class Lake:
         """
         wanted = [n for n in self.names() if name is None or fnmatch.fnmatchcase(n, name)]
         found = [self.entry(n) for n in wanted]
-        asks_more = any(asked is not None for asked in (since, until, signature, host))
+        return select(found, since=since, until=until, signature=signature, host=host)
 
-        def is_wanted(card: Card | None) -> bool:
-            if card is None:
-                return not asks_more
-            return (
-                (since is None or card.date >= since)
-                and (until is None or card.date <= until)
-                and (signature is None or (card.signature or "").startswith(signature))
-                and (host is None or host in card.hosts)
-            )
+    def changed(
+        self, known: Mapping[str, str], since: str | None = None, until: str | None = None
+    ) -> tuple[list[Entry], int]:
+        """Runs between two dates whose key is none of the known ones, by name, and how many others
+        there are; and whatever cannot be opened, which has no date."""
+        new: list[Entry] = []
+        others = 0
+        for entry in self.entries():
+            if entry.card is None:
+                new.append(entry)
+            elif (since is None or entry.card.date >= since) and (
+                until is None or entry.card.date <= until
+            ):
+                if known.get(entry.name) == entry.card.key:
+                    others += 1
+                else:
+                    new.append(entry)
+        return new, others
 
-        kept = [e for e in found if is_wanted(e.card)]
-        return iter(sorted(kept, key=lambda e: (e.card.date if e.card else "", e.name)))
+    def rolling_up(self) -> AbstractContextManager[Callable[[], object]]:
+        """Hold the tables; gives what to call now and then. StoreError where another does."""
+        return held(self.root / "rollup.lock")
 
     def add(
         self, paths: Sequence[str | Path], *, name: str | None = None, **reading: Any
@@ -202,9 +218,10 @@ class Lake:
         try:
             runs.ingest(paths, draft, **reading)
             added = datetime.now(UTC).isoformat(timespec="seconds")
-            chosen = name or self._found_name(draft, paths, added)
+            card = made_card(draft, "draft", added)
+            chosen = name or found_name(card, paths)
             (draft / RUN_MARK).write_text(self._mark_text(chosen, added), encoding="utf-8")
-            _write_card(draft, _made_card(draft, chosen, added))
+            _write_card(draft, replace(card, name=chosen))
             target = self.path(chosen)
             target.parent.mkdir(exist_ok=True)
             try:
@@ -239,24 +256,15 @@ class Lake:
         )
 
     def _add_to(self, name: str, paths: Sequence[str | Path], reading: dict[str, Any]) -> str:
-        entry = self.entry(name)
-        runs.ingest(paths, entry.path, **reading)
+        self.entry(name)
+        runs.ingest(paths, self.path(name), **reading)
         self.entry(name)  # its card
         return name
 
     def remove(self, name: str) -> Removed:
         """Remove a run: what this lake made of it, and nothing else."""
-        return remove_run(self.entry(name).path, (MARK, RUN_MARK, CARD))
-
-    def older_than(self, days: float) -> list[Entry]:
-        """Runs whose job ran, and that came into the lake, longer ago than so many days.
-
-        One that cannot be opened is never old.
-        """
-        limit = (datetime.now(UTC) - timedelta(days=days)).isoformat(timespec="seconds")
-        return [
-            e for e in self.entries() if e.card and max(_last(e.card), e.card.added_utc) < limit
-        ]
+        self.entry(name)
+        return remove_run(self.path(name), (MARK, RUN_MARK, CARD))
 
     def _is_own(self, run: Path) -> bool:
         if not _NAME.fullmatch(run.name) or not _is_folder(run) or not _is_folder(run.parent):
@@ -281,17 +289,52 @@ class Lake:
             card = msgspec.convert(said, Card)
             if card.name == name and card.key == manifest.key:
                 return card
-        card = _made_card(path, name, str(_json_of(path / RUN_MARK).get("added_utc", "")))
+        card = made_card(path, name, str(_json_of(path / RUN_MARK).get("added_utc", "")))
         with contextlib.suppress(OSError):  # a lake that may only be read
             _write_card(path, card)
         return card
 
-    def _found_name(self, draft: Path, paths: Sequence[str | Path], added: str) -> str:
-        card = _made_card(draft, "draft", added)
-        base = card.job_name or (Path(paths[0]).name.partition(".")[0] if paths else "")
-        base = re.sub(r"[^A-Za-z0-9._-]+", "-", base).strip("-._")[:80] or "run"
-        when = re.sub(r"[-:]", "", card.start_utc[:19]) if card.start_utc else card.key[:8]
-        return f"{base}-{when}"
+
+def select(
+    entries: Iterable[Entry],
+    *,
+    since: str | None = None,
+    until: str | None = None,
+    signature: str | None = None,
+    host: str | None = None,
+) -> Iterator[Entry]:
+    """Those of some runs that ``Lake.entries`` asks for, by date and name."""
+    asks = any(asked is not None for asked in (since, until, signature, host))
+
+    def is_wanted(card: Card | None) -> bool:
+        if card is None:
+            return not asks
+        return (
+            (since is None or card.date >= since)
+            and (until is None or card.date <= until)
+            and (signature is None or (card.signature or "").startswith(signature))
+            and (host is None or host in card.hosts)
+        )
+
+    kept = [e for e in entries if is_wanted(e.card)]
+    return iter(sorted(kept, key=lambda e: (e.card.date if e.card else "", e.name)))
+
+
+def older_than(entries: Iterable[Entry], days: float) -> list[Entry]:
+    """Those of some runs whose job ran, and that came into the lake, longer ago than so many days.
+
+    One that cannot be opened is never old.
+    """
+    limit = (datetime.now(UTC) - timedelta(days=days)).isoformat(timespec="seconds")
+    return [e for e in entries if e.card and max(_last(e.card), e.card.added_utc) < limit]
+
+
+def found_name(card: Card, paths: Sequence[str | Path]) -> str:
+    """The name of a run that got none: its job's, or its first path's, and when it started."""
+    base = card.job_name or (Path(paths[0]).name.partition(".")[0] if paths else "")
+    base = re.sub(r"[^A-Za-z0-9._-]+", "-", base).strip("-._")[:80] or "run"
+    when = re.sub(r"[-:]", "", card.start_utc[:19]) if card.start_utc else card.key[:8]
+    return f"{base}-{when}"
 
 
 def make_lake(root: str | Path) -> Lake:
@@ -305,8 +348,7 @@ def make_lake(root: str | Path) -> Lake:
         folder.mkdir(parents=True, exist_ok=True)
         draft = work_path(folder)
         draft.parent.mkdir(exist_ok=True)
-        said = {"format": "tracekit-lake", "format_version": FORMAT_VERSION}
-        draft.write_text(json.dumps({**said, "id": secrets.token_hex(12)}) + "\n", encoding="utf-8")
+        draft.write_text(new_mark(), encoding="utf-8")
         with contextlib.suppress(FileExistsError):  # somebody else made it just now
             os.link(draft, folder / LAKE_MARK)
         draft.unlink()
@@ -314,7 +356,17 @@ def make_lake(root: str | Path) -> Lake:
 
 
 def _lake_id(root: Path) -> str | None:
-    said = _json_of(root / LAKE_MARK)
+    return lake_id(_json_of(root / LAKE_MARK), str(root))
+
+
+def new_mark() -> str:
+    """What says that here is a lake."""
+    said = {"format": "tracekit-lake", "format_version": FORMAT_VERSION}
+    return json.dumps({**said, "id": secrets.token_hex(12)}) + "\n"
+
+
+def lake_id(said: Mapping[str, Any], root: str) -> str | None:
+    """The id of a lake by its mark; None where that is none. StoreError for another format."""
     if said.get("format") != "tracekit-lake":
         return None
     if said.get("format_version") != FORMAT_VERSION:
@@ -373,7 +425,7 @@ _RUN_COLUMNS = (
 )  # fmt: skip
 
 
-def _made_card(path: Path, name: str, added: str) -> Card:
+def made_card(path: Path, name: str, added: str) -> Card:
     """What a run's tables say it is; of several attempts the last."""
     with store.open_run(path, lazily=True) as run:
         con = run.prepare(["run", "rank", "source"])

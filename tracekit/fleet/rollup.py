@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 from tracekit.errors import TracekitError
-from tracekit.fleet.lake import Entry, Lake
-from tracekit.fleet.lock import held
+from tracekit.fleet.lake import Entry
+from tracekit.fleet.lakes import AnyLake
 from tracekit.fleet.store import FleetStore
 from tracekit.fleet.tables import SCHEMA_VERSION
 from tracekit.version import __version__
@@ -46,7 +45,7 @@ Diagnose = Callable[[Entry], Tables]
 
 
 def rolled_up(
-    lake: Lake,
+    lake: AnyLake,
     *,
     date: str | None = None,
     since: str | None = None,
@@ -64,7 +63,7 @@ def rolled_up(
     store = FleetStore(lake.fleet)
     if dry_run:
         return _planned(lake, store, date, since)[0]
-    with held(lake.root / "rollup.lock") as alive:
+    with lake.rolling_up() as alive:
         plan, pending = _planned(lake, store, date, since)
         ask = diagnose or partial(_diagnosed_here, memory_bytes=memory_bytes, config=config)
         is_alone = diagnose is not None or workers == 1
@@ -89,22 +88,18 @@ def rolled_up(
 
 
 def _planned(
-    lake: Lake, store: FleetStore, date: str | None, since: str | None
+    lake: AnyLake, store: FleetStore, date: str | None, since: str | None
 ) -> tuple[Rolled, list[Entry]]:
     ledger = store.ledger()
-    entries = list(lake.entries(since=date or since, until=date))
-    if date is None and since is None:
-        failed = [(e.name, e.damage or "") for e in entries if e.card is None]
-    else:  # what cannot be opened has no date
-        failed = [(e.name, e.damage or "") for e in lake.entries() if e.card is None]
-    cards = [e for e in entries if e.card is not None]
-    pending = [e for e in cards if not _is_held(ledger.get(e.name), e)]
+    known = {name: row["key"] for name, row in ledger.items() if _is_whole(row)}
+    found, unchanged = lake.changed(known, since=date or since, until=date)
+    pending = [e for e in found if e.card is not None]
     gone = set(ledger) - set(lake.names())
     return (
         Rolled(
             done=tuple(e.name for e in pending),
-            failed=tuple(failed),
-            unchanged_count=len(cards) - len(pending),
+            failed=tuple((e.name, e.damage or "") for e in found if e.card is None),
+            unchanged_count=unchanged,
             gone_count=len(gone),
             dates=tuple(sorted({e.card.date for e in pending if e.card})),
         ),
@@ -112,14 +107,8 @@ def _planned(
     )
 
 
-def _is_held(row: Row | None, entry: Entry) -> bool:
-    return (
-        row is not None
-        and entry.card is not None
-        and row["state"] == "done"
-        and row["key"] == entry.card.key
-        and row["schema_version"] == SCHEMA_VERSION
-    )
+def _is_whole(row: Row) -> bool:
+    return bool(row["state"] == "done" and row["schema_version"] == SCHEMA_VERSION)
 
 
 def _batches(pending: Sequence[Entry]) -> Iterator[list[Entry]]:
@@ -132,7 +121,7 @@ Told = Iterable[tuple[Entry, Tables | str]]
 
 
 def _written(
-    store: FleetStore, batch: Sequence[Entry], told: Told, alive: Callable[[], None]
+    store: FleetStore, batch: Sequence[Entry], told: Told, alive: Callable[[], object]
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """The rows of some runs, in place of what the tables had of them."""
     before = store.ledger()
@@ -232,5 +221,5 @@ def _diagnosed_here(
 
     card = entry.card
     assert card is not None  # noqa: S101  # only runs with a card are rolled up
-    with api.open(Path(entry.path), memory_bytes=memory_bytes) as run:
+    with api.open(entry.path, memory_bytes=memory_bytes) as run:
         return rows_of(card, run, run.diagnose(config=config))

@@ -45,7 +45,7 @@ _PLACES = (
 )
 
 
-def write_site(store: FleetStore, lake: Path, folder: Path, day: str) -> list[str]:
+def write_site(store: FleetStore, lake: Path | str, folder: Path, day: str) -> list[str]:
     """Write the pages of what is known at a date; their names. StoreError where the folder holds
     something that is no site."""
     known = _known(folder)
@@ -189,7 +189,7 @@ _RUN_COLUMNS = (
 
 
 def _family(
-    family: str, runs: Sequence[Row], change: FamilyChange | None, lake: Path, night: Night
+    family: str, runs: Sequence[Row], change: FamilyChange | None, lake: Path | str, night: Night
 ) -> str:
     from tracekit.dashboards import fleet_figures, look
 
@@ -210,7 +210,7 @@ def _family(
         for j in reversed(runs[-MAX_ROWS:])
     ]
     said = [summary.family_sentence(change)] if change else []
-    last = Target((str(lake / "runs" / runs[-1]["run"]),))
+    last = Target((f"{lake}/runs/{runs[-1]['run']}",))
     return _page(
         safe(runs[-1]["job_name"] or family),
         night,

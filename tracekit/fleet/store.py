@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import StoreError, UsageError
 from tracekit.fleet.tables import LEDGER, TABLES, table
+from tracekit.objects import Objects, is_uri
 from tracekit.schema import Table
 
 if TYPE_CHECKING:
@@ -47,11 +48,12 @@ def check_installed() -> None:
 
 
 class FleetStore:
-    """The fleet's tables below a folder."""
+    """The fleet's tables below a folder, or a URI."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | str) -> None:
         check_installed()
-        self.folder = folder
+        self.folder = str(folder)
+        self._options = Objects(self.folder).delta_options if is_uri(self.folder) else None
         self._done: dict[str, str] | None = None
         """Dates of runs that are done, as this reader first saw them."""
 
@@ -69,7 +71,7 @@ class FleetStore:
         from deltalake.exceptions import CommitFailedError
 
         # Each night adds a file or two, and every night reads all of them.
-        found = DeltaTable(self._path(LEDGER))
+        found = DeltaTable(self._path(LEDGER), storage_options=self._options)
         if len(found.file_uris()) > LEDGER_FILES_COUNT:
             with contextlib.suppress(CommitFailedError):  # another night will
                 found.optimize.compact()
@@ -92,7 +94,7 @@ class FleetStore:
         return sorted(found, key=lambda r: [(r[g] is not None, r[g]) for g in each.grain])
 
     def _path(self, each: Table) -> str:
-        return str(self.folder / each.name)
+        return f"{self.folder}/{each.name}"
 
     def _read(self, each: Table, since: str | None = None, until: str | None = None) -> list[Row]:
         from deltalake import DeltaTable
@@ -101,15 +103,12 @@ class FleetStore:
         bounds = [(">=", since), ("<=", until)]
         filters = [("date", op, value) for op, value in bounds if value is not None]
         try:
-            found = DeltaTable(self._path(each))
+            found = DeltaTable(self._path(each), storage_options=self._options)
             rows = found.to_pyarrow_table(filters=filters or None).to_pylist()
         except TableNotFoundError:
             return []
         except (DeltaError, OSError) as error:
-            raise StoreError(
-                f"{self._path(each)}: cannot be read ({type(error).__name__})",
-                hint="remove the folder fleet, and tracekit rollup makes it again from the runs",
-            ) from None
+            raise self._failed(each, "read", error) from None
         names = [c.name for c in each.columns]
         return [{n: row.get(n) for n in names} for row in rows]  # older rows lack newer columns
 
@@ -123,32 +122,61 @@ class FleetStore:
             f"{name} IN ({', '.join(map(_quoted, sorted(values)))})"
             for name, values in sorted(keys.items())
         )
-        path = self._path(each)
+        path, options = self._path(each), self._options
+        is_there = False
         for tried in range(COMMIT_TRIES):
-            is_there = DeltaTable.is_deltatable(path)
-            if not is_there and not rows:
-                return
             try:
-                if is_there:
-                    write_deltalake(
-                        path, data, mode="overwrite", predicate=where, schema_mode="merge"
+                is_there = DeltaTable.is_deltatable(path, options)
+                if not is_there and not rows:
+                    return
+                if not is_there:
+                    # Without rows: of two writers that both make the table with theirs, the second
+                    # would add its own beside those of the first.
+                    DeltaTable.create(
+                        path,
+                        data.schema,
+                        mode="ignore",
+                        partition_by=["date"] if each is not LEDGER else None,
+                        configuration=_CONFIGURATION,
+                        storage_options=options,
                     )
-                else:
-                    parts = ["date"] if each is not LEDGER else None
-                    write_deltalake(
-                        path, data, mode="error", partition_by=parts, configuration=_CONFIGURATION
-                    )
+                write_deltalake(
+                    path,
+                    data,
+                    mode="overwrite",
+                    predicate=where,
+                    schema_mode="merge",
+                    storage_options=options,
+                )
                 return
-            except DeltaError as error:
-                was_made = not is_there and DeltaTable.is_deltatable(path)
+            except (DeltaError, OSError) as error:
+                was_made = not is_there and self._is_made(path)
                 if not was_made and not isinstance(error, CommitFailedError):
-                    raise StoreError(
-                        f"{path}: cannot be written ({type(error).__name__})",
-                        hint="remove the folder fleet, and tracekit rollup makes it again",
-                    ) from None
+                    raise self._failed(each, "written", error) from None
                 time.sleep(FIRST_WAIT_S * 2**tried)
         raise StoreError(
             f"{path}: {COMMIT_TRIES} other writers were faster", hint="try again when they are done"
+        )
+
+    def _is_made(self, path: str) -> bool:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        try:
+            return DeltaTable.is_deltatable(path, self._options)
+        except (DeltaError, OSError):
+            return False
+
+    def _failed(self, each: Table, done: str, error: Exception) -> StoreError:
+        """What went wrong, without the library's words: they may quote what a store answered."""
+        hint = "remove the folder fleet, and tracekit rollup makes it again from the runs"
+        if self._options is not None:
+            hint = (
+                "try again; else look at the address, the credentials in the environment and their "
+                "rights"
+            )
+        return StoreError(
+            f"{self._path(each)}: cannot be {done} ({type(error).__name__})", hint=hint
         )
 
 

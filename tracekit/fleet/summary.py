@@ -24,7 +24,7 @@ SHOWN_REASON = 160
 NOUNS = {"host": "Host", "gpu": "GPU", "link": "Port"}
 
 
-def to_text(night: Night, lake: Path) -> str:
+def to_text(night: Night, lake: Path | str) -> str:
     """For a mail: what is new first, nothing that takes a second look to find."""
     parts = [_head(night)]
     parts += [("NEW       " if r.is_new else "STANDING  ") + _regression(r) for r in _sorted(night)]
@@ -37,12 +37,12 @@ def to_text(night: Night, lake: Path) -> str:
     runs = [run for r in night.regressions for f in r.families[:1] for run in f.runs[:1]]
     runs += [run for o in night.offenders for run in o.runs[-1:]]
     if runs:
-        target = Target((str(lake / "runs" / runs[0]),))
+        target = Target((f"{lake}/runs/{runs[0]}",))
         parts.append(f"{'MORE':<10}{target.command('diagnose')}")
     return "".join(f"{part}\n" for part in parts)
 
 
-def to_markdown(night: Night, lake: Path) -> str:
+def to_markdown(night: Night, lake: Path | str) -> str:
     """The same for a chat."""
     lines = [f"### {_head(night)}", ""]
     for r in _sorted(night):

@@ -22,10 +22,16 @@ _OURS = re.compile(
 class Removed:
     """What was removed of a run."""
 
-    path: Path
+    path: Path | str
+    """Its folder, or its URI."""
     size_bytes: int
     left_count: int
     """Files in its folder that tracekit did not make, and left there."""
+
+
+def is_of_a_run(inside: str) -> bool:
+    """Whether a path below a run's folder is one that a run consists of."""
+    return _OURS.fullmatch(inside) is not None
 
 
 def remove_run(run: Path, marks: Sequence[str]) -> Removed:
@@ -46,7 +52,7 @@ def remove_run(run: Path, marks: Sequence[str]) -> Removed:
                 continue
             found = path.lstat()
             is_file = stat.S_ISREG(found.st_mode) or inside.startswith("tmp/")
-            if not is_file or not _OURS.fullmatch(inside):
+            if not is_file or not is_of_a_run(inside):
                 left += 1
                 continue
             with contextlib.suppress(OSError):

@@ -1,0 +1,278 @@
+"""A lake in an object store: whole runs or none, whatever the store and its network do.
+
+A folder stands in the store's place, of which every operation can fail.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import fs
+
+from tracekit import api, objects, runs
+from tracekit.errors import StoreError, UsageError
+from tracekit.fleet.lake import Lake
+from tracekit.fleet.lakes import lake_at, make_lake
+from tracekit.objects import Objects
+from traces import write_job
+
+URI = "s3://bucket/lake"
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ranks of a job."""
+    folder = tmp_path_factory.mktemp("job")
+    write_job(folder, steps_count=2)
+    return folder
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in the place of every store; its cache is the test's own."""
+
+    def path(self: Objects, name: str) -> str:
+        found = tmp_path / "store" / self._root / name
+        found.parent.mkdir(parents=True, exist_ok=True)
+        return str(found)
+
+    monkeypatch.setattr(Objects, "_fs", fs.LocalFileSystem())
+    monkeypatch.setattr(Objects, "_path", path)
+    monkeypatch.setattr(objects, "FIRST_WAIT_S", 0.0)
+    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "store" / "bucket"
+
+
+def _failing(monkeypatch: pytest.MonkeyPatch, after: int) -> list[str]:
+    """Let the store answer so many times and then never again; what was asked."""
+    asked: list[str] = []
+    real = Objects._asked
+
+    def ask(self: Objects, failed: str, do: Callable[[], Any]) -> Any:
+        asked.append(failed)
+        if len(asked) > after:
+            raise StoreError(f"{self.uri}: {failed} (gone)")
+        return real(self, failed, do)
+
+    monkeypatch.setattr(Objects, "_asked", ask)
+    return asked
+
+
+def test_a_run_in_a_store_is_a_run_as_any_other(bucket: Path, job: Path, tmp_path: Path) -> None:
+    lake = make_lake(URI)
+    assert lake.add([job], name="j", workers=1) == ("j", True)
+    (entry,) = lake.entries()
+    assert entry.card is not None
+    assert (entry.card.ranks_count, entry.card.generation, entry.path) == (2, 1, f"{URI}/runs/j")
+    plain = make_lake(tmp_path / "plain")
+    plain.add([job], name="j", workers=1)
+    assert _told(entry.path) == _told(plain.path("j"))
+
+
+def _told(run: str | Path) -> str:
+    """What its diagnosis says, wherever it lies."""
+    with api.open(run) as opened:
+        text = opened.diagnose().to_json()
+    assert str(run) in text
+    return text.replace(str(run), "RUN")
+
+
+def test_the_same_files_again_change_nothing_in_a_store(bucket: Path, job: Path) -> None:
+    lake = make_lake(URI)
+    name, _ = lake.add([job], workers=1)
+    before = Objects(URI).sizes()
+    assert lake.add([job], workers=1) == (name, False)
+    assert Objects(URI).sizes() == before
+    assert not [n for n in before if n.startswith("claims/")]
+
+
+def test_under_its_name_a_run_in_a_store_takes_more_files(bucket: Path, job: Path) -> None:
+    lake = make_lake(URI)
+    assert lake.add([job / "rank0.json"], name="j", workers=1) == ("j", True)
+    first = lake.entry("j").card
+    assert lake.add([job / "rank1.json"], name="j", workers=1) == ("j", False)
+    (entry,) = lake.entries()
+    assert first is not None
+    assert entry.card is not None
+    assert (entry.card.ranks_count, entry.card.generation) == (2, 2)
+    assert entry.card.added_utc == first.added_utc
+    with api.open(entry.path) as run:
+        assert run.run.rows_count("rank") == 2
+    with pytest.raises(StoreError, match="other files are there"):
+        lake.add([_renamed(job)], workers=1)
+
+
+def _renamed(job: Path) -> Path:
+    """Other files of a job that is called and began as the one called ``j`` did."""
+    folder = job.parent / "again" / "j"
+    shutil.rmtree(folder.parent, ignore_errors=True)
+    shutil.copytree(job, folder)
+    (folder / "job.toml").write_text('name = "j"\n')
+    lake = make_lake(URI)
+    lake.add([folder], workers=1)
+    (folder / "rank1.json").unlink()
+    return folder
+
+
+def test_a_store_that_fails_at_any_point_holds_the_run_whole_or_not_at_all(
+    bucket: Path, job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_lake(URI)
+    shutil.copytree(bucket, tmp_path / "empty")
+    made = runs.ingest([job], tmp_path / "made", workers=1)
+
+    def ingest(_: object, run: Path, **__: object) -> object:  # once is enough
+        shutil.copytree(tmp_path / "made", run, dirs_exist_ok=True)
+        return made
+
+    monkeypatch.setattr(runs, "ingest", ingest)
+    with pytest.MonkeyPatch.context() as patch:
+        asked = _failing(patch, 10**9)
+        lake_at(URI).add([job], name="j", workers=1)
+    shutil.rmtree(bucket)
+    seen = set()
+    for point in range(1, len(asked)):
+        shutil.copytree(tmp_path / "empty", bucket)
+        with pytest.MonkeyPatch.context() as patch:
+            _failing(patch, point)
+            try:
+                lake_at(URI).add([job], name="j", workers=1)
+            except StoreError as error:
+                assert "gone" in error.message
+        names = lake_at(URI).names()
+        seen.add(len(names))
+        for name in names:
+            with api.open(lake_at(URI).path(name)) as run:
+                assert run.run.rows_count("rank") == 2
+        # What is left of it, a claim included, stands in nobody's way once it is dead.
+        shutil.rmtree(bucket / "lake" / "claims", ignore_errors=True)
+        lake_at(URI).add([job], name="j", workers=1)
+        assert lake_at(URI).names() == ["j"]
+        shutil.rmtree(bucket)
+    assert 0 in seen
+
+
+def test_of_two_writers_of_one_name_neither_is_lost(bucket: Path, job: Path) -> None:
+    """Both bring another rank, at the same time."""
+    make_lake(URI)
+
+    def add(rank: int) -> None:
+        while True:
+            try:
+                lake_at(URI).add([job / f"rank{rank}.json"], name="j", workers=1)
+            except StoreError as error:  # the other one publishes just now
+                assert "another ingest publishes j" in error.message
+                time.sleep(0.05 * (rank + 1))
+            else:
+                return
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(add, (0, 1)))
+    (entry,) = lake_at(URI).entries()
+    assert entry.card is not None
+    assert (entry.card.generation, entry.card.ranks_count) == (2, 2)
+
+
+def test_a_claim_keeps_others_away_until_its_process_is_dead(bucket: Path) -> None:
+    make_lake(URI)
+    at = Objects(URI)
+    with at.claimed("claims/x", "somebody is at work", 100) as is_held:
+        assert is_held()
+        with (
+            pytest.raises(StoreError, match="somebody is at work"),
+            at.claimed("claims/x", "somebody is at work", 100),
+        ):
+            pass
+        (claim,) = (bucket / "lake" / "claims" / "x").iterdir()
+        os.utime(claim, (0, 0))  # its process sleeps
+        with at.claimed("claims/x", "somebody is at work", 100) as is_theirs:
+            assert is_theirs()
+    assert at.sizes("claims") == {}
+
+
+def test_rm_takes_a_run_from_a_store_and_leaves_what_is_not_of_it(bucket: Path, job: Path) -> None:
+    lake = make_lake(URI)
+    lake.add([job], name="j", workers=1)
+    (bucket / "lake" / "runs" / "j" / "notes.txt").write_text("mine")
+    removed = lake.remove("j")
+    assert removed.left_count == 1
+    assert removed.size_bytes > 0
+    assert lake.names() == []
+    assert sorted(Objects(URI).sizes()) == ["runs/j/notes.txt", "tracekit-lake.json"]
+    with pytest.raises(UsageError, match="there is no run"):
+        lake.remove("j")
+
+
+def test_what_was_fetched_and_then_damaged_is_fetched_again(bucket: Path, job: Path) -> None:
+    lake = make_lake(URI)
+    lake.add([job], name="j", workers=1)
+    with api.open(lake.path("j")) as run:
+        kept = run.path
+    victim = next(kept.glob("data/*/*.parquet"))
+    victim.write_bytes(bytes(victim.stat().st_size))
+    with api.open(lake.path("j")) as run:
+        assert run.query("step_time_summary").height
+    stored = next((bucket / "lake").glob("runs/j/data/*/*.parquet"))
+    stored.write_bytes(bytes(stored.stat().st_size))
+    shutil.rmtree(kept)
+    with pytest.raises(StoreError, match=r"s3://bucket/lake/runs/j/data/.* not those"):
+        api.open(lake.path("j"))
+
+
+def test_what_is_no_card_of_a_run_is_named(bucket: Path, job: Path) -> None:
+    lake = make_lake(URI)
+    lake.add([job], name="j", workers=1)
+    (card,) = (bucket / "lake").glob("cards/*/*.json")
+    shutil.copy(card, card.with_name(card.name.replace("j.", "other.")))
+    card.write_text("{")
+    (bucket / "lake" / "cards" / "theirs.txt").write_text("x")
+    assert [(e.name, e.card, e.damage is None) for e in lake.entries()] == [
+        ("j", None, False),
+        ("other", None, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://key:planted@bucket/lake",
+        "s3://planted@bucket/lake",
+        "s3://bucket/lake?secret=planted",
+        "abfs://c:planted@account.dfs.core.windows.net/lake",
+        "s3://",
+        "s3://bucket/../other",
+    ],
+)
+def test_a_uri_holds_no_credentials_and_leads_nowhere_else(uri: str) -> None:
+    for ask in (make_lake, lake_at, api.open):
+        with pytest.raises(UsageError) as caught:
+            ask(uri)
+        assert "planted" not in caught.value.message + (caught.value.hint or "")
+
+
+def test_a_run_in_a_store_stands_alone(bucket: Path, job: Path) -> None:
+    lake = make_lake(URI)
+    lake.add([job], name="j", workers=1)
+    with pytest.raises(UsageError, match="mixed"):
+        api.open([lake.path("j"), job])
+    with pytest.raises(UsageError, match="made in a folder"):
+        api.ingest(job, run=f"{URI}/runs/k")
+    with pytest.raises(StoreError, match="not a run"):
+        api.open(f"{URI}/runs/k")
+    bucket.joinpath("theirs").write_text("x")
+    with pytest.raises(StoreError, match="not a lake"):
+        make_lake("s3://bucket")
+
+
+def test_a_local_lake_is_a_lake_by_its_uri(job: Path, tmp_path: Path) -> None:
+    lake = make_lake(f"file://{tmp_path}/lake")
+    assert isinstance(lake, Lake)
+    lake.add([job], name="j", workers=1)
+    assert Lake(tmp_path / "lake").names() == ["j"]

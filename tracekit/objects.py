@@ -1,0 +1,309 @@
+"""Object stores: what lies below an ``s3://``, ``gs://`` or ``abfs://`` URI, by whole objects.
+
+Through pyarrow.fs, with the credentials of the environment, as the store's own tools take them;
+none stands in a URI, and no message repeats what a store answered, which may quote one. What a
+connection loses is asked again a few times; after that a StoreError says so. An object is there
+whole or not at all, so a cut upload leaves nothing that counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
+
+from tracekit.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from pyarrow import fs as pafs
+
+T = TypeVar("T")
+
+SCHEMES = ("s3", "gs", "abfs", "abfss")
+TRIES = 3
+"""Of a whole operation, on top of what the store's own client repeats of a request."""
+CLIENT_TRIES = 4
+FIRST_WAIT_S = 0.5
+CONNECT_S = 10.0
+SILENT_S = 30.0
+"""After so long without a byte a request is given up."""
+AT_ONCE = 8
+"""Objects on their way at once: latency, not the processor, is what transfers wait for."""
+_CLAIM = b"claimed\n"
+_AWS = re.compile(r"AWS Error ([A-Z_]+)(?: \(HTTP status (\d+)\))?")
+
+
+def is_uri(path: object) -> bool:
+    """Whether it names an object store and no file."""
+    return isinstance(path, str) and path.partition("://")[0] in SCHEMES and "://" in path
+
+
+class Objects:
+    """What lies below a URI. Names are relative to it, with ``/`` between their parts."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri.rstrip("/")
+        said = urlsplit(self.uri)
+        # Neither is repeated: it may hold a key.
+        if (said.username and said.password) or (said.username and said.scheme in ("s3", "gs")):
+            raise UsageError(
+                f"{said.scheme}://...: a URI may not hold credentials",
+                hint="give them in the environment, as the store's own tools take them",
+            )
+        if said.query or said.fragment or not said.netloc or said.scheme not in SCHEMES:
+            raise UsageError(
+                f"{said.scheme}://{said.hostname or ''}{said.path}: not the URI of a place in a "
+                "store",
+                hint=f"one of {', '.join(s + '://' for s in SCHEMES)}, a bucket, and a path",
+            )
+        if any(part in (".", "..") for part in said.path.split("/")):
+            raise UsageError(f"{self.uri}: '.' and '..' mean nothing in a store")
+        self._scheme, self._bucket = said.scheme, said.netloc.partition("@")[0]
+        self._account = said.netloc.partition("@")[2].partition(".")[0]
+        self._root = (self._bucket + said.path).rstrip("/")
+
+    def below(self, name: str) -> Objects:
+        """What lies below a name."""
+        found = Objects(f"{self.uri}/{name}")
+        if "_fs" in self.__dict__:
+            found.__dict__["_fs"] = self._fs
+        return found
+
+    @cached_property
+    def _fs(self) -> pafs.FileSystem:
+        from pyarrow import fs
+
+        if self._scheme == "gs":
+            return fs.GcsFileSystem(retry_time_limit=timedelta(seconds=TRIES * SILENT_S))
+        if self._scheme in ("abfs", "abfss"):
+            account = self._account or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
+            return fs.AzureFileSystem(
+                account_name=account,
+                account_key=os.environ.get("AZURE_STORAGE_ACCOUNT_KEY"),
+                sas_token=os.environ.get("AZURE_STORAGE_SAS_TOKEN"),
+            )
+        return fs.S3FileSystem(
+            region=self._region,
+            endpoint_override=_endpoint(),
+            connect_timeout=CONNECT_S,
+            request_timeout=SILENT_S,
+            retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=CLIENT_TRIES),
+        )
+
+    @cached_property
+    def _region(self) -> str:
+        named = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        if named or _endpoint():
+            return named or "us-east-1"
+        from pyarrow import fs
+
+        return str(self._asked("cannot be found", lambda: fs.resolve_s3_region(self._bucket)))
+
+    @cached_property
+    def delta_options(self) -> dict[str, str]:
+        """What Delta Lake is told beside the environment that it reads itself: no secret."""
+        common = {
+            "connect_timeout": f"{CONNECT_S:.0f}s",
+            "timeout": f"{SILENT_S:.0f}s",
+            "max_retries": str(CLIENT_TRIES),
+            "retry_timeout": f"{TRIES * SILENT_S:.0f}s",
+        }
+        if self._scheme != "s3":
+            return common
+        options = {**common, "aws_region": self._region}
+        if (_endpoint() or "").startswith("http://"):
+            options["aws_allow_http"] = "true"
+        return options
+
+    def read(self, name: str) -> bytes | None:
+        """The bytes of an object; None where there is none."""
+
+        def ask() -> bytes | None:
+            try:
+                with self._fs.open_input_file(self._path(name)) as stream:
+                    return bytes(stream.read())
+            except FileNotFoundError:
+                return None
+
+        return self._asked(f"{name}: cannot be read", ask)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Let an object be these bytes."""
+
+        def ask() -> None:
+            with self._fs.open_output_stream(self._path(name)) as stream:
+                stream.write(data)
+
+        self._asked(f"{name}: cannot be written", ask)
+
+    def sizes(self, name: str = "") -> dict[str, int]:
+        """Bytes of every object below a name, by its name relative to here."""
+        return {name: size for name, (size, _) in self._listed(name).items()}
+
+    def _listed(self, name: str) -> dict[str, tuple[int, float]]:
+        """Bytes and time of change (epoch s, by the store's clock)."""
+        from pyarrow import fs
+
+        where = fs.FileSelector(self._path(name), recursive=True, allow_not_found=True)
+        found = self._asked(f"{name}: cannot be listed", lambda: self._fs.get_file_info(where))
+        skip = len(self._path("")) + 1
+        return {
+            f.path[skip:]: (int(f.size), f.mtime_ns / 1e9 if f.mtime_ns else 0.0)
+            for f in found
+            if f.type == fs.FileType.File
+        }
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove objects; those that are gone are gone."""
+
+        def one(name: str) -> None:
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.delete_file(self._path(name))
+
+        _at_once(
+            lambda name: self._asked(f"{name}: cannot be removed", lambda: one(name)), [*names]
+        )
+
+    def remove_empty(self, name: str) -> None:
+        """Remove the marks of folders that some stores keep, where no object is left below."""
+        if not self.sizes(name):
+            with contextlib.suppress(OSError):
+                self._fs.delete_dir(self._path(name))
+
+    def upload(self, folder: Path, names: Iterable[str]) -> None:
+        """Copy files of a folder here, under the same names."""
+        from pyarrow import fs
+
+        local = fs.LocalFileSystem()
+
+        def one(name: str) -> None:
+            source = str(folder.resolve() / name)
+            fs.copy_files(
+                source,
+                self._path(name),
+                source_filesystem=local,
+                destination_filesystem=self._fs,
+                use_threads=False,
+            )
+
+        _at_once(
+            lambda name: self._asked(f"{name}: cannot be written", lambda: one(name)), [*names]
+        )
+
+    def download(self, sizes: Mapping[str, int], folder: Path) -> None:
+        """Copy objects into a folder, under the same names; each as long as it should be."""
+        from pyarrow import fs
+
+        local = fs.LocalFileSystem()
+
+        def one(name: str) -> None:
+            target = folder.resolve() / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            draft = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
+            try:
+                fs.copy_files(
+                    self._path(name),
+                    str(draft),
+                    source_filesystem=self._fs,
+                    destination_filesystem=local,
+                    use_threads=False,
+                )
+                if draft.stat().st_size != sizes[name]:
+                    raise OSError("shorter than it should be")
+                draft.replace(target)
+            finally:
+                draft.unlink(missing_ok=True)
+
+        _at_once(lambda name: self._asked(f"{name}: cannot be read", lambda: one(name)), [*sizes])
+
+    @contextmanager
+    def claimed(self, name: str, what: str, dead_after_s: float) -> Iterator[Callable[[], bool]]:
+        """Hold a name alone; gives what to call now and then, so that others see it is alive.
+
+        That answers whether it is surely held still. Stores share no exclusive creation, but each
+        lists what was written before. So everybody writes a claim of their own and then looks, and
+        who sees another's that is alive takes their own back: of two that come at once both may
+        go, never do both stay. One that nobody renewed for ``dead_after_s`` is a dead process's.
+        StoreError, saying ``what`` is going on, where somebody else holds it.
+        """
+        own = f"{name}/{secrets.token_hex(12)}"
+        renewed = time.monotonic()
+        self.write(own, _CLAIM)
+
+        def alive() -> bool:
+            nonlocal renewed
+            silent_s = time.monotonic() - renewed
+            if silent_s > dead_after_s / 20:
+                self.write(own, _CLAIM)
+                renewed = time.monotonic()
+            return silent_s < dead_after_s / 2
+
+        try:
+            claims = self._listed(name)
+            now = claims.get(own, (0, time.time()))[1]  # by the store's clock
+            others = {n: at for n, (_, at) in claims.items() if n != own}
+            dead = [n for n, at in others.items() if now - at > dead_after_s]
+            if len(dead) < len(others):
+                age = max(0.0, now - max(others.values()))
+                raise StoreError(
+                    f"{self.uri}: {what} (alive {age:.0f} s ago)",
+                    hint=f"try again; of a killed one that ends after {dead_after_s / 60:.0f} min",
+                )
+            self.remove(dead)
+            yield alive
+        finally:
+            with contextlib.suppress(StoreError):  # it dies by itself
+                self.remove([own])
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+    def _asked(self, failed: str, ask: Callable[[], T]) -> T:
+        """What an operation gives, tried again where a connection may be at fault."""
+        for tried in range(TRIES):
+            try:
+                return ask()
+            except (OSError, ValueError) as error:
+                why, is_final = _told(error)
+                if is_final or tried == TRIES - 1:
+                    raise StoreError(f"{self.uri}: {failed} ({why})", hint=_HINT) from None
+            time.sleep(FIRST_WAIT_S * 2**tried)
+        raise AssertionError
+
+
+_HINT = "try again; else look at the address, the credentials in the environment and their rights"
+_FINAL = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH")
+
+
+def _told(error: OSError | ValueError) -> tuple[str, bool]:
+    """Why, in words of ours, and whether asking again is in vain."""
+    if isinstance(error, FileNotFoundError):
+        return "it is not there", True
+    found = _AWS.search(str(error))
+    if found is None:
+        return type(error).__name__ if error.args[:1] and len(error.args) == 1 else (
+            os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "failed"
+        ), isinstance(error, PermissionError)
+    words = found[1].lower().replace("_", " ")
+    status = found[2]
+    return f"{words}, HTTP {status}" if status else words, found[1] in _FINAL or status == "403"
+
+
+def _endpoint() -> str | None:
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+
+
+def _at_once(do: Callable[[str], None], names: list[str]) -> None:
+    with ThreadPoolExecutor(min(AT_ONCE, len(names)) or 1, "objects") as pool:
+        for done in [pool.submit(do, name) for name in names]:
+            done.result()

@@ -61,6 +61,7 @@ QUERY_FILES: tuple[str, ...] = (
     "steps/path_moments",
     "steps/path_calls",
     "steps/path_ranges",
+    "steps/step_calls",
     "history/job_step_curve",
     "history/job_step_summary",
     "history/slow_episode",

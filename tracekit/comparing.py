@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from tracekit.comparison.calls import called
 from tracekit.comparison.path import NOBODY, Paths
 from tracekit.comparison.sides import RunRows
 from tracekit.errors import QueryError
@@ -37,7 +38,7 @@ ROWS = (
 """Queries whose rows a comparison reads."""
 BY_PATH = {"self_time": {"by_path": True, "min_ratio": 0.0}}
 """Queries asked otherwise than as they stand: rows of one path and name are the same part."""
-COLUMNS = ("path_moments", "path_calls")
+COLUMNS = ("path_moments", "path_calls", "step_calls")
 """Queries of which it reads columns: they have a row a call and rank."""
 
 
@@ -73,12 +74,13 @@ def run_rows(answers: Answers, report: Report, filled: Collection[str]) -> RunRo
                     tables[name] = _of_attempt(table, attempt)
                 except QueryError as error:
                     unavailable[name] = error.message.splitlines()[0]
-    moments, calls = (tables.get(name) for name in COLUMNS)
+    moments, calls, called_ = (tables.get(name) for name in COLUMNS)
     return RunRows(
         id=report.document.run.id,
         document=report.document,
         steps=Steps.from_rows(rows.get("step_breakdown", ()), rows.get("step_time", ())),
         paths=None if moments is None else _paths(moments, calls, rows),
+        called={} if called_ is None else called(_rows_of(called_)),
         rows=rows,
         unavailable=unavailable,
     )
@@ -89,6 +91,12 @@ def _of_attempt(table: pa.Table, attempt: int) -> pa.Table:
     import pyarrow.compute as pc
 
     return table.filter(pc.equal(table.column("attempt"), attempt))
+
+
+def _rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """The rows of a long table, a batch at a time."""
+    for batch in table.to_batches(max_chunksize=10_000):
+        yield from batch.to_pylist()
 
 
 def _paths(

@@ -9,6 +9,7 @@ from tracekit.comparison import moved
 from tracekit.comparison.attribution import attribution, mean_step_s
 from tracekit.comparison.configuration import configuration
 from tracekit.comparison.interval import MIN_STEPS
+from tracekit.comparison.matching import all_calls
 from tracekit.comparison.model import (
     SCHEMA_VERSION,
     ComparedRun,
@@ -31,7 +32,8 @@ def compare(baseline: Sequence[RunRows], candidate: Sequence[RunRows]) -> Compar
     if all(run.step_charges for run in (*baseline, *candidate)):
         change, contributions = attribution(baseline, candidate)
     step_s = max(sides[0].mean_s or 0.0, sides[1].mean_s or 0.0)
-    not_compared = tuple(_not_compared(baseline, candidate))
+    edited, sums, unmatched = all_calls(baseline, candidate, step_s)
+    not_compared = (*_not_compared(baseline, candidate), *unmatched)
     return Comparison(
         schema_version=SCHEMA_VERSION,
         tracekit_version=__version__,
@@ -48,7 +50,8 @@ def compare(baseline: Sequence[RunRows], candidate: Sequence[RunRows]) -> Compar
         collectives=moved.collectives(baseline, candidate),
         groups=moved.groups(baseline, candidate),
         counters=moved.counters(baseline, candidate),
-        calls=(),
+        calls=tuple(edited),
+        matched=tuple(sums),
         configuration=configuration(baseline, candidate),
         findings=moved.findings(baseline, candidate),
         not_compared=not_compared,

@@ -32,7 +32,11 @@ Cause = Literal[
 copies; a call transfers once everybody is there; communication of which nobody can say who was
 waited for; nothing runs, and what the training loop did meanwhile, as its ranges call it; the
 operations of a pipeline that only timers saw; and what is left."""
-Edit = Literal["added", "removed", "renamed", "replaced", "fused", "split", "moved"]
+Edit = Literal["added", "removed", "renamed", "replaced", "fused", "split", "moved", "changed"]
+"""What became of calls: renamed is one for one with as many calls within, replaced with others;
+fused is several for fewer, split the other way; changed the same call that takes another time in
+every step."""
+EditedKind = Literal["operator", "range", "kernel", "communication"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,18 +144,42 @@ class MovedPart:
 class Edited:
     """Calls of a step that one side has otherwise, matched by what launched them and by position.
 
-    ``path`` is the nearest call around them that both sides have. Seconds are of the step that was
-    matched.
+    ``path`` has the nearest calls around them that both sides have. ``count`` is how often a step
+    has this; seconds are of all of them, on a mean step of those that were matched: of operators
+    and ranges the host's in operators, of kernels and communication the device's.
     """
 
     edit: Edit
-    kind: Literal["operator", "range", "kernel"]
+    kind: EditedKind
+    stage: int | None
     path: str
     baseline: tuple[str, ...]
     candidate: tuple[str, ...]
     count: int
     baseline_s: float
     candidate_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchedCalls:
+    """What was matched of a kind of calls: ``operator`` (with ranges) or ``kernel`` (with copies).
+
+    Of a typical step of one rank a side (``ranks``), whose times are means of ``steps_counts``
+    steps; sums of durations, so that what runs at the same time counts twice. Of ``same_count``
+    calls both sides have the same; ``same_*_s`` is all but what ``calls`` tells, so that the edits
+    of the kind and it add up to the difference.
+    """
+
+    kind: Literal["operator", "kernel"]
+    stage: int | None
+    ranks: tuple[int, int]
+    steps_counts: tuple[int, int]
+    calls_counts: tuple[int, int]
+    same_count: int
+    baseline_s: float
+    candidate_s: float
+    same_baseline_s: float
+    same_candidate_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +241,7 @@ class Comparison:
     groups: tuple[Moved, ...]
     counters: tuple[Moved, ...]
     calls: tuple[Edited, ...]
+    matched: tuple[MatchedCalls, ...]
     configuration: tuple[ConfigurationChange, ...]
     findings: tuple[FindingChange, ...]
     not_compared: tuple[NotCompared, ...]

@@ -16,7 +16,7 @@ _KINDS: dict[Change, str] = {
 }
 """Which verdict of a report has the colour of a change."""
 _NUMBERS = frozenset({"difference", "may lie", "baseline", "candidate", "change", "calls", "times"})
-_WORDS = frozenset({"Findings", "Calls", "Configuration"})
+_WORDS = frozenset({"Findings", "Configuration"})
 """Tables whose columns of those names hold words, not amounts."""
 
 

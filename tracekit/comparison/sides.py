@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from tracekit.comparison.calls import Called
 from tracekit.comparison.path import Charges, Part, Paths
 from tracekit.report.model import Document
 from tracekit.rules.steps import Steps
@@ -24,6 +25,8 @@ class RunRows:
     steps: Steps
     paths: Paths | None
     """None where its queries could not be run."""
+    called: Called = field(default_factory=dict)
+    """What its steps call, by pipeline stage."""
     rows: Mapping[str, Sequence[Row]] = field(default_factory=dict)
     """Rows by query name, of the attempt that is compared."""
     unavailable: Mapping[str, str] = field(default_factory=dict)

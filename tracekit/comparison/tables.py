@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tracekit.comparison.model import Comparison, Moved, MovedPart
+from tracekit.comparison.model import Comparison, Edited, Moved, MovedPart
 from tracekit.comparison.verdict import deed, signed
 from tracekit.report.text import amount_words
-from tracekit.wording import seconds, share
+from tracekit.wording import seconds, share, some
 
 Rows = Sequence[Sequence[str]]
+NAMES = 4
+"""Names of calls that a cell has."""
 
 
 @dataclass(frozen=True)
@@ -73,23 +75,41 @@ def _cost(cost_s: float | None) -> str:
 
 
 def _calls(comparison: Comparison) -> Table:
-    return Table(
-        "Calls",
-        ("change", "kind", "within", "baseline", "candidate", "times", "baseline", "candidate"),
-        [
-            (
-                e.edit,
-                e.kind,
-                e.path or "the step",
-                ", ".join(e.baseline) or "-",
-                ", ".join(e.candidate) or "-",
-                str(e.count),
-                seconds(e.baseline_s),
-                seconds(e.candidate_s),
-            )
-            for e in comparison.calls
-        ],
-    )
+    """Edits, and what the same calls take, so that the rows of a kind add up to its difference."""
+    head = ("difference", "change", "what", "within", "times", "baseline", "candidate")
+    edits = [
+        (
+            signed(e.candidate_s - e.baseline_s),
+            e.edit,
+            f"{e.kind} {_names(e)}",
+            e.path or "the step",
+            str(e.count),
+            seconds(e.baseline_s),
+            seconds(e.candidate_s),
+        )
+        for e in comparison.calls
+    ]
+    same = [
+        (
+            signed(m.same_candidate_s - m.same_baseline_s),
+            "same",
+            f"all other {m.kind}s{'' if m.stage is None else f' of stage {m.stage}'}",
+            "the step",
+            str(m.same_count),
+            seconds(m.same_baseline_s),
+            seconds(m.same_candidate_s),
+        )
+        for m in comparison.matched
+    ]
+    return Table("Calls", head, [*edits, *same] if edits else [])
+
+
+def _names(edited: Edited) -> str:
+    """``a`` of what one side alone has; else ``a, b -> c``."""
+    before, after = (some(names, NAMES) for names in (edited.baseline, edited.candidate))
+    if edited.edit in ("changed", "moved") or not (before and after):
+        return before or after
+    return f"{before} -> {after}"
 
 
 def moved_cells(row: Moved) -> tuple[str, str, str, str]:

@@ -38,4 +38,8 @@ MORE = part("operator", "aten::mm", ms=50, peer_ms=25, calls_count=6.0, peer_cal
 SLOWER = part("operator", "aten::mm", ms=50, peer_ms=25, calls_count=3.0, peer_calls_count=3.0)
 
 
+LARGER = SLOWER | {"input_ratio": 2.0}
+"""As many calls, each on twice the elements."""
+
+
 INPUT = part("range", path="train/dataloader", ms=25, peer_ms=0.2, steps=(2, 6, 10))

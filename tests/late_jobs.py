@@ -105,6 +105,7 @@ def part(
         "path": path,
         "name": name,
         "own_ns": ms * MS,
+        "input_ratio": None,
         "peer_ns": peer_ms * MS,
         "excess_ns": (ms - peer_ms) * MS,
         "spread_ns": 0.0,

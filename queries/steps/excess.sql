@@ -3,7 +3,8 @@
 -- A rank that is late says nothing of why. This takes its steps apart by what was innermost at each
 -- moment (nothing is counted twice) and sets each part beside the same part of its peers in those
 -- steps and beside its own other steps. A part that a rank lacks is 0. Read calls and time apart:
--- more calls are more work, longer ones the same work slower, a pause is neither. Excess says where
+-- more calls are more work, and so are as many calls on larger inputs (where shapes were recorded);
+-- longer ones are the same work slower, a pause is neither. Excess says where
 -- to look, not who is to blame: work beside the critical path costs nothing, and who waits less for
 -- others has more of everything else.
 --
@@ -32,6 +33,9 @@
 -- column: spread_ns DOUBLE : Scaled median absolute deviation of the peers' own_ns; null likewise.
 -- column: calls_count DOUBLE : Calls, or stretches, of a mean step.
 -- column: peer_calls_count DOUBLE : Median of its peers'.
+-- column: input_ratio DOUBLE : Elements that its calls of this operator get on average over the
+--     median of its peers', of the input in which they differ most; null for other parts, without
+--     peers, and where no shapes were recorded.
 -- column: usual_ns BIGINT : The rank's own median step.
 -- column: over_usual_ns DOUBLE : own_ns less usual_ns: what some steps have beyond the others.
 -- column: steps BIGINT[] : Steps in which it exceeds its peers (without peers: its usual step) by
@@ -172,6 +176,78 @@ WITH
             )
             >= $min_ratio * step_ns
     ),
+    -- How much each call gets to do, by the shapes of its inputs.
+    shaped_calls AS (
+        SELECT attempt, rank, name, input_dims, count(*) AS calls_count
+        FROM host_op
+        SEMI JOIN (SELECT DISTINCT part.name AS name FROM compared WHERE part.kind = 'operator')
+            USING (name)
+        WHERE category = 'operator' AND rank IS NOT NULL AND input_dims IS NOT NULL
+        GROUP BY attempt, rank, name, input_dims
+    ),
+    shape_inputs AS (
+        SELECT
+            input_dims,
+            unnest(generate_series(1, len(inputs))) AS input,
+            unnest(inputs) AS dims
+        FROM (
+            SELECT input_dims, regexp_extract_all(input_dims, '\[([0-9, ]+)\]', 1) AS inputs
+            FROM (SELECT DISTINCT input_dims FROM shaped_calls)
+        )
+    ),
+    shape_elements AS (
+        SELECT
+            input_dims,
+            input,
+            list_product(
+                list_transform(
+                    string_split(dims, ','),
+                    lambda dim: coalesce(TRY_CAST(trim(dim) AS DOUBLE), 1)
+                )
+            ) AS elements_count
+        FROM shape_inputs
+    ),
+    rank_inputs AS (
+        SELECT
+            attempt,
+            rank,
+            name,
+            input,
+            sum(elements_count * calls_count) / sum(calls_count) AS elements_count
+        FROM shaped_calls
+        JOIN shape_elements USING (input_dims)
+        GROUP BY attempt, rank, name, input
+    ),
+    peer_inputs AS (
+        SELECT
+            attempt,
+            stage,
+            name,
+            input,
+            quantile_disc(elements_count, 0.5) AS elements_count
+        FROM rank_inputs
+        JOIN rank_steps USING (attempt, rank)
+        GROUP BY attempt, stage, name, input
+        HAVING count(*) > 1
+    ),
+    larger_inputs AS (
+        SELECT
+            attempt,
+            rank,
+            stage,
+            name,
+            max(rank_inputs.elements_count / peer_inputs.elements_count) AS input_ratio
+        FROM rank_inputs
+        JOIN rank_steps USING (attempt, rank)
+        JOIN peer_inputs USING (attempt, stage, name, input)
+        WHERE peer_inputs.elements_count > 0
+        GROUP BY attempt, rank, stage, name
+    ),
+    input_ratios AS (
+        SELECT attempt, rank, stage, map(list(name), list(input_ratio)) AS ratio_by_name
+        FROM larger_inputs
+        GROUP BY attempt, rank, stage
+    ),
     excess_steps AS (
         SELECT
             parts.attempt,
@@ -213,6 +289,7 @@ SELECT
     spread_ns,
     calls_count,
     peer_calls_count,
+    if(part.kind = 'operator', ratio_by_name[part.name], NULL) AS input_ratio,
     usual_ns,
     over_usual_ns,
     steps,
@@ -226,5 +303,6 @@ SELECT
     attempt
 FROM compared
 JOIN affected USING (attempt, rank, stage, part)
+LEFT JOIN input_ratios USING (attempt, rank, stage)
 ORDER BY
     attempt, rank, peers DESC, greatest(coalesce(excess_ns, 0), over_usual_ns) DESC, part;

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from late_jobs import MakeJob
 
-from excess_rules import MORE, PAUSED, SLOWER, WORK, facts_of
+from excess_rules import HOST, LARGER, MORE, PAUSED, SLOWER, WORK, facts_of
 from tracekit.rules.base import RuleOutcome
 
 
@@ -17,6 +17,18 @@ def test_a_rank_with_more_calls_has_more_work(make_job: MakeJob) -> None:
     assert found.scope.ranks == (2,)
     assert "more calls of aten::mm (6 a step, its peers 3)" in found.summary
     assert found.owner == "model"
+
+
+def test_a_rank_with_larger_inputs_has_more_work_and_no_slow_host(make_job: MakeJob) -> None:
+    """25 ms more in as many calls: of twice the elements they are what these take."""
+    facts = facts_of(make_job, LARGER)
+    (found,) = WORK.run(facts).findings
+    assert "larger inputs of aten::mm (2x those of its peers)" in found.summary
+    assert HOST.run(facts) == RuleOutcome()
+    # Of a tenth more elements 2.5 ms are: the rest is slower.
+    slower = facts_of(make_job, SLOWER | {"input_ratio": 1.1})
+    assert WORK.run(slower) == RuleOutcome()
+    assert [f.scope.ranks for f in HOST.run(slower).findings] == [(2,)]
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """Where the time of a late rank goes that its peers do not spend: in what, how often, and how.
 
 A rule that has found a rank late, by its own measure, asks here what the rank did meanwhile. Four
-answers lead to four remedies: it did more (more calls), it did the same more slowly, something
-stretched its calls at random, or nothing was recorded while it stood. Nothing here accuses: where
-no answer covers half of the delay there is none.
+answers lead to four remedies: it did more (more calls, or larger inputs), it did the same more
+slowly, something stretched its calls at random, or nothing was recorded while it stood. Nothing
+here accuses: where no answer covers half of the delay there is none.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ def _nature(rows: Sequence[Row], limits: ExcessThresholds) -> Nature | None:
     if quiet >= least:
         return "pause"
     calls = [row for row in rows if row["kind"] in ("operator", "call", "kernel", "copy")]
-    more = sum(_more_calls_ns(row) for row in calls)
+    more = sum(_more_work_ns(row) for row in calls)
     if more >= least:
         return "more work"
     return "slower work" if _total(calls) - more >= least else None
@@ -312,12 +312,15 @@ def _at_random_ns(row: Row, limits: ExcessThresholds) -> float:
     return min(excess, max(0.0, float(row["longest_ns"]) - usual_ns))
 
 
-def _more_calls_ns(row: Row) -> float:
-    """The part of a row's excess that the calls beyond its peers' would take at their pace."""
+def _more_work_ns(row: Row) -> float:
+    """The part of a row's excess that calls beyond its peers', and inputs larger than theirs, would
+    take at their pace: as much longer as the inputs are larger."""
     calls, peers = float(row["calls_count"]), float(row["peer_calls_count"] or 0)
     if peers <= 0:
         return float(row["excess_ns"])
-    return min(float(row["excess_ns"]), max(0.0, calls - peers) * float(row["peer_ns"]) / peers)
+    larger = max(0.0, float(row["input_ratio"] or 1.0) - 1)
+    more_calls = max(0.0, calls - peers) + calls * larger
+    return min(float(row["excess_ns"]), more_calls * float(row["peer_ns"]) / peers)
 
 
 # --- words ---------------------------------------------------------------------------------------
@@ -345,9 +348,12 @@ def _parts(rows: Sequence[Row]) -> str:
 
 
 def _more(rows: Sequence[Row]) -> str:
-    row = max(rows, key=_more_calls_ns)
-    count = f"{_few(row['calls_count'])} a step, its peers {_few(row['peer_calls_count'])}"
+    row = max(rows, key=_more_work_ns)
     others = f" and of {plural(len(rows) - 1, 'other')}" if len(rows) > 1 else ""
+    if row["input_ratio"] is not None and row["calls_count"] <= (row["peer_calls_count"] or 0):
+        times = f"{float(row['input_ratio']):.2g}x those of its peers"
+        return f"larger inputs of {short(str(row['name']))} ({times}){others}"
+    count = f"{_few(row['calls_count'])} a step, its peers {_few(row['peer_calls_count'])}"
     return f"more calls of {short(str(row['name']))} ({count}){others}"
 
 

@@ -24,9 +24,9 @@ Remedy
 When this is wrong
     A rank without a trace may be slower still. A profiler that records Python stacks on one rank
     only slows that one. Work that differs by rank (logging on rank 0, evaluation) is the program's,
-    not the host's; where the trace shows more calls, or time in a range beside the training (input,
-    a checkpoint, logging), nobody is named here, nor where nothing is recorded meanwhile
-    (host-pause).
+    not the host's; where the trace shows more calls, larger inputs, or time in a range beside the
+    training (input, a checkpoint, logging), nobody is named here, nor where nothing is recorded
+    meanwhile (host-pause).
 
 Source
     Diagnosis D7 and 3.11: on a Megatron job two ranks had 2.4 times their peers' own time at equal

@@ -1,11 +1,13 @@
 """
 What it means
-    A rank does more than its peers of the same stage: it makes more calls of the same operators, or
-    runs more kernels, and the others wait for it. Nothing about its machine is wrong.
+    A rank does more than its peers of the same stage: it makes more calls of the same operators,
+    runs more kernels, or gets larger inputs, and the others wait for it. Nothing about its machine
+    is wrong.
 
 How it shows
     The rank enters collectives last by its own doing (as for late-rank), and half or more of that
-    delay is time of calls that its peers do not make, at the pace of those that they do.
+    delay is time of calls that its peers do not make, or of inputs larger than theirs (where the
+    profiler recorded shapes), at the pace of those that they do.
 
 Why it hurts
     A synchronous job is as slow as the rank with most work.
@@ -15,7 +17,8 @@ Remedy
     metrics, extra losses) out of the step or share it out.
 
 When this is wrong
-    As many calls on larger inputs are more work too, and look like a slower rank. A loop that polls
+    As many calls on larger inputs look like a slower rank where no shapes were recorded
+    (record_shapes), and on a GPU, whose kernels have none. A loop that polls
     makes more calls because it waits; such calls last next to nothing. Stages of a pipeline are no
     peers (stage-imbalance), and experts get unequal shares of the tokens by nature (hot-expert).
 
@@ -51,7 +54,7 @@ class UnequalWorkThresholds(SlowerThresholds, ExcessThresholds):
 
 
 def evaluate(facts: Facts, limits: UnequalWorkThresholds) -> RuleOutcome:
-    """One finding for each late rank that makes more calls."""
+    """One finding for each late rank that makes more calls, or gets larger inputs."""
     if matched_note(facts) is None:
         return facts.lacking(why_unmatched(facts), "profile all ranks in the same steps")
     if not len(facts.steps):
@@ -80,7 +83,7 @@ def _finding(
         f"{excess.sentence}.",
         (*excess.evidence(facts), *score_evidence(facts, late, limits)),
         by=("GPU timeline" if on_device else "host ranges", "peers"),
-        basis=f"more calls on the rank, and the others wait for it; {matched_note(facts)}",
+        basis=f"more to do on the rank, and the others wait for it; {matched_note(facts)}",
         confirm=(f"compare the batch of rank {late.rank} with a peer's: samples, tokens, lengths",),
         remedy=("deal samples and tokens out evenly; share out what this rank does alone",),
     )
@@ -88,7 +91,7 @@ def _finding(
 
 RULE = Rule(
     name="unequal-work",
-    summary="A rank makes more calls than its peers, and the others wait.",
+    summary="A rank has more calls or larger inputs than its peers, and the others wait.",
     owner="model",
     thresholds=UnequalWorkThresholds(),
     queries=(*QUERIES, "expert_load", EXCESS),

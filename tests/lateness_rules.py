@@ -182,6 +182,9 @@ class Replayed:
     def idle_beyond_hand_overs_ns(self) -> float | None:
         return None
 
+    def hand_overs_ns(self) -> float | None:
+        return None
+
     def slowdown(self, rank: int) -> float | None:
         return self.slow.get(rank)
 

@@ -94,6 +94,9 @@ class Replayed:
     def idle_beyond_hand_overs_ns(self) -> float | None:
         return None if self.beyond_ms is None else self.beyond_ms * MS
 
+    def hand_overs_ns(self) -> float | None:
+        return self.idle_beyond_hand_overs_ns()
+
     def saved_at_speed_ns(self, ranks: Sequence[int], factor: float) -> float | None:
         return None
 

@@ -190,6 +190,9 @@ class _LaterReplay:
     def idle_beyond_hand_overs_ns(self) -> float | None:
         return self._price("idle_beyond_hand_overs_ns", lambda r: r.idle_beyond_hand_overs_ns())
 
+    def hand_overs_ns(self) -> float | None:
+        return self._price("hand_overs_ns", lambda r: r.hand_overs_ns())
+
     def slowdown(self, rank: int) -> float | None:
         return self._price(f"slowdown {rank}", lambda r: r.slowdown(rank))
 

@@ -294,6 +294,12 @@ class RankReplay:
         except InputError:
             return None
 
+    def hand_overs_ns(self) -> float | None:
+        """The same of a job that is one pipeline: what its messages can cost; None of others, whose
+        ranks exchange more than these."""
+        is_one = self._pipeline is not None and len(self._pipeline.dp_ranks) == 1
+        return self.idle_beyond_hand_overs_ns() if is_one else None
+
     @property
     def error_ratio(self) -> float | None:
         """By how much the replay misses the measured step; None where there is none."""

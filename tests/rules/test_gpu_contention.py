@@ -169,6 +169,9 @@ def test_a_replay_prices_better_than_the_difference(make_job: MakeJob) -> None:
         def idle_beyond_hand_overs_ns(self) -> float | None:
             return None
 
+        def hand_overs_ns(self) -> float | None:
+            return None
+
         def saved_ns(self, ranks: Any) -> float:
             assert list(ranks) == [2]
             return 15e6

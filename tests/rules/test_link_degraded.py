@@ -11,6 +11,7 @@ from late_jobs import MS, MakeJob, coverage
 
 from lateness_rules import LINK, bandwidth, exit_row, link_job
 from nccl_rules import BY_RANK, OOB, Build, failed, findings, text
+from pipeline_rules import Replayed
 from port_rules import held_back, port
 from tracekit.findings import Severity
 from tracekit.rules import rule
@@ -181,6 +182,23 @@ def test_a_slow_link_costs_what_its_bytes_take_beyond_a_healthy_one(make_job: An
     low_s, high_s = found.impact.low_s_per_step, found.impact.high_s_per_step
     assert low_s is not None and high_s is not None
     assert low_s <= 0.024 <= high_s
+
+
+@pytest.mark.parametrize(
+    ("hand_overs_ms", "cost_s", "method"),
+    [(10, 0.010, "replay"), (24, 0.024, "counter share"), (None, 0.024, "counter share")],
+)
+def test_in_a_pipeline_a_slow_link_costs_no_more_than_all_hand_overs(
+    make_job: Any, hand_overs_ms: float | None, cost_s: float, method: str
+) -> None:
+    """24 ms are lost in transfers: what stages wait for their turn meanwhile hides the rest."""
+    facts = replace(held_back(make_job, 25e6), replay=Replayed(hand_overs_ms))
+    (found,) = rule("link-degraded").run(facts).findings
+    assert found.impact.s_per_step == pytest.approx(cost_s)
+    assert found.impact.method == method
+    low_s, high_s = found.impact.low_s_per_step, found.impact.high_s_per_step
+    assert low_s is not None and high_s is not None
+    assert low_s <= cost_s <= 0.024 <= high_s + 1e-9
 
 
 def test_no_more_is_lost_than_communication_takes_beyond_what_a_healthy_link_needs(

@@ -70,6 +70,7 @@ UNDECIDED = {
         html: len(parts) % 2 == 0
         text: max((len(r[4]) for r in rows))
         text: max(MIN_NAME_WIDTH, room - gaps - sum(widths) + widths[2])
+        text: abs(value) >= 0.001
         text: ratio >= 0.0005
         text: step_s * factor < 10
         text: step_s * factor < 100

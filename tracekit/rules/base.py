@@ -151,6 +151,9 @@ class Replay(Protocol):
     def idle_beyond_hand_overs_ns(self) -> float | None:
         """ns a step that a pipeline takes beyond its order of operations and fast hand-overs."""
 
+    def hand_overs_ns(self) -> float | None:
+        """The same of a job that is one pipeline; None of others."""
+
     def slowdown(self, rank: int) -> float | None:
         """The ideal step with only this rank's delays, over the ideal step."""
 

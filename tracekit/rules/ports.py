@@ -340,7 +340,7 @@ def cost(
         return Cost(Impact(), ("counters",), tested_evidence(row))
     price = _by_replay(facts, lost_ns, ranks)
     if price is None or price.ns < min(shown_ns, lost_ns):
-        price = _hidden_alike(facts, lost_ns, shown_ns)
+        price = _handed_over(facts, _hidden_alike(facts, lost_ns, shown_ns))
     evidence = Evidence(
         "time of a step lost in transfers that no computation hid",
         price.ns / 1e9,
@@ -380,6 +380,15 @@ def _hidden_alike(facts: Facts, lost_ns: float, shown_ns: float) -> Price:
     most_ns = max(cost_ns, min(lost_ns, exposed_ns))
     least_ns = min(cost_ns, max(0.0, lost_ns - (comm_ns - exposed_ns)))
     return Price(cost_ns, "counter share", least_ns, most_ns)
+
+
+def _handed_over(facts: Facts, price: Price) -> Price:
+    """The price, but in a pipeline no more than all hand-overs cost: stages that wait for their
+    turn, and sends that last until somebody asks for them, are no time lost in transfers."""
+    most_ns = facts.replay.hand_overs_ns() if facts.replay is not None else None
+    if most_ns is None or most_ns >= price.ns:
+        return price
+    return Price(most_ns, "replay", min(price.low_ns, most_ns), price.ns)
 
 
 def finding(

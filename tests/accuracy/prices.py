@@ -16,10 +16,9 @@ from pathlib import Path
 from accuracy.run import run_case
 from accuracy.score import Outcome, is_right_place, is_right_rule
 from accuracy.suite import fault_case
-from accuracy.twins import put
+from accuracy.twins import PRICES, put
 from tracekit.simulate.catalogue import BY_NAME
 
-HEADING = "## Prices of simulated faults"
 CLOSE = 0.15
 """How far a price may be from what was measured."""
 
@@ -74,8 +73,9 @@ def table(prices: Sequence[Price]) -> list[str]:
     close = sum(p.is_close for p in prices)
     lines = [
         "Measured: a steady step of the simulated job with the fault and without it, as a share of "
-        "the step with it. Printed: of the finding that names cause and place. Seeds "
-        f"{', '.join(sorted({str(p.seed) for p in prices}))}.",
+        "the step with it. Printed: of the finding that names cause and place; - where it has no "
+        "price and says what would be needed for one (for PCIe the bytes on the link, DCGM 1009 "
+        f"and 1010). Seeds {', '.join(sorted({str(p.seed) for p in prices}))}.",
         "",
         f"Within {CLOSE:.0%} of the measured price: {close} of {len(prices)}.",
         "",
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lines = table(prices)
     sys.stdout.write("\n".join(lines) + "\n")
     if given.docs is not None:
-        given.docs.write_text(put(given.docs.read_text(), lines, HEADING))
+        given.docs.write_text(put(given.docs.read_text(), lines, PRICES))
     return 0
 
 

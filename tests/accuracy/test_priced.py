@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import samples
 
+from accuracy.prices import price
+from accuracy.prices import table as prices_table
+from accuracy.score import Named, Outcome
 from accuracy.twins import (
     HEADING,
+    PRICES,
     TWINS,
     Judged,
     Priced,
     Truths,
     cause_of,
     judge,
+    keeping,
     named,
     put,
     table,
@@ -33,6 +39,33 @@ def test_the_table_counts_what_is_close_and_what_is_far() -> None:
     assert "| a | slow-rank | 2 | 100.0 | 124.0 | 1.24 | 4.0 | slow-host/2 | yes | yes |" in lines
     assert "| c | slow-rank | 2 | 100.0 | - | - | 4.0 | slow-host/2 | yes | yes |" in lines
     assert "| a | 120.0 | 121.0 | late-rank/0 | none |" in lines
+
+
+def test_a_simulated_fault_has_the_price_of_the_finding_that_names_it() -> None:
+    """A step of 1.25 s takes 1 s without: a fifth. Another rank's finding counts not."""
+    where = {"ranks": [1], "hosts": [], "stages": [], "links": [], "groups": []}
+    fault = {"fault": "slow-gpu", "where": where, "expected_rules": ["slow-gpu"],
+             "allowed_rules": []}  # fmt: skip
+    measured = {"step_s_with_fault": 1.25, "step_s_without_fault": 1.0}
+    truth = {"world_size": 4, "faults": [fault], "measured": measured}
+    ours = Named("slow-gpu", "major", "likely", (1,), (), (), True, False, 0.21)
+    other = Named("slow-gpu", "major", "likely", (2,), (), (), False, False, 0.5)
+    outcome = Outcome("slow-gpu", "ddp", 4, 7, truth, "culprit", (other, ours))
+    found = price(outcome, "slow-gpu:2")
+    assert (found.printed_ratio, found.is_close) == (0.21, True)
+    assert found.measured_ratio == pytest.approx(0.2)
+    unpriced = price(replace(outcome, named=(replace(ours, step_ratio=None),)), "slow-gpu:2")
+    lines = prices_table([found, unpriced])
+    assert "Within 15% of the measured price: 1 of 2." in lines
+    assert "| slow-gpu:2 | ddp | 7 | 20.0% | 21.0% | 1.05 | slow-gpu |" in lines
+    assert "| slow-gpu:2 | ddp | 7 | 20.0% | - | - | slow-gpu |" in lines
+
+
+def test_a_new_page_keeps_the_section_that_another_program_wrote() -> None:
+    older = put("# page\n", ["a table"], PRICES)
+    page = put("# new\n", ["twins"], HEADING)
+    assert keeping(page, older, PRICES) == put(page, ["a table"], PRICES)
+    assert keeping(page, page, PRICES) == page
 
 
 @pytest.mark.parametrize("ratio", [0.75, 1.0, 1.25])

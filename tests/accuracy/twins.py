@@ -24,6 +24,8 @@ from tracekit.report import Report
 ROOT = Path(__file__).parents[2]
 TWINS = ROOT / "fixtures" / "twins"
 HEADING = "## Twins"
+PRICES = "## Prices of simulated faults"
+"""The section of accuracy/prices.py."""
 CLOSE, FAR = 0.25, 0.40
 """How far a cost may be from what was measured: in eight pairs of ten, and in all."""
 
@@ -227,10 +229,20 @@ def table(judged: Sequence[Judged]) -> list[str]:
 def put(page: str, lines: Sequence[str], heading: str = HEADING) -> str:
     """The page with this section, in the place of an older one or at the end."""
     section = "\n".join([heading, "", *lines]) + "\n"
-    older = re.compile(rf"^{heading}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+    older = _section(heading)
     if older.search(page):
         return older.sub(lambda _: section + "\n", page).rstrip("\n") + "\n"
     return page.rstrip("\n") + "\n\n" + section
+
+
+def keeping(page: str, older: str, heading: str) -> str:
+    """The page with a section that only the older one has, as it is there."""
+    found = _section(heading).search(older)
+    return page if found is None else put(page, found[0].splitlines()[2:], heading)
+
+
+def _section(heading: str) -> re.Pattern[str]:
+    return re.compile(rf"^{heading}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from logged_rules import asked, episode_of
 from source_tables import database
 
 from tracekit.derive.history import history
@@ -212,8 +213,16 @@ def _three_days(is_sick: bool) -> list[Row]:
     return rows
 
 
+def _speaking(found: Sequence[Row]) -> list[str]:
+    names = ("periodic-stall", "step-drift", "restart-loss")
+    days = {"steps_count": 250_000, "end_ns": 3 * 86_400 * SECOND, "p50_ns": 1.04 * SECOND}
+    return [n for n in names if asked(n, *map(episode_of, found), summary=days).findings]
+
+
 def test_three_days_with_known_faults_are_told_and_nothing_else() -> None:
     _, found = told(_three_days(is_sick=True))
+    # Checkpoints take 0.4 % of the job and its restarts 0.9 %: told as history, no finding.
+    assert _speaking(found) == ["step-drift"]
     of_kind = {(r["kind"], round(r["first_step"], -3)): r for r in found}
     assert sorted(of_kind) == [
         ("drift", 0),
@@ -232,6 +241,7 @@ def test_three_days_with_known_faults_are_told_and_nothing_else() -> None:
 
 def test_three_healthy_days_tell_their_checkpoints_alone() -> None:
     (period,) = told(_three_days(is_sick=False))[1]
+    assert _speaking([period]) == []
     assert (period["kind"], period["period_count"], period["times_count"]) == (
         "periodic",
         1000,

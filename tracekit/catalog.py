@@ -67,6 +67,8 @@ QUERY_FILES: tuple[str, ...] = (
     "history/slow_episode",
     "history/profiled_window",
     "history/failures",
+    "history/attempt_summary",
+    "history/goodput",
     "gpu/overlap",
     "gpu/hidden_kernels",
     "gpu/lost_kernels",

@@ -104,6 +104,14 @@ def between(low_s: float, high_s: float) -> str:
     return f"{low} to {high}"
 
 
+def span(span_s: float) -> str:
+    """A time that may be long: 40 min, 3.1 h, 2.5 d."""
+    for limit_s, unit_s, unit in ((120, 1, ""), (7200, 60, "min"), (172_800, 3600, "h")):
+        if span_s < limit_s:
+            return seconds(span_s) if not unit else f"{span_s / unit_s:.3g} {unit}"
+    return f"{span_s / 86_400:.3g} d"
+
+
 def share(ratio: float) -> str:
     """A ratio as a percentage: 27 %, 3.4 %, under 0.1 %."""
     percent = ratio * 100

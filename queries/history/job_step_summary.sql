@@ -13,6 +13,7 @@
 -- column: first_step BIGINT : Lowest number of a step.
 -- column: last_step BIGINT : Highest number of a step.
 -- column: total_steps_count BIGINT : Steps that the job will have; null where no log says.
+-- column: epoch_steps_count BIGINT : Steps of an epoch; null where no line counts in epochs.
 -- column: start_ns BIGINT : When the first line was printed; null without a clock.
 -- column: end_ns BIGINT : When the last line was printed; null without a clock.
 -- column: is_epoch BOOLEAN : Whether these times are UTC, not some zone's.
@@ -40,7 +41,8 @@ WITH
     said AS (
         SELECT
             any_value(format ORDER BY format) AS format,
-            max(total_steps_count) AS total_steps_count
+            max(total_steps_count) AS total_steps_count,
+            max(total_steps_count) FILTER (WHERE epoch IS NOT NULL) AS epoch_steps_count
         FROM job_step
         WHERE source_id IN (SELECT source_id FROM main)
     ),
@@ -69,6 +71,7 @@ SELECT
     summed.first_step,
     summed.last_step,
     said.total_steps_count,
+    said.epoch_steps_count,
     summed.start_ns,
     summed.end_ns,
     coalesce(main.is_epoch, false) AS is_epoch,

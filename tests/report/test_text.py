@@ -72,7 +72,7 @@ A RANK'S  compute 50 %   communication not hidden 40 %   copies 3.3 %   idle 6.7
 NOT CHECKED  gc-pause; GPU health; 3 more  ->  tracekit capture --what profiler,dcgm,nic,nccl,host
              collective-hang: needs collectives matched across ranks, Flight Recorder or a
              watchdog's log
-             23 more rules: --all
+             28 more rules: --all
 MORE      tracekit show run1 F1    tracekit explain dataloader-stall
 """
 

@@ -26,7 +26,8 @@ latency-bound-communication late-rank collective-hang collective-mismatch nccl-s
 no-gpudirect shm-instead-of-p2p wrong-nic channel-collapse unsuitable-algorithm
 tensor-group-spans-hosts cross-rail-traffic traffic-mismatch init-straggler config-mismatch bad-node
 link-degraded pfc-storm slow-receiver ecn-congestion incast ecmp-collision packet-loss nic-error
-fabric-misconfigured first-failure
+fabric-misconfigured first-failure periodic-stall step-drift restart-loss slow-startup
+profiler-overhead
 """.split()  # noqa: SIM905  # kept as the design has it, to be compared by eye
 ROOT = Path(__file__).parents[2]
 each_rule = pytest.mark.parametrize("each", RULES, ids=lambda r: r.name)

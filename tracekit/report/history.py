@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from tracekit.report.judgement import Judgement, ReportThresholds, say
 from tracekit.rules.base import Facts, Row
-from tracekit.wording import plural, seconds, share
+from tracekit.wording import plural, seconds, share, span
 
 SHOWN_EPISODES = 3
 
@@ -64,7 +64,7 @@ def _steps(summary: Row) -> str:
     total = summary["total_steps_count"]
     words = f"{summary['steps_count']:,} steps" + (f" of {total:,}" if total else "")
     if summary["start_ns"] is not None and summary["end_ns"] is not None:
-        words += f" over {_span((summary['end_ns'] - summary['start_ns']) / 1e9)}"
+        words += f" over {span((summary['end_ns'] - summary['start_ns']) / 1e9)}"
     if summary["p50_ns"] is None:
         return f"training log: {words}, whose times it does not tell"
     words += f", median {seconds(summary['p50_ns'] / 1e9)}"
@@ -93,7 +93,7 @@ def _episode(row: Row, summary: Row) -> str:
     at = _at(row, summary)
     if kind == "stall":
         where = f"step {row['last_step']:,}"
-        return f"the job stalled for {_span(lost_s)} at {where}{at}"
+        return f"the job stalled for {span(lost_s)} at {where}{at}"
     if kind == "slow":
         more = row["dur_ns"] / row["usual_ns"] - 1
         return (
@@ -104,12 +104,12 @@ def _episode(row: Row, summary: Row) -> str:
         each = lost_s / row["times_count"]
         return (
             f"every {row['period_count']:,} steps one takes {seconds(each)} longer "
-            f"({plural(row['times_count'], 'time')}, {_span(lost_s)} in all)"
+            f"({plural(row['times_count'], 'time')}, {span(lost_s)} in all)"
         )
     if kind == "drift":
         return f"the step grows by {row['per_day_ratio']:.2%} a day"
     again = f", {row['repeated_count']:,} steps done again" if row["repeated_count"] else ""
-    return f"the job restarted at step {row['first_step']:,}{at}{again} ({_span(lost_s)} lost)"
+    return f"the job restarted at step {row['first_step']:,}{at}{again} ({span(lost_s)} lost)"
 
 
 def _at(row: Row, summary: Row) -> str:
@@ -118,11 +118,3 @@ def _at(row: Row, summary: Row) -> str:
     moment = datetime.fromtimestamp(row["start_ns"] // 10**9, UTC)
     zone = " UTC" if summary["is_epoch"] else ""
     return f" ({moment:%Y-%m-%d %H:%M:%S}{zone})"
-
-
-def _span(span_s: float) -> str:
-    """A time that may be long: 40 min, 3.1 h, 2.5 d."""
-    for limit_s, unit_s, unit in ((120, 1, ""), (7200, 60, "min"), (172_800, 3600, "h")):
-        if span_s < limit_s:
-            return seconds(span_s) if not unit else f"{span_s / unit_s:.3g} {unit}"
-    return f"{span_s / 86_400:.3g} d"

@@ -1,0 +1,50 @@
+"""periodic-stall: when it fires, when just not, and what exempts."""
+
+from __future__ import annotations
+
+import pytest
+from logged_rules import SECOND, asked, episode, says_what_it_needs
+
+from tracekit.findings import Severity
+
+
+@pytest.mark.parametrize(
+    ("lost_s", "severity"),
+    [(18_000, Severity.CRITICAL), (5000, Severity.MAJOR), (864, Severity.MINOR), (863, None)],
+)
+def test_it_counts_by_its_share_of_the_job(lost_s: float, severity: Severity | None) -> None:
+    row = episode("periodic", lost_s, period_count=1000, times_count=86)
+    found = asked("periodic-stall", row).findings
+    assert [f.severity for f in found] == ([severity] if severity else [])
+
+
+def test_it_tells_distance_length_and_sum() -> None:
+    (found,) = asked(
+        "periodic-stall", episode("periodic", 8600, period_count=1000, times_count=86)
+    ).findings
+    assert found.summary.startswith(
+        "Every 1,000 steps one takes 100 s longer (86 times, 2.39 h in all, 10 % of the job)"
+    )
+    assert found.scope.ranks == ()
+    assert found.when.start_utc is None
+
+
+def test_the_end_of_an_epoch_is_called_so() -> None:
+    row = episode("periodic", 8600, period_count=1000, times_count=86)
+    near = asked("periodic-stall", row, summary={"epoch_steps_count": 1005}).findings[0]
+    assert "at the end of each epoch" in near.summary
+    far = asked("periodic-stall", row, summary={"epoch_steps_count": 1020}).findings[0]
+    assert "epoch" not in far.summary
+
+
+def test_a_log_on_a_known_clock_says_when() -> None:
+    row = episode("periodic", 8600, period_count=10, times_count=9, end_ns=2 * SECOND)
+    (found,) = asked("periodic-stall", row, summary={"is_epoch": True}).findings
+    assert found.when.end_utc == "1970-01-01T00:00:02.000000Z"
+
+
+def test_other_stalls_and_a_healthy_log_are_not_its_own() -> None:
+    assert not asked("periodic-stall", episode("stall", 9000)).findings
+    healthy = asked("periodic-stall")
+    assert (healthy.findings, healthy.not_checked) == ((), ())
+    says_what_it_needs("periodic-stall")

@@ -1,0 +1,36 @@
+"""restart-loss: when it fires, when just not, and how often to save."""
+
+from __future__ import annotations
+
+import pytest
+from logged_rules import asked, episode, says_what_it_needs
+
+
+@pytest.mark.parametrize(("lost_s", "is_told"), [(864, True), (863, False)])
+def test_it_counts_by_its_share_of_the_job(lost_s: float, is_told: bool) -> None:
+    row = episode("restart", lost_s, repeated_count=100)
+    assert bool(asked("restart-loss", row).findings) == is_told
+
+
+def test_it_tells_the_steps_done_again_from_the_time_between() -> None:
+    rows = [episode("restart", 1100, repeated_count=500)] * 2
+    (found,) = asked("restart-loss", *rows).findings
+    assert found.summary == (
+        "2 restarts cost 36.7 min, 2.5 % of the job: 1,000 steps done again (16.7 min), 20 min "
+        "without a step."
+    )
+
+
+def test_young_s_interval_follows_from_save_time_and_failures() -> None:
+    saves = episode("periodic", 860, period_count=1000, times_count=86)  # 10 s each
+    (found,) = asked("restart-loss", episode("restart", 1100, repeated_count=500), saves).findings
+    # sqrt(2 x 10 s x 86,400 s / 1 failure) = 1315 s, of steps of a second
+    assert found.remedy[0].startswith("save every 21.9 min (about 1,315 steps)")
+    (without,) = asked("restart-loss", episode("restart", 1100, repeated_count=500)).findings
+    assert "sqrt" not in without.remedy[0]
+
+
+def test_a_healthy_log_is_fine_and_none_is_lacking() -> None:
+    healthy = asked("restart-loss")
+    assert (healthy.findings, healthy.not_checked) == ((), ())
+    says_what_it_needs("restart-loss")

@@ -1,0 +1,30 @@
+"""step-drift: when it fires, when just not, and what exempts."""
+
+from __future__ import annotations
+
+import pytest
+from logged_rules import DAY_S, SECOND, asked, episode, says_what_it_needs
+
+
+@pytest.mark.parametrize(("per_day", "is_told"), [(0.001, True), (0.0009, False), (-0.01, False)])
+def test_it_counts_by_its_growth_in_a_day(per_day: float, is_told: bool) -> None:
+    row = episode("drift", 90, per_day_ratio=per_day)
+    assert bool(asked("step-drift", row).findings) == is_told
+
+
+def test_it_says_how_much_and_from_where() -> None:
+    (found,) = asked("step-drift", episode("drift", 864, per_day_ratio=0.02)).findings
+    assert found.summary == (
+        "The step grows by 2.00% a day, over 24 h from 1.00 s on: 1.0 % of the job so far."
+    )
+
+
+def test_a_log_of_less_than_a_day_may_show_the_day_s_warmth() -> None:
+    short = {"end_ns": (DAY_S - 1) * SECOND, "steps_count": DAY_S - 1}
+    assert not asked("step-drift", episode("drift", 9, per_day_ratio=0.1), summary=short).findings
+
+
+def test_a_healthy_log_is_fine_and_none_is_lacking() -> None:
+    healthy = asked("step-drift", episode("slow", 9000))
+    assert (healthy.findings, healthy.not_checked) == ((), ())
+    says_what_it_needs("step-drift")

@@ -1,0 +1,86 @@
+"""What rules on the job's history share: the log's steps, and what stands out in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from tracekit.findings import (
+    Evidence,
+    Finding,
+    Owner,
+    Scope,
+    Severity,
+    When,
+    severity_of,
+)
+from tracekit.rules.base import Facts, Row
+from tracekit.rules.steps import utc
+
+NEEDS = "a training log: one line a step, or one for every few"
+SUMMARY_QUERY = "job_step_summary"
+EPISODES_QUERY = "slow_episode"
+
+
+@dataclass(frozen=True)
+class Log:
+    """The job as its training log tells it."""
+
+    summary: Row
+    episodes: Sequence[Row]
+
+    @property
+    def spent_ns(self) -> float:
+        """How long the job took: by the log's clock, else by its steps; 0 where neither says."""
+        start, end = self.summary["start_ns"], self.summary["end_ns"]
+        by_steps = (self.summary["mean_ns"] or 0.0) * self.summary["steps_count"]
+        return max(by_steps, float(end - start) if None not in (start, end) else 0.0)
+
+    def of(self, kind: str) -> list[Row]:
+        """What stands out of one kind, in order of the steps."""
+        return [row for row in self.episodes if row["kind"] == kind]
+
+    def share(self, lost_ns: float) -> float:
+        """Of the job's time; 0 where that is not known."""
+        return min(1.0, lost_ns / self.spent_ns) if self.spent_ns else 0.0
+
+
+def log_of(facts: Facts) -> Log | None:
+    """The job's log; None where there is none."""
+    summary = next(iter(facts.of(SUMMARY_QUERY)), None)
+    return None if summary is None else Log(summary, facts.of(EPISODES_QUERY))
+
+
+def finding(
+    facts: Facts,
+    log: Log,
+    summary: str,
+    rows: Sequence[Row],
+    evidence: Iterable[Evidence],
+    *,
+    lost_ns: float,
+    basis: str,
+    confirm: tuple[str, ...],
+    remedy: tuple[str, ...],
+    owner: Owner | None = None,
+    cap: Severity = Severity.CRITICAL,
+) -> Finding:
+    """A finding of the whole job. It has no price a step of the traces, which are others than the
+    log's; how much it matters follows from its share of the job."""
+    found = facts.finding(
+        Scope(),
+        summary,
+        evidence,
+        by=["log"],
+        basis=basis,
+        least=severity_of(log.share(lost_ns)),
+        cap=cap,
+        owner=owner,
+        confirm=confirm,
+        remedy=remedy,
+    )
+    starts = [r["start_ns"] for r in rows if r["start_ns"] is not None]
+    ends = [r["end_ns"] for r in rows if r["end_ns"] is not None]
+    if not log.summary["is_epoch"] or not starts or not ends:
+        return replace(found, when=When())
+    return replace(found, when=When(start_utc=utc(min(starts)), end_utc=utc(max(ends))))

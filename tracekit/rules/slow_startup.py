@@ -1,0 +1,105 @@
+"""
+What it means
+    From the last step before a restart to the first one after it much time passes: noticing the
+    failure, a place in the queue, image, imports, loading the checkpoint, compiling, the first
+    batch.
+
+How it shows
+    The time between the lines of two launches in training logs with a clock, less a usual step;
+    the median of all restarts (query attempt_summary).
+
+Why it hurts
+    All GPUs that are held meanwhile do nothing, at every restart.
+
+Remedy
+    See which part is long, in the launcher's and the program's first lines: the timeout until a
+    hang is noticed, the queue, the image, imports from a shared file system, the checkpoint,
+    compilation (keep its cache).
+
+When this is wrong
+    Whoever started the job again by hand the next morning made the time himself. The very first
+    start is not seen: a log begins with its first step.
+
+Source
+    The restart times that Llama 3 (2024) and ByteDance's reports give are of minutes.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+
+from tracekit.findings import Evidence, Severity
+from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.logged import EPISODES_QUERY, NEEDS, SUMMARY_QUERY, finding, log_of
+from tracekit.rules.thresholds import Thresholds, threshold
+from tracekit.wording import plural, share, span
+
+ATTEMPTS_QUERY = "attempt_summary"
+
+
+class SlowStartupThresholds(Thresholds):
+    """What is slow."""
+
+    min_gap_ns: int = threshold(
+        600_000_000_000, "from step to step over a restart: large jobs need several minutes"
+    )
+    max_gap_ns: int = threshold(
+        14_400_000_000_000, "beyond which somebody was waited for: four hours is no start"
+    )
+
+
+def evaluate(facts: Facts, limits: SlowStartupThresholds) -> RuleOutcome:
+    """The time without steps at restarts."""
+    log = log_of(facts)
+    if log is None:
+        return facts.lacking(NEEDS)
+    rows = [
+        r for r in facts.of(ATTEMPTS_QUERY)
+        if r["gap_ns"] is not None and r["gap_ns"] <= limits.max_gap_ns
+    ]  # fmt: skip
+    usual_ns = log.summary["p50_ns"] or 0.0
+    gaps = [max(0.0, r["gap_ns"] - usual_ns) for r in rows]
+    if not gaps or median(gaps) < limits.min_gap_ns:
+        return RuleOutcome()
+    lost_ns = sum(gaps)
+    return RuleOutcome(
+        findings=(
+            finding(
+                facts,
+                log,
+                "From the last step before a restart to the first one after it "
+                f"{span(median(gaps) / 1e9)} pass ({plural(len(gaps), 'restart')}, "
+                f"{share(log.share(lost_ns))} of the job).",
+                rows,
+                [
+                    Evidence(
+                        "time without steps at a restart (median)",
+                        median(gaps) / 1e9,
+                        "s",
+                        threshold=limits.min_gap_ns / 1e9,
+                        query=ATTEMPTS_QUERY,
+                        rows=facts.places(rows, unit="line "),
+                    )
+                ],
+                lost_ns=lost_ns,
+                basis="times of one log's lines",
+                cap=Severity.MAJOR,
+                confirm=("which part: noticing, queue, image, imports, checkpoint, compiling?",),
+                remedy=("shorten it: a lower timeout, a cached image, a kept compile cache",),
+            ),
+        )
+    )
+
+
+RULE = Rule(
+    name="slow-startup",
+    summary="Restarts take long until the first step.",
+    owner="platform",
+    thresholds=SlowStartupThresholds(),
+    queries=(SUMMARY_QUERY, EPISODES_QUERY, ATTEMPTS_QUERY),
+    evaluate=evaluate,
+    doc=__doc__,
+    needs=NEEDS,
+    blames="nobody",
+    topic="the job's history",
+)

@@ -33,7 +33,7 @@ class Log:
     def spent_ns(self) -> float:
         """How long the job took: by the log's clock, else by its steps; 0 where neither says."""
         start, end = self.summary["start_ns"], self.summary["end_ns"]
-        by_steps = (self.summary["mean_ns"] or 0.0) * self.summary["steps_count"]
+        by_steps = float((self.summary["mean_ns"] or 0.0) * self.summary["steps_count"])
         return max(by_steps, float(end - start) if None not in (start, end) else 0.0)
 
     def of(self, kind: str) -> list[Row]:

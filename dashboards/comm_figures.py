@@ -41,7 +41,7 @@ def overlap(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     axes.set_xlabel("rank" if together == 1 else f"rank (of each {together}, the least usual)")
     axes.set_ylabel(f"whole capture [{unit}]")
     look.grid(axes)
-    figure.legend(loc="outside upper left", ncols=2)
+    look.legend(figure, 2)
     sums = table.sum(axis=0)
     says = (
         f"{plural(len(found), 'rank')}: {share(float(sums[0] / sums.sum()))} of all communication "
@@ -96,7 +96,7 @@ def traffic(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     axes.set_yticks(range(len(known)), names)
     axes.set_xlabel(f"a rank sends in a step [{unit}]")
     look.grid(axes, "x")
-    figure.legend(loc="outside upper left", ncols=2)
+    look.legend(figure, 2)
     first = known[0]
     says = f"{plural(len(known), 'kind')} of traffic."
     if not any(r["expected_bytes"] for r in known):

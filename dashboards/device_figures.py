@@ -113,7 +113,7 @@ def gpu_levels(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     panels[-1].set_xlabel("time since the first sample [s]")
     figure.align_ylabels(list(panels))
     handles, names = panels[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside upper left", ncols=4)
+    look.legend(figure, 4, handles, names)
 
     count = max(r["gpus_count"] for r in series)
     told = [f"{labels[g]}: {_words(series, g, counters)}" for g in gpus]

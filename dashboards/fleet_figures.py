@@ -44,7 +44,7 @@ def trend(runs: Sequence[Row], changed: str | None = None) -> Drawing | None:
     axes.set_xlim(-0.6, len(dates) - 0.4)
     axes.set_ylabel(f"mean step [{unit}]")
     look.grid(axes)
-    figure.legend(loc="outside upper left", ncols=2)
+    look.legend(figure, 2)
     own = [r["step_s"] for r in runs]
     says = (
         f"{plural(len(runs), 'run')} from {dates[0]} to {dates[-1]}: {seconds(min(own))} to "
@@ -83,6 +83,6 @@ def losses(parts: Sequence[Row], nights: Iterable[str]) -> Drawing | None:
     axes.set_xticks(*look.some_ticks([day[5:] for day in dates]))
     axes.set_ylabel("GPU-hours a day")
     look.grid(axes)
-    figure.legend(loc="outside upper left", ncols=4)
+    look.legend(figure, 4)
     says = f"{look.shown_name(causes[0])} costs most, {dates[0]} to {dates[-1]}."
     return Drawing(figure, says)

@@ -76,7 +76,7 @@ def history(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     axes.set_xlabel("step of the job, as its log counts")
     axes.set_ylabel(f"step time [{unit}]")
     look.grid(axes)
-    figure.legend(loc="outside upper left", ncols=4)
+    look.legend(figure, 4)
 
     peak = curve[int(np.argmax(highs))]
     span = str(peak["first_step"])

@@ -138,7 +138,7 @@ def bubbles(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     place = {stage: i for i, stage in enumerate(stages)}
     axes.bar(
         range(len(stages)), [middles[s] for s in stages], 0.86, color=look.PALETTE["grey"],
-        label="idle, median replica",
+        label="idle",
     )  # fmt: skip
     count = len({d for _, d, _ in points})
     if count > 1:
@@ -151,7 +151,7 @@ def bubbles(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     if expected is not None:
         axes.axhline(
             expected, color=look.PALETTE["green"], linewidth=1.5, linestyle=(0, (4, 3)),
-            label=f"what the schedule cannot avoid: {expected:.3g} %",
+            label=f"unavoidable with this schedule: {expected:.3g} %",
         )  # fmt: skip
     axes.set_xlim(-0.6, len(stages) - 0.4)
     axes.set_ylim(0, max(5.0, 1.08 * max(expected or 0.0, *(v for _, _, v in points))))
@@ -159,7 +159,7 @@ def bubbles(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     axes.set_xlabel("stage")
     axes.set_ylabel("idle share of the window [%]")
     look.grid(axes)
-    figure.legend(loc="outside upper left", ncols=3)
+    look.legend(figure, 3)
     least, most = (pick(middles, key=lambda s: middles[s]) for pick in (min, max))
     says = (
         f"{plural(len(stages), 'stage')}. Stage {most} is idle most, for {middles[most]:.3g} % of "

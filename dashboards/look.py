@@ -32,6 +32,8 @@ PAGE_PIXELS_PER_INCH = 100
 """A figure's size in a page: type of 9 points is read at 12.5 pixels."""
 NAME_CHARS = 44
 """Characters of a foreign name on an axis; the middle of a longer one is left out."""
+KEY_EMS = 4.8
+"""Of a legend: a key with the space around it, as Matplotlib has them."""
 MANY_DECADES = 1000.0
 """From this ratio of its ends on, a logarithmic axis has a tick a decade, below it three."""
 MAX_TICKS = 24
@@ -223,6 +225,32 @@ def row_ticks(labels: Sequence[str], limit: int = MAX_TICKS) -> tuple[list[int],
     """The same for ticks below each other: at most so many."""
     places = list(range(0, len(labels), max(1, -(-len(labels) // limit))))
     return places, [labels[i] for i in places]
+
+
+def legend(
+    figure: Figure, columns: int, handles: Sequence[Any] = (), names: Sequence[str] = ()
+) -> None:
+    """A legend above the figure, in as many columns as fit, at most these; of all that has a label
+    where nothing is given."""
+    if not handles:
+        for axes in figure.axes:
+            own_handles, own_names = axes.get_legend_handles_labels()
+            handles, names = [*handles, *own_handles], [*names, *own_names]
+    room = figure.get_figwidth() - 0.2
+    while columns > 1 and _legend_inches(names, columns) > room:
+        columns -= 1
+    figure.legend(handles, names, loc="outside upper left", ncols=columns)
+
+
+def _legend_inches(names: Sequence[str], columns: int) -> float:
+    """How wide a legend is: its names column by column, each below the other."""
+    from matplotlib.textpath import TextPath
+
+    rows = -(-len(names) // columns)
+    size = _RC["legend.fontsize"]
+    wide = [TextPath((0, 0), name, size=size).get_extents().width for name in names]
+    columns_points = [max(wide[i : i + rows]) for i in range(0, len(wide), rows)]
+    return sum(columns_points + len(columns_points) * [KEY_EMS * size]) / 72
 
 
 def log_scale(axes: Axes, which: str) -> None:

@@ -119,7 +119,7 @@ def step_times(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     axes.set_xlabel("step" if len({c for c, _ in keys}) == 1 else "capture:step")
     axes.set_ylabel(f"step time [{unit}]")
     look.grid(axes)
-    figure.legend(loc="outside upper left", ncols=4)
+    look.legend(figure, 4)
 
     slowest = max(lasted, key=lambda k: lasted[k][0])
     says = plural(len(keys), "step")
@@ -204,7 +204,7 @@ def rank_time(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     axes.set_xlabel("rank" if together == 1 else f"rank (of each {together}, the least usual)")
     axes.set_ylabel(f"time of a mean step [{unit}]")
     look.grid(axes)
-    figure.legend(loc="outside upper left", ncols=4)
+    look.legend(figure, 4)
 
     middle = np.median(table, axis=0)
     total = middle.sum() or 1.0

@@ -69,9 +69,9 @@ def matrix_rates(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None
     axes.set_xlim(left=0)
     axes.set_ylim(len(most) - 0.5, -0.5)
     axes.set_yticks(range(len(most)), [look.shown_name(" ".join(k), 32) for k in most])
-    axes.set_xlabel("TFLOP/s while the kernels ran; at the right their share of computing time")
+    axes.set_xlabel("TFLOP/s; at the right the share of computing")
     look.grid(axes, "x")
-    figure.legend(loc="outside upper left", ncols=3)
+    look.legend(figure, 3)
     says = f"{plural(len(most), 'kind')} of matrix products on the median rank: {'; '.join(told)}."
     if peak:
         says += f" The peak of the {model} in 16 bits is {look.number(peak / TERA)} TFLOP/s."
@@ -130,7 +130,7 @@ def roofline(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     axes.set_xlabel("operations a byte that must be moved [FLOP/B]")
     axes.set_ylabel("TFLOP/s while kernels ran")
     look.grid(axes, "both")
-    figure.legend(loc="outside upper left", ncols=2)
+    look.legend(figure, 2)
     told = [
         f"{' '.join(kind)} {look.number(x)} operations a byte, {look.number(y)} TFLOP/s"
         + (_of_roof(gpu, x, y) if gpu is not None and _element_bytes(kind[1]) == 2 else "")
@@ -199,7 +199,7 @@ def memory(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     axes.set_xlabel(f"since the first allocation that was recorded [{time_unit}]")
     axes.set_ylabel(f"memory [{unit}]")
     look.grid(axes)
-    figure.legend(loc="outside upper left", ncols=3)
+    look.legend(figure, 3)
     where = "host" if top["device_type"] == "cpu" else f"GPU {top['device']}"
     says = (
         f"Rank {top['rank']}, {where}: at most {look.number(peak / divisor)} {unit} allocated, "

@@ -218,7 +218,7 @@ def test_idle_stages_stand_beside_what_the_schedule_cannot_avoid() -> None:
     found = made("bubbles", bubble=rows)
     (axes,) = found.figure.axes
     assert [bar.get_height() for bar in axes.containers[0]] == pytest.approx([55.0, 25.0])
-    (theory,) = (line for line in axes.lines if "cannot avoid" in str(line.get_label()))
+    (theory,) = (line for line in axes.lines if "unavoidable" in str(line.get_label()))
     assert list(np.asarray(theory.get_ydata())) == pytest.approx([20.0, 20.0])
     assert "Stage 0 is idle most, for 55 % of its replica's window, stage 1 least" in found.says
     assert "each of" not in " ".join(lines(found))
@@ -694,19 +694,38 @@ WORDS = {"kind", "counter", "unit", "device_type", "verdict", "measured_on", "dt
 """Columns whose texts are the project's own words."""
 
 
-@pytest.mark.parametrize("name", SAMPLES)
-def test_a_part_of_a_page_has_nothing_that_its_policy_forbids(name: str) -> None:
-    """Whatever the names are that a figure shows."""
-    rows = {
+def named(name: str, foreign: str) -> dict[str, list[dict[str, Any]]]:
+    """The rows of a sample with this in the place of every foreign name."""
+    return {
         query: [
-            {
-                k: TAG + UNPRINTABLE if isinstance(v, str) and k not in WORDS else v
-                for k, v in r.items()
-            }
+            {k: foreign if isinstance(v, str) and k not in WORDS else v for k, v in r.items()}
             for r in found
         ]
         for query, found in SAMPLES[name].items()
     }
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_nothing_of_a_figure_is_cut_at_its_edge(name: str) -> None:
+    findings = [finding(f"late-rank/{n}", ((0, 2),)) for n in range(8)]
+    for rows in (
+        SAMPLES[name],
+        named(name, "a_name_as_long_as_those_of_templates<float, 128>" * 9),
+    ):
+        with look.style():
+            drawing = chart(name).draw(rows, findings)
+            assert drawing is not None
+            drawing.figure.draw_without_rendering()
+            inches = drawing.figure.get_tightbbox()
+        width, height = drawing.figure.get_size_inches()
+        assert inches.x0 >= -0.02 and inches.x1 <= width + 0.02
+        assert inches.y0 >= -0.02 and inches.y1 <= height + 0.02
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_part_of_a_page_has_nothing_that_its_policy_forbids(name: str) -> None:
+    """Whatever the names are that a figure shows."""
+    rows = named(name, TAG + UNPRINTABLE)
     foreign = any(TAG in str(v) for found in rows.values() for r in found for v in r.values())
     drawing = made(name, **rows)
     root = ElementTree.fromstring(look.inline_svg(drawing.figure, name))  # noqa: S314  # our own

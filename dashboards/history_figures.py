@@ -14,9 +14,9 @@ from tracekit.wording import listed, plural, seconds
 if TYPE_CHECKING:
     from tracekit.findings import Finding
 
-LINEAR_RANGE = 4.0
-"""Beyond this ratio of the longest step to the median one, the axis is logarithmic: a stall of
-minutes would press all other steps to its floor."""
+CUT_RATIO = 1.5
+"""The axis ends at this many times the slowest stretch's median, and what is longer is a mark at
+its end: a stall of minutes would press all other steps to the floor."""
 EPISODES = {
     "slow": ("slow stretch", "slow stretches", "orange"),
     "fast": ("fast stretch", "fast stretches", "green"),
@@ -67,10 +67,16 @@ def history(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
         label="median of neighbours" if together else "a step",
     )  # fmt: skip
     longest = float(highs.max())
-    if longest > LINEAR_RANGE * usual and lows.min() > 0:
-        look.log_scale(axes, "y")
-    else:
-        axes.set_ylim(0, longest / divisor * 1.08)
+    top = 1.08 * longest
+    if longest > CUT_RATIO * float(middles.max()):
+        top = CUT_RATIO * float(middles.max())
+        beyond = places[highs > top]
+        axes.plot(
+            beyond, np.full(len(beyond), 0.97 * top / divisor), linestyle="none", marker="^",
+            markersize=7, markeredgewidth=0, color=look.PALETTE["red"],
+            label=f"longer, up to {seconds(longest / 1e9)}",
+        )  # fmt: skip
+    axes.set_ylim(0, top / divisor)
     axes.set_xlim(-0.5, len(curve) - 0.5)
     axes.set_xticks(*look.some_ticks([f"{r['first_step']:,}" for r in curve], 80))
     axes.set_xlabel("step of the job, as its log counts")
@@ -79,9 +85,9 @@ def history(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     look.legend(figure, 4)
 
     peak = curve[int(np.argmax(highs))]
-    span = str(peak["first_step"])
+    span = f"{peak['first_step']:,}"
     if peak["last_step"] != peak["first_step"]:
-        span += f" to {peak['last_step']}"
+        span += f" to {peak['last_step']:,}"
     lines_count = sum(r["lines_count"] for r in curve)
     says = (
         f"{plural(lines_count, 'line')} of training logs, steps {curve[0]['first_step']:,} to "

@@ -9,7 +9,7 @@ import numpy as np
 
 from tracekit.dashboards import heat, look
 from tracekit.dashboards.drawing import Drawing, Rows
-from tracekit.dashboards.step_figures import step_labels, whole_steps
+from tracekit.dashboards.step_figures import job_steps, step_labels, whole_steps
 from tracekit.wording import plural, ranks_phrase, seconds, share
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def late_ranks(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     for r in late:
         values[row_of[r["rank"]], column_of[r["capture_id"], r["step"]]] += r["exposed_gap_ns"] or 0
     usual = float(np.median([r["dur_ns"] for r in whole])) if whole else 0.0
-    if total < LEAST_LATE_RATIO * usual * len(keys):
+    window = sum(length for length, _ in job_steps(whole).values())
+    if total < LEAST_LATE_RATIO * window:
         return None
     most = max(float(values.max()), LEAST_TOP_RATIO * usual)
     divisor, unit = look.time_unit(most)
@@ -67,8 +68,8 @@ def late_ranks(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
         f"{seconds(total / 1e9)} for all ranks; it was waited for in "
         f"{plural(int((values[worst] > 0).sum()), 'step')}."
     )
-    if usual:
-        says += f" That is {share(float(sums[worst]) / (usual * len(keys)))} of the steps' time."
+    if window:
+        says += f" That is {share(float(sums[worst]) / window)} of the steps' time."
     return Drawing(figure, says)
 
 

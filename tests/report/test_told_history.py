@@ -41,11 +41,15 @@ def test_a_stall_is_the_verdict_of_a_log_alone(tmp_path: Path) -> None:
     durs = [1.0, 1.02] * 500
     durs[599] = 2400.0
     log = log_of(tmp_path / "train.log", durs, BEGIN, "Z")
-    document = api.open(log).diagnose().document
+    report = api.open(log).diagnose()
+    document = report.document
     assert document.verdict.kind == "unexplained"
     assert document.verdict.sentence.startswith(
         "The job stalled for 40 min at step 600 (2025-01-01 00:10:04 UTC)."
     )
+    told = report.notes.next_step or ""
+    assert " slow_episode;" in told
+    assert "RUN" not in told  # the command is about this file
 
 
 @pytest.mark.parametrize(("share", "kind"), [(0.009, "not_enough_data"), (0.02, "unexplained")])

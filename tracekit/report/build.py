@@ -104,7 +104,7 @@ def build_report(
         rules_run=tuple(rules_run),
         target=facts.job.target,
         shows_ids=bool(config.select or config.ignore),
-        next_step=next_step(inputs, judgement.next_step),
+        next_step=command(next_step(inputs, judgement.next_step), facts),
     )
     return Report(document, notes)
 

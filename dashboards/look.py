@@ -14,6 +14,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -246,11 +247,12 @@ def _legend_inches(names: Sequence[str], columns: int) -> float:
     """How wide a legend is: its names column by column, each below the other."""
     from matplotlib.textpath import TextPath
 
-    rows = -(-len(names) // columns)
     size = _RC["legend.fontsize"]
-    wide = [TextPath((0, 0), name, size=size).get_extents().width for name in names]
-    columns_points = [max(wide[i : i + rows]) for i in range(0, len(wide), rows)]
-    return sum(columns_points + len(columns_points) * [KEY_EMS * size]) / 72
+    widths = [TextPath((0, 0), name, size=size).get_extents().width for name in names]
+    rows, longer = divmod(len(names), columns)  # the first columns have one more
+    edges = [i * rows + min(i, longer) for i in range(columns + 1)]
+    widest = [max(widths[a:b], default=0.0) for a, b in pairwise(edges)]
+    return sum(width + KEY_EMS * size for width in widest) / 72
 
 
 def log_scale(axes: Axes, which: str) -> None:

@@ -580,7 +580,10 @@ SAMPLES: dict[str, dict[str, list[dict[str, Any]]]] = {
     "rank_time": {"step_breakdown": STEPS},
     "history": {
         "job_step_curve": [stretch(i, 10 * i, 1.0, 90 if i == 3 else None) for i in range(6)],
-        "slow_episode": [{"kind": "stall", "first_step": 35, "last_step": 35}],
+        "slow_episode": [
+            {"kind": "slow", "first_step": 5, "last_step": 12},
+            {"kind": "stall", "first_step": 35, "last_step": 35},
+        ],
     },
     "late_ranks": {
         "step_breakdown": STEPS,

@@ -252,7 +252,8 @@ def _legend_inches(names: Sequence[str], columns: int) -> float:
     rows, longer = divmod(len(names), columns)  # the first columns have one more
     edges = [i * rows + min(i, longer) for i in range(columns + 1)]
     widest = [max(widths[a:b], default=0.0) for a, b in pairwise(edges)]
-    return sum(width + KEY_EMS * size for width in widest) / 72
+    points: float = sum(width + KEY_EMS * size for width in widest)
+    return points / 72
 
 
 def log_scale(axes: Axes, which: str) -> None:

@@ -313,9 +313,11 @@ class OpenRun:
 def _frame(table: pa.Table) -> pl.DataFrame:
     import polars as pl
 
+    from tracekit.report.frames import shown
+
     frame = pl.from_arrow(table)
     assert isinstance(frame, pl.DataFrame)  # noqa: S101  # a table never becomes a Series
-    return frame
+    return shown(frame)
 
 
 def ingest(

@@ -10,10 +10,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 import tracekit
 from tracekit.report import InputFile, Report, build_report
+from tracekit.report.frames import shown
 from tracekit.report.markdown import MAX_ROWS, to_markdown
 from tracekit.report.show import show_finding
 
@@ -102,6 +104,27 @@ def test_a_hostile_name_is_text_in_a_ticket(make_job: MakeJob, name: str) -> Non
         assert call not in text
 
 
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_is_text_in_a_frame(name: str) -> None:
+    plain = pl.DataFrame(
+        {name: [name, None], "in_list": [[name], None], "in_struct": [{"x": name}, None]}
+    )
+    frame = shown(plain)
+    with pl.Config(fmt_str_lengths=500, tbl_width_chars=2000):
+        looks = (frame._repr_html_(), str(frame), repr(frame))
+    assert all(c.isprintable() or c == "\n" for text in looks for c in text)
+    assert "<script" not in looks[0]
+    assert frame.equals(plain)  # the values are what they were
+    assert frame.columns == plain.columns
+
+
+def test_a_frame_of_usual_names_looks_as_polars_shows_it() -> None:
+    plain = pl.DataFrame({"rank": [0, 1], "name": ["a b", None], "hosts": [["x"], ["y", "é"]]})
+    assert str(shown(plain)) == str(plain)
+    assert shown(plain)._repr_html_() == plain._repr_html_()
+    assert str(shown(pl.DataFrame())) == str(pl.DataFrame())
+
+
 def test_reprs_are_short(make_job: MakeJob) -> None:
     """A report of many findings was 39 kB in one line."""
     report = named(make_job, "x" * 20_000)
@@ -146,4 +169,4 @@ def test_the_example_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         shown.append(type(value).__name__)
         if hasattr(value, "_repr_html_"):
             assert len(value._repr_html_() or "") < 20_000
-    assert shown == ["OpenRun", "Report", "Finding", "DataFrame", "DataFrame", "Figure"]
+    assert shown == ["OpenRun", "Report", "Finding", "ShownFrame", "ShownFrame", "Figure"]

@@ -10,7 +10,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from tracekit.ingest import files
+from tracekit.ingest import files, streams
 from tracekit.ingest.base import IngestOptions, Ingestor, Recognition, Sink, SourceFile, Splitter
 from tracekit.ingest.counters.formats import FAMILIES
 from tracekit.ingest.kineto import KinetoIngestor
@@ -124,7 +124,7 @@ def _why(error: Exception) -> str:
         return error.message
     if isinstance(error, PermissionError):
         return "it may not be read"
-    if isinstance(error, files.LimitError):
+    if isinstance(error, streams.LimitError):
         return str(error)
     if isinstance(error, OSError):
         return f"it cannot be read ({error.strerror or type(error).__name__})"

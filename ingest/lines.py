@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-from tracekit.ingest.files import stream_problem
+from tracekit.ingest.streams import stream_problem
 
 READ_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 20

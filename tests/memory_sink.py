@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from tracekit import schema
-from tracekit.ingest import files
+from tracekit.ingest import files, streams
 from tracekit.ingest.base import Severity, SourceFile
 
 
@@ -88,4 +88,4 @@ def source_of(data: bytes, name: str = "trace.json") -> SourceFile:
 
 
 def _open(data: bytes) -> BinaryIO:
-    return files.decompressed(io.BytesIO(data))  # type: ignore[return-value]
+    return streams.decompressed(io.BytesIO(data))  # type: ignore[return-value]

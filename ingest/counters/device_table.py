@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tracekit.errors import InputError
-from tracekit.ingest import files
+from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import fields, net_words, times
 from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
@@ -127,7 +127,7 @@ def read(source: SourceFile, sink: Sink) -> None:
         for line in lines(stream):
             table.line(line)
         table.finish()
-        reading.finish(table.ports, files.stream_problem(stream))
+        reading.finish(table.ports, streams.stream_problem(stream))
 
 
 def layout_of(line: str) -> Layout | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tracekit.ingest import files
+from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile, write_columns
 from tracekit.ingest.counters.net_samples import NetSamples, write_links
 from tracekit.ingest.counters.rdma_names import node_and_prefix
@@ -93,7 +93,7 @@ def read(source: SourceFile, sink: Sink) -> None:
                 doc=f"Ends of cables beyond {MAX_LINKS:,} of one file: not read.",
             )
         reading.answer = None if ends else "it lists no cable"
-        reading.finish(NetSamples(sink, source), files.stream_problem(stream))
+        reading.finish(NetSamples(sink, source), streams.stream_problem(stream))
 
 
 class _Parser:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tracekit.ingest import files
+from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import line_protocol
 from tracekit.ingest.counters.documents import documents
@@ -115,7 +115,7 @@ def read(source: SourceFile, sink: Sink) -> None:
             for message in document.value if isinstance(document.value, list) else [document.value]:
                 parser.message(message)
         parser.finish()
-        reading.finish(parser.samples, files.stream_problem(stream))
+        reading.finish(parser.samples, streams.stream_problem(stream))
 
 
 class _Parser:

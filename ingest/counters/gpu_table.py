@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
 from tracekit.errors import InputError
-from tracekit.ingest import files
+from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile, stated_host
 from tracekit.ingest.counters import fields, times
 from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
@@ -129,7 +129,7 @@ class _Reader:
     def run(self) -> None:
         for block, first_line in self._blocks():
             self._block(block, first_line)
-        problem = files.stream_problem(self._stream)
+        problem = streams.stream_problem(self._stream)
         self._samples.finish("local" if self._is_local else "epoch")
         self._sink.fact(place_kind="line", is_truncated_end=problem is not None)
         if self._bad_times:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tracekit.ingest import files
+from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import fields, times, topology
 from tracekit.ingest.counters.exposition import value_of
@@ -92,7 +92,7 @@ def read(source: SourceFile, sink: Sink) -> None:
         reader = _Reader(source, sink)
         for number, line in lines(stream):
             reader.line(number, line)
-        reader.finish(files.stream_problem(stream))
+        reader.finish(streams.stream_problem(stream))
 
 
 class _Reader:

@@ -6,7 +6,7 @@ import csv
 import re
 from collections.abc import Callable, Iterable
 
-from tracekit.ingest import files
+from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import rdma_names, times
 from tracekit.ingest.counters.net_samples import (
@@ -62,7 +62,7 @@ def read(source: SourceFile, sink: Sink) -> None:
         parser.finish()
         write_events(sink, parser.events)
         write_links(sink, parser.links)
-        reading.finish(parser.samples, files.stream_problem(stream))
+        reading.finish(parser.samples, streams.stream_problem(stream))
 
 
 class _Parser:

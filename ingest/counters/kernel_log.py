@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tracekit.ingest import files
+from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Severity, Sink, SourceFile, write_columns
 from tracekit.ingest.counters import times
 from tracekit.ingest.counters.names import pci_address
@@ -60,7 +60,7 @@ def read(source: SourceFile, sink: Sink) -> None:
         reader = _Reader(sink)
         for number, line in lines(stream):
             reader.line(number, line)
-        reader.finish(files.stream_problem(stream))
+        reader.finish(streams.stream_problem(stream))
 
 
 class _Event(NamedTuple):

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tracekit.ingest import files
+from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
 from tracekit.ingest.counters.documents import documents
@@ -115,7 +115,7 @@ def read(source: SourceFile, sink: Sink) -> None:
         write_links(
             sink, ((at, node, port, host, None) for (node, port), (at, host) in links.items())
         )
-        reading.finish(samples, files.stream_problem(stream))
+        reading.finish(samples, streams.stream_problem(stream))
 
 
 def _records(value: Any) -> Iterator[dict[str, Any]]:

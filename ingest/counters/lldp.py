@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tracekit.ingest import files
+from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters.documents import documents
 from tracekit.ingest.counters.net_samples import NetSamples, write_links
@@ -66,7 +66,7 @@ def read(source: SourceFile, sink: Sink) -> None:
                 doc="Neighbours that announce no name of a machine: not read.",
             )
         reading.answer = None if links else "no port has a neighbour that names itself"
-        reading.finish(samples, files.stream_problem(stream))
+        reading.finish(samples, streams.stream_problem(stream))
 
 
 def _nic(identity: object, description: object) -> str | None:

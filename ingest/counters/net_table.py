@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from tracekit.errors import InputError
-from tracekit.ingest import files
+from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import rdma_names, times
 from tracekit.ingest.counters.net_samples import NetSamples, is_missing
@@ -91,7 +91,7 @@ def read(source: SourceFile, sink: Sink) -> None:
         table = _Table(source, sink, NetSamples(sink, source), reading)
         for line in lines(stream):
             table.line(line)
-        reading.finish(table.samples, files.stream_problem(stream))
+        reading.finish(table.samples, streams.stream_problem(stream))
 
 
 def _by_header(name: str) -> Counter | None:

@@ -6,7 +6,7 @@ import re
 from functools import cache
 from typing import Any
 
-from tracekit.ingest import files
+from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import rdma_names, times
 from tracekit.ingest.counters.documents import documents
@@ -106,7 +106,7 @@ def read(source: SourceFile, sink: Sink) -> None:
                 parser.line(line)
             parser.flush()
         write_events(sink, parser.events)
-        reading.finish(parser.samples, files.stream_problem(stream))
+        reading.finish(parser.samples, streams.stream_problem(stream))
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tracekit.ingest import files
+from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
 from tracekit.ingest.counters.names import port_of_name
@@ -67,7 +67,7 @@ def read(source: SourceFile, sink: Sink) -> None:
         parser = _Parser(NetSamples(sink, source), reading, port_of_name(source.name))
         for line in lines(stream):
             parser.line(line)
-        reading.finish(parser.samples, files.stream_problem(stream))
+        reading.finish(parser.samples, streams.stream_problem(stream))
 
 
 class _Parser:

@@ -14,7 +14,7 @@ import re
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tracekit.errors import InputError
-from tracekit.ingest import files
+from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile, stated_host
 from tracekit.ingest.counters import exposition, fields, times
 from tracekit.ingest.counters.exposition import Sample, Series
@@ -232,7 +232,7 @@ def _read_text(stream: BinaryIO, source: SourceFile, sink: Sink) -> None:
         dump.put(sample)
     dump.end(is_last=True)
     writer.finish()
-    problem = files.stream_problem(stream)
+    problem = streams.stream_problem(stream)
     sink.fact(place_kind="line", is_truncated_end=problem is not None, producer="prometheus text")
     if problem is not None:
         sink.fact(status="partial", reason=f"it breaks off ({problem})")
@@ -321,7 +321,7 @@ def _read_api(stream: BinaryIO, source: SourceFile, sink: Sink) -> None:
     if bad_pairs:
         doc = "Samples of a series that are no time and number: left out."
         sink.count("bad_sample", bad_pairs, doc=doc)
-    problem = files.stream_problem(stream)
+    problem = streams.stream_problem(stream)
     writer.finish()
     if answer.is_cut or problem is not None:
         sink.fact(is_truncated_end=True)

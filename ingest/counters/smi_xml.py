@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 from xml.parsers import expat
 
-from tracekit.ingest import files
+from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters.fields import REASONS, gpu_meaning, scale_of
 from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
@@ -94,7 +94,7 @@ def read(source: SourceFile, sink: Sink) -> None:
             state.processes.end_reading()
         state.processes.finish()
         samples.finish("local" if state.is_local else "epoch")
-        problem = files.stream_problem(stream)
+        problem = streams.stream_problem(stream)
         sink.fact(place_kind="event", is_truncated_end=problem is not None)
         if state.is_local:
             count_local_time(sink)

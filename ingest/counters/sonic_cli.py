@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from tracekit.ingest import files
+from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
 from tracekit.ingest.counters.documents import documents
@@ -189,7 +189,7 @@ def read(source: SourceFile, sink: Sink) -> None:
                 parser.block(block)
         write_events(sink, parser.events)
         parser.finish(sink)
-        reading.finish(parser.samples, files.stream_problem(stream))
+        reading.finish(parser.samples, streams.stream_problem(stream))
 
 
 class _Parser:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tracekit.ingest import files
+from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
 from tracekit.ingest.counters.documents import documents
@@ -179,7 +179,7 @@ def read(source: SourceFile, sink: Sink) -> None:
             dump.read(document.value, document.stamp_ns)
         write_events(sink, dump.events)
         dump.finish()
-        reading.finish(samples, files.stream_problem(stream))
+        reading.finish(samples, streams.stream_problem(stream))
 
 
 class _Dump:

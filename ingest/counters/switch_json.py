@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tracekit.ingest import files
+from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters.documents import documents
 from tracekit.ingest.counters.net_samples import NetSamples
@@ -96,7 +96,7 @@ def read(source: SourceFile, sink: Sink) -> None:
             parser.samples.at(document.stamp_ns)
             parser.answers(document.line, document.value)
         parser.finish()
-        reading.finish(parser.samples, files.stream_problem(stream))
+        reading.finish(parser.samples, streams.stream_problem(stream))
 
 
 class _Parser:

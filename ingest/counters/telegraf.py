@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from tracekit.ingest import files
+from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile, stated_host
 from tracekit.ingest.counters import fields, line_protocol, rdma_names, times
 from tracekit.ingest.counters.ethtool_names import ethtool_meaning
@@ -79,7 +79,7 @@ def read(source: SourceFile, sink: Sink) -> None:
         for line in lines(stream):
             points.line(line)
         points.finish()
-        reading.finish(points.ports, files.stream_problem(stream))
+        reading.finish(points.ports, streams.stream_problem(stream))
 
 
 class _Points:

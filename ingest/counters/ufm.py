@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from tracekit.ingest import files
+from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import rdma_names, times, ufm_names
 from tracekit.ingest.counters.documents import documents
@@ -69,7 +69,7 @@ def read(source: SourceFile, sink: Sink) -> None:
             parser.table(stream)  # type: ignore[arg-type]
         parser.finish()
         write_events(sink, parser.events)
-        reading.finish(parser.samples, files.stream_problem(raw))
+        reading.finish(parser.samples, streams.stream_problem(raw))
 
 
 class _Ends:
@@ -87,7 +87,7 @@ class _Ends:
 
     @property
     def problem(self) -> str | None:
-        return files.stream_problem(self._stream)
+        return streams.stream_problem(self._stream)
 
 
 class _Parser:

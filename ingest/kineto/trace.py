@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from tracekit import schema
 from tracekit.errors import InputError
-from tracekit.ingest import files
+from tracekit.ingest import streams
 from tracekit.ingest.base import IngestOptions, Severity, Sink, SourceFile
 from tracekit.ingest.kineto import collectives, finish, header, odd, salvage, sniff, times
 from tracekit.ingest.kineto.decode import Decoded, Decoder, Group
@@ -211,8 +211,8 @@ class TraceReader:
                 stream.run()
                 self._settle_base(stream.tail)
             self._flush()
-            problem = files.stream_problem(raw)
-            if problem is None and 0 < self.source.file_bytes < files.stored_bytes(raw):
+            problem = streams.stream_problem(raw)
+            if problem is None and 0 < self.source.file_bytes < streams.stored_bytes(raw):
                 problem = "growing"
         finish.Finisher(self, stream, problem).run()
 
@@ -242,7 +242,7 @@ class TraceReader:
         """
         self._held_bytes += text_bytes
         if self._late is None and self._held_bytes > min(ASK_BYTES, HELD_BYTES):
-            expansion = files.expansion(raw)
+            expansion = streams.expansion(raw)
             if expansion is None or expansion * self.source.file_bytes > HELD_BYTES:
                 self._look_for_base()
             elif self._held_bytes > HELD_BYTES:
@@ -298,8 +298,8 @@ class TraceReader:
         """The file once more; from near its end where its bytes can be reached there."""
         with self.source.open() as stream:
             if from_end:
-                files.seek_near_end(stream, from_end)
-            with files.beside_others(stream, self.source.file_bytes) as raw:
+                streams.seek_near_end(stream, from_end)
+            with streams.beside_others(stream, self.source.file_bytes) as raw:
                 yield raw
 
     def _take(self, raw: BinaryIO, document: memoryview) -> bool:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tracekit.ingest import files
+from tracekit.ingest import streams
 from tracekit.ingest.base import IngestOptions, Sink, SourceFile
 from tracekit.ingest.nccl import lines
 from tracekit.ingest.nccl.flight import loads
@@ -48,7 +48,7 @@ class _Reader:
         with self.source.open() as stream:
             for place, record in self._records(stream):
                 self._record(place, record)
-            problem = files.stream_problem(stream)
+            problem = streams.stream_problem(stream)
         self.calls.flush()
         self.sink.count(
             "broken_record",

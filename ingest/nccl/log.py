@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from tracekit.ingest import files
+from tracekit.ingest import streams
 from tracekit.ingest.base import IngestOptions, Sink, SourceFile
 from tracekit.ingest.nccl import bench, endings, lines, messages, watchdog
 from tracekit.ingest.nccl.comms import COMM_COLUMNS, Comm, Comms
@@ -124,7 +124,7 @@ class LogReader:
         with self.source.open() as raw:
             for batch in lines.read_lines(raw):
                 self._batch(batch)
-            problem = files.stream_problem(raw)
+            problem = streams.stream_problem(raw)
         self._finish(problem)
 
     # --- lines ---------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 from urllib.parse import quote
 
 from tracekit.errors import InputError
-from tracekit.ingest import files
+from tracekit.ingest import streams
 from tracekit.ingest.base import SourceFile
 from tracekit.ingest.nsys import adbc
 from tracekit.ingest.nsys.marks import MAGIC
@@ -475,7 +475,7 @@ class OnDisk:
         try:
             with self._source.open() as raw, copy.open("wb") as out:
                 _copy(raw, out)
-                problem = files.stream_problem(raw)
+                problem = streams.stream_problem(raw)
         except BaseException:
             self._folder.cleanup()
             raise

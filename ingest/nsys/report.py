@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from tracekit.errors import InputError, UsageError
-from tracekit.ingest import files
+from tracekit.ingest import streams
 from tracekit.ingest.base import SourceFile
 from tracekit.ingest.nsys import sniff
 
@@ -59,7 +59,7 @@ def export_reports(sources: Sequence[SourceFile], nsys: str, folder: Path) -> li
         target = folder / f"{number}.sqlite"
         _export(nsys, source.path, target)
         stored = str(target)
-        exported = replace(source, stored=stored, open=partial(files.open_file, stored))
+        exported = replace(source, stored=stored, open=partial(streams.open_file, stored))
         sources_found += sniff.split(exported)
     return sources_found
 

@@ -23,7 +23,16 @@ from memory_sink import MemorySink, source_of
 
 from soaks import soak
 from tracekit.errors import InputError
-from tracekit.ingest import INGESTORS, IngestOptions, SourceFile, files, ingestor, recognise
+from tracekit.ingest import (
+    INGESTORS,
+    IngestOptions,
+    SourceFile,
+    archives,
+    files,
+    ingestor,
+    recognise,
+    streams,
+)
 from tracekit.ingest.files import expand
 from tracekit.ingest.kineto import KinetoIngestor
 from traces import make_trace, write_trace
@@ -150,13 +159,13 @@ def test_a_compressed_archive_is_inflated_once_whatever_its_order(
     path = tmp_path / "job.tgz"
     make_tar(path, "w:gz", {f"rank{i}.json": trace(i) for i in reversed(range(20))})
     opened: list[str] = []
-    open_tar = files._open_tar
+    open_tar = archives._open_tar
 
-    def counted(path: str) -> files.DecompressedStream:
+    def counted(path: str) -> streams.DecompressedStream:
         opened.append(path)
         return open_tar(path)
 
-    monkeypatch.setattr(files, "_open_tar", counted)
+    monkeypatch.setattr(archives, "_open_tar", counted)
     sources = files.expand([path])
     assert ranks(sources) == list(reversed(range(20)))
     # Once for its members' names, once for what they hold, once for the ends of these traces.
@@ -167,7 +176,7 @@ def test_a_compressed_archive_is_inflated_once_whatever_its_order(
     with sources[3].open() as stream:
         assert stream.read() == data, "first what was kept of it, then what follows"
     assert len(opened) == 4
-    monkeypatch.setattr(files, "MAX_KEPT_BYTES", 20)
+    monkeypatch.setattr(archives, "MAX_KEPT_BYTES", 20)
     for source in [s for s in sources[4:9] for _ in range(2)]:
         with source.open() as stream:
             assert stream.read() == trace(int(source.name[4:-5]))
@@ -195,7 +204,7 @@ def test_archives_in_archives_are_named_not_followed(tmp_path: Path) -> None:
 
 
 def test_the_number_of_members_is_capped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MAX_MEMBERS", 2)
+    monkeypatch.setattr(archives, "MAX_MEMBERS", 2)
     path = tmp_path / "job.tar"
     make_tar(path, "w", {f"rank{i}.json": trace(i) for i in range(5)})
     (source,) = files.expand([path])
@@ -206,7 +215,7 @@ def test_the_number_of_members_is_capped(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_member_that_unpacks_to_more_than_its_share_ends_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "RATIO_FREE_BYTES", 1 << 20)
+    monkeypatch.setattr(streams, "RATIO_FREE_BYTES", 1 << 20)
     path = tmp_path / "job.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
         archive.writestr("rank0.json", b" " * (40 << 20))
@@ -219,7 +228,7 @@ def test_a_member_that_unpacks_to_more_than_its_share_ends_early(
     source = files.expand([path])[1]
     with source.open() as stream:
         assert len(stream.read()) < 2 << 20
-        assert files.stream_problem(stream) == "limit"
+        assert streams.stream_problem(stream) == "limit"
 
 
 def test_overlapping_members_are_refused(tmp_path: Path) -> None:
@@ -275,8 +284,8 @@ def test_names_of_members_hold_nothing_that_a_terminal_obeys(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
 def test_bombs_are_stopped(pack: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "RATIO_FREE_BYTES", 1 << 20)
-    monkeypatch.setattr(files, "MAX_RATIO", 50)
+    monkeypatch.setattr(streams, "RATIO_FREE_BYTES", 1 << 20)
+    monkeypatch.setattr(streams, "MAX_RATIO", 50)
     whole = trace(0)[:-1] + b', "x": "' + b"0" * (40 << 20) + b'"}'
     sink = MemorySink()
     KinetoIngestor().read(source_of(pack(whole)), sink, IngestOptions())  # type: ignore[operator]
@@ -316,17 +325,17 @@ def test_a_thread_beside_others_reads_the_same_bytes_and_the_same_problem(
         elif damage == "flipped" and stored:
             stored[len(stored) // 2] ^= 0x10
         (tmp_path / "a").write_bytes(stored)
-        with files.open_file(str(tmp_path / "a")) as plain:
+        with streams.open_file(str(tmp_path / "a")) as plain:
             expected = plain.read()
-        stream = files.open_file(str(tmp_path / "a"))
-        assert files.beside_others(stream, 0) is stream
-        with files.beside_others(stream, files.NATIVE_FROM_BYTES) as beside:
+        stream = streams.open_file(str(tmp_path / "a"))
+        assert streams.beside_others(stream, 0) is stream
+        with streams.beside_others(stream, streams.NATIVE_FROM_BYTES) as beside:
             buffer = bytearray(size)
             got = b""
             while count := beside.readinto(buffer):  # type: ignore[attr-defined]
                 got += buffer[:count]
-            assert files.stream_problem(beside) == files.stream_problem(plain)
-            assert files.stored_bytes(beside) == files.stored_bytes(plain)
+            assert streams.stream_problem(beside) == streams.stream_problem(plain)
+            assert streams.stored_bytes(beside) == streams.stored_bytes(plain)
         # Of zstandard, what stands in the same read as the damage is lost: it depends on the size.
         assert got == expected or (packed[:2] != b"\x1f\x8b" and expected.startswith(got[:-65536]))
         assert stream.closed
@@ -335,18 +344,18 @@ def test_a_thread_beside_others_reads_the_same_bytes_and_the_same_problem(
 def test_a_bomb_is_a_bomb_for_a_thread_beside_others_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "RATIO_FREE_BYTES", 1 << 20)
+    monkeypatch.setattr(streams, "RATIO_FREE_BYTES", 1 << 20)
     (tmp_path / "a.gz").write_bytes(gzip.compress(bytes(8 << 20)))
-    monkeypatch.setattr(files, "MAX_RATIO", 100)
-    with files.beside_others(
-        files.open_file(str(tmp_path / "a.gz")), files.NATIVE_FROM_BYTES
+    monkeypatch.setattr(streams, "MAX_RATIO", 100)
+    with streams.beside_others(
+        streams.open_file(str(tmp_path / "a.gz")), streams.NATIVE_FROM_BYTES
     ) as beside:
         buffer = bytearray(1 << 20)
         counts = []
         while count := beside.readinto(buffer):  # type: ignore[attr-defined]
             counts.append(count)
         assert len(counts) < 4
-        assert files.stream_problem(beside) == "limit"
+        assert streams.stream_problem(beside) == "limit"
 
 
 def test_a_file_that_grows_is_told() -> None:

@@ -11,13 +11,13 @@ import contextlib
 import json
 import os
 import secrets
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tracekit.errors import StoreError
+from tracekit.store.manifest import this_host
 
 DEAD_AFTER_S = 3600.0
 """A run that takes an hour to diagnose would lose the lock: what is written stays whole, since
@@ -31,7 +31,7 @@ def held(path: Path) -> Iterator[Callable[[], None]]:
     StoreError where somebody else holds it, with who and since when.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    host, token = socket.gethostname().split(".")[0], secrets.token_hex(8)
+    host, token = this_host(), secrets.token_hex(8)
     own = json.dumps({"host": host, "pid": os.getpid(), "token": token})
     draft = path.with_name(f"{path.name}.{token}")
     draft.write_text(own, encoding="utf-8")

@@ -11,12 +11,10 @@ import os
 import re
 import secrets
 import shutil
-import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +31,7 @@ from tracekit.errors import (
 from tracekit.runs import plan
 from tracekit.runs.keys import hash_of, reader_of
 from tracekit.runs.plan import Carried, Shard, ShardTask, available_cpus
-from tracekit.store.manifest import ShardFile, SourceEntry, work_path
+from tracekit.store.manifest import ShardFile, SourceEntry, this_host, work_path
 
 if TYPE_CHECKING:
     from tracekit.ingest.base import IngestOptions, SourceFile
@@ -111,7 +109,7 @@ class _Handed:
             task = self._todo.popleft()
             try:
                 future = self._executor.submit(write_shard, task)
-            except BrokenProcessPool as error:
+            except BrokenExecutor as error:
                 future = Future()
                 future.set_exception(error)
             self.futures[future] = task
@@ -121,7 +119,7 @@ class _Handed:
 def _result(future: Future[Shard]) -> Shard:
     try:
         return future.result()
-    except BrokenProcessPool:
+    except BrokenExecutor:
         raise StoreError(
             "a worker process was killed; the usual reason is that memory ran out",
             hint="try again with fewer --workers; what is finished is kept. A script of "
@@ -359,7 +357,7 @@ _WORK = re.compile(r"(?P<host>.+)-(?P<pid>\d+)-[0-9a-f]{8}")
 
 def sweep_dead_work(run: Path) -> None:
     """Remove what killed processes of this host left behind. Other names are somebody's own."""
-    host = socket.gethostname().split(".")[0]
+    host = this_host()
     folder = run / "tmp"
     if folder.is_symlink():
         return

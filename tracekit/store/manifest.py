@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import secrets
-import socket
 import zlib
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -174,10 +173,14 @@ def load(run: Path) -> Manifest | None:
     return Manifest.from_json(text, str(path))
 
 
+def this_host() -> str:
+    """The name of this machine, without its domain."""
+    return os.uname().nodename.split(".")[0]
+
+
 def work_path(run: Path) -> Path:
     """A new path for work in progress, named so that a later ingest can tell it is dead."""
-    host = socket.gethostname().split(".")[0]
-    return run / "tmp" / f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
+    return run / "tmp" / f"{this_host()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def commit(run: Path, manifest: Manifest) -> bool:

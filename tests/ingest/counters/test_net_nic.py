@@ -10,7 +10,7 @@ import pytest
 from memory_sink import MemorySink
 from net_cases import SHARED, golden, ingest, table
 
-from tracekit.ingest import files, recognise
+from tracekit.ingest import files, recognise, streams
 from tracekit.ingest.base import SourceFile
 from tracekit.ingest.counters.names import node_of_path
 
@@ -191,7 +191,7 @@ def test_lines_that_are_no_counters_are_named() -> None:
 
 def sysfs_source(path: str, text: str) -> SourceFile:
     data = text.encode()
-    opener = partial(lambda d: files.decompressed(io.BytesIO(d)), data)
+    opener = partial(lambda d: streams.decompressed(io.BytesIO(d)), data)
     return SourceFile(path, path.rsplit("/", 1)[-1], len(data), 1795227155 * 10**9, opener)  # type: ignore[arg-type]
 
 

@@ -73,7 +73,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("kernel_log", 3, "kernel_log", (
         Format("gpu", "XIDs", "dmesg, the fabric manager's log", True, "each line, local"),
     ), ()),
-    Family("gpu_text", 6, "gpu_text", (
+    Family("gpu_text", 7, "gpu_text", (
         Format("gpu", "table", "nvidia-smi", True, "the line above it, local"),
         Format("gpu", "text", "nvidia-smi -q", True, "Timestamp, local"),
         Format("gpu", "rows among other outputs", "nvidia-smi --query-gpu", True,

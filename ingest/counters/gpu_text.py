@@ -409,14 +409,7 @@ class _Reader:
             self._bad_row(number, "0")
             return
         moment = local_ns(row["timestamp"]) if "timestamp" in row else None
-        time_ns, source = moment, "content"
-        if moment is None:
-            time_ns, file_source = self._samples.file_time
-            source = file_source or source
-        basis = self._local if moment is not None else "epoch"
-        self._basis = self._basis or basis
-        if basis != self._basis:
-            time_ns = None
+        time_ns, source = self._at(moment)
         if moment is not None:
             first_ns = self._app_moments.setdefault(gpu, moment)
             if moment - first_ns >= SAME_READING_NS:
@@ -429,7 +422,7 @@ class _Reader:
             gpu,
             int(pid),
             time_ns,
-            source if time_ns is not None else None,
+            source,
             name=cells[at] if at is not None else None,
             memory_bytes=int(used[1]) << 20 if used else None,
         )
@@ -457,16 +450,12 @@ class _Reader:
 
     def _end_list(self) -> None:
         if self._gpu is not None and self._links:
-            time_ns, source = self._stated_ns, "content"
-            if time_ns is None:
-                time_ns, file_source = self._samples.file_time
-                source = file_source or source
+            time_ns, source = self._at(None)
             for is_up, name in ((True, "nvlink_links_active"), (False, "nvlink_links_inactive")):
                 meaning = gpu_meaning(name, 1.0, "nvidia-smi nvlink -s")
-                series = self._samples.series(self._gpu, meaning, source if time_ns else None)
+                series = self._samples.series(self._gpu, meaning, source)
                 count = float(self._links.get(is_up, 0))
                 self._samples.add(series, meaning, self._links_place, time_ns, count)
-            self._basis = self._basis or ("local" if isinstance(time_ns, times.Local) else "epoch")
         self._gpu = None
         self._links = {}
 

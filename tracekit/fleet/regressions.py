@@ -81,7 +81,6 @@ def regressions(jobs: Sequence[Row], limits: Limits, until: str) -> list[Regress
     earlier = {
         r.key for r in _grouped(_series([j for j in jobs if j["date"] < until], limits), limits)
     }
-    found = _grouped(_series(jobs, limits), limits)
     return [
         Regression(
             change=r.change,
@@ -90,7 +89,7 @@ def regressions(jobs: Sequence[Row], limits: Limits, until: str) -> list[Regress
             unmoved_count=r.unmoved_count,
             is_new=r.key not in earlier,
         )
-        for r in found
+        for r in _grouped(_series(jobs, limits), limits)
     ]
 
 
@@ -126,27 +125,21 @@ def own_step_s(job: Row) -> float:
 
 def _grouped(series: Series, limits: Limits) -> list[Regression]:
     """Families by what they changed when they got slower; of several changes the commonest."""
-    found = [c for name, runs in sorted(series.items()) if (c := _changed(name, runs, limits))]
-    counts = Counter(change for each in found for change in each.changes)
-    groups: dict[object, list[FamilyChange]] = defaultdict(list)
-    for each in sorted(found, key=lambda c: (c.date, c.family)):
+    changed = [c for name, runs in sorted(series.items()) if (c := _changed(name, runs, limits))]
+    counts = Counter(change for each in changed for change in each.changes)
+    moved = {each.family for each in changed}
+    groups: dict[tuple[Change | None, str | None], list[FamilyChange]] = defaultdict(list)
+    """By what changed, and by the family where nothing did, or at another time."""
+    for each in sorted(changed, key=lambda c: (c.date, c.family)):
         common = max(each.changes, key=lambda c: (counts[c], c), default=None)
-        if common is None:
-            groups[each.family].append(each)
-            continue
-        days = [date.fromisoformat(f.date) for f in groups.get(common, ())]
-        is_same = (
-            not days or (date.fromisoformat(each.date) - days[0]).days <= limits.same_cause_days
-        )
-        groups[common if is_same else (common, each.family)].append(each)
+        first = groups[common, None][0].date if (common, None) in groups else each.date
+        days = (date.fromisoformat(each.date) - date.fromisoformat(first)).days
+        is_apart = common is None or days > limits.same_cause_days
+        groups[common, each.family if is_apart else None].append(each)
     told = []
-    for group, families in groups.items():
-        change = group if isinstance(group, tuple) and group in counts else None
-        if change is None and isinstance(group, tuple):
-            change = group[0]
+    for (change, _), families in groups.items():
         unmoved = 0
         if change is not None:
-            moved = {f.family for f in found}
             unmoved = sum(
                 name not in moved and change in _version_changes_anywhere(runs)
                 for name, runs in series.items()

@@ -89,6 +89,18 @@ def test_apps_count_by_reading() -> None:
     assert sink.facts["time_basis"] == "local"
 
 
+def test_a_capture_that_says_its_time_says_the_zone_of_apps_too() -> None:
+    """02:12 local beside 00:12 UTC: two hours ahead. Without times, apps have the capture's."""
+    at_ns = 1_795_219_955_000_000_000  # 2026-11-21T00:12:35Z
+    sink = read(f"date: 2026-11-21T00:12:35Z\n{APPS}", "apps.txt", "gpu_text")
+    assert sink.facts["time_basis"] == "epoch"
+    times_ns = [t for t, _ in sink.rows("gpu_sample", "time_ns", "time_source")]
+    assert (times_ns[0], times_ns[-1]) == (at_ns + 100_000_000, at_ns + 5_103_000_000)
+    untimed = "date: 2026-11-21T00:12:35Z\ngpu_uuid, pid, process_name\nGPU-a, 1, x\n"
+    sink = read(untimed, "apps.txt", "gpu_text")
+    assert sink.rows("gpu_sample", "time_ns", "time_source") == [(at_ns, "content")]
+
+
 def test_readings_that_nothing_separates_are_not_counted() -> None:
     text = "gpu_uuid, pid, process_name\n" + "".join(f"GPU-a, {p}, x\n" for p in (1, 1, 2, 2))
     same = text.replace("2, x", "1, x")  # whoever repeats himself follows nobody

@@ -64,8 +64,6 @@ class Suspects:
 
     ranks: tuple[int, ...]
     why: str
-    groups_count: int = 0
-    """Communicators that hold them; 0 where nothing tells."""
 
 
 def suspects(
@@ -82,7 +80,6 @@ def suspects(
             tuple(sorted(inside)),
             "the waiting is there before the members were in any other communicator in the step: "
             "nobody outside can have held up the absent ones",
-            len(inside_only),
         )
     slowest = _slowest_sibling(heavy, limits)
     if slowest is not None:
@@ -96,7 +93,6 @@ def suspects(
                 f"{excess_us:.0f} us: as much of the work since the last call elsewhere as the "
                 "whole waiting is of all the work. The mates of a slow rank in the other "
                 "communicators wait for it and add nothing",
-                1,
             )
     if possible != everybody:
         why = (

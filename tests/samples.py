@@ -16,6 +16,7 @@ import pytest
 
 from tracekit import api
 from tracekit.report import Report
+from tracekit.whatif import PipelineMetrics, WhatIf
 
 FOLDER = "TRACEKIT_TEST_SAMPLES"
 """Name of the variable that holds the folder which all workers of a session share."""
@@ -42,3 +43,9 @@ def diagnosis(path: Path) -> Report:
     part.write_bytes(pickle.dumps(report))
     part.rename(kept)
     return report
+
+
+def pipe(found: WhatIf) -> PipelineMetrics:
+    """What a replay says of a pipeline, which it must be of."""
+    assert found.pipeline is not None
+    return found.pipeline

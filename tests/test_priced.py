@@ -15,12 +15,12 @@ from tracekit.report import Report
 from tracekit.report.json import to_json
 from tracekit.whatif import (
     CauseResult,
-    CollectivesWhatIf,
+    StepTimes,
     WhatIf,
-    calls_to_dict,
-    calls_to_text,
     parse_remove,
     parse_scale,
+    to_dict,
+    to_text,
 )
 
 TWINS = Path(__file__).parents[1] / "fixtures" / "twins"
@@ -34,7 +34,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @functools.cache
-def asked(name: str, *removed: str) -> tuple[Report, WhatIf | CollectivesWhatIf]:
+def asked(name: str, *removed: str) -> tuple[Report, WhatIf]:
     with api.open(TWINS / name) as run:
         causes = [parse_scale("rank=1:all=0.9"), *map(parse_remove, removed)]
         return run.diagnose(), run.whatif(causes)
@@ -58,16 +58,15 @@ def is_of(cause: CauseResult, report: Report, finding: str) -> bool:
 def test_a_rank_with_a_hot_expert_costs_what_the_finding_costs() -> None:
     """Doing what its peers do it would lose its tokens: 131 ms less, where balance gains 99."""
     report, answer = asked("moe-hot-expert", "rank=1", "F1", "hot-expert/1")
-    assert isinstance(answer, CollectivesWhatIf)
     scaled, *removed = answer.causes
     assert scaled.finding is None
     assert scaled.method == "collectives"
     assert report.document.verdict.finding == "hot-expert/1"
     assert all(is_of(cause, report, "hot-expert/1") for cause in removed)
-    text = calls_to_text(answer)
+    text = to_text(answer)
     assert "remove rank=1: 0.2177 s a step becomes 0.1190 (-0.0987 s" in text
     assert "s less by replay, the cost of hot-expert/1" in text
-    assert calls_to_dict(answer)["causes"][1]["finding"] == "hot-expert/1"
+    assert to_dict(answer)["causes"][1]["finding"] == "hot-expert/1"
 
 
 def test_a_link_that_no_replay_can_mend_has_the_counters_price() -> None:
@@ -98,12 +97,12 @@ def test_a_refused_replay_leaves_what_findings_cost() -> None:
         "remove F1", 0.1, 1.5, 0.05, "twin ranks", 0.0, 0.04, 0.06, "a/1", ("b",)
     )
     unknown = CauseResult("remove rank=1", 0.1, 1.5, 0.05)
-    answer = CollectivesWhatIf(
-        (1,), (), (0, 1), 0.15, 0.2, 0.1, {}, {}, {}, {1: (0.15, 0.2, 0.1)}, (observed, unknown),
-        refused="it misses the step",
+    answer = WhatIf(
+        "collectives", (1,), (), 0.15, 0.2, 0.1, {1: StepTimes(0.15, 0.2, 0.1)}, {}, {},
+        causes=(observed, unknown), refused="it misses the step",
     )  # fmt: skip
-    assert [c["cause"] for c in calls_to_dict(answer)["causes"]] == ["remove F1"]
-    text = calls_to_text(answer)
+    assert [c["cause"] for c in to_dict(answer)["causes"]] == ["remove F1"]
+    text = to_text(answer)
     assert "0.0400 to 0.0600 s less by observed difference to other ranks" in text
     assert "the cost of a/1; against: b" in text
     assert "rank=1" not in text

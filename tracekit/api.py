@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from tracekit.report.model import Report
     from tracekit.rules import Facts
     from tracekit.timeline import Detail, Written
-    from tracekit.whatif import Cause, CollectivesWhatIf, WhatIf
+    from tracekit.whatif import Cause, WhatIf
 
 PathLike = str | Path
 SHOWN_PATHS = 3
@@ -221,7 +221,7 @@ class OpenRun:
 
     def whatif(
         self, causes: Sequence[Cause] = (), *, config: Mapping[str, Any] | None = None
-    ) -> WhatIf | CollectivesWhatIf:
+    ) -> WhatIf:
         """Replay the run, and take each cause out.
 
         By its pipeline operations, with the published metrics; where there are none, or their

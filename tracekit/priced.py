@@ -16,7 +16,7 @@ from tracekit.errors import UsageError
 from tracekit.replays import places, whatif
 from tracekit.rules import Facts, rule
 from tracekit.rules.lateness import observed_price
-from tracekit.whatif import Cause, CauseResult, CollectivesWhatIf, WhatIf
+from tracekit.whatif import Cause, CauseResult, WhatIf
 from tracekit.wording import some
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def whatif_priced(
     causes: Sequence[Cause],
     facts: Facts,
     findings: Sequence[Finding],
-) -> WhatIf | CollectivesWhatIf:
+) -> WhatIf:
     """Replay an open run; each cause costs what the diagnosis of ``facts`` says it costs.
 
     ``findings``: in the order of the report, whose labels (F1) they may be asked by. UsageError

@@ -15,7 +15,6 @@ from tracekit.errors import InputError
 from tracekit.whatif import (
     Cause,
     CollectiveReplay,
-    CollectivesWhatIf,
     Layout,
     Places,
     StreamReplay,
@@ -183,7 +182,7 @@ def believed_calls(con: duckdb.DuckDBPyConnection) -> CollectiveReplay | StreamR
 
 def whatif(
     con: duckdb.DuckDBPyConnection, dp: int | None = None, causes: Sequence[Cause] = ()
-) -> WhatIf | CollectivesWhatIf:
+) -> WhatIf:
     """Replay an open run by what it holds, and take each cause out (see ``OpenRun.whatif``)."""
     if not has_pipeline(con):
         return replay_of_calls(con).analyse(causes)
@@ -255,7 +254,8 @@ class RankReplay:
         """ns a step that would be saved if this rank of a pipeline computed as its peers do."""
         try:
             found = replay_pipeline(self._con)
-            ratio = found.judgement.symptoms.peer_ratio_by_rank.get(rank)
+            job = found.pipeline
+            ratio = job and job.judgement.symptoms.peer_ratio_by_rank.get(rank)
             if found.refused or not ratio:
                 return None
             cause = parse_scale(f"rank={rank}:compute={1 / ratio:.9f}")

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import samples
+from samples import pipe
 
 from tracekit.cli import main
 from tracekit.errors import InputError, UsageError
-from tracekit.whatif import CollectivesWhatIf, WhatIf
+from tracekit.whatif import WhatIf
 from tracekit.whatif.figure import MAX_COLUMNS, heat_map, write_heat_map
 
 RECORDED = Path(__file__).resolve().parents[2] / "fixtures/recorded"
@@ -22,21 +23,20 @@ SVG = "{http://www.w3.org/2000/svg}"
 @pytest.fixture(scope="module")
 def found() -> WhatIf:
     with samples.opened(RECORDED / "pp-uneven-stages") as run:
-        result = run.whatif()
-    assert isinstance(result, WhatIf)
-    return result
+        return run.whatif()
 
 
 def job(found: WhatIf, stages: int, replicas: int, hot: tuple[int, int]) -> WhatIf:
     """The result of a larger job, in which one rank is slow."""
-    return replace(
-        found,
+    metrics = replace(
+        pipe(found),
         stages=tuple(range(stages)),
         dp_ranks=tuple(range(replicas)),
         ranks=tuple(tuple(s * replicas + d for d in range(replicas)) for s in range(stages)),
         slowdown_by_stage={s: 1.5 if s == hot[0] else 1.0 for s in range(stages)},
         slowdown_by_dp={d: 1.4 if d == hot[1] else 1.0 for d in range(replicas)},
     )
+    return replace(found, pipeline=metrics)
 
 
 def texts(path: Path) -> list[str]:
@@ -60,18 +60,19 @@ def test_stages_go_down_and_replicas_across(found: WhatIf, tmp_path: Path) -> No
     write_heat_map(large, tmp_path / "map.svg")
     said = texts(tmp_path / "map.svg")
     assert {"stage", "replica", "times the ideal step", "1.400", "rank 6"} <= set(said)
-    assert found.judgement.sentence in said
+    assert pipe(found).judgement.sentence in said
 
 
 def test_a_rank_that_nobody_saw_is_no_cell(found: WhatIf) -> None:
     large = job(found, 2, 2, (1, 1))
-    partly = replace(large, ranks=((0, 1), (-1, 3)))
+    partly = replace(large, pipeline=replace(pipe(large), ranks=((0, 1), (-1, 3))))
     assert image(partly).get_array().mask.tolist() == [[False, False], [True, False]]
 
 
 def test_noise_is_no_fire(found: WhatIf) -> None:
-    calm = replace(job(found, 2, 2, (0, 0)), slowdown_by_dp={0: 1.01, 1: 1.0})
-    assert image(calm).get_clim() == pytest.approx((1.0, 1.1))
+    hot = job(found, 2, 2, (0, 0))
+    calm = replace(pipe(hot), slowdown_by_dp={0: 1.01, 1: 1.0})
+    assert image(replace(hot, pipeline=calm)).get_clim() == pytest.approx((1.0, 1.1))
 
 
 def test_one_hot_replica_of_thousands_is_seen(found: WhatIf) -> None:
@@ -92,20 +93,17 @@ def test_the_same_replay_gives_the_same_bytes(found: WhatIf, tmp_path: Path, suf
 def test_text_is_text_and_no_markup(found: WhatIf, tmp_path: Path) -> None:
     """A sentence with what XML and TeX would read."""
     sentence = "<script>&$\\frac{1}{2}$ rank"
-    odd = replace(found, judgement=replace(found.judgement, sentence=sentence))
-    write_heat_map(odd, tmp_path / "map.svg")
+    odd = replace(pipe(found), judgement=replace(pipe(found).judgement, sentence=sentence))
+    write_heat_map(replace(found, pipeline=odd), tmp_path / "map.svg")
     assert sentence in texts(tmp_path / "map.svg")
     assert "<script>" not in (tmp_path / "map.svg").read_text()
 
 
 def test_no_figure_of_a_refused_or_another_replay(found: WhatIf, tmp_path: Path) -> None:
-    refused = replace(found, t_base_s=2 * found.t_no_delay_s)
+    refused = replace(found, refused="the replay misses the step")
     with pytest.raises(InputError, match="no heat map: the replay misses"):
         write_heat_map(refused, tmp_path / "map.svg")
-    nothing: Any = {}
-    calls = CollectivesWhatIf(
-        (1,), (), (0, 1), 1.0, 1.0, 1.0, nothing, nothing, nothing, nothing, method="streams"
-    )
+    calls = replace(found, method="streams", pipeline=None)
     with pytest.raises(InputError, match="replay by streams"):
         heat_map(calls)
     with pytest.raises(UsageError, match="no kind of figure"):

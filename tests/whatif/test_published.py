@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from samples import pipe
 
 from tracekit.whatif import WhatIf, analyse, from_timer_table, parse_remove, parse_scale, to_dict
 from tracekit.whatif.operations import COMPUTE, Operations
@@ -53,30 +54,30 @@ def test_times_and_slowdown(found: WhatIf) -> None:
     assert found.base_over_no_delay == pytest.approx(1.01921617557204, rel=REL)
     assert found.simulation_error_ratio == pytest.approx(0.01921617557204, abs=1e-6)
     assert found.slowdown == pytest.approx(1.1787021836556841, rel=REL)
-    assert found.replay_error_s < 1e-9
+    assert pipe(found).replay_error_s < 1e-9
     assert found.refused is None
 
 
 def test_every_step(found: WhatIf) -> None:
     result = published("result-ST.json")
     for mine, name in (
-        (found.base_by_step_s, "step_t_base"),
-        (found.no_delay_by_step_s, "step_t_nodelay"),
-        (found.ideal_by_step_s, "step_t_noblk"),
-        (found.slowdown_per_step, "blocking_step_slowdown"),
+        ({s: t.base_s for s, t in found.per_step.items()}, "step_t_base"),
+        ({s: t.no_delay_s for s, t in found.per_step.items()}, "step_t_nodelay"),
+        ({s: t.ideal_s for s, t in found.per_step.items()}, "step_t_noblk"),
+        ({s: t.slowdown for s, t in found.per_step.items()}, "blocking_step_slowdown"),
     ):
         theirs = pairs(result[name])
         assert len(theirs) == 32
         for step, value in theirs.items():
             assert mine[int(step)] == pytest.approx(value, rel=REL)
-    assert max(found.slowdown_per_step, key=lambda s: found.slowdown_per_step[s]) == 23
+    assert max(found.per_step, key=lambda s: found.per_step[s].slowdown) == 23
 
 
 def test_decompositions(found: WhatIf) -> None:
     result = published("result-ST.json")
     for mine, name in (
-        (found.slowdown_by_stage, "stage"),
-        (found.slowdown_by_dp, "dp_rank"),
+        (pipe(found).slowdown_by_stage, "stage"),
+        (pipe(found).slowdown_by_dp, "dp_rank"),
         (found.slowdown_by_optype, "optype"),
     ):
         theirs = pairs(result[f"blocking_decompose_by_{name}"])
@@ -84,8 +85,8 @@ def test_decompositions(found: WhatIf) -> None:
         for key, value in mine.items():
             assert value == pytest.approx(theirs[str(key)], rel=REL)
     for rows, name in (
-        (found.slowdown_by_stage_per_step, "stage"),
-        (found.slowdown_by_dp_per_step, "dp_rank"),
+        (pipe(found).slowdown_by_stage_per_step, "stage"),
+        (pipe(found).slowdown_by_dp_per_step, "dp_rank"),
     ):
         for step, values in result[f"blocking_decompose_by_{name}_per_step"].items():
             for key, value in pairs(values).items():
@@ -93,19 +94,19 @@ def test_decompositions(found: WhatIf) -> None:
 
 
 def test_shares(found: WhatIf) -> None:
-    for share, name in ((found.m_w, "mw-ST.json"), (found.m_s, "ms-ST.json")):
+    for share, name in ((pipe(found).m_w, "mw-ST.json"), (pipe(found).m_s, "ms-ST.json")):
         theirs = published(name)
         assert share.remove == pytest.approx(theirs["rem"], abs=ABS_M)
         assert share.add == pytest.approx(theirs["add"], abs=ABS_M)
         assert share.t_remove_s == pytest.approx(theirs["trem"], rel=REL)
         assert share.t_add_s == pytest.approx(theirs["tadd"], rel=REL)
-    assert found.m_w.ranks == (7,)
-    assert found.m_s.stage == 3
+    assert pipe(found).m_w.ranks == (7,)
+    assert pipe(found).m_s.stage == 3
 
 
 def test_communication_to_nothing(found: WhatIf) -> None:
-    assert found.no_pp_comm.speedup_ratio == pytest.approx(1.0012516774513014, rel=REL)
-    assert found.no_dp_comm.speedup_ratio == pytest.approx(1.0392968710937196, rel=REL)
+    assert pipe(found).no_pp_comm.speedup_ratio == pytest.approx(1.0012516774513014, rel=REL)
+    assert pipe(found).no_dp_comm.speedup_ratio == pytest.approx(1.0392968710937196, rel=REL)
 
 
 def test_ideal_values(found: WhatIf) -> None:
@@ -123,11 +124,11 @@ def test_ideal_values(found: WhatIf) -> None:
         "grads-reduce-scatter": 0.050536,
     }
     for optype, value in ideal.items():
-        assert found.ideal_by_optype_s[optype] == pytest.approx(value, abs=1e-6)
+        assert pipe(found).ideal_by_optype_s[optype] == pytest.approx(value, abs=1e-6)
 
 
 def test_the_measured_job(found: WhatIf) -> None:
-    s, symptoms = found.statistics, found.judgement.symptoms
+    s, symptoms = pipe(found).statistics, pipe(found).judgement.symptoms
     assert s.step_cv_ratio == pytest.approx(0.02324, abs=5e-6)
     assert s.step_p50_s == pytest.approx(2.21304, abs=5e-6)
     assert s.step_p95_s == pytest.approx(2.29398, abs=5e-6)
@@ -156,7 +157,7 @@ def test_the_measured_job(found: WhatIf) -> None:
 
 
 def test_the_verdict_is_the_last_stage(found: WhatIf) -> None:
-    assert (found.judgement.kind, found.judgement.stage) == ("stage_imbalance", 3)
+    assert (pipe(found).judgement.kind, pipe(found).judgement.stage) == ("stage_imbalance", 3)
 
 
 def scaled(stage: int, dp: int, factor: float) -> Operations:
@@ -174,7 +175,7 @@ PLACES = [(stage, dp) for stage in range(4) for dp in range(2)]
 @pytest.mark.parametrize(("stage", "dp"), PLACES)
 def test_one_slow_rank_is_the_verdict(stage: int, dp: int, factor: float) -> None:
     """Also in the last stage, which has twice as much to do as the others."""
-    judgement = analyse(scaled(stage, dp, factor)).judgement
+    judgement = pipe(analyse(scaled(stage, dp, factor))).judgement
     assert judgement.kind == "slow_rank"
     assert (judgement.ranks, judgement.stage, judgement.dp_rank) == ((2 * stage + dp,), stage, dp)
     ratios = judgement.symptoms.peer_ratio_by_rank
@@ -184,7 +185,7 @@ def test_one_slow_rank_is_the_verdict(stage: int, dp: int, factor: float) -> Non
 @pytest.mark.parametrize(("stage", "dp"), PLACES)
 def test_a_rank_that_is_hardly_slower_is_not(stage: int, dp: int) -> None:
     """Just below 1.10; the imbalance of stages stays the verdict."""
-    judgement = analyse(scaled(stage, dp, 1.085)).judgement
+    judgement = pipe(analyse(scaled(stage, dp, 1.085))).judgement
     assert (judgement.kind, judgement.stage) == ("stage_imbalance", 3)
 
 
@@ -197,9 +198,9 @@ def test_causes(found: WhatIf) -> None:
         parse_scale("stage=3:forward=0.5"),
     ]
     rank, comm, stage, same, half = analyse(operations(), causes).causes
-    assert rank.t_s == pytest.approx(found.m_w.t_remove_s)
-    assert comm.speedup_ratio == pytest.approx(found.no_pp_comm.speedup_ratio)
-    assert stage.t_s == pytest.approx(found.m_s.t_remove_s)
+    assert rank.t_s == pytest.approx(pipe(found).m_w.t_remove_s)
+    assert comm.speedup_ratio == pytest.approx(pipe(found).no_pp_comm.speedup_ratio)
+    assert stage.t_s == pytest.approx(pipe(found).m_s.t_remove_s)
     assert same.t_s == pytest.approx(found.t_no_delay_s)
     assert half.saved_s_per_step > 0.2
 

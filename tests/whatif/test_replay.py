@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from samples import pipe
 
 from tracekit.errors import InputError, UsageError
 from tracekit.whatif import (
@@ -109,11 +110,11 @@ def test_equal_stages_take_what_1f1b_takes() -> None:
     assert found.t_base_s == pytest.approx(9.0)
     assert found.t_no_delay_s == pytest.approx(9.0)
     assert found.slowdown == pytest.approx(1.0)
-    assert found.judgement.kind == "healthy"
-    assert found.statistics.microbatches_count == 2
-    assert found.statistics.idle_ratio_by_stage[0] == pytest.approx(1 / 3)
-    assert found.statistics.expected_idle_ratio == pytest.approx(1 / 3)
-    assert found.m_w.remove is None
+    assert pipe(found).judgement.kind == "healthy"
+    assert pipe(found).statistics.microbatches_count == 2
+    assert pipe(found).statistics.idle_ratio_by_stage[0] == pytest.approx(1 / 3)
+    assert pipe(found).statistics.expected_idle_ratio == pytest.approx(1 / 3)
+    assert pipe(found).m_w.remove is None
     assert "SLOWDOWN" in to_text(found)
 
 
@@ -124,9 +125,9 @@ def test_a_slow_last_stage() -> None:
     # Everything at the mean: F = 1.5, B = 3.
     assert found.t_ideal_s == pytest.approx(13.5)
     # Stage 1 at the ideal leaves 2 x 4.5 on it and the other's 3 once: 3 of the 1.5 s lost.
-    assert found.m_s.t_remove_s == pytest.approx(12.0)
-    assert found.m_s.remove == pytest.approx(2.0)
-    assert (found.judgement.kind, found.judgement.stage) == ("stage_imbalance", 1)
+    assert pipe(found).m_s.t_remove_s == pytest.approx(12.0)
+    assert pipe(found).m_s.remove == pytest.approx(2.0)
+    assert (pipe(found).judgement.kind, pipe(found).judgement.stage) == ("stage_imbalance", 1)
 
 
 def test_original_delays_give_the_original_times() -> None:
@@ -144,7 +145,7 @@ def test_a_receive_that_was_posted_early_does_not_begin_the_step() -> None:
     found = analyse(Operations(**{**ops.__dict__, "start_s": start, "duration_s": duration}))
     assert found.t_base_s == pytest.approx(9.0)
     assert found.refused is None
-    assert found.replay_error_s == pytest.approx(0.0)
+    assert pipe(found).replay_error_s == pytest.approx(0.0)
 
 
 def test_a_refusal_says_before_which_operations_the_time_passed() -> None:
@@ -158,9 +159,9 @@ def test_a_refusal_says_before_which_operations_the_time_passed() -> None:
     duration = ops.duration_s + np.where(waits, 2.0, 0.0)
     found = analyse(Operations(**{**ops.__dict__, "start_s": start, "duration_s": duration}))
     assert found.t_base_s == pytest.approx(11.0)
-    assert found.unplaced_by_optype_s["forward-compute"] == pytest.approx(2.0)
-    assert found.unplaced_by_optype_s["backward-compute"] == pytest.approx(0.0)
-    assert found.unplaced_by_stage_s == {0: pytest.approx(0.0), 1: pytest.approx(2.0)}
+    assert pipe(found).unplaced_by_optype_s["forward-compute"] == pytest.approx(2.0)
+    assert pipe(found).unplaced_by_optype_s["backward-compute"] == pytest.approx(0.0)
+    assert pipe(found).unplaced_by_stage_s == {0: pytest.approx(0.0), 1: pytest.approx(2.0)}
     assert found.refused is not None
     assert found.refused.endswith(
         "2.00 s a step pass between operations: 2.00 s before forward-compute, most on stage 1"
@@ -411,13 +412,13 @@ def test_a_refused_replay_claims_no_stage() -> None:
     late = ops.start_s + 5.0 * (ops.start_s > 7.0)  # five seconds that no operation accounts for
     found = analyse(Operations(**{**ops.__dict__, "start_s": late}))
     assert found.refused is not None
-    assert found.judgement.kind == "unexplained"
+    assert pipe(found).judgement.kind == "unexplained"
     assert "REFUSED" in to_text(found)
     assert to_dict(found)["slowdown"] is None
 
 
 def test_no_share_of_the_loss_is_more_than_all_of_it() -> None:
     found = analyse(two_stages(2.0))
-    share = replace(found.m_w, remove=1.15, add=-0.02, ranks=(3,))
-    told = to_text(replace(found, m_w=share))
+    share = replace(pipe(found).m_w, remove=1.15, add=-0.02, ranks=(3,))
+    told = to_text(replace(found, pipeline=replace(pipe(found), m_w=share)))
     assert "(rank 3): 1.00 of the loss goes with them, 0.00 comes with them alone" in told

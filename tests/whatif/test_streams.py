@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.errors import InputError, UsageError
-from tracekit.whatif import CollectivesWhatIf, Places, StreamReplay, parse_remove, parse_scale
+from tracekit.whatif import Places, StreamReplay, WhatIf, parse_remove, parse_scale
 from tracekit.whatif.calls import Call, settled_clocks
 from tracekit.whatif.executor import Executor
 from tracekit.whatif.streams import raw_step_s
@@ -119,7 +119,7 @@ class Job:
             places,
         )
 
-    def analyse(self, *causes: str, places: Places | None = None) -> CollectivesWhatIf:
+    def analyse(self, *causes: str, places: Places | None = None) -> WhatIf:
         return self.replay(places).analyse([parse_remove(c) for c in causes])
 
 

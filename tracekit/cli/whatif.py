@@ -69,15 +69,7 @@ def whatif(
     Of the pipeline's operations, or in a job without a pipeline of the matched collectives. What
     diagnose names costs what its finding says.
     """
-    from tracekit.whatif import (
-        WhatIf,
-        calls_to_dict,
-        calls_to_text,
-        parse_remove,
-        parse_scale,
-        to_dict,
-        to_text,
-    )
+    from tracekit.whatif import parse_remove, parse_scale, to_dict, to_text
     from tracekit.whatif.figure import check_name, write_heat_map
 
     check_target(output, force)
@@ -91,15 +83,10 @@ def whatif(
         answer = run.whatif(causes, config=settings_of())
     if answer.dropped_steps:
         note(f"{len(answer.dropped_steps)} steps are left out of the replay")
-    is_json = format_ is WhatIfFormat.json
-    if isinstance(answer, WhatIf):
-        content = to_dict(answer) if is_json else {}
-        text = to_text(answer)
+    if format_ is WhatIfFormat.json:
+        text = json.dumps(to_dict(answer), indent=1, allow_nan=False) + "\n"
     else:
-        content = calls_to_dict(answer) if is_json else {}
-        text = calls_to_text(answer)
-    if is_json:
-        text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+        text = to_text(answer)
     write_text(text, output)
     if heat_map is not None:
         write_heat_map(answer, heat_map)

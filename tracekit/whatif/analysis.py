@@ -9,24 +9,30 @@ replays an axis instead of one a rank.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracekit.whatif import operations as o
 from tracekit.whatif.causes import Cause, changed_work
+from tracekit.whatif.metrics import (
+    MAX_SIMULATION_ERROR_RATIO,
+    CauseResult,
+    PipelineMetrics,
+    Share,
+    StepTimes,
+    WhatIf,
+    error_ratio,
+    ratio,
+)
 from tracekit.whatif.operations import Floats, Mask, Operations
 from tracekit.whatif.replay import Replay, prepare
-from tracekit.whatif.statistics import Statistics, describe
-from tracekit.whatif.symptoms import Judgement, judge
+from tracekit.whatif.statistics import describe
+from tracekit.whatif.symptoms import judge
 from tracekit.wording import listed, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-MAX_SIMULATION_ERROR_RATIO = 0.05
-"""Replays that miss the measured time by more are refused (as the published study discards)."""
 
 WORST_RANKS_RATIO = 0.03
 """Share of the ranks that M_W repairs."""
@@ -38,141 +44,6 @@ PP_COMM = {
     o.BACKWARD_RECV: "backward-pp-comm",
 }
 """Both sides of a transfer are one thing to repair."""
-
-
-@dataclass(frozen=True)
-class Share:
-    """How much of the slowdown goes with a group, and how much it brings alone; may leave 0..1."""
-
-    remove: float | None
-    add: float | None
-    t_remove_s: float
-    t_add_s: float
-    ranks: tuple[int, ...] = ()
-    stage: int | None = None
-
-
-@dataclass(frozen=True)
-class CauseResult:
-    """One cause that the user named, taken out of the job."""
-
-    cause: str
-    t_s: float
-    speedup_ratio: float
-    saved_s_per_step: float
-    """Against the same replay with the cause in it."""
-    method: str = "pipeline"
-    """Which replay says so: pipeline, streams or collectives; of a cause that diagnose names, the
-    method of its cost."""
-    simulation_error_ratio: float = 0.0
-    """Of that replay."""
-    low_s_per_step: float | None = None
-    high_s_per_step: float | None = None
-    """Between what bounds ``saved_s_per_step`` may lie."""
-    finding: str | None = None
-    """Whose cost it is, by its id; None: what the replay says of the selector."""
-    against: tuple[str, ...] = ()
-    """What speaks against that finding, or says another cost."""
-
-
-@dataclass(frozen=True)
-class WhatIf:
-    """Everything that a replay says. Times are means over steps, in seconds."""
-
-    steps: tuple[int, ...]
-    dropped_steps: tuple[int, ...]
-    ranks: tuple[tuple[int, ...], ...]
-    """Global rank by stage (outer) and replica (inner)."""
-    stages: tuple[int, ...]
-    dp_ranks: tuple[int, ...]
-    t_base_s: float
-    t_no_delay_s: float
-    t_ideal_s: float
-    base_by_step_s: dict[int, float]
-    no_delay_by_step_s: dict[int, float]
-    ideal_by_step_s: dict[int, float]
-    ideal_by_optype_s: dict[str, float]
-    slowdown_by_optype: dict[str, float]
-    slowdown_by_stage: dict[int, float]
-    slowdown_by_dp: dict[int, float]
-    slowdown_by_stage_per_step: dict[int, dict[int, float]]
-    slowdown_by_dp_per_step: dict[int, dict[int, float]]
-    m_w: Share
-    m_s: Share
-    no_pp_comm: CauseResult
-    no_dp_comm: CauseResult
-    judgement: Judgement
-    statistics: Statistics
-    causes: tuple[CauseResult, ...] = ()
-    replay_error_s: float = 0.0
-    """Largest difference of a step replayed with its original delays; checks the dependencies."""
-    slowdown_per_step: dict[int, float] = field(default_factory=dict)
-    unplaced_by_optype_s: dict[str, float] = field(default_factory=dict)
-    """What a step would save if operations of a type began as soon as they could; only of a replay
-    that is refused."""
-    unplaced_by_stage_s: dict[int, float] = field(default_factory=dict)
-
-    @property
-    def slowdown(self) -> float:
-        """S: the replayed job over the ideal one."""
-        return _ratio(self.t_no_delay_s, self.t_ideal_s)
-
-    @property
-    def waste_ratio(self) -> float:
-        """Share of the time that the ideal job would not have needed."""
-        return 1 - 1 / self.slowdown if self.slowdown > 0 else 0.0
-
-    @property
-    def base_over_no_delay(self) -> float:
-        """Measured time over replayed time: 1 where launch delays cost nothing."""
-        return _ratio(self.t_base_s, self.t_no_delay_s)
-
-    @property
-    def simulation_error_ratio(self) -> float:
-        """How far the replay without launch delays is from the measured time."""
-        return abs(self.base_over_no_delay - 1)
-
-    @property
-    def refused(self) -> str | None:
-        """Why the replay must not be believed; None where it may."""
-        if self.simulation_error_ratio <= MAX_SIMULATION_ERROR_RATIO:
-            return None
-        return (
-            f"the replay misses the measured step time by {self.simulation_error_ratio:.1%}"
-            f" (limit {MAX_SIMULATION_ERROR_RATIO:.0%}): something that was not recorded takes time"
-            + self._unplaced_words()
-        )
-
-    def _unplaced_words(self) -> str:
-        """Before which operations the time passes that the replay cannot place."""
-        by_type, by_stage = (
-            sorted(((s, k) for k, s in one.items() if s > 0), key=lambda e: (-e[0], str(e[1])))
-            for one in (self.unplaced_by_optype_s, self.unplaced_by_stage_s)
-        )
-        if not by_type:
-            return ""
-        lost_s = self.t_base_s - self.t_no_delay_s
-        what = listed([f"{seconds(s)} before {k}" for s, k in by_type[:3]])
-        where = f", most on stage {by_stage[0][1]}" if by_stage and len(self.stages) > 1 else ""
-        return f"; {seconds(lost_s)} a step pass between operations: {what}{where}"
-
-    def slowdown_of(self, stage: int, dp_rank: int) -> float:
-        """S of a rank, estimated from its stage and its replica."""
-        return min(self.slowdown_by_stage[stage], self.slowdown_by_dp[dp_rank])
-
-    @property
-    def slowdown_by_rank(self) -> dict[int, float]:
-        """S of each rank that was recorded."""
-        return {
-            rank: self.slowdown_of(stage, dp)
-            for stage, row in zip(self.stages, self.ranks, strict=True)
-            for dp, rank in zip(self.dp_ranks, row, strict=True)
-            if rank >= 0
-        }
-
-
-def _ratio(a: float, b: float) -> float:
-    return a / b if b > 0 else math.nan
 
 
 def analyse(operations: Operations, causes: Sequence[Cause] = ()) -> WhatIf:
@@ -206,44 +77,29 @@ def analyse(operations: Operations, causes: Sequence[Cause] = ()) -> WhatIf:
     stage_t = dict(zip(replay.stages, rest[first:], strict=False))
     dp_t = dict(zip(replay.dp_ranks, rest[first + len(stage_t) :], strict=False))
     named_t = rest[first + len(stage_t) + len(dp_t) :]
-    stage_s = {s: _ratio(float(t.mean()), t_ideal) for s, t in stage_t.items()}
-    dp_s = {d: _ratio(float(t.mean()), t_ideal) for d, t in dp_t.items()}
+    stage_s = {s: ratio(float(t.mean()), t_ideal) for s, t in stage_t.items()}
+    dp_s = {d: ratio(float(t.mean()), t_ideal) for d, t in dp_t.items()}
     m_w, m_s = _shares(replay, stage_s, dp_s, float(no_delay.mean()), t_ideal)
 
-    is_believed = (
-        abs(_ratio(float(replay.base_s.mean()), float(no_delay.mean())) - 1)
-        <= MAX_SIMULATION_ERROR_RATIO
-    )
+    base_s, now_s = float(replay.base_s.mean()), float(no_delay.mean())
+    error = error_ratio(base_s, now_s)
+    is_believed = error <= MAX_SIMULATION_ERROR_RATIO
     unplaced = ({}, {}) if is_believed else _unplaced(replay, original)
 
     def result(text: str, t: Floats) -> CauseResult:
         mean = float(t.mean())
-        base = float(no_delay.mean())
         return CauseResult(
-            text,
-            mean,
-            _ratio(base, mean),
-            base - mean,
-            simulation_error_ratio=abs(_ratio(float(replay.base_s.mean()), base) - 1),
+            text, mean, ratio(now_s, mean), now_s - mean, simulation_error_ratio=error
         )
 
     def per_step(t: Floats) -> dict[int, float]:
         return dict(zip(replay.steps, t.tolist(), strict=True))
 
-    return WhatIf(
-        steps=tuple(replay.steps),
-        dropped_steps=tuple(replay.dropped_steps),
+    metrics = PipelineMetrics(
         ranks=tuple(tuple(row) for row in replay.ranks.tolist()),
         stages=tuple(replay.stages),
         dp_ranks=tuple(replay.dp_ranks),
-        t_base_s=float(replay.base_s.mean()),
-        t_no_delay_s=float(no_delay.mean()),
-        t_ideal_s=t_ideal,
-        base_by_step_s=per_step(replay.base_s),
-        no_delay_by_step_s=per_step(no_delay),
-        ideal_by_step_s=per_step(ideal_t),
         ideal_by_optype_s=replay.ideal_by_type,
-        slowdown_by_optype={g: _ratio(float(t.mean()), t_ideal) for g, t in type_t.items()},
         slowdown_by_stage=stage_s,
         slowdown_by_dp=dp_s,
         slowdown_by_stage_per_step={s: per_step(t / ideal_t) for s, t in stage_t.items()},
@@ -253,19 +109,49 @@ def analyse(operations: Operations, causes: Sequence[Cause] = ()) -> WhatIf:
         no_pp_comm=result("remove comm=pp", rest[0]),
         no_dp_comm=result("remove comm=dp", rest[1]),
         judgement=judge(
-            replay,
-            float(no_delay.mean()) / t_ideal if t_ideal > 0 else math.nan,
-            stage_s,
-            m_s.remove,
-            is_believed=is_believed,
+            replay, ratio(now_s, t_ideal), stage_s, m_s.remove, is_believed=is_believed
         ),
         statistics=describe(replay),
-        causes=tuple(result(c.text, t) for c, t in zip(causes, named_t, strict=True)),
         replay_error_s=float(np.abs(shifted - shifted.mean()).max()) if len(shifted) > 1 else 0.0,
-        slowdown_per_step=per_step(no_delay / ideal_t),
         unplaced_by_optype_s=unplaced[0],
         unplaced_by_stage_s=unplaced[1],
     )
+    measured = (replay.base_s, no_delay, ideal_t)
+    return WhatIf(
+        method="pipeline",
+        steps=tuple(replay.steps),
+        dropped_steps=tuple(replay.dropped_steps),
+        t_base_s=base_s,
+        t_no_delay_s=now_s,
+        t_ideal_s=t_ideal,
+        per_step={
+            s: StepTimes(*times)
+            for s, *times in zip(replay.steps, *(t.tolist() for t in measured), strict=True)
+        },
+        slowdown_by_optype={g: ratio(float(t.mean()), t_ideal) for g, t in type_t.items()},
+        slowdown_by_rank=metrics.slowdown_by_rank,
+        causes=tuple(result(c.text, t) for c, t in zip(causes, named_t, strict=True)),
+        refused=None if is_believed else _refusal(error, base_s - now_s, metrics),
+        pipeline=metrics,
+    )
+
+
+def _refusal(error: float, lost_s: float, found: PipelineMetrics) -> str:
+    """Why the replay is not believed, and before which operations the time passes that it cannot
+    place."""
+    text = (
+        f"the replay misses the measured step time by {error:.1%}"
+        f" (limit {MAX_SIMULATION_ERROR_RATIO:.0%}): something that was not recorded takes time"
+    )
+    by_type, by_stage = (
+        sorted(((s, k) for k, s in one.items() if s > 0), key=lambda e: (-e[0], str(e[1])))
+        for one in (found.unplaced_by_optype_s, found.unplaced_by_stage_s)
+    )
+    if not by_type:
+        return text
+    what = listed([f"{seconds(s)} before {k}" for s, k in by_type[:3]])
+    where = f", most on stage {by_stage[0][1]}" if by_stage and len(found.stages) > 1 else ""
+    return f"{text}; {seconds(lost_s)} a step pass between operations: {what}{where}"
 
 
 def saved_evenly_s(replay: Replay) -> float | None:
@@ -302,7 +188,7 @@ def _saved_by_stages_s(
         for stage, mean in means.items():
             changed[masks[stage]] *= target_s(stage, means) / mean
     now, then = (float(t.mean()) for t in replay.run([replay.work_s, changed]))
-    if abs(_ratio(float(replay.base_s.mean()), now) - 1) > MAX_SIMULATION_ERROR_RATIO:
+    if error_ratio(float(replay.base_s.mean()), now) > MAX_SIMULATION_ERROR_RATIO:
         return None
     return now - then
 

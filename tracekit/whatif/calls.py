@@ -1,4 +1,4 @@
-"""Matched collectives as a replay sees them: members, transfers, and what the replays found.
+"""Matched collectives as a replay sees them: members, transfers, and how steps are timed.
 
 The transfer of a member is its measured end less the last start that it had to wait for: the
 recorded duration of a collective includes waiting.
@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.errors import UsageError
-from tracekit.whatif.analysis import MAX_SIMULATION_ERROR_RATIO, CauseResult
 from tracekit.whatif.causes import Cause
 from tracekit.whatif.executor import Executor, Program
+from tracekit.whatif.metrics import MAX_SIMULATION_ERROR_RATIO, error_ratio
 from tracekit.whatif.operations import Floats, Ints
 
 MAX_CLOCK_SPREAD_NS = 20_000.0
@@ -29,47 +29,6 @@ MAX_UNMATCHED_RATIO = 0.05
 
 _ROOT_FIRST = frozenset(("broadcast", "scatter"))
 _ROOT_LAST = frozenset(("reduce", "gather"))
-
-
-@dataclass(frozen=True)
-class CollectivesWhatIf:
-    """What the replay says. Times are means over steps, in seconds."""
-
-    steps: tuple[int, ...]
-    dropped_steps: tuple[int, ...]
-    ranks: tuple[int, ...]
-    t_base_s: float
-    t_no_delay_s: float
-    t_ideal_s: float
-    slowdown_by_rank: dict[int, float]
-    """The ideal job with the own time of one rank put back, over the ideal job."""
-    saved_s_by_rank: dict[int, float]
-    """Seconds a step saved if this one rank did what its peers do; the worst ranks only."""
-    slowdown_by_optype: dict[str, float]
-    """The same for computing and waiting of all ranks (``own``) and the transfers of a kind."""
-    per_step: dict[int, tuple[float, float, float]]
-    """Measured, replayed and ideal seconds of each step."""
-    causes: tuple[CauseResult, ...] = ()
-    calls_count: int = 0
-    unmatched_count: int = 0
-    refused: str | None = None
-    """Why the replay must not be believed; None where it may."""
-    method: str = "collectives"
-    """``streams`` where launches and streams are known, else ``collectives``."""
-
-    @property
-    def slowdown(self) -> float:
-        """S: the replayed job over the ideal one."""
-        return self.t_no_delay_s / self.t_ideal_s if self.t_ideal_s > 0 else 1.0
-
-    @property
-    def simulation_error_ratio(self) -> float:
-        """How far the replay of what was measured is from what was measured."""
-        return error_ratio(self.t_base_s, self.t_no_delay_s)
-
-
-def error_ratio(base_s: float, replayed_s: float) -> float:
-    return abs(base_s / replayed_s - 1) if replayed_s > 0 else 0.0
 
 
 def refused_because(base_s: float, replayed_s: float, unmatched_ratio: float) -> str | None:

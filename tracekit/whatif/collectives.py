@@ -36,12 +36,10 @@ from tracekit.errors import InputError, UsageError
 from tracekit.whatif.calls import (
     OF_RANKS,
     Call,
-    CollectivesWhatIf,
     Places,
     Scenarios,
     calls_of,
     change_transfers,
-    error_ratio,
     last_starts,
     refused_because,
     step_s,
@@ -59,6 +57,7 @@ from tracekit.whatif.executor import (
     Event,
     Program,
 )
+from tracekit.whatif.metrics import WhatIf, error_ratio
 from tracekit.whatif.operations import Floats
 
 if TYPE_CHECKING:
@@ -177,7 +176,7 @@ class CollectiveReplay:
             return None
         return _time_without([_evenly(w) for w in self._windows], [], self._stages)
 
-    def analyse(self, causes: Sequence[Cause] = ()) -> CollectivesWhatIf:
+    def analyse(self, causes: Sequence[Cause] = ()) -> WhatIf:
         """Replay in all the ways that the metrics need.
 
         UsageError where a cause names nothing of the job.
@@ -596,7 +595,7 @@ def _ideal_ns(items: Sequence[_Item]) -> Floats:
 
 def _analyse(
     windows: Sequence[_Window], places: Places, causes: Sequence[Cause], *, is_whole: bool = True
-) -> CollectivesWhatIf:
+) -> WhatIf:
     stages = places.stages
     job = Replayed(
         [s for w in windows for s in w.steps],

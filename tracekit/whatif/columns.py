@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.whatif.analysis import CauseResult
-from tracekit.whatif.calls import Call, CollectivesWhatIf, class_of, error_ratio
+from tracekit.whatif.calls import Call, class_of
 from tracekit.whatif.causes import Cause
+from tracekit.whatif.metrics import CauseResult, StepTimes, WhatIf, error_ratio
 from tracekit.whatif.operations import Floats
 
 MIN_SLOWDOWN, MAX_REMOVED_RANKS = 1.02, 8
@@ -100,7 +100,7 @@ class Columns:
         *,
         method: str,
         refused: str | None,
-    ) -> CollectivesWhatIf:
+    ) -> WhatIf:
         """The metrics. ``times``: (steps, columns), in s.
 
         ``without`` replays a cause that has no column, ``without_rank`` the job with one rank doing
@@ -115,10 +115,10 @@ class Columns:
         took = {c: float(mean[self.first_cause + i]) for i, c in enumerate(self.causes)}
         took |= {c: without(c) for c in causes if c not in took}
         error = error_ratio(job.base_s, t_now)
-        return CollectivesWhatIf(
+        return WhatIf(
+            method=method,
             steps=tuple(job.steps),
             dropped_steps=tuple(job.dropped),
-            ranks=tuple(self.ranks),
             t_base_s=job.base_s,
             t_no_delay_s=t_now,
             t_ideal_s=t_ideal,
@@ -128,7 +128,7 @@ class Columns:
             },
             slowdown_by_optype={g: float(mean[2 + i]) / t_ideal for i, g in enumerate(self.groups)},
             per_step={
-                s: (b / 1e9, float(row[0]), float(row[1]))
+                s: StepTimes(b / 1e9, float(row[0]), float(row[1]))
                 for s, b, row in zip(job.steps, job.base_ns, times, strict=True)
             },
             causes=tuple(
@@ -138,5 +138,4 @@ class Columns:
             calls_count=sum(len(c.starts) for c in job.calls),
             unmatched_count=job.unmatched_count,
             refused=refused,
-            method=method,
         )

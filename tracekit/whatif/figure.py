@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracekit.errors import InputError, UsageError
-from tracekit.whatif.analysis import WhatIf
-from tracekit.whatif.calls import CollectivesWhatIf
+from tracekit.whatif.metrics import WhatIf
 from tracekit.whatif.operations import Floats
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def check_name(path: Path) -> None:
         )
 
 
-def heat_map(found: WhatIf | CollectivesWhatIf) -> Figure:
+def heat_map(found: WhatIf) -> Figure:
     """The figure. InputError where the replay has no stages and replicas, or is refused."""
     from matplotlib import rc_context
 
@@ -62,7 +61,7 @@ def heat_map(found: WhatIf | CollectivesWhatIf) -> Figure:
         return _drawn(found)
 
 
-def write_heat_map(found: WhatIf | CollectivesWhatIf, path: Path) -> None:
+def write_heat_map(found: WhatIf, path: Path) -> None:
     """Write the figure; the same replay gives the same bytes.
 
     UsageError where the name is no figure's or the file cannot be written.
@@ -80,10 +79,11 @@ def write_heat_map(found: WhatIf | CollectivesWhatIf, path: Path) -> None:
             ) from None
 
 
-def _drawn(found: WhatIf | CollectivesWhatIf) -> Figure:
+def _drawn(found: WhatIf) -> Figure:
     from matplotlib.figure import Figure
 
-    if not isinstance(found, WhatIf):
+    job = found.pipeline
+    if job is None:
         raise InputError(
             f"no heat map: this is a replay by {found.method}, which knows no stages and replicas",
             hint="the slowdown of each rank stands in the text and in --format json",
@@ -92,9 +92,9 @@ def _drawn(found: WhatIf | CollectivesWhatIf) -> Figure:
         raise InputError(f"no heat map: {found.refused}")
     values = np.array(
         [
-            [found.slowdown_of(s, d) if rank >= 0 else np.nan
-             for d, rank in zip(found.dp_ranks, row, strict=True)]
-            for s, row in zip(found.stages, found.ranks, strict=True)
+            [job.slowdown_of(s, d) if rank >= 0 else np.nan
+             for d, rank in zip(job.dp_ranks, row, strict=True)]
+            for s, row in zip(job.stages, job.ranks, strict=True)
         ]
     )  # fmt: skip
     together = -(-values.shape[1] // MAX_COLUMNS)
@@ -112,8 +112,8 @@ def _drawn(found: WhatIf | CollectivesWhatIf) -> Figure:
     )
     image.set_gid("heat-map")
     for ticks, labels, name in (
-        (axes.set_yticks, found.stages, "stage"),
-        (axes.set_xticks, found.dp_ranks[::together], "replica"),
+        (axes.set_yticks, job.stages, "stage"),
+        (axes.set_xticks, job.dp_ranks[::together], "replica"),
     ):
         chosen = range(0, len(labels), -(-len(labels) // MAX_TICKS))
         ticks(list(chosen), [str(labels[i]) for i in chosen])
@@ -123,7 +123,7 @@ def _drawn(found: WhatIf | CollectivesWhatIf) -> Figure:
     elif values.size <= MAX_NUMBERS:
         for i, j in np.argwhere(~np.isnan(values)).tolist():
             is_dark = (values[i, j] - 1) / (top - 1) > 0.6
-            text = f"{values[i, j]:.3f}\nrank {found.ranks[i][j]}"
+            text = f"{values[i, j]:.3f}\nrank {job.ranks[i][j]}"
             axes.text(
                 j, i, text, ha="center", va="center", fontsize=7.5,
                 color="white" if is_dark else "black",
@@ -132,7 +132,7 @@ def _drawn(found: WhatIf | CollectivesWhatIf) -> Figure:
     bar.set_label("times the ideal step")
     figure.suptitle(
         f"Slowdown by stage and replica: the ideal job with this part's own times put back\n"
-        f"{found.judgement.sentence}",
+        f"{job.judgement.sentence}",
         fontsize=9, wrap=True,
     )  # fmt: skip
     return figure

@@ -7,8 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tracekit.whatif.analysis import MAX_SIMULATION_ERROR_RATIO, CauseResult, Share, WhatIf
-from tracekit.whatif.calls import CollectivesWhatIf
+from tracekit.whatif.metrics import (
+    MAX_SIMULATION_ERROR_RATIO,
+    CauseResult,
+    PipelineMetrics,
+    Share,
+    WhatIf,
+)
 
 SCHEMA_VERSION = 1
 _METHODS = {
@@ -20,33 +25,16 @@ _METHODS = {
 
 
 def to_dict(found: WhatIf) -> dict[str, Any]:
-    """Keys are a public contract. Where the replay is refused its figures are null."""
-    believed = found.refused is None
+    """Keys are a public contract. Null: the figures of a refused replay, and what only a pipeline's
+    operations or only collectives have, where the replay is of the others."""
+    is_believed = found.refused is None
 
     def kept(value: Any) -> Any:
-        return value if believed else None
+        return value if is_believed else None
 
-    by_step = [
-        {
-            "step": step,
-            "t_base_s": found.base_by_step_s[step],
-            "t_no_delay_s": kept(found.no_delay_by_step_s[step]),
-            "t_ideal_s": kept(found.ideal_by_step_s[step]),
-            "slowdown": kept(found.slowdown_per_step[step]),
-            "slowdown_by_stage": kept(
-                {str(s): one[step] for s, one in found.slowdown_by_stage_per_step.items()}
-            ),
-            "slowdown_by_dp": kept(
-                {str(d): one[step] for d, one in found.slowdown_by_dp_per_step.items()}
-            ),
-        }
-        for step in found.steps
-    ]
-    judgement = asdict(found.judgement)
-    numbers = judgement.pop("symptoms")
     content = {
         "schema_version": SCHEMA_VERSION,
-        "method": "pipeline",
+        "method": found.method,
         "slowdown": kept(found.slowdown),
         "waste_ratio": kept(found.waste_ratio),
         "t_base_s": found.t_base_s,
@@ -56,75 +44,77 @@ def to_dict(found: WhatIf) -> dict[str, Any]:
         "base_over_no_delay": found.base_over_no_delay,
         "max_simulation_error_ratio": MAX_SIMULATION_ERROR_RATIO,
         "refused": found.refused,
-        "unplaced_s_by_optype": found.unplaced_by_optype_s,
-        "unplaced_s_by_stage": _texted(found.unplaced_by_stage_s),
-        "verdict": judgement,
         "slowdown_by_optype": kept(found.slowdown_by_optype),
-        "slowdown_by_stage": kept(_texted(found.slowdown_by_stage)),
-        "slowdown_by_dp": kept(_texted(found.slowdown_by_dp)),
         "slowdown_by_rank": kept(_texted(found.slowdown_by_rank)),
-        "heat_map": kept(_heat_map(found)),
-        "m_w": kept(_share(found.m_w)),
-        "m_s": kept(_share(found.m_s)),
-        "no_pp_comm": kept(asdict(found.no_pp_comm)),
-        "no_dp_comm": kept(asdict(found.no_dp_comm)),
-        "causes": _causes(found.causes, believed),
-        "per_step": by_step,
-        "ideal_by_optype_s": kept(found.ideal_by_optype_s),
-        "statistics": asdict(found.statistics),
-        "symptoms": numbers,
+        "saved_s_per_step_by_rank": kept(_texted(found.saved_s_by_rank)),
+        **_of_pipeline(found.pipeline, is_believed),
+        "causes": _causes(found.causes, is_believed),
+        "per_step": [
+            {
+                "step": step,
+                "t_base_s": one.base_s,
+                "t_no_delay_s": kept(one.no_delay_s),
+                "t_ideal_s": kept(one.ideal_s),
+                "slowdown": kept(one.slowdown),
+                **_step_of_pipeline(found.pipeline, step, is_believed),
+            }
+            for step, one in found.per_step.items()
+        ],
         "steps_count": len(found.steps),
         "dropped_steps": list(found.dropped_steps),
-        "ranks": [[rank if rank >= 0 else None for rank in row] for row in found.ranks],
+        "matched_calls_count": found.calls_count,
+        "unmatched_calls_count": found.unmatched_count,
     }
     plain = _plain(content)
     assert isinstance(plain, dict)  # noqa: S101 - for the type checker
     return plain
 
 
-def calls_to_dict(found: CollectivesWhatIf) -> dict[str, Any]:
-    """The same keys for a replay of collectives; what only a pipeline has is null."""
-    believed = found.refused is None
+_BELIEVED = (
+    "slowdown_by_stage", "slowdown_by_dp", "heat_map", "m_w", "m_s", "no_pp_comm", "no_dp_comm",
+    "ideal_by_optype_s",
+)  # fmt: skip
+_MEASURED = (
+    "unplaced_s_by_optype", "unplaced_s_by_stage", "verdict", "statistics", "symptoms", "ranks",
+)  # fmt: skip
 
-    def kept(value: Any) -> Any:
-        return value if believed else None
 
-    return _plain(  # type: ignore[no-any-return]  # a dict stays one
-        {
-            "schema_version": SCHEMA_VERSION,
-            "method": found.method,
-            "slowdown": kept(found.slowdown),
-            "waste_ratio": kept(1 - 1 / found.slowdown if found.slowdown > 0 else 0.0),
-            "t_base_s": found.t_base_s,
-            "t_no_delay_s": kept(found.t_no_delay_s),
-            "t_ideal_s": kept(found.t_ideal_s),
-            "simulation_error_ratio": found.simulation_error_ratio,
-            "max_simulation_error_ratio": MAX_SIMULATION_ERROR_RATIO,
-            "refused": found.refused,
-            "slowdown_by_optype": kept(found.slowdown_by_optype),
-            "slowdown_by_stage": None,
-            "slowdown_by_dp": None,
-            "slowdown_by_rank": kept(_texted(found.slowdown_by_rank)),
-            "saved_s_per_step_by_rank": kept(_texted(found.saved_s_by_rank)),
-            "m_w": None,
-            "m_s": None,
-            "causes": _causes(found.causes, believed),
-            "per_step": [
-                {
-                    "step": step,
-                    "t_base_s": base,
-                    "t_no_delay_s": kept(replayed),
-                    "t_ideal_s": kept(ideal),
-                    "slowdown": kept(replayed / ideal if ideal > 0 else None),
-                }
-                for step, (base, replayed, ideal) in found.per_step.items()
-            ],
-            "steps_count": len(found.steps),
-            "dropped_steps": list(found.dropped_steps),
-            "matched_calls_count": found.calls_count,
-            "unmatched_calls_count": found.unmatched_count,
-        }
-    )
+def _of_pipeline(found: PipelineMetrics | None, is_believed: bool) -> dict[str, Any]:
+    if found is None:
+        return dict.fromkeys((*_BELIEVED, *_MEASURED))
+    judgement = asdict(found.judgement)
+    content = {
+        "symptoms": judgement.pop("symptoms"),
+        "verdict": judgement,
+        "unplaced_s_by_optype": found.unplaced_by_optype_s,
+        "unplaced_s_by_stage": _texted(found.unplaced_by_stage_s),
+        "statistics": asdict(found.statistics),
+        "ranks": [[rank if rank >= 0 else None for rank in row] for row in found.ranks],
+    }
+    if not is_believed:
+        return content | dict.fromkeys(_BELIEVED)
+    return content | {
+        "slowdown_by_stage": _texted(found.slowdown_by_stage),
+        "slowdown_by_dp": _texted(found.slowdown_by_dp),
+        "heat_map": _heat_map(found),
+        "m_w": _share(found.m_w),
+        "m_s": _share(found.m_s),
+        "no_pp_comm": asdict(found.no_pp_comm),
+        "no_dp_comm": asdict(found.no_dp_comm),
+        "ideal_by_optype_s": found.ideal_by_optype_s,
+    }
+
+
+def _step_of_pipeline(
+    found: PipelineMetrics | None, step: int, is_believed: bool
+) -> dict[str, Any]:
+    if found is None or not is_believed:
+        return {"slowdown_by_stage": None, "slowdown_by_dp": None}
+    by_stage, by_dp = found.slowdown_by_stage_per_step, found.slowdown_by_dp_per_step
+    return {
+        "slowdown_by_stage": {str(s): one[step] for s, one in by_stage.items()},
+        "slowdown_by_dp": {str(d): one[step] for d, one in by_dp.items()},
+    }
 
 
 def observed(causes: Iterable[CauseResult]) -> list[CauseResult]:
@@ -138,40 +128,6 @@ def _causes(causes: Sequence[CauseResult], believed: bool) -> list[dict[str, Any
     return [asdict(c) for c in observed(causes)] or None
 
 
-def calls_to_text(found: CollectivesWhatIf) -> str:
-    """At most a screen: what is lost, who brings it, what each named cause costs."""
-    if found.refused is not None:
-        lines = [
-            f"REFUSED   {found.refused}",
-            f"          measured {found.t_base_s:.4f} s a step over {len(found.steps)} steps",
-            *(f"CAUSE     {_cause(c, found.method)}" for c in observed(found.causes)),
-        ]
-        return "\n".join(lines) + "\n"
-    slowest = sorted(found.slowdown_by_rank.items(), key=lambda i: (-i[1], i[0]))[:8]
-    lines = [
-        f"STEP      {found.t_base_s:.4f} s measured, {found.t_no_delay_s:.4f} replayed"
-        f" (error {found.simulation_error_ratio:.1%}), {found.t_ideal_s:.4f} if all peers and all"
-        " equal calls took the same",
-        f"SLOWDOWN  {found.slowdown:.4f}x   ({len(found.steps)} steps"
-        + (f", {len(found.dropped_steps)} left out" if found.dropped_steps else "")
-        + f"; {found.calls_count} matched calls, {found.unmatched_count} others count as own time)",
-    ]
-    lines += [f"CAUSE     {_cause(c, found.method)}" for c in found.causes]
-    lines += ["BY RANK   alone in an ideal job, and saved without it"]
-    for rank, value in slowest:
-        saved = found.saved_s_by_rank.get(rank)
-        gain = f"   {saved:+.4f} s a step" if saved is not None else ""
-        lines.append(f"  rank {rank:<6}{value:8.4f}x{gain}")
-    lines.append(
-        "BY TYPE   "
-        + "   ".join(
-            f"{name} {value:.4f}"
-            for name, value in sorted(found.slowdown_by_optype.items(), key=lambda i: -i[1])[:5]
-        )
-    )
-    return "\n".join(lines) + "\n"
-
-
 def _texted(values: dict[int, float]) -> dict[str, float]:
     return {str(k): v for k, v in values.items()}
 
@@ -182,7 +138,7 @@ def _share(share: Share) -> dict[str, Any]:
     return content
 
 
-def _heat_map(found: WhatIf) -> list[dict[str, Any]]:
+def _heat_map(found: PipelineMetrics) -> list[dict[str, Any]]:
     return [
         {"stage": stage, "dp_rank": dp, "rank": rank, "slowdown": found.slowdown_of(stage, dp)}
         for stage, row in zip(found.stages, found.ranks, strict=True)
@@ -203,39 +159,64 @@ def _plain(value: Any) -> Any:
 
 
 def to_text(found: WhatIf) -> str:
-    """At most a screen: the verdict, what it costs, where it sits."""
-    lines = [f"VERDICT   {found.judgement.sentence}"]
-    error = found.simulation_error_ratio
+    """At most a screen: what is lost, what each named cause costs, where it sits."""
+    job = found.pipeline
+    lines = [] if job is None else [f"VERDICT   {job.judgement.sentence}"]
     if found.refused is not None:
         lines += [
             f"REFUSED   {found.refused}",
             f"          measured {found.t_base_s:.4f} s a step over {len(found.steps)} steps",
-            *(f"CAUSE     {_cause(c, 'pipeline')}" for c in observed(found.causes)),
+            *(f"CAUSE     {_cause(c, found.method)}" for c in observed(found.causes)),
         ]
         return "\n".join(lines) + "\n"
-    lines += [
+    alike = "operations of a type" if job is not None else "peers and all equal calls"
+    lines.append(
         f"STEP      {found.t_base_s:.4f} s measured, {found.t_no_delay_s:.4f} replayed"
-        f" (error {error:.1%}), {found.t_ideal_s:.4f} if all operations of a type took the same",
-        f"SLOWDOWN  {found.slowdown:.4f}x: {found.waste_ratio:.1%} of the time is lost"
-        f"   ({len(found.steps)} steps"
-        + (f", {len(found.dropped_steps)} left out)" if found.dropped_steps else ")"),
-    ]
-    lines += [f"CAUSE     {_cause(c, 'pipeline')}" for c in found.causes]
+        f" (error {found.simulation_error_ratio:.1%}), {found.t_ideal_s:.4f} if all {alike} took"
+        " the same"
+    )
+    steps = f"{len(found.steps)} steps"
+    if found.dropped_steps:
+        steps += f", {len(found.dropped_steps)} left out"
+    if found.calls_count is not None:
+        steps += (
+            f"; {found.calls_count} matched calls, {found.unmatched_count} others count as own time"
+        )
+    lost = f": {found.waste_ratio:.1%} of the time is lost" if job is not None else ""
+    lines.append(f"SLOWDOWN  {found.slowdown:.4f}x{lost}   ({steps})")
+    lines += [f"CAUSE     {_cause(c, found.method)}" for c in found.causes]
+    by_type = "   ".join(
+        f"{name} {value:.4f}"
+        for name, value in sorted(found.slowdown_by_optype.items(), key=lambda i: -i[1])[:4]
+    )
+    if job is None:
+        lines += [*_rank_lines(found), f"BY TYPE   {by_type}"]
+        return "\n".join(lines) + "\n"
     named = {c.cause for c in found.causes}
-    for one in (found.no_pp_comm, found.no_dp_comm):
+    for one in (job.no_pp_comm, job.no_dp_comm):
         if one.cause not in named:
-            lines.append(f"CAUSE     {_cause(one, 'pipeline')}")
-    worst = sorted(found.slowdown_by_optype.items(), key=lambda i: -i[1])[:4]
-    lines.append("BY TYPE   " + "   ".join(f"{name} {value:.4f}" for name, value in worst))
-    for share, name in ((found.m_w, "slowest ranks"), (found.m_s, "last stage")):
+            lines.append(f"CAUSE     {_cause(one, found.method)}")
+    lines.append(f"BY TYPE   {by_type}")
+    for share, name in ((job.m_w, "slowest ranks"), (job.m_s, "last stage")):
         if share.remove is not None and share.add is not None:
             who = f"rank {', '.join(map(str, share.ranks))}" if share.ranks else f"{share.stage}"
             lines.append(
                 f"SHARE     {name} ({who}): {_part(share.remove)} of the loss goes with them,"
                 f" {_part(share.add)} comes with them alone"
             )
-    lines += ["", *_heat_lines(found)]
+    lines += ["", *_heat_lines(job)]
     return "\n".join(lines) + "\n"
+
+
+def _rank_lines(found: WhatIf, count: int = 8) -> list[str]:
+    """The slowest ranks."""
+    slowest = sorted(found.slowdown_by_rank.items(), key=lambda i: (-i[1], i[0]))[:count]
+    lines = ["BY RANK   alone in an ideal job, and saved without it"]
+    for rank, value in slowest:
+        saved = found.saved_s_by_rank.get(rank)
+        gain = f"   {saved:+.4f} s a step" if saved is not None else ""
+        lines.append(f"  rank {rank:<6}{value:8.4f}x{gain}")
+    return lines
 
 
 def _part(ratio: float) -> str:
@@ -266,7 +247,7 @@ def _cause(cause: CauseResult, method: str) -> str:
     return f"{text}; of the whole step, by {cause.method}, error {cause.simulation_error_ratio:.1%}"
 
 
-def _heat_lines(found: WhatIf, columns: int = 12) -> list[str]:
+def _heat_lines(found: PipelineMetrics, columns: int = 12) -> list[str]:
     """Stages down, replicas across; the slowest replicas where there are many."""
     replicas = sorted(found.dp_ranks, key=lambda d: -found.slowdown_by_dp[d])[:columns]
     replicas.sort()

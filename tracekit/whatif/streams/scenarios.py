@@ -14,12 +14,10 @@ from tracekit.errors import InputError, UsageError
 from tracekit.whatif.calls import (
     OF_RANKS,
     Call,
-    CollectivesWhatIf,
     Places,
     Scenarios,
     alike,
     change_transfers,
-    error_ratio,
     last_starts,
     refused_because,
     step_s,
@@ -29,6 +27,7 @@ from tracekit.whatif.calls import (
 from tracekit.whatif.causes import Cause
 from tracekit.whatif.columns import Columns, Replayed
 from tracekit.whatif.executor import Program
+from tracekit.whatif.metrics import WhatIf, error_ratio
 from tracekit.whatif.streams.compiled import compile_rank
 from tracekit.whatif.streams.peers import Peers, own_ns, with_times
 from tracekit.whatif.streams.rows import CLOSE_NS, OP, Block
@@ -134,7 +133,7 @@ class StreamReplay:
             changed[id(window)][number] = replace(call, transfers=shorter)
         return _time_without([replace(w, calls=changed[id(w)]) for w in self.windows], set())
 
-    def analyse(self, causes: Sequence[Cause] = ()) -> CollectivesWhatIf:
+    def analyse(self, causes: Sequence[Cause] = ()) -> WhatIf:
         """Replay in all the ways that the metrics need.
 
         UsageError where a cause names nothing of the job.
@@ -266,7 +265,7 @@ def _time_without(windows: Sequence[Window], removed: set[int]) -> float:
 
 def _analyse(
     windows: Sequence[Window], places: Places, causes: Sequence[Cause], *, is_whole: bool = True
-) -> CollectivesWhatIf:
+) -> WhatIf:
     job = _replayed(windows)
     excess = dict.fromkeys(sorted({r for w in windows for r in w.ranks}), 0.0)
     ranks = [*excess]

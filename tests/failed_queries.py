@@ -22,17 +22,25 @@ def _named(finding: Finding) -> set[tuple[str, object]]:
     return {(k, one) for k in kinds for one in getattr(scope, k)} or {("rule", finding.rule)}
 
 
+def says_how_its_cost_was_got(finding: Finding) -> None:
+    """A cost has a method, bounds around it, and of a replay by how much it misses the step."""
+    impact = finding.impact
+    if impact.s_per_step is None:
+        return
+    low_s, high_s = impact.low_s_per_step, impact.high_s_per_step
+    assert impact.method is not None, f"{finding.id}: by which method?"
+    assert low_s is not None and high_s is not None, f"{finding.id}: between what?"
+    assert low_s <= impact.s_per_step * (1 + 1e-9), finding.id
+    assert impact.s_per_step <= high_s * (1 + 1e-9), finding.id
+    is_replay = impact.method == "replay"
+    assert (impact.replay_error_ratio is not None) == is_replay, f"{finding.id}: how far off?"
+
+
 def ask_with_each_query_failed(run: Run, rule: Rule, facts: Facts, outcome: RuleOutcome) -> None:
     """Fails where the rule then says "fine" without a word, or accuses somebody new; and where a
     cost does not say how it was got and between what bounds it lies."""
     for finding in outcome.findings:
-        impact = finding.impact
-        if impact.s_per_step is not None:
-            low_s, high_s = impact.low_s_per_step, impact.high_s_per_step
-            assert impact.method is not None, f"{finding.id}: by which method?"
-            assert low_s is not None and high_s is not None, f"{finding.id}: between what?"
-            assert low_s <= impact.s_per_step * (1 + 1e-9), finding.id
-            assert impact.s_per_step <= high_s * (1 + 1e-9), finding.id
+        says_how_its_cost_was_got(finding)
     if not facts.unavailable.keys().isdisjoint(rule.reads):
         return
     for query in rule.reads:

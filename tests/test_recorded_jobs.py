@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import samples
+from failed_queries import says_how_its_cost_was_got
 
 from soaks import soak
 from tracekit import api, catalog
@@ -21,6 +22,7 @@ from tracekit.cli import main
 from tracekit.errors import AmbiguousInputError
 from tracekit.findings import Finding, Severity
 from tracekit.report import Report
+from tracekit.report.json import to_json
 from tracekit.rules import RULES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -148,6 +150,20 @@ def test_a_healthy_job_accuses_nobody(case: str) -> None:
     assert report.verdict.finding is None
     assert [f.id for f in report.findings if f.rule in BLAMING] == []
     assert "othing to fix" in report.to_text()
+
+
+@pytest.mark.parametrize("case", soak(CASES, fast=FEW))
+def test_every_cost_says_how_it_was_got(case: str) -> None:
+    """In what programs read too: the same of the finding's JSON."""
+    report = diagnosis(case)
+    written = {f["id"]: f["impact"] for f in json.loads(to_json(report))["findings"]}
+    for finding in report.findings:
+        says_how_its_cost_was_got(finding)
+        impact = finding.impact
+        assert written[finding.id]["method"] == impact.method
+        assert written[finding.id]["low_s_per_step"] == impact.low_s_per_step
+        assert written[finding.id]["high_s_per_step"] == impact.high_s_per_step
+        assert written[finding.id]["replay_error_ratio"] == impact.replay_error_ratio
 
 
 @pytest.mark.parametrize("case", soak(CASES, fast=FEW))

@@ -16,7 +16,7 @@ import pytest
 from tracekit.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/tutorial.md")
+PAGES = ("README.md", "docs/tutorial.md", "docs/whatif.md")
 BLOCK = re.compile(r"^```\n\$ (tracekit .*(?:\\\n.*)*)\n((?:(?!```).*\n)*)```$", re.M)
 LEFT_OUT = "[...]\n"
 """Ends an output of which only the beginning is shown."""

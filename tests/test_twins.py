@@ -15,6 +15,7 @@ import tomllib
 
 import pytest
 import samples
+from failed_queries import says_how_its_cost_was_got
 
 from accuracy.twins import TWINS, Judged, Truths, judge
 from soaks import soak
@@ -131,6 +132,23 @@ def test_nobody_innocent_and_no_decoy_is_accused(name: str, request: pytest.Fixt
         request.applymarker(pytest.mark.xfail(reason=ACCUSED[name], strict=True))
     found = judged(name)
     assert (found.innocents, found.decoys) == ((), ())
+
+
+@pytest.mark.parametrize("name", soak(FAULTY, fast=[n for n in FAULTY if n in FIRST]))
+def test_every_cost_says_how_it_was_got(name: str) -> None:
+    for finding in samples.diagnosis(TWINS / name).findings:
+        says_how_its_cost_was_got(finding)
+
+
+def test_two_faults_cost_together_what_both_cost() -> None:
+    """The stall hides the slow rank in the steps that both are in: taken out after it the slow rank
+    costs 32 ms and the stall 100, as it does where it is alone (ddp-input-stall); each taken out
+    beside the other, 32 and 89. The costs are the first, so they add up to what both cost."""
+    truth = TRUTHS["ddp-two-faults"]
+    both_ms = truth["twin"]["measured_cost_ms"]
+    assert sum(f["measured_cost_ms"] for f in truth["faults"]) < 0.95 * both_ms
+    said = [f.printed_ms for f in judged("ddp-two-faults").faults]
+    assert sum(ms for ms in said if ms is not None) == pytest.approx(both_ms, rel=0.01)
 
 
 @pytest.mark.parametrize("name", soak(FAULTY, fast=[n for n in FAULTY if n in (*FIRST, *UNNAMED)]))

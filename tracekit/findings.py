@@ -221,6 +221,10 @@ class Price:
     joint_ranks: tuple[int, ...] = ()
     """All ranks whose delays cost this together, where the finding names only some of them."""
 
+    def __post_init__(self) -> None:
+        if (self.method == "replay") != (self.error_ratio is not None):
+            raise ValueError("a cost by replay, and no other, carries the replay's error")
+
     def wider(self, error_ns: float) -> Price:
         """The same, whose bounds are known no better than this."""
         return replace(self, low_ns=self.low_ns - error_ns, high_ns=self.high_ns + error_ns)

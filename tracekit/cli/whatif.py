@@ -30,8 +30,8 @@ def whatif(
         typer.Option(
             "--remove",
             metavar="CAUSE",
-            help="A finding (F1, slow-host/7), rank=7, stage=3, dp=1, host=gpu-01, link=7, op=..., "
-            "comm=pp.",
+            help="Take out a finding (F1, slow-host/7), rank=7, stage=3, dp=1, host=gpu-01, "
+            "link=7, op=all_reduce or comm=pp; repeatable, each alone. rank=1,2: both at once.",
         ),
     ] = None,
     scale: Annotated[
@@ -39,7 +39,7 @@ def whatif(
         typer.Option(
             "--scale",
             metavar="CAUSE",
-            help="stage=3:forward=0.5, rank=7:host=0.8, comm=dp=2.",
+            help="Multiply a time: stage=3:forward=0.5, rank=7:host=0.8, comm=dp=2; repeatable.",
         ),
     ] = None,
     format_: Annotated[
@@ -66,8 +66,9 @@ def whatif(
 ) -> None:
     """What the step would have taken without a cause: a replay.
 
-    Of the pipeline's operations, or in a job without a pipeline of the matched collectives. What
-    diagnose names costs what its finding says.
+    Without --remove and --scale: how much longer a step takes than if all peers took the same, and
+    who brings it. What diagnose names costs what its finding says. A replay that misses the
+    measured steps by more than 5 % says so and no figure; docs/whatif.md has examples and limits.
     """
     from tracekit.whatif import parse_remove, parse_scale, to_dict, to_text
     from tracekit.whatif.figure import check_name, write_heat_map

@@ -45,6 +45,7 @@ from tracekit.rules.lateness import (
     step_delays_ns,
     why_unmatched,
 )
+from tracekit.rules.prices import by_replay
 from tracekit.rules.steps import StepKey
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import ranks_phrase, seconds
@@ -225,8 +226,7 @@ def _cost(
     replay = facts.replay
     even = replay.saved_evenly_ns() if replay is not None else None
     if even is not None and even > 0 and replay is not None:
-        error_ns = (replay.error_ratio or 0.0) * facts.steps.step_ns
-        return Price(even, "replay", even - error_ns, even + error_ns, replay.error_ratio)
+        return by_replay(even, replay.error_ratio, facts.steps.step_ns)
     return (
         price(facts, hot)
         if together is None

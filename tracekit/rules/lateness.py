@@ -17,7 +17,7 @@ from typing import Any
 
 from tracekit.findings import Evidence, EvidenceRow, Finding, HeldUp, Price, Severity
 from tracekit.rules.base import Facts, Row
-from tracekit.rules.prices import PriceThresholds, at_most, disagreeing
+from tracekit.rules.prices import PriceThresholds, at_most, by_replay, disagreeing
 from tracekit.rules.stalls import episode_lengths
 from tracekit.rules.steps import StepKey
 from tracekit.rules.thresholds import threshold
@@ -558,23 +558,18 @@ def replayed(
     if not _is_credible(facts, saved, measured, limits):
         most = replay.saved_at_most_ns(ranks)
         if most is not None and most < limits.min_replayed_ratio * measured:
-            error_ns = (replay.error_ratio or 0.0) * step_ns
             cost_ns = min(max(0.0, saved), max(0.0, most))
-            return Price(
-                cost_ns, "replay", cost_ns - error_ns, max(most, cost_ns) + error_ns,
-                replay.error_ratio, disagreeing(cost_ns, OBSERVED, measured, limits, "late_steps"),
-                HeldUp(measured, tuple(ranks)),
-            )  # fmt: skip
+            against = disagreeing(cost_ns, OBSERVED, measured, limits, "late_steps")
+            held_up = HeldUp(measured, tuple(ranks))
+            return by_replay(cost_ns, replay.error_ratio, step_ns, [most], against, held_up)
         low_ns = min(max(0.0, saved), measured)
         says = "what a step without it takes less by replay, of others that are late as well"
         against = disagreeing(measured, says, low_ns, limits, "late_steps")
         return Price(measured, "twin ranks", low_ns, measured, against=against)
     saved = min(saved, step_ns)
-    error = replay.error_ratio or 0.0
     against = disagreeing(saved, OBSERVED, measured, limits, "late_steps")
-    seen = [saved, measured] if against else [saved]
-    low, high = min(seen) - error * step_ns, max(seen) + error * step_ns
-    return Price(saved, "replay", low, high, error, against)
+    others = [measured] if against else []
+    return by_replay(saved, replay.error_ratio, step_ns, others, against)
 
 
 def _is_credible(

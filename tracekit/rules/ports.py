@@ -9,7 +9,7 @@ from typing import Unpack
 
 from tracekit.findings import Evidence, Finding, Impact, Instrument, Owner, Price, Scope, Severity
 from tracekit.rules.base import UNPROVED, Advice, Facts, Row
-from tracekit.rules.prices import at_most
+from tracekit.rules.prices import at_most, by_replay
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import safe, share, some
 
@@ -364,9 +364,7 @@ def _by_replay(facts: Facts, lost_ns: float, ranks: Sequence[int]) -> Price | No
     saved_ns = facts.replay.saved_at_speed_ns(ranks, 1 - lost_ns / took_ns)
     if saved_ns is None:
         return None
-    error = facts.replay.error_ratio or 0.0
-    error_ns = error * facts.steps.step_ns
-    return Price(saved_ns, "replay", saved_ns - error_ns, saved_ns + error_ns, error)
+    return by_replay(saved_ns, facts.replay.error_ratio, facts.steps.step_ns)
 
 
 def _hidden_alike(facts: Facts, lost_ns: float, shown_ns: float) -> Price:
@@ -385,10 +383,12 @@ def _hidden_alike(facts: Facts, lost_ns: float, shown_ns: float) -> Price:
 def _handed_over(facts: Facts, price: Price) -> Price:
     """The price, but in a pipeline no more than all hand-overs cost: stages that wait for their
     turn, and sends that last until somebody asks for them, are no time lost in transfers."""
-    most_ns = facts.replay.hand_overs_ns() if facts.replay is not None else None
-    if most_ns is None or most_ns >= price.ns:
+    replay = facts.replay
+    most_ns = replay.hand_overs_ns() if replay is not None else None
+    if replay is None or most_ns is None or most_ns >= price.ns:
         return price
-    return Price(most_ns, "replay", min(price.low_ns, most_ns), price.ns)
+    bounds = min(price.low_ns, most_ns), price.ns
+    return by_replay(most_ns, replay.operations_error_ratio, facts.steps.step_ns, bounds)
 
 
 def finding(

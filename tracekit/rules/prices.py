@@ -1,8 +1,10 @@
-"""How costs that no replay gave say how they were got, and what other methods say against them."""
+"""How costs come by their bounds, and what other methods say against them."""
 
 from __future__ import annotations
 
-from tracekit.findings import Evidence, Method, Price
+from collections.abc import Iterable
+
+from tracekit.findings import Evidence, HeldUp, Method, Price
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import seconds
 
@@ -18,6 +20,22 @@ class PriceThresholds(Thresholds):
 def at_most(cost_ns: float, method: Method, least_ns: float = 0.0) -> Price:
     """A cost that is the most it can be."""
     return Price(cost_ns, method, min(least_ns, cost_ns), cost_ns)
+
+
+def by_replay(
+    saved_ns: float,
+    error_ratio: float | None,
+    step_ns: float,
+    others_ns: Iterable[float] = (),
+    against: tuple[Evidence, ...] = (),
+    held_up: HeldUp | None = None,
+) -> Price:
+    """What a believed replay says; its bounds reach over ``others_ns`` and what the replay misses
+    of the measured step (``error_ratio``)."""
+    error = error_ratio or 0.0
+    said = (saved_ns, *others_ns)
+    low_ns, high_ns = min(said) - error * step_ns, max(said) + error * step_ns
+    return Price(saved_ns, "replay", low_ns, high_ns, error, against, held_up)
 
 
 def disagreeing(

@@ -38,7 +38,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from statistics import median
 
-from tracekit.findings import Evidence, Finding, Impact, Price, Severity
+from tracekit.findings import Evidence, Finding, Impact, Severity
 from tracekit.rules import busiest as active
 from tracekit.rules import gpus
 from tracekit.rules.base import NO_STEPS, SUMMARY_QUERY, Facts, Row, Rule, RuleOutcome
@@ -61,6 +61,7 @@ from tracekit.rules.lateness import (
     waiting,
     why_unmatched,
 )
+from tracekit.rules.prices import by_replay
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import listed, ranks_phrase, seconds
 
@@ -135,11 +136,12 @@ def _of_operations(facts: Facts, limits: SlowGpuThresholds, row: Row) -> Finding
     rank, ratio = int(row["rank"]), float(row["peer_ratio"])
     scope = facts.scope([rank], facts.steps.keys)
     step_ns = facts.step_ns
-    saved_ns = facts.replay.saved_by_operations_ns(rank) if facts.replay is not None else None
+    replay = facts.replay
+    saved_ns = replay.saved_by_operations_ns(rank) if replay is not None else None
     impact, costs = Impact(), ""
-    if saved_ns is not None and step_ns > 0:
+    if replay is not None and saved_ns is not None and step_ns > 0:
         saved_ns = max(0.0, saved_ns)
-        impact = facts.impact(Price(saved_ns, "replay", saved_ns, saved_ns))
+        impact = facts.impact(by_replay(saved_ns, replay.operations_error_ratio, step_ns))
         costs = f", which costs {seconds(saved_ns / 1e9)} of each {seconds(step_ns / 1e9)}"
     return facts.finding(
         scope,

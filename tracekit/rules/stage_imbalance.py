@@ -44,7 +44,7 @@ from tracekit.rules import pipeline
 from tracekit.rules.base import SUMMARY_QUERY, Facts, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import ExcessThresholds, where_it_lies
-from tracekit.rules.prices import PriceThresholds, at_most, disagreeing
+from tracekit.rules.prices import PriceThresholds, at_most, by_replay, disagreeing
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import ranks_phrase, seconds, share
 
@@ -101,13 +101,12 @@ def price(
     even_ns = replay.saved_by_even_stages_ns() if replay is not None else None
     if replay is None or saved_ns is None or even_ns is None:
         return at_most(excess_ns(stages), "twin ranks")
-    error = replay.operations_error_ratio or 0.0
-    error_ns = error * facts.step_ns
     saved_ns = min(max(0.0, saved_ns), facts.step_ns)
     least_ns = min(saved_ns, max(0.0, even_ns))
     says = "the same work dealt out evenly over the stages, by replay of its operations"
     against = disagreeing(saved_ns, says, least_ns, limits, "stage_balance")
-    return Price(saved_ns, "replay", least_ns - error_ns, saved_ns + error_ns, error, against)
+    error = replay.operations_error_ratio
+    return by_replay(saved_ns, error, facts.step_ns, [least_ns], against)
 
 
 def excess_ns(stages: Sequence[pipeline.Stage]) -> float:

@@ -123,7 +123,8 @@ class WhatIf:
     """The ideal job with the times of one type of operation put back, over the ideal job; without
     a pipeline of computing and waiting (``own``) and of the transfers of a kind."""
     slowdown_by_rank: dict[int, float]
-    """The same with the times of one rank."""
+    """The same with the times of one rank; of a pipeline the smaller of its stage's and its
+    replica's."""
     saved_s_by_rank: dict[int, float] = field(default_factory=dict)
     """Seconds a step saved if this one rank did what its peers do; the worst ranks only."""
     causes: tuple[CauseResult, ...] = ()

@@ -162,10 +162,11 @@ def to_text(found: WhatIf) -> str:
     """At most a screen: what is lost, what each named cause costs, where it sits."""
     job = found.pipeline
     lines = [] if job is None else [f"VERDICT   {job.judgement.sentence}"]
+    steps = f"{len(found.steps)} step" + "s" * (len(found.steps) != 1)
     if found.refused is not None:
         lines += [
             f"REFUSED   {found.refused}",
-            f"          measured {found.t_base_s:.4f} s a step over {len(found.steps)} steps",
+            f"          measured {found.t_base_s:.4f} s a step over {steps}",
             *(f"CAUSE     {_cause(c, found.method)}" for c in observed(found.causes)),
         ]
         return "\n".join(lines) + "\n"
@@ -175,7 +176,6 @@ def to_text(found: WhatIf) -> str:
         f" (error {found.simulation_error_ratio:.1%}), {found.t_ideal_s:.4f} if all {alike} took"
         " the same"
     )
-    steps = f"{len(found.steps)} steps"
     if found.dropped_steps:
         steps += f", {len(found.dropped_steps)} left out"
     if found.calls_count is not None:

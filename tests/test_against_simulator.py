@@ -135,10 +135,7 @@ def without_names(folder: Path) -> None:
             ("pp2-vpp2-m8-titan", " 0 can be told apart"),
             ("cp2-fsdp", "ring|first differs|do not come in pairs"),
         ],
-        fast=[
-            ("pp4-m8-1f1b-titan", None),
-            ("cp2-fsdp", "ring|first differs|do not come in pairs"),
-        ],
+        fast=[("pp4-m8-1f1b-titan", None)],
     ),
 )
 def test_microbatches_that_nobody_named(layout: str, says: str | None, tmp_path: Path) -> None:
@@ -262,7 +259,7 @@ TWINS = [
     ("fault", "layout", "ranks"),
     soak(
         TWINS,
-        fast=[("slow-gpu", "ep8", 8), ("allocator-stall", "ddp", 8)],
+        fast=[("allocator-stall", "ddp", 8)],
     ),
 )
 def test_the_replay_without_the_culprit_is_the_twin(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tracekit
+from soaks import soak
 from tracekit import api, cache, runs
 from tracekit.errors import StoreError, UsageError
 from tracekit.runs import build
@@ -228,7 +229,7 @@ def test_files_that_were_put_into_a_cached_run_stay(
     assert len(ingests) == 2
 
 
-@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
+@pytest.mark.parametrize("mode", soak([0o770, 0o707, 0o777], fast=1))
 def test_what_others_may_write_is_neither_read_nor_written(
     job: Path, caplog: pytest.LogCaptureFixture, mode: int
 ) -> None:

@@ -107,7 +107,7 @@ def test_the_job_description_says_whose_gpu_it_is(slow_gpu: Path, tmp_path: Path
     counters = tmp_path / "dcgm.prom"
     counters.write_text(scrapes())
     with tracekit.open([*sorted(slow_gpu.glob("*.json.gz")), counters], job=[job]) as run:
-        finding = next(f for f in run.diagnose().findings if f.rule == "thermal-throttle")
+        (finding,) = run.diagnose(select=["thermal-throttle"]).findings
     assert finding.scope.ranks == (1,)
     assert finding.scope.identity_source == "job_toml"
 

@@ -83,6 +83,7 @@ def test_a_cut_file_accuses_nobody_new(name: str, at: int, percent: int, tmp_pat
     check(RECORDED / name, at, percent, tmp_path)
 
 
+@pytest.mark.slow  # what the jobs without a cut are accused of, test_recorded_jobs.py says too
 def test_the_property_can_fail() -> None:
     """The whole jobs have culprits, and not all of their ranks are."""
     assert whole(RECORDED / "ep-hot-expert") == {2}

@@ -55,6 +55,7 @@ def is_of(cause: CauseResult, report: Report, finding: str) -> bool:
     )
 
 
+@pytest.mark.slow  # the cost of a pair more; that of a link stays, below
 def test_a_rank_with_a_hot_expert_costs_what_the_finding_costs() -> None:
     """Doing what its peers do it would lose its tokens: 131 ms less, where balance gains 99."""
     report, answer = asked("moe-hot-expert", "rank=1", "F1", "hot-expert/1")

@@ -25,7 +25,7 @@ TRUTHS = Truths().by_name
 FAULTY = [n for n, t in TRUTHS.items() if t["faults"]]
 DECOYED = [n for n, t in TRUTHS.items() if t["decoys"]]
 HEALTHY = [n for n, t in TRUTHS.items() if not t["faults"] and not t["decoys"]]
-FIRST = ("ddp-slow-compute", "ddp-starved-link", "ddp-two-faults", "moe-hot-expert")
+FIRST = ("ddp-starved-link", "moe-hot-expert")
 LIMIT_BYTES = 10_500_000
 
 ACCUSED: dict[str, str] = {}

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import tracekit
+from soaks import soak
 from tracekit import catalog
 from tracekit.cli.app import main
 from tracekit.dashboards import charts, listing, look
@@ -90,7 +91,7 @@ def _broken(*_: object) -> None:
     raise ValueError("what the file said")
 
 
-@pytest.mark.parametrize("where", ["draw", "svg", "table", "query"])
+@pytest.mark.parametrize("where", soak(["draw", "svg", "table", "query"], fast=["svg", "query"]))
 def test_what_cannot_be_drawn_is_a_note_in_its_place(
     where: str, job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

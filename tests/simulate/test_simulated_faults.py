@@ -36,7 +36,7 @@ def test_what_is_late_before_the_steps_costs_none_of_them() -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    soak([f for f in FAULTS if not f.is_hang and f.name not in BEFORE_THE_STEPS], fast=8),
+    [f for f in FAULTS if not f.is_hang and f.name not in BEFORE_THE_STEPS],
     ids=lambda f: f.name,
 )
 def test_every_fault_costs_something(fault: Fault) -> None:

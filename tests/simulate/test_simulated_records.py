@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from soaks import soak
 from tracekit.simulate import Request, engine, prepare, records, write
 
 LAYOUTS = ("ddp-m2", "fsdp", "tp2-sp-pp2-m4", "pp4-zbh1-m8", "pp2-vpp2-m4", "ep8", "cp4", "hsdp2")
@@ -31,7 +32,7 @@ def plain(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("look_ahead", [1, 7])
+@pytest.mark.parametrize("look_ahead", soak([1, 7], fast=[1]))
 def test_how_far_hosts_look_ahead_changes_nothing(
     layout: str, look_ahead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,7 +73,7 @@ def held_little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "LEAST_HELD_BYTES", 1_000)
 
 
-@pytest.mark.parametrize("style", ["kineto", "nsys", "gloo"])
+@pytest.mark.parametrize("style", soak(["kineto", "nsys", "gloo"], fast=["kineto"]))
 def test_rows_that_went_to_a_file_make_the_same_bytes(
     style: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

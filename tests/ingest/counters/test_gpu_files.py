@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from memory_sink import MemorySink, source_of
 
+from soaks import soak
 from tracekit.errors import InputError
 from tracekit.ingest import ingestor, recognise
 from tracekit.ingest.base import IngestOptions
@@ -254,7 +255,7 @@ def api(*result: dict[str, Any], indent: int | None = None) -> str:
 TEMPERATURE = [(1.0 + i, str(50 + i % 7)) for i in range(500)]
 
 
-@pytest.mark.parametrize("read_bytes", [1, 7, 100, 4096, 1 << 22])
+@pytest.mark.parametrize("read_bytes", soak([1, 7, 100, 4096, 1 << 22], fast=[1, 100, 1 << 22]))
 @pytest.mark.parametrize("indent", [None, 1])
 def test_an_answer_is_the_same_however_it_is_cut_into_blocks(
     read_bytes: int, indent: int | None, monkeypatch: pytest.MonkeyPatch

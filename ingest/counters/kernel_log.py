@@ -1,4 +1,6 @@
-"""Kernel and fabric-manager logs: XIDs of GPUs, SXids of NVSwitches; never the whole line.
+"""Kernel and fabric-manager logs: XIDs of GPUs, SXids of NVSwitches, kills for want of memory.
+
+Never the whole line.
 
 ``dmesg -T`` and the fabric manager write local times without a zone; ``dmesg`` counts seconds
 since boot; journalctl's ISO times have their zone. One file has one kind of time.
@@ -16,6 +18,8 @@ from tracekit.ingest.counters.names import pci_address
 from tracekit.ingest.counters.samples import count_local_time
 from tracekit.ingest.counters.times import local_ns
 from tracekit.ingest.lines import lines, shape
+from tracekit.ingest.steplog.failures import oom_kill
+from tracekit.ingest.steplog.formats import is_step_log
 
 NAME = "kernel_log"
 
@@ -38,6 +42,12 @@ _BRACKETED = re.compile(r"(?:<\d+>)?\[ *([^\]]{6,40})\] ?(.*)")
 _ISO = re.compile(r"(\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}\S{0,20}) (\S{1,200}) kernel: ?(.*)")
 _BOOT = re.compile(r"(\d{1,10})\.(\d{6})")
 
+_KILLS = re.compile(
+    rb"(?m)^(?:<\d+>)?(?:\[ *[^\]\n]{6,40}\]|\S{1,40} \S{1,200} kernel:) ?(?:\[[^\]\n]{6,40}\] )?"
+    rb"(?:[Mm]emory cgroup o|O)ut of memory: Killed process \d"
+)
+"""Behind a kernel's own time only: a job's output may hold such a line, too."""
+_WORDS = ("Xid", "NVSwitch", "SXid", "Killed process")
 _FATAL = frozenset({48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 121, 136, 140, 143, 171, 172})
 _WARN = frozenset({13, 31, 45, 109, 137})
 """The rest is the application's, or says what follows from another (see the rules)."""
@@ -45,9 +55,12 @@ _LINK_XIDS = frozenset(range(144, 151))
 
 
 def sniff(head: bytes, name: str) -> Recognition | None:
-    """Recognise a log that names the NVIDIA driver's errors, or the fabric manager's lines."""
+    """Recognise a log that names the NVIDIA driver's errors, the fabric manager's lines, or what
+    the kernel killed for want of memory."""
     if b"NVRM: Xid" in head or b"SXid (" in head or b"NVRM: " in head:
         return Recognition("xid", "a kernel log with messages of the NVIDIA driver", NAME)
+    if _KILLS.search(head) and not is_step_log(head):
+        return Recognition("kernel_log", "a kernel log with kills for want of memory", NAME)
     first = head[:2000].decode("utf-8", "replace").split("\n", 1)[0]
     if _FABRIC_LINE.match(first):
         return Recognition("xid", "a log of NVIDIA's fabric manager", NAME)
@@ -85,7 +98,7 @@ class _Reader:
     def line(self, number: int, line: str) -> None:
         """One line; most are nothing of ours."""
         self._lines += 1
-        if "Xid" not in line and "NVSwitch" not in line and "SXid" not in line:
+        if not any(word in line for word in _WORDS):
             if self._lines <= 50 and self._basis is None:
                 self._moment(line)
             return
@@ -137,6 +150,8 @@ class _Reader:
         return moment if basis == self._basis else None
 
     def _event(self, number: int, moment: int | None, message: str) -> _Event | None:
+        if killed := oom_kill(message.encode()):
+            return _Event(number, moment, None, killed[0], "error", shape(message), killed[1])
         if found := _XID.search(message):
             code = int(found[2])
             severity: Severity = (

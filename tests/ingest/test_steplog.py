@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import nccl_logs
 from tracekit import api
 
 Rows = list[dict[str, Any]]
@@ -161,3 +162,20 @@ def test_numbers_beyond_every_job_end_nothing(tmp_path: Path) -> None:
         rows = run.sql("SELECT time_ns, dur_ns FROM job_step").rows(named=True)
         assert {(r["time_ns"], r["dur_ns"]) for r in rows} == {(None, None)}
         assert run.diagnose().verdict.sentence
+
+
+LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
+
+
+@pytest.mark.parametrize(
+    ("name", "epochs", "last"),
+    [("huggingface-trainer", [None], 150), ("lightning", [0, 1, 2, 3], 25)],
+)
+def test_bars_of_real_programs_are_read_to_their_last_step(
+    name: str, epochs: list[int | None], last: int
+) -> None:
+    rows = nccl_logs.read_file(LOGS / f"{name}.log").tables["job_step"]
+    assert list(dict.fromkeys(r["epoch"] for r in rows)) == epochs
+    ends = [max(r["step"] for r in rows if r["epoch"] == e) for e in epochs]
+    assert ends == [last] * len(epochs)
+    assert {r["total_steps_count"] for r in rows} == {last}

@@ -799,3 +799,32 @@ def test_a_log_without_xids_is_an_answer() -> None:
     sink = ingest("[ 1.000000] NVRM: loading NVIDIA UNIX x86_64 Kernel Module\n")
     assert sink.facts["status"] == "ok"
     assert "log_event" not in sink.tables
+
+
+KILLS = """\
+[Mon Nov 23 03:05:40 2026] usb 1-1: new device
+[Mon Nov 23 03:05:44 2026] Memory cgroup out of memory: Killed process 4242 (python3) \
+total-vm:99kB, anon-rss:2048kB, file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:9kB oom_score_adj:0
+[Mon Nov 23 03:05:50 2026] Out of memory: Killed process 77 (api_key) total-vm:9kB
+"""
+
+
+def test_a_kernel_s_kills_for_want_of_memory_are_read_without_names() -> None:
+    sink = MemorySink()
+    source = source_of(KILLS.encode(), "dmesg.txt")
+    recognition = recognise(source)
+    assert (recognition.kind, recognition.ingestor) == ("kernel_log", "kernel_log")
+    ingestor("kernel_log").read(source, sink, IngestOptions())
+    rows = sink.rows("log_event", "place", "code", "fields")
+    assert rows == [
+        (2, "oom-kill", ["pid=4242", "signal=SIGKILL", "why=out of memory", "of=cgroup",
+                         "anonymous_bytes=2097152"]),
+        (3, "oom-kill", ["pid=77", "signal=SIGKILL", "why=out of memory", "of=host"]),
+    ]  # fmt: skip
+
+
+def test_a_job_s_output_with_such_a_line_is_no_kernel_log() -> None:
+    kill = "Out of memory: Killed process 77 (python3) total-vm:9kB\n"
+    step = "iter 100: loss 3.2512, time 135.22ms, mfu 12.50%\n"
+    for text in (f"a line\n{kill}", f"{step}[Mon Nov 23 03:05:50 2026] {kill}"):
+        assert recognise(source_of(text.encode(), "job.log")).kind == "job_log"

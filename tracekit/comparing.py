@@ -33,6 +33,7 @@ ROWS = (
     "port_counters",
     "nccl_comms",
     "nccl_choices",
+    "nccl_topology",
     "environment",
 )
 """Queries whose rows a comparison reads."""

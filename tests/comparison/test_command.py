@@ -162,6 +162,40 @@ def test_foreign_names_cannot_move_the_terminal(
         assert format_ == "text" or "<script>" not in out
 
 
+def test_jobs_of_other_sizes_are_not_compared_rank_by_rank(
+    jobs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_job(tmp_path / "four", world_size=4)
+    _, out, _ = compare(capsys, jobs / "fast", tmp_path / "four", "--all")
+    said = " ".join(out.split())
+    assert "NOT COMPARED rank by rank: the jobs have 2 and 4 ranks" in said
+    assert "world size 2 4" in said
+    assert "that it is the cause is not proved" in said
+    assert "rank 3, but communication" not in said
+
+
+def test_foreign_names_of_calls_change_nothing_in_any_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "\x1b[2J<script>alert(1)</script>|\u202e`x`"
+    for folder in ("plain", "foreign"):
+        document = make_trace(0, world_size=1)
+        for event in document["traceEvents"]:
+            if folder == "foreign" and event["name"] in ("gemm", "aten::mm"):
+                event["name"] = f"{event['name']} {name}"
+        write_trace(tmp_path / folder / "rank0.json", document)
+    for format_ in ("text", "markdown", "html"):
+        page = tmp_path / f"page.{format_}"
+        words = ("--all", "--format", format_, "-o", page)
+        assert compare(capsys, tmp_path / "plain", tmp_path / "foreign", *words)[0] == 0
+        text = page.read_text(encoding="utf-8")
+        assert "renamed" in text
+        assert "alert(1)" in html.unescape(text).replace("\\", "")
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+        assert format_ == "text" or "<script>alert" not in text
+
+
 def test_from_python(jobs: Path) -> None:
     found = tracekit.compare(jobs / "fast", [jobs / "slow"])
     assert found.verdict.change == "slower"

@@ -70,3 +70,34 @@ def test_what_each_rank_has_for_itself_is_no_choice(run: RunRows) -> None:
     assert configuration([bare], [numbered]) == ()
     fewer = replace(run, rows={**run.rows, "environment": own[1:]})
     assert [c.name for c in configuration([bare], [fewer])] == ["RANK"]
+
+
+def talking(run: RunRows, *ways: tuple[str, str, str, bool | None, int]) -> RunRows:
+    """A run whose NCCL log has these connections: transport, detail, where to, GPUDirect, channels;
+    those between hosts use the device mlx5_0."""
+    rows = [
+        {"transport": transport, "detail": detail, "from_node": "a", "to_node": node}
+        | {"is_gpudirect": direct, "channels_count": count}
+        | {"nics": "mlx5_0" if transport == "NET" else None}
+        for transport, detail, node, direct, count in ways
+    ]
+    return replace(run, rows={**run.rows, "nccl_topology": rows})
+
+
+def test_transports_channels_and_devices_that_differ_are_named(run: RunRows) -> None:
+    before = talking(run, ("P2P", "IPC/read", "a", None, 24), ("NET", "IB/0/GDRDMA", "b", True, 4))
+    after = talking(run, ("SHM", "direct/direct", "a", None, 2), ("NET", "IB/0", "b", False, 4))
+    assert [(c.name, c.baseline, c.candidate) for c in configuration([before], [after])] == [
+        ("NCCL transport in a host", "P2P/IPC", "SHM/direct"),
+        ("NCCL channels of two ranks in a host", "24", "2"),
+        ("NCCL transport between hosts", "NET/IB with GPUDirect", "NET/IB without GPUDirect"),
+    ]
+    bare = replace(run, rows={**run.rows, "nccl_topology": []})
+    found = {c.name: c.candidate for c in configuration([bare], [before])}
+    assert found["network devices of NCCL"] == "mlx5_0"
+
+
+def test_two_numbers_of_one_device_are_one_way(run: RunRows) -> None:
+    one = talking(run, ("NET", "IB/0/GDRDMA", "b", True, 4))
+    two = talking(run, ("NET", "IB/0/GDRDMA", "b", True, 4), ("NET", "IB/1/GDRDMA", "b", True, 4))
+    assert configuration([one], [two]) == ()

@@ -43,7 +43,7 @@ def compare(baseline: Sequence[RunRows], candidate: Sequence[RunRows]) -> Compar
         step=change,
         attribution=contributions,
         classes=moved.classes(baseline, candidate),
-        ranks=moved.ranks(baseline, candidate),
+        ranks=moved.ranks(baseline, candidate) if _worlds(baseline) == _worlds(candidate) else (),
         stages=moved.stages(baseline, candidate),
         operators=moved.operators(baseline, candidate, step_s),
         kernels=moved.kernels(baseline, candidate, step_s),
@@ -80,6 +80,11 @@ def _side(runs: Sequence[RunRows]) -> Side:
     )
 
 
+def _worlds(runs: Sequence[RunRows]) -> list[int]:
+    """How many ranks the jobs of a side have."""
+    return sorted({run.document.run.world_size or len(run.ranks) for run in runs})
+
+
 def _not_compared(
     baseline: Sequence[RunRows], candidate: Sequence[RunRows]
 ) -> Iterator[NotCompared]:
@@ -105,8 +110,7 @@ def _not_compared(
                 what=f"who waited for whom in {run.id}",
                 why="no moments of its ranks can be set beside each other (clocks or files lack)",
             )
-    worlds = [sorted({run.document.run.world_size or len(run.ranks) for run in side})
-              for side in (baseline, candidate)]  # fmt: skip
+    worlds = _worlds(baseline), _worlds(candidate)
     if worlds[0] != worlds[1]:
         sizes = " and ".join(", ".join(map(str, world)) for world in worlds)
         yield NotCompared(

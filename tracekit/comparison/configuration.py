@@ -1,10 +1,10 @@
-"""What two sides chose otherwise: layout, messages, NCCL's communicators and choices, versions and
-environment."""
+"""What two sides chose otherwise: layout, messages, NCCL's communicators, transports and choices,
+versions and environment."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tracekit.comparison.model import ConfigurationChange
 from tracekit.comparison.sides import RunRows
@@ -48,6 +48,8 @@ def _said(runs: Sequence[RunRows]) -> dict[str, str]:
                 f"NCCL's choice for {row['op'] or 'an operation'} of {row['message_bytes']} bytes"
             )
             values[name].add(f"{row['algorithm']} {row['protocol']}")
+        for name, way in _ways(run):
+            values[name].add(way)
         said: dict[str, set[str]] = defaultdict(set)
         for row in run.of("environment"):
             said[_NAMED[row["kind"]].format(row["name"])].add(str(row["value"]))
@@ -55,6 +57,21 @@ def _said(runs: Sequence[RunRows]) -> dict[str, str]:
             if not 1 < len(run.ranks) == len(found):  # each rank its own, as its number: no choice
                 values[name] |= found
     return {name: ", ".join(sorted(found)) for name, found in values.items()}
+
+
+def _ways(run: RunRows) -> Iterator[tuple[str, str]]:
+    """Over what NCCL's ranks talk, within hosts and between them, and with which devices."""
+    for row in run.of("nccl_topology"):
+        nodes = row["from_node"], row["to_node"]
+        where = "" if None in nodes else " in a host" if nodes[0] == nodes[1] else " between hosts"
+        # The detail begins with how; a device's number and flags come after it.
+        way = "/".join(filter(None, (row["transport"], str(row["detail"] or "").split("/")[0])))
+        if row["is_gpudirect"] is not None and "Socket" not in way:
+            way += f" {'with' if row['is_gpudirect'] else 'without'} GPUDirect"
+        yield f"NCCL transport{where}", way
+        yield f"NCCL channels of two ranks{where}", str(row["channels_count"])
+        for nic in filter(None, str(row["nics"] or "").split(", ")):
+            yield "network devices of NCCL", nic
 
 
 _NAMED = {"version": "version of {}", "variable": "{}", "device": "{} of GPU"}

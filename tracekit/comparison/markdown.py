@@ -23,6 +23,7 @@ def to_markdown(comparison: Comparison) -> str:
     lines += [f"- Step: {escaped(text)}" for text in step_words(comparison)]
     for table in tables(comparison):
         lines += ["", f"## {table.title}", "", *_table(table.head, table.rows)]
+        lines += ["", table.note] if table.note else []
     return "\n".join(lines) + "\n"
 
 

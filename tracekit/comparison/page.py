@@ -47,4 +47,4 @@ def _shown(table: Table) -> dict[str, Any]:
         return "text" if title in ("what it says", "why") else "path" if title == "what" else ""
 
     columns = [(title.capitalize(), kind(title)) for title in table.head]
-    return {"title": table.title, "columns": columns, "rows": table.rows}
+    return {"title": table.title, "columns": columns, "rows": table.rows, "note": table.note}

@@ -22,6 +22,8 @@ class Table:
     title: str
     head: tuple[str, ...]
     rows: Rows
+    note: str = ""
+    """What must be known to read it."""
 
 
 def tables(comparison: Comparison) -> list[Table]:
@@ -56,6 +58,7 @@ def _configuration(comparison: Comparison) -> Table:
         "Configuration",
         ("what", "baseline", "candidate"),
         [(c.name, c.baseline or "-", c.candidate or "-") for c in comparison.configuration],
+        note="What else changed; that it is the cause is not proved.",
     )
 
 

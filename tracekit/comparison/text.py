@@ -52,7 +52,7 @@ def to_text(
         if i == 0:
             page.blank()
         label = "NOT COMPARED" if i == 0 else ""
-        page.say(label, f"{lack.what}: {lack.why}", lead="" if i == 0 else "   ")
+        page.say(label, f"{lack.what}: {lack.why}", lead="   ")
     return page.text(None)
 
 
@@ -126,6 +126,8 @@ def _table(page: Page, table: Table, *, everything: bool) -> None:
         page.row(padded, label=_LABELS[table.title] if i == 0 else "")
     if len(shown) < len(table.rows):
         page.row([f"{len(table.rows) - len(shown)} more: --all"])
+    if table.note:
+        page.say("", table.note)
 
 
 def _cut(cell: str) -> str:

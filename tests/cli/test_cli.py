@@ -34,7 +34,7 @@ from traces import BASE_NS, make_trace, write_job, write_trace
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"duckdb", "pyarrow", "polars", "numpy", "msgspec", "rich", "matplotlib", "scipy"}
-HEAVY |= {"jinja2", "pydantic"}
+HEAVY |= {"jinja2", "pydantic", "multiprocessing", "socket", "tarfile"}
 START_S = BASE_NS // 10**9
 ONE_RULE = ("--select", "dataloader-stall")
 """Where any report will do: it takes half as long as that of all rules."""

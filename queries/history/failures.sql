@@ -1,7 +1,9 @@
 -- Which processes of the job failed, in which launch, with what, and whether on their own.
 --
 -- When one rank fails the others lose their peer, wait until a timeout, or are terminated: of all
--- that ended only the one that ended by itself is the cause. Ranks are named where a log does.
+-- that ended only the one that ended by itself is the cause. Ranks are named where a log does. A
+-- task that ended after its step was cancelled, without an exception, is left out: the end of the
+-- step is why.
 --
 -- reads: log_event, job_step
 -- needs: log_event
@@ -167,6 +169,12 @@ WITH
             AND p.exit_code = 1
             AND p.exception IS NULL
     ),
+    cancelled AS (
+        SELECT source_id, min(place) AS place
+        FROM log_event
+        WHERE code = 'job-cancelled'
+        GROUP BY source_id
+    ),
     last_steps AS (
         SELECT source_id, max(place) AS place
         FROM job_step
@@ -202,4 +210,13 @@ SELECT
     f.place
 FROM filled AS f
 LEFT JOIN last_steps USING (source_id)
+LEFT JOIN cancelled USING (source_id)
+-- How a task ended after its step was cancelled says nothing of itself.
+WHERE
+    f.task IS NULL
+    OR cancelled.place IS NULL
+    OR cancelled.place > f.place
+    OR f.exception IS NOT NULL
+    OR f.memory_of IS NOT NULL
+    OR coalesce(f.signal IN ('SIGTERM', 'SIGINT') OR f.exit_code IN (130, 143), false)
 ORDER BY f.launch, f.rank, f.source_id, f.place;

@@ -5,7 +5,6 @@
 --
 -- reads: logged_step
 -- needs: logged_step
--- asked: report
 -- grain: start_number
 -- column: start_number INTEGER : Start of the training loop, from 1.
 -- column: first_step BIGINT : First step that it reports.

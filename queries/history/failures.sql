@@ -7,7 +7,6 @@
 --
 -- reads: log_event, job_step
 -- needs: log_event
--- asked: report
 -- grain: launch, rank, source_id, place
 -- column: launch INTEGER : Launch of the job that it ended, from 1; each restart is one.
 -- column: rank INTEGER : Rank of the process; null where no line says so.

@@ -7,9 +7,9 @@
 -- needs: logged_step
 -- grain: part
 -- param: gpus_count INTEGER = 0 : GPUs of the job, for GPU-hours; 0: the traces' ranks.
--- column: part VARCHAR : productive (steps at the usual level), slow (what slow stretches take more),
---     periodic (stalls at one distance: checkpoints, evaluations), stalled (other stalls), repeated
---     (steps done again), down (no step at restarts).
+-- column: part VARCHAR : productive (steps at the usual level), slow (what slow stretches take
+--     more), periodic (stalls at one distance: checkpoints, evaluations), stalled (other stalls),
+--     repeated (steps done again), down (no step at restarts).
 -- column: spent_ns BIGINT : Time in it.
 -- column: spent_ratio DOUBLE : Share of the whole time.
 -- column: gpu_hours DOUBLE : All GPUs' hours in it; null where their number is unknown.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import StoreError, UsageError
 from tracekit.fleet.tables import LEDGER, TABLES, table
-from tracekit.objects import Objects, is_uri
+from tracekit.objects import TRIES, Objects, is_uri
 from tracekit.schema import Table
 
 if TYPE_CHECKING:
@@ -102,13 +102,20 @@ class FleetStore:
 
         bounds = [(">=", since), ("<=", until)]
         filters = [("date", op, value) for op, value in bounds if value is not None]
-        try:
-            found = DeltaTable(self._path(each), storage_options=self._options)
-            rows = found.to_pyarrow_table(filters=filters or None).to_pylist()
-        except TableNotFoundError:
-            return []
-        except (DeltaError, OSError) as error:
-            raise self._failed(each, "read", error) from None
+        rows: list[Row] = []
+        for tried in range(TRIES):
+            try:
+                found = DeltaTable(self._path(each), storage_options=self._options)
+                rows = found.to_pyarrow_table(filters=filters or None).to_pylist()
+            except TableNotFoundError:
+                return []
+            except (DeltaError, OSError) as error:
+                # An answer that is cut in its middle is not asked again by the library.
+                if self._options is None or tried == TRIES - 1:
+                    raise self._failed(each, "read", error) from None
+                time.sleep(FIRST_WAIT_S * 2**tried)
+            else:
+                break
         names = [c.name for c in each.columns]
         return [{n: row.get(n) for n in names} for row in rows]  # older rows lack newer columns
 
@@ -151,7 +158,9 @@ class FleetStore:
                 return
             except (DeltaError, OSError) as error:
                 was_made = not is_there and self._is_made(path)
-                if not was_made and not isinstance(error, CommitFailedError):
+                # Rows that replace rows may be written twice, if the answer was lost.
+                may_try = self._options is not None and tried < TRIES - 1
+                if not (was_made or may_try or isinstance(error, CommitFailedError)):
                     raise self._failed(each, "written", error) from None
                 time.sleep(FIRST_WAIT_S * 2**tried)
         raise StoreError(

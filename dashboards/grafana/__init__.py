@@ -48,7 +48,7 @@ def _stat(title: str, says: str, expr: str, unit: str = "short") -> Panel:
 
 
 def _trend(title: str, says: str, expr: str, unit: str, legend: str, is_sum: bool = False) -> Panel:
-    drawn = {"drawStyle": "bars" if is_sum else "line", "showPoints": "always"}
+    drawn: dict[str, Any] = {"drawStyle": "bars" if is_sum else "line", "showPoints": "always"}
     if is_sum:
         drawn |= {"stacking": {"mode": "normal", "group": "A"}, "fillOpacity": 60}
     return _panel(

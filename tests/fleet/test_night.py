@@ -119,7 +119,7 @@ def job(index: int, step_s: float, **more: Any) -> dict[str, Any]:
     }
 
 
-def series(after_count: int = 3, ratio: float = 1.05, before_count: int = 8) -> list[Any]:
+def series(after_count: int = 4, ratio: float = 1.05, before_count: int = 8) -> list[Any]:
     before = [job(i, 1.0 + 0.002 * (i % 3)) for i in range(before_count)]
     after = [job(before_count + i, 1.002 * ratio) for i in range(after_count)]
     return [*before, *after]
@@ -141,15 +141,17 @@ def test_a_level_is_a_regression() -> None:
     "jobs",
     [
         series(after_count=2),
+        series(after_count=3),
         series(before_count=6),
         series(ratio=1.015),
         series(ratio=0.9),
-        [*series(), job(11, 1.0), job(12, 1.0), job(13, 1.001)],
+        [*series(), job(12, 1.0), job(13, 1.0), job(14, 1.001)],
         [{**j, "family": None} for j in series()],
         [{**j, "step_mean_s": None} for j in series()],
     ],
     ids=[
         "two runs after",
+        "three runs after, of a family that nothing else is known of",
         "six before",
         "under two percent",
         "faster",
@@ -160,6 +162,29 @@ def test_a_level_is_a_regression() -> None:
 )
 def test_what_is_no_regression(jobs: list[Any]) -> None:
     assert not found(jobs)
+
+
+def test_single_slow_runs_in_a_row_are_no_level_and_more_of_them_are_one() -> None:
+    """Of a family that gets slow runs as often as all others of its fleet, three of four."""
+
+    def family(name: str, steps: list[float]) -> list[Any]:
+        return [
+            {**job(i // 3, step), "run": f"{name}{i:02d}", "family": name, "signature": name}
+            for i, step in enumerate(steps)
+        ]
+
+    usual = [1.0 + 0.004 * (i % 3) for i in range(24)]
+    others = [
+        row
+        for n in range(15)
+        for row in family(f"o{n:02d}", [s * (1.03 if i == n else 1) for i, s in enumerate(usual)])
+    ]
+    some = [*usual[:20], 1.03, 1.005, 1.03, 1.03]
+    assert not found([*others, *family("x", some)])
+    (one,) = found([*others, *family("x", [*some, 1.03, 1.03])])
+    assert one.families[0].family == "x"
+    (one,) = found([*others, *family("x", [*usual[:19], *[1.03] * 5])])
+    assert one.families[0].family == "x"
 
 
 def test_what_a_machine_costs_is_the_machines() -> None:
@@ -182,7 +207,7 @@ def test_noise_hides_what_is_within_it() -> None:
 
 def test_families_that_changed_alike_are_one_and_those_that_held_speak_against() -> None:
     def of(name: str, ratio: float) -> list[Any]:
-        versions = ["2.4"] * 8 + ["2.5"] * 3
+        versions = ["2.4"] * 8 + ["2.5"] * 4
         return [
             {**j, "family": name, "framework": version}
             for j, version in zip(series(ratio=ratio), versions, strict=True)

@@ -59,12 +59,12 @@ def ports() -> Iterator[tuple[int, int]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
-    quiet = {"stderr": subprocess.DEVNULL}
+    quiet = subprocess.DEVNULL
     words = [program, "-H", "127.0.0.1", "-p", str(port)]
     before = [sys.executable, str(Path(__file__).with_name("failing_proxy.py")), str(port)]
     with (
-        subprocess.Popen(words, stdout=subprocess.DEVNULL, **quiet) as server,
-        subprocess.Popen(before, stdout=subprocess.PIPE, **quiet) as proxy,
+        subprocess.Popen(words, stdout=quiet, stderr=quiet) as server,
+        subprocess.Popen(before, stdout=subprocess.PIPE, stderr=quiet) as proxy,
     ):
         try:
             assert proxy.stdout is not None

@@ -18,6 +18,8 @@ from statistics import median
 from typing import Any
 
 from tracekit.fleet.limits import LEAST_SIGMA, MAD_TO_SIGMA, MEDIAN_TO_MEAN_ERROR, Limits
+from tracekit.fleet.offenders import at_least
+from tracekit.stats import false_discovery
 
 Row = Mapping[str, Any]
 Change = tuple[str, str, str]
@@ -125,7 +127,11 @@ def own_step_s(job: Row) -> float:
 
 def _grouped(series: Series, limits: Limits) -> list[Regression]:
     """Families by what they changed when they got slower; of several changes the commonest."""
-    changed = [c for name, runs in sorted(series.items()) if (c := _changed(name, runs, limits))]
+    changed = _beyond_chance(
+        [c for name, runs in sorted(series.items()) if (c := _changed(name, runs, limits))],
+        series,
+        limits,
+    )
     counts = Counter(change for each in changed for change in each.changes)
     moved = {each.family for each in changed}
     groups: dict[tuple[Change | None, str | None], list[FamilyChange]] = defaultdict(list)
@@ -156,9 +162,66 @@ def _grouped(series: Series, limits: Limits) -> list[Regression]:
     return sorted(told, key=lambda r: (-r.slower_ratio * len(r.families), r.date, str(r.key)))
 
 
-def _changed(family: str, runs: Sequence[Row], limits: Limits) -> FamilyChange | None:
+def _beyond_chance(found: Sequence[_Changed], series: Series, limits: Limits) -> list[FamilyChange]:
+    """Those changes that single slow runs do not explain.
+
+    The spread says nothing of the few runs that are slow for reasons of their own, since a median
+    leaves them out; but some of them in a row look like a level. So the slow runs after a change
+    are compared with how often one is slow in a fleet where nothing changed (binomial; one more of
+    each kind than was seen), times the places and the nights at which a family is tried within the
+    window, and the false discovery rate is held over its families, as for offenders.
+    """
+    changed = {c.told.family: c for c in found}
+    slow = count = 0
+    for name, runs in series.items():
+        before = own_logs(runs)[: changed[name].told.before_count if name in changed else None]
+        usual = _usual(before, limits)
+        slow += sum(v > usual for v in before)
+        count += len(before)
+    ratio = (slow + 1) / (count + 2)
+    q_values = false_discovery(
+        [
+            min(
+                1.0,
+                limits.window_days
+                * c.tried_count
+                * at_least(c.slow_count, c.told.after_count, ratio),
+            )
+            if (c := changed.get(name))
+            else 1.0
+            for name in sorted(series)
+        ]
+    )
+    return [
+        changed[name].told
+        for name, q in zip(sorted(series), q_values, strict=True)
+        if name in changed and q <= limits.max_q
+    ]
+
+
+def own_logs(runs: Sequence[Row]) -> list[float]:
+    """Logarithms of what the steps of some runs take by themselves."""
+    return [math.log(own_step_s(job)) for job in runs]
+
+
+def _usual(before: Sequence[float], limits: Limits) -> float:
+    """What nearly all of these are below (logarithms)."""
+    least = math.log1p(limits.min_slower_ratio) / 2
+    return median(before) + max(limits.near_sigmas * _sigma(before), least)
+
+
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    told: FamilyChange
+    slow_count: int
+    """Runs after it that are beyond nearly all before."""
+    tried_count: int
+    """Places at which the family could have been split."""
+
+
+def _changed(family: str, runs: Sequence[Row], limits: Limits) -> _Changed | None:
     """Where a family got slower, if it did and the last runs still are."""
-    logs = [math.log(own_step_s(job)) for job in runs]
+    logs = own_logs(runs)
     splits = range(limits.min_before_count, len(runs) - limits.min_after_count + 1)
     # Where both parts are closest to their medians: the furthest medians alone would lie a run or
     # two off, since these do not change a median.
@@ -179,20 +242,19 @@ def _changed(family: str, runs: Sequence[Row], limits: Limits) -> FamilyChange |
         return None
     before, after = logs[:split], logs[split:]
     rise = median(after) - median(before)
-    usual = median(before) + max(
-        limits.near_sigmas * _sigma(before), math.log1p(limits.min_slower_ratio) / 2
-    )
+    usual = _usual(before, limits)
+    slow_count = sum(v > usual for v in after)
     late = after[-limits.min_after_count :]
     if (
         math.expm1(rise) < limits.min_slower_ratio
-        or sum(v > usual for v in after) < limits.min_after_share_ratio * len(after)
+        or slow_count < limits.min_after_share_ratio * len(after)
         or median(late) <= usual  # it has passed
     ):
         return None
     old, new = runs[:split], runs[split:]
     rules = Counter(j["verdict_rule"] for j in new if j["verdict_rule"])
     known = {j["verdict_rule"] for j in old}
-    return FamilyChange(
+    told = FamilyChange(
         family=family,
         job_name=new[0]["job_name"],
         date=new[0]["date"],
@@ -209,6 +271,7 @@ def _changed(family: str, runs: Sequence[Row], limits: Limits) -> FamilyChange |
         new_rules=tuple(sorted(r for r, n in rules.items() if r not in known and n > len(new) / 2)),
         runs=tuple(j["run"] for j in new[: limits.min_after_count]),
     )
+    return _Changed(told, slow_count, len(splits))
 
 
 def _away(values: Sequence[float]) -> float:

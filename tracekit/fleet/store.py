@@ -68,12 +68,12 @@ class FleetStore:
             return
         self._replace(LEDGER, rows, {"run": {r["run"] for r in rows}})
         from deltalake import DeltaTable
-        from deltalake.exceptions import CommitFailedError
+        from deltalake.exceptions import DeltaError
 
         # Each night adds a file or two, and every night reads all of them.
-        found = DeltaTable(self._path(LEDGER), storage_options=self._options)
-        if len(found.file_uris()) > LEDGER_FILES_COUNT:
-            with contextlib.suppress(CommitFailedError):  # another night will
+        with contextlib.suppress(DeltaError, OSError):  # another night will
+            found = DeltaTable(self._path(LEDGER), storage_options=self._options)
+            if len(found.file_uris()) > LEDGER_FILES_COUNT:
                 found.optimize.compact()
 
     def replace(self, rows: Rows, names: Iterable[str], dates: Iterable[str]) -> None:

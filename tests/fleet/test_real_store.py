@@ -1,7 +1,7 @@
 """A lake in a real S3 server on loopback, behind a proxy that cuts, delays and refuses.
 
 Needs moto's server, by its path in TRACEKIT_MOTO_SERVER: with what it needs it is 300 MB, and so no
-requirement of the tests. Seen with moto 5.2.5; an installed 5.2.1 ended uploads with an empty answer,
+requirement of the tests. Seen with moto 5.2.5; an older 5.2.1 ended uploads with an empty answer,
 which is an error. tests/fleet/test_object_lake.py needs no server.
 """
 

@@ -89,6 +89,16 @@ def test_another_kernel_of_the_same_operator_is_renamed() -> None:
     assert (found[0].baseline_s, found[0].candidate_s) == pytest.approx((100e-6, 60e-6))
 
 
+def test_a_kernel_is_never_renamed_to_communication() -> None:
+    """Its time is no operator's either: of both kinds, each is told by itself."""
+    before = (*LAYER, op("wait", Made("communication", "ncclDevKernel", 900)))
+    after = (*LAYER, op("wait", kernel("copy", 30)))
+    assert edits(before, after) == {
+        ("removed", "communication", "wait", ("ncclDevKernel",), (), 1),
+        ("added", "kernel", "wait", (), ("copy",), 1),
+    }
+
+
 def test_one_for_one_with_other_calls_inside_is_replaced() -> None:
     math = op("math", op("matmul", kernel("gemm")), op("softmax", kernel("soft")))
     flash = op("flash", kernel("flash_fwd"))

@@ -209,12 +209,17 @@ class Match:
                     others = [at for at in others if at != other]
                     calls = [[i for i in calls[0] if i != one], [i for i in calls[1] if i != other]]
         self._counted(path, calls[0], calls[1])
-        kernels = [
-            [i for at in row for i in range(at, tree.ends[at]) if tree.labels[i].kind in DEVICE]
+        for kind in sorted(DEVICE):  # by themselves: a kernel is never renamed to communication
+            self._launched(kind, path, mine, others)
+
+    def _launched(self, kind: str, path: str, mine: Sequence[int], others: Sequence[int]) -> None:
+        """Puts the device work of a kind in line that a gap holds."""
+        work = [
+            [i for at in row for i in tree.stretch(at) if tree.labels[i].kind == kind]
             for tree, row in zip(self.trees, (mine, others), strict=True)
         ]
         left: tuple[list[int], list[int]] = ([], [])
-        for one, other in self._in_line(*kernels):
+        for one, other in self._in_line(*work):
             if one is not None and other is not None:
                 self._counted(path, *left)
                 left = ([], [])
@@ -327,8 +332,9 @@ def all_calls(
     what = "calls one by one"
     if set(stages[0]) != set(stages[1]):
         has = [len(found) for found in stages]
+        lacking = "candidate" if has[0] else "baseline"
         why = (
-            f"the {'candidate' if has[0] else 'baseline'} has none on record in its steady steps"
+            f"the {lacking} has none on record in steady steps, or too many"
             if 0 in has
             else f"the sides have {has[0]} and {has[1]} pipeline stages"
         )

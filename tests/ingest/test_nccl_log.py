@@ -420,7 +420,7 @@ def test_a_secret_spliced_into_a_name_is_not_kept(line: str) -> None:
 
 
 @pytest.mark.parametrize("number", soak(["9" * 30, "18446744073709551616", "9" * 5000], fast=1))
-@pytest.mark.parametrize("version", soak(["2.4.8", "2.20.5", "2.30.7"], fast=["2.30.7"]))
+@pytest.mark.parametrize("version", soak(["2.4.8", "2.20.5", "2.30.7"], fast=["2.4.8", "2.30.7"]))
 def test_a_number_beyond_64_bits_costs_no_more_than_its_line(version: str, number: str) -> None:
     """Each number of each line in turn: the rows of all other lines are kept."""
     whole = read(logs.job(version))

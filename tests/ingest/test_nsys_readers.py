@@ -213,7 +213,8 @@ def test_samples_are_the_same(
 @pytest.mark.parametrize(
     "name",
     soak(
-        ["mfu_2gpu_before", "cuda_graph-2025.5.2", "saxpy-mpi-2022.2"], fast=["cuda_graph-2025.5.2"]
+        ["mfu_2gpu_before", "cuda_graph-2025.5.2", "saxpy-mpi-2022.2"],
+        fast=["mfu_2gpu_before", "cuda_graph-2025.5.2"],
     ),
 )
 def test_rows_of_real_exports_are_the_same(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +25,8 @@ from tracekit.whatif import (
     to_text,
 )
 
-TWINS = Path(__file__).parents[1] / "fixtures" / "twins"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+TWINS = FIXTURES / "twins"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -107,3 +110,66 @@ def test_a_refused_replay_leaves_what_findings_cost() -> None:
     assert "0.0400 to 0.0600 s less by observed difference to other ranks" in text
     assert "the cost of a/1; against: b" in text
     assert "rank=1" not in text
+
+
+def test_every_cause_of_a_marked_pipeline_is_taken_from_the_step_of_diagnose() -> None:
+    """Its operations last 243.4 ms of 244.7, and 236.4 replayed: three bases, of which one is the
+    job's step."""
+    with api.open(FIXTURES / "recorded" / "pp-uneven-stages") as run:
+        times = run.diagnose().document.metrics.step_time
+        answer = run.whatif([parse_remove("F1"), parse_scale("stage=3:forward=0.5")])
+    assert times is not None
+    content = to_dict(answer)
+    assert content["step_s"] == answer.step_s == pytest.approx(times.mean_s, rel=1e-9)
+    assert content["t_no_delay_s"] < content["t_base_s"] < content["step_s"]
+    priced, scaled = content["causes"]
+    for cause in (priced, scaled):
+        assert cause["t_s"] + cause["saved_s_per_step"] == pytest.approx(times.mean_s, rel=1e-9)
+        assert cause["speedup_ratio"] == pytest.approx(times.mean_s / cause["t_s"])
+    assert priced["replayed_s"] is None
+    assert scaled["replayed_s"] == pytest.approx(
+        content["t_no_delay_s"] - scaled["saved_s_per_step"], rel=1e-9
+    )
+    text = to_text(answer)
+    assert "STEP      0.2447 s measured, 0.2434 from first to last operation (99.5% of it)," in text
+    begins = re.findall(r"^CAUSE .*?: ([\d.]+) s a step becomes", text, re.M)
+    assert begins == ["0.2447"] * 4
+
+
+def replayed(**changed: Any) -> WhatIf:
+    """10 s of operations, 8 replayed; without rank 1 those are 6."""
+    cause = CauseResult("remove rank=1", 6.0, 8 / 6, 2.0, "collectives", 0.25, replayed_s=6.0)
+    return WhatIf(
+        "collectives", (1,), (), 10.0, 8.0, 4.0, {1: StepTimes(10.0, 8.0, 4.0)}, {}, {},
+        causes=(cause,), **changed,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("job_step_s", "step", "left"),
+    [
+        (12.0, "12.0000 s measured, 10.0000 in the steps replayed (83.3% of it), 8.0000", 10.0),
+        (9.0, "9.0000 s measured, 10.0000 in the steps replayed, 8.0000", 7.0),  # they overlap
+        (1.5, "1.5000 s measured, 10.0000 in the steps replayed, 8.0000", 0.0),
+        (10.0, "10.0000 s measured, 8.0000", 8.0),
+        (None, "10.0000 s measured, 8.0000", 8.0),
+    ],
+)
+def test_a_gain_is_taken_from_the_job_s_step_and_never_more_than_all_of_it(
+    job_step_s: float | None, step: str, left: float
+) -> None:
+    answer = replayed().of_job(job_step_s)
+    (cause,) = answer.causes
+    assert (cause.t_s, cause.replayed_s) == (left, 6.0)
+    assert cause.t_s + cause.saved_s_per_step == answer.step_s == (job_step_s or 10.0)
+    assert cause.simulation_error_ratio == 0.25
+    assert f"STEP      {step} replayed (error 25.0%)" in to_text(answer)
+    assert f"remove rank=1: {answer.step_s:.4f} s a step becomes {left:.4f}" in to_text(answer)
+    assert to_dict(answer)["causes"][0]["speedup_ratio"] == (
+        pytest.approx(answer.step_s / left) if left else None
+    )
+
+
+def test_a_refused_replay_says_the_job_s_step() -> None:
+    text = to_text(replayed(refused="it misses the step").of_job(12.0))
+    assert "measured 12.0000 s a step, 10.0000 in the steps replayed (83.3% of it) over 1" in text

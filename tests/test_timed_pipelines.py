@@ -107,6 +107,7 @@ def test_the_step_is_that_of_the_replay(job: Timers, tmp_path: Path) -> None:
         found = run.whatif()
     assert times is not None
     assert times.mean_s == pytest.approx(found.t_base_s, rel=1e-6)
+    assert times.mean_s == pytest.approx(found.step_s, rel=1e-9)
     assert times.max_s == pytest.approx(max(t.base_s for t in found.per_step.values()), rel=1e-6)
 
 

@@ -183,7 +183,13 @@ def believed_calls(con: duckdb.DuckDBPyConnection) -> CollectiveReplay | StreamR
 def whatif(
     con: duckdb.DuckDBPyConnection, dp: int | None = None, causes: Sequence[Cause] = ()
 ) -> WhatIf:
-    """Replay an open run by what it holds, and take each cause out (see ``OpenRun.whatif``)."""
+    """Replay an open run by what it holds, and take each cause out of the job's step (see
+    ``OpenRun.whatif``)."""
+    ((step_s,),) = con.sql("SELECT avg(dur_ns) / 1e9 FROM job_steps()").fetchall()
+    return _whatif(con, dp, causes).of_job(step_s)
+
+
+def _whatif(con: duckdb.DuckDBPyConnection, dp: int | None, causes: Sequence[Cause]) -> WhatIf:
     if not has_pipeline(con):
         return replay_of_calls(con).analyse(causes)
     found = replay_pipeline(con, dp)

@@ -89,7 +89,12 @@ def analyse(operations: Operations, causes: Sequence[Cause] = ()) -> WhatIf:
     def result(text: str, t: Floats) -> CauseResult:
         mean = float(t.mean())
         return CauseResult(
-            text, mean, ratio(now_s, mean), now_s - mean, simulation_error_ratio=error
+            text,
+            mean,
+            ratio(now_s, mean),
+            now_s - mean,
+            simulation_error_ratio=error,
+            replayed_s=mean,
         )
 
     def per_step(t: Floats) -> dict[int, float]:

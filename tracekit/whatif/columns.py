@@ -132,7 +132,15 @@ class Columns:
                 for s, b, row in zip(job.steps, job.base_ns, times, strict=True)
             },
             causes=tuple(
-                CauseResult(c.text, took[c], t_now / took[c], t_now - took[c], method, error)
+                CauseResult(
+                    c.text,
+                    took[c],
+                    t_now / took[c],
+                    t_now - took[c],
+                    method,
+                    error,
+                    replayed_s=took[c],
+                )
                 for c in causes
             ),
             calls_count=sum(len(c.starts) for c in job.calls),

@@ -6,7 +6,7 @@ Times are means over steps, in seconds.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class CauseResult:
 
     cause: str
     t_s: float
+    """The step without it: see ``WhatIf.causes`` for which step."""
     speedup_ratio: float
     saved_s_per_step: float
     """Against the same replay with the cause in it."""
@@ -50,6 +51,19 @@ class CauseResult:
     """Whose cost it is, by its id; None: what the replay says of the selector."""
     against: tuple[str, ...] = ()
     """What speaks against that finding, or says another cost."""
+    replayed_s: float | None = None
+    """The replay's own step without it; None where no replay of the cause says what it costs."""
+
+    def of_step(self, step_s: float) -> CauseResult:
+        """The same gain, taken from a step of this length; never more than all of it."""
+        saved_s = min(self.saved_s_per_step, step_s)
+        left_s = step_s - saved_s
+        return replace(
+            self,
+            t_s=left_s,
+            speedup_ratio=step_s / left_s if left_s > 0 else math.inf,
+            saved_s_per_step=saved_s,
+        )
 
 
 class StepTimes(NamedTuple):
@@ -81,6 +95,7 @@ class PipelineMetrics:
     m_w: Share
     m_s: Share
     no_pp_comm: CauseResult
+    """As published: of the replayed step."""
     no_dp_comm: CauseResult
     judgement: Judgement
     statistics: Statistics
@@ -116,6 +131,8 @@ class WhatIf:
     steps: tuple[int, ...]
     dropped_steps: tuple[int, ...]
     t_base_s: float
+    """What is replayed, as measured: of a pipeline from the first operation of a step, which is no
+    receive, to its last."""
     t_no_delay_s: float
     t_ideal_s: float
     per_step: dict[int, StepTimes]
@@ -128,12 +145,27 @@ class WhatIf:
     saved_s_by_rank: dict[int, float] = field(default_factory=dict)
     """Seconds a step saved if this one rank did what its peers do; the worst ranks only."""
     causes: tuple[CauseResult, ...] = ()
+    """Of the job's step where that is known (see ``of_job``), else of the replayed one."""
     refused: str | None = None
     """Why the replay must not be believed; None where it may."""
     calls_count: int | None = None
     """Of matched collectives; None of a pipeline's operations."""
     unmatched_count: int | None = None
     pipeline: PipelineMetrics | None = None
+    job_step_s: float | None = None
+    """The job's mean steady step, as everywhere else; None: only the replay is known."""
+
+    def of_job(self, job_step_s: float | None) -> WhatIf:
+        """The same of a job whose step is known: what each cause saves is taken from that step."""
+        step_s = job_step_s or self.t_base_s
+        return replace(
+            self, job_step_s=step_s, causes=tuple(c.of_step(step_s) for c in self.causes)
+        )
+
+    @property
+    def step_s(self) -> float:
+        """The job's step, from which causes are taken; without one what is replayed of it."""
+        return self.job_step_s or self.t_base_s
 
     @property
     def slowdown(self) -> float:

@@ -26,7 +26,11 @@ _METHODS = {
 
 def to_dict(found: WhatIf) -> dict[str, Any]:
     """Keys are a public contract. Null: the figures of a refused replay, and what only a pipeline's
-    operations or only collectives have, where the replay is of the others."""
+    operations or only collectives have, where the replay is of the others.
+
+    ``step_s`` is the job's step: ``causes`` are of it, with ``replayed_s`` beside it where a replay
+    says so. All other times are the replay's own, ``t_base_s`` what it is of, as measured.
+    """
     is_believed = found.refused is None
 
     def kept(value: Any) -> Any:
@@ -37,6 +41,7 @@ def to_dict(found: WhatIf) -> dict[str, Any]:
         "method": found.method,
         "slowdown": kept(found.slowdown),
         "waste_ratio": kept(found.waste_ratio),
+        "step_s": found.step_s,
         "t_base_s": found.t_base_s,
         "t_no_delay_s": kept(found.t_no_delay_s),
         "t_ideal_s": kept(found.t_ideal_s),
@@ -166,15 +171,15 @@ def to_text(found: WhatIf) -> str:
     if found.refused is not None:
         lines += [
             f"REFUSED   {found.refused}",
-            f"          measured {found.t_base_s:.4f} s a step over {steps}",
-            *(f"CAUSE     {_cause(c, found.method)}" for c in observed(found.causes)),
+            f"          measured {found.step_s:.4f} s a step{_covered(found)} over {steps}",
+            *(f"CAUSE     {_cause(c, found)}" for c in observed(found.causes)),
         ]
         return "\n".join(lines) + "\n"
     alike = "operations of a type" if job is not None else "peers and all equal calls"
     lines.append(
-        f"STEP      {found.t_base_s:.4f} s measured, {found.t_no_delay_s:.4f} replayed"
-        f" (error {found.simulation_error_ratio:.1%}), {found.t_ideal_s:.4f} if all {alike} took"
-        " the same"
+        f"STEP      {found.step_s:.4f} s measured{_covered(found)},"
+        f" {found.t_no_delay_s:.4f} replayed (error {found.simulation_error_ratio:.1%}),"
+        f" {found.t_ideal_s:.4f} if all {alike} took the same"
     )
     if found.dropped_steps:
         steps += f", {len(found.dropped_steps)} left out"
@@ -184,7 +189,7 @@ def to_text(found: WhatIf) -> str:
         )
     lost = f": {found.waste_ratio:.1%} of the time is lost" if job is not None else ""
     lines.append(f"SLOWDOWN  {found.slowdown:.4f}x{lost}   ({steps})")
-    lines += [f"CAUSE     {_cause(c, found.method)}" for c in found.causes]
+    lines += [f"CAUSE     {_cause(c, found)}" for c in found.causes]
     by_type = "   ".join(
         f"{name} {value:.4f}"
         for name, value in sorted(found.slowdown_by_optype.items(), key=lambda i: -i[1])[:4]
@@ -195,7 +200,7 @@ def to_text(found: WhatIf) -> str:
     named = {c.cause for c in found.causes}
     for one in (job.no_pp_comm, job.no_dp_comm):
         if one.cause not in named:
-            lines.append(f"CAUSE     {_cause(one, found.method)}")
+            lines.append(f"CAUSE     {_cause(one, found)}")
     lines.append(f"BY TYPE   {by_type}")
     for share, name in ((job.m_w, "slowest ranks"), (job.m_s, "last stage")):
         if share.remove is not None and share.add is not None:
@@ -228,10 +233,22 @@ def _part(ratio: float) -> str:
     return f"{min(max(ratio, 0.0), 1.0):.2f}"
 
 
-def _cause(cause: CauseResult, method: str) -> str:
-    """Before, after and the difference; of which replay, where it is not the one above, or of
-    which finding, by which method and between what bounds."""
-    before = cause.t_s + cause.saved_s_per_step
+def _covered(found: WhatIf) -> str:
+    """What of the job's step is replayed, where that is not all of it."""
+    step, replayed = f"{found.step_s:.4f}", f"{found.t_base_s:.4f}"
+    if step == replayed:
+        return ""
+    what = "in the steps replayed" if found.pipeline is None else "from first to last operation"
+    part = found.t_base_s / found.step_s
+    # Of steps that overlap the operations last longer than a step: no share of it.
+    return f", {replayed} {what}" + (f" ({part:.1%} of it)" if part <= 1 else "")
+
+
+def _cause(one: CauseResult, found: WhatIf) -> str:
+    """Before, after and the difference, all of the job's step; of which replay, where it is not the
+    one above, or of which finding, by which method and between what bounds."""
+    before, method = found.step_s, found.method
+    cause = one.of_step(before)
     share = cause.saved_s_per_step / before if before > 0 else 0.0
     text = f"{cause.cause}: {before:.4f} s a step becomes {cause.t_s:.4f}"
     text += f" ({-cause.saved_s_per_step:+.4f} s, {-share:+.1%})" if abs(share) >= 5e-4 else ""

@@ -206,6 +206,24 @@ SAMPLES: tuple[Sample, ...] = (
         7,
     ),
     Sample(
+        "nxos",
+        "rates",
+        "nxrates.txt",
+        "Port                      Description  Intvl  Rx Mbps   Rx %%  Tx Mbps   Tx %%\n"
+        "Ethernet1/2               gpu-11 eth0  30/30  80.5      0.2%   40.0      0.1%\n",
+        4,
+    ),
+    Sample(
+        "eos_phy",
+        "physical layer of EOS",
+        "eosphy.txt",
+        "Ethernet5/2\n"
+        "                              Current State     Changes            Last Change\n"
+        "  FEC corrected codewords     1718                   43    4 days, 0:45:30 ago\n"
+        "  FEC uncorrected codewords   12                      2    4 days, 0:45:30 ago\n",
+        2,
+    ),
+    Sample(
         "fabric",
         "map of the fabric",
         "ibnetdiscover.txt",

@@ -121,14 +121,20 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "pause settings", "ethtool -a", False, "time lines"),
         Format("net", "RDMA statistics", "rdma statistic [-j] (also EFA)", False, "time lines"),
     )),
-    Family("switch_json", 1, "switch_json", (
+    Family("switch_json", 2, "switch_json", (
         Format("net", "answers of Arista EOS", "show ... | json, eAPI", True, "time lines"),
         Format("net", "answers of NX-OS", "NX-API", False, "time lines"),
     )),
-    Family("nxos", 2, "nxos", (
+    Family("nxos", 3, "nxos", (
         Format("net", "interface counters", "show interface counters [errors]", True, "time lines"),
         Format("net", "errors of EOS", "show interfaces counters errors", False, "time lines"),
         Format("net", "flow control", "show interface priority-flow-control", False, "time lines"),
+        Format("net", "rates", "show interface counters table; EOS: counters rates", False,
+               "time lines"),
+    )),
+    Family("eos_phy", 1, "eos_phy", (
+        Format("net", "physical layer of EOS", "show interfaces phy detail", False,
+               "time lines, else Current System Time, local"),
     )),
     Family("gnmi", 1, "gnmi", (
         Format("net", "notifications", "gNMI in JSON", True, "timestamp of each"),

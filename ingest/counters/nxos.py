@@ -1,4 +1,4 @@
-"""Text tables of NX-OS and EOS: interface counters, errors, and priority flow control."""
+"""Text tables of NX-OS and EOS: interface counters, errors, rates, and priority flow control."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tracekit.ingest.counters.net_samples import NetSamples, is_missing
 from tracekit.ingest.counters.net_words import is_word, meaning, own
 from tracekit.ingest.counters.printed_tables import prompt
 from tracekit.ingest.counters.status import Reading
+from tracekit.ingest.counters.vocabulary import Meaning
 from tracekit.ingest.lines import Line, lines, shape
 
 KIND = "nxos"
@@ -29,9 +30,23 @@ _TEXT = re.compile(
     rb"|InOctets|InUcastPkts|OutOctets|OutUcastPkts|InMcastPkts|OutMcastPkts|Single-Col|Giants"
     rb"|Stomped-CRC)[ \t]*)"
     rb"|^Port[ \t]+FCS[ \t]+Align[ \t]+Symbol[ \t]+Rx[ \t]+Runts"
-    rb"|^[ \t]*Port[ \t]+Mode[ \t]+Oper[ \t]*\(VL|^Port[ \t]+RxPfc[ \t]+TxPfc",
+    rb"|^[ \t]*Port[ \t]+Mode[ \t]+Oper[ \t]*\(VL|^Port[ \t]+RxPfc[ \t]+TxPfc"
+    rb"|^Port[ \t]+(?:(?:Description|Name)[ \t]+)?Intvl[ \t]+(?:Rx|In)[ \t]+Mbps\b",
     re.M,
 )
+_RATES_HEADER = re.compile(
+    r"Port\s+(?:(?:Description|Name)\s+)?Intvl(?:\s+(?:(?:Rx|Tx|In|Out)\s+(?:[MK]bps|K?pps|%{1,2})|%))+$"
+)
+_RATES = {
+    "Mbps": ("rate", 125_000.0),
+    "Kbps": ("rate", 125.0),
+    "pps": ("packet_rate", 1),
+    "Kpps": ("packet_rate", 1000),
+    "%": ("utilisation", 0.01),
+}
+"""What a column of rates is, and what one of its unit is in that of the counter."""
+_EACH_WAY = re.compile(r"(\d{1,5})/(\d{1,5})")
+_MINUTES = re.compile(r"(\d{1,4}):(\d{2})")
 _PORT = re.compile(
     r"(?:(?:Eth|Ethernet|Po|port-channel|mgmt|Vlan|ii|Et|Ma)\d\S{0,30}|mgmt\d)$", re.I
 )
@@ -87,6 +102,7 @@ class _Parser:
         self.samples = samples
         self._reading = reading
         self._columns: list[str] | None = None
+        self._rates: list[tuple[Meaning, str]] = []
         self._is_header_new = False
         self._said: set[str] = set()
 
@@ -115,6 +131,10 @@ class _Parser:
         elif _EOS_ERRORS_HEADER.match(text):
             self._documented("The table of errors of EOS")
             self._columns = list(_EOS_ERRORS)
+        elif _RATES_HEADER.match(text):
+            self._documented("The table of rates of NX-OS and EOS")
+            self._columns, self._rates = ["Intvl"], _rates(text)
+            self._is_header_new = True
         elif _HEADER.match(text):
             self._columns = text.split()[1:]
             self._is_header_new = True
@@ -134,6 +154,9 @@ class _Parser:
         if not _PORT.match(words[0]):
             return
         cells = words[1:]
+        if columns == ["Intvl"]:
+            self._rates_row(place, words)
+            return
         if "Oper" in columns and len(cells) > 4:
             # Oper and its lanes: "On (8)" or "Off" make the row longer or not.
             cells = [cells[0], " ".join(cells[1:-2]), *cells[-2:]]
@@ -149,3 +172,42 @@ class _Parser:
             what = meaning(word) if is_word(word) else own(name)
             printed = None if is_missing(cell) else cell
             self.samples.add(place, words[0], what, printed, original=name)
+
+    def _rates_row(self, place: int, words: list[str]) -> None:
+        """Cells from the right: a description may be several words, or none."""
+        count = len(self._rates)
+        interval = words[-count - 1] if len(words) >= count + 2 else ""
+        if not (_EACH_WAY.fullmatch(interval) or _MINUTES.fullmatch(interval)):
+            self._reading.bad(place, "another number of cells", shape(" ".join(words)))
+            return
+        self._reading.good()
+        self.samples.interval_ns = _interval_ns(interval)
+        for (what, name), cell in zip(self._rates, words[-count:], strict=True):
+            printed = None if is_missing(cell) else cell.removesuffix("%")
+            self.samples.add(place, words[0], what, printed, original=name)
+        self.samples.interval_ns = None
+
+
+def _rates(header: str) -> list[tuple[Meaning, str]]:
+    """The columns behind the interval; a bare % is of the direction before it (EOS)."""
+    columns = []
+    direction = ""
+    for word in header.partition("Intvl")[2].replace("%%", "%").split():
+        if word not in _RATES:
+            direction = word
+            continue
+        name, scale = _RATES[word]
+        counter = f"{'rx' if direction in ('Rx', 'In') else 'tx'}_{name}"
+        columns.append((meaning(counter, scale), f"{direction} {word}"))
+    return columns
+
+
+def _interval_ns(text: str) -> int | None:
+    """Time that rates are averaged over: seconds each way, or minutes and seconds.
+
+    Where the two ways differ the header does not say which is which: unknown.
+    """
+    if found := _EACH_WAY.fullmatch(text):
+        return int(found[1]) * 10**9 if int(found[1]) == int(found[2]) else None
+    found = _MINUTES.fullmatch(text)
+    return (int(found[1]) * 60 + int(found[2])) * 10**9 if found else None

@@ -23,7 +23,7 @@ KIND = "switch_json"
 
 _EOS = re.compile(
     rb'"(?:inDiscardsTotal|intfQueueCounters|egressQueueCounters|interfaceCounters'
-    rb"|ingressVoqCounters|txQueues)\"\s*:\s*[\{\d]"
+    rb"|ingressVoqCounters|txQueues|interfacePhyStatuses)\"\s*:\s*[\{\d]"
     rb'|"(?:inDiscards|rxFrames|stuckCount)"\s*:\s*\d'
 )
 _EOS_EMPTY = re.compile(
@@ -32,6 +32,14 @@ _EOS_EMPTY = re.compile(
 _NXOS = re.compile(
     rb'"TABLE_(?:pfc_interface|queuing_interface|interface|rx_counters|tx_counters)"\s*:'
 )
+_EOS_FEC = {
+    "correctedCodewords": "fec_corrected_codewords",
+    "uncorrectedCodewords": "fec_uncorrectable_codewords",
+    "correctedSymbols": "fec_symbol_errors",
+    "perLaneCorrectedFecBlocks": "fec_corrected_codewords",
+    "perLaneUncorrectedFecBlocks": "fec_uncorrectable_codewords",
+}
+"""Of Reed-Solomon codes, symbols lane by lane; of fire codes, blocks lane by lane."""
 _CLASS = re.compile(r"(?:TC|DP|UC|MC)?(\d{1,3})(-\d{1,3})?")
 
 _NXOS_NAMES = {
@@ -104,7 +112,7 @@ class _Parser:
         self.samples = samples
         self._sink = sink
         self._reading = reading
-        self._said_nxos = False
+        self._said: set[str] = set()
         self._place = 0
 
     def answers(self, place: int, value: Any) -> None:
@@ -131,6 +139,11 @@ class _Parser:
             self._reading.bad(place, "an answer that is not known")
             return
         self._reading.good()
+
+    def _documented(self, what: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            self._reading.from_documentation(what)
 
     def finish(self) -> None:
         if not self.samples.rows_count and not self.samples.missing_count:
@@ -182,11 +195,36 @@ class _Parser:
                 ):
                     self._egress(port, entry.get(key), prefix, key)
             return True
+        if isinstance(table := answer.get("interfacePhyStatuses"), dict):
+            self._documented("The physical layer of EOS")
+            for port, entry in _items(table):
+                self._phy(port, entry.get("phyStatuses"))
+            return True
         if isinstance(table := answer.get("interfaces"), dict):
             for port, entry in _items(table):
                 self._interface(port, entry)
             return True
         return False
+
+    def _phy(self, port: str, chips: Any) -> None:
+        """What FEC counts on the cable's side; the side of the switch has counters of its own."""
+        chips = [c for c in chips if isinstance(c, dict)] if isinstance(chips, list) else []
+        lines = [c for c in chips if _location(c) == "line"] or chips
+        chip = next((c for c in lines if isinstance(c.get("fec"), dict)), None)
+        if chip is None:
+            return
+        ratio = chip.get("preFecBer")
+        if isinstance(ratio, dict):
+            self._add(port, "fec_pre_ber", ratio.get("value"), "preFecBer")
+        for name, counter in _EOS_FEC.items():
+            entry = chip["fec"].get(name)
+            if isinstance(entry, dict) and "value" in entry:
+                self._add(port, counter, entry["value"], name)
+                continue
+            lanes = enumerate(entry) if isinstance(entry, list) else _lanes(entry)
+            for lane, one in lanes:
+                if isinstance(one, dict):
+                    self._add(port, counter, one.get("value"), name, lane=lane)
 
     def _interface(self, port: str, entry: dict[str, Any]) -> None:
         if "inDiscards" in entry or "outDiscards" in entry:
@@ -238,10 +276,8 @@ class _Parser:
     # --- NX-OS -----------------------------------------------------------------------------------
 
     def _nxos(self, answer: dict[str, Any]) -> None:
-        if not self._said_nxos:
-            self._said_nxos = True
-            self._reading.from_documentation("JSON of NX-OS")
-            self._sink.fact(producer="Cisco NX-OS")
+        self._documented("JSON of NX-OS")
+        self._sink.fact(producer="Cisco NX-OS")
         for table, rows in answer.items():
             if table.startswith("TABLE_") and isinstance(rows, dict):
                 for row in _rows(rows):
@@ -276,6 +312,17 @@ class _Parser:
                     word = f"{prefix}{known}"
                     what = meaning(word) if known and is_word(word) else own(f"{prefix}{kind}")
                     self._add(port, what, row[key], kind, queue=queue)
+
+
+def _location(chip: dict[str, Any]) -> object:
+    described = chip.get("description")
+    return described.get("location") if isinstance(described, dict) else None
+
+
+def _lanes(table: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+    for name, entry in _items(table):
+        if name.isdecimal() and len(name) < 4:
+            yield int(name), entry
 
 
 def _items(table: Any) -> Iterator[tuple[str, dict[str, Any]]]:

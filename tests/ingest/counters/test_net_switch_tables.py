@@ -244,6 +244,122 @@ def test_nxos_pfc_with_internal_ports() -> None:
     assert sink.counters["parsed_from_documentation"] == 1
 
 
+NX_RATES = """\
+leaf7# show interface counters table
+
+Collecting and processing interface statistics ...
+--------------------------------------------------------------------------------
+Port                      Description  Intvl  Rx Mbps   Rx %%  Tx Mbps   Tx %%
+--------------------------------------------------------------------------------
+Ethernet1/1               N/A          30/30  1,600.0   16.0%  800.4     8.0%
+Ethernet1/2               to gpu-11 1  30/60  0.8       0.5%   --        --
+Ethernet1/3                            30/30  4.0       0.1%
+"""
+EOS_RATES = """\
+leaf3#show interfaces counters rates
+Port      Name        Intvl   In Mbps      %  In Kpps  Out Mbps      % Out Kpps
+Et1       gpu-11       5:00    1600.0  16.0%       17     800.4   8.0%        9
+Et2/1                  0:30       8.0   0.1%        1       0.0   0.0%        0
+"""
+
+
+def test_the_table_of_rates_of_nxos() -> None:
+    sink = ingest(NX_RATES, "nxos")
+    assert table(sink) == golden(
+        """
+        7 Ethernet1/1 rx_rate gauge 2e+08 bytes/s
+        7 Ethernet1/1 rx_utilisation gauge 0.16 ratio
+        7 Ethernet1/1 tx_rate gauge 1.0005e+08 bytes/s
+        7 Ethernet1/1 tx_utilisation gauge 0.08 ratio
+        8 Ethernet1/2 rx_rate gauge 100000 bytes/s
+        8 Ethernet1/2 rx_utilisation gauge 0.005 ratio
+        """
+    )
+    # Which of 30/60 is whose the header does not say.
+    assert sink.rows("net_sample", "interval_ns") == [30 * 10**9] * 4 + [None] * 2
+    assert set(sink.rows("net_sample", "node")) == {"leaf7"}
+    assert sink.counters == {"parsed_from_documentation": 1, "bad_record": 1, "no_value": 2}
+    assert sink.places["bad_record"] == 9
+
+
+def test_the_table_of_rates_of_eos() -> None:
+    sink = ingest(EOS_RATES, "nxos")
+    assert table(sink)[:6] == golden(
+        """
+        3 Et1 rx_rate gauge 2e+08 bytes/s
+        3 Et1 rx_utilisation gauge 0.16 ratio
+        3 Et1 rx_packet_rate gauge 17000 packets/s
+        3 Et1 tx_rate gauge 1.0005e+08 bytes/s
+        3 Et1 tx_utilisation gauge 0.08 ratio
+        3 Et1 tx_packet_rate gauge 9000 packets/s
+        """
+    )
+    assert sink.rows("net_sample", "interval_ns") == [300 * 10**9] * 6 + [30 * 10**9] * 6
+
+
+_UNITS = {
+    "rate": 125_000, "utilisation": 0.01, "packet_rate": 1000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [NX_RATES.rsplit("Ethernet1/3")[0], EOS_RATES])
+def test_every_rate_printed_is_in_the_rows(text: str) -> None:
+    printed: Counter[tuple[str, float]] = Counter()
+    for line in text.splitlines():
+        found = re.match(r"(Et\S+) .*?\d[:/]\d+(.*)", line)
+        if found:
+            numbers = re.findall(r"[\d,.]+", found[2])
+            printed.update((found[1], float(n.replace(",", ""))) for n in numbers)
+    read = Counter(
+        (r["port"], round(r["value"] / _UNITS[r["counter"][3:]], 6))
+        for r in ingest(text, "nxos").rows("net_sample")
+    )
+    assert read == printed
+    assert len(printed) >= 6
+
+
+def test_the_physical_layer_of_eos_in_json() -> None:
+    def count(value: float) -> dict[str, Any]:
+        return {"value": value, "changes": 6, "lastChange": 1787066000.4}
+
+    line = {
+        "description": {"location": "line"},
+        "preFecBer": count(1.5e-9),
+        "fec": {
+            "encoding": "reedSolomon",
+            "codewordSize": "528",
+            "alignmentLock": {"value": True, "changes": 31, "lastChange": 0.0},
+            "correctedCodewords": count(500),
+            "uncorrectedCodewords": count(3),
+            "correctedSymbols": {"0": count(7), "1": count(8)},
+            "laneMap": {"0": 0, "1": 1},
+        },
+    }
+    system = {"description": {"location": "system"}, "fec": {"correctedCodewords": count(9)}}
+    fire = {"fec": {"encoding": "fireCode", "perLaneUncorrectedFecBlocks": [count(2)]}}
+    plain = {"description": {"location": "line"}, "pcs": {"lastErroredBlockCount": count(4)}}
+    answer = {
+        "interfacePhyStatuses": {
+            "Ethernet4/1": {"phyStatuses": [system, line]},
+            "Ethernet5/1": {"phyStatuses": [fire]},
+            "Ethernet6/1": {"phyStatuses": [plain]},
+            "Ethernet7/1": {"phyStatuses": None},
+        }
+    }
+    sink = ingest(json.dumps([answer]), "switch_json", "phy.json")
+    assert table(sink) == golden(
+        """
+        1 Ethernet4/1 fec_pre_ber gauge 1.5e-09 ratio
+        1 Ethernet4/1 fec_corrected_codewords cumulative 500 count
+        1 Ethernet4/1 fec_uncorrectable_codewords cumulative 3 count
+        1 Ethernet4/1/l0 fec_symbol_errors cumulative 7 count
+        1 Ethernet4/1/l1 fec_symbol_errors cumulative 8 count
+        1 Ethernet5/1/l0 fec_uncorrectable_codewords cumulative 2 count
+        """
+    )
+    assert sink.counters == {"parsed_from_documentation": 1}
+
+
 _EOS_FILES = sorted((SHARED / "eos").glob("*.json")) if SHARED.exists() else []
 
 

@@ -17,6 +17,10 @@ one sample a second seem to last 3 s), so a period counts only where it cannot b
 - GPUs that are read at different moments of the interval agree on when the period begins, which
   the echo of a faster one would not.
 
+A job loads and compiles before it repeats itself, and stops before its collector does. What stands
+before and after is told by its level and its swing alone (never by whether it repeats), and the
+stretches between the two clearest changes are asked before all readings together are.
+
 The boundary between two steps is where activity is least. Whether the period is the step, a
 microbatch or several steps, no counter tells: it is called a period, and taken as the step.
 """
@@ -48,6 +52,13 @@ FIRST_RATIO = 0.85
 SURROGATES = 299
 ENOUGH = 10
 """Surrogates as strong as the readings, after which no more are drawn: p is 0.033 or more then."""
+STRETCH_CELLS = 64
+"""Parts of the readings at whose borders a lead-in may end or a tail begin."""
+MIN_STRETCH_RATIO = 0.25
+"""Share of the readings that a stretch asked by itself has."""
+MIN_CHANGE = 0.2
+"""Likelihood that two changes gain, in nats a reading (twice): log 1.25 is what a level that moves
+by one standard deviation half way gains."""
 MAX_SPAN_S = 7_200
 """Only the last part of the readings is looked at: a step takes seconds to minutes."""
 MAX_GPUS = 64
@@ -83,6 +94,11 @@ class Readings:
     times: Floats
     """s since the first reading of all, ascending."""
     values: Floats
+
+    def between(self, first: float, last: float) -> Readings:
+        """Those from one moment to another, both included."""
+        inside = (self.times >= first) & (self.times <= last)
+        return Readings(self.gpu, self.times[inside], self.values[inside])
 
 
 class Period(NamedTuple):
@@ -239,7 +255,74 @@ def period_row(
         if most:
             return _none(f"{name} was read {most} times and never changed"), nothing
         return _none(f"{name} was sampled, but not at times that can be compared"), nothing
-    moving = [r for r in readings if float(np.std(r.values)) >= MIN_RANGE[counter]]
+    moving = _moving(readings, counter)
+    grid, mean = _together(moving, interval) if moving else (nothing, nothing)
+    for low, high in stretches(mean):
+        first, last = float(grid[low]), float(grid[high - 1])
+        within = [r.between(first, last) for r in moving]
+        cut = [r for r in within if len(r.times) > 1]
+        # Two stretches at most, so together they are asked at the level of one.
+        row, starts = _judged(cut, counter, ceiling, interval, MAX_P_VALUE / 2)
+        if row["verdict"] == "steps":
+            begun = float(grid[0])
+            row["reason"] += (
+                f" from {first - begun:.3g} s to {last - begun:.3g} s of "
+                f"{float(grid[-1]) - begun:.3g} s, around which it is otherwise"
+            )
+            return row, starts
+    return _judged(moving, counter, ceiling, interval, MAX_P_VALUE)
+
+
+def _moving(readings: Sequence[Readings], counter: str) -> list[Readings]:
+    """Those that vary enough to speak of."""
+    import numpy as np
+
+    return [r for r in readings if float(np.std(r.values)) >= MIN_RANGE[counter]]
+
+
+def stretches(series: Floats) -> list[tuple[int, int]]:
+    """The longest parts between the two clearest changes of level or swing, [first, end).
+
+    At most two that vary, each ``MIN_STRETCH_RATIO`` of all or more; none where nothing changes.
+    The changes are where three normal distributions fit the readings best (maximum likelihood), so
+    whether a part repeats has no say in it. What is next to a change is left out.
+    """
+    import numpy as np
+
+    edges = np.unique(np.linspace(0, len(series), STRETCH_CELLS + 1).round().astype(int))
+    if len(edges) <= STRETCH_CELLS or not np.any(series != series[0]):
+        return []
+    ones = np.concatenate([[0.0], np.cumsum(series)])[edges]
+    squares = np.concatenate([[0.0], np.cumsum(series * series)])[edges]
+    lengths = np.maximum(edges[None, :] - edges[:, None], 1)
+    means = (ones[None, :] - ones[:, None]) / lengths
+    # An idle GPU reads the same all along: a floor keeps its likelihood finite.
+    floor = 1e-3 * float(np.var(series))
+    spread = np.maximum((squares[None, :] - squares[:, None]) / lengths - means * means, floor)
+    cost = np.where(edges[None, :] > edges[:, None], lengths * np.log(spread), 0.0)
+    three = cost[0, :, None] + cost + cost[:, -1][None, :]
+    three[np.tril_indices(len(edges), -1)] = np.inf
+    low, high = np.unravel_index(int(three.argmin()), three.shape)
+    if float(cost[0, -1] - three[low, high]) < MIN_CHANGE * len(series):
+        return []
+    last = len(edges) - 1
+    parts = [(0, int(low)), (int(low), int(high)), (int(high), last)]
+    varying = [(a, b) for a, b in parts if b - a > 2 and spread[a, b] > floor]
+    inner = [(a + (a > 0), b - (b < last)) for a, b in varying]
+    kept = [(int(edges[a]), int(edges[b])) for a, b in inner]
+    kept = [(a, b) for a, b in kept if b - a >= MIN_STRETCH_RATIO * len(series)]
+    return sorted(kept, key=lambda p: p[0] - p[1])[:2]
+
+
+def _judged(
+    readings: Sequence[Readings], counter: str, ceiling: float, interval: float, max_p_value: float
+) -> tuple[dict[str, Any], Floats]:
+    """The same of one stretch."""
+    import numpy as np
+
+    nothing = np.zeros(0)
+    name = WORDS[counter]
+    moving = _moving(readings, counter)
     about: dict[str, Any] = {
         "counter": counter,
         "interval_ns": interval * 1e9,
@@ -256,7 +339,7 @@ def period_row(
     shortest = MIN_SAMPLES * interval
     if (
         rhythm_found is None
-        or rhythm_found.p_value > MAX_P_VALUE
+        or rhythm_found.p_value > max_p_value
         or rhythm_found.strength < MIN_STRENGTH
     ):
         why = (

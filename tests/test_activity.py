@@ -290,6 +290,32 @@ def test_counters_that_cannot_show_steps_say_so(tmp_path: Path) -> None:
     assert "sampled every 1 s" in line
 
 
+def test_gpus_that_idle_beside_busy_ones_are_said_with_their_numbers(tmp_path: Path) -> None:
+    """At ten readings a second, behind a warm-up: the loads of all readings, and the period."""
+    fine = np.concatenate([flat(30), activity(1.2, 60)])
+    lines = ["timestamp,index,sm_active,power_w"]
+    busy = sampled(fine, 0.1)[0]
+    for time, value in zip(busy.times.tolist(), busy.values.tolist(), strict=True):
+        lines.append(
+            f"{START_S + time:.3f},0,{max(value, 0.0):.3f},{100 + 600 * max(value, 0):.0f}"
+        )
+        lines.append(f"{START_S + time:.3f},1,0.000,130")
+    (tmp_path / "gpu.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "job.toml").write_text(
+        '[[source]]\npath = "gpu.csv"\ncolumns = { time = "timestamp", gpu = "index", '
+        'sm_active = "sm_active", power = "power_w [W]" }\n'
+    )
+    with tracekit.open([tmp_path]) as run:
+        sentence = run.diagnose().verdict.sentence
+        working, idle = run.query("counter_profile").to_dicts()
+    assert (working["load"], idle["load"]) == ("busy", "idle")
+    assert idle["busy_ratio"] == 0 and idle["mean_power_w"] == pytest.approx(130)
+    assert 0.6 < working["busy_ratio"] < 0.7  # 60 s of 90 s less 5 s at both ends
+    assert working["period_ns"] == pytest.approx(1.2e9, rel=0.02)
+    assert "1 GPU busy (busy in 6" in sentence
+    assert "1 GPU idle (busy in 0 % of readings, 130 W) by SM activity" in sentence
+
+
 def test_the_gpu_that_does_not_wait_is_a_suspect_beside_its_clock(tmp_path: Path) -> None:
     with opened(tmp_path, nccl_log=nccl_log(), dcgm_prom=scrapes(8.0, busiest=3)) as run:
         report = run.diagnose()

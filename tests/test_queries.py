@@ -250,8 +250,8 @@ def _rounded(rows: list[dict[str, object]]) -> list[dict[str, object]]:
 
 TOLD_BY_CASES = frozenset({
     "absent_waits", "allocator_stall", "bubble", "checkpoint_stall", "compile_stall",
-    "delay_matrix", "enqueued_calls", "expert_load", "fabric_path", "failures", "gemm_efficiency",
-    "gpu_counters",
+    "counter_profile", "delay_matrix", "enqueued_calls", "expert_load", "fabric_path", "failures",
+    "gemm_efficiency", "gpu_counters",
     "gpu_events", "gpu_growth", "gpu_series", "gpu_throttle", "hidden_kernels", "input_stall",
     "inspector_calls", "late_steps", "lost_kernels", "microbatch_correlation", "module_summary",
     "nccl_bench", "nccl_nics",

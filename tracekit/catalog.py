@@ -118,6 +118,7 @@ QUERY_FILES: tuple[str, ...] = (
     "counters/port_steps",
     "counters/counter_clocks",
     "counters/activity_steps",
+    "counters/counter_profile",
     "gpu/gpu_counters",
     "gpu/gpu_series",
     "gpu/gpu_throttle",

@@ -22,6 +22,11 @@ CAPTURE_DEVICES = (
 CAPTURE_STEPS = "profile five or more steps after warm-up, with a schedule that marks steps"
 MIN_SHOWN_SHARE = 0.01
 COPIES = "copies and other work"
+LOADS = {
+    "sm_active": "SM activity",
+    "graphics_active": "graphics activity",
+    "gpu_utilisation": "utilisation",
+}
 DIRECTIONS = {
     "HtoD": "from the host to the device",
     "DtoH": "from the device to the host",
@@ -305,7 +310,7 @@ def _counters_alone(
     if readers & set(rules_run):
         sentence = f"Cannot tell what a step costs: {only}, and the rules that could read them"
         what = "nothing above a note" if findings else "no fault"
-        return say("not_enough_data", f"{sentence} found {what}.", CAPTURE_STEPS)
+        return say("not_enough_data", f"{sentence} found {what}.{_loads(facts)}", CAPTURE_STEPS)
     # Levels of ports (gauges) may have been read often: what only grows is what rules wait for.
     counted = [*facts.of("gpu_counters"), *facts.of("port_counters")]
     rows = counted or facts.of("port_levels")
@@ -318,7 +323,7 @@ def _counters_alone(
         )
     return say(
         "not_enough_data",
-        f"Cannot tell: {only}, and none that a rule reads.",
+        f"Cannot tell: {only}, and none that a rule reads.{_loads(facts)}",
         "capture those that rules read: tracekit capture --what nic,dcgm",
     )
 
@@ -329,3 +334,21 @@ def _shown(facts: Facts) -> str:
     if not durs:
         return "which show no steps"
     return f"which show steps of about {seconds(median(durs) / 1e9)} and not what is in them"
+
+
+def _loads(facts: Facts) -> str:
+    """Which GPUs work and which stand by, of a job without traces; never why."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in facts.of("counter_profile"):
+        if row["load"] is not None:
+            groups.setdefault((row["load_counter"], row["load"]), []).append(row)
+    said = [f"{_group(rows)} by {LOADS[by]}" for (by, _), rows in sorted(groups.items())]
+    return f" {'; '.join(said)}." if said else ""
+
+
+def _group(rows: Sequence[Row]) -> str:
+    """``4 GPUs idle (busy in 0 % of readings, 130 W)``: medians over the GPUs."""
+    busy = f"busy in {share(median(r['busy_ratio'] for r in rows))} of readings"
+    watts = [r["mean_power_w"] for r in rows if r["mean_power_w"] is not None]
+    power = f", {median(watts):.0f} W" if watts else ""
+    return f"{plural(len(rows), 'GPU')} {rows[0]['load']} ({busy}{power})"

@@ -18,7 +18,7 @@ import soaks
 from nccl_rules import build, known_facts  # noqa: F401  # fixtures of many files
 from tracekit import answers, catalog
 from tracekit.rules import Facts, JobFacts, Rule, RuleOutcome
-from tracekit.rules.base import UndeclaredQueryError
+from tracekit.rules.facts import UndeclaredQueryError
 from tracekit.store import beside, reader
 
 MS = 1_000_000

@@ -11,7 +11,8 @@ from tracekit import api
 from tracekit.errors import InputError
 from tracekit.job import parse_job
 from tracekit.rules.absent import AbsentThresholds, suspects
-from tracekit.rules.base import MAX_CANDIDATES, Facts, JobFacts
+from tracekit.rules.base import Facts, JobFacts
+from tracekit.rules.facts import MAX_CANDIDATES
 from tracekit.values import MAX_RANKS
 from traces import make_trace
 

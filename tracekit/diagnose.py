@@ -13,7 +13,7 @@ from tracekit.report.build import build_report
 from tracekit.report.config import DiagnoseConfig
 from tracekit.report.model import InputFile, InputIssue, Report
 from tracekit.rules import RULES, Facts, JobFacts, Rule, configured
-from tracekit.rules.base import STEPS_QUERY
+from tracekit.rules.facts import STEPS_QUERY
 from tracekit.rules.thresholds import KernelThresholds
 from tracekit.rules.windows import OVER, WINDOWS
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tracekit.catalog import Query
     from tracekit.job import JobDescription
     from tracekit.kept import Rows
-    from tracekit.rules.base import Replay
+    from tracekit.rules.facts import Replay
 
 LONG_SILENCE_NS = 10**9
 """What is asked "after silence" is asked only where no rank communicates at the end of its capture

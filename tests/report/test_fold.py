@@ -19,7 +19,7 @@ from tracekit.findings import (
 )
 from tracekit.report.fold import fold
 from tracekit.rules import RULES
-from tracekit.rules.base import UNPROVED
+from tracekit.rules.outcome import UNPROVED
 
 
 def finding(rule: str, where: str, severity: Severity, **scope: object) -> Finding:

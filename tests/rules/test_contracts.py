@@ -11,7 +11,8 @@ import pytest
 from tracekit.errors import UsageError
 from tracekit.report.judgement import LIMITS
 from tracekit.rules import NAMES, RULES, configured, explain, rule, topic_of
-from tracekit.rules.base import DOC_HEADINGS, Effect, Facts, Rule
+from tracekit.rules.base import Facts, Rule
+from tracekit.rules.declared import DOC_HEADINGS, Effect
 from tracekit.rules.docs import rules_page
 from tracekit.rules.unbuilt import not_built, unbuilt_rules
 from tracekit.schema import UNIT_SUFFIXES

@@ -22,7 +22,8 @@ from tracekit.diagnose import gather
 from tracekit.errors import QueryError
 from tracekit.findings import Finding, Impact, Scope, Severity, When, confidence_from
 from tracekit.rules import RULES, Facts, JobFacts, Rule, RuleOutcome, rule
-from tracekit.rules.base import UndeclaredQueryError, lacking
+from tracekit.rules.facts import UndeclaredQueryError
+from tracekit.rules.outcome import lacking
 from tracekit.rules.thresholds import Thresholds
 
 RUN = Rule.run

@@ -12,7 +12,8 @@ from typing import Any
 from tracekit.catalog import queries
 from tracekit.report.build import build_report
 from tracekit.rules import Facts, rule
-from tracekit.rules.base import LOST, RuleOutcome
+from tracekit.rules.base import RuleOutcome
+from tracekit.rules.outcome import LOST
 
 MakeJob = Callable[..., Any]
 DEVICE_QUERIES = {q.name for q in queries() if q.is_of_device}

@@ -12,7 +12,7 @@ from port_rules import only as port_only
 from port_rules import port as port_row
 from tracekit.findings import Severity
 from tracekit.rules import rule
-from tracekit.rules.base import UNPROVED
+from tracekit.rules.outcome import UNPROVED
 
 
 def test_loss_costs_the_transfers_that_are_stuck(make_job: MakeJob) -> None:

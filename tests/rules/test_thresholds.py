@@ -51,7 +51,7 @@ UNDECIDED = {
     """,
     "more than half: what most do is usual, and there is no second half": """
         allocator_stall: 2 * len(calls) > len(facts.steps)
-        base: 2 * often > len(steps)
+        facts: 2 * often > len(steps)
         checkpoint_stall: sum((1 for d in delays if d.stalls_ns)) <= len(delays) / 2
         fabric_misconfigured: usual[0][1] * 2 <= len(sizes)
         init_straggler: len(missing) > size // 2
@@ -86,7 +86,7 @@ UNDECIDED = {
 CONSTANTS = {
     "the most that a finding or a report lists": """
         absent.MAX_NAMED excess.MAX_NAME range_names.MAX_WORDS
-        base.MAX_CANDIDATES base.MAX_PLACES base.MAX_READINGS stalls.MAX_PLACES
+        facts.MAX_CANDIDATES facts.MAX_PLACES facts.MAX_READINGS stalls.MAX_PLACES
         html.MAX_INPUTS html.SHOWN_ISSUES html.SHOWN_RECORDS
         ras_hang.MAX_HOSTS data_lines.SHOWN_NOTES history.SHOWN_EPISODES signals.SHOWN_ERRORS
         text.MAX_LINES

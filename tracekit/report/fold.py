@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from tracekit.findings import Finding, Scope, finding_id, severity_of
 from tracekit.rules import ports, rule
-from tracekit.rules.base import UNPROVED
 from tracekit.rules.busiest import is_counters_alone
+from tracekit.rules.outcome import UNPROVED
 
 
 def fold(findings: Sequence[Finding]) -> list[Finding]:

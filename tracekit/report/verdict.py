@@ -10,7 +10,8 @@ from tracekit.report.judgement import LIMITS, Judgement, ReportThresholds, say
 from tracekit.report.unexplained import idle, slow_steps, unequal_waiting
 from tracekit.report.without_steps import larger_rest, largest_of_window, no_steps
 from tracekit.rules import RULES, low_mfu, rule
-from tracekit.rules.base import HIDDEN_CAPTURE, Facts
+from tracekit.rules.base import Facts
+from tracekit.rules.outcome import HIDDEN_CAPTURE
 from tracekit.rules.pipeline import schedule_bubble
 from tracekit.wording import plural, seconds, share
 

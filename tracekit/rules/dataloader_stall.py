@@ -31,9 +31,10 @@ Source
 from __future__ import annotations
 
 from tracekit.findings import Finding
-from tracekit.rules.base import HIDDEN_QUERY, LOST_QUERY, Facts, Rule, RuleOutcome
+from tracekit.rules.base import Facts, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import Excess, ExcessThresholds, where_it_lies
+from tracekit.rules.facts import HIDDEN_QUERY, LOST_QUERY
 from tracekit.rules.lateness import (
     QUERIES,
     LatenessThresholds,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 
 from tracekit.rules import RULES
-from tracekit.rules.base import DOC_HEADINGS, Rule
+from tracekit.rules.base import Rule
+from tracekit.rules.declared import DOC_HEADINGS
 from tracekit.rules.thresholds import Thresholds
 from tracekit.rules.unbuilt import FAMILIES
 

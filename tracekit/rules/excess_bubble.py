@@ -41,7 +41,8 @@ from statistics import fmean
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import pipeline
-from tracekit.rules.base import NO_GPU, SUMMARY_QUERY, Facts, Row, Rule, RuleOutcome
+from tracekit.rules.base import NO_GPU, Facts, Row, Rule, RuleOutcome
+from tracekit.rules.facts import SUMMARY_QUERY
 from tracekit.rules.prices import at_most
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import seconds, share

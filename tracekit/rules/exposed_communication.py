@@ -33,7 +33,8 @@ from itertools import islice
 from statistics import median
 
 from tracekit.findings import Candidates, Evidence, Finding, Severity
-from tracekit.rules.base import MAX_CANDIDATES, NO_STEPS, Facts, Rule, RuleOutcome
+from tracekit.rules.base import NO_STEPS, Facts, Rule, RuleOutcome
+from tracekit.rules.facts import MAX_CANDIDATES
 from tracekit.rules.prices import at_most
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural, safe, seconds, share

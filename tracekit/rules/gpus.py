@@ -19,7 +19,8 @@ from tracekit.findings import (
     severity_of,
 )
 from tracekit.rules import pipeline
-from tracekit.rules.base import Advice, Facts, Row, RuleOutcome
+from tracekit.rules.base import Facts, Row, RuleOutcome
+from tracekit.rules.facts import Advice
 from tracekit.rules.lateness import ReplayThresholds, replayed
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import safe, share, some

@@ -36,7 +36,8 @@ from dataclasses import replace
 
 from tracekit.findings import Candidates, Evidence, Finding, Severity
 from tracekit.rules import nccl_links, port_links, ports
-from tracekit.rules.base import NO_STEPS, Facts, Lends, Row, Rule, RuleOutcome
+from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome
+from tracekit.rules.declared import Lends
 from tracekit.rules.prices import at_most
 from tracekit.rules.sources import agreed
 from tracekit.rules.thresholds import threshold

@@ -29,7 +29,8 @@ from dataclasses import replace
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Lends, Rule, RuleOutcome
+from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.declared import Lends
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import plural, share
 

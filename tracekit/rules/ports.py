@@ -8,7 +8,9 @@ from statistics import fmean, median
 from typing import Unpack
 
 from tracekit.findings import Evidence, Finding, Impact, Instrument, Owner, Price, Scope, Severity
-from tracekit.rules.base import UNPROVED, Advice, Facts, Row
+from tracekit.rules.base import Facts, Row
+from tracekit.rules.facts import Advice
+from tracekit.rules.outcome import UNPROVED
 from tracekit.rules.prices import at_most, by_replay
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import safe, share, some

@@ -36,7 +36,8 @@ from statistics import fmean, median
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import pipeline
-from tracekit.rules.base import SUMMARY_QUERY, Facts, Row, Rule, RuleOutcome
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.facts import SUMMARY_QUERY
 from tracekit.rules.prices import at_most
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import seconds, share

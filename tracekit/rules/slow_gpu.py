@@ -41,9 +41,10 @@ from statistics import median
 from tracekit.findings import Evidence, Finding, Impact, Severity
 from tracekit.rules import busiest as active
 from tracekit.rules import gpus
-from tracekit.rules.base import NO_STEPS, SUMMARY_QUERY, Facts, Row, Rule, RuleOutcome
+from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import WORDS_FOR, ExcessThresholds, where_it_lies
+from tracekit.rules.facts import SUMMARY_QUERY
 from tracekit.rules.lateness import (
     ABSENT_WAITS,
     QUERIES,

@@ -41,9 +41,10 @@ from statistics import median, median_low
 
 from tracekit.findings import Evidence, Finding, Instrument, Price
 from tracekit.rules import pipeline
-from tracekit.rules.base import SUMMARY_QUERY, Facts, Rule, RuleOutcome
+from tracekit.rules.base import Facts, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import ExcessThresholds, where_it_lies
+from tracekit.rules.facts import SUMMARY_QUERY
 from tracekit.rules.prices import PriceThresholds, at_most, by_replay, disagreeing
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import ranks_phrase, seconds, share

@@ -113,7 +113,7 @@ def test_what_the_report_reads_is_asked_whichever_rules_run() -> None:
     asked = {q.name for q in catalog.queries() if q.is_for_report}
     own = strings_of("report/*")
     assert own and own <= asked
-    shared = strings_of("diagnose", *(f"rules/{m}" for m in ("base", "steps", "pipeline")))
+    shared = strings_of("diagnose", *(f"rules/{m}" for m in ("facts", "steps", "pipeline")))
     assert asked <= own | shared | strings_of("rules/low_mfu", "rules/ras_hang")
 
 

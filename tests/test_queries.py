@@ -252,7 +252,8 @@ TOLD_BY_CASES = frozenset({
     "absent_waits", "allocator_stall", "bubble", "checkpoint_stall", "compile_stall",
     "counter_profile", "delay_matrix", "enqueued_calls", "expert_load", "fabric_path", "failures",
     "gemm_efficiency", "gpu_counters",
-    "gpu_events", "gpu_growth", "gpu_series", "gpu_throttle", "hidden_kernels", "input_stall",
+    "gpu_events", "gpu_growth", "gpu_series", "gpu_throttle", "hidden_kernels",
+    "host_pressure", "input_stall",
     "inspector_calls", "late_steps", "lost_kernels", "microbatch_correlation", "module_summary",
     "nccl_bench", "nccl_nics",
     "nccl_rails", "nvtx_gpu_proj_sum", "nvtx_pushpop_sum", "pipeline_heat_map", "port_counters",
@@ -262,6 +263,8 @@ TOLD_BY_CASES = frozenset({
 them. Their cases' rows are put in several orders instead."""
 
 POINTS_IN_TIME = {
+    "worst_start_ns",
+    "worst_end_ns",
     "first_ns",
     "last_ns",
     "start_ns",

@@ -117,6 +117,7 @@ QUERY_FILES: tuple[str, ...] = (
     "counters/network_correlation",
     "counters/port_steps",
     "counters/counter_clocks",
+    "counters/host_pressure",
     "counters/activity_steps",
     "counters/counter_profile",
     "gpu/gpu_counters",

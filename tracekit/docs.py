@@ -178,7 +178,7 @@ def _status(is_proved: bool | None) -> str:
 
 
 def _formats(subject: str) -> str:
-    """The formats of counters of GPUs, or of the network."""
+    """The formats of counters of GPUs, of the network, or of hosts."""
     from tracekit.ingest.counters.formats import FAMILIES
 
     return _markdown_table(
@@ -196,6 +196,7 @@ def counters_page() -> str:
     """docs/counters.md: formats of counters, and what their canonical names mean."""
     from tracekit.ingest.counters.gpu_table import TABLE as GPU_TABLE
     from tracekit.ingest.counters.gpu_words import GPU
+    from tracekit.ingest.counters.host_words import HOST
     from tracekit.ingest.counters.net_table import TABLE as NET_TABLE
     from tracekit.ingest.counters.net_words import NET
 
@@ -208,6 +209,8 @@ def counters_page() -> str:
         "net_formats": _formats("net"),
         "net_parts": ", ".join(NET_TABLE.roles),
         "net_names": _names(NET.values()),
+        "host_formats": _formats("host"),
+        "host_names": _names(HOST.values()),
     }
     for name, what in said.items():
         text = text.replace(f"{{{name}}}", what)

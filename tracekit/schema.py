@@ -870,6 +870,19 @@ _COUNTER_TABLES = (
         *_SAMPLE,
     ),
     _source(
+        "host_sample",
+        "One counter of a machine, or of a control group on it, at one moment.",
+        (*_PLACE_GRAIN, "cgroup", "counter"),
+        _c(
+            "cgroup",
+            "VARCHAR",
+            "Control group, as its path below the mount; null: the whole machine, or not said.",
+            "name",
+        ),
+        _c("interval_ns", "BIGINT", "Time before time_ns that a window is of."),
+        *_SAMPLE,
+    ),
+    _source(
         "log_event",
         "A recognised line of a host or job log (XID, watchdog, error); never the whole line.",
         _PLACE_GRAIN,

@@ -18,7 +18,7 @@ from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
 class Format(NamedTuple):
     """One format."""
 
-    subject: Literal["gpu", "net"]
+    subject: Literal["gpu", "net", "host"]
     """What its counters are of."""
     name: str
     origin: str
@@ -153,6 +153,15 @@ FAMILIES: tuple[Family, ...] = (
     Family("lldp", 1, "lldp", (
         Format("net", "neighbours", "show lldp table, EOS and lldpcli in JSON", False,
                "none needed"),
+    )),
+    Family("sadf", 1, "sadf", (
+        Format("host", "history", "sadf -j", True, "each moment"),
+    )),
+    Family("pressure", 1, "pressure", (
+        Format("host", "pressure stalls", "/proc/pressure/{cpu,io,memory}", True, "time lines"),
+        Format("host", "CPU quota, version 1", "cpu.stat of a cgroup", True, "time lines"),
+        Format("host", "CPU quota and memory limits", "cpu.stat, memory.events of cgroup v2",
+               False, "time lines"),
     )),
     Family("device_csv", 3, "device_table", (
         Format("gpu", "tables of devices", "a column a counter and device", None, "a column"),

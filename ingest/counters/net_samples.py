@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from tracekit.ingest.base import Sink, SourceFile, stated_host, write_columns
 from tracekit.ingest.counters import times
@@ -74,7 +74,7 @@ class NetSamples(Samples):
     """
 
     table = "net_sample"
-    columns = (
+    columns: ClassVar[tuple[str, ...]] = (
         "node", "node_source", "port", "direction", "priority", "queue", "lane", "interval_ns",
         "counter", "original_name", "kind", "unit", "time_source",
     )  # fmt: skip
@@ -139,39 +139,52 @@ class NetSamples(Samples):
         direction: str | None = None,
     ) -> bool:
         """One number; False (and counted) where there is none."""
-        value: float | None = None
-        counted: int | None = None
-        if meaning.kind == "cumulative":
-            counted = integer(printed)
-            if counted is not None:
-                counted = round(counted * meaning.scale)  # exact: the scale of a count is whole
-            if counted is None or not 0 <= counted <= COUNTED_MAX:
-                self._no_number(place, printed)
-                return False
-        else:
-            value = decimal(printed)
-            if value is None:
-                self._no_number(place, printed)
-                return False
-            value *= meaning.scale
+        number = self._number(place, meaning, printed)
+        if number is None:
+            return False
         if port is not None and len(port) > PORT_MAX_LENGTH:
             port = port[:PORT_MAX_LENGTH]
-        self.rows_count += 1
         series = (
             self.node, self.node_source, port, direction or direction_of(meaning.counter),
             priority, queue, lane, self.interval_ns,
             meaning.counter, original, meaning.kind, meaning.unit,
         )  # fmt: skip
+        self._keep(place, series, (self.node, port, meaning.counter, priority, queue, lane), number)
+        return True
+
+    def _number(
+        self, place: int, meaning: Meaning, printed: object
+    ) -> tuple[float | None, int | None] | None:
+        """A printed number in its unit: a gauge's, or a count; None (and counted) for none."""
+        if meaning.kind == "cumulative":
+            counted = integer(printed)
+            if counted is not None:
+                counted = round(counted * meaning.scale)  # exact: the scale of a count is whole
+                if 0 <= counted <= COUNTED_MAX:
+                    return None, counted
+        else:
+            value = decimal(printed)
+            if value is not None:
+                return value * meaning.scale, None
+        self._no_number(place, printed)
+        return None
+
+    def _keep(
+        self,
+        place: int,
+        series: tuple[Any, ...],
+        key: tuple[object, ...],
+        number: tuple[float | None, int | None],
+    ) -> None:
+        """One number of a series, whose time source is still open; a dump has a key once."""
+        self.rows_count += 1
         if self.time_ns is not None:
-            number = self._number_of((*series, "content"))
-            self._put(number, place, self.time_ns, value, counted)
-            return True
-        key = (self.node, port, meaning.counter, priority, queue, lane)
+            self._put(self._number_of((*series, "content")), place, self.time_ns, *number)
+            return
         if key in self._seen:
             self._next_dump()
         self._seen.add(key)
-        self._untimed.append((place, series, value, counted))
-        return True
+        self._untimed.append((place, series, *number))
 
     def where(self, **known: object) -> list[str]:
         """Fields of an event: the machine where it is known, then what is given."""

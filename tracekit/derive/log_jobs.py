@@ -30,7 +30,10 @@ from tracekit.ingest.base import stated_host
 if TYPE_CHECKING:
     from tracekit.derive.stage import Given
 
-READS = ("comm_call", "comm_snapshot", "gpu_sample", "nccl_comm", "nccl_event", "net_sample")
+READS = (
+    "comm_call", "comm_snapshot", "gpu_sample", "host_sample", "nccl_comm", "nccl_event",
+    "net_sample",
+)  # fmt: skip
 """The tables that are asked."""
 
 MAX_HOST_GAP_NS = 86400 * 10**9
@@ -40,7 +43,9 @@ day apart are of different jobs. Of the same hosts they may be two looks at one.
 MAX_JOBS = 256
 """Jobs in one call; more are named and none can be chosen."""
 
-_SAMPLED = ("gpu_sample", "net_sample")
+_NODED = ("gpu_sample", "net_sample", "comm_call", "comm_snapshot", "nccl_comm")
+"""Tables whose rows name machines; the others' stand with their files."""
+_SAMPLED = ("gpu_sample", "host_sample", "net_sample")
 _MEMBER = "source_id, comm_hash, group_rank, group_size, nccl_version, node, pid"
 _DATED = (*_SAMPLED, "comm_call", "comm_snapshot")
 
@@ -153,7 +158,7 @@ def _parts(given: Given, logs: Sequence[Source], benches: set[int]) -> list[_Par
         leader[find(source_id)] = find(first.setdefault(key, source_id))
     parts: dict[int, _Part] = defaultdict(_Part)
     nodes: dict[int, list[str]] = defaultdict(list)
-    for source_id, node in _rows(given, (*_DATED, "nccl_comm"), "source_id, node"):
+    for source_id, node in _rows(given, _NODED, "source_id, node"):
         nodes[source_id] += [node] if node else []
     for source in logs:
         part = parts[find(source.source_id)]

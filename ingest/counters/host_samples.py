@@ -1,0 +1,41 @@
+"""Rows of host_sample."""
+
+from __future__ import annotations
+
+from tracekit.ingest.counters.net_samples import NetSamples
+from tracekit.ingest.counters.vocabulary import Meaning
+
+CGROUP_MAX_LENGTH = 200
+"""Longest path of a control group that is kept."""
+
+
+class HostSamples(NetSamples):
+    """The samples of one file of one machine.
+
+    Numbers, times and dumps are as in those of networks; a control group stands in a port's stead.
+    """
+
+    table = "host_sample"
+    columns = (
+        "cgroup", "interval_ns", "counter", "original_name", "kind", "unit", "time_source",
+    )  # fmt: skip
+
+    def sample(
+        self, place: int, meaning: Meaning, printed: object, *, original: str, cgroup: str | None
+    ) -> bool:
+        """One number; False (and counted) where there is none."""
+        number = self._number(place, meaning, printed)
+        if number is None:
+            return False
+        cgroup = None if cgroup is None else cgroup[:CGROUP_MAX_LENGTH]
+        series = (
+            cgroup, self.interval_ns, meaning.counter, original, meaning.kind, meaning.unit,
+        )  # fmt: skip
+        self._keep(place, series, (cgroup, meaning.counter), number)
+        return True
+
+    def finish(self) -> None:
+        """Write what is left, and say what the file covers and whose it is."""
+        super().finish()
+        if self.node is not None:
+            self._sink.fact(host_name=self.node)

@@ -1,0 +1,122 @@
+"""sysstat's history as ``sadf -j`` prints it: how busy a machine was, and what its tasks lacked."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tracekit.ingest import streams
+from tracekit.ingest.base import Recognition, Sink, SourceFile
+from tracekit.ingest.counters import times
+from tracekit.ingest.counters.documents import documents
+from tracekit.ingest.counters.host_samples import HostSamples
+from tracekit.ingest.counters.host_words import HOST
+from tracekit.ingest.counters.status import Reading
+from tracekit.ingest.counters.vocabulary import Meaning
+
+KIND = "sadf"
+
+_START = re.compile(rb'\s*\{\s*"sysstat"\s*:\s*\{\s*"hosts"\s*:\s*\[')
+_UTC = frozenset({"UTC", "GMT"})
+_PERCENT = 0.01
+_KIB = 1024
+_PLAIN: dict[str, dict[str, Meaning]] = {
+    "queue": {
+        "runq-sz": HOST.meaning("runnable_tasks"),
+        "blocked": HOST.meaning("blocked_tasks"),
+    },
+    "paging": {"majflt": HOST.meaning("major_fault_rate")},
+    "swap-pages": {
+        "pswpin": HOST.meaning("swapped_in_rate"),
+        "pswpout": HOST.meaning("swapped_out_rate"),
+    },
+    "memory": {"avail": HOST.meaning("memory_available", _KIB)},
+}
+_CPU = {
+    key: HOST.meaning(f"cpu_{name}", _PERCENT)
+    for key, name in (
+        ("usr", "user"), ("user", "user"), ("nice", "nice"), ("sys", "system"),
+        ("system", "system"), ("iowait", "iowait"), ("steal", "steal"), ("idle", "idle"),
+    )
+}  # fmt: skip
+"""With -u ALL usr leaves the time of guests out, and with -u user holds it."""
+_PRESSURE = {
+    f"psi-{short}": {
+        f"{extent}_avg": HOST.meaning(f"{name}_pressure_{extent}", _PERCENT)
+        for extent in ("some", "full")
+    }
+    for short, name in (("cpu", "cpu"), ("io", "io"), ("mem", "memory"))
+}
+
+
+def sniff(head: bytes, name: str) -> Recognition | None:
+    """Recognise it by its first keys."""
+    if _START.match(head):
+        return Recognition(KIND, "history of a machine as sadf -j prints it (sysstat)", KIND)
+    return None
+
+
+def read(source: SourceFile, sink: Sink) -> None:
+    """Stream the numbers into host_sample. A place is the number of a moment, from 1."""
+    with source.open() as stream:
+        reading = Reading(sink, stream, "sysstat", "event")
+        samples = HostSamples(sink, source)
+        place = 0
+        for document in documents(stream):
+            if document.problem:
+                reading.bad(document.line, document.problem)
+                continue
+            reading.good()
+            for host in _dicts(_dict(_dict(document.value).get("sysstat")).get("hosts")):
+                samples.of(_text(host.get("nodename")))
+                for moment in _dicts(host.get("statistics")):
+                    place += 1
+                    _moment(moment, place, samples, reading)
+        reading.finish(samples, streams.stream_problem(stream))
+
+
+def _moment(moment: dict[str, Any], place: int, samples: HostSamples, reading: Reading) -> None:
+    stamp = _dict(moment.get("timestamp"))
+    zone = "Z" if stamp.get("utc") == 1 or str(stamp.get("tz")) in _UTC else ""
+    time_ns = times.parse(f"{stamp.get('date')}T{stamp.get('time')}{zone}")
+    if time_ns is None:
+        reading.bad_time(place)
+        return
+    samples.at(time_ns)
+    seconds = stamp.get("interval")
+    samples.interval_ns = None
+    if isinstance(seconds, int) and 0 < seconds <= 86_400:
+        samples.interval_ns = seconds * 10**9
+    for load in _dicts(moment.get("cpu-load")):
+        if load.get("cpu") == "all":
+            _put(load, _CPU, "cpu-load", place, samples)
+    for section, meanings in _PLAIN.items():
+        _put(_dict(moment.get(section)), meanings, section, place, samples)
+    pressure = _dict(moment.get("psi"))
+    for section, meanings in _PRESSURE.items():
+        _put(_dict(pressure.get(section)), meanings, section, place, samples)
+
+
+def _put(
+    section: dict[str, Any],
+    meanings: dict[str, Meaning],
+    name: str,
+    place: int,
+    samples: HostSamples,
+) -> None:
+    for key, meaning in meanings.items():
+        if key in section:
+            original = f"{name}.{key}"
+            samples.sample(place, meaning, section[key], original=original, cgroup=None)
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _dicts(value: object) -> list[dict[str, Any]]:
+    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,235 @@
+-- What the tasks of each host and control group waited for while the job ran, and in which steps.
+--
+-- Pressure: the share of time in which tasks waited for a CPU, for storage or for memory. Quota:
+-- the share of the CPU quota's periods in which it ran out. Shares come from differences of totals;
+-- before the first total, after the last, and without any, a collector's averages count (sadf).
+-- What a reading tells is spread evenly over the time since the one before: steps shorter than
+-- that share one number.
+--
+-- reads: host_sample, run, step, clock, clock_offset
+-- needs: host_sample
+-- grain: attempt, host, own_source_id, cgroup, resource
+-- column: host VARCHAR : Host; null where unknown.
+-- column: own_source_id INTEGER : File whose samples are meant; null where a host is known.
+-- column: cgroup VARCHAR : Control group; null: the whole machine, or not said.
+-- column: resource VARCHAR : cpu, io or memory: pressure; quota: the CPU quota of the group.
+-- column: interval_ns DOUBLE : Median time between readings.
+-- column: covered_ns BIGINT : Time of the job's window that readings cover; without a window (no
+--     trace was given) of all readings.
+-- column: some_ratio DOUBLE : Share of it in which at least one task waited; of quota, share of its
+--     periods in which it ran out. Null where no period began.
+-- column: full_ratio DOUBLE : Share of it in which all tasks waited that were not idle; null where
+--     no reading tells.
+-- column: throttled_ns BIGINT : Time for which the quota held back run queues, of all CPUs
+--     together; null for pressure.
+-- column: worst_ratio DOUBLE : The largest some_ratio between two readings.
+-- column: worst_start_ns BIGINT : Start of that interval.
+-- column: worst_end_ns BIGINT : Its end.
+-- column: step_ratio DOUBLE : some_ratio within the job's steps; null where no step is known, or no
+--     reading covers one.
+-- column: worst_steps BIGINT[] : The eight steps with the largest share, that of the largest first;
+--     none without any wait.
+-- column: worst_step_ratio DOUBLE : some_ratio of the first of them; null where there is none.
+-- column: source_id INTEGER : File of the reading at the end of the worst interval.
+-- column: place BIGINT : Its place in that file.
+-- column: attempt INTEGER : Attempt of the job; null where no trace was given.
+WITH
+    windows AS (
+        SELECT attempt, start_ns, end_ns FROM run
+        UNION ALL
+        SELECT CAST(NULL AS INTEGER), CAST(NULL AS BIGINT), CAST(NULL AS BIGINT)
+        WHERE NOT EXISTS (SELECT 1 FROM run)
+    ),
+    samples AS (
+        SELECT
+            host_sample.host,
+            if(host_sample.host IS NULL, source_id, NULL) AS own_source_id,
+            cgroup,
+            if(
+                starts_with(counter, 'cpu_throttled') OR counter = 'cpu_periods',
+                'quota',
+                split_part(counter, '_', 1)
+            ) AS resource,
+            CASE
+                WHEN counter = 'cpu_periods' THEN 'periods'
+                WHEN counter = 'cpu_throttled_periods' THEN 'some'
+                WHEN counter = 'cpu_throttled_time' THEN 'time'
+                ELSE split_part(counter, '_', 3)
+            END AS extent,
+            hash(
+                host_sample.host, if(host_sample.host IS NULL, source_id, NULL), cgroup, counter
+            ) AS key,
+            source_id, clock_id, place, time_ns, interval_ns, value, counted
+        FROM host_sample
+        LEFT JOIN clock USING (clock_id)
+        WHERE
+            time_ns IS NOT NULL
+            AND (clock.basis = 'epoch' OR NOT EXISTS (SELECT 1 FROM run))
+            AND (
+                counter IN ('cpu_periods', 'cpu_throttled_periods', 'cpu_throttled_time')
+                OR regexp_full_match(counter, '(cpu|io|memory)_pressure_(some|full)(_time)?')
+            )
+    ),
+    named AS (
+        SELECT DISTINCT key, host, own_source_id, cgroup, resource, extent
+        FROM samples
+    ),
+    readings AS (
+        SELECT
+            key, source_id, clock_id, place, time_ns, counted,
+            CAST(NULL AS UBIGINT) AS limit_count
+        FROM samples
+        WHERE counted IS NOT NULL
+    ),
+    counted AS (
+        SELECT
+            named.* EXCLUDE (key),
+            deltas.source_id,
+            deltas.place,
+            deltas.last_time_ns AS start_ns,
+            deltas.time_ns AS end_ns,
+            CAST(deltas.delta_count AS DOUBLE) AS amount
+        FROM counter_deltas('readings') AS deltas
+        JOIN named USING (key)
+        WHERE deltas.delta_count IS NOT NULL AND deltas.time_ns > deltas.last_time_ns
+    ),
+    totalled AS (
+        SELECT
+            host, own_source_id, cgroup, resource, min(start_ns) AS first_ns, max(end_ns) AS last_ns
+        FROM counted
+        GROUP BY host, own_source_id, cgroup, resource
+    ),
+    told AS (
+        SELECT
+            host, own_source_id, cgroup, resource, extent,
+            min((source_id, place))[1] AS source_id,
+            min((source_id, place))[2] AS place,
+            time_ns - interval_ns AS start_ns,
+            time_ns AS end_ns,
+            arg_min(value, (source_id, place)) * interval_ns AS amount
+        FROM samples
+        WHERE
+            value IS NOT NULL
+            AND interval_ns > 0
+            AND NOT EXISTS (
+                SELECT 1 FROM totalled
+                WHERE
+                    totalled.host IS NOT DISTINCT FROM samples.host
+                    AND totalled.own_source_id IS NOT DISTINCT FROM samples.own_source_id
+                    AND totalled.cgroup IS NOT DISTINCT FROM samples.cgroup
+                    AND totalled.resource = samples.resource
+                    AND samples.time_ns > totalled.first_ns
+                    AND samples.time_ns - samples.interval_ns < totalled.last_ns
+            )
+        GROUP BY host, own_source_id, cgroup, resource, extent, time_ns, interval_ns
+    ),
+    spans AS (
+        SELECT
+            host, own_source_id, cgroup, resource, start_ns, end_ns,
+            min((source_id, place)) AS spot,
+            if(
+                resource = 'quota',
+                max(amount) FILTER (extent = 'periods'),
+                CAST(end_ns - start_ns AS DOUBLE)
+            ) AS base,
+            max(amount) FILTER (extent = 'some') AS some_amount,
+            max(amount) FILTER (extent = 'full') AS full_amount,
+            max(amount) FILTER (extent = 'time') AS throttled_ns
+        FROM (FROM counted UNION ALL BY NAME FROM told)
+        GROUP BY host, own_source_id, cgroup, resource, start_ns, end_ns
+    ),
+    placed AS (
+        SELECT
+            attempt, spans.*,
+            (
+                least(spans.end_ns, coalesce(windows.end_ns, spans.end_ns))
+                - greatest(spans.start_ns, coalesce(windows.start_ns, spans.start_ns))
+            ) AS inside_ns
+        FROM spans
+        JOIN windows
+            ON windows.start_ns IS NULL
+            OR (spans.start_ns < windows.end_ns AND spans.end_ns > windows.start_ns)
+    ),
+    step_spans AS (
+        SELECT attempt, step, min(start_ns) AS start_ns, max(start_ns + dur_ns) AS end_ns
+        FROM step
+        GROUP BY attempt, step
+    ),
+    of_steps AS (
+        SELECT
+            placed.attempt, host, own_source_id, cgroup, resource, step_spans.step,
+            sum(some_amount * shared.ns / (placed.end_ns - placed.start_ns)) AS some_amount,
+            sum(base * shared.ns / (placed.end_ns - placed.start_ns)) AS base
+        FROM placed
+        JOIN step_spans
+            ON step_spans.attempt = placed.attempt
+            AND step_spans.start_ns < placed.end_ns
+            AND step_spans.end_ns > placed.start_ns,
+        LATERAL (
+            SELECT
+                least(step_spans.end_ns, placed.end_ns)
+                - greatest(step_spans.start_ns, placed.start_ns) AS ns
+        ) AS shared
+        WHERE some_amount IS NOT NULL
+        GROUP BY ALL
+    ),
+    stepped AS (
+        SELECT
+            attempt, host, own_source_id, cgroup, resource,
+            sum(some_amount) / nullif(sum(base), 0) AS step_ratio,
+            list(step ORDER BY some_amount / base DESC, step) FILTER (some_amount > 0)[:8]
+                AS worst_steps,
+            max(some_amount / base) FILTER (some_amount > 0) AS worst_step_ratio
+        FROM of_steps
+        GROUP BY attempt, host, own_source_id, cgroup, resource
+    ),
+    summed AS (
+        SELECT
+            attempt, host, own_source_id, cgroup, resource,
+            median(end_ns - start_ns) AS interval_ns,
+            CAST(sum(inside_ns) AS BIGINT) AS covered_ns,
+            sum(some_amount * inside_ns / (end_ns - start_ns))
+                / nullif(
+                    sum(base * inside_ns / (end_ns - start_ns)) FILTER (some_amount IS NOT NULL), 0
+                ) AS some_ratio,
+            sum(full_amount * inside_ns / (end_ns - start_ns))
+                / nullif(
+                    sum(base * inside_ns / (end_ns - start_ns)) FILTER (full_amount IS NOT NULL), 0
+                ) AS full_ratio,
+            CAST(round(sum(throttled_ns * inside_ns / (end_ns - start_ns))) AS BIGINT)
+                AS throttled_ns,
+            arg_max(
+                {ratio: some_amount / base, start_ns: start_ns, end_ns: end_ns, spot: spot},
+                (some_amount / base, -start_ns)
+            ) FILTER (base > 0 AND some_amount IS NOT NULL) AS worst
+        FROM placed
+        GROUP BY attempt, host, own_source_id, cgroup, resource
+    )
+SELECT
+    summed.host,
+    summed.own_source_id,
+    summed.cgroup,
+    summed.resource,
+    summed.interval_ns,
+    summed.covered_ns,
+    summed.some_ratio,
+    summed.full_ratio,
+    summed.throttled_ns,
+    summed.worst.ratio AS worst_ratio,
+    summed.worst.start_ns AS worst_start_ns,
+    summed.worst.end_ns AS worst_end_ns,
+    stepped.step_ratio,
+    coalesce(stepped.worst_steps, []) AS worst_steps,
+    stepped.worst_step_ratio,
+    summed.worst.spot[1] AS source_id,
+    summed.worst.spot[2] AS place,
+    summed.attempt
+FROM summed
+LEFT JOIN stepped
+    ON stepped.attempt IS NOT DISTINCT FROM summed.attempt
+    AND stepped.host IS NOT DISTINCT FROM summed.host
+    AND stepped.own_source_id IS NOT DISTINCT FROM summed.own_source_id
+    AND stepped.cgroup IS NOT DISTINCT FROM summed.cgroup
+    AND stepped.resource = summed.resource
+ORDER BY
+    summed.attempt, summed.host, summed.own_source_id, summed.cgroup NULLS FIRST, summed.resource;

@@ -79,9 +79,17 @@ class Launches:
         high = np.searchsorted(self.correlation, wanted, side="right")
         found = known & (high > low)
         rows = np.where(found, low, 0)
-        for i in np.flatnonzero(found & (high - low > 1)):
-            earlier = np.searchsorted(self.start[low[i] : high[i]], before[i], side="right")
-            rows[i] = low[i] + max(int(earlier) - 1, 0)
+        shared = np.flatnonzero(found & (high - low > 1))
+        if len(shared):
+            # All at once by bisection: where correlations repeat, every piece of work is one.
+            first, after, limit = low[shared], high[shared], before[shared]
+            least = first
+            while (is_open := first < after).any():
+                middle = np.where(is_open, (first + after) // 2, least)
+                is_earlier = self.start[middle] <= limit
+                first = np.where(is_open & is_earlier, middle + 1, first)
+                after = np.where(is_open & ~is_earlier, middle, after)
+            rows[shared] = np.maximum(first - 1, least)
         return rows, found
 
 

@@ -82,8 +82,10 @@ def from_numbers(values: Sequence[int | float | None]) -> tuple[Int64s, Bools] |
         if not top < INTEGER_EXACT_US:
             return None
         # A double up there may be whole only because its fraction was rounded away.
-        if any(type(v) is float and abs(v) >= FRACTION_EXACT_US for v in values):
-            return None
+        if float in set(map(type, values)):  # not one by one where all are integers
+            above = np.flatnonzero(np.abs(us) >= FRACTION_EXACT_US).tolist()
+            if any(type(values[i]) is float for i in above):
+                return None
     return from_doubles(us), known
 
 

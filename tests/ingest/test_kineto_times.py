@@ -45,6 +45,9 @@ def test_an_epoch_with_a_fraction_is_not_trusted_to_doubles() -> None:
     assert times.from_numbers([1712867402348256.123]) is None
     assert times.from_numbers([1712867402348256.0]) is None, "the fraction may be rounded away"
     assert times.from_numbers([1712867402348256, 68.0]) is not None
+    assert times.from_numbers([1712867402348256, 0.5, 1712867402348257.0]) is None
+    assert times.from_numbers([1712867402348256, None, -(2.0**43)]) is None
+    assert times.from_numbers([1712867402348256, None, 2.0**43 - 1]) is not None
     assert times.from_numbers([float(2**53)]) is None
     assert times.from_numbers([10**400]) is None
 

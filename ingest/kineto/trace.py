@@ -408,9 +408,10 @@ class TraceReader:
             if self._special(distinct):
                 return False
             comms = self._rows_with(shown, distinct & {"record_param_comms"})
-            for i in comms:
-                start, dur = times.from_doubles(np.array([us[0][i], us[1][i]])).tolist()
-                self._param_comms(group.events[i], int(group.places[i]), start, dur)
+            if comms:
+                start, dur = (times.from_doubles(np.frombuffer(t)[comms]).tolist() for t in us)
+                for i, begin, length in zip(comms, start, dur, strict=True):
+                    self._param_comms(group.events[i], int(group.places[i]), begin, length)
             if len(self._plain_names) >= CACHE_LIMIT:
                 self._plain_names.clear()
             self._plain_names |= distinct - {"record_param_comms"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tracekit.ingest.kineto.model import CommArgs
 from tracekit.ingest.traces import names
@@ -104,6 +104,20 @@ def group_ranks(
         if set(listed) <= set(built):
             return built, True
     return (listed or None), False
+
+
+def key_of_args(args: CommArgs) -> tuple[Any, ...]:
+    """All that makes the metadata of two calls differ, but for the sequence number."""
+    return (
+        args.collective, args.dtype, args.in_elements, args.out_elements, args.group_size,
+        _hashable(args.in_split), _hashable(args.out_split), args.group_name, args.group_id,
+        args.group_description, _hashable(args.group_ranks), args.global_start,
+        args.global_stride, args.rank, args.src_rank, args.dst_rank, args.comms_id, args.is_async,
+    )  # fmt: skip
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def meta_of_args(args: CommArgs, name_op: str | None = None) -> Meta:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +26,18 @@ OPEN_COLUMNS = frozenset(
     ("op", "group_id", "group_name", "group_size", "is_p2p", "message_bytes", "dtype")
 )
 """What is kept of a call that no kernel shows."""
-GroupKey = tuple[str | None, str | None, tuple[int, ...] | None]
-"""Name, description and members, as a call states its group."""
+GroupKey = tuple[str | None, str | None, int | None]
+"""Name, description and number of the members, as a call states its group."""
+
+
+class Members(NamedTuple):
+    """What the list of a group's ranks says."""
+
+    ranks: tuple[int, ...]
+    number: int
+    """Equal for equal lists, in this file."""
+    group_id: str
+    own_rank: int | None
 
 
 class Finisher:
@@ -40,7 +50,11 @@ class Finisher:
         self.problem = problem
         self.header = header.parse(stream.header, stream.tail)
         self.groups_by_name = {g.name: g for g in self.header.groups if g.name is not None}
-        self.seen_groups: dict[tuple[str | None, str | None, str], Meta] = {}
+        self.seen_groups: dict[GroupKey, Meta] = {}
+        self._members: dict[int, Members] = {}
+        """By the identity of the list, which stays while its entry does: the calls of a group share
+        one, and looking up thousands of numbers for every call took longer than all else."""
+        self._numbers: dict[tuple[int, ...], int] = {}
         self.finished: dict[GroupKey, int] = {}
         """By group: when the host had asked for the last call that has a kernel."""
 
@@ -127,7 +141,7 @@ class Finisher:
             meta = self.reader.gpu.metas[code]
             param = self._param(externals[i], where)
             if param is not None:
-                key = _group_key(param.meta)
+                key = self._group_key(param.meta)
                 self.finished[key] = max(param.end, self.finished.get(key, param.end))
             if meta is not None:
                 class_sources[i] = "args"
@@ -184,7 +198,7 @@ class Finisher:
         until = dict(self.finished)
         numbers: set[tuple[GroupKey, bool, int]] = set()
         for param in sorted(self.reader.params, key=lambda p: (p.start, -p.end, p.place)):
-            key = _group_key(param.meta)
+            key = self._group_key(param.meta)
             if param.meta.op in (*collectives.PSEUDO, "unknown") or key not in until:
                 continue
             if param.start < until[key]:
@@ -285,13 +299,27 @@ class Finisher:
             if config is not None and config.ranks and len(config.ranks) == config.size:
                 ranks = config.ranks
         if meta.group_name is not None or meta.ranks:
-            key = (meta.group_name, meta.group_description, str(meta.ranks))
-            self.seen_groups.setdefault(key, meta)
+            self.seen_groups.setdefault(self._group_key(meta), meta)
         if not ranks:
             return None, None, None
-        own_rank = self.header.rank
-        rank = ranks.index(own_rank) if own_rank is not None and own_rank in ranks else None
-        return group_id(ranks), "file", rank
+        members = self._of_ranks(ranks)
+        return members.group_id, "file", members.own_rank
+
+    def _group_key(self, meta: Meta) -> GroupKey:
+        number = None if meta.ranks is None else self._of_ranks(meta.ranks).number
+        return meta.group_name, meta.group_description, number
+
+    def _of_ranks(self, ranks: tuple[int, ...]) -> Members:
+        known = self._members.get(id(ranks))
+        if known is None:
+            own = self.header.rank
+            known = self._members[id(ranks)] = Members(
+                ranks,
+                self._numbers.setdefault(ranks, len(self._numbers)),
+                group_id(ranks),
+                ranks.index(own) if own is not None and own in ranks else None,
+            )
+        return known
 
     def _cuts(self, start: Any, dur: Any) -> dict[str, Any]:
         """Whether work reaches over the profiler's own span; unknown without one."""
@@ -355,8 +383,7 @@ class Finisher:
                 self._group(meta)
         for param in self.reader.params:
             self._group(param.meta)
-        for key in sorted(self.seen_groups, key=str):
-            meta = self.seen_groups[key]
+        for meta in sorted(self.seen_groups.values(), key=_group_order):
             if meta.op in collectives.PSEUDO or not (meta.ranks or meta.group_size):
                 continue
             ident = group_id(meta.ranks) if meta.ranks and meta.is_ranks_complete else None
@@ -509,5 +536,5 @@ def _group_row(*values: Any) -> dict[str, Any]:
     return row
 
 
-def _group_key(meta: Meta) -> GroupKey:
-    return meta.group_name, meta.group_description, meta.ranks
+def _group_order(meta: Meta) -> str:
+    return str((meta.group_name, meta.group_description, str(meta.ranks)))

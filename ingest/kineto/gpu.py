@@ -38,20 +38,6 @@ HostCollective = tuple[int, int, int, int | None, int | None, str, collectives.M
 """place, start, duration, thread, pid, library, metadata."""
 
 
-def _key(args: GpuArgs) -> tuple[Any, ...]:
-    """All that makes the metadata of two calls differ, but for the sequence number."""
-    return (
-        args.collective, args.dtype, args.in_elements, args.out_elements, args.group_size,
-        _hashable(args.in_split), _hashable(args.out_split), args.group_name, args.group_id,
-        args.group_description, _hashable(args.group_ranks), args.global_start,
-        args.global_stride, args.rank, args.src_rank, args.dst_rank, args.comms_id, args.is_async,
-    )  # fmt: skip
-
-
-def _hashable(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
 class GpuNames(Names):
     """Distinct names of device work as numbers, and what each says. One entry a distinct name."""
 
@@ -252,7 +238,7 @@ class GpuRows:
         return rows
 
     def _code(self, args: GpuArgs, name_op: str | None) -> int:
-        key = (*_key(args), name_op)
+        key = (*collectives.key_of_args(args), name_op)
         code = self._codes.get(key)
         if code is None:
             code = self._codes[key] = len(self.metas)

@@ -186,6 +186,8 @@ class TraceReader:
         self._domains = Cache(names.special_domain)
         self._is_launch = Cache(names.is_launch)
         self._plain_names: set[str] = set()
+        self._comm_metas: dict[tuple[Any, ...], collectives.Meta] = {}
+        """By the arguments of record_param_comms: the calls of a loop repeat them."""
         """Names of operators that are known to say nothing but what ran."""
 
     # --- the stream ------------------------------------------------------------------------
@@ -541,7 +543,12 @@ class TraceReader:
         args: CommArgs | None = event.args
         if args is None or args.collective is None:
             return
-        meta = collectives.meta_of_args(args)
+        key = collectives.key_of_args(args)
+        meta = self._comm_metas.get(key)
+        if meta is None:
+            if len(self._comm_metas) >= CACHE_LIMIT:
+                self._comm_metas.clear()
+            meta = self._comm_metas[key] = collectives.meta_of_args(args)
         ident = event.args.external_id
         pid, thread = as_int(event.pid), as_int(event.tid)
         self.params.add(HostComm(pid, thread, start, start + dur, ident, meta, args.seq, place))

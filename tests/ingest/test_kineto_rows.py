@@ -11,8 +11,9 @@ import pytest
 from memory_sink import MemorySink, source_of
 
 from tracekit.ingest import IngestOptions
-from tracekit.ingest.kineto import reader
+from tracekit.ingest.kineto import collectives, reader
 from tracekit.ingest.kineto import trace as kineto_trace
+from tracekit.values import group_id
 
 Event = dict[str, Any]
 BASE = 1735632360000000000
@@ -950,3 +951,31 @@ def test_rows_made_of_many_batches_or_of_few_are_the_same(
     flushed = read(trace(events), chunk=700)
     assert len(flushed.tables["host_op"]) > len(few.tables["host_op"])
     assert sorted(r["place"] for r in flushed.rows("host_op")) == [r["place"] for r in rows_of_host]
+
+
+def test_the_members_of_a_group_are_read_once_and_not_for_each_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At thousands of ranks that took longer than all else."""
+    asked: list[str] = []
+    rebuilt = collectives.group_ranks
+
+    def counted(ranks: Any, *more: Any) -> Any:
+        asked.append(ranks)
+        return rebuilt(ranks, *more)
+
+    monkeypatch.setattr(collectives, "group_ranks", counted)
+    events = []
+    for i in range(12):
+        ranks = ("[4, 6]", "[4, 5]", "[6, 4]")[i % 3]
+        said = comm(**{"Process Group Ranks": ranks, "Group size": 2, "Seq": i})
+        at = 100 * i
+        events += [
+            x("cpu_op", "record_param_comms", at + 5, 10, **said),
+            launch(i + 1, at + 8),
+            kernel(NCCL, at + 20, 2, i + 1),
+        ]
+    sink = read(trace(events))
+    assert len(asked) == 3
+    groups = sink.rows("collective", "group_id")
+    assert groups == [group_id((4, 6)), group_id((4, 5)), group_id((4, 6))] * 4

@@ -6,6 +6,7 @@ import pytest
 
 from tracekit import values
 from tracekit.ingest.kineto import collectives
+from tracekit.ingest.kineto.model import CommArgs
 from tracekit.ingest.traces import names
 
 
@@ -212,3 +213,16 @@ def test_ordinary_names_are_left_alone(name: str) -> None:
 )
 def test_of_a_process_only_its_program_is_kept(name: str | None, kept: str | None) -> None:
     assert names.program(name) == kept
+
+
+@pytest.mark.parametrize("field", sorted(set(CommArgs.__struct_fields__) - {"seq"}))
+def test_calls_with_other_arguments_share_no_metadata(field: str) -> None:
+    """But for its number, nothing that a call says is taken from another call."""
+    plain = CommArgs(collective="allreduce", seq=1)
+    numbered = CommArgs(collective="allreduce", seq=2)
+    other = CommArgs(collective="allreduce", seq=1)
+    setattr(other, field, "7")
+    assert collectives.key_of_args(numbered) == collectives.key_of_args(plain)
+    assert collectives.key_of_args(other) != collectives.key_of_args(plain)
+    listed = CommArgs(group_ranks=[0, 1], in_split=[3], out_split=[4])
+    assert hash(collectives.key_of_args(listed))

@@ -3,9 +3,10 @@
 -- When one rank fails the others lose their peer, wait until a timeout, or are terminated: of all
 -- that ended only the one that ended by itself is the cause. Ranks are named where a log does. A
 -- task that ended after its step was cancelled, without an exception, is left out: the end of the
--- step is why.
+-- step is why. Left out is also an exception behind which the same start of the loop reports two
+-- steps before anything is seen to end: it was caught, since ranks that lost another report one.
 --
--- reads: log_event, job_step
+-- reads: log_event, job_step, logged_step
 -- needs: log_event
 -- grain: launch, rank, source_id, place
 -- column: launch INTEGER : Launch of the job that it ended, from 1; each restart is one.
@@ -30,6 +31,38 @@
 -- column: source_id INTEGER : File.
 -- column: place BIGINT : First line that tells of it.
 WITH
+    marks AS (
+        SELECT
+            source_id,
+            place,
+            code IN ('fatal-signal', 'worker-exit', 'worker-failed', 'task-ended', 'oom-kill')
+                AS is_end,
+            false AS is_step
+        FROM log_event
+        UNION ALL
+        SELECT
+            source_id,
+            place,
+            start_number <> lag(start_number) OVER (PARTITION BY source_id ORDER BY place),
+            true
+        FROM logged_step
+    ),
+    counted AS (
+        SELECT
+            source_id,
+            place,
+            count_if(is_step) OVER before_it AS steps_count,
+            count_if(is_end) OVER before_it AS ends_count
+        FROM marks
+        WINDOW before_it AS (PARTITION BY source_id ORDER BY place)
+    ),
+    -- Places behind which the training went on.
+    survived AS (
+        SELECT source_id, place
+        FROM counted
+        QUALIFY
+            max(steps_count) OVER (PARTITION BY source_id, ends_count) >= steps_count + 2
+    ),
     given AS (
         SELECT
             source_id,
@@ -47,6 +80,10 @@ WITH
                 'oom-kill'
             )
             AND len(fields) = len(list_distinct([split_part(f, '=', 1) FOR f IN fields]))
+            AND (
+                code <> 'python-exception'
+                OR (source_id, place) NOT IN (SELECT (source_id, place) FROM survived)
+            )
     ),
     parsed AS (
         SELECT

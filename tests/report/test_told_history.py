@@ -37,6 +37,28 @@ def test_a_steady_log_alone_is_no_fault(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["huggingface-trainer", "lightning"])
+def test_a_bar_of_whole_seconds_tells_no_median_of_shorter_steps(name: str) -> None:
+    log = HEALTHY.parents[1] / "logs" / f"{name}.log"
+    said = api.open(log).diagnose().document.verdict.sentence
+    assert (
+        "steps, most shorter than its clock can tell, mean " in said
+    )  # no total: it is an epoch's
+
+
+def test_an_exception_behind_which_the_steps_go_on_is_no_failure(tmp_path: Path) -> None:
+    log = log_of(tmp_path / "train.log", [1.0, 1.02] * 50, BEGIN)
+    lines = log.read_text().splitlines()
+    caught = """Traceback (most recent call last):
+  File "/opt/train/metrics.py", line 88, in push
+    post(url)
+requests.exceptions.ConnectionError: no answer""".splitlines()
+    for at, is_failure in ((0, False), (50, False), (99, True), (100, True)):
+        log.write_text("\n".join([*lines[:at], *caught, *lines[at:], ""]))
+        findings = api.open(log).diagnose().document.findings
+        assert [f.rule for f in findings] == ["first-failure"] * is_failure, at
+
+
 def test_a_stall_is_the_verdict_of_a_log_alone(tmp_path: Path) -> None:
     durs = [1.0, 1.02] * 500
     durs[599] = 2400.0

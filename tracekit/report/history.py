@@ -61,12 +61,17 @@ def _counts(row: Row, spent_ns: float, limits: ReportThresholds) -> bool:
 
 def _steps(summary: Row) -> str:
     """``48,000 steps over 2.1 d, median 1.02 s, p99 1.2 s``."""
-    total = summary["total_steps_count"]
-    words = f"{summary['steps_count']:,} steps" + (f" of {total:,}" if total else "")
+    steps, total = summary["steps_count"], summary["total_steps_count"]
+    # Of a bar that begins anew each epoch the total is the epoch's.
+    is_of_job = total is not None and summary["epoch_steps_count"] is None and steps <= total
+    words = f"{steps:,} steps" + (f" of {total:,}" if is_of_job else "")
     if summary["start_ns"] is not None and summary["end_ns"] is not None:
         words += f" over {span((summary['end_ns'] - summary['start_ns']) / 1e9)}"
     if summary["p50_ns"] is None:
         return f"training log: {words}, whose times it does not tell"
+    if not summary["p50_ns"]:  # the least that some clocks tell is a second
+        words += f", most shorter than its clock can tell, mean {seconds(summary['mean_ns'] / 1e9)}"
+        return f"training log: {words}"
     words += f", median {seconds(summary['p50_ns'] / 1e9)}"
     if summary["p99_ns"] is not None:
         words += f", p99 {seconds(summary['p99_ns'] / 1e9)}"

@@ -74,6 +74,25 @@ def test_a_stall_is_the_verdict_of_a_log_alone(tmp_path: Path) -> None:
     assert "RUN" not in told  # the command is about this file
 
 
+def test_a_job_that_is_slower_for_most_of_its_time_says_since_when(tmp_path: Path) -> None:
+    durs = [1.0, 1.02] * 250 + [1.3, 1.32] * 1000
+    log = log_of(tmp_path / "train.log", durs, BEGIN, "Z")
+    assert (
+        api.open(log)
+        .diagnose()
+        .document.verdict.sentence.startswith(
+            "From step 501 on (2025-01-01 00:08:25 UTC) steps take 30 % longer than before "
+            "(1.31 s against 1.01 s)."
+        )
+    )
+
+
+def test_a_job_that_became_faster_for_the_rest_is_told_what_was_slow(tmp_path: Path) -> None:
+    log = log_of(tmp_path / "train.log", [1.3, 1.32] * 250 + [1.0, 1.02] * 1000, BEGIN)
+    told = api.open(log).diagnose().document.verdict.sentence
+    assert told.startswith("Steps 3 to 500 ") and "on steps take" not in told
+
+
 @pytest.mark.parametrize(("share", "kind"), [(0.009, "not_enough_data"), (0.02, "unexplained")])
 def test_what_returns_must_cost_a_share_of_the_job(tmp_path: Path, share: float, kind: str) -> None:
     durs = [1.0, 1.02] * 1000

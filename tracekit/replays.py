@@ -185,7 +185,8 @@ def whatif(
 ) -> WhatIf:
     """Replay an open run by what it holds, and take each cause out of the job's step (see
     ``OpenRun.whatif``)."""
-    ((step_s,),) = con.sql("SELECT avg(dur_ns) / 1e9 FROM job_steps()").fetchall()
+    # Unlike sql, execute puts an end to what the caller has left unfetched.
+    ((step_s,),) = con.execute("SELECT avg(dur_ns) / 1e9 FROM job_steps()").fetchall()
     return _whatif(con, dp, causes).of_job(step_s)
 
 

@@ -48,7 +48,7 @@ ASKED_SOURCES = (
     "macros.py",
     "queries",
     "replays.py",
-    "schema.py",
+    "schema",
     "store",
     "whatif",
 )

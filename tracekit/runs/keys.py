@@ -129,7 +129,7 @@ DERIVE_SOURCES = (
     "ingest/counters/deltas.py",
     "job.py",
     "range_kind.py",
-    "schema.py",
+    "schema",
     "stats.py",
     "store/reader.py",
     "values.py",

@@ -1,0 +1,62 @@
+"""What a training log tells, and the job's progress by it."""
+
+from __future__ import annotations
+
+from tracekit.schema.declare import PLACE, PLACE_GRAIN, col, derived_table, moment, source_table
+
+TABLES = (
+    source_table(
+        "job_step",
+        "A line of a training log that reports a step, as it stands: ranks that print the same "
+        "step, and bars of evaluations, too.",
+        (*PLACE_GRAIN, "format", "epoch", "step", "total_steps_count"),
+        col("format", "VARCHAR", "Program whose line it is, such as megatron; tqdm for its bars."),
+        col("step", "BIGINT", "Number of the step; within the epoch where that is stated."),
+        col("epoch", "BIGINT", "Epoch that step counts in; null where it counts over the job."),
+        col("total_steps_count", "BIGINT", "Steps that the job, or the bar, will have."),
+        moment("time_ns", "When it was printed; null where the line does not say."),
+        col("elapsed_ns", "BIGINT", "Since the bar began, in whole seconds."),
+        col("dur_ns", "BIGINT", "How long a step took, as stated; null where the line does not."),
+        col("is_averaged", "BOOLEAN", "Whether dur_ns is the mean since the line before."),
+        col("samples_count", "BIGINT", "Samples consumed so far."),
+        col("tokens_count", "BIGINT", "Tokens consumed so far."),
+        col("loss", "DOUBLE", "Loss."),
+        col("learning_rate", "DOUBLE", "Learning rate."),
+        col("grad_norm", "DOUBLE", "Norm of the gradients."),
+        col("mfu_ratio", "DOUBLE", "Model FLOP utilisation as the program states it."),
+        col("model_flops_per_s", "DOUBLE", "FLOP/s a GPU as the program states them."),
+        col("tag", "INTEGER", "Rank before the line, as the launcher or the program puts it."),
+    ),
+    derived_table(
+        "logged_step",
+        "The job's history: its logs in order, each reported step once.",
+        ("start_number", "step"),
+        col("start_number", "INTEGER", "Start of the training loop, from 1: each restart is one."),
+        col("step", "BIGINT", "Number of the step over the job."),
+        col("source_id", "INTEGER", "File that reports it."),
+        PLACE,
+        moment(
+            "end_ns", "When it was reported, on the file's clock put right; null without a clock."
+        ),
+        col("steps_count", "BIGINT", "Steps since the line before: what it stands for."),
+        col("dur_ns", "BIGINT", "How long each of them took: as stated, else by the clock."),
+        col("wall_ns", "BIGINT", "From the line before to this one; null without a clock."),
+    ),
+    derived_table(
+        "job_episode",
+        "A stretch of the job's history that is unlike the rest, or a restart.",
+        ("kind", "first_step", "last_step"),
+        col("kind", "VARCHAR", "stall, slow, fast, periodic, drift or restart."),
+        col("first_step", "BIGINT", "First step of it."),
+        col("last_step", "BIGINT", "Last step of it."),
+        moment("start_ns", "When it began; null without a clock."),
+        moment("end_ns", "When it ended; null without a clock."),
+        col("dur_ns", "BIGINT", "How long its steps usually take; null for a restart."),
+        col("usual_ns", "BIGINT", "How long the job's steps usually take."),
+        col("lost_ns", "BIGINT", "How much longer it took than as many usual steps."),
+        col("period_count", "BIGINT", "Steps from one stall to the next, where they are periodic."),
+        col("times_count", "BIGINT", "How often, where periodic."),
+        col("per_day_ratio", "DOUBLE", "Growth of the step in a day, of a drift; may be above 1."),
+        col("repeated_count", "BIGINT", "Steps that a restart did again."),
+    ),
+)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from source_tables import database
 
 from soaks import examples
-from tracekit.derive.hosts import canonical
 from tracekit.derive.infer import group_dimension, infer_job
+from tracekit.derive.placement.hosts import canonical
+from tracekit.derive.placement.sources import natural
 from tracekit.derive.run import derive
-from tracekit.derive.sources import natural
 from tracekit.derive.steps import warmup_count
 from tracekit.errors import AmbiguousInputError
 from tracekit.job import JobDescription, parse_job

@@ -10,7 +10,7 @@ from source_tables import database
 
 import nccl_logs
 from tracekit import api
-from tracekit.derive import log_jobs
+from tracekit.derive.placement import log_jobs
 from tracekit.derive.run import derive
 from tracekit.errors import AmbiguousInputError
 from tracekit.job import JobDescription, parse_job

@@ -11,7 +11,7 @@ from tracekit.correction import Correction, corrected
 from tracekit.derive.calls import Calls
 from tracekit.derive.matching import Matched
 from tracekit.derive.pairs import HOST_SLACK_NS, is_on_host
-from tracekit.derive.sources import Source
+from tracekit.derive.placement.sources import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa

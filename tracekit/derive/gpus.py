@@ -18,13 +18,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tracekit.derive.hosts import canonical
-from tracekit.derive.sources import is_comparable, is_overlapping
+from tracekit.derive.placement.hosts import canonical
+from tracekit.derive.placement.sources import is_comparable, is_overlapping
 
 if TYPE_CHECKING:
     import duckdb
 
-    from tracekit.derive.sources import Source
+    from tracekit.derive.placement.sources import Source
 
 
 @dataclass(eq=False)

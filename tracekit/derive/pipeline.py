@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-    from tracekit.derive.timer_jobs import TimerJob
+    from tracekit.derive.placement.timer_jobs import TimerJob
     from tracekit.job import JobDescription
 
 

@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracekit.derive.hosts import canonical
+from tracekit.derive.placement.hosts import canonical
 
 if TYPE_CHECKING:
     import duckdb
 
-    from tracekit.derive.sources import Source
+    from tracekit.derive.placement.sources import Source
     from tracekit.job import JobDescription
 
 

@@ -15,7 +15,6 @@ from tracekit.derive import (
     counter_clock,
     gpus,
     history,
-    log_jobs,
     periods,
 )
 from tracekit.derive import clocks as clock_offsets
@@ -25,9 +24,10 @@ from tracekit.derive.infer import contradictions
 from tracekit.derive.layout import DIMENSIONS, Kind, coordinates, group_kinds
 from tracekit.derive.matching import Matched, group_table, match, match_table, read_groups
 from tracekit.derive.pipeline import derive_pipeline, fill_coordinates
-from tracekit.derive.placement import Placed, place
+from tracekit.derive.placement import log_jobs
+from tracekit.derive.placement.place import Placed, place
+from tracekit.derive.placement.sources import Source
 from tracekit.derive.readings import Clocks
-from tracekit.derive.sources import Source
 from tracekit.derive.stage import Done, Given, Stage, arrow
 from tracekit.derive.steps import derive_steps
 from tracekit.schema import table

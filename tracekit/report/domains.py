@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from tracekit.derive.hosts import canonical
+from tracekit.derive.placement.hosts import canonical
 from tracekit.findings import Finding, Scope, finding_id
 from tracekit.rules.base import Facts, JobFacts
 from tracekit.wording import runs

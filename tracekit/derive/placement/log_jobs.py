@@ -21,10 +21,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracekit.derive import attempts as at
-from tracekit.derive import timer_jobs
-from tracekit.derive.hosts import canonical
-from tracekit.derive.sources import RANK_KINDS, USABLE, Source
+from tracekit.derive.placement import timer_jobs
+from tracekit.derive.placement.attempts import MAX_JOB_GAP_NS, ambiguous, eras
+from tracekit.derive.placement.hosts import canonical
+from tracekit.derive.placement.sources import RANK_KINDS, USABLE, Source
 from tracekit.ingest.base import stated_host
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _rows(given: Given, tables: Sequence[str], columns: str, where: str = "true"
 
 def _dated(given: Given, logs: Sequence[Source]) -> list[Source]:
     """Files whose rows say when they were; a copied file's own date says nothing."""
-    if not at.eras(logs):
+    if not eras(logs):
         return []
     undated = _rows(given, _SAMPLED, "source_id", "time_source = 'mtime'")
     telling = set(_rows(given, _DATED, "source_id")) - set(undated)
@@ -197,10 +197,10 @@ def _parts(given: Given, logs: Sequence[Source], benches: set[int]) -> list[_Par
 def _date(parts: Sequence[_Part], dated: Sequence[Source]) -> None:
     """Number the times of the parts: by half a year, and by a day where the hosts are others."""
     owner = {id(s): part for part in parts for s in part.sources}
-    for index, era in enumerate(at.eras(dated)):
+    for index, era in enumerate(eras(dated)):
         for source in era:
             owner[id(source)].eras.add(index)
-    days = [{owner[id(s)] for s in day} for day in at.eras(dated, MAX_HOST_GAP_NS)]
+    days = [{owner[id(s)] for s in day} for day in eras(dated, MAX_HOST_GAP_NS)]
     hosts = [set().union(*(part.hosts for part in day)) for day in days]
     for index, day in enumerate(days):
         others = set().union(*(h for i, h in enumerate(hosts) if i != index))
@@ -217,7 +217,7 @@ def _clash(a: _Sign, b: _Sign) -> str | None:
     if _differ(a.versions, b.versions):
         return "NCCL logs name other releases and share no communicator"
     if _differ(a.eras, b.eras):
-        return f"more than {at.MAX_JOB_GAP_NS // (86400 * 10**9)} days lie between them"
+        return f"more than {MAX_JOB_GAP_NS // (86400 * 10**9)} days lie between them"
     if _differ(a.days, b.days):
         return "they are of other hosts, and more than a day lies between them"
     return None
@@ -280,7 +280,7 @@ def _among_themselves(parts: Sequence[_Part], attempt: int | None, notes: list[s
             source.attempt = number
             source.is_left_out = number != attempt
     if attempt is None or not 1 <= attempt <= len(files) <= MAX_JOBS:
-        raise at.ambiguous(why, [[job] for job in files])
+        raise ambiguous(why, [[job] for job in files])
     others = [s for job in files for s in job if s.is_left_out]
     more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
     notes.append(f"{others[0].path}{more} is of another job and left out: {why}")

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from tracekit.derive import attempts as at
-from tracekit.derive.sources import USABLE, Source
+from tracekit.derive.placement.attempts import ambiguous
+from tracekit.derive.placement.sources import USABLE, Source
 
 if TYPE_CHECKING:
     import duckdb
@@ -77,7 +77,7 @@ def choose(
             source.attempt = number
     chosen = [j for j in jobs if j[0].attempt == attempt]
     if not chosen:
-        raise at.ambiguous(
+        raise ambiguous(
             why or "the job description gives them different attempts",
             [[j] for j in sorted(jobs, key=lambda j: j[0].attempt or 0)],
         )

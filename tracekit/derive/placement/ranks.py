@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tracekit.derive.attempts import Group, clusters
-from tracekit.derive.hosts import canonical
 from tracekit.derive.notes import ASSIGNED_WORDS
-from tracekit.derive.sources import RANK_KINDS, Source, is_overlapping
-from tracekit.derive.timebase import apply_times, time_notes
+from tracekit.derive.placement.attempts import Group, clusters
+from tracekit.derive.placement.hosts import canonical
+from tracekit.derive.placement.sources import RANK_KINDS, Source, is_overlapping
+from tracekit.derive.placement.timebase import apply_times, time_notes
 from tracekit.errors import AmbiguousInputError
 
 if TYPE_CHECKING:

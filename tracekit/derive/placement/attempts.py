@@ -15,8 +15,9 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import pairwise
 
-from tracekit.derive.sources import Source, is_comparable, is_overlapping
+from tracekit.derive.placement.sources import Source, is_comparable, is_overlapping
 from tracekit.errors import AmbiguousInputError
+from tracekit.wording import some_ranges
 
 CLOCK_SKEW_NS = 5_000_000_000
 """Windows of different hosts that miss each other by less may be one capture: wall clocks of
@@ -348,23 +349,9 @@ def _describe(members: Group) -> str:
     more = f" and {len(members) - 3} more" if len(members) > 3 else ""
     parts = [
         f"world size {worlds[0]}" if worlds else "world size unknown",
-        f"ranks {spans(ranks)}" if ranks else "no rank known",
+        f"ranks {some_ranges(ranks)}" if ranks else "no rank known",
         f"{len(members)} files" if len(members) > 1 else "1 file",
     ]
     if len(folders) == 1 and len(members) > 1:
         parts.append(f"in {folders[0] or '.'}")
     return f"  --attempt {members[0].attempt}: {', '.join(parts)}: {', '.join(names)}{more}"
-
-
-def spans(numbers: Sequence[int]) -> str:
-    """Sorted numbers as 0-3,7; at most six spans."""
-    runs: list[list[int]] = []
-    for a, b in pairwise([None, *numbers]):
-        if b is None:
-            continue
-        if a is not None and b == a + 1:
-            runs[-1][1] = b
-        else:
-            runs.append([b, b])
-    text = [f"{a}-{b}" if b > a else str(a) for a, b in runs]
-    return ",".join(text[:6]) + (",..." if len(text) > 6 else "")

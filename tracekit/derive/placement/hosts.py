@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING, Any
 
-from tracekit.derive.sources import Source
+from tracekit.derive.placement.sources import Source
 from tracekit.ingest.base import stated_host
 
 if TYPE_CHECKING:

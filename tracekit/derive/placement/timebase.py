@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from tracekit.derive.sources import USABLE, Source
+from tracekit.derive.placement.sources import USABLE, Source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

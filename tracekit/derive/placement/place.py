@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tracekit.derive import attempts as at
-from tracekit.derive import hosts, log_jobs, ranks, timer_jobs
-from tracekit.derive.sources import RANK_KINDS, USABLE, Source, read_sources
+from tracekit.derive.placement import hosts, log_jobs, ranks, timer_jobs
+from tracekit.derive.placement.attempt_rows import run_row
+from tracekit.derive.placement.attempts import (
+    Group,
+    ambiguous,
+    captures,
+    conflict,
+    number_attempts,
+    partition,
+    split_attempts,
+)
+from tracekit.derive.placement.sources import RANK_KINDS, USABLE, Source, read_sources
 from tracekit.derive.stage import Done, Given, arrow
-from tracekit.schema import REGISTRY_VERSION
 from tracekit.values import MAX_RANKS
 
 if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-    from tracekit.derive.timer_jobs import TimerJob
-    from tracekit.job import JobDescription
-
-_ENCODED = {"cuda_runtime": (1000, 10), "hip_runtime": (10_000_000, 100_000)}
-"""Keys whose runtimes state a version as one number, and what its major and minor count."""
-
-_VERSION_KEYS = {
-    "torch": "torch_version",
-    "pytorch": "torch_version",
-    "cuda": "cuda_version",
-    "cuda_runtime": "cuda_version",
-    "rocm": "cuda_version",
-    "hip": "cuda_version",
-    "hip_runtime": "cuda_version",
-    "nccl": "nccl_version",
-    "rccl": "nccl_version",
-    "driver": "driver_version",
-    "framework": "framework",
-}
+    from tracekit.derive.placement.timer_jobs import TimerJob
 
 
 @dataclass(frozen=True)
@@ -80,7 +68,7 @@ def place(given: Given, done: Done) -> Placed:
         used=used,
         context=_context(used),
         timers=timers,
-        run=arrow("run", [_run_row(a, job, notes) for a in attempts]),
+        run=arrow("run", [run_row(a, job, notes) for a in attempts]),
         host=arrow("host", hosts.host_rows(sources)),
         host_alias=arrow("host_alias", aliases),
         clock=arrow("clock", clocks),
@@ -92,9 +80,6 @@ def _context(used: list[Source]) -> pa.Table:
 
     columns = ("source_id", "attempt", "rank", "capture_id", "clock_id")
     return pa.table({c: pa.array([getattr(s, c) for s in used], pa.int32()) for c in columns})
-
-
-# --- which sources count, and where they belong -------------------------------------------------
 
 
 def _not_believed(sources: Iterable[Source]) -> list[str]:
@@ -164,9 +149,9 @@ def _touches(source: Source, window_ns: tuple[int | None, int | None]) -> bool:
     return (end is None or source.start_ns <= end) and (start is None or source.end_ns >= start)
 
 
-def _place(sources: list[Source], attempt: int | None, notes: list[str]) -> list[list[at.Group]]:
+def _place(sources: list[Source], attempt: int | None, notes: list[str]) -> list[list[Group]]:
     """Give the used sources their attempts and captures; returns the attempts."""
-    groups: dict[int | None, at.Group] = defaultdict(list)
+    groups: dict[int | None, Group] = defaultdict(list)
     for source in sources:
         if source.is_used:
             groups[source.forced_attempt].append(source)
@@ -174,27 +159,27 @@ def _place(sources: list[Source], attempt: int | None, notes: list[str]) -> list
             source.attempt = source.forced_attempt
     why: str | None = None
     broken: dict[int, str] = {}
-    placed: list[tuple[int | None, list[list[at.Group]]]] = []
+    placed: list[tuple[int | None, list[list[Group]]]] = []
     for forced, group in sorted(groups.items(), key=lambda g: (g[0] is None, g[0] or 0)):
-        parts = [group] if forced is not None else at.partition(group)
+        parts = [group] if forced is not None else partition(group)
         if len(parts) > 1:
-            why = at.conflict(group)
+            why = conflict(group)
         for part in parts:
-            clash = at.conflict(part, is_given=forced is not None)
+            clash = conflict(part, is_given=forced is not None)
             if clash is not None:
                 broken[part[0].source_id] = clash
                 placed.append((forced, [[part]]))
                 continue
             ranks.assign_missing(part, notes)
-            captures = at.captures(part)
-            placed.append((forced, [captures] if forced else at.split_attempts(captures)))
-    attempts = at.number_attempts(placed)
+            captured = captures(part)
+            placed.append((forced, [captured] if forced else split_attempts(captured)))
+    attempts = number_attempts(placed)
     chosen = attempts if why is None else [a for a in attempts if a[0][0].attempt == attempt]
     if not chosen and why is not None:
-        raise at.ambiguous(why, attempts)
+        raise ambiguous(why, attempts)
     for each in chosen:
         if each[0][0].source_id in broken:
-            raise at.ambiguous(broken[each[0][0].source_id], [each])
+            raise ambiguous(broken[each[0][0].source_id], [each])
     if why is None and len(attempts) > 1:
         notes.append(
             f"{len(attempts)} attempts: between captures ranks became other processes or moved to "
@@ -203,9 +188,6 @@ def _place(sources: list[Source], attempt: int | None, notes: list[str]) -> list
     for source in (s for a in attempts if a not in chosen for c in a for s in c):
         source.is_used, source.is_left_out = False, True
     return chosen
-
-
-# --- ranks and runs -----------------------------------------------------------------------------
 
 
 def _apply_devices(con: duckdb.DuckDBPyConnection, sources: list[Source]) -> None:
@@ -226,79 +208,3 @@ def _apply_devices(con: duckdb.DuckDBPyConnection, sources: list[Source]) -> Non
         ordinals, ids, models = ({d[i] for d in devices} - {None} for i in range(3))
         source.device_id = min(ids, default=None) if len(ordinals) == 1 else None
         source.gpu_model = models.pop() if len(models) == 1 else None
-
-
-def _run_row(
-    captures: list[at.Group],
-    job: JobDescription | None,
-    notes: list[str],
-) -> dict[str, Any]:
-    members = sorted((s for c in captures for s in c), key=lambda s: s.order)
-    world = {s.world_size for s in members if s.world_size is not None}
-    models = {s.gpu_model for s in members}
-    start, end = _extent(members)
-    row: dict[str, Any] = {
-        "attempt": members[0].attempt,
-        "job_name": job.name if job else None,
-        "job_id": job.id if job else None,
-        "start_ns": start,
-        "end_ns": end,
-        "world_size": min(world, default=None),
-        "world_size_source": "file" if world else None,
-        "ranks_count": len({s.rank for s in members}),
-        "gpu_model": models.pop() if len(models) == 1 else None,
-        "registry_version": REGISTRY_VERSION,
-        **_versions(members, notes),
-    }
-    if job is not None and job.world_size is not None:
-        if world and job.world_size not in world:
-            notes.append(
-                f"job description: world_size {job.world_size}, the traces state {min(world)}"
-            )
-        row |= {"world_size": job.world_size, "world_size_source": "job_toml"}
-    if job is not None and job.framework is not None:
-        row["framework"] = job.framework
-    row["signature"] = _signature(row, job)
-    return row
-
-
-def _extent(members: Iterable[Source]) -> tuple[int | None, int | None]:
-    """First start and last end, of windows that share a zero."""
-    timed = [s for s in members if s.start_ns is not None and s.end_ns is not None]
-    epoch = [s for s in timed if s.time_basis == "epoch"]
-    if not epoch and len({s.clock_id for s in timed}) > 1:
-        return None, None
-    chosen = epoch or timed
-    return (
-        min((s.start_ns for s in chosen if s.start_ns is not None), default=None),
-        max((s.end_ns for s in chosen if s.end_ns is not None), default=None),
-    )
-
-
-def _versions(members: Iterable[Source], notes: list[str]) -> dict[str, str | None]:
-    stated: dict[str, set[str]] = defaultdict(set)
-    for source in members:
-        for item in source.versions:
-            key, _, value = item.partition("=")
-            key, value = key.strip().lower().removesuffix("_version"), value.strip()
-            column = _VERSION_KEYS.get(key)
-            if key in _ENCODED and value.isdecimal():
-                major, minor = _ENCODED[key]
-                value = f"{int(value) // major}.{int(value) % major // minor}"
-            if column and value and value.lower() != "unknown":
-                stated[column].add(value)
-    versions: dict[str, str | None] = {}
-    for column, values in sorted(stated.items()):
-        versions[column] = next(iter(values)) if len(values) == 1 else None
-        if len(values) > 1:
-            notes.append(f"the traces disagree on {column}: {', '.join(sorted(values)[:4])}")
-    return versions
-
-
-def _signature(row: dict[str, Any], job: JobDescription | None) -> str:
-    """Hash of what makes two runs comparable: layout, model, batch, size, GPU."""
-    facts: dict[str, object] = {"world_size": row["world_size"], "gpu": row["gpu_model"]}
-    if job is not None:
-        for section in (job.parallelism, job.schedule, job.model, job.batch):
-            facts[type(section).__name__] = repr(section)
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

@@ -465,7 +465,7 @@ def _words(section: object) -> str | None:
     """What a section of a job description states: ``layers 32, hidden 4096``."""
     import msgspec
 
-    assert isinstance(section, msgspec.Struct)  # noqa: S101  # as job.py declares them
+    assert isinstance(section, msgspec.Struct)  # noqa: S101  # as tracekit.job declares them
     stated = [
         f"{field.rstrip('_')} {value}"
         for field in section.__struct_fields__

@@ -127,7 +127,7 @@ DERIVE_SOURCES = (
     "expect/hardware.py",
     "ingest/base.py",
     "ingest/counters/deltas.py",
-    "job.py",
+    "job",
     "range_kind.py",
     "schema",
     "stats.py",

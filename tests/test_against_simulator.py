@@ -6,10 +6,12 @@ its own clock: the files have other clocks.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -24,11 +26,25 @@ from tracekit.simulate import Request, prepare, write
 from tracekit.whatif import parse_remove
 
 STEPS = 4
+Written = Callable[[Request], tuple[Path, Any]]
+"""Writes a job, once for all who ask for it: its folder, and its truth."""
 
 
 def traces(**request: Any) -> Request:
     """A job of which only traces are written."""
     return Request(**{"decoys": (), "nccl": "none", "counters": "none", **request})
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """A job's folder and its truth, once for all tests that ask for it and leave it as it is."""
+
+    @functools.cache
+    def write_once(request: Request) -> tuple[Path, Any]:
+        folder = tmp_path_factory.mktemp("job") / "job"
+        return folder, write(request, folder)
+
+    return write_once
 
 
 def true_bubbles(request: Request) -> dict[tuple[int, int], float]:
@@ -94,14 +110,19 @@ def test_stages_without_a_device_are_balanced_where_the_layout_is(tmp_path: Path
 @pytest.mark.parametrize(
     "layout",
     soak(
-        [*SCHEDULES, *(f"{s}-fsdp" for s in SCHEDULES), "tp2-sp-pp2-m8-fsdp", "ep2-pp2-m4"],
+        [
+            *SCHEDULES,
+            *(f"{SCHEDULES[i]}-fsdp" for i in (1, 2, 4)),
+            "tp2-sp-pp2-m8-fsdp",
+            "ep2-pp2-m4",
+        ],
         fast=["pp4-zbh1-m8-titan"],
     ),
 )
-def test_the_bubble_is_the_simulators(layout: str, tmp_path: Path) -> None:
+def test_the_bubble_is_the_simulators(layout: str, written: Written) -> None:
     request = traces(ranks=8, seed=3, layout=layout, steps_count=2)
-    write(request, tmp_path / "job")
-    with api.open(tmp_path / "job") as run:
+    folder, _ = written(request)
+    with api.open(folder) as run:
         seen = run.query("bubble").group_by("stage", "step").agg(pl.col("bubble_ratio").mean())
     measured = {(r["stage"], r["step"]): r["bubble_ratio"] for r in seen.to_dicts()}
     truth = true_bubbles(request)
@@ -263,14 +284,15 @@ TWINS = [
     ),
 )
 def test_the_replay_without_the_culprit_is_the_twin(
-    fault: str, layout: str, ranks: int, tmp_path: Path
+    fault: str, layout: str, ranks: int, written: Written
 ) -> None:
     """Within 3 % of the step of the same job and seed without the fault."""
-    request = traces(scenario=fault, ranks=ranks, seed=5, layout=layout, steps_count=6)
-    truth: dict[str, Any] = write(request, tmp_path / "job")
+    folder, truth = written(
+        traces(scenario=fault, ranks=ranks, seed=5, layout=layout, steps_count=6)
+    )
     culprits = [r for f in truth["faults"] for r in f["where"]["ranks"]]
     cause = parse_remove("rank=" + ",".join(map(str, culprits)))
-    with api.open(tmp_path / "job") as run:
+    with api.open(folder) as run:
         found = replays.replay_of_calls(run.con).analyse([cause])
         named = run.whatif([cause]).causes[0]
         straggler = run.query("straggler")
@@ -313,23 +335,23 @@ def test_a_slow_link_is_priced_where_others_do_the_same(layout: str, tmp_path: P
     ("fault", "layout"),
     soak(
         [
-            ("slow-gpu", "pp4-m8-megatron"),
-            ("dataloader-stall", "fsdp"),
-            ("gc-pause", "tp2"),
-            ("checkpoint-stall", "ddp"),
-            ("slow-host", "hsdp2"),
+            # Jobs of TWINS, but for the healthy one.
+            ("slow-gpu", "pp4-m8-gpipe"),
+            ("dataloader-stall:0.06", "ddp"),
+            ("gc-pause:0.25", "tp2-fsdp"),
+            ("checkpoint-stall", "zero1"),
+            ("slow-host", "fsdp"),
             ("none", "ep8"),
         ],
         fast=[("none", "ep8")],
     ),
 )
 def test_the_budget_sums_and_the_culprit_is_priced_as_it_cost(
-    fault: str, layout: str, tmp_path: Path
+    fault: str, layout: str, written: Written
 ) -> None:
     """The parts are the median rank's step; the culprit's is what the twin did not take."""
-    request = traces(scenario=fault, ranks=8, seed=5, layout=layout, steps_count=6)
-    truth: dict[str, Any] = write(request, tmp_path / "job")
-    with api.open(tmp_path / "job") as run:
+    folder, truth = written(traces(scenario=fault, ranks=8, seed=5, layout=layout, steps_count=6))
+    with api.open(folder) as run:
         document = run.diagnose().document
         means = run.sql(
             "SELECT rank, mean_ns FROM (SELECT rank, avg(dur_ns) AS mean_ns FROM step"
@@ -343,7 +365,7 @@ def test_the_budget_sums_and_the_culprit_is_priced_as_it_cost(
     if fault in ("none", "slow-host"):  # ranks of a slow host are priced apart
         return
     cause = next(f for f in document.findings if f.id == document.verdict.finding)
-    assert cause.rule == fault
+    assert cause.rule == fault.partition(":")[0]
     measured = truth["measured"]
     lost_s = measured["step_s_with_fault"] - measured["step_s_without_fault"]
     assert cause.impact.s_per_step == pytest.approx(lost_s, rel=0.05)
@@ -408,7 +430,7 @@ SENDS, RING, TOKENS = ("pp", "send"), ("cp", "send"), ("ep", "all_to_all")
             ("hsdp2-ep4-titan", 8, (*SHARDS, TOKENS, ("dp_replicate", "all_reduce"))),
             ("hsdp2-tp2-m2", 8, (*SHARDS, ("tp", "all_reduce"), ("dp_replicate", "all_reduce"))),
             ("cp2-fsdp", 8, (GATHER, SCATTER, RING)),
-            ("pp4-m8-fsdp-titan", 8, (GATHER, SCATTER, SENDS)),
+            ("pp4-m8-1f1b-titan-fsdp", 8, (GATHER, SCATTER, SENDS)),
             ("tp2-cp2-pp2-m4", 8, (REDUCE, RING, SENDS, ("tp", "all_reduce"))),
             ("tp2-sp-pp2-m4-fsdp", 16, (GATHER, SCATTER, *HALVES, SENDS)),
         ],
@@ -416,12 +438,12 @@ SENDS, RING, TOKENS = ("pp", "send"), ("cp", "send"), ("ep", "all_to_all")
     ),
 )
 def test_traffic_is_the_simulators_and_the_layouts(
-    layout: str, ranks: int, kinds: tuple[tuple[str, str], ...], tmp_path: Path
+    layout: str, ranks: int, kinds: tuple[tuple[str, str], ...], written: Written
 ) -> None:
     """Observed bytes are the simulator's, and each family's what the layout needs, within 5 %."""
-    request = traces(ranks=ranks, seed=4, layout=layout, steps_count=STEPS)
-    write(request, tmp_path / "job")
-    with api.open(tmp_path / "job") as run:
+    request = traces(ranks=ranks, seed=3, layout=layout, steps_count=2)
+    folder, _ = written(request)
+    with api.open(folder) as run:
         rows = run.query("traffic").to_dicts()
     seen = sum(r["bytes_per_step"] * r["ranks_count"] / request.ranks for r in rows)
     assert seen == pytest.approx(true_bytes(request), rel=0.001)

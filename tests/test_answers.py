@@ -153,7 +153,14 @@ def test_a_report_is_the_same_whatever_was_made_before(
 @pytest.mark.parametrize(
     "job",
     soak(
-        sorted(p.parent.name for p in RECORDED.glob("*/truth.json")),
+        # A job of each layout.
+        [
+            "ddp-dataloader-stall",
+            "ep-hot-expert",
+            "fsdp-slow-rank",
+            "pp-uneven-stages",
+            "tp-healthy",
+        ],
         fast=["ddp-dataloader-stall"],
     ),
 )

@@ -535,7 +535,7 @@ def test_files_that_nothing_tells_apart_are_named_but_not_mixed() -> None:
         max_size=8,
     ),
 )
-@settings(max_examples=examples(15, 400), deadline=None)
+@settings(max_examples=examples(15, 150), deadline=None)
 def test_every_used_file_has_a_place_of_its_own(files: list[tuple[Any, ...]]) -> None:
     rows, processes = [], []
     for i, (rank, window, basis, host, pid) in enumerate(files):
@@ -940,7 +940,7 @@ def test_the_case_is_what_it_says(expected: dict[str, pa.Table]) -> None:
 
 
 @given(st.integers(-(2**60), 2**60))
-@settings(max_examples=examples(3, 100), deadline=None)
+@settings(max_examples=examples(3, 40), deadline=None)
 def test_adding_a_constant_to_all_times_changes_nothing_else(
     expected: dict[str, pa.Table], by: int
 ) -> None:
@@ -953,7 +953,7 @@ def test_adding_a_constant_to_all_times_changes_nothing_else(
 
 
 @given(st.integers(0, 2**32), st.booleans())
-@settings(max_examples=examples(3, 100), deadline=None)
+@settings(max_examples=examples(3, 40), deadline=None)
 def test_the_order_of_sources_changes_nothing(
     expected: dict[str, pa.Table], seed: int, is_renumbered: bool
 ) -> None:

@@ -56,7 +56,7 @@ def top(report: Report) -> Finding:
 @pytest.mark.parametrize(
     ("counters", "decoys"),
     soak(
-        [("gpu", DECOYS), ("all", DECOYS), ("all", (*DECOYS, "one-gpu-pods"))],
+        [("gpu", DECOYS), ("all", (*DECOYS, "one-gpu-pods"))],
         fast=[("gpu", DECOYS)],
     ),
 )
@@ -75,9 +75,8 @@ def test_a_hot_gpu_is_the_cause_and_the_late_rank_points_to_it(
 
 
 @pytest.mark.slow  # of such jobs with counters of all that is not at fault the first stays
-@pytest.mark.parametrize("counters", ["gpu", "all"])
-def test_a_brake_on_a_host_is_one_cause_of_four_slow_ranks(tmp_path: Path, counters: str) -> None:
-    report = diagnosed(tmp_path, "power-brake", counters=counters)
+def test_a_brake_on_a_host_is_one_cause_of_four_slow_ranks(tmp_path: Path) -> None:
+    report = diagnosed(tmp_path, "power-brake")
     cause = top(report)
     assert cause.rule == "power-brake"
     assert set(cause.scope.ranks) == culprits("power-brake")
@@ -86,11 +85,8 @@ def test_a_brake_on_a_host_is_one_cause_of_four_slow_ranks(tmp_path: Path, count
 
 
 @pytest.mark.slow  # of such jobs with counters of all that is not at fault the first stays
-@pytest.mark.parametrize("counters", ["gpu", "all"])
-def test_a_gpu_that_reports_errors_and_is_slow_is_one_finding(
-    tmp_path: Path, counters: str
-) -> None:
-    report = diagnosed(tmp_path, "gpu-memory-fault", counters=counters)
+def test_a_gpu_that_reports_errors_and_is_slow_is_one_finding(tmp_path: Path) -> None:
+    report = diagnosed(tmp_path, "gpu-memory-fault", counters="gpu")
     cause = top(report)
     assert cause.rule == "gpu-memory-fault"
     assert set(cause.scope.ranks) == culprits("gpu-memory-fault")
@@ -98,11 +94,8 @@ def test_a_gpu_that_reports_errors_and_is_slow_is_one_finding(
 
 
 @pytest.mark.slow  # of such jobs with counters of all that is not at fault the first stays
-@pytest.mark.parametrize("counters", ["net", "all"])
-def test_loss_on_one_port_is_the_cause_of_transfers_that_are_stuck(
-    tmp_path: Path, counters: str
-) -> None:
-    report = diagnosed(tmp_path, "packet-loss", counters=counters)
+def test_loss_on_one_port_is_the_cause_of_transfers_that_are_stuck(tmp_path: Path) -> None:
+    report = diagnosed(tmp_path, "packet-loss", counters="net")
     cause = top(report)
     assert cause.rule == "packet-loss"
     assert set(cause.scope.ranks) == culprits("packet-loss")
@@ -143,7 +136,6 @@ def test_a_healthy_job_with_all_decoys_accuses_nobody(
         ("ecmp-collision", "ddp", "all"),
         ("storage-interference", "fsdp", "all"),
         ("gpu-contention", "ddp", "gpu"),
-        ("gpu-contention", "ddp", "all"),
         ("nic-error", "ddp", "all"),
     ],
 )

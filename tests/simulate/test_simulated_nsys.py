@@ -65,11 +65,9 @@ def judged(folder: Path) -> dict[str, Any]:
     ("scenario", "layout", "finding"),
     soak(
         [
-            ("slow-gpu:1.7", "ddp", "slow-gpu"),
             ("dataloader-stall", "fsdp", "dataloader-stall"),
             ("slow-gpu:1.7", "pp2-m4", "slow-gpu"),
-            ("slow-gpu:1.7", "tp2", "slow-gpu"),
-            ("gc-pause", "ddp", "gc-pause"),
+            ("gc-pause", "tp2", "gc-pause"),
             ("hot-expert", "ep4", "hot-expert"),
             ("none", "ddp", None),
         ],

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tracekit.errors import UsageError
 from tracekit.replays import places, whatif
 from tracekit.rules import Facts, rule
-from tracekit.rules.lateness import observed_price
+from tracekit.rules.lateness.price import observed_price
 from tracekit.whatif import Cause, CauseResult, WhatIf
 from tracekit.wording import some
 

@@ -33,8 +33,8 @@ UNDECIDED = {
         channel_collapse: members[0].size < 2
         hot_expert: len(ranks) < 2
         launch_bound: len(paced) < 2
-        lateness: len(members) < 2
-        lateness: len(rows) < 2
+        search: len(members) < 2
+        search: len(rows) < 2
         nccl_hang: len(did) > 2
         nccl_hang: len(members) < 2
         nccl_links: len(unordered) < 2
@@ -55,8 +55,8 @@ UNDECIDED = {
         checkpoint_stall: sum((1 for d in delays if d.stalls_ns)) <= len(delays) / 2
         fabric_misconfigured: usual[0][1] * 2 <= len(sizes)
         init_straggler: len(missing) > size // 2
-        lateness: 1 < len(slow) <= len(rows) / 2
-        lateness: len(slow) > len(compared) / 2
+        search: 1 < len(slow) <= len(rows) / 2
+        search: len(slow) > len(compared) / 2
         launch_bound: 2 * sum((r.is_beside_comm for r in bound)) > len(bound)
         nccl_facts: 2 * count > counted.total()
         text: 2 * len(of_them) <= document.run.steps_count
@@ -145,7 +145,7 @@ def constants(text: str) -> set[str]:
 
 
 def modules() -> list[Path]:
-    return sorted(path for package in PACKAGES for path in (ROOT / package).glob("*.py"))
+    return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 
 def test_a_number_that_decides_stands_in_no_comparison() -> None:

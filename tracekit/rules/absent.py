@@ -27,7 +27,7 @@ from statistics import median
 from tracekit.findings import Candidates
 from tracekit.rules.base import Facts, Row
 from tracekit.rules.facts import MAX_CANDIDATES
-from tracekit.rules.lateness import scatter
+from tracekit.rules.lateness.search import scatter
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural, ranges
 

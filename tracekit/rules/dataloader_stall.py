@@ -35,18 +35,11 @@ from tracekit.rules.base import Facts, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import Excess, ExcessThresholds, where_it_lies
 from tracekit.rules.facts import HIDDEN_QUERY, LOST_QUERY
-from tracekit.rules.lateness import (
-    QUERIES,
-    LatenessThresholds,
-    LateRank,
-    delay_ns,
-    late_finding,
-    late_ranks,
-    matched_note,
-    price,
-    score_evidence,
-    waiting,
-)
+from tracekit.rules.lateness.late import LateRank, delay_ns
+from tracekit.rules.lateness.limits import QUERIES, LatenessThresholds
+from tracekit.rules.lateness.price import price
+from tracekit.rules.lateness.search import late_ranks
+from tracekit.rules.lateness.telling import late_finding, matched_note, score_evidence, waiting
 from tracekit.rules.stalls import StallSummary, StallText, StallThresholds, evaluate_stalls
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import ranks_phrase, seconds

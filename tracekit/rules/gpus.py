@@ -21,7 +21,8 @@ from tracekit.findings import (
 from tracekit.rules import pipeline
 from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.facts import Advice
-from tracekit.rules.lateness import ReplayThresholds, replayed
+from tracekit.rules.lateness.limits import ReplayThresholds
+from tracekit.rules.lateness.replayed import replayed
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import safe, share, some
 

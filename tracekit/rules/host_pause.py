@@ -38,19 +38,15 @@ from tracekit.findings import Evidence, Finding
 from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import Excess, ExcessThresholds, passing_pauses, where_it_lies
-from tracekit.rules.lateness import (
-    QUERIES,
-    LatenessThresholds,
-    LateRank,
-    beyond_typical,
-    delay_ns,
+from tracekit.rules.lateness.late import LateRank, delay_ns
+from tracekit.rules.lateness.limits import QUERIES, LatenessThresholds
+from tracekit.rules.lateness.price import price
+from tracekit.rules.lateness.replayed import replayed
+from tracekit.rules.lateness.search import beyond_typical, late_ranks, step_delays_ns
+from tracekit.rules.lateness.telling import (
     late_finding,
-    late_ranks,
     matched_note,
-    price,
-    replayed,
     score_evidence,
-    step_delays_ns,
     waiting,
     why_unmatched,
 )

@@ -32,19 +32,12 @@ from statistics import fmean, median
 
 from tracekit.findings import Evidence, Finding, Instrument, Price, Severity
 from tracekit.rules.base import NO_STEPS, NOT_APPLICABLE, Facts, Row, Rule, RuleOutcome
-from tracekit.rules.lateness import (
-    QUERIES,
-    LatenessThresholds,
-    LateRank,
-    late_ranks,
-    matched_note,
-    price,
-    replayed,
-    scatter,
-    score_evidence,
-    step_delays_ns,
-    why_unmatched,
-)
+from tracekit.rules.lateness.late import LateRank
+from tracekit.rules.lateness.limits import QUERIES, LatenessThresholds
+from tracekit.rules.lateness.price import price
+from tracekit.rules.lateness.replayed import replayed
+from tracekit.rules.lateness.search import late_ranks, scatter, step_delays_ns
+from tracekit.rules.lateness.telling import matched_note, score_evidence, why_unmatched
 from tracekit.rules.prices import by_replay
 from tracekit.rules.steps import StepKey
 from tracekit.rules.thresholds import threshold

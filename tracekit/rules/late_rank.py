@@ -39,15 +39,13 @@ from tracekit.rules.absent import AbsentThresholds, as_candidates, next_captures
 from tracekit.rules.base import NO_STEPS, NOT_APPLICABLE, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import WORDS_FOR, ExcessThresholds, where_it_lies
-from tracekit.rules.lateness import (
-    QUERIES,
-    LatenessThresholds,
-    LateRank,
-    delay_ns,
+from tracekit.rules.lateness.late import LateRank, delay_ns
+from tracekit.rules.lateness.limits import QUERIES, LatenessThresholds
+from tracekit.rules.lateness.price import price
+from tracekit.rules.lateness.search import late_ranks
+from tracekit.rules.lateness.telling import (
     late_finding,
-    late_ranks,
     matched_note,
-    price,
     score_evidence,
     waiting,
     why_unmatched,

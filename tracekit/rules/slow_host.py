@@ -44,18 +44,14 @@ from tracekit.findings import Evidence, Finding, Instrument, Severity
 from tracekit.rules.base import NO_STEPS, Facts, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import ExcessThresholds, Nature, where_it_lies
-from tracekit.rules.lateness import (
-    ABSENT_WAITS,
-    QUERIES,
-    LateRank,
-    SlowerThresholds,
+from tracekit.rules.lateness.late import LateRank, delay_ns
+from tracekit.rules.lateness.limits import ABSENT_WAITS, QUERIES, SlowerThresholds
+from tracekit.rules.lateness.price import price
+from tracekit.rules.lateness.search import late_ranks, slower_ranks
+from tracekit.rules.lateness.telling import (
     absent_note,
-    delay_ns,
-    late_ranks,
     matched_note,
-    price,
     score_evidence,
-    slower_ranks,
     step_ratios_of,
     waiting,
     why_unmatched,

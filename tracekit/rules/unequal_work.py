@@ -32,15 +32,13 @@ from tracekit.findings import Finding
 from tracekit.rules.base import NO_STEPS, Facts, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import Excess, ExcessThresholds, where_it_lies
-from tracekit.rules.lateness import (
-    QUERIES,
-    LateRank,
-    SlowerThresholds,
-    delay_ns,
+from tracekit.rules.lateness.late import LateRank, delay_ns
+from tracekit.rules.lateness.limits import QUERIES, SlowerThresholds
+from tracekit.rules.lateness.price import price
+from tracekit.rules.lateness.search import late_ranks
+from tracekit.rules.lateness.telling import (
     late_finding,
-    late_ranks,
     matched_note,
-    price,
     score_evidence,
     waiting,
     why_unmatched,

@@ -1,0 +1,303 @@
+"""Which ranks are late by their own doing: alone, side by side, or slower than twins."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median
+
+from tracekit.rules.base import Facts, Row
+from tracekit.rules.lateness.late import LateRank
+from tracekit.rules.lateness.limits import ABSENT_WAITS, LatenessThresholds, SlowerThresholds
+from tracekit.rules.lateness.replayed import is_credible
+from tracekit.rules.stalls import episode_lengths
+from tracekit.rules.steps import StepKey
+
+
+def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
+    """Ranks that are late by their own doing, persistently and at a cost; the worst first.
+
+    Each has a share of all waiting that noise does not give. Where a rank is far behind, even in
+    few steps, it has most of the waiting and leaves the others little: so those that are found are
+    set aside, and the others are asked for their share of the rest.
+    """
+    steps = facts.steps
+    rows = {int(r["rank"]): r for r in facts.of("straggler")}
+    if len(rows) < 2 or not len(steps) or steps.step_ns <= 0:
+        return []
+    alone_late = _late_alone(facts, limits, rows, ())
+    found = alone_late
+    while found and len(rows) - len(alone_late) >= limits.min_rest_count:
+        found = _late_alone(facts, limits, rows, [late.rank for late in alone_late])
+        alone_late = alone_late + found
+    together = _late_together(facts, limits, rows, alone_late)
+    alone = [late for late in alone_late if late.rank not in {t.rank for t in together}]
+    return sorted(alone + together, key=lambda r: (-r.cost_ns, r.rank))
+
+
+def _late_alone(
+    facts: Facts, limits: LatenessThresholds, rows: Mapping[int, Row], aside: Sequence[int]
+) -> list[LateRank]:
+    """Ranks that are far behind the others, leaving ``aside`` those that are found already.
+
+    What a few ranks share of the rest may be little and chance: beside others that are late, no
+    score may speak against a rank.
+    """
+    steps, delays = facts.steps, step_delays_ns(facts)
+    rest = [r for r in sorted(rows) if r not in aside]
+    shares = {r: float(row["lateness_ratio"] or 0.0) for r, row in rows.items()}
+    rest_share = 1 - sum(shares[r] for r in aside)
+    if rest_share <= 0:
+        return []
+    found = []
+    for rank in rest:
+        row, its_share = rows[rank], shares[rank] / rest_share
+        late, cost_ns = beyond_typical(delays, rank, steps.keys, rest, limits, facts)
+        cost_ratio = cost_ns / steps.step_ns
+        is_late = cost_ratio >= limits.min_cost_ratio and its_share >= _enough(
+            1 / len(rest), limits
+        )
+        is_late = is_late and _is_outlier(delays, rank, steps.keys, rest, limits)
+        if not is_late or not _is_persistent(late, row, facts, limits):
+            continue
+        peer = row["peer_ratio"]
+        what_if = facts.replay.slowdown(rank) if facts.replay is not None else None
+        scores = (
+            True,
+            None if peer is None else float(peer) >= limits.min_peer_ratio,
+            None if what_if is None else what_if >= 1 + limits.min_cost_ratio,
+        )
+        agreed = sum(score is True for score in scores)
+        if agreed == 1 and its_share < limits.min_lone_share_ratio:
+            continue
+        if aside and (False in scores or agreed < limits.min_scores_count):
+            continue
+        found.append(
+            LateRank.of(
+                row,
+                scores,
+                limits,
+                cost_ns=cost_ns,
+                late_keys=late,
+                aside=aside,
+                share_ratio=its_share,
+                slowdown_ratio=what_if,
+            )
+        )
+    return found
+
+
+def _enough(fair: float, limits: LatenessThresholds) -> float:
+    """Share of all waiting that ranks must be behind whose even share is ``fair``."""
+    asked = max(limits.min_share_ratio, limits.min_times_fair_ratio * fair)
+    return min(limits.max_asked_ratio, asked)
+
+
+def _late_together(
+    facts: Facts, limits: LatenessThresholds, rows: Mapping[int, Row], named: Sequence[LateRank]
+) -> list[LateRank]:
+    """Ranks that are equally late, as all of a host are: each comes just before or after another,
+    so that none is far behind, and each by itself seems to delay nobody. Their peers are the ranks
+    that are not late with them.
+
+    Together they must be late by the same limits, and each in its own time and by replay. Nothing
+    is said where calls cannot be replayed: no other measure sees them together; nor where the
+    replay misses most of the delay of ranks that are ``named`` alone. Where ranks send to one
+    another, one that is late has a receiver of its own, which waits for it whoever else is late:
+    there each must have a share of the waiting beyond what noise gives the ranks that are not
+    slow, or it is late because of the one before it.
+    """
+    replay, steps = facts.replay, facts.steps
+    if replay is None:
+        return []
+    slow = _beyond_usual(rows, limits)
+    # Of more than half it cannot be said that they are slow, and not the others fast.
+    if not 1 < len(slow) <= len(rows) / 2:
+        return []
+    slowdowns = {r: replay.slowdown(r) or 0.0 for r in slow}
+    members = sorted(r for r in slow if slowdowns[r] >= 1 + limits.min_cost_ratio)
+    shares = {r: float(row["lateness_ratio"] or 0.0) for r, row in rows.items()}
+    if is_piped(facts):
+        noise = [share for r, share in shares.items() if r not in members]
+        most = median(noise) + limits.min_outlier_mads * scatter(noise)
+        members = [r for r in members if shares[r] > most]
+    joint = sum(shares[r] for r in members)
+    least = _enough(len(members) / len(rows), limits)
+    if len(members) < 2 or joint < least:
+        return []
+    saved_ns = replay.saved_ns(members)
+    if saved_ns is None or saved_ns < limits.min_cost_ratio * steps.step_ns:
+        return []
+    if named:
+        ranks = sorted(late.rank for late in named)
+        alone_ns = replay.saved_ns(ranks)
+        # Where those that are far behind account for most of it, the others are late beside them.
+        if (alone_ns or 0.0) >= limits.max_named_ratio * saved_ns:
+            return []
+        if not is_credible(facts, alone_ns, max(late.cost_ns for late in named), limits):
+            return []
+    late, delays = _keys_together(facts, members, least), step_delays_ns(facts)
+    others = [row for r, row in rows.items() if r not in members]
+    if len(late) < limits.min_together_ratio * len(steps):
+        return []
+    return [
+        LateRank.of(
+            rows[rank],
+            (True, True, True),
+            limits,
+            cost_ns=min(saved_ns, steps.step_ns),
+            late_keys=late,
+            others=others,
+            members=members,
+            share_ratio=shares[rank],
+            joint_share_ratio=joint,
+            own_cost_ns=fmean(delays.get(key, {}).get(rank, 0) for key in steps.keys),
+            slowdown_ratio=slowdowns[rank],
+        )
+        for rank in members
+    ]
+
+
+def is_piped(facts: Facts) -> bool:
+    """Whether ranks send to one another: stages of a pipeline wait for those before and behind."""
+    return any(r["op"] in ("send", "recv", "send_recv") for r in facts.of("comm_summary"))
+
+
+def _beyond_usual(rows: Mapping[int, Row], limits: LatenessThresholds) -> list[int]:
+    """Ranks whose own time over their peers' is beyond what is usual.
+
+    Where half of all are slow, the median of all is half slow too: the faster half says what is
+    usual.
+    """
+    ratios = {r: float(x) for r, row in rows.items() if (x := row["peer_ratio"]) is not None}
+    if not ratios:
+        return []
+    usual = median(sorted(ratios.values())[: (len(ratios) + 1) // 2])
+    return [r for r, ratio in ratios.items() if ratio >= limits.min_peer_ratio * usual]
+
+
+def slower_ranks(facts: Facts, limits: SlowerThresholds) -> list[LateRank]:
+    """Ranks that take longer than their peers, which stand in communication for longer meanwhile.
+
+    For jobs in which no call has all its members, because some left no trace: who enters last is
+    not known there. The cost is the lesser of both differences. Where the traced rank that comes
+    last waits for the absent ones (absent_waits), they are slower still: to mend a traced one would
+    gain nothing, and nobody is named. Where that cannot be estimated, it is no major finding. Not
+    told in a pipeline, whose stages wait for one another.
+    """
+    steps = facts.steps
+    rows = {int(r["rank"]): r for r in facts.of("straggler")}
+    has_whole_calls = any(int(r["matched_count"]) for r in rows.values())
+    compared = [r for r, row in rows.items() if row["peer_ratio"] is not None]
+    if facts.job.left_out_ranks:
+        return []  # all may wait for a rank that the selection leaves out
+    is_few = len(compared) < limits.min_compared_count
+    if not facts.missing_ranks or has_whole_calls or is_piped(facts) or is_few:
+        return []
+    absent = [r["wait_per_step_ns"] for r in facts.of(ABSENT_WAITS) if r["missing_ranks"]]
+    known = [float(ns) for ns in absent if ns is not None]
+    if max(known, default=0.0) >= limits.min_cost_ratio * steps.step_ns:
+        return []
+    means = steps.rank_means
+    slow = [r for r in _beyond_usual(rows, limits) if r in means]
+    others = [r for r in compared if r not in slow and r in means]
+    if not slow or len(slow) > len(compared) / 2 or not others or steps.step_ns <= 0:
+        return []
+    own_ns = {r: p.dur - p.exposed_comm for r, p in means.items()}
+    others_own = median(own_ns[r] for r in others)
+    others_wait = median(means[r].exposed_comm for r in others)
+    costs = {r: min(own_ns[r] - others_own, others_wait - means[r].exposed_comm) for r in slow}
+    least = max(
+        limits.min_cost_ratio * steps.step_ns, limits.min_of_worst_ratio * max(costs.values())
+    )
+    members = [r for r in slow if costs[r] >= least]
+    # Several that take turns share the waiting, and nothing tells in what parts: each cost is then
+    # an upper bound (megatron-tp8 without a file: 223 ms for 153), and not major.
+    is_major = len(members) == 1 and len(known) == len(absent) > 0
+    return [
+        LateRank.of(
+            rows[rank],
+            (True, is_major),
+            limits,
+            cost_ns=costs[rank],
+            late_keys=steps.keys,
+            others=[rows[r] for r in others],
+            members=members,
+            is_matched=False,
+        )
+        for rank in sorted(members, key=lambda r: (-costs[r], r))
+    ]
+
+
+def _keys_together(facts: Facts, members: Sequence[int], least: float) -> list[StepKey]:
+    """Steady steps in which the members together caused at least that share of all own waiting."""
+    ours: dict[StepKey, int] = defaultdict(int)
+    total: dict[StepKey, int] = defaultdict(int)
+    for row in facts.of("late_steps"):
+        key = StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
+        waited = int(row["own_wait_ns"] or 0)
+        total[key] += waited
+        ours[key] += waited if int(row["rank"]) in members else 0
+    return [key for key in facts.steps.keys if total[key] and ours[key] >= least * total[key]]
+
+
+def step_delays_ns(facts: Facts) -> dict[StepKey, dict[int, int]]:
+    """Exposed delay that each rank caused itself, by step."""
+    delays: dict[StepKey, dict[int, int]] = {}
+    for row in facts.of("late_steps"):
+        key = StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
+        delays.setdefault(key, {})[int(row["rank"])] = int(row["exposed_gap_ns"] or 0)
+    return delays
+
+
+def beyond_typical(
+    delays: Mapping[StepKey, Mapping[int, int]],
+    rank: int,
+    keys: Sequence[StepKey],
+    everybody: Sequence[int],
+    limits: LatenessThresholds,
+    facts: Facts,
+) -> tuple[list[StepKey], float]:
+    """Steps in which the rank delays more than the typical other one, and its mean excess."""
+    late: list[StepKey] = []
+    total = 0.0
+    for key in keys:
+        here = delays.get(key, {})
+        others = [here.get(r, 0) for r in everybody if r != rank]
+        excess = min(here.get(rank, 0) - median(others), facts.steps.job_dur_ns(key))
+        total += max(0.0, excess)
+        is_late = excess >= limits.late_step_ratio * facts.steps.step_ns
+        if is_late and excess > limits.min_outlier_mads * scatter(others):
+            late.append(key)
+    return late, total / len(keys)
+
+
+def _is_outlier(
+    delays: Mapping[StepKey, Mapping[int, int]],
+    rank: int,
+    keys: Sequence[StepKey],
+    everybody: Sequence[int],
+    limits: LatenessThresholds,
+) -> bool:
+    """Whether the rank delays more than the scatter of the other ranks would."""
+    totals = {r: sum(delays.get(key, {}).get(r, 0) for key in keys) for r in everybody}
+    others = [ns for r, ns in totals.items() if r != rank]
+    return totals[rank] - median(others) > limits.min_outlier_mads * scatter(others)
+
+
+def scatter(values: Sequence[float]) -> float:
+    """Scaled median absolute deviation."""
+    middle = median(values)
+    return 1.4826 * median(abs(v - middle) for v in values)
+
+
+def _is_persistent(
+    late: Sequence[StepKey], row: Row, facts: Facts, limits: LatenessThresholds
+) -> bool:
+    if not late:
+        return False
+    if len(facts.steps) == 1:
+        return int(row["late_count"]) >= limits.min_late_count
+    if len(late) >= max(limits.min_late_steps_count, limits.persistent_ratio * len(facts.steps)):
+        return True
+    return max(episode_lengths(late, facts.steps.keys)) >= limits.persistent_steps_count

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 import tracekit
 from soaks import soak
 from tracekit.derive.activity import MAX_P_VALUE, Readings, period_row, rhythm, stretches
+from tracekit.store import Selection
 
 Floats = NDArray[np.float64]
 START_S = 1_784_601_666
@@ -335,3 +336,54 @@ def test_one_reading_and_a_reading_that_never_changes_have_reasons_of_their_own(
     assert "was read once" in reason([1.0])
     assert "was read 3 times and never changed" in reason([1.0, 2.0, 3.0])
     assert "not at times" in str(period_row([], "power", 700.0)[0]["reason"])
+
+
+def table_of(tmp_path: Path, name: str, fine: Floats, columns: str, scale: float) -> None:
+    """A collector's CSV: the mean of each tenth of a second, of one device."""
+    lines = [f"timestamp,{columns}"]
+    one = sampled(fine, 0.1)[0]
+    for time, value in zip(one.times.tolist(), one.values.tolist(), strict=True):
+        lines.append(
+            f"{START_S + time:.3f}" + f",{scale * max(value, 0.0):.0f}" * len(columns.split(","))
+        )
+    (tmp_path / name).write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("columns", "counter"),
+    [
+        ("ib0_tx_bytes_s,ib1_tx_bytes_s", "tx_rate"),
+        ("gpu0_nvlink_tx_bytes_s,gpu1_nvlink_tx_bytes_s", "nvlink_tx"),
+    ],
+)
+def test_traffic_shows_the_period_where_no_activity_is_sampled(
+    tmp_path: Path, columns: str, counter: str
+) -> None:
+    """No device's speed is known, so only the mean bounds what a faster rhythm could look like."""
+    table_of(tmp_path, "node0_net.csv", activity(1.3, 90) - 0.35, columns, 20e9)
+    with tracekit.open([tmp_path]) as run:
+        (row,) = run.query("activity_steps").head(1).to_dicts()
+    assert (row["verdict"], row["counter"]) == ("steps", counter)
+    assert row["period_ns"] == pytest.approx(1.3e9, rel=0.02)
+
+
+@pytest.mark.parametrize("step_s", [1.07, 1.23, 1.9])
+def test_traffic_of_steps_too_short_for_the_sampling_is_no_period(step_s: float) -> None:
+    """No link's speed is known: what a faster rhythm may look like is bounded by the mean."""
+    readings = sampled(activity(step_s, spread=0.0) - 0.35, scale=20e9)
+    assert period_row(readings, "tx_rate", float("inf"))[0]["verdict"] == "none"
+
+
+def test_the_period_is_of_what_is_selected(tmp_path: Path) -> None:
+    """Two stages of a job: the selection decides which of them is told, in queries and report."""
+    fine = np.concatenate([activity(1.2, 90), flat(10), activity(2.6, 60)])
+    table_of(tmp_path, "node0.csv", fine, "gpu0_sm_active_pct,gpu1_sm_active_pct", 100)
+    for bounds, period_s in (({"until": START_S + 95}, 1.2), ({"since": START_S + 105}, 2.6)):
+        edges = {f"{k}_ns": v * 10**9 for k, v in bounds.items()}
+        chosen = Selection(since_ns=edges.get("since_ns"), until_ns=edges.get("until_ns"))
+        with tracekit.open([tmp_path], selection=chosen) as run:
+            rows = run.query("activity_steps")
+            profile = run.query("counter_profile")
+        assert set(rows["period_ns"] > 0) == {True}
+        assert rows["period_ns"][0] == pytest.approx(period_s * 1e9, rel=0.02)
+        assert profile["period_ns"][0] == pytest.approx(period_s * 1e9, rel=0.02)

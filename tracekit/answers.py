@@ -33,6 +33,8 @@ NO_PARAMS: Mapping[str, object] = {}
 _ASKS_WHAT_THERE_IS = re.compile(
     r"information_schema|duckdb_|pg_|sqlite_|show|describe|summarize|pragma", re.IGNORECASE
 )
+ACTIVITY = frozenset(("activity_period", "activity_step"))
+ACTIVITY_READS = ("clock", "gpu_sample", "net_sample")
 QUERY_THREADS = 4
 """Queries of a small run that run at a time: more share too little memory."""
 
@@ -43,6 +45,7 @@ class Answers:
     def __init__(self, run: Run | duckdb.DuckDBPyConnection) -> None:
         self._run = run
         self._macros: set[str] = set()
+        self._is_activity_seen = False
 
     def con(self, queries: Iterable[Query] | None = None) -> duckdb.DuckDBPyConnection:
         """The connection with the views and macros of those queries; with all, unless named."""
@@ -51,7 +54,24 @@ class Answers:
         asked = None if queries is None else tuple(queries)
         reads = None if asked is None else [name for query in asked for name in query.reads]
         text = None if asked is None else "\n".join(query.sql for query in asked)
+        self._see_selected_activity(reads)
         return self._with_macros(self._run.prepare(reads), text)
+
+    def _see_selected_activity(self, reads: Collection[str] | None) -> None:
+        """The rhythm of the selected readings instead of all: once, where a query asks for it.
+
+        A run keeps that of all, and only a job without traces has one.
+        """
+        run = self._run
+        assert isinstance(run, Run)  # noqa: S101  # a connection has nothing selected
+        is_asked = reads is None or not ACTIVITY.isdisjoint(reads)
+        if self._is_activity_seen or not is_asked or "activity_period" not in run.tables:
+            return
+        self._is_activity_seen = True
+        if not run.selection.is_empty():
+            from tracekit.derive.activity import selected_tables
+
+            run.put(selected_tables(run.prepare(ACTIVITY_READS)))
 
     def _with_macros(
         self, con: duckdb.DuckDBPyConnection, text: str | None
@@ -72,6 +92,7 @@ class Answers:
         text = text.lower()
         used = macros.used_by(text)
         words = set(re.findall(r"\w+", text)).union(*(macros.macros()[m].reads for m in used))
+        self._see_selected_activity(words)
         con = self._run.prepare([table.name for table in TABLES if table.name in words])
         return self._with_macros(con, text)
 

@@ -44,6 +44,7 @@ ASKED_SOURCES = (
     "answers.py",
     "catalog.py",
     "correction.py",
+    "derive",
     "kept.py",
     "macros.py",
     "queries",

@@ -1,4 +1,4 @@
-"""Steps from GPU counters alone: the period of SM activity or of power, or why there is none.
+"""Steps from counters alone: the period of SM activity, traffic or power, or why there is none.
 
 A training job does the same again and again, and all its GPUs do it together: the mean of their
 standardised readings repeats with the step. The period is the first lag at which the
@@ -10,10 +10,11 @@ What a collector samples too slowly it cannot show. A period needs four samples,
 repetitions. And a faster rhythm that is sampled regularly looks like a slow one (steps of 0.3 s at
 one sample a second seem to last 3 s), so a period counts only where it cannot be such an echo:
 
-- the readings are means over their interval (SM activity, energy) and swing further than the mean
-  of anything faster could: what changes between 0 and R has no Fourier amplitude above 2 R / pi,
-  and a mean over one interval of d leaves sin(pi f d) / (pi f d) of it, which is most at the lowest
-  frequency that could be mistaken, f = 1 / d - 1 / period; or
+- the readings are means over their interval (SM activity, traffic, energy) and swing further than
+  the mean of anything faster could: what changes between 0 and R and is M in the mean has no
+  Fourier amplitude above (2 R / pi) sin(pi M / R), which is 2 M where nobody knows R; and a mean
+  over one interval of d leaves sin(pi f d) / (pi f d) of it, which is most at the lowest frequency
+  that could be mistaken, f = 1 / d - 1 / period; or
 - GPUs that are read at different moments of the interval agree on when the period begins, which
   the echo of a faster one would not.
 
@@ -31,11 +32,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tracekit.correction import Correction
 from tracekit.derive.readings import Clocks, forward
+from tracekit.derive.stage import arrow
+from tracekit.wording import plural
 
 if TYPE_CHECKING:
     import duckdb
     import numpy as np
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
@@ -68,20 +73,44 @@ MIN_COVERED = 0.8
 """Share of the time that readings must cover."""
 FINE = 4
 """Lags in a sample: a period is rarely a whole number of samples."""
-MIN_RANGE = {"sm_active": 0.02, "tensor_active": 0.02, "energy": 5.0, "power": 5.0}
-"""Least standard deviation (ratio, W) to speak of: what does not vary has no period."""
 SPREAD_LIMIT = 0.7
 """Resultant of the moments of sampling from which they count as spread out."""
 AGREE_LIMIT = 0.9
 """Resultant of the GPUs' phases from which they agree."""
-WORDS = {
-    "sm_active": "SM activity",
-    "tensor_active": "tensor activity",
-    "energy": "power (energy counter)",
-    "power": "power",
+MIN_TRAFFIC = 20e6
+"""Least standard deviation of traffic to speak of, bytes/s: a heartbeat or a scrape is less."""
+
+
+class Signal(NamedTuple):
+    """A counter that may show the work's period."""
+
+    name: str
+    least_spread: float
+    """Standard deviation (ratio, W, bytes/s) below which it does not vary."""
+    is_mean: bool = True
+    """Whether a reading is the mean over its interval; power is read at a moment."""
+    is_total: bool = False
+    """Whether it counts up, so that what it grew by is the mean."""
+    scale: float = 1.0
+    """What a unit of the total is of the mean's unit, a second."""
+    is_port: bool = False
+
+
+SIGNALS = {
+    "sm_active": Signal("SM activity", 0.02),
+    "tensor_active": Signal("tensor activity", 0.02),
+    "energy": Signal("power (energy counter)", 5.0, is_total=True, scale=1e-3),
+    "nvlink_tx": Signal("NVLink traffic sent", MIN_TRAFFIC),
+    "nvlink_rx": Signal("NVLink traffic received", MIN_TRAFFIC),
+    "tx_bytes": Signal("network traffic sent", MIN_TRAFFIC, is_total=True, is_port=True),
+    "tx_rate": Signal("network traffic sent", MIN_TRAFFIC, is_port=True),
+    "rx_bytes": Signal("network traffic received", MIN_TRAFFIC, is_total=True, is_port=True),
+    "rx_rate": Signal("network traffic received", MIN_TRAFFIC, is_port=True),
+    "pcie_tx": Signal("PCIe traffic out of GPUs", MIN_TRAFFIC),
+    "pcie_rx": Signal("PCIe traffic into GPUs", MIN_TRAFFIC),
+    "power": Signal("power", 5.0, is_mean=False),
 }
-MEANS = ("sm_active", "tensor_active", "energy")
-"""Counters whose readings are means over their interval; power is read at a moment."""
+"""By canonical name, those first whose period is most surely the work's."""
 ACTIVE = 1.0
 """What a share of activity can swing by."""
 
@@ -117,29 +146,53 @@ def activity_tables(
     Empty where no GPU was sampled.
     """
     tables: dict[str, list[dict[str, Any]]] = {"activity_period": [], "activity_step": []}
-    sampled = {
-        str(name): int(count)
-        for name, count in con.execute(
-            "SELECT counter, count(time_ns) FROM gpu_sample GROUP BY counter"
-        ).fetchall()
-    }
+    sampled = _sampled(con)
     if not sampled:
         return tables
     looked_at: list[dict[str, Any]] = []
-    for counter in (c for c in WORDS if sampled.get(c)):
+    for counter in (c for c in SIGNALS if sampled.get(c)):
         readings, origin_ns = read(con, clocks, counter)
+        if SIGNALS[counter].is_port and not readings:
+            continue  # a switch that was asked once: nobody expects a period of it
         row, starts = period_row(readings, counter, _ceiling(con, counter))
         looked_at.append(row)
         if row["verdict"] == "steps":
             row |= {"steps_count": max(0, len(starts) - 1)}
             tables["activity_step"] = step_rows(starts, row, origin_ns)
             break
+    if not looked_at and not any(c not in SIGNALS or not SIGNALS[c].is_port for c in sampled):
+        return tables
     if not looked_at:
-        looked_at = [_none("no power, energy or SM activity of the GPUs was sampled")]
+        looked_at = [_none("no SM activity, traffic, energy or power was sampled")]
     # One answer a job: the counter that shows steps, else the first that could have.
     chosen = next((r for r in looked_at if r["verdict"] == "steps"), looked_at[0])
     tables["activity_period"] = [chosen | {"attempt": None}]
     return tables
+
+
+def selected_tables(con: duckdb.DuckDBPyConnection) -> dict[str, pa.Table]:
+    """The same of the part of a run that is open: of readings as its views show them."""
+    rows = con.execute(
+        "SELECT source_id, c.host FROM source_context c JOIN clock USING (clock_id) "
+        "WHERE basis = 'epoch'"
+    ).fetchall()
+    # Views have put times right.
+    clocks = Clocks({s: Correction() for s, _ in rows}, dict(rows))
+    return {name: arrow(name, found) for name, found in activity_tables(con, clocks).items()}
+
+
+def _sampled(con: duckdb.DuckDBPyConnection) -> dict[str, int]:
+    """Counters of GPUs, and those of ports that show traffic, by their readings with a time."""
+    rows = con.execute(
+        """
+        SELECT counter, count(time_ns) FROM gpu_sample GROUP BY counter
+        UNION ALL
+        SELECT counter, count(time_ns) FROM net_sample
+        WHERE port IS NOT NULL AND list_contains(?, counter) GROUP BY counter
+        """,
+        [[name for name, signal in SIGNALS.items() if signal.is_port]],
+    ).fetchall()
+    return {str(name): int(count) for name, count in rows}
 
 
 def _none(reason: str, **more: Any) -> dict[str, Any]:
@@ -152,34 +205,48 @@ def _none(reason: str, **more: Any) -> dict[str, Any]:
 # --- readings ------------------------------------------------------------------------------------
 
 
+_GPU_READINGS = """
+SELECT source_id, coalesce(node, '') || ' ' || coalesce(device_id, 'GPU ' || nvml_index) AS device,
+       counter, time_ns, place, coalesce(value, counted) AS value
+FROM gpu_sample
+WHERE coalesce(device_id, CAST(nvml_index AS VARCHAR)) IS NOT NULL
+      AND NOT coalesce(contains(device_id, '/'), false)
+"""
+_PORT_READINGS = """
+SELECT source_id, coalesce(node, '') || ' ' || port AS device, counter, time_ns, place,
+       coalesce(value, counted) AS value
+FROM net_sample
+WHERE port IS NOT NULL AND priority IS NULL AND queue IS NULL AND lane IS NULL
+"""
+
+
 def read(
     con: duckdb.DuckDBPyConnection, clocks: Clocks, counter: str
 ) -> tuple[list[Readings], int]:
     """The readings of the last two hours by GPU, and the moment (epoch ns) that times count from.
 
-    Energy becomes the mean power between two readings, in W, at the middle between them.
+    A counter that counts up becomes its mean rate between two readings (energy: power in W), at
+    the middle between them. Where ports are read, each is one.
     """
     import numpy as np
 
     if not clocks.hosts:
         return [], 0
+    signal = SIGNALS[counter]
+    selected = _PORT_READINGS if signal.is_port else _GPU_READINGS
     ((last,),) = con.execute(
-        "SELECT max(time_ns) FROM gpu_sample WHERE counter = ? AND list_contains(?, source_id)",
+        f"SELECT max(time_ns) FROM ({selected}) "  # noqa: S608  # one of two constants
+        "WHERE counter = ? AND list_contains(?, source_id)",
         [counter, sorted(clocks.hosts)],
     ).fetchall()
     if last is None:
         return [], 0
     rows = con.sql(
-        """
-        SELECT source_id, coalesce(node, '') || ' ' || coalesce(device_id, 'GPU ' || nvml_index)
-                   AS gpu,
-               time_ns, coalesce(value, counted) AS value
-        FROM gpu_sample
+        f"""
+        SELECT source_id, device, time_ns, value FROM ({selected})
         WHERE counter = $counter AND list_contains($sources, source_id) AND time_ns > $since_ns
-              AND coalesce(device_id, CAST(nvml_index AS VARCHAR)) IS NOT NULL
-              AND NOT coalesce(contains(device_id, '/'), false)
         ORDER BY time_ns DESC, source_id, place LIMIT $most
-        """,
+        """,  # noqa: S608  # one of two constants
         params={
             "counter": counter,
             "sources": sorted(clocks.hosts),
@@ -196,7 +263,7 @@ def read(
     values = rows["value"].to_numpy(zero_copy_only=False).astype(float)
     # Two files of unknown machines may each have a GPU 0: names join within a host. There are
     # millions of readings and few names, so a text is made once a name and never once a reading.
-    encoded = rows["gpu"].combine_chunks().dictionary_encode()
+    encoded = rows["device"].combine_chunks().dictionary_encode()
     pairs, which = np.unique(
         sources.astype(np.int64) * len(encoded.dictionary) + encoded.indices.to_numpy(),
         return_inverse=True,
@@ -210,26 +277,28 @@ def read(
         at = np.flatnonzero((codes == code) & (times >= 0))
         at = at[forward(times[at])]
         own_times, own_values = times[at], values[at]
-        if counter == "energy":
-            own_times, own_values = _rates(own_times, own_values)
+        if signal.is_total:
+            own_times, own_values = _rates(own_times, own_values, signal.scale)
         if len(own_times) > 1:
             readings.append(Readings(name, own_times, own_values))
     return readings, origin_ns
 
 
-def _rates(times: Floats, totals_mj: Floats) -> tuple[Floats, Floats]:
-    """Mean power in W between readings of an energy counter; a reset is no interval."""
+def _rates(times: Floats, totals: Floats, scale: float) -> tuple[Floats, Floats]:
+    """Mean growth a second between readings of a counter; a reset is no interval."""
     import numpy as np
 
-    grown, spans = np.diff(totals_mj), np.diff(times)
+    grown, spans = np.diff(totals), np.diff(times)
     good = grown >= 0
-    return (times[1:] - spans / 2)[good], (grown / spans / 1e3)[good]
+    return (times[1:] - spans / 2)[good], (scale * grown / spans)[good]
 
 
 def _ceiling(con: duckdb.DuckDBPyConnection, counter: str) -> float:
-    """What a reading can swing by: 1 for a share, else the highest power that is known."""
-    if counter not in ("energy", "power"):
+    """What a reading can swing by: 1 for a share, the highest power that is known; else no end."""
+    if counter in ("sm_active", "tensor_active"):
         return ACTIVE
+    if counter not in ("energy", "power"):
+        return float("inf")
     ((most,),) = con.execute(
         "SELECT max(value) FROM gpu_sample WHERE counter IN ('power', 'power_limit')"
     ).fetchall()
@@ -246,7 +315,7 @@ def period_row(
     import numpy as np
 
     nothing = np.zeros(0)
-    name = WORDS[counter]
+    name = SIGNALS[counter].name
     interval = _interval_s(readings)
     if interval is None:
         most = max((len(r.times) for r in readings), default=0)
@@ -277,7 +346,7 @@ def _moving(readings: Sequence[Readings], counter: str) -> list[Readings]:
     """Those that vary enough to speak of."""
     import numpy as np
 
-    return [r for r in readings if float(np.std(r.values)) >= MIN_RANGE[counter]]
+    return [r for r in readings if float(np.std(r.values)) >= SIGNALS[counter].least_spread]
 
 
 def stretches(series: Floats) -> list[tuple[int, int]]:
@@ -321,7 +390,7 @@ def _judged(
     import numpy as np
 
     nothing = np.zeros(0)
-    name = WORDS[counter]
+    name = SIGNALS[counter].name
     moving = _moving(readings, counter)
     about: dict[str, Any] = {
         "counter": counter,
@@ -355,7 +424,9 @@ def _judged(
         "strength_ratio": rhythm_found.strength,
         "p_value": rhythm_found.p_value,
     }
-    is_large = counter in MEANS and _is_too_large_for_an_echo(moving, period, interval, ceiling)
+    is_large = SIGNALS[counter].is_mean and _is_too_large_for_an_echo(
+        moving, period, interval, ceiling
+    )
     if not is_large and not _agree_in_phase(moving, period, interval):
         why = (
             f"{name} repeats every {period:.3g} s, but sampled every {interval:.3g} s so do "
@@ -363,7 +434,8 @@ def _judged(
         )
         return _none(why, **about), nothing
     starts = boundaries(mean, rhythm_found.period_s) * interval + float(grid[0])
-    about |= {"verdict": "steps", "reason": f"the period of {name} of {len(moving)} GPUs"}
+    of = plural(len(moving), "port" if SIGNALS[counter].is_port else "GPU")
+    about |= {"verdict": "steps", "reason": f"the period of {name} of {of}"}
     return _none("") | about, starts
 
 
@@ -522,10 +594,17 @@ def _is_too_large_for_an_echo(
     """Whether the usual GPU swings further than the means of anything faster could."""
     import numpy as np
 
-    swings = [2 * abs(_fourier(gpu, period)) for gpu in readings]
     cycles = 1 - interval / period  # of the lowest frequency that looks the same, in an interval
-    most = 2 * ceiling / np.pi * np.sin(np.pi * cycles) / (np.pi * cycles)
-    return float(np.median(swings)) > float(most)
+    left = np.sin(np.pi * cycles) / (np.pi * cycles)
+    beyond = []
+    for gpu in readings:
+        mean = float(gpu.values.mean())
+        # A mean beyond the ceiling is no share or power at all: the bound is at its widest.
+        most = 2 * mean if np.isinf(ceiling) else 2 * ceiling / np.pi
+        if 0 < mean < ceiling / 2 and not np.isinf(ceiling):
+            most *= np.sin(np.pi * mean / ceiling)
+        beyond.append(2 * abs(_fourier(gpu, period)) - most * left)
+    return float(np.median(beyond)) > 0
 
 
 def _fourier(gpu: Readings, period: float) -> complex:

@@ -263,7 +263,7 @@ def find_ports(given: Given, done: Done) -> Ports:
 
 @dataclass(frozen=True)
 class Active:
-    """The rhythm of the GPUs' counters."""
+    """The rhythm of the counters."""
 
     activity_period: pa.Table
     activity_step: pa.Table
@@ -343,9 +343,9 @@ STAGES = (
     Stage(find_ports, reads=("link", "net_sample"), writes=("port",), needs=("net_sample",)),
     Stage(
         find_activity,
-        reads=("gpu_sample",),
+        reads=("gpu_sample", "net_sample"),
         writes=("activity_period", "activity_step"),
-        needs=("gpu_sample",),
+        needs=("gpu_sample", "net_sample"),
     ),
     Stage(
         correlate,

@@ -87,6 +87,16 @@ class Run:
                 con.execute(statement)
         return con
 
+    def put(self, tables: Mapping[str, pa.Table]) -> None:
+        """Let views of derived tables show these rows instead, which are of what is selected."""
+        con, waiting, *_ = self._connected
+        for name, rows in tables.items():
+            waiting.pop(name, None)
+            con.register("put_rows", rows)
+            con.execute(f"DROP VIEW IF EXISTS {name}")
+            con.execute(f"CREATE TABLE {name} AS FROM put_rows")
+            con.unregister("put_rows")
+
     def rows_count(self, table: str) -> int:
         """Rows of a table as stored: of the whole run, whatever is selected."""
         return sum(f.rows_count for f in self.manifest.files if f.table == table)

@@ -13,7 +13,8 @@ _VERBS = (
     "|simulate|cache|rollup|site|lake"
 )
 COMMAND = re.compile(
-    rf"""\b(?:tracekit (?:{_VERBS})|nsys export)\b(?:'[^']*'|"[^"]*"|[^;'"])*?(?=   |;|$)"""
+    rf"""\b(?:tracekit (?:{_VERBS})|nsys export)\b"""
+    r"""(?:\$'(?:[^'\\]|\\.)*'|'[^']*'|"[^"]*"|\$(?!')|[^;'"$])*?(?=   |;|$)"""
 )
 """A command inside a sentence: to its end, three blanks or a semicolon."""
 PLACEHOLDER = re.compile(r"\btracekit (\w+) RUN\b([^;,:()]*?)(?=   |[;,:()]|$)")

@@ -12,12 +12,15 @@ from typing import Any
 
 import polars as pl
 import pytest
+from markdown_it import MarkdownIt
 
 import tracekit
 from tracekit.report import InputFile, Report, build_report
 from tracekit.report.frames import shown
 from tracekit.report.markdown import MAX_ROWS, to_markdown
 from tracekit.report.show import show_finding
+from tracekit.target import Target
+from tracekit.wording import safe, shell_word
 
 MakeJob = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,7 +97,7 @@ def test_a_hostile_name_is_text_in_a_ticket(make_job: MakeJob, name: str) -> Non
     usual = to_markdown(named(make_job, "job"))
     assert text.count("\n") == usual.count("\n")
     assert all(c.isprintable() or c in "\n\u2060" for c in text)
-    bare = re.sub("</?(?:details|summary)>", "", text)
+    bare = re.sub(r"</?(?:details|summary)>|`tracekit [\w ,./-]+`", "", text)
     for mark in ("<", "`", "](", "!["):
         assert bare.count(mark) == bare.count("\\" + mark), mark
     for line, like in zip(text.splitlines(), usual.splitlines(), strict=True):
@@ -102,6 +105,25 @@ def test_a_hostile_name_is_text_in_a_ticket(make_job: MakeJob, name: str) -> Non
         assert cells[0] == cells[1], line
     for call in ("@everyone", "#1 ", "http://", "www.evil"):
         assert call not in text
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, "tracekit show <b>`c``|;   <script>|[a](b)"])
+def test_a_ticket_with_hostile_names_has_the_parts_of_another(make_job: MakeJob, name: str) -> None:
+    """As a renderer of Markdown sees it; names stand in commands too, which are code."""
+    shapes = []
+    for word in (name, "tracekit show `job`;   and more"):
+        report = named(make_job, word)
+        notes = replace(report.notes, target=Target((word,)), next_step=word)
+        text = to_markdown(replace(report, notes=notes))
+        tokens = MarkdownIt("commonmark").enable("table").parse(text)
+        inner = [child for token in tokens for child in token.children or ()]
+        kinds = {t.type for t in inner} - {"text_special"}
+        assert kinds <= {"text", "softbreak", "strong_open", "strong_close", "code_inline"}
+        codes = [t.content for t in inner if t.type == "code_inline"]
+        shown = "tracekit show " + shell_word(word) + " F1"
+        assert safe(shown) in codes or "\n" in word
+        shapes.append(([t.type for t in tokens], len(codes)))
+    assert shapes[0][0] == shapes[1][0]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -139,7 +161,7 @@ def test_a_long_table_is_folded_in_a_ticket(make_job: MakeJob) -> None:
     text = to_markdown(build_report(make_job().facts()))
     count = len(build_report(make_job().facts()).document.not_checked)
     assert count > MAX_ROWS
-    assert f"<details><summary>{count} rules</summary>\n\n| rule | needs | capture |" in text
+    assert f"<details><summary>{count} rules</summary>\n\n| rules | needs | capture |" in text
     assert text.rstrip().endswith("</details>")
 
 

@@ -74,7 +74,9 @@ def test_markdown_says_everything(make_job: MakeJob) -> None:
     assert "**Verdict: culprit.** Rank 1 waits 50.0 ms" in text
     assert "## F1 dataloader-stall/1 (critical, 50.0 ms a step)" in text
     assert "- Explained by: dataloader-stall/1" in text
-    assert "| pfc-storm | NIC or switch counters | tracekit capture --what nic |" in text
+    needs = "NIC or switch counters | `tracekit capture --what nic` |"
+    assert any("pfc-storm" in line and line.endswith(needs) for line in text.splitlines())
+    assert "- `tracekit explain dataloader-stall`\n" in text
 
 
 def test_markdown_of_a_foreign_name_is_text_only(make_job: MakeJob) -> None:

@@ -21,14 +21,15 @@ from tracekit.report.model import Document, InputFile, Report
 from tracekit.report.text import (
     amount_words,
     bench_words,
-    by_traces,
     cost_words,
+    more_commands,
     part_words,
     price_words,
     scope_words,
     sum_words,
     sure_words,
     title_words,
+    unchecked_by_need,
 )
 from tracekit.target import COMMAND
 from tracekit.version import __version__
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
 MAX_INPUTS = 2_000
 """Files that the page lists: those with something to say come first."""
 SHOWN_ISSUES = 12
-NO_TRACE = "traces of the job: none was given"
-CAPTURE_TRACES = "tracekit capture --what profiler"
 SHOWN_RECORDS = 3
 _VERDICT_WORDS = {"inherent": "nothing to fix"}
 """Kinds of verdicts whose name says nothing to a reader."""
@@ -89,7 +88,7 @@ def to_html(report: Report, drawings: Drawings = (), tables: Tables = ()) -> str
         ],
         finding_rows=[_finding_row(f, labels) for f in document.findings],
         sections=_sections(parts),
-        not_checked=_not_checked(document),
+        not_checked=[(", ".join(rules), *rest) for rules, *rest in unchecked_by_need(document)],
         not_drawn=[
             *((c.title, f"needs {c.needs}") for c, figure in shown if figure is None),
             *((about.title, part.why) for about, part in parts if isinstance(part, NotDrawn)),
@@ -171,16 +170,32 @@ def _told(columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[int]:
 
 def _prose(text: str) -> Markup:
     """A sentence of ours with what stands in backticks, or is a command, as code."""
+    from markupsafe import Markup
+
+    parts, end = [], 0
+    for found in COMMAND.finditer(text):
+        parts += [_words(text[end : found.start()]), _code(found[0])]
+        end = found.end()
+    return Markup("").join([*parts, _words(text[end:])])
+
+
+def _words(text: str) -> Markup:
+    """Words without a command."""
     from markupsafe import Markup, escape
 
-    marked = COMMAND.sub(lambda found: f"`{found[0]}`", text) if "`" not in text else text
-    parts = str(_visible(marked)).split("`")
+    parts = text.split("`")
     if len(parts) % 2 == 0:  # a lone backtick, from somebody's name
-        parts = [str(_visible(text))]
+        parts = [text]
     return Markup("").join(
-        Markup("<code>{}</code>").format(part) if i % 2 else escape(tied(part, "\xa0"))
+        _code(part) if i % 2 else escape(tied(str(_visible(part)), "\xa0"))
         for i, part in enumerate(parts)
     )
+
+
+def _code(text: str) -> Markup:
+    from markupsafe import Markup
+
+    return Markup("<code>{}</code>").format(_visible(text))
 
 
 def _trusted(text: str) -> Markup:
@@ -382,18 +397,6 @@ def _sections(parts: _Parts) -> list[dict[str, Any]]:
     return sections
 
 
-def _not_checked(document: Document) -> list[Any]:
-    """One row for each need and command, with all rules that have it; where there is no trace, one
-    for all rules that read traces."""
-    unread, entries = by_traces(document)
-    groups: dict[tuple[str, str], list[str]] = {}
-    if unread:
-        groups[NO_TRACE, CAPTURE_TRACES] = unread
-    for entry in entries:
-        groups.setdefault((entry.needs, entry.capture or ""), []).append(entry.rule)
-    return [(", ".join(rules), needs, capture) for (needs, capture), rules in groups.items()]
-
-
 def _input(file: InputFile) -> list[Any]:
     issues = [
         f"{i.count:,} {i.name} ({i.severity}{f', {i.place}' if i.place else ''})"
@@ -413,8 +416,7 @@ def _commands(report: Report, shown: Sequence[tuple[Chart, _Shown]]) -> list[str
     target = report.target
     commands = [target.command("diagnose", "--format", "html", "-o", "report.html")]
     if report.findings:
-        label = report.findings[0].id if report.notes.shows_ids else "F1"
-        commands += [target.command("show", label), f"tracekit explain {report.findings[0].rule}"]
+        commands += more_commands(report)
     first = next((chart for chart, figure in shown if isinstance(figure, dict)), None)
     if first is not None:
         commands.append(target.command("query", first.queries[0]))

@@ -9,12 +9,15 @@ from tracekit.report.model import Report
 from tracekit.report.text import (
     cost_words,
     evidence_words,
+    more_commands,
     price_words,
     sum_words,
     sure_words,
     title_words,
+    unchecked_by_need,
 )
-from tracekit.wording import safe
+from tracekit.target import COMMAND
+from tracekit.wording import plural, safe
 
 MAX_ROWS = 12
 """Rows that a ticket shows unfolded."""
@@ -30,18 +33,21 @@ def to_markdown(report: Report) -> str:
     lines += [f"**Verdict: {document.verdict.kind.replace('_', ' ')}.** "]
     lines[-1] += escaped(document.verdict.sentence)
     if notes.next_step:
-        lines += ["", f"Next: {escaped(notes.next_step)}."]
+        lines += ["", f"Next: {_prose(notes.next_step)}"]
     if document.step_budget:
         lines += ["", f"Step: {escaped(sum_words(document))}."]
     for i, finding in enumerate(document.findings, 1):
         lines += ["", *_finding(report, finding, i)]
+    if document.findings:
+        lines += ["", "## More", "", *(f"- {_code(c)}" for c in more_commands(report))]
     if document.not_checked:
-        table = ["| rule | needs | capture |", "|---|---|---|"]
+        table = ["| rules | needs | capture |", "|---|---|---|"]
         table += [
-            f"| {n.rule} | {escaped(n.needs)} | {escaped(n.capture or '')} |"
-            for n in document.not_checked
+            f"| {', '.join(rules)} | {escaped(needs)} | {_prose(capture, in_cell=True)} |"
+            for rules, needs, capture in unchecked_by_need(document)
         ]
-        lines += ["", "## Not checked", "", *_folded(table, "rules")]
+        count = plural(len({n.rule for n in document.not_checked}), "rule")
+        lines += ["", "## Not checked", "", *_folded(table, count)]
     return "\n".join(lines) + "\n"
 
 
@@ -69,19 +75,36 @@ def _finding(report: Report, finding: Finding, number: int) -> list[str]:
         ("Act", finding.remedy),
         ("Capture", finding.next_capture),
     ):
-        lines += [f"- {word}: {escaped(text)}" for text in texts]
+        lines += [f"- {word}: {_prose(text)}" for text in texts]
     return lines
 
 
-def _folded(table: list[str], noun: str) -> list[str]:
+def _folded(table: list[str], summary: str) -> list[str]:
     """A table, folded where it is long: a ticket is scrolled, not turned."""
-    count = len(table) - 2
-    return table if count <= MAX_ROWS else _details(f"{count} {noun}", table)
+    return table if len(table) - 2 <= MAX_ROWS else _details(summary, table)
 
 
 def _details(summary: str, lines: list[str]) -> list[str]:
     """Lines behind a triangle; Markdown inside needs the empty lines around it."""
     return [f"<details><summary>{summary}</summary>", "", *lines, "", "</details>"]
+
+
+def _prose(text: str, *, in_cell: bool = False) -> str:
+    """A sentence of ours, escaped, with its commands as code: whoever pastes one finds its end."""
+    parts, end = [], 0
+    for found in COMMAND.finditer(text):
+        code = _code(found[0])
+        parts += [escaped(text[end : found.start()]), code.replace("|", r"\|") if in_cell else code]
+        end = found.end()
+    return "".join([*parts, escaped(text[end:])])
+
+
+def _code(text: str) -> str:
+    """Text as it is, between more backticks than it has in a row."""
+    shown = safe(text)
+    fence = "`" * (1 + max(map(len, re.findall("`+", shown)), default=0))
+    pad = " " if shown.startswith("`") or shown.endswith("`") else ""
+    return f"{fence}{pad}{shown}{pad}{fence}"
 
 
 def escaped(text: str) -> str:
@@ -96,4 +119,4 @@ def escaped(text: str) -> str:
     shown = re.sub(r"(?i)\b(https?|ftp)://", "\\1:\u2060//", shown)
     shown = re.sub(r"(?i)\bwww\.(?=\w)", "www\u2060.", shown)
     # What would begin a list, a quotation or a rule stands only where a line begins.
-    return re.sub(r"^(\d+)([.)])", r"\1\\\2", re.sub(r"^([-+=:])", r"\\\1", shown))
+    return re.sub(r"^(\d+)([.)])(?!\d)", r"\1\\\2", re.sub(r"^([-+=:])", r"\\\1", shown))

@@ -29,6 +29,8 @@ SHOWN_WORK = 3
 MAX_WORK = 25
 """Operators or kernels, in a line and with --all: what follows takes next to nothing."""
 MAX_WORK_NAME = 48
+NO_TRACE = "traces of the job: none was given"
+CAPTURE_TRACES = "tracekit capture --what profiler"
 MIN_SCOPE_WIDTH = 12
 MIN_COST_WIDTH = 13
 MIN_NAME_WIDTH = 9
@@ -100,7 +102,7 @@ def _draw(page: Page, report: Report, shown: Shown, *, everything: bool) -> int:
         _findings(page, document, everything=everything)
     _not_checked(page, report, shown.unchecked_lines, everything=everything)
     if document.findings and (not is_healthy or everything):
-        _more(page, report)
+        page.commands("MORE", more_commands(report))
     return end
 
 
@@ -551,6 +553,18 @@ def by_traces(document: Document) -> tuple[list[str], tuple[NotChecked, ...]]:
     return [*dict.fromkeys(e.rule for e in unread)], tuple(e for e in entries if e not in unread)
 
 
+def unchecked_by_need(document: Document) -> list[tuple[list[str], str, str]]:
+    """Rules that could not look, what they need and what would give it: one row for each need and
+    command, and where there is no trace, one for all rules that read traces."""
+    unread, entries = by_traces(document)
+    groups: dict[tuple[str, str], list[str]] = {}
+    if unread:
+        groups[NO_TRACE, CAPTURE_TRACES] = unread
+    for entry in entries:
+        groups.setdefault((entry.needs, entry.capture or ""), []).append(entry.rule)
+    return [(rules, needs, capture) for (needs, capture), rules in groups.items()]
+
+
 def _unchecked(page: Page, text: str, *, is_first: bool) -> None:
     page.say("NOT CHECKED" if is_first else "", text, lead="   ")
 
@@ -642,7 +656,8 @@ def _absent_sources(entries: Sequence[NotChecked]) -> list[Line]:
     return [(f"{told}  ->  {_CAPTURE}{','.join(whats)}", {e.rule for e in wanted})]
 
 
-def _more(page: Page, report: Report) -> None:
+def more_commands(report: Report) -> list[str]:
+    """What shows the first finding whole, and what its rule means."""
     first = report.findings[0]
     label = first.id if report.notes.shows_ids else "F1"
-    page.commands("MORE", [report.target.command("show", label), f"tracekit explain {first.rule}"])
+    return [report.target.command("show", label), f"tracekit explain {first.rule}"]

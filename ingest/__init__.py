@@ -17,6 +17,7 @@ from tracekit.ingest.kineto import KinetoIngestor
 from tracekit.ingest.nccl import FLIGHT_RECORDER, INSPECTOR, JOB_LOG, RAS, TESTS_JSON, NcclIngestor
 from tracekit.ingest.nsys import NsysIngestor
 from tracekit.ingest.pipeline_timers import PARQUET_MAGIC, PipelineTimersIngestor
+from tracekit.ingest.trackers import TRACKERS
 
 __all__ = [
     "INGESTORS",
@@ -43,6 +44,7 @@ INGESTORS: tuple[Ingestor, ...] = (
     RAS,
     TESTS_JSON,
     *FAMILIES,
+    *TRACKERS,  # behind the counters, whose tables may have a column of steps beside them
     JOB_LOG,  # last: it takes any log that nobody knows
 )
 """In the order in which they are asked."""
@@ -140,8 +142,8 @@ def _foreign(head: bytes, source: SourceFile) -> Recognition:
             return said(kind, reason)
     if head[257:262] == b"ustar":
         return said("archive", "an archive inside an archive is not followed")
-    if "tfevents" in source.name or head[12:24] == b"brain.Event:":
-        return said("tensorboard", "a TensorBoard event file")
+    if "tfevents" in source.name:
+        return said("tensorboard", "a TensorBoard event file by its name, without its first record")
     if not head.strip():
         return Recognition("empty", "it holds nothing but white space", status="empty")
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]

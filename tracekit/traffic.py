@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tracekit.expect.plan import Expectation, TrafficRow
+    from tracekit.expect.expectation import Expectation, TrafficRow
     from tracekit.job import JobDescription
 
 Row = Mapping[str, Any]

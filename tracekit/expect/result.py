@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tracekit.expect.plan import Expectation, TrafficRow
+from tracekit.expect.expectation import Expectation, TrafficRow
 from tracekit.wording import safe
 
 SCHEMA_VERSION = 1

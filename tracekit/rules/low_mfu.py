@@ -43,8 +43,8 @@ from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import listed, seconds, share
 
 if TYPE_CHECKING:
+    from tracekit.expect.expectation import Expectation
     from tracekit.expect.hardware import Gpu
-    from tracekit.expect.plan import Expectation
 
 NEEDS = "the model's shape, the batch and the GPU in a job description"
 CAPTURE = "tracekit job RUN -o job.toml   complete it and give it with --job"

@@ -695,7 +695,7 @@ def test_a_worker_that_is_killed_is_named_with_a_hint(
 ) -> None:
     monkeypatch.setattr(plan, "SMALL_INPUT_BYTES", 0)
     monkeypatch.setattr(plan, "MIN_SHARD_BYTES", 1)
-    monkeypatch.setattr(execute, "_executor", _Killed)
+    monkeypatch.setattr(execute, "_pool", _Killed)
     with pytest.raises(StoreError, match="worker process was killed") as caught:
         runs.ingest([job], run, workers=2)
     assert caught.value.hint
@@ -780,7 +780,7 @@ def test_memory_is_shared_out_among_workers(
 def test_small_inputs_stay_in_this_process(
     job: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execute, "_executor", None)  # calling it would fail
+    monkeypatch.setattr(execute, "_pool", None)  # calling it would fail
     assert len(runs.ingest([job], run, workers=8).sources) == 2
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit import cache, runs, store
+from tracekit.cluster import cluster_of
 from tracekit.errors import (
     DamagedRunError,
     QueryError,
@@ -329,12 +330,15 @@ def ingest(
     workers: int | None = None,
     memory_bytes: int | None = None,
     scheduler: str | None = None,
+    cluster: str | None = None,
     attempt: int | None = None,
     nsys: PathLike | None = None,
     progress: runs.Progress | None = None,
 ) -> OpenRun:
     """Bring files into a run and open it; the same files again change nothing.
 
+    ``scheduler`` is the address of a Dask cluster whose workers read the files; ``cluster`` starts
+    one for it (local, slurm or kubernetes, of so many ``workers``).
     ``nsys`` is the program that exports Nsight Systems reports (.nsys-rep) among them.
     """
     if is_uri(run):
@@ -342,18 +346,19 @@ def ingest(
             f"{run}: a run is made in a folder",
             hint="--lake LAKE makes it in a lake of a store",
         )
-    runs.ingest(
-        [paths] if isinstance(paths, (str, Path)) else list(paths),
-        Path(run),
-        job_paths=job,
-        stacks=stacks,
-        workers=workers,
-        memory_bytes=memory_bytes,
-        scheduler=scheduler,
-        attempt=attempt,
-        nsys=str(nsys) if nsys is not None else None,
-        progress=progress,
-    )
+    with cluster_of(scheduler, cluster, workers, memory_bytes) as remote:
+        runs.ingest(
+            [paths] if isinstance(paths, (str, Path)) else list(paths),
+            Path(run),
+            job_paths=job,
+            stacks=stacks,
+            workers=workers,
+            memory_bytes=memory_bytes,
+            cluster=remote,
+            attempt=attempt,
+            nsys=str(nsys) if nsys is not None else None,
+            progress=progress,
+        )
     return OpenRun(store.open_run(Path(run), memory_bytes=memory_bytes))
 
 

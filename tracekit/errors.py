@@ -7,7 +7,8 @@ TracekitError                 anything that we say ourselves; exit 2
 ├── StoreError                a run is damaged, of another version, or in the way
 │   ├── DamagedRunError       its bytes are not those that were written
 │   └── RunWriteError         a run cannot be written: no space, no permission
-└── QueryError                SQL that is refused or fails
+├── QueryError                SQL that is refused or fails
+└── ClusterError              a cluster cannot be reached, or does not do the work
 
 Anything else that escapes is our own bug and exits with 70.
 """
@@ -76,3 +77,7 @@ class RunWriteError(StoreError):
 
 class QueryError(TracekitError):
     """SQL that is refused or that fails."""
+
+
+class ClusterError(TracekitError):
+    """A cluster cannot be reached, or does not do the work."""

@@ -150,6 +150,11 @@ class Objects:
         """Bytes of every object below a name, by its name relative to here."""
         return {name: size for name, (size, _) in self._listed(name).items()}
 
+    def older_than(self, name: str, age_s: float) -> list[str]:
+        """Names of the objects below a name that nobody has changed for so long."""
+        limit = time.time() - age_s
+        return [name for name, (_, changed) in self._listed(name).items() if changed < limit]
+
     def _listed(self, name: str) -> dict[str, tuple[int, float]]:
         """Bytes and time of change (epoch s, by the store's clock)."""
         from pyarrow import fs

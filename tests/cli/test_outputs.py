@@ -219,7 +219,7 @@ WORKERS = """
         time.sleep(600)
 
     if __name__ == "__main__":
-        with execute._executor(None, 2) as pool:
+        with execute._pool(2) as pool:
             for path in sys.argv[1:]:
                 pool.submit(tell, path)
             print("go", flush=True)

@@ -346,7 +346,7 @@ def test_a_process_that_is_killed_is_named_and_the_others_are_done(
 ) -> None:
     lake = FleetLake(tmp_path, fleet, 1)
     names = [card.name for card, _ in fleet.runs[day_of(1)]]
-    monkeypatch.setattr(rollup, "_diagnosed_here", dies)
+    monkeypatch.setattr(rollup, "diagnosed", dies)
     monkeypatch.setenv("DIES", names[2])
     done = rolled_up(lake, workers=2)
     assert done.failed == ((names[2], "its process was killed: out of memory?"),)

@@ -33,9 +33,8 @@ def ingest(
     job: o.JobOpt = None,
     workers: o.WorkersOpt = None,
     memory: o.MemoryOpt = None,
-    scheduler: Annotated[
-        str | None, typer.Option("--scheduler", metavar="ADDR", help="A Dask scheduler.")
-    ] = None,
+    scheduler: o.SchedulerOpt = None,
+    cluster: o.ClusterOpt = None,
     stacks: Annotated[
         bool, typer.Option("--stacks", help="Keep Python frames (most of a file).")
     ] = False,
@@ -62,22 +61,24 @@ def ingest(
             "stacks": stacks,
             "workers": workers,
             "memory_bytes": memory_bytes,
-            "scheduler": scheduler,
             "attempt": attempt,
             "nsys": nsys,
             "progress": progress,
         }
         if lake is not None:
+            from tracekit.cluster import cluster_of
             from tracekit.fleet.lakes import make_lake
 
-            found = make_lake(lake)
-            own, is_new = found.add(
-                [*(paths or [])], name=name, job_paths=[*(job or [])], **reading
-            )
+            with cluster_of(scheduler, cluster, workers, memory_bytes) as remote:
+                found = make_lake(lake)
+                own, is_new = found.add(
+                    [*(paths or [])], name=name, job_paths=[*(job or [])], cluster=remote, **reading
+                )
             opened = api.open(found.path(own), memory_bytes=memory_bytes)
             note(f"{'new in' if is_new else 'in'} the lake: {own}")
         else:
-            opened = api.ingest([*(paths or [])], run=run or "", job=[*(job or [])], **reading)  # type: ignore[arg-type]  # each as ingest declares it
+            place = {"run": run or "", "scheduler": scheduler, "cluster": cluster}
+            opened = api.ingest([*(paths or [])], job=[*(job or [])], **place, **reading)  # type: ignore[arg-type]  # each as ingest declares it
     with opened:
         return _say_what_was_read(opened, strict)
 

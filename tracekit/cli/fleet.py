@@ -215,12 +215,15 @@ def rollup(
     ] = None,
     workers: o.WorkersOpt = None,
     memory: o.MemoryOpt = None,
+    scheduler: o.SchedulerOpt = None,
+    cluster: o.ClusterOpt = None,
     config: ConfigOpt = None,
 ) -> int:
     """Every run that is new or changed into the fleet's tables, and what the night says.
 
     The same night again changes nothing; after a kill the next call goes on.
     """
+    from tracekit.cluster import cluster_of
     from tracekit.findings import Severity
     from tracekit.fleet.lakes import lake_at
     from tracekit.fleet.night import judged
@@ -236,15 +239,18 @@ def rollup(
         raise UsageError("--date and --since exclude each other", hint="--since 2026-07-21")
     command = _words(notify_command)
     found = lake_at(lake)
-    rolled = rolled_up(
-        found,
-        date=o.parse_date(date, "--date"),
-        since=o.parse_date(since, "--since"),
-        dry_run=dry_run,
-        workers=workers or available_cpus(),
-        memory_bytes=o.parse_size(memory, "--memory"),
-        config=settings_of(config),
-    )
+    memory_bytes = o.parse_size(memory, "--memory")
+    with cluster_of(scheduler, cluster, workers, memory_bytes) as remote:
+        rolled = rolled_up(
+            found,
+            date=o.parse_date(date, "--date"),
+            since=o.parse_date(since, "--since"),
+            dry_run=dry_run,
+            workers=workers or available_cpus(),
+            memory_bytes=memory_bytes,
+            config=settings_of(config),
+            cluster=remote,
+        )
     for name, why in rolled.failed:
         note(f"failed: {name}: {why}")
     if dry_run:

@@ -52,6 +52,16 @@ MemoryOpt = Annotated[
         help="Memory to use, such as 2GB: for queries, and shared out among workers.",
     ),
 ]
+SchedulerOpt = Annotated[
+    str | None,
+    typer.Option("--scheduler", metavar="ADDR", help="Work on this Dask cluster: tcp://HOST:8786."),
+]
+ClusterOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", metavar="KIND", help="Start a Dask cluster: local, slurm or kubernetes."
+    ),
+]
 BudgetOpt = Annotated[
     str | None,
     typer.Option(

@@ -22,6 +22,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -200,6 +201,20 @@ class Lake:
     def rolling_up(self) -> AbstractContextManager[Callable[[], object]]:
         """Hold the tables; gives what to call now and then. StoreError where another does."""
         return held(self.root / "rollup.lock")
+
+    @contextlib.contextmanager
+    def drop(self) -> Iterator[str]:
+        """A folder where workers hand over what they made; it ends with the ``with`` statement.
+
+        What a killed process of this host left there is removed by the next.
+        """
+        runs.sweep_dead_work(self.root)
+        folder = work_path(self.root)
+        folder.mkdir(parents=True)
+        try:
+            yield os.path.abspath(folder)  # noqa: PTH100  # resolves no link
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def add(
         self, paths: Sequence[str | Path], *, name: str | None = None, **reading: Any

@@ -5,6 +5,7 @@
       runs/NAME/              manifests, data and derived tables, as in any run
       cards/DATE/NAME.GENERATION.KEY.json   written last: what a run is found by
       claims/...              who is about to publish a generation, or rolls up
+      tmp/RANDOM/...          what the workers of a cluster hand over
       fleet/                  the fleet's tables (fleet/store.py)
 
 A run is made in a folder of this machine and written from there: what it consists of, then its
@@ -16,13 +17,15 @@ run's name, and who was slower starts again from the other's.
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import json
 import re
+import secrets
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,6 +52,7 @@ from tracekit.store.removal import Removed, is_of_a_run
 ADD_TRIES = 5
 CLAIM_DEAD_AFTER_S = 300.0
 """Between a claim and the manifest lie two requests: one of five minutes is a dead process's."""
+DROP_DEAD_AFTER_S = 86400.0
 _CARD = re.compile(r"cards/(\d{4}-\d\d-\d\d)/(.+)\.(\d{6,})\.([0-9a-f]{24})\.json")
 _KEY_DIGITS = 24
 
@@ -137,6 +141,22 @@ class ObjectLake:
         """Hold the tables; gives what to call now and then. StoreError where another does."""
         return self._at.claimed("claims/rollup", "another rollup is at work", DEAD_AFTER_S)
 
+    @contextmanager
+    def drop(self) -> Iterator[str]:
+        """A place where workers hand over what they made; it ends with the ``with`` statement.
+
+        What a killed process left there is removed a day later.
+        """
+        old = self._at.older_than("tmp", DROP_DEAD_AFTER_S)
+        self._at.remove(old)
+        at = self._at.below(f"tmp/{secrets.token_hex(12)}")
+        try:
+            yield at.uri
+        finally:
+            with contextlib.suppress(StoreError):  # a day later
+                at.remove(at.sizes())
+                at.remove_empty("")
+
     def add(
         self, paths: Sequence[str | Path], *, name: str | None = None, **reading: Any
     ) -> tuple[str, bool]:
@@ -144,8 +164,12 @@ class ObjectLake:
         if name is not None:
             check_name(name)
         for _ in range(ADD_TRIES):
-            with tempfile.TemporaryDirectory(prefix="tracekit-lake-") as scratch:
-                added = self._added(Path(scratch) / "run", paths, name, reading)
+            with (
+                tempfile.TemporaryDirectory(prefix="tracekit-lake-") as scratch,
+                self.drop() as drop,
+            ):
+                own = {**reading, "via": drop} if reading.get("cluster") else reading
+                added = self._added(Path(scratch) / "run", paths, name, own)
             if added is not None:
                 return added
         raise StoreError(

@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
+from tracekit.cluster import Cluster, FailedTaskError, LostWorkerError
 from tracekit.errors import TracekitError
+from tracekit.fleet.diagnosed import Row, Tables, diagnosed
+from tracekit.fleet.elsewhere import diagnosed_elsewhere
 from tracekit.fleet.lake import Entry
 from tracekit.fleet.lakes import AnyLake
 from tracekit.fleet.store import FleetStore
 from tracekit.fleet.tables import SCHEMA_VERSION
 from tracekit.version import __version__
-
-Row = dict[str, Any]
-Tables = Mapping[str, Sequence[Row]]
 
 BATCH_COUNT = 100
 """Runs whose rows are in memory and written at once: a backlog of a year is many nights."""
@@ -54,23 +55,29 @@ def rolled_up(
     memory_bytes: int | None = None,
     config: Mapping[str, Any] | None = None,
     diagnose: Diagnose | None = None,
+    cluster: Cluster | None = None,
 ) -> Rolled:
     """Bring what the tables hold up to the lake: of one date, or since one, or all.
 
     Runs whose generation the tables hold already are not read. A run that fails is named and
-    never stops the others. StoreError where another rollup is at work, or the tables are broken.
+    never stops the others. With ``cluster`` its workers diagnose them. StoreError where another
+    rollup is at work, or the tables are broken; ClusterError where the workers do not see the lake.
     """
     store = FleetStore(lake.fleet)
     if dry_run:
         return _planned(lake, store, date, since)[0]
-    with lake.rolling_up() as alive:
+    with lake.rolling_up() as alive, ExitStack() as stack:
         plan, pending = _planned(lake, store, date, since)
-        ask = diagnose or partial(_diagnosed_here, memory_bytes=memory_bytes, config=config)
+        ask = diagnose or partial(diagnosed, memory_bytes=memory_bytes, config=config)
         is_alone = diagnose is not None or workers == 1
         done: list[str] = []
         failed = [*plan.failed]
-        for batch in _batches(pending):
-            if is_alone:
+        if cluster is not None and pending:
+            drop = stack.enter_context(lake.drop())
+        for batch in _batches(pending, cluster):
+            if cluster is not None:
+                told = _by_workers(diagnosed_elsewhere(cluster, drop, batch, config, alive))
+            elif is_alone:
                 told = _in_turn(ask, batch)
             else:
                 told = _in_processes(batch, workers, memory_bytes, config)
@@ -111,9 +118,11 @@ def _is_whole(row: Row) -> bool:
     return bool(row["state"] == "done" and row["schema_version"] == SCHEMA_VERSION)
 
 
-def _batches(pending: Sequence[Entry]) -> Iterator[list[Entry]]:
-    for first in range(0, len(pending), BATCH_COUNT):
-        yield [*pending[first : first + BATCH_COUNT]]
+def _batches(pending: Sequence[Entry], cluster: Cluster | None) -> Iterator[list[Entry]]:
+    # Workers wait at the end of a batch until its last run is done and its rows are written.
+    count = BATCH_COUNT if cluster is None else max(BATCH_COUNT, 4 * cluster.width)
+    for first in range(0, len(pending), count):
+        yield [*pending[first : first + count]]
 
 
 Told = Iterable[tuple[Entry, Tables | str]]
@@ -135,23 +144,23 @@ def _written(
         begun[entry.name] = {**row, "dates": sorted({*row["dates"], *earlier})}
     store.write_ledger([*begun.values()])
     tables: dict[str, list[Row]] = {}
-    failed: list[tuple[str, str]] = []
+    reasons: dict[str, str] = {}
     for entry, said in told:
         alive()
         if isinstance(said, str):
-            failed.append((entry.name, said))
+            reasons[entry.name] = said
             continue
         for name, rows in said.items():
             tables.setdefault(name, []).extend(rows)
     store.replace(tables, begun, {d for row in begun.values() for d in row["dates"]})
-    reasons = dict(failed)
     store.write_ledger(
         [
             _ledger_row(e, "failed" if e.name in reasons else "done", at, reasons.get(e.name))
             for e in batch
         ]
     )
-    return [e.name for e in batch if e.name not in reasons], failed
+    names = [e.name for e in batch]
+    return [n for n in names if n not in reasons], [(n, reasons[n]) for n in names if n in reasons]
 
 
 def _ledger_row(entry: Entry, state: str, at: str, reason: str | None = None) -> Row:
@@ -179,11 +188,17 @@ def _in_turn(ask: Diagnose, batch: Sequence[Entry]) -> Told:
 
 
 def _reason(error: BaseException) -> str:
+    if isinstance(error, (BrokenProcessPool, LostWorkerError)):
+        return "its process was killed: out of memory?"
     if isinstance(error, TracekitError):
         return error.message
-    if isinstance(error, BrokenProcessPool):
-        return "its process was killed: out of memory?"
-    return f"internal error, a bug of tracekit: {type(error).__name__}"
+    kind = error.kind if isinstance(error, FailedTaskError) else type(error).__name__
+    return f"internal error, a bug of tracekit: {kind}"
+
+
+def _by_workers(told: Iterable[tuple[Entry, Tables | Exception]]) -> Told:
+    for entry, said in told:
+        yield entry, _reason(said) if isinstance(said, Exception) else said
 
 
 def _in_processes(
@@ -194,7 +209,7 @@ def _in_processes(
 ) -> Told:
     """As ``_in_turn``, spread over processes; whoever kills one is found by asking alone."""
     share = memory_bytes // workers if memory_bytes else None
-    ask = partial(_diagnosed_here, memory_bytes=share, config=config)
+    ask = partial(diagnosed, memory_bytes=share, config=config)
     left: list[Entry] = []
     with _pool(workers) as pool:
         for entry, future in [(e, pool.submit(ask, e)) for e in batch]:
@@ -211,15 +226,3 @@ def _in_processes(
 
 def _pool(workers: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
-
-
-def _diagnosed_here(
-    entry: Entry, *, memory_bytes: int | None, config: Mapping[str, Any] | None
-) -> Tables:
-    from tracekit import api
-    from tracekit.fleet.rows import rows_of
-
-    card = entry.card
-    assert card is not None  # noqa: S101  # only runs with a card are rolled up
-    with api.open(entry.path, memory_bytes=memory_bytes) as run:
-        return rows_of(card, run, run.diagnose(config=config))

@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import shutil
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ from tracekit.runs.keys import (
 from tracekit.runs.plan import (
     Pace,
     Shard,
+    ShardTask,
     available_cpus,
     files_again,
     held_of,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
+    from tracekit.cluster import Cluster
     from tracekit.ingest.base import IngestOptions, SourceFile
     from tracekit.job import JobDescription
 
@@ -86,7 +88,8 @@ def ingest(
     stacks: bool = False,
     workers: int | None = None,
     memory_bytes: int | None = None,
-    scheduler: str | None = None,
+    cluster: Cluster | None = None,
+    via: str | None = None,
     attempt: int | None = None,
     nsys: str | None = None,
     budget_s: float | None = None,
@@ -97,6 +100,8 @@ def ingest(
     Without paths: those that the run was made from, as far as they are still there; what is gone
     stays as it was read, and what is derived is derived again where this tracekit derives
     otherwise.
+    With ``cluster`` its workers read the files; ``via`` is the URI below which they hand over what
+    they made, where they do not see ``run``.
     ``nsys`` is the program that exports Nsight Systems reports among them. With ``budget_s``
     reading ends in time for a report within as many seconds; ``Manifest.unread`` names the files
     that wait, and the same call again goes on from there.
@@ -118,6 +123,7 @@ def ingest(
         files, job = [], described(job_paths)
     options = IngestOptions(stacks=stacks)
     until = None if budget_s is None else time.monotonic() + READING_SHARE * budget_s
+    remote = None if cluster is None else _Remote(cluster, run, via)
     with store.writing(run), contextlib.ExitStack() as stack:
         run.mkdir(parents=True, exist_ok=True)
         mark(run)
@@ -130,11 +136,25 @@ def ingest(
             files = export_reports(files, nsys, exports)
         for _ in range(COMMIT_TRIES):
             manifest = _ingest_once(
-                files, job, run, options, workers, memory_bytes, scheduler, attempt, until, progress
+                files, job, run, options, workers, memory_bytes, attempt, until, progress, remote
             )
             if manifest is not None:
                 return manifest
     raise _beaten(run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Remote:
+    """Where shards are written, if not on this machine."""
+
+    cluster: Cluster
+    run: Path
+    via: str | None
+
+    def written(self, tasks: Sequence[ShardTask]) -> Iterable[tuple[ShardTask, Shard]]:
+        from tracekit.runs.elsewhere import written_elsewhere
+
+        return written_elsewhere(self.cluster, self.run, tasks, self.via)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +180,7 @@ def derive_again(run: Path, *, memory_bytes: int | None = None) -> Manifest:
     """
     from tracekit.ingest.base import IngestOptions
 
-    rest = (None, memory_bytes, None, None, None, None)
+    rest = (None, memory_bytes, None, None, None)
     with store.writing(run):
         for _ in range(COMMIT_TRIES):
             manifest = _ingest_once([], None, run, IngestOptions(), *rest, may_read=False)
@@ -199,10 +219,10 @@ def _ingest_once(
     options: IngestOptions,
     workers: int | None,
     memory_bytes: int | None,
-    scheduler: str | None,
     attempt: int | None,
     until: float | None,
     progress: Progress | None,
+    remote: _Remote | None = None,
     *,
     may_read: bool = True,
 ) -> Manifest | None:
@@ -219,8 +239,9 @@ def _ingest_once(
         workers = workers_within(memory_bytes, workers)
 
     def read(some: Sequence[tuple[SourceEntry, SourceFile]]) -> list[Shard]:
-        tasks = plan_shards(run, some, workers or available_cpus(), options)
-        return run_tasks(tasks, workers, scheduler, progress)
+        width = workers or available_cpus() if remote is None else remote.cluster.width
+        tasks = plan_shards(run, some, width, options)
+        return run_tasks(tasks, workers, progress, remote.written if remote else None)
 
     shards: list[Shard] | None = None
     unread = {p for p in previous.unread if p not in {f.path for f in files}} if previous else set()

@@ -1,4 +1,4 @@
-"""Shards written: here, by worker processes or by a cluster.
+"""Shards written: here, or by worker processes (runs/elsewhere.py: by a cluster).
 
 Whatever is wrong with a source becomes its status.
 """
@@ -13,9 +13,10 @@ import secrets
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,6 @@ from tracekit.errors import (
     InputError,
     RunWriteError,
     StoreError,
-    UsageError,
     where_raised,
 )
 from tracekit.runs import plan
@@ -41,43 +41,45 @@ Progress = Callable[[int, int, str], None]
 """Called with (bytes done, bytes in all, what was finished)."""
 
 
+Elsewhere = Callable[[Sequence[ShardTask]], Iterable[tuple[ShardTask, Shard]]]
+"""Has tasks done by a cluster: each with its shard, in any order."""
+
+
 def run_tasks(
     tasks: Sequence[ShardTask],
     workers: int | None,
-    scheduler: str | None,
     progress: Progress | None,
+    elsewhere: Elsewhere | None = None,
 ) -> list[Shard]:
-    """Run the tasks here or in an executor; shards in the order of the tasks."""
-    total = sum(_task_bytes(t) for t in tasks)
-    if scheduler is None:
-        wanted = min(workers or available_cpus(), len(tasks))
-        if wanted <= 1 or total < plan.SMALL_INPUT_BYTES:
-            # One worker that was asked for is one core; left to us, it may use a second.
-            may_thread = workers is None and available_cpus() > 1
-            here = [replace(task, may_thread=may_thread) for task in tasks]
-            return _run_here(here, total, progress)
+    """Run the tasks here, in processes, or ``elsewhere``; shards in the order of the tasks."""
+    total = sum(task_bytes(t) for t in tasks)
+    count = min(workers or available_cpus(), len(tasks))
+    if elsewhere is None and (count <= 1 or total < plan.SMALL_INPUT_BYTES):
+        # One worker that was asked for is one core; left to us, it may use a second.
+        may_thread = workers is None and available_cpus() > 1
+        here = [replace(task, may_thread=may_thread) for task in tasks]
+        return _run_here(here, total, progress)
     results: dict[str, Shard] = {}
     done = 0
-
-    def finished(task: ShardTask, shard: Shard) -> None:
-        nonlocal done
+    for task, shard in (elsewhere or partial(_in_processes, count=count))(tasks):
         results[task.shard] = shard
-        done += _task_bytes(task)
+        done += task_bytes(task)
         if progress:
             progress(done, total, task.sources[-1][0].path)
+    return [results[task.shard] for task in tasks]
 
-    count = min(workers or available_cpus(), len(tasks))
+
+def _in_processes(tasks: Sequence[ShardTask], count: int) -> Iterator[tuple[ShardTask, Shard]]:
     # This process is one of the workers: it is at work while the others still start.
-    others = count if scheduler else max(1, count - 1)
-    with _executor(scheduler, others) as executor:
-        handed = _Handed(executor, tasks)
-        for _ in range(len(tasks) if scheduler else others):
+    others = max(1, count - 1)
+    with _pool(others) as pool:
+        handed = _Handed(pool, tasks)
+        for _ in range(others):
             handed.give()
         while others < count and (mine := handed.take()):
-            finished(mine, write_shard(mine))
+            yield mine, write_shard(mine)
         for future in as_completed(handed.futures):
-            finished(handed.futures[future], _result(future))
-    return [results[task.shard] for task in tasks]
+            yield handed.futures[future], _result(future)
 
 
 class _Handed:
@@ -91,7 +93,7 @@ class _Handed:
         self.futures: dict[Future[Shard], ShardTask] = {}
         """Complete once ``take`` found nothing."""
         self._executor = executor
-        self._todo = deque(sorted(tasks, key=_task_bytes, reverse=True))
+        self._todo = deque(sorted(tasks, key=task_bytes, reverse=True))
         self._lock = threading.Lock()
 
     def take(self) -> ShardTask | None:
@@ -128,7 +130,8 @@ def _result(future: Future[Shard]) -> Shard:
         ) from None
 
 
-def _task_bytes(task: ShardTask) -> int:
+def task_bytes(task: ShardTask) -> int:
+    """What is to be read for it, as stored."""
     return sum(entry.file_bytes for entry, _ in task.sources)
 
 
@@ -145,33 +148,23 @@ def _run_here(tasks: Sequence[ShardTask], total: int, progress: Progress | None)
 
 
 @contextlib.contextmanager
-def _executor(scheduler: str | None, workers: int) -> Iterator[Executor]:
-    if scheduler is None:
-        import multiprocessing
-        from concurrent.futures import ProcessPoolExecutor
+def _pool(workers: int) -> Iterator[Executor]:
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
 
-        # spawn: a fork would copy the threads of Arrow and DuckDB half alive.
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(
-            max_workers=workers, mp_context=context, initializer=_follow_parent
-        ) as pool:
-            try:
-                yield pool
-            except KeyboardInterrupt:
-                # Leaving the pool waits for its tasks, and a large file takes minutes.
-                for worker in [*(getattr(pool, "_processes", None) or {}).values()]:
-                    worker.terminate()
-                raise
-            pool.shutdown(wait=False)  # they end by themselves, while this process derives
-        return
-    try:
-        from distributed import Client
-    except ImportError:
-        raise UsageError(
-            "--scheduler needs dask.distributed", hint="pip install 'tracekit[cluster]'"
-        ) from None
-    with Client(scheduler) as client:
-        yield client.get_executor()
+    # spawn: a fork would copy the threads of Arrow and DuckDB half alive.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(
+        max_workers=workers, mp_context=context, initializer=_follow_parent
+    ) as pool:
+        try:
+            yield pool
+        except KeyboardInterrupt:
+            # Leaving the pool waits for its tasks, and a large file takes minutes.
+            for worker in [*(getattr(pool, "_processes", None) or {}).values()]:
+                worker.terminate()
+            raise
+        pool.shutdown(wait=False)  # they end by themselves, while this process derives
 
 
 def _follow_parent() -> None:
@@ -196,8 +189,12 @@ def _follow_parent() -> None:
     threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
-def write_shard(task: ShardTask, step: Callable[[SourceEntry], None] | None = None) -> Shard:
-    """Ingest the task's sources into their shard. Runs in a worker."""
+def write_shard(
+    task: ShardTask,
+    step: Callable[[SourceEntry], None] | None = None,
+    within: Path | None = None,
+) -> Shard:
+    """Ingest the task's sources into their shard, made ``within`` a folder. Runs in a worker."""
     from tracekit.ingest.base import IngestOptions
 
     options = IngestOptions(stacks=task.stacks)
@@ -213,7 +210,7 @@ def write_shard(task: ShardTask, step: Callable[[SourceEntry], None] | None = No
             store.warm()  # here, not in a worker: to derive, once all is parsed
         return readers
 
-    return _made(Path(task.run), task.shard, fill, may_thread=task.may_thread)
+    return _made(Path(task.run), task.shard, fill, may_thread=task.may_thread, within=within)
 
 
 def carry_shard(run: Path, carried: Carried) -> Shard:
@@ -233,6 +230,7 @@ def _made(
     fill: Callable[[store.ShardWriter], Mapping[int, str]],
     *,
     may_thread: bool = False,
+    within: Path | None = None,
 ) -> Shard:
     """The shard that ``fill`` writes and says the readers of.
 
@@ -240,11 +238,11 @@ def _made(
     the same shard, finished earlier.
     """
     target = run / "data" / name
-    if (earlier := _finished(target)) is not None:
+    if (earlier := finished(target)) is not None:
         return earlier
     if target.exists():  # damaged, or with somebody's files in it: left as it is
         target = target.with_name(secrets.token_hex(12))
-    work = work_folder(run)
+    work = work_folder(run) if within is None else _made_folder(within / work_path(run).name)
     writer = store.ShardWriter(work, background=may_thread)
     try:
         readers = fill(writer)
@@ -258,7 +256,7 @@ def _made(
         writer.stop()
         shutil.rmtree(work, ignore_errors=True)
         release_memory()
-    made = _finished(target)
+    made = finished(target)
     if made is None:
         raise RunWriteError(f"{target}: cannot be written", hint="ingest into a new folder")
     return made
@@ -290,7 +288,7 @@ def release_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _finished(target: Path) -> Shard | None:
+def finished(target: Path) -> Shard | None:
     """The shard in this folder; None where there is none, or one that is damaged."""
     try:
         listed = json.loads((target / "shard.json").read_text(encoding="utf-8"))
@@ -346,7 +344,10 @@ def _ingest_source(
 
 def work_folder(run: Path) -> Path:
     """A new folder for work in progress."""
-    folder = work_path(run)
+    return _made_folder(work_path(run))
+
+
+def _made_folder(folder: Path) -> Path:
     folder.mkdir(parents=True)
     return folder
 

@@ -1,0 +1,416 @@
+"""Work on a Dask cluster: the same answers as without, whatever happens to its workers.
+
+On a real LocalCluster of processes. Without dask.distributed (the extra ``cluster``) they skip.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cluster_tasks
+from tracekit import api, cluster, runs
+from tracekit.cli.app import main
+from tracekit.cluster import Cluster, FailedTaskError, LostWorkerError, NotSeenError
+from tracekit.errors import ClusterError, InputError, UsageError
+from tracekit.fleet import elsewhere as fleet_elsewhere
+from tracekit.fleet.lake import Lake, make_lake
+from tracekit.fleet.rollup import rolled_up
+from tracekit.fleet.store import FleetStore
+from tracekit.fleet.tables import TABLES
+from tracekit.runs import elsewhere, execute, plan
+from tracekit.store.manifest import load
+from traces import BASE_NS, write_job
+
+RANKS_COUNT = 4
+
+
+@pytest.fixture(scope="module")
+def remote() -> Iterator[Cluster]:
+    """Two workers, each a process."""
+    pytest.importorskip("distributed", reason="needs pip install 'tracekit[cluster]'")
+    with Cluster(kind="local", workers=2) as two:
+        yield two
+
+
+@pytest.fixture(autouse=True)
+def _one_shard_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "SMALL_INPUT_BYTES", 0)
+    monkeypatch.setattr(plan, "MIN_SHARD_BYTES", 1)
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that commands begin in; traces are in ``traces`` below it."""
+    write_job(tmp_path / "traces", world_size=RANKS_COUNT, stall_ms=30)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def told(run: Path) -> str:
+    """What a diagnosis of the run says, whatever its folder is called."""
+    with api.open(run) as opened:
+        return str(opened.diagnose().to_json()).replace(str(run), "RUN")
+
+
+def command(*words: str) -> int:
+    """The exit code of a command."""
+    with pytest.raises(SystemExit) as ended:
+        main([*words])
+    return int(ended.value.code or 0)
+
+
+def without(job: Path) -> str:
+    api.ingest("traces", run=job / "alone", workers=1).close()
+    return told(job / "alone")
+
+
+def shards(run: Path) -> list[str]:
+    manifest = load(run)
+    assert manifest is not None
+    return [Path(f.path).parts[1] for f in manifest.files if f.path.startswith("data/")]
+
+
+def pids(two: Cluster) -> list[int]:
+    return sorted(two._client.run(os.getpid).values())
+
+
+# ---------------------------------------------------------------- one job
+
+
+def test_a_job_read_on_a_cluster_says_the_same_to_the_byte(remote: Cluster, job: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    runs.ingest(
+        ["traces"],
+        Path("run"),
+        cluster=remote,
+        progress=lambda done, all_, _: seen.append((done, all_)),
+    )
+    assert len(set(shards(job / "run"))) == RANKS_COUNT
+    assert told(job / "run") == without(job)
+    assert "stall" in told(job / "run")
+    total = sum(p.stat().st_size for p in (job / "traces").iterdir())
+    assert seen[-1] == (total, total)
+    assert not [*(job / "run" / "tmp").iterdir()]
+
+
+def test_the_same_files_again_change_nothing_and_need_no_worker(remote: Cluster, job: Path) -> None:
+    first = runs.ingest(["traces"], job / "run", cluster=remote)
+    with Cluster(scheduler="tcp://127.0.0.1:1") as nobody:
+        assert runs.ingest(["traces"], job / "run", cluster=nobody) == first
+
+
+class Killer(threading.Thread):
+    """Kills the first worker that it sees writing below a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(daemon=True)
+        self.folder = folder
+        self.killed: int | None = None
+        self.is_over = False
+
+    def run(self) -> None:
+        while self.killed is None and not self.is_over:
+            for work in self.folder.glob("*/*"):
+                self.killed = int(work.name.rsplit("-", 2)[1])
+                os.kill(self.killed, signal.SIGKILL)
+                return
+            time.sleep(0.0005)
+
+
+def test_a_worker_killed_in_the_middle_loses_and_doubles_nothing(
+    remote: Cluster, job: Path
+) -> None:
+    before = pids(remote)
+    killer = Killer(job / "run" / "tmp")
+    killer.start()
+    try:
+        runs.ingest(["traces"], job / "run", cluster=remote)
+    finally:
+        killer.is_over = True
+        killer.join()
+    assert killer.killed in before
+    assert len(set(shards(job / "run"))) == RANKS_COUNT
+    assert len([*(job / "run" / "data").iterdir()]) == RANKS_COUNT
+    assert not [*(job / "run" / "tmp").iterdir()]
+    assert told(job / "run") == without(job)
+
+
+def test_a_file_that_is_gone_by_then_is_a_status_as_without_a_cluster(
+    remote: Cluster, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = elsewhere._there
+
+    def there(task: plan.ShardTask, *rest: Any) -> Any:
+        made = real(task, *rest)
+        if task.sources[0][0].path.endswith("rank2.json"):
+            Path(task.sources[0][0].path).unlink()
+        return made
+
+    monkeypatch.setattr(elsewhere, "_there", there)
+    runs.ingest(["traces"], job / "run", cluster=remote)
+    with api.open(job / "run") as opened:
+        found = opened.sql("SELECT path, status FROM source ORDER BY path").rows()
+    assert [s for _, s in found] == ["ok", "ok", "unreadable", "ok"]
+
+
+def test_what_a_worker_does_not_see_is_an_error_with_its_host(job: Path) -> None:
+    runs.ingest(["traces"], job / "run", workers=1)
+    (task, *_) = tasks(job)
+    there = elsewhere._there(task, job / "no-such-folder", None)
+    with pytest.raises(NotSeenError, match="no-such-folder: the worker on ") as caught:
+        elsewhere._write_there(there)
+    assert caught.value.hint
+    there = elsewhere._there(task, job, None)
+    path = Path(task.sources[0][0].path)
+    path.write_bytes(path.read_bytes() + b" ")
+    with pytest.raises(NotSeenError, match="does not see it as it is here"):
+        elsewhere._write_there(there)
+
+
+def tasks(job: Path) -> list[plan.ShardTask]:
+    """What an ingest of the job hands out."""
+    handed: list[plan.ShardTask] = []
+
+    def kept(some: Any, *_: Any) -> Any:
+        handed.extend(some)
+        raise InputError("enough")
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(InputError, match="enough"):
+        patch.setattr("tracekit.runs.build.run_tasks", kept)
+        runs.ingest(["traces"], job / "other")
+    return handed
+
+
+def test_a_shard_that_never_appears_here_is_an_error(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "LATE_S", 0.1)
+    monkeypatch.setattr(cluster, "LOOK_S", 0.1)
+    shard = execute.write_shard(tasks(job)[0])
+    shutil.rmtree(job / "other" / "data")
+    with pytest.raises(NotSeenError, match="a worker wrote it, and it is not seen here"):
+        elsewhere._arrived(job / "other", tasks(job)[0], shard, None)
+
+
+# ---------------------------------------------------------------- many runs
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three nights of one job; the last waits for input, and one more run is damaged."""
+    folder = tmp_path_factory.mktemp("nights")
+    for night in range(4):
+        traces = folder / "traces" / str(night)
+        write_job(traces, stall_ms=30 * (night == 2), base_ns=BASE_NS + night * 86_400 * 10**9)
+        make_lake(folder / "lake").add([traces], name=f"job-{night}", workers=1)
+    for path in (folder / "lake" / "runs" / "job-3").rglob("collective-*.parquet"):
+        path.write_bytes(path.read_bytes()[:-1] + b"\0")
+    return folder / "lake"
+
+
+def copied(lake: Path, to: Path) -> Path:
+    """The lake in another place: what a rollup says names no place."""
+    shutil.copytree(lake, to)
+    return to
+
+
+def night(root: Path) -> tuple[dict[str, list[str]], dict[str, Any]]:
+    store = FleetStore(root / "fleet")
+    rows = {t.name: [repr(r) for r in store.rows(t.name)] for t in TABLES}
+    ledger = {
+        n: (r["state"], (r["reason"] or "").replace(str(root), "LAKE"), r["key"])
+        for n, r in store.ledger().items()
+    }
+    return rows, ledger
+
+
+def test_a_night_on_a_cluster_is_the_same_row_for_row(
+    remote: Cluster, lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("deltalake")
+    alone = rolled_up(Lake(copied(lake, tmp_path / "a" / "lake")), workers=1)
+    spread = rolled_up(Lake(copied(lake, tmp_path / "b" / "lake")), cluster=remote)
+    assert len(alone.done) == 3
+    assert [name for name, _ in alone.failed] == ["job-3"]
+    assert spread.done == alone.done
+    assert night(tmp_path / "b" / "lake") == night(tmp_path / "a" / "lake")
+    assert not [*(tmp_path / "b" / "lake" / "tmp").iterdir()]
+    again = rolled_up(Lake(tmp_path / "b" / "lake"), cluster=remote)
+    assert (again.done, again.unchanged_count) == ((), 3)
+
+
+@pytest.mark.slow  # of what kills workers, below, only that a night names it is new
+def test_a_run_that_kills_its_worker_each_time_is_named_and_the_others_are_done(
+    lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("distributed", reason="needs pip install 'tracekit[cluster]'")
+    pytest.importorskip("deltalake")
+    monkeypatch.setenv("DIES", "job-1")
+    monkeypatch.setattr(fleet_elsewhere, "_diagnosed_there", cluster_tasks.dies_for_one_run)
+    with Cluster(kind="local", workers=2) as two:
+        done = rolled_up(Lake(copied(lake, tmp_path / "lake")), cluster=two)
+    assert dict(done.failed)["job-1"] == "its process was killed: out of memory?"
+    assert sorted(done.done) == ["job-0", "job-2"]
+
+
+# ---------------------------------------------------------------- tasks
+
+
+def test_a_task_that_fails_is_begun_again_elsewhere(remote: Cluster, tmp_path: Path) -> None:
+    ((_, said),) = remote.map(cluster_tasks.fails_where_it_was_first, [str(tmp_path / "note")])
+    assert isinstance(said, tuple)
+    assert said[0] != said[1]
+
+
+def test_a_bug_is_told_after_three_tries_without_what_it_read(
+    remote: Cluster, tmp_path: Path
+) -> None:
+    note = tmp_path / "note"
+    ((_, said),) = remote.map(cluster_tasks.always_fails, [str(note)])
+    assert isinstance(said, FailedTaskError)
+    assert str(said).startswith("KeyError at cluster_tasks.py:")
+    assert "s3cret" not in str(said)
+    tried = note.read_text().split()
+    assert len(tried) == cluster.TRIES
+    assert len(set(tried)) == 2  # both workers
+
+
+def test_what_every_worker_would_meet_is_not_tried_again(remote: Cluster, tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    ((_, said),) = remote.map(cluster_tasks.cannot_be_read, [str(note)])
+    assert isinstance(said, InputError)
+    assert said.hint == "give another"
+    assert note.read_text() == "begun\n"
+
+
+def test_whoever_kills_workers_costs_nobody_else(remote: Cluster) -> None:
+    remote._client.run_on_scheduler(_blame_at_once)
+    asked = [(f"{n}", "7") for n in range(16)]
+    answers = {item[0]: said for item, said in remote.map(cluster_tasks.dies_if_it_is, asked)}
+    lost = {n: said for n, said in answers.items() if said != n}
+    assert len(answers) == 16
+    assert [*lost] == ["7"]
+    assert isinstance(lost["7"], LostWorkerError)
+
+
+def _blame_at_once(dask_scheduler: Any) -> None:
+    """Else it takes a suspect to four workers."""
+    dask_scheduler.allowed_failures = 0
+
+
+def test_another_tracekit_is_refused(remote: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "source_version", lambda: "0.0.9+abc")
+    with pytest.raises(UsageError, match=r"has tracekit .*, here it is 0\.0\.9\+abc") as caught:
+        [*remote.map(cluster_tasks.doubled, [1, 2])]
+    assert "same tracekit" in (caught.value.hint or "")
+
+
+def test_the_version_is_that_of_the_source_text() -> None:
+    root = Path(cluster.__file__).parent
+    where = {**os.environ, "PYTHONPATH": str(root.parent)}
+    script = "from tracekit.cluster import source_version; print(source_version())"
+    said = subprocess.run(
+        [sys.executable, "-c", script], env=where, capture_output=True, text=True, check=True
+    )
+    assert said.stdout.strip() == cluster.source_version()
+
+
+def test_other_source_text_is_another_version(tmp_path: Path) -> None:
+    root = Path(cluster.__file__).parent
+    for name in ("cluster.py", "errors.py", "version.py", "__init__.py"):
+        (tmp_path / "tracekit").mkdir(exist_ok=True)
+        shutil.copy(root / name, tmp_path / "tracekit" / name)
+    script = "from tracekit.cluster import source_version; print(source_version())"
+    said = []
+    for text in ("x = 1\n", "x = 2\n"):
+        (tmp_path / "tracekit" / "rule.py").write_text(text)
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        said.append(done.stdout)
+    assert said[0] != said[1]
+
+
+def test_waiting_for_workers_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    distributed = pytest.importorskip("distributed", reason="needs pip install 'tracekit[cluster]'")
+    import dask
+
+    monkeypatch.setattr(cluster, "LOOK_S", 0.1)
+    with (
+        dask.config.set({"tracekit.no-worker-timeout": 0.3}),
+        distributed.LocalCluster(
+            n_workers=0, processes=False, dashboard_address="127.0.0.1:0"
+        ) as empty,
+        Cluster(scheduler=empty.scheduler_address) as nobody,
+        pytest.raises(ClusterError, match=r"there was no worker for 0 s") as caught,
+    ):
+        [*nobody.map(cluster_tasks.doubled, [1])]
+    assert "tracekit.no-worker-timeout" in (caught.value.hint or "")
+
+
+# ---------------------------------------------------------------- what is asked
+
+
+@pytest.mark.parametrize(
+    "address", ["tcp://127.0.0.1:1", "127.0.0.1:1", "nonsense://x", "tcp://", "tcp://127.0.0.1:x"]
+)
+def test_a_scheduler_that_does_not_answer_is_an_error(
+    address: str, job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("distributed", reason="needs pip install 'tracekit[cluster]'")
+    monkeypatch.setattr(cluster, "CONNECT_S", 1.0)
+    assert command("ingest", "traces", "--run", "run", "--scheduler", address) == 2
+    said = capsys.readouterr().err
+    assert f"error: {address}: no Dask scheduler answers" in said
+    assert "hint: " in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--scheduler", "tcp://h:1", "--cluster", "local"], "exclude each other"),
+        (["--cluster", "yarn"], "'yarn' is none of local, slurm, kubernetes"),
+        (["--cluster", "slurm"], "how many workers"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    words: list[str], said: str, job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("ingest", "traces", "--run", "run", *words) == 2
+    assert said in capsys.readouterr().err
+    assert not (job / "run").exists()
+
+
+def test_without_dask_a_cluster_is_refused_with_a_hint(
+    job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    assert command("ingest", "traces", "--run", "run", "--cluster", "local") == 2
+    assert "pip install 'tracekit[cluster]'" in capsys.readouterr().err
+
+
+def test_dask_is_imported_by_whoever_asks_for_it_alone(job: Path) -> None:
+    script = (
+        "import sys, contextlib; from tracekit.cli.app import main\n"
+        "with contextlib.suppress(SystemExit): main(['ingest', 'traces', '--run', 'run'])\n"
+        "assert 'tracekit.runs' in sys.modules\n"
+        "assert not {'dask', 'distributed', 'dask_jobqueue'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)

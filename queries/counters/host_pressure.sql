@@ -12,12 +12,13 @@
 -- column: host VARCHAR : Host; null where unknown.
 -- column: own_source_id INTEGER : File whose samples are meant; null where a host is known.
 -- column: cgroup VARCHAR : Control group; null: the whole machine, or not said.
--- column: resource VARCHAR : cpu, io or memory: pressure; quota: the CPU quota of the group.
+-- column: resource VARCHAR : cpu, io or memory: pressure; quota: the CPU quota of the group;
+--     steal: CPU time that the hypervisor gave to others.
 -- column: interval_ns DOUBLE : Median time between readings.
 -- column: covered_ns BIGINT : Time of the job's window that readings cover; without a window (no
 --     trace was given) of all readings.
 -- column: some_ratio DOUBLE : Share of it in which at least one task waited; of quota, share of its
---     periods in which it ran out. Null where no period began.
+--     periods in which it ran out; of steal, share of all CPUs' time. Null where no period began.
 -- column: full_ratio DOUBLE : Share of it in which all tasks waited that were not idle; null where
 --     no reading tells.
 -- column: throttled_ns BIGINT : Time for which the quota held back run queues, of all CPUs
@@ -40,103 +41,8 @@ WITH
         SELECT CAST(NULL AS INTEGER), CAST(NULL AS BIGINT), CAST(NULL AS BIGINT)
         WHERE NOT EXISTS (SELECT 1 FROM run)
     ),
-    samples AS (
-        SELECT
-            host_sample.host,
-            if(host_sample.host IS NULL, source_id, NULL) AS own_source_id,
-            cgroup,
-            if(
-                starts_with(counter, 'cpu_throttled') OR counter = 'cpu_periods',
-                'quota',
-                split_part(counter, '_', 1)
-            ) AS resource,
-            CASE
-                WHEN counter = 'cpu_periods' THEN 'periods'
-                WHEN counter = 'cpu_throttled_periods' THEN 'some'
-                WHEN counter = 'cpu_throttled_time' THEN 'time'
-                ELSE split_part(counter, '_', 3)
-            END AS extent,
-            hash(
-                host_sample.host, if(host_sample.host IS NULL, source_id, NULL), cgroup, counter
-            ) AS key,
-            source_id, clock_id, place, time_ns, interval_ns, value, counted
-        FROM host_sample
-        LEFT JOIN clock USING (clock_id)
-        WHERE
-            time_ns IS NOT NULL
-            AND (clock.basis = 'epoch' OR NOT EXISTS (SELECT 1 FROM run))
-            AND (
-                counter IN ('cpu_periods', 'cpu_throttled_periods', 'cpu_throttled_time')
-                OR regexp_full_match(counter, '(cpu|io|memory)_pressure_(some|full)(_time)?')
-            )
-    ),
-    named AS (
-        SELECT DISTINCT key, host, own_source_id, cgroup, resource, extent
-        FROM samples
-    ),
-    readings AS (
-        SELECT
-            key, source_id, clock_id, place, time_ns, counted,
-            CAST(NULL AS UBIGINT) AS limit_count
-        FROM samples
-        WHERE counted IS NOT NULL
-    ),
-    counted AS (
-        SELECT
-            named.* EXCLUDE (key),
-            deltas.source_id,
-            deltas.place,
-            deltas.last_time_ns AS start_ns,
-            deltas.time_ns AS end_ns,
-            CAST(deltas.delta_count AS DOUBLE) AS amount
-        FROM counter_deltas('readings') AS deltas
-        JOIN named USING (key)
-        WHERE deltas.delta_count IS NOT NULL AND deltas.time_ns > deltas.last_time_ns
-    ),
-    totalled AS (
-        SELECT
-            host, own_source_id, cgroup, resource, min(start_ns) AS first_ns, max(end_ns) AS last_ns
-        FROM counted
-        GROUP BY host, own_source_id, cgroup, resource
-    ),
-    told AS (
-        SELECT
-            host, own_source_id, cgroup, resource, extent,
-            min((source_id, place))[1] AS source_id,
-            min((source_id, place))[2] AS place,
-            time_ns - interval_ns AS start_ns,
-            time_ns AS end_ns,
-            arg_min(value, (source_id, place)) * interval_ns AS amount
-        FROM samples
-        WHERE
-            value IS NOT NULL
-            AND interval_ns > 0
-            AND NOT EXISTS (
-                SELECT 1 FROM totalled
-                WHERE
-                    totalled.host IS NOT DISTINCT FROM samples.host
-                    AND totalled.own_source_id IS NOT DISTINCT FROM samples.own_source_id
-                    AND totalled.cgroup IS NOT DISTINCT FROM samples.cgroup
-                    AND totalled.resource = samples.resource
-                    AND samples.time_ns > totalled.first_ns
-                    AND samples.time_ns - samples.interval_ns < totalled.last_ns
-            )
-        GROUP BY host, own_source_id, cgroup, resource, extent, time_ns, interval_ns
-    ),
     spans AS (
-        SELECT
-            host, own_source_id, cgroup, resource, start_ns, end_ns,
-            min((source_id, place)) AS spot,
-            if(
-                resource = 'quota',
-                max(amount) FILTER (extent = 'periods'),
-                CAST(end_ns - start_ns AS DOUBLE)
-            ) AS base,
-            max(amount) FILTER (extent = 'some') AS some_amount,
-            max(amount) FILTER (extent = 'full') AS full_amount,
-            max(amount) FILTER (extent = 'time') AS throttled_ns
-        FROM (FROM counted UNION ALL BY NAME FROM told)
-        GROUP BY host, own_source_id, cgroup, resource, start_ns, end_ns
+        FROM host_waits(EXISTS (SELECT 1 FROM run))
     ),
     placed AS (
         SELECT
@@ -199,7 +105,13 @@ WITH
             CAST(round(sum(throttled_ns * inside_ns / (end_ns - start_ns))) AS BIGINT)
                 AS throttled_ns,
             arg_max(
-                {ratio: some_amount / base, start_ns: start_ns, end_ns: end_ns, spot: spot},
+                {
+                    ratio: some_amount / base,
+                    start_ns: start_ns,
+                    end_ns: end_ns,
+                    source_id: source_id,
+                    place: place
+                },
                 (some_amount / base, -start_ns)
             ) FILTER (base > 0 AND some_amount IS NOT NULL) AS worst
         FROM placed
@@ -221,8 +133,8 @@ SELECT
     stepped.step_ratio,
     coalesce(stepped.worst_steps, []) AS worst_steps,
     stepped.worst_step_ratio,
-    summed.worst.spot[1] AS source_id,
-    summed.worst.spot[2] AS place,
+    summed.worst.source_id AS source_id,
+    summed.worst.place AS place,
     summed.attempt
 FROM summed
 LEFT JOIN stepped

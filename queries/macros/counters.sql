@@ -216,3 +216,117 @@ JOIN gpu AS gpu
     AND gpu.own_source_id IS NOT DISTINCT FROM placed.owner_id
     AND gpu.device_id IS NOT DISTINCT FROM placed.device_id
     AND gpu.nvml_index IS NOT DISTINCT FROM placed.nvml_index;
+
+-- host_waits: What the tasks of each host and control group waited for, between two readings.
+--
+-- Shares come from differences of totals. Before the first total, after the last, and without any,
+-- a collector's averages count (sadf); of two files that tell the same one does. Amounts are of
+-- base: ns, or periods of a quota.
+--
+-- param: only_epoch BOOLEAN : Whether files whose clock has no known zero are left out, as they
+--     must be wherever others' times are laid beside theirs.
+-- reads: host_sample, clock, clock_offset
+-- columns: host VARCHAR, own_source_id INTEGER, cgroup VARCHAR, resource VARCHAR, start_ns BIGINT,
+--     end_ns BIGINT, source_id INTEGER, place BIGINT, base DOUBLE, some_amount DOUBLE,
+--     full_amount DOUBLE, throttled_ns DOUBLE
+CREATE OR REPLACE MACRO host_waits(only_epoch) AS TABLE
+WITH
+    samples AS (
+        SELECT
+            host_sample.host,
+            if(host_sample.host IS NULL, source_id, NULL) AS own_source_id,
+            cgroup,
+            CASE
+                WHEN starts_with(counter, 'cpu_throttled') OR counter = 'cpu_periods' THEN 'quota'
+                WHEN counter = 'cpu_steal' THEN 'steal'
+                ELSE split_part(counter, '_', 1)
+            END AS resource,
+            CASE
+                WHEN counter = 'cpu_periods' THEN 'periods'
+                WHEN counter IN ('cpu_throttled_periods', 'cpu_steal') THEN 'some'
+                WHEN counter = 'cpu_throttled_time' THEN 'time'
+                ELSE split_part(counter, '_', 3)
+            END AS extent,
+            hash(
+                host_sample.host, if(host_sample.host IS NULL, source_id, NULL), cgroup, counter
+            ) AS key,
+            source_id, clock_id, place, time_ns, interval_ns, value, counted
+        FROM host_sample
+        LEFT JOIN clock USING (clock_id)
+        WHERE
+            time_ns IS NOT NULL
+            AND (clock.basis = 'epoch' OR NOT only_epoch)
+            AND (
+                counter IN (
+                    'cpu_periods', 'cpu_throttled_periods', 'cpu_throttled_time', 'cpu_steal'
+                )
+                OR regexp_full_match(counter, '(cpu|io|memory)_pressure_(some|full)(_time)?')
+            )
+    ),
+    named AS (
+        SELECT DISTINCT key, host, own_source_id, cgroup, resource, extent
+        FROM samples
+    ),
+    readings AS (
+        SELECT
+            key, source_id, clock_id, place, time_ns, counted,
+            CAST(NULL AS UBIGINT) AS limit_count
+        FROM samples
+        WHERE counted IS NOT NULL
+    ),
+    counted AS (
+        SELECT
+            named.* EXCLUDE (key),
+            deltas.source_id,
+            deltas.place,
+            deltas.last_time_ns AS start_ns,
+            deltas.time_ns AS end_ns,
+            CAST(deltas.delta_count AS DOUBLE) AS amount
+        FROM counter_deltas('readings') AS deltas
+        JOIN named USING (key)
+        WHERE deltas.delta_count IS NOT NULL AND deltas.time_ns > deltas.last_time_ns
+    ),
+    totalled AS (
+        SELECT
+            host, own_source_id, cgroup, resource, min(start_ns) AS first_ns, max(end_ns) AS last_ns
+        FROM counted
+        GROUP BY host, own_source_id, cgroup, resource
+    ),
+    told AS (
+        SELECT
+            host, own_source_id, cgroup, resource, extent,
+            min((source_id, place))[1] AS source_id,
+            min((source_id, place))[2] AS place,
+            time_ns - interval_ns AS start_ns,
+            time_ns AS end_ns,
+            arg_min(value, (source_id, place)) * interval_ns AS amount
+        FROM samples
+        WHERE
+            value IS NOT NULL
+            AND interval_ns > 0
+            AND NOT EXISTS (
+                SELECT 1 FROM totalled
+                WHERE
+                    totalled.host IS NOT DISTINCT FROM samples.host
+                    AND totalled.own_source_id IS NOT DISTINCT FROM samples.own_source_id
+                    AND totalled.cgroup IS NOT DISTINCT FROM samples.cgroup
+                    AND totalled.resource = samples.resource
+                    AND samples.time_ns > totalled.first_ns
+                    AND samples.time_ns - samples.interval_ns < totalled.last_ns
+            )
+        GROUP BY host, own_source_id, cgroup, resource, extent, time_ns, interval_ns
+    )
+SELECT
+    host, own_source_id, cgroup, resource, start_ns, end_ns,
+    min((source_id, place))[1] AS source_id,
+    min((source_id, place))[2] AS place,
+    if(
+        resource = 'quota',
+        max(amount) FILTER (extent = 'periods'),
+        CAST(end_ns - start_ns AS DOUBLE)
+    ) AS base,
+    max(amount) FILTER (extent = 'some') AS some_amount,
+    max(amount) FILTER (extent = 'full') AS full_amount,
+    max(amount) FILTER (extent = 'time') AS throttled_ns
+FROM (FROM counted UNION ALL BY NAME FROM told)
+GROUP BY host, own_source_id, cgroup, resource, start_ns, end_ns;

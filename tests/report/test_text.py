@@ -69,7 +69,7 @@ A RANK'S  compute 50 %   communication not hidden 40 %   copies 3.3 %   idle 6.7
           (rank 0, median)
           F1 critical  dataloader-stall       rank 1         50.0 ms/step  explains F2
           F2 minor     exposed-communication  all ranks      60.0 ms/step  explained by F1
-NOT CHECKED  gc-pause; GPU health; 3 more  ->  tracekit capture --what profiler,dcgm,nic,nccl,host
+NOT CHECKED  gc-pause; GPU health; 4 more  ->  tracekit capture --what profiler,dcgm,host,nic,nccl
              collective-hang: needs collectives matched across ranks, Flight Recorder or a
              watchdog's log
              28 more rules: --all
@@ -82,7 +82,7 @@ job  steps 1-10  2026-07-21 03:01:07-03:01:08 UTC  4 of 4 ranks, 2 hosts; 4 kine
 VERDICT   Nothing to fix: 100 ms a step; 1 of RULES_COUNT rules could look and found no fault.
 NOT CHECKED  MISSING rules for want of inputs (dataloader-stall, checkpoint-stall, gc-pause, \
 sync-stall
-             and 24 more); 2 are not built yet: --all
+             and 25 more); 2 are not built yet: --all
 """.replace("RULES_COUNT", str(len(RULES))).replace("MISSING", str(len(RULES) - 1))
 
 

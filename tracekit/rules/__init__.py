@@ -43,6 +43,8 @@ NAMES = (
     "slow-gpu",
     "slow-host",
     "host-pause",
+    "cpu-throttled",
+    "memory-pressure",
     "unequal-work",
     "pfc-storm",
     "slow-receiver",

@@ -130,4 +130,6 @@ RULE = Rule(
     doc=__doc__,
     needs=TEXT.needs,
     explains=("waiting", "lateness", "stalled launches", "idle stages"),
+    symptom_of=("late input",),
+    same="ranks",
 )

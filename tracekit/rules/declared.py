@@ -38,12 +38,15 @@ Topic = Literal[
     "links, packet loss, pause",
     "NCCL's transports and choices",
     "the job's history",
+    "what hosts lack",
 ]
 Effect = Literal[
     "waiting",  # others wait for it in communication
     "lateness",  # its ranks enter collectives late
     "lateness of its group",  # so do all members of a group of which no rank can be named
     "stalled launches",  # its host launches nothing meanwhile
+    "slow host",  # what a rank does on its host takes longer, or stands still
+    "late input",  # the loader hands batches over late
     "unfed GPUs",  # kernels are launched too slowly
     "idle stages",  # other stages of the pipeline stand idle
     "latency",  # small messages wait as if each took long

@@ -317,4 +317,5 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     explains=("waiting", "lateness", "latency"),
+    sees="slow host",
 )

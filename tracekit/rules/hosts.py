@@ -1,0 +1,450 @@
+"""What rules over a host's counters share: which readings may be the job's, and whom they explain.
+
+A host that lacks something harms a job only if its ranks are late by it, or the job's steps suffer
+in the same hours. A task that is delayed has waited for as long; so the share of time in which
+tasks waited, beyond what is usual elsewhere or at other times, bounds the delay that it can be the
+reason of. Nobody is named for waiting alone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median
+
+from tracekit.findings import Evidence, Finding, Scope, Severity, When, severity_of
+from tracekit.rules.base import NO_STEPS, Facts, Row, RuleOutcome
+from tracekit.rules.excess import QUERY as EXCESS
+from tracekit.rules.excess import ExcessThresholds, where_it_lies
+from tracekit.rules.facts import Advice
+from tracekit.rules.lateness.late import LateRank, delay_ns
+from tracekit.rules.lateness.limits import ABSENT_WAITS, QUERIES, SlowerThresholds
+from tracekit.rules.lateness.price import price
+from tracekit.rules.lateness.search import late_ranks, slower_ranks
+from tracekit.rules.lateness.telling import absent_note, matched_note, waiting, why_unmatched
+from tracekit.rules.logged import SUMMARY_QUERY, Log
+from tracekit.rules.slow_gpu import has_uneven_work
+from tracekit.rules.steps import StepKey, utc
+from tracekit.rules.thresholds import threshold
+from tracekit.wording import plural, ranks_phrase, safe, share, some, span
+
+NEEDS = "host counters (sadf -j, /proc/pressure, cgroup files, node_exporter)"
+CAPTURE = "tracekit capture --what host"
+PRESSURE = "host_pressure"
+STEPS = "host_pressure_steps"
+EPISODES = "episode_pressure"
+OWN_STALLS = ("gc_pause", "checkpoint_stall", "compile_stall", "allocator_stall")
+"""Stalls that no want of a host makes, though it may lengthen them."""
+QUERIES_READ = (
+    *(*QUERIES, ABSENT_WAITS, "expert_load", EXCESS, *OWN_STALLS),
+    *(PRESSURE, STEPS, EPISODES, SUMMARY_QUERY),
+)
+KERNEL_QUERIES = ("straggler", "late_steps", "match_coverage", "comm_summary", ABSENT_WAITS, EXCESS)
+"""Without which nobody is late; the log's stretches need none."""
+TOPIC_NEEDS = "traces of the ranks, or a training log with times, beside the hosts' counters"
+
+
+class HostThresholds(SlowerThresholds, ExcessThresholds):
+    """When what a host lacks is why its ranks are late."""
+
+    max_compute_ratio: float = threshold(
+        1.05, "computing time over its peers' median; above it the GPU or the work is to blame"
+    )
+    max_stalled_ratio: float = threshold(
+        0.5, "share of the delay that stalls of its own explain; then it is theirs"
+    )
+    min_waited_ratio: float = threshold(
+        0.05, "share of time in which tasks waited: 5 % is the least delay that is called late"
+    )
+    min_explained_ratio: float = threshold(
+        0.5,
+        "of the delay that the waiting must cover beyond what is usual: of the rest nothing could"
+        " be larger",
+    )
+    min_covered_ratio: float = threshold(
+        0.5, "share of the time in question that readings cover: else most of it is not known"
+    )
+    min_other_steps_count: int = threshold(
+        3, "steps without the delay, to say what the host lacks otherwise"
+    )
+
+
+@dataclass(frozen=True)
+class Lack:
+    """Something that a host may lack."""
+
+    resource: str
+    """As in query host_pressure."""
+    words: str
+    """What its tasks did, to follow the host's name: ``waited for memory``."""
+    of: str
+    """What the share is of: time, or periods."""
+    is_own: bool
+    """Whether nobody but the machine itself can make it wait: a quota, a hypervisor. What merely
+    waits for a CPU may be what is always there."""
+
+
+def by_series(rows: Iterable[Row]) -> dict[tuple[str, str | None, str], list[Row]]:
+    """Rows of known hosts by host, control group and resource."""
+    found: dict[tuple[str, str | None, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["host"] is not None:
+            found[str(row["host"]), row["cgroup"], str(row["resource"])].append(row)
+    return dict(found)
+
+
+def judged(
+    facts: Facts,
+    limits: HostThresholds,
+    lacks: Sequence[Lack],
+    needs: str,
+    *,
+    confirm: tuple[str, ...],
+    remedy: tuple[str, ...],
+) -> RuleOutcome:
+    """One finding a host that lacks one of these where its ranks are late, and one a stretch of
+    the job's history in which a host did."""
+    names = {lack.resource for lack in lacks}
+    if not any(row["resource"] in names for row in facts.of(PRESSURE)):
+        return facts.lacking(needs if facts.of(PRESSURE) else NEEDS, CAPTURE)
+    has_log = bool(facts.of(SUMMARY_QUERY))
+    why = _why_blind(facts, limits)
+    if why is not None and not has_log:
+        return facts.lacking(*why)
+    groups = _groups(facts)
+    advice: Advice = {"confirm": confirm, "remedy": remedy}
+    findings: list[Finding] = []
+    if why is None:
+        findings += _of_ranks(facts, limits, lacks, groups, advice)
+    named = {host for f in findings for host in f.scope.hosts}
+    findings += [
+        f
+        for f in _of_history(facts, limits, lacks, groups, advice)
+        if named.isdisjoint(f.scope.hosts)
+    ]
+    return RuleOutcome(tuple(findings))
+
+
+def _why_blind(facts: Facts, limits: HostThresholds) -> tuple[str, str | None] | None:
+    """Why the traces cannot say who is late; None where they can."""
+    if not facts.ranks:
+        return TOPIC_NEEDS, "profile all ranks in the same steps"
+    if matched_note(facts) is None:
+        return why_unmatched(facts), "profile all ranks in the same steps"
+    if not len(facts.steps):
+        return NO_STEPS
+    if not facts.has_gpu and has_uneven_work(facts, limits):
+        return "the work of each rank: experts get unequal shares of the tokens", None
+    return None
+
+
+def _groups(facts: Facts) -> dict[str, frozenset[str | None]]:
+    """By host, the control groups that may hold the job: each holds, or is held by, every other
+    one that was given. Of groups side by side one may be another tenant's."""
+    given: dict[str, set[str]] = defaultdict(set)
+    for row in facts.of(PRESSURE):
+        if row["host"] is not None:
+            given[str(row["host"])].update(() if row["cgroup"] is None else (str(row["cgroup"]),))
+    return {
+        host: frozenset(
+            {None, *(g for g in groups if all(_is_nested(g, other) for other in groups))}
+        )
+        for host, groups in given.items()
+    }
+
+
+def _is_nested(group: str, other: str) -> bool:
+    short, long = sorted((group.rstrip("/"), other.rstrip("/")), key=len)
+    return long == short or long.startswith(f"{short}/")
+
+
+# --- ranks that are late --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Found:
+    lack: Lack
+    rows: tuple[Row, ...]
+    ratio: float
+    """Share in the late steps."""
+    usual_ratio: float | None
+    """On the other hosts in their steps, else on this one in its other steps."""
+    usual: str
+    needed_ratio: float
+
+
+def _of_ranks(
+    facts: Facts,
+    limits: HostThresholds,
+    lacks: Sequence[Lack],
+    groups: Mapping[str, frozenset[str | None]],
+    advice: Advice,
+) -> list[Finding]:
+    late = late_ranks(facts, limits) or slower_ranks(facts, limits)
+    by_host: dict[str, list[LateRank]] = defaultdict(list)
+    for one in late:
+        host = facts.job.hosts.get(one.rank)
+        if host is not None and _may_be_its_host(facts, one, limits):
+            by_host[host].append(one)
+    findings = []
+    for host, members in sorted(by_host.items()):
+        found = [f for lack in lacks if (f := _beyond(facts, limits, lack, host, members, groups))]
+        if found:
+            best = max(found, key=lambda f: f.ratio - (f.usual_ratio or 0.0))
+            findings.append(_late_finding(facts, limits, host, members, best, advice))
+    return findings
+
+
+def _may_be_its_host(facts: Facts, late: LateRank, limits: HostThresholds) -> bool:
+    """Whether a rank is late by something that its host can be the reason of."""
+    if facts.has_gpu and (
+        late.compute_ratio is None or late.compute_ratio >= limits.max_compute_ratio
+    ):
+        return False
+    steady = set(facts.steps.keys)
+    stalled_ns = sum(
+        float(row["exposed_ns"])
+        for query in OWN_STALLS
+        for row in facts.of(query)
+        if row["rank"] == late.rank
+        and StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"])) in steady
+    ) / len(steady)
+    if stalled_ns >= limits.max_stalled_ratio * delay_ns(late):
+        return False
+    excess = where_it_lies(facts, late.rank, delay_ns(late))
+    return excess is None or excess.nature != "more work"
+
+
+def _beyond(
+    facts: Facts,
+    limits: HostThresholds,
+    lack: Lack,
+    host: str,
+    members: Sequence[LateRank],
+    groups: Mapping[str, frozenset[str | None]],
+) -> _Found | None:
+    """The series of the host whose tasks waited long enough in the late steps to be the reason."""
+    steps = facts.steps
+    late = {key for one in members for key in one.late_keys} or set(steps.keys)
+    # All of a delay lies in the steps that have it.
+    delay = max(delay_ns(one) for one in members) * len(steps) / len(late)
+    needed = delay / fmean(steps.job_dur_ns(key) for key in late)
+    elsewhere = _elsewhere(facts, lack, host, groups)
+    best: _Found | None = None
+    for (where, group, resource), rows in by_series(facts.of(STEPS)).items():
+        if where != host or resource != lack.resource or group not in groups.get(host, ()):
+            continue
+        shares = {
+            StepKey(int(r["attempt"]), int(r["capture_id"]), int(r["step"])): r
+            for r in rows
+            if r["some_ratio"] is not None and r["covered_ratio"] >= limits.min_covered_ratio
+        }
+        here = [shares[key] for key in late if key in shares]
+        if len(here) < limits.min_covered_ratio * len(late):
+            continue
+        ratio = fmean(float(r["some_ratio"]) for r in here)
+        rest = [
+            float(shares[key]["some_ratio"])
+            for key in steps.keys
+            if key in shares and key not in late
+        ]
+        own = fmean(rest) if len(rest) >= limits.min_other_steps_count else None
+        if own is not None and own > ratio:
+            continue  # it lacked more in the steps in which nobody waited for it
+        usual, words = own, "in its other steps"
+        if elsewhere is not None:
+            usual, words = elsewhere, "on the other hosts"
+        if usual is None and (not lack.is_own or len(set(facts.job.hosts.values())) == 1):
+            continue
+        beyond = ratio - (usual or 0.0)
+        if ratio < limits.min_waited_ratio or beyond < limits.min_explained_ratio * needed:
+            continue
+        if best is None or beyond > best.ratio - (best.usual_ratio or 0.0):
+            here.sort(key=lambda r: -float(r["some_ratio"]))
+            best = _Found(lack, tuple(here), ratio, usual, words, needed)
+    return best
+
+
+def _elsewhere(
+    facts: Facts, lack: Lack, host: str, groups: Mapping[str, frozenset[str | None]]
+) -> float | None:
+    """What the tasks of the job's other hosts typically waited in its steps; None: not known."""
+    members = set(facts.job.hosts.values()) | set(facts.job.placed_hosts.values())
+    shares: dict[str, float] = {}
+    for row in facts.of(PRESSURE):
+        other = row["host"]
+        if other == host or other not in members or row["resource"] != lack.resource:
+            continue
+        if row["step_ratio"] is not None and row["cgroup"] in groups[str(other)]:
+            shares[other] = max(shares.get(other, 0.0), float(row["step_ratio"]))
+    return median(shares.values()) if shares else None
+
+
+def _late_finding(
+    facts: Facts,
+    limits: HostThresholds,
+    host: str,
+    members: Sequence[LateRank],
+    found: _Found,
+    advice: Advice,
+) -> Finding:
+    ranks = sorted(one.rank for one in members)
+    keys = sorted({key for one in members for key in one.late_keys}) or facts.steps.keys
+    cost = price(facts, members)
+    group = found.rows[0]["cgroup"]
+    usual = "" if found.usual_ratio is None else f" ({share(found.usual_ratio)} {found.usual})"
+    subject = f"{safe(host)}{f', control group {safe(group)},' if group else ''}"
+    return facts.finding(
+        facts.scope(ranks, keys),
+        f"Tasks of {subject} {found.lack.words} for {share(found.ratio)} of the {found.lack.of} of "
+        f"{plural(len(keys), 'step')} in which {ranks_phrase(ranks, facts.ranks)} "
+        f"{'is' if len(ranks) == 1 else 'are'} late{usual}: the others wait "
+        f"{waiting(facts, cost)}.",
+        (
+            Evidence(
+                f"tasks {found.lack.words}, share of the {found.lack.of} of the late steps, beyond "
+                "what is usual",
+                found.ratio - (found.usual_ratio or 0.0),
+                "ratio",
+                threshold=limits.min_explained_ratio * found.needed_ratio,
+                query=STEPS,
+                rows=facts.readings(found.rows),
+            ),
+            *(
+                Evidence(
+                    f"exposed delay by rank {one.rank}, mean step",
+                    delay_ns(one) / 1e9,
+                    "s",
+                    threshold=limits.min_cost_ratio * facts.steps.step_ns / 1e9,
+                    query="late_steps" if one.is_matched else "step_breakdown",
+                )
+                for one in members
+            ),
+        ),
+        by=("counters", "peers"),
+        basis="the host's own counters in the very steps in which its ranks are late; "
+        f"{matched_note(facts)}{absent_note(members[0])}",
+        impact=facts.impact(cost),
+        cap=Severity.CRITICAL if members[0].is_sure else Severity.MINOR,
+        keys=keys,
+        against=cost.against,
+        **advice,
+    )
+
+
+# --- stretches of the history ---------------------------------------------------------------------
+
+
+def _of_history(
+    facts: Facts,
+    limits: HostThresholds,
+    lacks: Sequence[Lack],
+    groups: Mapping[str, frozenset[str | None]],
+    advice: Advice,
+) -> list[Finding]:
+    """One finding a host: the stretches of the log in which it lacked something, as at no other
+    time and on no other host."""
+    by_name = {lack.resource: lack for lack in lacks}
+    members = set(facts.job.hosts.values()) | set(facts.job.placed_hosts.values())
+    found: dict[tuple[str, str], list[tuple[Row, float, float]]] = defaultdict(list)
+    for row in facts.of(EPISODES):
+        host = row["host"]
+        if host is None or row["resource"] not in by_name or (members and host not in members):
+            continue
+        if row["cgroup"] not in groups.get(str(host), ()) or _is_little_known(row, limits):
+            continue
+        beyond = float(row["some_ratio"]) - max(
+            float(row["usual_worst_ratio"]), _elsewhere_then(facts, row, groups, members)
+        )
+        needed = min(1.0, float(row["lost_ns"] or 0) / (row["end_ns"] - row["start_ns"]))
+        if beyond >= max(limits.min_waited_ratio, limits.min_explained_ratio * needed):
+            found[str(host), str(row["resource"])].append((row, beyond, needed))
+    best: dict[str, tuple[str, list[tuple[Row, float, float]]]] = {}
+    for (host, resource), rows in sorted(found.items()):
+        if host not in best or _lost_ns(rows) > _lost_ns(best[host][1]):
+            best[host] = (resource, rows)
+    return [
+        _history_finding(facts, limits, host, by_name[resource], rows, advice)
+        for host, (resource, rows) in best.items()
+    ]
+
+
+def _is_little_known(row: Row, limits: HostThresholds) -> bool:
+    return (
+        row["some_ratio"] is None
+        or row["usual_worst_ratio"] is None
+        or row["covered_ratio"] < limits.min_covered_ratio
+        or row["usual_covered_ns"] < row["end_ns"] - row["start_ns"]
+    )
+
+
+def _elsewhere_then(
+    facts: Facts,
+    row: Row,
+    groups: Mapping[str, frozenset[str | None]],
+    members: Collection[str],
+) -> float:
+    """The same share of the typical other host in the same stretch; 0 where none is known."""
+    key = ("kind", "first_step", "last_step", "resource")
+    shares: dict[str, float] = {}
+    for other in facts.of(EPISODES):
+        host = other["host"]
+        if host in (None, row["host"]) or (members and host not in members):
+            continue
+        is_same = all(other[k] == row[k] for k in key) and other["some_ratio"] is not None
+        if is_same and other["cgroup"] in groups.get(str(host), ()):
+            shares[host] = max(shares.get(host, 0.0), float(other["some_ratio"]))
+    return median(shares.values()) if shares else 0.0
+
+
+def _lost_ns(rows: Iterable[tuple[Row, float, float]]) -> int:
+    """Of distinct stretches: one may show in several control groups."""
+    return sum({(r["kind"], r["first_step"]): int(r["lost_ns"] or 0) for r, _, _ in rows}.values())
+
+
+def _history_finding(
+    facts: Facts,
+    limits: HostThresholds,
+    host: str,
+    lack: Lack,
+    rows: Sequence[tuple[Row, float, float]],
+    advice: Advice,
+) -> Finding:
+    row, beyond, needed = max(rows, key=lambda r: (int(r[0]["lost_ns"] or 0), r[1]))
+    lost_ns = _lost_ns(rows)
+    stretches = list(dict.fromkeys((r["first_step"], r["last_step"]) for r, _, _ in rows))
+    said = some([f"{a:,} to {b:,}" if a != b else f"{a:,}" for a, b in stretches], 3)
+    group = f", control group {safe(row['cgroup'])}," if row["cgroup"] else ""
+    of_job = Log(facts.of(SUMMARY_QUERY)[0], ()).share(lost_ns)
+    finding = facts.finding(
+        Scope(hosts=(host,)),
+        f"In steps {said} of the log the job loses {span(lost_ns / 1e9)} ({share(of_job)} of "
+        f"its time), and tasks of {safe(host)}{group} {lack.words} for "
+        f"{share(float(row['some_ratio']))} of the {lack.of}, at other times "
+        f"{share(float(row['usual_ratio']))}.",
+        (
+            Evidence(
+                f"tasks {lack.words}, share of the {lack.of} of the stretch, beyond any other as "
+                "long and beyond the other hosts",
+                beyond,
+                "ratio",
+                threshold=max(limits.min_waited_ratio, limits.min_explained_ratio * needed),
+                query=EPISODES,
+                rows=facts.readings([r for r, _, _ in rows]),
+            ),
+            Evidence("lost in the stretch, of its time", needed, "ratio", query=EPISODES),
+        ),
+        by=("counters", "log"),
+        basis="the host's counters and the training log agree in time; no trace shows whose ranks "
+        "were late",
+        least=severity_of(of_job),
+        place=host,
+        keys=(),
+        **advice,
+    )
+    when = When(
+        start_utc=utc(min(r["start_ns"] for r, _, _ in rows)),
+        end_utc=utc(max(r["end_ns"] for r, _, _ in rows)),
+    )
+    return replace(finding, when=when)

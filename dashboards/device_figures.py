@@ -21,10 +21,13 @@ SHOWN_COUNTERS = 4
 """Counters of ports with a panel."""
 MAX_MARKED_STEPS = 80
 """Steps of a line that have a dot each."""
+MIN_MOMENTS = 2
+"""Times of samples without which nothing is drawn over time."""
 SHOWN_GPUS = 3
 """GPUs with a line of their own."""
 LINES = ("red", "blue", "green")
 SCALES = {"Hz": (1e6, "MHz"), "0..1": (0.01, "%"), "degrees Celsius": (1.0, "°C")}
+NANOSECONDS = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}
 NAMES = {
     "sm_clock": "SM clock", "gpu_temperature": "temperature", "power": "power",
     "sm_active": "SM active",
@@ -65,7 +68,7 @@ def gpu_levels(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     """Clock, temperature, power and activity of the accused GPUs over time, within the range of all
     GPUs; slow steps are shaded."""
     series = rows["gpu_series"]
-    if not series:
+    if len({r["start_ns"] for r in series}) < MIN_MOMENTS:
         return None
     counters = [c for c in NAMES if any(r["counter"] == c for r in series)]
     gpus = accused(series, findings)
@@ -183,14 +186,15 @@ def port_growth(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     panels[0].set_ylim(bottom=0)
     for axes, name in zip(panels[1:], chosen, strict=True):
         found = [r for r in series[name] if (r["capture_id"], r["step"]) in place]
+        divisor, unit = _scale(found)
         axes.bar(
-            [place[r["capture_id"], r["step"]] for r in found], [r["growth"] for r in found],
-            0.8, color=look.PALETTE["red"],
+            [place[r["capture_id"], r["step"]] for r in found],
+            [(r["growth"] or 0.0) / divisor for r in found], 0.8, color=look.PALETTE["red"],
         )  # fmt: skip
         verdict = found[0]["verdict"] if found else None
         said = f" ({verdict})" if verdict in ("cause", "symptom") else ""
         axes.set_title(look.shown_name(" ".join(filter(None, name)), 70) + said, fontsize=9)
-        axes.set_ylabel("a step")
+        axes.set_ylabel(unit)
         axes.set_ylim(bottom=0)
     for axes in panels:
         look.grid(axes)
@@ -202,12 +206,25 @@ def port_growth(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     for name in chosen:
         found = series[name]
         most = max(found, key=lambda r: float(r["growth"] or 0.0))
+        divisor, unit = _scale(found)
         told.append(
             f"{look.shown_name(' '.join(filter(None, name)), 70)}: most in step "
-            f"{most['step']} ({look.number(most['growth'] or 0.0)})"
+            f"{most['step']} ({look.number((most['growth'] or 0.0) / divisor)} {unit})"
         )
     says = f"{plural(len(keys), 'step')}. {'; '.join(told)}."
     left = len(series) - len(chosen)
     if left:
         says += f" {plural(left, 'more counter')} in the query."
     return Drawing(figure, says)
+
+
+def _scale(found: Sequence[Row]) -> tuple[float, str]:
+    """What to divide a counter's growth by, and the unit that it then has."""
+    most = max((float(r["growth"] or 0.0) for r in found), default=0.0)
+    unit = found[0]["unit"] if found else None
+    if unit == "bytes":
+        return look.byte_unit(most)
+    if unit in NANOSECONDS:
+        divisor, word = look.time_unit(most * NANOSECONDS[unit])
+        return divisor / NANOSECONDS[unit], word
+    return 1.0, unit or "counts"

@@ -128,7 +128,7 @@ CHARTS: tuple[Chart, ...] = (
         section="devices",
         queries=("gpu_series", "step_breakdown"),
         draw=gpu_levels,
-        needs="GPU counters with times",
+        needs="GPU counters read at two times or more",
         marks_findings=True,
     ),
     Chart(

@@ -4,7 +4,7 @@
 -- dropped or waited in the steps that were slow. First come counters that go with slow steps, then
 -- those of ports on the job's path, then those that stirred in most steps.
 --
--- reads: counter_step, network_correlation
+-- reads: counter_step, network_correlation, net_sample
 -- needs: counter_step
 -- grain: attempt, node, port, counter, capture_id, step
 -- param: series_count BIGINT = 12 : Most counters.
@@ -13,6 +13,7 @@
 -- column: counter VARCHAR : Canonical name; its priorities and queues are added up.
 -- column: capture_id INTEGER : Capture window, from 0.
 -- column: step BIGINT : Job-level step.
+-- column: unit VARCHAR : Unit of growth; null where its source says none.
 -- column: growth DOUBLE : Grown by in that step, interpolated between readings.
 -- column: coverage_ratio DOUBLE : Share of the step that readings cover without a hole.
 -- column: verdict VARCHAR : As in network_correlation; null where that says nothing.
@@ -52,6 +53,11 @@ WITH
             AND correlation.node IS NOT DISTINCT FROM counters.node
             AND correlation.port IS NOT DISTINCT FROM counters.port
             AND correlation.counter = counters.counter
+    ),
+    units AS (
+        SELECT counter, min(unit) AS unit
+        FROM net_sample
+        GROUP BY counter
     )
 SELECT
     placed.node,
@@ -59,6 +65,7 @@ SELECT
     placed.counter,
     counter_step.capture_id,
     counter_step.step,
+    units.unit,
     counter_step.growth,
     counter_step.coverage_ratio,
     placed.verdict,
@@ -71,5 +78,6 @@ JOIN counter_step
     AND counter_step.node IS NOT DISTINCT FROM placed.node
     AND counter_step.port IS NOT DISTINCT FROM placed.port
     AND counter_step.counter = placed.counter
+LEFT JOIN units ON units.counter = placed.counter
 WHERE placed.place_count <= $series_count
 ORDER BY placed.attempt, placed.place_count, counter_step.capture_id, counter_step.step;

@@ -15,6 +15,7 @@
 -- column: start_ns BIGINT : When its first line was printed; null without a clock.
 -- column: min_ns BIGINT : Shortest step, or mean of a line's steps.
 -- column: p50_ns DOUBLE : Median over its lines.
+-- column: mean_ns DOUBLE : Mean over its lines: what a clock of whole seconds tells of shorter steps.
 -- column: max_ns BIGINT : Longest.
 WITH
     timed AS (
@@ -48,6 +49,7 @@ SELECT
     arg_min(end_ns, line) AS start_ns,
     min(dur_ns) AS min_ns,
     quantile_cont(dur_ns, 0.5) AS p50_ns,
+    avg(dur_ns) AS mean_ns,
     max(dur_ns) AS max_ns
 FROM placed
 GROUP BY stretch

@@ -227,11 +227,13 @@ def test_idle_stages_stand_beside_what_the_schedule_cannot_avoid() -> None:
     assert list(lines(both)["each of 2 replicas"].get_ydata()) == pytest.approx([55, 25, 45])
 
 
-def stretch(number: int, step: int, p50_s: float, max_s: float | None = None) -> dict[str, Any]:
+def stretch(
+    number: int, step: int, p50_s: float = 0.0, max_s: float | None = None
+) -> dict[str, Any]:
     return {
         "stretch": number, "start_number": 1, "first_step": step, "last_step": step + 9,
         "lines_count": 10, "start_ns": None, "min_ns": int(0.9e9 * p50_s), "p50_ns": 1e9 * p50_s,
-        "max_ns": int(1e9 * (max_s or p50_s)),
+        "mean_ns": 1e9 * p50_s, "max_ns": int(1e9 * (max_s or p50_s)),
     }  # fmt: skip
 
 
@@ -249,6 +251,35 @@ def test_a_stall_of_a_history_shows_and_does_not_hide_the_rest() -> None:
     calm = made("history", job_step_curve=curve[:3], slow_episode=[])
     assert not any("longer" in name for name in lines(calm))
     assert "stand" not in calm.says
+
+
+def ticks(lines_count: int, every: int) -> list[dict[str, Any]]:
+    """Steps of a log whose clock tells whole seconds: each so manieth one begins a new one."""
+    return [
+        stretch(i, i) | {"last_step": i, "lines_count": 1, "min_ns": tick, "p50_ns": float(tick),
+                         "mean_ns": float(tick), "max_ns": tick}
+        for i in range(lines_count)
+        for tick in [10**9 if i % every == every - 1 else 0]
+    ]  # fmt: skip
+
+
+def test_steps_shorter_than_a_log_s_clock_are_drawn_as_means() -> None:
+    rows = [*ticks(400, 10), *ticks(400, 5)]  # 0.1 s a step, then 0.2
+    for i, row in enumerate(rows):
+        row |= {"first_step": i, "last_step": i}
+    found = made("history", job_step_curve=rows, slow_episode=[])
+    curve = lines(found)["mean of neighbours"]
+    assert list(curve.get_ydata()) == pytest.approx([100, 100, 200, 200, 200, 200])
+    assert found.figure.axes[0].get_ylabel() == "step time [ms]"
+    assert not any("longer" in name for name in lines(found))
+    assert "most are shorter than the log's clock tells" in found.says
+
+
+def test_too_few_steps_shorter_than_a_log_s_clock_are_no_figure() -> None:
+    few = {"job_step_curve": ticks(399, 10), "slow_episode": []}  # 39 seconds: one mean
+    assert drawn(chart("history"), few) is None
+    enough = {"job_step_curve": ticks(400, 10), "slow_episode": []}
+    assert drawn(chart("history"), enough) is not None
 
 
 def test_hidden_communication_and_the_rest_make_all_of_it() -> None:
@@ -367,9 +398,17 @@ def test_levels_are_those_of_the_gpu_that_counters_accuse() -> None:
 
 
 def test_without_a_finding_the_farthest_gpu_is_drawn() -> None:
-    rows = [level(gpu, 0, 40.0, away_ratio=0.9 if gpu == 3 else 0.1) for gpu in range(4)]
+    rows = [
+        level(gpu, t, 40.0, away_ratio=0.9 if gpu == 3 else 0.1)
+        for gpu in range(4) for t in range(2)
+    ]  # fmt: skip
     found = made("gpu_levels", gpu_series=rows, step_breakdown=[])
     assert "h0 GPU 3" in lines(found)
+
+
+def test_one_reading_of_gpus_is_no_figure_over_time() -> None:
+    given = {"gpu_series": [level(gpu, 0, 40.0) for gpu in range(4)], "step_breakdown": []}
+    assert drawn(chart("gpu_levels"), given) is None
 
 
 def test_slow_steps_are_shaded_where_the_counters_were_read() -> None:
@@ -388,7 +427,7 @@ def test_ports_of_a_finding_come_first_below_the_steps() -> None:
         {
             "node": "sw", "port": f"p{port}", "counter": "rx_pfc_packets", "capture_id": 0,
             "step": n, "growth": float(port * n), "verdict": "cause" if port == 0 else None,
-            "place_count": port + 1,
+            "place_count": port + 1, "unit": "packets",
         }
         for port in range(6)
         for n in range(3)
@@ -398,8 +437,30 @@ def test_ports_of_a_finding_come_first_below_the_steps() -> None:
     titles = [axes.get_title() for axes in found.figure.axes]
     assert titles[:3] == ["", "sw p5 rx_pfc_packets", "sw p0 rx_pfc_packets (cause)"]
     assert [bar.get_height() for bar in shapes(found, 1)] == [0.0, 5.0, 10.0]
-    assert "sw p5 rx_pfc_packets: most in step 2 (10)" in found.says
+    assert "sw p5 rx_pfc_packets: most in step 2 (10 packets)" in found.says
     assert "2 more counters in the query" in found.says
+
+
+@pytest.mark.parametrize(
+    ("unit", "growth", "shown", "height"),
+    [
+        ("bytes", 3e6, "MB", 3.0),
+        ("us", 1500.0, "ms", 1.5),
+        ("packets", 3e6, "packets", 3e6),
+        (None, 7.0, "counts", 7.0),
+    ],
+)
+def test_growth_of_a_counter_is_in_its_unit(
+    unit: str | None, growth: float, shown: str, height: float
+) -> None:
+    row = {
+        "node": "sw", "port": "p", "counter": "c", "capture_id": 0, "step": 0, "growth": growth,
+        "verdict": None, "place_count": 1, "unit": unit,
+    }  # fmt: skip
+    steps = [step(0, n, 10) for n in range(2)]
+    found = made("port_growth", port_steps=[row, row | {"step": 1}], step_breakdown=steps)
+    assert found.figure.axes[1].get_ylabel() == shown
+    assert [bar.get_height() for bar in shapes(found, 1)] == pytest.approx([height, height])
 
 
 def test_rows_of_a_table_are_made_when_they_are_asked_for() -> None:
@@ -630,7 +691,7 @@ SAMPLES: dict[str, dict[str, list[dict[str, Any]]]] = {
         "port_steps": [
             {
                 "node": "sw", "port": "p0", "counter": "drops", "capture_id": 0, "step": n,
-                "growth": float(n), "verdict": None, "place_count": 1,
+                "growth": float(n), "verdict": None, "place_count": 1, "unit": "packets",
             }
             for n in range(5)
         ],

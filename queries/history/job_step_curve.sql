@@ -15,7 +15,7 @@
 -- column: start_ns BIGINT : When its first line was printed; null without a clock.
 -- column: min_ns BIGINT : Shortest step, or mean of a line's steps.
 -- column: p50_ns DOUBLE : Median over its lines.
--- column: mean_ns DOUBLE : Mean over its lines: what a clock of whole seconds tells of shorter steps.
+-- column: mean_ns DOUBLE : Mean: what a clock of whole seconds tells of shorter steps.
 -- column: max_ns BIGINT : Longest.
 WITH
     timed AS (

@@ -18,6 +18,7 @@ from tracekit.ingest.nccl.comms import COMM_COLUMNS, Comm, Comms
 from tracekit.ingest.nccl.lines import Message, Speaker, Splitter
 from tracekit.ingest.nccl.rows import Rows, as_int, name_of, pointer, seconds_ns
 from tracekit.ingest.steplog import failures
+from tracekit.ingest.steplog.phases import PhaseReader
 from tracekit.ingest.steplog.reader import StepReader
 
 DTYPES = ("Int8", "UInt8", "Int32", "UInt32", "Int64", "UInt64", "Half", "Float", "Double",
@@ -106,6 +107,7 @@ class LogReader:
         self.watchdog = watchdog.WatchdogReader(sink, self._plain_event)
         self.steps = StepReader(sink)
         self.failures = failures.FailureReader(sink)
+        self.phases = PhaseReader(sink)
         self.place = 0
         self.messages_count = 0
         self.unknown_count = 0
@@ -137,6 +139,7 @@ class LogReader:
         left: Iterable[tuple[int, bytes]] = enumerate(batch, before + 1)
         if rest is not None:
             left, block = rest, b"\n".join(line for _, line in rest)
+        self.phases.take(enumerate(batch, before + 1) if rest is None else rest, block)
         is_within = self.bench.section is not None or self.failures.is_open
         if not is_within and not any(word in block for word in WORDS):
             left = ()
@@ -554,6 +557,7 @@ class LogReader:
         self.steps.finish()
         is_local = not self.times and self.steps.basis != "epoch"
         self.failures.finish(keeps_times=is_local)
+        self.phases.finish()
         self.comms.write(self.comm_rows)
         for rows in (self.ops, self.edges, self.choices, self.events, self.comm_rows):
             rows.flush()

@@ -19,6 +19,9 @@
 -- column: times_count BIGINT : How often, where periodic.
 -- column: per_day_ratio DOUBLE : Growth of the step in a day, of a drift; negative where it falls.
 -- column: repeated_count BIGINT : Steps that a restart did again.
+-- column: evaluations_count BIGINT : Slow lines of it with an evaluation before them; null: none.
+-- column: checkpoints_count BIGINT : The same of checkpoints that are saved.
+-- column: collections_count BIGINT : The same of collections of garbage.
 SELECT
     kind,
     first_step,
@@ -31,6 +34,9 @@ SELECT
     period_count,
     times_count,
     per_day_ratio,
-    repeated_count
+    repeated_count,
+    evaluations_count,
+    checkpoints_count,
+    collections_count
 FROM job_episode
 ORDER BY first_step, kind, last_step;

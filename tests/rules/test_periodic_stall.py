@@ -37,6 +37,25 @@ def test_the_end_of_an_epoch_is_called_so() -> None:
     assert "epoch" not in far.summary
 
 
+def test_what_the_log_has_before_the_stalls_is_said_and_decides_the_advice() -> None:
+    stalls = {"period_count": 1000, "times_count": 10}
+    row = episode("periodic", 8600, **stalls, evaluations_count=10, checkpoints_count=3)
+    (found,) = asked("periodic-stall", row).findings
+    assert found.summary.endswith(
+        "; the log has evaluations before 10 and saved checkpoints before 3 of them."
+    )
+    assert [r.split()[0] for r in found.remedy] == ["evaluate"]
+    counted = {e.name: e.value for e in found.evidence}
+    assert counted["with an evaluation before them"] == 10
+    row = episode("periodic", 8600, **stalls, checkpoints_count=8, collections_count=8)
+    (found,) = asked("periodic-stall", row).findings
+    assert [r.split()[0] for r in found.remedy] == ["save", "collect"]
+    row = episode("periodic", 8600, **stalls, checkpoints_count=7)  # just too few to advise on
+    (found,) = asked("periodic-stall", row).findings
+    assert "saved checkpoints before 7" in found.summary
+    assert found.remedy[0].startswith("checkpoints: asynchronous")
+
+
 def test_a_log_on_a_known_clock_says_when() -> None:
     row = episode("periodic", 8600, period_count=10, times_count=9, end_ns=2 * SECOND)
     (found,) = asked("periodic-stall", row, summary={"is_epoch": True}).findings

@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tracekit.correction import Correction, corrected
+from tracekit.derive import phases
 from tracekit.derive.stage import arrow
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def history(
     lines = _joined(_logs(con, source_ids, corrections))
     if lines is None:
         return arrow("logged_step", []), []
-    return _table(lines), episodes(lines)
+    return _table(lines), episodes(lines, phases.of_lines(con, lines.source, lines.place))
 
 
 # --- from files to one series --------------------------------------------------------------------
@@ -302,8 +303,11 @@ def _table(lines: Lines) -> pa.Table:
 # --- what stands out -----------------------------------------------------------------------------
 
 
-def episodes(lines: Lines) -> list[dict[str, Any]]:
-    """Rows of ``job_episode``, by kind and step."""
+def episodes(lines: Lines, phases_of: Mapping[str, Bools] | None = None) -> list[dict[str, Any]]:
+    """Rows of ``job_episode``, by kind and step.
+
+    ``phases_of`` says for each line, by the column's name, what is logged before it.
+    """
     import numpy as np
 
     usual = float(np.nanmedian(lines.dur)) if np.isfinite(lines.dur).any() else np.nan
@@ -314,7 +318,7 @@ def episodes(lines: Lines) -> list[dict[str, Any]]:
     at = np.flatnonzero(~warm & np.isfinite(lines.dur) & (lines.dur > 0))
     if len(at) < MIN_LINES:
         return rows
-    series = _Series(lines, at)
+    series = _Series(lines, at, phases_of or {})
     rows += series.levels() + series.stalls() + series.drifts()
     return sorted(rows, key=lambda r: (r["kind"], r["first_step"], r["last_step"]))
 
@@ -365,10 +369,11 @@ def _row(
 class _Series:
     """The judged lines: their levels, the common slope and what is left."""
 
-    def __init__(self, lines: Lines, at: Ints) -> None:
+    def __init__(self, lines: Lines, at: Ints, phases_of: Mapping[str, Bools]) -> None:
         import numpy as np
 
         self.lines, self.at = lines, at
+        self.phases = {name: is_before[at] for name, is_before in phases_of.items()}
         self.step, self.end, self.count = lines.step[at], lines.end[at], lines.count[at]
         self.dur = lines.dur[at]
         spent = self.dur * self.count
@@ -584,6 +589,7 @@ class _Series:
                     dur_ns=float(self.taken[first : last + 1].sum()) / steps,
                     usual_ns=float(np.median(self.level[first : last + 1])),
                     lost_ns=float(excess[first : last + 1].sum()),
+                    **phases.beside(self.phases, run),
                 )
             )
         return rows
@@ -614,6 +620,7 @@ class _Series:
             lost_ns=float(excess[outliers].sum()),
             period_count=period,
             times_count=len(outliers),
+            **phases.beside(self.phases, outliers),
         )
 
 

@@ -353,7 +353,12 @@ STAGES = (
         writes=("counter_step", "network_correlation", "counter_clock"),
         needs=("net_sample",),
     ),
-    Stage(tell, reads=("job_step",), writes=("logged_step", "job_episode"), needs=("job_step",)),
+    Stage(
+        tell,
+        reads=("job_step", "log_event"),
+        writes=("logged_step", "job_episode"),
+        needs=("job_step",),
+    ),
 )
 """In order; a stage's function takes the results of those above it. ``contradictions`` follows."""
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from tracekit.report.judgement import Judgement, ReportThresholds, say
 from tracekit.rules.base import Facts, Row
+from tracekit.rules.logged import beside
 from tracekit.wording import plural, seconds, share, span
 
 SHOWN_EPISODES = 3
@@ -117,7 +118,7 @@ def _episode(row: Row, summary: Row) -> str:
     at = _at(row, summary)
     if kind == "stall":
         where = f"step {row['last_step']:,}"
-        return f"the job stalled for {span(lost_s)} at {where}{at}"
+        return f"the job stalled for {span(lost_s)} at {where}{at}{beside(row)}"
     if kind == "slow":
         more = row["dur_ns"] / row["usual_ns"] - 1
         return (
@@ -134,7 +135,7 @@ def _episode(row: Row, summary: Row) -> str:
         each = lost_s / row["times_count"]
         return (
             f"every {row['period_count']:,} steps one takes {seconds(each)} longer "
-            f"({plural(row['times_count'], 'time')}, {span(lost_s)} in all)"
+            f"({plural(row['times_count'], 'time')}, {span(lost_s)} in all){beside(row)}"
         )
     if kind == "drift":
         return f"the step grows by {100 * row['per_day_ratio']:.3g} % a day"

@@ -81,7 +81,8 @@ def _finding(report: Report, finding: Finding, number: int) -> list[str]:
 
 def _folded(table: list[str], summary: str) -> list[str]:
     """A table, folded where it is long: a ticket is scrolled, not turned."""
-    return table if len(table) - 2 <= MAX_ROWS else _details(summary, table)
+    _, _, *rows = table
+    return table if len(rows) <= MAX_ROWS else _details(summary, table)
 
 
 def _details(summary: str, lines: list[str]) -> list[str]:

@@ -51,6 +51,27 @@ def log_of(facts: Facts) -> Log | None:
     return None if summary is None else Log(summary, facts.of(EPISODES_QUERY))
 
 
+_BETWEEN_STEPS = (
+    ("evaluations_count", "an evaluation", "evaluations"),
+    ("checkpoints_count", "a saved checkpoint", "saved checkpoints"),
+    ("collections_count", "a collection of garbage", "collections of garbage"),
+)
+
+
+def beside(row: Row) -> str:
+    """What the log has before the slow lines of an episode, as words behind its sentence; empty
+    where nothing stands there more than elsewhere."""
+    times = row["times_count"]
+    told = [
+        f"{many} before {row[name]}" if times else one
+        for name, one, many in _BETWEEN_STEPS
+        if row[name]
+    ]
+    if not told:
+        return ""
+    return f"; the log has {' and '.join(told)}{' of them' if times else ' there'}"
+
+
 def finding(
     facts: Facts,
     log: Log,

@@ -5,7 +5,9 @@ What it means
 
 How it shows
     Lines of the training log that took much longer than their neighbours, at least five times,
-    four of five at one distance in steps (query slow_episode).
+    four of five at one distance in steps (query slow_episode). Where the log itself tells of an
+    evaluation, a checkpoint or a collection before them, and hardly ever before other lines, the
+    finding says in how many.
 
 Why it hurts
     Every rank waits meanwhile, and nothing that is profiled between two stalls shows it.
@@ -16,9 +18,9 @@ Remedy
     Epochs: keep the loader's workers (persistent_workers).
 
 When this is wrong
-    What stalls is not in the log's steps: checkpoint, evaluation and collection look alike by
-    their period. Where lines state means over several steps the length of one stall is what
-    remains of the mean.
+    Where the log does not say what it does between steps, checkpoint, evaluation and collection
+    look alike by their period. Where lines state means over several steps the length of one stall
+    is what remains of the mean.
 
 Source
     research/diagnosis.md D30: gaps at a period, named by events.
@@ -28,7 +30,7 @@ from __future__ import annotations
 
 from tracekit.findings import Evidence
 from tracekit.rules.base import Facts, Rule, RuleOutcome
-from tracekit.rules.logged import EPISODES_QUERY, NEEDS, SUMMARY_QUERY, finding, log_of
+from tracekit.rules.logged import EPISODES_QUERY, NEEDS, SUMMARY_QUERY, beside, finding, log_of
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural, seconds, share, span
 
@@ -39,9 +41,26 @@ class PeriodicStallThresholds(Thresholds):
     min_lost_ratio: float = threshold(
         0.01, "of the job that the stalls take together: less is what checkpoints cost anyway"
     )
+    min_named_ratio: float = threshold(
+        0.8, "of the stalls that must have a phase before them: then the advice is on that alone"
+    )
     epoch_tolerance_ratio: float = threshold(
         0.01, "of an epoch by which a period may differ from it and still be its: lines have steps"
     )
+
+
+_WHAT = {
+    "evaluations_count": "an evaluation",
+    "checkpoints_count": "a saved checkpoint",
+    "collections_count": "a collection of garbage",
+}
+_ACTS = {
+    "evaluations_count": "evaluate less often, on fewer batches, or elsewhere from a checkpoint",
+    "checkpoints_count": "save checkpoints asynchronously, sharded, to a local disk first",
+    "collections_count": "collect garbage less often, on all ranks in the same step",
+}
+_EPOCH_ACT = "keep the loader's workers and their cache over epochs (persistent_workers=True)"
+_UNKNOWN_ACT = "checkpoints: asynchronous, sharded, to a local disk first; evaluations: fewer"
 
 
 def evaluate(facts: Facts, limits: PeriodicStallThresholds) -> RuleOutcome:
@@ -58,18 +77,18 @@ def evaluate(facts: Facts, limits: PeriodicStallThresholds) -> RuleOutcome:
         is_epoch = epoch and abs(period - epoch) <= limits.epoch_tolerance_ratio * epoch
         what = " at the end of each epoch" if is_epoch else ""
         each_s = lost_ns / row["times_count"] / 1e9
-        act = (
-            "keep the loader's workers and their cache over epochs (persistent_workers=True)"
-            if is_epoch
-            else "checkpoints: asynchronous, sharded, to a local disk first; evaluations: fewer"
-        )
+        acts = [
+            act
+            for name, act in _ACTS.items()
+            if (row[name] or 0) >= limits.min_named_ratio * row["times_count"]
+        ]
         found.append(
             finding(
                 facts,
                 log,
                 f"Every {period:,} steps{what} one takes {seconds(each_s)} longer "
                 f"({plural(row['times_count'], 'time')}, {span(lost_ns / 1e9)} in all, "
-                f"{share(ratio)} of the job).",
+                f"{share(ratio)} of the job){beside(row)}.",
                 [row],
                 [
                     Evidence(
@@ -80,13 +99,22 @@ def evaluate(facts: Facts, limits: PeriodicStallThresholds) -> RuleOutcome:
                         query=EPISODES_QUERY,
                     ),
                     Evidence("their distance", period, "steps", query=EPISODES_QUERY),
+                    *(
+                        Evidence(
+                            f"with {what} before them", row[name], "stalls", query=EPISODES_QUERY
+                        )
+                        for name, what in _WHAT.items()
+                        if row[name]
+                    ),
                 ],
                 lost_ns=lost_ns,
                 basis="steps of one log",
                 confirm=(
-                    f"what runs every {period:,} steps: checkpoint, evaluation, logging, epoch?",
+                    f"what runs every {period:,} steps: checkpoint, evaluation, logging, epoch?"
+                    if not acts
+                    else f"profile one of these steps, such as the one after {row['last_step']:,}",
                 ),
-                remedy=(act,),
+                remedy=tuple(acts) or (_EPOCH_ACT if is_epoch else _UNKNOWN_ACT,),
             )
         )
     return RuleOutcome(findings=tuple(found))

@@ -58,5 +58,13 @@ TABLES = (
         col("times_count", "BIGINT", "How often, where periodic."),
         col("per_day_ratio", "DOUBLE", "Growth of the step in a day, of a drift; may be above 1."),
         col("repeated_count", "BIGINT", "Steps that a restart did again."),
+        col(
+            "evaluations_count",
+            "BIGINT",
+            "Of a stall or a period: slow lines before which an evaluation is logged; null where "
+            "other lines have as much before them.",
+        ),
+        col("checkpoints_count", "BIGINT", "The same of a checkpoint that is saved."),
+        col("collections_count", "BIGINT", "The same of a collection of garbage."),
     ),
 )

@@ -1,0 +1,94 @@
+"""What a job does between its steps, in its own output: checkpoints, evaluations, collections.
+
+Rows are ``log_event`` of the codes ``checkpoint-save``, ``checkpoint-load``, ``evaluation`` and
+``collection`` (of garbage), one a line, with its place among the lines of steps: that is what tells
+which step had to wait for it. Words decide, as programs print them: Megatron-LM, NeMo, torchtitan,
+DeepSpeed, Hugging Face Trainer, Lightning, nanoGPT, MaxText, Composer, and lines of one's own that
+speak plainly. Nothing of the line is kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from tracekit.ingest.base import Sink, write_columns
+
+CODES = ("checkpoint-load", "checkpoint-save", "evaluation", "collection")
+MAX_EVENTS = 100_000
+"""Lines of one file that are kept: a checkpoint every hundred steps of ten million."""
+MAX_LINE_BYTES = 400
+"""No such line says what it is further behind."""
+
+_KEY = re.compile(rb"heckpoint|valid|Valid|eval|Eval|val loss|garbage|Garbage|\[GC\]|\[Torch\] Saved")
+_SAYS = tuple(
+    (code, re.compile(pattern, re.I))
+    for code, pattern in (
+        (
+            "checkpoint-load",
+            rb"\b(?:load|restor|resum)(?:e|ing|ed)?\b.{0,60}\bcheckpoint|\bcheckpoint loaded",
+        ),
+        (
+            "checkpoint-save",
+            rb"\b(?:sav(?:e|ing|ed)|writ(?:ing|ten)|wrote|stor(?:ing|ed))\b.{0,60}\bcheckpoint"
+            rb"|\bcheckpoint(?:s|ing)?\b.{0,60}\b(?:sav(?:e|ing|ed)|written|stored)\b"
+            rb"|\b(?:sav(?:ing|ed)) .{0,120}[/_-](?:checkpoint|global_step)",
+        ),
+        (
+            "evaluation",
+            rb"\b(?:validation|eval(?:uation)?|val)[ _/-]?(?:loss|ppl|perplexity|accuracy|metrics)"
+            rb"|\bvalidate step\b|\b(?:running|begin|start|starting) (?:evaluation|validation)"
+            rb"|\b(?:evaluating|validating)\b|\bvalidation dataloader\b",
+        ),
+        ("collection", rb"\[GC\]|\bgarbage collect"),
+    )
+)
+
+
+class PhaseReader:
+    """Takes what lies between steps out of a job's output. Consumes no line."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._places: list[int] = []
+        self._codes: list[str] = []
+        self._left_out = 0
+
+    @property
+    def count(self) -> int:
+        """Lines found so far."""
+        return len(self._places)
+
+    def take(self, lines: Iterable[tuple[int, bytes]], block: bytes) -> None:
+        """Look at lines with their places; ``block`` is all of them."""
+        if not _KEY.search(block):
+            return
+        for place, line in lines:
+            if not _KEY.search(line):
+                continue
+            text = line[:MAX_LINE_BYTES]
+            code = next((code for code, pattern in _SAYS if pattern.search(text)), None)
+            if code is None:
+                continue
+            if len(self._places) < MAX_EVENTS:
+                self._places.append(place)
+                self._codes.append(code)
+            else:
+                self._left_out += 1
+
+    def finish(self) -> None:
+        """Write what was found."""
+        if self._places:
+            columns = {
+                "place": self._places,
+                "code": self._codes,
+                "severity": ["info"] * len(self._places),
+            }
+            write_columns(self._sink, "log_event", columns)
+        self._sink.count(
+            "phase_line", len(self._places), severity="info",
+            doc="Lines that tell of a checkpoint, an evaluation or a collection.",
+        )  # fmt: skip
+        self._sink.count(
+            "phase_left_out", self._left_out, doc="Such lines beyond those kept of one file."
+        )

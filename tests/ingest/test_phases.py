@@ -1,0 +1,114 @@
+"""What a log tells between its steps: which lines are a checkpoint, an evaluation, a collection."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import nccl_logs
+from tracekit import api
+from tracekit.ingest.steplog import phases
+
+STEP = " iteration {:8d}/    5000 | consumed samples: 1 | elapsed time per iteration (ms): 1000.0 |"
+SAVE, LOAD, EVALUATION, COLLECTION = (
+    "checkpoint-save",
+    "checkpoint-load",
+    "evaluation",
+    "collection",
+)
+
+LINES = {
+    "saving checkpoint at iteration     500 to /ckpt in torch_dist format": SAVE,
+    "  successfully saved checkpoint from iteration     500 to /ckpt": SAVE,
+    "[titan] 2024-05-01 10:00:00 - root - INFO - Saving the checkpoint (or staging if async)": SAVE,
+    "[2024-05-01 10:00:00,1] [INFO] [engine.py:1] Saving model checkpoint: /x/mp_rank_00": SAVE,
+    "Saving model checkpoint to ./out/checkpoint-500": SAVE,
+    "[2024-05-01 10:00:00] [Torch] Saved /x/global_step500/mp_rank_00_model_states.pt.": SAVE,
+    "saving checkpoint to out": SAVE,
+    "Saved a checkpoint at step 500.": SAVE,
+    "checkpoint written in 12.5 s": SAVE,
+    " loading checkpoint from /ckpt at iteration 500": LOAD,
+    "Resuming from checkpoint /ckpt/500": LOAD,
+    " validation loss at iteration 500 | lm loss value: 5.1E+00 | ": EVALUATION,
+    "***** Running Evaluation *****": EVALUATION,
+    "step 250: train loss 2.1034, val loss 2.2210": EVALUATION,
+    "[titan] validate step: 500  loss:  7.1": EVALUATION,
+    "{'eval_loss': 2.1, 'eval_runtime': 3.2}": EVALUATION,
+    "[GC] Performing periodical GC collection. 0.85 seconds": COLLECTION,
+    "INFO: garbage collection took 0.4 s": COLLECTION,
+    "  save_checkpoint_interval ........ 500": None,
+    "no valid configuration was evaluated here": None,
+    "  eval_interval ................... 250": None,
+    "building train, validation, and test datasets": None,
+    "activation checkpointing is on": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_lines_between_steps(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("\n".join([STEP.format(1), line, STEP.format(2)]) + "\n")
+    rows = nccl_logs.read_file(path).tables.get("log_event", [])
+    assert [(r["code"], r["place"]) for r in rows] == ([(LINES[line], 2)] if LINES[line] else [])
+
+
+def test_no_more_lines_are_kept_than_a_job_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(phases, "MAX_EVENTS", 3)
+    path = tmp_path / "train.log"
+    path.write_text("".join(f"{STEP.format(i)}\nsaving checkpoint\n" for i in range(5)))
+    sink = nccl_logs.read_file(path)
+    assert len(sink.tables["log_event"]) == 3
+    assert sink.counts["phase_left_out"] == 2
+
+
+def log(path: Path, *, every: int, between: str, always: str = "", wait_s: int = 20) -> Path:
+    """1,000 steps of a second, at each ``every`` a line and a wait behind it."""
+    at, lines = 1_714_557_600, []
+    for step in range(1, 1001):
+        at += 1
+        stamp = f"2024-05-01 {10 + (at - 1_714_557_600) // 3600}:{at // 60 % 60:02d}:{at % 60:02d}"
+        lines.append(f"[{stamp}+00:00]" + STEP.format(step))
+        if always:
+            lines.append(always)
+        if step % every == 0:
+            lines.append(between)
+            at += wait_s
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("between", "name"),
+    [
+        ("saving checkpoint at iteration", "checkpoints_count"),
+        (" validation loss at iteration | lm loss", "evaluations_count"),
+        ("[GC] collection", "collections_count"),
+    ],
+)
+def test_a_period_says_what_is_logged_before_it(between: str, name: str, tmp_path: Path) -> None:
+    with api.open(log(tmp_path / "train.log", every=100, between=between)) as run:
+        (row,) = run.query("slow_episode").rows(named=True)
+        assert (row["kind"], row["period_count"], row["times_count"]) == ("periodic", 100, 9)
+        counts = {k: v for k, v in row.items() if k.endswith("s_count") and k != "times_count"}
+        assert {k: v for k, v in counts.items() if v is not None} == {name: 9}
+
+
+def test_what_is_logged_at_every_step_explains_no_stall(tmp_path: Path) -> None:
+    path = log(
+        tmp_path / "train.log", every=100, between="saving checkpoint",
+        always="validation loss at iteration",
+    )  # fmt: skip
+    with api.open(path) as run:
+        (row,) = run.query("slow_episode").rows(named=True)
+        assert (row["checkpoints_count"], row["evaluations_count"]) == (9, None)
+
+
+def test_one_stall_says_so_too(tmp_path: Path) -> None:
+    path = log(tmp_path / "train.log", every=600, between="saving checkpoint", wait_s=60)
+    with api.open(path) as run:
+        rows = run.query("slow_episode").rows(named=True)
+        assert [(r["kind"], r["checkpoints_count"]) for r in rows] == [("stall", 1)]
+        assert "; the log has a saved checkpoint there" in run.diagnose().verdict.sentence

@@ -1,0 +1,68 @@
+"""What a training log tells between its steps, and which of its slow lines share it.
+
+A checkpoint or an evaluation that is logged between two lines of steps lies in the time of the
+second one. It is named beside a stall only where it hardly ever stands before other lines: what
+is logged at every step explains none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import duckdb
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
+
+_COLUMNS = {
+    "evaluations_count": "evaluation",
+    "checkpoints_count": "checkpoint-save",
+    "collections_count": "collection",
+}
+"""Columns of ``job_episode``, and the codes of ``log_event`` that they count."""
+MIN_LIFT = 4.0
+"""How many times as often a phase must stand before the slow lines as before the others."""
+
+
+def of_lines(con: duckdb.DuckDBPyConnection, source: Ints, place: Ints) -> dict[str, Bools]:
+    """For each line of steps, by column: whether such a phase is logged between it and the line
+    before it in the same file. Lines are in the order of the job's history."""
+    import numpy as np
+
+    rows = con.execute(
+        "SELECT code, source_id, place FROM log_event WHERE list_contains(?, code) "
+        "AND place IS NOT NULL ORDER BY ALL",
+        [list(_COLUMNS.values())],
+    ).fetchnumpy()
+    found = {}
+    begins = np.concatenate([[True], (np.diff(source) != 0) | (np.diff(place) < 0)])
+    for column, code in _COLUMNS.items():
+        is_code = np.asarray(rows["code"]) == code
+        if not is_code.any():
+            continue
+        is_before = np.zeros(len(source), bool)
+        for source_id in np.unique(source):
+            of_source = source == source_id
+            at = np.asarray(rows["place"])[is_code & (np.asarray(rows["source_id"]) == source_id)]
+            places = place[of_source]
+            before = np.roll(places, 1)
+            hits = np.searchsorted(at, places) > np.searchsorted(at, before)
+            is_before[of_source] = hits & ~begins[of_source]
+        found[column] = is_before
+    return found
+
+
+def beside(phases: Mapping[str, Bools], slow: Ints) -> dict[str, int]:
+    """How many of the slow lines have each phase before them, where that tells them apart."""
+    counts = {}
+    for column, is_before in phases.items():
+        count = int(is_before[slow].sum())
+        others = len(is_before) - len(slow)
+        elsewhere = int(is_before.sum()) - count
+        if count and count * max(others, 1) >= MIN_LIFT * elsewhere * len(slow):
+            counts[column] = count
+    return counts

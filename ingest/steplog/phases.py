@@ -20,7 +20,9 @@ MAX_EVENTS = 100_000
 MAX_LINE_BYTES = 400
 """No such line says what it is further behind."""
 
-_KEY = re.compile(rb"heckpoint|valid|Valid|eval|Eval|val loss|garbage|Garbage|\[GC\]|\[Torch\] Saved")
+_KEY = re.compile(
+    rb"heckpoint|valid|Valid|eval|Eval|val loss|garbage|Garbage|\[GC\]|\[Torch\] Saved"
+)
 _SAYS = tuple(
     (code, re.compile(pattern, re.I))
     for code, pattern in (

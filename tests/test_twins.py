@@ -26,7 +26,7 @@ FAULTY = [n for n, t in TRUTHS.items() if t["faults"]]
 DECOYED = [n for n, t in TRUTHS.items() if t["decoys"]]
 HEALTHY = [n for n, t in TRUTHS.items() if not t["faults"] and not t["decoys"]]
 FIRST = ("ddp-starved-link", "moe-hot-expert")
-LIMIT_BYTES = 10_500_000
+LIMIT_BYTES = 13_000_000
 
 ACCUSED: dict[str, str] = {}
 """Jobs in which an innocent rank or a decoy is accused now, and why. Take out what is mended."""

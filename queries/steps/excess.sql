@@ -3,8 +3,8 @@
 -- A rank that is late says nothing of why. This takes its steps apart by what was innermost at each
 -- moment (nothing is counted twice) and sets each part beside the same part of its peers in those
 -- steps and beside its own other steps. A part that a rank lacks is 0. Read calls and time apart:
--- more calls are more work, and so are as many calls on larger inputs (where shapes were recorded);
--- longer ones are the same work slower, a pause is neither. Excess says where
+-- more calls are more work, and so are as many calls on larger inputs (where shapes were recorded)
+-- and as many kernels of more threads; longer ones are the same work slower, a pause is neither. Excess says where
 -- to look, not who is to blame: work beside the critical path costs nothing, and who waits less for
 -- others has more of everything else.
 --
@@ -33,9 +33,10 @@
 -- column: spread_ns DOUBLE : Scaled median absolute deviation of the peers' own_ns; null likewise.
 -- column: calls_count DOUBLE : Calls, or stretches, of a mean step.
 -- column: peer_calls_count DOUBLE : Median of its peers'.
--- column: input_ratio DOUBLE : Elements that its calls of this operator get on average over the
---     median of its peers', of the input in which they differ most; null for other parts, without
---     peers, and where no shapes were recorded.
+-- column: input_ratio DOUBLE : What its calls get to do on average over the median of its peers':
+--     elements of the input in which they differ most (of a kernel, those of the operator that
+--     launched it), threads of a kernel, bytes of a copy, the greatest of these; null for other
+--     parts, without peers, and where none of it was recorded.
 -- column: usual_ns BIGINT : The rank's own median step.
 -- column: over_usual_ns DOUBLE : own_ns less usual_ns: what some steps have beyond the others.
 -- column: steps BIGINT[] : Steps in which it exceeds its peers (without peers: its usual step) by
@@ -176,14 +177,46 @@ WITH
             )
             >= $min_ratio * step_ns
     ),
-    -- How much each call gets to do, by the shapes of its inputs.
+    -- How much each call gets to do: by the shapes of its inputs, the grid or the bytes.
+    shaped_parts AS (
+        SELECT DISTINCT part.timeline AS timeline, part.name AS name
+        FROM compared
+        WHERE part.kind IN ('operator', 'kernel', 'copy')
+    ),
+    device_calls AS MATERIALIZED (
+        SELECT
+            attempt,
+            rank,
+            source_id,
+            external_id,
+            name,
+            count(*) AS calls_count,
+            sum(
+                coalesce(CAST(list_product(grid) * list_product(block) AS DOUBLE), transfer_bytes)
+            ) AS sizes
+        FROM gpu_op
+        SEMI JOIN (SELECT name FROM shaped_parts WHERE timeline = 'device') USING (name)
+        WHERE class <> 'communication' AND rank IS NOT NULL
+        GROUP BY attempt, rank, source_id, external_id, name
+    ),
     shaped_calls AS (
-        SELECT attempt, rank, name, input_dims, count(*) AS calls_count
+        SELECT attempt, rank, timeline, name, input_dims, count(*) AS calls_count
         FROM host_op
-        SEMI JOIN (SELECT DISTINCT part.name AS name FROM compared WHERE part.kind = 'operator')
-            USING (name)
+        JOIN (SELECT timeline, name FROM shaped_parts WHERE timeline = 'host') USING (name)
         WHERE category = 'operator' AND rank IS NOT NULL AND input_dims IS NOT NULL
-        GROUP BY attempt, rank, name, input_dims
+        GROUP BY attempt, rank, timeline, name, input_dims
+        UNION ALL
+        SELECT
+            device_calls.attempt,
+            device_calls.rank,
+            'device',
+            device_calls.name,
+            input_dims,
+            CAST(sum(calls_count) AS BIGINT)
+        FROM device_calls
+        JOIN host_op USING (source_id, external_id)
+        WHERE category = 'operator' AND input_dims IS NOT NULL
+        GROUP BY device_calls.attempt, device_calls.rank, device_calls.name, input_dims
     ),
     shape_inputs AS (
         SELECT
@@ -211,23 +244,30 @@ WITH
         SELECT
             attempt,
             rank,
+            timeline,
             name,
             input,
             sum(elements_count * calls_count) / sum(calls_count) AS elements_count
         FROM shaped_calls
         JOIN shape_elements USING (input_dims)
-        GROUP BY attempt, rank, name, input
+        GROUP BY attempt, rank, timeline, name, input
+        UNION ALL
+        SELECT attempt, rank, 'device', name, 0, sum(sizes) / sum(calls_count)
+        FROM device_calls
+        WHERE sizes IS NOT NULL
+        GROUP BY attempt, rank, name
     ),
     peer_inputs AS (
         SELECT
             attempt,
             stage,
+            timeline,
             name,
             input,
             quantile_disc(elements_count, 0.5) AS elements_count
         FROM rank_inputs
         JOIN rank_steps USING (attempt, rank)
-        GROUP BY attempt, stage, name, input
+        GROUP BY attempt, stage, timeline, name, input
         HAVING count(*) > 1
     ),
     larger_inputs AS (
@@ -235,16 +275,23 @@ WITH
             attempt,
             rank,
             stage,
+            timeline,
             name,
             max(rank_inputs.elements_count / peer_inputs.elements_count) AS input_ratio
         FROM rank_inputs
         JOIN rank_steps USING (attempt, rank)
-        JOIN peer_inputs USING (attempt, stage, name, input)
+        JOIN peer_inputs USING (attempt, stage, timeline, name, input)
         WHERE peer_inputs.elements_count > 0
-        GROUP BY attempt, rank, stage, name
+        GROUP BY attempt, rank, stage, timeline, name
     ),
     input_ratios AS (
-        SELECT attempt, rank, stage, map(list(name), list(input_ratio)) AS ratio_by_name
+        SELECT
+            attempt,
+            rank,
+            stage,
+            map(
+                list({'timeline': timeline, 'name': name}), list(input_ratio)
+            ) AS ratio_by_part
         FROM larger_inputs
         GROUP BY attempt, rank, stage
     ),
@@ -289,7 +336,11 @@ SELECT
     spread_ns,
     calls_count,
     peer_calls_count,
-    if(part.kind = 'operator', ratio_by_name[part.name], NULL) AS input_ratio,
+    if(
+        part.kind IN ('operator', 'kernel', 'copy'),
+        ratio_by_part[{'timeline': part.timeline, 'name': part.name}],
+        NULL
+    ) AS input_ratio,
     usual_ns,
     over_usual_ns,
     steps,

@@ -8,7 +8,7 @@ import pytest
 from late_jobs import MakeJob, late_job, part
 
 from excess_rules import GPU as EXCESS_GPU
-from excess_rules import facts_of
+from excess_rules import WORK, facts_of
 from gpu_rules import MHZ, SLOW, active, gauge, growth, only, reason, run, xid
 from lateness_rules import GPU, HOST, slow_gpu_job
 from tracekit.findings import Severity
@@ -122,6 +122,17 @@ def test_more_kernels_are_more_work(make_job: MakeJob) -> None:
         {"rank": r, "class": "compute", "calls_count": 120 if r == 2 else 100} for r in range(4)
     ]
     assert GPU.run(job.facts()) == RuleOutcome()
+
+
+@pytest.mark.parametrize(("times", "is_slow"), [(1.5, False), (1.4, True)])
+def test_larger_kernels_are_more_work(make_job: MakeJob, times: float, is_slow: bool) -> None:
+    """20 ms more in as many kernels: of 1.5 times the threads half of it is theirs."""
+    kernel = part("kernel", "gemm", ms=40, peer_ms=20, timeline="device", input_ratio=times)
+    facts = facts_of(make_job, kernel, compute=1.25, compute_ms={2: 20})
+    assert bool(EXCESS_GPU.run(facts).findings) is is_slow
+    more = WORK.run(facts).findings
+    assert [f.scope.ranks for f in more] == ([] if is_slow else [(2,)])
+    assert is_slow or "larger calls of gemm (1.5x those of its peers)" in more[0].summary
 
 
 def test_experts_make_work_uneven(make_job: MakeJob) -> None:

@@ -352,7 +352,8 @@ def _more(rows: Sequence[Row]) -> str:
     others = f" and of {plural(len(rows) - 1, 'other')}" if len(rows) > 1 else ""
     if row["input_ratio"] is not None and row["calls_count"] <= (row["peer_calls_count"] or 0):
         times = f"{float(row['input_ratio']):.2g}x those of its peers"
-        return f"larger inputs of {short(str(row['name']))} ({times}){others}"
+        what = "larger inputs" if row["kind"] == "operator" else "larger calls"
+        return f"{what} of {short(str(row['name']))} ({times}){others}"
     count = f"{_few(row['calls_count'])} a step, its peers {_few(row['peer_calls_count'])}"
     return f"more calls of {short(str(row['name']))} ({count}){others}"
 

@@ -21,8 +21,9 @@ Remedy
     slow there too, drain the machine.
 
 When this is wrong
-    More work is no slower GPU: a rank with more kernels, the ranks of a job with experts (the
-    router deals out tokens unevenly), and stages of a pipeline that are not known are left out.
+    More work is no slower GPU: a rank with more or larger kernels (unequal-work), the ranks of a
+    job with experts (the router deals out tokens unevenly), and stages of a pipeline that are not
+    known are left out.
     Longer sequences move from rank to rank; this fault does not. Timers do not tell the GPU from
     its host: a peer's clock or a test must confirm it. The busiest GPU may just have more to do (a
     stage of a pipeline, an expert): with counters alone it is named only beside a reason of its
@@ -43,7 +44,7 @@ from tracekit.rules import busiest as active
 from tracekit.rules import gpus
 from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
-from tracekit.rules.excess import WORDS_FOR, ExcessThresholds, where_it_lies
+from tracekit.rules.excess import Excess, ExcessThresholds, where_it_lies
 from tracekit.rules.facts import SUMMARY_QUERY
 from tracekit.rules.lateness.late import LateRank, delay_ns
 from tracekit.rules.lateness.limits import ABSENT_WAITS, QUERIES, SlowerThresholds
@@ -102,8 +103,11 @@ def evaluate(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
     findings = []
     for late in late_ranks(facts, limits) or slower_ranks(facts, limits):
         ratios = step_ratios_of(facts, late, "compute")
-        if is_slow(late, ratios, limits) and not _has_more_calls(facts, late.rank, limits):
-            findings.append(_finding(facts, limits, late, ratios))
+        if not is_slow(late, ratios, limits) or _has_more_calls(facts, late.rank, limits):
+            continue
+        excess = where_it_lies(facts, late.rank, delay_ns(late))
+        if excess is None or excess.nature != "more work":
+            findings.append(_finding(facts, limits, late, ratios, excess))
     return RuleOutcome(findings=tuple(findings))
 
 
@@ -238,13 +242,16 @@ def _has_more_calls(facts: Facts, rank: int, limits: SlowGpuThresholds) -> bool:
 
 
 def _finding(
-    facts: Facts, limits: SlowGpuThresholds, late: LateRank, ratios: Sequence[float]
+    facts: Facts,
+    limits: SlowGpuThresholds,
+    late: LateRank,
+    ratios: Sequence[float],
+    excess: Excess | None,
 ) -> Finding:
     scope = facts.scope([late.rank], late.late_keys or facts.steps.keys)
     cost = price(facts, [late])
     impact = facts.impact(cost)
     ratio = late.compute_ratio or 0.0
-    excess = where_it_lies(facts, late.rank, delay_ns(late))
     # A clock like its peers' speaks against the GPU: then its work or its host is slow.
     clock = gpus.clock_of(facts, late.rank, limits.max_clock_ratio)
     return facts.finding(
@@ -283,10 +290,9 @@ RULE = Rule(
     thresholds=SlowGpuThresholds(),
     queries=(
         *QUERIES,
-        *("kernel_summary", "expert_load", OPERATIONS, SUMMARY_QUERY, ABSENT_WAITS),
+        *("kernel_summary", "expert_load", OPERATIONS, SUMMARY_QUERY, ABSENT_WAITS, EXCESS),
         *active.QUERIES,
     ),
-    optional={EXCESS: WORDS_FOR},
     needs_kernels=True,
     evaluate=evaluate,
     doc=__doc__,

@@ -6,8 +6,9 @@ What it means
 
 How it shows
     The rank enters collectives last by its own doing (as for late-rank), and half or more of that
-    delay is time of calls that its peers do not make, or of inputs larger than theirs (where the
-    profiler recorded shapes), at the pace of those that they do.
+    delay is time of calls that its peers do not make, or of larger ones than theirs, at the pace of
+    those that they do: larger inputs (where the profiler recorded shapes), kernels of more threads,
+    copies of more bytes.
 
 Why it hurts
     A synchronous job is as slow as the rank with most work.
@@ -18,7 +19,8 @@ Remedy
 
 When this is wrong
     As many calls on larger inputs look like a slower rank where no shapes were recorded
-    (record_shapes), and on a GPU, whose kernels have none. A loop that polls
+    (record_shapes); on a GPU too, if its kernels also have as many threads whatever they get. A
+    loop that polls
     makes more calls because it waits; such calls last next to nothing. Stages of a pipeline are no
     peers (stage-imbalance), and experts get unequal shares of the tokens by nature (hot-expert).
 

@@ -149,7 +149,9 @@ class Replayed:
         slow: Mapping[int, float] | None = None,
         is_by_streams: bool = False,
         most_ms: Mapping[tuple[int, ...], float] | None = None,
+        inside_ms: Mapping[int, float] | None = None,
     ) -> None:
+        self.inside_ms = inside_ms or {}
         self.saved_ms, self.slow, self.most_ms = saved_ms, slow or {}, most_ms or {}
         self.is_by_streams = is_by_streams
         self.error_ratio = self.operations_error_ratio = 0.0
@@ -184,6 +186,13 @@ class Replayed:
 
     def hand_overs_ns(self) -> float | None:
         return None
+
+    def saved_by_messages_ns(self, ranks: Sequence[int]) -> float | None:
+        return None
+
+    def saved_in_operations_ns(self, rank: int, delay_ns: float) -> float | None:
+        inside = self.inside_ms.get(rank)
+        return None if inside is None else inside * MS
 
     def slowdown(self, rank: int) -> float | None:
         return self.slow.get(rank)

@@ -76,7 +76,7 @@ def facts(job: Any, stages: list[Any], bubbles: list[Any], kernels_ms: int | Non
 class Replayed:
     """A replay that knows how much a pipeline idles beyond fast hand-overs, what a stage costs that
     computes longer than the median other one, and what the same work costs that is not dealt out
-    evenly; and nothing else."""
+    evenly, and what messages of a slow link do; and nothing else."""
 
     is_by_streams = False
     error_ratio = 0.0
@@ -88,7 +88,9 @@ class Replayed:
         *,
         stage_ms: float | None = None,
         evenly_ms: float | None = None,
+        messages_ms: float | None = None,
     ) -> None:
+        self.messages_ms = messages_ms
         self.beyond_ms, self.stage_ms, self.evenly_ms = beyond_ms, stage_ms, evenly_ms
 
     def idle_beyond_hand_overs_ns(self) -> float | None:
@@ -96,6 +98,12 @@ class Replayed:
 
     def hand_overs_ns(self) -> float | None:
         return self.idle_beyond_hand_overs_ns()
+
+    def saved_by_messages_ns(self, ranks: Sequence[int]) -> float | None:
+        return None if self.messages_ms is None else self.messages_ms * MS
+
+    def saved_in_operations_ns(self, rank: int, delay_ns: float) -> float | None:
+        return None
 
     def saved_at_speed_ns(self, ranks: Sequence[int], factor: float) -> float | None:
         return None

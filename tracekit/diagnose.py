@@ -193,6 +193,16 @@ class _LaterReplay:
     def hand_overs_ns(self) -> float | None:
         return self._price("hand_overs_ns", lambda r: r.hand_overs_ns())
 
+    def saved_by_messages_ns(self, ranks: Sequence[int]) -> float | None:
+        key = f"saved_by_messages_ns {sorted(ranks)}"
+        return self._price(key, lambda r: r.saved_by_messages_ns(ranks))
+
+    def saved_in_operations_ns(self, rank: int, delay_ns: float) -> float | None:
+        return self._price(
+            f"saved_in_operations_ns {rank} {delay_ns!r}",
+            lambda r: r.saved_in_operations_ns(rank, delay_ns),
+        )
+
     def slowdown(self, rank: int) -> float | None:
         return self._price(f"slowdown {rank}", lambda r: r.slowdown(rank))
 

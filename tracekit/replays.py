@@ -20,10 +20,12 @@ from tracekit.whatif import (
     StreamReplay,
     WhatIf,
     analyse,
+    beyond_other_stages_s,
     from_pipeline_rows,
     idle_beyond_s,
     parse_scale,
     prepare,
+    saved_by_messages_s,
     saved_by_stage_s,
     saved_evenly_s,
     uses_operations,
@@ -304,8 +306,33 @@ class RankReplay:
     def hand_overs_ns(self) -> float | None:
         """The same of a job that is one pipeline: what its messages can cost; None of others, whose
         ranks exchange more than these."""
-        is_one = self._pipeline is not None and len(self._pipeline.dp_ranks) == 1
-        return self.idle_beyond_hand_overs_ns() if is_one else None
+        return self.idle_beyond_hand_overs_ns() if self._is_one_pipeline else None
+
+    @property
+    def _is_one_pipeline(self) -> bool:
+        return self._pipeline is not None and len(self._pipeline.dp_ranks) == 1
+
+    def saved_by_messages_ns(self, ranks: Sequence[int]) -> float | None:
+        """ns a step that would be saved if the messages that these ranks of one pipeline send and
+        receive took what others' do; None of other jobs, whose ranks exchange more than these."""
+        if self._pipeline is None or not self._is_one_pipeline:
+            return None
+        try:
+            return _ns(saved_by_messages_s(self._pipeline, ranks))
+        except InputError:
+            return None
+
+    def saved_in_operations_ns(self, rank: int, delay_ns: float) -> float | None:
+        """ns a step that would be saved if this rank of one pipeline computed as the median other
+        stage does; None where its operations do not take so much longer that ``delay_ns`` can be
+        theirs."""
+        if self._pipeline is None or not self._is_one_pipeline:
+            return None
+        by_stage = zip(self._pipeline.stages, self._pipeline.ranks, strict=True)
+        stages = [stage for stage, ranks in by_stage if rank in ranks]
+        if len(stages) != 1 or beyond_other_stages_s(self._pipeline, stages[0]) * 1e9 < delay_ns:
+            return None
+        return self.saved_by_stage_ns(stages[0])
 
     @property
     def error_ratio(self) -> float | None:

@@ -172,6 +172,12 @@ def test_a_replay_prices_better_than_the_difference(make_job: MakeJob) -> None:
         def hand_overs_ns(self) -> float | None:
             return None
 
+        def saved_by_messages_ns(self, ranks: Sequence[int]) -> float | None:
+            return None
+
+        def saved_in_operations_ns(self, rank: int, delay_ns: float) -> float | None:
+            return None
+
         def saved_ns(self, ranks: Any) -> float:
             assert list(ranks) == [2]
             return 15e6

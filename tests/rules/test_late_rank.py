@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from late_jobs import MS, MakeJob, coverage, late_job, part
+from late_jobs import MS, MakeJob, coverage, late_job, late_step, part
 
 from excess_rules import INPUT, MORE, PAUSED, SLOWER, facts_of, place_of
 from excess_rules import LATE as EXCESS_LATE
@@ -101,6 +101,26 @@ def test_one_late_step_of_ten_is_an_accident_and_two_are_not(make_job: MakeJob) 
     assert LATE.run(late_job(make_job, {2: 90}, steps=range(4, 5)).facts()) == RuleOutcome()
     twice = late_job(make_job, {2: 90}, steps=range(4, 6))
     assert [f.scope.ranks for f in LATE.run(twice.facts()).findings] == [(2,)]
+
+
+@pytest.mark.parametrize(
+    ("second_ms", "rest_ms", "is_late"),
+    [(250, 0, True), (126, 0, True), (124, 0, False), (250, 200, False)],
+    ids=["alike", "half", "accidents", "others wait too"],
+)
+def test_few_late_steps_that_are_alike_and_most_of_the_waiting_have_a_cause(
+    make_job: MakeJob, second_ms: float, rest_ms: float, is_late: bool
+) -> None:
+    """Two steps of twenty are below a fifth of them; ``rest_ms``: of other ranks, by turns."""
+    job = late_job(make_job, {2: 250}, steps=range(4, 5), steps_count=20)
+    job.rows["late_steps"].append(late_step(2, 12, second_ms))
+    job.rows["late_steps"] += [late_step(r, 15 + r, rest_ms / 2) for r in (0, 1) if rest_ms]
+    total = 250 + second_ms + rest_ms
+    shares = {2: (250 + second_ms) / total, 0: rest_ms / 2 / total, 1: rest_ms / 2 / total}
+    for row in job.rows["straggler"]:
+        row["lateness_ratio"] = shares.get(row["rank"], 0.0)
+    found = LATE.run(job.facts()).findings
+    assert [f.scope.ranks for f in found] == ([(2,)] if is_late else [])
 
 
 def test_in_a_single_step_several_collectives_show_persistence(make_job: MakeJob) -> None:
@@ -342,6 +362,18 @@ def test_a_late_rank_costs_what_the_replay_saves(
     (finding,) = LATE.run(facts).findings
     assert finding.impact.s_per_step == pytest.approx(cost_s)
     assert set(replay.asked) == {(2,)}  # once, and once more with a query failed
+
+
+@pytest.mark.parametrize("saved_ms", [None, 2.0, 18.0])
+def test_a_stage_that_is_late_in_its_operations_costs_what_their_replay_saves(
+    make_job: MakeJob, saved_ms: float | None
+) -> None:
+    """Where calls tell too little: bubbles take a part of the delay in."""
+    replay = Replayed({} if saved_ms is None else {(2,): saved_ms}, inside_ms={2: 9.0})
+    facts = replace(late_job(make_job, {2: 25}).facts(), replay=replay)
+    (finding,) = LATE.run(facts).findings
+    assert finding.impact.s_per_step == pytest.approx(0.018 if saved_ms == 18.0 else 0.009)
+    assert finding.impact.method == "replay"
 
 
 @pytest.mark.parametrize(("saved_ms", "cost_s"), [(10.0, 0.010), (2.0, 0.025)])

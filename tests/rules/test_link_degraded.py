@@ -201,6 +201,18 @@ def test_in_a_pipeline_a_slow_link_costs_no_more_than_all_hand_overs(
     assert low_s <= cost_s <= 0.024 <= high_s + 1e-9
 
 
+@pytest.mark.parametrize("messages_ms", [4, 16])
+def test_in_a_pipeline_a_slow_link_costs_what_its_messages_take_longer_than_others(
+    make_job: Any, messages_ms: float
+) -> None:
+    """However long all hand-overs take."""
+    replay = Replayed(10, messages_ms=messages_ms)
+    facts = replace(held_back(make_job, 25e6), replay=replay)
+    (found,) = rule("link-degraded").run(facts).findings
+    assert found.impact.s_per_step == pytest.approx(messages_ms / 1000)
+    assert found.impact.method == "replay"
+
+
 def test_no_more_is_lost_than_communication_takes_beyond_what_a_healthy_link_needs(
     make_job: Any,
 ) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tracekit.simulate.schedules import one_f_one_b
-from tracekit.whatif import idle_beyond_s, prepare
+from tracekit.whatif import idle_beyond_s, prepare, saved_by_messages_s
 from tracekit.whatif.operations import Layout, Operations
 
 HOP = 0.3
@@ -21,14 +21,16 @@ def pipeline(
     work: list[float] | None = None,
     *,
     is_buffered: bool = False,
+    slow: dict[int, float] | None = None,
 ) -> Operations:
     """1F1B; ``hops``: what a message takes in each step, from when both sides ask for it (or
     ``is_buffered``, from when it was sent); ``pauses``: (step, microbatch) before whose forward
-    the first stage stands still."""
+    the first stage stands still; ``slow``: how many times as long messages of a stage take."""
     rows: list[tuple[int, int, str, int, float, float]] = []
     for step, hop in enumerate(hops):
         late = {m: s for (at, m), s in (pauses or {}).items() if at == step}
-        own = _step(hop, late, stages, microbatches, work or [1.0] * stages, is_buffered)
+        each = [hop * (slow or {}).get(stage, 1.0) for stage in range(stages)]
+        own = _step(each, late, stages, microbatches, work or [1.0] * stages, is_buffered)
         rows += [(step, *row) for row in own]
     names = tuple(sorted({r[2] for r in rows}))
     count = len(rows)
@@ -54,7 +56,7 @@ def pipeline(
 
 
 def _step(
-    hop: float,
+    hops: list[float],
     pauses: dict[int, float],
     stages: int,
     microbatches: int,
@@ -74,6 +76,7 @@ def _step(
                 kind, before = ("forward", s - 1) if action == "F" else ("backward", s + 1)
                 start = free[s]
                 if 0 <= before < stages:
+                    hop = hops[before]
                     if (action, m, before) not in done:
                         break
                     # A stage's messages of a direction go one after the other.
@@ -136,3 +139,29 @@ def test_without_the_messages_nothing_is_said() -> None:
     assert beyond(job.take(job.is_type("forward-compute", "backward-compute"))) is None
     half = ~job.is_type("backward-recv", "backward-send")
     assert beyond(job.take(half)) is None
+
+
+@pytest.mark.parametrize("is_buffered", [False, True])
+@pytest.mark.parametrize("stage", [1, 2])
+def test_slow_messages_of_one_stage_cost_what_a_step_without_them_takes_less(
+    stage: int, is_buffered: bool
+) -> None:
+    def job(slow: float) -> Operations:
+        shape = {"stages": 4, "microbatches": 6, "is_buffered": is_buffered}
+        return pipeline([HOP] * 3, slow={stage: slow}, **shape)  # type: ignore[arg-type]
+
+    cost = window(job(6.0), 0) - window(job(1.0), 0)
+    assert cost > 2.0
+    # A stage's messages wait for one another, which what is seen of each does not show whole.
+    assert saved_by_messages_s(prepare(job(6.0)), [stage]) == pytest.approx(cost, rel=0.25)
+    assert saved_by_messages_s(prepare(job(1.0)), [stage]) == pytest.approx(0.0, abs=1e-9)
+    # Those of a stage that is no neighbour are not slow.
+    innocent = 3 if stage == 1 else 0
+    assert saved_by_messages_s(prepare(job(6.0)), [innocent]) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_messages_that_no_other_stage_sends_are_beside_nothing() -> None:
+    """Of two stages each has a direction of its own; a stage that is none of them sends nothing."""
+    job = prepare(pipeline([HOP] * 3, slow={0: 6.0}))
+    assert saved_by_messages_s(job, [0]) is None
+    assert saved_by_messages_s(job, [7]) is None

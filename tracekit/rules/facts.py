@@ -142,6 +142,14 @@ class Replay(Protocol):
     def hand_overs_ns(self) -> float | None:
         """The same of a job that is one pipeline; None of others."""
 
+    def saved_by_messages_ns(self, ranks: Sequence[int]) -> float | None:
+        """ns a step that would be saved if the messages that these ranks of one pipeline send and
+        receive took what others' do; None of other jobs, and where such messages were not seen."""
+
+    def saved_in_operations_ns(self, rank: int, delay_ns: float) -> float | None:
+        """The same if this rank of one pipeline computed as the median other stage does; None where
+        its operations do not take so much longer that ``delay_ns`` can be theirs."""
+
     def slowdown(self, rank: int) -> float | None:
         """The ideal step with only this rank's delays, over the ideal step."""
 

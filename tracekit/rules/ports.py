@@ -342,7 +342,7 @@ def cost(
         return Cost(Impact(), ("counters",), tested_evidence(row))
     price = _by_replay(facts, lost_ns, ranks)
     if price is None or price.ns < min(shown_ns, lost_ns):
-        price = _handed_over(facts, _hidden_alike(facts, lost_ns, shown_ns))
+        price = _handed_over(facts, _hidden_alike(facts, lost_ns, shown_ns), ranks)
     evidence = Evidence(
         "time of a step lost in transfers that no computation hid",
         price.ns / 1e9,
@@ -382,10 +382,14 @@ def _hidden_alike(facts: Facts, lost_ns: float, shown_ns: float) -> Price:
     return Price(cost_ns, "counter share", least_ns, most_ns)
 
 
-def _handed_over(facts: Facts, price: Price) -> Price:
-    """The price, but in a pipeline no more than all hand-overs cost: stages that wait for their
-    turn, and sends that last until somebody asks for them, are no time lost in transfers."""
+def _handed_over(facts: Facts, price: Price, ranks: Sequence[int]) -> Price:
+    """The price, but in a pipeline what its messages cost: beside those of others where both were
+    seen, else no more than all hand-overs. Stages that wait for their turn, and sends that last
+    until somebody asks for them, are no time lost in transfers."""
     replay = facts.replay
+    saved_ns = replay.saved_by_messages_ns(ranks) if replay is not None else None
+    if replay is not None and saved_ns is not None:
+        return by_replay(max(0.0, saved_ns), replay.operations_error_ratio, facts.steps.step_ns)
     most_ns = replay.hand_overs_ns() if replay is not None else None
     if replay is None or most_ns is None or most_ns >= price.ns:
         return price

@@ -243,7 +243,7 @@ RULE = Rule(
     evaluate=evaluate,
     doc=__doc__,
     needs=pipeline.NEEDS,
-    explains=("waiting", "idle stages"),
+    explains=("waiting", "idle stages", "lateness"),
     symptom_of=("slow GPU",),
     same="ranks",
 )

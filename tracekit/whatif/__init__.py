@@ -1,10 +1,15 @@
 """What-if replay: what a step would have taken without a cause (see ``analysis``)."""
 
-from tracekit.whatif.analysis import analyse, saved_by_stage_s, saved_evenly_s
+from tracekit.whatif.analysis import (
+    analyse,
+    beyond_other_stages_s,
+    saved_by_stage_s,
+    saved_evenly_s,
+)
 from tracekit.whatif.calls import Places
 from tracekit.whatif.causes import Cause, parse_remove, parse_scale, uses_operations
 from tracekit.whatif.collectives import CollectiveReplay
-from tracekit.whatif.handover import idle_beyond_s
+from tracekit.whatif.handover import idle_beyond_s, saved_by_messages_s
 from tracekit.whatif.metrics import CauseResult, PipelineMetrics, StepTimes, WhatIf
 from tracekit.whatif.operations import (
     Layout,
@@ -30,6 +35,7 @@ __all__ = [
     "StreamReplay",
     "WhatIf",
     "analyse",
+    "beyond_other_stages_s",
     "from_pipeline_rows",
     "from_timer_table",
     "idle_beyond_s",
@@ -38,6 +44,7 @@ __all__ = [
     "parse_remove",
     "parse_scale",
     "prepare",
+    "saved_by_messages_s",
     "saved_by_stage_s",
     "saved_evenly_s",
     "to_dict",

@@ -169,6 +169,16 @@ def saved_evenly_s(replay: Replay) -> float | None:
     return _saved_by_stages_s(replay, evenly)
 
 
+def beyond_other_stages_s(replay: Replay, stage: int) -> float:
+    """Seconds a step that a stage's computations take beyond those of the median other stage."""
+    times = {
+        s: float(replay.work_s[replay.ops_where(optypes=o.COMPUTE, stage=s)].sum(axis=0).mean())
+        for s in replay.stages
+    }
+    own = times.pop(stage)
+    return own - float(np.median(list(times.values()))) if times else 0.0
+
+
 def saved_by_stage_s(replay: Replay, stage: int) -> float | None:
     """Seconds a step that go if a stage's computations take what they take on the median of the
     other stages: the stage does less, and nobody does more. None where no other stage computes, or

@@ -7,16 +7,21 @@ between two stages, so that no amount of health takes it away. So the same opera
 in their order, each computation with the mean of its kind and stage, and each hand-over as fast
 as the fastest tenth of its kind was in this very job: a transport that was fast so often can be.
 What the stages stood idle beyond that is neither the schedule's nor the transport's.
+
+The same operations say what a step would take if the messages that some ranks send took what
+those of others do.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 import numpy as np
 
 from tracekit.whatif import operations as o
+from tracekit.whatif.metrics import MAX_SIMULATION_ERROR_RATIO, error_ratio
 from tracekit.whatif.operations import Floats, Mask
 from tracekit.whatif.replay import Replay
 
@@ -39,6 +44,92 @@ def idle_beyond_s(replay: Replay) -> float | None:
     took = _windows(replay.start_s[compute], replay.end_s[compute])
     needed = _windows(ends[compute] - work[compute], ends[compute])
     return max(0.0, float((took - needed).mean()))
+
+
+def saved_by_messages_s(replay: Replay, ranks: Collection[int]) -> float | None:
+    """Seconds a step that go if the messages that these ranks send and receive took what the median
+    message of their kind takes between others.
+
+    Who sends slowly receives slowly too where what asks for a message or confirms it waits behind
+    what is sent; where all messages of a kind have one of these ranks at an end, those that they
+    receive are the others. Messages of one direction to a stage pass one after the other, so those
+    that a slow link holds up queue, and each takes what it ends after the one before it. Of one
+    that was asked for later less may be seen, so these are compared with such of the others.
+    Launches stay. None where there are no others of a kind, or the replay is not believed.
+    """
+    pairs = _messages(replay)
+    turns = _in_turn(replay, [receive for _, receive in pairs])
+    replay = replay.with_edges([*_posted_in_order(replay), *turns])
+    before = {after: first for first, after in turns}
+    start, end, work = replay.start_s, replay.end_s, replay.work_s.copy()
+    is_sent, is_received, is_whole = (np.zeros(work.shape, dtype=np.bool_) for _ in range(3))
+    for send, receive in pairs:
+        is_sent[receive] = _is_of(replay, send, ranks)
+        is_received[receive] = _is_of(replay, receive, ranks)
+        begin = start[send]
+        if receive in before:
+            begin = np.maximum(begin, end[before[receive]])
+        is_whole[receive] = start[receive] <= begin
+        work[receive] = np.maximum(0.0, end[receive] - np.maximum(begin, start[receive]))
+    changed, has_some = work.copy(), False
+    for optype in (o.FORWARD_RECV, o.BACKWARD_RECV):
+        kind = [receive for _, receive in pairs if replay.template.ops[receive].optype == optype]
+        sent, received = is_sent[kind], is_received[kind]
+        others = ~sent & ~received
+        if not others.any():
+            others, received = ~sent, np.zeros_like(received)
+        if not (sent | received).any():
+            continue
+        if not others.any():
+            return None
+        has_some = True
+        for theirs in (sent, received & ~sent):
+            for alike in (is_whole[kind], ~is_whole[kind]):
+                longer_s = _longer_s(work[kind], theirs & alike, others & alike, others)
+                shorter = np.maximum(0.0, work[kind] - longer_s)
+                changed[kind] = np.where(theirs & alike, shorter, changed[kind])
+    if not has_some:
+        return None
+    now, then = (float(t.mean()) for t in replay.run([work, changed]))
+    if error_ratio(float(replay.base_s.mean()), now) > MAX_SIMULATION_ERROR_RATIO:
+        return None
+    return now - then
+
+
+def _is_of(replay: Replay, op: int, ranks: Collection[int]) -> Mask:
+    """Whether an operation is one of these ranks', by replica."""
+    row = replay.stages.index(replay.template.ops[op].stage)
+    return np.asarray(np.isin(replay.ranks[row], list(ranks)), np.bool_)
+
+
+def _longer_s(work: Floats, theirs: Mask, like_them: Mask, others: Mask) -> float:
+    """What the median of their messages takes beyond that of others, like them if there are such;
+    0 or more."""
+    if not theirs.any():
+        return 0.0
+    usual_s = float(np.median(work[like_them if like_them.any() else others]))
+    return max(0.0, float(np.median(work[theirs])) - usual_s)
+
+
+def _in_turn(replay: Replay, receives: Sequence[int]) -> list[tuple[int, int]]:
+    """(before, after) of a stage's receives of one direction."""
+    ops = replay.template.ops
+    queues: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for receive in sorted(receives, key=lambda r: ops[r].order):
+        queues[ops[receive].optype, ops[receive].stage].append(receive)
+    return [pair for queue in queues.values() for pair in pairwise(queue)]
+
+
+def _messages(replay: Replay) -> list[tuple[int, int]]:
+    """Send and receive of each group that is one of each."""
+    ops = replay.template.ops
+    found = []
+    for members, _ in replay.template.groups:
+        sends = [m for m in members if ops[m].optype in (o.FORWARD_SEND, o.BACKWARD_SEND)]
+        receives = [m for m in members if ops[m].optype in (o.FORWARD_RECV, o.BACKWARD_RECV)]
+        if len(sends) == len(receives) == 1:
+            found.append((sends[0], receives[0]))
+    return found
 
 
 def _windows(start: Floats, end: Floats) -> Floats:

@@ -48,6 +48,12 @@ class LatenessThresholds(ReplayThresholds):
     )
     persistent_ratio: float = threshold(0.20, "or this share of the steady steps")
     min_late_steps_count: int = threshold(2, "and so many: one step shows no persistence")
+    min_alike_ratio: float = threshold(
+        0.5,
+        "the least of its late steps' delays over the greatest: where nearly all waiting is for one"
+        " rank, a few late steps that are alike have one cause, accidents have lengths of their"
+        " own",
+    )
     min_outlier_mads: float = threshold(
         3.5,
         "scaled median absolute deviations beyond the other ranks' delays: ranks that share"

@@ -27,7 +27,16 @@ def replayed(
     step_ns = facts.steps.step_ns
     replay = facts.replay
     saved = replay.saved_ns(ranks) if replay is not None else None
-    if replay is None or saved is None:
+    if replay is None:
+        return at_most(measured, "twin ranks")
+    if not is_credible(facts, saved, measured, limits) and len(ranks) == 1:
+        # What a stage is slower by its bubbles take in, or make longer: its operations show it.
+        inside = replay.saved_in_operations_ns(ranks[0], measured)
+        if inside is not None:
+            inside = min(max(0.0, inside), step_ns)
+            against = disagreeing(inside, OBSERVED, measured, limits, "late_steps")
+            return by_replay(inside, replay.operations_error_ratio, step_ns, (), against)
+    if saved is None:
         return at_most(measured, "twin ranks")
     if not is_credible(facts, saved, measured, limits):
         most = replay.saved_at_most_ns(ranks)

@@ -58,7 +58,8 @@ def _late_alone(
             1 / len(rest), limits
         )
         is_late = is_late and _is_outlier(delays, rank, steps.keys, rest, limits)
-        if not is_late or not _is_persistent(late, row, facts, limits):
+        is_alike = its_share >= limits.max_asked_ratio and _is_alike(delays, rank, late, limits)
+        if not is_late or not (is_alike or _is_persistent(late, row, facts, limits)):
             continue
         peer = row["peer_ratio"]
         what_if = facts.replay.slowdown(rank) if facts.replay is not None else None
@@ -289,6 +290,19 @@ def scatter(values: Sequence[float]) -> float:
     """Scaled median absolute deviation."""
     middle = median(values)
     return 1.4826 * median(abs(v - middle) for v in values)
+
+
+def _is_alike(
+    delays: Mapping[StepKey, Mapping[int, int]],
+    rank: int,
+    late: Sequence[StepKey],
+    limits: LatenessThresholds,
+) -> bool:
+    """Whether several steps are late by about as much."""
+    lengths = [delays[key][rank] for key in late]
+    return len(lengths) >= limits.min_late_steps_count and min(
+        lengths
+    ) >= limits.min_alike_ratio * max(lengths)
 
 
 def _is_persistent(

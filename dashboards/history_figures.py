@@ -22,6 +22,7 @@ MIN_TICKS = 20
 EPISODES = {
     "slow": ("slow stretch", "slow stretches", "orange"),
     "fast": ("fast stretch", "fast stretches", "green"),
+    "risen": ("lasting rise", "lasting rises", "grey"),
     "stall": ("stall", "stalls", "red"),
     "restart": ("restart", "restarts", "pink"),
 }

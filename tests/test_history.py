@@ -139,6 +139,29 @@ def test_a_stretch_at_another_level_begins_and_ends_at_its_steps(ratio: float, k
     assert stretch["dur_ns"] / stretch["usual_ns"] == pytest.approx(ratio, abs=0.002)
 
 
+def test_a_job_that_begins_with_its_faster_steps_has_risen() -> None:
+    durs = noisy(10_000)
+    durs[:2000] = [d * 0.9 for d in durs[:2000]]
+    (rise,) = told(lines(durs))[1]
+    assert rise["kind"] == "risen"
+    assert rise["first_step"] == pytest.approx(2001, abs=5)
+    assert rise["last_step"] == 10_000
+    assert rise["usual_ns"] / rise["dur_ns"] == pytest.approx(0.9, abs=0.002)
+    assert rise["lost_ns"] == pytest.approx(0.1 * 8000 * rise["dur_ns"], rel=0.02)
+    assert rise["end_ns"] - rise["start_ns"] == pytest.approx(8000 * rise["dur_ns"], rel=0.01)
+
+
+@pytest.mark.parametrize(("slow_count", "kind"), [(300, "risen"), (3000, "fast")])
+def test_a_few_slow_steps_before_hide_no_rise(slow_count: int, kind: str) -> None:
+    """A warm-up is shorter than the stretch behind it; a slow stretch as long makes that one of two
+    in the middle."""
+    durs = noisy(10_000)
+    fast = slice(slow_count, slow_count + 1500)
+    durs[:slow_count] = [d * 1.2 for d in durs[:slow_count]]
+    durs[fast] = [d * 0.9 for d in durs[fast]]
+    assert [e["kind"] for e in told(lines(durs))[1]] == sorted([kind, "slow"])
+
+
 def test_a_level_just_below_what_counts_is_none() -> None:
     durs = noisy(10_000)
     durs[4000:6000] = [d * 1.015 for d in durs[4000:6000]]

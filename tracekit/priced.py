@@ -37,22 +37,21 @@ def whatif_priced(
     ``findings``: in the order of the report, whose labels (F1) they may be asked by. UsageError
     where there is no such finding.
     """
+    step_s = facts.step_ns / 1e9
     priced: dict[Cause, CauseResult] = {}
     for cause in causes:
         found = _finding(con, cause, facts, findings)
         if found is not None:
-            priced[cause] = _result(cause, found.impact, facts.step_ns / 1e9, found)
-    answer = whatif(con, dp, [c for c in causes if c not in priced])
+            priced[cause] = _result(cause, found.impact, step_s, found)
+    answer = whatif(con, dp, [c for c in causes if c not in priced], step_s or None)
     replayed = {c.cause: c for c in answer.causes}
     results = []
     for cause in causes:
         result = priced.get(cause) or replayed[cause.text]
         impact = None if cause in priced else _of_late_ranks(con, cause, facts)
         if impact is not None:
-            result = replace(
-                _result(cause, impact, facts.step_ns / 1e9), simulation_error_ratio=result.
-                simulation_error_ratio,
-            )  # fmt: skip
+            error_ratio = result.simulation_error_ratio
+            result = replace(_result(cause, impact, step_s), simulation_error_ratio=error_ratio)
         results.append(result)
     return replace(answer, causes=tuple(results))
 

@@ -183,12 +183,16 @@ def believed_calls(con: duckdb.DuckDBPyConnection) -> CollectiveReplay | StreamR
 
 
 def whatif(
-    con: duckdb.DuckDBPyConnection, dp: int | None = None, causes: Sequence[Cause] = ()
+    con: duckdb.DuckDBPyConnection,
+    dp: int | None = None,
+    causes: Sequence[Cause] = (),
+    step_s: float | None = None,
 ) -> WhatIf:
     """Replay an open run by what it holds, and take each cause out of the job's step (see
-    ``OpenRun.whatif``)."""
-    # Unlike sql, execute puts an end to what the caller has left unfetched.
-    ((step_s,),) = con.execute("SELECT avg(dur_ns) / 1e9 FROM job_steps()").fetchall()
+    ``OpenRun.whatif``): the one that is given, else the mean of the run's own."""
+    if step_s is None:
+        # Unlike sql, execute puts an end to what the caller has left unfetched.
+        ((step_s,),) = con.execute("SELECT avg(dur_ns) / 1e9 FROM job_steps()").fetchall()
     return _whatif(con, dp, causes).of_job(step_s)
 
 

@@ -127,6 +127,11 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: max(0, most - 3)] + "..."
 
 
+def sentence(text: str) -> str:
+    """The text with its first letter large, as a sentence begins."""
+    return text[:1].upper() + text[1:]
+
+
 def plural(count: int, noun: str) -> str:
     """``1 rank``, ``8 ranks``, ``1,200 ranks``."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")

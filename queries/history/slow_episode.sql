@@ -1,19 +1,19 @@
--- What stands out in the job's history: stalls, slow stretches, periods, drifts and restarts.
+-- What stands out in the job's history: stalls, slow stretches, rises, periods, drifts and restarts.
 --
 -- Incidents last minutes to days and profiles seconds. A stretch is told against the level of most
--- of the time.
+-- of the time. A job that begins with a faster one has risen: its steps take longer since.
 --
 -- reads: job_episode
 -- needs: job_episode
 -- asked: report
 -- grain: kind, first_step, last_step
--- column: kind VARCHAR : stall, slow, fast, periodic, drift or restart.
+-- column: kind VARCHAR : stall, slow, fast, risen, periodic, drift or restart.
 -- column: first_step BIGINT : First step of it; of a restart, the first one done again.
 -- column: last_step BIGINT : Last step of it; of a restart, the last one before.
 -- column: start_ns BIGINT : When it began; null without a clock.
 -- column: end_ns BIGINT : When it ended; null without a clock.
 -- column: dur_ns BIGINT : How long its steps take; null for a restart.
--- column: usual_ns BIGINT : How long steps take otherwise.
+-- column: usual_ns BIGINT : How long steps take otherwise; of risen, before.
 -- column: lost_ns BIGINT : How much longer it took than as many usual steps.
 -- column: period_count BIGINT : Steps from one stall to the next, where they are periodic.
 -- column: times_count BIGINT : How often, where periodic.

@@ -15,7 +15,7 @@ def test_it_counts_by_its_growth_in_a_day(per_day: float, is_told: bool) -> None
 def test_it_says_how_much_and_from_where() -> None:
     (found,) = asked("step-drift", episode("drift", 864, per_day_ratio=0.02)).findings
     assert found.summary == (
-        "The step grows by 2.00% a day, over 24 h from 1.00 s on: 1.0 % of the job so far."
+        "The step grows by 2 % a day, over 24 h from 1.00 s on: 1.0 % of the job so far."
     )
 
 

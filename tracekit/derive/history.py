@@ -524,15 +524,32 @@ class _Series:
             level = float(np.median(self.dur[first:last]))
             if abs(level - usual) < MIN_LEVEL_RATIO * usual:
                 continue
-            steps = int(self.count[first:last].sum())
-            kind = "slow" if level > usual else "fast"
-            first_step = int(self.step[first] - self.count[first] + 1)
+            before, steps, rest = (
+                int(self.count[a:b].sum()) for a, b in ((0, first), (first, last), (last, None))
+            )
+            begin_ns, end_ns = self._times(first, last - 1)
+            last_step = int(self.step[last - 1])
+            if level < usual and before <= steps and rest:
+                # What a job begins with is no faster stretch of it: all steps behind take longer,
+                # also where these are most of them, and so the usual ones.
+                rows.append(
+                    _row(
+                        "risen",
+                        last_step + 1,
+                        int(self.step[-1]),
+                        (end_ns, int(self.end[-1])),
+                        dur_ns=usual,
+                        usual_ns=level,
+                        lost_ns=(usual - level) * rest,
+                    )
+                )
+                continue
             rows.append(
                 _row(
-                    kind,
-                    first_step,
-                    int(self.step[last - 1]),
-                    self._times(first, last - 1),
+                    "slow" if level > usual else "fast",
+                    int(self.step[first] - self.count[first] + 1),
+                    last_step,
+                    (begin_ns, end_ns),
                     dur_ns=level,
                     usual_ns=usual,
                     lost_ns=(level - usual) * steps,

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 from tracekit.report.judgement import Judgement, ReportThresholds, say
 from tracekit.rules.base import Facts, Row
-from tracekit.rules.logged import beside
-from tracekit.wording import plural, seconds, share, span
+from tracekit.rules.logged import beside, growth
+from tracekit.wording import plural, seconds, sentence, share, span
 
 SHOWN_EPISODES = 3
 
@@ -29,8 +29,7 @@ def summary_of(facts: Facts) -> Row | None:
 def log_alone(facts: Facts, summary: Row, limits: ReportThresholds) -> Judgement:
     """The verdict on a job of which only a training log is known."""
     spent_ns = (summary["mean_ns"] or 0) * summary["steps_count"]
-    episodes = [_risen(row, summary) for row in facts.of("slow_episode")]
-    shown = [r for r in episodes if _counts(r, spent_ns, limits)]
+    shown = [r for r in facts.of("slow_episode") if _counts(r, spent_ns, limits)]
     shown.sort(key=lambda r: (-(r["lost_ns"] or 0), r["first_step"]))
     if not shown:
         return say(
@@ -44,29 +43,11 @@ def log_alone(facts: Facts, summary: Row, limits: ReportThresholds) -> Judgement
     lost_ns = sum(r["lost_ns"] or 0 for r in shown)
     return say(
         "unexplained",
-        f"{told[0].upper()}{told[1:]}{more}. In the {_steps(summary)}.",
+        f"{sentence(told)}{more}. In the {_steps(summary)}.",
         "what happened then: tracekit query RUN slow_episode; give the logs of hosts, GPUs and "
         "network of that time beside this one",
         min(1.0, lost_ns / spent_ns) if spent_ns else None,
     )
-
-
-def _risen(row: Row, summary: Row) -> Row:
-    """A faster stretch that the job began with, as what it is: all steps behind it take longer.
-
-    Most steps are the usual ones, also where most were slow.
-    """
-    steps = row["last_step"] - row["first_step"]
-    rest = summary["last_step"] - row["last_step"]
-    if row["kind"] != "fast" or row["first_step"] - summary["first_step"] > steps or rest <= 0:
-        return row
-    return {
-        **row,
-        "kind": "risen",
-        "first_step": row["last_step"] + 1,
-        "start_ns": row["end_ns"],
-        "lost_ns": (row["usual_ns"] - row["dur_ns"]) * rest,
-    }
 
 
 def _counts(row: Row, spent_ns: float, limits: ReportThresholds) -> bool:
@@ -126,10 +107,10 @@ def _episode(row: Row, summary: Row) -> str:
             f"than usual ({seconds(row['dur_ns'] / 1e9)} against {seconds(row['usual_ns'] / 1e9)})"
         )
     if kind == "risen":
-        more = row["usual_ns"] / row["dur_ns"] - 1
+        more = row["dur_ns"] / row["usual_ns"] - 1
         return (
             f"from step {row['first_step']:,} on{at} steps take {share(more)} longer than before "
-            f"({seconds(row['usual_ns'] / 1e9)} against {seconds(row['dur_ns'] / 1e9)})"
+            f"({seconds(row['dur_ns'] / 1e9)} against {seconds(row['usual_ns'] / 1e9)})"
         )
     if kind == "periodic":
         each = lost_s / row["times_count"]
@@ -138,7 +119,7 @@ def _episode(row: Row, summary: Row) -> str:
             f"({plural(row['times_count'], 'time')}, {span(lost_s)} in all){beside(row)}"
         )
     if kind == "drift":
-        return f"the step grows by {100 * row['per_day_ratio']:.3g} % a day"
+        return growth(row)
     again = f", {row['repeated_count']:,} steps done again" if row["repeated_count"] else ""
     return f"the job restarted at step {row['first_step']:,}{at}{again} ({span(lost_s)} lost)"
 

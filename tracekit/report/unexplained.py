@@ -12,7 +12,7 @@ from tracekit.rules.base import Facts, Row
 from tracekit.rules.excess import label, short
 from tracekit.rules.recurrence import how_often
 from tracekit.rules.steps import StepKey, Steps
-from tracekit.wording import ranks_phrase, seconds, share
+from tracekit.wording import ranks_phrase, seconds, sentence, share
 
 
 def unequal_waiting(
@@ -164,7 +164,7 @@ def _in_them(facts: Facts, limits: ReportThresholds) -> str:
     who = "all ranks spend" if first["rank"] is None else f"rank {first['rank']} spends"
     where = f" in `{short(str(first['path']))}`" if first["path"] else ""
     return (
-        f" {often[0].upper()}{often[1:]} {who} {seconds(explained_ns / len(most) / 1e9)} more"
+        f" {sentence(often)} {who} {seconds(explained_ns / len(most) / 1e9)} more"
         f"{where}: {label(first)}."
     )
 

@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from tracekit.findings import Candidates, Evidence, Finding, Owner, Scope, Severity
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.rules.thresholds import Thresholds
-from tracekit.wording import ranges, safe
+from tracekit.wording import ranges, safe, sentence
 
 NEEDS = "the output of the job's launcher or scheduler to its end"
 _OWN = "nothing"
@@ -113,7 +113,7 @@ def _finding(
     ranks = sorted({r["rank"] for r in firsts if r["rank"] is not None})
     hosts = sorted({r["host"] for r in firsts if r["host"] is not None})
     names = " or ".join(dict.fromkeys(map(_name, firsts)))
-    summary = f"{names[0].upper()}{names[1:]} failed first{where}: {_how(first)}."
+    summary = f"{sentence(names)} failed first{where}: {_how(first)}."
     others = sorted({r["rank"] for r in victims if r["rank"] is not None})
     if others:
         word = "rank" if len(others) == 1 else "ranks"

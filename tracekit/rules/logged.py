@@ -72,6 +72,12 @@ def beside(row: Row) -> str:
     return f"; the log has {' and '.join(told)}{' of them' if times else ' there'}"
 
 
+def growth(row: Row) -> str:
+    """The sentence of a drift: ``the step grows by 0.21 % a day``."""
+    percent = 100 * row["per_day_ratio"]
+    return f"the step grows by {percent:.3g} % a day"
+
+
 def finding(
     facts: Facts,
     log: Log,

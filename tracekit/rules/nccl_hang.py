@@ -15,7 +15,7 @@ from tracekit.findings import Candidates, Evidence, Finding, Instrument, Severit
 from tracekit.rules.base import Facts, Row
 from tracekit.rules.nccl_facts import majority
 from tracekit.values import MAX_RANKS
-from tracekit.wording import ranges, safe
+from tracekit.wording import ranges, safe, sentence
 
 QUERIES = ("watchdog", "flight_calls")
 HANG_QUERIES = (
@@ -299,7 +299,7 @@ def _hang(
             f"not a rank that stayed away."
         )
     else:
-        says = f"{wait[0].upper()}{wait[1:]}; whether all members joined it cannot be told."
+        says = f"{sentence(wait)}; whether all members joined it cannot be told."
         basis += "; how many members there are is not known"
     if not is_global:
         # Rank 0 of some group is not rank 0 of the job: said, but no rank of the job is named.

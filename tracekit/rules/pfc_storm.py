@@ -32,7 +32,7 @@ from tracekit.rules import ports as at
 from tracekit.rules.base import Facts, Rule, RuleOutcome
 from tracekit.rules.declared import Lends
 from tracekit.rules.thresholds import threshold
-from tracekit.wording import plural, share
+from tracekit.wording import plural, sentence, share
 
 STORMS = ("pfcwd_storms_detected",)
 
@@ -110,7 +110,7 @@ def _finding(
     return at.finding(
         facts,
         involved,
-        f"{said[0].upper()}{said[1:]}: {at.links_phrase(involved)}.",
+        f"{sentence(said)}: {at.links_phrase(involved)}.",
         evidence,
         rows=rows,
         counters=at.PAUSES,

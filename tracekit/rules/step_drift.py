@@ -26,9 +26,9 @@ from __future__ import annotations
 
 from tracekit.findings import Evidence, Severity
 from tracekit.rules.base import Facts, Rule, RuleOutcome
-from tracekit.rules.logged import EPISODES_QUERY, NEEDS, SUMMARY_QUERY, finding, log_of
+from tracekit.rules.logged import EPISODES_QUERY, NEEDS, SUMMARY_QUERY, finding, growth, log_of
 from tracekit.rules.thresholds import Thresholds, threshold
-from tracekit.wording import seconds, share, span
+from tracekit.wording import seconds, sentence, share, span
 
 
 class StepDriftThresholds(Thresholds):
@@ -56,7 +56,7 @@ def evaluate(facts: Facts, limits: StepDriftThresholds) -> RuleOutcome:
             finding(
                 facts,
                 log,
-                f"The step grows by {per_day:.2%} a day, over {span(log.spent_ns / 1e9)} from "
+                f"{sentence(growth(row))}, over {span(log.spent_ns / 1e9)} from "
                 f"{seconds(row['usual_ns'] / 1e9)} on: {share(log.share(row['lost_ns'] or 0))} of "
                 "the job so far.",
                 [row],

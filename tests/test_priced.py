@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import samples
 
-from tracekit import api
 from tracekit.errors import UsageError
 from tracekit.report import Report
 from tracekit.report.json import to_json
@@ -29,16 +28,9 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 TWINS = FIXTURES / "twins"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @functools.cache
 def asked(name: str, *removed: str) -> tuple[Report, WhatIf]:
-    with api.open(TWINS / name) as run:
+    with samples.opened(TWINS / name) as run:
         causes = [parse_scale("rank=1:all=0.9"), *map(parse_remove, removed)]
         return run.diagnose(), run.whatif(causes)
 
@@ -80,7 +72,7 @@ def test_a_link_that_no_replay_can_mend_has_the_counters_price() -> None:
     assert is_of(cause, report, "link-degraded/1")
     assert cause.method == "counter share"
     with (
-        api.open(TWINS / "ddp-starved-link") as run,
+        samples.opened(TWINS / "ddp-starved-link") as run,
         pytest.raises(UsageError, match="no such communication"),
     ):
         run.whatif([parse_remove("link=2")])  # of the other links nobody says anything
@@ -90,7 +82,7 @@ def test_a_finding_that_is_not_there_is_an_error_that_lists_those_there_are() ->
     report, _ = asked("moe-hot-expert", "rank=1", "F1", "hot-expert/1")
     number = len(report.findings) + 1
     for name in (f"F{number}", "slow-gpu/7"):
-        with api.open(TWINS / "moe-hot-expert") as run, pytest.raises(UsageError) as caught:
+        with samples.opened(TWINS / "moe-hot-expert") as run, pytest.raises(UsageError) as caught:
             run.whatif([parse_remove(name)])
         assert "hot-expert/1" in (caught.value.hint or "")
 
@@ -115,7 +107,7 @@ def test_a_refused_replay_leaves_what_findings_cost() -> None:
 def test_every_cause_of_a_marked_pipeline_is_taken_from_the_step_of_diagnose() -> None:
     """Its operations last 243.4 ms of 244.7, and 236.4 replayed: three bases, of which one is the
     job's step."""
-    with api.open(FIXTURES / "recorded" / "pp-uneven-stages") as run:
+    with samples.opened(FIXTURES / "recorded" / "pp-uneven-stages") as run:
         times = run.diagnose().document.metrics.step_time
         answer = run.whatif([parse_remove("F1"), parse_scale("stage=3:forward=0.5")])
     assert times is not None

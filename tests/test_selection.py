@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -164,6 +165,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@functools.cache
 def _tables(folder: Path, selection: Selection) -> dict[str, set[tuple[str, ...]]]:
     with store.open_run(folder, selection) as run:
         return {

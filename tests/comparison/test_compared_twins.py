@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
+import samples
 
 from accuracy.twins import TWINS, Truths
 from soaks import soak
-from tracekit import api
 from tracekit.comparison.build import compare
 from tracekit.comparison.model import Comparison
 from tracekit.comparison.sides import RunRows
@@ -38,17 +38,15 @@ FIRST = ("ddp-input-stall", "ddp-starved-link")
 
 
 @pytest.fixture(scope="module")
-def compared_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rows]:
+def compared_run() -> Rows:
     """Rows of a recorded twin by its name."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
 
-        @functools.cache
-        def rows(name: str) -> RunRows:
-            with api.open(TWINS / name) as run:
-                return run.compared()
+    @functools.cache
+    def rows(name: str) -> RunRows:
+        with samples.opened(TWINS / name) as run:
+            return run.compared()
 
-        yield rows
+    return rows
 
 
 def between(rows: Rows, baseline: str, candidate: str) -> Comparison:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import samples
 
 from tracekit import api
 
@@ -103,7 +104,7 @@ def test_what_returns_must_cost_a_share_of_the_job(tmp_path: Path, share: float,
 
 
 def test_beside_traces_the_log_says_where_in_the_job_they_lie(tmp_path: Path) -> None:
-    ((start_ns, end_ns),) = api.open(HEALTHY).sql("SELECT start_ns, end_ns FROM run").rows()
+    ((start_ns, end_ns),) = samples.opened(HEALTHY).sql("SELECT start_ns, end_ns FROM run").rows()
     before = 400
     begin = datetime.fromtimestamp(start_ns / 1e9, UTC) - timedelta(seconds=before * 1.1)
     inside = int((end_ns - start_ns) / 1e9) + 1
@@ -115,7 +116,8 @@ def test_beside_traces_the_log_says_where_in_the_job_they_lie(tmp_path: Path) ->
     assert "of that log, 9.1 % faster than the job's median: the slow part was not" in told
     first = int(told.partition("profiled: steps ")[2].partition("-")[0])
     assert first == pytest.approx(before + 1, abs=1)
-    alone = api.open(HEALTHY).diagnose()
+    with samples.opened(HEALTHY) as run:
+        alone = run.diagnose()
     # One more rule could look, at what ended the job: the count in the sentence is another.
     assert alone.document.verdict.kind == report.document.verdict.kind == "inherent"
     assert not report.document.findings

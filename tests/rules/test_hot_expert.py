@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import samples
 
-from tracekit import api
 from tracekit.findings import Severity
 from tracekit.rules import rule
 from tracekit.rules.base import NOT_APPLICABLE, RuleOutcome
@@ -182,8 +182,8 @@ def test_without_steady_steps_nothing_is_said(make_job: MakeJob) -> None:
 
 @pytest.mark.skipif(not LAB.exists(), reason="shared/data/lab is absent")
 def test_the_recorded_hot_expert_and_its_healthy_twin() -> None:
-    with api.open(LAB / "moe-hot-expert-rank1") as run:
-        report = run.diagnose()
+    with samples.opened(LAB / "moe-hot-expert-rank1") as run:
+        report = run.diagnose(select=["hot-expert", "late-rank"])
     assert report.verdict.finding == "hot-expert/1"
-    with api.open(LAB / "moe-healthy") as run:
+    with samples.opened(LAB / "moe-healthy") as run:
         assert not run.diagnose(select=["hot-expert"]).findings

@@ -3,11 +3,13 @@ door, through both at once, and a clock is found to be as wrong in one as in the
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
 import sqlite3
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,20 +20,25 @@ from soaks import soak
 from tracekit import api
 from tracekit.simulate import Request, write
 
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path / "cache"))
+Folders = Callable[..., Path]
 
 
-def folder_of(tmp_path: Path, style: str, scenario: str, **options: Any) -> Path:
-    """Traces alone: counters and logs are the same files through every door."""
-    folder = tmp_path / style
-    if not folder.exists():
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    """The folder of a style and a scenario, once for all tests; who asks leaves it as it is.
+
+    Traces alone: counters and logs are the same files through every door.
+    """
+
+    @functools.cache
+    def made(style: str, scenario: str, **options: Any) -> Path:
+        folder = tmp_path_factory.mktemp("jobs") / style
         write(
             Request(scenario, seed=3, style=style, nccl="none", counters="none", **options), folder
         )
-    return folder
+        return folder
+
+    return made
 
 
 def judged(folder: Path) -> dict[str, Any]:
@@ -75,12 +82,11 @@ def judged(folder: Path) -> dict[str, Any]:
     ),
 )
 def test_the_same_fault_through_every_door(
-    tmp_path: Path, scenario: str, layout: str, finding: str | None
+    folder_of: Folders, scenario: str, layout: str, finding: str | None
 ) -> None:
     options = {"ranks": 4, "layout": layout, "steps_count": 7, "decoys": ()}
     kineto, nsys, mixed = (
-        judged(folder_of(tmp_path, style, scenario, **options))
-        for style in ("kineto", "nsys", "mixed")
+        judged(folder_of(style, scenario, **options)) for style in ("kineto", "nsys", "mixed")
     )
     found = kineto.pop("verdict")
     assert (found.finding or "").partition("/")[0] == (finding or "")
@@ -124,9 +130,9 @@ def rows_of(con: Any, table: str, columns: str, where: str = "true") -> list[Any
 
 
 @pytest.mark.parametrize("layout", soak(["ddp", "fsdp", "tp2", "pp2-m4"], fast=["fsdp", "pp2-m4"]))
-def test_both_doors_fill_the_same_rows(tmp_path: Path, layout: str) -> None:
-    options = {"ranks": 4, "layout": layout, "steps_count": 3, "decoys": ()}
-    folders = [folder_of(tmp_path, s, "slow-gpu:1.7", **options) for s in ("kineto", "nsys")]
+def test_both_doors_fill_the_same_rows(folder_of: Folders, layout: str) -> None:
+    options = {"ranks": 4, "layout": layout, "steps_count": 7, "decoys": ()}
+    folders = [folder_of(s, "slow-gpu:1.7", **options) for s in ("kineto", "nsys")]
     with api.open([folders[0]]) as one, api.open([folders[1]]) as two:
         doors = one.run.con, two.run.con
         for table, skipped in LEFT_OUT.items():
@@ -174,12 +180,14 @@ def test_both_doors_fill_the_same_rows(tmp_path: Path, layout: str) -> None:
     ("scenario", "layout"),
     soak([("slow-gpu:1.7", "pp2-m4"), ("none", "fsdp")], fast=[("slow-gpu:1.7", "pp2-m4")]),
 )
-def test_every_door_draws_the_same_timeline(tmp_path: Path, scenario: str, layout: str) -> None:
-    options = {"ranks": 4, "layout": layout, "steps_count": 2, "decoys": ()}
+def test_every_door_draws_the_same_timeline(
+    tmp_path: Path, folder_of: Folders, scenario: str, layout: str
+) -> None:
+    options = {"ranks": 4, "layout": layout, "steps_count": 7, "decoys": ()}
     drawn = []
     for style in ("kineto", "nsys", "mixed"):
         file = tmp_path / f"{style}.json"
-        with api.open([folder_of(tmp_path, style, scenario, **options)]) as run:
+        with api.open([folder_of(style, scenario, **options)]) as run:
             run.timeline(file)
         slices: Counter[tuple[Any, ...]] = Counter()
         for event in json.loads(file.read_text())["traceEvents"]:
@@ -201,11 +209,11 @@ def test_every_door_draws_the_same_timeline(tmp_path: Path, scenario: str, layou
     assert drawn[0] == drawn[1] == drawn[2]
 
 
-def test_an_all_to_all_is_a_group_of_sends_and_receives(tmp_path: Path) -> None:
+def test_an_all_to_all_is_a_group_of_sends_and_receives(folder_of: Folders) -> None:
     options = {"ranks": 4, "layout": "ep4", "steps_count": 3, "decoys": ()}
     rows = []
     for style in ("kineto", "nsys"):
-        with api.open([folder_of(tmp_path, style, "hot-expert", **options)]) as run:
+        with api.open([folder_of(style, "hot-expert", **options)]) as run:
             rows.append(
                 run.run.con.execute(
                     "SELECT rank, op, message_bytes, out_bytes, count(*) FROM collective"
@@ -218,12 +226,12 @@ def test_an_all_to_all_is_a_group_of_sends_and_receives(tmp_path: Path) -> None:
         assert other[2:4] == pytest.approx(one[2:4], abs=16)  # parts are rounded one by one
 
 
-def test_clocks_are_found_to_be_as_wrong_as_they_are(tmp_path: Path) -> None:
+def test_clocks_are_found_to_be_as_wrong_as_they_are(folder_of: Folders) -> None:
     # Many hosts kept by NTP: the network's faults put four GPUs on a host.
     options = {"ranks": 8, "layout": "fsdp", "steps_count": 2, "decoys": ()}
     offsets = []
     for style in ("kineto", "nsys", "mixed"):
-        with api.open([folder_of(tmp_path, style, "link-degraded", **options)]) as run:
+        with api.open([folder_of(style, "link-degraded", **options)]) as run:
             offsets.append(
                 run.run.con.execute(
                     "SELECT c.host, o.offset_ns, o.drift_ratio, o.error_ns FROM clock_offset o"
@@ -240,11 +248,11 @@ def test_clocks_are_found_to_be_as_wrong_as_they_are(tmp_path: Path) -> None:
             assert abs(offset - their_offset) <= error + their_error + 1
 
 
-def test_a_step_of_an_export_is_that_of_a_trace(tmp_path: Path) -> None:
+def test_a_step_of_an_export_is_that_of_a_trace(folder_of: Folders) -> None:
     options = {"ranks": 2, "layout": "ddp", "steps_count": 4, "decoys": ()}
     found = []
     for style in ("kineto", "nsys"):
-        with api.open([folder_of(tmp_path, style, "none", **options)]) as run:
+        with api.open([folder_of(style, "none", **options)]) as run:
             steps = run.table("step_time").to_pylist()
             work = run.run.con.execute(
                 "SELECT rank, step, category, name, count(*), sum(dur_ns) FROM gpu_op"
@@ -266,8 +274,8 @@ def test_the_same_seed_makes_the_same_bytes(tmp_path: Path) -> None:
     assert set(one) == {"job.toml", "truth.json"} | {f"rank{r}.sqlite" for r in range(4)}
 
 
-def test_the_schema_is_that_of_nsys(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path, "nsys", "none", ranks=2, layout="ddp", steps_count=2)
+def test_the_schema_is_that_of_nsys(folder_of: Folders) -> None:
+    folder = folder_of("nsys", "none", ranks=2, layout="ddp", steps_count=2)
     with closing(sqlite3.connect(folder / "rank1.sqlite")) as con:
         assert con.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         (version,) = con.execute(
